@@ -9,17 +9,17 @@
 
 namespace lime {
 
-inline constexpr int kMostThreads = 1024;  // on any machine
+inline constexpr int kMostThreads = 1024;  // for any machine
 
-// Refuses more compute threads than four for each core that this process may use, or 16 where that
-// is more: they would only wait for each other. `flag` opens the sentence. 0 is allowed.
+// Refuses more compute threads than four for each usable core, or 16 if that is more: they would
+// only wait for each other. `flag` opens the sentence. 0 is allowed.
 absl::Status CheckThreads(std::string_view flag, int64_t threads);
 
-// Refuses a budget that no process here can use: more than the machine or a control group of this
-// process has. `said` opens the sentence: "--memory 8GiB".
+// Refuses a budget that no process here can use: more than the machine has, or a control group of
+// this process allows. `said` opens the sentence: "--memory 8GiB".
 absl::Status CheckBudget(std::string_view said, Bytes budget);
 
-// A budget as a call takes it, in whole MiB: "300MiB". At least, and at most, `bytes`.
+// `bytes` as a flag's value, "300MiB": rounded up to whole MiB, or down (below 1 MiB in bytes).
 std::string BudgetAtLeast(Bytes bytes);
 std::string BudgetAtMost(Bytes bytes);
 

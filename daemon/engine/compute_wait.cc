@@ -36,10 +36,11 @@ void ComputeWait::Await() {
       StayAwake(SteadyMs() + window->to_ms - waited_ms);
     }
   }
-  if (disk && !options_.for_disk()) disk->End();  // else it is given up
+  // If the disk is still awaited, the wait was given up.
+  if (disk && !options_.for_disk()) disk->End();
 }
 
-// Where it is the disk that is waited for, looks whether that delivers anything.
+// Reports if the disk is awaited and delivers nothing.
 void ComputeWait::Sleep(std::optional<StallWatch>& disk) {
   if (!options_.for_disk()) return work_.Wait(options_.mutex);
   if (!disk) disk.emplace(options_.report, options_.part, options_.bytes_read());
@@ -47,7 +48,7 @@ void ComputeWait::Sleep(std::optional<StallWatch>& disk) {
   disk->Poll(options_.bytes_read());
 }
 
-// Until there is work, leaving the core to whoever wants it: the thread that brings the work may.
+// Until there is work. Yields the core, because the thread that brings the work may need it.
 void ComputeWait::StayAwake(double until_ms) {
   given_work_.store(false, std::memory_order_relaxed);
   options_.mutex->Unlock();

@@ -1,5 +1,6 @@
-// How the compute thread waits for work: asleep, but for the moments in which what it waits for is likely to come
-// (daemon/logic/arrival_forecast.h). Says so while the disk is waited for and delivers nothing.
+// How the compute thread waits for work. It sleeps, except in the short windows in which its input
+// usually arrives (daemon/logic/arrival_forecast.h). If it waits for the disk and the disk delivers
+// nothing, it reports that.
 //
 // Thread: any, under the owner's lock.   Owner: StageEngine.
 #pragma once
@@ -19,47 +20,48 @@
 
 namespace lime {
 
-// Waits that are alike from step to step, by place from 0: for a micro-batch in each visit, for answers of the host whatever the layer, and
-// at the last place for questions of those whose host this is.
+// The index of a wait in the forecast, from 0. A Recv has one index for each stage and micro-batch.
+// All waits for an answer of the KV host share one. The last one, QuestionPlace, is for questions
+// of the devices whose KV this device hosts. Other waits are not forecast: nothing.
 std::optional<int64_t> WaitPlace(const Plan& plan, const Instruction& waited);
 int64_t QuestionPlace(const Plan& plan);
 
 class ComputeWait {
  public:
-  // What is waited for; since when.
+  // The awaited index, and when the wait began.
   struct Awaited {
     int64_t place = 0;
     double since_ms = 0;
   };
   struct Options {
     absl::Mutex* mutex = nullptr;  // the owner's
-    int64_t places = 0;            // where there are waits, from 0
-    // Under the lock.
+    int64_t places = 0;            // number of forecast indices
+    // Called under the lock.
     std::function<bool()> has_work;
-    std::function<std::optional<Awaited>()> awaited;  // nothing: nobody knows
-    std::function<bool()> for_disk;                   // it is the disk that is waited for
-    std::function<std::string()> part;                // that is, for people.  REQUIRES: for_disk
-    std::function<Bytes()> bytes_read;                // by the disk so far
+    std::function<std::optional<Awaited>()> awaited;  // nothing: not known
+    std::function<bool()> for_disk;                   // whether the disk is awaited
+    std::function<std::string()> part;                // its name, for messages.  REQUIRES: for_disk
+    std::function<Bytes()> bytes_read;                // from the disk so far
     StallReport report;                               // may be empty
   };
   explicit ComputeWait(Options options) : options_(std::move(options)), forecast_(options_.places) {}
 
-  // There may be work.
+  // Wakes the compute thread: there may be work.
   void Give();
-  // A wait at `place` took so long.
+  // A wait at `place` has taken `ms`.
   void Waited(int64_t place, double ms) { forecast_.Waited(place, ms); }
 
-  // Until there is work.  Thread: the compute thread, which gives the lock away meanwhile
+  // Returns when there is work. Releases the lock while it waits.  Thread: the compute thread
   void Await();
 
  private:
   void Sleep(std::optional<StallWatch>& disk);
-  // Gives the lock away meanwhile, which is one of the owner's for the analysis.
+  // Releases the lock while it waits. The analysis cannot see that the owner holds it.
   void StayAwake(double until_ms) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const Options options_;
   absl::CondVar work_;
-  std::atomic<bool> given_work_ = false;  // since the compute thread began to stay awake
+  std::atomic<bool> given_work_ = false;  // since StayAwake began
   ArrivalForecast forecast_;
 };
 

@@ -12,7 +12,7 @@
 namespace lime {
 namespace {
 
-// The calling thread's.
+// The cores of the calling thread.
 Cores CoresNow() {
   Cores cores;
 #ifdef __linux__

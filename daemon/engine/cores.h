@@ -1,4 +1,4 @@
-// Which cores threads keep to. Threads that are made inherit it.
+// Binds threads to cores. A new thread inherits the cores of the thread that makes it.
 #pragma once
 
 #include <string_view>
@@ -8,19 +8,19 @@
 
 namespace lime {
 
-// Of this machine; ascending, each once. Empty: any.
+// Cores of this machine, ascending, without duplicates. Empty: any core.
 using Cores = std::vector<int>;
 
-// "0-3,5". InvalidArgument for what is none, and for cores that this process may not use.
+// Parses a list such as "0-3,5". InvalidArgument if it is malformed, or a core is not usable.
 absl::StatusOr<Cores> ParseCores(std::string_view text);
 
-// All others that this process may use; empty where there are none.
+// All cores that the calling thread may use, without `cores`. May be empty.
 Cores OtherCores(const Cores& cores);
 
-// The calling thread keeps to these cores, to all it may where there are none.
+// Binds the calling thread to these cores. Does nothing if `cores` is empty. Ignores errors.
 void KeepTo(const Cores& cores);
 
-// While this lives the calling thread keeps to some cores, and with it for good the threads that it makes.
+// Binds the calling thread to cores while this object lives. Threads made meanwhile stay bound.
 class KeptTo {
  public:
   explicit KeptTo(const Cores& cores);

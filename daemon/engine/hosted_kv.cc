@@ -11,7 +11,7 @@ namespace lime {
 namespace {
 
 constexpr Bytes kReturnedChunkBytes = 16 * kKiB;
-constexpr int64_t kMostReturnedChunks = 128;  // of a piece that goes back
+constexpr int64_t kMostReturnedChunks = 128;  // for each piece that goes back
 
 template <typename... What>
 absl::Status WrongHosted(const What&... what) {
@@ -56,7 +56,7 @@ absl::Status HostedKv::TakeOver(const KvTakeover& from, int32_t device, Owner& o
     LIME_RETURN_IF_ERROR(owner.host.TakeOver(from.sequences[s].to, away[s]));
     if (away[s] > 0) wanted.push_back({.sequence = from.sequences[s].from, .first = 0, .end = away[s] * kKvPiecePages});
   }
-  if (wanted.empty()) return absl::OkStatus();  // nor does anybody expect to be asked
+  if (wanted.empty()) return absl::OkStatus();  // no device expects to be asked
   const std::vector<int32_t> layers = LayersOn(plan_, device);
   for (int32_t i = 0; i < std::ssize(layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) -> absl::Status {
@@ -98,7 +98,7 @@ bool HostedKv::Waits(int32_t from) const {
   return std::ranges::find(waiting_, from) != waiting_.end();
 }
 
-// What a query is about stays as it is until it is answered.
+// A sequence that a query names must stay as it is until the query is answered.
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
   for (const KvQuery::Sequence& asked : owner.query.what.sequences) {
     if (Waits(from) && asked.sequence == chunk.sequence && asked.life != chunk.life)
@@ -135,7 +135,7 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
   return absl::OkStatus();
 }
 
-// As it is now: it may be freed while it is on its way.
+// Sends the piece's bytes as they are now: the owner may free the piece while they travel.
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
   if (plan_.devices[from].kv_fetch_pieces == 0) return WrongHosted("device ", from, " has no room for what it fetches");
   if (fetch.number != owner.fetches) return WrongHosted("fetch ", fetch.number, " comes where ", owner.fetches, " is the next");

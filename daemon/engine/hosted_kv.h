@@ -1,11 +1,12 @@
-// KV of other devices' layers in this device's memory: what they send is kept, and what they ask is attended to.
+// KV of other devices' layers, which this device (their host) keeps in its memory. The host stores
+// the pieces that owners send, and computes attention to them.
 //
 //   owner ── chunks ──► KvHost: where they go ── kept ──► owner
-//   owner ── fetch ──► its bytes, as chunks ──► owner
+//   owner ── fetch ──► the piece, as chunks ──► owner
 //   owner ── query ──► waits for the compute thread ── Take ──► Answer ── records ──► owner
 //
-// Thread: the owner's of this, under its lock, but for Answer.
-// Memory: all of it by Create, as much as the plan says (PlanMemory::hosted).
+// Thread: any, under the engine's lock, except Answer.
+// Memory: Create allocates all of it, as much as the plan says (PlanMemory::hosted).
 #pragma once
 
 #include <cstddef>
@@ -32,43 +33,47 @@ class HostedKv {
     int32_t device = 0;
     int64_t max_rows = 0;  // of a micro-batch
     Backend* backend = nullptr;
-    std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send;  // an answer; under the lock
+    // Sends an answer to a device. Called under the lock.
+    std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send;
   };
 
-  // REQUIRES: `plan` is valid for `spec`; both and all that the options point to outlive this.
+  // REQUIRES: `plan` is valid for `spec`. Both, and what the options point to, outlive this object.
   static absl::StatusOr<std::unique_ptr<HostedKv>> Create(const Plan& plan, const ModelSpec& spec, Options options);
 
   // ---- From one plan to the next
 
-  // What owners have lent when the plan begins (AwayAtFirst), from wherever it was in the plan before: ahead of any message. As
-  // KvTakeover::read, and ResourceExhausted where it does not fit.
+  // Takes over the pieces that owners have lent when the plan begins (AwayAtFirst), wherever the
+  // previous plan had them. Called before any message. Errors as for KvTakeover::read;
+  // ResourceExhausted if they do not fit.
   absl::Status TakeOver(const KvTakeover& from);
-  // What it has, for the next plan. Nothing but the destructor is called after it.
+  // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
   std::vector<KvLeft::Hosted> Leave();
 
   // ---- While the plan is in use
 
-  // A chunk, a fetch, a query, or what is free, from a device whose host this is. InvalidArgument for what cannot be: nothing has changed.
+  // Handles a chunk, fetch, query or free message from a device that this one hosts.
+  // InvalidArgument for an invalid message; nothing has changed then.
   absl::Status OnMessage(int32_t from, const KvMessage& message);
 
   bool asked() const { return !waiting_.empty(); }
-  // The oldest query is answered next. Who asked.  REQUIRES: asked(), none is being answered
+  // Chooses the oldest query to be answered next. Returns the device that asked.
+  // REQUIRES: asked(), and no query is being answered
   int32_t Take();
-  // Attends to what was asked.  Thread: the compute thread, without the lock.
+  // Computes attention for that query.  Thread: the compute thread, without the lock.
   absl::Status Answer();
-  // Sends what Answer made.
+  // Sends what Answer has computed.
   void EndAnswer();
 
  private:
   struct Query {
-    KvQuery what;  // whose queries are in `floats`
+    KvQuery what;  // its queries are in `floats`
     std::vector<float> floats;
-    std::vector<std::vector<const std::byte*>> places;  // by sequence, of its pieces
+    std::vector<std::vector<const std::byte*>> places;  // of the pieces, by sequence
   };
   struct Owner {
     KvHost host;
     HugeBuffer memory;
-    Query query;          // while it waits
+    Query query;          // valid while the owner is in waiting_
     int64_t fetches = 0;  // so far
   };
 
@@ -85,9 +90,10 @@ class HostedKv {
   const Options options_;
   const size_t query_floats_;        // of a row
   std::map<int32_t, Owner> owners_;  // by device
-  std::deque<int32_t> waiting_;      // owners that have asked, oldest first; while it is answered the first stays
-  const Owner* answered_ = nullptr;  // that Take gave
-  std::vector<float> records_;       // that Answer made
+  // Owners with a query, oldest first; the front stays while it is answered.
+  std::deque<int32_t> waiting_;
+  const Owner* answered_ = nullptr;  // chosen by Take
+  std::vector<float> records_;       // made by Answer
 };
 
 }  // namespace lime

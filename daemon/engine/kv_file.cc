@@ -15,13 +15,13 @@
 namespace lime {
 namespace {
 
-constexpr int kMaxReads = 3;  // of a piece that comes back otherwise than it was written
-constexpr int kLanes = 4;     // reads in flight: pieces that follow one another are one read
+constexpr int kMaxReads = 3;  // of a piece whose checksum is wrong
+constexpr int kLanes = 4;     // reads in flight; consecutive pieces are one read
 
-// Past the page cache where the file system allows it.
+// Bypasses the page cache if the file system allows that.
 void WriteDirect(int file) {
 #ifdef O_DIRECT
-  ::fcntl(file, F_SETFL, ::fcntl(file, F_GETFL) | O_DIRECT);  // where it does not: through it
+  ::fcntl(file, F_SETFL, ::fcntl(file, F_GETFL) | O_DIRECT);  // else through the cache
 #endif
 #ifdef F_NOCACHE
   ::fcntl(file, F_NOCACHE, 1);
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
         absl::StrCat(ErrnoStatus(errno, folder, "create a file").message(),
                      "; KV beyond the memory of this device goes there: give limed --kv-dir where it may"));
   }
-  // Two ways in, and then no name.
+  // Opened twice, for writing and for reading; then the name goes.
   absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.lanes = kLanes});
   ::unlink(path.c_str());
   LIME_RETURN_IF_ERROR(device.status());
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
 }
 
 std::optional<Bytes> KvFile::Room() const {
-  constexpr Bytes kStatBlock = 512;  // POSIX's unit, whatever the file system's
+  constexpr Bytes kStatBlock = 512;  // POSIX's unit, for every file system
   const absl::StatusOr<Bytes> free = FreeDiskBytes(folder_);
   struct stat taken;
   if (!free.ok() || ::fstat(file_.get(), &taken) != 0) return std::nullopt;

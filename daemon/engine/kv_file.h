@@ -1,6 +1,7 @@
-// The file in which a device keeps KV that its memory has no room for: a place for every 256-position piece of every layer and sequence.
+// The file for KV that does not fit in a device's memory. It has a place for every 256-position
+// piece of every layer and sequence.
 //
-// It has no name, so nothing is left of it once the process ends, however it ends. Past the page cache, both ways.
+// It has no name, so it disappears when the process ends. Reads and writes bypass the page cache.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@
 
 namespace lime {
 
-// Thread: one writes; StartRead and bytes_read from any, completions run on the reader's own thread.
+// Thread: one writes; StartRead and bytes_read from any. Completions run on the reader's thread.
 class KvFile {
  public:
   struct Shape {
@@ -30,21 +31,24 @@ class KvFile {
     Bytes bytes() const { return layers * sequences * pieces * piece_bytes; }
   };
 
-  // In `folder`. ResourceExhausted where its disk has no room for all of it; the error that opening it gives where it cannot be written.
+  // Creates the file in `folder`. FailedPrecondition if no file can be created there.
+  // ResourceExhausted if the disk has no room for all of it.
   static absl::StatusOr<std::unique_ptr<KvFile>> Create(
       const std::string& folder, const Shape& shape,
       const std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)>& wrap_device = {});
 
-  // `data`: piece_bytes, aligned to 4 KiB.
+  // `data`: piece_bytes long, aligned to 4 KiB.
   absl::Status Write(int64_t layer, int64_t sequence, int64_t piece, const std::byte* data);
 
-  // Reads `count` pieces from `first` on, one after another, into `place`, aligned to 4 KiB. REQUIRES: `place` lives until `done`
+  // Starts reading `count` consecutive pieces from `first` into `place`, aligned to 4 KiB.
+  // REQUIRES: `place` lives until `done` is called
   void StartRead(int64_t layer, int64_t sequence, int64_t first, int64_t count, std::byte* place, BlockReader::Completion done);
 
-  // Waits for a piece, and reads it again where it comes back otherwise than by its checksum: DataLoss where it stays so.  As StartRead
+  // Reads one piece and waits for it. Reads it again if its checksum is not `hash`; DataLoss if it
+  // stays wrong. `place` as for StartRead.
   absl::Status Read(int64_t layer, int64_t sequence, int64_t piece, uint64_t hash, std::byte* place);
 
-  // Of what was written there last, by the owner, under its lock.
+  // Checksum of the piece that was written here last. Used by the owner, under its lock.
   uint64_t& hash(int64_t layer, int64_t sequence, int64_t piece) { return hashes_[static_cast<size_t>(Index(layer, sequence, piece))]; }
   uint64_t HashOf(const std::byte* data) const;
 
@@ -53,7 +57,8 @@ class KvFile {
 
   void Cancel() { reader_->Cancel(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
-  // Free on its disk beside all that this file may still take there. Nothing where the disk does not say.  Thread: any
+  // Free bytes on the disk beyond what this file may still use. Nothing: not known.
+  // Thread: any
   std::optional<Bytes> Room() const;
 
  private:
@@ -69,7 +74,7 @@ class KvFile {
   }
 
   const std::string folder_;
-  const std::string name_;  // for people
+  const std::string name_;  // for messages
   const Shape shape_;
   const FileDescriptor file_;
   const std::unique_ptr<BlockReader> reader_;

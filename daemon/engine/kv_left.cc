@@ -70,7 +70,7 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, 
   return std::span<const std::byte>(run_.data(), static_cast<size_t>(count * of.page_bytes));
 }
 
-// A piece lies in memory as it is read.
+// A lent piece is contiguous in memory, so its pages need no copy.
 absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t first, int64_t count) const {
   const Bytes page = left_.content_.page_bytes;
   for (const Hosted& hosted : left_.content_.hosted) {

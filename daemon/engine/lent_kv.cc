@@ -9,8 +9,9 @@ namespace lime {
 namespace {
 
 constexpr Bytes kChunkBytes = 16 * kKiB;
-constexpr int64_t kMostChunks = 512;    // of a layer's piece: a link has room for so many messages that wait
-constexpr double kNewestShare = 0.125;  // of the newest answer's time in what an answer takes
+// For one layer of a piece: a link has room for this number of waiting messages.
+constexpr int64_t kMostChunks = 512;
+constexpr double kNewestShare = 0.125;  // weight of the newest answer in the smoothed time
 
 }  // namespace
 
@@ -54,7 +55,8 @@ void LentKv::Lend(const KvAway::Piece& piece, int64_t layer, std::span<const std
 }
 
 void LentKv::Free(int32_t sequence, int64_t life) {
-  if (fetcher_) fetcher_->SetSequence(sequence, life + 1, 0, 0);  // nothing of it is fetched behind that word
+  // Nothing of it is fetched after this message.
+  if (fetcher_) fetcher_->SetSequence(sequence, life + 1, 0, 0);
   options_.tell(Encode(KvFree{.sequence = sequence, .life = life}), /*may_wait=*/false);
 }
 
@@ -91,7 +93,7 @@ int64_t LentKv::FirstSeen(const BatchRow& row) const {
   return options_.window > 0 ? std::max<int64_t>(0, row.position + 1 - options_.window) : 0;
 }
 
-// Of every sequence in a batch the pieces that the host has, where the first of its rows sees any.
+// For every sequence of a batch: the pieces with the host, if the sequence's first row sees any.
 void LentKv::Collect(const MicroBatch& batch, KvQuery& query) {
   std::ranges::fill(asking_.taken, 0);
   asking_.rows.clear();
@@ -100,7 +102,7 @@ void LentKv::Collect(const MicroBatch& batch, KvQuery& query) {
     const bool first = row == 0 || batch.rows[row - 1].sequence != s;
     const int64_t begin = FirstSeen(batch.rows[row]);
     if (first) sequences_[static_cast<size_t>(s)] = {.life = away_.life(s), .first = begin / kKvPiece};
-    if (first && begin < away_.away(s) * kKvPiece) {  // else none of its rows sees any
+    if (first && begin < away_.away(s) * kKvPiece) {  // else no row of it sees any
       asking_.taken[static_cast<size_t>(s)] = static_cast<int32_t>(away_.away(s));
       query.sequences.push_back({.sequence = s, .life = away_.life(s), .pieces = static_cast<int32_t>(away_.away(s)), .positions = {}});
     }
@@ -158,7 +160,7 @@ absl::Status LentKv::OnRecords(const KvRecords& records) {
 absl::Status LentKv::TakeAnswer() {
   const int32_t layer = plan_.parts[asking_.part].block.layer;
   switch (std::exchange(asking_.answer, Answer::kNone)) {
-    case Answer::kNone:  // it has none of what the batch sees
+    case Answer::kNone:  // the host has nothing that the batch sees
       return absl::OkStatus();
     case Answer::kPieces:
       return options_.backend->AttendPieces(layer, 0, asking_.end, asking_.places);
@@ -172,12 +174,12 @@ absl::Status LentKv::TakeAnswer() {
 
 // ---- What comes back
 
-// Sequences and pieces as they are now: between two steps some end, and more pieces go.
+// Tells the fetcher the current sequences and pieces: some end, and more pieces go, between steps.
 void LentKv::Follow() {
   for (int32_t s = 0; s < plan_.sequences; ++s) fetcher_->SetSequence(s, away_.life(s), FirstWanted(s), away_.away(s));
 }
 
-// With the host, that attention sees: what would come back, whoever asks.
+// Pieces of one layer that are with the host and that attention sees.
 int64_t LentKv::PiecesOfLayer() const {
   int64_t pieces = 0;
   for (int32_t s = 0; s < plan_.sequences; ++s) pieces += away_.away(s) - FirstWanted(s);
@@ -189,7 +191,7 @@ int64_t LentKv::FirstWanted(int32_t s) const {
   return sequence.life == away_.life(s) ? std::min(sequence.first, away_.away(s)) : 0;
 }
 
-// Of what the visit sees of its layer.
+// Bytes that the current visit needs of its layer and that are not here.
 Bytes LentKv::Missing() const {
   Bytes missing = 0;
   for (int32_t s = 0; s < plan_.sequences; ++s) {
@@ -200,7 +202,7 @@ Bytes LentKv::Missing() const {
   return missing;
 }
 
-// Sooner than an answer would be, or there is to be none.
+// Whether fetching is sooner than an answer of the host, or the plan asks the host for no answers.
 bool LentKv::IsSoonHere(Bytes missing) const {
   if (!device_.asks_kv) return true;
   const std::optional<double> rate = size_->rate();
@@ -224,7 +226,7 @@ void LentKv::UsePieces() {
   asking_.answer = Answer::kPieces;
 }
 
-// True where it was the last that a visit waits for.
+// True if this was the last piece that a visit waits for.
 absl::StatusOr<bool> LentKv::OnFetched(const KvFetched& fetched) {
   if (!fetcher_) return absl::InvalidArgumentError("KV comes back, and none was to");
   LIME_ASSIGN_OR_RETURN(const KvFetcher::Placed placed, fetcher_->On(fetched));

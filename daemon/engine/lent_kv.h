@@ -1,13 +1,14 @@
-// KV of this device's layers that another one, the host, keeps in its memory (daemon/engine/hosted_kv.h): how it gets there, and how
-// attention comes to see it.
+// KV of this device's layers that another device, the host, keeps in its memory
+// (daemon/engine/hosted_kv.h): how it gets there, and how attention uses it.
 //
 //   a full piece ── chunks, once ──► host: kept
-//   before a layer is used ── fetch ──► host: its pieces ──► room here                  where the link is fast enough for it
-//   a layer is used, all of it is here ──► attends to the pieces
-//                    not all of it is ── queries ──► host attends ──► records             or waits, where that is sooner or planned
+//   before a layer is used ── fetch ──► host: its pieces ──► memory here   (if the link is fast)
+//   a layer is used, all pieces are here ──► attends to them
+//                    some are missing    ── queries ──► host attends ──► records
+//                                        or waits for them, if that is sooner or planned
 //
-// Thread: the owner's, under its lock, but for TakeAnswer.
-// Memory: all of it by Create: the room is what the plan says (PlanMemory::fetched).
+// Thread: any, under the engine's lock, except TakeAnswer.
+// Memory: Create allocates all of it; for fetched pieces as the plan says (PlanMemory::fetched).
 #pragma once
 
 #include <cstddef>
@@ -40,37 +41,39 @@ class LentKv {
     std::vector<int32_t> layers;  // whose attention is here, ascending
     Backend* backend = nullptr;
     int64_t max_rows = 0;  // of a micro-batch
-    int64_t window = 0;    // that attention sees; 0: all
+    int64_t window = 0;    // positions that attention sees; 0: all
     std::function<double()> now_ms = SteadyMs;
-    // A message to the host; those that may wait do for all others.
+    // Sends a message to the host. With `may_wait` it waits for all other messages of the link.
     std::function<void(std::vector<std::byte> message, bool may_wait)> tell;
   };
-  // One micro-batch comes to a layer.
+  // One micro-batch reaches a layer.
   struct Visit {
     int part = 0;  // the layer's first KV part
     int32_t microbatch = 0;
-    bool last = false;  // of the step's micro-batches
+    bool last = false;  // the step's last micro-batch
   };
 
-  // REQUIRES: `plan` is valid, and the device has a host with room for some of its KV; plan, options and `away` outlive this.
+  // REQUIRES: `plan` is valid, and the device has a host with room for some of its KV. `plan`,
+  // `away` and what the options point to outlive this object.
   static absl::StatusOr<std::unique_ptr<LentKv>> Create(const Plan& plan, Options options, const KvAway& away);
 
   // ---- Lending
 
-  // One layer of a piece goes to the host.  REQUIRES: !lending()
+  // Sends one layer of a piece to the host.  REQUIRES: !lending()
   void Lend(const KvAway::Piece& piece, int64_t layer, std::span<const std::byte> bytes);
-  bool lending() const { return lender_.under_way(); }  // until the host says that it has it
-  // The sequence of the slot has ended in this life.
+  bool lending() const { return lender_.under_way(); }  // until the host confirms the layer
+  // A sequence has ended, the one with number `life` in this slot.
   void Free(int32_t sequence, int64_t life);
 
   // ---- Use
 
-  // Sees to it that attention gets what the rows of a batch see of it. True where that has still to come: OnHost tells when it has.
+  // Prepares attention to the lent KV that the rows of a batch see. True if some of it is still to
+  // come; OnHost tells when it has.
   absl::StatusOr<bool> Ask(const Visit& visit, const MicroBatch& batch);
-  // A message of the host. The part and micro-batch that it was the last for, if it was. InvalidArgument, and nothing has changed, for what
-  // was not asked.
+  // Handles a message of the host. Returns the part and micro-batch that now have all they asked
+  // for, if any. InvalidArgument for an answer that was not asked for; nothing has changed then.
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
-  // Attends to what Ask was about.  Thread: the compute thread, without the lock, in the visit that asked
+  // Attends to the KV of the last Ask.  Thread: the compute thread, without the lock, in that visit
   absl::Status TakeAnswer();
   // The step's last micro-batch has used every layer.
   void EndStep();
@@ -78,26 +81,27 @@ class LentKv {
   Bytes fetched() const { return fetched_; }
 
  private:
+  // What has come for a visit and is not used yet: nothing, records of the host, or all pieces.
   enum class Answer : uint8_t { kNone, kRecords, kPieces };
-  // What a visit sees.
+  // What a visit asks for.
   struct Asking {
-    int64_t number = -1;  // of the query
+    int64_t number = -1;  // the query's
     int32_t part = 0, microbatch = 0;
-    int32_t layer = 0;       // among the device's
-    bool under_way = false;  // the host was asked
+    int32_t layer = 0;       // index among the device's layers
+    bool under_way = false;  // the host has not answered yet
     double since_ms = 0;
-    Answer answer = Answer::kNone;         // that is there and not taken
-    std::vector<size_t> rows;              // of the batch, that the records are of, in order
+    Answer answer = Answer::kNone;
+    std::vector<size_t> rows;              // rows of the batch that see lent KV, in order
     size_t num_rows = 0;                   // of the batch
-    std::vector<int32_t> taken;            // pieces that the host has, by sequence; 0 where it was not asked
-    std::vector<float> queries;            // of `rows`; a record has no less room than a query
+    std::vector<int32_t> taken;            // pieces with the host, by sequence; 0: not asked
+    std::vector<float> queries;            // of `rows`; reserved for as many records
     std::vector<float> records;            // [rows of the batch, floats]
-    int64_t end = 0;                       // pieces
+    int64_t end = 0;                       // of the pieces
     std::vector<const std::byte*> places;  // [sequences][end]
   };
   struct Sequence {
     int64_t life = 0;
-    int64_t first = 0;  // piece that attention sees
+    int64_t first = 0;  // the first piece that attention sees
   };
 
   LentKv(const Plan& plan, Options options, const KvAway& away);
@@ -123,9 +127,9 @@ class LentKv {
   KvLender lender_;
   Asking asking_;
   std::vector<Sequence> sequences_;
-  std::optional<double> ask_ms_;  // what an answer takes
+  std::optional<double> ask_ms_;  // how long an answer takes, smoothed
 
-  std::optional<KvFetcher> fetcher_;  // where there is room for what comes back
+  std::optional<KvFetcher> fetcher_;  // nothing: no pieces come back
   std::optional<KvFetchSize> size_;
   HugeBuffer room_;
   bool awaits_pieces_ = false;

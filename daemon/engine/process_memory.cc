@@ -13,7 +13,7 @@
 namespace lime {
 namespace {
 
-// The first number behind `key` in a file of "key: number" lines.
+// The first number after `key` in a file of "key: number" lines.
 std::optional<int64_t> FieldOf(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -31,12 +31,13 @@ Bytes ProcessResidentBytes() {
   return FieldOf("/proc/self/status", "VmRSS:").value_or(0) * kKiB;
 }
 
-// Not that of getrusage(2), which cannot be begun anew (daemon/limed/engine_profiler.cc).
+// getrusage(2) has a peak too, but it cannot be reset (daemon/limed/engine_profiler.cc).
 Bytes ProcessPeakResidentBytes() {
   return FieldOf("/proc/self/status", "VmHWM:").value_or(0) * kKiB;
 }
 
-// A sanitizer's heap is its own: glibc's is not set up then, and two threads that ask it at once would set it up twice.
+// A sanitizer has its own heap. glibc's heap is not set up then, and two threads that call
+// malloc_trim at once would set it up twice.
 void ReturnFreedMemory() {
 #if defined(__GLIBC__) && !defined(LIME_SANITIZED)
   malloc_trim(0);

@@ -1,4 +1,4 @@
-// What the system says of this process. Linux.
+// What the system says about this process. Linux.
 #pragma once
 
 #include "planner/base/bytes.h"
@@ -9,8 +9,7 @@ namespace lime {
 Bytes ProcessResidentBytes();
 Bytes ProcessPeakResidentBytes();
 
-// Pages of the heap that hold nothing any longer go back to the system: of each thread's own heap, which keeps them otherwise, and counts
-// as resident. Takes milliseconds.
+// Returns free heap pages of all threads to the system: they count as resident. Takes milliseconds.
 void ReturnFreedMemory();
 
 // Bytes that this process has caused to be read from disks.

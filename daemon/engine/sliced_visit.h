@@ -1,6 +1,7 @@
-// A micro-batch's visit to a stage where evicted positions go ahead of its own rows (planner/plan/kv_eviction.h): more rows than the
-// backend takes at a time. Each block computes all of them, slice by slice, before the next block begins, so that the layers can use the
-// same pages in turn; in between their hidden states are here.
+// A micro-batch's visit to a stage, when evicted positions are computed again ahead of its own rows
+// (planner/plan/kv_eviction.h). These are more rows than the backend takes at a time. Each block
+// computes all rows, slice by slice, before the next block begins. So the layers can use the same
+// pages in turn. Between blocks the hidden states are here.
 //
 // Thread: the compute thread.   Owner: StageCompute.
 #pragma once
@@ -27,7 +28,7 @@ namespace lime {
 
 class SlicedVisit {
  public:
-  // `row_bytes`: the hidden state of a row. REQUIRES: `backend` outlives this, and takes MaxRows(plan) rows.
+  // `row_bytes`: of a hidden state. REQUIRES: `backend` outlives this and takes MaxRows(plan) rows.
   static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend) {
     std::unique_ptr<SlicedVisit> visit(new SlicedVisit(MaxRows(plan), row_bytes, backend));
     LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(VisitRows(plan) * row_bytes));
@@ -35,10 +36,11 @@ class SlicedVisit {
     return visit;
   }
 
-  // What that allocates, and what of a visit's message is there once more while it arrives; 0 for a plan that does not evict.
+  // Bytes for Create, and as many for a visit's message while it arrives; 0: nothing is evicted.
   static Bytes BytesFor(const Plan& plan, Bytes row_bytes) { return EvictsKv(plan) ? 2 * VisitRows(plan) * row_bytes : 0; }
 
-  // `all`: `own` with the rows that go ahead. No token is negative.  REQUIRES: at most VisitRows(plan) rows
+  // `own`: the step's rows. `all`: the same, with the evicted rows ahead. No token is negative.
+  // REQUIRES: `all` has at most VisitRows(plan) rows
   void Begin(MicroBatch own, MicroBatch all) {
     LIME_CHECK_LE(std::ssize(all.rows) * row_bytes_, hidden_.bytes()) << all.rows.size();
     own_ = std::move(own), all_ = std::move(all);
@@ -50,10 +52,11 @@ class SlicedVisit {
     LIME_CHECK(own_rows_.size() == own_.rows.size()) << own_rows_.size() << " of " << own_.rows.size();
   }
 
-  // [all rows, hidden]: written before the first block where other devices computed those before, read after the last.
+  // [all rows, hidden]. Read after the last block. If other devices compute the blocks before, it
+  // is written before the first block.
   std::span<std::byte> Hidden() { return Rows(0, all_.rows.size()); }
 
-  // Calls `compute` for every slice in turn, which is the backend's batch then, with its hidden states.
+  // Makes each slice in turn the backend's batch, with its hidden states, and calls `compute`.
   absl::Status InSlices(const std::function<absl::Status(const MicroBatch& slice)>& compute) {
     for (size_t begin = 0; begin < all_.rows.size(); begin += static_cast<size_t>(slice_rows_)) {
       const size_t count = std::min(static_cast<size_t>(slice_rows_), all_.rows.size() - begin);
@@ -67,7 +70,7 @@ class SlicedVisit {
     return absl::OkStatus();
   }
 
-  // Once, for the own rows alone: behind the last attention nobody needs the others.
+  // Calls `compute` once, for the own rows alone: the last attention has used the others.
   absl::Status OnOwn(const std::function<absl::Status()>& compute) {
     const auto row_bytes = static_cast<size_t>(row_bytes_);
     LIME_RETURN_IF_ERROR(backend_.Begin(own_));
@@ -91,7 +94,7 @@ class SlicedVisit {
   Backend& backend_;
   HugeBuffer hidden_;
   MicroBatch own_, all_, slice_;
-  std::vector<size_t> own_rows_;  // where the own rows are among all
+  std::vector<size_t> own_rows_;  // indices of the own rows in all_
 };
 
 }  // namespace lime

@@ -32,7 +32,7 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   return ids > 0 ? TellLogits(ids, batch) : absl::OkStatus();
 }
 
-// Parts are whole: nothing of a plan that evicts streams.
+// All parts are whole: a plan that evicts streams nothing.
 absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const int part = start.what.part;
   SlicedVisit& visit = *parts_.visit;
@@ -69,14 +69,14 @@ absl::Status StageCompute::EmbedBegun(const MicroBatch& batch) {
   return parts_.backend->EmbedRows(rows_->rows());
 }
 
-// Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.
+// Devices after the first do not know sampled ids. Devices without the head need no logits.
 void StageCompute::ForBackend(MicroBatch& batch) const {
   const bool has_head = HasHead(plan_, parts_.stage.device);
   for (BatchRow& row : batch.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && has_head;
 }
 
 absl::Status StageCompute::Begin(const MicroBatch& batch) {
-  begun_ = batch;  // in the memory of the one before
+  begun_ = batch;  // reuses the memory of the last batch
   ForBackend(begun_);
   return parts_.backend->Begin(begun_);
 }
@@ -92,7 +92,8 @@ absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, c
   return absl::OkStatus();
 }
 
-// The first ids of every row of the logits, as the stage before tells them. Returns the hidden states behind them.
+// Copies the logits of the first `ids` ids, which the stage before has sent, into the rows. Returns
+// the hidden states that follow them.
 absl::StatusOr<std::span<const std::byte>> StageCompute::TakeLogits(int64_t ids, const MicroBatch& batch,
                                                                     std::span<const std::byte> input) {
   LIME_ASSIGN_OR_RETURN(partial_, ParseHeadPartial(input, ids, plan_.batch, std::move(partial_)));
@@ -128,7 +129,8 @@ absl::Status StageCompute::FindLogitsUsed(const MicroBatch& batch) {
 absl::Status StageCompute::ComputePart(int part, int64_t step) {
   const BlockId id = plan_.parts[part].block;
   if (parts_.weights->IsWhole(part)) {
-    return part == PartsOf(plan_, id).first ? parts_.backend->Compute(id) : absl::OkStatus();  // all of it is computed with its first part
+    // The first part computes the whole block.
+    return part == PartsOf(plan_, id).first ? parts_.backend->Compute(id) : absl::OkStatus();
   }
   if (plan_.parts[part].is_kv()) return owner_.attend(part, step, begun_);
   for (int i = 0; i < parts_.weights->NumRows(part); ++i) {

@@ -1,4 +1,5 @@
-// Computes one part of one micro-batch on the backend: what a Compute of a Program means.
+// Computes one part for one micro-batch on the backend: what a Compute instruction of a Program
+// means.
 //
 // Thread: the compute thread, one call at a time.   Owner: StageEngine.
 #pragma once
@@ -21,30 +22,30 @@ namespace lime {
 class StageCompute {
  public:
   struct Owner {
-    // Where rows of a part lie in the step: StageWeights::Rows, under the owner's lock.
+    // Where rows of a part lie in a step: StageWeights::Rows, under the owner's lock.
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
-    // Attends to what of a KV part is on the disk in the step.
+    // Attends to the positions of a KV part that are on the disk or with the host in a step.
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
-    // Where the plan evicts KV: all rows of a micro-batch of the step under way.
+    // For a plan that evicts KV: all rows of a micro-batch of the current step.
     std::function<MicroBatch(int32_t microbatch)> whole_batch;
   };
 
-  // REQUIRES: `parts` are open, and outlive this.
+  // REQUIRES: `parts` are open and outlive this object.
   StageCompute(const StageParts& parts, Owner owner);
 
-  // `input`: what the visit begins with, of PayloadInto its stage; empty where it goes on, or begins with the embedding. InvalidArgument
-  // where this is not of the batch's size.
+  // `input`: the payload with which the visit begins (PayloadInto its stage). Empty if the visit
+  // goes on, or begins with the embedding. InvalidArgument if its size does not match the batch.
   absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
-  // From now on rows of the embedding are read.  Any thread, while Run is not called
+  // From now on reads the rows of the embedding with `rows`.  Thread: any, while Run is not called
   void ReadRowsWith(RowReader* rows) { rows_ = rows; }
 
-  // The hidden states that the visit ends with.
+  // The hidden states at the end of the visit.
   std::span<const std::byte> Hidden() const { return parts_.visit != nullptr ? parts_.visit->Hidden() : parts_.backend->Hidden(); }
 
-  // What the last part of the plan has sampled, in the order of the batch's rows.
+  // The tokens that the plan's last part has sampled, in the order of the batch's rows.
   const std::vector<SampledToken>& sampled() const { return sampled_; }
-  // After a part of the head that is its stage's last and not the plan's: what the next stage is handed; empty for a batch without rows.
-  // `memory` serves the next one.
+  // After a part of the head that ends its stage but not the plan: the payload for the next stage.
+  // Empty for a batch without rows. `memory` is used for the payload after that.
   std::vector<std::byte> TakeHeadPartial(std::vector<std::byte> memory) {
     memory.clear();
     return std::exchange(head_partial_, std::move(memory));
@@ -66,14 +67,15 @@ class StageCompute {
 
   const StageParts& parts_;
   const Plan& plan_;
-  TokenSampler* const sampler_;  // where this device has a part of the head
+  TokenSampler* const sampler_;  // set if this device has a part of the head
   const Owner owner_;
-  RowReader* rows_;  // null: the embedding is resident, or elsewhere
+  RowReader* rows_;  // null: the embedding is resident, or on another device
   std::vector<SampledToken> sampled_;
   std::vector<std::byte> head_partial_;
   HeadPartialEncoder head_encoder_;
-  HeadPartial partial_;        // that the visit begins with
-  std::vector<int64_t> used_;  // by row that asks for logits, how many of the largest its token depends on
+  HeadPartial partial_;  // with which the visit begins
+  // By row that wants logits: how many of the largest its token depends on.
+  std::vector<int64_t> used_;
   std::vector<int32_t> tokens_;
   MicroBatch begun_;
 };

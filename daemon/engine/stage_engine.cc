@@ -30,7 +30,7 @@ std::string LoadSentence(const LoadSummary& load) {
   return absl::StrCat("loaded ", FormatBytes(load.bytes), " of weights in ", absl::StrFormat("%.1f s", load.seconds), ", ", load.loader);
 }
 
-// `memory`: what the process may use; 0: not said.
+// `memory`: what the process may use; 0: not given.
 absl::Status CheckMemory(const PlanDevice& device, Bytes memory) {
   if (memory == 0 || device.budget <= memory) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("the plan gives device \"", device.name, "\" ", FormatBytes(device.budget),
@@ -58,7 +58,7 @@ class InstalledStage final : public StageEngine {
     Stop();
     if (parts_.kv != nullptr) parts_.kv->Cancel();
     if (parts_.weights != nullptr) parts_.weights->Cancel(), parts_.weights->Close();
-    parts_.kv.reset();  // whose reads and writes end under the lock
+    parts_.kv.reset();  // its reads and writes end under the lock
   }
 
   absl::StatusOr<LeftByPlan> Leave() override {
@@ -154,7 +154,7 @@ class InstalledStage final : public StageEngine {
         stats.residency_changes = residency_->logic().num_changes(), stats.given = residency_->logic().given();
       }
     }
-    if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: not under the lock
+    if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: without the lock
     return stats;
   }
 
@@ -188,14 +188,14 @@ class InstalledStage final : public StageEngine {
     thread_ = std::thread([this] { ComputeThread(); });
   }
 
-  // From the disk, for what streams.
+  // Bytes read from the disk for what streams.
   Bytes BytesRead() const { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
 
   // ---- What follows from an event
 
   const absl::Status& Health() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return logic_->health(); }
 
-  // What the logic has appended, in order; then orders, one after another.
+  // Carries out the actions of the logic in order, then the waiting orders one by one.
   void CarryOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     CarryActions();
     while (logic_->HasOrder()) {
@@ -206,7 +206,7 @@ class InstalledStage final : public StageEngine {
 
   void CarryActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     parts_.kv->Follow();
-    for (size_t i = 0; i < actions_.size(); ++i) {  // of which there may come to be more
+    for (size_t i = 0; i < actions_.size(); ++i) {  // more may be appended meanwhile
       if (refused_ && !std::holds_alternative<StageLogic::Failed>(actions_[i])) continue;
       const StageLogic::Action action = actions_[i];
       std::visit([this](const auto& typed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Carry(typed); }, action);
@@ -219,14 +219,14 @@ class InstalledStage final : public StageEngine {
     CarryOut();
   }
 
-  // Once: what ends late finds nothing to carry out with.
+  // Only the first failure counts: later events find nothing to work with.
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!Health().ok()) return;
     logic_->Fail(status, actions_);
     CarryOut();
   }
 
-  // What cannot be carried out: nothing behind it is, but for the word of it.
+  // An action cannot be carried out: skips all later ones except the report of the failure.
   void Refuse(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     refused_ = true;
     logic_->Fail(status, actions_);
@@ -265,10 +265,10 @@ class InstalledStage final : public StageEngine {
   }
 
   void OnLoaded(int64_t load, const absl::Status& status) {
-    const double end_ms = SteadyMs();  // before the lock is waited for
+    const double end_ms = SteadyMs();  // before waiting for the lock
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
-    if (!Health().ok()) return;  // what it was for may be gone
+    if (!Health().ok()) return;  // the memory it was for may be gone
     disk_.LoadEnded(end_ms, BytesRead());
     if (trace_) trace_->LoadEnded(load, end_ms);
     logic_->OnLoaded(load, SteadyMs(), actions_);
@@ -278,7 +278,7 @@ class InstalledStage final : public StageEngine {
   void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { parts_.weights->ReleaseOldest(); }
   void Carry(const ProgramRunner::Border&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { residency_->OnBorder(); }
 
-  // Directly after the last Compute of the visit: what it made is still the backend's.
+  // Follows directly after the visit's last Compute, so the backend still has the result.
   void Carry(const ProgramRunner::StartSend& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Send& send = start.what;
     ActivationMessage activation{
@@ -298,14 +298,15 @@ class InstalledStage final : public StageEngine {
     if (send.payload == Payload::kToken && options_.peers.sampled) options_.peers.sampled(start.step, sampled);
   }
 
-  // Directly after the last rows of V: the queries are the backend's still.
+  // Follows directly after the last rows of V, so the backend still has the queries.
   void Carry(const ProgramRunner::StartAskKv& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const AskKv& ask = start.what;
     const StageInbox& inbox = logic_->inbox();
     const absl::StatusOr<bool> asked = parts_.kv->Ask(
         {.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox.num_batches()}, inbox.batch(ask.microbatch));
     if (!asked.ok()) return Refuse(asked.status());
-    if (!*asked) logic_->OnKvArrived(ask.part, ask.microbatch, SteadyMs(), actions_);  // what was asked of nobody is answered
+    // Nothing was asked, so there is no answer to wait for.
+    if (!*asked) logic_->OnKvArrived(ask.part, ask.microbatch, SteadyMs(), actions_);
   }
 
   void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait) {
@@ -335,15 +336,15 @@ class InstalledStage final : public StageEngine {
     stats_.planned_decode_ms += plan_.parts[what.part].decode_ms;
   }
 
-  // ---- Spans, where they are asked for
+  // ---- Spans of a trace, if there is one
 
-  // The step that a load is for, where residency stays as it is; else the one under way.
+  // The step that a load is for. Where residency changes it is not known: then the current step.
   int64_t StepOf(const ProgramRunner::StartLoad& start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return residency_->logic().changes() ? logic_->runner().steps_ended()
                                          : start.load / static_cast<int64_t>(residency_->logic().programs().front().loads.size());
   }
 
-  // A block that is whole is computed with its first part: the others have nothing to do.
+  // A whole block is computed with its first part; its other parts have no span.
   void NoteComputed(const ProgramRunner::StartCompute& start, double begin_ms, double end_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int part = start.what.part;
     if (part != kEmbeddingPart && parts_.weights->IsWhole(part) && part != PartsOf(plan_, plan_.parts[part].block).first) return;
@@ -356,7 +357,7 @@ class InstalledStage final : public StageEngine {
     return stopping_ || computing_ || (parts_.hosted->asked() && Health().ok());
   }
 
-  // Where it is the disk that is waited for.
+  // The part that the disk is awaited for, if any.
   std::optional<int> AwaitedPart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return logic_->runner().awaited_part(); }
   std::optional<ComputeWait::Awaited> NowAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Instruction* const waiting = logic_->runner().waiting();
@@ -370,14 +371,15 @@ class InstalledStage final : public StageEngine {
     while (true) {
       wait_.Await();
       if (stopping_) return;
-      if (parts_.hosted->asked() && Health().ok()) {  // short, and another device stands still for it
+      if (parts_.hosted->asked() && Health().ok()) {  // short, and another device waits for it
         AttendForOther();
         continue;
       }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
       const double begin = SteadyMs();
       std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
-      const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);  // its step goes on until this is computed
+      // Valid while Run computes: the step cannot end before.
+      const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);
       mutex_.Unlock();
       const absl::Status status = compute_->Run(start, batch, input);
       computed_.fetch_add(1, std::memory_order_relaxed);
@@ -404,7 +406,7 @@ class InstalledStage final : public StageEngine {
     parts_.hosted->EndAnswer();
   }
 
-  // Where a part lies changes under the lock, for others than the one at hand.
+  // A part's place may change under the lock, but not that of the part at hand.
   RowsInMemory RowsOf(int part, int i, int64_t step) {
     absl::MutexLock lock(&mutex_);
     return parts_.weights->Rows(part, i, step);
@@ -415,7 +417,8 @@ class InstalledStage final : public StageEngine {
     return logic_->inbox().WholeBatch(microbatch);
   }
 
-  // What of a KV part is on the disk, or what the host has answered; the others are the rest that the rows of O see to.
+  // Attends to the positions of a KV part that are on the disk, or uses the host's answer. The
+  // other positions are in memory: the rows of O attend to them.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
     if (AsksForKv(plan_, part)) return parts_.kv->TakeAnswer();
     {
@@ -432,24 +435,28 @@ class InstalledStage final : public StageEngine {
   const Options options_;
   const Plan& plan_ = options_.plan;
   const int32_t device_ = options_.device;
-  LoadSummary load_;  // by Open
+  LoadSummary load_;  // set by Open
   StageParts parts_;
 
   mutable absl::Mutex mutex_;
-  std::atomic<int32_t> computes_ = 0, computed_ = 0;  // of the step under way; for who watches
+  std::atomic<int32_t> computes_ = 0, computed_ = 0;  // of the current step; read without the lock
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<StageLogic> logic_ ABSL_GUARDED_BY(mutex_);
-  StageLogic::Actions actions_ ABSL_GUARDED_BY(mutex_);                           // of the event at hand
-  bool refused_ ABSL_GUARDED_BY(mutex_) = false;                                  // one of them
-  std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
+  StageLogic::Actions actions_ ABSL_GUARDED_BY(mutex_);  // of the current event
+  // One of the actions could not be carried out.
+  bool refused_ ABSL_GUARDED_BY(mutex_) = false;
+  // What the compute thread computes next.
+  std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
-  ComputeWait wait_;                                   // its methods under the lock
-  double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question of another device
+  ComputeWait wait_;  // used under the lock
+  // When another device's last query was answered.
+  double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   DeviceStatistics stats_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageTrace> trace_ ABSL_GUARDED_BY(mutex_);
 
-  std::unique_ptr<StageCompute> compute_;      // of the compute thread, which between two computations holds the lock
-  std::unique_ptr<StageResidency> residency_;  // its methods under the lock
+  // Used by the compute thread, and between two computations under the lock.
+  std::unique_ptr<StageCompute> compute_;
+  std::unique_ptr<StageResidency> residency_;  // used under the lock
   std::thread thread_;
 };
 

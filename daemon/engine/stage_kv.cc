@@ -13,15 +13,16 @@ class KvLoad {
  public:
   struct Sequence {
     int64_t life = 0;
-    int64_t begun = 0;             // pieces of the part from its first on that are read
-    int64_t there = 0;             // of them, those that came as they were written; once the load has ended
-    std::vector<uint64_t> hashes;  // of those
+    int64_t begun = 0;  // pieces that are read, from the part's first on
+    // How many of these came with the right checksum; known when the load has ended.
+    int64_t there = 0;
+    std::vector<uint64_t> hashes;  // of the pieces that are read
   };
 
   int part = 0;
   std::byte* place = nullptr;
   Bytes piece_bytes = 0;
-  int64_t pieces = 0;  // of each sequence in the part
+  int64_t pieces = 0;  // of the part, for each sequence
   std::vector<Sequence> sequences;
 
   std::byte* Place(int64_t sequence, int64_t piece) const { return place + (sequence * pieces + piece) * piece_bytes; }
@@ -29,14 +30,14 @@ class KvLoad {
 
 namespace {
 
-// Ends a load once all of its reads have.
+// Ends a load when all of its reads have ended.
 class LoadEnd {
  public:
   LoadEnd(const KvFile& file, std::shared_ptr<KvLoad> load, int reads, std::function<void(absl::Status)> done)
       : file_(file), load_(std::move(load)), left_(reads), done_(std::move(done)) {}
 
-  // On the reader's thread, one after another. What came otherwise than it was written, because its sequence ended and another's took its
-  // place or because the disk erred, is read again where it is still wanted.
+  // Thread: the reader's, one call after another. A checksum is wrong if another sequence has taken
+  // the place meanwhile, or the disk has erred. Attend reads such a piece again if it needs it.
   void Ended(int64_t sequence, const absl::Status& status) {
     status_.Update(status);
     KvLoad::Sequence& s = load_->sequences[static_cast<size_t>(sequence)];
@@ -73,7 +74,8 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
   if (plan.devices[kv->options_.device].max_layer_pages == 0 || layers == 0) return kv;
   const Bytes piece_bytes = KvPieceBytes(plan);
   if (HasKvOnHost(plan.devices[kv->options_.device])) {
-    if (HostedPieces(plan, plan.devices[kv->options_.device]) == 0) return kv;  // all there ever is has room here
+    // All pieces have room here.
+    if (HostedPieces(plan, plan.devices[kv->options_.device]) == 0) return kv;
     LIME_ASSIGN_OR_RETURN(kv->lent_, LentKv::Create(plan,
                                                     {.device = kv->options_.device,
                                                      .layers = kv->options_.layers,
@@ -144,7 +146,7 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
   return absl::OkStatus();
 }
 
-// Run by run, until the piece is whole.
+// Collects runs until the piece is complete.
 absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
   const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
   if (file_ == nullptr || at + count > kKvPiecePages)
@@ -165,7 +167,7 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
   }
   writer_.reset();
   {
-    absl::MutexLock lock(&loads_mutex_);  // before the ring goes
+    absl::MutexLock lock(&loads_mutex_);  // the ring, which their reads fill, is freed next
     loads_mutex_.Await(absl::Condition(
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
@@ -193,7 +195,7 @@ std::optional<Bytes> StageKv::disk_room() const {
   return free.ok() ? std::optional(*free) : std::nullopt;
 }
 
-// ---- What is decided
+// ---- Decisions
 
 void StageKv::Follow() {
   while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
@@ -234,7 +236,7 @@ void StageKv::WritePiece(const KvAway::Piece& piece) {
   options_.wrote();
 }
 
-// Pages are copied under the lock, so that they are not given to another sequence meanwhile.
+// Copies pages under the lock, so that no other sequence gets them meanwhile.
 absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash) {
   {
     absl::MutexLock lock(options_.mutex);
@@ -250,8 +252,8 @@ absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint
   return file_->Write(layer, piece.sequence, piece.piece, staging_.data());
 }
 
-// In chunks, each of which waits for whatever else the link has; then for the host to say that it has them. A host that is lost ends the
-// plan.
+// Sends chunks, which wait for all other messages of the link. Then waits until the host confirms
+// them. If the host is lost, the plan ends.
 absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
   absl::MutexLock lock(options_.mutex);
   const std::span<const std::byte> bytes(staging_.data(), static_cast<size_t>(KvPieceBytes(plan_)));

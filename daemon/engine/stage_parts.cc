@@ -20,16 +20,16 @@ namespace {
 // ---- What a stage takes of its device's memory
 
 struct Taken {
-  Bytes runtime = 0;      // the process, but for what the plan before has left
+  Bytes runtime = 0;      // the process, without what the previous plan has left
   Bytes activations = 0;  // the backend's, rows of an embedding, and messages
-  Bytes kv = 0;           // pages, KV of other devices' layers, and what comes back from a host
+  Bytes kv = 0;           // pages, KV of other devices' layers, and pieces fetched from a host
   Bytes weights = 0;      // and the ring
 
   Bytes total() const { return runtime + activations + kv + weights; }
 };
 
-// Queries and records of one micro-batch: kept, and on their way. A host may have those of each device whose host it is, and pieces
-// that go back to it.
+// Queries and records of one micro-batch, once in memory and once on their way. A host has them for
+// each of its owners, and pieces that go back to them.
 Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config) {
   const Bytes row = config.num_heads * (2 * config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
   const Bytes asking = 2 * MaxRows(plan) * row;
@@ -41,13 +41,13 @@ Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config) {
   return bytes;
 }
 
-// A piece on its way to the disk, or to a host: read for it, and its messages.
+// A piece on its way to the disk or to a host: its copy, and for a host its messages.
 Bytes LeavingBytes(const Plan& plan, const PlanDevice& device) {
   return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan);
 }
 
-// Of messages that wait, are read or are on their way: from peers, about KV, pieces of KV; and of visits that evicted positions go ahead
-// of.
+// Messages that wait, are read or are on their way: activations, messages about KV, pieces of KV,
+// and visits with evicted positions.
 Bytes MessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec, Bytes row_bytes) {
   return StageInbox::WaitingBytes(plan, device, row_bytes) + AskingBytes(plan, device, spec.config) +
          LeavingBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
@@ -76,7 +76,7 @@ absl::Status CheckBothFit(const PlanDevice& device, Bytes both) {
 
 // ---- What computes
 
-// What was paced, so that a profile too fast for this machine does not go unnoticed.
+// How much was paced. Shows that a profile is too fast for this machine.
 std::string PaceSentence(const PaceReport& report) {
   return absl::StrFormat("paced %d parts to %.0f ms, of which the kernels took %.0f; %d came late, at most by %.1f ms", report.parts,
                          report.paced_ms, report.real_ms, report.late, report.latest_ms);
@@ -147,7 +147,7 @@ BackendOptions StageParts::OptionsOfBackend() const {
           .numerics = stage.numerics};
 }
 
-// Weights of the plan before that stay; what does not is gone before anything is allocated.
+// Keeps weights of the previous plan that stay. The others are freed before anything is allocated.
 void StageParts::KeepWeights() {
   if (KeptBytes() == 0) return;
   if (stage.takeover->weights->dir() != checkpoint.dir()) return stage.takeover->weights.reset();
@@ -158,7 +158,7 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(stage.backend, spec, options));
   LIME_ASSIGN_OR_RETURN(const Bytes weight_bytes, StageWeights::MemoryFor(checkpoint, spec, plan(), stage.device));
   KeepWeights();
-  ReturnFreedMemory();  // what is resident and free is not taken
+  ReturnFreedMemory();  // free heap pages must not count as resident
   const Bytes left = stage.takeover == nullptr ? 0 : stage.takeover->left_bytes();
   const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()),
                     .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
@@ -167,7 +167,7 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   LIME_RETURN_IF_ERROR(CheckFits(device(), taken));
   const Bytes both = taken.total() - weight_bytes + left + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
   if (KeptBytes() > 0 && both + KeptBytes() > device().budget)
-    stage.takeover->weights.reset();  // rather than KV: they are read from the disk
+    stage.takeover->weights.reset();  // rather than KV: weights can be read from the disk again
   return left > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
 }
 
@@ -201,7 +201,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
   return absl::OkStatus();
 }
 
-// While nothing else of the plan is in memory: what is left of the one before goes ahead of the weights.
+// Comes before the weights: memory has room for both KV pools only while no weights are in it.
 absl::Status StageParts::TakeOver() {
   if (stage.takeover == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(kv->TakeOver(*stage.takeover));

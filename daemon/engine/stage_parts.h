@@ -1,4 +1,5 @@
-// What a stage is made of, opened in the order in which memory is taken and freed, and within what the plan gives the device.
+// The objects that a stage consists of. They are opened in the order in which memory is taken and
+// freed, within the memory that the plan gives the device.
 #pragma once
 
 #include <cstddef>
@@ -22,34 +23,35 @@
 namespace lime {
 
 struct StageParts {
-  // REQUIRES: the plan in `stage` is valid for `spec`; checkpoint, spec and stage outlive this.
+  // REQUIRES: the plan in `stage` is valid for `spec`. All three outlive this object.
   StageParts(const Checkpoint& checkpoint, const ModelSpec& spec, const StageEngine::Options& stage);
 
   struct Owner {
     absl::Mutex* mutex = nullptr;
     std::function<void()> wrote;  // StageKv::Options::wrote
-    // A message about KV goes to another device; under the lock.
+    // Sends a message about KV to another device. Called under the lock.
     std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send_kv;
   };
-  // ResourceExhausted, with the numbers and what to do about it, where the process would exceed the device's budget, also while KV is taken
-  // over from the plan before; else as StageEngine::Install.
+  // ResourceExhausted, with the numbers and a remedy, if the process would exceed the device's
+  // budget, also while it takes over KV of the previous plan. Else as StageEngine::Install.
   absl::Status Open(const Owner& owner);
-  // Of the embedding.  Thread: any
+  // A reader for rows of the embedding.  Thread: any
   absl::StatusOr<std::unique_ptr<RowReader>> OpenRows() const;
-  Bytes RowsBytes() const;  // that those take
-  // Of a hidden state.
+  Bytes RowsBytes() const;  // memory of that reader
+  // Bytes of a hidden state.
   Bytes RowBytes() const { return spec.config.hidden_size * ElementBytes(spec.working_dtype); }
 
   const Checkpoint& checkpoint;
   const ModelSpec& spec;
   const StageEngine::Options& stage;
   const std::vector<int32_t> layers;  // whose KV is here
-  const bool pages_come;              // as sequences go on, and residency may change; else all of one's at once
+  // True: pages come as sequences grow, and residency may change; false: all at once.
+  const bool pages_come;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<SlicedVisit> visit;  // null: nothing is evicted
-  std::unique_ptr<RowReader> rows;     // null: the embedding is resident, or elsewhere
-  std::unique_ptr<StageKv> kv;         // its methods under the lock
-  std::unique_ptr<HostedKv> hosted;    // likewise
+  std::unique_ptr<RowReader> rows;     // null: the embedding is resident, or on another device
+  std::unique_ptr<StageKv> kv;         // used under the lock
+  std::unique_ptr<HostedKv> hosted;    // used under the lock
   std::unique_ptr<StageWeights> weights;
 
  private:

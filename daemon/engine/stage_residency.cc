@@ -45,10 +45,10 @@ void StageResidency::Start(StageLogic& stage, StageCompute* compute) {
 
 absl::Status StageResidency::Watch() {
   const Bytes most = logic_.most();
-  if (most <= 0) return absl::OkStatus();  // not to be watched, or nothing can be given back
+  if (most <= 0) return absl::OkStatus();  // not asked for, or nothing can be evicted
   const Bytes reserve = PressureReserve(MachineMemory(), plan_.devices[device_].budget);
   const absl::Duration hold = parts_.stage.pressure_hold;
-  absl::MutexLock lock(owner_.mutex);  // its first sample waits
+  absl::MutexLock lock(owner_.mutex);  // the first sample waits for the lock
   resident_ = most;
   policy_.emplace(ResidencyPolicy::Options{.most = most,
                                            .reserve = reserve,
@@ -73,7 +73,7 @@ void StageResidency::Stop() {
     logic_.Stop();
     monitor = std::move(monitor_);
   }
-  monitor.reset();  // whose thread may wait for the lock
+  monitor.reset();  // its thread may wait for the lock
   worker_.reset();
 }
 
@@ -111,10 +111,11 @@ void StageResidency::OnStepEnded() {
   Carry();
 }
 
-// Memory for what is to stay is made present off the token's way.
+// The worker makes memory present for what becomes resident, so that no token waits for that.
 void StageResidency::Keep(const ProgramRunner::StartLoad& start) {
   worker_->Post([this, start] {
-    if (plan_.parts[start.what.part].is_kv()) return owner_.loaded(start.load, absl::OkStatus());  // none of it is on the disk: IsFree
+    // None of it is on the disk (ResidencyLogic::IsFree).
+    if (plan_.parts[start.what.part].is_kv()) return owner_.loaded(start.load, absl::OkStatus());
     absl::StatusOr<HugeBuffer> room = parts_.weights->Room(start.what.part);
     absl::MutexLock lock(owner_.mutex);
     if (!room.ok()) return owner_.fail(room.status());
@@ -128,7 +129,7 @@ void StageResidency::Keep(const ProgramRunner::StartLoad& start) {
 
 void StageResidency::Carry() {
   parts_.kv->Follow();
-  for (size_t i = 0; i < actions_.size(); ++i) {  // of which there may come to be more
+  for (size_t i = 0; i < actions_.size(); ++i) {  // more may be appended meanwhile
     const ResidencyLogic::Action action = std::move(actions_[i]);
     std::visit([this](const auto& typed) { Carry(typed); }, action);
   }

@@ -1,7 +1,9 @@
-// Carries out what a ResidencyLogic (daemon/logic/residency_logic.h) decides of a stage's memory: compiles, frees and grows, opens rows,
-// and watches the machine's memory where that is asked for.
+// Carries out what a ResidencyLogic (daemon/logic/residency_logic.h) decides about a stage's
+// memory: compiles Programs, frees and grows memory, opens readers of embedding rows. Watches the
+// machine's memory if that is asked for.
 //
-// Thread: the owner's, under its lock, but for Watch and Stop. A thread of its own frees, grows, compiles; another watches the memory.
+// Thread: any, under the owner's lock, except Watch and Stop. A worker thread frees, grows and
+// compiles; another thread watches the memory.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +29,31 @@ class StageResidency {
  public:
   struct Owner {
     absl::Mutex* mutex = nullptr;
-    // Called under its lock, but for the last.
-    StageLogic::Actions* actions = nullptr;  // of its StageLogic; `carry_out` carries them out, and orders behind them
+    // Functions are called under the lock, except `loaded`. `carry_out` carries out `actions`, the
+    // StageLogic's, and then the waiting orders.
+    StageLogic::Actions* actions = nullptr;
     std::function<void()> carry_out;
     std::function<void(const absl::Status& status)> fail;
     std::function<void(int64_t load, const absl::Status& status)> loaded;
   };
 
-  // `programs`: of the plan as it is (CompileAll).  REQUIRES: `parts` are open; they and all that the owner points to outlive this
+  // `programs`: of the plan as it is now (CompileAll).  REQUIRES: `parts` are open. They and
+  // everything that the owner points to outlive this object
   StageResidency(const StageParts& parts, std::vector<Program> programs, Owner owner);
   ~StageResidency();
 
   const ResidencyLogic& logic() const { return logic_; }
-  // Steps begin: of `stage`, which has the logic's programs, with `compute`; both outlive this.
+  // Steps begin. REQUIRES: `stage` has the logic's Programs; it and `compute` outlive this object
   void Start(StageLogic& stage, StageCompute* compute);
-  // Watches the memory, where that is asked for.  Without the lock, after Start
+  // Watches the machine's memory if that is asked for. Called without the lock, after Start
   absl::Status Watch();
-  // Nothing changes any more.  Without the lock
+  // Ends all changes. Called without the lock
   void Stop();
 
   // ---- What the stage asks for
 
   void Order(const Residency& to);
-  // A sequence has ended, or the machine's memory is looked at.
+  // A sequence has ended, or a sample of the machine's memory asks for a change.
   void TryChange();
   void OnBorder();
   void Keep(const ProgramRunner::StartLoad& start);
@@ -74,12 +78,13 @@ class StageResidency {
   const int32_t device_;
   const Owner owner_;
   ResidencyLogic logic_;
-  ResidencyLogic::Actions actions_;  // of the event at hand
+  ResidencyLogic::Actions actions_;  // of the current event
   StageCompute* compute_ = nullptr;
-  std::unique_ptr<RowReader> rows_;  // of an embedding that was given
+  std::unique_ptr<RowReader> rows_;  // of an embedding that was evicted
   std::optional<WorkerThread> worker_;
-  std::optional<ResidencyPolicy> policy_;  // where the memory is watched: how many bytes should be resident
-  Bytes resident_ = 0;                     // that it knows of
+  // If the memory is watched: how many bytes should be resident.
+  std::optional<ResidencyPolicy> policy_;
+  Bytes resident_ = 0;  // as the policy knows it
   std::unique_ptr<PressureMonitor> monitor_;
 };
 

@@ -1,4 +1,4 @@
-// What a StageEngine does, as spans for who traces it.
+// Records what a StageEngine does, as spans of a trace.
 //
 // Thread: the engine's, under its lock.   Owner: StageEngine.
 #pragma once
@@ -20,13 +20,14 @@ class StageTrace {
   // REQUIRES: `ring` outlives this.
   explicit StageTrace(TraceRing& ring) : ring_(ring) {}
 
-  // A load was given to the disk, for `step` as far as that is known. REQUIRES: at most kMaxLoadsUnderWay are under way
+  // A load begins, for `step` as far as known. REQUIRES: at most kMaxLoadsUnderWay are under way
   void LoadBegun(const ProgramRunner::StartLoad& start, int64_t step, double now_ms) {
     loading_[static_cast<size_t>(start.load % kMaxLoadsUnderWay)] = {
         .kind = TimelineSpan::Kind::kLoad, .begin_ms = now_ms, .step = static_cast<int32_t>(step), .part = start.what.part};
   }
 
-  // The disk was asked before the load before it had ended, and reads one after another.
+  // The disk gets a load before the previous one has ended, and reads them in turn. So the span
+  // begins no earlier than the previous load ended.
   void LoadEnded(int64_t load, double now_ms) {
     TimelineSpan& span = loading_[static_cast<size_t>(load % kMaxLoadsUnderWay)];
     span.begin_ms = std::min(std::max(span.begin_ms, last_loaded_ms_), now_ms);
@@ -56,7 +57,7 @@ class StageTrace {
 
  private:
   TraceRing& ring_;
-  std::array<TimelineSpan, kMaxLoadsUnderWay> loading_;  // begun, by number of the load
+  std::array<TimelineSpan, kMaxLoadsUnderWay> loading_;  // loads under way, by number
   double last_loaded_ms_ = 0;
 };
 

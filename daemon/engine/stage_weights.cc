@@ -13,7 +13,7 @@
 namespace lime {
 namespace {
 
-// Blocks are cut as the plan says; those it does not name are not read.
+// Cuts blocks as the plan does. Blocks that the plan does not name are not read.
 std::function<std::vector<BlockPiece>(const BlockSpec&)> CutOf(const Plan& plan) {
   return [&plan](const BlockSpec& block) {
     std::vector<BlockPiece> pieces;
@@ -26,7 +26,7 @@ std::function<std::vector<BlockPiece>(const BlockSpec&)> CutOf(const Plan& plan)
   };
 }
 
-// Which of its block's parts with rows a part is.
+// The index of a part among its block's parts with rows.
 int PieceIndex(const Plan& plan, int part) {
   const auto begin = plan.parts.begin() + PartsOf(plan, plan.parts[part].block).first;
   return static_cast<int>(std::count_if(begin, plan.parts.begin() + part, [](const PlanPart& p) { return !p.is_kv(); }));
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkp
   return PieceReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
 }
 
-// Of what streams, or may come to.
+// The largest place of a part that streams, or may stream later.
 template <typename PlaceBytes>
 Bytes LargestPlace(const Plan& plan, const std::vector<int>& parts, const PlaceBytes& place_bytes) {
   Bytes largest = 0;
@@ -109,7 +109,7 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
     own_[part] = *std::move(left);
     read_[part] = true;
   }
-  // What does not fit before the end begins again at 0, and leaves less than a place unused.
+  // A place that does not fit before the ring's end begins at 0. Less than one place stays unused.
   slack_ = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
   if (slack_ == 0) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(plan_.devices[device].memory.ring + slack_));
@@ -137,13 +137,13 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
   }
   for (const Bound& bound : blocks_) {
     LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(bound.block.id), ToWeights(bound.block)));
-    if (bound.whole && bound.copied) reader_->LearnChecksums(bound.block);  // it may come to stream
+    if (bound.whole && bound.copied) reader_->LearnChecksums(bound.block);  // it may stream later
   }
   return absl::OkStatus();
 }
 
-// All in one buffer, whose ends alone are on small pages; some of them may stay where others go. Blocks that a plan keeps beside others
-// that stream are worth reading; the choice is for plans that keep all.
+// All blocks in one buffer, so that only its ends are on small pages. The loader is chosen only if
+// every block stays: if others stream, the blocks that stay are worth reading.
 absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole,
                                      const Options& options) {
   const LoaderKind loader = options.loader == LoaderKind::kAuto && !all_whole ? LoaderKind::kRead : options.loader;
@@ -152,7 +152,8 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
   Bytes bytes = 0;
   const bool has_head = std::ranges::any_of(ids, [](BlockId id) { return id.kind == BlockKind::kHead; });
   for (const BlockId id : ids) {
-    const bool with_head = id.kind == BlockKind::kEmbedding && has_head && spec_.config.tie_embeddings;  // one tensor
+    // Tied: the head and the embedding are one tensor.
+    const bool with_head = id.kind == BlockKind::kEmbedding && has_head && spec_.config.tie_embeddings;
     bytes += with_head ? 0 : spec_.block(id).bytes;
   }
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
@@ -196,7 +197,7 @@ absl::Status StageWeights::LearnChecksums(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
-// A resident part of a block of which others stream, into memory of its own.
+// Reads a resident part of a block with streamed parts into memory of its own.
 absl::Status StageWeights::ReadPart(int part) {
   LIME_ASSIGN_OR_RETURN(own_[part], Room(part));
   load_.bytes += plan_.parts[part].bytes;
@@ -268,7 +269,7 @@ LeavingWeights StageWeights::TakeLeaving() {
   return leaving;
 }
 
-// From now on the backend has of the block what streaming leaves in memory.
+// From now on the backend has only what stays in memory while the block streams.
 void StageWeights::Unbind(BlockId id, LeavingWeights& leaving) {
   const auto bound = std::ranges::find_if(blocks_, [id](const Bound& b) { return b.block.id == id; });
   LIME_CHECK(bound != blocks_.end()) << "a block that leaves is not here";

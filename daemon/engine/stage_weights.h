@@ -1,12 +1,14 @@
-// The weights of one device's stages: what is resident, and the ring through which the rest streams.
+// The weights of one device's stages: resident ones, and the ring through which the others stream.
 //
-// A block that is resident as a whole is bound to the backend as that. Of the others every part has a place: its own memory where it is
-// resident, and while it is loaded the ring, in which loads follow one another first in, first out.
-// Residency changes at a border: steps before it compute with what the parts were, those from it on with what they are then. A block that
-// was whole leaves with all of its parts, which come back as parts. Where the plan's KV grows no block is bound as a whole, since any part
-// may have to leave.
+// A block that is resident as a whole is bound to the backend as a whole. Each part of any other
+// block has a place: its own memory if it is resident, the ring while it is loaded. The ring is
+// first in, first out.
+// Residency changes at a border. Steps before it compute with the old residency, the step at the
+// border and later ones with the new residency. A whole block leaves with all its parts, and comes
+// back as parts. If the plan's KV grows, no block is bound as a whole, since any part may have to
+// leave.
 //
-// Thread: the owner's, under its lock; reads end on the reader's thread.
+// Thread: any, under the owner's lock. Reads end on the reader's thread.
 #pragma once
 
 #include <atomic>
@@ -31,7 +33,7 @@
 
 namespace lime {
 
-// Weights with which nothing computes any more. Their memory goes with them, which takes a while.
+// Weights that no computation uses any more. Their memory goes with them, which takes a while.
 struct LeavingWeights {
   LeavingWeights() = default;
   LeavingWeights(LeavingWeights&&) = default;
@@ -39,73 +41,79 @@ struct LeavingWeights {
   ~LeavingWeights();
 
   std::vector<HugeBuffer> parts;    // and the ring
-  std::vector<LoadedBlock> blocks;  // matrices of those that were whole
+  std::vector<LoadedBlock> blocks;  // matrices of blocks that were whole
 };
 
 class StageWeights {
  public:
   struct Options {
     LoadOptions load;
-    LoaderKind loader = LoaderKind::kRead;  // of blocks that are resident as a whole; kAuto is kRead where something streams
-    int64_t passes = 1;                     // how often all weights will be read, for that choice
-    StageKv* kv = nullptr;                  // who reads KV parts; outlives this
-    WeightsLeft* left = nullptr;            // by the plan before: what of it stays is taken, the rest freed first
+    // For blocks that are resident as a whole; kAuto means kRead if anything streams.
+    LoaderKind loader = LoaderKind::kRead;
+    int64_t passes = 1;     // how often all weights will be read, for kAuto
+    StageKv* kv = nullptr;  // reads KV parts; outlives this object
+    // Of the previous plan: what stays is used, the rest is freed first.
+    WeightsLeft* left = nullptr;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
-  // Loads what is resident on `device` and binds it. REQUIRES: the plan is valid for `spec`; all but the options outlive this.
+  // Loads the resident weights of `device` and binds them. REQUIRES: the plan is valid for `spec`.
+  // Everything but the options outlives this object.
   static absl::StatusOr<std::unique_ptr<StageWeights>> Load(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
                                                             int32_t device, Backend& backend, const Options& options);
 
-  // Bytes that Load takes: weights, and the ring with room for a place that does not fit before its end.
+  // Bytes that Load takes: weights, and the ring with extra room for a place that crosses its end.
   static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
 
-  // What of `left` Load would take; the rest is freed.
+  // Keeps in `left` what Load would use, and frees the rest.
   static void KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left);
-  // What is resident goes to `left`, but for views of files, which cost nothing to make again.  REQUIRES: closed; nothing computes with it
+  // Moves resident weights to `left`, except views of files: they cost nothing to make again.
+  // REQUIRES: closed; nothing computes with the weights
   void Leave(WeightsLeft& left);
 
   // Whether the part's block is computed as a whole, not by rows.
   bool IsWhole(int part) const { return whole_[part]; }
-  // Its rows in memory for `step`, in order of use. REQUIRES: not whole; resident, or loaded and not released
+  // Its rows in memory for `step`, in order of use.
+  // REQUIRES: not whole; resident, or loaded and not released
   int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PieceOf(part)); }
   RowsInMemory Rows(int part, int i, int64_t step) const;
 
-  // What a KV part has for `step`, null where it does not stream then.  REQUIRES: loaded and not released where it does
+  // The load of a KV part for `step`; null if the part does not stream then.  REQUIRES: if it
+  // streams, loaded and not released
   const KvLoad* Kv(int part, int64_t step) const;
 
-  // Reads a streamed part into the ring. REQUIRES: the ring has room, as Programs see to
+  // Starts reading a streamed part into the ring. REQUIRES: the ring has room (Programs ensure it)
   void StartLoad(int part, PieceReader::Completion done);
 
   // ---- Residency that changes
 
-  // From step `border` on the parts of `after` that stream do, and no others; of a block that is whole all or none. `embedding_leaves`: its
-  // rows are read by themselves.
+  // From step `border` on, the parts that stream in `after` stream, and no others; of a whole block
+  // all or none. `embedding_leaves`: from then on the rows of the embedding are read one by one.
   void Change(const Plan& after, int64_t border, bool embedding_leaves = false);
-  // Whether any of them, or a ring that was made, is in memory and needed no more.
+  // Whether memory can be freed: of weights that stream now, or of a ring.
   bool Leaves() const;
-  // Memory of those that stream and are in memory still. To be called once nothing computes with it.
+  // Removes and returns that memory. Called once nothing computes with it.
   LeavingWeights TakeLeaving();
-  // Whether the ring is there only while something streams. Where it is time to make it: of `ring` bytes of parts, pre-faulted.  Thread of
-  // MakeRing: any
+  // Whether the ring exists only while something streams. NeedsRing: whether it must be made now.
+  // MakeRing: a pre-faulted ring for `ring` bytes of parts.  Thread of MakeRing: any
   bool ring_comes_and_goes() const { return slack_ == 0; }
   bool NeedsRing() const;
   absl::StatusOr<HugeBuffer> MakeRing(Bytes ring) const;
   void SetRing(HugeBuffer memory);
-  // Memory for a part that is to stay; pre-faulted.  Thread: any.
+  // Pre-faulted memory for a part that becomes resident.  Thread: any.
   absl::StatusOr<HugeBuffer> Room(int part) const;
-  // Reads a part into what Room gave, where it stays.
+  // Starts reading a part into memory from Room, where it stays.
   void StartKeeping(int part, HugeBuffer room, PieceReader::Completion done);
 
-  // Takes the room of the oldest load back.
+  // Frees the ring space of the oldest load.
   void ReleaseOldest();
 
   void Cancel() { reader_->Cancel(); }
-  // Ends all reads and the thread on which they end; nothing may be used afterwards.
+  // Ends all reads and the reader's thread. Afterwards only Leave may be called.
   void Close() { reader_.reset(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
   const LoadSummary& loaded() const { return load_; }
-  // Whether there is a place for the part in the ring, or can be in one that is made.
+  // Whether the part fits in the ring, or in one that would be made for it.
   bool MayStream(int part) const { return slack_ == 0 || PlaceBytes(part) <= slack_; }
 
  private:
@@ -120,7 +128,7 @@ class StageWeights {
   absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
                           Backend& backend, const Options& options);
   absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole, const Options& options);
-  // Of all parts that are read by themselves.
+  // Of all parts that are not in whole blocks.
   absl::Status LearnChecksums(const LoadOptions& options);
   absl::Status ReadPart(int part);
   bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }
@@ -135,32 +143,34 @@ class StageWeights {
   const ModelSpec& spec_;
   const Plan& plan_;
   StageKv* const kv_;
-  std::vector<std::pair<int, int>> place_of_;     // by part: its block in the spec, and which of the block's parts with rows it is
-  const bool parts_leave_;                        // the plan's KV grows
-  std::vector<bool> whole_;                       // by part
-  std::vector<HugeBuffer> own_;                   // by part: of resident parts of blocks that are not whole
-  std::unique_ptr<std::atomic<bool>[]> read_;     // by part: what own_ has was read
-  std::vector<bool> streamed_before_, streamed_;  // by part: in steps before border_, and from it on
+  // By part: its block in the spec, and its index among the block's parts with rows.
+  std::vector<std::pair<int, int>> place_of_;
+  const bool parts_leave_;   // the plan's KV grows
+  std::vector<bool> whole_;  // by part
+  // By part: memory of resident parts of blocks that are not whole.
+  std::vector<HugeBuffer> own_;
+  std::unique_ptr<std::atomic<bool>[]> read_;     // by part: own_ has been read
+  std::vector<bool> streamed_before_, streamed_;  // by part: before border_, and from border_ on
   int64_t border_ = 0;
   struct Bound {
     LoadedBlock block;
-    bool whole = false;   // else what stays in memory where its parts stream
-    bool copied = false;  // a whole one whose memory is its own, and no view of a file
+    bool whole = false;   // false: only what stays in memory while its parts stream
+    bool copied = false;  // a whole block in its own memory, not a view of a file
   };
   std::vector<Bound> blocks_;
   LoadSummary load_;
   bool embedding_leaves_ = false;  // from border_ on
   std::vector<int> parts_here_;
   Backend* backend_ = nullptr;
-  Bytes slack_ = 0;            // of the ring: the largest place that it was made for
-  bool ring_is_made_ = false;  // for what left; goes where nothing streams any more
+  Bytes slack_ = 0;            // the ring's extra room: its largest place
+  bool ring_is_made_ = false;  // after the start; freed when nothing streams any more
   HugeBuffer ring_memory_;
   ByteRing ring_{0};
-  std::deque<Loaded> loaded_;  // begun and not released, oldest first
+  std::deque<Loaded> loaded_;  // loads begun and not released, oldest first
   std::unique_ptr<PieceReader> reader_;
 };
 
-// A block as it was loaded, for the backend.
+// A loaded block in the form that the backend takes.
 inline BlockWeights ToWeights(const LoadedBlock& block) {
   BlockWeights weights;
   weights.storage = block.storage;

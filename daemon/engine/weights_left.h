@@ -1,4 +1,5 @@
-// Weights that a plan leaves in memory for the plan that follows: what stays resident on the device is not read again.
+// Weights that a plan leaves in memory for the next plan, which need not read again what stays
+// resident on the device.
 //
 // Thread: the owner's.
 #pragma once
@@ -17,7 +18,7 @@ namespace lime {
 
 class WeightsLeft {
  public:
-  // Of the checkpoint in `dir`.
+  // `dir`: the folder of the checkpoint.
   explicit WeightsLeft(std::string dir) : dir_(std::move(dir)) {}
 
   void Add(LoadedBlock block) { blocks_.push_back(std::move(block)); }
@@ -33,7 +34,7 @@ class WeightsLeft {
     return bytes;
   }
 
-  // A block that is whole, or a part with the same rows, if it is here; then no more.
+  // Removes and returns a whole block, or the part with the same rows. Nothing if it is not here.
   std::optional<LoadedBlock> Take(BlockId block) {
     const auto found = std::ranges::find(blocks_, block, &LoadedBlock::id);
     if (found == blocks_.end()) return std::nullopt;
@@ -50,7 +51,7 @@ class WeightsLeft {
     return taken;
   }
 
-  // All but these, which Take would find, are freed.
+  // Frees everything except these blocks and parts.
   void Keep(const std::vector<BlockId>& whole, const std::vector<const PlanPart*>& parts) {
     std::erase_if(blocks_, [&](const LoadedBlock& block) { return std::ranges::find(whole, block.id) == whole.end(); });
     std::erase_if(parts_, [&](const Part& of) {
@@ -66,7 +67,7 @@ class WeightsLeft {
   };
 
   std::string dir_;
-  std::vector<LoadedBlock> blocks_;  // each with memory that goes back with it
+  std::vector<LoadedBlock> blocks_;  // each with memory that is freed with it
   std::vector<Part> parts_;
 };
 

@@ -1,6 +1,6 @@
-// Does what may take a while, one thing after another, beside those whose time is precious.
+// Runs slow work, one task after another, so that threads with urgent work need not wait for it.
 //
-// Thread: Post from any; the work runs on a thread of its own.
+// Thread: any may call Post. The work runs on a thread of its own.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,7 @@ namespace lime {
 class WorkerThread {
  public:
   WorkerThread() : thread_([this] { Run(); }) {}
-  // What is under way comes to its end, what waits is dropped.
+  // Waits for the running task, and drops the others.
   ~WorkerThread() {
     {
       absl::MutexLock lock(&mutex_);

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxModels = 256;  // of a store that are looked at
+constexpr size_t kMaxModels = 256;  // of a store, at most
 
 // The tightest limit of the control groups that this process is in; INT64_MAX: none.
 Bytes GroupLimit() {

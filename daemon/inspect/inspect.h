@@ -1,6 +1,7 @@
-// Looks at this machine as one device of a cluster: memory and its limits, the disks of its folders, what weights lie there, its keys.
+// Inspects this machine as a device of a cluster: memory and its limits, the disks of its folders,
+// its weights, its keys.
 //
-// Reads only. Threads: any; takes little more than `seconds` for each folder.
+// Reads only. Threads: any. Takes little more than `seconds` for each folder.
 #pragma once
 
 #include <ctime>
@@ -14,23 +15,24 @@ namespace lime {
 
 struct InspectOptions {
   std::string weights;  // folder; empty: none
-  std::string store;    // folder for what is pushed; empty: nothing can be
-  std::string kv;       // folder for KV that memory has no room for; empty: that of the weights
-  Bytes memory = 0;     // that the process may use; 0: not said
-  Bytes runtime = 0;    // that it holds without a plan; 0: not known
-  double seconds = 0;   // that measuring a disk's rate may take; 0: it is not measured
+  std::string store;    // folder for pushed weights; empty: none can be pushed
+  std::string kv;       // folder for KV that does not fit in memory; empty: that of the weights
+  Bytes memory = 0;     // for the process; 0: not given
+  Bytes runtime = 0;    // of the process without a plan; 0: not known
+  double seconds = 0;   // for measuring a disk's rate; 0: it is not measured
 };
 std::vector<Finding> InspectMachine(const InspectOptions& options);
 
 inline constexpr char kStoreDiskCheck[] = "disk of the store";  // name of a row
 
-// Its parts.
+// The parts of InspectMachine.
 Finding InspectMemory(Bytes budget, Bytes runtime);
-// `check` names the row; `writes`: files are to be made there, so that room matters, and the folder may be made later.
+// `check` names the row. `writes`: limed writes there: room counts, the folder may not exist yet.
 Finding InspectDisk(const std::string& check, const std::string& named, bool writes, double seconds);
 Finding InspectWeights(const std::string& folder);
 Finding InspectStore(const std::string& folder);
-// `what` opens the sentence: "the keys of this machine". `until`: of the certificate and its authority, the earlier; `renew` is the remedy.
+// `what` opens the sentence: "the keys of this machine". `until`: when the certificate or its
+// authority expires, whichever is first. `renew`: the remedy.
 Finding InspectExpiry(const std::string& what, std::time_t until, std::time_t now, const std::string& renew);
 
 }  // namespace lime

@@ -20,11 +20,11 @@ namespace fs = std::filesystem;
 
 constexpr Bytes kLittleRoom = kGiB;
 constexpr Bytes kReadAtOnce = kMiB;
-constexpr int kMaxFiles = 4096;  // of a folder that are looked at
+constexpr int kMaxFiles = 4096;  // of a folder, at most
 
 struct FileSystem {
   const char* name;
-  const char* slow = "";  // why weights should not lie there; empty: they may
+  const char* slow = "";  // why weights should not be there; empty: they may
 };
 
 FileSystem FileSystemOf(const std::string& folder) {
@@ -57,7 +57,7 @@ FileSystem FileSystemOf(const std::string& folder) {
   }
 }
 
-// The largest file in or below the folder: the one to measure with; empty: there is none of a megabyte.
+// The largest file in or below the folder, to measure with. Empty if none has a megabyte.
 std::string LargestFile(const std::string& folder) {
   std::string largest;
   Bytes most = kReadAtOnce - 1;
@@ -71,7 +71,7 @@ std::string LargestFile(const std::string& folder) {
   return largest;
 }
 
-// What reads of the file are like: "1.20 GB/s, O_DIRECT through io_uring".
+// Describes reads of the file: "1.20 GB/s, O_DIRECT through io_uring".
 std::string Reads(const std::string& file, double seconds, Finding& finding) {
   const absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({file}, {});
   if (!device.ok()) {
@@ -95,7 +95,7 @@ std::string Reads(const std::string& file, double seconds, Finding& finding) {
   return absl::StrFormat("%.2f GB/s, %s", points->front().bytes_per_second / 1e9, how);
 }
 
-// A folder that is made when something is written to it lies on the disk of the nearest one that is there.
+// A folder that does not exist yet will be on the disk of its nearest existing parent.
 std::string ExistingPart(const std::string& named) {
   fs::path folder = fs::absolute(named).lexically_normal();
   std::error_code ignored;

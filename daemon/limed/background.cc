@@ -44,7 +44,7 @@ struct flock WholeFile(short type) {
   return lock;
 }
 
-// Stays open, and the lock with it, as long as the process.
+// The file stays open, and so the lock is held, as long as the process lives.
 absl::Status TakeLock(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file.valid()) return ErrnoStatus(errno, path, "open");
@@ -57,7 +57,7 @@ absl::Status TakeLock(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Three lines. A daemon of an earlier release has written none.
+// The file has three lines. A daemon of an earlier release has not written it.
 absl::StatusOr<Origin> ReadOrigin(const std::string& path) {
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMiB));
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
@@ -91,7 +91,7 @@ bool AwaitEnd(const std::string& path, Clock::duration patience) {
   return true;
 }
 
-// The parent's part: exits where the daemon listens.
+// The parent's part: exits once the daemon listens.
 absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFiles& files, const std::string& device) {
   struct pollfd event = {.fd = ready.get(), .events = POLLIN, .revents = 0};
   char port[16] = {};
@@ -119,7 +119,7 @@ absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFil
 
 namespace {
 
-// Empty where no variable names a folder.
+// Empty if no variable names a folder.
 fs::path StateFolder() {
   const char* const state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && *state == '/') return fs::path(state) / "lime";

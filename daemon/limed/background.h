@@ -1,7 +1,7 @@
-// A daemon in the background: its files, and who it is.
+// A daemon in the background: its files, and how to find its process.
 //
-// The daemon holds a lock on its pid file as long as it lives. Who wants to end it asks the system who holds the lock, so that it never
-// ends another process that has got the same number since.
+// The daemon holds a lock on its pid file as long as it lives. To end it, a process asks the system
+// who holds the lock. So it never ends another process that has got the same number since.
 #pragma once
 
 #include <sys/types.h>
@@ -14,16 +14,16 @@
 
 namespace lime {
 
-// In $XDG_STATE_HOME/lime/CLUSTER, or ~/.local/state/lime/CLUSTER.
+// Files in $XDG_STATE_HOME/lime/CLUSTER, or ~/.local/state/lime/CLUSTER.
 struct StateFiles {
   std::string device;
-  std::string pid, log;  // paths; the log of the run before is LOG.old
-  std::string origin;    // what the holder of the lock was started from
+  std::string pid, log;  // paths; the log of the previous run is LOG.old
+  std::string origin;    // file that says what started the holder of the lock
 };
-// Makes the folder, which nobody else may read. InvalidArgument for names that are none.
+// Makes the folder, which nobody else may read. InvalidArgument for invalid names.
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device);
 
-// Those of every daemon that runs and was started from this cluster.toml, whatever the cluster and the device were called then.
+// Files of each running daemon that was started from this cluster.toml, under any name.
 std::vector<StateFiles> StartedFrom(const std::string& cluster_file);
 
 // What started a daemon. Two clusters may have the same name, and then the same files.
@@ -32,29 +32,30 @@ struct Origin {
   std::string listen, tls;  // HOST:PORT and folder
 };
 
-// Whose the daemon is that holds the lock, in a few words, where it was started from another file, address and keys; empty: it was not, or
-// none runs.
+// Describes in a few words a daemon that holds the lock, but was started from another file and with
+// another address or keys. Empty if there is no such daemon.
 std::string OtherOrigin(const StateFiles& files, const Origin& origin);
 
 // The process that holds the lock; 0: none.
 pid_t HolderOf(const std::string& pid_path);
 
-// Asks the holder to end, and ends it if it does not; the process that it was, 0 where there was none.
+// Asks the holder to end, and kills it if it does not. Returns its process; 0: there was none.
 absl::StatusOr<pid_t> EndHolder(const std::string& pid_path);
 
-// Goes on in a child that holds the lock, in a session of its own, and writes to the log. The parent waits until the child's TellReady or
-// its end, says on stdout what became of it, and exits. Returns in the child, with the descriptor for TellReady; or with an error in the
-// parent (InvalidArgument where the child ends with exit code 2), or where the daemon runs already, with -1. AlreadyExists where another
-// one has its files. REQUIRES: this process has one thread.
+// Continues in a child that holds the lock, has a session of its own, and writes to the log. The
+// parent waits until the child calls TellReady or ends, reports that on stdout, and exits. Returns
+// in the child, with the descriptor for TellReady. Returns in the parent with an error
+// (InvalidArgument if the child ends with exit code 2), or with -1 if the daemon runs already.
+// AlreadyExists if another daemon has its files. REQUIRES: this process has one thread.
 absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device, const Origin& origin);
 
-// ---- Whoever started this process: a parent that waits at a pipe, and a service manager (sd_notify(3))
+// ---- News for what started this process: a parent at a pipe, a service manager (sd_notify(3))
 
-// Writes "PORT\n" to `fd` and closes it, where it is not -1; and READY=1 to the socket that $NOTIFY_SOCKET names, where there is one.
-// Best effort: who does not listen any more does not matter.
+// Writes "PORT\n" to `fd` and closes it, unless it is -1. Sends READY=1 to the socket that
+// $NOTIFY_SOCKET names, if there is one. Ignores errors: the listener may be gone.
 void TellReady(int port, int fd);
 
-// STOPPING=1 to the same socket: it ends as asked.
+// Sends STOPPING=1 to the same socket: this process ends as asked.
 void TellStopping();
 
 }  // namespace lime

@@ -23,20 +23,21 @@
 namespace lime {
 namespace {
 
-constexpr double kPlannedShare = 0.85;  // of the memory that is free, where nobody says how much may be used
+constexpr double kPlannedShare = 0.85;  // of the free memory, if no budget is given
 constexpr Bytes kMeasuringRoom = 64 * kMiB;
-constexpr Bytes kSmallDisk = 32 * kMiB;  // files of less are read in smaller requests, over less memory
+// Smaller files are read in smaller requests, over less memory.
+constexpr Bytes kSmallDisk = 32 * kMiB;
 using Say = std::function<void(const ProfileProgress&)>;
 
-// What measuring took is given back, and no peak of a plan that is installed later.
+// Memory that measuring took is free again. It must not count in the peak of a later plan.
 void BeginPeakAnew() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
-// The model, from its files or from its description alone.
+// The model, from its files or only from its description.
 struct Model {
   std::optional<Checkpoint> checkpoint;
-  absl::Status absent;  // why there is none
+  absl::Status absent;  // why there is no checkpoint
   ModelSpec spec;
   std::string name;
 };
@@ -99,14 +100,14 @@ class SelfProfile {
     return absl::ResourceExhaustedError("less than 1 MiB is free to measure with; end other programs");
   }
 
-  // Parts of the whole, by time: memory 1/7, disk 2/7, blocks 4/7.
+  // Shares of the whole, by time: memory 1/7, disk 2/7, blocks 4/7.
   auto Progress(const char* what, double before, double after) {
     return [this, what, before, after](double done, double total) {
       if (total > 0) say_({.what = what, .share = std::clamp(before + (after - before) * done / total, 0.0, 1.0)});
     };
   }
 
-  // Where there is nothing to read and no room to write, that is told, and the rest is measured all the same.
+  // If there is nothing to read and no room to write, reports that and measures the rest.
   absl::Status ReadDisk(const Model& model) {
     const std::string folder = SampleFolder(model);
     if (folder.empty() && model.checkpoint) return ReadWeights(*model.checkpoint);
@@ -116,7 +117,8 @@ class SelfProfile {
     return absl::OkStatus();
   }
 
-  // Where a file is to be written for it: of pushed blocks, those that are not there are holes.
+  // The folder for a file to measure with. Empty if the weights can be read: files with pushed
+  // blocks have holes where blocks are missing.
   std::string SampleFolder(const Model& model) const {
     if (!model.checkpoint) return store_;
     std::vector<BlockId> blocks;

@@ -38,7 +38,7 @@ absl::Status CheckReadable(const std::string& said, const std::string& folder) {
   return absl::OkStatus();
 }
 
-// That the folder can be written, or made in the one that is there.
+// Checks that the folder can be written, or made in its existing parent.
 absl::Status CheckWritable(const std::string& said, const std::string& folder) {
   std::error_code error;
   const bool is_there = fs::is_directory(folder, error);
@@ -53,13 +53,13 @@ absl::Status CheckWritable(const std::string& said, const std::string& folder) {
                  is_there ? "its permissions" : absl::StrCat("the permissions of ", above.string()));
 }
 
-// An error that names what the flag names, and not the flag: after where the file says it, else after `opening`.
+// An error that does not name its flag: begins with the place in the file, or else with `opening`.
 absl::Status InFile(const LimedFlags& flags, const char* flag, const absl::Status& error, const char* opening = "") {
   const std::string where = flags.from_file.contains(flag) ? flags.Said(flag, "") + ": " : opening;
   return absl::Status(error.code(), absl::StrCat(where, error.message()));
 }
 
-// The fields of the file, each into the flag of its name where the call does not give that.
+// Reads each field of the file into the flag of the same name, unless the call gives that flag.
 class FileFields {
  public:
   FileFields(const TomlNode& root, std::string_view file, const CommandFlags& command)
@@ -69,7 +69,7 @@ class FileFields {
     const std::string value = fields_.String(key);
     if (Counts(key)) flag = value;
   }
-  // Relative to the file's folder, whatever the folder is that limed is started in.
+  // Relative to the file's folder, wherever limed is started.
   void Path(const char* key, std::string& flag) {
     Text(key, flag);
     if (Counts(key) && !flag.empty()) flag = (folder_ / flag).string();
@@ -100,7 +100,7 @@ class FileFields {
   }
   absl::Status Finish() { return fields_.Finish(); }
 
-  // How an error about each flag that the file gives begins.
+  // How an error begins, for each flag that the file gives.
   std::map<std::string, std::string> Openings(std::string_view file) const {
     std::map<std::string, std::string> openings;
     for (const auto& [key, value] : fields_.Written()) {
@@ -113,7 +113,7 @@ class FileFields {
  private:
   bool Counts(const char* key) const { return fields_.Has(key) && !command_.Given(absl::StrCat("--", key)); }
 
-  // Empty, the working directory, where the file is a pipe.
+  // Empty, the working directory, if the file is a pipe.
   static fs::path FolderOf(const fs::path& file) {
     std::error_code ignored;
     const bool is_pipe = fs::exists(file, ignored) && !fs::is_regular_file(file, ignored);
@@ -194,7 +194,8 @@ void LimedFlags::AddTo(const CommandFlags& command) {
               "That `lime up` and `lime down` were given: with --stop, what another file has started stays");
   command.Add("--stop-all", &stop_all, "End all that `lime up` has started from --cluster-file here");
   command.Add("--config", &config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
-  command.ShowUnder("", {"--ready-fd", "--cluster-file", "--stop-all"});  // for `lime up` and `lime down`
+  // For `lime up` and `lime down`.
+  command.ShowUnder("", {"--ready-fd", "--cluster-file", "--stop-all"});
 }
 
 std::string LimedFlags::Said(const std::string& flag, const std::string& value) const {

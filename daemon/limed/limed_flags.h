@@ -1,4 +1,4 @@
-// How limed is told what to do: flags, and a file of the same names in TOML. A flag wins.
+// The settings of limed: flags, and a TOML file with the same names. A flag wins.
 #pragma once
 
 #include <map>
@@ -20,10 +20,10 @@ namespace lime {
 struct LimedFlags {
   std::string listen = "127.0.0.1:7001";
   std::string name;
-  std::string memory;  // "8GiB"; empty: whatever the plan gives it
-  std::string model;   // folder, where an installation names none
-  std::string store;   // folder for weights that are pushed; empty: none are taken
-  std::string kv_dir;  // folder for KV that memory has no room for; empty: that of the weights
+  std::string memory;  // "8GiB"; empty: as much as the plan gives it
+  std::string model;   // folder of the weights if an installation names none
+  std::string store;   // folder for pushed weights; empty: none are taken
+  std::string kv_dir;  // folder for KV that does not fit in memory; empty: that of the weights
   std::string tls;     // folder of the cluster's keys
   std::string pace;    // file of a profile
   std::string log_level = "info";
@@ -36,43 +36,44 @@ struct LimedFlags {
   bool insecure = false;
   bool no_link_probes = false;
   bool follow_memory = false;
-  bool stop = false;                             // end the one that runs there
-  bool stop_all = false;                         // end all that were started from `cluster_file`
-  int ready_fd = -1;                             // that the port is written to
-  std::string config;                            // file of ReadLimedFile
-  std::string cluster_file;                      // that `lime up` starts it from; empty: started by hand
-  std::map<std::string, std::string> from_file;  // of a flag that the file gives: `FILE line 3: field "memory" = "8GiB"`
+  bool stop = false;         // end the daemon that runs there
+  bool stop_all = false;     // end all daemons that were started from `cluster_file`
+  int ready_fd = -1;         // descriptor for the port
+  std::string config;        // file of ReadLimedFile
+  std::string cluster_file;  // `lime up` starts it from this file; empty: started by hand
+  // By flag, if the file gives it: `FILE line 3: field "memory" = "8GiB"`.
+  std::map<std::string, std::string> from_file;
 
   void AddTo(const CommandFlags& command);
-  // How an error about a flag begins: "--memory 8GiB", or where the file says it.
+  // How an error about a flag begins: "--memory 8GiB", or the place in the file.
   std::string Said(const std::string& flag, const std::string& value) const;
 };
 
-// Takes from the TOML file `flags.config`, where there is one, what the call itself does not say:
-// `command` is parsed. InvalidArgument for what is wrong in it, with file, line and field.
+// Reads the TOML file `flags.config`, if there is one, for flags that the call does not give.
+// `command` is parsed. InvalidArgument for an error in the file, with file, line and field.
 absl::Status ReadLimedFile(const CommandFlags& command, LimedFlags& flags);
 // The same from the file's text.
 absl::Status ReadLimedText(std::string_view text, std::string_view file, const CommandFlags& command, LimedFlags& flags);
 
 struct LimedSettings {
-  std::string listen;  // in the one text for its place
+  std::string listen;  // in its one normal form
   Bytes memory = 0;
   std::optional<DeviceProfile> pace;
   LoaderKind loader = LoaderKind::kRead;
   Cores compute_cores;  // ascending; empty: any
-  int threads = 0;      // that compute; 0: one for every core this process may use
+  int threads = 0;      // compute threads; 0: one for each core that this process may use
   ClusterKeys keys;     // empty: connections are not encrypted
 };
 
-// Refuses a name that no device may have.
+// Refuses an invalid device name.
 absl::Status CheckName(const LimedFlags& flags);
 
-// Names the first thing wrong, folders that are not there or may not be written included. An address that others can reach needs keys, or
-// that nobody wants any is spelled out.
+// Names the first error, including folders that are missing or not writable. An address that others
+// can reach needs keys or --insecure.
 absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags);
 
-// Makes the folders that limed writes to, where only the last part of their path is missing: a disk that is not mounted is told, not
-// replaced by a folder. After everything else was checked.
+// Makes the folders that limed writes to, if only the last part of their path is missing: a disk
+// that is not mounted is an error, and no folder takes its place. Called after all other checks.
 absl::Status MakeFolders(const LimedFlags& flags);
 
 }  // namespace lime

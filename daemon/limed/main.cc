@@ -1,4 +1,4 @@
-// limed: one device of a cluster. Waits for a coordinator, installs the plan it is given, computes its stages.
+// limed: one device of a cluster. It waits for a coordinator, installs a plan, computes its stages.
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -38,8 +38,8 @@ namespace {
 
 constexpr int kDone = 0, kFailed = 1, kWrongCall = 2;
 
-// Blocked in every thread; one waits for them. SIGTERM and SIGINT end limed; the others, which would
-// end a program that says nothing of them, are told in the log.
+// Blocked in every thread; one thread waits for them. SIGTERM and SIGINT end limed. The others are
+// reported in the log; without that they would end the program.
 sigset_t HandledSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -57,7 +57,7 @@ int AwaitEnd(const sigset_t& signals, const Log& log) {
   }
 }
 
-// What limed itself takes, libraries included, and a little to install a plan with.
+// Beyond what limed itself takes, libraries included: a little to install a plan with.
 constexpr lime::Bytes kLeastBeside = 32 * lime::kMiB;
 
 absl::Status CheckOwnNeed(const lime::LimedFlags& flags, lime::Bytes memory, lime::Bytes runtime) {
@@ -71,7 +71,7 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-// Where that was all that was asked for.
+// The end of a call that only prints an answer.
 int AnswerPrinted() {
   return lime::AnswerWritten() ? kDone : Fail(absl::UnavailableError("the answer cannot be written to stdout"), kFailed);
 }
@@ -81,7 +81,7 @@ lime::Origin OriginOf(const lime::LimedFlags& flags) {
   return {.file = flags.cluster_file, .listen = listen.ok() ? lime::AddressText(*listen) : flags.listen, .tls = flags.tls};
 }
 
-// Ends the daemon that runs in the background, if it does. For `lime down` only what the same file has started.
+// Ends the daemon in the background if it runs; for `lime down`, if the same file has started it.
 int Stop(const lime::LimedFlags& flags) {
   if (const absl::Status named = lime::CheckName(flags); !named.ok()) return Fail(named, kWrongCall);
   const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
@@ -100,7 +100,7 @@ int Stop(const lime::LimedFlags& flags) {
   return AnswerPrinted();
 }
 
-// A line for each that has ended: of devices that the file names no longer, or by another name.
+// Prints a line for each daemon that has ended, also for devices that the file no longer names so.
 int StopAll(const lime::LimedFlags& flags) {
   absl::Status first;
   for (const lime::StateFiles& files : lime::StartedFrom(flags.cluster_file)) {
@@ -206,7 +206,8 @@ int Run(lime::LimedFlags flags) {
 
 int main(int argc, char** argv) {
   lime::ExitOnUnreadablePages();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of writing, as a full disk is
+  // A file that may not grow further is a write error, like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   lime::SilenceGrpc();
   CLI::App app("limed runs one device's part of a model that several devices compute together.", "limed");
   app.footer("Example: limed --name orin --listen 192.168.1.10:7001 --memory 26GiB --model /data/llama-70b --tls keys");
@@ -217,7 +218,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (const absl::Status checked = lime::CheckWords(app, words); !checked.ok()) return Fail(checked, kWrongCall);
   try {
-    std::ranges::reverse(words);  // as CLI11 takes them
+    std::ranges::reverse(words);  // the order that CLI11 expects
     app.parse(std::move(words));
     if (const absl::Status read = lime::ReadLimedFile(command, flags); !read.ok()) return Fail(read, kWrongCall);
     return Run(flags);
@@ -226,7 +227,7 @@ int main(int argc, char** argv) {
     return AnswerPrinted();
   } catch (const CLI::ParseError& error) {
     return Fail(absl::InvalidArgumentError(lime::SentenceOf(app, error)), kWrongCall);
-  } catch (const std::exception& error) {  // no memory, no thread: what no Status told
+  } catch (const std::exception& error) {  // no memory, no thread: errors without a Status
     std::fprintf(stderr, "limed: %s; the machine may be out of memory or threads\n", error.what());
     return kFailed;
   }

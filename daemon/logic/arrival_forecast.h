@@ -1,10 +1,11 @@
-// When what the computation waits for is likely to come, from how long it waited at the same place in the steps before.
+// Forecasts when the input of a computation is likely to arrive, from how long the last steps
+// waited at the same place.
 //
-// A thread that sleeps takes a while to wake, most of all where its core sleeps too, and then computes at the pace of a core that has just
-// awoken. Steps are alike, so that a wait ends when it did the last times: who is awake in a short window around that loses nothing, and
-// sleeps through the rest.
+// A sleeping thread takes a while to wake, most of all if its core sleeps too, and then computes on
+// a slow core. Steps are alike, so a wait takes about as long as the last ones did. A thread that
+// is awake only in a short window around that moment loses nothing.
 //
-// Pure; thread: the owner's.   Owner: StageEngine.
+// Pure.   Thread: the owner's.   Owner: StageEngine.
 #pragma once
 
 #include <algorithm>
@@ -17,22 +18,23 @@ namespace lime {
 
 class ArrivalForecast {
  public:
-  // `places`: where there are waits, from 0.
+  // `places`: how many kinds of waits there are.
   explicit ArrivalForecast(int64_t places) : places_(static_cast<size_t>(places)) {}
 
-  // A wait at `place` took so long.
+  // A wait at `place` has taken `ms`.
   void Waited(int64_t place, double ms) {
     Place& what = places_[static_cast<size_t>(place)];
     what.ms[static_cast<size_t>(what.count++ % kRemembered)] = ms;
   }
 
-  // Of the wait, since it began.
+  // Counted from the beginning of the wait.
   struct Window {
     double from_ms = 0;
     double to_ms = 0;
   };
-  // Nothing where too little is known, or waits differ by so much that the window would be too long. Else the middle ones of the last
-  // waits, without the shortest and the longest, and twice as much again to each side.
+  // Nothing if too little is known, or if waits differ so much that the window would be too long.
+  // Otherwise from the second shortest to the second longest of the last waits, and twice that
+  // range more on each side, within the bounds below.
   std::optional<Window> Expect(int64_t place) const {
     const Place& what = places_[static_cast<size_t>(place)];
     if (what.count < kRemembered) return std::nullopt;
@@ -46,7 +48,8 @@ class ArrivalForecast {
   }
 
   static constexpr int kRemembered = 5;
-  // To each side of what is likely: this share of a wait, and this long, at most; and at least what a timer and a thread that wakes need.
+  // Each side of the window has at most this share of a wait and this length, and at least the time
+  // that a timer and a waking thread need.
   static constexpr double kMostShare = 0.1, kMostMs = 1, kLeastMs = 0.05;
 
  private:

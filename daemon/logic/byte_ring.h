@@ -1,7 +1,7 @@
-// Places for streamed pieces in one range of memory, given and taken back first in, first out.
+// Allocates places for streamed parts in one range of memory, first in, first out.
 //
-// Pure: offsets only, the memory is the owner's.   Thread: the owner's.
-// Invariant: a place is contiguous; what does not fit before the end begins again at 0, and the rest of the end stays unused until then.
+// Pure: offsets only; the owner has the memory.   Thread: the owner's.
+// Invariant: a place is contiguous. One that does not fit before the end begins at 0.
 #pragma once
 
 #include <deque>
@@ -16,8 +16,8 @@ class ByteRing {
  public:
   explicit ByteRing(Bytes capacity) : capacity_(capacity) {}
 
-  // The offset of `bytes` contiguous bytes behind the newest place; nothing where they are not free. An empty ring holds anything up to
-  // its capacity.  REQUIRES: 0 < bytes
+  // Allocates `bytes` contiguous bytes behind the newest place and returns their offset. Nothing if
+  // they are not free. An empty ring holds anything up to its capacity.  REQUIRES: 0 < bytes
   std::optional<Bytes> Allocate(Bytes bytes) {
     LIME_CHECK_GT(bytes, 0);
     std::optional<Bytes> offset;
@@ -25,7 +25,7 @@ class ByteRing {
       if (bytes <= capacity_) offset = 0;
     } else {
       const Bytes next = places_.back().offset + places_.back().bytes, oldest = places_.front().offset;
-      const bool wrapped = next <= oldest;  // full where equal: a place is never empty
+      const bool wrapped = next <= oldest;  // equal: full, since a place is never empty
       if (bytes <= (wrapped ? oldest : capacity_) - next) {
         offset = next;
       } else if (!wrapped && bytes <= oldest) {
@@ -36,7 +36,7 @@ class ByteRing {
     return offset;
   }
 
-  // Takes the oldest place back.  REQUIRES: not empty.
+  // Frees the oldest place.  REQUIRES: not empty.
   void ReleaseOldest() {
     LIME_CHECK(!places_.empty());
     places_.pop_front();

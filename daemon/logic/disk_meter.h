@@ -1,8 +1,10 @@
-// How fast a disk reads what streams, lastingly: behind every rest the beginning is left out, the longer the rest the more, since a disk
-// that has rested answers from a cache, and a limit on its rate lets through what was not used. Pure.
+// How fast a disk reads what streams, in the long run. A disk that has rested is faster at first:
+// it answers from a cache, or a limit on its rate lets through what was not used. So the beginning
+// after each rest is left out, the longer the rest the more. Pure.
 //
 //   loads    |---- ----- ---- -----| rest |--| rest |----- ---- ----|
-//   counts        . [-------------]                     . [--------]      .: kBeginningMs after the first began, or twice the rest
+//   counts        . [-------------]                     . [--------]
+//            .: kBeginningMs after the first load began, or twice the rest if that is less
 //
 // Thread: the owner's.
 #pragma once

@@ -30,7 +30,8 @@ void Append(uint32_t number, std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-// The k-th largest logit; nothing for NaN or infinity, which sampling has to see where they are.  REQUIRES: 1 <= k <= logits.size()
+// The k-th largest logit. Nothing if one is NaN or infinite: sampling has to see it where it is.
+// REQUIRES: 1 <= k <= logits.size()
 std::optional<float> HeadPartialEncoder::Least(std::span<const float> logits, int64_t k) {
   largest_.clear();
   for (const float logit : logits) {
@@ -44,7 +45,8 @@ std::optional<float> HeadPartialEncoder::Least(std::span<const float> logits, in
   return largest_.front();
 }
 
-// The ids of the `used` largest logits and of their equals, ascending; none where all logits are shorter.
+// The ids of the `used` largest logits, and of all that equal the smallest of these, ascending.
+// None if all logits are shorter.
 void HeadPartialEncoder::FindIdsToTell(std::span<const float> logits, int64_t used) {
   ids_.clear();
   const size_t most = logits.size() * kLogitBytes / kPairBytes;

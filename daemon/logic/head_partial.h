@@ -1,12 +1,16 @@
-// What goes from one part of the head to the next, where devices share it by ranges of the vocabulary: of each row that asks for logits
-// those of the ids so far, then the hidden states of the micro-batch, of which the next part makes more.
+// The payload from one part of the head to the next, when devices share the head by ranges of the
+// vocabulary. For each row that wants logits it has logits of the ids so far. Then follow the
+// hidden states of the micro-batch, from which the next part makes more logits.
 //
-// A row tells all of them, or where its token depends on no others (LogitsUsed) the largest, and those equal to the least of them. Who
-// takes it writes them where it makes its own; what was not told is -infinity there, as if sampling had filtered it out. So whoever makes
-// the last ones samples from a row like any other, and takes the token that it would have taken had it made them all, bit for bit.
+// A row sends all of these logits. If its token does not depend on all (LogitsUsed), it sends only
+// the largest, and all that equal the smallest of these. The receiver writes them into the row in
+// which it makes its own. Ids that were not sent are -infinity there, as if sampling had filtered
+// them out. So the last device samples from a row like any other. It gets the token, bit for bit,
+// that it would get if it had made all logits itself.
 //
-// Little-endian: the rows that ask for logits, u32; for each in order how many ids it tells, u32, and each id, u32, ascending, with its
-// logit, fp32 - or kAllIds, and the logits of all ids so far, fp32; the hidden states, as they lie in memory.
+// Little-endian: the number of rows that want logits, u32; for each row in order the number of ids
+// that it sends, u32, and each id, u32, ascending, with its logit, fp32 - or kAllIds, and the
+// logits of all ids so far, fp32; the hidden states, as they lie in memory.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +26,16 @@ namespace lime {
 
 inline constexpr uint32_t kAllIds = UINT32_MAX;
 
-// What it takes at most beside the hidden states.
+// Bytes at most, without the hidden states.
 constexpr Bytes MostLogitBytes(int64_t messages, int64_t rows, int64_t ids) {
   return messages * 4 + rows * (4 + 4 * ids);
 }
 
-// Writes payloads in memory of payloads before, and allocates nothing once it has written such a one.
+// Writes payloads into memory of earlier ones. Allocates nothing once one was as long.
 class HeadPartialEncoder {
  public:
-  // `logits` [rows, vocab], of which the first `ids` of each row are known; `used`: how many of the largest each row's token depends on.
+  // `logits` [rows, vocab]: the first `ids` of each row are known. `used`: how many of the largest
+  // logits the token of each row depends on.
   std::vector<std::byte> Encode(std::span<const float> logits, int64_t vocab, int64_t ids, std::span<const int64_t> used,
                                 std::span<const std::byte> hidden, std::vector<std::byte> memory = {});
 
@@ -39,15 +44,15 @@ class HeadPartialEncoder {
   void FindIdsToTell(std::span<const float> logits, int64_t used);
   void AppendRow(std::span<const float> logits, int64_t used, std::vector<std::byte>& bytes);
 
-  std::vector<float> largest_;  // a heap, the least at the front
-  std::vector<uint32_t> ids_;   // to tell of the row at hand
+  std::vector<float> largest_;  // a heap, the smallest at the front
+  std::vector<uint32_t> ids_;   // to send for the current row
 };
 
-// What a row tells, in a payload that is someone else's.
+// The logits that a row has sent: a view of a payload that someone else owns.
 class LogitsSoFar {
  public:
   int64_t count() const { return count_; }
-  // logits: of all ids so far.
+  // `logits`: of all ids so far.
   void CopyTo(std::span<float> logits) const;
 
  private:
@@ -62,9 +67,10 @@ struct HeadPartial {
   std::span<const std::byte> hidden;
 };
 
-// A view of `payload`. InvalidArgument for what does not end where it says, more rows than `most_rows`, a row that tells of no id or of so
-// many that all logits were shorter, ids that are not ascending or not below `ids`, and logits that are no numbers beside them.
-// In the memory of one that was used before, which an error does not give back.
+// A view of `payload`. InvalidArgument for a payload that is too short, for more rows than
+// `most_rows`, for a row that sends no id or so many that all logits would be shorter, for ids that
+// do not ascend or are not below `ids`, and for their logits if NaN or infinite. Uses the memory of
+// an earlier one, which is lost after an error.
 absl::StatusOr<HeadPartial> ParseHeadPartial(std::span<const std::byte> payload, int64_t ids, int64_t most_rows, HeadPartial memory = {});
 
 }  // namespace lime

@@ -1,11 +1,13 @@
-// Which pieces of the sequences' KV are on the device's disk. Pure: counts; pages and files are the owner's.
+// Counts which pieces of the sequences' KV have left memory, for the disk or for a host. Pure:
+// counts; pages and files are the owner's.
 //
-//   computed ──► full ──► written ──► away          a piece: 256 positions of one sequence, in all layers of the device
+//   computed ──► full ──► written ──► away
 //
-// The pieces of a sequence go in order, so each state is a number of them. A piece is written once it is full and the plan lets it go, and
-// is away, its pages free, only when these are wanted.
+// A piece is 256 positions of one sequence, in all layers of the device. The pieces of a sequence
+// go in order, so each state is a number of pieces. A piece is written once it is full and the plan
+// lets it go. It goes away, and its pages become free, only when they are needed.
 //
-// Thread: the owner's.   Invariant: away <= written <= full; what is away has been written.
+// Thread: the owner's.   Invariant: away <= written <= full; pieces that are away are written.
 #pragma once
 
 #include <algorithm>
@@ -23,24 +25,24 @@ class KvAway {
   struct Piece {
     int32_t sequence = 0;
     int64_t piece = 0;
-    int64_t life = 0;  // of the sequence that had the slot
+    int64_t life = 0;  // counts the sequences that the slot has had
     friend bool operator==(const Piece&, const Piece&) = default;
   };
 
   explicit KvAway(int64_t max_sequences) : slots_(static_cast<size_t>(max_sequences)) {}
 
-  // Pieces of each sequence, from the first on, that may go from now on. What is away stays.
+  // From now on only the first `pieces` pieces of each sequence may go. Pieces away stay away.
   void SetReach(int64_t pieces) { reach_ = pieces; }
   int64_t reach() const { return reach_; }
 
-  // So many positions of the sequence are computed, and change no more.
+  // The first `positions` positions of the sequence are computed, and will not change.
   void Computed(int32_t sequence, int64_t positions) {
     Slot& slot = slots_.at(static_cast<size_t>(sequence));
     slot.full = std::max(slot.full, positions / kKvPiece);
   }
 
-  // A new sequence has so many positions from the plan before; so many pieces of them are away already.  REQUIRES: away is at most what is
-  // full
+  // A new sequence takes over `positions` positions from the previous plan; its first `away` pieces
+  // are away already.  REQUIRES: these pieces are full
   void TakeOver(int32_t sequence, int64_t positions, int64_t away) {
     LIME_CHECK_LE(away, positions / kKvPiece);
     Computed(sequence, positions);
@@ -48,8 +50,8 @@ class KvAway {
     slot.written = slot.away = away;
   }
 
-  // The next piece to be written: of all that may go the one closest to the front of its sequence. Nothing while one is being written, or
-  // where there is none.
+  // Chooses the next piece to write: of all that may go, the one closest to the front of its
+  // sequence. Nothing while another is being written, or if there is none.
   std::optional<Piece> BeginWrite() {
     if (writing_) return std::nullopt;
     for (size_t s = 0; s < slots_.size(); ++s) {
@@ -60,7 +62,7 @@ class KvAway {
     return writing_;
   }
 
-  // It is written, or could not be; it counts where its sequence is still there.
+  // The piece is written, or could not be. It counts if its sequence still has the slot.
   void EndWrite(bool written) {
     LIME_CHECK(writing_.has_value());
     Slot& slot = slots_[static_cast<size_t>(writing_->sequence)];
@@ -73,7 +75,7 @@ class KvAway {
     return writing_ || std::ranges::any_of(slots_, [this](const Slot& slot) { return slot.written < MayGo(slot); });
   }
 
-  // A written piece in memory, closest to the front of its sequence, is away from now on. Nothing where there is none.
+  // Sends a written piece away, the one closest to the sequence's front. Nothing if there is none.
   std::optional<Piece> TakeAway() {
     Slot* best = nullptr;
     for (Slot& slot : slots_) {
@@ -87,7 +89,7 @@ class KvAway {
   int64_t away(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).away; }
   // Changes when the slot's sequence ends.
   int64_t life(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).life; }
-  // Of any sequence the most.
+  // The largest away() of all sequences.
   int64_t most_away() const {
     int64_t most = 0;
     for (const Slot& slot : slots_) most = std::max(most, slot.away);

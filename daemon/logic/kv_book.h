@@ -1,12 +1,12 @@
-// Which KV pages the sequences of a device have, and which of their pieces are to leave its memory. Pure: counts and decisions; pages,
-// files and messages are the owner's, which carries out what has changed.
+// Which KV pages the sequences of a device have, and which of their pieces leave its memory. Pure:
+// counts and decisions. The owner has pages, files and messages, and carries out the changes.
 //
-//   orders, steps ──► KvPages, KvAway ──► TakeShown: pages to be shown to the backend; TakeEnded: sequences that ended; NextWrite: a piece
-//   to
-//                                         be written
+//   orders, steps ──► KvPages, KvAway ──► TakeShown: pages to show to the backend
+//                                         TakeEnded: sequences that have ended
+//                                         NextWrite: a piece to write
 //
 // Thread: the owner's, under its lock.   Owner: StageKv, or the simulated cluster.
-// Invariant: KvPages' and KvAway's; a sequence's pages before its first piece in memory are given up.
+// Invariant: those of KvPages and KvAway; pages before a sequence's first piece in memory are free.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,12 @@ class KvBook {
  public:
   struct Shape {
     int32_t device = 0;
-    int64_t layers = 0;         // whose attention is here
-    bool leaves = false;        // pieces may leave memory
-    bool after_a_step = false;  // and do so only once a step was ordered: whoever takes them is not known to be there before
+    int64_t layers = 0;   // whose attention is here
+    bool leaves = false;  // pieces may leave memory
+    // Pieces leave only after a step was ordered: before that the host may not be ready for them.
+    bool after_a_step = false;
   };
-  // REQUIRES: `plan` is valid and outlives this.
+  // REQUIRES: `plan` is valid and outlives this object.
   KvBook(const Plan& plan, const Shape& shape)
       : plan_(plan),
         shape_(shape),
@@ -47,9 +48,9 @@ class KvBook {
 
   // ---- Sequences
 
-  // KV of the plan before: of each sequence so many positions, of which so many pieces are away from the start. ResourceExhausted where it
-  // does not fit.
-  // Pages in memory for all but what is away. Of one piece after another, so that none is needed for those that are.
+  // Takes over KV of the previous plan: for each sequence its positions, and how many of its pieces
+  // are away from the start. ResourceExhausted if it does not fit. Pieces that are away get
+  // pages and give them up one after another: together they need room for one piece only.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) {
     for (size_t s = 0; s < sequences.size(); ++s) {
       for (int64_t piece = 0; piece < away[s]; ++piece) {
@@ -67,18 +68,18 @@ class KvBook {
     return absl::OkStatus();
   }
 
-  // Positions of the slot that were taken over, until it is released.
+  // Positions that the slot has taken over; 0 once it is released.
   int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
 
-  // All pages of a sequence at once.
+  // Gives a sequence all its pages at once.
   absl::Status Reserve(int32_t sequence, int64_t positions) {
     LIME_RETURN_IF_ERROR(taken_over(sequence) > 0 ? pages_.Extend(sequence, positions).status() : pages_.Reserve(sequence, positions));
     Show(sequence);
     return absl::OkStatus();
   }
 
-  // Where the plan keeps only the newest positions: evicts what the rows of a step leave no room for. OutOfRange where rows are behind what
-  // their sequence has reserved.
+  // If the plan keeps only the newest positions: evicts older ones to make room for the rows of a
+  // step. OutOfRange if a row lies beyond what its sequence has reserved.
   absl::Status Evict(const StepOrder& step) {
     if (!EvictsKv(plan_)) return absl::OkStatus();
     for (const MicroBatch& batch : step.microbatches) {
@@ -90,8 +91,8 @@ class KvBook {
     return absl::OkStatus();
   }
 
-  // What the rows of a step lack of pages, one row after another. False where that waits for pieces to be written; ResourceExhausted, with
-  // the numbers, where there are too few.
+  // Gives the rows of a step the pages that they lack, one row after another. False if that must
+  // wait until pieces are written. ResourceExhausted, with the numbers, if there are too few pages.
   absl::StatusOr<bool> Extend(const StepOrder& step) {
     in_use_ = true;
     for (const MicroBatch& batch : step.microbatches) {
@@ -108,7 +109,7 @@ class KvBook {
     return true;
   }
 
-  // A step with these rows has ended: their K and V change no more.
+  // A step with these rows has ended: their K and V will not change.
   void Computed(const MicroBatch& batch) {
     if (!shape_.leaves) return;
     for (const BatchRow& row : batch.rows) away_.Computed(row.sequence, row.position + 1);
@@ -121,20 +122,20 @@ class KvBook {
     away_.Release(sequence);
   }
 
-  // ---- Memory, and how far it may be left
+  // ---- Memory, and what may leave it
 
   KvPages& pages() { return pages_; }
   const KvPages& pages() const { return pages_; }
   const KvAway& away() const { return away_; }
-  // Positions of each sequence, from the first on, that may leave memory from now on.
+  // From now on the first `positions` positions of each sequence may leave memory.
   void SetReach(int64_t positions) { away_.SetReach(positions / kKvPiece); }
   int64_t reach() const { return away_.reach() * kKvPiece; }
-  // Positions of each sequence, from the first on, beyond which none has left.
+  // No position of any sequence from here on has left memory.
   int64_t most_away() const { return away_.most_away() * kKvPiece; }
 
   // ---- What the owner carries out
 
-  // A sequence whose pages have changed since it was taken last; nothing where there is none.
+  // A sequence whose pages have changed since it was last returned. Nothing if there is none.
   std::optional<int32_t> TakeShown() {
     if (shown_.empty()) return std::nullopt;
     const int32_t sequence = shown_.back();
@@ -143,7 +144,7 @@ class KvBook {
     return sequence;
   }
 
-  // A sequence that has ended, in the life that it had.
+  // A sequence that has ended; `life` is its number in the slot.
   struct Ended {
     int32_t sequence = 0;
     int64_t life = 0;
@@ -155,13 +156,13 @@ class KvBook {
     return ended;
   }
 
-  // The next piece to be written; nothing while one is, or where none is to be.
+  // The next piece to write. Nothing while one is being written, or if there is none.
   std::optional<KvAway::Piece> NextWrite() {
     if (!shape_.leaves || !write_error_.ok() || (shape_.after_a_step && !in_use_)) return std::nullopt;
     return away_.BeginWrite();
   }
 
-  // It is written, or why it is not: then no other will be, unless its sequence has ended.
+  // A piece is written, or could not be. An error ends all writing, unless its sequence has ended.
   void Written(const KvAway::Piece& piece, const absl::Status& status) {
     const bool ended = away_.life(piece.sequence) != piece.life;
     away_.EndWrite(status.ok());
@@ -188,7 +189,7 @@ class KvBook {
   KvPages pages_;
   KvAway away_;
   std::vector<int64_t> taken_over_;  // positions, by slot
-  absl::Status write_error_;         // nothing is written any more
+  absl::Status write_error_;         // not ok: nothing is written any more
   bool in_use_ = false;              // a step was ordered
   std::vector<bool> is_shown_;       // by slot: not among shown_
   std::vector<int32_t> shown_;

@@ -10,9 +10,10 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kNewest = 3;       // pieces: the slower of their median and that of all kept counts
+// Pieces; the slower of their median and the median of all counts.
+constexpr int64_t kNewest = 3;
 constexpr double kStillLong = 0.75;  // times kLongAnswerMs
-constexpr double kShare = 0.9;       // of the time between two uses: pieces do not come evenly
+constexpr double kShare = 0.9;       // of the time between two uses: pieces come unevenly
 
 }  // namespace
 
@@ -33,7 +34,7 @@ void KvFetchSize::Arrived(double now_ms) {
   since_ms_ = now_ms;
 }
 
-// Once a step: one layer makes those behind it late, too.
+// Counts once a step: a late layer makes the layers after it late, too.
 void KvFetchSize::Late() {
   if (!late_ && now_ > stay_) now_ = partly_ ? now_ - 1 : stay_;
   late_ = true;
@@ -44,14 +45,15 @@ std::optional<double> KvFetchSize::rate() const {
   return static_cast<double>(piece_bytes_) / std::max(took_ms_.Median(kNewest), took_ms_.Median());
 }
 
-// Eq. 8 for the tokens of all layers one after another, between a use of each and the next; as whole layers.
+// Eq. 8 for the tokens of all layers in turn, between a layer's use and the next; in whole layers.
 int64_t KvFetchSize::MostLayers(int64_t pieces) const {
   const std::optional<double> per_ms = rate();
   if (!per_ms || steps_ms_.empty()) return 0;
   const double token_mb = static_cast<double>(piece_bytes_) / static_cast<double>(kKvPiece) / 1e6;
   const int64_t tokens = pieces * kKvPiece;
   const int64_t comes_back = TokensToLend({.period_ms = kShare * steps_ms_.Median(),
-                                           .activation_busy_ms = 0,  // the rate is what they leave
+                                           // The rate already leaves them out.
+                                           .activation_busy_ms = 0,
                                            .bw_mb_per_ms = *per_ms / 1e6,
                                            .kv_visit_mb = token_mb,
                                            .target_free_mb = static_cast<double>(tokens * layers_) * token_mb,

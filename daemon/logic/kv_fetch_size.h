@@ -1,10 +1,13 @@
-// In how many layers KV that a host keeps is fetched back for each use, by how fast it comes now (Eq. 8; algorithms.md, section 6): as many
-// as the link carries beside activations between two uses. The host is asked about the others.
+// Chooses in how many layers KV from a host is fetched back for each use (Eq. 8; algorithms.md,
+// section 6): as many as the link, at its current rate, carries beside activations between two
+// uses. The host is asked about the other layers.
 //
-// Fewer at once when pieces come slower, or a layer was not there in time; more only once there has been time for it in kSteadySteps steps.
-// Those that have room together stay, whatever the link. Beyond them all are fetched or none, where answers are short: pieces that come on
-// and on would hold each of them up. There is no least change (the paper's n_ts): nothing is sent for one, and fewer at once keeps layers
-// in time (algorithms.md, section 6, has figures).
+// The number falls at once if pieces come slower, or if a layer was not there in time. It rises
+// only after kSteadySteps steps with time for more. Fetched layers stay in memory while they fit,
+// whatever the link. If they do not all fit and the host answers quickly, the other layers are
+// fetched all or not at all: a constant stream of pieces would delay each answer. There is no
+// smallest change (n_ts in the paper): a change sends nothing, and falling at once keeps layers in
+// time (algorithms.md, section 6, has figures).
 //
 // Pure.   Times: milliseconds of one clock.   Thread: the owner's.
 #pragma once
@@ -20,35 +23,36 @@ namespace lime {
 
 class KvFetchSize {
  public:
-  // Of `layers` layers, a piece of one with piece_bytes.  REQUIRES: both are positive.
+  // A piece of one of `layers` layers has `piece_bytes`.  REQUIRES: both are positive.
   KvFetchSize(int64_t layers, Bytes piece_bytes);
 
-  // A layer's piece is to be fetched, and none is under way.
+  // One layer of a piece is fetched, and no other fetch is under way.
   void Begun(double now_ms) { since_ms_ = now_ms; }
-  // One is there; the next one, if any, has been under way.
+  // A fetch has arrived. The next one, if any, is under way since then.
   void Arrived(double now_ms);
-  // A layer that was to be there when it was used was not.
+  // A layer was not there when it was used.
   void Late();
   struct Step {
-    int64_t pieces = 0;    // that each layer has with the host
-    int64_t stay = 0;      // layers that have room together
-    double answer_ms = 0;  // of the host; a message that waits a millisecond is nothing to a long one (kLongAnswerMs)
+    int64_t pieces = 0;  // of each layer, with the host
+    int64_t stay = 0;    // layers that fit in memory together
+    // How long the host's answer takes. A long one (kLongAnswerMs) may be delayed by a message.
+    double answer_ms = 0;
   };
-  // A step has ended. Layers to fetch from now on.
+  // A step has ended. Returns how many layers to fetch from now on.
   int64_t StepEnded(double now_ms, const Step& step);
 
-  // Bytes a millisecond, beside all else on the link; nothing before anything has come.
+  // Bytes per millisecond, beside all other messages of the link. Nothing until a piece has come.
   std::optional<double> rate() const;
 
   static constexpr int kSteadySteps = 8;
 
  private:
-  // The newest few of many.
+  // The newest few of many values.
   class Recent {
    public:
     void Add(double value) { values_[static_cast<size_t>(count_++) % kKept] = value; }
     bool empty() const { return count_ == 0; }
-    // Of the newest `most`, or of all that there are.  REQUIRES: !empty()
+    // Of the newest `most` values, or of all that there are.  REQUIRES: !empty()
     double Median(int64_t most = kKept) const;
 
    private:
@@ -61,13 +65,14 @@ class KvFetchSize {
   const int64_t layers_;
   const Bytes piece_bytes_;
   double since_ms_ = 0;
-  Recent took_ms_;  // pieces
+  Recent took_ms_;  // of pieces
   Recent steps_ms_;
   std::optional<double> step_ended_ms_;
   int64_t now_ = 0, stay_ = 0;
-  bool partly_ = false;  // beyond those that stay: answers are long, and so they are taken for until they are clearly short
-  bool late_ = false;    // in the step under way
-  int steady_ = 0;       // steps in which there was time for more
+  // Answers are long: some layers beyond stay_ may be fetched. Ends when answers are clearly short.
+  bool partly_ = false;
+  bool late_ = false;  // in the current step
+  int steady_ = 0;     // steps in which there was time for more
 };
 
 }  // namespace lime

@@ -1,12 +1,15 @@
-// Which pieces of KV that a host keeps for this device, the owner, come back to it for a while, and where they lie then: a cache of which
-// the future is known, since layers are used one after another and again from the first in every step.
+// Which lent pieces of KV a device, the owner, fetches back from its host for a while, and where
+// they lie. It is a cache whose future is known: layers are used one after another, and again from
+// the first in every step.
 //
-//   wanted ── a slot is free, or has what is used later ──► on its way ── all bytes are there ──► there ── used, and wanted the latest ──►
-//   gone
+//   wanted ── a slot is free, or its piece is used later ──► on its way ── all bytes are there
+//   ──► there ── another piece is wanted, and this one is used the latest ──► gone
 //
-// Pure: which bytes lie where; memory and links are the owner's. The host keeps all of it, so whatever is not there may be asked for.
+// Pure: which bytes lie where; the owner has memory and links. The host keeps all pieces, so any
+// piece that is not there can be fetched.
 //
-// Thread: the owner's.   Invariants: a slot has at most one layer's piece; what is on its way, or being attended to, keeps its slot.
+// Thread: the owner's.   Invariants: a slot has at most one layer of a piece. A piece that is on
+// its way, or in use by attention, keeps its slot.
 #pragma once
 
 #include <cstdint>
@@ -31,22 +34,22 @@ class KvFetcher {
     int64_t layers = 0;                                  // of the owner
     int64_t sequences = 0;                               // slots for them
     Bytes piece_bytes = 0;                               // of one layer
-    int64_t slots = 0;                                   // each of one layer's piece
+    int64_t slots = 0;                                   // each for one layer of a piece
     Bytes bytes() const { return slots * piece_bytes; }  // of memory
   };
   struct Placed {
     Bytes offset = 0;         // in memory, where the bytes go
-    bool ends_piece = false;  // a layer's piece is whole with them
+    bool ends_piece = false;  // the layer's piece is complete with them
   };
 
-  // REQUIRES: all of it is positive.
+  // REQUIRES: all numbers are positive.
   explicit KvFetcher(const Shape& shape)
       : shape_(shape), sequences_(static_cast<size_t>(shape.sequences)), slots_(static_cast<size_t>(shape.slots)) {
     LIME_CHECK(shape.layers > 0 && shape.sequences > 0 && shape.piece_bytes > 0 && shape.slots > 0);
     where_.reserve(slots_.size());
   }
 
-  // ---- What is wanted
+  // ---- Wanted pieces
 
   // Attention sees the pieces [first, end) of this life of a sequence, and the host has them.
   void SetSequence(int32_t sequence, int64_t life, int64_t first, int64_t end) {
@@ -56,7 +59,7 @@ class KvFetcher {
     what = now;
   }
 
-  // So many of the layers, spread evenly over them, are fetched ahead of their use.
+  // `count` layers, spread evenly, are fetched ahead of their use.
   void SetLayers(int64_t count) {
     LIME_CHECK(count >= 0 && count <= shape_.layers) << count << " of " << shape_.layers;
     all_there_ = all_there_ && count == fetched_layers_;
@@ -66,21 +69,22 @@ class KvFetcher {
   int64_t num_layers() const { return fetched_layers_; }
   bool Fetches(int32_t layer) const { return IsAmong(layer, fetched_layers_, shape_.layers); }
 
-  // The layer to be used next; others after it in order, and then again from the first.
+  // The layer that is used next. The others follow in order, and then again from the first.
   void SetNext(int32_t layer) { next_ = layer; }
-  // A computation stands still for all of this layer: it is fetched ahead of all others, whether or not SetLayers would. Nothing: none
-  // does.
+  // A computation waits for all pieces of this layer. They come first, even if SetLayers leaves the
+  // layer out. Nothing: no computation waits.
   void SetAwaited(std::optional<int32_t> layer) {
     all_there_ = all_there_ && (!layer || Fetches(*layer));
     awaited_ = layer;
   }
 
-  // What is there of this layer stays, since it is being attended to. Nothing: none is.
+  // Attention uses this layer now, so its fetched pieces stay. Nothing: none is in use.
   void SetInUse(std::optional<int32_t> layer) { in_use_ = layer; }
 
   // ---- On its way
 
-  // The next to be fetched. Nothing while kKvFetchesUnderWay are, or where what is wanted next is there, or has no room.
+  // The next fetch. Nothing while kKvFetchesUnderWay are under way, if all wanted pieces are here,
+  // or if the next one has no room.
   std::optional<KvFetch> Begin() {
     if (all_there_ || std::ssize(under_way_) >= kKvFetchesUnderWay) return std::nullopt;
     for (int64_t turn = awaited_ ? kAtOnce : 0; turn < shape_.layers; ++turn) {
@@ -100,7 +104,8 @@ class KvFetcher {
     return std::nullopt;
   }
 
-  // InvalidArgument, and nothing has changed, for what was not to be fetched, and for bytes that do not follow those that came.
+  // Takes bytes of a fetch. InvalidArgument if no fetch is under way, or if the bytes do not follow
+  // the ones before; nothing has changed then.
   absl::StatusOr<Placed> On(const KvFetched& fetched) {
     if (under_way_.empty()) return Invalid("fetched KV: bytes of fetch ", fetched.number, ", and none is under way");
     const int64_t i = under_way_.front();
@@ -119,16 +124,16 @@ class KvFetcher {
 
   bool under_way() const { return !under_way_.empty(); }
 
-  // ---- What is there
+  // ---- Fetched pieces
 
-  // Where a layer's piece lies in memory; nothing where it is not whole.
+  // Where one layer of a piece lies in memory. Nothing if it is not complete.
   std::optional<Bytes> Find(int32_t layer, int32_t sequence, int64_t life, int64_t piece) const {
     const auto found = where_.find(Key{layer, sequence, life, piece});
     if (found == where_.end() || slots_[static_cast<size_t>(found->second)].there < shape_.piece_bytes) return std::nullopt;
     return found->second * shape_.piece_bytes;
   }
 
-  // Of a layer's pieces [first, end) of a sequence, what has still to come.
+  // Bytes of a layer's pieces [first, end) of a sequence that have not come yet.
   Bytes Missing(int32_t layer, int32_t sequence, int64_t life, int64_t first, int64_t end) const {
     Bytes missing = 0;
     for (int64_t piece = first; piece < end; ++piece) {
@@ -139,8 +144,8 @@ class KvFetcher {
   }
 
  private:
-  static constexpr int64_t kAtOnce = -1;                                  // ahead of every layer
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // behind every layer
+  static constexpr int64_t kAtOnce = -1;                                  // before every layer
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // after every layer
 
   struct Sequence {
     int64_t life = 0;
@@ -169,13 +174,14 @@ class KvFetcher {
            (Fetches(what.layer) || what.layer == awaited_);
   }
 
-  // Layers that are used before this one.
+  // How many layers are used before this one.
   int64_t Distance(int32_t layer) const {
     if (layer == awaited_) return kAtOnce;
     return (layer - next_ + shape_.layers) % shape_.layers;
   }
 
-  // For what is used after so many layers: a free slot, else that of what is used the latest, if it is used later.
+  // A slot for a piece that is used after `distance` layers. A free one, else the one whose piece
+  // is used the latest of all, if that is even later.
   std::optional<int64_t> SlotFor(int64_t distance) const {
     std::optional<int64_t> best;
     int64_t latest = distance;
@@ -208,7 +214,7 @@ class KvFetcher {
   absl::flat_hash_map<Key, int64_t> where_;  // slot
   std::deque<int64_t> under_way_;            // slots, in order of their fetches
   int64_t next_number_ = 0;
-  bool all_there_ = false;  // of what is wanted, or on its way
+  bool all_there_ = false;  // all wanted pieces are here, or on their way
 };
 
 }  // namespace lime

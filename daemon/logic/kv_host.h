@@ -1,11 +1,12 @@
-// Where pieces of KV that one other device, the owner, has lent to this one, the host, lie in its memory. Pure: slots and offsets; the
-// memory is the caller's.
+// Where a host keeps the pieces of KV that one other device, the owner, has lent to it. Pure: slots
+// and offsets; the memory is the caller's.
 //
-// A slot has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer after another, each in chunks, in order;
-// the pieces of a sequence come from the first on. Word that a sequence has ended may overtake chunks of it, never the other way round: the
-// chunks are dropped, and answered as if they were kept, since the owner waits for it.
+// A slot has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer
+// after another, each in chunks, in order. The pieces of a sequence come from the first on. The
+// message that a sequence has ended may overtake chunks of it, never the other way round. Such
+// chunks are dropped, but answered as kept, since the owner waits for that.
 //
-// Thread: the caller's.   Invariant: a slot has at most one piece; a sequence has pieces of one life only.
+// Thread: the caller's.   Invariant: a slot has at most one piece, a sequence pieces of one life.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,9 @@ class KvHost {
     Bytes bytes() const { return slots * layers * piece_bytes; }  // of memory
   };
   struct Placed {
-    std::optional<Bytes> offset;  // in memory, where the chunk's bytes go; nothing: they are dropped
-    bool ends_layer = false;      // the layer's piece is whole with it: answer KvKept once the bytes are in place
+    std::optional<Bytes> offset;  // where the chunk's bytes go; nothing: they are dropped
+    // The layer's piece is complete: answer KvKept once the bytes are in place.
+    bool ends_layer = false;
   };
 
   explicit KvHost(const Shape& shape) : shape_(shape), sequences_(static_cast<size_t>(shape.sequences)) {
@@ -40,8 +42,9 @@ class KvHost {
     for (int64_t slot = shape.slots - 1; slot >= 0; --slot) free_.push_back(slot);
   }
 
-  // InvalidArgument, and nothing has changed, for a chunk that is not the next one, out of bounds, or of a life before one that has begun;
-  // ResourceExhausted, likewise, where no slot is free for its piece.
+  // Takes the next chunk. InvalidArgument if it is not the next one, is out of bounds, or is of a
+  // life before one that has begun. ResourceExhausted if no slot is free for its piece. After an
+  // error nothing has changed.
   absl::StatusOr<Placed> OnChunk(const KvChunk& chunk) {
     if (chunk.number != next_number_) return Invalid("lent KV: chunk ", chunk.number, " comes where ", next_number_, " is the next");
     LIME_RETURN_IF_ERROR(CheckBounds(chunk));
@@ -62,8 +65,8 @@ class KvHost {
     return placed;
   }
 
-  // The first pieces of a sequence in its first life, in all layers, from the plan before: ahead of any chunk. ResourceExhausted where too
-  // few slots are free.  REQUIRES: the sequence has none
+  // Takes over a sequence's first pieces from the previous plan, in its first life, before any
+  // chunk. ResourceExhausted if too few slots are free.  REQUIRES: the sequence has none
   absl::Status TakeOver(int32_t sequence, int64_t pieces) {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, 0));
     Sequence& of = sequences_[static_cast<size_t>(sequence)];
@@ -79,15 +82,15 @@ class KvHost {
     return absl::OkStatus();
   }
 
-  // All pieces of the sequence up to this life are free. InvalidArgument for what is out of bounds.
+  // Frees all pieces of the sequence up to this life. InvalidArgument if out of bounds.
   absl::Status OnFree(int32_t sequence, int64_t life) {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
     End(sequences_[static_cast<size_t>(sequence)], life);
     return absl::OkStatus();
   }
 
-  // Where in memory one layer of the first `count` pieces of the sequence lies. InvalidArgument for what is out of bounds;
-  // FailedPrecondition where fewer are kept, or of another life.
+  // The offsets of one layer of the sequence's first `count` pieces. InvalidArgument if out of
+  // bounds. FailedPrecondition if fewer are kept, or of another life.
   absl::StatusOr<std::vector<Bytes>> Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
     LIME_RETURN_IF_ERROR(CheckLayer(layer));
@@ -101,17 +104,18 @@ class KvHost {
     return offsets;
   }
 
-  int64_t kept(int32_t sequence) const { return sequences_.at(static_cast<size_t>(sequence)).kept; }  // pieces, in all layers
+  // Pieces of the sequence that are complete in all layers.
+  int64_t kept(int32_t sequence) const { return sequences_.at(static_cast<size_t>(sequence)).kept; }
   int64_t free_slots() const { return static_cast<int64_t>(free_.size()); }
 
  private:
   struct Sequence {
-    int64_t begun = -1;          // newest life that a chunk was of
-    int64_t ended = -1;          // this life and all before it; pieces are of the one after it
+    int64_t begun = -1;          // the newest life with a chunk
+    int64_t ended = -1;          // this life and all before; pieces are of the next one
     int64_t kept = 0;            // pieces
-    std::vector<int64_t> slots;  // by piece; one more than are kept where the next is under way
+    std::vector<int64_t> slots;  // by piece; one more than `kept` while a piece is under way
   };
-  struct Next {  // what the next chunk is of
+  struct Next {  // what the next chunk must continue
     int32_t sequence = 0;
     int64_t life = 0, piece = 0;
     int32_t layer = 0;
@@ -146,7 +150,8 @@ class KvHost {
     if (chunk.life < sequence.begun)
       return Invalid("lent KV: life ", chunk.life, " of sequence ", chunk.sequence, " comes when ", sequence.begun, " has begun");
     if (IsAlive(chunk.sequence, chunk.life)) {
-      const bool first = chunk.life - 1 > sequence.ended;  // of its life: what there is belongs to one that has ended
+      // The first chunk of its life: the pieces that are here belong to a life that has ended.
+      const bool first = chunk.life - 1 > sequence.ended;
       const int64_t kept = first ? 0 : sequence.kept;
       if (chunk.piece != kept)
         return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " comes where ", kept, " is the next");
@@ -166,7 +171,7 @@ class KvHost {
            chunk.layer == next_->layer && chunk.offset == next_->offset;
   }
 
-  // A piece is given up for another one between two layers, once its sequence has ended.
+  // A piece gives way to another one only between two layers, and only if its sequence has ended.
   bool MayBegin(const KvChunk& chunk) const {
     if (chunk.layer != 0 || chunk.offset != 0) return false;
     if (!next_) return true;
@@ -187,7 +192,7 @@ class KvHost {
 
   const Shape shape_;
   std::vector<Sequence> sequences_;
-  std::vector<int64_t> free_;  // slots; the last is given first
+  std::vector<int64_t> free_;  // free slots; the last one is given first
   int64_t next_number_ = 0;
   std::optional<Next> next_;  // of the piece under way
 };

@@ -1,8 +1,10 @@
-// How pieces of KV that may leave this device, the owner, go to another one that keeps them: one layer of a piece after another, the next
-// once the host says that it has the last. Pure: which bytes go in which message; pages and links are the owner's.
+// How a device, the owner, sends pieces of KV to the host that keeps them: one layer of a piece at
+// a time, the next one once the host confirms the last. Pure: which bytes go in which message;
+// pages and links are the owner's.
 //
-// KvAway says which piece goes; it is written (KvAway::EndWrite) once all its layers are kept. Only where its sequence has ended may it be
-// given up, between two layers: the host drops what it has of it (daemon/logic/kv_host.h).
+// KvAway chooses the piece. It is written (KvAway::EndWrite) once the host has all its layers. It
+// may be given up between two layers, but only if its sequence has ended: then the host drops what
+// it has of the piece (daemon/logic/kv_host.h).
 //
 // Thread: the owner's.   Invariant: at most one layer's piece is under way.
 #pragma once
@@ -31,10 +33,10 @@ class KvLender {
     Bytes chunk_bytes = 16 * kKiB;
   };
 
-  // REQUIRES: all of it is positive.
+  // REQUIRES: all numbers are positive.
   explicit KvLender(const Shape& shape) : shape_(shape) { LIME_CHECK(shape.layers > 0 && shape.piece_bytes > 0 && shape.chunk_bytes > 0); }
 
-  // What to send now, in order: one layer of the piece, whose `bytes` the chunks point into.
+  // Begins one layer of a piece. Returns the chunks to send, in order; they point into `bytes`.
   // REQUIRES: !under_way(); bytes.size() == piece_bytes
   std::vector<KvChunk> Begin(const KvAway::Piece& piece, int32_t layer, std::span<const std::byte> bytes) {
     LIME_CHECK(!under_way()) << "chunk " << *last_ << " is not kept yet";
@@ -55,7 +57,8 @@ class KvLender {
     return chunks;
   }
 
-  // The host has a layer's piece. InvalidArgument, and nothing has changed, unless it is the one under way.
+  // The host has a layer of a piece. InvalidArgument if it is not the one under way; nothing has
+  // changed then.
   absl::Status OnKept(int64_t number) {
     if (number != last_) {
       return Invalid("chunk ", number, " is said to be kept, and ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",

@@ -18,8 +18,8 @@ absl::Status WrongKvMessage(const What&... what) {
   return Invalid("KV message: ", what...);
 }
 
-// What a message has behind its kind, which is its place in KvMessage, from 1: numbers, the sequences of a query, and to its end bytes as
-// they lie in memory.
+// The fields of a message after its kind: numbers, the sequences of a query, and at the end raw
+// bytes as they lie in memory. The kind is the message's index in KvMessage, from 1.
 template <typename Message>
 auto FieldsOf(Message& m) {
   using Kind = std::remove_const_t<Message>;
@@ -81,7 +81,7 @@ absl::Status CheckPiece(int64_t piece) {
   return piece < 0 || piece >= kMaxKvPieces ? WrongKvMessage("piece ", piece, ", at most ", kMaxKvPieces) : absl::OkStatus();
 }
 
-// Bytes of a layer's piece.
+// A range of bytes in a layer's piece.
 absl::Status CheckPart(Bytes offset, std::span<const std::byte> bytes) {
   if (bytes.empty()) return WrongKvMessage("a chunk of no bytes");
   if (offset < 0 || offset > kMaxKvLayerPieceBytes - std::ssize(bytes))
@@ -199,7 +199,7 @@ class KvMessageParser {
 
 std::vector<std::byte> Encode(const KvMessage& message) {
   std::vector<std::byte> bytes;
-  bytes.reserve(64);  // those that bring raw bytes take their room at once
+  bytes.reserve(64);  // raw bytes then make it grow once
   Append(bytes, static_cast<uint32_t>(message.index() + 1));
   const auto append_all = [&bytes](const auto&... fields) { (Append(bytes, fields), ...); };
   std::visit([&](const auto& kind) { std::apply(append_all, FieldsOf(kind)); }, message);

@@ -1,7 +1,7 @@
-// What travels where one device, the host, keeps KV of another one, the owner, in its memory: pieces (daemon/logic/kv_away.h), there and
-// back again, and the questions about them.
+// Messages between a device, the owner, and the host that keeps KV for it: pieces
+// (daemon/logic/kv_away.h) in both directions, and queries about them.
 //
-// On the wire a header of the kind's own, little-endian, then raw bytes as they lie in memory. From outside both are hostile.
+// On the wire: a header for each kind, little-endian, then raw bytes as in memory. Hostile input.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +15,23 @@
 
 namespace lime {
 
-// Owner to host: a part of one layer of a piece.
+// Owner to host: a chunk of one layer of a piece.
 struct KvChunk {
   int64_t number = 0;    // counted from 0, over all chunks from this owner to this host
   int32_t sequence = 0;  // slot
-  int64_t life = 0;      // of the sequence that has the slot
-  int32_t layer = 0;     // among the owner's
+  int64_t life = 0;      // the sequence's number in the slot (KvAway::life)
+  int32_t layer = 0;     // index among the owner's layers
   int64_t piece = 0;     // of the sequence, from 0
   Bytes offset = 0;      // in the layer's piece
   std::span<const std::byte> bytes;
 };
 
-// Host to owner: all of a layer's piece is in memory.
+// Host to owner: one layer of a piece is complete.
 struct KvKept {
   int64_t number = 0;  // of its last chunk
 };
 
-// Owner to host: the pieces of this life of the slot, and of all before it, are free.
+// Owner to host: pieces of this life of the slot, and of all lives before, are free.
 struct KvFree {
   int32_t sequence = 0;
   int64_t life = 0;
@@ -46,27 +46,27 @@ struct KvQuery {
     std::vector<int32_t> positions;  // of its rows
   };
   int64_t number = 0;
-  int32_t layer = 0;  // among the owner's
+  int32_t layer = 0;  // index among the owner's layers
   std::vector<Sequence> sequences;
   std::span<const std::byte> queries;  // fp32 [rows of all sequences in order, heads * head_dim]
 };
 
-// Host to owner: what a query found.
+// Host to owner: the answer to a query.
 struct KvRecords {
   int64_t number = 0;  // of the query
   std::span<const std::byte> records;
 };
 
-// Owner to host: send one layer of a piece back. The host keeps it.
+// Owner to host: send one layer of a piece back. The host still keeps it.
 struct KvFetch {
-  int64_t number = 0;    // counted from 0, over all that this owner fetches from this host
+  int64_t number = 0;    // counted from 0, over all fetches of this owner from this host
   int32_t sequence = 0;  // slot
   int64_t life = 0;
-  int32_t layer = 0;  // among the owner's
+  int32_t layer = 0;  // index among the owner's layers
   int64_t piece = 0;
 };
 
-// Host to owner: a part of what was to be fetched.
+// Host to owner: a chunk of a fetched piece.
 struct KvFetched {
   int64_t number = 0;  // of the fetch
   Bytes offset = 0;    // in the layer's piece
@@ -81,8 +81,9 @@ inline constexpr int64_t kMaxKvPieces = 1 << 20;          // of a sequence
 inline constexpr Bytes kMaxKvLayerPieceBytes = 1 * kGiB;  // of a piece, one layer
 
 std::vector<std::byte> Encode(const KvMessage& message);
-// A view of `payload`: spans point into it and may be unaligned. InvalidArgument for an unknown kind, what ends early or goes on too long,
-// numbers out of bounds, an empty chunk or query, and queries that are no whole number of fp32 values for each row.
+// A view of `payload`: spans point into it and may be unaligned. InvalidArgument for an unknown
+// kind, a wrong length, numbers out of bounds, an empty chunk or query, and queries that have no
+// whole number of fp32 values for each row.
 absl::StatusOr<KvMessage> ParseKvMessage(std::span<const std::byte> payload);
 
 }  // namespace lime

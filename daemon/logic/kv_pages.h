@@ -1,10 +1,12 @@
 // Which KV pages belong to which sequence. Pure: ids and counts; the memory is the backend's.
 //
-// A page holds 16 positions of one layer. Where KV is planned for the whole length of every sequence, a sequence reserves all its pages on
-// admission, so that nothing can run out while it generates; where the pool grows, it reserves more as it goes on. Where only the newest
-// positions are kept (planner/plan/kv_eviction.h), a layer's pages of a sequence are a ring, and pages that all layers use in turn take the
-// place of those that are evicted.
-// The pages that are there are the first ones, and the lowest free ones are given first: so the last ones come free as sequences end.
+// A page holds 16 positions of one layer. If KV is planned for the whole length of every sequence,
+// a sequence reserves all its pages on admission, so that none is missing while it generates. If
+// the pool grows, it reserves more pages as it goes on. If only the newest positions are kept
+// (planner/plan/kv_eviction.h), a sequence's pages of a layer are a ring, and evicted positions are
+// in pages that all layers use in turn.
+// The pool shrinks and grows at its end, and the lowest free pages are given first. So the last
+// pages become free as sequences end.
 //
 // Thread: the owner's.   Invariant: a page has at most one owner.
 #pragma once
@@ -46,11 +48,11 @@ class KvPages {
   }
 
   int64_t num_pages() const { return options_.num_pages; }
-  // To be given: at most num_pages less those that are held.
+  // Pages that can be given.
   int64_t free_pages() const { return free_; }
 
-  // Gives sequence slot `sequence` what it lacks of the pages for `positions` positions in every layer; true where it lacked any.
-  // ResourceExhausted, with the numbers, and nothing given, when too few are free.
+  // Gives slot `sequence` the pages that it lacks for `positions` positions in every layer. True if
+  // it lacked any. ResourceExhausted, with the numbers, if too few are free; nothing is given then.
   absl::StatusOr<bool> Extend(int32_t sequence, int64_t positions) {
     if (options_.num_layers == 0) return false;
     const int64_t wanted = PagesFor(positions, 1), held = static_cast<int64_t>(PagesOf(sequence, 0).size());
@@ -62,7 +64,8 @@ class KvPages {
     return needed > 0;
   }
 
-  // The same for a slot that holds none, else FailedPrecondition; where not all are kept, what it ever needs.
+  // As Extend, for a slot without pages, else FailedPrecondition. If not all pages are kept, the
+  // slot gets all that it will need.
   absl::Status Reserve(int32_t sequence, int64_t positions) {
     if (options_.num_layers > 0 && !PagesOf(sequence, 0).empty())
       return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " has not been left by the sequence before"));
@@ -78,8 +81,9 @@ class KvPages {
     return absl::OkStatus();
   }
 
-  // From now on all layers have positions [0, end) of the slot, a multiple of 16, in the same pages; true where they had not. OutOfRange
-  // where it has no pages for that, or where more than that is evicted already.
+  // From now on all layers have positions [0, end) of the slot in the same pages; `end` is a
+  // multiple of 16. True if they had not before. OutOfRange if the slot has no pages for that, or
+  // if more is evicted already.
   absl::StatusOr<bool> Evict(int32_t sequence, int64_t end) {
     const std::vector<int32_t>& shared = shared_.at(static_cast<size_t>(sequence));
     int64_t& evicted = evicted_[static_cast<size_t>(sequence)];
@@ -98,7 +102,8 @@ class KvPages {
     return true;
   }
 
-  // Takes the pages of positions [begin, end) of the slot back, in all layers; multiples of 16. Pages() then has -1 for them.
+  // Frees the pages of positions [begin, end) of the slot in all layers; both are multiples of 16.
+  // Pages() then has -1 for them.
   // REQUIRES: it holds them
   void GiveUp(int32_t sequence, int64_t begin, int64_t end) {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
@@ -110,12 +115,13 @@ class KvPages {
     }
   }
 
-  // Takes all pages of the slot back.
+  // Frees all pages of the slot.
   void Release(int32_t sequence) {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       std::vector<int32_t>& pages = PagesOf(sequence, layer);
       for (const int32_t page : pages) {
-        if (page >= 0 && held_[static_cast<size_t>(page)]) Return(page);  // a ring names its pages more than once
+        // A ring names its pages more than once.
+        if (page >= 0 && held_[static_cast<size_t>(page)]) Return(page);
       }
       pages.clear();
     }
@@ -125,7 +131,7 @@ class KvPages {
     evicted_[static_cast<size_t>(sequence)] = 0;
   }
 
-  // From now on pages below `num_pages` are given. Those from there on that somebody holds stay held.
+  // From now on only pages below `num_pages` are given. Higher pages that are held stay held.
   void SetNumPages(int64_t num_pages) {
     options_.num_pages = num_pages;
     if (held_.size() < static_cast<size_t>(num_pages)) held_.resize(static_cast<size_t>(num_pages), false);
@@ -134,7 +140,7 @@ class KvPages {
     held_beyond_ = std::count(end, held_.end(), true);
   }
 
-  // Nobody holds a page that is not to be given any more.
+  // Whether no page is held that may not be given any more.
   bool Fits() const { return held_beyond_ == 0; }
 
   // Pages of one layer of a sequence, by position / 16; -1: given up.
@@ -177,7 +183,7 @@ class KvPages {
   int64_t held_beyond_ = 0;
   size_t lowest_ = 0;                        // no page before it is free
   std::vector<std::vector<int32_t>> pages_;  // [sequence][layer]
-  // By sequence, where not all are kept.
+  // By sequence, if not all pages are kept.
   std::vector<std::vector<int32_t>> shared_;  // for evicted positions, from the first on
   std::vector<int64_t> evicted_;              // pages
 };

@@ -9,30 +9,41 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kQueueUs = 300;        // a message that waited less for the one before may have found the link idle
-constexpr int64_t kHandOverUs = 500;     // so long the link may lie idle until the sender knows that the connection takes the next one
-constexpr int64_t kDriftPerUs = 10'000;  // 100 ppm
-constexpr int64_t kWindowUs = 20'000;    // of traffic that flows anyway
-constexpr int64_t kLongestWindowUs = 100'000;  // then it is given up
+// A message that waited less than this for the one before may have found the link idle.
+constexpr int64_t kQueueUs = 300;
+// The link may be idle for this time until the sender knows that it can send the next message.
+constexpr int64_t kHandOverUs = 500;
+constexpr int64_t kDriftPerUs = 10'000;        // 100 ppm
+constexpr int64_t kWindowUs = 20'000;          // for traffic other than probes
+constexpr int64_t kLongestWindowUs = 100'000;  // then a window ends without a rate
 constexpr size_t kMostPoints = 512;            // of a window
 constexpr size_t kRecent = 3;
 constexpr double kAgree = 0.08;
-constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;                // tails that are believed at once: of any change, of a clear one
-constexpr int64_t kLongerThanTrainsUs = 200'000, kApartUs = 100'000;  // than those of probes; of two that do not meet the same one
-constexpr double kMostShares = 3.5, kFarMoreShares = 7;  // a way whose rate is divided by more seldom, or never, has others' trains on it
-constexpr double kSeen = 1.2, kClear = 1.5;              // times
-constexpr int64_t kSettledUs = 700'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
-constexpr int64_t kTimesItsAir = 23;                                                      // likewise, over
+// Tails that are believed at once: for any change, for a clear one.
+constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;
+// Longer than tails of probes; so far apart, two rates do not meet the same train of others.
+constexpr int64_t kLongerThanTrainsUs = 200'000, kApartUs = 100'000;
+// Trains of others divide the rate of a path by more than this seldom, or never.
+constexpr double kMostShares = 3.5, kFarMoreShares = 7;
+// Factors of a change.
+constexpr double kSeen = 1.2, kClear = 1.5;
+// Pauses between trains of probes.
+constexpr int64_t kSettledUs = 700'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;
+// The least pause, as a multiple of the time of the train before.
+constexpr int64_t kTimesItsAir = 23;
 constexpr int64_t kSavedUs = 2'000'000;
 constexpr int64_t kMostSpreadUs = 150'000, kMostFirstUs = 300'000, kLeastConfirmUs = 100'000, kMostConfirmUs = 350'000;
-constexpr double kMostAirUs = 400'000, kLeastRate = 1e6;  // that are counted
-constexpr int64_t kGraceUs = 200'000;                     // for traffic that is under way to tell
+constexpr double kMostAirUs = 400'000, kLeastRate = 1e6;  // bounds of what counts
+// For traffic under way, which may give a rate.
+constexpr int64_t kGraceUs = 200'000;
 constexpr int64_t kProbingPatienceUs = 150'000;
-constexpr int64_t kWindowAheadUs = 10'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;  // probes under way, by the rate
-constexpr int64_t kTypicalUs = 14'000, kLastAheadUs = 3'000;  // a train that tells takes so long; so much is under way as it ends
+// Probes under way, as time at the current rate.
+constexpr int64_t kWindowAheadUs = 10'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;
+// How long a train takes until it gives a rate; how much of that is under way at its end.
+constexpr int64_t kTypicalUs = 14'000, kLastAheadUs = 3'000;
 constexpr int64_t kLatelyUs = 3'000;
-constexpr double kFastPerUs = 40;  // bytes: large probes are taken
-constexpr int kMostFailures = 6;   // one after another, before less is tried
+constexpr double kFastPerUs = 40;  // bytes; faster links get large probes
+constexpr int kMostFailures = 6;   // in a row, before smaller trains are tried
 constexpr Bytes kSmallTrainBytes = 512 * kKiB;
 constexpr double kAtLeast = 1.15;  // times the estimate
 constexpr Bytes kUnknownWindow = 32 * kKiB, kSlowWindow = 128 * kKiB, kMostFirstWindow = 192 * kKiB;
@@ -64,7 +75,7 @@ bool LinkEstimator::OnArrived(int64_t arrived_us, int64_t now_us) {
   const int64_t drift_us = any_arrived_ ? (arrived_us - least_delay_at_us_) / kDriftPerUs : 0;
   const int64_t delay_us = arrived_us - sent_us;
   const int64_t least_us = least_delay_us_ + drift_us;
-  const int64_t waited_us = last_arrived_us_ - (sent_us + least_us);  // for the one before
+  const int64_t waited_us = last_arrived_us_ - (sent_us + least_us);  // for the message before
   const bool follows = any_arrived_ && (behind == Behind::kUnderWay || waited_us >= (behind == Behind::kArrived ? -kHandOverUs : kQueueUs));
   if (!any_arrived_ || delay_us < least_us) least_delay_us_ = delay_us, least_delay_at_us_ = arrived_us;
   last_arrived_us_ = arrived_us, any_arrived_ = true;
@@ -88,7 +99,7 @@ void LinkEstimator::Follow(const Outgoing& message, int64_t arrived_us) {
   train_.points.push_back({train_.bytes, arrived_us});
 }
 
-// The message begins a new train. What the old one has of its last window may still tell.
+// The message begins a new train. The last window of the old train may still give a rate.
 void LinkEstimator::Break(const Outgoing& message, int64_t arrived_us) {
   if (!probing_) {
     if (const auto fit = FitTrain(train_.points, train_.drained)) OnRate(*fit, train_.heard_us);
@@ -115,8 +126,8 @@ void LinkEstimator::Measure(int64_t now_us) {
   if (told || long_enough || train_.points.size() >= kMostPoints) BeginWindow(arrived_us);
 }
 
-// A slower one may be what the trains of others leave that share the way: it is a change where it is measured again, behind them, or where
-// it is less than they would leave.
+// A lower rate may be what other devices' trains on the same path leave. It is a change if it is
+// measured again after those, or if it is less than they would leave.
 bool LinkEstimator::IsChange(const TrainFit& fit, int64_t now_us) const {
   const double rate = fit.bytes_per_second, now = estimate_->bytes_per_second;
   const int64_t tail_us = fit.tail_us + (candidate_ && Agree(rate, *candidate_) ? candidate_tail_us_ : 0);
@@ -129,7 +140,7 @@ bool LinkEstimator::IsChange(const TrainFit& fit, int64_t now_us) const {
   return (fit.tail_us >= kLongUs && times >= kSeen) || (fit.tail_us >= kClearUs && times >= kClear);
 }
 
-// Whether it is the estimate now, or part of it.
+// Whether the rate is now the estimate, or part of it.
 bool LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
   double rate = fit.bytes_per_second;
   NoteSlower(rate, now_us);
@@ -137,7 +148,7 @@ bool LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
     const bool scatters = slower_.size() >= kRecent;
     if (estimate_ && !scatters && !IsChange(fit, now_us)) {
       const bool remains = candidate_ && now_us - candidate_at_us_ < kApartUs && fit.tail_us < candidate_tail_us_;
-      if (remains && !Agree(rate, *candidate_)) return false;  // of the same train, and shorter
+      if (remains && !Agree(rate, *candidate_)) return false;  // of the same train, but shorter
       if (!candidate_ || !Agree(rate, *candidate_)) candidate_at_us_ = now_us, candidate_tail_us_ = 0;
       candidate_ = rate, candidate_tail_us_ += fit.tail_us;
       next_probe_us_ = std::max(paid_until_us_, std::min(next_probe_us_, now_us + Spread(kUnsettledUs)));
@@ -174,8 +185,8 @@ bool LinkEstimator::IsFreeFor(Bytes bytes) const {
 
 // ---- Probes
 
-// Grows with what has arrived, so that neither a bucket nor a fast link ends the train, and to a few milliseconds of what that says, or
-// the last of it.
+// Bytes of probes under way at a time. Grows with the bytes that have arrived, so that neither a
+// bucket nor a fast link ends the train. At most a few milliseconds at the rate of the arrivals.
 Bytes LinkEstimator::Window() const {
   const int64_t took_us = last_arrived_us_ - first_arrived_us_;
   Bytes first = kUnknownWindow;
@@ -200,20 +211,20 @@ bool LinkEstimator::ProbingIsOver(int64_t now_us) const {
   return probed_ + kProbeBytes > MostBytes() && probes_under_way_ == 0;
 }
 
-// A link that is faster than we can keep busy is asked less.
+// A link that is faster than this device can keep busy gets smaller trains.
 Bytes LinkEstimator::MostBytes() const {
   return failures_ < kMostFailures || failures_ % kMostFailures == 0 ? kMostTrainBytes : kSmallTrainBytes;
 }
 
-// A train that never queued for long was still carried: behind what a bucket may have let through, the link is as fast as that, or faster.
-// By our clock: a receiver that looks late sees it all at once.
+// A train that never queued for long still went through. Without the bytes that a bucket may have
+// let through, it gives a lower bound. By our clock: a receiver that looks late sees all at once.
 void LinkEstimator::NoteAtLeast(int64_t now_us) {
   const int64_t took_us = now_us - probing_since_us_;
   const Bytes behind = arrived_probing_ - kMostBucketBytes;
   if (took_us <= 0 || behind <= 0) return;
   const double rate = static_cast<double>(behind) / static_cast<double>(took_us) * 1e6;
   if (estimate_ && rate < kAtLeast * estimate_->bytes_per_second) return;
-  if (candidate_ && rate < *candidate_) return;  // it is known better, and soon for sure
+  if (candidate_ && rate < *candidate_) return;  // a better rate is known, and soon certain
   const int failures = failures_;
   at_least_ = OnRate({.bytes_per_second = rate, .tail_us = kLongUs}, now_us) || at_least_;
   failures_ = failures;
@@ -243,7 +254,7 @@ void LinkEstimator::BeginProbing(int64_t now_us) {
   probed_ = arrived_probing_ = 0;
 }
 
-// Bytes per microsecond, by the last that have arrived of the train; 0 where those are too few.
+// Bytes per microsecond of the train's last arrivals; 0 if these are too few.
 double LinkEstimator::LatelyPerUs() const {
   if (train_.points.empty()) return 0;
   const TrainPoint& last = train_.points.back();
@@ -254,7 +265,7 @@ double LinkEstimator::LatelyPerUs() const {
   return 0;
 }
 
-// Whether what is under way is likely to be enough: what more is sent would only keep the link busy.
+// Whether the probes under way are likely to be enough. More would only keep the link busy.
 bool LinkEstimator::WillTell() const {
   const int64_t took_us = last_arrived_us_ - first_arrived_us_;
   if (arrived_probing_ == 0 || took_us >= kTypicalUs) return false;
@@ -262,8 +273,9 @@ bool LinkEstimator::WillTell() const {
   return ahead_us > kLastAheadUs && static_cast<double>(took_us) + ahead_us >= kTypicalUs;
 }
 
-// What the train took of the link, with what of it is under way: by the receiver's clock, within what ours and the estimate allow. A
-// receiver that did not look for a while is no busy link.
+// How long the train keeps the link busy, including its part still under way. By the receiver's
+// clock, within bounds from our clock and the estimate: a receiver that did not look for a while is
+// no sign of a busy link.
 int64_t LinkEstimator::AirUs(int64_t now_us) const {
   const int64_t took_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
   const double share = static_cast<double>(probed_) / static_cast<double>(std::max<Bytes>(arrived_probing_, 1));
@@ -288,7 +300,7 @@ void LinkEstimator::EndProbing(bool told, int64_t now_us) {
                                       : Spread(std::max(pause_us, paid_until_us_ - now_us)));
 }
 
-// Longer or shorter at random: by a third, or by more than a train takes.
+// Longer or shorter at random: by a third, or by kMostSpreadUs, more than a train takes.
 int64_t LinkEstimator::Spread(int64_t us) {
   const int64_t most_us = std::min(us / 3, kMostSpreadUs);
   return us - most_us + Random(2 * most_us);

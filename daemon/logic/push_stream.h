@@ -1,11 +1,12 @@
 // How weights go over a connection: what is sent next, and what is sent again.
 //
-// What a device lacks is cut into units whose checksums it knows. One behind another they are a stream of bytes that travels in chunks,
-// none across the end of a unit. A position is an offset into that stream, so that one number says how far either side is:
+// What a device lacks is cut into units whose checksums it knows. One after another, the units are
+// a stream of bytes. It travels in chunks, and no chunk crosses the end of a unit. A position is an
+// offset in that stream, so one number says how far each side is:
 //
-//   PushSender ── chunk(position) ──► PushReceiver   takes what continues what it has
+//   PushSender ── chunk(position) ──► PushReceiver   takes the chunk that comes next
 //              ◄─ stored(position) ──                everything before it is on file
-//              ◄─ again(position) ──                 a chunk, or a unit as a whole, is damaged: go on from here
+//              ◄─ again(position) ──                 a chunk or a unit is damaged: go on from here
 //
 // After a break both begin anew: the device looks which units it has, and the rest is the stream.
 // Pure: positions and counts inside, bytes and checksums outside.
@@ -20,7 +21,7 @@
 
 namespace lime {
 
-// Units one behind another.
+// Units one after another.
 class PushStreamMap {
  public:
   // REQUIRES: no unit is empty.
@@ -39,7 +40,7 @@ class PushSender {
  public:
   struct Options {
     Bytes chunk_bytes = 1 * kMiB;
-    Bytes window_bytes = 16 * kMiB;  // under way at most: what fills a fast link while a slow disk syncs
+    Bytes window_bytes = 16 * kMiB;  // at most under way: fills a fast link while a slow disk syncs
     int max_repeats = 16;            // of the same bytes
   };
   struct Chunk {
@@ -50,12 +51,12 @@ class PushSender {
   };
   PushSender(const std::vector<Bytes>& units, const Options& options) : map_(units), options_(options) {}
 
-  // What to send now. None: all is sent, or what is under way has to be stored first.
+  // The next chunk to send. None if all is sent, or if something under way has to be stored first.
   std::optional<Chunk> Next();
 
-  // InvalidArgument for a position that cannot be.
+  // InvalidArgument for a position that is not under way.
   absl::Status OnStored(int64_t position);
-  // DataLoss where the same bytes were asked for again and again.
+  // DataLoss if the same bytes were asked for too often.
   absl::Status OnAgain(int64_t position);
 
   bool done() const { return stored_ == map_.end(); }
@@ -78,27 +79,28 @@ class PushSender {
 class PushReceiver {
  public:
   struct Options {
-    int max_attempts = 4;                 // at a chunk, and at a unit
-    Bytes max_dropped_bytes = 64 * kMiB;  // that were under way when something was asked for again
+    int max_attempts = 4;                 // for a chunk, and for a unit
+    Bytes max_dropped_bytes = 64 * kMiB;  // under way when something was asked for again
   };
   enum class Verdict : uint8_t {
-    kWrite,     // its bytes belong into the file
-    kWriteEnd,  // likewise, and its unit is whole with it: OnUnit comes next
+    kWrite,     // the bytes belong in the file
+    kWriteEnd,  // the same, and the unit is complete: OnUnit comes next
     kDrop,      // it was sent before the sender heard that it has to go back
     kAgain,     // tell the sender to go on from position()
   };
   PushReceiver(const std::vector<Bytes>& units, const Options& options) : map_(units), options_(options) {}
 
-  // `intact`: its own checksum matches. InvalidArgument for a chunk that does not continue what is here, or ends outside its unit; DataLoss
-  // where a unit never arrives intact. After an error nothing else is taken.
+  // `intact`: the chunk's own checksum matches. InvalidArgument for a chunk that does not continue
+  // what is here, or ends outside its unit. DataLoss if a chunk or a unit never arrives intact.
+  // After an error nothing else is taken.
   absl::StatusOr<Verdict> OnChunk(int64_t position, Bytes bytes, bool intact);
-  // The unit that has just become whole; false: it differs from its checksum. Whether to go on; if not, kAgain.
+  // The current unit is complete; `matches`: it has its checksum. Returns kWrite, else kAgain.
   absl::StatusOr<Verdict> OnUnit(bool matches);
 
   // What comes next.
   int64_t position() const { return position_; }
   size_t unit() const { return map_.UnitAt(position_); }             // REQUIRES: !done()
-  int64_t offset() const { return position_ - map_.begin(unit()); }  // in it
+  int64_t offset() const { return position_ - map_.begin(unit()); }  // in the unit
   bool done() const { return position_ == map_.end() && !whole_; }
 
  private:
@@ -109,8 +111,8 @@ class PushReceiver {
   int64_t position_ = 0;
   bool whole_ = false;  // OnUnit comes next
   bool going_back_ = false;
-  Bytes dropped_ = 0;                           // while it goes back
-  int chunk_attempts_ = 0, unit_attempts_ = 0;  // that failed, at what comes next
+  Bytes dropped_ = 0;                           // bytes, while the sender goes back
+  int chunk_attempts_ = 0, unit_attempts_ = 0;  // failed ones, for what comes next
 };
 
 }  // namespace lime

@@ -10,15 +10,16 @@
 namespace lime {
 namespace {
 
-// The plan with the ring that its parts would go through. Its memory is there while something streams for pressure, and never before as
-// much was given: until then the budget has more than there is.
+// The plan with the ring through which evicted parts would go. The ring exists only while they
+// stream, and then at least as much is evicted. Until then the budget here is larger than in truth.
 Plan WithRing(Plan plan, int32_t device, Bytes ring) {
   PlanDevice& changed = plan.devices[device];
   const Bytes free = std::min(changed.memory.margin - changed.least_margin, ring);
   changed.memory.ring += ring;
   changed.memory.margin -= free;
   changed.budget += ring - free;
-  if (changed.disk_mb_per_ms <= 0) changed.disk_mb_per_ms = 1;  // nobody asked, since nothing was to stream
+  // Not measured, since nothing was to stream.
+  if (changed.disk_mb_per_ms <= 0) changed.disk_mb_per_ms = 1;
   return plan;
 }
 
@@ -35,7 +36,7 @@ ResidencyLogic::ResidencyLogic(const Plan& plan, std::vector<Program> programs, 
   residency_ = std::make_shared<Plan>(to_give_ ? WithRing(plan_, options_.device, to_give_->ring_to_make()) : plan_);
 }
 
-// A ring that comes and goes is not there while nothing streams: with the room that a change makes it comes.
+// While nothing streams, a ring that comes and goes does not exist: a change makes it.
 void ResidencyLogic::NoteRing(std::vector<Program>& programs) const {
   if (!options_.ring_comes || !programs.front().loads.empty()) return;
   for (Program& program : programs) program.ring_bytes = 0;
@@ -56,7 +57,7 @@ bool ResidencyLogic::PagesCome() const {
   return grows && (!change_.begun || change_.at_work || stage_->runner().border() <= stage_->inbox().steps_begun());
 }
 
-// ---- What is to be in memory
+// ---- What should be in memory
 
 void ResidencyLogic::OnOrder(const Residency& to, Actions& actions) {
   target_ = to;
@@ -69,12 +70,12 @@ void ResidencyLogic::TryChange(Actions& actions) {
   if (!target_bytes_ || !to_give_) return;
   const WeightsToGive::Choice to_give = ToGive(ordered_);
   if (to_give.streamed == given_.streamed && to_give.embedding == given_.embedding) return;
-  // What comes back while nobody computes could not be given again before the next step has ended.
+  // What comes back while nobody computes could not be evicted again until the next step ends.
   if (to_give.bytes < given_.bytes && Idle()) return;
   Begin(ordered_, /*by_order=*/false, actions);
 }
 
-// Until those who hold pages that are to go have ended.
+// Gives no more of the pages that are to go. True once the sequences that hold them have ended.
 bool ResidencyLogic::IsFree(const Residency& to) {
   const PlanDevice& device = Device(*residency_);
   const int64_t after = PagesInMemory(device, to.layer_pages) * options_.layers;
@@ -84,7 +85,7 @@ bool ResidencyLogic::IsFree(const Residency& to) {
   return book_.pages().Fits() && book_.most_away() <= reach;
 }
 
-// Where nobody computes all goes at once: of a second change the next step would have to be the first.
+// While nobody computes, evicts everything at once: a second change must wait for the next step.
 WeightsToGive::Choice ResidencyLogic::ToGive(const Residency& ordered) const {
   if (!target_bytes_ || !to_give_) return {.streamed = ordered.streamed, .embedding = given_.embedding};
   const Bytes bytes = std::max<Bytes>(0, most_ - *target_bytes_);
@@ -133,13 +134,14 @@ void ResidencyLogic::OnPrepared(Prepared prepared, double now_ms, Actions& actio
   change_.begun = true;
   const bool comes_back = change_.to_give.bytes < given_.bytes;
   if (target_bytes_ && !options_.giving->tied && change_.to_give.embedding && !given_.embedding) {
-    most_ -= plan_.embedding_bytes, change_.to_give.bytes -= plan_.embedding_bytes;  // it does not come back
+    // The embedding does not come back.
+    most_ -= plan_.embedding_bytes, change_.to_give.bytes -= plan_.embedding_bytes;
     actions.push_back(Most{most_});
   }
   given_ = change_.to_give;
   if (comes_back) TellResident(actions);
   actions.push_back(ChangeWeights{residency_, stage_->runner().border(), given_.embedding});
-  stage_->MayTakeOrders();  // what waited may know now that it waits in vain
+  stage_->MayTakeOrders();  // an order that waits may now fail for good
 }
 
 void ResidencyLogic::OnNothingLeaves(Actions& actions) {
@@ -151,7 +153,7 @@ void ResidencyLogic::OnBorder(Actions& actions) {
   if (!change_.at_work && !change_.has_room) BeginRoom(actions);
 }
 
-// Parts leave memory first; pages, and a ring for what left, come then.
+// Parts leave memory first. Then pages come, and a ring for the parts that left.
 void ResidencyLogic::BeginRoom(Actions& actions) {
   change_.at_work = true;
   const PlanDevice& device = Device(*residency_);

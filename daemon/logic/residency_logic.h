@@ -1,11 +1,14 @@
-// What of a stage is in memory, which changes while its steps go on: by order, as KV pages take the place of parts that stream from then
-// on; and where others on the machine need the memory, as long as they do. Pure: events in, actions out; memory, weights, compilation and
-// the watch over the machine's memory are the driver's (StageResidency, or the simulated cluster).
+// Decides which parts of a stage are in memory, while its steps go on. That changes by order: KV
+// pages take the place of parts that stream from then on. It also changes while other programs on
+// the machine need the memory. Pure: events in, actions out. The driver (StageResidency, or the
+// simulated cluster) has the memory and weights, compiles, and watches the machine's memory.
 //
-//   order, pressure ──► its pages are free ──► Prepare ──► prepared: ChangeWeights ──► border ──► MakeRoom ──► room made ──► settled
+//   order, pressure ──► pages that go are free ──► Prepare ──► prepared: ChangeWeights ──► border
+//                   ──► MakeRoom ──► room made ──► settled
 //
-// What is given for pressure is on top of what is ordered, and the coordinator knows nothing of it: a step takes longer, and that is all.
-// A change that is ordered meanwhile waits for the one under way, as it would for an ordered one.
+// Weights evicted under pressure come on top of the ordered ones. The coordinator does not know of
+// them: steps take longer, and that is all. A change that is ordered meanwhile waits for the
+// current one, whatever that is for.
 //
 // Thread: the driver's, under its lock.
 #pragma once
@@ -31,34 +34,36 @@ class ResidencyLogic {
  public:
   struct Options {
     int32_t device = 0;
-    bool by_order = false;    // KV pages come as sequences go on
+    bool by_order = false;    // pages come as sequences grow, and residency changes by order
     int64_t layers = 0;       // whose KV is here
-    bool ring_comes = false;  // a ring is there only while something streams
-    // What may be given for pressure; nothing: the memory is not watched.
+    bool ring_comes = false;  // the ring exists only while something streams
+    // What may be evicted under pressure; nothing: the memory is not watched.
     std::optional<WeightsToGive::Options> giving;
   };
 
   // ---- Actions
 
-  // Pages that go do so now, and the Programs of the change are made; off the token's way. Then OnPrepared, or OnNotPrepared.
+  // While steps go on, frees the pages that go, and compiles the Programs of the change. Then
+  // OnPrepared, or OnNotPrepared.
   struct Prepare {
     std::shared_ptr<const Plan> from;
     Residency to;
-    bool opens_rows = false;  // of an embedding that is given
+    bool opens_rows = false;  // a reader for rows of an evicted embedding
   };
-  // From step `border` on the parts of `after` that stream do, and no others. Where nothing is in memory that leaves, OnNothingLeaves.
+  // From step `border` on, the parts that stream in `after` stream, and no others. If nothing in
+  // memory leaves, OnNothingLeaves.
   struct ChangeWeights {
     std::shared_ptr<const Plan> after;
     int64_t border = 0;
     bool embedding_leaves = false;
   };
-  // Parts leave memory; then pages come, up to so many, and a ring where one is needed; off the token's way. Then OnRoomMade.
+  // While steps go on, parts leave memory; then pages come, and a ring if needed. Then OnRoomMade.
   struct MakeRoom {
     int64_t pages = 0, pages_before = 0;
     Bytes ring = 0;
-    bool reads_rows = false;  // of the embedding, from now on
+    bool reads_rows = false;  // the embedding is read by rows from now on
   };
-  // What whoever watches the memory is to know: of weights that may be given so much is resident, and there is at most so much.
+  // For the watch over the memory: bytes of evictable weights that are resident, and all of them.
   struct Resident {
     Bytes bytes = 0;
   };
@@ -71,49 +76,52 @@ class ResidencyLogic {
   using Action = std::variant<Prepare, ChangeWeights, MakeRoom, Resident, Most, Report>;
   using Actions = std::vector<Action>;
 
-  // `programs`: of the plan as it is (CompileAll).  REQUIRES: `plan` is valid; it and `book` outlive this
+  // `programs`: CompileAll of the plan.  REQUIRES: `plan` is valid; it and `book` outlive this
   ResidencyLogic(const Plan& plan, std::vector<Program> programs, KvBook& book, Options options);
-  // Steps begin.  REQUIRES: `stage` has programs(), and outlives this
+  // Steps begin.  REQUIRES: `stage` has programs(), and outlives this object
   void Start(StageLogic& stage) { stage_ = &stage; }
 
-  // ---- What there is
+  // ---- The current state
 
-  // Of the steps that begin next, by micro-batches, ascending.
+  // For the steps that begin next, by micro-batches, ascending.
   const std::vector<Program>& programs() const { return programs_; }
   StageLogic::Memory memory() const { return {.programs = programs_, .must_begin = MustBegin(), .pages_come = PagesCome()}; }
-  // Whether it may change at all.
+  // Whether residency may change at all.
   bool changes() const { return options_.by_order || options_.giving.has_value(); }
-  // Positions of each sequence that may be away under the plan as it is.
+  // Positions of each sequence that may be away under the current residency.
   int64_t Reach() const { return ReachOf(*residency_); }
   int64_t num_changes() const { return num_changes_; }
-  // Of weights that others need the memory of, less what reading them takes; and what can be given at all, in blocks of at most so much.
+  // given: bytes evicted under pressure, less what reading them takes. most: bytes that can be
+  // evicted. largest: the largest block of these.
   Bytes given() const { return given_.bytes; }
   Bytes most() const { return most_; }
   Bytes largest() const { return to_give_ ? to_give_->largest() : 0; }
 
   // ---- Events
 
-  // The last order counts.
+  // Replaces an order that has not begun.
   void OnOrder(const Residency& to, Actions& actions);
-  // So much of what may be given is to be resident, from now on.
+  // From now on `resident` bytes of the weights that may be evicted should be in memory.
   void SetTarget(Bytes resident) { target_bytes_ = resident; }
-  // What waited for pages that were held, for another target, or for another change, may begin.
+  // Begins a change that waited for held pages, for another target, or for another change.
   void TryChange(Actions& actions);
-  // Nothing changes any more.
+  // Ends all changes.
   void Stop() { stopped_ = true; }
   bool healthy() const { return stage_->health().ok(); }
 
   struct Prepared {
     Plan after;
-    std::vector<Program> entering, settled;  // of its first step, and of all behind it
+    // For the first step of the change, and for all later ones.
+    std::vector<Program> entering, settled;
     bool opened_rows = false;
   };
-  // What steps do about it is appended to `of_stage`, and is to be carried out behind `actions`.
+  // Appends to `of_stage` what the steps do about it. That is to be carried out after `actions`.
   void OnPrepared(Prepared prepared, double now_ms, Actions& actions, StageLogic::Actions& of_stage);
-  // `no_rows`: those of the embedding could not be opened. What is ordered has to be; what is given for pressure does not.
+  // `no_rows`: the rows of the embedding could not be opened. A change by order must succeed, else
+  // the stage fails. Under pressure less is evicted instead.
   void OnNotPrepared(bool no_rows, const absl::Status& why, Actions& actions, StageLogic::Actions& of_stage);
   void OnNothingLeaves(Actions& actions);
-  // From this step on parts stream as they are to.
+  // From this step on, parts stream as the change says.
   void OnBorder(Actions& actions);
   void OnRoomMade(double now_ms, Actions& actions, StageLogic::Actions& of_stage);
   void OnStepEnded(Actions& actions);
@@ -121,12 +129,12 @@ class ResidencyLogic {
  private:
   struct Change {
     bool under_way = false;
-    bool by_order = false;   // else for pressure alone
-    int64_t ordered_at = 0;  // steps begun by then
+    bool by_order = false;   // else for pressure only
+    int64_t ordered_at = 0;  // steps that had begun when it was ordered
     int64_t pages_before = 0;
-    bool begun = false;     // the runner has taken it
+    bool begun = false;     // the runner has accepted it
     bool at_work = false;   // room is being made
-    bool has_room = false;  // and was made
+    bool has_room = false;  // room was made
     WeightsToGive::Choice to_give;
   };
 
@@ -149,17 +157,19 @@ class ResidencyLogic {
   std::vector<Program> programs_;
   StageLogic* stage_ = nullptr;
 
-  std::shared_ptr<const Plan> residency_;  // the plan as it is, or as the change under way makes it
-  Residency ordered_;                      // of it
-  std::optional<Residency> target_;        // ordered and not begun
+  // The plan with the current residency, or that of the current change.
+  std::shared_ptr<const Plan> residency_;
+  Residency ordered_;                // the ordered one, without evictions
+  std::optional<Residency> target_;  // ordered, and not begun
   Change change_;
-  std::vector<Program> entering_;  // of the change under way
-  std::vector<Program> settled_;   // when it has ended
+  std::vector<Program> entering_;  // of the current change
+  std::vector<Program> settled_;   // after the current change
   int64_t num_changes_ = 0;
-  std::optional<WeightsToGive> to_give_;  // nothing: nothing is, for pressure
-  Bytes most_ = 0;                        // that can be
-  std::optional<Bytes> target_bytes_;     // that are to be resident; nothing: the memory is not watched yet
-  WeightsToGive::Choice given_;           // as the change under way makes it
+  std::optional<WeightsToGive> to_give_;  // nothing: no eviction under pressure
+  Bytes most_ = 0;                        // bytes that can be evicted
+  // How many bytes should be resident; nothing: the memory is not watched yet.
+  std::optional<Bytes> target_bytes_;
+  WeightsToGive::Choice given_;  // with the current change
   bool has_rows_ = false, reads_rows_ = false;
   bool stopped_ = false;
 };

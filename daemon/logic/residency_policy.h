@@ -1,18 +1,20 @@
-// How much may stay in memory while others on the machine need some of it: gives back at once, takes back slowly.
+// How many bytes of weights may stay in memory while other programs on the machine need some of it.
+// Evicts at once, and comes back slowly.
 //
-// Pure: samples and times in, a number of bytes out; which blocks those are is the owner's matter (highest index first).
+// Pure: samples and times in, a number of bytes out. The owner chooses the blocks.
 // Thread: the owner's, under its lock.
 //
-//   room = available + resident - target    what will be available once the owner has done what it was told
+//   room = available + resident - target    what is available once the owner has reached the target
 //
 //   room < reserve                the target falls: room becomes reserve + margin
-//   stalls and no free memory     it falls by a quarter of what is resident
-//   available < emergency         it falls to nothing
+//   stalls and no free memory     it falls by a quarter of what is resident, at least by a block
+//   available < emergency         it falls to 0
 //   room >= reserve + margin + step at every moment of the last `hold`
-//                                 it rises by that step, a quarter of what was given back, and then every `step_interval`
-//   a step is given back soon     `hold` doubles: a neighbour that wants the same memory is not fought for it
+//                                 it rises by a step, a quarter of what was evicted, and then every
+//                                 `step_interval`
+//   a step is evicted again soon  `hold` doubles: no fight with a neighbour for the same memory
 //
-// Invariants: 0 <= target <= most. Of room that no neighbour changes, a step that was taken is never given back.
+// Invariants: 0 <= target <= most. If no neighbour changes the room, no step up is evicted again.
 #pragma once
 
 #include <algorithm>
@@ -26,17 +28,19 @@
 
 namespace lime {
 
-// What was seen of the memory at one moment.
+// The memory at one moment.
 struct MemorySample {
-  // Those who share a memory, and how they fare.
+  // The tasks that share a memory.
   struct Scope {
-    absl::Duration stalled;  // some of them waited for memory so long since the sample before (PSI "some")
-    double stall_avg10 = 0;  // the same as a share of the last 10 s, in percent; for people
-    Bytes free = INT64_MAX;  // that can be taken without reclaiming anything
+    // How long some of them waited for memory since the last sample (PSI "some").
+    absl::Duration stalled;
+    double stall_avg10 = 0;  // the same as a share of the last 10 s, in percent; for messages
+    Bytes free = INT64_MAX;  // can be taken without reclaiming anything
   };
-  Bytes available = 0;  // that this process could still take without swapping: MemAvailable, within the limits of its cgroups
+  // What this process can take without swapping: MemAvailable, within the limits of its cgroups.
+  Bytes available = 0;
   Scope machine;
-  Scope group;              // our cgroup, where it is counted apart
+  Scope group;              // our cgroup, if it is counted separately
   std::string_view source;  // what caused the sample, "poll" or the name of an event; a constant
 };
 
@@ -44,28 +48,31 @@ class ResidencyPolicy {
  public:
   struct Options {
     Bytes most = 0;       // what the plan keeps resident, within the user's budget
-    Bytes reserve = 0;    // room left to others: PressureReserve() of planner/memory_budget.h
-    Bytes block = 0;      // the largest block: taking back less is of no use
-    Bytes emergency = 0;  // available below this: others are about to be killed; 0: never
+    Bytes reserve = 0;    // left to other programs: PressureReserve() of planner/memory_budget.h
+    Bytes block = 0;      // the largest block: coming back by less is useless
+    Bytes emergency = 0;  // with less available, other programs are about to be killed; 0: never
     absl::Duration hold = absl::Seconds(2);
     absl::Duration step_interval = absl::Seconds(1);
-    absl::Duration soon = absl::Seconds(10);         // and at least twice the hold: a shed within it doubles the hold
-    absl::Duration longest_hold = absl::Seconds(6);  // with three steps more: everything is back in 10 s, whatever happened before
-    absl::Duration stall = absl::Milliseconds(100);  // in a second: more of that is suffering
+    // A step that is evicted again so soon, or within twice the hold, doubles the hold.
+    absl::Duration soon = absl::Seconds(10);
+    // With three more steps everything is back in 10 s, whatever happened before.
+    absl::Duration longest_hold = absl::Seconds(6);
+    absl::Duration stall = absl::Milliseconds(100);  // per second; more is too much
   };
 
-  // Why the target is what it is.
+  // Why the target has its value.
   enum class Reason {
     kPlan,       // nothing has happened
     kRoom,       // room fell below the reserve
     kStall,      // tasks waited for memory while none was free
-    kEmergency,  // next to nothing was available
+    kEmergency,  // almost nothing was available
     kRegained,   // the pressure has passed
   };
 
   explicit ResidencyPolicy(const Options& options) : options_(options), target_(options.most), hold_(options.hold) {}
 
-  // What is to be resident from now on: shed down to it at once, or take back up to it. `resident` are the bytes whose memory is taken now.
+  // Returns how much should be resident from now on: evict down to it at once, or load up to it.
+  // `resident`: bytes in memory now.
   Bytes OnSample(const MemorySample& sample, Bytes resident, absl::Time now) {
     Remember(sample.available + std::min(resident, target_), now);
     const Bytes room = sample.available + resident - target_;
@@ -82,7 +89,7 @@ class ResidencyPolicy {
     return target_;
   }
 
-  // The plan has changed. What is above it is given back; what is missing comes back step by step.
+  // The plan has changed. What is above `most` is evicted; what is missing comes back step by step.
   void SetMost(Bytes most) {
     options_.most = most;
     target_ = std::min(target_, most);
@@ -96,7 +103,7 @@ class ResidencyPolicy {
  private:
   struct Seen {
     absl::Time when;
-    Bytes possible = 0;  // what could be resident with nothing left to others; does not depend on the target
+    Bytes possible = 0;  // could be resident if others had nothing; does not depend on the target
   };
 
   void Remember(Bytes possible, absl::Time now) {
@@ -104,7 +111,7 @@ class ResidencyPolicy {
     while (seen_.front().when < now - options_.longest_hold) seen_.pop_front();
   }
 
-  // What could have been resident at every moment of the last `hold_`, with reserve and margin kept.
+  // What could have been resident at every moment of the last `hold_`, less reserve and margin.
   Bytes Lasting(absl::Time now) const {
     Bytes least = seen_.back().possible;
     for (const Seen& seen : seen_) {
@@ -113,8 +120,9 @@ class ResidencyPolicy {
     return std::min(options_.most, least - options_.reserve - Margin());
   }
 
-  // Stalls while memory is free are not ours to mend: somebody suffers inside a limit of his own. They leak away at the rate that is borne.
-  // After a shed, what was given back gets a second to help.
+  // Stalls while memory is free come from other programs' own limits, and eviction does not help
+  // them. Stall time leaks away at the rate that is tolerated. After an eviction for a stall there
+  // is a second in which it may help.
   bool Stalled(const MemorySample& sample, absl::Time now) {
     absl::Duration worst;
     for (const MemorySample::Scope& scope : {sample.machine, sample.group}) {
@@ -129,7 +137,7 @@ class ResidencyPolicy {
     return true;
   }
 
-  // Sheds of one shortage count as one: only the first after a step back tells whether that step was too early.
+  // Falls in one shortage count as one. Only the first tells whether a step up was too early.
   void Shed(Bytes target, Reason reason, absl::Time now) {
     target_ = std::clamp<Bytes>(target, 0, target_);
     reason_ = reason;
@@ -165,9 +173,10 @@ class ResidencyPolicy {
   absl::Time stall_shed_ = absl::InfinitePast();
 
   absl::Duration hold_;
-  absl::Time not_before_ = absl::InfinitePast();  // nothing is taken back
-  Bytes step_ = 0;                                // of this recovery; 0: it has not begun
-  std::optional<absl::Time> regained_;            // when the last step was taken that was not given back
+  absl::Time not_before_ = absl::InfinitePast();  // no step up before
+  Bytes step_ = 0;                                // of this recovery; 0: not begun
+  // When the last step up was taken, unless it was evicted again.
+  std::optional<absl::Time> regained_;
 };
 
 }  // namespace lime

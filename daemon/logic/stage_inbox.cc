@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMaxQueuedOrders = 4096;
 
-// Ids of which the device hands logits on, or takes them, where it computes a part of the head.
+// Ids whose logits the device hands on or takes, if it computes a part of the head.
 int64_t MostIdsBetween(const Plan& plan, int32_t device) {
   int64_t most = 0;
   for (const Stage& stage : plan.stages) {
@@ -89,7 +89,8 @@ absl::Status StageInbox::Check(const StepOrder& step) const {
   if (step.microbatches.empty() || std::ssize(step.microbatches) > shape_.microbatches) {
     return Invalid("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", shape_.microbatches);
   }
-  std::set<int32_t> slots;  // where KV is evicted, by micro-batch: what goes ahead of a slot's rows does so once
+  // If KV is evicted: groups of slots seen. What goes ahead of a slot's rows does so once.
+  std::set<int32_t> slots;
   for (const MicroBatch& batch : step.microbatches) {
     LIME_RETURN_IF_ERROR(CheckBatch(batch));
     if (EvictsKv(plan_) && !batch.rows.empty() && !slots.insert(batch.rows.front().sequence / plan_.batch).second)
@@ -115,7 +116,7 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
   return EvictsKv(plan_) ? CheckOwn(batch) : absl::OkStatus();
 }
 
-// Where evicted positions go ahead of a sequence's rows: they follow one another, in the micro-batch of their slot.
+// If KV is evicted: a sequence's rows follow one another, in the micro-batch of their slot.
 absl::Status StageInbox::CheckOwn(const MicroBatch& batch) const {
   std::set<int32_t> seen;
   for (size_t row = 0; row < batch.rows.size(); ++row) {
@@ -222,7 +223,7 @@ absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) {
   return CheckPayload(header.stage + 1, &batch(header.microbatch), activation.payload);
 }
 
-// What comes for the step under way comes once.
+// A visit of the current step comes once.
 absl::Status StageInbox::CheckVisit(const Visit& visit) const {
   const auto& [stage, microbatch] = visit;
   if (microbatch >= std::ssize(batches_)) return Invalid("this step has no micro-batch ", microbatch);
@@ -231,7 +232,7 @@ absl::Status StageInbox::CheckVisit(const Visit& visit) const {
   return absl::OkStatus();
 }
 
-// Of the rows that `batch` has; where it is null, and so not known yet, of as many as any may have.
+// For the rows of `batch`. If it is null, and so not known yet: for as many rows as any may have.
 absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) {
   const int64_t rows = batch != nullptr ? NumVisitRows(plan_, *batch) : -1, most = VisitRows(plan_);
   int64_t bytes = std::ssize(payload);
@@ -276,7 +277,7 @@ void StageInbox::TakeTokens(int64_t step, std::span<const SampledToken> tokens) 
   }
 }
 
-// Orders may be ahead of those known here by as many steps again.
+// A peer's orders may be ahead of the orders here by as many steps again.
 int64_t StageInbox::MaxEarlySteps() const {
   return 2 * std::max(Flow::kDecodeAhead, Flow::Of(plan_).PromptsAhead());
 }

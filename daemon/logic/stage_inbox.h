@@ -1,10 +1,10 @@
-// What comes to one device of a pipeline from outside: orders, hidden states, logits so far, sampled tokens. All of it is checked against
-// the plan before anything changes, and waits here until the step that it is for.
+// Everything that comes to one device of a pipeline from outside: orders, hidden states, logits,
+// sampled tokens. It is checked against the plan before anything changes, then waits for its step.
 //
-// Pure.   Thread: the owner's, under its lock.   Owner: StageEngine.
-// Invariant: what a peer sends is used once, in the step and by the stage that it is for. Hidden states that wait, and the memory of
-// payloads that were used and is kept for those that are sent, take at most WaitingBytes together.
-// Once a plan is under way nothing here allocates for a step, but for what is early as never before.
+// Pure.   Thread: the owner's, under its lock.   Owner: StageLogic.
+// Invariant: what a peer sends is used once, in its step and by its stage. Waiting hidden states,
+// and used payloads that are kept for reuse, take at most WaitingBytes together.
+// Once a plan runs, nothing here allocates for a step, unless more is early than ever before.
 #pragma once
 
 #include <cstddef>
@@ -29,67 +29,71 @@ namespace lime {
 
 class StageInbox {
  public:
-  using Visit = std::pair<int32_t, int32_t>;  // of a micro-batch to a stage: stage, micro-batch
+  using Visit = std::pair<int32_t, int32_t>;  // stage, micro-batch
 
   struct Shape {
     int64_t vocab_size = 0;
-    Bytes row_bytes = 0;       // of the hidden state of one token
+    Bytes row_bytes = 0;       // of a token's hidden state
     int32_t microbatches = 1;  // of a step, at most
   };
 
-  // REQUIRES: `plan` is valid and outlives this; `device` is one of it.
+  // REQUIRES: `plan` is valid and outlives this object; `device` is one of the plan's.
   StageInbox(const Plan& plan, int32_t device, const Shape& shape);
 
-  // Bytes of hidden states, and of logits between parts of the head, that may wait: of all steps that a peer may be ahead.
+  // Bytes of hidden states and logits that may wait, for all steps that a peer may be ahead.
   static Bytes WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes);
 
   // ---- Orders, in the order of their numbers
 
-  // InvalidArgument, and nothing has changed, where the order's number is not the next one or it names what is not there.
+  // Queues an order. InvalidArgument if its number is not the next one, or if it names something
+  // that does not exist; nothing has changed then.
   absl::Status AddOrder(const Order& order);
-  // The oldest one that was not taken; null where there is none.
+  // The oldest order that waits; null if there is none.
   const Order* NextOrder() const { return orders_.empty() ? nullptr : &orders_.front(); }
-  // Valid until the next AddOrder.  REQUIRES: NextOrder() is not null
+  // Removes that order. Valid until the next AddOrder.  REQUIRES: NextOrder() is not null
   Order& TakeOrder();
 
   // ---- From peers
 
-  // InvalidArgument, and nothing has changed, for what does not belong to this plan and step; ResourceExhausted where too much waits. The
-  // visit that has come, where it is one of the step under way: what is early is told by BeginStep.
+  // InvalidArgument for what does not belong to this plan and step; ResourceExhausted if too much
+  // waits; nothing has changed then. Returns the visit that has come if it is one of the current
+  // step. BeginStep returns those that came early.
   absl::StatusOr<std::optional<Visit>> OnActivation(ActivationMessage activation);
-  // For a payload that is to be sent: empty, with the memory of one that was used, where there is such.
+  // A payload to be filled: empty, with the memory of a used one if there is any.
   std::vector<std::byte> TakeMemory();
-  // Of a payload that was used.
+  // Gives back the memory of a used payload.
   void GiveMemory(std::vector<std::byte> payload);
   // Tokens that this device has sampled itself, or that OnActivation has checked.
   void TakeTokens(int64_t step, std::span<const SampledToken> tokens);
 
   // ---- Steps
 
-  // A sequence takes its slot: what was sampled for one that had it before is not its own.
+  // A sequence takes its slot. Tokens sampled for the sequence before are not its own.
   void Admit(const AdmitOrder& admit);
 
-  // The next step has begun, with these micro-batches, in whose place those of the step before are left: their memory serves the next
-  // order. Returns the visits that came before, valid until the next step.
+  // The next step begins with these micro-batches. `batches` gets those of the step before, whose
+  // memory serves the next order. Returns the visits that came early, valid until the next step.
   std::span<const Visit> BeginStep(std::vector<MicroBatch>&& batches);
   void EndStep();
 
-  // On the first device: the next micro-batch of the step under way, in order, whose tokens are all known; they are in its rows then.
+  // On the first device: the next micro-batch of the current step, in order, once all its tokens
+  // are known. They are in its rows then.
   std::optional<int32_t> NextWithTokens();
 
-  // The payload that a visit of the step under way begins with; empty where none has come.
+  // The payload with which a visit of the current step begins; empty if none has come.
   std::vector<std::byte> TakeInput(const Visit& visit);
 
-  int32_t num_batches() const { return static_cast<int32_t>(batches_.size()); }  // of the step under way
+  // Micro-batches of the current step.
+  int32_t num_batches() const { return static_cast<int32_t>(batches_.size()); }
   const MicroBatch& batch(int32_t microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
-  // With evicted positions ahead of its rows; their tokens are known on the first device alone.
+  // With evicted positions ahead of the rows. Only the first device knows their tokens.
   MicroBatch WholeBatch(int32_t microbatch) const;
   bool step_under_way() const { return step_under_way_; }
   int64_t steps_begun() const { return steps_begun_; }
 
  private:
   struct Latest {
-    int64_t from_step = 0;  // its first step: what was sampled before belongs to the sequence that had the slot
+    int64_t from_step = 0;  // its first step; tokens of earlier steps are the previous sequence's
     int32_t position = -1;
     int32_t token = 0;
     std::vector<int32_t> known;  // by position, on the first device of a plan that evicts
@@ -128,20 +132,21 @@ class StageInbox {
   int64_t next_order_ = 0;
   int64_t steps_begun_ = 0;
   bool step_under_way_ = false;
-  std::vector<MicroBatch> batches_;  // of the step under way
-  int32_t tokens_awaited_ = 0;       // the first of them whose tokens are not all known
+  std::vector<MicroBatch> batches_;  // of the current step
+  int32_t tokens_awaited_ = 0;       // the first of them with an unknown token
   std::vector<Latest> latest_;       // by slot
   using Arrived = std::map<std::pair<int64_t, Visit>, std::vector<std::byte>>;
-  Arrived arrived_;                              // by step; of none that has ended
-  std::vector<Arrived::node_type> spare_nodes_;  // of the map, for those that arrive
+  Arrived arrived_;                              // by step; none of an ended step
+  std::vector<Arrived::node_type> spare_nodes_;  // of the map, for reuse
   Bytes waiting_bytes_ = 0;                      // of arrived_
-  std::vector<Visit> taken_;                     // of the step under way
-  std::vector<Visit> came_;                      // before it
-  std::vector<std::vector<std::byte>> spare_;    // payloads that were used
+  std::vector<Visit> taken_;                     // of the current step, whose input was used
+  std::vector<Visit> came_;                      // before the current step
+  std::vector<std::vector<std::byte>> spare_;    // used payloads
   Bytes spare_bytes_ = 0;                        // of their memory
-  std::vector<SampledToken> tokens_;             // of the message at hand
-  std::vector<int32_t> told_;                    // likewise: the last position of which a token is known, by slot
-  HeadPartial partial_;                          // likewise
+  std::vector<SampledToken> tokens_;             // of the current message
+  // Of the current message: by slot, the last position with a known token.
+  std::vector<int32_t> told_;
+  HeadPartial partial_;  // of the current message
 };
 
 }  // namespace lime

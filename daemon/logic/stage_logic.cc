@@ -96,11 +96,11 @@ void StageLogic::NextOrder(const Memory& memory, double now_ms, Actions& actions
   if (may_take_orders_) std::visit([&](auto& what) { Execute(what, memory, now_ms, actions); }, inbox_.TakeOrder().what);
 }
 
-// Where KV comes as sequences go on: gives the rows of a step their pages. False while it has to wait for some.
+// If pages come as sequences grow: gives the rows of a step their pages. False while it must wait.
 bool StageLogic::HasPagesFor(const Order& order, const Memory& memory, Actions& actions) {
   const auto* step = std::get_if<StepOrder>(&order.what);
   if (!pages_come_ || step == nullptr) return true;
-  if (memory.must_begin) return false;  // and goes on then
+  if (memory.must_begin) return false;  // it is tried again then
   const absl::StatusOr<bool> extended = book_.Extend(*step);
   if (!extended.ok() && !memory.pages_come) Fail(extended.status(), actions);
   return extended.ok() && *extended;
@@ -135,7 +135,8 @@ void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, 
   const std::vector<Program>& programs = memory.programs;
   const auto program =
       std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
-  order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
+  // Micro-batches beyond the ordered ones are empty.
+  order.microbatches.resize(static_cast<size_t>(program->microbatches));
   const auto computes = std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
   actions.push_back(StepBegun{static_cast<int32_t>(computes)});
   const std::span<const Visit> came = inbox_.BeginStep(std::move(order.microbatches));
@@ -144,12 +145,12 @@ void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, 
   GiveTokens(now_ms, actions);
 }
 
-// The runner hears of the step under way only, so that what is early is not taken for what is awaited.
+// The runner hears of the current step only, so that early input is not taken for awaited input.
 void StageLogic::PostArrived(const Visit& visit, double now_ms, Actions& actions) {
   Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second}, now_ms, actions);
 }
 
-// On the first device micro-batches whose tokens are all known have arrived at the first stage, in order.
+// On the first device a micro-batch has arrived once all its tokens are known, in order.
 void StageLogic::GiveTokens(double now_ms, Actions& actions) {
   if (!IsFirst()) return;
   while (health_.ok()) {
@@ -182,7 +183,8 @@ void StageLogic::Follow(const std::vector<ProgramRunner::Action>& followed, doub
 template <typename Typed>
 void StageLogic::On(const Typed& action, double now_ms, Actions& actions) {
   if constexpr (std::is_same_v<Typed, ProgramRunner::StartSend>) {
-    // The next token waits for the first device; the coordinator hears of this one while that computes.
+    // The next token waits for the first device, so it comes first. The coordinator hears of this
+    // token while that device computes.
     if (action.what.payload == Payload::kToken && action.what.to == device_) {
       inbox_.TakeTokens(action.step, sampled_);
       GiveTokens(now_ms, actions);

@@ -1,15 +1,17 @@
-// What one device of a pipeline does next: orders are carried out one after another, steps begin with their program, what comes from peers
-// finds its place, loads end in order. Pure: events in, actions out. Threads, buffers, the backend and the clock are its driver's, which is
-// StageEngine, or the simulated cluster (tests/sim).
+// Decides what one device of a pipeline does next. It carries out orders one after another, begins
+// steps with their Programs, passes on what comes from peers, and ends loads in order. Pure: events
+// in, actions out. The driver (StageEngine, or the simulated cluster in tests/sim) has the threads,
+// buffers, backend and clock.
 //
-//   orders, activations, tokens ──► StageInbox ─┐
-//   loads, computations, answers ───────────────┼──► ProgramRunner ──► actions, carried out in order
-//   steps, sequences ──► KvBook ◄───────────────┘
+//   orders, activations, tokens ─► StageInbox ─┐
+//   loads, computations, answers ──────────────┼──► ProgramRunner ──► actions, carried out in order
+//   steps, sequences ──► KvBook ◄──────────────┘
 //
-// The driver tells an event, carries out what that appends, and then orders one by one, as long as HasOrder says. So what an order does to
-// memory (StageKv, StageResidency) is done before the next one is looked at.
+// The driver reports an event, carries out the actions that this appends, and then takes orders one
+// by one, as long as HasOrder says so. So whatever an order does to memory (StageKv,
+// StageResidency) is done before the next one is looked at.
 //
-// Thread: the driver's, under its lock. Its events of a step allocate nothing, but for what is early.
+// Thread: the driver's, under its lock. Events of a step allocate nothing, except for early input.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,7 @@ class StageLogic {
  public:
   static constexpr int kLoadsUnderWay = 2;  // the disk has the next load before the last one ends
 
-  // ---- Actions beside the runner's own
+  // ---- Actions in addition to the runner's
 
   // A sequence has taken its slot. The order is valid until the next OnOrder.
   struct Admitted {
@@ -43,68 +45,71 @@ class StageLogic {
   struct Retired {
     int32_t sequence = 0;
   };
-  // What is in memory is to change. The order is valid until the next OnOrder.
+  // Residency is to change. The order is valid until the next OnOrder.
   struct ChangeResidency {
     const ResidencyOrder* order = nullptr;
   };
-  // A step has begun here: so many computations.
+  // A step has begun here, with this number of computations.
   struct StepBegun {
     int32_t computes = 0;
   };
-  // The device has stopped for good; the last action there is.
+  // The device has stopped for good. This is the last action.
   struct Failed {
     absl::Status why;
   };
-  // A StartSend of tokens to this device itself is done already, but for the coordinator, who is to hear of them.
+  // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
   using Action = std::variant<ProgramRunner::StartCompute, ProgramRunner::StartLoad, ProgramRunner::Release, ProgramRunner::StartSend,
                               ProgramRunner::StartAskKv, ProgramRunner::Waited, ProgramRunner::StepEnded, ProgramRunner::Border, Admitted,
                               Retired, ChangeResidency, StepBegun, Failed>;
   using Actions = std::vector<Action>;
 
-  // `programs`: of the plan as it is, by micro-batches, ascending. REQUIRES: `plan` is valid; it, `book` and the programs outlive this, the
-  // programs as ProgramRunner says
+  // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
+  // It, `book` and the programs outlive this object, the programs as ProgramRunner says
   StageLogic(const Plan& plan, int32_t device, const StageInbox::Shape& shape, const std::vector<Program>& programs, KvBook& book);
 
-  // ---- Events. Each appends what is to be done; where the device has stopped, nothing.
+  // ---- Events. Each appends actions; none if the device has stopped
 
-  // Loads begin. To be called once, before anything else.
+  // Loads begin. Called once, before anything else.
   void Start(Actions& actions);
 
-  // The next order. InvalidArgument, and nothing has changed, where its number is not the next one or it names what is not there.
+  // The next order. InvalidArgument if its number is not the next one, or if it names something
+  // that does not exist; nothing has changed then.
   absl::Status OnOrder(const Order& order);
-  // From a peer. InvalidArgument, and nothing has changed, for what does not belong to this plan and step; ResourceExhausted where too much
-  // waits.
+  // From a peer. InvalidArgument for what does not belong to this plan and step, ResourceExhausted
+  // if too much waits; nothing has changed then.
   absl::Status OnActivation(ActivationMessage activation, double now_ms, Actions& actions);
-  // The computation under way has ended; what it has sampled where it was the plan's last.
+  // The current computation has ended. `sampled`: its tokens if it was the plan's last.
   void OnComputed(std::span<const SampledToken> sampled, double now_ms, Actions& actions);
-  // A load has ended; of several under way any.
+  // A load has ended. Loads may end in any order.
   void OnLoaded(int64_t load, double now_ms, Actions& actions);
   // The answer to a StartAskKv.
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
-  // Other parts stream from a step on, as ProgramRunner::Change says. InvalidArgument while another change is not settled.
+  // From a later step on other parts stream (ProgramRunner::Change). InvalidArgument while an
+  // earlier change is not settled.
   absl::Status OnChange(const std::vector<Program>& entering, const std::vector<Program>& settled, double now_ms, Actions& actions);
   void OnRoomMade(double now_ms, Actions& actions);
-  // Whatever the driver could not do.
+  // The driver could not do something. The device stops for good.
   void Fail(const absl::Status& why, Actions& actions);
-  // It stops, and nobody has to hear of it.
+  // The device stops, and nobody has to hear of it.
   void Stop(const absl::Status& why) { health_.Update(why); }
 
-  // ---- Orders, one after another; those that change sequences between two steps
+  // ---- Orders, one after another, between two steps
 
-  // Orders may be carried out that waited: pages may be had.
+  // Waiting orders may be tried again: pages may be free.
   void MayTakeOrders() { may_take_orders_ = true; }
-  // Whether there is one that may be.
+  // Whether an order can be tried now.
   bool HasOrder() const { return may_take_orders_ && health_.ok() && inbox_.NextOrder() != nullptr && !inbox_.step_under_way(); }
   // What the driver knows of the device's memory.
   struct Memory {
-    const std::vector<Program>& programs;  // of the steps that begin next, as many as there were
+    const std::vector<Program>& programs;  // for the next steps, as many as there were
     bool must_begin = false;               // the next step waits for a change to begin
-    bool pages_come = false;               // by a change, whatever the next step does
+    bool pages_come = false;               // a change brings pages, whatever the next step does
   };
-  // Carries it out, or fails; appends nothing where it has to wait until orders may be carried out again.  REQUIRES: HasOrder()
+  // Carries out the next order, or fails. If it must wait for MayTakeOrders, appends nothing.
+  // REQUIRES: HasOrder()
   void NextOrder(const Memory& memory, double now_ms, Actions& actions);
 
-  // ---- What it is doing
+  // ---- The current state
 
   StageInbox& inbox() { return inbox_; }
   const StageInbox& inbox() const { return inbox_; }
@@ -130,14 +135,15 @@ class StageLogic {
 
   const Plan& plan_;
   const int32_t device_;
-  const bool pages_come_;  // as sequences go on; else all of one's at once
+  const bool pages_come_;  // pages come as sequences grow; else all at once
   KvBook& book_;
   StageInbox inbox_;
   ProgramRunner runner_;
-  std::vector<std::vector<ProgramRunner::Action>> spare_;  // empty, with memory for those of an event
-  std::span<const SampledToken> sampled_;                  // of the event at hand
+  // Empty, with memory for the actions of an event.
+  std::vector<std::vector<ProgramRunner::Action>> spare_;
+  std::span<const SampledToken> sampled_;  // of the current event
   int64_t next_loaded_ = 0;
-  std::set<int64_t> loaded_;  // that ended before an older one
+  std::set<int64_t> loaded_;  // loads that ended before an older one
   bool may_take_orders_ = false;
   absl::Status health_;
 };

@@ -15,7 +15,7 @@
 namespace lime {
 namespace {
 
-// A micro-batch travels as one message.
+// A micro-batch must fit in one message.
 absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   if (EvictsKv(plan) && plan.stages.size() > 1 && VisitRows(plan) > kMaxActivationBytes / row_bytes)
     return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
@@ -35,7 +35,7 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   return absl::OkStatus();
 }
 
-// So do its queries about KV and their answer; slots are numbered in them.
+// So must its queries about KV and their answer; both number the slots.
 absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
   if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
   const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));

@@ -1,4 +1,4 @@
-// What a plan makes of a stage's engine: the Programs that it runs, and whether it can carry the plan out.
+// The Programs that a stage's engine runs for a plan, and whether it can carry the plan out.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,22 @@
 
 namespace lime {
 
-// Of a step.
+// In one step.
 int32_t MostMicrobatches(const Plan& plan);
 
-// InvalidArgument for messages larger than there may be; ResourceExhausted where KV grows, and its first residency does not fit.
+// InvalidArgument if messages are too large. ResourceExhausted if KV grows, and its first residency
+// does not fit.
 // REQUIRES: `plan` is valid for `spec`
 absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec);
 
-// The Programs of one device for steps of 1, 2 .. micro-batches, or of as many as there are where each reads its own; ascending. With
-// `before` those of the step in which its residency becomes that of `plan`.
+// The Programs of one device for steps of 1, 2 .. micro-batches, ascending; for the planned number
+// alone if each micro-batch reads its own weights. With `before`: for the step in which residency
+// changes from that of `before` to that of `plan`.
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr);
 
-// Whether the plan says of a computation what it takes: a row of every sequence that it has for the micro-batch. Not where it says what
-// the end of the context takes, and sequences get there step by step.
+// Whether the plan predicts the time of a computation: the micro-batch has a row of every sequence
+// that the plan puts into it. False if KV is evicted: that prediction is for the end of the
+// context, which sequences reach step by step.
 bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch);
 
 }  // namespace lime

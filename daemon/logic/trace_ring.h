@@ -1,9 +1,9 @@
-// Spans on their way from the threads that measure them to whoever collects them: a ring of fixed size.
+// A ring of fixed size that carries spans from the threads that measure to the one that collects.
 //
-// Where nobody traces there is no ring, and its users do nothing but look at a null pointer.
+// Without a trace there is no ring, and its users only look at a null pointer.
 // Threads: Add from any, without a lock; Take from one at a time.
 // Memory: allocated and touched when it is made, never later.
-// A span that finds the ring full is counted and dropped: the computation does not wait for who watches it.
+// A span that finds the ring full is counted and dropped: computing never waits for the collector.
 #pragma once
 
 #include <algorithm>
@@ -24,14 +24,15 @@ class TraceRing {
     for (size_t i = 0; i < slots_.size(); ++i) slots_[i].turn.store(i, std::memory_order_relaxed);
   }
 
-  // A slot is taken by whoever moves next_ past it; what was there before was taken out (Take) since its turn says so.
+  // The thread that moves next_ past a slot owns it. The turn says that Take has emptied the slot.
   void Add(const TimelineSpan& span) {
     uint64_t number = next_.load(std::memory_order_relaxed);
     while (true) {
       Slot& slot = slots_[number & (slots_.size() - 1)];
       const uint64_t turn = slot.turn.load(std::memory_order_acquire);
       if (turn == number) {
-        if (!next_.compare_exchange_weak(number, number + 1, std::memory_order_relaxed)) continue;  // it is another's; number is the next
+        // Another thread has it; `number` is the next one now.
+        if (!next_.compare_exchange_weak(number, number + 1, std::memory_order_relaxed)) continue;
         slot.span = span;
         slot.turn.store(number + 1, std::memory_order_release);
         return;
@@ -58,7 +59,7 @@ class TraceRing {
   size_t size() const { return slots_.size(); }
 
  private:
-  // Free for the span with number `turn`, or holds that with number `turn` - 1.
+  // Free for the span with number `turn`, or holds the span with number `turn` - 1.
   struct Slot {
     std::atomic<uint64_t> turn = 0;
     TimelineSpan span;

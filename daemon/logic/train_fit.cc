@@ -8,11 +8,13 @@
 namespace lime {
 namespace {
 
-constexpr double kBeginningShare = 0.2;    // of the train's time, at least
-constexpr double kEndShare = 0.1;          // of the tail's bytes: the last point is on the hull however late it is
-constexpr double kSteady = 0.12;           // between the slopes of the two halves
-constexpr double kLeastSteadyShare = 0.5;  // of the tail's time that all but its end takes, where that is nine tenths of its bytes
-constexpr int64_t kTailPerJitter = 10;     // a tail is so much longer than its jitter, or tells nothing
+constexpr double kBeginningShare = 0.2;  // of the train's time, at least
+// Share of the tail's bytes that is left out: the last point is on the hull, however late it is.
+constexpr double kEndShare = 0.1;
+constexpr double kSteady = 0.12;  // difference between the slopes of the two halves
+// The tail without its end, nine tenths of its bytes, takes at least this share of its time.
+constexpr double kLeastSteadyShare = 0.5;
+constexpr int64_t kTailPerJitter = 10;  // a tail must be longer than its jitter by this factor
 constexpr int64_t kGoodTailPerJitter = 25;
 constexpr int64_t kGoodTailPerPause = 8;
 constexpr size_t kLeastPoints = 6;  // to see where a bucket was empty
@@ -57,7 +59,7 @@ class LowerHull {
   std::vector<Point> hull_;
 };
 
-// Half of the time lies in pauses that are as long, or longer. Changes the order.
+// The pause for which half of the time lies in pauses at least as long. Sorts them.
 int64_t MiddleOfTime(std::vector<int64_t>& pauses_us) {
   std::ranges::sort(pauses_us);
   const int64_t all_us = std::accumulate(pauses_us.begin(), pauses_us.end(), int64_t{0});
@@ -99,7 +101,8 @@ std::optional<TrainFit> FitTrain(std::span<const TrainPoint> points, bool draine
   if ((!drained && late.size() < kLeastPoints) || fit.tail_us < kTailPerJitter * fit.jitter_us) return std::nullopt;
 
   const double first_us = hull.UsAt(middle) - hull.UsAt(begin), second_us = hull.UsAt(end) - hull.UsAt(middle);
-  if (second_us - first_us > kSteady * first_us) return std::nullopt;  // never less: it is convex
+  // Never less, since the hull is convex.
+  if (second_us - first_us > kSteady * first_us) return std::nullopt;
   if (first_us + second_us < kLeastSteadyShare * static_cast<double>(fit.tail_us)) return std::nullopt;
   fit.pause_us = MiddleOfTime(pauses_us);
   fit.bytes_per_second = (end - begin) / (first_us + second_us) * 1e6;

@@ -1,16 +1,18 @@
-// The rate of a link from one train: messages that followed each other so closely that the link never lay idle between them.
+// The rate of a link from one train: messages so close to each other that the link was never idle
+// between them.
 //
 //   arrived at
-//       |                                   o      what is late (jitter, a receiver that was not scheduled) lies above the line
-//       |                      o   .  ' o
-//       |              .  ' o              <- the rate: the slope of the lower convex hull, behind its beginning
-//       |   o  o  . o
+//       |                                   o      above the line: late (jitter, a receiver that
+//       |                      o   .  ' o          was not scheduled)
+//       |              .  ' o              <- the rate: the slope of the lower convex hull,
+//       |   o  o  . o                         after its beginning
 //       |__________________________________ bytes
 //        bucket   tail
 //
-// A token bucket lets its burst pass at line speed and then exactly its rate, so the time is a convex function of the bytes, and nothing
-// arrives early: the lower hull is the link, all that lies above it is the receiver. Behind the beginning, where the bucket was full, the
-// two halves of what is left must have one slope; a train that was broken, or in which the rate has changed, does not say anything.
+// A token bucket passes its burst at line speed and then exactly its rate. So the time is a convex
+// function of the bytes, and nothing arrives early: the lower hull is the link, and everything
+// above it is the receiver. After the beginning, where the bucket was full, both halves of the rest
+// must have one slope. A train that was interrupted, or whose rate has changed, gives no rate.
 //
 // Pure.
 #pragma once
@@ -23,7 +25,7 @@
 
 namespace lime {
 
-// So many bytes of the train had arrived at that time, of the receiver's clock; both ascend.
+// `bytes` of the train had arrived at this time of the receiver's clock. Both ascend.
 struct TrainPoint {
   Bytes bytes = 0;
   int64_t arrived_us = 0;
@@ -31,22 +33,24 @@ struct TrainPoint {
 
 struct TrainFit {
   double bytes_per_second = 0;
-  int64_t tail_us = 0;    // how long what was measured took
-  int64_t jitter_us = 0;  // by which the middle one of its messages was late
-  int64_t pause_us = 0;   // half of the tail's time lies in pauses between messages that are as long as this, or longer
+  int64_t tail_us = 0;    // duration of the part that was measured
+  int64_t jitter_us = 0;  // how late the median of its messages was
+  int64_t pause_us = 0;   // half of the tail's time lies in pauses at least as long as this
 
-  // Whether a longer train would hardly tell it better.
+  // Whether a longer train would hardly give a better rate.
   bool Good() const;
-  // Likewise, of messages so small that a link may hand over several at once: the tail must have a number of such handfuls.
+  // As Good, for small messages. A link may deliver several of them at once: the tail must have a
+  // number of such groups.
   bool GoodOfSmall() const;
 };
 
-inline constexpr int64_t kLeastTailUs = 7'000;  // shorter ones are lost in jitter
-// A bucket is empty behind so many bytes, or after so long.
+inline constexpr int64_t kLeastTailUs = 7'000;  // shorter tails are lost in jitter
+// A bucket is empty after this number of bytes, or after this time.
 inline constexpr Bytes kMostBucketBytes = 512 * kKiB;
 inline constexpr int64_t kMostBurstUs = 2'500;
 
-// `drained`: the train had begun long before its first point, so that no bucket is full there. Nothing where the points do not tell.
+// `drained`: the train began long before its first point, so no bucket is full there. Nothing if
+// the points give no rate.
 std::optional<TrainFit> FitTrain(std::span<const TrainPoint> points, bool drained);
 
 }  // namespace lime

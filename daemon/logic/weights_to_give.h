@@ -1,10 +1,11 @@
-// Which weights a device gives back while others on its machine need the memory.
+// Which weights a device evicts while other programs on its machine need the memory.
 //
-// Pure: bytes in, parts that stream out; they are a function of the bytes, so that giving less is taking back.
+// Pure: bytes in, parts that stream out. The parts follow from the bytes alone, so evicting less
+// brings parts back.
 //
-// Blocks go one after another: the highest layer first, then the head, then the embedding, whose rows are read one by one from then on. A
-// block goes with all of its parts. What goes is read through the plan's ring; where the plan has none, one has to be made, and its memory
-// is taken off what is given.
+// Blocks go one after another: the highest layer first, then the head, then the embedding, whose
+// rows are read one by one from then on. A block goes with all of its parts. Its parts are read
+// through the plan's ring. If there is none, one is made; its memory counts against the evicted.
 #pragma once
 
 #include <algorithm>
@@ -25,25 +26,27 @@ class WeightsToGive {
   struct Options {
     int32_t device = 0;
     bool tied = false;             // embedding and head are one tensor, and go together
-    bool embedding = true;         // may be given
-    Bytes rows_bytes = 0;          // that reading its rows takes
-    std::vector<bool> may_stream;  // by part of the plan: there is a place for it in the ring
+    bool embedding = true;         // may be evicted
+    Bytes rows_bytes = 0;          // for reading the embedding's rows
+    std::vector<bool> may_stream;  // by part of the plan: it fits in the ring
   };
   struct Choice {
-    std::vector<int32_t> streamed;  // parts of the plan: those ordered, and those given; ascending
-    bool embedding = false;         // is given
-    Bytes bytes = 0;                // given, less the ring that has to be made
+    // Parts of the plan: the ordered and the evicted ones; ascending.
+    std::vector<int32_t> streamed;
+    bool embedding = false;  // is evicted
+    Bytes bytes = 0;         // evicted, less the ring that has to be made
   };
 
-  // REQUIRES: `plan` is valid and outlives this.
-  // Nothing of a plan that evicts KV streams, nor where each micro-batch reads its own. Where several micro-batches share what is read, a
-  // ring holds all that a stage streams: to make one would take as much as is given.
+  // REQUIRES: `plan` is valid and outlives this object.
+  // Nothing streams in a plan that evicts KV, nor if each micro-batch reads its own weights. If
+  // several micro-batches share what is read, a ring holds everything that a stage streams: making
+  // one would take as much as is evicted.
   WeightsToGive(const Plan& plan, Options options) : plan_(plan), options_(std::move(options)) {
     const bool has_ring = plan.devices[options_.device].memory.ring > 0;
     together_ = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
     if (EvictsKv(plan) || plan.reads != ReadsPerStep::kOnce || (!has_ring && (together_ || GrowsKv(plan)))) return;
     const bool is_first = plan.stages.front().device == options_.device && plan.embedding != EmbeddingPlacement::kByRows;
-    // Where the plan counts the embedding with the head, the head stays, as the plan says.
+    // If the plan counts the embedding with the head, the head stays, as the plan says.
     has_embedding_ = is_first && plan.embedding == EmbeddingPlacement::kResident && options_.embedding &&
                      (options_.tied || plan.embedding_bytes > options_.rows_bytes);
     std::vector<Block> head;
@@ -71,16 +74,16 @@ class WeightsToGive {
     most_ = Choose(ResidencyOf(plan), INT64_MAX, false).bytes;
   }
 
-  // For what goes; 0: the plan has one, or nothing can go.
+  // Bytes of the ring to make; 0: the plan has one, or nothing can be evicted.
   Bytes ring_to_make() const { return ring_to_make_; }
-  // The ring that parts go through, whosever it is.
+  // The ring that parts go through: the plan's, or the one to make.
   Bytes ring() const { return ring_to_make_ > 0 ? ring_to_make_ : plan_.devices[options_.device].memory.ring; }
-  // That can be given of the plan as it is.
+  // Bytes that can be evicted from the plan as it is.
   Bytes most() const { return most_; }
-  // The largest block that can be given.
+  // The largest block that can be evicted.
   Bytes largest() const { return largest_; }
 
-  // At least `bytes`, where there is so much. `embedding_gone`: it was given before, and is not taken back.
+  // Evicts at least `bytes`, or all it can. `embedding_gone`: evicted before, and not coming back.
   Choice Choose(const Residency& ordered, Bytes bytes, bool embedding_gone) const {
     Plan changed = plan_;
     for (PlanPart& part : changed.parts) part.streamed = false;
@@ -99,7 +102,8 @@ class WeightsToGive {
     } else if (!enough() && has_embedding_ && !embedding_gone) {
       embedding = true, given += plan_.embedding_bytes;
     }
-    if (given <= ring_to_make_) return {.streamed = ordered.streamed, .embedding = embedding_gone};  // as well as nothing
+    // Not more than the ring takes: evicts nothing.
+    if (given <= ring_to_make_) return {.streamed = ordered.streamed, .embedding = embedding_gone};
     Choice choice{.streamed = {}, .embedding = embedding || embedding_gone, .bytes = given - ring_to_make_};
     for (int32_t p = 0; p < plan_.NumParts(); ++p) {
       if (changed.parts[p].streamed) choice.streamed.push_back(p);
@@ -108,14 +112,14 @@ class WeightsToGive {
   }
 
  private:
-  static constexpr int64_t kRingParts = 2;  // the least ring that keeps the disk at work
+  static constexpr int64_t kRingParts = 2;  // the smallest ring that keeps the disk busy
 
-  // A block, and what of it can be given.
+  // A block, and its parts that can be evicted.
   struct Block {
     BlockId id;
     std::vector<int32_t> parts;
   };
-  // Lets the block stream, where the ring has room for it beside all others. Returns the bytes that leave memory.
+  // Lets the block stream, if the ring has room for it too. Returns the bytes that leave memory.
   Bytes Give(const Block& block, Plan& plan) const {
     std::vector<int32_t> parts;
     Bytes bytes = 0, largest = 0;
@@ -134,7 +138,7 @@ class WeightsToGive {
   const Options options_;
   std::vector<Block> blocks_;   // in the order in which they go
   bool together_ = false;       // the ring holds all that a stage streams
-  bool has_embedding_ = false;  // that may be given
+  bool has_embedding_ = false;  // which may be evicted
   Bytes ring_to_make_ = 0;
   Bytes most_ = 0;
   Bytes largest_ = 0;

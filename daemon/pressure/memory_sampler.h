@@ -1,4 +1,5 @@
-// Reads how much memory there is and who waits for it. Linux; what a kernel does not say counts as plenty and calm.
+// Reads how much memory there is, and how long tasks waited for it. Linux. What a kernel does not
+// report counts as plenty and calm.
 #pragma once
 
 #include <optional>
@@ -14,7 +15,7 @@ namespace lime {
 
 // The line "some" of a PSI file.
 struct MemoryStalls {
-  absl::Duration total;  // since the machine, or the group, is there
+  absl::Duration total;  // since the machine, or the group, began
   double avg10 = 0;
 };
 std::optional<MemoryStalls> ReadMemoryStalls(const std::string& path);
@@ -22,14 +23,15 @@ std::optional<MemoryStalls> ReadMemoryStalls(const std::string& path);
 // Thread: one at a time.
 class MemorySampler {
  public:
-  // `proc`: /proc. `groups`: this process's, as MemoryGroups() has them.
+  // `proc`: /proc. `groups`: those of this process, as from MemoryGroups().
   MemorySampler(const std::string& proc, std::vector<MemoryGroup> groups);
 
-  // `source`: a constant. One of a PSI trigger counts as so much of a stall at least, since the totals in the files may be two seconds old.
+  // `source`: a constant. A PSI trigger counts as a stall of at least kTriggerStall, since the
+  // totals in the files may be two seconds old.
   MemorySample Take(std::string_view source);
 
  private:
-  // A PSI file, and how much of its total was told; ahead of the total where a trigger was faster.
+  // A PSI file, and how much of its total was reported: more than all if a trigger came first.
   struct Stalls {
     std::string path;
     absl::Duration told;

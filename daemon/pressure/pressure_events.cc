@@ -10,7 +10,8 @@
 namespace lime {
 namespace {
 
-// Stalled (kTriggerStall at least) and window in microseconds. Without privileges the window has to be a multiple of 2 s.
+// Stall (at least kTriggerStall) and window, in microseconds. Without privileges the window must be
+// a multiple of 2 s.
 constexpr std::string_view kTriggers[] = {"some 100000 1000000", "some 200000 2000000"};
 
 FileDescriptor Open(const std::string& path, int flags) {
@@ -25,7 +26,7 @@ void AddTrigger(const std::string& path, std::string_view source, std::vector<Pr
   for (const std::string_view trigger : kTriggers) {
     FileDescriptor file = Open(path, O_RDWR);
     if (!file.valid()) return;
-    // The terminating zero belongs to the trigger.
+    // The terminating zero is part of the trigger.
     if (!WriteAll(file, {trigger.data(), trigger.size() + 1})) continue;
     events.push_back({PressureEvent::Kind::kTrigger, source, path, std::move(file), {}});
     return;
@@ -38,7 +39,7 @@ void AddEventsFile(const MemoryGroup& group, std::vector<PressureEvent>& events)
   if (event.descriptor.valid() && event.Acknowledge(POLLPRI)) events.push_back(std::move(event));
 }
 
-// cgroup v1: "when `file` of the group says so (`arguments`), count an eventfd up".
+// In cgroup v1 the kernel counts up an eventfd when `file` of the group reports `arguments`.
 void AddCounter(const MemoryGroup& group, const std::string& file, std::string_view source, const std::string& arguments,
                 std::vector<PressureEvent>& events) {
   const std::string path = group.folder + file;

@@ -1,9 +1,11 @@
-// What the kernel tells at once when memory becomes scarce. Each source may be missing: an old or a bare kernel, no permission, a
-// container.
+// Events by which the kernel tells at once that memory becomes scarce. Each source may be missing:
+// an old or bare kernel, no permission, a container.
 //
-//   PSI triggers        tasks stalled for 100 ms in a second: of the machine (/proc/pressure/memory) and of our cgroups (v2,
-//   memory.pressure) memory.events       v2: our cgroup, or one above it, reached its limit pressure level      v1: the kernel reclaims in
-//   our cgroup usage threshold     v1: less than the reserve, or four of it, is left below a limit
+//   PSI triggers       tasks stalled for 100 ms in a second: on the machine (/proc/pressure/memory)
+//                      and in our cgroups (v2, memory.pressure)
+//   memory.events      v2: our cgroup, or one above it, reached its limit
+//   pressure level     v1: the kernel reclaims memory in our cgroup
+//   usage threshold    v1: less than the reserve, or four times that, is left below a limit
 #pragma once
 
 #include <string>
@@ -19,7 +21,8 @@ namespace lime {
 
 inline constexpr std::string_view kPsiSource = "psi";
 inline constexpr std::string_view kGroupPsiSource = "cgroup psi";
-inline constexpr absl::Duration kTriggerStall = absl::Milliseconds(100);  // at least, where one of these two fires
+// The least stall for which one of these two fires.
+inline constexpr absl::Duration kTriggerStall = absl::Milliseconds(100);
 
 struct PressureEvent {
   enum class Kind {
@@ -28,20 +31,21 @@ struct PressureEvent {
     kCounter,  // an eventfd: POLLIN until it is read
   };
   Kind kind = Kind::kTrigger;
-  std::string_view source;    // what samples say of it; a constant
-  std::string path;           // for people
+  std::string_view source;    // name for samples; a constant
+  std::string path;           // for messages
   FileDescriptor descriptor;  // to be polled
-  FileDescriptor watched;     // kept open, where the kernel needs it
+  FileDescriptor watched;     // kept open if the kernel needs it
 
   short poll_events() const;
-  // After poll() has returned `revents`. False: there will be no more, the group is gone.
+  // Called after poll() has returned `revents`. False: no more events will come, the group is gone.
   bool Acknowledge(short revents) const;
 };
 
-// Whether memory.pressure of the group is about the group's memory: a root group's is the machine's, and so is any where v1 counts memory.
+// Whether memory.pressure of the group is about that group alone. In a root group, and where v1
+// counts memory, it is about the machine.
 bool HasStallsOfItsOwn(const MemoryGroup& group);
 
-// All there are. `reserve`: for usage thresholds.
+// All sources that exist. `reserve`: for usage thresholds.
 std::vector<PressureEvent> OpenPressureEvents(const std::string& proc, const std::vector<MemoryGroup>& groups, Bytes reserve);
 
 }  // namespace lime

@@ -69,7 +69,8 @@ bool PressureMonitor::StopWithin(absl::Duration time) const {
 std::string_view PressureMonitor::Wait(absl::Duration longest) {
   std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
   for (const PressureEvent& event : events_) polled.push_back({event.descriptor.get(), event.poll_events(), 0});
-  if (::poll(polled.data(), polled.size(), PollMilliseconds(longest)) <= 0) return kPoll;  // interrupted: a sample too many does no harm
+  // An interrupted wait is a sample too many, which does no harm.
+  if (::poll(polled.data(), polled.size(), PollMilliseconds(longest)) <= 0) return kPoll;
   if (polled[0].revents != 0) return "";
   std::string_view source = kPoll;
   std::vector<PressureEvent> left;

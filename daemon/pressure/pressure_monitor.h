@@ -1,7 +1,8 @@
-// Watches the memory of the machine and of our cgroups, and tells what it sees: at once when the kernel says that it becomes scarce, and
-// every quarter of a second anyway, since no kernel tells when the pressure has passed.
+// Watches the memory of the machine and of our cgroups, and reports samples: at once if the kernel
+// says that memory becomes scarce, and every quarter of a second in any case, since no kernel tells
+// when the pressure is over.
 //
-// Thread: its own, which calls `on_sample`. Owner: whoever keeps blocks resident.
+// Thread: its own, which calls `on_sample`.   Owner: StageResidency.
 #pragma once
 
 #include <functional>
@@ -20,10 +21,11 @@ namespace lime {
 class PressureMonitor {
  public:
   struct Options {
-    Bytes reserve = 0;                                       // room that is to be left: events are asked for around it
+    // Memory to be left free: events are asked for around it.
+    Bytes reserve = 0;
     absl::Duration interval = absl::Milliseconds(250);       // between samples
-    absl::Duration near_interval = absl::Milliseconds(50);   // while less than four reserves are available
-    absl::Duration event_interval = absl::Milliseconds(20);  // at least, between samples that events cause
+    absl::Duration near_interval = absl::Milliseconds(50);   // if available < 4 * reserve
+    absl::Duration event_interval = absl::Milliseconds(20);  // at least, after an event's sample
     bool use_events = true;
     std::function<void(const MemorySample&)> on_sample;
     // For tests.
@@ -31,20 +33,20 @@ class PressureMonitor {
     std::vector<MemoryGroup> groups = MemoryGroups();
   };
 
-  // A first sample follows at once.
+  // The first sample follows at once.
   static absl::StatusOr<std::unique_ptr<PressureMonitor>> Start(Options options);
   // No sample is delivered after it returns. Not to be called from `on_sample`.
   ~PressureMonitor();
   PressureMonitor(const PressureMonitor&) = delete;
   PressureMonitor& operator=(const PressureMonitor&) = delete;
 
-  // What is used: "memory watched through /proc/pressure/memory (psi), ... and every 250 ms".
+  // The sources: "memory watched through /proc/pressure/memory (psi), ... and every 250 ms".
   const std::string& Describe() const { return description_; }
 
  private:
   PressureMonitor(Options options, FileDescriptor stop, std::vector<PressureEvent> events);
   void Run();
-  // Waits for an event or the time; what happened, "" to end. Events of groups that are gone are forgotten.
+  // Waits for an event, `longest` at most. Returns its source; "": stop. Drops groups that ended.
   std::string_view Wait(absl::Duration longest);
   bool StopWithin(absl::Duration time) const;
 

@@ -28,8 +28,8 @@ absl::Status TooFull(const std::string& folder, Bytes free, const DiskSampleOpti
                                                    FormatBytes(2 * options.least), " for a moment; make room there"));
 }
 
-// The file has a name for as long as it takes to remove that. Opened around the page cache only then: where the file system cannot do it,
-// a file that is made so would be left behind.
+// The file has a name only until it is removed. It is opened past the page cache after that: where
+// the file system cannot do so, opening a new file in that way would leave it behind.
 absl::StatusOr<FileDescriptor> OpenNameless(const std::string& folder) {
   std::string path = folder + "/.lime_disk_sample.XXXXXX";
   FileDescriptor file(::mkostemp(path.data(), O_CLOEXEC));
@@ -42,7 +42,7 @@ absl::StatusOr<FileDescriptor> OpenNameless(const std::string& folder) {
   return file;
 }
 
-// Nothing that a disk or a file system could shorten or has seen before.
+// Data that no disk or file system can compress or has seen before.
 void FillRandom(std::span<uint64_t> words, uint64_t& state) {
   for (uint64_t& word : words) {
     uint64_t mixed = (state += 0x9e3779b97f4a7c15);

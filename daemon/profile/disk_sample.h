@@ -1,6 +1,7 @@
-// A file of random bytes on the disk of a folder, to measure that disk where no weights are there yet.
+// A file of random bytes on the disk of a folder. It serves to measure that disk while there are no
+// weights on it.
 //
-// The file has no name: it is gone with its owner, also where the process is killed.
+// The file has no name: it disappears with its owner, also if the process is killed.
 #pragma once
 
 #include <atomic>
@@ -15,19 +16,22 @@ namespace lime {
 
 struct DiskSampleOptions {
   Bytes most = 256 * kMiB;
-  Bytes least = 32 * kMiB;                                  // less says nothing of a disk that remembers what was written last
-  double seconds = 5;                                       // after which no more is written than the least
-  std::function<void(double done, double total)> progress;  // bytes. May be empty
+  // Fewer bytes say nothing about a disk that remembers recent writes.
+  Bytes least = 32 * kMiB;
+  // After that, no more than the least is written.
+  double seconds = 5;
+  std::function<void(double done, double total)> progress;  // in bytes; may be empty
   const std::atomic<bool>* cancelled = nullptr;
 };
 
 class DiskSample {
  public:
-  // Makes the folder where it is missing, and writes half of what is free there at most, around the page cache where the file system can.
-  // ResourceExhausted, with the numbers, where that is less than the least; Cancelled when asked to stop.
+  // Makes the folder if it is missing. Writes at most half of the free bytes there, past the page
+  // cache if the file system can. ResourceExhausted, with the numbers, if that is less than the
+  // least; Cancelled when asked to stop.
   static absl::StatusOr<DiskSample> Write(const std::string& folder, const DiskSampleOptions& options);
 
-  // Under which it can be opened, by this process alone.
+  // A path by which this process, and no other, can open the file.
   const std::string& path() const { return path_; }
   Bytes bytes() const { return bytes_; }
 

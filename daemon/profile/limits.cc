@@ -22,7 +22,7 @@ namespace lime::bench::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A value that depends on every byte, so that no load can be left out.
+// A value that depends on every byte, so that the compiler keeps every load.
 uint64_t ReadAll(const char* p, int64_t bytes) {
   const hn::ScalableTag<uint64_t> d;
   constexpr int64_t kStep = 256;
@@ -41,7 +41,7 @@ uint64_t ReadAll(const char* p, int64_t bytes) {
 float MultiplyAdds(int64_t rounds) {
   const hn::ScalableTag<float> d;
   const auto x = hn::Set(d, 0.999f), y = hn::Set(d, 0.001f);
-  // Twelve different chains: equal ones would be computed once.
+  // Twelve different chains: equal ones would be computed only once.
   auto a0 = x, a1 = hn::Add(a0, y), a2 = hn::Add(a1, y), a3 = hn::Add(a2, y), a4 = hn::Add(a3, y), a5 = hn::Add(a4, y);
   auto a6 = hn::Add(a5, y), a7 = hn::Add(a6, y), a8 = hn::Add(a7, y), a9 = hn::Add(a8, y), a10 = hn::Add(a9, y), a11 = hn::Add(a10, y);
   for (int64_t i = 0; i < rounds; ++i) {
@@ -101,7 +101,7 @@ HugeMemory::~HugeMemory() {
 }
 
 double ReadSeconds(cpu::ThreadPool& pool, const char* memory, int64_t bytes) {
-  // Pieces as large as keeps one stream per thread, and small enough that all threads end together.
+  // Large enough for one stream per thread, and small enough that all threads end together.
   const int64_t piece_bytes = 1 << 20, pieces = (bytes + piece_bytes - 1) / piece_bytes;
   return Seconds([&] {
     pool.ParallelFor(pieces, [&](int64_t piece, int) {

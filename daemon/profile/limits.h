@@ -1,7 +1,7 @@
-// What this machine can do at most: the limits that measured speeds are compared with.
+// The most that this machine can do. Measured speeds are compared with these limits.
 //
-// The bandwidth of a shared memory bus and the clock under vector load drift from minute to minute: measure a limit between the runs it is
-// compared with.
+// The bandwidth of a shared memory bus and the clock under vector load drift from minute to minute.
+// So measure a limit between the runs that it is compared with.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lime::bench {
 
-// Anonymous memory in huge pages where the system grants them, touched once, so that reading it is not paging.
+// Anonymous memory, in huge pages if the system grants them. Touched once: reading it never pages.
 class HugeMemory {
  public:
   explicit HugeMemory(int64_t bytes);
@@ -27,14 +27,15 @@ class HugeMemory {
   int64_t bytes_;
 };
 
-// Seconds that all threads of the pool together take to read `bytes` of `memory` once, each a contiguous share.
+// Seconds in which all threads of the pool together read `bytes` of `memory` once.
 double ReadSeconds(cpu::ThreadPool& pool, const char* memory, int64_t bytes);
 
-// fp32 operations per second, a fused multiply-add counting two, of all threads together with enough independent accumulators and no memory
-// access.
+// fp32 operations per second of all threads together; a fused multiply-add counts as two. With
+// enough independent accumulators, and no memory access.
 double MultiplyAddRate(cpu::ThreadPool& pool);
 
-// The same for what bf16 weights meet bf16 activations with under `numerics`: dot products of pairs, or fp32.
+// As MultiplyAddRate, for the operation that bf16 weights need with bf16 activations under
+// `numerics`: dot products of pairs, or fp32.
 double Bf16Rate(cpu::ThreadPool& pool, cpu::Numerics numerics);
 
 }  // namespace lime::bench

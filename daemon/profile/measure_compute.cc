@@ -19,23 +19,24 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kMaxHeadRows = 64;  // more rows never ask for logits in one step of a generation
-constexpr int kSweepCaches = 4;       // a sweep passes so many times the last cache
-constexpr int kMinSteps = 3;          // of a point, the first of each visit apart
-constexpr int kLeastSteps = 2;        // of a point of long steps, when it has had so many times its share of the time:
+constexpr int64_t kMaxHeadRows = 64;  // one step of a generation never asks for logits of more rows
+constexpr int kSweepCaches = 4;       // a sweep passes the last cache this many times
+constexpr int kMinSteps = 3;          // for each point, without the first of each visit
+// For a point of long steps, after kMostSlices times its share of the time.
+constexpr int kLeastSteps = 2;
 constexpr int kMostSlices = 4;
 constexpr int kWarmUpVisits = 5;
-constexpr double kVisitMs = 20;  // steps of one point that follow each other
+constexpr double kVisitMs = 20;  // consecutive steps of one point
 constexpr double kShareOfMemory = 0.8;
 
-// The lower quartile: what else runs on the machine only ever adds.
+// The lower quartile: other programs on the machine only add time.
 double Typical(std::vector<double> values) {
   const auto quartile = values.begin() + static_cast<int64_t>(values.size()) / 4;
   std::ranges::nth_element(values, quartile);
   return *quartile;
 }
 
-// One shape of step, and what it has taken so far.
+// One shape of step, and the time it has taken so far.
 struct Shape {
   int64_t rows = 0;
   int64_t context = 0;  // positions that the last row attends to
@@ -63,7 +64,7 @@ std::vector<Shape> ShapesOf(const ModelConfig& config) {
   return shapes;
 }
 
-// What is allocated for a list of shapes.
+// What a list of shapes allocates.
 struct Need {
   BackendOptions backend;
   Bytes kv = 0;
@@ -75,8 +76,8 @@ Bytes PageBytes(const ModelSpec& spec) {
   return spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens;
 }
 
-// KV pages are dealt out in turn from a pool that, like the weights, is passed through several times slower than the caches forget; those
-// of one layer are distinct.
+// KV pages are given out in turn from a pool. Like the weights, the pool is larger than the caches,
+// so pages come from memory. The pages of one layer are distinct.
 absl::StatusOr<Need> NeedOf(const std::vector<Shape>& shapes, const ModelSpec& spec, const MeasureComputeOptions& options, Bytes sweep) {
   Need need{.backend = {.num_threads = options.num_threads, .max_sequences = 1, .numerics = options.numerics}};
   int64_t pages = 0;
@@ -94,7 +95,7 @@ absl::StatusOr<Need> NeedOf(const std::vector<Shape>& shapes, const ModelSpec& s
   return need;
 }
 
-// Takes the shapes that need most off, until the rest fits.
+// Removes the shapes that need most, until the rest fits.
 absl::StatusOr<Need> FitShapes(std::vector<Shape>& shapes, const ModelSpec& spec, const MeasureComputeOptions& options, Bytes sweep,
                                Bytes room) {
   while (true) {
@@ -156,7 +157,7 @@ class ComputeMeter {
     const Bytes sweep = std::min<Bytes>(kSweepCaches * LastCacheBytes(), options_.memory / 4);
     scale_ = MakeScaleModel(model_, std::max<Bytes>(sweep, 1));
     const Bytes least = LeastRingBytes(scale_.spec), ring = std::max(sweep, least);
-    // Loads the backend, whose own memory the system then counts.
+    // Loads the backend, so that the system counts the backend's own memory.
     LIME_RETURN_IF_ERROR(NeedOf(shapes_, scale_.spec, options_, sweep).status());
     const Bytes free = std::min(options_.memory, static_cast<Bytes>(kShareOfMemory * static_cast<double>(AvailableMemory())));
     LIME_ASSIGN_OR_RETURN(const Need need, FitShapes(shapes_, scale_.spec, options_, sweep, free - ring));
@@ -190,7 +191,8 @@ class ComputeMeter {
     }
   }
 
-  // Steps of one shape that follow each other. The first finds the caches of another shape, and does not count where that can be seen.
+  // Consecutive steps of one shape. The first step of a decode shape does not count: the caches are
+  // full of another shape's data.
   absl::Status Visit(Shape& shape) {
     DealPages(shape);
     const double start = SteadyMs();
@@ -204,7 +206,7 @@ class ComputeMeter {
     return absl::OkStatus();
   }
 
-  // Threads, caches and page tables as they are in the middle of a run.
+  // Brings threads, caches and page tables into the state of a long run.
   absl::Status WarmUp() {
     const Shape first = shapes_.front();
     for (int visit = 0; visit < kWarmUpVisits; ++visit) LIME_RETURN_IF_ERROR(Visit(shapes_.front()));
@@ -214,7 +216,7 @@ class ComputeMeter {
     return absl::OkStatus();
   }
 
-  // Chunks compute for so long that one layer is enough.
+  // Chunks compute so long that one layer is enough.
   int64_t LayersOf(const Shape& shape) const { return shape.decodes() ? scale_.spec.config.num_layers : 1; }
 
   absl::Status Step(Shape& shape, bool counts) {
@@ -260,8 +262,9 @@ class ComputeMeter {
   std::unique_ptr<Backend> backend_;
   MicroBatch batch_;
   int64_t num_pages_ = 0, next_page_ = 0, tokens_ = 0;
-  std::map<std::tuple<BlockKind, int64_t, int64_t>, std::vector<double>> samples_;  // milliseconds by kind, rows, context
-  std::vector<double> overhead_ms_;                                                 // of decode steps of one row
+  // Milliseconds by kind, rows, context.
+  std::map<std::tuple<BlockKind, int64_t, int64_t>, std::vector<double>> samples_;
+  std::vector<double> overhead_ms_;  // of decode steps of one row
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Times of a model's blocks on this device's backend, by rows and context, for predictions.
+// Measures how long a model's blocks take on this device's backend, by rows and context.
 #pragma once
 
 #include <atomic>
@@ -16,23 +16,25 @@ namespace lime {
 
 struct MeasureComputeOptions {
   int num_threads = 1;
-  double seconds = 5;                 // for all points together, about: every point takes a few steps, however long they are
-  Bytes memory = 0;                   // most that may be held for it; points that need more are left out
-  std::string backend = kCpuBackend;  // of kernels/registry/registry.h
+  // For all points together, approximately: each takes a few steps, however long.
+  double seconds = 5;
+  Bytes memory = 0;                   // at most, for measuring; points that need more are left out
+  std::string backend = kCpuBackend;  // a name in kernels/registry/registry.h
   std::string numerics = "auto";
-  // What a decode step does with its logits, so that its time counts as overhead of the step. May be empty.
+  // Uses logits as a decode step does: that counts as overhead of the step. May be empty.
   std::function<void(std::span<const float>)> after_step;
-  // Seconds' worth of work done and in all. May be empty.
+  // In seconds of work: done, and in all. May be empty.
   std::function<void(double done, double total)> progress;
-  std::string* numerics_id = nullptr;  // set to that of the kernels
+  std::string* numerics_id = nullptr;  // set to the kernels' id
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// Measures every kind of block at 1, 2, 4, 8, 16 rows (sequences that decode) and 64, 256, 512 (chunks of one prompt), at contexts of 64,
-// 512, 2,048 and 8,192 positions, as far as the model's positions and the memory go. Weights are random: a stand-in of the model's geometry
-// (scale_model.h) runs whole steps, so that every block finds the caches as it will in a real one. Rounds over the points, so that all
-// see the same noise, of which the lower quartile of the steps is free.
-// ResourceExhausted when not even one decoding row fits, Cancelled when asked to stop.
+// Measures every kind of block with 1, 2, 4, 8, 16 rows (sequences that decode) and 64, 256, 512
+// rows (chunks of one prompt), at contexts of 64, 512, 2,048 and 8,192 positions, as far as the
+// model's positions and the memory go. Weights are random: a stand-in with the model's geometry
+// (scale_model.h) runs whole steps, so that every block finds the caches as in a real step. Goes
+// round the points, so that all see the same noise; the lower quartile of the steps is free of it.
+// ResourceExhausted if not even one decoding row fits, Cancelled when asked to stop.
 absl::StatusOr<ModelCompute> MeasureCompute(const ModelSpec& model, const MeasureComputeOptions& options);
 
 }  // namespace lime

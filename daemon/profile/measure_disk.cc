@@ -15,11 +15,12 @@
 namespace lime {
 namespace {
 
-constexpr double kWarmShare = 0.25;  // of a point's time, read before it counts
-constexpr int kMinRounds = 6;        // requests of every lane that count
-constexpr double kLeastPoint = 0.5;  // seconds: limits stop a group for a while and let it go again, several times in this
+constexpr double kWarmShare = 0.25;  // of a point's time; reads in it do not count
+constexpr int kMinRounds = 6;        // counted requests of every lane
+// In seconds. A limit stops a group for a while and lets it go on, several times in this time.
+constexpr double kLeastPoint = 0.5;
 constexpr double kDrainSeconds = 0.5;
-constexpr double kLongestPoint = 20;  // seconds; what a disk has not done by then is counted as it is
+constexpr double kLongestPoint = 20;  // in seconds; then a point ends with what the disk has done
 
 struct ReadFile {
   std::string path;
@@ -47,8 +48,9 @@ class Cursor {
   int64_t offset_ = 0;
 };
 
-// Requests per second: the slope of the line through what had ended when. Requests that a limit holds back end in bunches, and a count
-// from one bunch to another would be off by one of them at either end. REQUIRES: two ends at different times.
+// Requests per second: the slope of the line through the times at which requests ended. Requests
+// that a limit holds back end in bunches, so a plain count could be wrong by a bunch at either end.
+// REQUIRES: two ends at different times.
 double EndsPerSecond(const std::vector<double>& ends) {
   const double count = static_cast<double>(ends.size()), middle = (count - 1) / 2;
   double sum = 0;
@@ -62,9 +64,9 @@ double EndsPerSecond(const std::vector<double>& ends) {
   return covariance / variance;
 }
 
-// Keeps `depth` requests in flight until enough was read.
+// Keeps `depth` requests in flight until enough is read.
 //
-// Thread: the device's, but for Run.
+// Thread: the device's, except Run.
 class DiskRateMeter {
  public:
   DiskRateMeter(BlockDevice& device, Cursor& cursor, Bytes read_bytes, double seconds, const std::atomic<bool>* cancelled,
@@ -106,7 +108,7 @@ class DiskRateMeter {
     if (--in_flight_ == 0) done_.Notify();
   }
 
-  // From the first request that ends after the warm part.
+  // Counts requests from the first one that ends after the warm part.
   void Count(double begin) {
     if (warmed_) {
       latencies_ms_.push_back(last_ - begin);
@@ -134,11 +136,11 @@ class DiskRateMeter {
   const double seconds_;
   const std::atomic<bool>* const cancelled_;
   const HugeBuffer& memory_;
-  Bytes place_ = 0;  // of the next request, round and round: what a read brings is not looked at
+  Bytes place_ = 0;  // of the next request, in turn: nobody looks at the bytes
   int in_flight_ = 0, unwarmed_ = 0;
   bool warmed_ = false, ending_ = false;
   double start_ = 0, last_ = 0;              // ms
-  std::vector<double> latencies_ms_, ends_;  // of what counts; seconds since the start
+  std::vector<double> latencies_ms_, ends_;  // of counted requests; ends in seconds since the start
   absl::Status status_;
   absl::Notification done_;
 };
@@ -202,7 +204,7 @@ class DiskProfile {
     return meter.Run();
   }
 
-  // Requests of one size go on where the last ones of that size ended.
+  // Requests of one size continue where the last ones of that size ended.
   Cursor& CursorOf(Bytes read_bytes) {
     for (auto& [bytes, cursor] : cursors_) {
       if (bytes == read_bytes) return *cursor;

@@ -18,7 +18,7 @@ namespace lime {
 namespace {
 
 constexpr double kQuickSeconds = 0.05;
-// Of a quick look: enough to tell memory from cache, and less than what computes takes anyway.
+// Bytes of a quick look: enough to tell memory from cache, and less than computing takes.
 constexpr Bytes kLeastQuickBytes = 16 * kMiB, kMostQuickBytes = 128 * kMiB;
 
 std::string CpuName() {
@@ -33,7 +33,7 @@ double ReadRate(cpu::ThreadPool& pool, const bench::HugeMemory& memory) {
   return static_cast<double>(memory.bytes()) / bench::ReadSeconds(pool, memory.data(), memory.bytes());
 }
 
-// Of a quick look; 0 where that would be too few.
+// Bytes of a quick look; 0 if there would be too few.
 Bytes QuickBytes(Bytes room) {
   const Bytes bytes = std::min(kMostQuickBytes, room / 2 / kMiB * kMiB);
   return bytes >= kLeastQuickBytes ? bytes : 0;
@@ -82,7 +82,8 @@ double MeasureMemoryApart(int threads, Bytes room) {
   const pid_t child = fork();
   if (child == 0) {
     const double rate = MeasureMemory(threads, room);
-    _exit(write(ends[1], &rate, sizeof(rate)) == sizeof(rate) ? 0 : 1);  // nothing of the parent's is flushed or torn down
+    // Without flushing or closing anything of the parent.
+    _exit(write(ends[1], &rate, sizeof(rate)) == sizeof(rate) ? 0 : 1);
   }
   close(ends[1]);
   double rate = 0;

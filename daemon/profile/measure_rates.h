@@ -1,4 +1,4 @@
-// Rates of memory and arithmetic of this device.
+// Measures rates of memory and arithmetic of this device.
 #pragma once
 
 #include "planner/base/bytes.h"
@@ -6,20 +6,21 @@
 
 namespace lime {
 
-// Memory that is read to measure its rate, several times the last cache, where so much can be had.
+// Bytes that are read to measure the memory's rate: several times the last cache.
 inline constexpr Bytes kMeasuredBytes = 256 * kMiB;
 
-// A profile of this CPU and so many threads, with nothing measured.
+// A profile of this CPU with `threads` threads and nothing measured.
 DeviceProfile EmptyProfile(int threads);
 
-// Adds the rates of memory, by reading `bytes` of it, and of multiply-adds. Takes `seconds`, about.
+// Measures the rates of memory, by reading `bytes`, and of multiply-adds. Takes about `seconds`.
 void MeasureRates(double seconds, Bytes bytes, DeviceProfile& profile);
 
-// Bytes per second that `threads` read memory at: a look of 50 ms that takes at most half of `room`, and 128 MiB. Where that is too little
-// to tell memory from cache, 0: unknown.
+// Bytes per second at which `threads` read memory. Takes 50 ms, and at most half of `room` and
+// 128 MiB. 0: that is too little to tell memory from cache.
 double MeasureMemory(int threads, Bytes room);
 
-// The same in a child process, so that what it takes never counts as memory of this one; 0 also where the child fails.
+// As MeasureMemory, but in a child process, so that its memory never counts for this process. 0
+// also if the child fails.
 // REQUIRES: this process has one thread.
 double MeasureMemoryApart(int threads, Bytes room);
 

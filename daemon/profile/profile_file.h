@@ -1,4 +1,4 @@
-// Where the device's profile is kept between runs.
+// The file that keeps the device's profile between runs.
 #pragma once
 
 #include <string>
@@ -9,23 +9,23 @@
 
 namespace lime {
 
-// $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json. Empty where neither names a folder: a place that anybody may write,
-// such as /tmp, would let others say how fast this machine is.
+// $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json. Empty if neither names a
+// folder: in a place where anybody may write, such as /tmp, others could set this machine's speed.
 std::string DefaultProfilePath();
 inline constexpr char kNoProfilePath[] =
     "neither HOME nor XDG_CACHE_HOME is an absolute path to keep the figures in; set one, or give --out FILE";
 
-// NotFound where there is none, InvalidArgument with the field where it is not a profile.
+// NotFound if there is none, InvalidArgument with the field if it is not a profile.
 absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path);
 
-// Makes its folder too; the file is whole or as it was. For the default path: FailedPrecondition where it is empty.
+// Makes the folder too. Replaces the file as a whole or not at all. FailedPrecondition: no path.
 absl::Status WriteProfile(const DeviceProfile& profile, const std::string& path);
 
-// Whether the figures of `profile` hold for this CPU and so many threads.
+// Whether the figures of `profile` hold for this CPU and `threads` threads.
 bool IsOwn(const DeviceProfile& profile, int threads);
 
-// The default profile where it can be read and is our own, else a quick look at the memory (MeasureMemoryApart), whose rate is 0
-// where there is no room for it. REQUIRES: this process has one thread.
+// The default profile if it can be read and is our own. Else a quick measurement of the memory
+// (MeasureMemoryApart); rate 0: there is no room for it. REQUIRES: this process has one thread.
 DeviceProfile LoadOrMeasureProfile(int threads, Bytes room);
 
 }  // namespace lime

@@ -28,13 +28,14 @@ Bytes BytesOfKind(const ModelSpec& spec, BlockKind kind) {
   return bytes;
 }
 
-// Layers kept, spread evenly over the model's, which may differ in packing.
+// Keeps `layers` layers, spread evenly over the model's: they may differ in packing.
 void KeepLayers(ModelSpec& spec, int64_t layers) {
   const int64_t all = spec.config.num_layers;
   std::vector<BlockSpec> kept;
   for (const BlockSpec& block : spec.blocks) {
     const bool of_layer = block.id.kind == BlockKind::kAttention || block.id.kind == BlockKind::kMlp;
-    const int64_t place = of_layer ? (block.id.layer * layers + all - 1) / all : 0;  // the one that could begin here
+    // The kept layer that could begin here.
+    const int64_t place = of_layer ? (block.id.layer * layers + all - 1) / all : 0;
     if (of_layer && place * all / layers != block.id.layer) continue;
     kept.push_back(block);
     if (of_layer) kept.back().id.layer = static_cast<int32_t>(place);
@@ -56,7 +57,7 @@ void KeepIds(ModelSpec& spec, int64_t ids) {
   spec.config.vocab_size = ids;
 }
 
-// Of all tensors, those that several blocks name once.
+// Bytes of all tensors; a tensor that several blocks name counts once.
 Bytes AllBytes(const ModelSpec& spec) {
   std::map<std::string, Bytes> tensors;
   for (const BlockSpec& block : spec.blocks) {
@@ -67,8 +68,8 @@ Bytes AllBytes(const ModelSpec& spec) {
   return all;
 }
 
-// Bit patterns that are small normal numbers as the working dtype, in either half of a word: 2^-7 to 2^-5 as bf16 and fp32, 2^-7 to 2^-5 as
-// fp16.
+// Bit patterns that are small normal numbers in the working dtype, in either half of a word: 2^-7
+// to 2^-5 in bf16, fp32 and fp16.
 void FillRandom(std::byte* memory, Bytes bytes, DType dtype) {
   const uint32_t exponent = dtype == DType::kF16 ? 0x2000 : 0x3c00, fraction = dtype == DType::kF16 ? 0x07ff : 0x00ff;
   uint64_t state = 0x9e3779b97f4a7c15;
@@ -109,7 +110,7 @@ absl::StatusOr<RingWeights> RingWeights::Make(const ModelSpec& spec, Bytes most_
   std::byte* const ring = weights.ring_.data();
   const Bytes bytes = weights.ring_.bytes();
   FillRandom(ring, bytes, spec.working_dtype);
-  std::map<std::string, Bytes> offsets;  // a tied output is one memory with the embedding
+  std::map<std::string, Bytes> offsets;  // a tied output shares memory with the embedding
   Bytes next = 0;
   for (const BlockSpec& block : spec.blocks) {
     BlockWeights& placed = weights.blocks_.emplace_back();

@@ -1,8 +1,9 @@
-// A small stand-in whose blocks take as long as a model's: a few of its layers, fewer ids where the vocabulary is large, one ring of memory
-// under all weights. It needs neither the model's files nor its memory.
+// A small stand-in whose blocks take as long as a model's. It has a few of the layers, fewer ids if
+// the vocabulary is large, and one ring of memory for all weights. It needs neither the model's
+// files nor its memory.
 //
-// Weights must come from memory where the model's do, so a sweep over the layers kept passes several times the last cache; a model that
-// lies in the caches as a whole is kept as a whole.
+// Weights must come from memory if the model's do. So a sweep over its layers passes several times
+// the last cache. A model that fits in the caches is kept as a whole.
 #pragma once
 
 #include <vector>
@@ -17,23 +18,23 @@ namespace lime {
 
 struct ScaleModel {
   ModelSpec spec;
-  double head_factor = 1;  // time of the model's head over this one's
+  double head_factor = 1;  // time of the model's head, divided by this head's
 };
 
-// The stand-in of which a sweep reads `sweep_bytes` of layers, or all layers there are.
+// The stand-in in which a sweep reads `sweep_bytes` of layers, or all layers.
 ScaleModel MakeScaleModel(const ModelSpec& model, Bytes sweep_bytes);
 
-// Memory that RingWeights need at least: the largest tensor.
+// The least memory for RingWeights: the largest tensor.
 Bytes LeastRingBytes(const ModelSpec& spec);
 
-// Weights of every block of a spec, one after the other in a ring of memory that begins anew where it is full. Random, normal numbers of
-// small size, so that nothing overflows or is slowed down by denormals.
+// Weights of every block of a spec, one after the other in a ring of memory that begins again when
+// it is full. Small random normal numbers, so that nothing overflows and no denormals slow it down.
 class RingWeights {
  public:
-  // Takes at most `most_bytes`. REQUIRES: most_bytes >= LeastRingBytes(spec)
+  // Takes `most_bytes` at most. REQUIRES: most_bytes >= LeastRingBytes(spec)
   static absl::StatusOr<RingWeights> Make(const ModelSpec& spec, Bytes most_bytes);
 
-  // In the order of the spec's blocks; they live as long as this.
+  // In the order of the spec's blocks; valid while this object lives.
   const std::vector<BlockWeights>& blocks() const { return blocks_; }
   Bytes bytes() const { return ring_.bytes(); }
 
@@ -42,7 +43,7 @@ class RingWeights {
   std::vector<BlockWeights> blocks_;
 };
 
-// Of the caches of this machine, the largest; a guess where the system does not say.
+// Size of this machine's largest cache; a guess if the system does not say.
 Bytes LastCacheBytes();
 
 }  // namespace lime

@@ -7,9 +7,9 @@ namespace lime {
 struct PlanSampler::Sequence {
   int64_t request = 0;
   RequestSampling sampling;
-  std::vector<int32_t> ids;  // prompt and what was sampled
+  std::vector<int32_t> ids;  // of the prompt, and the sampled ones
   std::shared_ptr<LogitsHash> hash;
-  absl::Status broken;  // what its hash was to go on from
+  absl::Status broken;  // the error if the hash could not continue from its state
 };
 
 PlanSampler::PlanSampler() = default;
@@ -54,7 +54,7 @@ absl::StatusOr<PlanSampler::Sequence*> PlanSampler::Find(int32_t sequence) {
   return Invalid("sequence slot ", sequence, " was not admitted");
 }
 
-// A hash and a score are over all of them.
+// A hash and a score need all logits.
 absl::StatusOr<int64_t> PlanSampler::LogitsUsed(int32_t sequence) {
   absl::MutexLock lock(&mutex_);
   LIME_ASSIGN_OR_RETURN(const Sequence* const found, Find(sequence));

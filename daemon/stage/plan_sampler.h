@@ -1,8 +1,9 @@
-// Samples the tokens of a plan's sequences on the device that ends the head, each request by its own parameters.
+// Samples the tokens of a plan's sequences on the device that ends the head. Each request has its
+// own parameters.
 //
-// A token is the one that a single process would choose: a function of logits, parameters, ids so far, request and position. Where a
-// request was begun by an earlier plan, the tokens known stay as they are; their logits may be made again, so that the hash is over all of
-// them.
+// A token is the one that a single process would choose: a function of logits, parameters, ids so
+// far, request and position. If an earlier plan began a request, its known tokens stay as they are.
+// Their logits may be computed again, so that the hash covers all of them.
 //
 // Threads: any; LogitsUsed and Sample are the compute thread's.
 #pragma once
@@ -31,7 +32,7 @@ class PlanSampler final : public TokenSampler {
   PlanSampler();
   ~PlanSampler() override;
 
-  // How the tokens of a request will be chosen.  Before its AdmitOrder is given to the engine.
+  // How the tokens of a request will be chosen. Called before the engine gets its AdmitOrder.
   void Expect(int64_t request, const RequestSampling& sampling);
 
   void Admit(const AdmitOrder& order) override;
@@ -39,15 +40,16 @@ class PlanSampler final : public TokenSampler {
   absl::StatusOr<int64_t> LogitsUsed(int32_t sequence) override;
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override;
 
-  // What the logits that a token was taken from say, where its request asks for it.
+  // What a token's logits say, if its request asks for that.
   struct Told {
-    uint64_t logits_hash = 0;  // XXH3-64 of the logits of all positions of the request up to it; of all that are scored, where it is
+    // XXH3-64 of the logits of the request's positions so far; with scores: of all scored ones.
+    uint64_t logits_hash = 0;
     std::optional<cpu::RowScore> score;
   };
-  // What the hashes of the sequences go on from elsewhere, by slot, of those that have one.
+  // States from which the hashes can go on elsewhere, by slot. Only of sequences with a hash.
   std::vector<std::pair<int32_t, std::string>> HashStates();
 
-  // Once for each token, in the order in which they were sampled.
+  // Called once for each token, in the order in which they were sampled.
   Told Take(const SampledToken& token);
 
  private:
@@ -61,11 +63,11 @@ class PlanSampler final : public TokenSampler {
     int32_t sequence = 0, position = 0;
     Told told;
   };
-  std::vector<ToldOf> told_ ABSL_GUARDED_BY(mutex_);  // of the tokens that ask for it, oldest first
-  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;          // of them
+  std::vector<ToldOf> told_ ABSL_GUARDED_BY(mutex_);  // of tokens that ask for it, oldest first
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;          // how many of them Take has returned
   std::shared_ptr<LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
-  Sampler sampler_;            // the compute thread's
-  cpu::RowScorer row_scorer_;  // likewise
+  Sampler sampler_;            // used by the compute thread
+  cpu::RowScorer row_scorer_;  // used by the compute thread
 };
 
 }  // namespace lime

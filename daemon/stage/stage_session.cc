@@ -45,7 +45,7 @@ void StageSession::Cancel() {
   if (const std::shared_ptr<KvLeft> left = kv_left_.lock(); left != nullptr) left->Cancel();
 }
 
-// The links stay until the stage is gone: its computation may be sending.
+// The links stay until the stage is gone: its computation may still send.
 void StageSession::Close() {
   Cancel();
   (void)SetSink({});
@@ -60,7 +60,7 @@ std::unique_ptr<StageEngine> StageSession::TakeStage(bool leaves) {
   return std::move(stage_);
 }
 
-// Others may not have left yet, and what they send, which nobody waits for any more, is no reason for them to give the plan up.
+// Other devices may still run the plan. An error for what they send would make them give it up.
 absl::Status StageSession::NoStage() const {
   return has_left_ ? absl::OkStatus() : absl::FailedPreconditionError("the plan is not installed any more");
 }
@@ -98,7 +98,8 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   return takeover;
 }
 
-// What was lent goes ahead of what is behind it. A holder of which nothing is wanted is told so.
+// Lent pieces come before those that follow them. A holder is asked even if nothing is wanted of
+// it: so it knows that its reader is done.
 absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
                                   const KvTakeover::Take& take) {
   const std::string& here = call_.plan.devices[call_.device].name;
@@ -141,7 +142,7 @@ absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder,
   return absl::OkStatus();
 }
 
-// Weights take the place of what others have read.
+// Weights will use the memory of KV that others have read.
 absl::Status StageSession::LetGo() {
   if (transport_ != nullptr) transport_->EndKvReads();
   const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
@@ -151,8 +152,8 @@ absl::Status StageSession::LetGo() {
   return absl::OkStatus();
 }
 
-// Devices to which a stage of this one hands over, the host of its KV, and those whose host it is. All are installed when the first order
-// comes.
+// Opens links to the devices to which a stage of this one hands over, to the host of its KV, and to
+// the devices that it hosts. All of them are installed when the first order comes.
 void StageSession::OpenLinks() {
   const Plan& plan = call_.plan;
   std::set<int32_t> next;
@@ -211,7 +212,7 @@ absl::Status StageSession::OnOrder(const OrderMessage& message) {
   return stage_->OnOrder(message.order);
 }
 
-// A line for every request and every change of what streams, none for a step.
+// Logs every request and every change of what streams, but no steps.
 void StageSession::LogOrder(const Order& order) const {
   if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
     Log(absl::StrCat("request ", admit->request, " is to join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
@@ -231,7 +232,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
     return absl::FailedPreconditionError(
         absl::StrCat("an activation of epoch ", activation.header.epoch, ", and epoch ", plan.epoch, " is installed"));
   }
-  if (activation.header.probe) return absl::OkStatus();  // that it has come is all it says
+  if (activation.header.probe) return absl::OkStatus();  // its arrival is all it says
   if (activation.header.kv) return OnKv(from, activation.payload);
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
     return Invalid("an activation of stage ", activation.header.stage, ", which is not the sender's");
@@ -254,7 +255,8 @@ absl::Status StageSession::OnKv(int32_t from, const std::vector<std::byte>& mess
     return absl::InvalidArgumentError("a message about KV from a device that has none of this one's, and none here");
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return NoStage();
-  if (!links_.contains(from)) return absl::FailedPreconditionError("no coordinator uses the plan yet");  // nothing could be answered
+  // No answer could be sent.
+  if (!links_.contains(from)) return absl::FailedPreconditionError("no coordinator uses the plan yet");
   return stage_->OnKv(from, message);
 }
 
@@ -300,7 +302,8 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
   }
 }
 
-// Of the last stage's device alone: with it a step ends everywhere. One message with its tokens, where no others are to come.
+// Only the last stage's device tells: with it a step ends everywhere. If no other tokens are to
+// come, one message has tokens and end.
 void StageSession::TellEnded(int64_t step) {
   if (std::exchange(awaits_end_, false)) {
     std::get<SampledNews>(sampled_).ends_step = true;

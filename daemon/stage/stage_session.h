@@ -1,10 +1,11 @@
-// An installed plan on this device: its stage, its links to the others, and what it tells the coordinator.
+// An installed plan on this device: its stage, its links, and its news for the coordinator.
 //
 //   coordinator ─ orders ─►              ─► activations ─► links ─► other devices
 //                            StageSession
 //   other devices ─ activations ─►       ─► tokens, ended steps, failures ─► the sink
 //
-// Threads: any. Open and Close are the owner's; the stage and the links call back under their own locks and never wait here.
+// Threads: any. Only the owner calls Open and Close. The stage and the links call back under their
+// own locks, and never wait here.
 #pragma once
 
 #include <atomic>
@@ -31,39 +32,40 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   struct Options {
     InstallCall call;
     StageFactory make_stage;
-    std::unique_ptr<Transport> transport;  // to the other devices; may be null where the plan has none
-    DeviceLog log;                         // of a daemon: sentences about requests, and what else happens
-    StallReport report;                    // what a person has to know; empty: the log is told
+    std::unique_ptr<Transport> transport;  // to other devices; may be null if the plan has none
+    DeviceLog log;                         // of a daemon: sentences about requests and other events
+    StallReport report;                    // what a person has to know; empty: goes to the log
     std::function<void(const LoadProgress&)> progress;
-    LeftByPlan left;                               // by the plan before, where the call takes some of it
+    // Of the previous plan, if the call takes over some of it.
+    LeftByPlan left;
     std::function<void()> left_is_read = nullptr;  // nobody needs it any more
   };
   using Sink = std::function<void(const FromDevice&)>;
 
   explicit StageSession(Options options);
 
-  // Loads. kCancelled after Cancel.
+  // Loads the plan. kCancelled after Cancel.
   absl::StatusOr<InstalledPlan> Open();
   void Cancel();
-  // Unloads; returns when nothing of the plan is in memory.  Once.
+  // Unloads; returns when nothing of the plan is in memory. Called once.
   void Close();
-  // Likewise, but for what the plan that follows takes over; null where there is nothing to take.
+  // As Close, but leaves what the next plan takes over; null if there is nothing to take.
   struct Left {
     LeftByPlan plan;
     std::vector<std::pair<int32_t, std::string>> hashes;  // of logits, by slot
   };
   Left Leave();
 
-  // Who hears of tokens, steps and failures from now on; empty: nobody. The failure, where there was one.
+  // From now on `sink` gets tokens, steps and failures; empty: nobody. Returns the failure, if any.
   absl::Status SetSink(Sink sink);
 
-  // A person has taken the plan away: its coordinator hears it, and nothing after it.
+  // A person has taken the plan away. The coordinator hears that, and nothing after it.
   void TakeAway(const absl::Status& why) { Fail(why); }
   absl::Status failure() const;  // the first; OK: none so far
 
-  // An error, and nothing has changed.
+  // Takes an order. After an error nothing has changed.
   absl::Status OnOrder(const OrderMessage& message);
-  // From device `from` of the plan.
+  // Takes an activation from device `from` of the plan.
   absl::Status OnActivation(int32_t from, ActivationMessage activation);
 
   int64_t epoch() const { return call_.plan.epoch; }
@@ -71,10 +73,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const InstallCall& call() const { return call_; }
   DeviceStatistics Statistics() const;
   double StepShare() const;  // as StageEngine::StepShare
-  LoadSummary load() const;  // of the stage; empty where there is none
-  // Every now and then: LinkEstimator::kAskAgainUs.
+  LoadSummary load() const;  // of the stage; empty if there is none
+  // Called every LinkEstimator::kAskAgainUs.
   void Tick();
-  // Spans since the last call, oldest first; none where the installation asked for none.
+  // Spans since the last call, oldest first; none if the installation did not ask for them.
   TraceChunk TakeTrace(const TraceCall& call);
 
  private:
@@ -95,7 +97,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
   void NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms);
   void LogOrder(const Order& order) const;
-  // With the epoch, and the step that has not ended yet.
+  // Logs with the epoch, and the step that has not ended yet.
   void Log(const std::string& sentence) const;
 
   const InstallCall call_;
@@ -103,28 +105,30 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const std::unique_ptr<Transport> transport_;
   const DeviceLog log_;
   const StallReport report_;
-  std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
-  LeftByPlan left_;                                    // until it is taken and read
-  const std::weak_ptr<KvLeft> kv_left_;                // of it, for who cancels
+  // Until it is loaded: the listener may hold this session.
+  std::function<void(const LoadProgress&)> progress_;
+  LeftByPlan left_;                      // until it is taken over and read
+  const std::weak_ptr<KvLeft> kv_left_;  // left_.kv, for Cancel
   std::function<void()> left_is_read_;
   std::atomic<bool> cancelled_ = false;
-  std::unique_ptr<TraceRing> trace_;  // made by Open, where spans are asked for
-  absl::Mutex taking_;                // held by who takes from it
+  std::unique_ptr<TraceRing> trace_;  // made by Open if spans are asked for
+  absl::Mutex taking_;                // held while spans are taken from it
   PlanSampler sampler_;
 
-  // Held for reading while the stage is called; whoever unloads it waits for them.
+  // Held for reading while the stage is called. Unloading waits for these calls.
   mutable absl::Mutex stage_mutex_;
   std::unique_ptr<StageEngine> stage_ ABSL_GUARDED_BY(stage_mutex_);
   bool has_left_ ABSL_GUARDED_BY(stage_mutex_) = false;
-  std::map<int32_t, std::unique_ptr<Link>> links_;  // by device; made before the stage, gone after it
+  // By device; made before the stage, gone after it.
+  std::map<int32_t, std::unique_ptr<Link>> links_;
 
   mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);
   Sink sink_ ABSL_GUARDED_BY(events_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(events_mutex_);
-  // The stage's, under its lock.
-  FromDevice sampled_ = SampledNews{};  // the newest, in the memory of those before
-  bool awaits_end_ = false;             // they are of a step of one micro-batch, and its end goes with them
-  std::atomic<int64_t> steps_ = 0;      // ended
+  // Used by the stage, under its lock.
+  FromDevice sampled_ = SampledNews{};  // the newest tokens, in the memory of earlier ones
+  bool awaits_end_ = false;             // their step has one micro-batch: its end goes with them
+  std::atomic<int64_t> steps_ = 0;      // that have ended
   std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
 };
 

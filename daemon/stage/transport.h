@@ -1,4 +1,5 @@
-// How a device's part of a plan reaches the other devices: daemon/rpc/rpc_transport.h over gRPC. A plan for one device needs none.
+// How a device's part of a plan reaches the other devices. daemon/rpc/rpc_transport.h does it over
+// gRPC. A plan for one device needs none.
 #pragma once
 
 #include <atomic>
@@ -17,9 +18,9 @@
 
 namespace lime {
 
-// The way of activations from this device to one other, in order.
+// Carries activations from this device to one other, in order.
 //
-// Threads: any. Send returns at once: what the way does not take yet waits.
+// Threads: any. Send returns at once: what cannot be sent yet waits.
 class Link {
  public:
   virtual ~Link() = default;
@@ -28,16 +29,16 @@ class Link {
 
   struct Counts {
     int64_t messages = 0;
-    Bytes bytes = 0;  // headers and payloads; of probes none
+    Bytes bytes = 0;  // headers and payloads, without probes
   };
   virtual Counts sent() const = 0;
 
   struct Rate {
     double bytes_per_second = 0;  // with the headers of TCP, IP and Ethernet
-    double age_ms = 0;            // since it was measured
+    double age_ms = 0;            // since the measurement
   };
   virtual std::optional<Rate> rate() const = 0;
-  // Measures the link where that is due: LinkEstimator::kAskAgainUs.
+  // Measures the link if that is due. Called every LinkEstimator::kAskAgainUs.
   virtual void Tick() = 0;
 };
 
@@ -49,18 +50,20 @@ class Transport {
     std::string peer, address;
     int64_t epoch = 0;
     int32_t from = 0;                               // this device, in the plan
-    int32_t to = 0;                                 // the other
+    int32_t to = 0;                                 // the other device
     std::function<void(const absl::Status&)> lost;  // called once, on any thread
-    TraceRing* trace = nullptr;                     // a span for every message, where that is asked for; outlives the link
+    // Gets a span for each message; null: no trace; outlives the link.
+    TraceRing* trace = nullptr;
   };
-  // Begins to connect. Once the link is gone nothing is called any more.
+  // Begins to connect. After the link is destroyed nothing is called any more.
   virtual std::unique_ptr<Link> OpenLink(LinkOptions options) = 0;
 
-  // Reads KV that a plan has left on another device. Unavailable where that is lost or silent; kCancelled soon after `cancelled` is set;
-  // what the device refuses; DataLoss where pages come damaged, or not all of them do; the error of `take`.  Thread: who loads
+  // Reads KV that a plan has left on another device. Unavailable if that device is lost or silent;
+  // kCancelled soon after `cancelled` is set; the device's refusal; DataLoss if pages come damaged
+  // or some are missing; the error of `take`.  Thread: the one that loads
   virtual absl::Status ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
                               const KvTakeover::Take& take) = 0;
-  // All is read.  Thread: who loads
+  // Everything is read.  Thread: the one that loads
   virtual void EndKvReads() = 0;
 };
 
