@@ -1,5 +1,6 @@
-// LIME's operators in ATen's own words: what kernels/cpu is compared with. They promise a tolerance and not bits, and allocate as they
-// please. Arithmetic in fp32, rounding where the CPU operators round.
+// LIME's operators written with ATen, as a reference for kernels/cpu. They keep a tolerance, not
+// bits, and may allocate. Arithmetic is fp32; results are rounded at the same points as in the CPU
+// operators.
 //
 // Errors: c10::Error for shapes and dtypes that do not agree.
 #pragma once
@@ -12,7 +13,7 @@
 
 namespace lime::torch_ops {
 
-// A linear layer's parameters: views that someone else keeps alive.
+// A linear layer's parameters: views of memory that the caller keeps alive.
 struct LinearWeight {
   at::Tensor weight;  // [rows, cols] in the working dtype; packed: [rows, cols * bits / 32] int32 words
   at::Tensor bias;    // [rows] working dtype, or undefined
@@ -32,7 +33,7 @@ struct KvLayer {
 
 // x: [rows, cols] working dtype.   Returns x w^T + bias, [rows, rows of the layer] fp32.
 at::Tensor Linear(const at::Tensor& x, const LinearWeight& w);
-// The bytes that a call takes beside its input and output, about.
+// Approximate bytes that a call needs besides its input and output.
 int64_t LinearScratchBytes(int64_t cols);
 
 // x: [rows, width] working dtype, as the result.   weight: [width] in any working dtype.
