@@ -13,8 +13,8 @@ namespace lime {
 // Maps strings to values >= 0. Time of a lookup: linear in the bytes that match.
 class ByteTrie {
  public:
-  // Ignores the empty string. If a key is inserted again, it takes the new value. REQUIRES: value
-  // >= 0.
+  // Ignores the empty string. If a key is inserted again, it takes the new value.
+  // REQUIRES: value >= 0.
   void Insert(std::string_view key, int32_t value) {
     if (key.empty()) return;
     begins_[static_cast<uint8_t>(key[0])] = true;

@@ -110,7 +110,7 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
   }
   LIME_ASSIGN_OR_RETURN(const std::string spelled, SpellOutClasses(pattern));
   auto code = CompileOniguruma(spelled);
-  // A class that is spelled out is not allowed everywhere where its name is.
+  // A class that is spelled out is not allowed in every place where its name is.
   if (!code.ok()) code = CompileOniguruma(pattern);
   if (!code.ok()) {
     return absl::InvalidArgumentError(

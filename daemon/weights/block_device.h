@@ -42,7 +42,7 @@ class BlockDevice {
 
 struct BlockDeviceOptions {
   int lanes = 4;
-  bool direct = true;    // bypass the page cache, where the file system can
+  bool direct = true;    // bypass the page cache, if the file system can
   bool io_uring = true;  // false: a pool of threads with pread
 };
 

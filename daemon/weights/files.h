@@ -29,7 +29,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Status of a failed system call: "PATH: cannot DO: reason". Missing files are kNotFound, the rest kUnavailable.
+// Status of a failed system call: "PATH: cannot DO: reason". kNotFound for a missing file,
+// otherwise kUnavailable.
 absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what);
 
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path);

@@ -2,7 +2,7 @@
 // are holes:
 //
 //   config.json
-//   layer_0000.safetensors ... non_layer.safetensors    of full size, each with its header; blocks that are not held read as zeros
+//   layer_0000.safetensors ... non_layer.safetensors    full size; blocks not held are zeros
 //   lime_store.model                                     the manifest of the whole model
 //   lime_store.held                                      which blocks are held
 //   lime_store.name                                      what the model is called, for people

@@ -31,7 +31,7 @@ bool IsRotaryTable(std::string_view tensor);
 // chat template and generation settings. Other files in the folder (notes, expected results) are
 // not copied.
 
-inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // the largest tokenizer.json known has 34 MB
+inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // largest known tokenizer.json: 34 MB
 
 // The names of the side files in `dir`, sorted. config.json and an index of shards are not
 // included, since a copy writes its own. A side file that is no regular file is an error

@@ -24,7 +24,8 @@ constexpr Bytes kRunBytes = 8 * kMiB;   // granularity of the choice between pag
 constexpr int kCopyThreads = 2;
 constexpr int kPrefaultThreads = 2;
 
-// An extent and its place in the buffer: byte `o` of the file lands at buffer + region + (o - begin).
+// An extent and its place in the buffer: byte `o` of the file goes to
+// buffer + region + (o - begin).
 struct PlacedExtent {
   TensorExtent tensors;
   int64_t begin = 0;  // file offset, rounded down to a page

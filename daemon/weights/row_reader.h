@@ -74,7 +74,7 @@ class RowReader {
   absl::Status TakeRow(const Part& part, int32_t token, size_t slot, int64_t row);
 
   const Options options_;
-  const std::vector<Part> parts_;  // weight; scales and biases where the table is packed
+  const std::vector<Part> parts_;  // weight; scales and biases if packed
   const HugeBuffer memory_;
   const std::unique_ptr<BlockReader> reader_;
   int64_t num_rows_ = 0;

@@ -1,4 +1,4 @@
-// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gaps.
+// The safetensors format: 8 bytes of header length, a JSON header, then the tensors without gaps.
 //
 // Headers are hostile input. Sizes are bounded before they are used. An error is one sentence that
 // names the file, the tensor and the offsets.
@@ -39,7 +39,8 @@ struct SafetensorsHeader {
 // Length of the JSON header, from the file's first bytes.
 absl::StatusOr<int64_t> ParseSafetensorsLength(std::span<const std::byte> prefix, int64_t file_bytes, std::string_view name);
 
-// Pure: parses and checks the JSON header of a file of `file_bytes` bytes. `name` (the file's path) opens every error.
+// Pure: parses and checks the JSON header of a file of `file_bytes` bytes. `name` (the file's path)
+// opens every error.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view header_json, int64_t file_bytes, std::string_view name);
 
 // Reads and parses the header of `path`.

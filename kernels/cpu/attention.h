@@ -31,7 +31,7 @@ inline constexpr int64_t kMaxHeadDim = 256;
 
 // The KV pages of one layer. The caller owns the memory and the tables.
 struct KvView {
-  std::byte* base = nullptr;  // page p starts at base + p * page_bytes; aligned to 64 bytes for full speed
+  std::byte* base = nullptr;  // page p is at base + p * page_bytes; fastest if aligned to 64 bytes
   int64_t page_bytes = 0;     // >= KvPageBytes(dtype, kv_heads, head_dim)
   DType dtype = DType::kBF16;
   int64_t kv_heads = 0;

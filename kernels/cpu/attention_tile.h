@@ -26,7 +26,8 @@ struct AttentionTile {
 
 // Input of every work item.
 //
-// Record: the state of one row and head over one or more pieces: max, sum, 14 floats of padding, acc [acc_width].
+// Record: the state of one row and head after one or more pieces: max, sum, 14 floats of padding,
+// acc [acc_width].
 struct AttentionCall {
   KvView kv;
   AttentionRows rows;
@@ -34,7 +35,8 @@ struct AttentionCall {
   const float* q = nullptr;
   void* out = nullptr;
   AttentionPieces pieces;
-  float* carried = nullptr;  // records [rows, heads]; null: no row has pieces before or behind the call's
+  // Records [rows, heads]. Null: no row has pieces before or behind the call's.
+  float* carried = nullptr;
 
   int64_t Group() const { return shape.heads / kv.kv_heads; }
   int64_t AccWidth() const { return (kv.head_dim + 15) / 16 * 16; }

@@ -44,7 +44,8 @@ struct F32x16 {
   LaneVec v[kVecs];
 };
 
-// Sanitizer builds call these functions instead of inlining them: the kernels then compile in about half the time.
+// Sanitizer builds call these functions instead of inlining them, which halves the compile time of
+// the kernels.
 #undef LIME_LANES_SHARED
 #ifdef LIME_SANITIZED
 #define LIME_LANES_SHARED inline HWY_NOINLINE
@@ -204,7 +205,7 @@ LIME_LANES_SHARED float ReduceAdd(F32x16 x) {
   return lane[0];
 }
 
-// The largest lane that is not NaN; -inf where there is none.
+// The largest lane that is not NaN; -inf if all are NaN.
 LIME_LANES_SHARED float ReduceMax(F32x16 x) {
   alignas(64) float lane[kLanes];
   Store(x, lane);

@@ -30,7 +30,8 @@ struct Matrix {
   // Dense: rows * cols elements. Packed: row r is a little-endian bit stream of cols * bits bits,
   // padded to whole uint32s.
   const void* data = nullptr;
-  // Packed only (MLX affine): weight k of row r is scales[r][k / group_size] * q + biases[r][k / group_size].
+  // Packed only (MLX affine): weight k of row r is scales[r][g] * q + biases[r][g],
+  // g = k / group_size.
   int bits = 0;                      // 3, 4, 6 or 8
   int group_size = 0;                // 32, 64 or 128; divides cols
   DType scale_dtype = DType::kBF16;  // dtype of scales and biases: the layer's working dtype
@@ -46,10 +47,11 @@ struct Matrix {
 // One of several layers applied to the same x.
 struct LinearTask {
   const Matrix* weight = nullptr;
-  const void* bias = nullptr;  // [rows] in the working dtype, or null; added in fp32 after the reduction
+  const void* bias = nullptr;  // [rows] in the working dtype, or null; added in fp32 at the end
   // Exactly one of these two is set:
-  float* out = nullptr;    // [tokens, out_stride] fp32, overwritten
-  void* add_to = nullptr;  // [tokens, out_stride] in x's dtype: add_to = round(float(add_to) + y), rounded once
+  float* out = nullptr;  // [tokens, out_stride] fp32, overwritten
+  // [tokens, out_stride] in x's dtype: add_to = round(float(add_to) + y), rounded once.
+  void* add_to = nullptr;
   int64_t out_stride = 0;  // elements between two tokens' rows, >= weight->rows
 };
 

@@ -91,7 +91,8 @@ struct TileResult {
   int64_t stride;
   const float* y;
 };
-// Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for each.
+// Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for
+// each.
 void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                    void (*done)(void* context, const TileResult& result), void* context);
 

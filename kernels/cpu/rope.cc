@@ -24,8 +24,8 @@ double DynamicTheta(const RopeConfig& rope, int64_t head_dim, int64_t length) {
   return rope.theta * std::pow(stretch, static_cast<double>(head_dim) / static_cast<double>(head_dim - 2));
 }
 
-// Divides wavelengths above original / low_freq_factor by factor, keeps those below original /
-// high_freq_factor, and blends those between.
+// Divides wavelengths above original / low_freq_factor by factor. Keeps wavelengths below original
+// / high_freq_factor. Blends the ones between.
 double Llama3Frequency(const RopeConfig& rope, double f) {
   // Turns over the original context.
   const double turns = static_cast<double>(rope.original_max_position) * f / kTau;

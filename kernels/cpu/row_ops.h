@@ -15,7 +15,7 @@ namespace lime::cpu {
 
 // Learned positions, added to the token's row.
 struct LearnedPositions {
-  const void* table = nullptr;         // [positions + offset, cols] in the working dtype; null: none
+  const void* table = nullptr;         // [positions + offset, cols], working dtype; null: none
   int64_t offset = 0;                  // row of position 0
   const int32_t* positions = nullptr;  // [tokens]
 };
@@ -46,8 +46,8 @@ struct NormShape {
 // out = round(x / sqrt(mean(x^2) + eps) * weight).   weight: [width].   out == x is allowed.
 void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, float eps, void* out);
 
-// RMSNorm of every head of q or k, in place.   x: fp32 [tokens, heads, head_dim], token_stride elements between two tokens.   weight:
-// [head_dim] of weight_dtype.
+// RMSNorm of every head of q or k, in place.   x: fp32 [tokens, heads, head_dim], token_stride
+// elements between two tokens.   weight: [head_dim] of weight_dtype.
 void HeadRmsNorm(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t head_dim, int64_t token_stride, const void* weight,
                  DType weight_dtype, float eps);
 

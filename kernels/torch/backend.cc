@@ -31,7 +31,8 @@ struct BatchRows {
   at::Tensor tokens, slots, positions;
 };
 
-// cos and sin of every position, [positions, head_dim / 2] fp32 each; undefined where positions are learned.
+// cos and sin of every position, [positions, head_dim / 2] fp32 each; undefined if positions are
+// learned.
 struct RopeTensors {
   at::Tensor cos, sin;
 };
@@ -102,7 +103,8 @@ struct HeadBlock {
   std::optional<Norm> norm;
   LinearWeight output;  // [vocab, hidden]
 
-  // x: [logit rows, hidden].   Returns [logit rows, rows of `weight`] fp32; `weight` is the output, or some rows of it.
+  // x: [logit rows, hidden].   Returns [logit rows, rows of `weight`] fp32; `weight` is the output,
+  // or some rows of it.
   at::Tensor Forward(const at::Tensor& x, const LinearWeight& weight) const { return Linear(norm ? norm->Forward(x) : x, weight); }
 };
 

@@ -15,7 +15,8 @@ namespace lime::torch_ops {
 
 // A linear layer's parameters: views of memory that the caller keeps alive.
 struct LinearWeight {
-  at::Tensor weight;  // [rows, cols] in the working dtype; packed: [rows, cols * bits / 32] int32 words
+  // [rows, cols] in the working dtype; packed: [rows, cols * bits / 32] int32 words
+  at::Tensor weight;
   at::Tensor bias;    // [rows] working dtype, or undefined
   at::Tensor scales;  // packed: [rows, cols / group_size]; else undefined
   at::Tensor biases;  // packed: [rows, cols / group_size]; else undefined
@@ -25,8 +26,11 @@ struct LinearWeight {
 
 // One layer's part of the KV pool, in the layout of kernels/cpu/attention.h.
 struct KvLayer {
-  at::Tensor pages;       // [num_pages, 2 * kv_heads * 16 * head_dim] working dtype; shared by all layers
-  at::Tensor page_table;  // [sequence slots, pages of one sequence] int32: this layer's page of positions 16 i .. 16 i + 15
+  // [num_pages, 2 * kv_heads * 16 * head_dim] working dtype; shared by all layers.
+  at::Tensor pages;
+  // [sequence slots, pages of one sequence] int32: this layer's page of
+  // positions 16 i .. 16 i + 15.
+  at::Tensor page_table;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
 };
@@ -42,19 +46,23 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps);
 // qk: [rows, heads * head_dim] fp32; weight: [head_dim].
 at::Tensor HeadRmsNorm(const at::Tensor& qk, const at::Tensor& weight, double eps);
-// qk: [rows, heads * head_dim] fp32; positions: [rows] int32; cos, sin: [positions, head_dim / 2] fp32.
+// qk: [rows, heads * head_dim] fp32; positions: [rows] int32; cos, sin: [positions, head_dim / 2]
+// fp32.
 at::Tensor Rope(const at::Tensor& qk, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin);
 
-// k, v: [rows, kv_heads * head_dim] fp32, rounded into the pages of their sequence slots and positions, [rows] int32 each.
+// k, v: [rows, kv_heads * head_dim] fp32, rounded into the pages of their sequence slots and
+// positions, [rows] int32 each.
 void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv);
-// q: [rows, heads * head_dim] fp32.   Returns [rows, heads * head_dim] working dtype.   window 0: a row sees every position up to its own.
+// q: [rows, heads * head_dim] fp32.   Returns [rows, heads * head_dim] working dtype.   window 0: a
+// row sees every position up to its own.
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window);
 
 // gate, up: [rows, n] fp32.   Return [rows, n] fp32.
 at::Tensor GatedActivation(const at::Tensor& gate, const at::Tensor& up, Activation activation);
 at::Tensor PlainActivation(const at::Tensor& x, Activation activation);
 
-// tokens, positions: [rows] int32.   position_table: [positions + offset, hidden] or undefined.   Returns [rows, hidden] fp32.
+// tokens, positions: [rows] int32.   position_table: [positions + offset, hidden] or undefined.
+// Returns [rows, hidden] fp32.
 at::Tensor Embed(const at::Tensor& tokens, const LinearWeight& table, int64_t hidden, const at::Tensor& positions,
                  const at::Tensor& position_table, int64_t position_offset);
 
