@@ -12,7 +12,7 @@
 
 namespace lime {
 
-// Thread: one at a time. Hash blocks until all is read.
+// Thread: one at a time. Hash() waits until all is read.
 class HashingReader {
  public:
   static absl::StatusOr<HashingReader> Create();

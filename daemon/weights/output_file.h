@@ -62,8 +62,7 @@ struct OutputOptions {
 
 // Whether `path` may be written. Changes nothing. If there is
 //   nothing, or an empty file: yes, if its folder may be written;
-//   a file: if `is_ours` or `overwrite` allows it, and it is neither an input nor a file of a
-//   model;
+//   a file: if `is_ours` or `overwrite` allows it, and it is no input and no file of a model;
 //   a link: if its target may be written;
 //   a pipe, a terminal or another character device: if it may be written;
 //   a folder, a block device or a socket: never.

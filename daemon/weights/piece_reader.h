@@ -66,7 +66,7 @@ class PieceReader {
   // aligned to 4 KiB and lives until `done`.
   void StartRead(int block, int piece, std::byte* place, Completion done);
 
-  // Completes all queued reads with kCancelled.
+  // Completes all requests with kCancelled.
   void Cancel() { reader_->Cancel(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
 

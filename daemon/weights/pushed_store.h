@@ -1,8 +1,7 @@
 // The receiving end of a push: writes offered blocks into a pushed store (held_blocks.h), and knows
 // which are there already.
 //
-//   ROOT/1f3c0d5e7a9b2468/     a folder for each model, named by its digest (pushed_models.h lists
-//   and removes them)
+//   ROOT/1f3c0d5e7a9b2468/     a folder for each model, named by its digest (pushed_models.h)
 //
 // A block is recorded as `begun` on the disk before its first byte is written, and as `held` after
 // its last byte is synced. For a block that is begun, reading and comparing checksums finds which

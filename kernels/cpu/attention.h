@@ -118,8 +118,8 @@ constexpr int64_t PackedRecordFloats(int64_t heads, int64_t head_dim) {
   return heads * (2 + head_dim);
 }
 
-// Copies the carried state of the rows to records [rows, PackedRecordFloats], after the pieces [0,
-// end). All rows see later pieces. Zeros for a row that sees none of the pieces [0, end).
+// Copies the carried state of the rows after the pieces [0, end) to records: [rows,
+// PackedRecordFloats]. Zeros for a row that sees none of these pieces. All rows see later pieces.
 void GetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, int64_t end,
                 float* records);
 // Sets the carried state of rows that see any of the pieces [0, taken[slot]), for an Attend with

@@ -205,7 +205,8 @@ class PackedRow {
     return q;
   }();
 
-  // cols / group_size, which is a power of two. A division would cost a tenth of the time of a row.
+  // cols / group_size. group_size is a power of two; a division would cost a tenth of the time of a
+  // row.
   static HWY_INLINE int64_t Groups(const Matrix& m) { return m.cols >> std::countr_zero(static_cast<uint32_t>(m.group_size)); }
 
   template <typename T>
@@ -222,8 +223,7 @@ class PackedRow {
         const auto q = hn::PromoteTo(IntTag(), hn::LoadU(d8, p + i * kVecLanes));
         w[i] = FusedMulAdd(hn::ConvertTo(LaneTag(), q), group.scale, group.bias);
       }
-      // A byte's low nibble is an even weight, its high nibble the odd weight after it.
-    } else if constexpr (kBits == 4) {
+    } else if constexpr (kBits == 4) {  // low nibble: even weight; high nibble: odd weight
       constexpr int kHalf = kPlanes / 2;
       LIME_UNROLL for (int i = 0; i < kHalf; ++i) {
         const hn::Rebind<uint8_t, LaneTag> d8;
