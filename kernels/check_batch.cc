@@ -8,7 +8,8 @@ absl::StatusOr<int64_t> CheckBatch(const MicroBatch& batch, const ModelSpec& spe
                                    std::span<const int64_t> positions) {
   if (batch.rows.empty() || std::ssize(batch.rows) > options.max_rows)
     return Invalid("a batch of ", batch.rows.size(), " rows, 1 to ", options.max_rows, " were planned");
-  // Tables of positions are as long as the context, pages are whole ones.
+  // Position tables have exactly `context` rows, but KV pages are whole, so a page may exist beyond
+  // it.
   const int64_t context = spec.config.learned_positions() ? std::min(options.context, spec.config.max_positions) : options.context;
   int64_t logit_rows = 0;
   for (const BatchRow& row : batch.rows) {

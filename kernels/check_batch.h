@@ -1,4 +1,4 @@
-// What every backend refuses of a batch.
+// The checks of a batch that every backend makes.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace lime {
 
-// How many rows ask for logits. InvalidArgument for tokens, positions or sequences out of range, and for more rows than were planned.
-// `positions`: by sequence slot, those that have KV pages.
+// Returns how many rows ask for logits. InvalidArgument for tokens, positions or sequences out of
+// range, and for more rows than were planned. `positions`: by sequence slot, how many positions
+// have KV pages.
 absl::StatusOr<int64_t> CheckBatch(const MicroBatch& batch, const ModelSpec& spec, const BackendOptions& options,
                                    std::span<const int64_t> positions);
 

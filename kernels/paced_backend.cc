@@ -19,7 +19,8 @@ class SystemClock final : public PaceClock {
  public:
   double NowMs() override { return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count(); }
 
-  // Linux lets a sleep end 50 us late to wake several threads at once; a block's part may take no longer than that.
+  // By default Linux may end a sleep 50 us late, to wake several threads at once. A part of a block
+  // may take less than that, so the slack is set to 1 ns.
   void SleepUntilMs(double ms) override {
 #ifdef __linux__
     thread_local const int slack [[maybe_unused]] = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
@@ -79,20 +80,22 @@ class PacedBackend final : public Backend {
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
     return Paced(block.kind, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
   }
-  // Counted with the rows of O, whose share is that of all attention.
+  // Not paced here: the rows of O are counted with the time of the whole attention.
   absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     return real_->AttendPieces(layer, begin, end, places);
   }
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override { return real_->Queries(layer); }
   int64_t RecordFloats() const override { return real_->RecordFloats(); }
-  // A part like those of the device's own batch: what the attention over these positions adds to a block's time.
+  // Paced like a part of the device's own batch: the time that attention over these positions adds
+  // to a block.
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
                          std::span<float> records) override {
     const int64_t rows = std::ssize(positions), attended = Attended(positions, std::ssize(pieces) * kKvPiece);
     const double ms = attended == 0 ? 0 : std::max(0.0, AttentionMs(rows, attended) - AttentionMs(rows, 1));
     return Paced(ms, [&] { return real_->AttendFor(positions, queries, pieces, records); });
   }
-  // What a host has attended to the device need not: it has that time back in the parts that follow.
+  // The device need not attend to pieces that a host has attended to, so the parts that follow
+  // become shorter.
   absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
     int64_t pieces = sequences_.empty() ? 0 : INT64_MAX;
     for (const int32_t sequence : sequences_) pieces = std::min<int64_t>(pieces, taken[static_cast<size_t>(sequence)]);
@@ -105,7 +108,7 @@ class PacedBackend final : public Backend {
   }
 
  private:
-  // Of a block's time: that of its matrices' bytes, as a plan divides it.
+  // Share of a block's time: the share of its matrices' bytes, as a plan divides it.
   static double Share(const BlockSpec& block, const MatrixRows& rows) {
     double bytes = 0;
     for (const TensorSpec& tensor : block.tensors) {
@@ -116,7 +119,7 @@ class PacedBackend final : public Backend {
     return bytes / static_cast<double>(MatrixBytes(block));
   }
 
-  // Of the positions [0, end), those that any of the rows sees.
+  // Positions of [0, end) that any of the rows sees.
   int64_t Attended(std::span<const int32_t> positions, int64_t end) const {
     if (positions.empty() || spec_.config.sliding_window == 0) return end;
     const int64_t first = std::max<int64_t>(0, std::ranges::min(positions) + 1 - spec_.config.sliding_window);
@@ -157,14 +160,17 @@ class PacedBackend final : public Backend {
   const std::unique_ptr<Backend> real_;
   const ModelSpec spec_;
   PaceOptions options_;
-  // Of the batch that has begun.
+  // State of the current batch.
   double block_ms_[4] = {};         // by kind
-  int64_t context_ = 0;             // the longest
+  int64_t context_ = 0;             // the longest context
   std::vector<int32_t> positions_;  // of its rows
-  std::vector<int32_t> sequences_;  // that have rows
-  double saved_ms_ = 0;             // that the device need not compute, for a host has
-  double due_ = 0;                  // when the profile's device would have ended the last part
-  double returned_ = -1e9;          // when its call returned
+  std::vector<int32_t> sequences_;  // sequences that have rows
+  // Time of attention that a host has computed.
+  double saved_ms_ = 0;
+  // When the profile's device would have ended the last part.
+  double due_ = 0;
+  // When the call of that part returned.
+  double returned_ = -1e9;
   PaceReport report_;
 };
 

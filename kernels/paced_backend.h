@@ -1,10 +1,12 @@
-// A slow device imitated on a fast one, for experiments: every part is computed by the real kernels, and then the calling thread sleeps
-// until the device of a profile would have ended it. Loading, network and heartbeats go on at their own pace, and no bit changes.
+// Imitates a slow device on a fast one, for experiments. The real kernels compute every part; then
+// the calling thread sleeps until the device of a profile would have ended it. Loading, network and
+// heartbeats run at their own pace, and no bit changes.
 //
-// Thread: the backend's.   Never in the way unless asked for: PaceBackend is the only door.
+// Thread: the backend's.   Only PaceBackend makes one, so it is never used unless asked for.
 //
-// Parts that follow one another without a pause are counted from the profiled end of the one before, so that what a sleep overshoots, or a
-// part that the real kernels ended too late, is made up for by the next; after a pause the count begins anew.
+// If parts follow one another without a pause, each is counted from the profiled end of the last
+// one. So a sleep that was too long, or a part that the real kernels ended too late, is made up for
+// by the next part. After a pause the count begins again.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,7 @@
 
 namespace lime {
 
-// Time as the compute thread sees it; another one in tests.
+// Time as the compute thread sees it; tests use their own clock.
 class PaceClock {
  public:
   virtual ~PaceClock() = default;
@@ -26,22 +28,26 @@ class PaceClock {
 
 struct PaceReport {
   int64_t parts = 0;
-  double real_ms = 0;   // that the kernels took
-  double paced_ms = 0;  // that the profile says
-  int64_t late = 0;     // parts that the kernels ended after the profile, and by how much at most: a profile too fast for this machine
+  double real_ms = 0;   // time that the kernels took
+  double paced_ms = 0;  // time that the profile says
+  // Parts that the kernels ended after the time of the profile (it is too fast for this machine),
+  // and the longest such delay.
+  int64_t late = 0;
   double latest_ms = 0;
 };
 
 struct PaceOptions {
   DeviceProfile profile;
-  std::unique_ptr<PaceClock> clock;                     // null: that of the system
-  std::function<void(const PaceReport& report)> ended;  // told with the backend's end
+  // Null: the system's clock.
+  std::unique_ptr<PaceClock> clock;
+  // Called when the backend is destroyed.
+  std::function<void(const PaceReport& report)> ended;
 };
 
-// Parts that begin within this of the end of the one before follow it without a pause.
+// A part that begins within this time after the end of the last one follows it without a pause.
 inline constexpr double kPaceHandOverMs = 0.3;
 
-// `real` in the pace of `options.profile`, for a model of this spec.
+// Wraps `real` so that it has the pace of `options.profile`, for a model of this spec.
 std::unique_ptr<Backend> PaceBackend(std::unique_ptr<Backend> real, const ModelSpec& spec, PaceOptions options);
 
 }  // namespace lime

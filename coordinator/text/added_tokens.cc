@@ -101,7 +101,8 @@ absl::Status AddedTokens::Add(AddedToken token, const std::function<absl::Status
   if (added) {
     tokens_.push_back(std::move(token));
   } else {
-    token.special = token.special || tokens_[known->second].special;  // the library forgets no special token
+    // In the library a special token stays special.
+    token.special = token.special || tokens_[known->second].special;
     tokens_[known->second] = std::move(token);
   }
   return absl::OkStatus();

@@ -1,4 +1,5 @@
-// The text of one answer while its tokens come: without special tokens, whole characters alone, and cut before a stop string.
+// The text of one answer while its tokens arrive: without special tokens, in whole characters, and
+// cut before a stop string.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +13,18 @@
 
 namespace lime {
 
-// Owner: one generated sequence.   Allocates nothing after it was made, but for a token of kilobytes.
+// Owner: one generated sequence.   Allocates nothing after construction, except for a token of
+// kilobytes.
 class AnswerText {
  public:
-  // The text goes on where the prompt ends.  REQUIRES: `tokenizer` outlives this
+  // The text continues the prompt. REQUIRES: `tokenizer` outlives this object.
   AnswerText(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings, std::span<const int32_t> prompt);
 
-  // The text that has become certain with `token`, sometimes none. Valid until the next call.
+  // Text that is certain after `token`; may be empty. Valid until the next call.
   std::string_view Push(int32_t token) { return stop_strings_.Push(detokenizer_.Push(token)); }
-  // What was held back. Valid until the next call.
+  // The rest of the text. Valid until the next call.
   std::string_view Finish();
-  // A stop string has come: the answer ends before it.
+  // A stop string was found; the answer ends before it.
   bool stopped() const { return stop_strings_.stopped(); }
 
  private:

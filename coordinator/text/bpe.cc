@@ -9,16 +9,16 @@
 namespace lime {
 namespace {
 
-// A run of the word's bytes that is one piece so far; a doubly linked list in a vector.
+// A run of the word's bytes that is one piece so far. Symbols are a doubly linked list in a vector.
 struct Symbol {
   int32_t id = -1;  // -1: no piece
   int32_t prev = -1;
   int32_t next = -1;
-  uint32_t begin = 0;   // bytes of the word
-  uint32_t length = 0;  // 0: joined into an earlier symbol
+  uint32_t begin = 0;   // offset in the word, in bytes
+  uint32_t length = 0;  // in bytes; 0: joined into an earlier symbol
 };
 
-// A join that was possible when it was noted; checked again before it is done.
+// A join that was possible when it was recorded. It is checked again before it is done.
 struct Candidate {
   uint32_t rank;
   int32_t position;  // of the left symbol
@@ -94,7 +94,7 @@ class Merger {
 
 using Splits = absl::flat_hash_map<int32_t, std::pair<int32_t, int32_t>>;
 
-// Takes an unused piece apart again, into what it was last joined from.
+// Splits an unused piece again into the pieces that it was last joined from.
 void AppendSplit(int32_t id, const Splits& splits, std::vector<int32_t>& ids) {
   std::vector<int32_t> pending = {id};
   while (!pending.empty()) {
@@ -138,7 +138,8 @@ absl::Status BpeModel::Tokenize(std::string_view word, std::vector<int32_t>& ids
   return late_fallback_ ? TokenizeLate(word, ids) : TokenizeEarly(word, ids);
 }
 
-// The ids of the word's characters. An unknown token waits for the next known character, so that bytes of later ones come before it.
+// The ids of the word's characters. An unknown token is held back until the next known character,
+// so the bytes of later characters come before it.
 absl::Status BpeModel::AppendSymbols(std::string_view word, std::vector<int32_t>& symbols) const {
   const UnknownPolicy& policy = options_.unknown;
   bool unknown_waits = false;
@@ -163,7 +164,7 @@ absl::Status BpeModel::AppendSymbols(std::string_view word, std::vector<int32_t>
   return absl::OkStatus();
 }
 
-// As the tokenizers library: characters become ids, unknown ones by the policy, before any merge.
+// As in the tokenizers library: characters become ids before any merge, unknown ones by the policy.
 absl::Status BpeModel::TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const {
   std::vector<int32_t> initial;
   initial.reserve(word.size());
@@ -177,7 +178,8 @@ absl::Status BpeModel::TokenizeEarly(std::string_view word, std::vector<int32_t>
   return absl::OkStatus();
 }
 
-// As SentencePiece: what is still no piece after all merges falls back, and unused pieces come apart again.
+// As in SentencePiece: symbols that are no pieces after all merges fall back, and unused pieces are
+// split again.
 absl::Status BpeModel::TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const {
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
@@ -202,7 +204,7 @@ absl::Status BpeModel::TokenizeLate(std::string_view word, std::vector<int32_t>&
   return absl::OkStatus();
 }
 
-// `unknown_end` is how long `ids` was after the last unknown token.
+// `unknown_end`: the length of `ids` after the last unknown token.
 absl::Status BpeModel::AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const {
   const UnknownPolicy& policy = options_.unknown;
   const int32_t loose = id - vocab_.size();

@@ -1,7 +1,8 @@
-// Byte-pair encoding: join the best-ranked pair of neighbours until none is left.
+// Byte-pair encoding: joins the best-ranked pair of neighbours until no pair is left.
 //
-// One engine serves both kinds of file. tokenizer.json lists its merges; of tokenizer.model every pair of pieces whose
-// concatenation is a piece is a merge, ranked by score. Time: O(n log n) in the word's characters.
+// One implementation serves both kinds of file. tokenizer.json lists its merges. In
+// tokenizer.model, every pair of pieces whose concatenation is a piece is a merge, ranked by score.
+// Time: O(n log n) in the word's characters.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@
 namespace lime {
 
 struct Merge {
-  uint32_t rank = 0;   // smaller joins first; equal ranks from left to right
+  uint32_t rank = 0;   // the smallest joins first; equal ranks from left to right
   int32_t result = 0;  // id of the joined piece
 };
 
@@ -27,16 +28,18 @@ class BpeModel : public TokenModel {
  public:
   struct Options {
     UnknownPolicy unknown;
-    bool ignore_merges = false;  // a word that is a piece needs no merging
+    bool ignore_merges = false;  // a word that is a piece is not merged
     std::string continuing_subword_prefix;
     std::string end_of_word_suffix;
   };
 
-  // What only a SentencePiece model has.
+  // Additional rules of SentencePiece models.
   struct SentencePieceRules {
-    std::vector<std::string> loose_chars;        // characters that are no piece but part of one; symbol i has id vocab.size() + i
-    absl::flat_hash_set<int32_t> whole_words;    // user-defined pieces: a word equal to one is that piece
-    absl::flat_hash_set<int32_t> unused;         // pieces that may only stand between merges
+    // Characters that are no pieces but occur in pieces. Number i has the id vocab.size() + i.
+    std::vector<std::string> loose_chars;
+    // User-defined pieces: a word equal to one becomes that piece.
+    absl::flat_hash_set<int32_t> whole_words;
+    absl::flat_hash_set<int32_t> unused;         // only intermediate results of merges
     absl::flat_hash_set<int32_t> not_from_text;  // control, unknown and byte pieces
   };
 
@@ -56,7 +59,8 @@ class BpeModel : public TokenModel {
   Options options_;
   Vocab vocab_;
   MergeTable merges_;
-  bool late_fallback_;  // unknown characters take part in merges (SentencePiece) or not
+  // When unknown characters get ids: after the merges (SentencePiece) or before.
+  bool late_fallback_;
   SentencePieceRules rules_;
   absl::flat_hash_map<std::string_view, int32_t> loose_;  // keys point into rules_
 };

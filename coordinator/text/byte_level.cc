@@ -12,10 +12,10 @@ constexpr int kMaxCode = 0x143;  // the last character in use is U+0143
 
 struct ByteMap {
   std::array<std::string, 256> to_char;
-  std::array<int16_t, kMaxCode + 1> to_byte;  // -1: stands for no byte
+  std::array<int16_t, kMaxCode + 1> to_byte;  // -1: no byte
 };
 
-// Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100 upwards in order.
+// A printable Latin-1 character stands for itself. The other 68 bytes are U+0100 and up, in order.
 ByteMap MakeByteMap() {
   ByteMap map;
   map.to_byte.fill(-1);

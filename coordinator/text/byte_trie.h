@@ -1,4 +1,5 @@
-// A set of byte strings that answers "which of them begins here?", for added tokens and pieces.
+// A set of byte strings that finds the ones at the beginning of a text. Used for added tokens and
+// pieces.
 #pragma once
 
 #include <array>
@@ -12,7 +13,8 @@ namespace lime {
 // Maps strings to values >= 0. Time of a lookup: linear in the bytes that match.
 class ByteTrie {
  public:
-  // The empty string is ignored; a string inserted again takes the new value. REQUIRES: value >= 0.
+  // Ignores the empty string. If a key is inserted again, it takes the new value.
+  // REQUIRES: value >= 0.
   void Insert(std::string_view key, int32_t value) {
     if (key.empty()) return;
     begins_[static_cast<uint8_t>(key[0])] = true;
@@ -41,7 +43,7 @@ class ByteTrie {
   }
 
   struct Match {
-    size_t length = 0;  // 0: nothing begins here
+    size_t length = 0;  // 0: no key begins here
     int32_t value = -1;
   };
 

@@ -1,5 +1,6 @@
-// SentencePiece's precompiled_charsmap: which strings its normalizer replaces, and by what. A Darts double array over the
-// strings, followed by the replacements, each ended by a zero byte.
+// SentencePiece's precompiled_charsmap: the strings that its normalizer replaces, and their
+// replacements. It is a Darts double array over the strings, then the replacements, each ended by a
+// zero byte.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,21 @@
 
 namespace lime {
 
-// Immutable. Every step is bounds-checked: the bytes are hostile.
+// Immutable. Every step checks its bounds, since the bytes are hostile.
 class Charsmap {
  public:
-  // Empty bytes give a map that replaces nothing.
+  // Empty bytes give a map without replacements.
   static absl::StatusOr<Charsmap> Parse(std::string_view bytes);
 
   struct Match {
-    size_t length = 0;  // bytes of text replaced; 0: none
+    size_t length = 0;  // bytes of text to replace; 0: none
     std::string_view replacement;
   };
 
   // The longest string of the map that `text` begins with.
   Match LongestPrefix(std::string_view text) const;
 
-  // The shortest one.
+  // The shortest string of the map that `text` begins with.
   Match ShortestPrefix(std::string_view text) const;
 
  private:

@@ -65,7 +65,7 @@ absl::Status Decoder::Append(const Json& json) {
     fused_ = true;
   } else if (type == "ByteLevel") {
     steps_.push_back([](std::string bytes, bool) -> Result { return FromByteLevel(bytes); });
-    fused_ = true;  // it joins what it decodes
+    fused_ = true;  // ByteLevel joins the tokens that it decodes
   } else if (type == "ByteFallback") {
     replaces_by_byte_ = true;
     steps_.push_back([](std::string bytes, bool) -> Result {

@@ -1,5 +1,6 @@
-// The "decoder" of tokenizer.json, reduced to what can be printed token by token: the bytes of each id, and what the
-// beginning of the text loses. The bytes of a text are those of its ids joined, and broken UTF-8 in them becomes U+FFFD.
+// The "decoder" of tokenizer.json, reduced to what can be printed token by token: the bytes of each
+// id, and a rule that strips the beginning of the text. A text is the joined bytes of its ids, with
+// broken UTF-8 replaced by U+FFFD.
 #pragma once
 
 #include <functional>
@@ -11,7 +12,7 @@
 
 namespace lime {
 
-// What the front of the decoded text loses: up to `count` times `content`.
+// Removes `content` up to `count` times from the beginning of the decoded text.
 struct StripRule {
   std::string content;
   int64_t count = 0;
@@ -19,16 +20,17 @@ struct StripRule {
 
 class Decoder {
  public:
-  // Null joins the pieces with spaces, as the tokenizers library does.
+  // If `json` is null, the decoder joins the pieces with spaces, as the tokenizers library does.
   static absl::StatusOr<Decoder> Parse(const Json& json);
 
-  // The bytes that `piece` stands for; `first`: no token came before.
+  // The bytes of `piece`. `first`: no token came before it.
   absl::StatusOr<std::string> TokenBytes(std::string_view piece, bool first) const;
 
-  // TokenBytes depends on `first`.
+  // Whether TokenBytes depends on `first`.
   bool first_differs() const { return first_differs_; }
 
-  // Broken UTF-8 gives one U+FFFD a byte, as bytes that fell back to tokens do; otherwise one for each ill-formed part.
+  // True: each byte of broken UTF-8 becomes U+FFFD, as with byte-fallback tokens. False: each
+  // ill-formed part does.
   bool replaces_by_byte() const { return replaces_by_byte_; }
 
   const StripRule& strip() const { return strip_; }
@@ -41,13 +43,13 @@ class Decoder {
   absl::Status AppendStrip(const Json& json);
 
   std::vector<Step> steps_;
-  bool fused_ = false;  // what follows sees the whole text
+  bool fused_ = false;  // later steps see the whole text
   bool first_differs_ = false;
   bool replaces_by_byte_ = false;
   StripRule strip_;
 };
 
-// The bytes of every id, ready to be joined.
+// The bytes of every id.
 class ByteTable {
  public:
   // `piece(id)` is empty for an id without a piece.
@@ -62,7 +64,7 @@ class ByteTable {
 
  private:
   std::string bytes_;
-  std::vector<uint32_t> begins_;  // size + 1 of them
+  std::vector<uint32_t> begins_;  // size + 1 offsets
 };
 
 }  // namespace lime

@@ -4,7 +4,8 @@
 
 namespace lime {
 
-constexpr size_t kReservedBytes = 1024;  // several times the longest token of any vocabulary seen
+// Several times the longest token of any known vocabulary.
+constexpr size_t kReservedBytes = 1024;
 
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const DecodeOptions& options)
     : tokenizer_(tokenizer), options_(options), strips_left_(tokenizer.strip().count) {
@@ -28,7 +29,8 @@ std::string_view StreamingDetokenizer::Finish() {
   return text;
 }
 
-// Applies the strip rule as far as the held bytes decide it; leaves strips_left_ > 0 only while they do not.
+// Applies the strip rule as far as the held bytes allow. Afterwards strips_left_ > 0 only if more
+// bytes are needed to decide.
 void StreamingDetokenizer::Strip() {
   const std::string& content = tokenizer_.strip().content;
   size_t stripped = 0;
@@ -40,7 +42,7 @@ void StreamingDetokenizer::Strip() {
   if (!content.starts_with(held_)) strips_left_ = 0;
 }
 
-// Gives out the first `length` held bytes.
+// Returns the first `length` held bytes as text.
 std::string_view StreamingDetokenizer::Emit(size_t length) {
   text_.clear();
   const std::string_view bytes = std::string_view(held_).substr(0, length);

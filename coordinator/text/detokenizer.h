@@ -1,8 +1,8 @@
-// Ids to text while they are being generated.
+// Converts ids to text while they are being generated.
 //
-// Never gives half a character: bytes that may still become one are held back. All pieces and Finish() joined are
-// Tokenizer::Decode of all ids. Time: linear in the bytes of the tokens. Allocates nothing after it was made, but for a token of
-// kilobytes.
+// Never returns part of a character: bytes that may still become one are held back. The joined
+// results of Push and Finish() are Tokenizer::Decode of all ids. Time: linear in the bytes of the
+// tokens. Allocates nothing after construction, except for a token of kilobytes.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,12 @@ class StreamingDetokenizer {
   // REQUIRES: `tokenizer` outlives this object.
   explicit StreamingDetokenizer(const Tokenizer& tokenizer, const DecodeOptions& options = {});
 
-  // The text that `id` completes; often that of the token, sometimes none yet. Valid until the next call.
+  // The text that is complete after `id`; often that of its token, sometimes none yet. Valid until
+  // the next call.
   std::string_view Push(int32_t id);
 
-  // What was held back, broken characters as U+FFFD, and the front that strip rules were waiting for. Then starts afresh.
+  // The bytes that were held back, with broken characters as U+FFFD, and text that a strip rule has
+  // not decided. Then starts a new text.
   std::string_view Finish();
 
  private:
@@ -31,10 +33,10 @@ class StreamingDetokenizer {
 
   const Tokenizer& tokenizer_;
   const DecodeOptions options_;
-  bool first_ = true;        // no token has been decoded yet
-  int64_t strips_left_ = 0;  // times the strip rule may still apply at the front
-  std::string held_;         // bytes not yet given out
-  std::string text_;         // what the last call returned
+  bool first_ = true;        // no token was decoded yet
+  int64_t strips_left_ = 0;  // how often the strip rule may still apply
+  std::string held_;         // bytes not returned yet
+  std::string text_;         // result of the last call
 };
 
 }  // namespace lime

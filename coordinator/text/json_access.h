@@ -1,4 +1,5 @@
-// Typed access to the fields of JSON from hostile files: a wrong type or a missing field is a sentence, never an exception.
+// Typed access to JSON fields of hostile files. A wrong type or a missing field is a Status, never
+// an exception.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace lime {
 
 using Json = nlohmann::json;
 
-// The field, or null where `object` has none or is no object. The reference lives as long as `object`.
+// The field, or null if `object` is no object or lacks it. The reference lives as long as `object`.
 const Json& Field(const Json& object, std::string_view key);
 
 // A field that is absent or null gives `fallback`.
@@ -21,11 +22,11 @@ absl::StatusOr<bool> BoolField(const Json& object, std::string_view key, bool fa
 absl::StatusOr<int64_t> IntField(const Json& object, std::string_view key, int64_t fallback);
 absl::StatusOr<std::string> StringField(const Json& object, std::string_view key, std::string_view fallback);
 
-// Fields that must be there.
+// The field must exist.
 absl::StatusOr<int64_t> RequiredInt(const Json& object, std::string_view key);
 absl::StatusOr<std::string> RequiredString(const Json& object, std::string_view key);
 
-// The "type" of a component, or "" for null.
+// The "type" of a component; "" for null.
 absl::StatusOr<std::string> ComponentType(const Json& component);
 
 }  // namespace lime

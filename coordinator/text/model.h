@@ -1,4 +1,4 @@
-// What turns one word (a piece of normalised, pre-tokenised text) into ids.
+// Converts one word (a piece of normalised, pre-tokenised text) into ids.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,28 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
 
-  // Appends the ids of `word`; an error where it holds what has no id, and there is no unknown token. REQUIRES: well-formed UTF-8.
+  // Appends the ids of `word`. An error if a character has no id and there is no unknown token.
+  // REQUIRES: well-formed UTF-8.
   virtual absl::Status Tokenize(std::string_view word, std::vector<int32_t>& ids) const = 0;
 
   virtual const Vocab& vocab() const = 0;
 };
 
-// What becomes of characters that no piece covers: their bytes, else the unknown token, else what `missing` says.
+// How characters that no piece covers are encoded: as their bytes, otherwise as the unknown token,
+// otherwise as `missing` says.
 struct UnknownPolicy {
   bool byte_fallback = false;
-  int32_t unk_id = -1;    // -1: there is none
-  bool fuse_unk = false;  // neighbouring unknowns become one
-  std::string missing;    // without unk_id: an error of these words; empty: nothing becomes of them
+  int32_t unk_id = -1;    // -1: there is no unknown token
+  bool fuse_unk = false;  // neighbouring unknown characters become one token
+  // Without unk_id: an error with this text. Empty: such characters are dropped.
+  std::string missing;
 };
 
-// Appends the ids of the bytes of `text` if `policy` wants them and the vocabulary has all of them.
+// Appends the ids of the bytes of `text`, if `policy` allows it and the vocabulary has all of them.
+// Returns whether it did.
 bool AppendBytes(std::string_view text, const UnknownPolicy& policy, const Vocab& vocab, std::vector<int32_t>& ids);
 
-// The error of a character that has no id.
+// The error for a character without an id.
 absl::Status NoUnknownToken(std::string_view text, const UnknownPolicy& policy);
 
 }  // namespace lime

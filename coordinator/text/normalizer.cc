@@ -14,9 +14,10 @@ namespace lime {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 29;
-constexpr size_t kMaxGraphemeBytes = 6;  // beyond which Precompiled looks at characters one by one
+// For longer ones, Precompiled looks at single characters.
+constexpr size_t kMaxGraphemeBytes = 6;
 
-// Rewrites the text character by character.
+// Applies `change` to the text and to its start. `change` must work on single characters.
 template <typename Change>
 void Rewrite(NormalizedText& text, Change change) {
   if (text.start_bytes > 0) text.start_bytes = change(std::string_view(text.text).substr(0, text.start_bytes)).size();
@@ -30,8 +31,8 @@ NormalizeStep RewriteStep(std::string (*change)(std::string_view)) {
   };
 }
 
-// Takes `changed` for the text, and `start` for what became of its start by itself. Where that joined what followed, the first character
-// stands for it.
+// Sets the text to `changed`. `start` is the result for its start alone. If the start was joined
+// with what follows, the first character stands for it.
 void Replace(NormalizedText& text, std::string changed, std::string_view start) {
   if (text.start_bytes > 0 && !changed.empty()) {
     text.start_bytes = changed.starts_with(start) ? start.size() : static_cast<size_t>(DecodeUtf8(changed).length);
@@ -61,7 +62,7 @@ NormalizeStep FilterStep(bool (*keep)(char32_t)) {
   };
 }
 
-// Replaces characters by `change`, which gives the same character for most.
+// Replaces each character by `change` of it, which is the same character for most.
 std::string MapCharacters(std::string_view text, char32_t (*change)(char32_t)) {
   std::string out;
   out.reserve(text.size());
@@ -81,7 +82,8 @@ absl::StatusOr<std::string> ReplaceRanges(const std::vector<TextRange>& ranges, 
   return out;
 }
 
-// What of the start is left behind replacements. What replaces several characters stands for the last of them.
+// Bytes of the start that are left after replacements. If a replacement covers several characters,
+// it stands for the last of them.
 size_t StartBehind(const std::vector<TextRange>& ranges, size_t content_bytes, size_t start_bytes) {
   size_t left = 0, done = 0;
   for (const TextRange& range : ranges) {
@@ -125,7 +127,7 @@ absl::StatusOr<NormalizeStep> StripStep(const Json& json) {
   };
 }
 
-// SentencePiece's own clean-up of training data.
+// SentencePiece's own clean-up of training data: the characters that stay.
 bool SurvivesNmt(char32_t code) {
   const bool control = (code >= 1 && code <= 8) || (code >= 0xE && code <= 0x1F);
   return !control && code != 0xB && code != 0x7F && code != 0x8F && code != 0x9F;
@@ -209,8 +211,8 @@ absl::StatusOr<NormalizeStep> BertStep(const Json& json) {
   };
 }
 
-// SentencePiece's map as the library applies it: to what is seen as one character where that is short, else to its characters, and always
-// by the shortest string of the map.
+// Applies SentencePiece's map as the library does: to a grapheme cluster if it is short, otherwise
+// to its characters, and always with the shortest matching string of the map.
 std::string ApplyCharsmap(const Charsmap& map, std::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -16,7 +16,7 @@ absl::StatusOr<int32_t> ParseId(const Json& json) {
   return json.get<int32_t>();
 }
 
-// [content, id], as BertProcessing and RobertaProcessing name their tokens.
+// Parses [content, id], the form of tokens in BertProcessing and RobertaProcessing.
 absl::StatusOr<int32_t> ParsePair(const Json& json) {
   if (!json.is_array() || json.size() != 2) return absl::InvalidArgumentError("post_processor: \"cls\" and \"sep\" must be [token, id]");
   return ParseId(json[1]);
@@ -53,7 +53,8 @@ absl::Status AppendTemplate(const Json& json, PostProcessor& result) {
 
 absl::Status Append(const Json& json, PostProcessor& result) {
   LIME_ASSIGN_OR_RETURN(const std::string type, ComponentType(json));
-  if (type.empty() || type == "ByteLevel") return absl::OkStatus();  // ByteLevel trims offsets, which we do not keep
+  // ByteLevel trims offsets, which LIME does not use.
+  if (type.empty() || type == "ByteLevel") return absl::OkStatus();
   if (type == "Sequence") {
     for (const Json& part : Field(json, "processors")) LIME_RETURN_IF_ERROR(Append(part, result));
     return absl::OkStatus();

@@ -1,4 +1,4 @@
-// The "post_processor" of tokenizer.json: the ids around the text (BOS, EOS).
+// The "post_processor" of tokenizer.json: ids before and after the text (BOS, EOS).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct PostProcessor {
   std::vector<int32_t> suffix;
 };
 
-// Null gives nothing around the text.
+// Null adds no ids.
 absl::StatusOr<PostProcessor> ParsePostProcessor(const Json& json);
 
 }  // namespace lime

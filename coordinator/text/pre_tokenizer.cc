@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A stretch of a word, matched by the pattern or lying between matches.
+// Part of a word: a match of the pattern, or the text between two matches.
 struct Stretch {
   TextRange range;
   bool matched;
@@ -32,7 +32,7 @@ std::vector<Stretch> Alternate(const std::vector<TextRange>& matches, size_t siz
   return stretches;
 }
 
-// Joins each stretch to the one before it where joins(previous, current) says so.
+// Joins each stretch to the one before it if joins(previous, current) is true.
 template <typename Joins>
 void Join(std::vector<Stretch>& stretches, Joins joins) {
   std::vector<Stretch> joined;
@@ -62,7 +62,8 @@ void ApplyBehavior(SplitBehavior behavior, std::vector<Stretch>& stretches) {
   }
 }
 
-// Rewrites every word, character by character, and puts a prefix before it. `prefix(word, text)`: what stands before that word's new text.
+// Rewrites every word, character by character, and adds a prefix. `prefix(word, text)` is the
+// prefix for the word's new text.
 template <typename Change, typename Prefix>
 absl::Status RewriteWords(Words& words, Change change, Prefix prefix) {
   std::string text;
@@ -105,7 +106,7 @@ absl::Status AppendPattern(std::string_view pattern, SplitBehavior behavior, boo
   return absl::OkStatus();
 }
 
-// Every character for which `matches` holds is a match.
+// Matches every character for which `matches` is true.
 PreTokenizeStep CharacterSplit(bool (*matches)(char32_t), SplitBehavior behavior) {
   const auto find = [matches](std::string_view word, std::vector<TextRange>& ranges) {
     for (size_t begin = 0, length = 0; begin < word.size(); begin += length) {
@@ -123,7 +124,7 @@ int WhitespaceKind(char32_t code) {
   return IsUnicodeWord(code) ? 1 : IsUnicodeSpace(code) ? 0 : 2;
 }
 
-// Words and runs of other characters, as Rust's \w+|[^\w\s]+ finds them.
+// Finds words and runs of other characters, as Rust's \w+|[^\w\s]+ does.
 absl::Status FindWords(std::string_view text, std::vector<TextRange>& ranges) {
   int last = 0;
   for (size_t begin = 0, length = 0; begin < text.size(); begin += length) {
@@ -207,7 +208,7 @@ absl::Status AppendMetaspace(const Json& json, Steps& steps) {
   return absl::OkStatus();
 }
 
-// The kinds that one field describes.
+// The kinds with one field.
 absl::Status AppendWithField(const std::string& type, const Json& json, Steps& steps) {
   if (type == "Digits") {
     LIME_ASSIGN_OR_RETURN(const bool individual, BoolField(json, "individual_digits", false));

@@ -1,4 +1,5 @@
-// The "pre_tokenizer" of tokenizer.json: splits a normalised text into the words that the model sees one by one.
+// The "pre_tokenizer" of tokenizer.json: splits a normalised text into words. The model encodes
+// each word separately.
 #pragma once
 
 #include <functional>
@@ -10,11 +11,12 @@
 
 namespace lime {
 
-// A text and the words in it, in order. Steps narrow the words and may rewrite the text.
+// A text and the words in it, in order. Steps split the words and may change the text.
 struct Words {
   struct Word {
-    TextRange range;         // bytes of `text`
-    size_t start_bytes = 0;  // bytes in front that stand for the first character of the whole input
+    TextRange range;  // bytes of `text`
+    // Bytes at the beginning that come from the first character of the whole input.
+    size_t start_bytes = 0;
   };
   std::string text;
   std::vector<Word> words;
@@ -26,19 +28,20 @@ struct Words {
 
 using PreTokenizeStep = std::function<absl::Status(Words& words)>;
 
-// Sequences flattened, in order. Null gives no steps.
+// The steps in order, with sequences flattened. Null gives no steps.
 absl::StatusOr<std::vector<PreTokenizeStep>> ParsePreTokenizer(const Json& json);
 
-// What becomes of the text a pattern matches.
+// How a match of a pattern is split off.
 enum class SplitBehavior {
-  kIsolated,            // a word of its own
-  kRemoved,             // dropped
-  kMergedWithPrevious,  // joined to the word before
-  kMergedWithNext,      // joined to the word behind
-  kContiguous,          // neighbouring matches make one word
+  kIsolated,            // it becomes a word of its own
+  kRemoved,             // it is removed
+  kMergedWithPrevious,  // it is joined to the word before
+  kMergedWithNext,      // it is joined to the word behind
+  kContiguous,          // neighbouring matches become one word
 };
 
-// Splits every word at the ranges that `find` appends for it (ordered, disjoint, relative to the word).
+// Splits every word at the ranges that `find` appends for it. The ranges are ordered, disjoint, and
+// relative to the word.
 using FindRanges = std::function<absl::Status(std::string_view word, std::vector<TextRange>& ranges)>;
 PreTokenizeStep SplitStep(FindRanges find, SplitBehavior behavior, bool invert);
 

@@ -16,12 +16,14 @@ namespace {
 constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr unsigned kMaxNesting = 250;
 
-// Bounds of one FindAll, in steps back. Hostile patterns reach them within seconds; patterns of tokenizers need a few steps a byte.
+// Bounds of one FindAll, in backtracking steps. Hostile patterns reach them within seconds;
+// patterns of tokenizers need a few steps per byte.
 constexpr uint64_t kBaseSteps = 200'000;
 constexpr uint64_t kStepsPerByte = 256;
-constexpr uint64_t kFirstSteps = 1024;                   // what one search may take before it is counted
-constexpr uint64_t kMaxStepsPerSearch = 100'000'000;     // seconds
-constexpr unsigned kMaxStackEntries = 16 * 1024 * 1024;  // of 40 bytes or so; a character repeated takes one
+constexpr uint64_t kFirstSteps = 1024;                // steps of one search that are not counted
+constexpr uint64_t kMaxStepsPerSearch = 100'000'000;  // a few seconds
+// Each has about 40 bytes. A repeated character takes one entry.
+constexpr unsigned kMaxStackEntries = 16 * 1024 * 1024;
 
 const OnigUChar* Start(std::string_view text) {
   return reinterpret_cast<const OnigUChar*>(text.data());
@@ -50,7 +52,7 @@ absl::StatusOr<std::shared_ptr<re_pattern_buffer>> CompileOniguruma(std::string_
   return absl::InvalidArgumentError(reinterpret_cast<const char*>(text));
 }
 
-// What one thread matches with.
+// The search memory of one thread.
 class Searcher {
  public:
   Searcher() : region_(onig_region_new()), param_(onig_new_match_param()) {
@@ -64,8 +66,9 @@ class Searcher {
     onig_region_free(region_, 1);
   }
 
-  // Oniguruma's return code; on a match, `range` is where. Takes what it needs from `steps_left`: the search is tried with few steps,
-  // then with more, so that what it needed is known to within a factor, and independent of the clock.
+  // Returns Oniguruma's return code, and the match in `range`. Subtracts the steps that the search
+  // needs from `steps_left`. It tries with few steps first, then with more. So the steps needed are
+  // known to within a factor, and do not depend on the clock.
   int Search(regex_t* code, std::string_view text, size_t start, uint64_t& steps_left, TextRange& range) {
     const auto too_few = [](int rc) { return rc == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || rc == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER; };
     int rc = Try(code, text, start, kFirstSteps, range);
@@ -107,7 +110,7 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
   }
   LIME_ASSIGN_OR_RETURN(const std::string spelled, SpellOutClasses(pattern));
   auto code = CompileOniguruma(spelled);
-  // A class spelled out is not allowed in all the places where its name is.
+  // A class that is spelled out is not allowed in every place where its name is.
   if (!code.ok()) code = CompileOniguruma(pattern);
   if (!code.ok()) {
     return absl::InvalidArgumentError(

@@ -1,7 +1,8 @@
-// The regular expressions of tokenizer files, as the tokenizers library runs them: by Oniguruma, in its own dialect.
+// The regular expressions of tokenizer files. As in the tokenizers library, Oniguruma runs them, in
+// its own dialect.
 //
-// Oniguruma's tables of Unicode are those of version 14, or of whatever release the system has. SpellOutClasses() puts the tables of
-// unicode_data.h in their place.
+// Oniguruma has the tables of Unicode 14, or of the release that the system has. SpellOutClasses()
+// replaces them by the tables of unicode_data.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ struct re_pattern_buffer;
 
 namespace lime {
 
-// A piece of a text, in bytes.
+// Part of a text, in bytes.
 struct TextRange {
   size_t begin = 0;
   size_t end = 0;
@@ -28,11 +29,12 @@ class Regex {
   // `pattern` may come from a hostile file.
   static absl::StatusOr<Regex> Compile(std::string_view pattern);
 
-  // A pattern that matches `literal` and nothing else. An empty one matches between all characters, as an empty expression does.
+  // A pattern that matches only `literal`. An empty literal matches between all characters, as an
+  // empty expression does.
   static absl::StatusOr<Regex> Literal(std::string_view literal);
 
-  // Appends the matches in `text` from left to right, without overlaps. An error when the pattern backtracks beyond a bound
-  // that grows with the text. REQUIRES: `text` is well-formed UTF-8.
+  // Appends the matches in `text` from left to right, without overlaps. An error if the pattern
+  // backtracks more than a bound that grows with the text. REQUIRES: `text` is well-formed UTF-8.
   absl::Status FindAll(std::string_view text, std::vector<TextRange>& matches) const;
 
  private:
@@ -40,7 +42,7 @@ class Regex {
 
   void FindLiteral(std::string_view text, std::vector<TextRange>& matches) const;
 
-  std::string pattern_;                      // as the file has it
+  std::string pattern_;                      // as written in the file
   std::shared_ptr<re_pattern_buffer> code_;  // null: pattern_ is a literal
 };
 

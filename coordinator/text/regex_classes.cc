@@ -28,7 +28,8 @@ std::string SpellSet(const std::string& ranges, bool negated) {
   return absl::StrCat(negated ? "[^" : "[", ranges, "]");
 }
 
-// Outside a class, where it reads Latin-1 from a table of its own, Oniguruma's Word has six more characters.
+// Outside a class, Oniguruma's Word has six more characters, because it uses its own table for
+// Latin-1 there.
 std::string WordRanges(bool in_class) {
   return absl::StrCat(in_class ? "" : R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})", SpellRanges(GetCodeSet("Word")));
 }
@@ -45,7 +46,8 @@ std::string EscapeRanges(char letter, bool in_class) {
   }
 }
 
-// What is not of `set`, in a class. Its negation would do, but of a set with all of Latin-1 Oniguruma takes that for anything else.
+// The complement of `set`, for use in a class. A negated class would do, but Oniguruma misreads it
+// if the set has all of Latin-1.
 std::string SpellComplement(CodeSet set) {
   std::vector<CodeRange> others;
   char32_t next = 0;
@@ -57,13 +59,13 @@ std::string SpellComplement(CodeSet set) {
   return others.empty() ? "[a&&b]" : SpellSet(SpellRanges(others), false);
 }
 
-// \p{name}, or its negation.
+// The set for \p{name}, or for its negation.
 std::string SpellProperty(CodeSet set, bool negated, bool in_class) {
   if (negated && in_class) return SpellComplement(set);
   return SpellSet(set.data() == GetCodeSet("Word").data() ? WordRanges(in_class) : SpellRanges(set), negated);
 }
 
-// [[:punct:]] has the symbols, which \p{Punct} has not.
+// [[:punct:]] includes the symbols; \p{Punct} does not.
 std::optional<std::string> PosixRanges(std::string_view name) {
   for (const std::string_view known :
        {"alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "xdigit", "word"}) {
@@ -73,7 +75,7 @@ std::optional<std::string> PosixRanges(std::string_view name) {
   return std::nullopt;
 }
 
-// Walks over a pattern once, left to right. Everything it does not know is copied.
+// Reads a pattern once, from left to right. Copies everything that it does not know.
 class Speller {
  public:
   explicit Speller(std::string_view pattern) : rest_(pattern) {}
@@ -108,7 +110,7 @@ class Speller {
     rest_.remove_prefix(bytes);
   }
 
-  // A set that stands for itself: letters of either case are not added where the pattern ignores it.
+  // A set in which the other case of letters is not added, although the pattern ignores case.
   std::string Plain(const std::string& set) const { return ignores_case_ && depth_ == 0 ? absl::StrCat("(?-i:", set, ")") : set; }
 
   void Escape() {
@@ -129,7 +131,7 @@ class Speller {
       case 'B':
         return depth_ > 0 ? Copy(2) : Boundary(letter == 'B');
       case 'c':
-        return Copy(3);  // a control character: whatever follows is no syntax
+        return Copy(3);  // a control character; what follows is no syntax
       case 'C':
       case 'M':
         return Copy(4);
@@ -138,7 +140,7 @@ class Speller {
     }
   }
 
-  // \p{name}, \p{^name} or \P{name}.
+  // Handles \p{name}, \p{^name} and \P{name}.
   void Property() {
     const size_t end = rest_.substr(0, kMaxNameBytes).find('}');
     if (rest_.size() < 3 || rest_[2] != '{' || end == std::string_view::npos) return Copy(2);
@@ -153,7 +155,7 @@ class Speller {
     Replace(end + 1, Plain(SpellProperty(*set, negated, depth_ > 0)));
   }
 
-  // Where one neighbour is of a word and the other is not.
+  // Handles \b and \B: between a word character and another one, or not.
   void Boundary(bool negated) {
     const std::string word = SpellSet(EscapeRanges('w', false), false);
     const std::string before = absl::StrCat("(?<=", word, ")"), behind = absl::StrCat("(?=", word, ")");
@@ -171,7 +173,7 @@ class Speller {
     if (!PosixBracket()) OpenClass();
   }
 
-  // [:name:] or [:^name:].
+  // Handles [:name:] and [:^name:].
   bool PosixBracket() {
     const size_t end = rest_.substr(0, kMaxNameBytes).find(":]");
     if (!rest_.starts_with("[:") || end == std::string_view::npos || end < 2) return false;
@@ -184,7 +186,7 @@ class Speller {
     return true;
   }
 
-  // A ']' behind the opening bracket is a character of the class.
+  // A ']' directly after the opening bracket is a character of the class.
   void OpenClass() {
     ++depth_;
     Copy(rest_.starts_with("[^") ? 2 : 1);
@@ -211,7 +213,7 @@ class Speller {
     Copy(end + 1);
   }
 
-  // Notes the options of "(?imx-i)" or "(?i:...)".
+  // Records the options of "(?imx-i)" or "(?i:...)".
   void Options() {
     for (const char c : rest_.substr(2)) {
       if (c == 'i') ignores_case_ = true;
@@ -222,9 +224,11 @@ class Speller {
 
   std::string_view rest_;
   std::string out_;
-  int depth_ = 0;               // of classes in classes
-  bool ignores_case_ = false;   // from here on, or in groups before
-  bool other_meaning_ = false;  // names of classes mean something else here
+  int depth_ = 0;  // nesting of classes
+  // The pattern ignores case from here on, or did in an earlier group.
+  bool ignores_case_ = false;
+  // Options give names of classes another meaning.
+  bool other_meaning_ = false;
 };
 
 }  // namespace

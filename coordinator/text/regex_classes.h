@@ -1,4 +1,5 @@
-// Names of character classes in Oniguruma's regular expressions, spelled out as ranges of code points.
+// Spells out names of character classes in Oniguruma's regular expressions as ranges of code
+// points.
 #pragma once
 
 #include <string>
@@ -8,8 +9,9 @@
 
 namespace lime {
 
-// `pattern` with \p{...}, \w, \s, \d, \b, [[:alpha:]] and their negations replaced by sets of unicode_data.h. Names that only Oniguruma
-// knows stay, and a pattern whose options give classes another meaning (x, W, D, S, P, y) stays as it is. Says no to callouts.
+// Replaces \p{...}, \w, \s, \d, \b, [[:alpha:]] and their negations in `pattern` by sets of
+// unicode_data.h. Keeps names that only Oniguruma knows. Keeps the whole pattern if its options
+// give classes another meaning (x, W, D, S, P, y). An error for callouts.
 absl::StatusOr<std::string> SpellOutClasses(std::string_view pattern);
 
 }  // namespace lime

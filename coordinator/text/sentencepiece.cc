@@ -24,16 +24,16 @@ using Piece = ModelProto::SentencePiece;
 constexpr std::string_view kSpaceMark = "\u2581";
 constexpr size_t kMaxPieceBytes = 512;
 
-// What the normalizer of a SentencePiece model does to a text.
+// The normalizer of a SentencePiece model.
 struct SentencePieceNormalizer {
   bool add_dummy_prefix;
-  bool only_first;  // that prefix: not behind an added token
+  bool only_first;  // no prefix behind an added token
   bool remove_extra_spaces;
   bool escape_spaces;
   Charsmap charsmap;
-  ByteTrie user_defined;  // left alone
+  ByteTrie user_defined;  // not changed
 
-  // What the front of `text` becomes, and how many bytes of it that covers.
+  // The replacement of the beginning of `text`, and how many bytes of `text` it replaces.
   std::pair<std::string_view, size_t> Front(std::string_view text) const {
     if (const auto piece = user_defined.LongestPrefix(text); piece.length > 0) return {text.substr(0, piece.length), piece.length};
     if (const auto match = charsmap.LongestPrefix(text); match.length > 0) return {match.replacement, match.length};
@@ -102,7 +102,8 @@ UnknownPolicy MakeUnknownPolicy(const ModelProto& model) {
   return policy;
 }
 
-// Finds every way to make a piece of two symbols: that is what SentencePiece tries at each pair of neighbours.
+// Finds every way to join two symbols to a piece, since SentencePiece tries that for each pair of
+// neighbours.
 class MergeBuilder {
  public:
   MergeBuilder(const ModelProto& model, const Vocab& vocab) : model_(model), vocab_(vocab) {
@@ -127,7 +128,7 @@ class MergeBuilder {
     }
   }
 
-  // A piece, or a character that is none; -1 for anything else.
+  // A piece, or a character that is no piece; -1 for anything else.
   int32_t Symbol(std::string_view text) {
     const int32_t id = vocab_.Find(text);
     if (id >= 0 && ComesFromText(model_.pieces(id))) return id;
@@ -218,7 +219,7 @@ absl::StatusOr<Decoder> MakeDecoder(const NormalizerSpec& spec, bool add_prefix)
   return Decoder::Parse({{"type", "Sequence"}, {"decoders", steps}});
 }
 
-// BOS and EOS of the model, where the configuration does not name them.
+// Takes BOS and EOS from the model if the configuration does not name them.
 void CompleteConfig(const ModelProto& model, TokenizerConfig& config) {
   const auto piece = [&](int id) -> std::optional<std::string> {
     if (id < 0 || id >= model.pieces_size()) return std::nullopt;
@@ -229,7 +230,7 @@ void CompleteConfig(const ModelProto& model, TokenizerConfig& config) {
   if (!config.add_bos_token.has_value()) config.add_bos_token = true;
 }
 
-// A line of a tiktoken file: a piece in base64, and its rank.
+// Whether this is a line of a tiktoken file: a piece in base64, and its rank.
 bool IsTiktokenLine(std::string_view line) {
   const size_t space = line.find(' ');
   if (space == 0 || space == std::string_view::npos || space + 1 == line.size()) return false;
@@ -237,7 +238,7 @@ bool IsTiktokenLine(std::string_view line) {
   return absl::Base64Unescape(Text(line.substr(0, space)), &piece) && std::ranges::all_of(line.substr(space + 1), absl::ascii_isdigit);
 }
 
-// What lies in place of a model.
+// Explains what the file is instead of a model.
 absl::Status NoModel(std::string_view bytes) {
   if (bytes.empty()) return absl::InvalidArgumentError("is empty; download it again");
   if (IsTiktokenLine(bytes.substr(0, bytes.find_first_of("\r\n"))))
@@ -250,7 +251,8 @@ absl::Status NoModel(std::string_view bytes) {
 absl::StatusOr<TokenizerParts> PartsFromSentencePiece(std::string_view bytes, TokenizerConfig& config) {
   ModelProto model;
   const bool is_read = bytes.size() <= INT32_MAX && model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
-  if (!is_read || model.pieces_size() == 0 || !model.has_trainer_spec()) return NoModel(bytes);  // trainer_spec is behind the pieces
+  // trainer_spec comes after the pieces, so it is missing if the file is cut short.
+  if (!is_read || model.pieces_size() == 0 || !model.has_trainer_spec()) return NoModel(bytes);
   TokenizerParts parts;
   const bool add_prefix = model.normalizer_spec().add_dummy_prefix() && config.add_prefix_space.value_or(true);
   LIME_ASSIGN_OR_RETURN(parts.model, MakeModel(model));
@@ -262,7 +264,7 @@ absl::StatusOr<TokenizerParts> PartsFromSentencePiece(std::string_view bytes, To
     parts.added_tokens.push_back({.id = id, .content = piece.piece(), .special = true});
   }
   CompleteConfig(model, config);
-  // As in the text: the normaliser's prefix would hide them behind another token.
+  // Find them in the raw text: the normalizer's prefix would hide a token behind another one.
   for (AddedToken& token : config.added_tokens) token.normalized = false;
   return parts;
 }

@@ -5,7 +5,7 @@
 namespace lime {
 namespace {
 
-// border[n] for n = 0 ... text.size(); the entry of 0 is unused.
+// border[n] for n = 0 ... text.size(); border[0] is not used.
 std::vector<size_t> Borders(std::string_view text) {
   std::vector<size_t> border(text.size() + 1, 0);
   for (size_t n = 2, length = 0; n <= text.size(); ++n) {
@@ -19,7 +19,8 @@ std::vector<size_t> Borders(std::string_view text) {
 }  // namespace
 
 StopStrings::StopStrings(const std::vector<std::string>& stops) {
-  constexpr size_t kReservedBytes = 1024;  // of pieces of text pushed: nothing grows while tokens come
+  // For text passed to Push, so that nothing grows while tokens arrive.
+  constexpr size_t kReservedBytes = 1024;
   size_t longest = 0;
   for (const std::string& stop : stops) {
     if (!stop.empty()) patterns_.push_back({stop, Borders(stop)});
@@ -34,7 +35,7 @@ void StopStrings::Advance(Pattern& pattern, char c) const {
   if (pattern.text[pattern.matched] == c) ++pattern.matched;
 }
 
-// True when `c` completes a stop string.
+// Returns whether `c` completes a stop string.
 bool StopStrings::Feed(char c) {
   held_.push_back(c);
   for (size_t i = 0; i < patterns_.size(); ++i) {

@@ -1,4 +1,4 @@
-// Ends a generation at the first of some strings, wherever the pieces of text happen to be cut.
+// Ends a generation at the first of several strings, wherever the pieces of text are cut.
 #pragma once
 
 #include <string>
@@ -7,29 +7,33 @@
 
 namespace lime {
 
-// Holds back text that may be the beginning of a stop string. Time: linear in the text, per stop string (Knuth, Morris, Pratt).
+// Holds back text that may be the beginning of a stop string. Time: linear in the text for each
+// stop string (Knuth, Morris, Pratt).
 // Owner: one generated sequence.
 class StopStrings {
  public:
   // Empty strings are ignored.
   explicit StopStrings(const std::vector<std::string>& stops);
 
-  // Text that can be printed now; ends before the stop string once one is complete. Valid until the next call.
+  // Returns text that can be printed now. It ends before the stop string once one is complete.
+  // Valid until the next call.
   std::string_view Push(std::string_view piece);
 
-  // What was held back, when the text ends without a stop string.
+  // Returns the text that was held back, if the text ends without a stop string.
   std::string_view Finish();
 
   bool stopped() const { return stopped_; }
 
-  // The stop string that was met; the longest when several end together. REQUIRES: stopped().
+  // The stop string that was found; the longest if several end together. REQUIRES: stopped().
   const std::string& matched() const { return patterns_[matched_].text; }
 
  private:
   struct Pattern {
     std::string text;
-    std::vector<size_t> border;  // border[n]: the longest proper prefix of text that is also a suffix of its first n bytes
-    size_t matched = 0;          // bytes of text that the input ends with
+    // border[n]: length of the longest proper prefix of text that is also a suffix of its first n
+    // bytes.
+    std::vector<size_t> border;
+    size_t matched = 0;  // length of the prefix of text that the input ends with
   };
 
   void Advance(Pattern& pattern, char c) const;
@@ -41,7 +45,7 @@ class StopStrings {
   bool stopped_ = false;
   size_t matched_ = 0;  // index into patterns_
   std::string held_;
-  std::string text_;  // what the last call returned
+  std::string text_;  // result of the last call
 };
 
 }  // namespace lime

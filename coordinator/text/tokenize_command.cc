@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<int32_t>> IdsFromJson(const Json& json, const Tokeniz
   return ids;
 }
 
-// One object of a --jsonl stream to the one that answers it.
+// Answers one object of a --jsonl stream.
 absl::StatusOr<Json> Answer(const Tokenizer& tokenizer, std::string_view line, const TokenizeOptions& options) {
   LIME_ASSIGN_OR_RETURN(const Json request, ParseJson(line, "the line"));
   const Json &text = Field(request, "text"), &ids = Field(request, "ids");

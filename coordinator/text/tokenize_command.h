@@ -1,4 +1,4 @@
-// What `lime tokenize` does, apart from parsing its flags.
+// The work of `lime tokenize`, without its flags.
 #pragma once
 
 #include <iosfwd>
@@ -8,14 +8,16 @@
 namespace lime {
 
 struct TokenizeOptions {
-  bool decode = false;      // ids in, text out
-  bool no_special = false;  // encode: nothing is added, special tokens in the text are text; decode: they are printed, not skipped
-  bool json = false;        // {"ids": [...]} or {"text": "..."} instead of plain ids or text
-  bool jsonl = false;       // one {"text"} or {"ids"} object a line in, one {"ids"} or {"text"} object a line out
+  bool decode = false;  // read ids, write text
+  // Encode: add nothing, and read special tokens as text. Decode: print special tokens.
+  bool no_special = false;
+  bool json = false;  // write {"ids": [...]} or {"text": "..."}
+  // Read one {"text"} or {"ids"} object per line; write one {"ids"} or {"text"} object per line.
+  bool jsonl = false;
 };
 
-// Reads `in` to its end and writes the result to `out`. Without `jsonl`: the whole input is one text, or with `decode` ids
-// between white space or commas.
+// Reads `in` to its end and writes the result to `out`. Without `jsonl`, the whole input is one
+// text; with `decode` it is ids between white space or commas.
 absl::Status RunTokenize(const Tokenizer& tokenizer, std::istream& in, std::ostream& out, const TokenizeOptions& options);
 
 }  // namespace lime

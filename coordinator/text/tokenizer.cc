@@ -12,7 +12,8 @@ namespace {
 
 constexpr size_t kMaxCachedWordBytes = 256;
 
-// Remembers where the ids of a word stand in the output, so that a word that comes again is copied. Lives for one text.
+// Remembers where the ids of a word are in the output, so that a repeated word is copied. Lives for
+// one text.
 class WordCache {
  public:
   explicit WordCache(std::vector<int32_t>& ids) : ids_(ids) {}
@@ -61,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerParts part
   return tokenizer;
 }
 
-// BOS and EOS around the text are those of the file, until the configuration says so or otherwise.
+// BOS and EOS around the text are those of the file, unless the configuration changes that.
 void Tokenizer::PlaceEnds(const TokenizerConfig& config) {
   std::vector<int32_t>&prefix = parts_.post_processor.prefix, &suffix = parts_.post_processor.suffix;
   if (!bos_id_.has_value() && prefix.size() == 1) bos_id_ = prefix[0];
@@ -70,7 +71,8 @@ void Tokenizer::PlaceEnds(const TokenizerConfig& config) {
     if (*config.add_bos_token && !there) prefix.insert(prefix.begin(), *bos_id_);
     if (!*config.add_bos_token) std::erase(prefix, *bos_id_);
   }
-  if (IsLlamaClass(config) && !config.add_eos_token.value_or(false)) suffix.clear();  // the class makes a template of its own
+  // The class makes a template of its own.
+  if (IsLlamaClass(config) && !config.add_eos_token.value_or(false)) suffix.clear();
   if (config.add_eos_token.has_value() && eos_id_.has_value()) {
     const bool there = std::find(suffix.begin(), suffix.end(), *eos_id_) != suffix.end();
     if (*config.add_eos_token && !there) suffix.push_back(*eos_id_);

@@ -1,4 +1,5 @@
-// Text to ids and back, as the files of a checkpoint say: tokenizer.json, tokenizer.model, or vocab.json with merges.txt.
+// Converts text to ids and back, as the files of a checkpoint say: tokenizer.json, tokenizer.model,
+// or vocab.json with merges.txt.
 //
 // Thread: any; immutable once loaded.
 #pragma once
@@ -22,16 +23,16 @@
 namespace lime {
 
 struct EncodeOptions {
-  bool add_special = true;  // BOS and what else the post-processor puts around the text
-  bool parse_special =
-      true;  // special tokens written in the text become their ids, unless the model's files say no; otherwise they are text
+  // Add BOS and other ids that the post-processor puts around the text.
+  bool add_special = true;
+  bool parse_special = true;  // special tokens in the text become their ids, if the files allow it
 };
 
 struct DecodeOptions {
   bool skip_special = true;  // special tokens give no text
 };
 
-// What a tokenizer is made of, from whichever file.
+// The parts of a tokenizer, from any kind of file.
 struct TokenizerParts {
   std::vector<AddedToken> added_tokens;
   std::vector<NormalizeStep> normalizer;
@@ -43,36 +44,38 @@ struct TokenizerParts {
 
 class Tokenizer {
  public:
-  // Prefers tokenizer.json, then tokenizer.model, then vocab.json with merges.txt; reads what stands beside it (tokenizer_config.h).
+  // Prefers tokenizer.json, then tokenizer.model, then vocab.json with merges.txt. Also reads the
+  // files beside it (tokenizer_config.h).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
-  // `name` says in errors where the bytes come from.
+  // `name` is the source of the bytes, for errors.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(std::string_view json, std::string_view name,
                                                              const TokenizerConfig& config = {});
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(std::string_view bytes, std::string_view name,
                                                                       const TokenizerConfig& config = {});
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts, const TokenizerConfig& config);
 
-  // Broken UTF-8 is defined: each maximal ill-formed part reads as U+FFFD.
+  // Broken UTF-8 is allowed: each maximal ill-formed part reads as U+FFFD.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // Always well-formed UTF-8: what is not becomes U+FFFD. Ids without a piece give nothing.
+  // Always well-formed UTF-8: other bytes become U+FFFD. Ids without a piece give no text.
   std::string Decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
   // One more than the largest id.
   int32_t vocab_size() const { return vocab_size_; }
 
-  // As in the file ("Ġthe", "▁the", "<0x0A>"); empty for an id without a piece.
+  // The piece as in the file ("Ġthe", "▁the", "<0x0A>"); empty for an id without a piece.
   std::string_view IdToPiece(int32_t id) const;
   std::optional<int32_t> TokenToId(std::string_view piece) const;
 
-  // Steers the model and is no text: skipped by Decode.
+  // A control token, not text: Decode skips it.
   bool IsSpecial(int32_t id) const;
 
   std::optional<int32_t> bos_id() const { return bos_id_; }
   std::optional<int32_t> eos_id() const { return eos_id_; }
 
-  // For StreamingDetokenizer: what the id adds to the bytes of a text, and what the front of the text loses.
+  // For StreamingDetokenizer: the bytes that an id adds to a text, and the rule that strips the
+  // beginning of the text.
   std::string_view TokenBytes(int32_t id, bool first) const {
     return (first && parts_.decoder.first_differs() ? first_bytes_ : bytes_).Bytes(id);
   }
@@ -82,7 +85,8 @@ class Tokenizer {
  private:
   explicit Tokenizer(TokenizerParts parts, AddedTokens added) : parts_(std::move(parts)), added_(std::move(added)) {}
 
-  // The piece that an id is decoded from: of an added token that is looked for in normalised text, its normalised form.
+  // The piece from which an id is decoded. For an added token that is found in normalised text: its
+  // normalised form.
   std::string_view DecodedPiece(int32_t id) const;
   void PlaceEnds(const TokenizerConfig& config);
   absl::Status Finish(const TokenizerConfig& config);

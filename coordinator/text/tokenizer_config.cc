@@ -9,7 +9,7 @@
 namespace lime {
 namespace {
 
-// Fields that name one special token each, in the order in which new ones get ids.
+// Fields that name one special token each, in the order in which new tokens get ids.
 constexpr std::string_view kTokenFields[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 constexpr std::string_view kTokenLists[] = {"additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"};
 
@@ -23,7 +23,7 @@ absl::StatusOr<std::optional<bool>> OptionalBool(const Json& json, std::string_v
   return BoolField(json, key, false);
 }
 
-// A string, or an object with "content" and flags.
+// Parses a token: a string, or an object with "content" and flags.
 absl::StatusOr<AddedToken> ParseNamedToken(const Json& value, std::string_view key, bool special) {
   AddedToken token{.id = -1, .special = special};
   if (value.is_string()) {
@@ -72,7 +72,8 @@ absl::Status ReadAddedTokens(const Json& file, const std::vector<AddedToken>& na
   return absl::OkStatus();
 }
 
-// The value of a field: of special_tokens_map.json where that counts and has it, else of tokenizer_config.json, else of the class.
+// Looks up a field: in special_tokens_map.json if that file counts and has it, otherwise in
+// tokenizer_config.json, otherwise in the class.
 class Fields {
  public:
   Fields(const TokenizerConfigFiles& files, bool map_counts, std::string_view tokenizer_class)
@@ -85,7 +86,7 @@ class Fields {
 
   std::string_view FileOf(std::string_view key) const { return OfMap(key) ? "special_tokens_map.json" : "tokenizer_config.json"; }
 
-  // There, and null.
+  // Whether the field exists and is null.
   bool IsNull(const char* key) const {
     return !OfMap(key) && files_.tokenizer_config.contains(key) && files_.tokenizer_config[key].is_null();
   }
@@ -127,7 +128,8 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What LlamaTokenizer and its kin take where nothing is stated. A flag that is null is off, and a token that is null there is none.
+// Sets the defaults of LlamaTokenizer and related classes. A flag that is null is off; a token that
+// is null does not exist.
 absl::Status CompleteLlamaClass(const Fields& fields, TokenizerConfig& config) {
   const bool gemma = config.tokenizer_class == "GemmaTokenizer", cohere = config.tokenizer_class == "CohereTokenizer";
   if (!IsLlamaClass(config)) return absl::OkStatus();
@@ -167,7 +169,7 @@ absl::Status CheckObjects(const TokenizerConfigFiles& files) {
   return absl::OkStatus();
 }
 
-// add_prefix_space of one component, as far as it has such a thing.
+// Sets add_prefix_space in one component, if it has such a setting.
 void SetPrefixSpace(bool value, bool llama, Json& component) {
   if (!component.is_object()) return;
   const std::string type = Field(component, "type").is_string() ? component["type"].get<std::string>() : "";

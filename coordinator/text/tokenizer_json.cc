@@ -23,7 +23,7 @@ absl::StatusOr<Vocab> ParseVocab(const Json& vocab) {
   return Vocab::Create(std::move(pieces));
 }
 
-// "a b" or ["a", "b"]. The views point into `merge`.
+// Splits "a b" or ["a", "b"]. The views point into `merge`.
 absl::StatusOr<std::pair<std::string_view, std::string_view>> MergeParts(const Json& merge) {
   if (merge.is_string()) {
     const std::string_view text = merge.get_ref<const std::string&>();
@@ -56,7 +56,7 @@ absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view cont
   MergeTable table;
   table.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
-    // As merges.txt has it. The library passes it over.
+    // The first line of merges.txt. The library skips it too.
     if (merges[i].is_string() && merges[i].get_ref<const std::string&>().starts_with("#version")) continue;
     if (const auto added = AddMerge(merges[i], static_cast<uint32_t>(i), continuing_prefix, vocab, table); !added.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("model: merge ", i, ": ", added.message()));
@@ -65,7 +65,7 @@ absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view cont
   return table;
 }
 
-// An unknown token that the vocabulary lacks is an error only for a text that needs it.
+// An unknown token that is not in the vocabulary is an error only for a text that needs it.
 absl::Status FindUnknown(const Json& model, const Vocab& vocab, UnknownPolicy& policy) {
   if (Field(model, "unk_token").is_null()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(const std::string token, StringField(model, "unk_token", ""));
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const Json& model) {
 
 absl::StatusOr<std::unique_ptr<TokenModel>> ParseModel(const Json& model) {
   if (!model.is_object()) return absl::InvalidArgumentError("\"model\" is missing");
-  // Files older than the field hold BPE where there are merges.
+  // Old files lack the field; they hold BPE if they have merges.
   LIME_ASSIGN_OR_RETURN(const std::string type, StringField(model, "type", Field(model, "merges").is_array() ? "BPE" : ""));
   if (type == "BPE") return ParseBpe(model);
   if (type == "Unigram") return ParseUnigram(model);

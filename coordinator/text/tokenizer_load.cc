@@ -1,4 +1,4 @@
-// Finds and reads the tokenizer's files of a model folder.
+// Finds and reads the tokenizer files in a model folder.
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,7 +14,8 @@
 namespace lime {
 namespace {
 
-constexpr uintmax_t kMaxFileBytes = 256 << 20;  // tokenizer.json of a large vocabulary has tens of megabytes
+// tokenizer.json of a large vocabulary has tens of megabytes.
+constexpr uintmax_t kMaxFileBytes = 256 << 20;
 
 absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   const auto failed = [&](std::string_view what) {
@@ -39,7 +40,7 @@ absl::Status WithName(std::string_view name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(Text(name), ": ", status.message()));
 }
 
-// Null where there is no such file.
+// Null if there is no such file.
 absl::StatusOr<Json> ReadJson(const std::filesystem::path& path) {
   LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path.string()));
   if (!is_here) return Json();
@@ -47,7 +48,8 @@ absl::StatusOr<Json> ReadJson(const std::filesystem::path& path) {
   return ParsePythonJson(bytes, path.string());
 }
 
-// `implied_class`: of tokenizers whose files do not say how text is split, where tokenizer_config.json does not either.
+// `implied_class`: the class if tokenizer_config.json names none, for files that do not say how
+// text is split.
 absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder, std::string implied_class = "") {
   TokenizerConfigFiles files;
   files.implied_class = std::move(implied_class);
@@ -70,8 +72,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(Json json, std::string
   return tokenizer;
 }
 
-// The configuration of vocab.json with merges.txt, whose class says how text is split: where tokenizer_config.json names none, the one that
-// config.json stands for, or GPT-2's without a model_type there.
+// The configuration for vocab.json with merges.txt. The class says how text is split. If
+// tokenizer_config.json names none, it is the class of config.json's model_type, or GPT-2's without
+// a model_type.
 absl::StatusOr<TokenizerConfig> LoadConfigWithClass(const std::filesystem::path& folder, std::string_view name) {
   LIME_ASSIGN_OR_RETURN(TokenizerConfig config, LoadConfig(folder));
   if (!NamesNoClass(config.tokenizer_class)) return config;
@@ -94,7 +97,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesys
   return FromParsedJson(*std::move(json), absl::StrCat(name, " with merges.txt"), config);
 }
 
-// Why a folder without the files of a tokenizer that is read has none: names what it has instead.
+// The error for a folder without supported tokenizer files. It names related files that are there.
 absl::Status NoTokenizer(const std::filesystem::path& folder) {
   constexpr std::pair<const char*, const char*> kOthers[] = {{"vocab.json", "without its merges.txt"},
                                                              {"merges.txt", "without its vocab.json"},

@@ -13,7 +13,8 @@
 namespace lime {
 namespace {
 
-// Normal forms are those of Unicode 9, as in the tokenizers library: what came later is left alone, and nothing moves across it.
+// Normal forms are those of Unicode 9, as in the tokenizers library. Later characters stay
+// unchanged, and no mark moves across them.
 bool HasNormalForms(int32_t code) {
   static const CodeSet known = GetCodeSet("Age=9.0");
   return code < 0x300 || Contains(known, static_cast<char32_t>(code));
@@ -23,7 +24,8 @@ int CombiningClass(int32_t code) {
   return HasNormalForms(code) ? utf8proc_get_property(code)->combining_class : 0;
 }
 
-// utf8proc's own reordering is quadratic in the length of a run of marks; sorting the runs first leaves it nothing to do.
+// utf8proc's own reordering is quadratic in the length of a run of marks. Sorting the runs first
+// leaves it no work.
 void SortCombiningRuns(std::vector<int32_t>& codes) {
   const auto is_mark = [](int32_t code) { return CombiningClass(code) != 0; };
   for (auto it = codes.begin(); it != codes.end();) {
@@ -53,7 +55,7 @@ absl::StatusOr<std::vector<int32_t>> Decompose(std::string_view text, utf8proc_o
   return codes;
 }
 
-// Composes each stretch between characters that have no normal forms.
+// Composes each stretch between characters without normal forms.
 std::vector<int32_t> Compose(std::vector<int32_t> codes, utf8proc_option_t options) {
   std::vector<int32_t> out;
   for (auto begin = codes.begin(); begin != codes.end();) {
@@ -92,7 +94,7 @@ std::string LowercaseUnicode(std::string_view text) {
   for (; !text.empty(); text.remove_prefix(DecodeUtf8(text).length)) {
     const char32_t code = DecodeUtf8(text).code;
     if (code == 0x130) {
-      out.append("i\u0307");  // the one character whose lower case has two
+      out.append("i\u0307");  // the only character whose lower case has two
     } else {
       AppendUtf8(utf8proc_tolower(static_cast<int32_t>(code)), out);
     }
@@ -143,19 +145,20 @@ bool IsUnicodeNumber(char32_t code) {
 bool IsUnicodePunctuation(char32_t code) {
   static const CodeSet punctuation = GetCodeSet("P"), known = GetCodeSet("Age=8.0");
   if (code < 0x80) return absl::ascii_ispunct(static_cast<unsigned char>(code));
-  if (code == 0x166D || code == 0x111C9) return true;  // as they were then
+  if (code == 0x166D || code == 0x111C9) return true;  // their classes in Unicode 8
   return Contains(punctuation, code) && Contains(known, code);
 }
 
 bool IsCombiningMark(char32_t code) {
   static const CodeSet marks = GetCodeSet("M"), known = GetCodeSet("Age=9.0");
-  if (code == 0x1CF2 || code == 0x1CF3 || code == 0x111C9) return code != 0x111C9;  // as they were then
+  // Their classes in Unicode 9.
+  if (code == 0x1CF2 || code == 0x1CF3 || code == 0x111C9) return code != 0x111C9;
   return Contains(marks, code) && Contains(known, code);
 }
 
 bool IsNonspacingMark(char32_t code) {
   static const CodeSet marks = GetCodeSet("Mn"), known = GetCodeSet("Age=8.0");
-  if (code == 0x1734) return true;  // as these were then
+  if (code == 0x1734) return true;  // their classes in Unicode 8
   if (code == 0x1885 || code == 0x1886 || code == 0xA9BD || code == 0x111C9) return false;
   return Contains(marks, code) && Contains(known, code);
 }

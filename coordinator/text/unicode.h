@@ -1,7 +1,8 @@
-// Unicode normal forms and character classes, on well-formed UTF-8.
+// Unicode normal forms and character classes, for well-formed UTF-8.
 //
-// Ids depend on the tables of the tokenizers library, and its parts use those of different releases of Unicode: 15 and later for white
-// space, words, numbers and case, 9 for normal forms and combining marks, 8 for punctuation, nonspacing marks and control characters.
+// Ids depend on the tables of the tokenizers library. Its parts use different releases of Unicode:
+// 15 and later for white space, words, numbers and case, 9 for normal forms and combining marks, 8
+// for punctuation, nonspacing marks and control characters.
 #pragma once
 
 #include <string>
@@ -18,28 +19,29 @@ enum class NormalForm {
   kNfkd,  // compatibility decomposition
 };
 
-// Time is linear but for a sort inside each run of combining marks.
+// Time: linear, except for a sort inside each run of combining marks.
 absl::StatusOr<std::string> NormalizeUnicode(std::string_view text, NormalForm form);
 
-// Character by character.
+// Works character by character.
 std::string LowercaseUnicode(std::string_view text);
 
-// Bytes of the first grapheme cluster: what is seen as one character. REQUIRES: !text.empty().
+// Bytes of the first grapheme cluster, which is seen as one character. REQUIRES: !text.empty().
 size_t GraphemeLength(std::string_view text);
 
-// The characters for which `keep` holds.
+// Keeps the characters for which `keep` is true.
 std::string Filter(std::string_view text, bool (*keep)(char32_t));
 
 // The White_Space property.
 bool IsUnicodeSpace(char32_t code);
 
-// What \w means to Rust: letters, marks, decimal digits, connector punctuation and the joiners U+200C and U+200D.
+// \w as in Rust: letters, marks, decimal digits, connector punctuation, and the joiners U+200C and
+// U+200D.
 bool IsUnicodeWord(char32_t code);
 
 // Decimal digits, letters that are numbers, and other numbers.
 bool IsUnicodeNumber(char32_t code);
 
-// Punctuation, and the symbols of ASCII.
+// Punctuation, and the ASCII symbols.
 bool IsUnicodePunctuation(char32_t code);
 
 // Mn, Mc and Me.

@@ -10,7 +10,7 @@
 namespace lime {
 namespace {
 
-// A set is `count` ranges of kRanges from `begin` on.
+// A set: `count` ranges of kRanges, from `begin` on.
 struct Span {
   uint32_t begin;
   uint32_t count;

@@ -1,5 +1,5 @@
-// The properties of Unicode's characters, as sets of code points. The tables are generated from Debian's package unicode-data when
-// the project is built.
+// The properties of Unicode characters, as sets of code points. The build generates the tables from
+// Debian's package unicode-data.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace lime {
 
-// Code points `first` to `last`, both included.
+// Code points from `first` to `last`, both included.
 struct CodeRange {
   char32_t first = 0;
   char32_t last = 0;
@@ -17,11 +17,12 @@ struct CodeRange {
 // Sorted, disjoint and not adjacent. Lives as long as the program.
 using CodeSet = std::span<const CodeRange>;
 
-// A general category, a script, a binary property or a POSIX class, by any of its names: "Lu", "uppercase letter", "Latn", "Alphabetic",
-// "Word". Case, spaces, hyphens and underscores do not count. Nothing for a name that Unicode does not have.
+// The set of a general category, script, binary property or POSIX class, by any of its names: "Lu",
+// "uppercase letter", "Latn", "Alphabetic", "Word". Ignores case, spaces, hyphens and underscores.
+// Returns nothing for a name that Unicode does not have.
 std::optional<CodeSet> FindCodeSet(std::string_view name);
 
-// For names that exist.
+// The same. REQUIRES: the name exists.
 CodeSet GetCodeSet(std::string_view name);
 
 // Time: logarithmic in the number of ranges.

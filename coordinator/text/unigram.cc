@@ -8,12 +8,12 @@
 namespace lime {
 namespace {
 
-constexpr double kUnknownPenalty = 10.0;  // below the worst piece, as SentencePiece has it
+constexpr double kUnknownPenalty = 10.0;  // below the worst piece, as in SentencePiece
 
-// The best way to reach a position of the word.
+// The best path to a position of the word.
 struct Node {
   double score = -std::numeric_limits<double>::infinity();
-  int32_t id = -1;   // of the piece that ends here; the unknown token's: an unknown character
+  int32_t id = -1;   // piece that ends here; the unknown token's id: an unknown character
   size_t begin = 0;  // where that piece begins
 };
 
@@ -43,7 +43,7 @@ double UnigramModel::Score(int32_t id, size_t length) const {
   return options_.scores[id];
 }
 
-// A run of characters without a piece, or of the unknown token's own piece.
+// Encodes a run of characters without a piece, or of the unknown token's own piece.
 void UnigramModel::AppendUnknown(std::string_view text, std::vector<int32_t>& ids) const {
   const int32_t id = vocab_.Find(text);
   if (id >= 0 && id == options_.unknown.unk_id && !options_.not_from_text.contains(id)) {
@@ -59,21 +59,21 @@ absl::Status UnigramModel::Tokenize(std::string_view word, std::vector<int32_t>&
   for (size_t begin = 0, char_length = 0; begin < word.size(); begin += char_length) {
     char_length = DecodeUtf8(word.substr(begin)).length;
     const double score = nodes[begin].score;
-    bool covered = false;  // the character by itself is a piece
+    bool covered = false;  // the character is itself a piece
     trie_.ForEachPrefix(word.substr(begin), [&](size_t length, int32_t id) {
       Relax(nodes[begin + length], score + Score(id, length), id, begin);
       covered = covered || length == char_length;
     });
     if (covered) continue;
     Node& behind = nodes[begin + char_length];
-    // As in the library, whatever the bytes could stand for.
+    // As in the library, even if the character has byte tokens.
     if (options_.unknown.unk_id < 0 && score + unknown_score_ > behind.score)
       return NoUnknownToken(word.substr(begin, char_length), options_.unknown);
     Relax(behind, score + unknown_score_, options_.unknown.unk_id, begin);
   }
   std::vector<size_t> ends;
   for (size_t end = word.size(); end > 0; end = nodes[end].begin) ends.push_back(end);
-  std::string_view unknown;  // what was seen of a run of unknown characters
+  std::string_view unknown;  // current run of unknown characters
   for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
     const Node& node = nodes[*end];
     if (node.id == options_.unknown.unk_id) {

@@ -1,4 +1,5 @@
-// Unigram language model: the segmentation with the largest sum of log probabilities (Viterbi).
+// Unigram language model: finds the segmentation with the largest sum of log probabilities
+// (Viterbi).
 #pragma once
 
 #include <vector>
@@ -13,8 +14,9 @@ class UnigramModel : public TokenModel {
  public:
   struct Options {
     UnknownPolicy unknown;
-    std::vector<double> scores;                  // log probability by id, finite
-    absl::flat_hash_set<int32_t> user_defined;   // preferred over any other segmentation of the same text
+    std::vector<double> scores;  // log probability of each id, finite
+    // Preferred over any other segmentation of the same text.
+    absl::flat_hash_set<int32_t> user_defined;
     absl::flat_hash_set<int32_t> not_from_text;  // control, unknown, byte and unused pieces
   };
 
@@ -32,7 +34,7 @@ class UnigramModel : public TokenModel {
   Vocab vocab_;
   ByteTrie trie_;
   double max_score_ = 0;
-  double unknown_score_ = 0;  // of one character that is no piece
+  double unknown_score_ = 0;  // of a character that is no piece
 };
 
 }  // namespace lime

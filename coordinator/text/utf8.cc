@@ -6,9 +6,11 @@ namespace lime {
 namespace {
 
 struct Lead {
-  int length;           // bytes of the character, 0 for a byte that begins none
-  uint8_t low = 0x80;   // bounds of the second byte: they exclude overlong forms, surrogates
-  uint8_t high = 0xBF;  // and what lies beyond U+10FFFF
+  int length;  // bytes of the character; 0: no character begins with this byte
+  // Bounds of the second byte. They exclude overlong forms, surrogates, and code points above
+  // U+10FFFF.
+  uint8_t low = 0x80;
+  uint8_t high = 0xBF;
 };
 
 Lead ClassifyLead(uint8_t byte) {

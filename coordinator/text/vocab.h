@@ -12,10 +12,10 @@
 
 namespace lime {
 
-// Ids of tokenizers lie below this; it bounds the tables a hostile file can ask for.
+// Ids of tokenizers are below this. It bounds the tables that a hostile file can ask for.
 inline constexpr int64_t kMaxTokenId = 1 << 21;
 
-// Immutable. Ids may have gaps; two pieces never share an id, nor two ids a piece.
+// Immutable. Ids may have gaps. No two pieces share an id, and no two ids share a piece.
 class Vocab {
  public:
   static absl::StatusOr<Vocab> Create(std::vector<std::pair<std::string, int64_t>> pieces);
@@ -23,13 +23,13 @@ class Vocab {
   Vocab(Vocab&&) = default;
   Vocab& operator=(Vocab&&) = default;
 
-  // One more than the largest id.
+  // The largest id plus one.
   int32_t size() const { return static_cast<int32_t>(pieces_.size()); }
 
-  // How many pieces there are.
+  // The number of pieces.
   int32_t count() const { return static_cast<int32_t>(ids_.size()); }
 
-  // -1 where there is none.
+  // -1 if there is no such piece.
   int32_t Find(std::string_view piece) const {
     const auto it = ids_.find(piece);
     return it == ids_.end() ? -1 : it->second;

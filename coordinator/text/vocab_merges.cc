@@ -12,12 +12,12 @@ constexpr std::string_view kQwen2Pattern =
 constexpr std::string_view kQwen35Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Byte-level BPE of GPT-2, and how a class differs from it.
+// GPT-2's byte-level BPE, and how a class differs from it.
 struct KnownClass {
   std::string_view name;
-  bool composes = false;      // NFC comes first
-  std::string_view pattern;   // how text is split; empty: as GPT-2 does
-  bool between_ends = false;  // <s> and </s> stand around the text
+  bool composes = false;      // the normalizer is NFC
+  std::string_view pattern;   // splits text; empty: GPT-2's pattern
+  bool between_ends = false;  // adds <s> and </s> around the text
 };
 
 constexpr KnownClass kClasses[] = {
@@ -60,7 +60,7 @@ Json ParseMergeLines(std::string_view text) {
   return merges;
 }
 
-// [content, id] of a token of RobertaProcessing.
+// Returns [content, id] of a token for RobertaProcessing.
 absl::StatusOr<Json> EndToken(const Json& vocab, const std::optional<std::string>& named, std::string_view standard) {
   const std::string content = named.value_or(std::string(standard));
   if (!Field(vocab, content).is_number()) return absl::InvalidArgumentError(absl::StrCat("\"", content, "\" is not in vocab.json"));

@@ -24,15 +24,18 @@ namespace lime {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
-// With the headers of TCP, IP and Ethernet, as a link's rate is told and limited: frames of 1,514 bytes carry 1,448 of ours.
+// Bytes on the wire per byte of payload, with the headers of TCP, IP and Ethernet: frames of 1,514
+// bytes carry 1,448 bytes of ours. Link rates are stated and limited in bytes on the wire.
 constexpr double kWirePerPayload = 1514.0 / 1448;
 constexpr size_t kMostUnanswered = size_t{1} << 18;  // messages; no stage is so far behind
 
-bool MayPass(grpc::StatusCode code) {  // the peer is not up yet, or has not installed the plan yet
+// The peer has not started yet, or has not installed the plan yet.
+bool MayPass(grpc::StatusCode code) {
   return code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::FAILED_PRECONDITION;
 }
 
-// Connecting: attempt after attempt until the peer has accepted a stream. Then open. Then lost, or closed by its owner.
+// A link connects, with repeated attempts, until the peer accepts a stream. Then it is open. It
+// ends lost, or closed by its owner.
 class LinkStream : public std::enable_shared_from_this<LinkStream> {
  public:
   explicit LinkStream(ActivationLinkOptions options)
@@ -69,7 +72,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
         overflow = absl::ResourceExhaustedError(
             absl::StrCat(QueueOf(activation).size(), " messages, and others of ", queued_bytes_, " bytes in all, wait already"));
       } else {
-        // What has to wait follows another one, as do chunks.
+        // A queued message follows another one, and so does a message that may wait (a chunk).
         const bool in_train = activation.may_wait || writing_ || !queue_.empty();
         activation.header.answered = in_train ? TellsInTrain(activation.header) : TellsAlone(activation.header);
         queued_bytes_ += bytes;
@@ -102,7 +105,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
   }
 
  private:
-  // One stream. It owns itself until gRPC has done with it.
+  // One stream. It owns itself until gRPC has finished with it.
   class Attempt final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
    public:
     explicit Attempt(std::shared_ptr<LinkStream> link) : link_(std::move(link)) {
@@ -110,8 +113,10 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
       context_.AddMetadata(kFromKey, std::to_string(link_->options_.link.from));
       context_.set_wait_for_ready(false);
       link_->stub_.PrepareBidiStreamingCall(&context_, kActivationMethod, {}, this);
-      AddHold();            // writes start on other threads
-      StartRead(&answer_);  // ends when the stream does
+      // Writes start on other threads.
+      AddHold();
+      // Ends when the stream ends.
+      StartRead(&answer_);
       StartCall();
     }
     void Cancel() { context_.TryCancel(); }
@@ -152,7 +157,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     attempt_ = new Attempt(shared_from_this());
   }
 
-  // Nothing may be started on the stream from now on.
+  // From now on, nothing may be started on the stream.
   void OnBroken() {
     absl::MutexLock lock(&mutex_);
     broken_ = true;
@@ -185,7 +190,8 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     const Bytes bytes = static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
     queued_bytes_ -= bytes;
     if (options_.link.trace != nullptr) on_its_way_ = SpanOf(next.header);
-    if (!queue.empty()) next.header.answered = TellsInTrain(next.header);  // others follow it
+    // Others follow this message.
+    if (!queue.empty()) next.header.answered = TellsInTrain(next.header);
     Note(bytes, next.header.answered, /*probe=*/false, back_to_back);
     attempt_->Write(ToBuffer(std::move(next)));
   }
@@ -203,7 +209,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     attempt_->Write(ProbeBuffer(options_.link.epoch, bytes));
   }
 
-  // A message is written now.
+  // Records that a message is written now.
   void Note(Bytes bytes, bool answered, bool probe, bool back_to_back) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     next_answered_.back_to_back = next_answered_.back_to_back && back_to_back;
     if (!answered) {
@@ -226,7 +232,8 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     return absl::OkStatus();
   }
 
-  // Of a message that is handed to the connection now; it ends when the connection has it.
+  // The span of a message that is now given to the connection. It ends when the connection has
+  // taken it.
   TimelineSpan SpanOf(const ActivationHeader& header) const {
     return {.kind = TimelineSpan::Kind::kSend,
             .begin_ms = SteadyMs(),
@@ -246,7 +253,8 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     Lose(status.ok() ? absl::UnavailableError("it has closed the link") : FromGrpc(status, "the link"));
   }
 
-  // The alarm keeps what it calls until it is set again: a strong pointer there would keep the link alive for ever. Close waits for it.
+  // The alarm keeps its callback until it is set again, so a strong pointer in it would keep the
+  // link alive forever. Close waits for the alarm.
   void Retry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     waiting_ = true;
     alarm_.Set(absl::ToChronoTime(absl::Now() + kRetry), [weak = weak_from_this()](bool) {
@@ -279,24 +287,28 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
   const absl::Time give_up_;
   mutable absl::Mutex mutex_;
   Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // for the alarm
-  int telling_ ABSL_GUARDED_BY(mutex_) = 0;       // `lost` is being called
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // the alarm is set
+  int telling_ ABSL_GUARDED_BY(mutex_) = 0;       // number of calls of `lost` that are running
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the attempt at hand
+  // The current attempt is broken.
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  LinkEstimator::Outgoing next_answered_ ABSL_GUARDED_BY(mutex_);  // what is known of the next message that is answered
+  // Data so far on the next message that asks for an answer.
+  LinkEstimator::Outgoing next_answered_ ABSL_GUARDED_BY(mutex_);
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<ActivationMessage> queue_ ABSL_GUARDED_BY(mutex_);
-  std::deque<ActivationMessage> waiting_queue_ ABSL_GUARDED_BY(mutex_);  // those that may wait
+  // Messages that may wait.
+  std::deque<ActivationMessage> waiting_queue_ ABSL_GUARDED_BY(mutex_);
   Bytes queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Link::Counts counts_ ABSL_GUARDED_BY(mutex_);
-  std::optional<TimelineSpan> on_its_way_ ABSL_GUARDED_BY(mutex_);  // of the message being written, where there is a trace
+  // Span of the message being written, if there is a trace.
+  std::optional<TimelineSpan> on_its_way_ ABSL_GUARDED_BY(mutex_);
   LinkEstimator estimator_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm alarm_;
 };
 
-// What its owner holds: gRPC may hold the stream for longer.
+// The owner's handle. gRPC may hold the stream longer.
 class ActivationLink final : public Link {
  public:
   explicit ActivationLink(ActivationLinkOptions options) : stream_(std::make_shared<LinkStream>(std::move(options))) { stream_->Start(); }

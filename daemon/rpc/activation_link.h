@@ -1,14 +1,19 @@
-// The way of activations from this device to one other: a connection and a stream of their own, messages in order, payloads not copied.
+// Sends activations from this device to one other device. A link has its own connection and stream;
+// messages arrive in order, and payloads are not copied.
 //
-// On the wire a message is the header of common/activation.h, then the payload as it lies in memory. The receiver answers when those
-// have arrived that follow one another, or are large, which tells how fast the link is (daemon/logic/link_estimator.h). Messages that may
-// wait are sent where nothing else is: the next once those before it were answered, or what is not would take the link a millisecond at
-// most, so that another message waits for no more. Probes, where nothing at all waits, take what LinkEstimator says. Nothing else waits for
-// an answer.
+// On the wire a message is the header of common/activation.h, then the payload as it lies in
+// memory. The receiver answers messages that follow one another and large ones with their arrival
+// times, which tell how fast the link is (daemon/logic/link_estimator.h).
+// - Messages that may wait are sent only while no other message waits. The next one goes once
+//   earlier ones are answered, or if the unanswered bytes take the link at most a millisecond. So
+//   another message waits for one of them at most, or for a millisecond.
+// - Probes are sent only while no message waits at all, as LinkEstimator decides.
+// - No other message waits for an answer.
 //
-// Threads: any. Send returns at once; a message that the connection does not take yet waits in a bounded queue.
-// A link that cannot be opened within its patience, breaks once it is open, or whose queue overflows is lost, and says so once. It is not
-// mended: nobody knows whether the last messages came through, so the plan is installed anew.
+// Threads: any. Send returns at once; a message that the connection cannot take yet waits in a
+// bounded queue. A link is lost if it cannot be opened within its patience, breaks after that, or
+// its queue overflows. It reports this once and is not repaired: nobody can tell whether the last
+// messages arrived, so the plan is installed again.
 #pragma once
 
 #include <memory>
@@ -24,11 +29,12 @@ struct ActivationLinkOptions {
   Transport::LinkOptions link;
   ClusterKeys keys;
   absl::Duration patience = absl::Seconds(2);
-  size_t queued_messages = 1024;         // at most
-  Bytes queued_bytes = kMaxQueuedBytes;  // likewise
-  bool probes = true;                    // where the link is idle, to know how fast it is
+  size_t queued_messages = 1024;         // upper bounds of the queue
+  Bytes queued_bytes = kMaxQueuedBytes;  // the same
+  bool probes = true;                    // measure the rate of an idle link with probes
 };
-// Begins to connect. Nothing is called any more once the link is gone, which it never goes on a thread that `lost` was called on.
+// Starts to connect. Makes no call after the link is destroyed. REQUIRES: the link is not destroyed
+// on a thread that is inside a call of `lost`.
 std::unique_ptr<Link> OpenActivationLink(ActivationLinkOptions options);
 
 }  // namespace lime

@@ -22,12 +22,13 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-// Reads one message after another and answers when each has arrived that asks for it; several in one answer where they come faster than
-// answers go out. No message waits for an answer.
+// Reads one message after another. Answers with the arrival times of messages that ask for it; one
+// answer has several times if messages arrive faster than answers go out. No message waits for an
+// answer.
 class Stream final : public grpc::ServerGenericBidiReactor {
  public:
   Stream(std::shared_ptr<StageSession> session, int32_t from, const DeviceLog& log) : session_(std::move(session)), from_(from), log_(log) {
-    StartSendInitialMetadata();  // tells the sender that it is welcome
+    StartSendInitialMetadata();  // tells the sender that it is accepted
     StartRead(&buffer_);
   }
 
@@ -41,7 +42,8 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     absl::Status status = activation.ok() ? session_->OnActivation(from_, *std::move(activation)) : activation.status();
     if (status.ok() && answered) status = Note(arrived_us);
     if (status.ok()) {
-      StartRead(&buffer_);  // the next answer is noted behind this one
+      // A later answer is recorded after this one.
+      StartRead(&buffer_);
       absl::MutexLock lock(&mutex_);
       return Answer();
     }
@@ -70,7 +72,7 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     if (ending_) return Finish(ToGrpc(end_));
     Answer();
   }
-  // Once. An answer that is being written goes out first.
+  // Call once. An answer that is being written goes out first.
   void End(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     ending_ = true;
@@ -101,7 +103,7 @@ absl::StatusOr<int64_t> Number(const grpc::CallbackServerContext& context, const
   return value;
 }
 
-// Where there are keys, whoever speaks for a device is that device.
+// If the cluster has keys, the sender's certificate must name the device that it speaks for.
 bool Is(const std::string& device, const grpc::CallbackServerContext& context) {
   const std::shared_ptr<const grpc::AuthContext> who = context.auth_context();
   if (!who->IsPeerAuthenticated()) return true;

@@ -1,7 +1,8 @@
-// Where the activations of other devices arrive: one stream from each, its messages in order, the next read when the stage has taken one.
+// Receives activations: one stream from each other device, with its messages in order. It reads the
+// next message when the stage has taken the last one.
 //
-// Hostile: a stream of another epoch, of who is not the device that it says, or with a message that cannot be, ends with an error; nobody
-// else notices.
+// Input is hostile. A stream ends with an error if its epoch is not the installed plan's, if its
+// sender is not the device that it names, or if a message is invalid. Other streams do not notice.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -12,7 +13,7 @@ namespace lime {
 
 class ActivationService final : public grpc::CallbackGenericService {
  public:
-  // `keeper` outlives the server that this is registered with.
+  // REQUIRES: `keeper` outlives the server that this service is registered with.
   explicit ActivationService(PlanKeeper& keeper, DeviceLog log) : keeper_(keeper), log_(std::move(log)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;

@@ -1,4 +1,5 @@
-// Activations as gRPC carries them, messages of two slices; and what is answered to them on the same stream: when each has arrived.
+// Activations as gRPC messages of two slices, and the answers on the same stream that tell when
+// each message arrived.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -8,20 +9,22 @@
 namespace lime {
 
 inline constexpr char kActivationMethod[] = "/lime.v1.Activations/Stream";
-// What a stream says when it begins: the plan's epoch, and which of its devices sends.
+// Metadata at the beginning of a stream: the plan's epoch, and the index of the sending device.
 inline constexpr char kEpochKey[] = "lime-epoch";
 inline constexpr char kFromKey[] = "lime-from";
 
-// The payload is not copied: it lives until gRPC has sent it.
+// Does not copy the payload; it lives until gRPC has sent it.
 grpc::ByteBuffer ToBuffer(ActivationMessage activation);
 
-// A message that only measures the way: kProbeBytes or kLargeProbeBytes.
+// A message that only measures the link, with `bytes` bytes in total: kProbeBytes or
+// kLargeProbeBytes.
 grpc::ByteBuffer ProbeBuffer(int64_t epoch, Bytes bytes);
 
-// InvalidArgument for anything but one header and as many bytes as it says. What a probe carries is not kept.
+// InvalidArgument unless the buffer is one header followed by as many bytes as it says. The payload
+// of a probe is dropped.
 absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer);
 
-// ParseArrivals of common/activation.h.
+// The answer with these arrival times. ArrivalsOf reads it (ParseArrivals of common/activation.h).
 grpc::ByteBuffer ToBuffer(std::span<const int64_t> arrivals_us);
 absl::StatusOr<std::vector<int64_t>> ArrivalsOf(const grpc::ByteBuffer& buffer);
 

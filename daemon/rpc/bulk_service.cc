@@ -27,14 +27,16 @@ namespace {
 
 constexpr absl::Duration kLookingEvery = absl::Milliseconds(200);
 
-// One push as its worker sees it: messages in, one after another, and events out. gRPC's threads only hand over.
+// One push as its worker sees it: it reads messages one by one and sends events. gRPC's threads
+// only pass them on.
 //
-// Threads: Read, Say and End by the worker; Tick and Cancel by any; the rest is gRPC's, which owns the stream until it has ended.
+// Threads: Read, Say and End on the worker; Tick and Cancel on any; the rest on gRPC's, which owns
+// the stream until it has ended.
 class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>, v1::PushEvent> {
  public:
   static std::shared_ptr<BulkStream> Begin(grpc::CallbackServerContext& context) { return Own(new BulkStream(context)); }
 
-  // Waits for the next message. None: the other end is gone, or was given up.
+  // Waits for the next message. None: the caller has gone, or was given up.
   std::optional<v1::PushRequest> Read() {
     absl::MutexLock lock(&mutex_);
     if (cancelled_) return std::nullopt;
@@ -49,7 +51,7 @@ class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequ
     return std::move(request_);
   }
 
-  // An end that takes no events is not listened to either.
+  // Waits while too many events are queued: a caller that takes no events is not read from either.
   void Say(const PushEvent& event) {
     absl::MutexLock lock(&mutex_);
     waits_since_ = absl::Now();
@@ -62,7 +64,7 @@ class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequ
     Queue(std::move(message));
   }
 
-  // What was said before goes out first. Once, by the worker, or by who refuses it a worker.
+  // Ends the stream after all queued events. Called once: by the worker, or when a push is refused.
   void End(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     EndWith(status);
@@ -79,7 +81,7 @@ class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequ
     if (!finished_) context_.TryCancel();
   }
 
-  // Gives up an end that has been waited for longer than `silence`.
+  // Gives up the caller if the worker has waited for it longer than `silence`.
   void Tick(absl::Time now, absl::Duration silence) {
     {
       absl::MutexLock lock(&mutex_);
@@ -98,24 +100,27 @@ class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequ
   }
 
   enum class Reading : uint8_t {
-    kNo,    // the worker wants nothing
-    kWait,  // gRPC has been asked
-    kHere,  // a message
-    kOver,  // there will be none
+    kNo,    // the worker does not read
+    kWait,  // a read was started
+    kHere,  // a message has arrived
+    kOver,  // no message will follow
   };
 
   grpc::CallbackServerContext& context_;
   v1::PushRequest request_;  // of the one read at a time
   Reading reading_ ABSL_GUARDED_BY(mutex_) = Reading::kNo;
-  absl::Time waits_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // the worker, for the other end
+  // Since when the worker has waited for the caller.
+  absl::Time waits_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 
-// Sends KV that a plan has left here to the device whose it is now, run by run, as fast as that takes it.
+// Sends KV that a plan has left here to the device that owns it now, run by run, as fast as that
+// device takes it.
 //
-// Threads: gRPC's, which owns it until it has ended, and a worker's that may wait for the disk; one after the other.
+// Threads: gRPC's, which owns the stream until it has ended, and a worker that may wait for the
+// disk; one after the other.
 class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
  public:
-  // Ends by itself, and is gone then. What is to be read is read by `worker`, which outlives it.
+  // Deletes itself at its end. `worker` reads the KV and outlives the stream.
   static KvPagesStream* Begin(const std::shared_ptr<KvLeft>& left, const KvReadCall& call, WorkerThread& worker) {
     if (const absl::Status refused = Check(*left, call); !refused.ok()) return Refuse(refused);
     auto* const stream = new KvPagesStream(left, call, &worker);
@@ -141,7 +146,7 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
     return absl::OkStatus();
   }
 
-  // Thread: the worker's.
+  // Thread: the worker.
   void Next() {
     absl::Status status = absl::FailedPreconditionError("the KV is gone: a plan has been installed in its place");
     const bool all = extent_ == call_.extents.size();
@@ -177,12 +182,14 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
 
   void OnDone() override { delete this; }
 
-  const std::weak_ptr<KvLeft> left_;  // whoever waits for the reading holds it: a reader that is lost holds up no pages
+  // The keeper of the KV holds it. A lost reader does not keep pages in memory.
+  const std::weak_ptr<KvLeft> left_;
   const KvReadCall call_;
   WorkerThread* const worker_;
-  std::optional<KvLeft::Reader> reader_;  // of the extent: it keeps the piece that it has read
-  size_t extent_ = 0;                     // among those asked for
-  int64_t page_ = 0;                      // of it, the next
+  // Reads the current extent; keeps the piece that it has read.
+  std::optional<KvLeft::Reader> reader_;
+  size_t extent_ = 0;  // index into call_.extents
+  int64_t page_ = 0;   // its next page
   v1::KvPages message_;
 };
 
@@ -202,14 +209,17 @@ absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
   return absl::FailedPreconditionError("an offer comes once in a push");
 }
 
-// What this device's disk refuses does not pass by itself, so that it must not look like a connection that broke: that one is retried.
+// Turns Unavailable into FailedPrecondition for faults of this device's disk. They do not go away
+// by themselves, and Unavailable would look like a broken connection, which the coordinator
+// retries.
 absl::Status OwnFault(const absl::Status& status) {
   if (absl::IsUnavailable(status)) return absl::FailedPreconditionError(status.message());
   if (!absl::IsPermissionDenied(status)) return status;
   return absl::PermissionDeniedError(absl::StrCat(status.message(), "; start limed with a --store that it may write"));
 }
 
-// What to tell the coordinator after a chunk.
+// Processes a chunk and returns the event for the coordinator. Sets `quiet` if it should not be
+// sent.
 absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiver, PushedStore& store, bool& quiet) {
   using Verdict = PushReceiver::Verdict;
   LIME_ASSIGN_OR_RETURN(Verdict verdict, receiver.OnChunk(chunk.position, static_cast<Bytes>(chunk.data.size()), chunk.intact()));
@@ -266,7 +276,7 @@ class PushTaker final : public BulkService {
     return KvPagesStream::Begin(*left, *call, kv_reads_);
   }
 
-  // Ends a call with what `make` brings, on `worker`.
+  // Ends a call with the result of `make`, which runs on `worker`.
   static grpc::ServerUnaryReactor* AnswerOn(WorkerThread& worker, grpc::CallbackServerContext* context, auto* reply, auto make) {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     worker.Post([reactor, reply, make = std::move(make)] { Answer(reactor, make(), reply); });
@@ -348,7 +358,8 @@ class PushTaker final : public BulkService {
     }
     stream->End(status);
     stream.reset();
-    ReturnFreedMemory();  // pieces of 16 MiB have passed through the heaps of several threads
+    // Data in pieces of 16 MiB has passed through the heaps of several threads.
+    ReturnFreedMemory();
   }
 
   absl::Status Receive(BulkStream& stream) {
@@ -388,7 +399,8 @@ class PushTaker final : public BulkService {
     return absl::OkStatus();
   }
 
-  // A block that was found damaged is not held any more when this asks, so that a plan which is installed meanwhile is refused for it.
+  // A block that was found damaged is no longer held when this runs. So a plan that is installed in
+  // the meantime is refused if it needs the block.
   absl::Status CheckUnused(const PushedStore& store, const std::vector<int32_t>& units) const {
     const std::vector<BlockId> used = plans_.BlocksInUse(store.dir());
     for (const BlockId id : store.BlocksOf(units)) {
@@ -408,9 +420,10 @@ class PushTaker final : public BulkService {
   const DeviceLog log_;
   StoreDisk real_disk_;
   absl::Mutex mutex_;
-  std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // under way
+  std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // the running push
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  WorkerThread pushes_, kv_reads_, store_work_, looks_;  // a removal may take minutes, and a run waits for a look
+  // Separate threads: a removal may take minutes, and a run waits for `Holdings`.
+  WorkerThread pushes_, kv_reads_, store_work_, looks_;
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
-// Takes weights that a coordinator pushes, into the store of this device, says which are there, and gives KV that a plan has left here to
-// its next device.
+// Receives weights that a coordinator pushes into this device's store, reports which are there, and
+// sends KV that a plan has left here to the device that needs it under the next plan.
 //
-//   BulkStream ── messages ──► worker: PushReceiver says what fits, PushedStore writes it ── events ──► BulkStream
+//   BulkStream ── messages ──► PushReceiver decides, PushedStore writes ── events ──► BulkStream
 //
-// One push at a time, on one thread of its own that may wait for disk and network. Blocks that an installed plan reads are not written.
+// One push at a time, on its own thread, which may wait for disk and network. Blocks that the
+// installed plan reads are not written.
 #pragma once
 
 #include <memory>
@@ -18,12 +19,12 @@ namespace lime {
 class BulkService : public v1::Bulk::CallbackService {
  public:
   using Options = BulkOptions;
-  // `plans` outlives it.
+  // REQUIRES: `plans` outlives the service.
   static std::unique_ptr<BulkService> Make(const PlanKeeper& plans, const Options& options, const DeviceLog& log);
 
-  // Every now and then.
+  // Call it regularly.
   virtual void Tick(absl::Time now) = 0;
-  // Ends what is under way and takes nothing new: before the server shuts down.
+  // Ends running pushes and accepts no new ones. Call it before the server shuts down.
   virtual void Stop() = 0;
 };
 

@@ -32,7 +32,7 @@ namespace lime {
 namespace {
 
 constexpr absl::Duration kTick = absl::Microseconds(LinkEstimator::kAskAgainUs);
-constexpr absl::Duration kShutdown = absl::Milliseconds(500);  // for calls to end by themselves
+constexpr absl::Duration kShutdown = absl::Milliseconds(500);  // for running calls to end
 
 template <typename Event>
 Event EventOf(const auto& news) {
@@ -41,9 +41,10 @@ Event EventOf(const auto& news) {
   return event;
 }
 
-// A call that tells how something long goes on: the newest progress takes the place of one that was not sent yet.
+// A call that reports the progress of long work. New progress replaces progress that was not sent
+// yet.
 //
-// Threads: any. Whoever works may outlast the call.
+// Threads: any. The work may last longer than the call.
 template <typename Event>
 class ProgressCall final : public EventStream<grpc::ServerWriteReactor<Event>, Event> {
  public:
@@ -56,7 +57,7 @@ class ProgressCall final : public EventStream<grpc::ServerWriteReactor<Event>, E
     this->Queue(event);
   }
 
-  // Once. `last` is sent where all is well, in place of progress that was not sent yet.
+  // Call once. On success it sends `last`, in place of progress that was not sent yet.
   void End(const absl::Status& status, std::optional<Event> last = std::nullopt) {
     absl::MutexLock lock(&this->mutex_);
     this->DropQueued();
@@ -64,7 +65,7 @@ class ProgressCall final : public EventStream<grpc::ServerWriteReactor<Event>, E
     this->EndWith(status);
   }
 
-  // `cancel` is called once when the other end has gone without hearing the end, or now where it has.
+  // Calls `cancel` once if the caller goes before the end, or now if it has gone already.
   void OnGone(std::function<void()> cancel) {
     absl::MutexLock lock(&this->mutex_);
     if (this->cancelled_) return cancel();
@@ -83,11 +84,12 @@ class ProgressCall final : public EventStream<grpc::ServerWriteReactor<Event>, E
   std::function<void()> cancel_ ABSL_GUARDED_BY(this->mutex_);
 };
 
-// ---- Why it cannot listen: tries what gRPC has tried, one step at a time, and says which fails and what to do
+// ---- Why gRPC cannot listen: repeats its steps one by one, and reports which one fails and what
+// to do
 
 constexpr absl::Duration kListenResolve = absl::Seconds(5);
 
-// errno of listening there; 0: it can be done now.
+// Tries to listen. Returns errno, or 0 if it works now.
 int TryToListen(const SocketAddress& at) {
   const FileDescriptor socket(::socket(at.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return errno;
@@ -119,7 +121,8 @@ std::string Sentence(int error, const HostPort& address, const SocketAddress& at
   }
 }
 
-// The sentence for an `address` (HOST:PORT) on which gRPC could not listen. Never OK. Waits for the resolver, 5 s at most.
+// The error for an `address` (HOST:PORT) on which gRPC could not listen. Never OK. Waits up to 5 s
+// for the resolver.
 absl::Status WhyNotListening(const std::string& address) {
   const std::string begin = absl::StrCat("cannot listen on ", address, ": ");
   const absl::StatusOr<HostPort> parsed = ParseAddress(address);
@@ -203,7 +206,8 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
                                    v1::HealthReply* reply) override {
     keeper_.Await(request->awaited());
     const int64_t epoch = keeper_.epoch();
-    if (epoch < 0) ReturnFreedMemory();  // a plan is made for what is left beside what is told now
+    // A new plan is made for the memory that remains, so report as little in use as possible.
+    if (epoch < 0) ReturnFreedMemory();
     return Answer<DeviceHealth>(context->DefaultReactor(),
                                 DeviceHealth{.name = options_.name,
                                              .protocol = options_.protocol,
@@ -219,7 +223,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
                                 reply);
   }
 
-  // Without the thread that loads: a device is looked at while a plan is in use, too.
+  // Does not use the loading thread, so a device can be examined while a plan is in use.
   grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context, const v1::InspectRequest* request,
                                     v1::InspectReply* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
@@ -366,9 +370,10 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::thread ticker_;
-  std::unique_ptr<HelloResponder> hello_;  // null where another program has the UDP port
+  // Null if another program has the UDP port.
+  std::unique_ptr<HelloResponder> hello_;
   std::atomic<bool> inspecting_ = false;
-  std::thread inspection_;  // of who set inspecting_
+  std::thread inspection_;  // runs the call that set inspecting_
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::weak_ptr<OrdersStream>> streams_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// What a device says to who calls it.
+// Streams of events from a device to its callers.
 #pragma once
 
 #include <deque>
@@ -10,13 +10,14 @@
 
 namespace lime {
 
-// On a stream of gRPC's: events, one after another, and then how it has ended. `Reactor`: of gRPC's callback API.
+// A gRPC stream on which the device sends events in order, then its final status. `Reactor` is a
+// class of gRPC's callback API.
 //
-// Threads: any. Lives until gRPC is done with it and nobody holds it.
+// Threads: any. Lives until gRPC has finished with it and nobody else holds it.
 template <typename Reactor, typename Event>
 class EventStream : public Reactor {
  protected:
-  // Of a stream that has just been made.
+  // Takes ownership of a stream that was just created.
   template <typename Stream>
   static std::shared_ptr<Stream> Own(Stream* made) {
     std::shared_ptr<Stream> stream(made);
@@ -28,9 +29,9 @@ class EventStream : public Reactor {
     queue_.push_back(std::move(event));
     Write();
   }
-  // Events that are not on their way yet are not said.
+  // Drops the events whose write has not begun.
   void DropQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { queue_.resize(writing_ ? 1 : 0); }
-  // What was said before goes out first. The first end counts.
+  // Ends the stream after all queued events. The first status counts; later calls change nothing.
   void EndWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!ending_) end_ = status;
     ending_ = true;
@@ -51,10 +52,13 @@ class EventStream : public Reactor {
   void OnDone() override { const std::shared_ptr<EventStream> self = std::move(self_); }
 
   mutable absl::Mutex mutex_;
-  std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);  // the front one is being written
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;      // and nothing new is said
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;    // Finish was called: the call's context may go
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;   // the other end has gone without an end
+  std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);  // the front event is being written
+  // No more events may be queued.
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  // Finish was called, so the call's context may be destroyed.
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  // The caller has gone before the stream ended.
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
 
  private:
@@ -73,7 +77,7 @@ class EventStream : public Reactor {
   std::shared_ptr<EventStream> self_;  // until OnDone
 };
 
-// Ends a call with what it asks for, or with why it gets nothing.
+// Ends a unary call with `what` as its reply, or with the error.
 template <typename What>
 grpc::ServerUnaryReactor* Answer(grpc::ServerUnaryReactor* reactor, const absl::StatusOr<What>& what, auto* message) {
   if (what.ok()) ToProto(*what, *message);

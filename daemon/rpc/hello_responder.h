@@ -1,4 +1,4 @@
-// Answers the questions of proto/hello.h on a UDP port, from a thread of its own.
+// Answers the questions of proto/hello.h on a UDP port, on its own thread.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,9 @@ namespace lime {
 
 class HelloResponder {
  public:
-  // At the host of `address` and `port`. `what` is asked for every answer, on the responder's thread; `asked`, where it is not
-  // empty, hears of it. At most 100 answers a second go out:
-  // what comes faster is dropped.
+  // Listens at the host of `address` and at `port`. Calls `what` for every answer, and `asked`,
+  // unless it is empty, with the asking host; both on the responder's thread. Sends at most 100
+  // answers a second and drops further questions.
   static absl::StatusOr<std::unique_ptr<HelloResponder>> Start(const std::string& address, int port, std::function<Hello()> what,
                                                                std::function<void(const std::string& peer)> asked);
   ~HelloResponder();
@@ -26,7 +26,8 @@ class HelloResponder {
                  std::function<void(const std::string& peer)> asked);
   void Serve();
 
-  const FileDescriptor socket_, wake_;  // an eventfd: the thread ends
+  // wake_ is an eventfd that ends the thread.
+  const FileDescriptor socket_, wake_;
   const std::function<Hello()> what_;
   const std::function<void(const std::string& peer)> asked_;
   std::thread thread_;

@@ -16,8 +16,9 @@ namespace lime {
 namespace {
 
 constexpr Bytes kSmall = 64, kMessage = 256 * kKiB, kFirstTurn = 64 * kKiB, kLargestTurn = 16 * kMiB;
-constexpr int kWarmUps = 10, kTurns = 100;  // small messages there and back
-constexpr double kLongTurnMs = 100;         // a turn of so long says enough: the next is no larger
+constexpr int kWarmUps = 10, kTurns = 100;  // round trips of small messages
+// A turn that takes this long is precise enough; the next turns are not larger.
+constexpr double kLongTurnMs = 100;
 constexpr absl::Duration kPatience = absl::Seconds(10);
 
 class LinkMeter {
@@ -49,7 +50,8 @@ class LinkMeter {
     double ms = 0;
   };
 
-  // Sends so many bytes and waits for the answer to the last. False where the stream has broken.
+  // Sends `bytes` bytes and waits for the answer to the last message. False if the stream has
+  // broken.
   bool Exchange(Bytes bytes, double& ms) {
     const double begin = SteadyMs();
     for (Bytes left = bytes; left > 0;) {
@@ -91,8 +93,8 @@ class LinkMeter {
     return true;
   }
 
-  // Of the fastest of the largest turns, without the time there and back that even nothing takes: what slows one turn and not the next is
-  // who else is at work.
+  // Rate of the fastest of the largest turns, without the round-trip time of an empty message.
+  // Slower turns were disturbed by other traffic.
   double Rate() const {
     double best = 0;
     for (const Turn& turn : turns_) {
@@ -113,7 +115,7 @@ class LinkMeter {
   std::vector<Turn> turns_;
 };
 
-// One operation at a time, so that nothing needs a lock.
+// One operation at a time, so it needs no lock.
 class ProbeReactor final : public grpc::ServerBidiReactor<v1::ProbeData, v1::ProbeAnswer> {
  public:
   explicit ProbeReactor(const absl::Status& refused) {

@@ -1,6 +1,7 @@
-// The coordinator's stream to this device: orders in, news out, and both sides heard of at least every so often.
+// The coordinator's stream to this device: orders in, news out. Both sides send something at
+// regular intervals, so that a lost peer is noticed.
 //
-// Threads: any.  gRPC owns the stream from Begin to its end; others hold it weakly.
+// Threads: any. gRPC owns the stream from Begin to its end; others hold weak pointers.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
                            public std::enable_shared_from_this<OrdersStream> {
  public:
   using Options = OrdersOptions;
-  // The reactor of a call that has just come in.
+  // The reactor of a new call.
   static std::shared_ptr<OrdersStream> Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options) {
     std::shared_ptr<OrdersStream> stream = Own(new OrdersStream(keeper, context, options));
     stream->StartRead(&stream->reading_);
@@ -84,7 +85,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
     return absl::OkStatus();
   }
 
-  // A failure is the last thing that is said.
+  // A failure ends the stream: nothing is sent after it.
   void Say(const FromDevice& what) {
     absl::MutexLock lock(&mutex_);
     if (ending_) return;
@@ -104,8 +105,10 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
   PlanKeeper& keeper_;
   grpc::CallbackServerContext& context_;
   const Options options_;
-  v1::OrderRequest reading_;               // of the one read at a time
-  std::shared_ptr<StageSession> session_;  // likewise: set by the first message
+  // Buffer of the one read at a time.
+  v1::OrderRequest reading_;
+  // Set by the first message; used by reads only.
+  std::shared_ptr<StageSession> session_;
 
   absl::Time heard_ ABSL_GUARDED_BY(mutex_), said_ ABSL_GUARDED_BY(mutex_);
   bool open_ ABSL_GUARDED_BY(mutex_) = false;

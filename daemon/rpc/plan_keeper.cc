@@ -17,10 +17,10 @@ namespace lime {
 
 namespace {
 
-// Who loads other devices says every second that this one is still to be used.
+// While other devices load, the coordinator announces every second that it will use this one.
 constexpr absl::Duration kAwaited = absl::Seconds(2);
 
-// Whatever they are called.
+// Whether two paths lead to the same folder.
 bool SameFolder(const std::string& one, const std::string& other) {
   std::error_code ignored;
   return one == other || std::filesystem::equivalent(one, other, ignored);
@@ -37,7 +37,8 @@ PlanKeeper::~PlanKeeper() {
     if (left_.kv != nullptr) left_.kv->Cancel();
     stopping_ = true;
   }
-  absl::Notification ended;  // all that was asked for is done
+  // All tasks posted before have ended.
+  absl::Notification ended;
   worker_.Post([&] { ended.Notify(); });
   ended.WaitForNotification();
   if (session_ != nullptr) session_->Close();
@@ -46,12 +47,13 @@ PlanKeeper::~PlanKeeper() {
 void PlanKeeper::Post(std::function<void()> task) {
   worker_.Post([task = std::move(task)]() mutable {
     task();
-    task = nullptr;  // and with it the session that it unloads
+    // Releases what it captured, such as the session that it unloads.
+    task = nullptr;
     ReturnFreedMemory();
   });
 }
 
-// Aborted: what passes when others have ended, so that it may be worth to try again.
+// Aborted: the reason may pass when others have finished, so the caller may try again.
 absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
   const int64_t epoch = call.plan.epoch;
   if (taken_from_ != 0 && taken_from_ == call.coordinator.id) return taken_;
@@ -86,7 +88,8 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
     return absl::InvalidArgumentError(
         "nobody says where the weights are; send them with `lime push`, name them in the cluster's file, or start limed with --model");
   }
-  LeftByPlan gone;  // without the lock
+  // Destroyed after the lock is released.
+  LeftByPlan gone;
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckNew(call));
   last_epoch_ = call.plan.epoch;
@@ -155,11 +158,13 @@ absl::Status PlanKeeper::CheckInstalled(int64_t epoch) const {
   return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
 }
 
-// What is being installed is unloaded when its loading has ended, which Cancel hastens.
+// A plan that is being installed is unloaded after its loading has ended; Cancel makes it end
+// early.
 absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done) {
   absl::MutexLock lock(&mutex_);
   if (state_ == State::kUnloading && session_->epoch() == call.epoch) {
-    Post([done = std::move(done)] { done({}); });  // behind what unloads it
+    // Runs after the task that unloads it.
+    Post([done = std::move(done)] { done({}); });
     return absl::OkStatus();
   }
   if (left_.kv != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
@@ -174,9 +179,11 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
   return absl::OkStatus();
 }
 
-// Its user is told before anything of the plan goes, so that what breaks with it is no news any more.
+// Tells the user of the plan before anything is unloaded, so that it does not take the consequences
+// for new faults.
 absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done) {
-  LeftByPlan gone;  // without the lock
+  // Destroyed after the lock is released.
+  LeftByPlan gone;
   absl::ReleasableMutexLock lock(&mutex_);
   if (state_ == State::kNone) {
     gone = TakeLeft();
@@ -185,7 +192,8 @@ absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& add
     return absl::OkStatus();
   }
   if (state_ == State::kUnloading) {
-    Post([done = std::move(done)] { done({}); });  // behind what unloads it
+    // Runs after the task that unloads it.
+    Post([done = std::move(done)] { done({}); });
     return absl::OkStatus();
   }
   ReleasedPlan released{.epoch = session_->epoch(), .model = session_->plan().model_name, .used_by = UserNow()};
@@ -217,7 +225,7 @@ std::optional<PlanUser> PlanKeeper::User() const {
   return UserNow();
 }
 
-// Of session_.
+// The user of session_.
 std::string PlanKeeper::Who() const {
   const std::optional<PlanUser> user = UserNow();
   return user ? user->Who() : "nobody";
@@ -230,7 +238,8 @@ void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan
     bool here = false;
     {
       absl::MutexLock lock(&mutex_);
-      here = session_ == session;  // its installation may have failed
+      // False if its installation has failed.
+      here = session_ == session;
       if (here) state_ = State::kUnloading;
     }
     UnloadedPlan unloaded;
@@ -270,7 +279,8 @@ LeftByPlan PlanKeeper::TakeLeft() {
 }
 
 void PlanKeeper::LetGo(int64_t epoch) {
-  LeftByPlan left;  // gone without the lock
+  // Destroyed after the lock is released.
+  LeftByPlan left;
   absl::MutexLock lock(&mutex_);
   if (left_epoch_ != epoch) return;
   left = TakeLeft();
@@ -323,12 +333,14 @@ void PlanKeeper::Await(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
   if (session_ == nullptr || session_->epoch() != epoch) return;
   if (state_ == State::kInstalled) unused_since_ = absl::Now();
-  if (left_.kv != nullptr) left_.kv->Reading();  // others may be busy with what they read elsewhere
+  // Others may be busy reading from other devices.
+  if (left_.kv != nullptr) left_.kv->Reading();
 }
 
 void PlanKeeper::Tick(absl::Time now) {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
-  LeftByPlan gone;  // without the lock
+  // Destroyed after the lock is released.
+  LeftByPlan gone;
   absl::MutexLock lock(&mutex_);
   if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(now) > kKvLeftPatience) gone = TakeLeft();
   if (state_ != State::kInstalled || now - unused_since_ < options_.unused) return;

@@ -1,11 +1,13 @@
-// Which plan is installed on this device, and who uses it: one plan at a time, one coordinator at a time.
+// Tracks which plan is installed on this device and who uses it: one plan at a time, one
+// coordinator at a time.
 //
 //   kNone -> kInstalling -> kInstalled -> kInUse -> kUnloading -> kNone
 //
-// A plan of a higher epoch takes the place of one that nobody uses. A plan whose coordinator is gone is unloaded, and so is one that
-// nobody begins to use, unless somebody says now and then that he will.
+// A plan of a higher epoch replaces an installed plan that nobody uses. A plan is unloaded when its
+// coordinator has gone. A plan that is installed but not used is unloaded too, unless its
+// coordinator keeps announcing that it will use it (Await).
 //
-// Threads: any, none waits; loading and unloading happen on one thread of its own.
+// Threads: any; no call waits. Loading and unloading run on the keeper's own thread.
 #pragma once
 
 #include <functional>
@@ -25,66 +27,76 @@ namespace lime {
 class PlanKeeper {
  public:
   struct Options {
-    std::string weights;                                     // folder, where an installation names none
-    std::string kv_folder;                                   // where KV is likely to go; its disk's room is told while no plan is here
-    std::function<std::string(uint64_t model)> find_pushed;  // the folder of what was pushed of a model; empty: nothing was
+    std::string weights;  // folder; used if an installation names none
+    // Folder where KV will probably be stored. While no plan is installed, Statistics reports its
+    // free space.
+    std::string kv_folder;
+    // Returns the folder with the pushed blocks of a model. Empty: nothing was pushed.
+    std::function<std::string(uint64_t model)> find_pushed;
     StageFactory make_stage;
     ClusterKeys keys;
     absl::Duration link_patience = absl::Seconds(2);
-    std::optional<bool> link_probes;            // on links that are idle, to know how fast they are; not said: to other machines only
-    absl::Duration unused = absl::Seconds(30);  // before a plan that nobody uses is unloaded
+    // Send probes on idle links to measure their rates. Not set: on links to other machines only.
+    std::optional<bool> link_probes;
+    absl::Duration unused = absl::Seconds(30);  // time until an unused plan is unloaded
     DeviceLog log;
   };
   explicit PlanKeeper(Options options);
-  ~PlanKeeper();  // unloads
+  ~PlanKeeper();  // unloads the plan
 
   struct Installation {
-    std::string address;  // of who asks
+    std::string address;  // of the caller
     std::function<void(const LoadProgress&)> progress;
     std::function<void(absl::StatusOr<InstalledPlan>)> done;  // once, unless Install refuses
   };
-  // Refuses at once what needs no loading to be refused: an old epoch, a plan in use. Else `done` tells.
+  // Returns an error at once if that needs no loading: an old epoch, a plan in use. Otherwise
+  // `done` gets the result.
   absl::StatusOr<std::shared_ptr<StageSession>> Install(InstallCall call, Installation installation);
 
-  // The folder that an installation would read the model from, where it names `named`; empty where nobody says one.
+  // The folder from which an installation that names `named` would read the model. Empty if no
+  // folder is known.
   std::string WeightsOf(const std::string& named, uint64_t model) const;
 
-  // Whoever had it installed has gone: it is unloaded, unless somebody uses it already.
+  // The caller of Install has gone: unloads the plan, unless a coordinator uses it already.
   void Abandon(const std::shared_ptr<StageSession>& session);
 
-  // FailedPrecondition for any epoch but that of the plan which is here, or has left its KV here, which goes then. What is left for the
-  // next plan stays until that is installed, another one is, or nobody has read it for a while.
+  // FailedPrecondition unless `call` names the epoch of the installed plan, or of a plan that has
+  // left its KV here (that KV is then released). KV that is left for the next plan stays until that
+  // plan is installed, another one is, or nobody has read it for a while.
   absl::Status Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done);
-  // For a person who is not its coordinator: unloads whatever plan is here. FailedPrecondition names who uses it, unless call.force; that
-  // one hears kTakenAway, and so it does when it wants to install another.  `address`: of who asks.
+  // Unloads any plan for a person who is not its coordinator. FailedPrecondition names the user of
+  // the plan, unless call.force. With call.force the user gets kTakenAway, now and when it tries to
+  // install another plan. `address` is the caller's.
   absl::Status Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done);
-  // What the plan of that epoch has left; FailedPrecondition where nothing is.
+  // KV that the plan of that epoch has left here. FailedPrecondition if there is none.
   absl::StatusOr<std::shared_ptr<KvLeft>> Left(int64_t epoch) const;
 
-  // Runs `task` on the thread that loads, where no plan is here: what is to be installed meanwhile waits for its end.
+  // Runs `task` on the loading thread, if no plan is installed. A later installation waits for its
+  // end.
   absl::Status RunAlone(std::function<void()> task);
 
-  // The plan of that epoch for whoever coordinates it; FailedPrecondition where it is not installed or another uses it already.
+  // Gives the plan of that epoch to its coordinator. FailedPrecondition if it is not installed or
+  // is in use already.
   absl::StatusOr<std::shared_ptr<StageSession>> Use(int64_t epoch, StageSession::Sink sink);
-  // Its coordinator does not use it any more: it is unloaded.
+  // The coordinator does not use the plan any more: unloads it.
   void Leave(const std::shared_ptr<StageSession>& session, const std::string& why);
 
-  // For activations.
+  // The session that receives activations of that epoch.
   absl::StatusOr<std::shared_ptr<StageSession>> Find(int64_t epoch);
 
-  // Whoever had that epoch installed still waits for devices to load it.
+  // The coordinator of that epoch still waits for other devices to load it.
   void Await(int64_t epoch);
 
-  // Every now and then.
+  // Call it regularly.
   void Tick(absl::Time now);
 
-  // Blocks of the folder that the plan which is here, or is being installed, reads.
+  // The blocks of folder `weights` that the current plan (installed or being installed) reads.
   std::vector<BlockId> BlocksInUse(const std::string& weights) const;
 
   int64_t epoch() const;
   int64_t last_epoch() const;
-  std::string model() const;  // of the plan, for people; empty: none
-  // Who has the plan installed or uses it; nobody where it was left behind.
+  std::string model() const;  // name of the plan's model, for people; empty: no plan
+  // The coordinator that installs, awaits or uses the plan. Empty if there is none any more.
   std::optional<PlanUser> User() const;
   DeviceStatistics Statistics() const;
   TraceChunk TakeTrace(const TraceCall& call);
@@ -92,10 +104,10 @@ class PlanKeeper {
  private:
   enum class State {
     kNone,
-    kInstalling,  // on the worker
-    kInstalled,   // nobody uses it
-    kInUse,       // by a coordinator
-    kUnloading,   // on the worker
+    kInstalling,  // the worker loads it
+    kInstalled,   // no coordinator uses it
+    kInUse,       // a coordinator uses it
+    kUnloading,   // the worker unloads it
   };
   void Post(std::function<void()> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -108,7 +120,7 @@ class PlanKeeper {
   std::string Who() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckEpoch(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckInstalled(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<StageSession> Installed() const;  // null: nothing is
+  std::shared_ptr<StageSession> Installed() const;  // null: none is installed
   void Log(const std::string& sentence) const;
 
   const Options options_;
@@ -119,10 +131,12 @@ class PlanKeeper {
   int64_t left_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);
-  std::string address_ ABSL_GUARDED_BY(mutex_);      // of who had session_ installed
-  absl::Time installed_at_ ABSL_GUARDED_BY(mutex_);  // that it was asked for
-  uint64_t taken_from_ ABSL_GUARDED_BY(mutex_) = 0;  // coordinator that a plan was taken away from; 0: none, or another has come since
-  absl::Status taken_ ABSL_GUARDED_BY(mutex_);       // what it was told
+  std::string address_ ABSL_GUARDED_BY(mutex_);      // of the caller of Install
+  absl::Time installed_at_ ABSL_GUARDED_BY(mutex_);  // time of that call
+  // The coordinator that lost its plan to Release. 0: none, or another one has installed a plan
+  // since.
+  uint64_t taken_from_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status taken_ ABSL_GUARDED_BY(mutex_);  // the error that this coordinator gets
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   WorkerThread worker_;
 };

@@ -26,11 +26,13 @@ bool IsHere(const std::string& address) {
 }
 
 constexpr absl::Duration kLook = absl::Milliseconds(50);
-// For a device that says nothing before it is given up. Slow links bring little at a time; and a device that is lost is noticed by the
-// coordinator, which cancels the installation everywhere.
+// A device that sends nothing for this long is given up. It is long because slow links deliver
+// little at a time. If a device is lost, the coordinator notices and cancels the installation
+// everywhere.
 constexpr absl::Duration kKvPatience = absl::Minutes(1);
 
-// Ends a call that is cancelled, or whose other end is silent.  Threads: one looks at the clock, the owner says what it hears.
+// Ends a call that is cancelled, or whose peer is silent. Threads: its own thread checks the clock;
+// the owner calls Heard.
 class Watch {
  public:
   Watch(grpc::ClientContext& context, const std::atomic<bool>& cancelled)
@@ -64,7 +66,7 @@ class Watch {
   std::thread thread_;
 };
 
-// Pages of each extent come from its first on, without gaps.
+// Checks that the pages of each extent arrive in order, without gaps.
 class Expected {
  public:
   explicit Expected(const KvReadCall& call) {
@@ -86,7 +88,8 @@ class Expected {
   }
 
  private:
-  std::map<int32_t, std::pair<int64_t, int64_t>> left_;  // by sequence: the next page, and the end
+  // By sequence: the next page, and the end.
+  std::map<int32_t, std::pair<int64_t, int64_t>> left_;
 };
 
 }  // namespace

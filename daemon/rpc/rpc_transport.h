@@ -1,4 +1,4 @@
-// The way to the other devices of a plan over gRPC, each under the keys of the cluster.
+// Connects to the other devices of a plan with gRPC, under the cluster's keys.
 #pragma once
 
 #include <map>
@@ -16,8 +16,9 @@ class RpcTransport final : public Transport {
  public:
   struct Options {
     ClusterKeys keys;
-    absl::Duration patience;     // with links that do not open
-    std::optional<bool> probes;  // on links that are idle; not said: to other machines only
+    absl::Duration patience;  // for opening a link
+    // Send probes on idle links. Not set: on links to other machines only.
+    std::optional<bool> probes;
   };
   explicit RpcTransport(Options options) : options_(std::move(options)) {}
 
@@ -28,7 +29,8 @@ class RpcTransport final : public Transport {
 
  private:
   const Options options_;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> kv_channels_;  // by address; of who loads
+  // By address. Used by the loading thread only.
+  std::map<std::string, std::shared_ptr<grpc::Channel>> kv_channels_;
 };
 
 }  // namespace lime

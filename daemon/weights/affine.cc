@@ -9,7 +9,7 @@
 namespace lime {
 namespace {
 
-constexpr float kSmallestScale = 1e-7f;  // of a constant group
+constexpr float kSmallestScale = 1e-7f;  // for a constant group
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// MLX's affine groups: q = round((w - bias) / scale) in a few bits, packed as one little-endian bit stream; w is about scale * q + bias.
-// Pure.
+// MLX's affine groups: q = round((w - bias) / scale) in a few bits, packed as one little-endian bit
+// stream. Decoding gives w ~ scale * q + bias. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@ struct GroupScale {
   float bias = 0;
 };
 
-// Quantises one group as MLX does: the range [min, max] in 2^bits - 1 steps, then the step is bent a little so that zero and the end of
-// larger magnitude are both on the grid. The scale is negative where that end is the maximum. A group of zeros gives bias 0.
-// A NaN or infinity in the group makes scale and bias NaN, so that it is not hidden. REQUIRES: codes.size() == group.size().
+// Quantises one group as MLX does. The range [min, max] has 2^bits - 1 steps. The step is then
+// adjusted so that zero and the end of larger magnitude are both on the grid. The scale is negative
+// if that end is the maximum. A group of zeros gives bias 0. A NaN or infinity in the group makes
+// scale and bias NaN, so the error stays visible. REQUIRES: codes.size() == group.size().
 GroupScale QuantizeGroup(std::span<const float> group, int bits, std::span<uint8_t> codes);
 
-// Code i takes bits [i * bits, (i + 1) * bits) of the stream; words hold 32 of them, lowest first.
+// Code i takes bits [i * bits, (i + 1) * bits) of the stream. A word holds 32 bits, lowest first.
 // REQUIRES: words.size() * 32 == codes.size() * bits.
 void PackCodes(std::span<const uint8_t> codes, int bits, std::span<uint32_t> words);
 

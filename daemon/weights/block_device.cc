@@ -26,10 +26,11 @@ constexpr Bytes kDirectAlignment = 4 * kKiB;
 constexpr int O_DIRECT = 0;
 #endif
 
-// A store has a file for each layer, and a lane a descriptor for each file: more than the 1,024 that many systems give at first. What they
-// do not allow shows when a descriptor is asked for.
+// Raises the limit of open files. A store has a file for each layer, and each lane needs a
+// descriptor for each file: more than the usual 1,024. If the system refuses, a later open reports
+// it.
 void AllowDescriptors(size_t more) {
-  constexpr size_t kOthers = 256;  // of the rest of the process
+  constexpr size_t kOthers = 256;  // for the rest of the process
   struct rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= more + kOthers) return;
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, more + kOthers);
@@ -38,7 +39,7 @@ void AllowDescriptors(size_t more) {
 
 struct OpenedFiles {
   std::vector<FileDescriptor> files;
-  bool direct = false;  // all of them
+  bool direct = false;  // true: all files bypass the page cache
 };
 
 absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, bool direct) {
@@ -50,7 +51,8 @@ absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, bool direct) {
   return file;
 }
 
-// Opens all files alike: past the page cache where every file system allows it (tmpfs does not), through it otherwise.
+// Opens all files in the same way: past the page cache if every file system allows it (tmpfs does
+// not), otherwise through it.
 absl::StatusOr<OpenedFiles> OpenFiles(const std::vector<std::string>& paths, bool direct) {
   OpenedFiles opened{.direct = direct};
   for (const std::string& path : paths) {
@@ -62,12 +64,12 @@ absl::StatusOr<OpenedFiles> OpenFiles(const std::vector<std::string>& paths, boo
   return opened;
 }
 
-// An event loop of its own with the one thread that runs it.
+// An event loop and the one thread that runs it.
 class ReaderLoop {
  public:
   ReaderLoop() : work_(asio::make_work_guard(context_)), thread_([this] { context_.run(); }) {}
   ~ReaderLoop() { Stop(); }
-  // Runs what is queued, then ends the thread. Idempotent.
+  // Runs the queued tasks, then ends the thread. Idempotent.
   void Stop() {
     work_.reset();
     if (thread_.joinable()) thread_.join();
@@ -81,7 +83,7 @@ class ReaderLoop {
   std::thread thread_;
 };
 
-// What both devices share: the loop, the names and whether the page cache is bypassed.
+// Common part of both devices: the loop, the names, and whether the page cache is bypassed.
 class LoopDevice : public BlockDevice {
  public:
   LoopDevice(std::vector<std::string> paths, int lanes, bool direct) : paths_(std::move(paths)), lanes_(lanes), direct_(direct) {}
@@ -99,7 +101,8 @@ class LoopDevice : public BlockDevice {
 };
 
 #ifdef ASIO_HAS_FILE
-// Whether what is submitted completes. Sandboxes may allow io_uring_setup and refuse io_uring_enter; asio would then wait for ever.
+// Whether submitted requests complete. A sandbox may allow io_uring_setup and refuse
+// io_uring_enter; asio would then wait forever.
 bool UringCompletes() {
   struct io_uring ring;
   if (::io_uring_queue_init(2, &ring, 0) != 0) return false;
@@ -111,7 +114,7 @@ bool UringCompletes() {
   return completes;
 }
 
-// One asio file object submits one read at a time, so every lane has its own object of every file.
+// An asio file object submits one read at a time, so each lane has its own object for each file.
 class UringDevice : public LoopDevice {
  public:
   UringDevice(const std::vector<std::string>& paths, const OpenedFiles& opened, int lanes) : LoopDevice(paths, lanes, opened.direct) {
@@ -147,7 +150,7 @@ class UringDevice : public LoopDevice {
 };
 #endif
 
-// A thread for every lane; completions are handed back to the loop.
+// One thread for each lane. The loop's thread runs the completions.
 class PreadDevice : public LoopDevice {
  public:
   PreadDevice(const std::vector<std::string>& paths, OpenedFiles opened, int lanes)
@@ -181,7 +184,9 @@ absl::StatusOr<std::unique_ptr<BlockDevice>> OpenBlockDevice(const std::vector<s
 #ifdef ASIO_HAS_FILE
   static const bool completes = UringCompletes();
   if (options.io_uring && completes) {
-    try {  // asio reports a missing or forbidden io_uring by throwing while it makes its service, and we too few descriptors
+    // asio throws if io_uring is missing or forbidden; UringDevice throws if there are too few
+    // descriptors.
+    try {
       return std::unique_ptr<BlockDevice>(std::make_unique<UringDevice>(paths, opened, options.lanes));
     } catch (const std::exception&) {
     }

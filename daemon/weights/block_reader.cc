@@ -11,17 +11,17 @@ namespace lime {
 struct BlockReader::Request {
   Completion done;
   int64_t pieces_left = 0;
-  absl::Status status;  // first error; the remaining pieces are dropped
+  absl::Status status;  // first error; the remaining pieces are not read
 };
 
-// One read, or what is left of it.
+// One read, or the rest of it.
 struct BlockReader::Piece {
   std::shared_ptr<Request> request;
   int file = 0;
   int64_t offset = 0;  // aligned
   std::byte* destination = nullptr;
-  Bytes bytes = 0;   // aligned; may reach beyond the end of the file
-  Bytes needed = 0;  // of them, up to the extent's end
+  Bytes bytes = 0;   // aligned; may extend beyond the end of the file
+  Bytes needed = 0;  // the part of `bytes` before the extent's end
   int attempts = 0;
 };
 
@@ -102,7 +102,7 @@ void BlockReader::OnRead(int lane, Piece piece, BlockDevice::Result result) {
   bytes_read_.fetch_add(std::min(result.bytes, piece.needed), std::memory_order_relaxed);
   const bool complete = result.error == 0 && result.bytes >= piece.needed;
   if (!complete) {
-    // Whole aligned units of a short read are kept; the rest is read again.
+    // Keeps whole aligned units of a short read; reads the rest again.
     const Bytes kept = result.error == 0 ? result.bytes / device_->alignment() * device_->alignment() : 0;
     bytes_read_.fetch_sub(std::min(result.bytes, piece.needed) - kept, std::memory_order_relaxed);
     piece.offset += kept, piece.destination += kept, piece.bytes -= kept, piece.needed -= kept;
@@ -110,8 +110,10 @@ void BlockReader::OnRead(int lane, Piece piece, BlockDevice::Result result) {
     if (piece.attempts < options_.max_attempts && piece.request->status.ok()) return Submit(lane, std::move(piece));
   }
   idle_lanes_.push_back(lane);
-  if (!complete) piece.request->status.Update(FinalError(piece, result));  // what is queued of it is not read any more
-  FillLanes();  // first: what follows the end of a request takes a while (checksums)
+  // The queued pieces of this request are not read any more.
+  if (!complete) piece.request->status.Update(FinalError(piece, result));
+  // Start the next reads first: completing a request takes a while (checksums).
+  FillLanes();
   FinishPiece(piece);
 }
 

@@ -1,4 +1,5 @@
-// Reads extents of files into slots ahead of time: the primitive under LoadBlocks and under the prefetcher of streamed blocks.
+// Reads extents of files into memory ahead of time. LoadBlocks and the prefetcher of streamed
+// blocks use it.
 #pragma once
 
 #include <atomic>
@@ -21,30 +22,33 @@ struct Extent {
   Bytes bytes = 0;
 };
 
-// Thread: StartRead, Post, Cancel and bytes_read from any; everything else, completions included, on the device's thread.
-// Owner: WeightStore, or the prefetcher; one for every disk.
+// Thread: StartRead, Post, Cancel and bytes_read from any; everything else, completions included,
+// on the device's thread.
+// Owner: WeightStore, or the prefetcher; one reader for each disk.
 // Invariant: a lane carries at most one read, and reads of a request are submitted in file order.
 class BlockReader {
  public:
   struct Options {
     Bytes read_bytes = 2 * kMiB;  // longest single read; a multiple of the device's alignment
-    int max_attempts = 4;         // of one read, before its error is reported
+    int max_attempts = 4;         // tries of one read before its error is reported
   };
   using Completion = std::function<void(absl::Status)>;
 
   BlockReader(std::unique_ptr<BlockDevice> device, const Options& options);
-  // Cancels what is queued and waits for what is in flight.
+  // Cancels queued reads and waits for reads in flight.
   ~BlockReader();
   BlockReader(const BlockReader&) = delete;
   BlockReader& operator=(const BlockReader&) = delete;
 
-  // Any offset can be read: the enclosing aligned range is, and the extent's first byte lands at slot + SlotOffset(extent).
+  // An extent may begin at any offset. The enclosing aligned range is read, and the first byte of
+  // the extent lands at slot + SlotOffset(extent).
   Bytes SlotOffset(const Extent& extent) const;
-  // Memory a slot needs for `extent`.
+  // Bytes that a slot needs for `extent`.
   Bytes SlotBytes(const Extent& extent) const;
 
-  // Reads `extent` into `slot`, which is aligned like the device, and calls `done` once, on the device's thread. A failed read is repeated
-  // up to max_attempts times; the error that remains names file and offset. REQUIRES: `slot` lives until `done`.
+  // Reads `extent` into `slot` and calls `done` once, on the device's thread. A failed read is
+  // repeated up to max_attempts times; the final error names file and offset. REQUIRES: `slot` has
+  // the device's alignment and lives until `done`.
   void StartRead(const Extent& extent, std::byte* slot, Completion done);
 
   // Runs `task` on the device's thread.
@@ -53,7 +57,7 @@ class BlockReader {
   // Completes every request with kCancelled as soon as its reads in flight have ended.
   void Cancel();
 
-  // Of all reads completed so far, alignment included.
+  // Bytes of all reads completed so far, alignment included.
   Bytes bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
   const BlockDevice& device() const { return *device_; }
 
@@ -73,19 +77,20 @@ class BlockReader {
   std::vector<int> idle_lanes_;  // device's thread
   absl::Mutex mutex_;
   int open_requests_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<BlockDevice> device_;  // last: its thread ends before what it uses goes
+  std::unique_ptr<BlockDevice> device_;  // last member: its thread uses the others
 };
 
-// Reads that are waited for together.
+// Waits for several reads together.
 //
-// Thread: one adds and waits; what ends them, any.  REQUIRES: it lives until all have ended
+// Thread: one thread calls Add and Await; completions may run on any. REQUIRES: it lives until all
+// reads have ended.
 class AwaitedReads {
  public:
-  // One more: what it ends with.
+  // Adds one read and returns its completion.
   BlockReader::Completion Add();
-  // False while some are still under way after `timeout`.
+  // False if some reads are still running after `timeout`.
   bool Await(absl::Duration timeout);
-  // Until all have ended; the first error.
+  // Waits until all reads have ended. Returns the first error.
   absl::Status Await();
 
  private:

@@ -28,7 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr char kIndexName[] = "model.safetensors.index.json", kConfigName[] = "config.json";
 
-// Reads tensors of the source front to back; files that were not cached before do not stay so.
+// Reads tensors of the source from front to back. Files that were not cached before do not stay
+// cached.
 class SourceReader {
  public:
   explicit SourceReader(const Checkpoint& source) : source_(source) {}
@@ -70,10 +71,11 @@ class SourceReader {
 
 struct FileRange {
   int64_t begin = 0;
-  Bytes bytes = 0;  // none or less: the file ends before it
+  Bytes bytes = 0;  // 0 or less: the file ends before the tensor
 };
 
-// Whether no sample of the tensor `source` is what `file` has in `range`, zeros aside.
+// Whether every sample of `file` in `range` differs from the tensor `source`. Samples of zeros do
+// not count; if all are zeros, false.
 bool IsOther(const FileDescriptor& file, const std::string& path, FileRange range, const TensorLocation& source, SourceReader& reader) {
   constexpr Bytes kSample = 64;
   constexpr int64_t kSamples = 8;
@@ -91,13 +93,13 @@ bool IsOther(const FileDescriptor& file, const std::string& path, FileRange rang
   return other;
 }
 
-// Whether what was recorded is the file that would be written, and lies there.
+// Whether `stored` describes the file that would be written, and the file has its size.
 bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
   std::error_code error;
   return SameShape(stored, layout) && fs::file_size(path, error) == static_cast<uintmax_t>(stored.bytes) && !error;
 }
 
-// Whether the file begins with `header`, or with as much of it as it has.
+// Whether the file begins with `header`. A file shorter than the header must be a prefix of it.
 bool BeginsAs(std::string_view header, const std::string& path) {
   const absl::StatusOr<FileDescriptor> file = OpenForReading(path);
   if (!file.ok()) return false;
@@ -118,7 +120,7 @@ class Preparer {
     manifest_.layers = spec.config.num_layers;
   }
 
-  // Where not one file of weights is finished there is nothing to go on with: then no journal stays either.
+  // If no weight file was finished, there is nothing to continue, so the journal is removed too.
   absl::StatusOr<PrepareReport> Run() {
     absl::StatusOr<PrepareReport> report = Write();
     if (!report.ok() && begun_ && manifest_.files.empty()) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
@@ -150,7 +152,7 @@ class Preparer {
     return report;
   }
 
-  // Takes over what is there and removes what an interrupted call left unfinished.
+  // Takes over finished files and removes unfinished ones of an interrupted call.
   absl::Status Resume() {
     const bool complete = FileExists(Path(kStoreManifestName)), begun = FileExists(Path(kStoreJournalName));
     if (!complete && !begun) {
@@ -176,12 +178,13 @@ class Preparer {
     return disk_.Remove(Path(kStoreManifestName));
   }
 
-  // A folder of somebody else's files would become a strange store, and lose some of them.
+  // Refuses a folder with other files: it would become a mixed store and lose some of them.
   absl::Status CheckEmpty() const {
     return CheckFolder("block store", [](const std::string& name) { return name == absl::StrCat(kStoreJournalName, ".partial"); });
   }
 
-  // Of a store that is there: what would be written anew, and is not as `found` or this call has it, somebody else has put there since.
+  // Checks the files of an existing store that would be written again. A file that is neither as
+  // recorded in `found` nor as this call would write it comes from somebody else.
   absl::Status CheckReplaced(const StoreManifest& found) const {
     const std::vector<std::string> names = NamesToWrite();
     return CheckFolder("block store as LIME wrote it", [&](const std::string& name) {
@@ -193,7 +196,8 @@ class Preparer {
     return CheckOutputFolder(dir_, {.what = what, .is_ours = is_ours, .names = NamesToWrite(), .overwrite = options_.overwrite});
   }
 
-  // Weights that are kept, or begin as they will: a damaged file is cut off or longer. Other files by their text.
+  // Weight files are ours if they are kept, or if they begin with the right header and hold no
+  // other model: a damaged file is cut off or too long. Other files are compared by their text.
   bool IsOurs(const std::string& name, const StoreManifest& found) const {
     const auto layout = std::ranges::find(layouts_, name, &StoreFileLayout::name);
     if (layout != layouts_.end()) return Kept(*layout) || (BeginsAs(layout->header, Path(name)) && !HoldsOtherTensor(*layout));
@@ -205,8 +209,9 @@ class Preparer {
     return to_write.ok() && *to_write == *text;
   }
 
-  // Whether a tensor of the file is another model's of the same shapes: it differs from the source wherever both are looked at. Of a
-  // damaged file of ours a part differs, is zero or is missing.
+  // Whether a tensor of the file belongs to another model of the same shapes: then it differs from
+  // the source at every sample. In a damaged file of ours only part of a tensor differs, is zero or
+  // is missing.
   bool HoldsOtherTensor(const StoreFileLayout& layout) const {
     const std::string path = Path(layout.name);
     const absl::StatusOr<FileDescriptor> file = OpenForReading(path);
@@ -236,7 +241,8 @@ class Preparer {
     return absl::OkStatus();
   }
 
-  // Sizes tell a truncated or missing file; `--verify` tells the rest.
+  // Compares sizes only, which finds truncated and missing files. `--verify` finds all other
+  // damage.
   bool AllThere(const StoreManifest& manifest) const {
     return std::all_of(manifest.files.begin(), manifest.files.end(), [this](const StoredFile& file) {
       std::error_code error;
@@ -262,7 +268,8 @@ class Preparer {
     return bytes;
   }
 
-  // A disk that cannot hold the store says so before hours of copying. Side files and rounding to the file system's blocks come on top.
+  // Fails before hours of copying if the disk cannot hold the store. Side files and rounding to the
+  // file system's blocks are not counted.
   absl::Status CheckFreeSpace() {
     const Bytes needed = BytesToWrite();
     LIME_ASSIGN_OR_RETURN(const Bytes free, disk_.FreeBytes(dir_));
@@ -284,7 +291,7 @@ class Preparer {
       manifest_.files.push_back(std::move(written));
       LIME_RETURN_IF_ERROR(WriteJournal());
     }
-    // One order, whatever was written again in between.
+    // Sort, so that the order does not depend on which files were written again.
     std::sort(manifest_.files.begin(), manifest_.files.end(), [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
     watcher.Finish();
     return absl::OkStatus();
@@ -309,7 +316,8 @@ class Preparer {
     return writer.Finish();
   }
 
-  // Passes `bytes` bytes, which `get` brings part by part, through the buffer: what reaches the disk are few and long writes.
+  // Copies `bytes` bytes, which `get` returns part by part, through the buffer, so that the disk
+  // gets few and long writes.
   template <typename Get>
   absl::Status Fill(Bytes bytes, StoreFileWriter& writer, LoadWatcher& watcher, const Get& get) {
     for (int64_t begin = 0; begin < bytes;) {
@@ -335,7 +343,7 @@ class Preparer {
     return absl::OkStatus();
   }
 
-  // What makes the folder a checkpoint for other programs too; config.json last.
+  // Writes the files that make the folder a checkpoint for other programs too; config.json last.
   absl::Status WriteSideFiles() {
     LIME_RETURN_IF_ERROR(WriteSide(kIndexName));
     for (const std::string& name : side_files_) LIME_RETURN_IF_ERROR(WriteSide(name));
@@ -376,9 +384,9 @@ class Preparer {
   StoreDisk& disk_;
   const std::vector<StoreFileLayout> layouts_;
   std::vector<std::string> side_files_;
-  StoreManifest manifest_;  // what is finished
+  StoreManifest manifest_;  // finished files
   PrepareReport report_;
-  bool begun_ = false;  // the journal is this call's
+  bool begun_ = false;  // this call wrote the journal
   std::vector<std::byte> buffer_;
   size_t filled_ = 0;
   Bytes done_ = 0;

@@ -1,4 +1,5 @@
-// Everything that preparing a store does to the disk, one call each: the seam where tests end it or fill the disk.
+// Every change that preparing a store makes to the disk is one call here. Tests use these calls to
+// stop a preparation or to fill the disk.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +14,42 @@
 
 namespace lime {
 
-// A full disk is kResourceExhausted, with what was needed and what is free.
+// A full disk is kResourceExhausted, with the bytes needed and the bytes free.
 class StoreDisk {
  public:
   virtual ~StoreDisk() = default;
   virtual absl::Status MakeFolder(const std::string& dir);
-  // Reserves `bytes`, so that a full disk is told before they are written and the file lies in few extents.
+  // Creates a file and reserves `bytes`. So a full disk is found before the data is written, and
+  // the file has few extents.
   virtual absl::StatusOr<FileDescriptor> Create(const std::string& path, Bytes bytes);
-  // For a file that is written here and there: made where it is missing, holes as far as `bytes`.
+  // Opens a file for writes at any offset. Creates it if it is missing, with holes up to `bytes`.
   virtual absl::StatusOr<FileDescriptor> OpenSparse(const std::string& path, Bytes bytes);
   virtual absl::Status Write(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<const std::byte> data);
   virtual absl::Status Sync(const FileDescriptor& file, const std::string& path);
   // Durable when it returns. A missing file is no error.
   virtual absl::Status Rename(const std::string& from, const std::string& to);
   virtual absl::Status Remove(const std::string& path);
-  // What the file system of `dir` has left for us.
+  // Bytes that this process may still write on the file system of `dir`.
   virtual absl::StatusOr<Bytes> FreeBytes(const std::string& dir);
 };
 
-// "PATH: needs 2.00 GiB and 1.00 GiB are free there; make room and run the same command", which goes on where it stopped if it `resumes`.
+// "PATH: needs 2.00 GiB and 1.00 GiB are free there; make room and run the same command". With
+// `resumes`, the sentence adds that the same command continues where it stopped.
 absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free, bool resumes = true);
 
-// Written bytes on their way to the disk and out of the page cache, behind the one who writes.
+// Sends written bytes to the disk and drops them from the page cache, a little behind the writer.
 class WriteBehind {
  public:
-  // [begin, end) was written. Starts that, waits for what came before, and drops it from the cache.
+  // [begin, end) was written. Starts its write to the disk, waits for the range before, and drops
+  // that range from the cache.
   void Wrote(const FileDescriptor& file, int64_t begin, int64_t end);
 
  private:
-  int64_t begin_ = 0, end_ = 0;  // started
+  int64_t begin_ = 0, end_ = 0;  // the range whose write was started
 };
 
-// A file that grows from its beginning under the name PATH.partial, is hashed on the way, and takes its own name in Finish(). What has been
-// written leaves the page cache soon after.
+// A file that is written from beginning to end and hashed on the way. Its name is PATH.partial
+// until Finish(). Written bytes leave the page cache soon after.
 class StoreFileWriter {
  public:
   static absl::StatusOr<StoreFileWriter> Create(StoreDisk& disk, const std::string& path, StoredFile shape);
@@ -71,7 +75,7 @@ class StoreFileWriter {
   WriteBehind behind_;
 };
 
-// A whole small file: absent or complete.
+// Writes a small file as a whole: afterwards it is absent or complete.
 absl::StatusOr<StoredFile> WriteStoreText(StoreDisk& disk, const std::string& path, std::string_view text);
 
 }  // namespace lime

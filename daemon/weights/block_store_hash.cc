@@ -43,7 +43,7 @@ void FileHashes::Add(std::span<const std::byte> bytes) {
   done_ = end;
 }
 
-// `bytes` begin at offset `begin` of the file.
+// `bytes` begins at offset `begin` of the file.
 void FileHashes::AddTo(Section& section, int64_t begin, std::span<const std::byte> bytes) {
   const int64_t first = std::max(begin, section.begin), last = std::min(begin + static_cast<int64_t>(bytes.size()), section.end);
   if (first >= last) return;

@@ -1,5 +1,5 @@
-// XXH3-64 checksums of a file, of its blocks, of the ranges that streaming reads and of the rows that are read alone, in one pass over its
-// bytes.
+// XXH3-64 checksums of a file, its blocks, the ranges that streaming reads, and single rows of its
+// tables, in one pass over its bytes.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,13 @@ class Xxh3 {
 
 class FileHashes {
  public:
-  // Of blocks, ranges and tables of rows only the places are read; they may overlap.
+  // `shape` says where blocks, ranges and tables of rows lie; its other fields are not read.
+  // Blocks, ranges and tables may overlap.
   explicit FileHashes(StoredFile shape);
 
   // Bytes of the file, in order.
   void Add(std::span<const std::byte> bytes);
-  // Everything that was hashed. Once, after all bytes.
+  // Returns all checksums. Call it once, after all bytes.
   StoredFile Finish(std::string name);
 
  private:
@@ -43,9 +44,9 @@ class FileHashes {
     int64_t begin = 0;
     int64_t end = 0;
     uint64_t* out = nullptr;
-    std::unique_ptr<Xxh3> hash = nullptr;  // while its bytes pass
+    std::unique_ptr<Xxh3> hash = nullptr;  // not null while its bytes pass
   };
-  // The row of a table whose bytes pass.
+  // The row of a table that is being hashed.
   struct OpenRow {
     size_t row = 0;
     Xxh3 hash;
@@ -55,7 +56,7 @@ class FileHashes {
 
   Bytes done_ = 0;
   Xxh3 file_;
-  std::unique_ptr<StoredFile> out_;  // on the heap: sections_ point into it, and this moves
+  std::unique_ptr<StoredFile> out_;  // on the heap: sections_ point into it when this moves
   std::vector<Section> sections_;    // by `begin`
   size_t first_ = 0;                 // sections before it have passed
   std::vector<OpenRow> open_rows_;   // by table

@@ -11,13 +11,13 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kTensorAlignment = 64;  // a cache line: rows of vectors then begin on one
+constexpr Bytes kTensorAlignment = 64;  // a cache line, so that rows of vectors begin on one
 
 class FileBuilder {
  public:
   FileBuilder(const Checkpoint& source, std::string stem) : source_(source), stem_(std::move(stem)) {}
 
-  // Data offset of what is put next.
+  // Data offset of the next tensor.
   int64_t end() const { return end_; }
 
   void AlignTo(Bytes alignment) {
@@ -33,7 +33,7 @@ class FileBuilder {
 
   void AddBlock(BlockId id, int64_t begin, int64_t end) { file_.blocks.push_back({id, begin, end - begin, 0}); }
 
-  // A block of these tensors, whole pages long.
+  // Adds a block of these tensors, padded to whole pages.
   void PutBlock(BlockId id, const std::vector<std::string>& names) {
     const int64_t begin = end_;
     for (const std::string& name : names) Put(name);
@@ -70,7 +70,8 @@ std::vector<std::string> NamesOf(const BlockSpec& block) {
   return names;
 }
 
-// Embedding and head. What both use lies in the middle, so that each is one range although the bytes are there once.
+// Embedding and head. Tensors that both use lie in the middle. So each block is one range, although
+// the shared bytes exist once.
 void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
   const BlockId embedding{BlockKind::kEmbedding, 0}, head{BlockKind::kHead, 0};
   const std::vector<std::string> in_embedding = NamesOf(spec.block(embedding)), in_head = NamesOf(spec.block(head));
@@ -95,7 +96,8 @@ void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
 
 using ByteRanges = std::set<std::pair<int64_t, Bytes>>;  // offset and length
 
-// The ranges of one tensor: whole where it is kept, otherwise its rows in each piece of its block.
+// Adds the ranges of one tensor: the whole tensor if it is kept, otherwise its rows in each piece
+// of its block.
 void AddRanges(const std::vector<BlockPiece>& pieces, const TensorSpec& tensor, int64_t offset, ByteRanges& ranges) {
   if (IsKept(tensor)) {
     ranges.insert({offset, tensor.info.bytes});
@@ -120,7 +122,7 @@ std::map<std::string, int64_t> OffsetsOf(const StoreFileLayout& file) {
   return offsets;
 }
 
-// Of the blocks that lie in the file.
+// The ranges of all blocks in the file.
 std::vector<StoredRange> RangesOf(const StoreFileLayout& file, const ModelSpec& spec) {
   const std::map<std::string, int64_t> offsets = OffsetsOf(file);
   ByteRanges ranges;
@@ -134,7 +136,7 @@ std::vector<StoredRange> RangesOf(const StoreFileLayout& file, const ModelSpec& 
   return stored;
 }
 
-// Of what the embedding looks tokens up in.
+// The tables in which the embedding looks up tokens.
 std::vector<StoredRows> RowsOf(const StoreFileLayout& file, const ModelSpec& spec) {
   const std::map<std::string, int64_t> offsets = OffsetsOf(file);
   std::vector<StoredRows> tables;

@@ -18,17 +18,20 @@ struct StoreTensor {
   std::optional<TensorLocation> source;  // none: zeros that fill a hole
 };
 
-// One safetensors file: the header, then the tensors without gaps; and what the manifest says of it, but for the checksums.
+// One safetensors file: the header, then the tensors without gaps. The base has everything that the
+// manifest says of the file except the checksums.
 struct StoreFileLayout : StoredFile {
   std::string header;
   std::vector<StoreTensor> tensors;
 };
 
-// `layer_NNNN.safetensors` in order, then `non_layer.safetensors` with embedding, head and the tensors that no block uses. Every block
-// begins and ends on 4 KiB, every tensor begins on 64 bytes. A tied output is the end of the embedding and the beginning of the head.
+// `layer_NNNN.safetensors` in order, then `non_layer.safetensors` with embedding, head and the
+// tensors that no block uses. Every block begins and ends on 4 KiB, every tensor begins on 64
+// bytes. A tied output matrix is the end of the embedding block and the beginning of the head
+// block.
 std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec);
 
-// Whether the manifest speaks of such a file.
+// Whether `stored` has the same name, size, blocks, ranges and rows as `layout`.
 bool SameShape(const StoredFile& stored, const StoreFileLayout& layout);
 
 }  // namespace lime

@@ -36,7 +36,7 @@ absl::Status FieldError(std::string_view where, std::string_view field, std::str
   return Invalid(Text(where), ": field \"", Text(field), "\" ", Text(problem));
 }
 
-// The value of lower-case hexadecimal digits, at most 16; nothing where a character is none.
+// The value of at most 16 lower-case hexadecimal digits. Nothing if another character occurs.
 std::optional<uint64_t> HexValue(std::string_view text) {
   uint64_t value = 0;
   for (const char c : text) {
@@ -185,7 +185,8 @@ absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std
       }
     }
   }
-  if (complete && static_cast<int64_t>(blocks.size()) != 2 * manifest.layers + 2) {  // ids are in range and differ: the count tells
+  // All ids are valid and different, so their number tells whether some are missing.
+  if (complete && static_cast<int64_t>(blocks.size()) != 2 * manifest.layers + 2) {
     return FieldError(name, "files",
                       absl::StrCat("holds ", blocks.size(), " blocks where ", manifest.layers, " layers have ", 2 * manifest.layers + 2));
   }

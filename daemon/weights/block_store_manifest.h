@@ -1,7 +1,8 @@
-// What a block store says of itself: its files, where each block lies in them, and their checksums.
+// The manifest of a block store: its files, where each block lies in them, and their checksums.
 //
-// `lime_store.json` is the manifest of a whole store and is written last. `lime_store.partial` has the same form and lists what a store
-// that is being written has so far. Both are hostile input: bounded, checked, and an error names the file and the field.
+// `lime_store.json` is the manifest of a whole store and is written last. `lime_store.partial` has
+// the same form; it lists the finished files of a store that is being written. Both are hostile
+// input: sizes are bounded, everything is checked, and an error names the file and the field.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +19,18 @@ namespace lime {
 
 inline constexpr char kStoreManifestName[] = "lime_store.json";
 inline constexpr char kStoreJournalName[] = "lime_store.partial";
-inline constexpr char kStoreFilePrefix[] = "lime_store.";  // no file that a store copies begins so
-// Tensors named so fill holes between blocks; they belong to no model.
+inline constexpr char kStoreFilePrefix[] = "lime_store.";  // begins no copied file's name
+// Tensors whose names begin with this fill holes between blocks. They belong to no model.
 inline constexpr char kStorePadPrefix[] = "__lime_pad__.";
 
 inline constexpr int kStoreVersion = 3;
-inline constexpr Bytes kStoreAlignment = 4 * kKiB;  // of blocks, at both ends
-// 405 billion parameters in bf16, 126 layers, take 6.4 MB: 77,000 ranges of 69 bytes of text, and 8 for each of 128,256 rows.
+inline constexpr Bytes kStoreAlignment = 4 * kKiB;  // of begin and end of every block
+// A model of 405 billion parameters in bf16 with 126 layers takes 6.4 MB: 77,000 ranges of 69 bytes
+// of text, and 8 bytes for each of 128,256 rows.
 inline constexpr Bytes kMaxStoreManifestBytes = 16 * kMiB;
 
-// A block is [offset, offset + bytes) of its file. A tied head begins inside the embedding; other blocks share no byte.
+// A block is [offset, offset + bytes) of its file. A tied head begins inside the embedding; other
+// blocks share no byte.
 struct StoredBlock {
   BlockId id;
   int64_t offset = 0;
@@ -37,7 +40,8 @@ struct StoredBlock {
   friend bool operator==(const StoredBlock&, const StoredBlock&) = default;
 };
 
-// Bytes that streaming reads at once: a tensor that is kept whatever streams, or of a matrix the rows that lie in one piece of its block.
+// Bytes that streaming reads at once: a tensor that stays in memory (IsKept), or the rows of a
+// matrix that lie in one piece of its block.
 struct StoredRange {
   int64_t offset = 0;
   Bytes bytes = 0;
@@ -46,28 +50,31 @@ struct StoredRange {
   friend bool operator==(const StoredRange&, const StoredRange&) = default;
 };
 
-// A table of which single rows are read: `xxh3.size()` rows of `row_bytes`, one behind the other.
+// A table whose rows are read one by one: `xxh3.size()` rows of `row_bytes` bytes, without gaps.
 struct StoredRows {
   int64_t offset = 0;
   Bytes row_bytes = 0;
-  std::vector<uint32_t> xxh3;  // by row: the low half of XXH3-64, so that a vocabulary of 150,000 takes 600 KB of memory
+  std::vector<uint32_t> xxh3;  // low halves of XXH3-64, by row: 600 KB for 150,000 rows
 
   friend bool operator==(const StoredRows&, const StoredRows&) = default;
 };
 
 struct StoredFile {
-  std::string name;  // plain, beside the manifest
+  std::string name;  // without folders; the file lies beside the manifest
   Bytes bytes = 0;
   uint64_t xxh3 = 0;  // of the whole file
   std::vector<StoredBlock> blocks;
-  std::vector<StoredRange> ranges;  // by offset, then length, no two the same; those of a tied head may overlap the embedding's
-  std::vector<StoredRows> rows;     // of the embedding: its weight; scales and biases where it is packed
+  // By offset, then length; no two are the same. Ranges of a tied head may overlap ranges of the
+  // embedding.
+  std::vector<StoredRange> ranges;
+  // The embedding's weight; also scales and biases if it is packed.
+  std::vector<StoredRows> rows;
 
   friend bool operator==(const StoredFile&, const StoredFile&) = default;
 };
 
 struct StoreManifest {
-  uint64_t source_xxh3 = 0;  // of the model that the store was made from
+  uint64_t source_xxh3 = 0;  // digest of the model that the store was made from
   int64_t layers = 0;
   std::vector<StoredFile> files;
 
@@ -75,17 +82,20 @@ struct StoreManifest {
   friend bool operator==(const StoreManifest&, const StoreManifest&) = default;
 };
 
-// Pure. The checksum that stands in these files so: 16 lower-case hexadecimal digits (HashText); nothing where `text` is none.
+// Pure. Parses a checksum as these files spell it (HashText): 16 lower-case hexadecimal digits.
+// Returns nothing for any other text.
 std::optional<uint64_t> ParseHash(std::string_view text);
 
-// Pure. `name` (the path) opens every error. A manifest lists embedding, head and both blocks of every layer, a journal may list fewer.
+// Pure. `name` (the path) opens every error. A manifest lists embedding, head and both blocks of
+// every layer; a journal may list fewer.
 absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, std::string_view name);
 absl::StatusOr<StoreManifest> ParseStoreJournal(std::string_view text, std::string_view name);
 
-// Pure: the text that is parsed above, as one JSON object.
+// Pure: the text that ParseStoreManifest reads, as one JSON object.
 std::string StoreManifestText(const StoreManifest& manifest);
 
-// The manifest of the store in `dir`; kFailedPrecondition where the store is not finished or `dir` is none.
+// The manifest of the store in `dir`. kFailedPrecondition if the store is not finished or `dir` is
+// no block store.
 absl::StatusOr<StoreManifest> ReadStoreManifest(const std::string& dir);
 
 }  // namespace lime

@@ -8,7 +8,8 @@
 namespace lime {
 namespace {
 
-// "block mlp 3", by where [begin, end) lies in a file; of several blocks the first that is among `suspects`.
+// Names the place of [begin, end) in a file, such as "block mlp 3". If several blocks overlap it,
+// the first one among `suspects`.
 std::string PlaceOf(const StoredFile& file, int64_t begin, int64_t end, const std::vector<bool>& suspects) {
   for (size_t i = 0; i < file.blocks.size(); ++i) {
     const StoredBlock& block = file.blocks[i];
@@ -27,7 +28,7 @@ absl::Status CheckSize(const StoredFile& file, const std::string& path) {
                                           " differs from offset ", first, "; run `lime prepare` again, it writes the file anew"));
 }
 
-// Of the first row whose checksum differs, where one does.
+// [begin, end) of the first row whose checksum differs, if there is one.
 std::optional<std::pair<int64_t, int64_t>> FirstRow(const StoredFile& found, const StoredFile& file) {
   for (size_t i = 0; i < found.rows.size(); ++i) {
     const StoredRows& table = found.rows[i];
@@ -38,8 +39,8 @@ std::optional<std::pair<int64_t, int64_t>> FirstRow(const StoredFile& found, con
   return std::nullopt;
 }
 
-// [begin, end) of the first row of the embedding that differs, else of the first range; of the first block, where that is in no range; of
-// the file, where it is in no block.
+// [begin, end) of the first row of the embedding that differs, otherwise of the first range. If no
+// range differs, the first block that differs; if no block differs, the whole file.
 std::pair<int64_t, int64_t> FirstDifference(const StoredFile& found, const StoredFile& file) {
   if (const auto row = FirstRow(found, file)) return *row;
   const auto range = std::ranges::mismatch(found.ranges, file.ranges).in1;
@@ -49,7 +50,7 @@ std::pair<int64_t, int64_t> FirstDifference(const StoredFile& found, const Store
   return {0, file.bytes};
 }
 
-// The whole file has been hashed: its ranges, else its blocks, tell where it differs.
+// `found` has the checksums of the whole file. Its rows, ranges or blocks tell where it differs.
 absl::Status CheckWhole(const StoredFile& found, const StoredFile& file, const std::string& path) {
   if (found == file) return absl::OkStatus();
   std::vector<bool> differ;

@@ -45,7 +45,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
   return shards;
 }
 
-// A shard lies beside its index: a path that leads elsewhere is refused.
+// A shard lies beside its index. A path that leads elsewhere is refused.
 absl::Status CheckShardName(const std::string& shard, const std::string& path) {
   if (IsPlainFileName(shard)) return absl::OkStatus();
   return Invalid(path, ": weight_map names the shard \"", absl::CEscape(shard), "\", which is not a plain file name in the same folder");
@@ -69,7 +69,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   Checkpoint checkpoint;
   checkpoint.dir_ = dir;
   const bool is_store = FileExists(Join(dir, kStoreManifestName));
-  if (!is_store && FileExists(Join(dir, kStoreJournalName))) return ReadStoreManifest(dir).status();  // says that it is not finished
+  // The error says that the store is not finished.
+  if (!is_store && FileExists(Join(dir, kStoreJournalName))) return ReadStoreManifest(dir).status();
   checkpoint.config_path_ = Join(dir, "config.json");
   LIME_ASSIGN_OR_RETURN(checkpoint.config_json_, ReadTextFile(checkpoint.config_path_, kMaxJsonBytes));
   const std::string single = Join(dir, "model.safetensors"), sharded = Join(dir, "model.safetensors.index.json");
@@ -143,7 +144,7 @@ absl::Status Checkpoint::AddFile(const std::string& path, const std::map<std::st
 absl::Status Checkpoint::AddShards(const std::string& index_path) {
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kMaxJsonBytes));
   LIME_ASSIGN_OR_RETURN(const auto weight_map, ParseShardIndex(text, index_path));
-  std::map<std::string, std::string> first_tensor;  // shard -> a tensor it should hold
+  std::map<std::string, std::string> first_tensor;  // shard -> one of its tensors
   for (const auto& [tensor, shard] : weight_map) {
     LIME_RETURN_IF_ERROR(CheckShardName(shard, index_path));
     first_tensor.emplace(shard, tensor);
@@ -198,7 +199,7 @@ absl::Status Checkpoint::AddManifest() {
   return PlaceBlocks(manifest);
 }
 
-// The size of every weight file is compared here; checksums are for those who read the bytes.
+// Compares the size of every weight file. Checksums are compared later, when the bytes are read.
 absl::Status Checkpoint::PlaceBlocks(const StoreManifest& manifest) {
   for (const StoredFile& stored : manifest.files) {
     if (stored.blocks.empty()) continue;

@@ -1,4 +1,5 @@
-// A Hugging Face folder: config.json and the tensors of one or several safetensors files.
+// A checkpoint in the form of Hugging Face: a folder with config.json and one or several
+// safetensors files.
 #pragma once
 
 #include <map>
@@ -34,7 +35,7 @@ struct BlockExtent {
   int32_t file = 0;  // index into Checkpoint::files()
   int64_t offset = 0;
   Bytes bytes = 0;
-  std::optional<uint64_t> xxh3;  // of exactly these bytes, where they are known
+  std::optional<uint64_t> xxh3;  // checksum of exactly these bytes, if it is known
 
   friend bool operator==(const BlockExtent&, const BlockExtent&) = default;
 };
@@ -42,14 +43,18 @@ struct BlockExtent {
 // Immutable after Open; any thread.
 class Checkpoint {
  public:
-  // Reads config.json and every header, and checks them. `dir` holds `model.safetensors`, or `model.safetensors.index.json` and its shards,
-  // or a whole set of model-0000N-of-0000M.safetensors, or is a block store; one that is not finished is refused. What an index names and
-  // no shard has, or a shard that is missing, is an error of BuildModelSpec, where the model needs it.
+  // Reads and checks config.json and the header of every weight file. `dir` is a block store, or
+  // holds one of:
+  // - `model.safetensors`
+  // - `model.safetensors.index.json` and its shards
+  // - all shards model-0000N-of-0000M.safetensors
+  // An unfinished block store is refused. A missing shard, or a tensor that the index names and no
+  // shard has, is an error of BuildModelSpec, and only if the model needs the tensor.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir);
-  // The same, and also takes a store that was pushed, in which some blocks are holes (held_blocks.h). Whoever reads blocks of it asks
-  // CheckHolds for them first.
+  // Like Open, and also accepts a pushed store, in which some blocks are holes (held_blocks.h).
+  // Call CheckHolds before reading blocks of it.
   static absl::StatusOr<Checkpoint> OpenPart(const std::string& dir);
-  // FailedPrecondition, naming what is missing, where not all of `blocks` are here.
+  // FailedPrecondition if some of `blocks` are not here. The error names the missing ones.
   absl::Status CheckHolds(std::span<const BlockId> blocks) const;
 
   const std::string& dir() const { return dir_; }
@@ -66,55 +71,63 @@ class Checkpoint {
   // Where a block lies in a block store, with its checksum; null in any other folder.
   const BlockExtent* StoreExtent(BlockId id) const;
 
-  // XXH3-64 of bytes [offset, offset + bytes) of files()[file], where the block store says it: for every tensor that IsKept(), and for the
-  // rows of every part of a matrix in every piece of CutBlock(block).
+  // XXH3-64 of bytes [offset, offset + bytes) of files()[file], if the block store lists exactly
+  // this range. It lists every tensor that IsKept(), and the rows of every matrix part in every
+  // piece of CutBlock(block).
   std::optional<uint64_t> RangeHash(int32_t file, int64_t offset, Bytes bytes) const;
-  // All such ranges that have some of these bytes, with their checksums, by offset.
+  // All listed ranges that overlap these bytes, with their checksums, by offset.
   std::vector<BlockExtent> RangesOver(int32_t file, int64_t offset, Bytes bytes) const;
 
-  // Compares the bytes of a tensor, all of them in memory, with every checksum that the block store says of them. OK where it says none.
-  // DataLoss names file and offset.
+  // Compares the bytes of a whole tensor in memory with every checksum that the block store has for
+  // them. OK if it has none. DataLoss names file and offset.
   absl::Status CheckTensor(const TensorLocation& at, const std::byte* data) const;
 
-  // By row of the table at `at`, which has rows of `row_bytes`: the low half of XXH3-64. Empty where no block store says them.
+  // For each row of the table at `at`, whose rows have `row_bytes` bytes: the low half of its
+  // XXH3-64. Empty if no block store lists them.
   std::span<const uint32_t> RowHashes(const TensorLocation& at, Bytes row_bytes) const;
 
-  // config.json and headers put together and checked against each other.
+  // Builds the spec from config.json and the headers, and checks them against each other.
   absl::StatusOr<ModelSpec> BuildModelSpec() const;
 
-  // Tensors beside those of `spec`, which is of this checkpoint, on which the result may depend although config.json says nothing of them:
-  // biases, norms and whatever else lies in the layers that are used. Not those of rotary tables, further layers and other modules.
+  // Tensors that `spec` (of this checkpoint) does not use, although the result may depend on them:
+  // biases, norms and others in the layers in use. config.json does not mention them. Tables of
+  // rotary embeddings, further layers and other modules are not included.
   std::vector<std::string> IgnoredTensors(const ModelSpec& spec) const;
 
  private:
-  // A tensor that an earlier file has, too, is an error unless `named` (tensor -> name of its file) says that it is here: then the index
-  // and transformers, which takes the last, agree.
+  // Adds the tensors of one file. A tensor that an earlier file has too is an error, unless `named`
+  // (tensor -> name of its file) says that it is in this one. Then the index and transformers,
+  // which takes the last one, agree.
   absl::Status AddFile(const std::string& path, const std::map<std::string, std::string>& named = {});
   absl::Status AddShards(const std::string& index_path);
   absl::Status AddNumberedShards(const std::vector<std::string>& names);
   absl::Status MissingShard(const std::string& shard, const std::string& tensor) const;
-  // Why a tensor that is needed is not in index_, where more is known than that.
+  // Explains why a needed tensor is not in index_, if more is known than `status` says.
   absl::Status ExplainMissing(const absl::Status& status) const;
   absl::Status AddManifest();
   absl::Status AddPushed();
   absl::Status PlaceBlocks(const StoreManifest& manifest);
-  // That the manifest's blocks hold what the model's blocks need.
+  // Checks that the manifest's blocks hold all tensors that the model's blocks need.
   absl::Status CheckManifest(const ModelSpec& spec) const;
 
   std::string dir_, config_path_, config_json_;
   std::vector<CheckpointFile> files_;
   TensorIndex index_;
   std::map<std::string, TensorLocation, std::less<>> locations_;
-  std::map<std::string, std::string> unknown_dtypes_;           // of tensors that are not in index_, as they are spelled
-  std::string shard_index_;                                     // path; empty: none
-  std::map<std::string, std::string> not_in_shards_;            // tensors that it names and no shard has, with the shard
+  // Tensors of unknown dtype, which are not in index_, and the dtype's spelling.
+  std::map<std::string, std::string> unknown_dtypes_;
+  std::string shard_index_;  // path of the index; empty: there is none
+  // Tensors that the index names and no shard has, with the shard.
+  std::map<std::string, std::string> not_in_shards_;
   std::vector<std::pair<BlockId, BlockExtent>> store_extents_;  // of a block store
-  std::optional<std::vector<BlockId>> held_;                    // of a pushed store; none: everything is here
-  std::vector<BlockExtent> store_ranges_;                       // with checksums, by file, offset and length
-  std::map<std::tuple<int32_t, int64_t, Bytes>, std::vector<uint32_t>> store_rows_;  // by file, offset and bytes of a row
+  // Blocks of a pushed store. None: all blocks are here.
+  std::optional<std::vector<BlockId>> held_;
+  std::vector<BlockExtent> store_ranges_;  // with checksums, by file, offset and length
+  // By file, offset and bytes of a row.
+  std::map<std::tuple<int32_t, int64_t, Bytes>, std::vector<uint32_t>> store_rows_;
 };
 
-// The spec of the model in `dir`, for those who want nothing else of it.
+// The spec of the model in `dir`, for callers that need nothing else of it.
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& dir);
 
 }  // namespace lime

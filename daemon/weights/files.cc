@@ -43,7 +43,8 @@ absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what
 }
 
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a pipe that nobody writes is not waited for
+  // Does not wait for the writer of a pipe.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.valid()) return file;
   const int error = errno;
   LIME_RETURN_IF_ERROR(RefuseDeadLink(path));
@@ -113,7 +114,8 @@ absl::StatusOr<std::string> ReadNamedText(const std::string& path, Bytes limit) 
   struct stat info;
   if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
   if (!S_ISFIFO(info.st_mode)) return ReadTextFile(path, limit);
-  if (::fcntl(file.get(), F_SETFL, 0) != 0) return ErrnoStatus(errno, path, "read");  // waits for whoever writes
+  // From now on, wait for the writer of a pipe.
+  if (::fcntl(file.get(), F_SETFL, 0) != 0) return ErrnoStatus(errno, path, "read");
   std::string text;
   for (char some[4096];;) {
     const ssize_t got = ::read(file.get(), some, sizeof(some));

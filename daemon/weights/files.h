@@ -1,4 +1,4 @@
-// Small files and descriptors: what every reader of a checkpoint needs of the file system.
+// Small files and file descriptors: the file system calls that readers of a checkpoint need.
 #pragma once
 
 #include <sys/types.h>
@@ -29,33 +29,38 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Status of a failed system call: "PATH: cannot DO: reason". Missing files are kNotFound, the rest kUnavailable.
+// Status of a failed system call: "PATH: cannot DO: reason". kNotFound for a missing file,
+// otherwise kUnavailable.
 absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what);
 
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path);
 absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path);
 bool FileExists(const std::string& path);
-// That this process may still write on the disk of a folder.
+// Bytes that this process may still write on the disk of `folder`.
 absl::StatusOr<Bytes> FreeDiskBytes(const std::string& folder);
-// A name without folders that is not hidden: one that another file may send us to in its own folder.
+// True for a name without folders that is not hidden. Only such a name may refer from one file to
+// another in the same folder.
 bool IsPlainFileName(std::string_view name);
 
-// Fills `out` from `offset`, over short reads and EINTR; an end of file before that is kDataLoss.
+// Fills `out` from `offset`. Continues after short reads and EINTR. kDataLoss if the file ends
+// before.
 absl::Status ReadExactly(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<std::byte> out);
 // Writes all of `data` at `offset`.
 absl::Status WriteExactly(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<const std::byte> data);
 
-// The whole file as text; one longer than `limit` is kInvalidArgument.
+// Returns the whole file as text. kInvalidArgument if it is longer than `limit`.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes limit);
-// The same of a file that the user names, which may be a pipe, such as <(COMMAND): it is read to its end.
+// Like ReadTextFile, for a file that the user names. It may be a pipe, such as <(COMMAND), and is
+// read to its end.
 absl::StatusOr<std::string> ReadNamedText(const std::string& path, Bytes limit);
 
-// Writes a temporary file beside `path`, syncs it, and renames it, so that `path` is either whole or absent.
+// Writes a temporary file beside `path`, syncs it, and renames it. So `path` is either whole or
+// absent.
 absl::Status WriteTextFile(const std::string& path, std::string_view text);
 // Makes a rename of `path` durable.
 absl::Status SyncDirectoryOf(const std::string& path);
 
-// A user for sentences: "ann", or "user 1001" where the system knows no name.  Thread: any.
+// The user's name for messages: "ann", or "user 1001" if the system knows no name. Thread: any.
 std::string UserName(uid_t user);
 
 }  // namespace lime

@@ -1,4 +1,5 @@
-// Between float and the working dtypes, rounding to nearest even. For files; the kernels have their own, wider ones.
+// Converts between float and the working dtypes. Rounds to nearest even. For files; the kernels
+// have wider versions of their own.
 #pragma once
 
 #include <bit>
@@ -17,7 +18,8 @@ inline float FloatFromBf16(uint16_t bits) {
 
 inline uint16_t Bf16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);  // stays a NaN when its low bits go
+  // Sets a mantissa bit, so that it stays a NaN without its low bits.
+  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr Bytes kChunkBytes = 4 * kMiB;
 constexpr int64_t kSlots = 4;
 
-// One part of one file.
+// Hashes one part of one file.
 class Pass {
  public:
   Pass(int64_t begin, const StoredFile& shape, const HugeBuffer& slots, std::unique_ptr<BlockDevice> device)
@@ -58,7 +58,8 @@ class Pass {
   FileHashes hashes_;
   int64_t started_ = 0;
   std::deque<std::shared_ptr<Read>> reads_;
-  BlockReader reader_;  // last: its reads end before what they fill goes
+  // Last member: its reads end before the memory that they fill is released.
+  BlockReader reader_;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Reads a part of a file back from the disk, past the page cache, and hashes it on the way: reads run ahead of the hashing.
+// Reads part of a file from the disk, past the page cache, and hashes it. Reads run ahead of the
+// hashing.
 #pragma once
 
 #include <functional>
@@ -11,16 +12,17 @@
 
 namespace lime {
 
-// Thread: one at a time; Hash blocks.
+// Thread: one at a time. Hash() waits until all is read.
 class HashingReader {
  public:
   static absl::StatusOr<HashingReader> Create();
 
-  // Told of the bytes of every few milliseconds; an error ends the reading.
+  // Called every few milliseconds with the bytes read since the last call. An error ends the
+  // reading.
   using Progress = std::function<absl::Status(Bytes bytes)>;
 
-  // The checksums of the `shape.bytes` bytes that begin at `begin`; blocks, ranges and rows of `shape` count from there. REQUIRES: `begin`
-  // is a multiple of 4 KiB.
+  // Returns the checksums of the `shape.bytes` bytes that begin at `begin`. Offsets of blocks,
+  // ranges and rows in `shape` are relative to `begin`. REQUIRES: `begin` is a multiple of 4 KiB.
   absl::StatusOr<StoredFile> Hash(const std::string& path, int64_t begin, const StoredFile& shape, const Progress& progress);
 
  private:

@@ -31,7 +31,7 @@ json NamesOf(const std::vector<BlockId>& blocks) {
   return names;
 }
 
-// Takes blocks by their names, none twice.
+// Finds blocks by their names; each at most once.
 class BlockNames {
  public:
   BlockNames(const StoreManifest& manifest, std::string where) : where_(std::move(where)) {
@@ -50,7 +50,7 @@ class BlockNames {
 
  private:
   const std::string where_;
-  std::map<std::string, BlockId> by_name_;  // not taken yet
+  std::map<std::string, BlockId> by_name_;  // not used so far
 };
 
 }  // namespace

@@ -1,12 +1,14 @@
-// What a device says of a store that is pushed to it: which blocks it holds. The folder is a block store in which some blocks are holes:
+// Which blocks of a pushed store a device holds. The folder is a block store in which some blocks
+// are holes:
 //
 //   config.json
-//   layer_0000.safetensors ... non_layer.safetensors    of full size, each with its header; blocks that are not held read as zeros
+//   layer_0000.safetensors ... non_layer.safetensors    full size; blocks not held are zeros
 //   lime_store.model                                     the manifest of the whole model
 //   lime_store.held                                      which blocks are held
 //   lime_store.name                                      what the model is called, for people
 //
-// It has no lime_store.json and no index of its shards, so that nobody takes it for a model: Checkpoint::OpenPart reads it.
+// The folder has no lime_store.json and no index of its shards, so no program takes it for a model.
+// Checkpoint::OpenPart reads it.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,8 @@ inline constexpr char kHeldBlocksName[] = "lime_store.held";
 inline constexpr char kPushedNameFile[] = "lime_store.name";
 
 struct HeldBlocks {
-  uint64_t manifest_xxh3 = 0;  // of the manifest's text
-  std::vector<BlockId> held;   // whole, synced and checked
+  uint64_t manifest_xxh3 = 0;  // checksum of the manifest's text
+  std::vector<BlockId> held;   // complete, synced and checked
   std::vector<BlockId> begun;  // some of their bytes may be there
 
   bool Holds(BlockId id) const;
@@ -35,20 +37,22 @@ struct HeldBlocks {
 
 uint64_t ManifestTextHash(std::string_view text);
 
-// Pure. `name` (the path) opens every error. A block that `manifest` does not have, or that is named twice, is one.
+// Pure. `name` (the path) opens every error. A block that `manifest` lacks, or that the text names
+// twice, is an error.
 absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_view name, const StoreManifest& manifest);
 std::string HeldBlocksText(const HeldBlocks& held);
 
-// The manifest and the blocks of a pushed store; FailedPrecondition where `dir` is none, or writing it was interrupted before its first
-// block.
+// The manifest and the held blocks of a pushed store. FailedPrecondition if `dir` is no pushed
+// store, or if a push was interrupted before its first block.
 struct PushedManifest {
   StoreManifest manifest;
   HeldBlocks held;
 };
 absl::StatusOr<PushedManifest> ReadPushedManifest(const std::string& dir);
 
-// The blocks that are held in a pushed store, none where writing it was interrupted; nothing where `dir` is a model's own folder, of which
-// every block may be read. NotFound where it is no folder.
+// The held blocks of a pushed store; none if its push was interrupted before its first block.
+// Returns nothing if `dir` is an ordinary model folder, whose blocks may all be read. NotFound if
+// `dir` is no folder.
 absl::StatusOr<std::optional<std::vector<BlockId>>> BlocksHeldIn(const std::string& dir);
 
 }  // namespace lime

@@ -14,9 +14,11 @@ namespace lime {
 namespace {
 
 constexpr Bytes kSmallPage = 4 * kKiB;
-constexpr Bytes kPrefaultBytes = 16 * kMiB;  // at a time: the rest of the process may change its memory in between
+// Per call, so that the rest of the process can change its memory mappings in between.
+constexpr Bytes kPrefaultBytes = 16 * kMiB;
 
-// Touches no byte, so that others may be filling them; 0, or why not (EINVAL: this system cannot).
+// Makes pages present without changing their content, so other threads may be filling them. Returns
+// 0 or an errno (EINVAL: the system does not support it).
 int Populate([[maybe_unused]] std::byte* data, [[maybe_unused]] Bytes bytes) {
 #ifdef MADV_POPULATE_WRITE
   return ::madvise(data, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
@@ -38,7 +40,7 @@ absl::Status PrefaultRange(std::byte* data, Bytes bytes) {
 
 }  // namespace
 
-// The end is on small pages, so that a buffer holds no more memory than was asked for.
+// The last part is on small pages, so that a buffer takes no more memory than was asked for.
 absl::StatusOr<HugeBuffer> HugeBuffer::Allocate(Bytes bytes) {
   HugeBuffer buffer;
   const Bytes wanted = RoundUp(std::max<Bytes>(bytes, 1), kSmallPage);
@@ -55,7 +57,8 @@ absl::StatusOr<HugeBuffer> HugeBuffer::Allocate(Bytes bytes) {
   if (before < kHugePageBytes) ::munmap(buffer.data_ + wanted, kHugePageBytes - before);
 #ifdef MADV_HUGEPAGE
   const Bytes whole = wanted / kHugePageBytes * kHugePageBytes;
-  if (whole > 0) ::madvise(buffer.data_, static_cast<size_t>(whole), MADV_HUGEPAGE);  // best effort: some kernels have small pages only
+  // Best effort: some kernels have small pages only.
+  if (whole > 0) ::madvise(buffer.data_, static_cast<size_t>(whole), MADV_HUGEPAGE);
 #endif
   return buffer;
 }
@@ -65,7 +68,8 @@ void ReturnPages(const std::byte* data, Bytes bytes) {
   const uintptr_t first = (begin + page - 1) / page * page, last = (begin + static_cast<uintptr_t>(bytes)) / page * page;
   if (first >= last) return;
 #ifdef MADV_NOHUGEPAGE
-  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);  // or the kernel joins what is left with zeros again
+  // Otherwise the kernel may fill the gap with zeros and join the pages again.
+  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);
 #endif
   ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }

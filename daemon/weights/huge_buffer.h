@@ -1,4 +1,5 @@
-// Anonymous memory on 2 MiB pages: one block of weights reads through a few page table entries instead of thousands.
+// Anonymous memory on 2 MiB pages: a block of weights then needs a few page table entries instead
+// of thousands.
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,12 @@ namespace lime {
 
 inline constexpr Bytes kHugePageBytes = 2 * kMiB;
 
-// Aligned to 2 MiB, zero until written, returned to the system on destruction. A last part shorter than 2 MiB is on small pages.
+// Aligned to 2 MiB, zero until written, returned to the system on destruction. A rest shorter than
+// 2 MiB is on small pages.
 class HugeBuffer {
  public:
-  // Reserves address space and asks for 2 MiB pages. Memory arrives with the first write, which for reads means: as the data does.
+  // Reserves address space and asks for 2 MiB pages. The system allocates memory at the first
+  // write, so while a read fills the buffer.
   static absl::StatusOr<HugeBuffer> Allocate(Bytes bytes);
 
   HugeBuffer() = default;
@@ -28,7 +31,8 @@ class HugeBuffer {
   std::byte* data() const { return data_; }
   Bytes bytes() const { return bytes_; }
 
-  // Makes every page present now, so that nothing on the token path faults. Cancelled soon after `stop` is set, where it is given.
+  // Makes every page present now, so that computing a token causes no page fault. If `stop` is
+  // given, returns kCancelled soon after it is set.
   absl::Status Prefault(const std::atomic<bool>* stop = nullptr);
 
  private:
@@ -36,18 +40,22 @@ class HugeBuffer {
   Bytes bytes_ = 0;
 };
 
-// Gives pages that lie whole within these bytes back to the system, and keeps their addresses; nothing reads them any more.
+// Returns whole pages within these bytes to the system; their addresses stay reserved. REQUIRES:
+// nothing reads these bytes any more.
 void ReturnPages(const std::byte* data, Bytes bytes);
 
-// Makes a buffer's pages present from its begin on, by several threads, while it is filled: clearing pages takes one core as long as a fast
-// disk takes to fill them, and in a virtual machine, whose host has to find the memory first, several times as long. What is filled before
-// they come to it is left as it is; where memory runs out, or the system cannot do it beside who fills the buffer, they stop.
+// Makes a buffer's pages present while it is being filled, from its beginning, with several
+// threads. One core clears pages no faster than a fast disk fills them, and several times slower in
+// a virtual machine whose host must find the memory first. Pages that are filled already keep their
+// content. The threads stop if memory runs out, or if the system cannot populate pages while
+// another thread writes to them.
 class Prefaulting {
  public:
-  // `present`, which may be empty, is called once, by one of the threads, when all pages are.
-  // REQUIRES: `buffer` outlives this, at its address.
+  // One of the threads calls `present` once, when all pages are present. `present` may be empty.
+  // REQUIRES: `buffer` outlives this object and does not move.
   Prefaulting(HugeBuffer& buffer, int threads, std::function<void()> present = {});
-  ~Prefaulting();  // stops and waits for a step of 16 MiB
+  // Stops the threads. Each first ends its current step of 16 MiB.
+  ~Prefaulting();
   Prefaulting(const Prefaulting&) = delete;
   Prefaulting& operator=(const Prefaulting&) = delete;
 

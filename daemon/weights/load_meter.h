@@ -1,4 +1,4 @@
-// What loads of weights say of themselves, and of the disk where it was the disk that took the time. Pure.
+// Measures loads of weights, and the disk's rate in loads that waited for the disk. Pure.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace lime {
 
-// What a disk delivered where it was the disk that took the time.
+// What a disk delivered while loads waited for it (and not for memory).
 struct SteadyReads {
   Bytes bytes = 0;
   double seconds = 0;
@@ -18,27 +18,29 @@ struct SteadyReads {
 // How a stage was set up: what computes, and how its weights came into memory.
 struct LoadSummary {
   std::string backend;  // for people
-  std::string loader;   // which one, and why; likewise
-  Bytes bytes = 0;      // that were not in memory before
+  std::string loader;   // which loader, and why; for people
+  Bytes bytes = 0;      // bytes that were not in memory before
   double seconds = 0;
-  SteadyReads steady;  // what the disk delivered meanwhile, where it was the disk that took the time
+  // Reads during which the disk was the bottleneck.
+  SteadyReads steady;
 };
 
-// Adds up loads into memory that is made present beside them. A load that takes more than twice as
-// long as its memory does waits for its disk; else clearing pages may be what takes the time, and
-// the disk could do more.
+// Adds up loads into memory whose pages are made present during the load. A load that takes more
+// than twice as long as its pages waits for the disk. Otherwise clearing pages may be the
+// bottleneck, and the disk may be faster than measured.
 //
 // Thread: the owner's.
 class LoadMeter {
  public:
-  // `bytes` came from the disk in `seconds`, in `present_seconds` of which all memory was there.
+  // A load read `bytes` from the disk in `seconds`; during the last `present_seconds` of it all its
+  // memory was present.
   void Add(Bytes bytes, double seconds, double present_seconds) {
     reads_.bytes += bytes;
     reads_.seconds += seconds;
     present_seconds_ += present_seconds;
   }
 
-  // Of all loads together; nothing where it may not have been the disk.
+  // Sum over all loads. Nothing if the disk may not have been the bottleneck.
   SteadyReads steady() const { return present_seconds_ >= reads_.seconds / 2 ? reads_ : SteadyReads{}; }
 
  private:

@@ -1,4 +1,4 @@
-// The two ways to bring tensors into memory, behind WeightStore.
+// The two ways to bring tensors into memory. WeightStore chooses one.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace lime {
 
-// How far a load is. Counted in bytes of tensors.
+// Progress of a load, in bytes of tensors.
 struct LoadProgress {
   Bytes done = 0;
   Bytes total = 0;
@@ -26,7 +26,7 @@ struct LoadProgress {
 struct LoadOptions {
   // Called on the thread that loads, about ten times a second, and once at the end.
   std::function<void(const LoadProgress&)> progress;
-  // Set by anyone to give up: the load returns kCancelled within one read.
+  // Any thread may set it to stop the load, which then returns kCancelled within one read.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -37,14 +37,16 @@ struct WantedTensor {
 
 struct TensorExtent {
   Extent extent;
-  size_t first = 0, last = 0;  // the wanted tensors inside: [first, last)
+  // The wanted tensors inside: [first, last).
+  size_t first = 0, last = 0;
 };
 
-// Joins neighbours that are at most `max_gap` bytes apart: reading across a small gap costs less than another read.
+// Joins extents that are at most `max_gap` bytes apart: reading across a small gap costs less than
+// another read.
 // REQUIRES: `wanted` ascends by file and offset.
 std::vector<TensorExtent> JoinExtents(const std::vector<WantedTensor>& wanted, Bytes max_gap);
 
-// Where the wanted tensors are, in the order asked for, and what keeps them there.
+// The wanted tensors in memory, in the order asked for. `storage` owns the memory.
 struct LoadedTensors {
   std::vector<const std::byte*> data;
   std::shared_ptr<const void> storage;
@@ -56,33 +58,35 @@ class Loader {
   virtual ~Loader() = default;
   // REQUIRES: `wanted` ascends by file and offset, without duplicates.
   virtual absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) = 0;
-  // "O_DIRECT through io_uring, 4 in flight"; for people.
+  // For people, such as "O_DIRECT through io_uring, 4 in flight".
   virtual std::string Describe() const = 0;
-  // What came from the disk so far, where it was the disk that took the time. Nothing where that is not known.
+  // What the disk delivered so far while loads waited for it. Nothing if that is not known.
   virtual SteadyReads steady() const { return {}; }
 };
 
 struct ReadLoaderOptions {
-  int queue_depth = 16;         // reads in flight: enough that a busy core, late to submit the next one, leaves the disk no gap
-  Bytes read_bytes = 2 * kMiB;  // of one read
+  // Reads in flight. With 16, a busy core that submits the next read late leaves the disk no gap.
+  int queue_depth = 16;
+  Bytes read_bytes = 2 * kMiB;  // bytes of one read
   bool io_uring = true;         // false: threads with pread
-  bool use_page_cache = true;   // copy what is cached instead of reading it from the disk again
+  bool use_page_cache = true;   // copy cached bytes instead of reading them from the disk again
 };
 
-// Reads into anonymous 2 MiB pages: from the disk past the page cache, or from the page cache what it holds.
+// Reads into anonymous 2 MiB pages. Copies bytes that the page cache holds and reads all others
+// past it.
 absl::StatusOr<std::unique_ptr<Loader>> MakeReadLoader(const std::vector<CheckpointFile>& files, const ReadLoaderOptions& options);
 
-// Views of the files themselves. `populate` makes all pages present while loading instead of at first use.
+// Maps the files. `populate` makes all pages present while loading instead of at first use.
 absl::StatusOr<std::unique_ptr<Loader>> MakeMmapLoader(const std::vector<CheckpointFile>& files, bool populate);
 
-// Calls `progress` at a bounded rate and says whether to give up.
+// Calls `progress` at a bounded rate and tells whether the load was cancelled.
 class LoadWatcher {
  public:
   LoadWatcher(const LoadOptions& options, Bytes total);
   static constexpr absl::Duration kInterval = absl::Milliseconds(100);
   bool cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
-  void Report(Bytes done);  // reports at most once an interval
-  void Finish();            // reports all done
+  void Report(Bytes done);  // calls `progress` at most once per interval
+  void Finish();            // reports that all bytes are done
 
  private:
   void Call(Bytes done) const;

@@ -7,16 +7,19 @@
 namespace lime {
 namespace {
 
-// Left to the rest of the system and to our own KV pages and activations before weights are copied into memory that cannot be dropped.
+// Left for the rest of the system and for this process's KV pages and activations, when weights are
+// copied into memory that cannot be dropped.
 constexpr Bytes kReserveBytes = 512 * kMiB;
 
-// Seconds per GB of loading, by bench/load_bench on two x86 cores with a virtual NVMe disk. A cached page is mapped in a tenth of the time
-// that its copy takes; from the disk, reads past the page cache are ahead of page faults, and less so the busier the cores are.
+// Seconds per GB of loading, measured with bench/load_bench on two x86 cores with a virtual NVMe
+// disk. Mapping a cached page takes a fifth of the time of copying it. From the disk, reads past
+// the page cache are faster than page faults; the busier the cores, the smaller the difference.
 constexpr double kMapCached = 0.08;
 constexpr double kReadCached = 0.40;
 constexpr double kMapCold = 1.10;
 constexpr double kReadCold = 0.85;
-// Seconds per GB that a later pass over 4 KiB pages takes longer than one over 2 MiB pages: decode of 2.3 GiB, 176 against 128 ms.
+// Extra seconds per GB of a later pass over 4 KiB pages, compared with 2 MiB pages: decode of 2.3
+// GiB takes 176 instead of 128 ms.
 constexpr double kMappedPass = 0.02;
 
 std::string Percent(double share) {

@@ -1,4 +1,4 @@
-// Which loader brings a run to its end soonest, without asking for more memory than there is. Pure.
+// Chooses the loader that ends a run soonest and needs no more memory than is available. Pure.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,13 @@
 namespace lime {
 
 enum class LoaderKind {
-  kAuto,  // chosen from size, memory and page cache
+  kAuto,  // LIME chooses from size, memory and page cache
   kRead,  // reads into anonymous 2 MiB pages
   kMmap,  // views of the files
 };
 
 std::string_view LoaderName(LoaderKind kind);
-// Nothing where no loader has that name.
+// Returns nothing if no loader has that name.
 std::optional<LoaderKind> LoaderNamed(std::string_view name);
 
 struct LoaderFacts {
@@ -28,11 +28,11 @@ struct LoaderFacts {
 
 struct LoaderChoice {
   LoaderKind kind = LoaderKind::kRead;  // never kAuto
-  bool populate = true;                 // kMmap: all pages present before the first token
+  bool populate = true;                 // kMmap: make all pages present before the first token
   std::string reason;                   // one clause for the user
 };
 
-// `wanted` other than kAuto is obeyed; the reason then says so.
+// A `wanted` other than kAuto is obeyed; the reason then says so.
 LoaderChoice ChooseLoader(LoaderKind wanted, const LoaderFacts& facts);
 
 }  // namespace lime

@@ -13,9 +13,10 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kTouchBytes = kMiB;  // of one read where pages cannot be asked for
+// Bytes of one read, if the kernel cannot populate pages.
+constexpr Bytes kTouchBytes = kMiB;
 
-// The pages that touch, or with `inside` lie within, a range.
+// The pages that a range touches, or with `inside` the pages that lie wholly in it.
 struct PageRange {
   void* address = nullptr;
   size_t bytes = 0;
@@ -54,7 +55,7 @@ absl::Status MappedFile::Populate(int64_t offset, Bytes bytes) const {
     error = ::madvise(range.address, range.bytes, MADV_POPULATE_READ) == 0 ? 0 : errno;
   } while (error == EINTR || error == EAGAIN);
   if (error == 0) return CheckNotTruncated();
-  if (error != EINVAL) {  // EINVAL: a kernel older than 5.14
+  if (error != EINVAL) {  // EINVAL: the kernel is older than 5.14
     LIME_RETURN_IF_ERROR(CheckNotTruncated());
     return absl::UnavailableError(absl::StrCat(path_, ": reading ", bytes, " bytes at offset ", offset,
                                                " failed: ", error == EFAULT ? "the disk gave an error" : std::strerror(error)));

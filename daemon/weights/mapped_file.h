@@ -11,11 +11,12 @@
 
 namespace lime {
 
-// MAP_PRIVATE: nothing written here or elsewhere by us reaches the file. The descriptor stays open, to see whether somebody shortened the
-// file.
+// Mapped with MAP_PRIVATE: this process never changes the file. The descriptor stays open, to
+// notice when the file becomes shorter.
 class MappedFile {
  public:
-  // `bytes` is the size the headers were checked against: a file that changed since is refused, since a page beyond its end would kill us.
+  // `bytes` is the size that the headers were checked against. A file of another size is refused,
+  // since touching a page beyond its end would kill the process.
   static absl::StatusOr<std::shared_ptr<const MappedFile>> Map(const std::string& path, Bytes bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -24,16 +25,19 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   const std::string& path() const { return path_; }
 
-  // Makes the pages of a range present, reading them where they are not cached. A page that cannot be read is an error, not a signal.
+  // Makes the pages of a range present; reads them if they are not cached. A page that cannot be
+  // read is an error, not a signal.
   absl::Status Populate(int64_t offset, Bytes bytes) const;
-  // The same by plain reads, for kernels older than 5.14, which cannot be asked for pages in a way that fails without a signal.
+  // Does the same with plain reads. Kernels older than 5.14 have no other way that fails without a
+  // signal.
   absl::Status PopulateByReading(int64_t offset, Bytes bytes) const;
-  // kDataLoss if the file is shorter than when it was mapped. The kernel may well show zeros beyond the end instead of failing: pages of
-  // one large folio stay mapped when only a part of it is cut off.
+  // kDataLoss if the file is shorter than when it was mapped. The kernel may show zeros beyond the
+  // end instead of a signal: pages of one large folio stay mapped when only part of it is cut off.
   absl::Status CheckNotTruncated() const;
   // Starts reading a range into the page cache; does not wait.
   void WillNeed(int64_t offset, Bytes bytes) const;
-  // Gives the pages of a range back: they stay in the page cache, and no longer count as ours.
+  // Releases the pages of a range: they stay in the page cache, and no longer count as memory of
+  // this process.
   void Release(int64_t offset, Bytes bytes) const;
 
  private:
@@ -48,7 +52,7 @@ class MappedFile {
   const FileDescriptor file_;
   const std::byte* const data_;
   const Bytes bytes_;
-  const MappedRange range_;  // names the file where a page is lost later
+  const MappedRange range_;  // names the file if a page is lost later
 };
 
 }  // namespace lime

@@ -11,13 +11,15 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kStepBytes = 16 * kMiB;      // of one populate call: a cancelled load ends within a step
-constexpr Bytes kCopyAlignment = 64;         // of copied tensors
-constexpr unsigned kMaxPopulateThreads = 4;  // page tables are filled under one lock, more threads only wait
+// Bytes of one populate call. A cancelled load ends within one step.
+constexpr Bytes kStepBytes = 16 * kMiB;
+constexpr Bytes kCopyAlignment = 64;  // of copied tensors
+// The kernel fills page tables under one lock, so more threads would only wait.
+constexpr unsigned kMaxPopulateThreads = 4;
 
 struct MappedStorage {
   std::vector<std::shared_ptr<const MappedFile>> files;
-  HugeBuffer copies;  // of tensors whose offset is not a multiple of their element
+  HugeBuffer copies;  // of tensors whose offset is no multiple of their element
 };
 
 class MmapLoader : public Loader {
@@ -44,7 +46,7 @@ class MmapLoader : public Loader {
     Bytes bytes;
   };
 
-  // Several threads take steps in file order; the calling thread watches.
+  // Several threads process steps in file order; the calling thread reports progress.
   absl::Status Populate(const std::vector<TensorExtent>& extents, const LoadOptions& options) const {
     std::vector<Step> steps;
     Bytes total = 0;
@@ -86,7 +88,8 @@ class MmapLoader : public Loader {
     return status;
   }
 
-  // Views where the element's alignment allows, copies elsewhere; the pages of what was copied are given back.
+  // Returns views of aligned tensors and copies of all others. Releases the pages of copied
+  // tensors.
   absl::StatusOr<std::vector<const std::byte*>> Place(const std::vector<WantedTensor>& wanted, MappedStorage& storage) const {
     std::vector<const std::byte*> data;
     Bytes copied = 0;

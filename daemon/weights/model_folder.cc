@@ -25,7 +25,7 @@ struct ShardNumber {
   int number = 0, of = 0;
 };
 
-// Of "model-00001-of-00002.safetensors".
+// Parses a name such as "model-00001-of-00002.safetensors".
 std::optional<ShardNumber> ParseShardName(std::string_view name) {
   constexpr std::string_view kBegin = "model-", kMiddle = "-of-", kEnd = ".safetensors";
   constexpr size_t kDigits = 5;
@@ -45,7 +45,7 @@ std::string ShardName(int number, int of) {
   return absl::StrFormat("model-%05d-of-%05d.safetensors", number, of);
 }
 
-// "org/name", as a hub calls its models.
+// A model's name on a hub: "org/name".
 bool IsHubName(std::string_view path) {
   const size_t slash = path.find('/');
   if (slash == 0 || slash == std::string_view::npos || slash + 1 == path.size() || path.find('/', slash + 1) != std::string_view::npos)
@@ -55,7 +55,7 @@ bool IsHubName(std::string_view path) {
          });
 }
 
-// Why a folder without an index and a whole set of shards is no model.
+// Explains why a folder without an index and without a complete set of shards is no model.
 absl::Status NoWeights(const std::string& folder, std::vector<std::string> weights) {
   const std::string nothing = absl::StrCat(folder, ": holds neither model.safetensors nor model.safetensors.index.json");
   std::ranges::sort(weights);
@@ -70,7 +70,7 @@ absl::Status NoWeights(const std::string& folder, std::vector<std::string> weigh
   return absl::NotFoundError(absl::StrCat(nothing, "; convert ", SomeOf(weights), " to safetensors"));
 }
 
-// Weights of any form in the folder, by name.
+// Names of all weight files in the folder, in any form.
 std::vector<std::string> WeightFiles(const std::string& folder) {
   constexpr std::array<std::string_view, 6> kEndings = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz"};
   std::vector<std::string> names;

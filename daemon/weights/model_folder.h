@@ -1,4 +1,4 @@
-// What lies in a folder that is to be a model, by the names of its files and tensors alone.
+// What a model's folder holds, judged by the names of its files and tensors alone.
 #pragma once
 
 #include <string>
@@ -11,34 +11,37 @@
 
 namespace lime {
 
-// NotFound for a path that is no folder: says what is read, and where such folders come from.
+// NotFound for a path that is no folder. The message says what LIME reads, and where such folders
+// come from.
 absl::Status NoModelFolder(const std::string& path);
 
-// The shards model-00001-of-0000N.safetensors to model-0000N-of-0000N.safetensors of a folder that
-// has no index. NotFound, naming what is there and what is missing, where they are not all there.
+// The shards model-00001-of-0000N.safetensors to model-0000N-of-0000N.safetensors of a folder
+// without an index. NotFound if some are missing; it names the shards found and the missing ones.
 absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& folder);
 
 // Whether a tensor of this name lies in a layer that the model uses, or at its embedding, final
-// norm or head: then the result may depend on it. Tables of rotary embeddings do not count, nor does
-// a head beside a tied embedding.
+// norm or head. Then the result may depend on it. False for tables of rotary embeddings, and for
+// the weight of a head when the embedding is tied.
 bool BelongsToModel(std::string_view tensor, const ModelSpec& spec);
 
-// Tables of rotary embeddings, which are computed.
+// Tables of rotary embeddings. LIME computes them instead of reading them.
 bool IsRotaryTable(std::string_view tensor);
 
-// The small files beside a model's weights that a copy of it needs: tokenizer, chat template, generation settings. Whatever else lies there
-// (notes, expected results) is its owner's and stays where it is.
+// Side files: the small files that a copy of a model needs beside its weights, such as tokenizer,
+// chat template and generation settings. Other files in the folder (notes, expected results) are
+// not copied.
 
-inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // the largest tokenizer.json known has 34 MB
+inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // largest known tokenizer.json: 34 MB
 
-// Their names, sorted; config.json and an index of shards, which a copy has of its own, are not among them. One that is no file is an error
-// (common/model_file.h): the copy would lack it without a word.
+// The names of the side files in `dir`, sorted. config.json and an index of shards are not
+// included, since a copy writes its own. A side file that is no regular file is an error
+// (common/model_file.h), because the copy would lack it.
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir);
 
-// Whether a file of this name is one of them.
+// Whether a file of this name is a side file.
 bool IsSideFile(std::string_view name);
 
-// "a, b, c and 2 more", of which at most `most` are named.
+// "a, b, c and 2 more": names at most `most` of them.
 std::string SomeOf(const std::vector<std::string>& names, size_t most = 3);
 
 }  // namespace lime

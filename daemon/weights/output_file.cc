@@ -28,8 +28,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr mode_t kFileMode = 0644, kSecretMode = 0600;
-constexpr Bytes kMaxOursBytes = 256 * kMiB;  // of a text that LIME writes: a longer one is somebody else's
-constexpr size_t kMostListed = 5;            // files that a refusal lists
+// Of a text that LIME writes. LIME did not write a longer file.
+constexpr Bytes kMaxOursBytes = 256 * kMiB;
+constexpr size_t kMostListed = 5;  // files that a refusal lists
 
 std::string FolderBeside(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
@@ -40,7 +41,7 @@ std::string HiddenName(const std::string& path) {
   return absl::StrCat(FolderBeside(path), "/.lime-XXXXXX");
 }
 
-// Named while it grows.
+// Creates a file that has a hidden name while it grows.
 absl::StatusOr<std::pair<FileDescriptor, std::string>> MakeHidden(const std::string& path, mode_t mode) {
   std::string name = HiddenName(path);
   FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
@@ -51,7 +52,7 @@ absl::StatusOr<std::pair<FileDescriptor, std::string>> MakeHidden(const std::str
   return std::pair(std::move(file), std::move(name));
 }
 
-// A second name for an open file that has none.
+// Gives an open file without a name a hidden name.
 absl::StatusOr<std::string> LinkHidden(const FileDescriptor& file, const std::string& path) {
   const std::string from = absl::StrCat("/proc/self/fd/", file.get());
   for (int tries = 0; tries < 100; ++tries) {
@@ -104,7 +105,8 @@ absl::Status Refused(const std::string& path, std::string_view why) {
   return Invalid(path, ": ", Text(why));
 }
 
-// The descriptor of this process that a path means, such as /dev/stdout: opening it anew would begin at its first byte.
+// The descriptor of this process that a path means, such as /dev/stdout. Opening that path again
+// would begin at the first byte of its file.
 std::optional<int> OwnDescriptor(const fs::path& path) {
   std::error_code error;
   const fs::path folder = fs::canonical(path.has_parent_path() ? path.parent_path() : fs::path("."), error);
@@ -114,11 +116,11 @@ std::optional<int> OwnDescriptor(const fs::path& path) {
   return number;
 }
 
-// Where a path leads.
+// The file that a path leads to.
 struct OutputPlace {
-  std::string path;                 // behind all links
-  std::optional<int> descriptor;    // of this process
-  std::optional<struct stat> info;  // absent: nothing is there
+  std::string path;                 // after following all links
+  std::optional<int> descriptor;    // set: one of this process
+  std::optional<struct stat> info;  // not set: nothing is there
 };
 
 absl::StatusOr<OutputPlace> FollowLinks(const std::string& asked) {
@@ -153,7 +155,7 @@ absl::Status CheckFolder(const std::string& asked, const OutputPlace& place) {
   return absl::OkStatus();
 }
 
-// What a model needs beside its weights, where weights lie.
+// Whether the path is a side file, config.json or index in a folder that holds weights.
 bool IsBesideWeights(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   if (name != "config.json" && name != "model.safetensors.index.json" && !IsSideFile(name)) return false;
@@ -196,7 +198,8 @@ absl::Status CheckPlace(const std::string& asked, const OutputPlace& place, cons
   return place.info->st_nlink > 1 ? absl::OkStatus() : CheckFolder(asked, place);
 }
 
-// While it lives, a pipe that nobody reads any longer is an error of write() instead of the end of the process.
+// While this object lives, writing to a pipe without a reader is an error of write() instead of the
+// end of the process.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -216,7 +219,7 @@ bool HasNoReader(const std::string& pipe) {
   return !FileDescriptor(::open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)).valid() && errno == ENXIO;
 }
 
-// Of a pipe nobody reads, waits until somebody does.
+// Waits for a reader if the pipe has none.
 absl::Status WriteThrough(const std::string& path, const OutputPlace& place, std::string_view text, const OutputOptions& options) {
   const auto ended = [&] { return options.cancelled != nullptr && options.cancelled->load(); };
   const NoSigpipe no_sigpipe;
@@ -239,7 +242,7 @@ absl::Status WriteThrough(const std::string& path, const OutputPlace& place, std
   return absl::OkStatus();
 }
 
-// A file with other names keeps them. Its room is asked for before a byte of it changes.
+// A file with several names keeps them all. Reserves space before changing a byte.
 absl::Status WriteInPlace(const std::string& path, const OutputPlace& place, std::string_view text) {
   const FileDescriptor file(::open(place.path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!file.valid()) return ErrnoStatus(errno, path, "open");
@@ -265,7 +268,7 @@ std::string LowerCase(std::string text) {
   return text;
 }
 
-// Weights, and the marks of what LIME makes of them: block stores, pushed blocks, quantised copies.
+// Weights, and the marks of LIME's results: block stores, pushed blocks, quantised copies.
 bool IsOfModel(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   return name.starts_with("lime_store.") || name.starts_with("lime_quantized.") || LooksLikeWeights(path);
@@ -368,7 +371,7 @@ absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions
 
 namespace {
 
-constexpr Bytes kWholeBytes = 64 * kMiB;  // a file of this size is hashed whole
+constexpr Bytes kWholeBytes = 64 * kMiB;  // files up to this size are hashed whole
 constexpr Bytes kStep = kMiB, kSampleBytes = 4 * kKiB;
 
 }  // namespace

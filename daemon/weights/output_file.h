@@ -1,5 +1,6 @@
-// The one way in which LIME writes files for its user. A file takes its name once it is whole and on the disk; until then it has none, so
-// that a full disk, an error or the end of the process leave nothing behind. What is there already is replaced only where LIME wrote it.
+// Writes every file that a user names. A file gets its name only when it is whole and on the disk.
+// So a full disk, an error or the end of the process leaves nothing behind. An existing file is
+// replaced only if LIME wrote it, or if the user asks for that.
 #pragma once
 
 #include <atomic>
@@ -16,10 +17,11 @@
 
 namespace lime {
 
-// A file without a name, where the file system can do that; else one under a hidden name beside `path`, which goes with this object.
+// A file without a name, if the file system supports that (O_TMPFILE). Otherwise a file with a
+// hidden name beside `path`, which the destructor removes.
 class NewFile {
  public:
-  // In the folder of `path`. `mode` as for open().
+  // Creates it in the folder of `path`. `mode` as for open().
   static absl::StatusOr<NewFile> Create(const std::string& path, unsigned mode = 0644);
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
@@ -28,7 +30,8 @@ class NewFile {
   const FileDescriptor& descriptor() const { return file_; }
   const std::string& path() const { return path_; }
 
-  // Syncs it and gives it its name; what had that name is gone. Durable when it returns.
+  // Syncs the file and gives it its name; replaces the file that had that name. Durable when it
+  // returns.
   absl::Status Commit();
 
  private:
@@ -41,47 +44,51 @@ class NewFile {
 };
 
 struct OutputOptions {
-  // Replaces what somebody else wrote. Weights of a model are never replaced.
+  // Replaces files that LIME did not write. Weights of a model are never replaced.
   bool overwrite = false;
-  // Whether a file with this text is one of the kind that LIME writes here. Null: nothing is.
+  // Whether a file with this text is of the kind that LIME writes here. Null: no file is.
   std::function<bool(std::string_view text)> is_ours = nullptr;
-  // That kind, in sentences: "a plan". May be empty.
+  // The name of that kind for messages, such as "a plan". May be empty.
   std::string kind;
-  // Files that the same call reads: none of them is replaced, whatever `overwrite` says.
+  // Files that the same call reads. They are never replaced, whatever `overwrite` says.
   std::vector<std::string> inputs = {};
-  // Its owner alone may read it, from its first byte on.
+  // Only the owner may read the file, from its first byte on.
   bool secret = false;
-  // Ends the wait for somebody who reads a pipe. Null: it does not end.
+  // Ends the wait for a reader of a pipe. Null: the wait has no end.
   const std::atomic<bool>* cancelled = nullptr;
   // Called before that wait. May be null.
   std::function<void()> waits = nullptr;
 };
 
-// Whether `path` may be written, without changing anything. Where there is
-//   nothing, or an empty file: it may, if its folder may be written;
-//   a file: if it is ours or `overwrite` says so, and it is neither an input nor a file of a model;
-//   a link: if that which it leads to may;
+// Whether `path` may be written. Changes nothing. If there is
+//   nothing, or an empty file: yes, if its folder may be written;
+//   a file: if `is_ours` or `overwrite` allows it, and it is no input and no file of a model;
+//   a link: if its target may be written;
 //   a pipe, a terminal or another character device: if it may be written;
 //   a folder, a block device or a socket: never.
 // InvalidArgument with path, reason and what to do.
 absl::Status CheckOutput(const std::string& path, const OutputOptions& options);
 
-// Writes the file as CheckOutput says: a new one, or in place of the old one with its permissions. Pipes and devices are written through,
-// as are links, those to the descriptors of this process (/dev/stdout) included, and files with several names.
+// Writes the file if CheckOutput allows it: a new file, or a replacement with the permissions of
+// the old one. Writes in place through pipes, devices, descriptors of this process (/dev/stdout)
+// and files with several names. Follows links.
 absl::Status WriteOutput(const std::string& path, std::string_view text, const OutputOptions& options);
 
-// For files that come together or not at all: as WriteOutput, but each takes its name with Commit(). InvalidArgument also where a pipe, a
-// device or a file with several names is there.
+// Prepares one of several files that appear together or not at all. Like WriteOutput, but the file
+// gets its name with Commit(). InvalidArgument also if a pipe, a device or a file with several
+// names is there.
 absl::StatusOr<NewFile> StageOutput(const std::string& path, std::string_view text, const OutputOptions& options);
 
-// By its name or its first bytes: weights in the form of safetensors, GGUF, PyTorch or NumPy.
+// Whether the file holds weights (safetensors, GGUF, PyTorch, NumPy, ONNX or HDF5), by its name or
+// its first bytes.
 bool LooksLikeWeights(const std::string& path);
 
-// A folder that one call alone writes. It goes again, if it is empty, unless it is kept: where it was made for what did not come about.
+// A folder that one call at a time writes. The destructor removes the folders that Make created, if
+// they are empty and Keep() was not called.
 class OutputFolder {
  public:
-  // Makes `dir` and its parents where they are missing. InvalidArgument where something else is there; FailedPrecondition while another
-  // `command`, such as "lime prepare", writes there.
+  // Makes `dir` and its parents if they are missing. InvalidArgument if `dir` is something else;
+  // FailedPrecondition while another `command`, such as "lime prepare", writes there.
   static absl::StatusOr<OutputFolder> Make(const std::string& dir, std::string_view command);
   OutputFolder(OutputFolder&& other) noexcept : made_(std::exchange(other.made_, {})), lock_(std::move(other.lock_)) {}
   OutputFolder& operator=(OutputFolder&&) = delete;
@@ -90,28 +97,34 @@ class OutputFolder {
 
  private:
   OutputFolder() = default;
-  std::vector<std::string> made_;  // the innermost first
+  std::vector<std::string> made_;  // folders that Make created, innermost first
   FileDescriptor lock_;
 };
 
 struct OutputFolderOptions {
-  std::string what;  // that lies there otherwise: "block store", in sentences
-  // Whether the file of this name in the folder may be there: because LIME wrote what is in it now. Null: none may.
+  // What the folder is, for messages: "block store".
+  std::string what;
+  // Whether the file of this name in the folder may be there, because LIME wrote its present
+  // content. Null: no file may.
   std::function<bool(const std::string& name)> is_ours = nullptr;
-  std::vector<std::string> names;  // that will be written
-  bool overwrite = false;          // files of those names that somebody else wrote
+  std::vector<std::string> names;  // files that will be written
+  // Replace files of those names that LIME did not write.
+  bool overwrite = false;
 };
 
-// Whether names may be written into `dir`. Missing, empty, or with nothing but what is ours it may; with `overwrite` also beside files of
-// other names, and over files of these, but never where weights lie, under any name, what LIME made of another model, or a link of these
-// names.
-// InvalidArgument with the first names of what is in the way.
+// Whether files may be written into `dir`. It may be missing, empty, or hold only files that are
+// ours. With `overwrite` it may also hold other files, and files with the names to be written.
+// Never allowed: weights under any name, results that LIME made of another model, and links with
+// the names to be written.
+// InvalidArgument lists the first files that are in the way.
 absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options);
 
-// By what LIME knows a file again that it wrote: a name alone may be anybody's by then.
+// A record by which LIME recognises a file that it wrote; another program may have written the name
+// since.
 //
-// Its size and a checksum: of all bytes up to 64 MiB, beyond that of the first 4 KiB of every MiB and of the last 4 KiB. Other weights
-// of the same model differ everywhere; one changed value between the samples is not told, as the price of not reading 40 GB again.
+// It has the size and a checksum: of all bytes up to 64 MiB; of a larger file, the first 4 KiB of
+// every MiB and the last 4 KiB. Other weights of the same model differ everywhere. A single changed
+// value between the samples is not detected: the price of not reading 40 GB again.
 struct WrittenFile {
   std::string name;
   Bytes bytes = 0;
@@ -120,10 +133,10 @@ struct WrittenFile {
   friend bool operator==(const WrittenFile&, const WrittenFile&) = default;
 };
 
-// Of a whole file, under the last part of `path`.
+// Describes a whole file. The name is the last part of `path`.
 absl::StatusOr<WrittenFile> RecordOf(const FileDescriptor& file, const std::string& path);
 
-// Whether `folder` has the file as it was recorded. Not where it cannot be read.
+// Whether `folder` still has the file as it was recorded. False if it cannot be read.
 bool IsUnchanged(const std::string& folder, const WrittenFile& written);
 
 }  // namespace lime

@@ -8,7 +8,8 @@
 namespace lime {
 namespace {
 
-// The kernel says "cached" of every page of a file that we could not write, so as not to leak what others read.
+// For a file that this process may not write, the kernel says "cached" for every page, so as not to
+// show what other users read.
 bool MayAskForCache(const FileDescriptor& file) {
   struct stat info;
   if (::fstat(file.get(), &info) != 0) return false;

@@ -11,7 +11,8 @@ namespace lime {
 // Answers, range by range, whether a file is cached. Looks at pages without reading them.
 class PageCacheView {
  public:
-  // A file that cannot be mapped, or whose cache the system does not show to us, counts as not cached.
+  // A file counts as not cached if it cannot be mapped, or if the system does not show its cache to
+  // this process.
   PageCacheView(const FileDescriptor& file, Bytes bytes);
   ~PageCacheView();
   PageCacheView(const PageCacheView&) = delete;

@@ -14,32 +14,37 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kMaxGap = 16 * kKiB;  // bytes between two ranges worth reading across
+constexpr Bytes kMaxGap = 16 * kKiB;  // read across smaller gaps between two ranges
 constexpr Bytes kPlaceAlignment = 4 * kKiB;
 
-// Which of a matrix's ranges a tensor is.
+// The index of a tensor among its matrix's ranges.
 int PartIndex(TensorPart part) {
   return part == TensorPart::kWeight ? 0 : part == TensorPart::kScales ? 1 : 2;
 }
 
-// ---- Checksums of bytes that a block store names none of by themselves, since somebody cuts its blocks otherwise: what covers them is
-// read once and compared with the checksums that it has, and they are hashed on the way.
+// ---- Checksums of ranges that the block store does not list, because a plan cuts its blocks
+// differently. The listed ranges that cover them are read once and compared; the new checksums are
+// computed on the way.
 
 struct CoveredRangesOptions {
-  std::string block;                             // that has them; for people
-  int max_attempts = 4;                          // to read what differs from its checksum
-  const std::atomic<bool>* cancelled = nullptr;  // ends the reading with kCancelled
+  // The block of the ranges; for people.
+  std::string block;
+  // Tries to read a range that differs from its checksum.
+  int max_attempts = 4;
+  // Ends the reading with kCancelled.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
-// Ranges of one file, one behind the other, and what covers them: [begin, end) is read in one go.
+// Consecutive ranges of one file and the listed ranges that cover them. [begin, end) is read at
+// once.
 struct Run {
   int32_t file = 0;
   int64_t begin = 0, end = 0;
-  std::vector<StoredRange> covering;  // with the checksums that the store says
-  std::vector<size_t> ranges;         // indices of those asked for
+  std::vector<StoredRange> covering;  // with the store's checksums
+  std::vector<size_t> ranges;         // indices of the ranges asked for
 };
 
-// In the order of files and offsets. A range that is not covered is in none.
+// In the order of files and offsets. A range that is not completely covered is left out.
 std::vector<Run> RunsOf(const Checkpoint& checkpoint, const std::vector<TensorLocation>& ranges) {
   std::vector<size_t> order(ranges.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -66,7 +71,7 @@ std::vector<Run> RunsOf(const Checkpoint& checkpoint, const std::vector<TensorLo
   return runs;
 }
 
-// What was found of the ranges in `covering`, then of those asked for.
+// Checksums of the ranges in `covering`, then of the ranges asked for.
 absl::StatusOr<std::vector<StoredRange>> Read(HashingReader& reader, const std::string& path, const Run& run,
                                               const std::vector<TensorLocation>& ranges, const CoveredRangesOptions& options) {
   const int64_t begin = run.begin / kStoreAlignment * kStoreAlignment;
@@ -80,8 +85,9 @@ absl::StatusOr<std::vector<StoredRange>> Read(HashingReader& reader, const std::
   return found.ranges;
 }
 
-// XXH3-64 by range; nothing of a range some bytes of which have no checksum. Reads past the page cache, through 16 MiB of memory. DataLoss
-// names file, block and offset, and says what to do.  REQUIRES: no two of `ranges` overlap.  Thread: any; blocks
+// XXH3-64 of each range; nothing if some of its bytes have no checksum in the store. Reads past the
+// page cache, through 16 MiB of memory. DataLoss names file, block and offset, and says what to do.
+// REQUIRES: no two of `ranges` overlap. Thread: any; blocks.
 absl::StatusOr<std::vector<std::optional<uint64_t>>> HashCoveredRanges(const Checkpoint& checkpoint,
                                                                        const std::vector<TensorLocation>& ranges,
                                                                        const CoveredRangesOptions& options) {
@@ -111,7 +117,7 @@ absl::StatusOr<std::vector<std::optional<uint64_t>>> HashCoveredRanges(const Che
 
 }  // namespace
 
-// Device's thread only, after it was posted.
+// Used on the device's thread only, once it was posted.
 struct PieceReader::Request {
   int block = 0;
   int piece = 0;
@@ -142,7 +148,7 @@ PieceReader::PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, co
   }
 }
 
-// ---- Where everything lies
+// ---- Layout
 
 PieceReader::Piece PieceReader::LayOut(const BlockSpec& block, const BlockPiece& cut) const {
   Piece piece{.parts = {}, .ranges = {}, .reads = {}};
@@ -163,8 +169,8 @@ PieceReader::Piece PieceReader::LayOut(const BlockSpec& block, const BlockPiece&
   return piece;
 }
 
-// Neighbours in a file are one read, except where a range would not arrive on its element's alignment: it has a read of its own, and
-// slides down to it afterwards.
+// Joins neighbours in a file into one read. Exception: a range that would not arrive at a multiple
+// of its element gets its own read, and slides down afterwards.
 void PieceReader::LayOutReads(Piece& piece) const {
   std::vector<Range*> order;
   for (Range& range : piece.ranges) order.push_back(&range);
@@ -257,7 +263,7 @@ void PieceReader::Start(const std::shared_ptr<Request>& request) {
   }
 }
 
-// All reads of a piece are over: slide, check, and read again what arrived damaged.
+// All reads of a piece have ended: slides, checks, and reads a damaged piece again.
 void PieceReader::OnRead(const std::shared_ptr<Request>& request, const absl::Status& status) {
   request->status.Update(status);
   if (--request->reads_left > 0) return;

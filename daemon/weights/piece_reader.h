@@ -1,8 +1,11 @@
-// Brings the pieces of a model's blocks from its files into memory, checked, past the page cache.
+// Reads the pieces of a model's blocks from its files into memory, past the page cache, and checks
+// them.
 //
-// A piece lies in its place as one or several ranges of files, each as it lies there (the enclosing 4 KiB), so that the disk writes where
-// the computation reads. Where the model is a block store, every range has a checksum that is compared after the read: the store's own, or
-// where the pieces are cut otherwise than there (a head along kVocabRange, pieces of another size) one that LearnChecksums found.
+// A piece is one or several ranges of files. Each is stored in memory as in the file, with its
+// enclosing 4 KiB, so the disk writes directly to where the computation reads. In a block store
+// every range has a checksum, which is compared after the read. It is the store's own checksum, or
+// one that LearnChecksums computed if the pieces are cut differently from the store (a head along
+// kVocabRange, pieces of another size).
 #pragma once
 
 #include <array>
@@ -21,18 +24,19 @@
 
 namespace lime {
 
-// Thread: StartRead, Cancel and bytes_read from any; completions run on the reader's own thread. Immutable otherwise, but for the checksums
-// that are learned before anything is read.
+// Thread: StartRead, Cancel and bytes_read from any; completions run on the reader's own thread.
+// The rest is immutable, except for the checksums, which are learned before anything is read.
 class PieceReader {
  public:
   struct Options {
     int lanes = 8;                // reads in flight
     Bytes read_bytes = 1 * kMiB;  // of one read
     Bytes piece_bytes = kPieceBytes;
-    std::function<std::vector<BlockPiece>(const BlockSpec&)> cut;  // how blocks are cut, where a plan says it; else into `piece_bytes`
+    // Cuts a block as the plan says. Empty: blocks are cut into `piece_bytes`.
+    std::function<std::vector<BlockPiece>(const BlockSpec&)> cut;
     bool io_uring = true;
-    int max_attempts = 4;  // of a piece whose checksum differs, before that is an error
-    // For tests: stands between the reader and the disk.
+    int max_attempts = 4;  // tries of a piece whose checksum differs, before that is an error
+    // For tests: wraps the device.
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;
   };
   using Completion = std::function<void(absl::Status)>;
@@ -40,26 +44,29 @@ class PieceReader {
   // REQUIRES: `checkpoint` and `spec` outlive the reader.
   static absl::StatusOr<std::unique_ptr<PieceReader>> Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options);
 
-  // Pieces of the block with index `block` in ModelSpec::blocks.
+  // Number of pieces of the block with index `block` in ModelSpec::blocks.
   int NumPieces(int block) const { return static_cast<int>(blocks_[block].size()); }
-  // Room that a piece takes; a multiple of 4 KiB.
+  // Memory that a piece takes; a multiple of 4 KiB.
   Bytes PlaceBytes(int block, int piece) const { return blocks_[block][piece].place_bytes; }
   int NumRows(int block, int piece) const { return static_cast<int>(blocks_[block][piece].parts.size()); }
-  // The `i`th rows of a piece whose place begins at `place`.
+  // The `i`th rows of a piece whose memory begins at `place`.
   RowsInMemory Rows(int block, int piece, int i, const std::byte* place) const;
 
-  // Reads once, and compares, what of a block store covers those of the pieces that it has no checksums of by themselves, and keeps theirs
-  // for StartRead. Nothing where there is no store. Blocks, with 16 MiB of memory. DataLoss names file, block and offset; kCancelled soon
-  // after *cancelled is set.
+  // Finds checksums for those ranges of `pieces` that the block store lists none for: reads the
+  // listed ranges that cover them once, compares these, and hashes the pieces on the way. Does
+  // nothing if the model is no block store. Blocks; needs 16 MiB of memory. DataLoss names file,
+  // block and offset. kCancelled soon after *cancelled is set.
   absl::Status LearnChecksums(int block, const std::vector<int>& pieces, const std::atomic<bool>* cancelled);
-  // The same from all tensors of the block in memory, which were compared with what the store says.
+  // The same, from all tensors of the block in memory. REQUIRES: they were compared with the
+  // store's checksums.
   void LearnChecksums(const LoadedBlock& loaded);
 
-  // Reads a piece into `place`, aligned to 4 KiB, and calls `done` once. A failed read is repeated, and so is a piece whose checksum
-  // differs; the error that remains names file, block and offset. REQUIRES: `place` lives until `done`.
+  // Reads a piece into `place` and calls `done` once. A failed read is repeated, and so is a piece
+  // whose checksum differs. The final error names file, block and offset. REQUIRES: `place` is
+  // aligned to 4 KiB and lives until `done`.
   void StartRead(int block, int piece, std::byte* place, Completion done);
 
-  // Ends what is queued with kCancelled.
+  // Completes all requests with kCancelled.
   void Cancel() { reader_->Cancel(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
 
@@ -68,17 +75,19 @@ class PieceReader {
   struct Range {
     TensorLocation at;
     Bytes element = 1;  // alignment that the kernels need
-    Bytes offset = 0;   // in the place, after sliding
-    Bytes slide = 0;    // it arrives this much higher: its offset in the file is no multiple of its element
+    Bytes offset = 0;   // in the piece's memory, after sliding down
+    // Bytes by which it must slide down after the read, since its offset in the file is no multiple
+    // of `element`.
+    Bytes slide = 0;
     std::optional<uint64_t> xxh3;
   };
   struct Read {
     Extent extent;
-    Bytes place = 0;  // of the enclosing aligned range
+    Bytes place = 0;  // where the enclosing aligned range lies in the piece's memory
   };
   struct Part {
     MatrixRows rows;
-    std::array<int, 3> range = {-1, -1, -1};  // weight, scales, biases
+    std::array<int, 3> range = {-1, -1, -1};  // index of weight, scales, biases; -1: none
   };
   struct Piece {
     std::vector<Part> parts;
@@ -90,7 +99,7 @@ class PieceReader {
 
   PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options, std::unique_ptr<BlockReader> reader);
   Piece LayOut(const BlockSpec& block, const BlockPiece& piece) const;
-  // Of the pieces, those that have no checksum; none where there is no store.
+  // The ranges of the pieces that have no checksum; empty if the model is no block store.
   std::vector<Range*> Unchecked(int block, const std::vector<int>& pieces);
   void LayOutReads(Piece& piece) const;
   void Start(const std::shared_ptr<Request>& request);

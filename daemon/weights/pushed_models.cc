@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kRemoved = ".removed-";
 constexpr Bytes kMaxNameBytes = 512;
 
-// Folders of the root; a link to one is none.
+// The folders in `root`; links to folders do not count.
 absl::StatusOr<std::vector<std::string>> FoldersIn(const std::string& root) {
   std::vector<std::string> names;
   std::error_code error;
@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<std::string>> FoldersIn(const std::string& root) {
   return names;
 }
 
-// Holes take nothing.
+// Bytes allocated on the disk; holes do not count.
 Bytes DiskBytesOf(const std::string& dir) {
   Bytes bytes = 0;
   std::error_code error;

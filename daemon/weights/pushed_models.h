@@ -1,7 +1,10 @@
-// The models that were pushed to a device (pushed_store.h): what they take of the disk, when they were used last, and their removal.
+// The models that were pushed to a device (pushed_store.h): their size on the disk, their last use,
+// and their removal.
 //
-//   ROOT/1f3c0d5e7a9b2468/            a model; its lime_store.held was written or touched when the model was pushed or loaded last
-//   ROOT/.removed-1f3c0d5e7a9b2468/   one whose removal was interrupted: nobody reads it, and the next removal or start ends it
+//   ROOT/1f3c0d5e7a9b2468/            a model; its lime_store.held is written or touched by each
+//   push or load
+//   ROOT/.removed-1f3c0d5e7a9b2468/   a model whose removal was interrupted; the next removal or
+//   start ends it
 //
 // Thread: any, one removal at a time; calls wait for the disk.
 #pragma once
@@ -19,31 +22,33 @@ namespace lime {
 struct PushedModel {
   uint64_t model = 0;  // its digest
   std::string dir;
-  std::string name;    // that it was pushed as; empty: not known
-  Bytes bytes = 0;     // of the disk
-  int32_t held = 0;    // blocks that are whole
-  int32_t blocks = 0;  // of the model; 0: its push was interrupted while it began
-  absl::Time used;     // last
+  std::string name;    // name that it was pushed under; empty: not known
+  Bytes bytes = 0;     // space used on the disk
+  int32_t held = 0;    // complete blocks
+  int32_t blocks = 0;  // of the model; 0: its push was interrupted before its first block
+  absl::Time used;     // time of the last use
 };
 
-// By digest. A root that is not there holds nothing.
+// Sorted by digest. Empty if `root` does not exist.
 absl::StatusOr<std::vector<PushedModel>> ListPushed(const std::string& root);
 
-// The bytes that are free again. From one moment to the next the model is not there any more, whatever interrupts its removal.
-// NotFound where it is not there; FailedPrecondition while it is being pushed.
+// Removes a model and returns the bytes that are free again. The model disappears in one step (a
+// rename), so an interrupted removal leaves no partial model. NotFound if it is not there;
+// FailedPrecondition while it is being pushed.
 absl::StatusOr<Bytes> RemovePushed(const std::string& root, uint64_t model);
 
 // Ends removals that were interrupted. Best effort.
 void EndRemovals(const std::string& root);
 
-// The model in `dir` is used now; nothing happens where `dir` is no pushed model, or may not be written.
+// Records that the model in `dir` is used now. Does nothing if `dir` is no pushed model, or cannot
+// be written.
 void NotePushedUse(const std::string& dir);
 
 struct DiskRoom {
-  Bytes free = 0;   // that this process may still write
+  Bytes free = 0;   // bytes that this process may still write
   Bytes total = 0;  // of the file system
 };
-// Of the disk of a folder, or of the nearest above it that is there.
+// The disk of `folder`, or of its nearest parent that exists.
 absl::StatusOr<DiskRoom> DiskRoomOf(const std::string& folder);
 
 }  // namespace lime

@@ -18,7 +18,7 @@
 namespace lime {
 namespace {
 
-// As it would lie in a file of its own.
+// The block's shape as if it lay in a file of its own.
 StoredFile ShapeOf(const PlacedBlock& placed, const StoredFile& file) {
   const StoredBlock& block = placed.block;
   StoredFile shape{.name = file.name, .bytes = block.bytes, .blocks = {block}};
@@ -72,7 +72,8 @@ absl::Status PushedStore::Lock() {
   return absl::FailedPreconditionError(absl::StrCat(dir_, ": another limed receives weights here; give each a --store of its own"));
 }
 
-// The record names the new manifest before that is there: an end between the two leaves a store that says it was interrupted.
+// lime_store.held names the new manifest before that manifest is written. If the process ends
+// between the two, the store says that its push was interrupted.
 absl::Status PushedStore::Adopt(const StoreOffer& offer) {
   const std::string text = StoreManifestText(manifest_);
   held_ = Survivors(manifest_, ManifestTextHash(text));
@@ -83,7 +84,8 @@ absl::Status PushedStore::Adopt(const StoreOffer& offer) {
   return same ? absl::OkStatus() : WriteStoreText(disk_, Path(kPushedManifestName), text).status();
 }
 
-// What may stay of the blocks that are there. Whatever cannot be trusted is begun: it is read before it is used.
+// The blocks that may stay. A block that cannot be trusted becomes `begun`: it is read and compared
+// before it is used.
 HeldBlocks PushedStore::Survivors(const StoreManifest& manifest, uint64_t manifest_hash) const {
   HeldBlocks survivors{.manifest_xxh3 = manifest_hash};
   const std::vector<BlockId> all = lime::BlocksOf(manifest);
@@ -140,7 +142,7 @@ absl::Status PushedStore::WriteText(std::string_view name, const std::string& te
   return WriteStoreText(disk_, Path(name), text).status();
 }
 
-// As an installation will read it.
+// Opens the model as an installation will open it.
 absl::Status PushedStore::CheckModel() const {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::OpenPart(dir_));
   return checkpoint.BuildModelSpec().status();
@@ -150,7 +152,7 @@ absl::Status PushedStore::Record() {
   return WriteStoreText(disk_, Path(kHeldBlocksName), HeldBlocksText(held_)).status();
 }
 
-// ---- What is there
+// ---- Finding the bytes that are there
 
 absl::StatusOr<std::vector<int32_t>> PushedStore::FindMissing(bool check, const Progress& progress) {
   std::vector<PlacedBlock> to_read;
@@ -178,7 +180,8 @@ absl::StatusOr<std::vector<int32_t>> PushedStore::FindMissing(bool check, const 
   return missing;
 }
 
-// Notes what of the block is as it should be, and whether that is all of it.
+// Records which parts of the block are correct, and moves the block to `held` or `begun` if that
+// changed.
 absl::Status PushedStore::Hash(const PlacedBlock& placed, HashingReader& reader, const HashingReader::Progress& progress) {
   const StoredFile& file = manifest_.files[static_cast<size_t>(placed.file)];
   const StoredFile shape = ShapeOf(placed, file);
@@ -193,7 +196,7 @@ absl::Status PushedStore::Hash(const PlacedBlock& placed, HashingReader& reader,
   return whole == held_.Holds(placed.block.id) ? absl::OkStatus() : Move(placed, whole);
 }
 
-// What is held survives a loss of power.
+// Syncs before a block becomes held, so a held block survives a power loss.
 absl::Status PushedStore::Move(const PlacedBlock& placed, bool whole) {
   if (whole) {
     LIME_RETURN_IF_ERROR(OpenFile(placed.file));
@@ -217,7 +220,7 @@ std::vector<BlockId> PushedStore::BlocksOf(std::span<const int32_t> units) const
   return touched;
 }
 
-// ---- What arrives
+// ---- Writing
 
 absl::Status PushedStore::Begin(std::vector<int32_t> units) {
   missing_ = std::move(units);
@@ -267,7 +270,7 @@ absl::StatusOr<bool> PushedStore::EndUnit() {
   return true;
 }
 
-// Blocks of the open file, or before there is one of any, of which everything is there.
+// Makes complete blocks held: the blocks of the open file, or of all files if none is open.
 absl::Status PushedStore::HoldWhole() {
   std::vector<BlockId> whole;
   for (const PlacedBlock& placed : blocks_) {

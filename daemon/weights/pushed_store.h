@@ -1,12 +1,14 @@
-// The receiving end of a push: writes blocks that are offered into a pushed store (held_blocks.h), and knows which are there already.
+// The receiving end of a push: writes offered blocks into a pushed store (held_blocks.h), and knows
+// which are there already.
 //
-//   ROOT/1f3c0d5e7a9b2468/     a folder for each model, named by its digest (pushed_models.h lists and removes them)
+//   ROOT/1f3c0d5e7a9b2468/     a folder for each model, named by its digest (pushed_models.h)
 //
-// A block is `begun` on the disk before its first byte is written and `held` after its last one is synced. Of a block that is begun, what
-// is there is found by reading it and comparing checksums, so that an end at any moment costs no more than the unit it fell into. What is
-// offered was checked (CheckOffer); names in it lead nowhere else.
+// A block is recorded as `begun` on the disk before its first byte is written, and as `held` after
+// its last byte is synced. For a block that is begun, reading and comparing checksums finds which
+// bytes are there. So a push that ends at any moment loses at most the unit that was being written.
+// CheckOffer has checked each offer; names in it cannot lead out of the folder.
 //
-// Thread: one at a time, which may wait for the disk.
+// Thread: one at a time. Calls may wait for the disk.
 #pragma once
 
 #include <cstdint>
@@ -23,34 +25,36 @@
 
 namespace lime {
 
-// Where what is pushed of the model lies.
+// The folder for pushed blocks of the model.
 std::string PushedFolder(const std::string& root, uint64_t model);
-// Likewise; empty where nothing was pushed.
+// The same; empty if nothing was pushed.
 std::string FindPushed(const std::string& root, uint64_t model);
 
 class PushedStore {
  public:
-  // Makes the folder, or takes over the one that is there: blocks that are the same in both manifests stay. FailedPrecondition while
-  // another process writes there; InvalidArgument where config, headers and blocks do not make up a model.  `disk` outlives this.
+  // Makes the folder, or takes over an existing one: blocks that are the same in both manifests
+  // stay. FailedPrecondition while another process writes there; InvalidArgument if config, headers
+  // and blocks are not a valid model. REQUIRES: `disk` outlives this object.
   static absl::StatusOr<std::unique_ptr<PushedStore>> Open(StoreDisk& disk, const std::string& root, const StoreOffer& offer);
 
   const std::string& dir() const { return dir_; }
   const std::vector<StoreUnit>& units() const { return units_; }
 
-  // Units that are not there, ascending. Reads blocks that are begun, and with `check` those that are held, which are not held any more
-  // where they differ from their checksum.
+  // Returns the units that are missing, ascending. Reads all blocks that are begun; with `check`
+  // also the held ones. A held block that differs from its checksum becomes a begun one.
   using Progress = std::function<absl::Status(Bytes done, Bytes total)>;
   absl::StatusOr<std::vector<int32_t>> FindMissing(bool check, const Progress& progress);
 
-  // Blocks that writing these units changes.
+  // The offered blocks that overlap these units.
   std::vector<BlockId> BlocksOf(std::span<const int32_t> units) const;
-  // Before the first Write: `units` will be written, in this order. ResourceExhausted, with the numbers, where the disk is too small for
-  // them.
+  // Call before the first Write: `units` will be written, in this order. ResourceExhausted, with
+  // the numbers, if the disk is too small for them.
   absl::Status Begin(std::vector<int32_t> units);
-  // Bytes of the unit that comes next, in order.
+  // Writes the next bytes of the current unit, in order.
   absl::Status Write(std::span<const std::byte> data);
-  // The unit is written: whether it is what its checksum says. If so the next one follows, and blocks that are whole now are held; if not
-  // it is written again from its beginning.
+  // Call after the last byte of a unit. Returns whether it matches its checksum. If so, the next
+  // unit follows, and blocks that are now complete become held. If not, the same unit must be
+  // written again from its beginning.
   absl::StatusOr<bool> EndUnit();
 
   bool done() const { return next_ == missing_.size(); }
@@ -75,18 +79,19 @@ class PushedStore {
   StoreDisk& disk_;
   const std::string dir_;
   const StoreManifest manifest_;
-  std::vector<PlacedBlock> blocks_;  // offered
+  std::vector<PlacedBlock> blocks_;  // blocks of the offer
   std::vector<StoreUnit> units_;
   FileDescriptor lock_;
   HeldBlocks held_;
-  std::vector<ByteSet> intact_;  // by file: what was found to be there
+  // By file: the bytes that were found to be correct.
+  std::vector<ByteSet> intact_;
 
   std::vector<int32_t> missing_;  // units to write
-  size_t next_ = 0;               // of them
-  int64_t written_ = 0;           // of that unit
-  Xxh3 hash_;                     // of that
+  size_t next_ = 0;               // index into missing_
+  int64_t written_ = 0;           // bytes of that unit
+  Xxh3 hash_;                     // of those bytes
   FileDescriptor file_;
-  int32_t open_ = -1;  // the file that it is
+  int32_t open_ = -1;  // index of the open file; -1: none
   WriteBehind behind_;
 };
 

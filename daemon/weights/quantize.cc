@@ -31,18 +31,20 @@ constexpr char kConfigName[] = "config.json", kShardIndexName[] = "model.safeten
 constexpr char kMarkName[] = "lime_quantized.json";
 constexpr Bytes kMaxMarkBytes = kMiB;
 
-constexpr Bytes kCopyBytes = 4 * kMiB;  // of the source, worked on at once by one thread
+// Bytes of the source that one thread processes at once.
+constexpr Bytes kCopyBytes = 4 * kMiB;
 
-// How one tensor of the source becomes one or three of the target.
+// How one tensor of the source becomes one or three tensors of the target.
 struct Job {
   std::string name;
   TensorInfo info;
   TensorLocation at;
   bool pack = false;
-  size_t target = 0;  // its index in the target file; scales and biases follow a packed weight
+  // Its index in the target file. Scales and biases follow a packed weight.
+  size_t target = 0;
 };
 
-// One weight file of the copy, and of the source.
+// A weight file of the copy and its source.
 struct CopiedFile {
   std::string name, source_path;
   std::vector<Job> jobs;
@@ -55,7 +57,7 @@ struct Chunk {
   int64_t begin = 0, end = 0;
 };
 
-// Which matrices the architecture computes with: those are packed.
+// The matrices that the architecture computes with. They are packed.
 std::set<std::string> MatricesOf(const ModelSpec& spec) {
   std::set<std::string> names;
   for (const BlockSpec& block : spec.blocks) {
@@ -130,7 +132,7 @@ class Quantizer {
     return report_;
   }
 
-  // By what the weight files are known again.  REQUIRES: Run() succeeded
+  // The records by which the weight files are recognised later. REQUIRES: Run() succeeded.
   absl::StatusOr<std::vector<WrittenFile>> Records() const {
     std::vector<WrittenFile> records;
     for (const auto& writer : writers_) {
@@ -140,13 +142,13 @@ class Quantizer {
     return records;
   }
 
-  // Gives the weight files their names.  REQUIRES: Run() succeeded
+  // Gives the weight files their names. REQUIRES: Run() succeeded.
   absl::Status Commit() {
     for (const auto& writer : writers_) LIME_RETURN_IF_ERROR(writer->Finish());
     return absl::OkStatus();
   }
 
-  // Which file has which tensor: what a reader looks for wherever the only file is not model.safetensors.
+  // Says which file has which tensor. Readers need it unless the only file is model.safetensors.
   std::string index_text() const { return index_.dump(2) + "\n"; }
 
  private:
@@ -156,7 +158,7 @@ class Quantizer {
     return bytes;
   }
 
-  // The tensors of one source file, in file order, and what they become. Counts them in the report.
+  // The tensors of one source file, in file order, and their targets. Counts them in the report.
   CopiedFile Plan(int32_t file) {
     const std::string& path = source_.files()[static_cast<size_t>(file)].path;
     CopiedFile copied{.name = fs::path(path).filename().string(), .source_path = path, .jobs = {}, .targets = {}};
@@ -249,7 +251,7 @@ absl::StatusOr<std::vector<std::string>> NamesToWrite(const Checkpoint& source) 
   return names;
 }
 
-// What says that a folder is a copy that LIME made, of which model, and by what each of its other files is known again.
+// Says that LIME made a folder as a copy, of which model, and how to recognise its other files.
 struct Mark {
   std::string source;  // ModelDigest, in hex
   std::vector<WrittenFile> files;
@@ -260,7 +262,7 @@ struct Mark {
     return Mark{.source = HashText(digest), .files = {}};
   }
 
-  // Empty where there is none that can be read.
+  // Empty if there is no readable mark.
   static Mark Read(const std::string& dir) {
     Mark mark;
     const absl::StatusOr<std::string> text = ReadTextFile(dir + "/" + kMarkName, kMaxMarkBytes);
@@ -298,7 +300,8 @@ struct Mark {
   }
 };
 
-// Where a copy of the same model lies, that one alone may be replaced, as far as it is what LIME wrote.
+// An earlier copy of the same model may be replaced, but only files that are still as LIME wrote
+// them.
 absl::Status CheckTarget(const Checkpoint& source, const std::string& target_dir, const Mark& mark, bool overwrite) {
   std::error_code error;
   if (fs::equivalent(source.dir(), target_dir, error)) return Invalid(target_dir, ": is the source itself; give another folder");
@@ -317,9 +320,9 @@ absl::Status CheckTarget(const Checkpoint& source, const std::string& target_dir
                                         .overwrite = overwrite});
 }
 
-// The config's own text with one more field: parsed and written again it would lose what JSON cannot
-// say (NaN, Infinity). Of two fields of one name readers take the last.
-// REQUIRES: ParseModelConfig has taken the text.
+// Adds a field to the config's own text. Parsing and writing it again would lose values that JSON
+// cannot express (NaN, Infinity). If a name occurs twice, readers take the last field.
+// REQUIRES: ParseModelConfig accepts the text.
 std::string WithQuantization(const std::string& config_json, const Quantization& packing) {
   const size_t end = config_json.find_last_of('}');
   const size_t last = config_json.find_last_not_of(" \t\r\n", end - 1);
@@ -333,7 +336,8 @@ absl::StatusOr<NewFile> NewText(const std::string& path, std::string_view text) 
   return file;
 }
 
-// The copy's small files, config.json last: a folder without it is no checkpoint. They have no names yet.
+// The copy's small files, config.json last: a folder without it is no checkpoint. They have no
+// names yet.
 absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const std::string& dir, const Quantization& packing,
                                                 const std::string& index) {
   std::vector<NewFile> files;
@@ -352,7 +356,7 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
   return files;
 }
 
-// Records the files that are about to take their names.
+// Records the files that are about to get their names.
 absl::Status Record(const Quantizer& quantizer, const std::vector<NewFile>& small, Mark& mark) {
   LIME_ASSIGN_OR_RETURN(mark.files, quantizer.Records());
   for (const NewFile& file : small) {
@@ -362,8 +366,8 @@ absl::Status Record(const Quantizer& quantizer, const std::vector<NewFile>& smal
   return absl::OkStatus();
 }
 
-// What an earlier copy left goes, config.json first; files that somebody has changed since stay. So at any time the files that are LIME's
-// are those of the mark that is there.
+// Removes the files of an earlier copy, config.json first. Files that somebody has changed since
+// stay. So at any time the mark that is there lists exactly the files that LIME wrote.
 absl::Status RemoveEarlier(const std::string& dir) {
   std::error_code error;
   fs::remove(dir + "/" + kConfigName, error);
@@ -375,7 +379,7 @@ absl::Status RemoveEarlier(const std::string& dir) {
   return absl::OkStatus();
 }
 
-// All files take their names, the mark before them.
+// Gives all files their names, the mark first.
 absl::Status CommitAll(Quantizer& quantizer, std::vector<NewFile>& small, NewFile& mark, const std::string& dir) {
   LIME_RETURN_IF_ERROR(RemoveEarlier(dir));
   LIME_RETURN_IF_ERROR(mark.Commit());

@@ -1,4 +1,5 @@
-// Turns a dense checkpoint into an MLX-style affine one: fewer bytes per weight, read by LIME and by MLX alike.
+// Turns a dense checkpoint into an affine one as MLX does it: fewer bytes per weight. Both LIME and
+// MLX read the result.
 #pragma once
 
 #include <string>
@@ -12,23 +13,26 @@
 namespace lime {
 
 struct QuantizeReport {
-  Bytes source_bytes = 0;          // of all tensors
-  Bytes bytes = 0;                 // of all tensors written
-  int quantized = 0;               // matrices
-  std::vector<std::string> dense;  // matrices left as they were: their columns are no multiple of the group size
+  Bytes source_bytes = 0;  // of all tensors
+  Bytes bytes = 0;         // of all written tensors
+  int quantized = 0;       // number of matrices
+  // Matrices that stay dense, because their columns are no multiple of the group size.
+  std::vector<std::string> dense;
 };
 
 struct QuantizeOptions {
-  LoadOptions watch;       // `progress` is called by one working thread at a time
-  bool overwrite = false;  // files of the same names that somebody else wrote; never weights
+  LoadOptions watch;  // `progress` is called by one working thread at a time
+  // Replace files of the same names that LIME did not write. Weights are never replaced.
+  bool overwrite = false;
 };
 
-// Writes into `target_dir`, which is made where it is missing, the checkpoint of `source_dir` with every linear layer, the embedding and an
-// untied head packed; norms, biases and learned positions are copied, as are the tokenizer and the other small files that a model needs.
-// Scales and biases have the source's dtype. Uses all cores.
+// Writes a quantised copy of the checkpoint in `source_dir` into `target_dir`. Packs every linear
+// layer, the embedding and an untied head. Copies norms, biases, learned positions, the tokenizer
+// and the other side files of a model. Scales and biases have the source's dtype. Uses all cores.
 //
-// The folder may be missing, empty, or an earlier copy of the same model; InvalidArgument where it holds anything else. All files take
-// their names at the end: until then nothing is changed, and an error or the end of the process leaves the folder as it was.
+// The folder may be missing, empty, or an earlier copy of the same model; otherwise
+// InvalidArgument. All files get their names at the end. Until then nothing is changed: an error or
+// the end of the process leaves the folder as it was.
 absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir, const std::string& target_dir, const Quantization& packing,
                                                   const QuantizeOptions& options = {});
 

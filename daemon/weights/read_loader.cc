@@ -16,19 +16,22 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kMaxTensorGap = 256 * kKiB;  // bytes between tensors worth reading across
-constexpr Bytes kPageBytes = 4 * kKiB;       // where regions of the buffer begin, and so the alignment of direct reads
-constexpr Bytes kTargetAlignment = 64;       // of tensors that had to move
-constexpr Bytes kRunBytes = 8 * kMiB;        // granularity of the choice between page cache and disk
+constexpr Bytes kMaxTensorGap = 256 * kKiB;  // read across smaller gaps between tensors
+// Regions of the buffer begin on it, so direct reads are aligned to it.
+constexpr Bytes kPageBytes = 4 * kKiB;
+constexpr Bytes kTargetAlignment = 64;  // of tensors that slid down
+constexpr Bytes kRunBytes = 8 * kMiB;   // granularity of the choice between page cache and disk
 constexpr int kCopyThreads = 2;
 constexpr int kPrefaultThreads = 2;
 
-// An extent and its place in the buffer: byte `o` of the file lands at buffer + region + (o - begin).
+// An extent and its place in the buffer: byte `o` of the file goes to
+// buffer + region + (o - begin).
 struct PlacedExtent {
   TensorExtent tensors;
-  int64_t begin = 0;        // file offset, rounded down to a page
-  Bytes region = 0;         // buffer offset of `begin`
-  bool misaligned = false;  // some tensor must move down to its alignment, into the slack before the region
+  int64_t begin = 0;  // file offset, rounded down to a page
+  Bytes region = 0;   // buffer offset of `begin`
+  // Some tensor must slide down to its alignment, into the slack before the region.
+  bool misaligned = false;
 };
 
 bool AnyMisaligned(const std::vector<WantedTensor>& wanted, const TensorExtent& tensors) {
@@ -52,7 +55,8 @@ Bytes PlaceExtents(const std::vector<WantedTensor>& wanted, std::vector<PlacedEx
   return end;
 }
 
-// Slides the tensors of an extent down, in ascending order, each to the next multiple of 64: in place, so memory is never doubled.
+// Slides the tensors of an extent down in place, in ascending order, each to the next multiple of
+// 64. So memory is never doubled.
 void SlideDown(const std::vector<WantedTensor>& wanted, const PlacedExtent& placement, std::byte* buffer,
                std::vector<const std::byte*>& data) {
   const TensorExtent& tensors = placement.tensors;
@@ -94,7 +98,8 @@ class ReadLoader : public Loader {
   }
 
  private:
-  // What the page cache holds says nothing of the disk.
+  // Measures the disk. Loads that read from the page cache do not count, since they say nothing
+  // about the disk.
   absl::Status ReadMetered(const std::vector<PlacedExtent>& placements, HugeBuffer& buffer, const LoadOptions& options) {
     const absl::Time begin = absl::Now();
     const Bytes disk_before = disk_->bytes_read(), cache_before = cache_ ? cache_->bytes_read() : 0;
@@ -126,7 +131,8 @@ class ReadLoader : public Loader {
     return absl::OkStatus();
   }
 
-  // Splits an extent into runs that the page cache holds and runs that it does not, and gives each to its reader.
+  // Splits an extent into runs that are in the page cache and runs that are not, and starts each
+  // with its reader.
   void StartReads(const PlacedExtent& placement, std::byte* buffer, AwaitedReads& reads) {
     const Extent& extent = placement.tensors.extent;
     const CheckpointFile& file = files_[static_cast<size_t>(extent.file)];
@@ -152,7 +158,7 @@ class ReadLoader : public Loader {
   Bytes BytesRead() const { return disk_->bytes_read() + (cache_ ? cache_->bytes_read() : 0); }
 
   const std::unique_ptr<BlockReader> disk_;
-  const std::unique_ptr<BlockReader> cache_;  // null: the page cache is not asked
+  const std::unique_ptr<BlockReader> cache_;  // null: the page cache is not used
   const std::vector<CheckpointFile> files_;
   const int queue_depth_;
   LoadMeter meter_;

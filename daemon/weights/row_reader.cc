@@ -15,7 +15,7 @@ constexpr Bytes kPage = 4 * kKiB;
 
 }  // namespace
 
-// `checkpoint` null: sizes only.
+// With a null `checkpoint`, computes sizes only.
 std::vector<RowReader::Part> RowReader::LayOut(const Checkpoint* checkpoint, const ModelSpec& spec, int64_t max_rows, Bytes& bytes) {
   std::vector<Part> parts;
   bytes = 0;
@@ -106,7 +106,7 @@ absl::Status RowReader::FillSlots(std::span<const int32_t> tokens) {
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat("embedding: ", status.message()));
 }
 
-// Moves a row to its place among the rows, and checks it.
+// Copies a row from its slot to its place among the rows, and checks it.
 absl::Status RowReader::TakeRow(const Part& part, int32_t token, size_t slot, int64_t row) {
   const Extent extent = ExtentOf(part, token);
   const std::byte* const from = memory_.data() + part.slots_at + static_cast<Bytes>(slot) * part.slot_bytes + reader_->SlotOffset(extent);

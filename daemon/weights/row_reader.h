@@ -1,7 +1,9 @@
-// Reads single rows of the embedding from its file: a few KiB for every token, instead of the whole table in memory.
+// Reads single rows of the embedding from its file: a few KiB for each token, instead of the whole
+// table in memory.
 //
-// It has a reader of its own, so that a row does not wait behind the pieces that are queued ahead of it. Rows of a block store are checked:
-// rows that differ from their checksums are read again, and an error names file, token and offset of one that stays so.
+// It has a disk reader of its own, so a row does not wait behind queued pieces of blocks. Rows of a
+// block store are checked. Rows that differ from their checksums are read again; if a row stays
+// different, the error names file, token and offset.
 #pragma once
 
 #include <atomic>
@@ -22,35 +24,41 @@ class RowReader {
  public:
   struct Options {
     int64_t max_rows = 0;  // of one Read
-    int max_attempts = 4;  // of rows whose checksums differ, before that is an error
+    int max_attempts = 4;  // tries of rows whose checksums differ, before that is an error
     bool io_uring = true;
-    const std::atomic<bool>* cancelled = nullptr;                                           // ends a Read with kCancelled
-    StallReport report;                                                                     // while the disk delivers nothing
-    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+    // Ends a Read with kCancelled.
+    const std::atomic<bool>* cancelled = nullptr;
+    // Called while the disk delivers nothing.
+    StallReport report;
+    // For tests: wraps the device.
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;
   };
-  // REQUIRES: `checkpoint` outlives the reader, and `spec` is its.
+  // REQUIRES: `checkpoint` outlives the reader, and `spec` was built from it.
   static absl::StatusOr<std::unique_ptr<RowReader>> Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options);
 
-  // Memory that a reader of `max_rows` holds.
+  // Memory of a reader of `max_rows`.
   static Bytes BytesFor(const ModelSpec& spec, int64_t max_rows);
 
-  // Reads the rows of `tokens`: row i of rows() is then that of tokens[i]. Blocks.
-  // REQUIRES: tokens are in the vocabulary, at most max_rows of them. DataLoss where a row stays damaged.
+  // Reads the rows of `tokens`: rows() then has the row of tokens[i] at i. Blocks. DataLoss if a
+  // row stays damaged.
+  // REQUIRES: at most max_rows tokens, all in the vocabulary.
   absl::Status Read(std::span<const int32_t> tokens);
 
-  // [0, n) of the last Read.
+  // The rows of the last Read: [0, n).
   RowsInMemory rows() const;
   Bytes bytes_read() const { return reader_->bytes_read(); }
 
  private:
-  // One of the tensors that make up a row.
+  // One of the tensors that a row consists of.
   struct Part {
-    TensorLocation table;            // `file`: of the reader
-    std::string path;                // of that file
-    std::span<const uint32_t> xxh3;  // of the rows, owned by the checkpoint; empty: not known
+    TensorLocation table;  // `file` is an index into the reader's files
+    std::string path;      // of that file
+    // Checksums of the rows, owned by the checkpoint. Empty: not known.
+    std::span<const uint32_t> xxh3;
     Bytes row_bytes = 0;
-    Bytes rows_at = 0;   // in memory_: [max_rows, row_bytes]
-    Bytes slots_at = 0;  // in memory_: [kGroup] places of aligned reads
+    Bytes rows_at = 0;  // in memory_: [max_rows, row_bytes]
+    // In memory_: kGroup buffers for aligned reads.
+    Bytes slots_at = 0;
     Bytes slot_bytes = 0;
   };
   static constexpr int64_t kGroup = 32;  // rows in flight
@@ -66,7 +74,7 @@ class RowReader {
   absl::Status TakeRow(const Part& part, int32_t token, size_t slot, int64_t row);
 
   const Options options_;
-  const std::vector<Part> parts_;  // weight; scales and biases where the table is packed
+  const std::vector<Part> parts_;  // weight; scales and biases if packed
   const HugeBuffer memory_;
   const std::unique_ptr<BlockReader> reader_;
   int64_t num_rows_ = 0;

@@ -15,15 +15,15 @@
 namespace lime {
 namespace {
 
-constexpr size_t kLongestDType = 32;  // of one that is not known, in a sentence
+constexpr size_t kLongestDType = 32;  // of an unknown dtype, in an error message
 
-// A name as an error message may show it: printable and short, whatever the file says.
+// A name as it appears in an error message: printable and short, whatever the file says.
 std::string Quoted(std::string_view name) {
   constexpr size_t kLongest = 120;
   return absl::StrCat("\"", absl::CEscape(Text(name.substr(0, kLongest))), name.size() > kLongest ? "..." : "", "\"");
 }
 
-// One entry of the header, as it was written.
+// One entry of the header, as written.
 struct RawTensor {
   std::string name;
   std::optional<std::string> dtype;
@@ -31,8 +31,9 @@ struct RawTensor {
   std::optional<std::vector<uint64_t>> offsets;
 };
 
-// Collects the header's entries from the events of the JSON parser, so that duplicate keys are seen and a hostile header of 100 MB
-// costs no tree. Depth 1 is the header, depth 2 a tensor or the metadata, depth 3 an array of numbers.
+// Collects the header's entries from the events of the JSON parser. So it sees duplicate keys, and
+// a hostile header of 100 MB builds no tree. Depth 1 is the header, depth 2 a tensor or the
+// metadata, depth 3 an array of numbers.
 class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderHandler(std::string_view file) : file_(file) {}
@@ -136,7 +137,7 @@ absl::Status TensorError(std::string_view file, std::string_view tensor, std::st
   return Invalid(Text(file), ": tensor ", Quoted(tensor), " ", Text(what));
 }
 
-// `element`: bytes of one.
+// `element`: bytes of one element.
 absl::StatusOr<TensorInfo> CheckShape(const RawTensor& raw, DType dtype, int64_t element, std::string_view file) {
   TensorInfo info{.dtype = dtype, .bytes = element};
   constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();
@@ -165,7 +166,7 @@ absl::StatusOr<SafetensorsTensor> CheckTensor(const RawTensor& raw, int64_t data
     return TensorError(file, raw.name,
                        absl::StrCat("has ", range, " beyond the file's ", data_bytes, " data bytes; the file is truncated or damaged"));
   }
-  // Of an element whose size is not known, nothing can be said.
+  // For an unknown dtype the element's size is not known, so the size cannot be checked.
   if (!dtype) info.bytes = static_cast<Bytes>(end - begin);
   if (end - begin != static_cast<uint64_t>(info.bytes)) {
     return TensorError(file, raw.name,
@@ -177,7 +178,8 @@ absl::StatusOr<SafetensorsTensor> CheckTensor(const RawTensor& raw, int64_t data
                            .unknown_dtype = dtype ? "" : raw.dtype->substr(0, kLongestDType)};
 }
 
-// Tensors must cover the data without overlap and without holes: a hole could hide anything, and an overlap is a lie.
+// Tensors must cover the data without overlaps and holes. A hole could hide anything; an overlap
+// means that the header is wrong.
 absl::Status CheckCoverage(const SafetensorsHeader& header, std::string_view file) {
   int64_t end = header.data_begin;
   std::string_view before = "the header";
@@ -231,7 +233,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view header
     LIME_ASSIGN_OR_RETURN(SafetensorsTensor tensor, CheckTensor(raw, header.data_begin, file_bytes - header.data_begin, name));
     header.tensors.push_back(std::move(tensor));
   }
-  // An empty tensor comes before the one that shares its offset.
+  // An empty tensor comes before the tensor at the same offset.
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
     return std::pair(a.offset, a.info.bytes) < std::pair(b.offset, b.info.bytes);
   });

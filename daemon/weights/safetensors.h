@@ -1,7 +1,7 @@
-// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gaps.
+// The safetensors format: 8 bytes of header length, a JSON header, then the tensors without gaps.
 //
-// Headers are hostile input. Everything is bounded before it is used, and an error is one sentence that names the file, the tensor and
-// the offsets.
+// Headers are hostile input. Sizes are bounded before they are used. An error is one sentence that
+// names the file, the tensor and the offsets.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,17 @@
 
 namespace lime {
 
-// The reference implementation's bound on the header, so that what it reads we read.
+// The reference implementation's bound on the header, so LIME reads every file that it reads.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr int64_t kSafetensorsLengthBytes = 8;
 
 struct SafetensorsTensor {
   std::string name;
   TensorInfo info;
-  int64_t offset = 0;              // from the beginning of the file
-  std::string unknown_dtype = {};  // as the header spells it, where it is none that is known: then info has bytes and shape alone
+  int64_t offset = 0;  // from the beginning of the file
+  // The dtype as the header spells it, if LIME does not know it. Then `info` has only bytes and
+  // shape.
+  std::string unknown_dtype = {};
 };
 
 struct SafetensorsHeader {
@@ -37,7 +39,8 @@ struct SafetensorsHeader {
 // Length of the JSON header, from the file's first bytes.
 absl::StatusOr<int64_t> ParseSafetensorsLength(std::span<const std::byte> prefix, int64_t file_bytes, std::string_view name);
 
-// Pure: parses and checks the JSON header of a file of `file_bytes` bytes. `name` (the file's path) opens every error.
+// Pure: parses and checks the JSON header of a file of `file_bytes` bytes. `name` (the file's path)
+// opens every error.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view header_json, int64_t file_bytes, std::string_view name);
 
 // Reads and parses the header of `path`.

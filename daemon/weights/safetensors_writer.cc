@@ -14,7 +14,8 @@
 namespace lime {
 
 std::string SafetensorsHeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, const SafetensorsWriter::Options& options) {
-  std::vector<std::string> entries;  // an ordered_json would look through all names for each
+  // Not an ordered_json, which would search all names for each new one.
+  std::vector<std::string> entries;
   const auto add = [&](const std::string& key, const nlohmann::json& value) {
     entries.push_back(absl::StrCat(nlohmann::json(key).dump(), ":", value.dump()));
   };
@@ -53,7 +54,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(con
   LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(std::move(file), std::move(begins)));
   const FileDescriptor& descriptor = writer->file_.descriptor();
-  // Space is asked for at once: a full disk is told before hours of work, and the file lies in few extents.
+  // Reserves the space at once. So a full disk is found before hours of work, and the file has few
+  // extents.
   const int error = ::posix_fallocate(descriptor.get(), 0, writer->file_bytes());
   if (error != 0 && error != EOPNOTSUPP && error != EINVAL)
     return ErrnoStatus(error, path, absl::StrCat("reserve ", FormatBytes(writer->file_bytes())));

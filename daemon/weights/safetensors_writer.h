@@ -1,4 +1,5 @@
-// Writes one safetensors file whose tensors are known beforehand and whose bytes come later, in any order and from any thread.
+// Writes one safetensors file. Its tensors are known in advance; their bytes come later, in any
+// order and from any thread.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@
 
 namespace lime {
 
-// The file takes its name in Finish() (NewFile), so nothing half-written is ever seen.
+// The file gets its name in Finish() (NewFile), so no unfinished file is ever visible.
 class SafetensorsWriter {
  public:
   struct Tensor {
@@ -24,7 +25,7 @@ class SafetensorsWriter {
   };
 
   struct Options {
-    int64_t alignment = 64;  // the header is padded so that the data begin on a multiple of it
+    int64_t alignment = 64;  // pads the header so that the data begins on a multiple of this
     std::map<std::string, std::string> metadata = {{"format", "pt"}};
   };
 
@@ -40,16 +41,16 @@ class SafetensorsWriter {
 
   size_t num_tensors() const { return begins_.size() - 1; }
   Bytes tensor_bytes(size_t tensor) const { return begins_[tensor + 1] - begins_[tensor]; }
-  // Of the whole file.
+  // Size of the whole file.
   Bytes file_bytes() const { return begins_.back(); }
   const NewFile& file() const { return file_; }
 
   // Writes bytes [begin, begin + data.size()) of a tensor. Any thread; every byte exactly once.
   absl::Status Write(size_t tensor, int64_t begin, std::span<const std::byte> data);
 
-  // Checks that every byte was written, and syncs: what is left to Finish() takes no time.
+  // Checks that every byte was written, and syncs, so that Finish() takes no time afterwards.
   absl::Status Complete();
-  // Complete(), and the file takes its name.
+  // Does Complete() and gives the file its name.
   absl::Status Finish();
 
  private:
@@ -60,7 +61,8 @@ class SafetensorsWriter {
   std::atomic<int64_t> written_ = 0;
 };
 
-// The beginning of such a file: 8 bytes of length, then the JSON header in the order given, padded with spaces.
+// The beginning of such a file: 8 bytes of length, then the JSON header with the tensors in the
+// order given, padded with spaces.
 std::string SafetensorsHeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, const SafetensorsWriter::Options& options);
 
 // The bytes of a tensor of this dtype and shape. REQUIRES: no overflow.

@@ -1,4 +1,4 @@
-// Says so while a disk delivers nothing to somebody who waits for it.
+// Reports while a disk delivers nothing to a thread that waits for it.
 #pragma once
 
 #include <functional>
@@ -12,19 +12,23 @@
 
 namespace lime {
 
-using StallReport = std::function<void(const std::string&)>;  // takes a sentence for people; called on the waiting thread
+// Receives a sentence for people. Called on the waiting thread.
+using StallReport = std::function<void(const std::string&)>;
 
-// Of one wait. Slow is not stalled: only a disk that delivers nothing at all is worth a word.
+// Watches one wait. A slow disk is not a stalled disk: only a disk that delivers no byte is
+// reported.
 class StallWatch {
  public:
-  static constexpr absl::Duration kStall = absl::Seconds(3);        // without a byte; reported again each time it has passed
+  // A wait this long without a byte is reported, and reported again each time it has passed.
+  static constexpr absl::Duration kStall = absl::Seconds(3);
   static constexpr absl::Duration kPoll = absl::Milliseconds(100);  // how often a wait should look
 
-  // `what`: what is waited for, asked only when it is said. REQUIRES: both outlive the watch; `report` may be empty.
+  // `what` names what the thread waits for; it is called only for a report. `report` may be empty.
+  // REQUIRES: both outlive the watch.
   StallWatch(const StallReport& report, const std::function<std::string()>& what, Bytes bytes_read)
       : report_(report), what_(what), seen_(bytes_read) {}
 
-  // With the bytes that the disk has delivered so far.
+  // `bytes_read`: bytes that the disk has delivered so far.
   void Poll(Bytes bytes_read) {
     const absl::Time now = absl::Now();
     if (std::exchange(seen_, bytes_read) != bytes_read) last_byte_ = now, next_ = now + kStall;
@@ -37,7 +41,7 @@ class StallWatch {
     }
   }
 
-  // The wait is over, and was not given up.
+  // Call when the wait is over and was not given up.
   void End() {
     if (reported_ && report_) report_(absl::StrFormat("the disk delivers again after %.1f s", absl::ToDoubleSeconds(elapsed())));
   }

@@ -1,4 +1,5 @@
-// The sending end of a push: a model as the block store that `lime prepare` makes of it, whether that is on the disk or not.
+// The sending end of a push: offers a model as the block store that `lime prepare` would make of
+// it. The store need not exist on the disk.
 //
 // Immutable after Open; Read from any thread.
 #pragma once
@@ -20,14 +21,15 @@ namespace lime {
 
 class StoreSource {
  public:
-  // The checksums of a prepared store are in its manifest; those of any other folder are made here, by reading it once.
+  // Takes checksums from the manifest of a prepared store. For any other folder it reads all
+  // weights once and computes them.
   static absl::StatusOr<std::unique_ptr<StoreSource>> Open(const std::string& model_dir, const LoadOptions& watch = {});
 
-  const StoreManifest& manifest() const { return manifest_; }  // weight files alone
+  const StoreManifest& manifest() const { return manifest_; }  // lists weight files only
   const ModelSpec& spec() const { return spec_; }
   StoreOffer OfferOf(std::vector<BlockId> blocks, bool check) const;
 
-  // Bytes of manifest().files[file], from `offset`.
+  // Reads bytes of manifest().files[file], from `offset`.
   absl::Status Read(int32_t file, int64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -40,7 +42,7 @@ class StoreSource {
   const Checkpoint checkpoint_;
   const ModelSpec spec_;
   std::vector<StoreFileLayout> layouts_;      // by file of the manifest
-  std::vector<std::vector<int64_t>> begins_;  // of each one's tensors, then its end
+  std::vector<std::vector<int64_t>> begins_;  // file offsets of each layout's tensors, then its end
   std::vector<FileDescriptor> files_;         // of the checkpoint
   StoreManifest manifest_;
 };

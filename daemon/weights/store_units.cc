@@ -19,7 +19,7 @@ std::tuple<int32_t, int64_t, int64_t> Place(const PlacedBlock& placed) {
   return {placed.file, placed.block.offset, placed.block.bytes};
 }
 
-// Cuts what lies behind `covered` of one block.
+// Cuts the part of one block behind `covered`.
 absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_t covered, std::vector<StoreUnit>& units) {
   const auto hole = [&](int64_t end) {
     if (end - covered >= kStoreAlignment) {
@@ -29,7 +29,8 @@ absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_
     if (end > covered) units.push_back({placed.file, covered, end - covered, std::nullopt});
     return absl::OkStatus();
   };
-  // The block before ends within a tensor of this one, where it was rounded up: that is taken whole.
+  // The block before may end inside a tensor of this block, because its end was rounded up. That
+  // tensor is taken whole.
   const auto straddles = [&](const StoredRange& range) {
     const int64_t end = range.offset + range.bytes;
     return range.offset >= placed.block.offset && range.offset < covered && end > covered && end <= placed.end();
@@ -41,7 +42,8 @@ absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_
   for (auto range = std::ranges::lower_bound(file.ranges, covered, {}, &StoredRange::offset); range != file.ranges.end(); ++range) {
     const int64_t end = range->offset + range->bytes;
     if (range->offset >= placed.end()) break;
-    if (range->offset < covered || end > placed.end()) continue;  // of a tied block that is cut otherwise
+    // It belongs to a tied block that is cut differently.
+    if (range->offset < covered || end > placed.end()) continue;
     LIME_RETURN_IF_ERROR(hole(range->offset));
     units.push_back({placed.file, range->offset, range->bytes, range->xxh3});
     covered = end;
@@ -103,7 +105,7 @@ absl::StatusOr<std::vector<StoreUnit>> CutIntoUnits(const StoreManifest& manifes
   LIME_ASSIGN_OR_RETURN(const std::vector<PlacedBlock> placed, PlaceBlocks(manifest, blocks));
   std::vector<StoreUnit> units;
   int32_t file = -1;
-  int64_t covered = 0;  // of it
+  int64_t covered = 0;  // end of the bytes of `file` that are in units
   for (const PlacedBlock& block : placed) {
     if (block.file != file) file = block.file, covered = 0;
     covered = std::max(covered, block.block.offset);

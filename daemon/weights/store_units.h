@@ -1,4 +1,5 @@
-// What is sent of a block store, unit by unit. Pure: of one manifest both ends make the same list.
+// Cuts blocks of a block store into the units that a push sends. Pure: both ends make the same list
+// from the same manifest.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace lime {
 
-// Bytes that are checked at once: a range of the manifest, or a hole of less than 4 KiB between two.
+// Bytes that are checked together: a range of the manifest, or a hole of less than 4 KiB between
+// two ranges.
 struct StoreUnit {
   int32_t file = 0;  // index into StoreManifest::files
   int64_t offset = 0;
@@ -25,23 +27,23 @@ struct StoreUnit {
   friend bool operator==(const StoreUnit&, const StoreUnit&) = default;
 };
 
-// A block and where it lies.
+// A block and its place.
 struct PlacedBlock {
   StoredBlock block;
   int32_t file = 0;  // index into StoreManifest::files
 
   int64_t end() const { return block.offset + block.bytes; }
 };
-// In the order of files and offsets. NotFound where the manifest lacks one of `blocks`.
+// Sorted by file and offset. NotFound if the manifest lacks one of `blocks`.
 absl::StatusOr<std::vector<PlacedBlock>> PlaceBlocks(const StoreManifest& manifest, std::span<const BlockId> blocks);
-// All that the manifest lists.
+// All blocks that the manifest lists.
 std::vector<BlockId> BlocksOf(const StoreManifest& manifest);
 
-// The units that make up the blocks, in the order of files and offsets; what two blocks share is there once. InvalidArgument where the
-// ranges of the manifest leave a hole of 4 KiB or more.
+// The units of the blocks, sorted by file and offset. Bytes that two blocks share appear once.
+// InvalidArgument if the ranges of the manifest leave a hole of 4 KiB or more.
 absl::StatusOr<std::vector<StoreUnit>> CutIntoUnits(const StoreManifest& manifest, std::span<const BlockId> blocks);
 
-// Bytes of a file, as ranges that do not touch.
+// A set of bytes of a file, as ranges that do not touch.
 class ByteSet {
  public:
   void Add(int64_t begin, int64_t end);
@@ -51,20 +53,23 @@ class ByteSet {
   std::map<int64_t, int64_t> ranges_;  // begin -> end
 };
 
-// What a coordinator offers a device: the model that its store is made of, and the blocks that the device should hold of it.
+// A coordinator's offer to a device: the model, its store's manifest, and the blocks that the
+// device should hold.
 struct StoreOffer {
   std::string model;       // its name, for people
-  StoreManifest manifest;  // weight files alone
+  StoreManifest manifest;  // lists weight files only
   std::string config_json;
-  std::vector<std::string> headers;  // what each file begins with
+  std::vector<std::string> headers;  // for each file, its first bytes
   std::vector<BlockId> blocks;
-  bool check = true;  // read back what is there already, rather than trust that it is as it was written
+  // Read back bytes that are there already, instead of trusting that they are still as written.
+  bool check = true;
 
   friend bool operator==(const StoreOffer&, const StoreOffer&) = default;
 };
 inline constexpr Bytes kMaxOfferBytes = 64 * kMiB;  // of manifest, config and headers
 
-// From outside: bounded, plain names, headers that fit their files, blocks that can be cut; the first thing wrong is named.
+// Checks an offer, which is hostile input: bounded sizes, plain file names, headers that fit their
+// files, blocks that can be cut into units. The error names the first fault.
 absl::Status CheckOffer(const StoreOffer& offer);
 
 }  // namespace lime

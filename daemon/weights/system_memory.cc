@@ -17,21 +17,24 @@ namespace {
 
 constexpr char kRoot[] = "/sys/fs/cgroup";
 constexpr char kSelf[] = "/proc/self/cgroup";
-constexpr Bytes kUnlimited = Bytes{1} << 62;  // cgroup v1 says "no limit" with a number near 2^63
+// cgroup v1 reports "no limit" as a number near 2^63.
+constexpr Bytes kUnlimited = Bytes{1} << 62;
 
-// A number in the file, or `otherwise` ("max" in cgroup v2, or no such file).
+// The number in a file. `otherwise` if the file says "max" (cgroup v2) or does not exist.
 Bytes ReadNumber(const std::string& path, Bytes otherwise) {
   std::ifstream in(path);
   Bytes value = 0;
   return in >> value ? value : otherwise;
 }
 
-// Where the hierarchy of a line "id:controllers:path" is mounted, and its version; none where it does not count memory.
+// The mount point and version of the hierarchy in a line "id:controllers:path". None if it does not
+// count memory.
 std::optional<MemoryGroup> Hierarchy(std::string_view controllers, const std::string& root) {
   if (absl::StrCat(",", Text(controllers), ",").find(",memory,") != std::string::npos) return MemoryGroup{root + "/memory", false};
   if (!controllers.empty()) return std::nullopt;
   std::error_code ignored;
-  const bool hybrid = std::filesystem::is_directory(root + "/unified", ignored);  // both versions side by side
+  // Both versions are mounted side by side.
+  const bool hybrid = std::filesystem::is_directory(root + "/unified", ignored);
   return MemoryGroup{hybrid ? root + "/unified" : root, true};
 }
 

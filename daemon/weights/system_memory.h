@@ -1,4 +1,4 @@
-// How much memory this process could still take. Linux.
+// How much memory this process can still take. Linux.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,12 @@
 
 namespace lime {
 
-// Memory that could be used without swapping: MemAvailable, which counts clean page cache, within the limits of our cgroups.
+// Memory that can be used without swapping: MemAvailable, which counts clean page cache, within the
+// limits of this process's cgroups.
 Bytes AvailableMemory();
 
-// Physical memory, within the limits of our cgroups: what could be used if nobody else were there.
+// Physical memory, within the limits of this process's cgroups: what could be used if no other
+// program ran.
 Bytes MachineMemory();
 
 // A cgroup that counts memory.
@@ -22,29 +24,32 @@ struct MemoryGroup {
   bool v2 = false;
 };
 
-// The groups that `self` (the text of /proc/self/cgroup) names, each followed by those above it. `root`: where the hierarchies are mounted,
-// /sys/fs/cgroup. In a container some may not be there.
+// The groups that `self` (the text of /proc/self/cgroup) names, each followed by its parents.
+// `root` is the folder where the hierarchies are mounted, /sys/fs/cgroup. In a container some may
+// be missing.
 std::vector<MemoryGroup> MemoryGroups(std::istream& self, const std::string& root);
-// Of this process.
+// The groups of this process.
 std::vector<MemoryGroup> MemoryGroups();
 
 struct GroupMemory {
-  Bytes limit = INT64_MAX;  // from here on tasks are killed, or throttled (memory.high)
+  // Above this, the kernel kills tasks, or throttles them (memory.high).
+  Bytes limit = INT64_MAX;
   Bytes used = 0;
-  Bytes cache = 0;  // of `used`, page cache, most of which could be dropped
+  Bytes cache = 0;  // part of `used` that is page cache; most of it can be dropped
 };
 GroupMemory ReadGroupMemory(const MemoryGroup& group);
 
-// The lowest of what bounds this process: physical memory, or a control group of its own.
+// The lowest bound on this process's memory: physical memory, or the limit of one of its groups.
 struct MemoryLimit {
   Bytes bytes = 0;
-  std::string group;  // its folder; empty: the machine
+  std::string group;  // its folder; empty: physical memory is the bound
 };
 MemoryLimit LowestMemoryLimit();
-// Of these groups, on a machine of so much memory.
+// The same for `groups`, on a machine with `machine` bytes of memory.
 MemoryLimit LowestMemoryLimit(const std::vector<MemoryGroup>& groups, Bytes machine);
 
-// Room left under the limits of MemoryGroups(self, root); `otherwise` where none limits. Page cache that could be dropped counts as room.
+// Memory left under the limits of MemoryGroups(self, root), or `otherwise` if there is no limit.
+// Page cache that can be dropped counts as free.
 Bytes CgroupRoom(std::istream& self, const std::string& root, Bytes otherwise);
 
 }  // namespace lime

@@ -12,13 +12,14 @@ namespace {
 
 constexpr int kMaxWatchedRanges = 16'384;  // more than the shards of a checkpoint
 
-// What the signal handler may look at: no lock, no allocation. A slot is free where `path` is null.
+// The data that the signal handler reads, without lock or allocation. A slot is free if `path` is
+// null.
 struct Slot {
   std::atomic<const char*> path{nullptr};
   std::atomic<uintptr_t> begin{0}, end{0};
 };
 Slot slots[kMaxWatchedRanges];
-std::atomic<int> used{0};  // slots ever taken
+std::atomic<int> used{0};  // highest number of slots in use so far
 
 const char* PathOf(uintptr_t address) {
   const int count = used.load();
@@ -34,7 +35,8 @@ void Say(const char* text) {
 
 void OnBusError(int signal, siginfo_t* info, void*) {
   const char* const path = info->si_code == BUS_ADRERR ? PathOf(reinterpret_cast<uintptr_t>(info->si_addr)) : nullptr;
-  if (path == nullptr) {  // not ours: what would have happened without us
+  // Not our page: let the signal have its default effect.
+  if (path == nullptr) {
     ::signal(signal, SIG_DFL);
     return;
   }

@@ -1,26 +1,30 @@
-// Pages of mapped files that cannot be read when they are touched: the file was truncated by somebody, or its disk failed. The kernel tells
-// by SIGBUS, also where the pages were once present: it takes those of a truncated file back, and those of others when memory is short.
+// Handles pages of mapped files that cannot be read: another program truncated the file, or its
+// disk failed. The kernel sends SIGBUS when such a page is touched. That can happen to a page that
+// was present before: the kernel drops pages of a truncated file, and other pages when memory is
+// short.
 #pragma once
 
 #include <cstddef>
 
 namespace lime {
 
-// From now on such a page ends the process with one sentence on stderr that names the file, and exit code 1. Other bus errors, bugs, keep
-// their meaning. For programs, called once by their main.
+// After this call such a page ends the process with exit code 1 and one sentence on stderr that
+// names the file. Other bus errors (bugs) keep their usual effect. Called once by the main function
+// of a program.
 void ExitOnUnreadablePages();
 
-// Says for as long as it lives which file a range of memory is a view of.
+// Registers a range of memory as a view of a file, as long as this object lives.
 class MappedRange {
  public:
-  // `path` outlives this object.
+  // REQUIRES: `path` outlives this object.
   MappedRange(const void* data, size_t bytes, const char* path);
   ~MappedRange();
   MappedRange(const MappedRange&) = delete;
   MappedRange& operator=(const MappedRange&) = delete;
 
  private:
-  int slot_ = -1;  // -1: more mappings than are remembered; their bus errors keep their meaning
+  // -1: too many mappings to remember this one; its bus errors keep their usual effect.
+  int slot_ = -1;
 };
 
 }  // namespace lime

@@ -14,7 +14,7 @@ namespace lime {
 namespace {
 
 constexpr Bytes kPiece = 64 * kKiB;
-constexpr int64_t kMostPieces = 256;  // heads differ everywhere, or nowhere
+constexpr int64_t kMostPieces = 256;  // enough, since heads differ everywhere or nowhere
 constexpr char kHead[] = "lm_head.weight";
 
 std::string DescribeIgnored(const std::vector<std::string>& ignored) {
@@ -23,7 +23,7 @@ std::string DescribeIgnored(const std::vector<std::string>& ignored) {
                       one ? "it: " : "them: ", absl::CEscape(SomeOf(ignored)));
 }
 
-// Numbers of the layers that `spec` has not.
+// Numbers of the layers that `spec` does not have.
 std::set<int64_t> FurtherLayers(const TensorIndex& index, const ModelSpec& spec) {
   std::set<int64_t> layers;
   const std::string begin = spec.tensor_prefix + "layers.";
@@ -44,7 +44,7 @@ std::string DescribeFurther(const std::set<int64_t>& layers, const ModelSpec& sp
                       spec.config.num_layers, " (they count from 0)");
 }
 
-// Whether pieces of the two tensors, evenly spread, differ. REQUIRES: both have as many bytes.
+// Compares evenly spread pieces of two tensors. REQUIRES: both have the same size.
 absl::StatusOr<bool> BytesDiffer(const Checkpoint& checkpoint, const TensorLocation& a, const TensorLocation& b) {
   const std::string &path_a = checkpoint.files()[a.file].path, &path_b = checkpoint.files()[b.file].path;
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file_a, OpenForReading(path_a));
@@ -61,7 +61,7 @@ absl::StatusOr<bool> BytesDiffer(const Checkpoint& checkpoint, const TensorLocat
   return false;
 }
 
-// Whether there is a head beside the embedding that is to be it, and another one.
+// Whether the embedding is tied but the checkpoint has a head that differs from it.
 absl::StatusOr<bool> HeadDiffers(const Checkpoint& checkpoint, const ModelSpec& spec) {
   const auto head = checkpoint.index().find(kHead);
   if (!spec.config.tie_embeddings || head == checkpoint.index().end()) return false;

@@ -1,4 +1,5 @@
-// What a checkpoint holds and its model does not use, although the result may depend on it.
+// Finds tensors of a checkpoint that its model does not use, although the result may depend on
+// them.
 #pragma once
 
 #include <string>
@@ -9,8 +10,10 @@
 
 namespace lime {
 
-// A sentence for each kind of such tensors, as transformers warns of them: without a word, a model that lacks its biases looks like one
-// that is merely bad. Reads some MiB of a head beside a tied embedding to see whether they differ. `spec` is of `checkpoint`.
+// Returns a sentence for each kind of such tensors, similar to the warnings of transformers.
+// Without a warning, a model that lacks its biases looks like a poor model. If the embedding is
+// tied and the checkpoint has a head too, it reads some MiB of both to see whether they differ.
+// `spec` was built from `checkpoint`.
 absl::StatusOr<std::vector<std::string>> DescribeUnused(const Checkpoint& checkpoint, const ModelSpec& spec);
 
 }  // namespace lime

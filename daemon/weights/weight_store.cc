@@ -16,9 +16,9 @@
 namespace lime {
 namespace {
 
-constexpr int kCacheSamples = 256;  // pages looked at in all files together
+constexpr int kCacheSamples = 256;  // pages to sample, over all files
 
-// Share of the files' bytes that the page cache holds.
+// Share of the files' bytes that are in the page cache.
 double CachedShare(const Checkpoint& checkpoint) {
   double cached = 0, total = 0;
   const int samples = std::max<int>(8, kCacheSamples / static_cast<int>(std::max<size_t>(1, checkpoint.files().size())));
@@ -30,7 +30,8 @@ double CachedShare(const Checkpoint& checkpoint) {
   return total > 0 ? cached / total : 0;
 }
 
-// A tensor in the buffer of a load. Its pages go back to the system with it, whoever else has a part of the buffer.
+// A tensor in the buffer of a load. Its destructor returns the tensor's pages to the system, even
+// if other tensors still use the buffer.
 class TensorPages {
  public:
   TensorPages(std::shared_ptr<const void> buffer, const std::byte* data, Bytes bytes)
@@ -72,7 +73,8 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadAll(const LoadOptions&
 
 absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const BlockId> ids, const LoadOptions& options) {
   absl::MutexLock lock(&mutex_);
-  // What is asked for, once each and in file order, less what an earlier block still holds.
+  // The tensors asked for, each once and in file order, without the tensors that an earlier block
+  // still holds.
   struct Known {
     std::shared_ptr<const void> storage;
     const std::byte* data = nullptr;
@@ -119,7 +121,7 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const
   return blocks;
 }
 
-// A checksum that differs may be a read that went wrong: everything is read once more, in the place of what was.
+// If a checksum differs, reads everything once more: the read may have failed, not the file.
 absl::StatusOr<LoadedTensors> WeightStore::LoadChecked(const std::vector<WantedTensor>& wanted, const LoadOptions& options) {
   constexpr int kAttempts = 2;
   const bool all_in_memory = choice_.kind == LoaderKind::kRead || choice_.populate;

@@ -1,4 +1,4 @@
-// Everything that computes gets its weights here, block by block, however they come into memory.
+// Loads weights block by block for everything that computes, by one of two loaders.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace lime {
 
-// One tensor in memory. `data` is aligned to its element, and lives as long as its block's storage.
+// One tensor in memory. `data` is aligned to its element and lives as long as its block's storage.
 struct LoadedTensor {
   TensorRole role = TensorRole::kNorm;
   TensorPart part = TensorPart::kWeight;
@@ -31,34 +31,39 @@ struct LoadedTensor {
 struct LoadedBlock {
   BlockId id;
   std::vector<LoadedTensor> tensors;  // in the order of BlockSpec
-  // Mapping or buffer, which the blocks of one LoadBlocks call share. Of a buffer, pages whose tensors no block has any more are given
-  // back.
+  // The mapping or buffer that the blocks of one LoadBlocks call share. Pages of a buffer are
+  // returned to the system when no block has their tensor any more.
   std::shared_ptr<const void> storage;
 };
 
-// Thread: LoadBlocks from any thread, one load at a time; the rest is immutable. Blocks outlive the store.
+// Thread: LoadBlocks from any thread, one load at a time; the rest is immutable. Blocks may outlive
+// the store.
 class WeightStore {
  public:
   struct Options {
     LoaderKind loader = LoaderKind::kAuto;
     ReadLoaderOptions read;
-    Bytes weight_bytes = 0;      // that will be loaded, for the choice; 0: all of the model
+    // Bytes that will be loaded, for the choice of the loader. 0: the whole model.
+    Bytes weight_bytes = 0;
     Bytes available_memory = 0;  // 0: ask the system
-    int64_t passes = 1;          // times the run will read all weights, for the choice
+    // How often the run will read all weights, for the choice of the loader.
+    int64_t passes = 1;
   };
 
-  // Opens the files and chooses the loader. REQUIRES: `checkpoint` and `spec` outlive the store, and `spec` was built from `checkpoint`.
+  // Opens the files and chooses the loader. REQUIRES: `checkpoint` and `spec` outlive the store;
+  // `spec` was built from `checkpoint`.
   static absl::StatusOr<std::unique_ptr<WeightStore>> Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options);
 
-  // Which loader, and why.
+  // The chosen loader, and why.
   const LoaderChoice& choice() const { return choice_; }
-  // "read (O_DIRECT through io_uring, 4 in flight): only 0 % of ..."; for people.
+  // For people, such as "read (O_DIRECT through io_uring, 4 in flight): only 0 % of ...".
   std::string Describe() const;
-  // What LoadBlocks has read from the disk so far, where it was the disk that took the time.
+  // What the disk has delivered so far while LoadBlocks waited for it.
   SteadyReads steady() const { return loader_->steady(); }
 
-  // Brings `ids` into memory, neighbours in one sequential read. Tensors that several blocks name (a tied output) are one memory, also
-  // across calls as long as one of the blocks lives.
+  // Loads `ids` into memory; neighbours in a file are one sequential read. A tensor that several
+  // blocks use (a tied output) is in memory once, also across calls, as long as one of its blocks
+  // lives.
   absl::StatusOr<std::vector<LoadedBlock>> LoadBlocks(std::span<const BlockId> ids, const LoadOptions& options = {});
   // All blocks of the model, in execution order.
   absl::StatusOr<std::vector<LoadedBlock>> LoadAll(const LoadOptions& options = {});
@@ -79,17 +84,18 @@ class WeightStore {
   const LoaderChoice choice_;
   absl::Mutex mutex_;
   const std::unique_ptr<Loader> loader_;
-  // Tensors that more than one block names, while somebody holds them.
+  // Tensors that more than one block uses, as long as a block with them lives.
   std::map<std::string, Shared, std::less<>> shared_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The small tensors of blocks that stream stay in memory: norms, biases, learned positions.
+// The small tensors of a streamed block stay in memory: norms, biases, learned positions.
 
-// Reads the kept tensors (IsKept) of one block into memory of their own, each on 64 bytes; `data` of all others is null. Compares
-// checksums where the checkpoint knows them: kDataLoss then names file and tensor.
+// Reads these tensors (IsKept) of one block into memory of their own, each aligned to 64 bytes;
+// `data` of all other tensors is null. Compares checksums if the checkpoint has them: kDataLoss
+// names file and tensor.
 absl::StatusOr<LoadedBlock> LoadKept(const Checkpoint& checkpoint, const BlockSpec& block);
 
-// Memory that LoadKept takes for the block.
+// Memory that LoadKept needs for the block.
 Bytes KeptMemory(const BlockSpec& block);
 
 }  // namespace lime

@@ -27,15 +27,15 @@ namespace lime {
 namespace {
 
 constexpr Bytes kPlaceBytes = 16 * kKiB;
-constexpr int64_t kPlaces = 4;  // of a tensor larger than all of them together
+constexpr int64_t kPlaces = 4;  // places of a tensor larger than all of them
 constexpr Bytes kAlignment = 4 * kKiB;
-// Of a model's digest.
+// For a model's digest.
 constexpr Bytes kSampleBytes = 256;
-constexpr int64_t kSamples = 16;  // of every tensor, from its first bytes to its last
+constexpr int64_t kSamples = 16;  // samples of every tensor, from its first to its last bytes
 
 constexpr size_t kMostSamplesKept = 100'000;
 
-// The parts of a tensor that are read, ascending: [offset, bytes].
+// The places of a tensor that are read, ascending: [offset, bytes].
 std::vector<std::pair<int64_t, Bytes>> PlacesOf(Bytes bytes, std::string_view name) {
   if (bytes <= kPlaces * kPlaceBytes) return {{0, bytes}};
   std::vector<std::pair<int64_t, Bytes>> places;
@@ -47,8 +47,8 @@ std::vector<std::pair<int64_t, Bytes>> PlacesOf(Bytes bytes, std::string_view na
   return places;
 }
 
-// Reads pieces of the files of a checkpoint past the page cache where the file system allows that.
-// One thread.
+// Reads small ranges of a checkpoint's files, past the page cache if the file system allows it.
+// Thread: one.
 class PlaceReader {
  public:
   explicit PlaceReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint), files_(checkpoint.files().size()) {
@@ -81,13 +81,14 @@ class PlaceReader {
     if (!file.valid()) {
       LIME_ASSIGN_OR_RETURN(file, OpenForReading(path));
 #ifdef POSIX_FADV_RANDOM
-      (void)::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);  // no readahead of what nobody asks for
+      // Without readahead.
+      (void)::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
 #endif
     }
     return &file;
   }
 
-  // Fills the buffer from `begin`, up to `end` where the file is as long, and to `needed` at least.
+  // Fills the buffer from `begin` to at least `needed`, and up to `end` if the file is that long.
   absl::Status ReadUpTo(const FileDescriptor& file, const std::string& path, int64_t begin, int64_t needed, int64_t end) {
     int64_t at = begin;
     while (at < needed) {
@@ -95,7 +96,8 @@ class PlaceReader {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return ErrnoStatus(errno, path, absl::StrCat("read at offset ", at));
       if (at + got >= needed) return absl::OkStatus();
-      const int64_t next = (at + got) / kAlignment * kAlignment;  // a direct read goes on at a whole unit
+      // A direct read must continue at an aligned offset.
+      const int64_t next = (at + got) / kAlignment * kAlignment;
       if (next <= at) {
         return absl::DataLossError(
             absl::StrCat(path, ": ends at offset ", at + got, ", before ", needed, "; copy or download the file again"));
@@ -118,7 +120,8 @@ absl::StatusOr<uint64_t> Sample(const Checkpoint& checkpoint, const BlockSpec& b
   PlaceReader reader(checkpoint);
   Xxh3 hash;
   for (const TensorSpec& tensor : block.tensors) {
-    // Not the name: one model's tensors may be called differently in two folders.
+    // Hashes role, part, dtype and shape, but not the name: two folders may name one model's
+    // tensors differently.
     const std::string name = absl::StrCat(BlockName(block.id), " ", static_cast<int>(tensor.role), " ", static_cast<int>(tensor.part), " ",
                                           Text(DTypeName(tensor.info.dtype)), " ", absl::StrJoin(tensor.info.shape, ","), "\n");
     AddText(hash, name);
@@ -132,8 +135,8 @@ absl::StatusOr<uint64_t> Sample(const Checkpoint& checkpoint, const BlockSpec& b
   return hash.value();
 }
 
-// Names the block's bytes on this machine; other ones once a file of theirs was written. Empty
-// where a file cannot be looked at.
+// A key for the block's bytes on this machine. It changes when one of its files is written. Empty
+// if a file cannot be examined.
 std::string KeyOf(const Checkpoint& checkpoint, const BlockSpec& block) {
   std::set<int32_t> files;
   for (const TensorSpec& tensor : block.tensors) files.insert(checkpoint.location(tensor.name).file);
@@ -236,7 +239,8 @@ absl::Status CheckWeights(const Checkpoint& checkpoint, const ModelSpec& spec, c
   std::vector<std::string> other;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const BlockDigest &a = here.blocks[i], &b = expected.blocks[i];
-    const bool both_known = a.bytes > 0 && a.bytes == b.bytes;  // else one is not known, or laid out otherwise
+    // Otherwise one side has no checksum, or the block is laid out differently.
+    const bool both_known = a.bytes > 0 && a.bytes == b.bytes;
     if (a.sample != b.sample || (both_known && a.xxh3 != b.xxh3)) other.push_back(BlockName(a.block));
   }
   if (other.empty()) return absl::OkStatus();

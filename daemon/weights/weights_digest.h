@@ -1,11 +1,11 @@
-// Whether two folders hold the same weights: compared by their values, so that a checkpoint, a
-// block store and blocks that were pushed agree where they hold the same, whatever their files are
-// called and however they are laid out.
+// Tells whether two folders hold the same weights. It compares values, so a checkpoint, a block
+// store and pushed blocks agree if they hold the same, however their files are named and laid out.
 //
-// Of a tensor up to 64 KiB all bytes are read, of a larger one 16 KiB at four places, which its
-// block, role and shape fix: some 45 MB of a model of 70 billion parameters, past the page cache. A
-// training run changes values everywhere, so it is told apart; a single changed value is not,
-// unless both sides have checksums of whole blocks, which are compared as well.
+// It reads all bytes of a tensor up to 64 KiB, and 16 KiB at each of four places of a larger one,
+// past the page cache. Block, role and shape determine the places. A model of 70 billion parameters
+// takes some 45 MB. Training changes values everywhere, so the samples detect it. They do not
+// detect a single changed value; checksums of whole blocks do, which are compared if both sides
+// have them.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +22,24 @@
 
 namespace lime {
 
-// ---- Which model a folder holds, whatever its name and however its tensors are spread over files
+// ---- Which model a folder holds, whatever its name and its split into files
 
-// Over config.json, name, dtype and shape of all tensors, and 16 places of each, from its first bytes to its last, since fine-tunings share
-// all the rest. Never 0.
+// Hash of config.json, of name, dtype and shape of all tensors, and of 16 places in each tensor,
+// from its first to its last bytes. The places are needed because fine-tuned models share all the
+// rest. Never 0.
 absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint);
 
-// The same of the model that a block store was made from, as its manifest says; of another folder, DigestTensors.
+// For a block store: this digest of the model that it was made from, as its manifest says. For any
+// other folder: DigestTensors.
 absl::StatusOr<uint64_t> ModelDigest(const Checkpoint& checkpoint);
 
 // ---- Whether the weights are the same
 
-// Samples that were taken before, so that a device that installs one plan after another reads each
-// of them once. A file that was written since has other ones. Any thread.
+// Remembers samples, so that a device that installs several plans samples each block once. Writing
+// to a file invalidates its samples. Thread: any.
 class SampleMemory {
  public:
-  // Nothing where the block was never sampled, or its files have changed.
+  // Returns nothing if the block was never sampled, or if its files have changed.
   std::optional<uint64_t> Find(const std::string& key) const;
   void Keep(const std::string& key, uint64_t sample);
 
@@ -46,21 +48,21 @@ class SampleMemory {
   std::map<std::string, uint64_t> samples_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Of `blocks`, all of which the checkpoint holds, in their order. `model`: name for people.
-// `memory` may be null. Reads on all cores.
+// Digest of `blocks`, in their order. `model` is a name for people; `memory` may be null. Reads on
+// all cores. REQUIRES: the checkpoint holds all of them.
 absl::StatusOr<WeightsDigest> DigestWeights(const Checkpoint& checkpoint, const ModelSpec& spec, std::span<const BlockId> blocks,
                                             std::string model, SampleMemory* memory = nullptr);
-// Of the whole model.
+// Digest of the whole model.
 absl::StatusOr<WeightsDigest> DigestWeights(const Checkpoint& checkpoint, const ModelSpec& spec, std::string model);
 
-// Of a digest of the whole model, one number by which a plan says what it belongs to; never 0.
+// Hashes a digest of the whole model into one number, by which a plan names its weights. Never 0.
 uint64_t WeightsXxh3(const WeightsDigest& digest);
 
-// Of what config.json says of the computation: whatever changes a logit and is no tensor.
+// Hash of every setting in config.json that can change a logit and is no tensor.
 uint64_t ConfigXxh3(const ModelConfig& config);
 
-// FailedPrecondition, naming the folder, the other model and the first block that differs, where
-// the blocks of `expected` have other values here. REQUIRES: the checkpoint holds them.
+// FailedPrecondition if the blocks of `expected` have other values here. It names the folder, the
+// other model and the first block that differs. REQUIRES: the checkpoint holds the blocks.
 absl::Status CheckWeights(const Checkpoint& checkpoint, const ModelSpec& spec, const WeightsDigest& expected, SampleMemory* memory);
 
 }  // namespace lime

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 namespace {
 
-// Packs the tile's queries so that one dimension of all rows lies together.
+// Packs the tile's queries so that all rows' values of one dimension are side by side.
 void PackQueries(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, float* packed) {
   const int64_t head_dim = call.kv.head_dim;
   for (int r = 0; r < tile.rows; ++r) {
@@ -26,7 +26,7 @@ void PackQueries(const AttentionCall& call, const AttentionTile& tile, int64_t k
   }
 }
 
-// Which positions of the piece each row sees, and where their K and V are.
+// Finds the positions of the piece that each row sees, and the memory of their K and V.
 void LocatePiece(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, int64_t piece, TilePiece& t) {
   const int64_t origin = piece * kPiecePositions;
   int first = kPiecePositions, last = 0;
@@ -50,7 +50,7 @@ void LocatePiece(const AttentionCall& call, const AttentionTile& tile, int64_t k
   }
 }
 
-// Fills the tile's records [rows][RecordFloats] for one piece.
+// Computes the tile's records [rows][RecordFloats] for one piece.
 void PieceRecords(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, int64_t piece, const float* packed_q,
                   float* records) {
   alignas(64) float weights[kTileRows * kPiecePositions];
@@ -64,7 +64,8 @@ void PieceRecords(const AttentionCall& call, const AttentionTile& tile, int64_t 
   WithWorkingType(call.kv.dtype, [&](auto type) HWY_ATTR { ComputePiece<decltype(type)>(t); });
 }
 
-// Merges a piece's records into the tile's, ascending from each row's first piece.
+// Merges a piece's records into the tile's records. Each row begins with its first piece; pieces
+// ascend.
 void MergePiece(const AttentionCall& call, const AttentionTile& tile, int64_t piece, const float* piece_records, float* records) {
   const int64_t floats = call.RecordFloats();
   for (int r = 0; r < tile.rows; ++r) {
@@ -76,7 +77,7 @@ void MergePiece(const AttentionCall& call, const AttentionTile& tile, int64_t pi
   }
 }
 
-// What is known of rows whose first piece is ahead of the call's.
+// Loads the carried state of rows whose first piece is before the call's first piece.
 void TakeCarried(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, float* records) {
   for (int r = 0; r < tile.rows; ++r) {
     const int64_t token = call.Token(tile, r), floats = call.RecordFloats();
@@ -86,7 +87,8 @@ void TakeCarried(const AttentionCall& call, const AttentionTile& tile, int64_t k
   }
 }
 
-// Rows that have had their last piece are done, others are carried to the next call.
+// Writes the results of rows whose last piece is done. Carries the state of other rows to the next
+// call.
 void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, const float* records) {
   WithWorkingType(call.kv.dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
@@ -105,7 +107,7 @@ void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_
 
 inline constexpr int64_t kMaxRecord = kRecordAcc + kMaxHeadDim;
 
-// All pieces of one tile that are the call's.
+// Attends one tile to all its pieces in this call.
 void AttendTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head) {
   alignas(64) float q[kMaxHeadDim * kTileRows];
   alignas(64) float records[kTileRows * kMaxRecord];
@@ -119,14 +121,14 @@ void AttendTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv
   WriteRows(call, tile, kv_head, records);
 }
 
-// One piece of one tile; `records` are its own.
+// Attends one tile to one piece; `records` are those of this piece.
 void AttendPiece(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, int64_t piece, float* records) {
   alignas(64) float q[kMaxHeadDim * kTileRows];
   PackQueries(call, tile, kv_head, q);
   PieceRecords(call, tile, kv_head, piece, q, records);
 }
 
-// Merges what AttendPiece left for every piece: [pieces][rows][RecordFloats].
+// Merges the results of AttendPiece for all pieces: [pieces][rows][RecordFloats].
 void MergeTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, const float* piece_records) {
   alignas(64) float records[kTileRows * kMaxRecord];
   TakeCarried(call, tile, kv_head, records);
@@ -135,7 +137,7 @@ void MergeTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_
   WriteRows(call, tile, kv_head, records);
 }
 
-// One row's K and V into its page.
+// Writes one row's K and V into its page.
 void AppendRow(const KvView& kv, const float* k, const float* v, std::byte* page, int64_t offset) {
   WithWorkingType(kv.dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
@@ -162,13 +164,13 @@ HWY_EXPORT(AttendPiece);
 HWY_EXPORT(MergeTile);
 HWY_EXPORT(AppendRow);
 
-// Less than this is done before a parked thread wakes.
+// Below this, the work is done before a parked thread wakes.
 constexpr int64_t kTinyMultiplyAdds = 64 * 1024;
 
-// One piece of one tile, or all of it.
+// One piece of one tile, or the whole tile.
 struct AttentionItem {
   int32_t tile;
-  int32_t piece;  // -1: all
+  int32_t piece;  // -1: the whole tile
 };
 
 struct AttentionWorkspace::Impl {
@@ -182,14 +184,14 @@ struct AttentionWorkspace::Impl {
 
 namespace {
 
-// Of every piece of one row, and of all tiles of a micro-batch.
+// Records of all pieces of one row, over all heads.
 int64_t RecordsFor(const AttentionWorkspace::Options& options) {
   return options.heads * ((options.max_positions + kPiecePositions - 1) / kPiecePositions);
 }
 int64_t RecordFloats(const AttentionWorkspace::Options& options) {
   return kRecordAcc + RoundUp(options.head_dim, 16);
 }
-// Of every row and head, where calls carry them.
+// Records of every row and head, if calls carry state.
 int64_t CarriedFor(const AttentionWorkspace::Options& options) {
   return options.carries ? options.max_rows * options.heads : 0;
 }
@@ -227,7 +229,7 @@ Bytes AttentionWorkspace::bytes() const {
 
 namespace {
 
-// Cuts the rows of one sequence, [token, end), into tiles.
+// Divides the rows of one sequence, [token, end), into tiles.
 void AddTiles(const AttentionCall& call, int64_t token, int64_t end, std::vector<AttentionTile>& tiles) {
   const int64_t pairs = (end - token) * call.Group();
   for (int64_t first = 0; first < pairs; first += kTileRows) {
@@ -253,7 +255,8 @@ void MakeTiles(const AttentionCall& call, std::vector<AttentionTile>& tiles) {
   }
 }
 
-// One item for each tile; for each piece of a tile where there are too few tiles to keep every thread busy to the end.
+// Makes one item for each tile, or one for each piece of a tile if there are too few tiles to keep
+// all threads busy to the end.
 void MakeItems(const AttentionCall& call, int num_threads, AttentionWorkspace::Impl& w) {
   constexpr int64_t kItemsPerThread = 16;
   const bool split = num_threads > 1 && static_cast<int64_t>(w.tiles.size()) * call.kv.kv_heads < kItemsPerThread * num_threads;
@@ -273,14 +276,14 @@ void MakeItems(const AttentionCall& call, int num_threads, AttentionWorkspace::I
   }
 }
 
-// Multiply-adds of the whole call, roughly: half of them for scores.
+// Approximate multiply-adds of the whole call; half of them are for scores.
 int64_t MultiplyAdds(const AttentionCall& call) {
   int64_t seen = 0;
   for (int64_t row = 0; row < call.rows.count; ++row) seen += call.End(row) - call.Begin(row);
   return 2 * seen * call.shape.heads * call.kv.head_dim;
 }
 
-// The records of one kv head of a tile that is cut by pieces.
+// The records of one kv head of a tile whose pieces are separate items.
 float* TileRecords(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, AttentionWorkspace::Impl& w) {
   const int64_t pieces = tile.piece_end - tile.piece_begin;
   return w.records.data() + (tile.first_record + kv_head * pieces * tile.rows) * call.RecordFloats();
@@ -329,7 +332,7 @@ void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const At
 
 namespace {
 
-// What a call with these rows would read and write of the workspace's records.
+// A call with these rows, for access to their carried state in the workspace.
 AttentionCall CarriedBy(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim) {
   AttentionWorkspace::Impl& w = ws.impl();
   LIME_CHECK(!w.carried.empty()) << "the workspace carries nothing";

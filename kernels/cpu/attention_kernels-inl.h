@@ -1,4 +1,5 @@
-// The arithmetic of Attend, for one target: scores, weights and weighted values of one tile and piece. attention.h states the order.
+// The arithmetic of Attend for one Highway target: scores, weights and weighted values of one tile
+// and piece. attention.h states the order.
 #include "kernels/cpu/attention_tile.h"
 
 #if defined(LIME_KERNELS_CPU_ATTENTION_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
@@ -19,10 +20,11 @@ namespace lime::cpu::HWY_NAMESPACE {
 
 inline constexpr int kPiecePages = kPiecePositions / kPagePositions;
 
-// Accumulators of sixteen lanes that fit the registers beside the operands: 32 registers of 16 lanes, 16 of 8, 32 of 4.
+// Accumulators of sixteen lanes that fit into registers besides the operands: 32 registers of 16
+// lanes, 16 of 8, 32 of 4.
 inline constexpr int kAccumulators = LIME_LANES_EMULATED ? 1 : kVecs == 1 ? 16 : 4;
 
-// One tile at work on one piece. Rows are the query rows of the tile.
+// One tile and one piece. Rows are the query rows of the tile.
 struct TilePiece {
   const AttentionCall* call;
   int rows;
@@ -37,8 +39,9 @@ struct TilePiece {
   float* Acc(int row) const { return records + row * call->RecordFloats() + kRecordAcc; }
 };
 
-// Scores of R rows against P pages.   q: the first row's column of the packed queries.   scores: the first row's, at the first page.
-// next: P pages that are read after these, fetched meanwhile: a page is too short for the hardware to see the stream.
+// Scores of R rows for P pages.   q: the first row's column of the packed queries.   scores: the
+// first row's scores for the first page.   next: P pages that are read after these and are
+// prefetched now; a page is too short for the hardware to recognise the stream.
 template <int R, int P, typename T>
 HWY_INLINE void ScorePages(const float* q, const std::byte* const* pages, const std::byte* const* next, int64_t head_dim, float scale,
                            float* scores) {
@@ -79,7 +82,8 @@ HWY_INLINE void ScoreRows(const TilePiece& t, int row, int first_page, int end_p
   for (; page < end_page; ++page) ScorePages<R, 1, T>(t.q + row, t.k + page, t.v + page, head_dim, scale, scores + page * kPagePositions);
 }
 
-// Turns the scores of positions [begin, end) into weights; positions around them in the same pages weigh nothing.
+// Turns the scores of positions [begin, end) into weights. The other positions in the same pages
+// get weight 0.
 HWY_INLINE void WeighRow(float* s, int begin, int end, float* max, float* sum) {
   const int first = begin / kLanes * kLanes, last = (end + kLanes - 1) / kLanes * kLanes;
   std::fill(s + first, s + begin, -INFINITY);
@@ -97,8 +101,8 @@ HWY_INLINE void WeighRow(float* s, int begin, int end, float* max, float* sum) {
   *sum = ReduceAdd(total);
 }
 
-// acc[d .. d + 16 B) += weighted values of positions [begin, end), for R rows from `row`. `width` < 16: the last elements of the head (B is
-// 1).
+// Adds the weighted values of positions [begin, end) to acc[d .. d + 16 B), for R rows from `row`.
+// kPartial: only the last `width` < 16 elements of the head (then B is 1).
 template <int R, int B, bool kPartial, typename T>
 HWY_INLINE void AddValues(const TilePiece& t, int row, int begin, int end, int64_t d, int64_t width) {
   const int64_t head_dim = t.call->kv.head_dim;
@@ -140,7 +144,8 @@ HWY_INLINE void AddAllValues(const TilePiece& t, int row, int begin, int end) {
   if (d < head_dim) AddValues<R, 1, true, T>(t, row, begin, end, d, head_dim - d);
 }
 
-// Rows that see different positions share those that all of them see, and take the others, before and after, one by one.
+// Positions that all of the rows see are processed together; positions before and after them row by
+// row.
 template <int R, typename T>
 HWY_INLINE void ValueRows(const TilePiece& t, int row) {
   const int begin = *std::max_element(t.begin + row, t.begin + row + R);
@@ -162,7 +167,8 @@ void RowsOfPiece(const TilePiece& t, int row) {
   ValueRows<R, T>(t, row);
 }
 
-// Works on rows row .. row + run - 1, or as many of them as the registers hold, and returns how many.
+// Processes rows row .. row + run - 1, or as many of them as fit into registers. Returns their
+// number.
 template <int R, typename T>
 HWY_INLINE int FirstRows(const TilePiece& t, int row, int run) {
   if constexpr (R == 1) {
@@ -176,7 +182,7 @@ HWY_INLINE int FirstRows(const TilePiece& t, int row, int run) {
   }
 }
 
-// Fills the records of the tile's rows that see anything of the piece.
+// Computes the records of the tile's rows that see any of the piece.
 template <typename T>
 HWY_INLINE void ComputePiece(const TilePiece& t) {
   for (int row = 0; row < t.rows;) {
@@ -186,7 +192,7 @@ HWY_INLINE void ComputePiece(const TilePiece& t) {
   }
 }
 
-// Adds the later pieces' record `from` to `into`.
+// Adds the record `from` of a later piece to `into`.
 HWY_INLINE void MergeRecord(const float* from, float* into, int64_t acc_width) {
   const float max = from[0] > into[0] ? from[0] : into[0];
   const float keep = ExpOne(into[0] - max), take = ExpOne(from[0] - max);

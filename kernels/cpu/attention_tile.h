@@ -1,4 +1,4 @@
-// How Attend is cut into work items. No cut changes a bit of the result.
+// How Attend is divided into work items. No division changes a bit of the result.
 #pragma once
 
 #include <algorithm>
@@ -9,22 +9,25 @@
 namespace lime::cpu {
 
 inline constexpr int kTileRows = 8;
-inline constexpr int64_t kRecordAcc = 16;  // where acc begins in a record
+inline constexpr int64_t kRecordAcc = 16;  // index of acc in a record
 
-// Up to 8 query rows of one sequence that share a kv head, and so one pass over K and V. Row i of the tile is number `first + i` of the
-// (row of the batch, head of the group) pairs counted from row `token`, heads fastest.
+// Up to 8 query rows of one sequence that share a kv head, and so one pass over K and V. (Row of
+// the batch, head of the group) pairs are counted from row `token`, heads fastest. Row i of the
+// tile is pair `first + i`.
 struct AttentionTile {
   int64_t token = 0;
   int64_t first = 0;
   int rows = 0;             // 1 .. kTileRows
-  int64_t piece_begin = 0;  // pieces of the call that any of its rows sees
+  int64_t piece_begin = 0;  // pieces of the call that any row of the tile sees
   int64_t piece_end = 0;
-  int64_t first_record = -1;  // where the workspace keeps the results of its single pieces; -1: one work item does the whole tile
+  // Index of its pieces' results in the workspace. -1: one work item does the whole tile.
+  int64_t first_record = -1;
 };
 
-// What every work item reads.
+// Input of every work item.
 //
-// Record: the state of one row and head over one or more pieces: max, sum, 14 floats of padding, acc [acc_width].
+// Record: the state of one row and head after one or more pieces: max, sum, 14 floats of padding,
+// acc [acc_width].
 struct AttentionCall {
   KvView kv;
   AttentionRows rows;
@@ -32,7 +35,8 @@ struct AttentionCall {
   const float* q = nullptr;
   void* out = nullptr;
   AttentionPieces pieces;
-  float* carried = nullptr;  // records [rows, heads]; null: no row has pieces before or behind the call's
+  // Records [rows, heads]. Null: no row has pieces before or behind the call's.
+  float* carried = nullptr;
 
   int64_t Group() const { return shape.heads / kv.kv_heads; }
   int64_t AccWidth() const { return (kv.head_dim + 15) / 16 * 16; }
@@ -42,11 +46,11 @@ struct AttentionCall {
   // Positions [Begin, End) that a row of the batch sees.
   int64_t End(int64_t token) const { return int64_t{rows.positions[token]} + 1; }
   int64_t Begin(int64_t token) const { return shape.window > 0 && End(token) > shape.window ? End(token) - shape.window : 0; }
-  // Pieces [FirstPiece, LastPiece] that it sees.
+  // Pieces [FirstPiece, LastPiece] that the row sees.
   int64_t FirstPiece(int64_t token) const { return Begin(token) / kPiecePositions; }
   int64_t LastPiece(int64_t token) const { return (End(token) - 1) / kPiecePositions; }
   int64_t Slot(int64_t token) const { return rows.slots == nullptr ? 0 : rows.slots[token]; }
-  // First piece of the call: what is known of those ahead of it is carried.
+  // First piece that the call computes for the row. The state after earlier pieces is carried.
   int64_t PieceBegin(int64_t token) const {
     return pieces.taken == nullptr ? pieces.begin : std::max<int64_t>(pieces.begin, pieces.taken[Slot(token)]);
   }

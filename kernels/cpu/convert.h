@@ -1,6 +1,7 @@
-// 16-bit floating point: the two storage types, and conversions of single values and of arrays.
+// The two 16-bit floating-point types, and conversions of single values.
 //
-// Every conversion rounds to nearest, ties to even; NaN stays NaN (made quiet), overflow becomes infinity, subnormals are kept.
+// Every conversion rounds to nearest, ties to even. NaN stays NaN (made quiet), overflow becomes
+// infinity, subnormals are kept.
 #pragma once
 
 #include <bit>
@@ -59,7 +60,7 @@ inline F16 FromFloat<F16>(float x) {
   uint32_t half;
   if (magnitude >= 0x38800000u) {  // a normal half
     half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  } else {  // adding 0.5 leaves the subnormal's bits, rounded, at the bottom of the sum
+  } else {  // adding 0.5 puts the rounded subnormal bits at the bottom of the sum
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
   }
   return {static_cast<uint16_t>(sign | half)};

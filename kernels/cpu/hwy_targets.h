@@ -1,7 +1,9 @@
-// Which instruction sets the operators are compiled for. Include before any Highway header.
+// Selects the instruction sets that the operators are compiled for. Include it before any Highway
+// header.
 //
-// SSE has no fused multiply-add, which our fixed order of arithmetic is made of: such CPUs take the scalar code, which calls std::fma.
-// Scalable vectors have no size that sixteen lanes could be split by at compile time: Arm CPUs take NEON, which all of them have.
+// SSE has no fused multiply-add, which the fixed orders need. CPUs with only SSE run the scalar
+// code, which calls std::fma. Scalable vectors have no size at compile time by which sixteen lanes
+// could be divided. So Arm CPUs use NEON, which all of them have.
 #pragma once
 
 #ifndef HWY_DISABLED_TARGETS

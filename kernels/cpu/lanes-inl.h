@@ -1,7 +1,9 @@
-// Sixteen fp32 lanes on every instruction set, and what the operators do with them. Included once per Highway target.
+// Sixteen fp32 lanes on every instruction set, and their operations. Included once for each Highway
+// target.
 //
-// The same expression gives the same bits on every target: a lane is a plain IEEE operation (multiply-adds always fused), and lanes meet
-// only in ReduceAdd's fixed tree. How many vectors hold the sixteen lanes is the only difference between targets.
+// An expression gives the same bits on every target. A lane does plain IEEE operations
+// (multiply-adds are always fused), and lanes are combined only in ReduceAdd's fixed tree. Targets
+// differ only in how many vectors hold the sixteen lanes.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/hwy_targets.h"
 
@@ -42,7 +44,8 @@ struct F32x16 {
   LaneVec v[kVecs];
 };
 
-// Sanitizer builds call these functions instead of inlining them: the kernels then compile in about half the time.
+// Sanitizer builds call these functions instead of inlining them, which halves the compile time of
+// the kernels.
 #undef LIME_LANES_SHARED
 #ifdef LIME_SANITIZED
 #define LIME_LANES_SHARED inline HWY_NOINLINE
@@ -102,7 +105,7 @@ HWY_INLINE F32x16 Neg(F32x16 a) {
   return a;
 }
 
-// a > b ? a : b, so that a NaN in `a` gives b: the same choice on every instruction set.
+// a > b ? a : b. So a NaN in `a` gives b, on every instruction set.
 HWY_INLINE F32x16 Greater(F32x16 a, F32x16 b) {
   LIME_EACH_VEC(i) b.v[i] = hn::IfThenElse(hn::Gt(a.v[i], b.v[i]), a.v[i], b.v[i]);
   return b;
@@ -202,7 +205,7 @@ LIME_LANES_SHARED float ReduceAdd(F32x16 x) {
   return lane[0];
 }
 
-// The largest lane that is not NaN; -inf where there is none.
+// The largest lane that is not NaN; -inf if all are NaN.
 LIME_LANES_SHARED float ReduceMax(F32x16 x) {
   alignas(64) float lane[kLanes];
   Store(x, lane);
@@ -213,16 +216,17 @@ LIME_LANES_SHARED float ReduceMax(F32x16 x) {
 
 // ---- exp
 
-// e^x within 1 ulp. Infinity from 88.72284, gradual underflow to zero below -87.3, exp(-inf) = 0, NaN stays NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its series to r^7 (error 0.1 ulp); 2^n in two factors, so that n = 128 and n = -150 are
-// representable.
+// e^x within 1 ulp. Infinity from 88.72284, gradual underflow to zero below -87.3, exp(-inf) = 0,
+// NaN stays NaN. x = n ln 2 + r with |r| <= ln 2 / 2. e^r is its series up to r^7 (error 0.1 ulp).
+// 2^n is computed as two factors, so that n = 128 and n = -150 are representable.
 HWY_INLINE LaneVec ExpVec(LaneVec x) {
   const LaneTag d;
   const IntTag di;
   const auto low = hn::Set(d, -105.0f), high = hn::Set(d, 89.0f);
-  x = hn::IfThenElse(hn::Lt(x, low), low, x);  // comparisons are false for NaN, which goes through
+  x = hn::IfThenElse(hn::Lt(x, low), low, x);  // comparisons with NaN are false, so NaN stays
   x = hn::IfThenElse(hn::Gt(x, high), high, x);
-  const auto shifter = hn::Set(d, 12582912.0f);  // 1.5 * 2^23: adding it leaves round(x / ln 2) in the low bits
+  // 1.5 * 2^23: adding it puts round(x / ln 2) into the low bits.
+  const auto shifter = hn::Set(d, 12582912.0f);
   const auto shifted = FusedMulAdd(x, hn::Set(d, 1.44269504f), shifter);
   const auto n = hn::Sub(shifted, shifter);
   auto r = FusedMulAdd(n, hn::Set(d, -0.693359375f), x);

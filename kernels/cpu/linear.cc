@@ -17,19 +17,21 @@
 namespace lime::cpu {
 namespace {
 
-static_assert(kPreparedRows * kMaxGemvTokens <= kMaxPanelRows * kMaxTileTokens);  // both use ThreadScratch::lanes
-// Tokens packed at a time by the GEMM: enough that turning weights to fp32 costs little, few enough that x stays in a shared cache, and
-// where rows take several blocks, that the accumulators do.
+// Both use ThreadScratch::lanes.
+static_assert(kPreparedRows * kMaxGemvTokens <= kMaxPanelRows * kMaxTileTokens);
+// Tokens that the GEMM packs at a time. With more tokens, converting weights to fp32 costs less per
+// token. With few enough, x stays in a shared cache, and so do the accumulators if rows have
+// several blocks.
 constexpr int64_t kOneBlockTokens = 516, kManyBlockTokens = 258;
 static_assert(kOneBlockTokens % kMaxTileTokens == 0 && kManyBlockTokens % kMaxTileTokens == 0);
-// Weights of one GEMV piece.
+// Bytes of weights of one GEMV piece.
 constexpr int64_t kMaxPieceBytes = 128 << 10, kMinPieceBytes = 8 << 10;
 constexpr int64_t kPiecesPerThread = 8;
 
 int64_t Ceil(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
-// Of the chunks of one row.
+// Whether the chunks of one row fit into one block.
 bool OneBlock(int64_t chunks) {
   return chunks <= kPanelChunks;
 }
@@ -37,12 +39,12 @@ int64_t GemmTokens(int64_t chunks) {
   return OneBlock(chunks) ? kOneBlockTokens : kManyBlockTokens;
 }
 
-// Floats rounded up so that what follows starts on a cache line.
+// Rounds up, so that the data behind it begins on a cache line.
 int64_t Lines(int64_t floats) {
   return Ceil(floats, 16) * 16;
 }
 
-// Of bf16 weights that meet `tokens` of x. A single token's x is small enough in fp32.
+// Lane order of bf16 weights for `tokens` tokens of x. A single token's x is small enough in fp32.
 LaneOrder Bf16Order(DType x_dtype, int64_t tokens, const Bf16Kernels* bf16) {
   if (bf16 != nullptr) return LaneOrder::kPairs;
   const bool words = x_dtype == DType::kBF16 && tokens > 1 && tokens <= kMaxGemvTokens;
@@ -63,7 +65,7 @@ LinearKernels PortableKernels(LaneOrder order) {
           .multiply_panel = MultiplyPanel};
 }
 
-// The rows of the tasks of one lane order, cut into pieces of one task each.
+// The rows of all tasks with one lane order, cut into pieces; each piece belongs to one task.
 class Pieces {
  public:
   Pieces(std::span<const LinearTask> tasks, LaneOrder order, LaneOrder bf16) : tasks_(tasks), order_(order), bf16_(bf16) {
@@ -119,18 +121,18 @@ constexpr int64_t kHugePage = 2 << 20;
 
 // How the scratch memory is divided, counted in floats.
 struct ScratchSizes {
-  int64_t packed = 0;                      // x of all threads
-  int64_t panel = 0, lanes = 0, rows = 0;  // of one thread, beside kMaxOutputs
+  int64_t packed = 0;                      // x, for all threads
+  int64_t panel = 0, lanes = 0, rows = 0;  // of one thread, besides kMaxOutputs
   int64_t per_thread() const { return panel + lanes + kMaxOutputs + rows; }
 };
 
-// Sized for the portable kernels: of the same columns, the bf16 ones have half the chunks.
+// Sized for the portable kernels. For the same columns, the bf16 ones have half as many chunks.
 ScratchSizes SizesFor(int64_t max_tokens, int64_t max_cols) {
   const bool gemm = max_tokens > kMaxGemvTokens;
   const int64_t chunks = Ceil(max_cols, kChunk), padded = chunks * kChunk;
   const int64_t lane_tokens =
       OneBlock(chunks) ? kMaxTileTokens : std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens, kManyBlockTokens);
-  // Of the calls with fewer columns and more tokens at a time, none needs more than one block's.
+  // A call with fewer columns and more tokens at a time needs at most the memory of one block.
   const int64_t full_batch = std::max(kOneBlockTokens * std::min(padded, kPanelChunks * kChunk), GemmTokens(chunks) * padded);
   return {.packed = std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens * padded, full_batch),
           .panel = gemm ? kMaxPanelRows * kPanelChunks * kChunk : 0,
@@ -207,7 +209,7 @@ void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_t
   }
 }
 
-// Few tokens: pieces of rows in the order of memory.
+// Few tokens: pieces are rows in the order of memory.
 void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, Pieces& pieces) {
   kernels.pack_rows(x, ws.packed);
   const int64_t piece_bytes = std::clamp(pieces.total_bytes() / (pool.num_threads() * kPiecesPerThread), kMinPieceBytes, kMaxPieceBytes);
@@ -221,7 +223,8 @@ void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kern
   });
 }
 
-// Many tokens, at most GemmTokens(chunks): pieces are panels of rows. first_token: of x, in the tasks' outputs.
+// Many tokens, at most GemmTokens(chunks): pieces are panels of rows. first_token: the index of x's
+// first token in the tasks' outputs.
 void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, int64_t first_token,
           Pieces& pieces) {
   const int64_t tile_floats = kernels.tile_tokens * Ceil(x.cols, kernels.chunk_elements) * kChunk;

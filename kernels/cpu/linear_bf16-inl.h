@@ -1,9 +1,11 @@
-// GEMV and GEMM of bf16 by bf16, written over the step of a dot product:
+// GEMV and GEMM of bf16 by bf16, written in terms of one step of a dot product:
 //
-//   struct Dot { static __m512 Step(__m512 acc, __m512i w, __m512i x); };  // acc[i] += w[2i] x[2i] + w[2i + 1] x[2i + 1]
+//   // acc[i] += w[2i] x[2i] + w[2i + 1] x[2i + 1]
+//   struct Dot { static __m512 Step(__m512 acc, __m512i w, __m512i x); };
 //
-// To be included once by a translation unit that has pushed the target attributes of its step. A chunk is 64 elements, 32 for each of two
-// planes of 16 lanes. Block sizes and prefetching are those of linear_gemm.cc, where the bytes are the same.
+// Include it once in each translation unit, after pushing the target attributes of the step. A
+// chunk is 64 elements: 32 for each of two planes of 16 lanes. Block sizes and prefetching are the
+// same as in linear_gemm.cc, in bytes.
 
 namespace lime::cpu::bf16 {
 namespace {
@@ -12,14 +14,19 @@ constexpr int kPlaneElements = 32, kChunkElements = 2 * kPlaneElements;
 constexpr int64_t kVecBytes = 64;
 constexpr int kTileTokens = kMaxTileTokens, kTileRows = 4;
 constexpr int64_t kTileFloats = kTileRows * kTileTokens * 16;  // accumulators of one plane
-constexpr int64_t kBlockChunks = 32;      // of one plane that a tile runs through before the next rows: the tile's x stays in L1
-constexpr int64_t kStepsAhead = 4;        // that a tile asks for its weights, which lie in L2, before their use
-constexpr int64_t kManyTokens = 64;       // from here on a panel brings the next x near while it computes; below, the next weights
-constexpr int64_t kPrefetchBytes = 2048;  // that a row is asked for before its use: the hardware stops at the end of a 4 KiB page
+// Chunks of one plane that a tile processes before the next rows. The tile's x stays in L1.
+constexpr int64_t kBlockChunks = 32;
+// Steps by which a tile prefetches its weights, which are in L2.
+constexpr int64_t kStepsAhead = 4;
+// With this many tokens or more, a panel prefetches the next x while it computes; with fewer, the
+// next weights.
+constexpr int64_t kManyTokens = 64;
+// A row is prefetched this far ahead: the hardware stops at the end of a 4 KiB page.
+constexpr int64_t kPrefetchBytes = 2048;
 
 #define LIME_UNROLL _Pragma("GCC unroll 32")
 
-// 32 elements of which `count` exist; nothing beyond them is read.
+// Loads 32 elements. Only `count` of them exist; nothing beyond them is read.
 HWY_INLINE __m512i LoadPlane(const BF16* p, int64_t count) {
   if (count >= kPlaneElements) return _mm512_loadu_si512(p);
   return count <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
@@ -29,7 +36,7 @@ HWY_INLINE __m512i LoadVec(const char* p) {
   return _mm512_load_si512(p);
 }
 
-// Adds up the lanes of four dot products: i and i + 8, then 4, 2, 1 apart.
+// Adds up the lanes of four dot products: lanes 8 apart, then 4, 2 and 1 apart.
 HWY_INLINE __m128 SumLanes(const __m512 (&v)[4]) {
   const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44), _mm512_shuffle_f32x4(v[0], v[1], 0xee));
   const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(v[2], v[3], 0x44), _mm512_shuffle_f32x4(v[2], v[3], 0xee));
@@ -50,7 +57,7 @@ HWY_INLINE void AddChunk(__m512i w0, __m512i w1, const char* x, __m512 (&acc)[kT
   }
 }
 
-// One row with all tokens; y[token * stride].
+// One row with all tokens: y[token * stride].
 template <class Dot, int kTokens>
 HWY_NOINLINE void DotRow(const BF16* w, int64_t cols, const char* x, float* y, int64_t stride) {
   __m512 acc[kTokens][2];
@@ -89,14 +96,15 @@ void DotRows(const RowRange& rows, const float* packed, int64_t tokens, const Th
 
 // GEMM.
 
-// A range of the chunks of all rows.
+// A range of chunks of all rows.
 struct Block {
   int64_t begin;
   int64_t chunks;
   bool last;
 };
 
-// Rows side by side: [quad of rows][plane][chunk][row][32 elements]; rows that the last quad lacks are zero.
+// Packs rows side by side: [quad of rows][plane][chunk][row][32 elements]. If the last quad has too
+// few rows, the others are zero.
 void PackPanel(const RowRange& rows, const Block& block, char* panel) {
   const Matrix& m = *rows.matrix;
   const int64_t plane_bytes = block.chunks * kTileRows * kVecBytes;
@@ -111,7 +119,7 @@ void PackPanel(const RowRange& rows, const Block& block, char* panel) {
   }
 }
 
-// What a tile brings near while it computes: one address per step.
+// Memory that a tile prefetches while it computes: one address for each step.
 struct Ahead {
   const char* p;
   int64_t stride;  // bytes
@@ -147,7 +155,7 @@ HWY_NOINLINE void MultiplyTile(const char* x, const char* w, int64_t steps, bool
   }
 }
 
-// The accumulators that wait from the block before lie in the shared cache.
+// Accumulators that were stored after the block before are in the shared cache.
 HWY_INLINE void PrefetchLanes(const float* lanes) {
   for (int64_t i = 0; i < kTileFloats; i += 16) __builtin_prefetch(lanes + i);
 }
@@ -164,8 +172,8 @@ void SumTile(const float* lanes, int64_t tokens, float* y, int64_t stride) {
   }
 }
 
-// One tile of tokens, whose x is [plane][chunk of all][token][32 elements], against one block of the whole panel. lanes:
-// [quad][plane][kTileFloats].
+// Multiplies one tile of tokens, whose x is [plane][chunk of all][token][32 elements], with one
+// block of the whole panel. lanes: [quad][plane][kTileFloats].
 template <class Dot, int kTokens>
 void MultiplyTileWithPanel(int64_t tokens, const char* x, int64_t all_chunks, const Block& block, int64_t quads,
                            const ThreadScratch& scratch, float* lanes, bool x_ahead, Ahead& ahead) {
@@ -204,7 +212,8 @@ void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, co
               .stride = next_bytes / (tiles * quads * 2 * chunks)};
   if (x_ahead) ahead.stride = kTileTokens * kVecBytes / quads;
   if (next_bytes == 0 && !x_ahead) ahead = {.p = reinterpret_cast<const char*>(scratch.panel), .stride = 0};
-  const int64_t tile_lanes = chunks > kPanelChunks ? quads * 2 * kTileFloats : 0;  // one block: tiles follow each other in one place
+  // With one block, all tiles use the same accumulators.
+  const int64_t tile_lanes = chunks > kPanelChunks ? quads * 2 * kTileFloats : 0;
   for (int64_t begin = 0; begin < chunks; begin += kPanelChunks) {
     const Block block{begin, std::min(kPanelChunks, chunks - begin), begin + kPanelChunks >= chunks};
     PackPanel(rows, block, reinterpret_cast<char*>(scratch.panel));
@@ -218,7 +227,7 @@ void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, co
   }
 }
 
-// What the bench and the tests ask of a step itself.
+// For the benchmark and the tests of a single step.
 
 template <class Dot>
 void Step(const BF16* w, const BF16* x, float* acc) {

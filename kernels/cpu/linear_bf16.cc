@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPlane = 32;  // elements of one plane of a chunk
 
-// Copies the plane of a row that begins at element k, zeros where the row has ended.
+// Copies the plane of a row that begins at element k, with zeros beyond the row's end.
 void CopyPlane(const BF16* row, int64_t cols, int64_t k, BF16* out) {
   const int64_t count = std::clamp<int64_t>(cols - k, 0, kPlane);
   std::memcpy(out, row + k, count * sizeof(BF16));
@@ -92,7 +92,8 @@ std::string Bf16NumericsId(const Bf16Kernels& kernels) {
   bool as_defined = true;
   uint32_t seen = 2166136261u;
   for (int probe = 0; probe < 512; ++probe) {
-    // Exponents close together, so that the sums round; in every fourth probe so small that products and sums become subnormal.
+    // Exponents are close together, so that the sums round. In every fourth probe they are so small
+    // that products and sums become subnormal.
     const uint32_t exponent = probe % 4 == 0 ? 58 : 122;
     const auto bf16 = [&] { return BF16{static_cast<uint16_t>((random() & 0x807f) | ((exponent + random() % 10) << 7))}; };
     BF16 w[32], x[32];

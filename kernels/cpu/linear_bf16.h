@@ -1,4 +1,5 @@
-// The kernel set of bf16 weights and bf16 activations on x86 CPUs with AVX512-BF16. docs/reference/numerics.md: its order.
+// Kernels for bf16 weights and bf16 activations on x86 CPUs with AVX512-BF16.
+// docs/reference/numerics.md defines their order.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +18,38 @@ namespace lime::cpu {
 
 struct Bf16Kernels {
   LinearKernels linear;
-  // acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1] of 16 lanes, as one step of the kernels rounds it.
+  // acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1] for 16 lanes, rounded as one step of the
+  // kernels.
   void (*step)(const BF16* w, const BF16* x, float* acc);
-  // A value that depends on kSpinSteps * rounds steps in independent chains: how fast steps can be at most.
+  // Does kSpinSteps * rounds steps in independent chains and returns a value that depends on all of
+  // them. Measures the highest possible rate of steps.
   float (*spin)(int64_t rounds);
 };
 inline constexpr int kSpinSteps = 16;
-inline constexpr int kStepOperations = 64;  // of one step, a multiplication and an addition counting two
+// Of one step; a multiplication and an addition count as two.
+inline constexpr int kStepOperations = 64;
 
-// With the CPU's dot product; null where it has none.
+// Kernels with the CPU's dot product; null if it has none.
 const Bf16Kernels* HardwareBf16();
-// The same steps as two fused multiply-adds each: slow, and there so that everything but the one instruction can be tested on every CPU
-// with AVX-512. Null on others. Subnormal numbers are kept, where the instruction takes them as zero.
+// The same kernels with two fused multiply-adds for each step: slow. They make everything except
+// the one instruction testable on every CPU with AVX-512; null on others. They keep subnormal
+// numbers, which the instruction treats as zero.
 const Bf16Kernels* EmulatedBf16();
 
-// Those of `numerics`; null where it multiplies bf16 too in the portable order.
+// The kernels of `numerics`; null if it multiplies bf16 in the portable order.
 const Bf16Kernels* ChooseBf16(Numerics numerics);
 
-// What a step is by the instruction's definition: 16 times a fused multiply-add of the odd elements, then one of the even elements, each
-// taking and giving zero for subnormal numbers.
+// One step as the instruction's definition says: in each of 16 lanes a fused multiply-add of the
+// odd elements, then one of the even elements. Subnormal inputs and results count as zero.
 void DefinedBf16Step(const BF16* w, const BF16* x, float* acc);
 
-// "x86-avx512bf16-1" where the steps on a set of probing values have the bits of the definition. Another CPU's own rounding gets a name of
-// its own, made of the bits seen, so that equal names keep meaning equal bits.
+// "x86-avx512bf16-1" if the steps on a set of probing values have the bits of the definition. A CPU
+// that rounds differently gets another name, made of its bits, so that equal names always mean
+// equal bits.
 std::string Bf16NumericsId(const Bf16Kernels& kernels);
 
-// Between the files of these kernels: what is compiled for AVX-512 and may be called only on CPUs that have it.
+// Shared by the files of these kernels. Code compiled for AVX-512 may be called only on CPUs that
+// have it.
 namespace bf16 {
 
 #if LIME_BF16_X86
@@ -50,9 +57,10 @@ extern const Bf16Kernels kHardwareKernels;
 extern const Bf16Kernels kEmulatedKernels;
 #endif
 
-// x for GEMV: [chunk][token][64 elements], padded with zeros to whole chunks.
+// Packs x for GEMV: [chunk][token][64 elements], padded with zeros to whole chunks.
 void PackRows(const Activations& x, float* packed);
-// x for GEMM, one tile: [plane][chunk][token][32 elements]; a tile's missing tokens repeat the last one.
+// Packs one tile of x for GEMM: [plane][chunk][token][32 elements]. If a tile has too few tokens,
+// the last one is repeated.
 void PackTile(const Activations& x, int64_t tile, float* packed);
 
 }  // namespace bf16

@@ -1,4 +1,4 @@
-// The bf16 kernels with the dot product in two fused multiply-adds.
+// The bf16 kernels with two fused multiply-adds instead of the dot product.
 #include "kernels/cpu/linear_bf16.h"
 
 #if LIME_BF16_X86

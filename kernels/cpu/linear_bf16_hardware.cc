@@ -1,4 +1,4 @@
-// The bf16 kernels with the CPU's own dot product.
+// The bf16 kernels with the CPU's dot product.
 #include "kernels/cpu/linear_bf16.h"
 
 #if LIME_BF16_X86

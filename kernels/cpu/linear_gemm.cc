@@ -14,13 +14,15 @@ HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 namespace {
 
-// What 16 or 32 vector registers hold: accumulators, one row's (or column's) operands, and one operand of the other side.
+// Sized for 16 or 32 vector registers: the accumulators, the operands of one row (or column), and
+// one operand of the other side.
 constexpr int kTileTokens = kVecLanes == 8 ? 3 : kMaxTileTokens;
 constexpr int kTileRows = 4;
 constexpr int64_t kTileLanes = kTileRows * kTileTokens * kVecLanes;  // accumulators of one plane
-// Chunks of one plane that a tile runs through before the next rows: the tile's x stays in L1.
+// Chunks of one plane that a tile processes before the next rows. The tile's x stays in L1.
 constexpr int64_t kBlockChunks = 32;
-// From this many tokens on a panel brings the next x near while it computes; below, the next weights.
+// With this many tokens or more, a panel prefetches the next x while it computes; with fewer, the
+// next weights.
 constexpr int64_t kManyTokens = 64;
 
 int64_t TileTokensImpl() {
@@ -32,7 +34,8 @@ void PackTileImpl(const Activations& x, int64_t tile, float* packed) {
   WithWorkingType(x.dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     for (int64_t i = 0; i < kTileTokens; ++i) {
-      const int64_t token = std::min(tile * kTileTokens + i, x.tokens - 1);  // a tile's missing tokens repeat the last one
+      // If a tile has too few tokens, the last one is repeated.
+      const int64_t token = std::min(tile * kTileTokens + i, x.tokens - 1);
       const T* row = static_cast<const T*>(x.data) + token * x.stride;
       for (int64_t c = 0; c < chunks; ++c) {
         LaneVec lanes[kPlanes];
@@ -44,15 +47,16 @@ void PackTileImpl(const Activations& x, int64_t tile, float* packed) {
   });
 }
 
-// A range of the chunks of all rows.
+// A range of chunks of all rows.
 struct Block {
   int64_t begin;
   int64_t chunks;
   bool last;
-  bool even_odd;  // lanes: those of even elements first
+  bool even_odd;  // lanes of even elements come first
 };
 
-// Rows to fp32: [quad of rows][plane][chunk][row][lane]; rows that the last quad lacks are zero.
+// Converts rows to fp32: [quad of rows][plane][chunk][row][lane]. If the last quad has too few
+// rows, the others are zero.
 template <class Row>
 void PackPanelOf(const RowRange& rows, const Block& block, float* row_scratch, float* panel) {
   const int64_t plane = block.chunks * kTileRows * kVecLanes;
@@ -76,7 +80,7 @@ void PackPanelOf(const RowRange& rows, const Block& block, float* row_scratch, f
   }
 }
 
-// What a tile brings near while it computes: one address per step.
+// Memory that a tile prefetches while it computes: one address for each step.
 struct Ahead {
   const char* p;
   int64_t stride;  // bytes
@@ -115,8 +119,8 @@ void MultiplyTile(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int6
   }
 }
 
-// Adds up the lanes [row][token] of four rows, those of each plane apart; y[token * stride + row] is set by a row's first block and added
-// to by the others.
+// Adds up the lanes [row][token] of four rows; `lanes` has a pointer for each plane. A row's first
+// block sets y[token * stride + row], later blocks add to it.
 HWY_INLINE void SumTile(const float* const (&lanes)[kPlanes], int64_t tokens, bool first, bool even_odd, float* y, int64_t stride) {
   for (int64_t t = 0; t < tokens; ++t) {
     LaneVec v[kTileRows][kPlanes];
@@ -129,11 +133,13 @@ HWY_INLINE void SumTile(const float* const (&lanes)[kPlanes], int64_t tokens, bo
   }
 }
 
-// One tile of tokens, whose x is [plane][chunk of all][token][lane], against one block of the whole panel. y: [token][row].
+// Multiplies one tile of tokens, whose x is [plane][chunk of all][token][lane], with one block of
+// the whole panel. y: [token][row].
 template <int kTokens>
 void MultiplyTileWithPanel(const float* x, int64_t all_chunks, const Block& block, int64_t quads, const ThreadScratch& scratch, float* y,
                            bool x_ahead, Ahead& ahead) {
-  // Lanes of a plane that are done with in one go are added up at once, and the next rows' take their place.
+  // If a plane is finished in one step, its lanes are added up at once, and the next rows use the
+  // same memory.
   const auto lanes_of = [&](int64_t p, int64_t q) HWY_ATTR {
     const bool at_once = p == kPlanes - 1 && block.chunks <= kBlockChunks;
     return scratch.lanes + (p * quads + (at_once ? 0 : q)) * kTileLanes;
@@ -175,7 +181,8 @@ void MultiplyPanelImpl(const RowRange& rows, const float* packed, int64_t tokens
   Ahead ahead{.p = next_rows, .stride = next_bytes / (tiles * quads * kPlanes * chunks)};
   if (x_ahead) ahead.stride = kTileTokens * kVecLanes * static_cast<int64_t>(sizeof(float)) / quads;
   if (next_bytes == 0 && !x_ahead) ahead = {.p = reinterpret_cast<const char*>(scratch.panel), .stride = 0};
-  // Of rows of one block, tiles follow each other in one place; else the sums of all of them wait behind the lanes.
+  // With one block, all tiles use the same results. Otherwise the sums of all tiles are stored
+  // behind the lanes.
   const bool one_block = chunks <= kPanelChunks;
   float* const all_y = one_block ? scratch.y : scratch.lanes + kMaxPanelRows * kMaxTileTokens * kChunk;
   for (int64_t begin = 0; begin < chunks; begin += kPanelChunks) {

@@ -15,29 +15,33 @@ HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 namespace {
 
-// Tokens of one pass: what 16 or 32 vector registers hold are accumulators, one row's operands, and one operand of the other side.
+// Tokens of one pass. Sized for 16 or 32 vector registers: the accumulators, one row's operands,
+// and one operand of the other side.
 constexpr int kDotTokens = kPlanes == 2 ? 4 : 2;
-// Packed x of LaneOrder::kWords: the narrower the registers, the more it takes to widen it again for every row.
+// Element of packed x for LaneOrder::kWords. With narrow registers it costs too much to widen x
+// again for every row.
 using Word = std::conditional_t<kPlanes == 2, BF16, float>;
 
-// Chunks that a set of rows meets before the next ones: x of a pass's tokens takes half of L1, which leaves its line buffers to the
-// weights. A power of two: blocks neither cut a group nor cross the end of a sum.
+// Chunks that a set of rows processes before the next ones. x of a pass's tokens takes half of L1,
+// which leaves its line buffers to the weights. It is a power of two, so blocks neither cut a group
+// nor cross the end of a sum.
 template <class X>
 int64_t BlockChunks(int64_t tokens) {
   constexpr int64_t kTokenChunks = (16 << 10) / (kChunk * sizeof(X));
   return std::min<int64_t>(kSumChunks, std::bit_floor(static_cast<uint64_t>(kTokenChunks / std::min<int64_t>(tokens, kDotTokens))));
 }
-// Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. Rows that are read
-// side by side are asked for in the order of memory, so that the last one's bytes have a fraction of the time only.
+// How far ahead the dot products of one token prefetch, in bytes; the hardware does not prefetch
+// beyond the end of a 4 KiB page. Rows that are read side by side are prefetched in the order of
+// memory, so the time for the last row's bytes is only a fraction.
 template <class Row>
 constexpr int64_t kPrefetchBytes = !Row::kPacked           ? 2048
                                    : Row::kRowsAtOnce == 1 ? 4096
                                                            : 8192;
 
-// Rows that a pass of several tokens asks for ahead of their use: few enough to stay in L1 beside x.
+// A pass of several tokens prefetches this many rows ahead: few enough to stay in L1 besides x.
 constexpr int64_t kRowsAhead = 2;
 
-// The first token of a packed pass, and its place in it.
+// The memory of `token` in its packed pass; `width` gets the number of tokens of that pass.
 template <class X>
 HWY_INLINE X* PackedToken(const Activations& x, int64_t token, int64_t& width, X* packed) {
   const int64_t first = token / kDotTokens * kDotTokens;
@@ -78,21 +82,25 @@ void PackRowsImpl(const Activations& x, float* packed) {
   });
 }
 
-// One block of the dot products of one or two rows with the tokens of a pass.
+// One block of the dot products of one or several rows with the tokens of a pass.
 struct Block {
   const void* x;  // [chunk][token][lane]
   ChunkRange range;
-  bool first, last;  // of the blocks whose lanes are added up together
-  float* lanes;      // accumulators between two blocks
-  float* y;          // y[token * y_stride + row], where last: set by the rows' first sum, added to by the others
+  // First and last of the blocks whose lanes are added up together.
+  bool first, last;
+  float* lanes;  // accumulators kept between two blocks
+  // y[token * y_stride + row], written if `last`: the rows' first sum sets it, later sums are
+  // added.
+  float* y;
   bool first_sum;
   int64_t y_stride;
-  // What to bring near at the same time: `ahead_step` bytes per unit at `ahead`, and for the second row `ahead_row` bytes further on.
+  // Prefetches at the same time `ahead_step` bytes per unit from `ahead`, and for each further row
+  // `ahead_row` bytes behind that.
   const char* ahead;
   int64_t ahead_step, ahead_row;
 };
 
-// A chunk of packed x, which has the lanes' order already.
+// Loads a chunk of packed x, which is in the lanes' order already.
 HWY_INLINE void LoadPacked(const float* x, LaneVec (&lanes)[kPlanes]) {
   LIME_UNROLL for (int p = 0; p < kPlanes; ++p) lanes[p] = LoadVec(x + p * kVecLanes);
 }
@@ -119,7 +127,7 @@ HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
   const char* ahead = block.ahead;
   const int64_t ahead_step = block.ahead_step, ahead_row = block.ahead_row;
   const auto prefetch = [&] HWY_ATTR {
-    // With one token the rows of a pair are asked for as one run of memory.
+    // With one token, the rows of a set are prefetched as one run of memory.
     constexpr int kRuns = kTokens == 1 ? 1 : kRows, kRunBytes = Row::kUnitChunks * Row::kChunkBytes * kRows / kRuns;
     LIME_UNROLL for (int r = 0; r < kRuns; ++r) {
       LIME_UNROLL for (int b = 0; b < kRunBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b);
@@ -160,7 +168,7 @@ HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
   }
 }
 
-// Of several tokens: they need all registers.
+// For several tokens, which need all registers.
 template <int kTokens, class X, int kRows, class Row>
 HWY_NOINLINE void DotAlone(const Row (&rows)[kRows], const Block& block) {
   Dot<kTokens, X>(rows, block);
@@ -175,8 +183,9 @@ HWY_INLINE void DotPass(int64_t tokens, const Row (&rows)[kRows], const Block& b
   return tokens == 2 ? DotAlone<2, X>(rows, block) : DotAlone<1, X>(rows, block);
 }
 
-// One token: rows in the order of memory, kRowsAtOnce side by side. A single stream is what memory likes best; rows of few bytes would then
-// wait for the latency of their sums, and share the loads of x side by side.
+// One token: rows in the order of memory, kRowsAtOnce side by side. Memory is fastest with a single
+// stream. But rows of few bytes would wait for the latency of their sums; side by side, they also
+// share the loads of x.
 template <class Row>
 void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scratch) {
   constexpr int kRows = Row::kRowsAtOnce;
@@ -220,8 +229,8 @@ void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scra
   }
 }
 
-// Several tokens: a set of rows meets a block of x before the next one. Two rows share the loads of x and overlap the latency of their
-// sums, where the registers hold both.
+// Several tokens: a set of rows processes a block of x before the next block. Two rows share the
+// loads of x and overlap the latency of their sums, if the registers hold both.
 template <class Row, class X>
 void DotRowsOf(const RowRange& rows, const X* x, int64_t tokens, const ThreadScratch& scratch) {
   constexpr int kRows = kPlanes == 2 && !std::is_same_v<X, BF16> ? 2 : 1;
@@ -230,7 +239,8 @@ void DotRowsOf(const RowRange& rows, const X* x, int64_t tokens, const ThreadScr
   const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks<X>(tokens);
   Block b{.y_stride = rows.count, .ahead_step = unit_bytes / passes, .ahead_row = row_bytes};
 
-  // Rows `row` and, of a pair, `row` + 1 of the set with one pass's tokens and one block's chunks.
+  // Multiplies row `row` of the set (with `pair` also `row` + 1) with one pass's tokens and one
+  // block's chunks.
   const auto multiply = [&](int64_t set, int64_t row, bool pair, int64_t begin, int64_t token) HWY_ATTR {
     const int64_t width = std::min<int64_t>(kDotTokens, tokens - token), end = std::min(begin + block_chunks, chunks);
     b.range = {end - begin, Row::UnitsPerGroupLog2(m), end == chunks && Row::HasTail(m)};

@@ -1,4 +1,5 @@
-// The parts of Linear that are compiled once per instruction set. Used by linear.cc alone; every function runs on any thread.
+// The parts of Linear that are compiled for each instruction set. Only linear.cc uses them. Every
+// function may run on any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +11,32 @@ namespace lime::cpu {
 // Lanes of a dot product.
 inline constexpr int kChunk = 32;
 
-// Chunks whose products share the lanes before these are added up: a dot product of more is the sum of such sums, in ascending order.
+// Chunks whose products share the lanes before these are added up. A longer dot product is the sum
+// of such sums, in ascending order.
 inline constexpr int64_t kSumChunks = 64;
 
-// Where the lanes lie in registers. x is packed in the order of the weights it meets.
+// The order of lanes in registers. x is packed in the order of the weights that it meets.
 enum class LaneOrder : uint8_t {
-  kNatural,  // as they come
-  kEvenOdd,  // within 32 elements the even ones first, as two 4-bit weights share a byte and two of bf16 a word
-  kWords,    // kEvenOdd, and x of bf16 may stay as it is, two elements a word
-  kPairs,    // of the bf16 kernels: lane k / 2 mod 16 of plane k / 32 mod 2
+  kNatural,  // in ascending order
+  // The even ones of 32 elements first, then the odd ones: two 4-bit weights share a byte, and two
+  // bf16 weights a word.
+  kEvenOdd,
+  // kEvenOdd, but x of bf16 may stay unpacked, two elements in a word.
+  kWords,
+  // For the bf16 kernels: element k is in lane k / 2 mod 16 of plane k / 32 mod 2.
+  kPairs,
 };
 inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd, LaneOrder::kWords, LaneOrder::kPairs};
 
-// Tokens of one GEMM tile: the packed x of a tile has room for this many on every instruction set.
+// Tokens of one GEMM tile. The packed x of a tile has space for this many on every instruction set.
 inline constexpr int kMaxTileTokens = 6;
 
-// Rows of W that one GEMM panel may have, and the chunks of them that it holds at a time: half of a private cache.
+// A GEMM panel has at most this many rows of W, and this many of their chunks at a time: half of a
+// private cache.
 inline constexpr int kMaxPanelRows = 64;
 inline constexpr int64_t kPanelChunks = kSumChunks;
 
-// Rows of packed weights whose scales and biases are made ready at a time.
+// Rows of packed weights whose scales and biases are expanded at a time.
 inline constexpr int kPreparedRows = 16;
 
 // Rows of one matrix.
@@ -51,41 +58,46 @@ struct Activations {
   int64_t chunks() const { return (cols + kChunk - 1) / kChunk; }
 };
 
-// One thread's scratch memory.
+// Scratch memory of one thread.
 struct ThreadScratch {
   float* panel;  // rows of weights in fp32: kMaxPanelRows * kPanelChunks * kChunk floats
-  float* lanes;  // accumulators: kMaxPanelRows * kChunk floats per token of one tile, or of all tokens where rows take several blocks
-  float* y;      // results: kMaxOutputs floats
-  float* rows;   // scales and biases of kPreparedRows packed rows
+  // Accumulators: kMaxPanelRows * kChunk floats per token of one tile; if rows have several blocks,
+  // of all tokens.
+  float* lanes;
+  float* y;     // results: kMaxOutputs floats
+  float* rows;  // scales and biases of kPreparedRows packed rows
 };
 inline constexpr int64_t kMaxOutputs = 4096;
 
-// Up to this many tokens each row is read once and multiplied as it comes; above, rows become panels first.
+// Up to this many tokens, each row is read once and multiplied directly. With more tokens, rows are
+// first converted to panels.
 inline constexpr int kMaxGemvTokens = 8;
 
-// GEMV: x as rows of fp32, padded with zeros to whole chunks.
+// Packs x for GEMV: rows of fp32, padded with zeros to whole chunks.
 void PackRows(const Activations& x, float* packed);
 // y[token * rows.count + row]. REQUIRES: x.tokens * rows.count <= kMaxOutputs.
 void DotRows(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch);
-// The same for LaneOrder::kWords. REQUIRES: bf16 weights.
+// DotRows for LaneOrder::kWords. REQUIRES: bf16 weights.
 void DotWords(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch);
 
-// GEMM: x as tiles of TileTokens() tokens, [tile][plane][chunk][token][lane].
+// Packs x for GEMM in tiles of TileTokens() tokens: [tile][plane][chunk][token][lane].
 int64_t TileTokens();
 void PackTile(const Activations& x, int64_t tile, float* packed);
 
-// What a GEMM panel's results are given to: y[token * stride + row - begin], for `count` tokens from `token`.
+// A result of a GEMM panel: y[token * stride + row - begin], for `count` tokens from `token`.
 struct TileResult {
   int64_t token;
   int64_t count;
   int64_t stride;
   const float* y;
 };
-// Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for each.
+// Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for
+// each.
 void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                    void (*done)(void* context, const TileResult& result), void* context);
 
-// One set of the functions above. A chunk of packed x has 128 bytes in every set, and so has a chunk of a row in a panel.
+// One set of these functions. A chunk of packed x has 128 bytes in every set, and so has a chunk of
+// a row in a panel.
 struct LinearKernels {
   int chunk_elements;
   int tile_tokens;  // at most kMaxTileTokens
@@ -95,10 +107,10 @@ struct LinearKernels {
   decltype(&MultiplyPanel) multiply_panel;
 };
 
-// "AVX3", as Highway calls the instruction set in use.
+// Highway's name of the instruction set in use, such as "AVX3".
 const char* TargetName();
 
-// out or add_to of `count` rows from `row` of one token.
+// Writes `count` rows from `row` of one token to out or add_to.
 void FinishRows(const LinearTask& task, DType x_dtype, int64_t token, int64_t row, int64_t count, const float* y);
 
 }  // namespace lime::cpu

@@ -1,4 +1,5 @@
-// The 32 lanes of a dot product in registers, and the fixed tree that adds them. Included once per Highway target.
+// The 32 lanes of a dot product in registers, and the fixed tree that adds them. Included once for
+// each Highway target.
 #include "kernels/cpu/hwy_targets.h"
 
 #if defined(LIME_KERNELS_CPU_LINEAR_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
@@ -39,7 +40,8 @@ HWY_INLINE Quad FoldTo4(T v) {
 }
 #endif
 
-// The lanes of `count` vectors to 4, those that lie half of them all apart first.
+// Adds the lanes of `count` vectors down to 4. Each step adds lanes that are half of the remaining
+// lanes apart.
 HWY_INLINE Quad FoldLanes(LaneVec* lanes, int count) {
   LIME_UNROLL for (int width = count / 2; width > 0; width /= 2) {
     LIME_UNROLL for (int p = 0; p < width; ++p) lanes[p] = hn::Add(lanes[p], lanes[p + width]);
@@ -61,7 +63,7 @@ HWY_INLINE void SumLanes(const Quad (&v)[4], float* out) {
   hn::StoreU(hn::Add(hn::ConcatLowerLower(quad, cd, ab), hn::ConcatUpperUpper(quad, cd, ab)), quad, out);
 }
 
-// The even, or odd, lanes of two vectors that follow each other.
+// The even (odd) lanes of two consecutive vectors.
 HWY_INLINE LaneVec EvenLanes(LaneVec low, LaneVec high) {
   return hn::ConcatEven(LaneTag(), high, low);
 }
@@ -96,8 +98,9 @@ inline LaneVec OddLanes(LaneVec, LaneVec high) {
 }
 #endif
 
-// Adds up 32 lanes in the fixed tree: lane i and i + 16, then 8, 4, 2, 1 apart. Where even lanes lie before odd ones, the last step adds
-// the sum of these to the sum of those, and the others are the same within each half.
+// Adds up 32 lanes in the fixed tree: lanes 16 apart, then 8, 4, 2 and 1 apart. If even lanes lie
+// before odd lanes, the last step adds the sum of the even ones to the sum of the odd ones; the
+// other steps are the same within each half.
 HWY_INLINE float SumLanes(LaneVec (&lanes)[kPlanes], bool even_odd) {
   if (!even_odd) return SumLanes(FoldLanes(lanes, kPlanes));
   const float even = SumLanes(FoldLanes(lanes, kPlanes / 2));
@@ -105,8 +108,8 @@ HWY_INLINE float SumLanes(LaneVec (&lanes)[kPlanes], bool even_odd) {
 }
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-// The sums of the lanes of a, b, c and d, each in all lanes of the 128-bit block 0, 2, 1 and 3: of four vectors together every step of the
-// tree fills whole vectors.
+// The sums of the lanes of a, b, c and d, in all lanes of the 128-bit block 0, 2, 1 and 3
+// respectively. With four vectors together, every step of the tree fills whole vectors.
 HWY_INLINE LaneVec SumOfBlocks(LaneVec a, LaneVec b, LaneVec c, LaneVec d) {
   const LaneTag tag;
   const LaneVec ab = hn::Add(hn::ConcatLowerLower(tag, b, a), hn::ConcatUpperUpper(tag, b, a));
@@ -117,7 +120,7 @@ HWY_INLINE LaneVec SumOfBlocks(LaneVec a, LaneVec b, LaneVec c, LaneVec d) {
   return hn::Add(sum, hn::Shuffle2301(sum));
 }
 
-// The same as below.
+// As the version below.
 HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out) {
   static_assert(kPlanes == 2);
   LaneVec sum;
@@ -133,7 +136,7 @@ HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out
   hn::StoreU(hn::LowerHalf(hn::LowerHalf(sum)), QuadTag(), out);
 }
 #else
-// The same for the lanes of four sums, stored side by side.
+// SumLanes of four sums, stored side by side.
 HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out) {
   Quad sum[4];
   const int count = even_odd ? kPlanes / 2 : kPlanes;
@@ -147,7 +150,7 @@ HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out
 }
 #endif
 
-// 32 elements of x, of which there are `count`, in the lanes' order.
+// Loads 32 elements of x, of which `count` exist, in the lanes' order.
 template <typename T>
 HWY_INLINE void LoadChunk(const T* x, int64_t count, LaneOrder order, LaneVec (&lanes)[kPlanes]) {
   T padded[kChunk] = {};

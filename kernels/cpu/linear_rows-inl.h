@@ -1,7 +1,9 @@
-// Reads one row of weights, 32 at a time, as exact fp32: one reader per format. Included once per Highway target.
+// Reads one row of weights, 32 at a time, as exact fp32: one reader for each format. Included once
+// for each Highway target.
 //
-// A reader stands at a chunk of its row: Next(group, planes) gives it and steps on, NextTail(group, planes) gives the last chunk where Next
-// would read outside the row's bytes (HasTail). Chunks come in units of kUnitChunks, which share a scale. ForEachChunk does all of that.
+// A reader stands at a chunk of its row. Next(group, planes) reads it and moves on. NextTail(group,
+// planes) reads the last chunk if Next would read beyond the row's bytes (HasTail). Chunks come in
+// units of kUnitChunks, which share a scale. ForEachChunk does all of this.
 #include "kernels/cpu/hwy_targets.h"
 
 #if defined(LIME_KERNELS_CPU_LINEAR_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
@@ -22,7 +24,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 
-// 32 elements as lanes of even elements, then of odd ones: half of the instructions that widening takes.
+// Loads 32 elements as lanes of even elements, then of odd ones: this needs half as many
+// instructions.
 HWY_INLINE void LoadEvenOdd(const BF16* p, LaneVec (&lanes)[kPlanes]) {
   constexpr int kHalf = kPlanes / 2;
   LIME_UNROLL for (int i = 0; i < kHalf; ++i) {
@@ -57,7 +60,7 @@ class DenseRow {
 
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
-  // Steps over chunks that were read by a copy.
+  // Moves over chunks that a copy of the reader has read.
   HWY_INLINE void Skip(const Matrix&, int64_t chunks) { p_ += chunks * kChunk; }
 
   struct Group {};
@@ -84,19 +87,22 @@ class DenseRow {
   }
 
   const T* p_ = nullptr;
-  int64_t tail_ = 0;  // elements of the last chunk, where it is not whole
+  int64_t tail_ = 0;  // elements of the last chunk if it is incomplete
 };
 
-// Where the weights of a chunk lie in its 4 * kBits bytes. They are read as two halves of 16 weights with one 16-byte load each, the second
-// half's load ending with the chunk (3 bits: both loads begin with it, and reach 4 bytes too far).
+// Where the weights of a chunk lie in its 4 * kBits bytes. They are read as two halves of 16
+// weights, each with one 16-byte load. The second load ends with the chunk. With 3 bits, both loads
+// begin with the chunk and read 4 bytes too far.
 template <int kBits>
 struct PackedLayout {
   static constexpr int kBytes = 4 * kBits;
   static constexpr int kSecondLoad = kBytes > 16 ? kBytes - 16 : 0;
   static constexpr bool kReadsBeyond = kBytes < 16;
 
-  alignas(64) std::array<uint8_t, 4 * kChunk> byte_index{};  // per lane: the two bytes of its load that hold the weight, in the low half
-  alignas(64) std::array<uint32_t, kChunk> shift{};          // per lane: of the weight in those bytes
+  // For each lane: the two bytes of its load that hold the weight, in the low half.
+  alignas(64) std::array<uint8_t, 4 * kChunk> byte_index{};
+  // For each lane: the shift of the weight in those bytes.
+  alignas(64) std::array<uint32_t, kChunk> shift{};
 
   constexpr PackedLayout() {
     for (int k = 0; k < kChunk; ++k) {
@@ -110,20 +116,24 @@ struct PackedLayout {
 template <int kBits>
 inline constexpr PackedLayout<kBits> kPackedLayout;
 
-// Weight = fma(q, scale, bias), in fp32. kUnit: chunks of a unit, 1 for groups of 32 and 2 for those of 64 and 128.
+// Weight = fma(q, scale, bias), in fp32. kUnit: chunks of a unit: 1 for groups of 32, 2 for groups
+// of 64 and 128.
 template <int kBits, int kUnit>
 class PackedRow {
  public:
   using Layout = PackedLayout<kBits>;
   static constexpr bool kPacked = true;
   static constexpr bool kEvenOdd = kBits == 4;
-  // That one token meets side by side. A sum takes a multiply-add of four cycles per chunk: of 24 bytes and more memory is no faster.
+  // Rows that one token processes side by side. A sum takes a multiply-add of four cycles for each
+  // chunk; with chunks of 24 bytes or more, memory is no faster than that.
   static constexpr int kRowsAtOnce = kPlanes != 2 ? 2 : kBits >= 6 ? 1 : 4;
   static constexpr int kChunkBytes = Layout::kBytes;
   static constexpr int kUnitChunks = kUnit;
-  // With 16 lanes and at most 4 bits, the weights of all q are computed once per group, and picked.
+  // With 16 lanes and at most 4 bits, the weights of all q are computed once for each group, and
+  // looked up.
   static constexpr bool kTable = HWY_TARGET <= HWY_AVX3 && kBits <= 4;
-  // Expands the scales and biases of `count` rows, which lie side by side: one pass over many is far quicker than one per row.
+  // Expands the scales and biases of `count` consecutive rows. One pass over many rows is much
+  // faster than one for each.
   static void Prepare(const Matrix& m, int64_t row, int64_t count, float* scratch) {
     WithWorkingType(m.scale_dtype, [&](auto type) HWY_ATTR {
       using T = decltype(type);
@@ -133,7 +143,8 @@ class PackedRow {
     });
   }
 
-  // Brings near what Prepare will read of a row. Row by row between the dot products: many at once would hold up the stream of weights.
+  // Prefetches the memory that Prepare will read for a row. One row at a time, between the dot
+  // products: many at once would delay the stream of weights.
   static HWY_INLINE void PrefetchPrepared(const Matrix& m, int64_t row) {
     const int64_t bytes = Groups(m) * ElementBytes(m.scale_dtype);
     const char *scales = static_cast<const char*>(m.scales) + row * bytes, *biases = static_cast<const char*>(m.biases) + row * bytes;
@@ -144,7 +155,7 @@ class PackedRow {
   static int UnitsPerGroupLog2(const Matrix& m) { return m.group_size == 128 ? 1 : 0; }
 
   PackedRow() = default;
-  // The row is the one at `prepared` of those that Prepare put into scratch last.
+  // The row is number `prepared` of the rows of the last Prepare, which filled `scratch`.
   PackedRow(const Matrix& m, int64_t row, int64_t chunk, int64_t prepared, const float* scratch)
       : p_(static_cast<const uint8_t*>(m.data) + row * m.RowBytes() + chunk * kChunkBytes),
         scales_(scratch + prepared * Groups(m) + (chunk * kChunk >> std::countr_zero(static_cast<uint32_t>(m.group_size)))),
@@ -152,7 +163,7 @@ class PackedRow {
 
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
-  // Steps over chunks, whole groups of them, that were read by a copy.
+  // Moves over chunks, whole groups of them, that a copy of the reader has read.
   HWY_INLINE void Skip(const Matrix& m, int64_t chunks) {
     const int64_t groups = chunks * kChunk >> std::countr_zero(static_cast<uint32_t>(m.group_size));
     p_ += chunks * kChunkBytes, scales_ += groups, biases_ += groups;
@@ -163,7 +174,7 @@ class PackedRow {
     LaneVec bias;
   };
 
-  // Of the group `index` after the one that the reader was made at.
+  // The group `index` groups after the one where the reader was created.
   HWY_INLINE Group GroupAt(int64_t index) const {
     const LaneTag d;
     Group g{hn::Set(d, scales_[index]), hn::Set(d, biases_[index])};
@@ -187,14 +198,15 @@ class PackedRow {
  private:
   using BytesTag = hn::Repartition<uint8_t, LaneTag>;
   static constexpr int kMask = (1 << kBits) - 1;
-  // q by an index of four bits, those above q's not looked at.
+  // q for a four-bit index; bits above those of q are ignored.
   static constexpr std::array<float, 16> kLowBits = [] {
     std::array<float, 16> q{};
     for (int i = 0; i < 16; ++i) q[i] = static_cast<float>(i & kMask);
     return q;
   }();
 
-  // cols / group_size, a power of two; a division would cost a tenth of a row.
+  // cols / group_size. group_size is a power of two; a division would cost a tenth of the time of a
+  // row.
   static HWY_INLINE int64_t Groups(const Matrix& m) { return m.cols >> std::countr_zero(static_cast<uint32_t>(m.group_size)); }
 
   template <typename T>
@@ -211,7 +223,7 @@ class PackedRow {
         const auto q = hn::PromoteTo(IntTag(), hn::LoadU(d8, p + i * kVecLanes));
         w[i] = FusedMulAdd(hn::ConvertTo(LaneTag(), q), group.scale, group.bias);
       }
-    } else if constexpr (kBits == 4) {  // a byte's low nibble is an even weight, its high nibble the odd one after it
+    } else if constexpr (kBits == 4) {  // low nibble: even weight; high nibble: odd weight
       constexpr int kHalf = kPlanes / 2;
       LIME_UNROLL for (int i = 0; i < kHalf; ++i) {
         const hn::Rebind<uint8_t, LaneTag> d8;
@@ -232,7 +244,8 @@ class PackedRow {
         const auto bytes = hn::LoadDup128(BytesTag(), p + (i * kVecLanes < 16 ? 0 : Layout::kSecondLoad));
         const auto index = hn::Load(BytesTag(), kPackedLayout<kBits>.byte_index.data() + 4 * i * kVecLanes);
         const auto shift = hn::Load(BitsTag(), kPackedLayout<kBits>.shift.data() + i * kVecLanes);
-        const auto q = hn::Shr(hn::BitCast(BitsTag(), hn::TableLookupBytes(bytes, index)), shift);  // and the next weights above it
+        // Bits of the next weights remain above q.
+        const auto q = hn::Shr(hn::BitCast(BitsTag(), hn::TableLookupBytes(bytes, index)), shift);
         w[i] = Weights(q, group);
       }
 #endif
@@ -243,7 +256,8 @@ class PackedRow {
   template <class Q>
   static HWY_INLINE LaneVec Weights(Q q, const Group& group) {
 #if HWY_TARGET <= HWY_AVX3
-    if constexpr (kTable) return LaneVec{_mm512_permutexvar_ps(q.raw, group.scale.raw)};  // reads the low four bits of an index
+    // The instruction uses the low four bits of an index.
+    if constexpr (kTable) return LaneVec{_mm512_permutexvar_ps(q.raw, group.scale.raw)};
 #endif
     q = hn::And(q, hn::Set(BitsTag(), kMask));
     return FusedMulAdd(hn::ConvertTo(LaneTag(), hn::BitCast(IntTag(), q)), group.scale, group.bias);
@@ -258,11 +272,12 @@ class PackedRow {
 struct ChunkRange {
   int64_t count;
   int units_per_group_log2;
-  bool tail;  // the last one of them is read with NextTail
+  bool tail;  // read the last chunk with NextTail
 };
 
-// Calls fn(w) with the weights of the next chunks of the rows, w[row][plane], and before each unit of them begin(). The rows stand at the
-// begin of a group. kUnits of them are written out one behind the other: the fewer steps, the fewer instructions.
+// Calls fn(w) with the weights of the next chunks of the rows, w[row][plane], and begin() before
+// each unit. The rows stand at the beginning of a group. The loop is unrolled by kUnits units:
+// fewer steps need fewer instructions.
 template <int kUnits, int kRows, class Row, typename Begin, typename Fn>
 HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Begin&& begin, Fn&& fn) {
   LaneVec w[kRows][kPlanes];

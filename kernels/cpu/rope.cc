@@ -24,9 +24,11 @@ double DynamicTheta(const RopeConfig& rope, int64_t head_dim, int64_t length) {
   return rope.theta * std::pow(stretch, static_cast<double>(head_dim) / static_cast<double>(head_dim - 2));
 }
 
-// Wavelengths above original / low_freq_factor are divided by factor, those below original / high_freq_factor kept, those between blended.
+// Divides wavelengths above original / low_freq_factor by factor. Keeps wavelengths below original
+// / high_freq_factor. Blends the ones between.
 double Llama3Frequency(const RopeConfig& rope, double f) {
-  const double turns = static_cast<double>(rope.original_max_position) * f / kTau;  // of the original context
+  // Turns over the original context.
+  const double turns = static_cast<double>(rope.original_max_position) * f / kTau;
   if (turns > rope.high_freq_factor) return f;
   if (turns < rope.low_freq_factor) return f / rope.factor;
   const double smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);

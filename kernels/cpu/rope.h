@@ -9,14 +9,17 @@
 
 namespace lime::cpu {
 
-// Inverse frequencies [head_dim / 2] in radians per position, as Hugging Face transformers' modeling_rope_utils defines each type.
-// `sequence_length` matters to kDynamic alone, whose base grows with it beyond original_max_position.
+// Inverse frequencies [head_dim / 2] in radians per position, as modeling_rope_utils of Hugging
+// Face transformers defines each type. Only kDynamic uses `sequence_length`: its base grows with it
+// beyond original_max_position.
 std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_dim, int64_t sequence_length);
 
-// cos and sin of every position and frequency, times the attention factor, computed in fp64 and rounded once to fp32.
+// cos and sin of every position and frequency, times the attention factor, computed in fp64 and
+// rounded once to fp32.
 //
-// kDynamic, our reading: position p uses the base of sequence length max(p + 1, original_max_position). That is what generating token by
-// token with a cache gives, and it keeps a bit of a position's K from depending on how its prompt was cut into chunks.
+// Our reading of kDynamic: position p uses the base of sequence length max(p + 1,
+// original_max_position). Generating token by token with a cache gives the same. So K of a position
+// does not depend on how its prompt was cut into chunks.
 class RopeTable {
  public:
   // REQUIRES: head_dim even; rope.type is not kNone.
@@ -27,7 +30,7 @@ class RopeTable {
   const float* cos() const { return cos_.data(); }  // [positions, half]
   const float* sin() const { return sin_.data(); }
   Bytes bytes() const { return BytesFor(2 * half_, positions_); }
-  // What such a table holds, without making it.
+  // Bytes of such a table, without creating it.
   static Bytes BytesFor(int64_t head_dim, int64_t positions) { return 2 * positions * (head_dim / 2) * static_cast<Bytes>(sizeof(float)); }
 
  private:

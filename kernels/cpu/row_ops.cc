@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 namespace {
 
-// Elements i .. i + 15 of a row of `width`; lanes beyond its end are zero.
+// Loads elements i .. i + 15 of a row of `width`; lanes beyond its end are zero.
 template <typename T>
 HWY_INLINE F32x16 LoadGroup(const T* row, int64_t i, int64_t width) {
   return i + kLanes <= width ? Load(row + i) : LoadFirst(row + i, width - i);
@@ -32,14 +32,15 @@ HWY_INLINE void StoreGroup(F32x16 x, T* row, int64_t i, int64_t width) {
 
 // ---- Embedding
 
-// LoadGroup of a row in any working dtype.
+// LoadGroup for a row in any working dtype.
 HWY_INLINE F32x16 LoadAny(const void* row, DType dtype, int64_t i, int64_t width) {
   F32x16 x;
   WithWorkingType(dtype, [&](auto type) HWY_ATTR { x = LoadGroup(static_cast<const decltype(type)*>(row), i, width); });
   return x;
 }
 
-// Codes i .. i + n - 1 of a little-endian bit stream, as floats. Reads whole bytes of the codes and nothing beyond them.
+// Loads codes i .. i + n - 1 of a little-endian bit stream as floats. Reads only the bytes that
+// hold these codes.
 HWY_INLINE F32x16 LoadCodes(const uint8_t* stream, int bits, int64_t i, int64_t n) {
   alignas(64) float codes[kLanes] = {};
   for (int64_t k = 0; k < n; ++k) {
@@ -51,7 +52,7 @@ HWY_INLINE F32x16 LoadCodes(const uint8_t* stream, int bits, int64_t i, int64_t 
   return Load(codes);
 }
 
-// A group of 16 lies within one group of weights: group_size is a multiple of 16.
+// The 16 elements lie within one group of weights, since group_size is a multiple of 16.
 HWY_INLINE F32x16 LoadPacked(const Matrix& m, int64_t row, int64_t i, int64_t n) {
   const auto* stream = static_cast<const uint8_t*>(m.data) + row * m.RowBytes();
   const int64_t group = row * (m.cols / m.group_size) + i / m.group_size;
@@ -99,7 +100,7 @@ HWY_INLINE float Sum(const T* x, int64_t width) {
   return ReduceAdd(Add(low, high));
 }
 
-// x - mean; lanes beyond the row are zero, so that they add nothing to the variance.
+// x - mean. Lanes beyond the row are zero, so they add nothing to the variance.
 template <typename T>
 HWY_INLINE F32x16 Centred(const T* row, int64_t i, int64_t width, F32x16 mean) {
   const F32x16 centred = Sub(LoadGroup(row, i, width), mean);
@@ -146,7 +147,7 @@ HWY_INLINE void LayerNormRow(const T* x, const W* weight, const W* bias, int64_t
   }
 }
 
-// Calls fn with a value of the rows' type and one of the weights'.
+// Calls fn with a value of the rows' type and a value of the weights' type.
 template <typename Fn>
 HWY_INLINE void WithNormTypes(const NormShape& s, const Fn& fn) {
   WithWorkingType(s.dtype, [&](auto x) HWY_ATTR { WithWorkingType(s.weight_dtype, [&](auto weight) HWY_ATTR { fn(x, weight); }); });

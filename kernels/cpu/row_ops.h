@@ -1,5 +1,5 @@
-// Operators that take one row after another: fp32 inside, rounded once to the output's dtype. Rows are shared by the threads of the pool;
-// none of these allocates.
+// Operators that process rows one by one: fp32 inside, rounded once to the output's dtype. The
+// threads of the pool share the rows. No operator allocates.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,25 @@ namespace lime::cpu {
 
 // Learned positions, added to the token's row.
 struct LearnedPositions {
-  const void* table = nullptr;         // [positions + offset, cols] in the working dtype; null: none
+  const void* table = nullptr;         // [positions + offset, cols], working dtype; null: none
   int64_t offset = 0;                  // row of position 0
   const int32_t* positions = nullptr;  // [tokens]
 };
 
-// out[t] = row ids[t] of `table`, in out_dtype, rounded once: a dense row as it is (table.dtype == out_dtype copies bits); of packed
-// groups, fused scale * q + bias; plus the row of the position, added in fp32 before the rounding. out: [tokens, out_stride]. REQUIRES:
-// every id and position lies within its table.
+// out[t] = row ids[t] of `table`, in out_dtype, rounded once. A dense row is used directly
+// (table.dtype == out_dtype copies bits); packed groups are fused scale * q + bias. The row of the
+// position is added in fp32 before the rounding. out: [tokens, out_stride]. REQUIRES: every id and
+// position lies within its table.
 void EmbedTokens(ThreadPool& pool, const Matrix& table, const int32_t* ids, int64_t tokens, const LearnedPositions& learned, void* out,
                  DType out_dtype, int64_t out_stride);
 
 // ---- RMSNorm and LayerNorm
 //
-// Order (portable-f32-1): element i of a row is summed into lane i % 32, in ascending i; lanes l and l + 16 are added, then the 16 as
-// ReduceAdd does.
+// Order (portable-f32-1): element i of a row is added to lane i % 32, in ascending i. Then lanes l
+// and l + 16 are added, and the remaining 16 as in ReduceAdd.
 
-// Rows of `width` elements in `dtype`; weights and biases in a dtype of their own. Both are working dtypes.
+// Rows of `width` elements in `dtype`; weights and biases in `weight_dtype`. Both are working
+// dtypes.
 struct NormShape {
   int64_t rows = 0;
   int64_t width = 0;
@@ -44,27 +46,29 @@ struct NormShape {
 // out = round(x / sqrt(mean(x^2) + eps) * weight).   weight: [width].   out == x is allowed.
 void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, float eps, void* out);
 
-// RMSNorm of every head of q or k, in place.   x: fp32 [tokens, heads, head_dim], token_stride elements between two tokens.   weight:
-// [head_dim] of weight_dtype.
+// RMSNorm of every head of q or k, in place.   x: fp32 [tokens, heads, head_dim], token_stride
+// elements between two tokens.   weight: [head_dim] of weight_dtype.
 void HeadRmsNorm(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t head_dim, int64_t token_stride, const void* weight,
                  DType weight_dtype, float eps);
 
-// out = round((x - mean) / sqrt(variance + eps) * weight + bias), mean first, then the variance around it.
+// out = round((x - mean) / sqrt(variance + eps) * weight + bias). Computes the mean first, then the
+// variance around it.
 // weight, bias: [width] or null.   out == x is allowed.
 void LayerNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, const void* bias, float eps, void* out);
 
 // ---- Rotation of q and k (rope.h)
 
-// Rotates every head in place: (a, b) = (x[d], x[d + half]) becomes (a cos - b sin, b cos + a sin), the second product first and then one
-// fused multiply-add. x: fp32 [tokens, heads, 2 half], `stride` elements between two tokens; cos, sin: [positions, half]; positions: row of
-// the tables of each token.
+// Rotates every head in place: (a, b) = (x[d], x[d + half]) becomes (a cos - b sin, b cos + a sin).
+// The second product is computed first, then one fused multiply-add. x: fp32 [tokens, heads, 2
+// half], `stride` elements between two tokens; cos, sin: [positions, half]; positions: for each
+// token, its row of these tables.
 void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
                const int32_t* positions);
 
 // ---- Activations of the MLP: silu(x) = x / (1 + exp(-x)); relu(x) = 0 for x < 0, else x
 
-// out[t][i] = round(act(gate[t][i]) * up[t][i]).   gate, up: fp32 [tokens, in_stride]; out: [tokens, out_stride] of out_dtype; n elements
-// of each row. Without the product where `up` is null.
+// out[t][i] = round(act(gate[t][i]) * up[t][i]); without the product if `up` is null.   gate, up:
+// fp32 [tokens, in_stride]; out: [tokens, out_stride] of out_dtype; n elements in each row.
 void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
                      int64_t in_stride, void* out, DType out_dtype, int64_t out_stride);
 

@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 namespace {
 
-// Logits i .. i + 15 of n; -inf, which adds nothing, beyond them.
+// Loads logits i .. i + 15 of n. Lanes beyond n are -inf, which adds nothing.
 HWY_INLINE F32x16 LoadLogits(const float* logits, int64_t i, int64_t n) {
   if (i + kLanes <= n) return Load(logits + i);
   alignas(64) float padded[kLanes];
@@ -34,7 +34,8 @@ void Statistics(const float* logits, int64_t n, RangeStatistics* out) {
   *out = {max, ReduceAdd(sum)};
 }
 
-// First of [i, n) in steps of 16 whose group holds a logit above `threshold` or a NaN; the first group that is not whole counts as one.
+// Returns the first i, in steps of 16, whose group has a logit above `threshold` or a NaN. If there
+// is none, the first group that is not whole.
 int64_t SkipSmaller(const float* logits, int64_t i, int64_t n, float threshold) {
   const LaneTag d;
   const auto limit = hn::Set(d, threshold);
@@ -73,7 +74,7 @@ HWY_EXPORT(SkipSmaller);
 
 namespace {
 
-// a is listed before b. As the order of a heap it keeps the entry listed last at the front.
+// Whether a is listed before b. In a heap with this order the front entry is the one listed last.
 bool Before(const TopEntry& a, const TopEntry& b) {
   return a.value != b.value ? a.value > b.value : a.id < b.id;
 }

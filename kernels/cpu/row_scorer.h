@@ -1,6 +1,6 @@
-// What a row of logits says: its largest, and the probability of an id.
+// Evaluates a row of logits: its largest values, and the log-probability of an id.
 //
-// Thread: one at a time.   Bits: the same wherever the row was computed.
+// Thread: one at a time.   Bits: the same on every device.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,16 @@ struct TopEntry {
   int32_t id = 0;
 };
 
-// Fills `top` with the min(k, n) largest of logits [n], largest first, equal ones by ascending id, and returns how many there are;
-// -1 if a logit is NaN, which only broken weights or a bug can bring. Allocates nothing.
+// Fills `top` with the min(k, n) largest of logits [n], largest first, equal ones by ascending id.
+// Returns their number, or -1 if a logit is NaN (only broken weights or a bug cause that).
+// Allocates nothing.
 int64_t TopK(const float* logits, int64_t n, int64_t k, TopEntry* top);
 
 // ---- Softmax over the vocabulary
 //
-// Order (portable-f32-1): fixed ranges of 1,024 ids. Within one, lane id % 16 adds exp(logit - max), ids ascending, and the lanes as
-// ReduceAdd does. Ranges are merged in ascending order, wherever they were computed.
+// Order (portable-f32-1): ranges of 1,024 ids. Within a range, lane id % 16 adds exp(logit - max),
+// ids ascending; then the lanes are added as in ReduceAdd. Ranges are merged in ascending order,
+// wherever they were computed.
 
 inline constexpr int64_t kVocabRange = 1024;
 
@@ -42,14 +44,16 @@ constexpr int64_t NumVocabRanges(int64_t vocab) {
 // Statistics of each range of `logits` [vocab]: ranges [NumVocabRanges(vocab)].
 void VocabStatistics(const float* logits, int64_t vocab, RangeStatistics* ranges);
 
-// log(sum exp(logit)) over all ranges; NaN if any logit is. A token's log-probability is its logit minus this.
+// log(sum exp(logit)) over all ranges; NaN if any logit is NaN. A token's log-probability is its
+// logit minus this value.
 double LogSumExp(const RangeStatistics* ranges, int64_t num_ranges);
 
 // ---- Both, as RowScores
 
 class RowScorer {
  public:
-  // `logits` [vocab]; `next`: the id whose log-probability is asked for, below vocab. Nothing where a logit is NaN.
+  // `logits`: [vocab]. `next`: compute the log-probability of this id, which is below vocab.
+  // Returns nothing if a logit is NaN.
   std::optional<RowScore> Score(std::span<const float> logits, int64_t top, std::optional<int32_t> next);
 
  private:

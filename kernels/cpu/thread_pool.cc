@@ -17,7 +17,7 @@
 namespace lime::cpu {
 namespace {
 
-// Long enough to bridge the serial parts between two operators, short against a scheduler tick.
+// Long enough for the serial code between two operators, and short compared with a scheduler tick.
 constexpr std::chrono::microseconds kSpin{50};
 
 inline void Pause() {
@@ -61,20 +61,22 @@ bool SpinUntil(Done done) {
 
 }  // namespace
 
-// A region's pieces are claimed from `unclaimed` with a compare-and-swap. Whoever holds a claimed piece keeps the region alive, so
-// `context`, `fn` and `num_pieces` are read after the claim only: a thread that comes late to one region may claim from the next one, and
-// then runs the next one's function.
+// Threads claim a region's pieces from `unclaimed` with a compare-and-swap. A claimed piece keeps
+// the region alive until it is done, so `context`, `fn` and `num_pieces` are read only after the
+// claim. A thread that is late for one region may claim a piece of the next one; it then runs the
+// next one's function.
 struct ThreadPool::Impl {
   alignas(64) std::atomic<int64_t> unclaimed{0};
   void* context = nullptr;
   PieceFn fn = nullptr;
   int64_t num_pieces = 0;
 
-  alignas(64) std::atomic<uint32_t> unfinished{0};  // pieces of the region not yet done
-  std::atomic<bool> caller_parked{false};           // on `unfinished`
+  alignas(64) std::atomic<uint32_t> unfinished{0};  // pieces of the region that are not done
+  std::atomic<bool> caller_parked{false};           // waits on `unfinished`
 
-  alignas(64) std::atomic<uint32_t> region{0};  // counts regions; changes to start one, or to stop
-  std::atomic<int> num_parked{0};               // workers on `region`
+  // Counts regions. It changes to start a region, or to stop.
+  alignas(64) std::atomic<uint32_t> region{0};
+  std::atomic<int> num_parked{0};  // workers that wait on `region`
   std::atomic<bool> stopping{false};
 
   std::vector<std::thread> workers;
@@ -96,7 +98,8 @@ void ThreadPool::Impl::RunPieces(int thread) {
     left = unclaimed.load(std::memory_order_relaxed);
   }
   if (done == 0) return;
-  // Sequentially consistent with AwaitUnfinished: either the caller sees the count, or we see it parked.
+  // Sequentially consistent with AwaitUnfinished: either the caller sees the count, or this thread
+  // sees that it is parked.
   if (unfinished.fetch_sub(done) == done && caller_parked.load()) WakeAll(unfinished);
 }
 
@@ -115,7 +118,8 @@ void ThreadPool::Impl::AwaitRegion(uint32_t seen) {
 }
 
 void ThreadPool::Impl::StartRegion() {
-  region.fetch_add(1);  // sequentially consistent with AwaitRegion, as above
+  // Sequentially consistent with AwaitRegion, as above.
+  region.fetch_add(1);
   if (num_parked.load() > 0) WakeAll(region);
 }
 

@@ -1,8 +1,9 @@
-// Fixed set of compute threads for the operators: spin briefly for work, then park.
+// A fixed set of compute threads for the operators. A thread spins briefly for work, then parks.
 //
-// Thread: ParallelFor is called by one thread at a time (the compute thread), which works too; num_threads counts it.
-// Work is handed out in small pieces, so that a thread that loses its core holds up one piece only, and a waiting thread parks
-// so that the scheduler can move the delayed one to the core it frees. Nothing here allocates after Create.
+// Thread: one thread at a time (the compute thread) calls ParallelFor. It works too; num_threads
+// includes it. Work is divided into small pieces, so a thread that loses its core delays only one
+// piece. Waiting threads park, so the scheduler can move the delayed thread to a free core. Nothing
+// allocates after the constructor.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,9 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls fn(piece, thread) for every piece in [0, num_pieces), each once, on any thread, and returns when all are done.
-  // thread is in [0, num_threads) and no two calls that overlap share it. Memory written by the pieces is visible on return.
+  // Calls fn(piece, thread) for every piece in [0, num_pieces), each once, on any thread. Returns
+  // when all are done. thread is in [0, num_threads); calls that overlap have different ones.
+  // Memory written by the pieces is visible on return.
   template <typename Fn>
   void ParallelFor(int64_t num_pieces, Fn&& fn) {
     using F = std::remove_reference_t<Fn>;
@@ -39,7 +41,8 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-// Calls fn(begin, end) on ranges that cover [0, rows), in pieces of about 16K elements; directly where there is one piece of work only.
+// Calls fn(begin, end) on ranges that cover [0, rows), in pieces of about 16K elements. If there is
+// only one piece, it calls fn directly.
 template <typename Fn>
 void ParallelRows(ThreadPool& pool, int64_t rows, int64_t elements_per_row, Fn&& fn) {
   constexpr int64_t kElementsPerPiece = 16 * 1024;

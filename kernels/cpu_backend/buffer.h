@@ -1,4 +1,4 @@
-// Memory that the backend allocates once, and that no later access faults in.
+// Memory that the backend allocates once. Later accesses cause no page faults.
 #pragma once
 
 #include <sys/mman.h>
@@ -20,8 +20,9 @@ struct FreeMemory {
 };
 using Buffer = std::unique_ptr<std::byte[], FreeMemory>;
 
-// Zeros, written once, aligned to 64 bytes; large buffers lie on 2 MiB pages where the system has them.
-// Throws std::bad_alloc: OpenCpuBackend makes a Status of it.
+// Returns zeroed memory, written once, aligned to 64 bytes. Large buffers are on 2 MiB pages if the
+// system supports that.
+// Throws std::bad_alloc; OpenCpuBackend turns it into a Status.
 inline Buffer MakePrefaulted(Bytes bytes) {
   constexpr Bytes kLine = 64, kHugePage = Bytes{2} << 20;
   const Bytes rounded = std::max(kLine, RoundUp(bytes, kLine));

@@ -20,7 +20,7 @@
 namespace lime::cpu {
 namespace {
 
-// Takes the tensors of one block by role. ModelSpec::Build has checked their dtypes and shapes.
+// Finds the tensors of one block by role. ModelSpec::Build has checked their dtypes and shapes.
 class BlockReader {
  public:
   BlockReader(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
@@ -30,7 +30,7 @@ class BlockReader {
     return i ? weights_.tensors[*i] : nullptr;
   }
 
-  // cols: input features, which a packed weight does not state.
+  // `cols`: number of input features, which a packed weight does not state.
   LinearLayer Linear(TensorRole role, int64_t cols) const {
     const std::optional<size_t> weight = Find(role, TensorPart::kWeight);
     if (!weight) return {};
@@ -69,7 +69,7 @@ class BlockReader {
     return std::nullopt;
   }
 
-  // fp32 where there is no such tensor.
+  // fp32 if there is no such tensor.
   DType DTypeOf(TensorRole role) const {
     const std::optional<size_t> i = Find(role, TensorPart::kWeight);
     return i ? spec_.tensors[*i].info.dtype : DType::kF32;
@@ -79,7 +79,8 @@ class BlockReader {
   const BlockWeights& weights_;
 };
 
-// The orders that a model can follow: without a linear layer of bf16 by bf16 they are all the portable one.
+// The order for a model. Without a linear layer of bf16 weights and bf16 activations, all orders
+// are the portable one.
 Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
   if (numerics == "portable" || spec.working_dtype != DType::kBF16) return Numerics::kPortable;
   const auto is_bf16_layer = [](const TensorSpec& tensor) {
@@ -260,7 +261,7 @@ class CpuBackend final : public Backend {
   int64_t q_cols() const { return spec_.config.num_heads * spec_.config.head_dim; }
   AttentionBlock& attention(int64_t layer) { return attention_[static_cast<size_t>(layer)]; }
 
-  // Of a block in the spec.
+  // The index of the block in the spec.
   size_t PlaceOf(BlockId id) const {
     const auto found = std::ranges::find(spec_.blocks, id, &BlockSpec::id);
     LIME_CHECK(found != spec_.blocks.end()) << BlockName(id);
@@ -310,7 +311,7 @@ class CpuBackend final : public Backend {
   std::vector<AttentionBlock> attention_;
   std::vector<MlpBlock> mlp_;
   HeadBlock head_;
-  std::vector<std::shared_ptr<const void>> storage_;  // of the weights, by block
+  std::vector<std::shared_ptr<const void>> storage_;  // of the weights; by block
 };
 
 }  // namespace
@@ -320,7 +321,7 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenCpuBackend(const ModelSpec& spec, c
     auto backend = std::make_unique<CpuBackend>(spec, options);
     if (options.present_kv_pages >= 0 && options.num_kv_pages > 0) LIME_RETURN_IF_ERROR(backend->ResizeKv(options.present_kv_pages));
     return backend;
-  } catch (const std::exception& error) {  // no memory, no thread
+  } catch (const std::exception& error) {  // no memory or no thread
     return absl::ResourceExhaustedError(absl::StrCat("the kernels cannot be set up: ", error.what()));
   }
 }

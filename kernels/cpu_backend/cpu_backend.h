@@ -1,4 +1,4 @@
-// The backend "cpu": decoder blocks over plain memory and the operators of kernels/cpu.
+// The backend "cpu": decoder blocks with the operators of kernels/cpu.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,10 @@
 
 namespace lime::cpu {
 
-// ResourceExhausted where memory or threads are missing. REQUIRES: `spec` outlives the backend.
+// ResourceExhausted if memory or threads are missing. REQUIRES: `spec` outlives the backend.
 absl::StatusOr<std::unique_ptr<Backend>> OpenCpuBackend(const ModelSpec& spec, const BackendOptions& options);
 
-// Backend::ActivationBytes of such a backend, without making it.
+// Backend::ActivationBytes of such a backend, without creating it.
 Bytes CpuActivationBytes(const ModelSpec& spec, const BackendOptions& options);
 
 }  // namespace lime::cpu

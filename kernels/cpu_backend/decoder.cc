@@ -13,7 +13,7 @@
 namespace lime::cpu {
 namespace {
 
-// Of the layer's rows that are here; the bias is that of the whole layer.
+// The bias of the rows that are here; `layer.bias` belongs to the whole layer.
 const std::byte* BiasOf(const LinearLayer& layer, DType working) {
   return layer.bias == nullptr ? nullptr : layer.bias + layer.row_begin * ElementBytes(working);
 }
@@ -24,7 +24,7 @@ struct LayerOut {
   float* out;
 };
 
-// x: [tokens, cols] working dtype. Layers that share x share one parallel region.
+// x: [tokens, cols] working dtype. Layers with the same x share one parallel region.
 void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializer_list<LayerOut> layers) {
   std::array<LinearTask, 3> tasks;
   LIME_CHECK_LE(layers.size(), tasks.size());

@@ -1,10 +1,11 @@
-// The blocks of a decoder: what they hold and their forward pass, top to bottom.
+// The blocks of a decoder: their parameters, and their forward passes from top to bottom.
 //
-// They know nothing of segments, peers or files. Weights are memory that someone else keeps alive; activations are the Workspace's; nothing
-// is allocated in Forward. Rounding points (design.md section 5): the residual stream and the operands of linear layers are in the working
-// dtype; everything between is fp32.
+// They know nothing of segments, peers or files. The caller keeps the weights' memory alive; the
+// Workspace owns the activations; Forward allocates nothing. The residual stream and the inputs of
+// linear layers are in the working dtype; everything between is fp32 (docs/reference/numerics.md).
 //
-// Calls that return a Status refuse what comes out of order, or a row whose KV page is not here; they have then changed nothing.
+// A call that returns a Status fails if it is out of order, or if a row's KV page is not here. It
+// has then changed nothing.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +20,16 @@
 
 namespace lime::cpu {
 
-// A linear layer's parameters. Of a layer that streams, `weight` has only the rows from `row_begin` on that have arrived; they fill their
-// columns of the output and leave the others alone.
+// A linear layer's parameters. If the layer is streamed, `weight` has only the rows that have
+// arrived, from `row_begin` on. They compute their columns of the output and leave the others
+// unchanged.
 struct LinearLayer {
   Matrix weight;
   const std::byte* bias = nullptr;  // [outputs] working dtype, or null
   int64_t outputs = 0;              // rows of the whole layer; 0: the block has no such layer
   int64_t row_begin = 0;
 
-  // Rows that have arrived: they are the weight from now on.
+  // Uses the rows that have arrived as the weight from now on.
   void PointAt(const RowsInMemory& rows);
 };
 
@@ -61,26 +63,28 @@ struct AttentionBlock {
   Norm norm;
   LinearLayer q, k, v, o;
   HeadNorm q_norm, k_norm;
-  double norm_eps = 0;  // of q_norm and k_norm
+  double norm_eps = 0;  // for q_norm and k_norm
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t window = 0;  // positions a token sees, itself included; 0: all
 
   // Updates ws.x in place; appends this step's K and V to `kv`.
   absl::Status Forward(Workspace& ws, const KvView& kv) const;
 
-  // The same in rows of q, k, v and o, in this order: `linear(role)` holds those that have arrived.
+  // The same for some rows of q, k, v or o, in this order. linear(role) holds the rows that have
+  // arrived.
   absl::Status ForwardRows(TensorRole role, Workspace& ws, const KvView& kv) const;
-  // Between the rows of v and those of o: attends to some pieces of KV, from 0 on, ahead of the others.
+  // Call between the rows of v and of o: attends to some pieces of KV, from 0 on, before the rest.
   absl::Status AttendPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const;
-  // Between them too: ws.q as it is attended with. K and V are in `kv` then.
+  // Call between the rows of v and of o: makes ws.q the final queries and appends K and V to `kv`.
   absl::Status Queries(Workspace& ws, const KvView& kv) const;
-  // After Queries, in place of AttendPieces: `records` of the pieces ahead of ws.taken.
+  // Call after Queries, instead of AttendPieces: sets `records` of the pieces before ws.taken.
   absl::Status TakeRecords(Workspace& ws, const float* records) const;
   LinearLayer& linear(TensorRole role) { return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o; }
 
  private:
-  absl::Status Append(Workspace& ws, const KvView& kv) const;  // ws.k, v to `kv`; ws.q and k as they are used
-  absl::Status Attend(Workspace& ws, const KvView& kv) const;  // ws.q, k, v to ws.attended
+  // Appends ws.k and ws.v to `kv`; normalises and rotates ws.q and ws.k.
+  absl::Status Append(Workspace& ws, const KvView& kv) const;
+  absl::Status Attend(Workspace& ws, const KvView& kv) const;  // ws.q, k, v -> ws.attended
 };
 
 struct MlpBlock {
@@ -91,13 +95,13 @@ struct MlpBlock {
   // Updates ws.x in place.
   void Forward(Workspace& ws) const;
 
-  // The same in rows of gate, up and down, in this order.
+  // The same for some rows of gate, up or down, in this order.
   void ForwardRows(TensorRole role, Workspace& ws) const;
   LinearLayer& linear(TensorRole role) { return role == TensorRole::kGate ? gate : role == TensorRole::kUp ? up : down; }
 
  private:
   bool gated() const { return gate.outputs > 0; }
-  void Activate(Workspace& ws) const;  // ws.gate, up to ws.mixed
+  void Activate(Workspace& ws) const;  // ws.gate, up -> ws.mixed
 };
 
 struct HeadBlock {
@@ -108,14 +112,14 @@ struct HeadBlock {
   // Fills ws.logits for the rows in ws.head_rows.
   void Forward(Workspace& ws) const;
 
-  // The same in rows of the output, from any on.
+  // The same for some rows of the output, in any order.
   void ForwardRows(Workspace& ws) const;
 
  private:
-  void Select(Workspace& ws) const;  // ws.x to ws.head_x
+  void Select(Workspace& ws) const;  // ws.x -> ws.head_x
 };
 
-// How rows of heads * head_dim floats are attended with.
+// The shape of attention over rows of heads * head_dim floats.
 AttentionShape AttentionShapeOf(int64_t heads, int64_t head_dim, int64_t window);
 
 }  // namespace lime::cpu

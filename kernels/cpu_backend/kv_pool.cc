@@ -16,7 +16,7 @@ namespace {
 
 constexpr Bytes kSystemPage = 4 * kKiB;
 
-// Zeros of which the system provides a page when it is first written.
+// Zeroed memory; the system allocates a page when it is first written.
 std::shared_ptr<std::byte> MakeGrowing(Bytes bytes) {
   const size_t size = static_cast<size_t>(std::max(bytes, kSystemPage));
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -24,7 +24,7 @@ std::shared_ptr<std::byte> MakeGrowing(Bytes bytes) {
   return {static_cast<std::byte*>(memory), [size](std::byte* data) { munmap(data, size); }};
 }
 
-// Present as zeros, in whole pages of the system.
+// Makes the memory present as zeros, in whole pages of the system.
 absl::Status Populate(std::byte* data, Bytes bytes) {
   if (bytes <= 0) return absl::OkStatus();
 #ifdef MADV_POPULATE_WRITE

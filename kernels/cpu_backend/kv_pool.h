@@ -1,5 +1,5 @@
-// Memory of the KV pages and the tables that say where each sequence's pages lie. Which page goes to whom is decided elsewhere
-// (daemon/logic/kv_pages.h).
+// The memory of the KV pages, and the tables with each sequence's pages. daemon/logic/kv_pages.h
+// decides which sequence gets which page.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ namespace lime::cpu {
 
 class KvPool {
  public:
-  // Allocates options.num_kv_pages pages, and pre-faults them unless options.grow_kv. A pool that can be resized begins with no page
-  // present.  Throws std::bad_alloc.
+  // Allocates options.num_kv_pages pages, and pre-faults them unless options.grow_kv. A resizable
+  // pool begins with no page present. Throws std::bad_alloc.
   KvPool(const ModelSpec& spec, const BackendOptions& options);
 
   // Backend::ResizeKv.
@@ -26,11 +26,12 @@ class KvPool {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages);
 
   std::byte* page(int32_t page) { return memory_.get() + page * page_bytes_; }
-  // The memory of all pages, which outlives the pool.
+  // The memory of all pages. It may outlive the pool.
   std::shared_ptr<const std::byte> Take() const { return memory_; }
-  // The pages of one layer, as the operators reach them.
+  // The pages of one layer, in the form that the operators use.
   KvView layer(int64_t layer) const;
-  // By sequence slot, the positions that it has pages for; the whole context where no attention is computed, and so no page is needed.
+  // By sequence slot, how many positions have pages. The whole context if this backend computes no
+  // attention, and so needs no pages.
   std::span<const int64_t> positions() const { return positions_; }
   Bytes bytes() const { return bytes_; }
 
@@ -44,7 +45,7 @@ class KvPool {
   std::shared_ptr<std::byte> memory_;
   std::vector<int32_t> tables_;     // [layers, sequence slots, table_cols]
   std::vector<int64_t> positions_;  // by sequence slot
-  std::atomic<Bytes> bytes_ = 0;    // present
+  std::atomic<Bytes> bytes_ = 0;    // bytes that are present
 };
 
 }  // namespace lime::cpu

@@ -17,7 +17,7 @@ AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const Backen
           .carries = carries};
 }
 
-// Calls take(array, its bytes) for every array that such a backend has.
+// Calls take(array, its bytes) for every array that a backend with these options has.
 template <typename Take>
 void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArrays& arrays, Take&& take) {
   const ModelConfig& config = spec.config;

@@ -1,5 +1,6 @@
-// What one step needs beside weights and KV, allocated and pre-faulted once for the largest micro-batch: its activations, the scratch
-// memory of the operators, their threads, and the tables of the rotations.
+// Everything that a step needs besides weights and KV: activations, the operators' scratch memory
+// and threads, and the tables of rotations. Allocated and pre-faulted once for the largest
+// micro-batch.
 //
 // Thread: the compute thread.   Invariant: SetRows allocates nothing, and no pointer ever changes.
 #pragma once
@@ -19,7 +20,8 @@
 
 namespace lime::cpu {
 
-// The arrays of one micro-batch. `rows` and `logit_rows` are those of the batch; there is room for the largest.
+// The arrays of one micro-batch, sized for the largest one. `rows` and `logit_rows` are the current
+// batch's.
 struct BatchArrays {
   int32_t* tokens = nullptr;      // [rows]
   int32_t* slots = nullptr;       // [rows], sequence slot of each row
@@ -33,19 +35,20 @@ struct BatchArrays {
   float* gate = nullptr;          // [rows, intermediate]; null in a two-matrix MLP
   float* up = nullptr;            // [rows, intermediate]
   std::byte* mixed = nullptr;     // [rows, intermediate] working dtype
-  int32_t* head_rows = nullptr;   // [logit_rows], the rows that asked for logits
+  int32_t* head_rows = nullptr;   // [logit_rows], rows that asked for logits
   std::byte* head_x = nullptr;    // [logit_rows, hidden] working dtype
   float* logits = nullptr;        // [logit_rows, vocab]
-  int32_t* taken = nullptr;       // [sequence slots], of `records_taken`; null without BackendOptions::attends_pieces
+  // [sequence slots]; used if `records_taken`. Null without BackendOptions::attends_pieces.
+  int32_t* taken = nullptr;
 };
 
 struct Workspace : BatchArrays {
   Workspace(const ModelSpec& spec, const BackendOptions& options, Numerics numerics);
-  // bytes() of such a workspace, without making it.
+  // bytes() of such a workspace, without creating it.
   static Bytes BytesFor(const ModelSpec& spec, const BackendOptions& options);
   Bytes bytes() const;
 
-  // For the next batch; its K and V are not appended yet.
+  // Prepares for the next batch, whose K and V are not appended yet.
   void SetRows(int64_t new_rows, int64_t new_logit_rows);
   AttentionRows attention_rows() const { return {.slots = slots, .positions = positions, .count = rows}; }
 
@@ -54,16 +57,21 @@ struct Workspace : BatchArrays {
   int64_t rows = 0;
   int64_t logit_rows = 0;
 
-  // Where a block stands that is computed in several calls.
-  bool head_selected = false;    // head_x is of this batch
-  int64_t pieces_attended = -1;  // pieces of KV that the layer at work has attended to; -1: its K and V are not appended yet
-  bool records_taken = false;    // that layer's first pieces were attended to elsewhere: of each sequence slot, `taken`
+  // Progress of a block that is computed in several calls.
+  bool head_selected = false;  // head_x belongs to this batch
+  // Pieces of KV that the current layer has attended to. -1: its K and V are not appended yet.
+  int64_t pieces_attended = -1;
+  // A host has attended to the current layer's first pieces: for each sequence slot, `taken` of
+  // them.
+  bool records_taken = false;
 
   ThreadPool pool;
   LinearWorkspace linear;
   AttentionWorkspace attention;
-  std::optional<AttentionWorkspace> for_others;  // apart, so that what `attention` carries from piece to piece stays as it is
-  std::optional<RopeTable> rope;                 // nothing where positions are learned
+  // Separate, so that it does not change the state that `attention` carries from call to call.
+  std::optional<AttentionWorkspace> for_others;
+  // Not set if positions are learned.
+  std::optional<RopeTable> rope;
 
  private:
   std::vector<Buffer> memory_;

@@ -12,7 +12,7 @@
 namespace lime {
 namespace {
 
-// The module lies beside the running program, wherever that was installed.
+// The module lies beside the running program, wherever it is installed.
 std::filesystem::path ModulePath() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "liblime_torch.so";
@@ -31,7 +31,7 @@ absl::Status NotHere(const std::string& why) {
                                           ". Build the target lime_torch, or install liblime_torch.so beside the program"));
 }
 
-// The function of that name.
+// Finds the module's function with this name.
 template <typename Fn>
 absl::StatusOr<Fn*> FindInModule(const char* name) {
   const std::string path = ModulePath().string();

@@ -1,4 +1,5 @@
-// The backend "torch": decoder blocks in ATen's operators, behind the module's two exported functions.
+// The backend "torch": decoder blocks with ATen's operators, and the module's two exported
+// functions.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -22,14 +23,16 @@
 namespace lime::torch_ops {
 namespace {
 
-// ---- The blocks of a decoder: the forward pass of kernels/cpu_backend/decoder.h, written for comparison and not for speed
+// ---- The blocks of a decoder: the forward pass of kernels/cpu_backend/decoder.h, written for
+// comparison, not for speed
 
 // The rows of a micro-batch, [rows] int32 each.
 struct BatchRows {
   at::Tensor tokens, slots, positions;
 };
 
-// cos and sin of every position, [positions, head_dim / 2] fp32 each; undefined where positions are learned.
+// cos and sin of every position, [positions, head_dim / 2] fp32 each; undefined if positions are
+// learned.
 struct RopeTensors {
   at::Tensor cos, sin;
 };
@@ -49,7 +52,7 @@ at::Tensor Add(const at::Tensor& x, const at::Tensor& y) {
   return (x.to(at::kFloat) + y).to(x.scalar_type());
 }
 
-// x: [rows, hidden] working dtype: the residual stream, which every block returns anew.
+// x: [rows, hidden] working dtype: the residual stream. Every block returns a new one.
 struct EmbeddingBlock {
   LinearWeight table;         // [vocab, hidden]
   at::Tensor position_table;  // [positions + offset, hidden], or undefined
@@ -100,7 +103,8 @@ struct HeadBlock {
   std::optional<Norm> norm;
   LinearWeight output;  // [vocab, hidden]
 
-  // x: [logit rows, hidden].   Returns [logit rows, rows of `weight`] fp32; `weight` is the output, or some rows of it.
+  // x: [logit rows, hidden].   Returns [logit rows, rows of `weight`] fp32; `weight` is the output,
+  // or some rows of it.
   at::Tensor Forward(const at::Tensor& x, const LinearWeight& weight) const { return Linear(norm ? norm->Forward(x) : x, weight); }
 };
 
@@ -119,18 +123,18 @@ at::ScalarType ToTorch(DType dtype) {
   }
 }
 
-// A view of memory that `storage` keeps alive. Null data: sizes alone.
+// A view of memory that `storage` keeps alive. With null data it has only a size.
 at::Tensor View(const TensorInfo& info, const std::byte* data, const std::shared_ptr<const void>& storage) {
   return at::from_blob(
       const_cast<std::byte*>(data), info.shape, [storage](void*) {}, at::TensorOptions().dtype(ToTorch(info.dtype)));
 }
 
-// `like` with `rows` rows, at `data`. Undefined where `like` is.
+// Rows of the same kind as `like`, at `data`. Undefined if `like` is.
 at::Tensor RowsLike(const at::Tensor& like, const std::byte* data, int64_t rows) {
   return like.defined() ? at::from_blob(const_cast<std::byte*>(data), {rows, like.size(1)}, like.options()) : at::Tensor();
 }
 
-// The rows that have arrived, as a layer of their own.
+// A layer of only the rows that have arrived.
 LinearWeight PartOf(const LinearWeight& whole, const RowsInMemory& from) {
   const int64_t begin = from.rows.begin, end = from.rows.end, rows = end - begin;
   return {.weight = RowsLike(whole.weight, from.weight, rows),
@@ -141,7 +145,8 @@ LinearWeight PartOf(const LinearWeight& whole, const RowsInMemory& from) {
           .group_size = whole.group_size};
 }
 
-// Rows of a layer that streams gather in memory of their own until the block has all; the first ones make room for the others.
+// Copies rows of a streamed layer into memory of its own, until the block has all of them. The
+// first rows allocate that memory.
 void Gather(const RowsInMemory& from, LinearWeight& into) {
   const LinearWeight part = PartOf(into, from);
   const auto gather = [&](const at::Tensor& rows, at::Tensor& whole) {
@@ -154,7 +159,7 @@ void Gather(const RowsInMemory& from, LinearWeight& into) {
   gather(part.biases, into.biases);
 }
 
-// Takes the tensors of one block by role.
+// Finds the tensors of one block by role.
 class BlockReader {
  public:
   BlockReader(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
@@ -166,7 +171,7 @@ class BlockReader {
     return i ? View(spec_.tensors[*i].info, weights_.tensors[*i], weights_.storage) : at::Tensor();
   }
 
-  // cols: input features, which a packed weight does not state.
+  // `cols`: number of input features, which a packed weight does not state.
   LinearWeight Layer(TensorRole role, int64_t cols) const {
     LinearWeight layer{.weight = Get(role), .bias = Get(role, TensorPart::kBias)};
     if (const std::optional<size_t> scales = Find(role, TensorPart::kScales)) {
@@ -209,8 +214,8 @@ RopeTensors MakeRope(const ModelSpec& spec, int64_t positions) {
   return {.cos = copy(table.cos()), .sin = copy(table.sin())};
 }
 
-// What a step takes at most, about: its tensors in fp32, an operator's input beside its output, some rows of a weight, and a block whose
-// rows gather.
+// Approximate peak memory of a step: its tensors in fp32, an operator's input and output, some rows
+// of a weight, and a streamed block that is being collected.
 Bytes StepBytes(const ModelSpec& spec, const BackendOptions& options) {
   const ModelConfig& config = spec.config;
   const int64_t q_cols = config.num_heads * config.head_dim;
@@ -265,7 +270,7 @@ class TorchBackend final : public Backend {
 
   std::byte* KvPage(int32_t page) override { return PoolData() + page * page_bytes_; }
   std::shared_ptr<const std::byte> TakeKv() override { return {std::make_shared<at::Tensor>(kv_.front().pages), PoolData()}; }
-  // The pool lies in memory of which the system gives a page when it is first written.
+  // Nothing to allocate: the system allocates a page of the pool when it is first written.
   absl::Status ResizeKv(int64_t pages) override {
     LIME_CHECK(pages >= 0 && pages <= options_.num_kv_pages) << pages;
     kv_bytes_ = pages * page_bytes_;
@@ -319,7 +324,7 @@ class TorchBackend final : public Backend {
 
   std::byte* PoolData() const { return static_cast<std::byte*>(kv_.front().pages.data_ptr()); }
 
-  // In place: Hidden() stays where it is.
+  // Copies in place, so that the memory of Hidden() does not move.
   void SetX(const at::Tensor& x) { x_.copy_(x); }
 
   void Fill(const MicroBatch& batch, int64_t logit_rows) {
@@ -387,7 +392,8 @@ class TorchBackend final : public Backend {
     }
   }
 
-  // The rows of a block gather until all are here; it is then computed as a resident one, and they go.
+  // Collects the rows of a block until all are here. Then computes it like a resident block and
+  // releases the rows.
   void ForwardRows(BlockId block, const RowsInMemory& rows) {
     const TensorRole role = rows.rows.role;
     switch (block.kind) {
@@ -416,7 +422,7 @@ class TorchBackend final : public Backend {
     }
   }
 
-  // Sizes alone are kept.
+  // Releases the data; keeps only sizes.
   static void LetGo(LinearWeight& layer) {
     for (at::Tensor* const tensor : {&layer.weight, &layer.scales, &layer.biases}) {
       if (tensor->defined()) *tensor = at::from_blob(nullptr, tensor->sizes(), tensor->options());
@@ -428,14 +434,14 @@ class TorchBackend final : public Backend {
   const at::ScalarType working_;
   const Bytes page_bytes_;
   std::atomic<Bytes> kv_bytes_;     // present
-  std::vector<int64_t> positions_;  // by sequence slot, those that have pages
+  std::vector<int64_t> positions_;  // by sequence slot, positions that have pages
   RopeTensors rope_;
   std::vector<KvLayer> kv_;
   EmbeddingBlock embedding_;
   std::vector<AttentionBlock> attention_;
   std::vector<MlpBlock> mlp_;
   HeadBlock head_;
-  // Of the batch.
+  // Of the current batch.
   BatchRows batch_;
   std::vector<int64_t> head_rows_;
   at::Tensor x_;       // [rows, hidden] working dtype

@@ -14,9 +14,10 @@ namespace {
 using at::indexing::Slice;
 using cpu::kPagePositions;
 
-constexpr int64_t kRowsAtATime = 1024;  // of a weight, so that a large one is never all in fp32
+// Rows of a weight that are converted at a time, so that a large one is never completely in fp32.
+constexpr int64_t kRowsAtATime = 1024;
 
-// Packed words [rows, cols * bits / 32] int32 to codes [rows, cols]; a code may lie in two words.
+// Unpacks words [rows, cols * bits / 32] int32 to codes [rows, cols]. A code may lie in two words.
 at::Tensor Unpack(const at::Tensor& words, int64_t bits, int64_t cols) {
   const at::Tensor wide = words.to(at::kLong).bitwise_and(int64_t{0xffffffff});
   const at::Tensor next = at::cat({wide.slice(1, 1), at::zeros_like(wide.slice(1, 0, 1))}, 1);
@@ -26,7 +27,7 @@ at::Tensor Unpack(const at::Tensor& words, int64_t bits, int64_t cols) {
   return at::bitwise_right_shift(pairs.index_select(1, word), shift).bitwise_and((int64_t{1} << bits) - 1);
 }
 
-// Some rows of a layer in fp32: take(t) gives those of each of its tensors.
+// Some rows of a layer in fp32; take(t) selects them from each of its tensors.
 template <typename Take>
 at::Tensor Unpacked(const LinearWeight& w, int64_t cols, Take&& take) {
   if (w.bits == 0) return take(w.weight).to(at::kFloat);
@@ -49,7 +50,8 @@ KvParts Split(const KvLayer& kv) {
           kv.pages.slice(1, half, 2 * half).view({pages, kv.kv_heads, kPagePositions, kv.head_dim})};
 }
 
-// One row: softmax(q K / sqrt(head_dim)) V over the positions that it sees.   q: [heads, head_dim]; pages: this sequence's, in order.
+// One row: softmax(q K / sqrt(head_dim)) V over the positions that it sees.   q: [heads, head_dim];
+// pages: of this sequence, in order.
 at::Tensor AttendRow(const at::Tensor& q, const KvParts& kv, const at::Tensor& pages, int64_t begin, int64_t end) {
   const int64_t kv_heads = kv.k.size(1), head_dim = q.size(1);
   const at::Tensor used = pages.slice(0, 0, (end + kPagePositions - 1) / kPagePositions);
