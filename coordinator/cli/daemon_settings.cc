@@ -39,7 +39,8 @@ std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const W
   compare("backend", runs.backend != wanted.backend, wanted.backend != kCpuBackend, runs.backend, wanted.backend);
   compare("weights", runs.weights != wanted.weights, !wanted.weights.empty(), Shown(runs.weights), Shown(wanted.weights));
   compare("store", runs.store != wanted.store, !wanted.store.empty(), Shown(runs.store), Shown(wanted.store));
-  // Where another one listens and keeps its keys is its own affair: it answered, with the right keys.
+  // The file does not decide where another daemon listens and stores its keys: it answered, with
+  // valid keys.
   if (!all) return differences;
   compare("tls", runs.tls != wanted.tls, true, Shown(runs.tls), Shown(wanted.tls));
   compare("listen", runs.listen != wanted.listen, true, Shown(runs.listen), Shown(wanted.listen));
