@@ -28,7 +28,7 @@ class Commands {
     return {AddCommand(name, what, footer, [flags, run] { return run(*flags); }), *flags};
   }
 
-  // Of the command that has run.
+  // The exit code of the command that has run.
   int exit_code() const { return exit_code_; }
 
  private:
@@ -43,13 +43,13 @@ void AddTraceCommand(Commands& commands);     // run, with a trace
 void AddScoreCommand(Commands& commands);     // teacher-forced log-probabilities and perplexity
 void AddTokenizeCommand(Commands& commands);  // text on stdin to ids, or back
 void AddQuantizeCommand(Commands& commands);  // makes an MLX-style affine checkpoint
-void AddPrepareCommand(Commands& commands);   // writes the block store that streams fastest, and verifies it
+void AddPrepareCommand(Commands& commands);   // writes and verifies a block store, to stream fast
 void AddBenchCommand(Commands& commands);     // measures decode and prefill against this machine
 void AddProfileCommand(Commands& commands);   // measures this machine or a cluster, for predictions
 void AddPlanCommand(Commands& commands);      // predicts which device runs what; loads nothing
-void AddSimulateCommand(Commands& commands);  // the timeline of a plan, as text and as a Perfetto trace
+void AddSimulateCommand(Commands& commands);  // shows the timeline of a plan, also as a trace
 void AddSolveCommand(Commands& commands);     // planner problems, JSON on stdin, JSON on stdout
-void AddUpCommand(Commands& commands);        // starts the daemons of a cluster, on this machine and over ssh
+void AddUpCommand(Commands& commands);        // starts a cluster's daemons, here and over ssh
 void AddDownCommand(Commands& commands);      // stops those daemons
 void AddDevicesCommand(Commands& commands);   // lists a cluster's devices and which ones answer
 void AddStoreCommand(Commands& commands);     // lists and removes the models that devices hold

@@ -61,7 +61,8 @@ class LocalSession {
   double predicted_ms_per_token() const { return predicted_ms_; }
   double planned_ms_per_token() const { return summary_.ms_per_step; }  // before loading
 
-  // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, load, memory, streaming.
+  // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, load,
+  // memory, streaming.
   nlohmann::json Describe() const;
   // "loaded 2.31 GiB in 1.2 s (…)".
   std::string LoadLine() const;

@@ -60,8 +60,8 @@ nlohmann::ordered_json ToJson(const PlanReport& report);
 // out, and assumptions. ASCII, lines of about `columns`.
 std::string PlanText(const PlanReport& report, int columns);
 
-// One letter per kind of memory, in proportion to the budget: "RAAKKWWWWWWWWWSS....".  REQUIRES:
-// width >= 1
+// One letter per kind of memory, in proportion to the budget: "RAAKKWWWWWWWWWSS....".
+// REQUIRES: width >= 1
 std::string MemoryBar(const PlanMemory& memory, Bytes budget, int width);
 
 }  // namespace lime::cli

@@ -63,8 +63,8 @@ class Replanner {
     double ms_per_step = 0;  // of the best plan that was found
     double pause_ms = 0;     // maximum pause of the change
   };
-  // Whether to change, with `steps_left` steps to go. nullopt: the search found no plan.  REQUIRES:
-  // a search is under way
+  // Whether to change, with `steps_left` steps to go. nullopt: the search found no plan.
+  // REQUIRES: a search is under way
   bool OnFound(const std::optional<Found>& found, double steps_left, absl::Time now);
 
   // The result does not fit the state of the requests any more. Searches again, as if this search

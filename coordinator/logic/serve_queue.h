@@ -29,8 +29,9 @@ class ServeQueue {
 
   void set_slots(int64_t slots) { slots_ = slots; }  // of another plan; existing requests stay
 
-  // `count` requests arrive together, with ids from `first` on. Accepts all or none. Errors:
-  // ResourceExhausted if too many would wait; Unavailable while draining; after Close, its status.
+  // `count` requests arrive together, with ids from `first` on. Accepts all or none.
+  // Errors: ResourceExhausted if too many would wait; Unavailable while draining; after Close, its
+  // status.
   absl::Status Arrive(RequestId first, absl::Time now, int64_t count = 1);
   void Start(RequestId request);  // has a slot, for good: never waits again
   void Leave(RequestId request);  // its sender cancels it; nothing if it has ended

@@ -317,7 +317,7 @@ class ClusterClient::Impl {
     return FromProto(reply);
   }
 
-  // Of the blocks that the device uses.
+  // The digest of the blocks that the device uses.
   std::optional<WeightsDigest> DigestFor(const Plan& plan, int32_t device) const {
     std::optional<WeightsDigest> digest = options_.digest;
     if (!digest) return digest;

@@ -29,7 +29,7 @@ class ClusterClient final : public Devices {
   struct Options {
     std::vector<Device> devices;
     ClusterKeys keys;
-    // Of the whole model; devices compare it with theirs. nullopt: no comparison.
+    // Digest of the whole model; devices compare it with theirs. nullopt: no comparison.
     std::optional<WeightsDigest> digest = std::nullopt;
     absl::Duration connect = absl::Seconds(5);  // limit for an answer
     absl::Duration silence = absl::Seconds(2);  // a silent device counts as lost after this time
@@ -70,8 +70,8 @@ class ClusterClient final : public Devices {
   std::set<int64_t> epochs_;  // of all plans installed so far
 };
 
-// FailedPrecondition: another coordinator uses the device. `who` opens the sentence.  REQUIRES:
-// health.used_by
+// FailedPrecondition: another coordinator uses the device. `who` opens the sentence.
+// REQUIRES: health.used_by
 absl::Status InUse(const std::string& who, const DeviceHealth& health);
 
 }  // namespace lime

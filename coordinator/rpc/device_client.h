@@ -26,7 +26,7 @@ class DeviceClient {
   // See AskHealth.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
 
-  // Of the plan in use, with the rates of the device's outgoing links.
+  // Statistics of the plan in use, with the rates of the device's outgoing links.
   absl::StatusOr<DeviceStatistics> Statistics(absl::Duration patience) const;
 
   // Unloads the plan on a user's request. FailedPrecondition names the user of the plan, unless

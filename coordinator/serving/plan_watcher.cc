@@ -87,7 +87,7 @@ void PlanWatcher::Look() {
 std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& left) {
   absl::MutexLock lock(&mutex_);
   left_ = left;
-  if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;  // it waits until tokens come
+  if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;  // until tokens come
   Candidate found = *std::exchange(found_, std::nullopt);
   if (left.pages + plan_.sequences > found.most_pages) {  // the search took too long
     replanner_.OnStale(absl::Now());

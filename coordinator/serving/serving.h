@@ -57,9 +57,10 @@ class Serving {
   Serving& operator=(const Serving&) = delete;
 
   // Queues a request behind all earlier ones. The sink is called only if this returns an id. Ids
-  // count from 0 and are never reused. Errors: InvalidArgument for an invalid request;
-  // ResourceExhausted, with the numbers, if it can never fit or too many requests wait; Unavailable
-  // after Drain; the error of a failure that was not survived, after it.
+  // count from 0 and are never reused.
+  // Errors: InvalidArgument for an invalid request; ResourceExhausted, with the numbers, if it can
+  // never fit or too many requests wait; Unavailable after Drain; after a failure that was not
+  // survived, its error.
   absl::StatusOr<RequestId> Submit(ServingRequest request, std::shared_ptr<RequestSink> sink);
   // Submits requests that begin with the same step if slots are free. Accepts all or none. Returns
   // the id of the first; the other ids follow it.  REQUIRES: at least one
@@ -69,9 +70,9 @@ class Serving {
   void Cancel(RequestId request);
   // Accepts no more requests and ends the waiting ones. Returns when the last running request has
   // ended; at the deadline it ends the running ones too. If called several times, the earliest
-  // deadline counts. Then the caller may use the devices again, with their plan. Errors:
-  // DeadlineExceeded if requests were ended at the deadline; the error of a failure that was not
-  // survived. Must not be called from a sink.
+  // deadline counts. Then the caller may use the devices again, with their plan.
+  // Errors: DeadlineExceeded if requests were ended at the deadline; the error of a failure that
+  // was not survived.  REQUIRES: not called from a sink
   absl::Status Drain(absl::Time deadline);
 
   // The limits of one request that Submit checks.
