@@ -88,7 +88,7 @@ class ClusterSession {
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
   absl::StatusOr<Plan> PlanAgain(const Recovery::Devices& devices) const;
-  // Watcher's thread.
+  // Runs on the watcher's thread.
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);
   Plan Stated() const;
   void CorrectPrediction(const Plan& plan);

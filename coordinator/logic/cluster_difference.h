@@ -35,9 +35,9 @@ struct ClusterObservations {
   std::vector<std::vector<std::string>> shared;  // devices on one machine
 };
 
-// In milliseconds per token. Compares devices and links that are slower than the plan says, and
-// names the one that explains most of the difference, if it explains at least a quarter. Devices
-// that share a machine count as one.
+// In milliseconds per token. Compares computing, disks and links with the plan, and names the one
+// that explains most of the difference, if it explains at least a quarter. Devices that share a
+// machine count as one.
 PredictionReport ExplainClusterDifference(const Plan& plan, double measured_ms, const ClusterObservations& seen);
 
 }  // namespace lime

@@ -52,8 +52,8 @@ class OrderWriter {
     int32_t prompts_ahead = 16;      // the same for prompt-only steps, which wait for no token
     int64_t rows_ahead = INT64_MAX;  // of all steps ordered and not ended: the devices' capacity
     int32_t prompt_logits = kAny;    // prompt rows of a step that ask for logits
-    int64_t kept_positions = 0;      // per sequence, else evicted; 0: all
-    int32_t evicting_ahead = 1;      // steps with evicted positions, the same
+    int64_t kept_positions = 0;      // KV kept of a sequence; older KV is evicted. 0: all
+    int32_t evicting_ahead = 1;      // the same for steps that compute evicted positions
     std::vector<Residency> levels;   // ascending; empty: KV does not grow
   };
   // The limits of a plan's devices. If its KV grows, `levels` has only the level that it begins
@@ -71,7 +71,7 @@ class OrderWriter {
   // The limits of one request under a plan.
   struct Room {
     int64_t context = 0;                                        // positions of one slot
-    int64_t layer_pages = std::numeric_limits<int64_t>::max();  // if KV grows
+    int64_t layer_pages = std::numeric_limits<int64_t>::max();  // maximum KV, if it grows
   };
   // InvalidArgument for an invalid request; ResourceExhausted, with the numbers, for a request that
   // can never fit.  Thread: any

@@ -9,8 +9,8 @@
 //
 // The owner keeps the requests and their tokens. After GoOn it computes the known tokens again.
 // If a person has taken the plan away, which a device reports as Unauthenticated, the run ends.
-// After any other GiveUp only the requests may end: after TryAgain this asks for the devices as
-// before, for later requests.
+// After any other GiveUp the owner may end its requests and continue: after TryAgain this asks for
+// the devices as before, for later requests.
 // A device that reports an error of its own twice without a token in between counts as missing.
 //
 // Pure.   Thread: the owner's.
@@ -35,9 +35,9 @@ class Recovery {
   using Devices = std::set<std::string>;  // names
 
   struct Options {
-    // For a missing device, before planning without it.
+    // The wait for a missing device, before planning without it.
     absl::Duration patience = absl::Seconds(10);
-    absl::Duration give_up = absl::Seconds(60);     // wait for a device that the plan needs
+    absl::Duration give_up = absl::Seconds(60);     // the wait for a device that every plan needs
     absl::Duration look = absl::Milliseconds(200);  // between two questions
     int attempts = 4;                               // installations without a token in between
     absl::Duration rest = absl::Seconds(10);        // after giving up, before the next try

@@ -409,7 +409,7 @@ class ClusterClient::Impl {
   const Options options_;
   const Coordinator coordinator_;
   std::vector<Connection> connections_;
-  // null: not in the cluster, and without a part of the plan.
+  // Null: the cluster does not have this device, and the plan does not use it.
   std::vector<const Connection*> by_plan_;
   std::vector<int32_t> users_;  // devices of the plan that have a stage
   KvLentBy lent_;               // by the devices of the plan before

@@ -40,7 +40,7 @@ struct PushOptions {
   bool check = true;  // the device reads back and checks what it has
   PushSender::Options stream;
   absl::Duration silence = absl::Seconds(60);  // a silent device counts as lost after this time
-  // For a lost device, or one that is busy with another push.
+  // The wait for a lost device, or for one that is busy with another push.
   absl::Duration patience = absl::Seconds(30);
   std::function<void(const PushState&)> progress;  // on any thread, one call at a time
   const std::atomic<bool>* cancelled = nullptr;

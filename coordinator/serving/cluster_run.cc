@@ -321,7 +321,7 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
 }
 
 Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel) {
-  // No news.
+  // No news comes. Only the owner is asked.
   for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) AwaitNews(until);
   return Recovery::Answered{devices_.Free()};
 }

@@ -44,7 +44,7 @@ class ClusterRun {
     // taken over and no request has made a token, the pause ends with the next step.
     std::optional<absl::Duration> taking_over;  // if the new plan takes KV over; nullopt: it cannot
     absl::Duration computing_again;             // if KV is computed again
-    absl::Duration going_back;                  // if devices refuse it
+    absl::Duration going_back;                  // devices refuse it, the plan before continues
   };
 
   // How to survive a failure.
@@ -54,7 +54,7 @@ class ClusterRun {
     std::function<absl::StatusOr<Plan>(const Recovery::Devices& devices)> plan;
     Devices::InstallOptions install;
     std::function<void(const std::string& sentence)> say;  // tells the user what happens
-    // Called often while tokens arrive. Must not block.
+    // Returns a plan to change to, or nothing. Called often while tokens arrive. Must not block.
     std::function<std::optional<Change>(const OrderWriter::Left& left)> change = nullptr;
     // Called with every plan that replaces another one.
     std::function<void(const Plan& plan)> in_use = nullptr;
@@ -69,7 +69,7 @@ class ClusterRun {
     // reports of the devices, and while a recovery waits for them. May Add and Stop. With it, Run
     // waits for more requests when none is left, and returns only when it is cancelled or fails.
     std::function<absl::Time()> at_border;
-    std::function<void(RequestId request)> on_start;  // it has a slot; repeated by another plan
+    std::function<void(RequestId request)> on_start;  // it has a slot; again under another plan
     // The computed share of the request's known tokens: at the end of every step, and every 100 ms
     // if the devices report progress within a step. It grows until the next token, and starts again
     // only if another plan computes the request again.
@@ -125,7 +125,7 @@ class ClusterRun {
   struct Inbox {
     absl::Mutex mutex;
     RecycledQueue<News> news ABSL_GUARDED_BY(mutex);
-    int64_t opened ABSL_GUARDED_BY(mutex) = 0;  // plans; older news is dropped
+    int64_t opened ABSL_GUARDED_BY(mutex) = 0;  // plans opened; drops news of older ones
     bool woken ABSL_GUARDED_BY(mutex) = false;
   };
   // Runs one installed plan until its requests have ended or the plan cannot be used any more.

@@ -37,7 +37,7 @@ class Devices {
   using News = std::function<void(int32_t device, const FromDevice& what)>;
 
   struct InstallOptions {
-    // Sum of all devices; any thread, in turn.
+    // The sum of all devices. On any thread, one call at a time.
     std::function<void(Bytes done, Bytes total)> progress;
     const std::atomic<bool>* cancelled = nullptr;
     int64_t trace_spans = 0;     // trace spans kept on each device; 0: no trace

@@ -29,8 +29,8 @@ class PlanWatcher {
     // Upper bounds on the time from the last token of one plan to the first token of another.
     std::optional<Pause> taking_over;  // if KV can be taken over
     Pause computing_again;             // if KV is computed again
-    Pause going_back;                  // if devices refuse the plan
-    // Per layer, up to which all this holds.
+    Pause going_back;                  // devices refuse the plan, the one before continues
+    // All this holds up to this number of KV pages per layer.
     int64_t most_pages = std::numeric_limits<int64_t>::max();
     bool in_prompt = false;  // also usable before the first token
   };
@@ -44,7 +44,8 @@ class PlanWatcher {
   struct Options {
     Replanner::Options when;
     absl::Duration look = absl::Seconds(1);
-    std::function<ClusterRates(const Plan& plan)> planned;  // by cluster files
+    // The rates that a plan depends on, as the cluster's files give them.
+    std::function<ClusterRates(const Plan& plan)> planned;
     // Both may block. Rates of disks and computing are relative to the rates in the plan.
     std::function<ClusterRates(const Plan& plan, RateAges& ages)> measure;
     std::function<absl::StatusOr<Candidate>(const Search& search)> search;
