@@ -15,7 +15,7 @@ namespace lime::cli {
 struct ClusterProfileOptions {
   std::vector<std::string> weights;                      // by device: folder on it; empty: its own
   std::string config;                                    // config.json for devices that lack it
-  double seconds = 5;                                    // per disk; blocks 2x, the rest 0.5x
+  double seconds = 5;                                    // disk; 2x for blocks, 0.5x for the rest
   double link_seconds = 1;                               // per link and direction
   std::function<void(double share)> progress;            // any thread, in turn
   std::function<void(const std::string& sentence)> say;  // reports failures; any thread, in turn

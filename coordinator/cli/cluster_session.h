@@ -64,7 +64,7 @@ class ClusterSession {
   absl::StatusOr<Scores> Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Plan& plan() const { return client_->plan(); }
-  // By the plan, corrected with the disk rates seen while the prompt was computed.
+  // The prediction of the plan, corrected with the disk rates seen while the prompt was computed.
   double predicted_ms_per_token() const { return Stated().predicted.ms_per_token; }
   // The levels as KV grows, the plan's own first. Only its own if all KV is there from the start.
   const KvLevels& levels() const { return levels_; }
@@ -107,7 +107,7 @@ class ClusterSession {
   std::unique_ptr<TraceCollector> collector_;     // if there is a trace
   std::vector<DeviceTrace> traces_;
   std::vector<std::shared_ptr<DeviceClient>> asked_;  // for rates of devices and links
-  Plan first_;                                        // installed first, and its time
+  Plan first_;                                        // installed first; it took install_seconds_
   double install_seconds_ = 0;
   absl::Mutex search_mutex_;
   std::vector<Residency> levels_in_use_ ABSL_GUARDED_BY(search_mutex_);

@@ -53,11 +53,10 @@ void AddUpCommand(Commands& commands);        // starts a cluster's daemons, her
 void AddDownCommand(Commands& commands);      // stops those daemons
 void AddDevicesCommand(Commands& commands);   // lists a cluster's devices and which ones answer
 void AddStoreCommand(Commands& commands);     // lists and removes the models that devices hold
-// Unloads a plan that a coordinator has left on devices.
-void AddUnloadCommand(Commands& commands);
-void AddDoctorCommand(Commands& commands);  // finds faults of machines and links
-void AddKeysCommand(Commands& commands);    // makes an authority and keys for a cluster
-void AddPushCommand(Commands& commands);    // sends devices the weights that they need
-void AddDemoCommand(Commands& commands);    // runs the shipped model and explains what happened
+void AddUnloadCommand(Commands& commands);    // unloads a plan that a coordinator left behind
+void AddDoctorCommand(Commands& commands);    // finds faults of machines and links
+void AddKeysCommand(Commands& commands);      // makes an authority and keys for a cluster
+void AddPushCommand(Commands& commands);      // sends devices the weights that they need
+void AddDemoCommand(Commands& commands);      // runs the shipped model and explains what happened
 
 }  // namespace lime::cli

@@ -51,7 +51,7 @@ struct PlanInputs {
   PlanRequest request;
   bool split_head = false;
   KvBounds kv;
-  BlockHomes homes;                              // the devices that may read each block
+  BlockHomes homes;                              // blocks that each device may read
   std::vector<std::vector<std::string>> shared;  // devices on one machine
   std::vector<std::string> notes;                // assumptions, one sentence each
 };
