@@ -192,7 +192,7 @@ class ModelBench {
     measured.decode.push_back(timed([&] { return Decode(1); }));
     measured.read_rate.push_back(ReadRate());
     measured.batched.push_back(timed([&] { return Decode(flags_.batch); }));
-    if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // each third round
+    if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill: each third
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
     measured.prefill.push_back(timed([&] { return Prefill(0, flags_.prompt); }));
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));

@@ -85,8 +85,8 @@ absl::Status MayNotPush(const ClusterSession::Options& options, const std::strin
   return absl::FailedPreconditionError(absl::StrCat(lacking, "; give --push to send them first, or type: ", PushCall(options)));
 }
 
-// A device may use more memory now than when it was measured. Only more than its margin changes the
-// inputs, so that equal inputs give equal plans.
+// A device may use more memory now than when it was measured. Growth within its margin changes no
+// input, so the plan stays the same.
 void TakeRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& inputs) {
   for (ClusterDevice& device : inputs.devices) {
     const auto now = runtime.find(device.name);

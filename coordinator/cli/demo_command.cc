@@ -238,7 +238,7 @@ absl::Status Demo(const DemoFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string model, ModelFolder(flags.model));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, files.EncodePrompt(flags.prompt));
-  const GracefulStop graceful;  // removes daemons and folder on Ctrl-C
+  const GracefulStop graceful;  // Ctrl-C also removes daemons and folder
   ScratchFolder folder;
   if (folder.empty()) return absl::UnavailableError("demo: no folder for temporary files can be made; set TMPDIR");
   std::vector<ChildDaemons::Daemon> daemons;

@@ -33,7 +33,7 @@ using nlohmann::json;
 
 constexpr int64_t kDefaultMaxTokens = 128;
 constexpr double kMaxSeconds = 86400;
-constexpr int64_t kFirstTokens = 64;  // after the prompt, with KV at first under --kv grow
+constexpr int64_t kFirstTokens = 64;  // --kv grow first reserves KV for so many after the prompt
 
 struct RunFlags {
   ModelFlags model;
