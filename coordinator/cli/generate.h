@@ -71,7 +71,7 @@ struct GenerateSummary {
   int64_t decode_tokens = 0;
   double ms_per_step = 0;        // mean time between tokens of a prompt, without pauses
   double step_deviation_ms = 0;  // of these times; 0 for fewer than two
-  int64_t pauses = 0;            // steps delayed by a change of plans; decode_* leaves them out
+  int64_t pauses = 0;            // steps that a recovery or a new plan delayed; not in decode_*
   double pause_ms = 0;           // sum of these
   DecodeUse use;
   bool interrupted = false;

@@ -82,6 +82,7 @@ class ClusterRun {
 
   // Without `survival`, Run ends at the first failure. Without `levels`, requests have the KV that
   // a plan begins with.
+  // REQUIRES: a plan is installed; `devices` outlives this object.
   explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {}, Owner owner = {});
 
   // See OrderWriter::Add.
