@@ -14,7 +14,7 @@
 //     threads = 8
 //     backend = "cpu"
 //     profile = "orin.json"                   # of `lime profile --out` on that device; missing:
-//                                             # the newest of `lime profile --cluster`
+//                                             # stored by `lime profile --cluster`
 //     ssh = "me@192.168.1.10"                 # for `lime up`, with -p PORT, -i KEY, -F CONFIG;
 //                                             # missing: the device is this machine
 //     limed = "/opt/lime/bin/limed"           # program there

@@ -1,4 +1,4 @@
-// Finds devices of a cluster that are daemons on one machine and share its disk.
+// Finds devices of a cluster that are daemons on one machine and share its disk. Pure.
 #pragma once
 
 #include <string>

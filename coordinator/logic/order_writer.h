@@ -54,7 +54,7 @@ class OrderWriter {
     int32_t prompt_logits = kAny;    // prompt rows of a step that ask for logits
     int64_t kept_positions = 0;      // KV kept of a sequence; older KV is evicted. 0: all
     int32_t evicting_ahead = 1;      // the same for steps that compute evicted positions
-    std::vector<Residency> levels;   // by KV pages, ascending; the first is in use; empty: no growth
+    std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
   };
   // The limits of a plan's devices. If its KV grows, `levels` has only the level that it begins
   // with.
