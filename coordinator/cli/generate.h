@@ -70,7 +70,7 @@ struct GenerateSummary {
   int64_t decode_steps = 0;
   int64_t decode_tokens = 0;
   double ms_per_step = 0;        // mean time between tokens of a prompt, without pauses
-  double step_deviation_ms = 0;  // of these times; 0 for fewer than two
+  double step_deviation_ms = 0;  // its standard deviation; 0 for fewer than two
   int64_t pauses = 0;            // steps that a recovery or a new plan delayed; not in decode_*
   double pause_ms = 0;           // sum of these
   DecodeUse use;

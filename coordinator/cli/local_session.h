@@ -93,7 +93,7 @@ class LocalSession {
   int threads_ = 0;
   bool has_budget_ = false;  // of memory, from the user
   LoadSummary load_;
-  Bytes read_before_ = 0;  // bytes read before decoding, by loading
+  Bytes read_before_ = 0;  // bytes that loading read
   std::unique_ptr<LocalDevice> device_;
   SteadyReads seen_;  // of the disk, by this process; no bytes: rate unknown
   double predicted_ms_ = 0;

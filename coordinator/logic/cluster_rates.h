@@ -1,4 +1,4 @@
-// The rates that a plan depends on: its links, and the disks and computing of its devices.
+// The rates that a plan depends on: its links, and the disks and computing of its devices. Pure.
 #pragma once
 
 #include <compare>
