@@ -55,7 +55,8 @@ struct Sweep {
   double bytes = 0;  // streamed
 };
 
-// What the disk gives to reads of the size and depth that streaming has; to smaller ones where the files are smaller.
+// The disk's rate for reads of the size and depth that streaming uses, or smaller reads if the
+// files are smaller.
 absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
   std::vector<std::string> files;
   Bytes bytes = 0;
@@ -69,10 +70,11 @@ absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
   return points.front().bytes_per_second;
 }
 
-// Steps of a plan in this process, one at a time and each as it is asked for: the same positions again and again, a steady state without
-// end. Every slot has a sequence as long as the context, all of whose ids are known, so that nothing is sampled.
+// Runs single steps of a plan in this process, one at a time. Every step computes the same
+// positions, so the state is steady. All ids are known and each slot has a sequence as long as the
+// context, so nothing is sampled.
 //
-// Thread: the caller's; the plan's threads tell it when a step has ended.
+// Thread: the caller's. The plan's threads report when a step has ended.
 class SingleSteps {
  public:
   explicit SingleSteps(LocalDevice& device) : device_(device) {}
@@ -109,15 +111,16 @@ class SingleSteps {
   }
 
   LocalDevice& device_;
-  int64_t next_ = 0;     // order
-  int64_t ordered_ = 0;  // steps
+  int64_t next_ = 0;     // orders sent
+  int64_t ordered_ = 0;  // steps ordered
   absl::Mutex mutex_;
   int64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Runs figures and limits in turn, so that both see the same noise. Where the model streams, the disk works beside the computation and from
-// one step into the next: steps of one kind follow each other then, and nothing is measured between them.
+// Measures figures and limits in turn, so that both see the same noise. If the model streams, the
+// disk reads during the computation and ahead for the next step. Then steps of one kind follow each
+// other, with no other measurement between them.
 class ModelBench {
  public:
   ModelBench(LocalSession& session, const BenchFlags& flags)
@@ -162,7 +165,8 @@ class ModelBench {
     return absl::OkStatus();
   }
 
-  // The median step of several, after two that fill the ring; bytes are the mean, since a step also reads ahead for the next.
+  // The median time of several steps, after two that fill the ring. Bytes are the mean, because a
+  // step also reads ahead for the next one.
   template <typename Step>
   absl::StatusOr<Sweep> Sweeps(const std::string& figure, int rounds, Step&& step) {
     std::vector<double> seconds;
@@ -188,14 +192,14 @@ class ModelBench {
     measured.decode.push_back(timed([&] { return Decode(1); }));
     measured.read_rate.push_back(ReadRate());
     measured.batched.push_back(timed([&] { return Decode(flags_.batch); }));
-    if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill is long: every third round
+    if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill: each third
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
     measured.prefill.push_back(timed([&] { return Prefill(0, flags_.prompt); }));
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
     return status;
   }
 
-  // The same positions again each time: a steady state without end.
+  // Computes the same positions each time, for a steady state.
   absl::Status Decode(int64_t sequences) {
     batch_.Clear();
     for (int32_t slot = 0; slot < sequences; ++slot) AddRow(slot, flags_.position, true);
@@ -218,14 +222,15 @@ class ModelBench {
 
   LocalSession& session_;
   const BenchFlags& flags_;
-  const cpu::Numerics numerics_;  // of the plan, whose prefill is compared with their peak
+  const cpu::Numerics numerics_;  // of the plan; prefill is compared with their peak
   SingleSteps steps_;
   cpu::ThreadPool pool_;
-  std::optional<bench::HugeMemory> memory_;  // read beside a resident model
+  std::optional<bench::HugeMemory> memory_;  // read to measure the memory rate of a resident model
   MicroBatch batch_;
 };
 
-// Multiply-adds of the linear layers of a prompt, counting two; only the last token meets the head.
+// Operations of the linear layers for a prompt; a multiply-add counts as two. Only the last token
+// goes through the head.
 double PrefillOperations(const ModelSpec& spec, int64_t tokens) {
   const ModelConfig& c = spec.config;
   const double q = static_cast<double>(c.num_heads * c.head_dim), kv = static_cast<double>(c.num_kv_heads * c.head_dim),
@@ -242,7 +247,8 @@ struct Row {
   std::string limited_by = "";
 };
 
-// Bytes that a step of decoding reads from memory: weights once, and the KV of `positions` positions of each of `sequences`.
+// Bytes that a decode step reads from memory: the weights once, and KV of `positions` positions of
+// each sequence.
 Bytes BytesPerStep(const ModelSpec& spec, int64_t sequences, int64_t positions) {
   Bytes bytes = sequences * positions * spec.KvBytesPerToken();
   for (const BlockSpec& block : spec.blocks) bytes += block.id.kind == BlockKind::kEmbedding ? 0 : block.bytes;
@@ -263,7 +269,7 @@ std::vector<Row> ResidentRows(const ModelSpec& spec, const BenchFlags& flags, co
            "GFLOP/s", "dot products"}};
 }
 
-// What was measured with the model loaded. The disk's rate is the limit of the rows that have none yet.
+// The measurements with the model loaded. Rows without a limit get the disk's rate as theirs.
 struct Report {
   std::vector<Row> rows;
   double batch_cost = 0;
@@ -273,7 +279,7 @@ struct Report {
 
 absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
   ModelFlags whole = flags.model;
-  whole.chunk = std::max(flags.prompt, flags.batch);  // a prompt in one step
+  whole.chunk = std::max(flags.prompt, flags.batch);  // the whole prompt in one step
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session, LocalSession::Open(whole, {.context = context,
                                                                                                 .expected_positions = flags.position,
                                                                                                 .sequences = flags.batch,
@@ -354,7 +360,8 @@ void AddBenchCommand(Commands& commands) {
                                "products where all of it is resident, the disk where it streams (--memory)",
                                "", Bench);
   flags.model.AddTo(command);
-  for (const char* own : {"--context", "--chunk"}) command.Remove(own);  // --prompt and --position say them
+  // --prompt and --position set these two.
+  for (const char* own : {"--context", "--chunk"}) command.Remove(own);
   command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
   command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();

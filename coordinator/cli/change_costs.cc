@@ -14,11 +14,11 @@
 namespace lime::cli {
 namespace {
 
-constexpr double kCopyBytesPerMs = 1e6;  // in memory, twice
-constexpr double kWriteShare = 0.5;      // of the rate at which a disk reads: nobody measures how it writes
-constexpr double kKeepsWithin = 0.98;    // of its budget a device is sure to keep weights: it counts what its process has by then
-constexpr double kCallMs = 1;            // of a layer's KV from one device
-constexpr double kTripsToMeet = 8;       // over a link, until two devices have a connection
+constexpr double kCopyBytesPerMs = 1e6;  // a copy in memory, twice
+constexpr double kWriteShare = 0.5;      // writes reach this share of the read rate (assumed)
+constexpr double kKeepsWithin = 0.98;    // of the budget, for which weights surely stay
+constexpr double kCallMs = 1;            // to ask one device for the KV of one layer
+constexpr double kTripsToMeet = 8;       // round trips until two devices have a connection
 constexpr double kTripsOfCall = 4;
 
 // -1: it has no part in the plan.
@@ -27,9 +27,7 @@ int32_t DeviceNamed(const Plan& plan, const std::string& name) {
   return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
 }
 
-// ---- Room
-
-// What a device holds of the KV of a plan in which a layer has so many pages by now.
+// Bytes of KV that a device holds under a plan when each layer has `pages` pages.
 Bytes LeftBytes(const Plan& plan, int32_t d, int64_t pages) {
   if (d < 0) return 0;
   const PlanDevice& device = plan.devices[d];
@@ -40,7 +38,7 @@ Bytes LeftBytes(const Plan& plan, int32_t d, int64_t pages) {
   return std::max(device.kv_pages, grown) * plan.page_bytes + (hosts ? device.memory.hosted : 0);
 }
 
-// What a device of the plan after has in memory while it takes KV over, but for weights.
+// Memory of a device of `after` during a takeover of KV, without weights.
 Bytes TakingOverBytes(const Plan& before, const Plan& after, int32_t device, int64_t pages) {
   const PlanMemory& memory = after.devices[device].memory;
   return LeftBytes(before, DeviceNamed(before, after.devices[device].name), pages) + TakeoverBytes(after) + memory.runtime +
@@ -113,7 +111,7 @@ Bytes BytesOf(const Plan& plan, const ResidentWeights& weights) {
   return bytes;
 }
 
-// Of the weights of a device those that it finds under the plan before.
+// Weights of a device that are already in its memory under the plan before.
 Bytes FoundBytes(const ModelSpec& spec, const Plan& after, int32_t device, const Plan& before) {
   const int32_t then = DeviceNamed(before, after.devices[device].name);
   if (then < 0) return 0;
@@ -150,7 +148,8 @@ double ReadWeightsMs(const ModelSpec& spec, const Plan& after, const Plan* befor
 
 namespace {
 
-// Names of the devices that have KV of each layer: its owner, and its owner's host. `on_disk`: of those, owners whose disk has some of it.
+// Names of the devices with KV of each layer: its owner, and the owner's host. `on_disk`: the
+// owners with some of it on their disk.
 std::map<int32_t, std::vector<std::string>> KvHoldersOf(const Plan& plan, std::set<std::string>& on_disk) {
   std::map<int32_t, std::vector<std::string>> holders;
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
@@ -169,7 +168,7 @@ const ClusterDevice* Find(const PlanInputs& inputs, const std::string& name) {
   return found == inputs.devices.end() ? nullptr : &*found;
 }
 
-// One piece of KV after another.
+// The rate of reading one piece of KV after another.
 double DiskBytesPerMs(const PlanInputs& inputs, const Plan& plan, const std::string& name) {
   const double planned = plan.devices[DeviceNamed(plan, name)].disk_mb_per_ms * 1e6;
   const ClusterDevice* const device = Find(inputs, name);

@@ -1,7 +1,8 @@
-// What it takes to go on with another plan in the middle of a run: whether KV can be taken over, and what that and reading weights take.
-// Pure.
+// The cost of a change to another plan during a run: whether KV can be taken over, and the time to
+// move it and to read weights. Pure.
 //
-// `before` is the plan in use with the residency that it has when the change comes, `inputs` the devices and links as they are by then.
+// `before` is the plan in use, with its residency at the time of the change. `inputs` has the
+// devices and links as they are then.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +17,34 @@
 
 namespace lime::cli {
 
-// Free on the disks of devices, by name, beside all that KV of the plan in use may still take there; less than 0 where that may not be had.
-// Those not named have room.
+// Free disk bytes by device name, after all KV that the plan in use may still write there.
+// Negative: that KV may not fit. A device that is missing here has enough room.
 using KvRoom = std::map<std::string, Bytes>;
 
-// Whether disks have room for the KV of a plan once that of the plan before is gone. ResourceExhausted.
+// Whether disks have room for the KV of `after` once the KV of `before` is gone. ResourceExhausted
+// if not.
 absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& room);
 
-// Whether devices can go on from one plan to the other with KV of so many pages of each layer: there is room for it and, beside it in
-// memory and on disks, for what the plan before has there, neither plan evicts any, and the kernels that go on have the order of those
-// before.
+// Whether `after` can take over KV of `pages` pages per layer. Memory and disks need room for it
+// beside the KV that `before` holds. Neither plan may evict KV, and the kernels of every layer must
+// keep their order of sums.
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room = {});
-// The most pages for which it is so.  REQUIRES: TakesOver with 0 pages
+// The most pages for which TakesOver is true.  REQUIRES: TakesOver with 0 pages
 int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room = {});
 
-// Of the slowest disk: reading the weights that are in memory under `after`. Those stay that are there under `before`, where there is room
-// for them beside KV of so many pages of each layer that is taken over; null: none do.
+// Time of the slowest disk to read the weights that `after` keeps in memory. Weights resident under
+// `before` are not read again if they fit beside the KV that is taken over, `pages` pages per
+// layer. Null: all weights are read.
 double ReadWeightsMs(const ModelSpec& spec, const Plan& after, const Plan* before = nullptr, int64_t pages = 0);
 
-// Of the slowest device: what KV that follows its layers takes on its way, out of devices and into them, over links, from disks and to
-// them.
+// Time of the slowest device to move KV with its layers: out of devices and into them, over links,
+// from disks and to disks.
 Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after);
 
-// What so many positions of a sequence take that are computed again, as a prompt, from an idle start: in the plan's chunks, all of them at
-// the rate of the last, which has the most to attend to. `again`: of them, those whose logits are made again, as many in a step as decode.
+// Time to compute `positions` positions of a sequence again as a prompt, from an idle start, in
+// chunks of the plan. All chunks count with the rate of the last one, which has the most to attend
+// to. `again`: the positions among them whose logits are computed again, as many in a step as
+// decode rows.
 // REQUIRES: positions > 0, and the plan evicts no KV
 double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positions, int64_t again = 0);
 

@@ -17,12 +17,17 @@
 namespace lime::cli {
 namespace {
 
-constexpr double kUnloadMs = 500, kPauseMargin = 2;  // of a change to another plan
-constexpr double kNotReading = 0.25;                 // of an installation's time at least: making room, compiling, opening
-constexpr double kMostSlower = 2;                    // than planned, of a first installation's reading: the rest is something else
-constexpr double kFirstSteps = 2;                    // that the next token takes: rings are empty
-constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are then
-constexpr double kSearchLimits = 6;                             // time limits that the search takes at most, and the wait for the next step
+constexpr double kUnloadMs = 500, kPauseMargin = 2;  // for a change to another plan
+// At least this share of an installation is not reading: freeing memory, compiling, opening.
+constexpr double kNotReading = 0.25;
+// The reads of the first installation count as this much slower than planned at most.
+constexpr double kMostSlower = 2;
+// The next token takes the time of so many steps, because rings are empty.
+constexpr double kFirstSteps = 2;
+// A plan begins with KV for so many positions beyond the present ones.
+constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;
+// The search and the wait for the next step take at most so many time limits.
+constexpr double kSearchLimits = 6;
 
 }  // namespace
 
@@ -34,12 +39,12 @@ KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online) {
 
 namespace {
 
-// What the search counts with: how far the requests will be when the change comes, at most.
+// The state of the requests at the time of the change, at most. The search plans for it.
 struct Then {
-  int64_t tokens = 0;  // of each sequence, if all are as long
-  int64_t pages = 0;   // of a layer
-  int64_t known = 0;   // of the longest sequence
-  int64_t again = 0;   // of them, those whose logits would be made again
+  int64_t tokens = 0;  // per sequence, if all have the same length
+  int64_t pages = 0;   // per layer
+  int64_t known = 0;   // known positions of the longest sequence
+  int64_t again = 0;   // positions whose logits would be computed again
 };
 
 Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double after_ms) {
@@ -52,7 +57,7 @@ Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double after_
           .again = search.left.again > 0 ? std::min(context, search.left.again + meanwhile) : 0};
 }
 
-// A plan at the level that holds so many pages.
+// The plan at the level with at least `pages` pages.
 Plan AtLevel(const Plan& plan, const std::vector<Residency>& levels, int64_t pages) {
   if (levels.empty()) return plan;
   const auto level = std::ranges::find_if(levels, [&](const Residency& of) { return of.layer_pages >= pages; });
@@ -66,7 +71,7 @@ std::vector<Residency> ResidenciesOf(const KvLevels& levels) {
   return residencies;
 }
 
-// How installing goes here, by the first plan's.
+// Estimates installations on these devices from the first plan's installation.
 class Installing {
  public:
   Installing(const ModelSpec& spec, const ChangeSearchOptions& options) : spec_(spec), install_ms_(options.install_ms) {
@@ -75,8 +80,8 @@ class Installing {
     slower_ = read_ms > 0 ? std::clamp(install_ms_ / read_ms, 1.0, kMostSlower) : 1;
   }
 
-  // Until the first token by `after`, beside what KV takes. What the first installation took beyond what was planned was its reading, or
-  // something else that comes again.
+  // Time to the first token by `after`, without the time for KV. The first installation took longer
+  // than planned: either its reads were slower, or other work was needed that is needed again.
   double Ms(const Plan& after, double ms_per_step, const Plan* before = nullptr, int64_t pages = 0) const {
     const double read_ms = ReadWeightsMs(spec_, after, before, pages);
     const double install_ms = std::max(kNotReading * install_ms_ + slower_ * read_ms, beside_ms_ + read_ms);
@@ -89,7 +94,7 @@ class Installing {
   double beside_ms_ = 0, slower_ = 1;
 };
 
-// One step of a prompt.
+// The time of one step of a prompt.
 double SweepMs(const PlanInputs& inputs, const Plan& plan, int64_t known) {
   const auto rows = static_cast<double>(std::clamp<int64_t>(plan.prefill_chunk * plan.chunks_per_sweep, 1, known));
   return ComputeAgainMs(inputs, plan, known) * rows / static_cast<double>(known);
@@ -124,13 +129,15 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   }
   if (found.ms_per_step == HUGE_VAL) return none;
 
-  // Planning has taken as long as it has; the run goes on meanwhile.
+  // The run continued while the search planned, so its state is estimated again.
   const double took_ms = absl::ToDoubleMilliseconds(absl::Now() - began);
   const Then then = ThenOf(search, today.predicted.ms_per_step, std::max(took_ms, kSearchLimits * options.time_limit_ms));
-  const int64_t ahead = search.current.sequences * ((2 * kResidencyLead + kPageTokens - 1) / kPageTokens);  // levels come before pages
+  // Devices take up a level before its pages are needed.
+  const int64_t ahead = search.current.sequences * ((2 * kResidencyLead + kPageTokens - 1) / kPageTokens);
   const Installing installing(inputs.spec, options);
   const auto again = [&](const Plan& plan, const std::vector<Residency>& levels, double ms_per_step) -> Pause {
-    const bool waits = GrowsKv(plan) && ResidencyOf(plan).layer_pages < then.pages;  // its pages come first
+    // The request waits until the plan has reached the level with its pages.
+    const bool waits = GrowsKv(plan) && ResidencyOf(plan).layer_pages < then.pages;
     return {.fixed_ms = installing.Ms(plan, ms_per_step) + (waits ? 2 * kResidencyLead * ms_per_step : 0) +
                         kPauseMargin * ComputeAgainMs(inputs, AtLevel(plan, levels, then.pages + ahead), then.known, then.again)};
   };
@@ -143,7 +150,8 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   found.most_pages = std::min(then.pages, MostPages(before, found.plan, options.kv_room));
   found.in_prompt = !search.left.decodes;
   const Pause kv = MoveKv(inputs, before, found.plan);
-  const bool prompts = found.in_prompt || search.current.sequences > 1;  // of others, where the one that decodes ends
+  // If the decoding request ends, another one may still be in its prompt.
+  const bool prompts = found.in_prompt || search.current.sequences > 1;
   const double in_prompt_ms = prompts ? kFirstSteps * SweepMs(inputs, found.plan, then.known) : 0;
   found.taking_over = Pause{
       .fixed_ms = installing.Ms(found.plan, found.ms_per_step, &before, found.most_pages) + kPauseMargin * (kv.fixed_ms + in_prompt_ms),

@@ -1,4 +1,5 @@
-// The search for another plan while one runs: what is best for the steps that are left, on devices and links as they are measured now.
+// The search for another plan during a run: the best plan for the remaining steps, with the rates
+// that devices and links have now.
 #pragma once
 
 #include <optional>
@@ -12,22 +13,25 @@
 namespace lime::cli {
 
 struct ChangeSearchOptions {
-  // How a plan goes on as its KV grows; nothing: it does not.
+  // How a plan continues as its KV grows; nullopt: it does not.
   std::optional<OnlineRule> online = OnlineRule::kLime;
   const Plan* first = nullptr;  // the plan that was installed first
-  double install_ms = 0;        // what that took
+  double install_ms = 0;        // the time of its installation
   double time_limit_ms = 3000;
-  bool by_clock = true;           // false: the limit sets the amount of work alone, so that a busy machine finds the same plan
-  std::vector<Residency> levels;  // of the plan in use, as KV grows; empty: it stays as it is
+  bool by_clock = true;           // false: the limit bounds the work, not the time
+  std::vector<Residency> levels;  // of the plan in use; empty: its KV does not grow
   KvRoom kv_room;
 };
 
-// What streams as KV grows, the plan's own first; that alone where all KV is there from the start, or KV does not grow.
+// The levels of a plan as its KV grows, its own first. Only its own if all KV is there from the
+// start, or if KV does not grow.
 KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online);
 
-// Two plans are looked for, one with KV for what there is, to grow from, and one with all of it; the faster one over the levels of KV that
-// the steps that are left go through, beside what those take by the plan in use. `inputs`: what the first plan was made for. Each of
-// the two takes a few searches of the time limit. ResourceExhausted where disks have no room for the KV of either.
+// Searches for two plans: one that begins with KV for the present positions and grows, and one with
+// all KV. Returns the plan that is faster in the mean over the levels of the remaining steps, with
+// the time of the plan in use for the same steps. `inputs`: the inputs of the first plan. Each of
+// the two searches takes a few times the time limit. ResourceExhausted if the disks have no room
+// for the KV of either plan.
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options);
 

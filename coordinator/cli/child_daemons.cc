@@ -28,12 +28,12 @@ using std::chrono_literals::operator""s;
 
 constexpr Clock::duration kStart = 90s, kEnd = 3s, kLook = 20ms;
 
-// Between fork and exec: only what a signal handler may do. A parent that is gone before the system knows what to do about it is another
-// one.
+// Runs between fork and exec, so it may only do what a signal handler may. If the parent has ended
+// before prctl, getppid() names another process.
 [[noreturn]] void Become(pid_t parent, int log, int ready, char* const* argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  setpgid(0, 0);  // Ctrl-C is for the parent alone
+  setpgid(0, 0);  // only the parent gets Ctrl-C
   dup2(log, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
   fcntl(ready, F_SETFD, 0);

@@ -1,4 +1,4 @@
-// Daemons on this machine that live no longer than this program: however it ends, they end.
+// Daemons on this machine that end when this program ends, for any reason.
 #pragma once
 
 #include <sys/types.h>
@@ -12,19 +12,21 @@
 
 namespace lime::cli {
 
-// Where limed lies: beside this program.
+// The path of limed: next to this program.
 absl::StatusOr<std::string> LimedPath();
 
 class ChildDaemons {
  public:
   struct Daemon {
     std::string name;
-    std::vector<std::string> arguments;  // beside name and address
+    std::vector<std::string> arguments;  // besides name and address
   };
-  // Starts all, each on a free port of loopback, and waits until they listen. The error is the sentence of the one that does not, or
-  // Cancelled after Ctrl-C. REQUIRES: the thread that calls lives as long as this; the system takes its end for ours.
+  // Starts all daemons, each on a free port of loopback, and waits until they listen. The error is
+  // the sentence of the daemon that does not listen, or Cancelled after Ctrl-C.
+  // REQUIRES: the calling thread lives as long as this object; when it ends, the system ends the
+  // daemons.
   static absl::StatusOr<std::unique_ptr<ChildDaemons>> Start(const std::vector<Daemon>& daemons);
-  ~ChildDaemons();  // asks them to end, and ends those that do not
+  ~ChildDaemons();  // asks them to end, then kills the rest
 
   std::string address(size_t daemon) const;
 
@@ -32,8 +34,8 @@ class ChildDaemons {
   struct Child {
     std::string name;
     pid_t pid = 0;
-    FileDescriptor log;    // in memory: what it says on stderr
-    FileDescriptor ready;  // what it says of its port comes here
+    FileDescriptor log;    // stderr of the daemon, in memory
+    FileDescriptor ready;  // the daemon writes its port here
     int port = 0;
   };
   absl::Status Spawn(const std::string& program, const Daemon& daemon);

@@ -40,7 +40,8 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Clien
   const auto answers = AskAll(devices.size(), [&](size_t i) {
     const HoldingsCall call{.weights = file.config.devices[i].weights, .model = model};
     absl::StatusOr<DeviceHoldings> answer = devices[i]->Holdings(call, kHoldingsPatience);
-    return absl::IsUnavailable(answer.status()) ? devices[i]->Holdings(call, kHoldingsPatience) : answer;  // it may just have begun anew
+    // The device may have just restarted: ask once more.
+    return absl::IsUnavailable(answer.status()) ? devices[i]->Holdings(call, kHoldingsPatience) : answer;
   });
   ClusterHoldings holdings;
   for (size_t i = 0; i < devices.size(); ++i) {

@@ -1,4 +1,5 @@
-// The devices of a cluster before a plan is made for them: whether all are there, and which blocks of the model each holds.
+// The devices of a cluster before a plan is made: whether all answer, and which blocks of the model
+// each one holds.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,22 @@
 
 namespace lime::cli {
 
-// Of the devices that are asked.
+// The answers of the devices.
 struct ClusterHoldings {
-  BlockHomes homes;                      // of devices that do not hold the whole model
-  std::set<std::string> keep;            // of them, those that nothing can be pushed to
-  std::map<std::string, Bytes> runtime;  // memory that limed itself takes now, where no plan is installed
+  BlockHomes homes;                      // of devices that hold only some blocks
+  std::set<std::string> keep;            // devices that accept no push
+  std::map<std::string, Bytes> runtime;  // memory of limed itself, on devices without a plan
 };
 
-// Asks all devices at once. Unavailable, in one sentence that names all that do not answer and says how to go on without them.
+// Asks all devices at once. Unavailable, in one sentence that names every silent device and says
+// how to continue without them.
 absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const std::vector<std::unique_ptr<DeviceClient>>& devices);
 
-// `model`: its digest, for devices that have no weights of their own; 0: not said.
+// `model`: its digest, for devices that use pushed weights; 0: not given.
 absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const std::vector<std::unique_ptr<DeviceClient>>& devices,
                                             uint64_t model);
 
-// What is to be done where a device that nothing can be pushed to lacks blocks, a sentence for each; empty where there is none.
+// If a device that accepts no push lacks blocks: what to do, one sentence per device. Else empty.
 std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings);
 
 }  // namespace lime::cli

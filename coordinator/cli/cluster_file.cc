@@ -34,8 +34,8 @@ absl::Status CheckAddress(const ClusterFile& file, const ClusterConfig::Device& 
                                                  "tls = \"FOLDER\", or give --insecure"));
 }
 
-// A folder in which anybody may put another file in the place of this one; empty: there is none. Where the folder is sticky, only owners
-// may.
+// The folder of `path`, if any user may replace files in it; else empty. In a sticky folder only
+// owners may.
 std::string OpenFolderOf(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
   struct stat info = {};
@@ -43,7 +43,7 @@ std::string OpenFolderOf(const fs::path& path) {
   return open ? folder.string() : "";
 }
 
-// Of the file that is read, and of the link that may lead to it.
+// Checks the opened file, and the link that may lead to it.
 absl::Status CheckOwner(const FileDescriptor& file, const std::string& path) {
   const auto refuse = [&path](const std::string& why, const std::string& mend) {
     return absl::PermissionDeniedError(
@@ -63,7 +63,7 @@ absl::Status CheckOwner(const FileDescriptor& file, const std::string& path) {
   return absl::OkStatus();
 }
 
-// Names are not looked up: that may take seconds.
+// Names are not resolved, because that may take seconds.
 bool HasOwnAddress(const std::string& address) {
   const absl::StatusOr<HostPort> parsed = ParseAddress(address);
   if (!parsed.ok()) return false;
@@ -78,7 +78,8 @@ absl::StatusOr<ClusterFile> ClusterFile::Open(const std::string& path, bool inse
   return Parse(path, text, insecure, distinct);
 }
 
-// The file that is checked is the file that is read, whatever takes its name meanwhile.
+// Checks the opened file itself, so the checked file is the file that is read even if it is
+// replaced.
 absl::StatusOr<ClusterFile> ClusterFile::OpenOwn(const std::string& path, bool insecure, bool distinct) {
   LIME_ASSIGN_OR_RETURN(const FileDescriptor opened, OfUser(OpenForReading(path)));
   LIME_RETURN_IF_ERROR(OfUser(CheckOwner(opened, path)));
@@ -117,7 +118,7 @@ std::string ClusterFile::Beside(const std::string& named) const {
   return (fs::absolute(path).parent_path() / named).lexically_normal().string();
 }
 
-// A program without a folder is looked for on the PATH.
+// A program name without a folder is searched on the PATH.
 void ClusterFile::MakeWhole(ClusterConfig::Device& device) const {
   for (std::string* const named : {&device.weights, &device.store, &device.kv_dir, &device.tls, &device.limed}) {
     const bool on_path = named == &device.limed && named->find('/') == std::string::npos;

@@ -1,4 +1,5 @@
-// cluster.toml, and the keys it names: what every command that talks to devices begins with.
+// Reads cluster.toml and the keys that it names. Every command that talks to devices begins with
+// it.
 #pragma once
 
 #include <functional>
@@ -14,21 +15,22 @@ namespace lime::cli {
 struct ClusterFile {
   std::string path;
   ClusterConfig config;
-  ClusterKeys keys;  // of the coordinator; empty: connections are not encrypted
+  ClusterKeys keys;  // the coordinator's; empty: no encryption
 
-  // Every device has an address; one that others can reach needs keys unless `insecure` is spelled out.
-  // Paths of devices of this machine are whole ones then. No two have the same, unless `distinct` is false: for `lime down`, which asks no
-  // device.
+  // Opens the file and makes paths on this machine absolute. Every device must have an address; an
+  // address that other machines can reach needs keys, unless `insecure`. Two devices may have one
+  // address only if `distinct` is false: for `lime down`, which asks no device.
   static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure, bool distinct = true);
 
-  // Likewise, of a file that this user owns and nobody else may write or replace: PermissionDenied says who may.
+  // Open, for a file that belongs to this user and that nobody else may write or replace. Otherwise
+  // PermissionDenied, which says who may.
   static absl::StatusOr<ClusterFile> OpenOwn(const std::string& path, bool insecure, bool distinct = true);
 
-  // Its own, or after the file.
+  // The name in the file, else the file's own name.
   std::string Name() const;
-  // A path that the file names relative to itself; `~/` is this user's home.
+  // A path in the file, relative to its folder; `~/` is this user's home.
   std::string Beside(const std::string& named) const;
-  // The path without links, the same from every folder.
+  // The absolute path without symbolic links.
   std::string FullPath() const;
   std::vector<std::unique_ptr<DeviceClient>> Clients() const;
 
@@ -37,12 +39,14 @@ struct ClusterFile {
   static absl::StatusOr<ClusterFile> Parse(const std::string& path, const std::string& text, bool insecure, bool distinct);
 };
 
-// The model that the cluster's file names, where the call names none. A wrong call where neither does.
+// Uses the model that the cluster's file names, if the call names none. A wrong call if neither
+// names one.
 absl::Status TakeModelOf(const std::string& cluster, std::string& model);
 
-// Calls `what` with 0 to count - 1, each on a thread of its own; returns when all have.
+// Calls `what` with 0 to count - 1, each on a thread of its own. Returns when all calls have
+// returned.
 void AtOnce(size_t count, const std::function<void(size_t)>& what);
-// The same, and what each has answered, in order.
+// AtOnce that returns the answers, in order.
 template <typename Ask>
 auto AskAll(size_t count, const Ask& ask) {
   std::vector<decltype(ask(size_t{0}))> answers(count);
@@ -50,7 +54,7 @@ auto AskAll(size_t count, const Ask& ask) {
   return answers;
 }
 
-// What to type where no limed listens at the device's address: `lime up` where that can start it.
+// The command that starts limed at the device's address: `lime up`, if it can start that device.
 std::string HowToStart(const ClusterConfig::Device& device, const std::string& path);
 
 }  // namespace lime::cli

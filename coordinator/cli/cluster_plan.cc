@@ -18,20 +18,21 @@
 namespace lime::cli {
 namespace {
 
-constexpr int64_t kPushContext = 2048;  // where nobody says how long requests become
+constexpr int64_t kPushContext = 2048;  // default context of a push
 
-// Rows that a plan made for a run's prompts flows together at least, if its context has room: what a fault makes it compute again is a
-// prompt too, and longer.
+// Minimum prompt rows of a plan for a run, if its context has room. After a fault, recomputed
+// requests are longer prompts.
 constexpr int64_t kLeastPromptChunk = 64;
 
-// What a longer chunk takes beside the rows that the plan has room for anyway.
+// Extra memory of a longer chunk, beyond the rows that the plan has room for anyway.
 Bytes More(const Plan& plan, const ModelSpec& spec, int64_t rows) {
   return AssumedActivations(spec, rows, plan.batch, plan.context) - AssumedActivations(spec, plan.batch, plan.batch, plan.context);
 }
 
-// A plan that says nothing of prompts flows them a micro-batch of decode rows at a time. With as long a chunk as what its devices leave
-// free has room for, at most kLeastPromptChunk or the prompt, it flows them faster; the plan as it was where there is no room. REQUIRES:
-// plan.prefill_chunk == 0
+// A plan without a prompt chunk computes prompts with the rows of a decode micro-batch. This plan
+// uses the longest chunk that fits in the memory that all its devices leave free, at most the
+// prompt or kLeastPromptChunk. Returns the plan unchanged if there is no room.
+// REQUIRES: plan.prefill_chunk == 0
 Plan WithPromptChunk(Plan plan, const ModelSpec& spec, int64_t prompt_tokens) {
   const int64_t most = std::min(plan.context, std::max(prompt_tokens, kLeastPromptChunk));
   const auto free = [](const PlanDevice& device) { return device.memory.margin - device.least_margin; };
@@ -56,7 +57,8 @@ absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options, const Mode
   return WithPromptChunk(std::move(plan), weights.spec, options.prompt_tokens);
 }
 
-// By which devices that have no weights of their own find what was pushed to them; 0 where all have.
+// Identifies the model for devices that use pushed weights; 0 if all devices have weights of their
+// own.
 absl::StatusOr<uint64_t> PushedModel(const ClusterConfig& config, const std::string& model) {
   const bool from_store = std::ranges::any_of(config.devices, [](const ClusterConfig::Device& device) { return device.weights.empty(); });
   if (!from_store || model.empty()) return uint64_t{0};
@@ -64,7 +66,7 @@ absl::StatusOr<uint64_t> PushedModel(const ClusterConfig& config, const std::str
   return ModelDigest(checkpoint);
 }
 
-// What was typed, as far as it says for which plan blocks are sent.
+// The `lime push` call for the plan of this call.
 std::string PushCall(const ClusterSession::Options& options) {
   std::string call = absl::StrCat("lime push --cluster ", options.cluster, " --model ", options.model);
   if (options.plan.empty()) {
@@ -83,7 +85,8 @@ absl::Status MayNotPush(const ClusterSession::Options& options, const std::strin
   return absl::FailedPreconditionError(absl::StrCat(lacking, "; give --push to send them first, or type: ", PushCall(options)));
 }
 
-// A device may hold more by now than when it was measured. Up to its margin that makes no other plan of the same figures.
+// A device may use more memory now than when it was measured. Growth within its margin changes no
+// input, so the plan stays the same.
 void TakeRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& inputs) {
   for (ClusterDevice& device : inputs.devices) {
     const auto now = runtime.find(device.name);
@@ -91,7 +94,8 @@ void TakeRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& input
   }
 }
 
-// Of a plan that was read: whether its devices are there, and what may be done about blocks that are not.
+// For a plan that was read: checks that its devices exist, and what can be done about missing
+// blocks.
 absl::Status CheckGiven(const ClusterSession::Options& options, const KnownCluster& cluster, const Plan& plan, bool may_push) {
   for (const std::string& name : DevicesUsed(plan)) {
     if (std::ranges::find(cluster.file.config.devices, name, &ClusterConfig::Device::name) != cluster.file.config.devices.end()) continue;
@@ -185,7 +189,7 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
     return HeldPlan{.plan = std::move(plan), .source = PlanSource::kGiven};
   }
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, cluster.holdings, {}));
-  inputs.homes.clear();  // it is looked for with them and without
+  inputs.homes.clear();  // planned with them and without
   absl::StatusOr<HeldPlan> chosen =
       ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options, std::move(of)); });
   if (absl::IsFailedPrecondition(chosen.status())) return MayNotPush(options, std::string(chosen.status().message()));

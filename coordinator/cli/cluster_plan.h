@@ -1,4 +1,5 @@
-// What a run over a cluster begins with: its devices, all of which answer, what they hold, and the plan for that.
+// The start of a run over a cluster: its devices, which all answer, the blocks they hold, and a
+// plan for that.
 #pragma once
 
 #include <set>
@@ -15,30 +16,32 @@
 namespace lime::cli {
 
 struct KnownCluster {
-  ClusterFile file;  // without the devices that are left out
+  ClusterFile file;  // without the excluded devices
   ClusterClient::Options client;
   ClusterHoldings holdings;
-  ModelWeights weights;  // of the model, as they are here
+  ModelWeights weights;  // of the model, on this machine
 };
-// Reads the file, and asks every device whether it is there and what it holds.
+// Reads the file, and asks every device for its health and its blocks.
 absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options);
 
-// Read or made now. With `may_push` it may need blocks that are not there; without, FailedPrecondition says which are missing, why that is
-// so, and what to type.
+// Reads the plan or makes one now. With `may_push` the plan may need blocks that devices lack.
+// Without it, FailedPrecondition names the missing blocks, the reason, and the command to send
+// them.
 absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, const KnownCluster& cluster, bool may_push);
 
-// Of what `lime plan` is without further flags, with the blocks that devices hold and the memory that limed takes there now; for these
-// devices alone, where any are named.
+// The inputs of `lime plan` without further flags, with the blocks that devices hold and the memory
+// that limed uses there now. `devices`: only these, if any are named.
 absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const ClusterHoldings& holdings,
                                     const std::set<std::string>& devices);
 
-// Of a push that plans now: refuses what is out of range, and says for how many positions where the call does not.
+// For a push that plans now: refuses values out of range, and chooses the context if the call gives
+// none.
 absl::Status CompletePush(ClusterSession::Options& options);
 
-// The plan for those inputs, with a line of progress.
+// Searches for the plan of these inputs, under a progress line.
 absl::StatusOr<Plan> SearchNow(const ClusterSession::Options& options, PlanInputs inputs);
 
-// Which plan is used and why, for people; empty where it is simply the best one, or the one that was given.
+// Tells users which plan is used and why. Empty for the best plan, or a plan that was given.
 std::string ChoiceSentence(const HeldPlan& chosen);
 
 }  // namespace lime::cli

@@ -24,14 +24,14 @@ namespace {
 
 constexpr double kExplainShare = 0.25;  // of the time limit
 constexpr double kMostExplainMs = 2000;
-constexpr double kShareOfLeft = 0.5;   // of the time that is left, for the next search: others may follow
-constexpr double kLevelsOfLimit = 50;  // searches of levels of KV that a time limit is made for
+constexpr double kShareOfLeft = 0.5;   // of the remaining time, for one search
+constexpr double kLevelsOfLimit = 50;  // level searches that fit in a time limit
 
-constexpr int64_t kEvictionShares = 32;  // of the context that may be kept, looked at first
+constexpr int64_t kEvictionShares = 32;  // steps of the retained share to try
 
-constexpr double kWorthLeaving = 0.005;  // of the time, on average over all levels
+constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
 
-// What streams of a plan, in terms of the one that it was cut from.
+// The streamed parts of `cut`, as parts of `plan`, from which it was cut.
 std::vector<int32_t> StreamedBeforeCut(const Plan& cut, const Plan& plan) {
   std::vector<int32_t> streamed;
   for (const PlanPart& part : cut.parts) {
@@ -71,7 +71,8 @@ SearchOptions ClusterPlanning::SearchFor() const {
   options.granularity = inputs_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
   options.seed = options_.seed;
   options.time_limit_ms = std::max(1.0, std::min(options_.work_ms, kShareOfLeft * LeftMs()));
-  options.may_reload = inputs_.request.kv_tokens == 0;  // where it does, KV does not grow
+  // KV does not grow under plans that read weights again for every micro-batch.
+  options.may_reload = inputs_.request.kv_tokens == 0;
   options.elapsed_ms = [this, begin_ms = NowMs()] {
     if (Ends()) return HUGE_VAL;
     return options_.by_clock || options_.time_limit_ms ? NowMs() - begin_ms : 0;
@@ -93,7 +94,7 @@ absl::StatusOr<Plan> ClusterPlanning::Run() {
   return Infeasible();
 }
 
-// KV that grows pays where something would stream for KV that is not used yet.
+// KV that grows is an advantage if weights would otherwise stream to make room for unused KV.
 absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   At("stages");
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
@@ -120,7 +121,8 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   return whole;
 }
 
-// The stages that are best for the KV of the first level may have no room for all of it: those of `whole`, made for all of it, have.
+// Stages that are best for the KV of the first level may not leave room for all KV. The stages of
+// `whole` do.
 absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   LIME_ASSIGN_OR_RETURN(Plan plan, Search());
   if (!GrowsKv(plan)) return plan;
@@ -133,12 +135,13 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
     LIME_ASSIGN_OR_RETURN(plan, Settle(problem_, best_));
     grows = Grow(plan);
   }
-  if (grows.ok()) best_.found.plan.streamed = StreamedBeforeCut(*grows, plan);  // beside those rings
+  // The parts that stream beside the rings of the growing plan.
+  if (grows.ok()) best_.found.plan.streamed = StreamedBeforeCut(*grows, plan);
   return grows;
 }
 
-// More weights stream as KV grows, or KV goes to disks or into the memory of other devices: whichever is faster on average over all levels
-// of KV. It goes there also where there is nothing left to stream.
+// As KV grows, either more weights stream, or KV goes to disks or other devices. Chooses what is
+// faster in the mean over all levels. KV also leaves if no more weights can stream.
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
   At("what streams as KV grows");
   KvLevelOptions options{.work = LevelWork(), .disks = MaySpill(), .cancelled = [this] { return Ends(); }};
@@ -157,7 +160,7 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
   return leaves;
 }
 
-// The most KV at first that has a plan which can go on to all of it.
+// Finds the plan with the most initial KV that can grow to all KV.
 absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context is left");
   const PlanProblem problem = problem_;
@@ -174,8 +177,8 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   return spills;
 }
 
-// Of every size of micro-batch the most KV that leaves room for what computing the rest again takes; of those the fastest at the end of the
-// context.
+// For each size of micro-batch, finds the most KV that leaves room to compute the rest again.
+// Returns the plan that is fastest at the end of the context.
 absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
   At("how much KV to keep");
   const PlanInputs inputs = inputs_;
@@ -188,7 +191,8 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
   std::optional<std::tuple<Plan, PlanInputs, PlanProblem, BatchedPlan>> found;
   for (const int32_t batch : batches) {
     const int64_t pages = (inputs.request.context - 1) / kPageTokens;
-    // Room for KV and for what goes ahead of a step's rows are both linear in what is kept, so that where there is any it is an interval.
+    // The memory for KV and for recomputed rows is linear in the retained positions, so the sizes
+    // that fit are an interval.
     int64_t fits = 0, too_many = pages + 1;
     for (int64_t share = kEvictionShares; share > 0 && fits == 0 && !Ends(); --share) {
       const int64_t kept = pages * share / kEvictionShares;
@@ -203,7 +207,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
     inputs_ = inputs;
     absl::StatusOr<Plan> plan = fits > 0 ? SearchKeeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("none is kept");
     if (plan.ok() && (!found || plan->predicted.ms_per_step < std::get<Plan>(*found).predicted.ms_per_step)) {
-      // Of plans that keep all KV: where this one is faster, it says nothing.
+      // The bound is for plans that retain all KV. It says nothing if this plan is faster.
       plan->predicted.lower_bound_ms = bound_ms <= plan->predicted.ms_per_step ? bound_ms : 0;
       found.emplace(*std::move(plan), inputs_, problem_, best_);
     }
@@ -246,7 +250,8 @@ absl::StatusOr<PlanProblem> ClusterPlanning::MakeProblem() const {
   return problem;
 }
 
-// The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.
+// The problem assumes the worst link between any two devices. If the plan uses better links, the
+// search continues with these.
 absl::StatusOr<Plan> ClusterPlanning::Search() {
   LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
   SearchOptions begin = SearchFor();
@@ -270,7 +275,7 @@ absl::StatusOr<Plan> ClusterPlanning::Search() {
   return other;
 }
 
-// The plan that was found, with the links that it uses.
+// Makes the plan that was found, with the links that it uses.
 absl::StatusOr<Plan> ClusterPlanning::Settle(PlanProblem& problem, BatchedPlan& best) const {
   RefineNet(inputs_.devices, inputs_.spec, inputs_.request, best.found.plan, problem);
   const bool uneven = std::ranges::any_of(inputs_.devices, [](const ClusterDevice& device) { return !device.profile.links.empty(); });
@@ -280,7 +285,7 @@ absl::StatusOr<Plan> ClusterPlanning::Settle(PlanProblem& problem, BatchedPlan& 
   return MakePlan(problem, Choice(problem, best));
 }
 
-// Of the fastest links between any two devices: no plan has better ones.
+// With the fastest links between any two devices: no plan has better ones.
 absl::StatusOr<double> ClusterPlanning::BoundMs() const {
   std::vector<ClusterDevice> devices = inputs_.devices;
   PlanRequest request = inputs_.request;
@@ -332,7 +337,7 @@ ExplainOptions ClusterPlanning::HowToExplain() const {
           .context = inputs_.request.context};
 }
 
-// Without the bound on the first token there may be a plan.
+// A plan may exist without the bound on the first token.
 absl::Status ClusterPlanning::Infeasible() const {
   if (options_.max_ttft_ms > 0) {
     SearchOptions unbounded = SearchFor();

@@ -1,5 +1,5 @@
-// The search for a cluster's plan, as `lime plan` and `lime run --cluster` both do it: a problem, the best plan with the links that it
-// uses.
+// The search for a cluster's plan, for `lime plan` and `lime run --cluster`. It states the problem
+// and finds the best plan with the links that this plan uses.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace lime::cli {
 
-// Of a plan that is asked for, and of one that a run waits for.
+// For `lime plan`, and for a run that waits for its plan.
 inline constexpr double kPlanWorkMs = 5000, kRunPlanWorkMs = 3000;
 
 class ClusterPlanning {
@@ -22,36 +22,43 @@ class ClusterPlanning {
   struct Options {
     Strategy strategy = Strategy::kLime;
     uint64_t seed = 1;
-    // Work of each search: as much as a core of today does in so many milliseconds, and the same on every machine.
+    // Work of each search: what a current core does in this time. The amount is the same on every
+    // machine.
     double work_ms = kPlanWorkMs;
-    // Each search also ends after so long by the clock: while a run goes on, which needs the machine.
+    // Each search also ends after this time by the clock. For searches during a run, which needs
+    // the machine.
     bool by_clock = false;
-    // Of all searches and their explanation together. Nothing: the work is the only bound, and the same words give the same plan.
+    // Time of all searches and their explanation. nullopt: only the work bounds them, and equal
+    // flags give equal plans.
     std::optional<double> time_limit_ms = std::nullopt;
     double max_ttft_ms = 0;                        // 0: no bound
-    const std::atomic<bool>* cancelled = nullptr;  // once it is set the search comes to its end, and what it answers is worth nothing
-    std::function<void(const std::string& what)> at = nullptr;  // told what it looks for, since it may take minutes
+    const std::atomic<bool>* cancelled = nullptr;  // ends the search; its result is then useless
+    // Receives what the search does now, because it may take minutes.
+    std::function<void(const std::string& what)> at = nullptr;
   };
   ClusterPlanning(const Options& options, PlanInputs inputs);
 
-  // Once. With PlanRequest::kv_tokens a plan whose KV grows where that is faster at first, else one with all its KV in memory; where no
-  // memory has room for that, one whose KV goes on to disks, or by the strategies that stream nothing one that evicts it.
-  // ResourceExhausted, in one sentence that says what would make it fit, where no plan fits; DeadlineExceeded where none was found in time.
+  // Call once. With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
+  // one with all KV in memory. If memory has no room for all KV: a plan that spills KV to disks or
+  // lends it to hosts; a strategy that streams nothing gets a plan that evicts KV.
+  // Errors: ResourceExhausted if no plan fits, in a sentence that says what would make it fit;
+  // DeadlineExceeded if none was found in time.
   absl::StatusOr<Plan> Run();
 
   const PlanInputs& inputs() const { return inputs_; }
-  // Why each device has what it has.  REQUIRES: `plan` is Run's
+  // Why each device has its role.  REQUIRES: `plan` comes from Run
   std::vector<DeviceExplanation> Explain(const Plan& plan) const;
 
  private:
   bool Cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
-  // Of the time limit, what is left for searches; infinite where there is none.
+  // The part of the time limit that is left for searches; infinite without a limit.
   double LeftMs() const;
   bool Ends() const { return Cancelled() || LeftMs() <= 0; }
   void At(const std::string& what) const {
     if (options_.at) options_.at(what);
   }
-  // The baselines have neither disks for KV nor hosts, and where it goes there a bound on the first token is not known to hold.
+  // Whether KV may leave a device's memory. Baselines use no disks or hosts for KV, and a bound on
+  // the first token cannot be checked for such a plan.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
   bool MayEvict() const {
     return (options_.strategy == Strategy::kPp || options_.strategy == Strategy::kEdgeShard) && options_.max_ttft_ms == 0;
@@ -78,7 +85,7 @@ class ClusterPlanning {
   const Options options_;
   const double begin_ms_;
   PlanInputs inputs_;
-  bool only_away_ = false;  // no memory has room for all KV beside the weights
+  bool only_away_ = false;  // memory has no room for all KV beside the weights
   PlanProblem problem_;
   BatchedPlan best_;
 };

@@ -76,7 +76,7 @@ class Measuring {
       options_.say(absl::StrCat("device \"", device.name(), "\": its disk was not measured: ", measured.disk_problem));
   }
 
-  // Ways take a share of the progress after their time.
+  // The share of links in the progress, by their time.
   double LinkShare() const {
     const double n = static_cast<double>(devices_.size()), links = n * (n - 1) * options_.link_seconds;
     return links / (links + n * 3.5 * options_.seconds);
@@ -113,10 +113,10 @@ class Measuring {
 
   const Clients& devices_;
   const ClusterProfileOptions& options_;
-  std::vector<MeasuredDevice> measured_;  // by device, each written by one thread
+  std::vector<MeasuredDevice> measured_;  // by device; one thread writes each
   absl::Mutex mutex_;
   std::vector<double> shares_ ABSL_GUARDED_BY(mutex_);
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first one
 };
 
 }  // namespace

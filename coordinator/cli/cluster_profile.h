@@ -1,4 +1,4 @@
-// What the devices of a cluster can do, each measured on itself, and the ways between them.
+// Measures the devices of a cluster, each by itself, and the links between them.
 #pragma once
 
 #include <atomic>
@@ -14,23 +14,25 @@ namespace lime::cli {
 
 struct ClusterProfileOptions {
   std::vector<std::string> weights;                      // by device: folder on it; empty: its own
-  std::string config;                                    // config.json of the model, for devices that do not have it
-  double seconds = 5;                                    // for each device's disk, twice as much for its blocks, half for the rest
-  double link_seconds = 1;                               // for each way from one device to another
-  std::function<void(double share)> progress;            // on any thread, one at a time
-  std::function<void(const std::string& sentence)> say;  // what could not be measured; on any thread, one at a time
+  std::string config;                                    // config.json for devices that lack it
+  double seconds = 5;                                    // disk; 2x for blocks, 0.5x for the rest
+  double link_seconds = 1;                               // per link and direction
+  std::function<void(double share)> progress;            // any thread, in turn
+  std::function<void(const std::string& sentence)> say;  // reports failures; any thread, in turn
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// Devices of different machines measure at once, those of one machine and the ways one after the other. The error is of the first device
-// that does not answer or refuses, as one does where a plan is in use.
+// Devices on different machines measure at once. Devices of one machine, and links, measure one
+// after another. The error is that of the first device that does not answer or refuses, for
+// instance because a plan is in use.
 absl::StatusOr<DescribedCluster> MeasureCluster(const std::vector<std::unique_ptr<DeviceClient>>& devices,
                                                 const ClusterProfileOptions& options);
 
-// What `lime profile --cluster` has kept beside the cluster's file; nothing where it never ran.
+// The profiles that `lime profile --cluster` has stored beside the cluster's file; empty if it
+// never ran.
 absl::StatusOr<DescribedCluster> KeptProfiles(const std::string& cluster_path);
 
-// Keeps what `before` knew of other models on the same hardware.
+// Adds measurements of other models from `before`, if the hardware is the same.
 void AddKnownModels(const DescribedCluster& before, DescribedCluster& measured);
 
 }  // namespace lime::cli

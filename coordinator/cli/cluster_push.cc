@@ -14,7 +14,7 @@
 namespace lime::cli {
 namespace {
 
-// All devices at once, one line of progress for all.
+// Pushes to all devices at once, with one progress line.
 class Pusher {
  public:
   Pusher(const ClusterPushOptions& options, std::vector<PushedDevice>& devices) : options_(options), devices_(devices) {}
@@ -55,9 +55,9 @@ class Pusher {
 
   const ClusterPushOptions& options_;
   std::vector<PushedDevice>& devices_;
-  absl::Mutex mutex_;  // of devices_ and what is drawn
+  absl::Mutex mutex_;  // guards devices_ and the progress lines
   ProgressLine looking_{"Looking"};
-  std::unique_ptr<ProgressLine> sending_;  // its clock begins with the first byte
+  std::unique_ptr<ProgressLine> sending_;  // made at the first byte, which starts its clock
 };
 
 std::string Outcome(const PushedDevice& device) {

@@ -1,4 +1,4 @@
-// Sends the devices of a cluster blocks of a model: what `lime push` and `lime run --push` both do.
+// Sends blocks of a model to the devices of a cluster, for `lime push` and `lime run --push`.
 #pragma once
 
 #include <memory>
@@ -12,29 +12,30 @@
 
 namespace lime::cli {
 
-// One device of the cluster, and what it has got so far.
+// One device of the cluster and the progress of its push.
 struct PushedDevice {
   ClusterClient::Device at;
   std::vector<BlockId> blocks;  // that it should hold
-  bool whole = false;           // it reads a folder with the whole model, and is sent nothing
+  bool whole = false;           // it reads a folder with the whole model; nothing is sent
   absl::Status status;
   PushState state;
 
   bool own_weights() const { return whole || !at.weights.empty(); }
 };
 
-// What each device is to hold for the plan.
+// The blocks that each device needs for the plan.
 std::vector<PushedDevice> DevicesOfPlan(const ClusterClient::Options& cluster, const Plan& plan);
 
-// The model that is sent; a line of progress while its checksums are made.
+// Opens the model to send. Shows a progress line while it computes checksums.
 absl::StatusOr<std::unique_ptr<StoreSource>> OpenPushSource(const std::string& model);
 
 struct ClusterPushOptions {
   const StoreSource& source;
   const ClusterKeys& keys;
-  bool check = true;  // devices read back what they have
+  bool check = true;  // devices read back and check what they have
 };
-// All devices at once, with one line of progress. Returns the errors of all; each device's own is in its `status`.
+// Sends to all devices at once, with one progress line. Returns the errors of all devices; each
+// `status` has the device's own.
 absl::Status PushToAll(const ClusterPushOptions& options, std::vector<PushedDevice>& devices);
 
 // "cleo         took 300.00 MiB of its 357.00 MiB in 2.1 s (142.00 MiB/s)".

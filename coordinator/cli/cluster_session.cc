@@ -33,7 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
-constexpr double kPlanAgainMs = 3000;  // of each search while a plan runs
+constexpr double kPlanAgainMs = 3000;  // for each search while a plan runs
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
 
@@ -41,7 +41,8 @@ void Say(const std::string& sentence) {
   Screen::Say(sentence);
 }
 
-// Sends what the plan needs and devices lack, where that may be done; what they hold is not read back.
+// Sends the blocks that devices lack for the plan, if --push is given. Stored blocks are not read
+// back.
 absl::Status PushMissing(const ClusterSession::Options& options, const Plan& plan, KnownCluster& cluster) {
   BlockHomes& homes = cluster.holdings.homes;
   if (!options.push || IsAtHome(homes, plan)) return absl::OkStatus();
@@ -58,7 +59,7 @@ absl::Status PushMissing(const ClusterSession::Options& options, const Plan& pla
   return absl::OkStatus();
 }
 
-// Of keys that expire soon.
+// Warns about keys that expire soon.
 void TellExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceHealth>& health) {
   std::vector<std::pair<std::string, const DeviceHealth*>> devices;
   for (size_t i = 0; i < health.size(); ++i) devices.emplace_back(cluster.devices[i].name, &health[i]);
@@ -96,9 +97,9 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   return session;
 }
 
-// ---- Another plan where devices and links change
+// ---- Changes of plans when rates change
 
-// A plan that is given stays; and what cannot be planned for is not watched.
+// A given plan stays. Without planning inputs nothing is watched.
 std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
   if (!options_.replan || !options_.plan.empty() || options_.trace || asked_.size() < 2) return nullptr;
   const auto inputs = InputsOf(options_, holdings_, {});
@@ -110,7 +111,7 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
       const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
       if (device == asked_.end()) continue;
       const absl::StatusOr<DeviceStatistics> answer = (*device)->Statistics(kStatisticsPatience);
-      if (!answer.ok()) continue;  // one that is lost is noticed elsewhere
+      if (!answer.ok()) continue;  // Recovery handles lost devices
       for (const LinkRate& link : answer->links) {
         if (link.bytes_per_second <= 0 || link.age_ms > kMostLinkAgeMs) continue;
         rates[LinkKey(name, link.peer)] = link.bytes_per_second;
@@ -147,7 +148,8 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
   return found;
 }
 
-// A device that is lost while it loads is waited for as one is that is lost later; so is one that an earlier coordinator has just left.
+// A device that is lost while it loads is waited for, like a device that is lost later. The same
+// holds for a device that an earlier coordinator has just left.
 absl::Status ClusterSession::Install(const Plan& plan) {
   for (const absl::Time until = absl::Now() + options_.recovery.patience;;) {
     ProgressLine progress("Loading");
@@ -165,7 +167,7 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   }
 }
 
-// For the devices that are left, and the blocks that they hold.
+// For the remaining devices and the blocks that they hold.
 absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices) const {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, devices));
   return SearchNow(options_, std::move(inputs));
@@ -183,7 +185,8 @@ ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
   return survival;
 }
 
-// Takes a while, but for a plan that has just been searched for, and for the last two that were in use.
+// Computing levels takes time. The levels of the last found plan and of the last two plans in use
+// are stored.
 std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   const auto is_it = [&](Plan other) {
     other.epoch = plan.epoch;
@@ -211,7 +214,7 @@ absl::StatusOr<Scores> ClusterSession::Score(const std::vector<std::vector<int32
 absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                          const GenerateOptions& options) {
   const std::unique_ptr<PlanWatcher> watcher = WatchPlan();
-  std::thread correcting;  // asks the devices while tokens come
+  std::thread correcting;  // asks devices while tokens come
   GenerateOptions watched = options;
   watched.on_first_token = [&] {
     if (options.on_first_token) options.on_first_token();
@@ -283,7 +286,7 @@ Plan ClusterSession::Stated() const {
   return corrected_ && corrected_->epoch == plan().epoch ? *corrected_ : plan();
 }
 
-// Of disks alone: what devices compute longer, or shorter, than planned is for the comparison at the end.
+// Corrects disk rates only. Differences in computing are reported at the end.
 void ClusterSession::CorrectPrediction(const Plan& plan) {
   constexpr double kLeastDiskMs = 200;
   if (inputs_ == nullptr) return;
@@ -357,7 +360,7 @@ Bytes ClusterSession::disk_bytes() const {
   return bytes;
 }
 
-// On connections of its own: a device that is slow to tell its spans holds up nothing else.
+// Uses connections of its own, so a device that sends its spans slowly delays nothing else.
 void ClusterSession::StartTrace(const ClusterClient::Options& cluster) {
   std::vector<TraceCollector::Device> devices;
   for (const ClusterClient::Device& device : cluster.devices) {

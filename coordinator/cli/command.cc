@@ -45,7 +45,8 @@ const char* KindOf(int exit_code) {
   return exit_code == kWrongCall ? "wrong_call" : exit_code == kInterrupted ? kInterruptedWord : "failed";
 }
 
-// What a signal broke off ends with errors of all kinds; only those that say so are worth reading.
+// After a signal, commands end with many kinds of errors. Only errors that name the interrupt are
+// shown.
 std::string SentenceOf(const absl::Status& status, int exit_code) {
   const std::string message(status.message());
   const bool says_so = absl::IsCancelled(status) && absl::StrContains(message, kInterruptedWord);
@@ -60,7 +61,7 @@ void PrintJsonError(const absl::Status& status, const std::string& sentence, int
   std::cout << JsonText(answer) << std::endl;
 }
 
-constexpr int64_t kMaxPieces = 1024;  // more than that is meant as bytes
+constexpr int64_t kMaxPieces = 1024;  // larger numbers are taken as bytes
 
 // "0.5" or "50%", 0 to 1.
 absl::StatusOr<double> ParseShare(const std::string& said) {
@@ -88,7 +89,7 @@ absl::Status CheckModelFolder(const std::string& model, const std::string& says)
   std::error_code ignored;
   constexpr char kAdvice[] = "give the folder of a Hugging Face checkpoint: config.json, *.safetensors and the tokenizer's files";
   if (fs::is_directory(model, ignored)) {
-    // Without one, but begun: the store says what is to be done.
+    // Without config.json, but a store was begun: opening the store will say what to do.
     if (fs::exists(model + "/config.json", ignored) || fs::exists(model + "/" + kStoreJournalName, ignored)) return absl::OkStatus();
     return WrongCall(absl::StrCat(says, " ", model, " holds no config.json; ", kAdvice));
   }
@@ -152,7 +153,7 @@ void AnswerInJson(bool json) {
 int Finish(const absl::Status& status) {
   const int exit_code = ExitCodeOf(status);
   if (exit_code == kDone) return kDone;
-  alarm(0);  // what was interrupted has ended
+  alarm(0);  // the interrupted work has ended
   const std::string sentence = SentenceOf(status, exit_code);
   Screen::Say(sentence);
   if (answer_in_json) PrintJsonError(status, sentence, exit_code);

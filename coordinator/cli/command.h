@@ -1,4 +1,4 @@
-// What the commands of `lime` share: exit codes, errors, the model's flags.
+// Shared parts of the commands of `lime`: exit codes, errors, flags of the model.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kWrongCall = 2;
 
-// An error of the call rather than of the work: exit code 2.
+// An error in how the program was called, not in its work: exit code 2.
 absl::Status WrongCall(std::string message);
 
-// Of a file or folder that the call names and the user wrote: what is wrong with it is a wrong call.
-// A disk that fails, and a step that has to be done first (FailedPrecondition), are returned as they
+// For errors of a file or folder that the user wrote and the call names: such an error becomes a
+// wrong call. A disk failure, and a step that must be done first (FailedPrecondition), stay as they
 // are.
 absl::Status OfUser(absl::Status status);
 template <typename T>
@@ -33,29 +33,29 @@ absl::StatusOr<T> OfUser(absl::StatusOr<T> result) {
   return result.ok() ? std::move(result) : absl::StatusOr<T>(OfUser(result.status()));
 }
 
-// A failure after which `json` (one object) still holds an answer: with --json it is printed, with
-// "error" added. REQUIRES: !status.ok().
+// A failure with an answer in `json` (one object): with --json it is printed, with "error" added.
+// REQUIRES: !status.ok().
 absl::Status WithAnswer(absl::Status status, const nlohmann::json& json);
 
-// What is left to do once a command has its answer: print it where --json asks for it. Where there is a `problem`, it is the end, with
-// the answer.
+// The end of a command that has an answer: prints it with --json. If there is a `problem`, returns
+// it with the answer.
 absl::Status Answered(const nlohmann::json& answer, bool as_json, const absl::Status& problem = absl::OkStatus());
 
-// Refuses what --model (or what else `says` names) may not name: a model that was not downloaded, a single file.
+// Refuses a model that was not downloaded, or a single file. `says`: the flag that names it.
 absl::Status CheckModelFolder(const std::string& model, const std::string& says = "--model");
 
-// One error of all that failed, with the code of the first and the sentences of all. OK where none did.
+// Combines all errors: the code of the first, the sentences of all. OK if there is none.
 absl::Status AllOf(std::span<const absl::Status> statuses);
 
-// The exit code of a command that ended with `status`. Where it failed, prints the one sentence to
-// stderr, and with --json {"error": {"message", "kind", "exit_code"}} to stdout. After a signal it
-// is kInterrupted, whatever error the signal led to.
+// Returns the exit code of a command that ended with `status`. For an error, prints its sentence to
+// stderr, and with --json {"error": {"message", "kind", "exit_code"}} to stdout. After a signal the
+// code is kInterrupted for any error.
 int Finish(const absl::Status& status);
 
-// Whether errors are printed as JSON too; main() says so before a command runs.
+// Whether errors are also printed as JSON. main() calls it before a command runs.
 void AnswerInJson(bool json);
 
-// Devices of a cluster that a command is to do without.
+// The flag --without: devices that a command excludes.
 void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& without);
 
 // Flags of the commands that compute with a model.
@@ -79,10 +79,11 @@ struct ModelFlags {
 
   void AddTo(const CommandFlags& command);
   // Refuses values out of range.
-  absl::Status Check(bool on_cluster = false) const;  // on_cluster: the command can run on the devices of a cluster
-  // What stays in memory goes to `request`. Refuses what is out of range.
+  // on_cluster: the command can run on a cluster.
+  absl::Status Check(bool on_cluster = false) const;
+  // Writes the memory flags to `request`. Refuses values out of range.
   absl::Status Apply(LocalPlanRequest& request) const;
-  // How long a sequence may become: --context, or all that the model has.
+  // The maximum length of a sequence: --context, or the model's own.
   absl::StatusOr<int64_t> MostPositions(const ModelSpec& spec) const;
 };
 

@@ -14,12 +14,12 @@ namespace {
 
 struct FlagRule {
   const char* commands;
-  const char* flags;  // what these change nothing of, and why
+  const char* flags;  // flags without effect on these commands, and why
   const char* others;
   const char* why = "is for";
 };
 
-// Without any of the others.
+// Flags that have no effect without one of the others.
 constexpr FlagRule kNeeds[] = {
     {"run trace",
      "--plan --push --without --patience --give-up --kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention --online --no-replan "
@@ -34,7 +34,7 @@ constexpr FlagRule kNeeds[] = {
     {"profile", "--overwrite", "--out --cluster"},
 };
 
-// Beside any of the others.
+// Flags that have no effect beside one of the others.
 constexpr FlagRule kNothingBeside[] = {
     {"run trace score", "--threads --loader --kv --chunk --memory --memory-mode --placement --pool --resident --profile --numerics",
      "--cluster", "is for this machine alone"},
@@ -54,7 +54,7 @@ bool IsOf(const FlagRule& rule, const CommandFlags& command) {
   return std::ranges::count(Words(rule.commands), command.name()) > 0;
 }
 
-// The first word that is given; empty: none is.
+// The first flag of the list that is given; empty: none.
 std::string FirstGiven(const CommandFlags& command, const char* flags) {
   for (const std::string& flag : Words(flags)) {
     if (command.Given(flag)) return flag;
@@ -62,7 +62,7 @@ std::string FirstGiven(const CommandFlags& command, const char* flags) {
   return "";
 }
 
-// The first flag that would change nothing in the form of the call given.
+// The error for the first flag that has no effect in this form of the call.
 absl::Status CheckFlagRules(const CommandFlags& command) {
   for (const FlagRule& rule : kNeeds) {
     const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "";

@@ -47,7 +47,8 @@ std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const W
   compare("loader", runs.loader != wanted.loader, wanted.loader != kDaemonLoader, runs.loader, wanted.loader);
   compare("follow-memory", runs.follow_memory != wanted.follow_memory, wanted.follow_memory, ShownSwitch(runs.follow_memory),
           ShownSwitch(wanted.follow_memory));
-  // Where another one listens and keeps its keys is its own affair: it answered, with the right keys.
+  // The file does not decide where another daemon listens and stores its keys: it answered, with
+  // valid keys.
   if (!all) return differences;
   compare("tls", runs.tls != wanted.tls, true, Shown(runs.tls), Shown(wanted.tls));
   compare("listen", runs.listen != wanted.listen, true, Shown(runs.listen), Shown(wanted.listen));

@@ -1,4 +1,4 @@
-// What a daemon runs with, compared with what cluster.toml says of it now. Pure.
+// Compares the settings that a daemon runs with and those in cluster.toml. Pure.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace lime::cli {
 
-// As cluster.toml says it; empty or 0: nothing.
+// The settings in cluster.toml; empty or 0: not given.
 struct WantedSettings {
   std::string cluster;  // its name
   std::string listen, weights, store, kv_dir, tls;
@@ -21,17 +21,18 @@ struct WantedSettings {
 };
 
 struct SettingDifference {
-  std::string setting;    // as cluster.toml calls it
+  std::string setting;    // its name in cluster.toml
   std::string runs_with;  // "1.00 GiB"; "nothing"
   std::string file_says;
 
   friend bool operator==(const SettingDifference&, const SettingDifference&) = default;
 };
 
-// Whether `lime up` with this file started it.
+// Whether `lime up` with this file started the daemon.
 bool IsStartedByUp(const DaemonSettings& settings, const WantedSettings& wanted);
 
-// Of a daemon that `lime up` started, everything; of another one, what the file says. Nothing of a daemon that does not tell.
+// All differences for a daemon that `lime up` started. For other daemons only settings that the
+// file gives. Empty if the daemon does not report its settings.
 std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const WantedSettings& wanted);
 
 // "memory 1.00 GiB where the file says 2.00 GiB, and threads 1 where the file says 2"

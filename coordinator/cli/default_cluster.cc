@@ -16,7 +16,7 @@ constexpr char kName[] = "cluster.toml";
 // The value of --cluster without one, as --help shows it.
 constexpr char kNoValue[] = "the default cluster file";
 
-// Empty where neither variable names a folder.
+// Empty if neither variable names a folder.
 std::string OwnClusterFile() {
   const char* const config = std::getenv("XDG_CONFIG_HOME");
   if (config != nullptr && *config == '/') return (fs::path(config) / "lime" / kName).string();

@@ -39,12 +39,13 @@ using nlohmann::json;
 
 constexpr const char* kNames[] = {"anna", "bert", "cleo"};
 constexpr int64_t kStoryTokens = 96;
-constexpr Bytes kMargin = 16 * kMiB;  // of each daemon: page tables, connections, and threads that it starts for them when cores are busy
-constexpr double kShareOfPart = 0.6;  // room for weights and KV on each device, of a third of the model's: so little that disks decide
+constexpr Bytes kMargin = 16 * kMiB;  // of each daemon: page tables, connections and their threads
+// Each device has memory for this share of a third of the model, so disks decide the speed.
+constexpr double kShareOfPart = 0.6;
 constexpr double kMeasureSeconds = 0.3;
-constexpr int kTrials = 3;  // of the plan, at most, until its prediction holds
+constexpr int kTrials = 3;  // maximum trials of the plan until its prediction holds
 constexpr int64_t kTrialTokens = 48;
-constexpr double kHolds = 0.15;  // of what was measured, that a prediction may be off
+constexpr double kHolds = 0.15;  // maximum error of a prediction, as a share of the measured time
 
 struct DemoFlags {
   std::string model;
@@ -52,7 +53,7 @@ struct DemoFlags {
   bool json = false;
 };
 
-// A folder that lasts as long as this program needs it.
+// A temporary folder, removed by the destructor.
 class ScratchFolder {
  public:
   ScratchFolder() : path_((fs::temp_directory_path() / "lime-demo-XXXXXX").string()) {
@@ -74,7 +75,7 @@ class ScratchFolder {
   std::string path_;
 };
 
-// The model that LIME ships, from where this program was built or is called.
+// The model shipped with LIME: of the build folder, the installation, or the current folder.
 absl::StatusOr<std::string> ModelFolder(const std::string& asked) {
   if (!asked.empty()) return asked;
   std::error_code ignored;
@@ -97,7 +98,7 @@ LinkPoint BestLink(const std::vector<DescribedDevice>& devices) {
   return best;
 }
 
-// Names, addresses and budgets of the daemons, so small that every one of them streams.
+// Writes cluster.toml with names, addresses, and budgets so small that every daemon streams.
 absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& model, const ModelSpec& spec, int64_t prompt_tokens,
                              const ScratchFolder& folder) {
   const int64_t context = prompt_tokens + kStoryTokens;
@@ -115,7 +116,8 @@ absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& mod
                                                                            .link_seconds = kMeasureSeconds,
                                                                            .progress = [&](double share) { progress.UpdateShare(share); },
                                                                            .cancelled = &Interrupted()}));
-  const DeviceProfile machine = cluster.devices.front().profile;  // all are on one: what parted them was the moment
+  // All devices are on one machine, so differences between them are noise.
+  const DeviceProfile machine = cluster.devices.front().profile;
   const LinkPoint way = BestLink(cluster.devices);
   for (DescribedDevice& device : cluster.devices) {
     std::vector<LinkPoint> links = std::move(device.profile.links);
@@ -148,14 +150,14 @@ GenerateOptions Options(const ModelFiles& files, bool aloud) {
   return options;
 }
 
-// Where one device follows another, from one token to the next.
+// The number of messages between different devices for one token.
 int NumHops(const Plan& plan) {
   int hops = 0;
   for (size_t i = 0; i < plan.stages.size(); ++i) hops += plan.stages[i].device != plan.stages[(i + 1) % plan.stages.size()].device;
   return hops;
 }
 
-// The plan with hops that take so much longer, and what it predicts then.
+// The plan with a hop latency longer by `ms`, and the new prediction.
 absl::StatusOr<Plan> WithLongerHops(Plan plan, double ms) {
   plan.decode.lat_ms = std::max(0.0, plan.decode.lat_ms + ms);
   plan.prefill.lat_ms = std::max(0.0, plan.prefill.lat_ms + ms);
@@ -164,8 +166,9 @@ absl::StatusOr<Plan> WithLongerHops(Plan plan, double ms) {
   return plan;
 }
 
-// Opens a session with a plan that was tried. Threads that wake up on cores which three daemons share take longer than the links' figures
-// say, and with a small model that is most of the time: what a few tokens take beyond their prediction is added to the hops.
+// Opens a session with a plan whose prediction was tried. Three daemons share the cores, so their
+// threads wake up late, and links seem slower than measured. With a small model this is most of the
+// time. The time of a few tokens beyond the prediction is added to the hops.
 absl::StatusOr<std::unique_ptr<ClusterSession>> OpenAfterTrials(ClusterSession::Options options, const std::string& plan_path,
                                                                 const ModelFiles& files, const std::vector<int32_t>& prompt) {
   GenerateOptions trial = Options(files, false);
@@ -184,7 +187,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> OpenAfterTrials(ClusterSession::
   return ClusterSession::Open(options);
 }
 
-// The same in this process, which holds everything.
+// The same story in this process, with the whole model.
 absl::StatusOr<Story> TellAlone(const std::string& model, const ModelFiles& files, const std::vector<int32_t>& prompt) {
   ModelFlags flags;
   flags.model = model;
@@ -235,7 +238,7 @@ absl::Status Demo(const DemoFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string model, ModelFolder(flags.model));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, files.EncodePrompt(flags.prompt));
-  const GracefulStop graceful;  // daemons and a folder are given back
+  const GracefulStop graceful;  // Ctrl-C also removes daemons and folder
   ScratchFolder folder;
   if (folder.empty()) return absl::UnavailableError("demo: no folder for temporary files can be made; set TMPDIR");
   std::vector<ChildDaemons::Daemon> daemons;

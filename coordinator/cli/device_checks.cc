@@ -55,7 +55,7 @@ class DeviceChecks {
     rows_.push_back({config_.name, {"reachability", Grade::kFail, diagnosis.what, diagnosis.remedy}, diagnosis.fault});
   }
 
-  // What tells, where keys are refused, whether clocks are apart and releases differ.
+  // Tests the port. If keys are refused, the answer also tells whether clocks or releases differ.
   Finding CheckPort() const {
     const std::string port = config_.address.substr(config_.address.rfind(':') + 1);
     if (AskHello(client_.target())) return {"port", Grade::kOk, absl::StrCat("TCP and UDP port ", port, " answer"), ""};
@@ -81,7 +81,7 @@ class DeviceChecks {
     return {"profile", Grade::kOk, "measured", ""};
   }
 
-  // A device of an earlier release does not know the question.
+  // A device with an older release does not support this call.
   void AddItsOwn() {
     absl::StatusOr<std::vector<Finding>> own = client_.Inspect({.weights = config_.weights, .seconds = options_.disk_seconds});
     if (!own.ok()) return Add({"machine", Grade::kWarn, std::string(own.status().message()), ""});
@@ -91,7 +91,7 @@ class DeviceChecks {
   const ClusterFile& file_;
   const ClusterConfig::Device& config_;
   const DeviceClient& client_;
-  const DescribedDevice* const measured_;  // null: never
+  const DescribedDevice* const measured_;  // null: not measured
   const DeviceCheckOptions& options_;
   std::vector<Checked> rows_;
   bool idle_ = false;

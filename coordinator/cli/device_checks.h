@@ -1,4 +1,5 @@
-// What `lime doctor` looks at of the devices of a cluster: each is asked how it is, and looks at its own machine.
+// Checks of `lime doctor` on the devices of a cluster: asks each device for its health, and lets it
+// inspect its own machine.
 #pragma once
 
 #include <string>
@@ -17,25 +18,27 @@ namespace lime::cli {
 struct Checked {
   std::string of;  // a device, or "this machine"
   Finding finding;
-  Fault fault = Fault::kNone;  // where a device does not answer as it should
+  Fault fault = Fault::kNone;  // if a device does not answer properly
 };
 
 struct DeviceCheckOptions {
-  absl::Duration patience = absl::Seconds(3);  // for a device to answer
+  absl::Duration patience = absl::Seconds(3);  // for an answer
   double disk_seconds = 0.5;                   // for the rate of a disk
-  double link_seconds = 0.05;                  // for each way between two devices; 0: they are not measured
+  double link_seconds = 0.05;                  // per link and direction; 0: no measurement
 };
-// All devices at once, then the links between those that answer and have no plan in use. `kept`: what `lime profile` has measured.
+// Checks all devices at once, then the links between devices that answer and have no plan in use.
+// `kept`: stored results of `lime profile`.
 std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& kept, const DeviceCheckOptions& options);
 
-// Of a device that answers.
+// For a device that answers.
 Finding CheckRelease(const DeviceHealth& health);
 Finding CheckClock(const DeviceHealth& health, std::time_t now);
-// What to tell of keys that expire within 30 days, or have: of this machine and of every device in `health` (null: it does not answer).
+// Notices about keys that have expired or expire within 30 days, on this machine and on every
+// device in `health` (null: it does not answer).
 std::vector<std::string> ExpiryNotices(const ClusterKeys& own, const std::vector<std::pair<std::string, const DeviceHealth*>>& health,
                                        std::time_t now);
 
-// Who uses a plan: {"user", "host", "address", "seconds", "since"}.
+// The user of a plan: {"user", "host", "address", "seconds", "since"}.
 nlohmann::json UsedByJson(const PlanUser& user);
 
 }  // namespace lime::cli

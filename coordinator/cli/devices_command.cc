@@ -32,12 +32,12 @@ struct DevicesFlags {
   bool json = false;
 };
 
-// One device: what its file says, what it answers, what was measured of it.
+// One device: its entry in the file, its answer, its measurements.
 struct Seen {
   const ClusterConfig::Device* config = nullptr;
   absl::StatusOr<DeviceHealth> health;
-  const DescribedDevice* measured = nullptr;  // null: never
-  std::vector<LinkRate> links;                // out of it, as they are now; none where no plan is in use
+  const DescribedDevice* measured = nullptr;  // null: not measured
+  std::vector<LinkRate> links;                // outgoing, now; empty without a plan in use
 };
 
 std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
@@ -66,7 +66,7 @@ std::string Numerics(const Seen& device) {
   return device.measured != nullptr ? device.measured->numerics_id : "";
 }
 
-// What the daemon runs with, else what the file says.
+// The backend that the daemon runs with, else the one in the file.
 std::string BackendOf(const Seen& device) {
   return device.health.ok() && device.health->settings ? device.health->settings->backend : device.config->backend;
 }
@@ -79,7 +79,7 @@ std::string Installed(const DeviceHealth& health) {
   return health.epoch < 0 ? "nothing" : absl::StrCat(health.model, ", epoch ", health.epoch);
 }
 
-// "940 Mbit/s, 0.2 ms" of the slowest way out.
+// "940 Mbit/s, 0.2 ms", for the slowest outgoing link.
 std::string Links(const Seen& device) {
   if (device.measured == nullptr || device.measured->profile.links.empty()) return "-";
   const auto& links = device.measured->profile.links;
@@ -123,7 +123,8 @@ std::string ReleaseOf(const Seen& device) {
   return device.health.ok() && !device.health->release.empty() ? device.health->release : "-";
 }
 
-// Clocks and releases that differ, keys that expire: what works still, and will not always.
+// Notices about clocks and releases that differ, and keys that expire: they will cause faults
+// later.
 std::vector<std::string> NoticesOf(const std::vector<Seen>& devices, const ClusterKeys& own) {
   std::vector<std::pair<std::string, const DeviceHealth*>> health;
   std::vector<std::string> notices;

@@ -38,7 +38,7 @@ struct DoctorFlags {
 
 constexpr Names<Grade, 3> kGradeNames = {{{Grade::kOk, "ok"}, {Grade::kWarn, "warn"}, {Grade::kFail, "fail"}}};
 
-// Memory, and the disk of the model or of the current folder.
+// Checks memory, and the disk of the model or of the current folder.
 void CheckThisMachine(const std::string& model, std::vector<Checked>& rows) {
   rows.push_back({kHere, {"release", Grade::kOk, absl::StrCat(std::string(Release()), ", protocol ", kProtocol), ""}});
   rows.push_back({kHere, InspectMemory(0, 0)});
@@ -51,15 +51,15 @@ void CheckThisMachine(const std::string& model, std::vector<Checked>& rows) {
   rows.push_back({kHere, InspectDisk("disk", model.empty() ? "." : model, /*writes=*/false, DeviceCheckOptions().disk_seconds)});
 }
 
-// ---- Whether the stores have room for what `lime push` would still send them
+// ---- Whether stores have room for the blocks that `lime push` would send
 
-// What one device would be sent, and what its disk has.
+// The bytes that one device holds, lacks, and has free on its disk.
 struct StoreRoom {
   std::string device;
   Bytes held = 0, missing = 0, free = 0;
 };
 
-// A head that is the embedding takes nothing beside it.
+// The bytes of a block. A tied head needs none if the embedding is there too.
 Bytes BytesOf(const ModelSpec& spec, BlockId id, const std::vector<BlockId>& beside) {
   const BlockSpec& block = spec.block(id);
   const bool shared = spec.config.tie_embeddings && id.kind == BlockKind::kHead &&
@@ -95,7 +95,7 @@ std::vector<PushedDevice> AllBlocks(const KnownCluster& cluster) {
   return wanted;
 }
 
-// No split of the model over these devices has room for it.
+// Whether the disks of all devices together are too small for the model.
 bool NoneFits(const KnownCluster& cluster, const std::vector<StoreRoom>& rooms) {
   Bytes room = 0;
   for (const StoreRoom& each : rooms) room += each.held + each.free;
@@ -112,8 +112,8 @@ void TellRoom(const StoreRoom& room, const std::string& what, Grade lacking, std
   row->finding.remedy = "make room there (`lime store --remove MODEL` removes what is no longer used), or name a `store` on a larger disk";
 }
 
-// Adds it to the row of each store's disk. Says nothing where a device is silent: other rows say why. Of a cluster that cannot be planned
-// for yet it is only known what the whole model takes.
+// Adds this to the row of each store's disk. Adds nothing if a device is silent, because other rows
+// say why. For a cluster without a possible plan, only the size of the whole model is known.
 void CheckStoreRoom(ClusterSession::Options options, std::vector<Checked>& rows) {
   if (!CompletePush(options).ok()) return;
   const absl::StatusOr<KnownCluster> cluster = KnowCluster(options);
@@ -124,9 +124,9 @@ void CheckStoreRoom(ClusterSession::Options options, std::vector<Checked>& rows)
   for (const StoreRoom& room : rooms) TellRoom(room, plan.ok() ? "its part of the model" : "the whole model", lacking, rows);
 }
 
-// ---- All of it
+// ---- The whole cluster
 
-// The file, its keys, then its devices.
+// Checks the file, its keys, then its devices.
 void CheckCluster(const ClusterFile& file, const DoctorFlags& flags, const std::string& model, std::vector<Checked>& rows) {
   rows.push_back({kHere, {"cluster file", Grade::kOk, absl::StrCat(file.path, ": ", file.config.devices.size(), " devices"), ""}});
   if (file.keys.empty()) {
@@ -174,7 +174,8 @@ void Print(const std::vector<Checked>& rows) {
   std::cout << table.Text(OutputColumns(), 3) << std::flush;
 }
 
-// The cluster's file that the call names, else the default one; empty where there is none, and this machine alone is looked at.
+// The given cluster file, else the default one. Empty if there is none: then only this machine is
+// checked.
 std::string ClusterToCheck(const std::string& given) {
   if (!given.empty()) return given;
   return FindClusterFile().ok() ? *ClusterFileOr("") : "";
@@ -183,7 +184,7 @@ std::string ClusterToCheck(const std::string& given) {
 absl::Status Doctor(const DoctorFlags& flags) {
   if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
   const std::string cluster = ClusterToCheck(flags.cluster);
-  if (!cluster.empty()) {  // beside keys and devices, which are rows of the table
+  if (!cluster.empty()) {  // besides the rows for keys and devices
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(cluster, kMaxClusterBytes + 1)));
     LIME_RETURN_IF_ERROR(OfUser(ParseClusterConfig(text, cluster)).status());
   }

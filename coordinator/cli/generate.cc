@@ -8,7 +8,8 @@
 namespace lime::cli {
 namespace {
 
-// Of the text of one prompt, reserved so that nothing grows while tokens come: more than a tokenizer gives on average.
+// Bytes reserved for the text of a prompt, so that it does not grow while tokens come: more than
+// the mean of a tokenizer.
 constexpr int64_t kBytesPerToken = 16;
 constexpr int64_t kMaxReservedBytes = 16 * kMiB;
 
@@ -18,7 +19,7 @@ double Milliseconds(Generator::Clock::duration duration) {
 
 }  // namespace
 
-// What is known of one prompt. Its memory is taken ahead: its tokens allocate nothing.
+// The state of one prompt. Its memory is reserved ahead, so its tokens allocate nothing.
 class Generator::Prompt final : public RequestSink {
  public:
   Prompt(Generator& generator, size_t index, int64_t prompt_tokens) : generator_(generator), index_(index) {
@@ -51,13 +52,14 @@ class Generator::Prompt final : public RequestSink {
     if (later > 0) result.ms_per_token = Milliseconds(last_token - first_token - left_out_) / static_cast<double>(later);
     generator_.ends_->Count();
   }
-  // The step that ends with the next token was held up for something else: it does not count in ms_per_token.
+  // Excludes the step that ends with the next token from ms_per_token: a recovery or a change of
+  // plans delayed it.
   void LeaveOut(Clock::duration step) {
     if (!result.token_ids.empty() && result.finish == FinishReason::kNone) left_out_ += step, ++steps_left_out_;
   }
 
   Generated result;
-  double share = 0;  // of the prompt, that is computed
+  double share = 0;  // computed share of the prompt
   Clock::time_point first_token, last_token;
 
  private:
@@ -105,18 +107,18 @@ absl::StatusOr<GenerateSummary> Generator::Run() {
   start_ = Clock::now();
   if (expected_prompt_seconds_) prompt_line_.emplace("Prompt", *expected_prompt_seconds_);
   if (const absl::Status refused = serving_->SubmitTogether(std::move(submissions_)).status(); !refused.ok()) {
-    (void)serving_->Drain(absl::InfinitePast());  // the caller unloads the plan that it is opening
+    (void)serving_->Drain(absl::InfinitePast());  // the caller unloads its plan
     return refused;
   }
   const bool ended = ends_->Wait(options_.cancel);
   const absl::Status status = serving_->Drain(ended ? absl::InfiniteFuture() : absl::InfinitePast());
   if (!ended) return Summary();
   LIME_RETURN_IF_ERROR(status);
-  LIME_RETURN_IF_ERROR(failure_);  // of one that the plan in use by then had no room for
+  LIME_RETURN_IF_ERROR(failure_);  // the current plan had no room for a request
   return Summary();
 }
 
-// Of those that begin together, until a token comes.
+// Reports the prompts that begin together, until the first token.
 void Generator::TellPrompts() {
   if (!options_.on_prompt || has_token_) return;
   double computed = 0, rows = 0;
@@ -133,7 +135,8 @@ void Generator::TakeToken(Prompt& prompt, const ServedToken& token) {
   CountStep(prompt, token.at);
 }
 
-// The time since the prompt's token before. A step that a recovery or a change of plans held up is a pause, of all prompts at once.
+// Counts the time since the prompt's previous token. If a recovery or a change of plans delayed the
+// step, it counts as one pause of all prompts.
 void Generator::CountStep(Prompt& prompt, Clock::time_point now) {
   const int64_t breaks = serving_->recoveries() + serving_->changes();
   if (breaks != breaks_ && last_ != Clock::time_point()) {
@@ -148,14 +151,14 @@ void Generator::CountStep(Prompt& prompt, Clock::time_point now) {
   breaks_ = breaks, last_ = now;
 }
 
-// Of the steps of all prompts.
+// Standard deviation over the steps of all prompts.
 double Generator::StepDeviationMs() const {
   if (steps_ < 2) return 0;
   const double n = static_cast<double>(steps_), mean = step_ms_ / n;
   return std::sqrt(std::max(0.0, (step_ms_squared_ - n * mean * mean) / (n - 1)));
 }
 
-// All tokens after the first of all, over the time from then on, without the pauses.
+// Counts all tokens after the very first one and the time since then, without the pauses.
 GenerateSummary Generator::Summary() {
   GenerateSummary summary = summary_;
   summary.interrupted = options_.cancel != nullptr && options_.cancel->load();

@@ -1,4 +1,5 @@
-// Prompts continued over a plan that is installed: their text as it comes, and the figures of all.
+// Continues prompts over an installed plan: passes on text as it is generated, and sums up the
+// times.
 #pragma once
 
 #include <algorithm>
@@ -26,70 +27,75 @@ namespace lime::cli {
 
 struct GenerateOptions {
   SamplingParams sampling;
-  std::vector<int64_t> max_new_tokens;  // by prompt; the last one's holds for all others.  REQUIRES: at least one
+  // By prompt; the last one holds for the rest.  REQUIRES: not empty.
+  std::vector<int64_t> max_new_tokens;
   std::vector<int32_t> end_tokens;
   std::vector<std::string> stop_strings;
   bool hash_logits = false;
-  bool keep_times = false;                      // token_times
-  std::function<void()> on_first_token;         // called once, before its text. May be empty
-  std::function<void(double share)> on_prompt;  // how much is computed of the prompts that begin together, until the first token. May be
-                                                // empty
+  bool keep_times = false;               // record token_times
+  std::function<void()> on_first_token;  // called once, before its text; may be empty
+  // Computed share of the prompts that begin together, until the first token. May be empty.
+  std::function<void(double share)> on_prompt;
   const std::atomic<bool>* cancel = nullptr;
-  // Text as it becomes certain, by prompt index. May be empty.
+  // Text as soon as it is certain, by prompt index. May be empty.
   std::function<void(size_t prompt, std::string_view text)> on_text;
 
   int64_t MaxNewTokens(size_t prompt) const { return max_new_tokens[std::min(prompt, max_new_tokens.size() - 1)]; }
 };
 
 struct Generated {
-  std::vector<int32_t> token_ids;  // generated, an end token included
+  std::vector<int32_t> token_ids;  // generated ids, with the end token
   std::string text;                // without special tokens, cut before a stop string
   int64_t prompt_tokens = 0;
   FinishReason finish = FinishReason::kNone;
-  double ttft_ms = 0;               // from the start of generation to the first token
-  double ms_per_token = 0;          // of the tokens after the first
-  uint64_t logits_hash = 0;         // XXH3-64 of the logits of every generated position
-  std::vector<double> token_times;  // when each was sampled: seconds of the steady clock, which on Linux all processes share
+  double ttft_ms = 0;        // from the start of generation to the first token
+  double ms_per_token = 0;   // of the tokens after the first
+  uint64_t logits_hash = 0;  // XXH3-64 of the logits of every generated position
+  // When each was sampled: seconds of the steady clock, which all processes share on Linux.
+  std::vector<double> token_times;
 };
 
-// What decoding took of this machine, where all of it happens here.
+// The resources that decoding used on this machine, if all of it runs here.
 struct DecodeUse {
   CpuUsage cpu;
-  Bytes disk_bytes = 0;          // that this process read
-  Bytes streamed_bytes = 0;      // of them, weights
-  double disk_busy_seconds = 0;  // streaming them
+  Bytes disk_bytes = 0;          // read by this process
+  Bytes streamed_bytes = 0;      // weights among them
+  double disk_busy_seconds = 0;  // time of reading them
 };
 
 struct GenerateSummary {
   std::vector<Generated> results;
-  double prefill_ms = 0;  // to the first token of all
+  double prefill_ms = 0;  // to the first token of any prompt
   double decode_ms = 0;   // from then on, without pauses
   int64_t decode_steps = 0;
   int64_t decode_tokens = 0;
-  double ms_per_step = 0;        // from a token of a prompt to its next one, on average, without pauses
-  double step_deviation_ms = 0;  // standard deviation of that; 0 for fewer than two
-  int64_t pauses = 0;            // steps that a recovery or a change of plans held up, which decode_* do not count
-  double pause_ms = 0;           // of them together
+  double ms_per_step = 0;        // mean time between tokens of a prompt, without pauses
+  double step_deviation_ms = 0;  // its standard deviation; 0 for fewer than two
+  int64_t pauses = 0;            // steps that a recovery or a new plan delayed; not in decode_*
+  double pause_ms = 0;           // sum of these
   DecodeUse use;
   bool interrupted = false;
 };
 
-// Sends prompts to a Serving of its own, and hears of all of them.
+// Sends prompts to a Serving of its own and collects the results.
 //
-// Thread: the caller's; what `options` are told comes on the Serving's, one call at a time, and holds up all prompts.
+// Thread: the caller's. Callbacks of `options` run on the thread of Serving, one at a time, and
+// delay all prompts.
 class Generator {
  public:
   using Clock = ServingClock;
 
-  // `expected_prompt_seconds`: for a line on the terminal that says how long the prompts have taken so far; nothing: no such line.
-  // REQUIRES: a plan is installed, and all but `serving` outlive this.
+  // `expected_prompt_seconds`: for a terminal line with the time of the prompts so far; nullopt: no
+  // line.
+  // REQUIRES: a plan is installed, and all arguments but `serving` outlive this object.
   Generator(Devices& devices, Serving::Options serving, const Tokenizer& tokenizer, const GenerateOptions& options,
             std::optional<double> expected_prompt_seconds);
   ~Generator();
 
-  // Prompts count from 0: so they seed their random numbers.
+  // Prompts count from 0. The number seeds the prompt's random numbers.
   void Add(const std::vector<int32_t>& prompt);
-  // Until all have ended or options.cancel is set. Errors as of Serving::Submit and Drain. Once.
+  // Runs until all have ended or options.cancel is set. Errors: see Serving::Submit and Drain. Call
+  // once.
   absl::StatusOr<GenerateSummary> Run();
 
   int64_t recoveries() const { return serving_ == nullptr ? 0 : serving_->recoveries(); }
@@ -115,17 +121,18 @@ class Generator {
   absl::Status failure_;  // the first
   bool has_token_ = false;
   std::optional<ElapsedLine> prompt_line_;  // until the first token
-  Clock::time_point start_, last_;          // the latter: of the newest token of all
-  Clock::time_point pause_end_;             // of the newest
+  Clock::time_point start_, last_;          // last_: the newest token of any prompt
+  Clock::time_point pause_end_;             // of the newest pause
   GenerateSummary summary_;                 // pauses so far
   int64_t breaks_ = 0;                      // recoveries and changes of plans so far
   double step_ms_ = 0, step_ms_squared_ = 0;
   int64_t steps_ = 0;
-  std::unique_ptr<Serving> serving_;  // goes first
+  std::unique_ptr<Serving> serving_;  // destroyed first
 };
 
-// The prediction beside what a generation took: {"predicted_ms", "measured_ms", "error", "cause", "why"}: error = predicted / measured - 1,
-// null where too little was measured to tell; why is null unless they differ.
+// A prediction and the measured time: {"predicted_ms", "measured_ms", "error", "cause", "why"}.
+// error = predicted / measured - 1; null if too little was measured. why is null unless they
+// differ.
 nlohmann::json ToJson(const PredictionReport& report);
 
 }  // namespace lime::cli

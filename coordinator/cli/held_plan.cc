@@ -11,7 +11,7 @@
 namespace lime::cli {
 namespace {
 
-constexpr size_t kNamedBlocks = 4;  // of a device, in one sentence
+constexpr size_t kNamedBlocks = 4;  // named per device in one sentence
 
 BlockHomes HomesThatStay(const ClusterHoldings& holdings) {
   BlockHomes stay;

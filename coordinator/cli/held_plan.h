@@ -1,5 +1,5 @@
-// Which plan a cluster runs, where its devices hold only some blocks of the model: one for the blocks that they hold, unless another is
-// faster by more than sending its blocks is worth.
+// Chooses the plan of a cluster whose devices hold only some blocks of the model: a plan for these
+// blocks, unless another plan is so much faster that sending its blocks is worth it.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@
 
 namespace lime::cli {
 
-// Blocks are sent for another plan only where a token takes so much less time by it: about as far as predictions are off.
+// The minimum gain per token for which blocks are sent: about the error of predictions.
 inline constexpr double kWorthPushing = 0.1;
 
 enum class PlanSource {
   kGiven,  // a file
-  kBest,   // the best that was found for the devices, whatever they hold
-  kHeld,   // the best that was found for the blocks that they hold
+  kBest,   // the best one found, for any blocks
+  kHeld,   // the best one found for the blocks that devices hold
 };
 inline constexpr Names<PlanSource, 3> kSourceNames = {
     {{PlanSource::kGiven, "given"}, {PlanSource::kBest, "best"}, {PlanSource::kHeld, "held"}}};
@@ -28,18 +28,20 @@ inline constexpr Names<PlanSource, 3> kSourceNames = {
 struct HeldPlan {
   Plan plan;
   PlanSource source = PlanSource::kBest;
-  std::optional<Plan> faster;  // by more than kWorthPushing, where blocks may not be pushed
+  std::optional<Plan> faster;  // by more than kWorthPushing, if pushing is not allowed
 };
 
-// Makes a plan for inputs whose `homes` say which blocks a plan may make each device read. ResourceExhausted where none fits.
+// Makes a plan for inputs whose `homes` limit the blocks that each device may read.
+// ResourceExhausted if none fits.
 using SearchPlanFor = std::function<absl::StatusOr<Plan>(PlanInputs inputs)>;
 
-// With `may_push` the plan may need blocks that are not there yet. FailedPrecondition, which says what the devices lack, where no plan fits
-// with the blocks that are there and others may not be pushed.
+// With `may_push` the plan may need blocks that devices lack. FailedPrecondition, with the missing
+// blocks, if no plan fits with the present blocks and pushing is not allowed.
 absl::StatusOr<HeldPlan> ChooseHeldPlan(const PlanInputs& inputs, const ClusterHoldings& holdings, bool may_push,
                                         const SearchPlanFor& search);
 
-// `device "cleo" lacks 3 of 6 blocks that the plan needs here (mlp 3, attention 5, head)`, joined by "; "; empty where all are there.
+// `device "cleo" lacks 3 of 6 blocks that the plan needs here (mlp 3, attention 5, head)`, joined
+// by "; ". Empty if no block is missing.
 std::string Lacking(const BlockHomes& homes, const Plan& plan);
 
 }  // namespace lime::cli

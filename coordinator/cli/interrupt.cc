@@ -15,7 +15,7 @@ constexpr char kJson[] = "{\"error\":{\"exit_code\":130,\"kind\":\"interrupted\"
 
 std::atomic<bool> interrupted{false};
 std::atomic<bool> json_wanted{false};
-std::atomic<bool> on_terminal{false};  // stderr, where a progress line may stand
+std::atomic<bool> on_terminal{false};  // stderr, which may show a progress line
 std::atomic<int> graceful{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free, "signal handlers use them");
 

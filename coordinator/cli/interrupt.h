@@ -7,19 +7,19 @@ namespace lime::cli {
 
 inline constexpr int kInterrupted = 130;
 
-// Takes over the three signals (SIGHUP not where nohup(1) has them ignored). From now on a signal
-// ends the process at once, unless a GracefulStop lives. main() calls it first.
+// Handles the three signals (not SIGHUP if nohup(1) ignores it). From now on a signal ends the
+// process at once, unless a GracefulStop exists. main() calls this first.
 void HandleInterrupts();
 
 // Also print {"error": ...} to stdout when a signal ends the process at once.
 void SetInterruptJson(bool json);
 
-// True from the first signal on that arrived while a GracefulStop lived.
+// True after the first signal that arrived while a GracefulStop existed.
 const std::atomic<bool>& Interrupted();
 
-// While one lives, the first signal only sets Interrupted(): the work at hand polls that, gives back
-// what it holds (devices, half-written files) and ends. Work that has not ended 3 s after the signal,
-// or when a second one comes, is ended as if no GracefulStop lived. Any thread; they nest.
+// While an object exists, the first signal only sets Interrupted(). The running work polls it,
+// releases its resources (devices, half-written files) and ends. If the work has not ended 3 s
+// later, or a second signal comes, the process ends at once. Any thread; objects may nest.
 class GracefulStop {
  public:
   GracefulStop();

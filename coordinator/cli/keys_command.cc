@@ -35,7 +35,7 @@ struct KeysFlags {
   bool json = false;
 };
 
-// Of one name: made now, or left as it is.
+// The keys of one name: made now, or left unchanged.
 struct KeyOutcome {
   std::string name;
   bool made = false;
@@ -46,17 +46,19 @@ std::string PathIn(const std::string& folder, const std::string& name, const cha
   return absl::StrCat(folder, "/", name, ending);
 }
 
-// Adds both to the files that are still without names. The private key first: a certificate that is there has its key.
+// Adds key and certificate to `files`, which have no names yet. The private key comes first, so
+// that an existing certificate always has its key.
 absl::Status StageKeys(const std::string& folder, const std::string& name, const MadeKeys& keys, std::vector<NewFile>& files) {
   for (const auto& [ending, text] : {std::pair(".key", &keys.key), std::pair(".pem", &keys.certificate)}) {
-    // What is there was judged before.
+    // Existing files were checked before.
     LIME_ASSIGN_OR_RETURN(NewFile file, OfUser(StageOutput(PathIn(folder, name, ending), *text, {.overwrite = true, .secret = true})));
     files.push_back(std::move(file));
   }
   return absl::OkStatus();
 }
 
-// Where there is no authority yet, nothing but the names to come may be there; FindKeys judges those.
+// Without an authority, the folder may contain only files of the names to come. FindKeys checks
+// those.
 absl::Status CheckNewFolder(const std::string& folder, const std::vector<std::string>& names) {
   const auto to_come = [&names](const std::string& file) {
     return std::ranges::any_of(names, [&](const std::string& name) { return file == name + ".pem" || file == name + ".key"; });
@@ -64,7 +66,7 @@ absl::Status CheckNewFolder(const std::string& folder, const std::vector<std::st
   return OfUser(CheckOutputFolder(folder, {.what = "keys of a cluster", .is_ours = to_come, .names = {}}));
 }
 
-// The folder's own, made now where nothing is there.
+// The folder's authority, made now if the folder has none.
 absl::StatusOr<MadeKeys> AuthorityOf(const std::string& folder, const std::vector<std::string>& names, std::vector<NewFile>& files) {
   const std::string certificate = PathIn(folder, "ca", ".pem"), key = PathIn(folder, "ca", ".key");
   if (!FileExists(certificate) && !FileExists(key)) {
@@ -102,7 +104,7 @@ absl::StatusOr<std::vector<std::string>> NamesOf(const KeysFlags& flags) {
   return names;
 }
 
-// The certificate that is there, if one is. WrongCall where one of the files is of somebody else.
+// The existing certificate, if any. WrongCall if one of the files was not made by this authority.
 absl::StatusOr<std::optional<Certificate>> FindKeys(const std::string& folder, const MadeKeys& authority, const std::string& name) {
   const std::string certificate = PathIn(folder, name, ".pem"), key = PathIn(folder, name, ".key");
   if (!FileExists(certificate)) {
@@ -122,7 +124,7 @@ absl::StatusOr<std::optional<Certificate>> FindKeys(const std::string& folder, c
   return WrongCall(absl::StrCat(certificate, " and ", key, " are not the keys of ", name, "; move them away, then call this again"));
 }
 
-// What is there stays, unless it is to be made anew; only what this folder's authority has made is ever replaced.
+// Existing keys stay, unless --renew. Only keys of this folder's authority are ever replaced.
 absl::StatusOr<KeyOutcome> MakeOne(const KeysFlags& flags, const MadeKeys& authority, const std::string& name,
                                    std::vector<NewFile>& files) {
   LIME_ASSIGN_OR_RETURN(const std::optional<Certificate> there, FindKeys(flags.out, authority, name));
@@ -162,7 +164,7 @@ void Print(const KeysFlags& flags, const std::vector<KeyOutcome>& outcomes) {
 absl::Status Run(const KeysFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesOf(flags));
   if (flags.out.empty()) return WrongCall("--out is empty; name a folder");
-  const GracefulStop graceful;  // all of them, or none
+  const GracefulStop graceful;  // writes all keys or none
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OfUser(OutputFolder::Make(flags.out, "lime keys")));
   std::vector<NewFile> files;
   LIME_ASSIGN_OR_RETURN(const MadeKeys authority, AuthorityOf(flags.out, names, files));

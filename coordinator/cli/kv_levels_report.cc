@@ -13,7 +13,7 @@
 namespace lime::cli {
 namespace {
 
-// Weights that each device reads in a step.
+// Weights that each device streams in a step.
 std::vector<Bytes> StreamedBytes(const Plan& plan, const KvLevel& level) {
   std::vector<Bytes> bytes(plan.devices.size(), 0);
   for (const int32_t p : level.residency.streamed) {
@@ -23,7 +23,8 @@ std::vector<Bytes> StreamedBytes(const Plan& plan, const KvLevel& level) {
   return bytes;
 }
 
-// Of KV that each device has on its disk and reads in a step, or has a host for, where the level is used up.
+// KV that each device reads from its disk in a step, or that its host keeps, when the level is
+// full.
 std::vector<Bytes> AwayBytes(const Plan& plan, const KvLevel& level) {
   std::vector<Bytes> bytes(plan.devices.size(), 0);
   for (const Stage& stage : plan.stages) {
@@ -39,12 +40,12 @@ std::vector<Bytes> AwayBytes(const Plan& plan, const KvLevel& level) {
   return bytes;
 }
 
-// Of each sequence, where all are as long.
+// Tokens per sequence, if all sequences have the same length.
 int64_t Tokens(const Plan& plan, const KvLevel& level) {
   return level.residency.layer_pages / plan.sequences * kPageTokens;
 }
 
-// Why KV goes to a device's disk, by what of its weights it could still stream.
+// Why KV goes to a device's disk: how much of its weights could still stream.
 std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevels& levels) {
   for (const KvLevel& level : levels.levels) {
     if (level.residency.layer_pages <= device.max_layer_pages) continue;
@@ -62,7 +63,8 @@ std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevel
   return "for contexts that no level has";
 }
 
-// What the link brings back, and what asking a host takes, beside what the same bytes would take from the device's disk, at the last level.
+// Compares at the last level: fetching KV over the link, asking the host, and reading the same
+// bytes from the device's disk.
 std::string WhyHosted(const Plan& planned, const PlanDevice& of, const KvLevels& levels) {
   const int d = static_cast<int>(&of - planned.devices.data());
   const absl::StatusOr<Plan> at_last = WithResidency(planned, levels.levels.back().residency);

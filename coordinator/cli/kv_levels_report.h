@@ -1,4 +1,4 @@
-// What changes on the devices as the KV of a plan grows, for people and as JSON.
+// Reports how devices change as the KV of a plan grows, as text and as JSON.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace lime::cli {
 
-// A line for each level; empty where there is one only.
+// One line per level; empty for a single level.
 std::string KvLevelsText(const Plan& plan, const KvLevels& levels);
 
 // [{"tokens", "layer_pages", "ms_per_token", "streamed_bytes": [by device], "kv_on_disk_bytes", "kv_on_hosts_bytes"}]

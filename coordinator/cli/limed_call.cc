@@ -90,7 +90,7 @@ absl::Status LimedCall::InFile(std::string_view sentence) const {
   for (const auto& [flag, field] : kFieldOf) {
     const auto written = device_.written.find(field);
     if (!sentence.starts_with(flag) || written == device_.written.end()) continue;
-    // Behind the flag stands its value, as limed got it.
+    // After the flag comes its value, as limed received it.
     std::string_view problem = sentence.substr(std::string_view(flag).size());
     for (const std::string& value :
          {absl::StrCat(device_.memory), absl::StrCat(device_.threads), device_.weights, device_.store, device_.kv_dir}) {

@@ -1,4 +1,5 @@
-// How `lime up` and `lime down` call a device's limed, on this machine or over ssh, and what they want it to run with.
+// The calls of limed by `lime up` and `lime down`, on this machine or over ssh, and the settings
+// they ask for.
 #pragma once
 
 #include <string>
@@ -15,19 +16,21 @@ class LimedCall {
  public:
   static absl::StatusOr<LimedCall> For(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure);
 
-  // Program and arguments, the same words on this machine and on another.
+  // Program and arguments; the same words on every machine.
   std::vector<std::string> Start() const;
   std::vector<std::string> Stop() const;
-  // Ends whatever was started there from the cluster's file: the same words for all devices of a machine.
+  // Ends all daemons there that were started from the cluster's file. The words are equal for all
+  // devices of one machine.
   std::vector<std::string> StopAll() const;
 
   const std::string& name() const { return device_.name; }
   // `FILE line 7: device "orin"`
   const std::string& where() const { return where_; }
   bool is_remote() const { return !device_.ssh.empty(); }
-  // What limed says is wrong with the call, as a wrong call of this program: about the field of the file that its flag came from.
+  // Turns limed's complaint about its call into a wrong call of this program, which names the field
+  // of the file that the flag came from.
   absl::Status InFile(std::string_view sentence) const;
-  // HOST:PORT that it is to listen on.
+  // HOST:PORT that it shall listen on.
   const std::string& listen() const { return device_.listen.empty() ? device_.address : device_.listen; }
   WantedSettings Wanted() const;
 
@@ -42,11 +45,12 @@ class LimedCall {
   std::vector<std::string> id_, keys_;
 };
 
-// Runs a program to its end: what it says, on either stream; an error, with that, where it fails. InvalidArgument: it calls that a wrong
-// call.
+// Runs a program to its end and returns its output (stdout and stderr). If it fails, an error with
+// the output. InvalidArgument: the program reports a wrong call.
 absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words);
 
-// Whether a daemon of this machine can listen on the host of `address`. A name that is not known here is said to be: limed tells why not.
+// Whether a daemon on this machine can listen on the host of `address`. True for a name that cannot
+// be resolved; limed then reports the error.
 bool IsOfThisMachine(const std::string& address);
 
 }  // namespace lime::cli

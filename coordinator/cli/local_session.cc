@@ -26,30 +26,35 @@ namespace {
 
 using nlohmann::json;
 
-// What was read says what the disk delivers from so much on.
+// Minimum reads that tell the disk's rate.
 constexpr Bytes kLeastBytes = 32 * kMiB;
 constexpr double kLeastSeconds = 0.1;
-constexpr double kSameBurst = 0.15;    // rates that differ by less are one, of reads that follow one another
-constexpr double kWaitedShare = 0.25;  // of the time that the disk read, the computation waited for it: it was what held it up
+// Consecutive reads whose rates differ by less count as one rate.
+constexpr double kSameBurst = 0.15;
+// The disk was the limit if the computation waited for this share of the disk's time.
+constexpr double kWaitedShare = 0.25;
 
 constexpr double kLeastCpuSeconds = 0.1;  // the system counts CPU time in ticks of 10 ms
 
-// Room for spans: 7 MB. Nobody fetches them while the run goes on, so that no thread disturbs what is measured.
+// Capacity for spans: 7 MB. No thread fetches them during the run, so none disturbs the
+// measurement.
 constexpr int64_t kTraceSpans = int64_t{1} << 17;
 
-// The file named, whatever it was measured on; else what this machine has kept, or a quick look at its memory.
+// The profile of --profile, for any hardware; else the stored one of this machine, or a short
+// measurement of its memory.
 absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget, int threads) {
   if (!flags.profile.empty()) return OfUser(ReadProfile(flags.profile));
   const Bytes allowed = budget > 0 ? budget - ProcessResidentBytes() : AvailableMemory();
   return LoadOrMeasureProfile(threads, std::min(allowed, AvailableMemory()));
 }
 
-// A few tens of megabytes alone can be an eighth too fast: a limit lets a burst pass, and a disk has a cache.
+// A few tens of megabytes may read an eighth too fast: rate limits allow bursts, and disks have
+// caches.
 bool AreOneRate(const SteadyReads& before, const SteadyReads& now) {
   return before.seconds > 0 && now.seconds > 0 && std::abs(now.bytes_per_second() / before.bytes_per_second() - 1) <= kSameBurst;
 }
 
-// What streams as KV grows.
+// The levels as KV grows.
 std::vector<Residency> LevelsHere(const Plan& plan) {
   std::vector<Residency> levels;
   for (const KvLevel& level : LevelsOf(plan, OnlineRule::kLime).levels) levels.push_back(level.residency);
@@ -146,14 +151,15 @@ absl::Status LocalSession::Install(const Shape& shape) {
 
 // ---- The prediction
 
-// Where enough was read to tell.
+// Uses the rate if enough was read to tell it.
 void LocalSession::TakeDiskRate(const SteadyReads& reads) {
   if (!summary_.streams() || reads.seconds < kLeastSeconds || reads.bytes < kLeastBytes) return;
   seen_ = reads;
   predicted_ms_ = MsPerStepAt(local_.plan, seen_.bytes_per_second());
 }
 
-// By what has streamed so far, where that tells the disk's rate: the computation waited for it, or it is faster than was thought.
+// Corrects with the weights streamed so far, if they tell the disk's rate: the computation waited
+// for the disk, or the disk is faster than planned.
 void LocalSession::CorrectPrediction() {
   const DeviceStatistics now = statistics();
   SteadyReads reads{.bytes = now.disk_bytes, .seconds = now.disk_ms / 1000};
@@ -178,7 +184,7 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
   seen.shed_bytes_per_step = static_cast<double>(statistics().given);
   const PredictionReport report = ExplainDifference(predicted_ms_, summary.ms_per_step, seen);
   const bool open = report.cause == DifferenceCause::kUnknown || report.cause == DifferenceCause::kNotProfiled;
-  if (!open || has_budget_) return report;  // threads that do not get their CPU read memory slowly too
+  if (!open || has_budget_) return report;  // threads that lack CPU time also read memory slowly
   seen.memory_rate = MeasureMemory(threads_, AvailableMemory());
   seen.memory_rate_profiled = profile_.read_bytes_per_second;
   seen.memory_rate_source = !flags_.profile.empty() || profile_.flops > 0 ? RateSource::kProfile : RateSource::kSeen;
@@ -210,7 +216,7 @@ absl::StatusOr<Scores> LocalSession::Score(const std::vector<std::vector<int32_t
   return ScoreWindows(serving, windows, options);
 }
 
-// ---- What is said of it
+// ---- Reports
 
 json LocalSession::Describe() const {
   const DeviceStatistics now = statistics();
@@ -269,7 +275,7 @@ absl::StatusOr<MeasuredTimeline> LocalSession::TakeTrace() {
   const double now_ms = SteadyMs();
   trace.clock.Add({.sent_ms = now_ms, .received_ms = now_ms, .answered_ms = now_ms, .came_ms = now_ms});
   LIME_ASSIGN_OR_RETURN(MeasuredTimeline measured, MergeTraces({name}, std::move(parts), {std::move(trace)}));
-  measured.devices[0].clock_error_ms = 0;  // it does not drift from itself
+  measured.devices[0].clock_error_ms = 0;  // this process's own clock
   return measured;
 }
 

@@ -1,4 +1,5 @@
-// lime: the coordinator and its command line. Each command lives in its own file; this one only gathers them.
+// lime: the coordinator and its command line. Each command has a file of its own; this file
+// collects them.
 
 #include <algorithm>
 #include <csignal>
@@ -23,7 +24,7 @@
 
 namespace {
 
-// A command of a part that is not built yet answers so, whatever follows it.
+// Adds a command that is not built yet. It says so, for any arguments.
 void AddUnbuilt(CLI::App& app, lime::cli::Commands& commands) {
   const auto [command, as_json] = commands.Add<bool>("serve", "HTTP server compatible with OpenAI's (not built yet)", "", [](bool) {
     return lime::cli::WrongCall("`serve` is not built yet; see `lime --help` for what is");
@@ -32,7 +33,7 @@ void AddUnbuilt(CLI::App& app, lime::cli::Commands& commands) {
   app.get_subcommand("serve")->group("Not built yet")->allow_extras();
 }
 
-// The help or the version that was asked for.
+// Prints the help or version that was asked for.
 void Tell(CLI::App& app, const CLI::Success& asked, bool in_json) {
   if (!in_json) return void(app.exit(asked));
   std::ostringstream text;
@@ -42,7 +43,7 @@ void Tell(CLI::App& app, const CLI::Success& asked, bool in_json) {
   std::cout << lime::JsonText(answer) << "\n";
 }
 
-// CLI11 takes the words from the last to the first.
+// CLI11 takes the words in reverse order.
 int Parse(CLI::App& app, std::vector<std::string> words, const lime::cli::Commands& commands) {
   const bool in_json = lime::AsksForJson(words);
   lime::cli::AnswerInJson(in_json);
@@ -63,7 +64,8 @@ int Parse(CLI::App& app, std::vector<std::string> words, const lime::cli::Comman
 
 int main(int argc, char** argv) {
   lime::cli::HandleInterrupts();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of writing, as a full disk is
+  // A write beyond the file size limit then returns an error, like a write to a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   lime::ExitOnUnreadablePages();
   lime::SilenceGrpc();
   CLI::App app("LIME runs a large language model, losslessly, on the small machines you own.", "lime");
@@ -87,7 +89,7 @@ int main(int argc, char** argv) {
   int exit_code = lime::cli::kDone;
   try {
     exit_code = Parse(app, lime::WithHelpWords({argv + 1, argv + argc}), commands);
-  } catch (const std::exception& error) {  // no memory, no thread: what no Status told
+  } catch (const std::exception& error) {  // errors without a Status: no memory, no thread
     return lime::cli::Finish(absl::ResourceExhaustedError(absl::StrCat(error.what(), "; the machine may be out of memory or threads")));
   }
   if (exit_code != lime::cli::kDone || lime::AnswerWritten()) return exit_code;

@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// eos_token_id of generation_config.json: one id or several. None where the file or the field is absent.
+// eos_token_id of generation_config.json: one id or several. Empty if the file or the field is
+// missing.
 absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
   const std::string path = dir + "/generation_config.json";
   LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));

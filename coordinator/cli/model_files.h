@@ -1,4 +1,4 @@
-// The small files of a model that commands compute with: its config, its tokenizer, its end tokens.
+// The small files of a model: config, tokenizer, end tokens.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,19 @@ namespace lime::cli {
 
 struct ModelFiles {
   ModelSpec spec;
-  std::unique_ptr<Tokenizer> tokenizer;  // null where no text is read or written
-  std::vector<int32_t> end_tokens;       // of generation_config.json, else of config.json, else the tokenizer's
+  std::unique_ptr<Tokenizer> tokenizer;  // null if no text is read or written
+  std::vector<int32_t> end_tokens;       // generation_config.json, config.json or tokenizer
 
-  // Of a checkpoint folder.
+  // `dir`: a checkpoint folder.
   static absl::StatusOr<ModelFiles> Open(const std::string& dir, bool with_text = true);
 
-  // Ids of a prompt, BOS in front as the tokenizer says; an empty prompt is BOS alone.
+  // Ids of a prompt, with BOS in front if the tokenizer asks for it. An empty prompt is BOS alone.
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(std::string_view text) const;
   std::optional<int32_t> bos() const;
 };
 
-// That the weights of `dir` make its model. Says on stderr what of them it does not use although the result may depend on it.
+// Checks that the weights of `dir` make its model. Says on stderr which unused tensors may affect
+// the result.
 absl::Status CheckWeights(const std::string& dir);
 
 }  // namespace lime::cli

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kMaxName = 128;
 constexpr char kField[] = "weights_xxh3";
 
-// The last folder of the path, however that is written.
+// The name of the folder, for any form of its path.
 std::string FolderName(const std::string& folder) {
   std::error_code ignored;
   const std::filesystem::path path = std::filesystem::absolute(folder, ignored).lexically_normal();

@@ -1,5 +1,4 @@
-// The weights of --model as they are here: by their digest plans and devices are compared with
-// them.
+// The weights of --model on this machine. Their digest is compared with plans and devices.
 #pragma once
 
 #include <string>
@@ -19,15 +18,14 @@ struct ModelWeights {
   WeightsDigest digest;  // of all blocks
 };
 
-// Reads some 16 KiB at four places of every tensor.
+// Reads about 16 KiB at four places of every tensor.
 absl::StatusOr<ModelWeights> LookAtWeights(const std::string& model);
 
-// What a plan's file says of the weights that it was made for: its field "weights_xxh3". Plans that
-// were made without weights (`lime plan --model-spec`) lack it and belong to every model of their
-// shape.
+// Writes the digest of the weights into a plan's file: its field "weights_xxh3". Plans made without
+// weights (`lime plan --model-spec`) lack it and fit every model of their shape.
 void SayWhatItBelongsTo(const ModelWeights& weights, nlohmann::ordered_json& plan);
 
-// Reads the plan in the file `path`. WrongCall where it was made for another model.
+// Reads the plan in the file `path`. WrongCall if it was made for another model.
 absl::StatusOr<Plan> ReadPlanOf(const ModelWeights& weights, const std::string& path);
 
 }  // namespace lime::cli

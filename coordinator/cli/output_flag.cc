@@ -36,7 +36,7 @@ constexpr Names<OutputKind, 4> kOutputNames = {{{OutputKind::kPlan, "a plan"},
                                                 {OutputKind::kProfile, "the profile of a device"},
                                                 {OutputKind::kClusterProfiles, "the profiles of a cluster"}}};
 
-// Files and pipes that the flags of the call name, its other outputs aside.
+// Files and pipes that the flags of the call name, without its other outputs.
 std::vector<std::string> InputsOf(const OutputFlag& out) {
   std::vector<std::string> inputs;
   if (!out.command) return inputs;
@@ -72,7 +72,7 @@ absl::Status OutputFlag::Check() const {
 
 absl::Status OutputFlag::Write(std::string_view text) const {
   if (path.empty()) return absl::OkStatus();
-  std::cout << std::flush;  // where it is stdout, what was printed comes first
+  std::cout << std::flush;  // printed text comes first if the file is stdout
   return WriteOutput(path, text, OptionsOf(*this));
 }
 

@@ -1,4 +1,5 @@
-// Files that a user names to be written, --out and --trace: checked before the work, written after it, replaced only where LIME wrote them.
+// Output files that a user names, --out and --trace. They are checked before the work and written
+// after it. Only files that LIME wrote are replaced.
 #pragma once
 
 #include <optional>
@@ -10,12 +11,12 @@
 
 namespace lime::cli {
 
-// What a file has that LIME writes: by its text, whatever its name.
+// The content of a file that LIME writes, detected by its text, not by its name.
 enum class OutputKind {
   kPlan,             // `lime plan --out`
   kTrace,            // `--trace`
   kProfile,          // of one device, `lime profile --out`
-  kClusterProfiles,  // of a cluster's devices, beside its file
+  kClusterProfiles,  // of a cluster's devices, stored beside its file
 };
 
 struct OutputFlag {
@@ -23,14 +24,15 @@ struct OutputFlag {
   std::string flag;  // "--out", in sentences
   std::string path;  // empty: nothing is written
   bool overwrite = false;
-  std::string adds_to;                                 // a flag of the call whose file may be the same: what that holds is written again
-  std::optional<CommandFlags> command = std::nullopt;  // whose other flags name what the call reads
+  // A flag of the call that may name the same file; the output then contains what that file holds.
+  std::string adds_to;
+  std::optional<CommandFlags> command = std::nullopt;  // its other flags name inputs
 
-  // The flag `flag`, and `--overwrite`.
+  // Adds the flag `flag` and `--overwrite`.
   void AddTo(const CommandFlags& flags, const std::string& names, const std::string& what);
-  // WrongCall where the file may not be written, or is somebody else's.
+  // WrongCall if the file cannot be written, or was not written by LIME.
   absl::Status Check() const;
-  // Prints nothing. Ends the wait for who reads a pipe when interrupted.
+  // Prints nothing. If interrupted, stops waiting for the reader of a pipe.
   absl::Status Write(std::string_view text) const;
 };
 

@@ -51,7 +51,7 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
   return *strategy;
 }
 
-// What is said of the plan that was found.  ResourceExhausted, in one sentence, where none fits.
+// Finds the plan and explains it.  ResourceExhausted, in one sentence, if no plan fits.
 absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strategy, PlanInputs inputs) {
   ElapsedLine progress("Planning");
   ClusterPlanning planning({.strategy = strategy,
@@ -70,7 +70,7 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   return report;
 }
 
-// With the weights that it belongs to, so that it is installed on no other model.
+// Adds the digest of the weights, so that the plan is installed for no other model.
 absl::Status WritePlan(const PlanReport& report, const OutputFlag& out) {
   ordered_json file = ToJson(report.plan);
   if (!report.model_argument.empty()) {
@@ -82,7 +82,7 @@ absl::Status WritePlan(const PlanReport& report, const OutputFlag& out) {
 
 absl::Status RunPlan(PlanFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const Strategy strategy, CheckFlags(flags));
-  flags.inputs.whole_blocks = strategy != Strategy::kLime;  // pieces are of this work: what it is compared with streams blocks
+  flags.inputs.whole_blocks = strategy != Strategy::kLime;  // only LIME streams parts
   LIME_RETURN_IF_ERROR(flags.out.Check());
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags.inputs));
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));

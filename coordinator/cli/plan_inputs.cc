@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 constexpr char kNoPieces[] = "none", kUsualPiece[] = "64MB";
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr Bytes kLeastPiece = 1 * kMiB;
-constexpr std::array<int64_t, 4> kPrefillChunks = {64, 128, 256, 512};  // longer ones cost activations and gain little
+constexpr std::array<int64_t, 4> kPrefillChunks = {64, 128, 256, 512};  // longer ones gain little
 
 std::string NameOf(const std::string& path) {
   return fs::path(path).lexically_normal().filename().string().substr(0, 128);
@@ -101,14 +101,15 @@ absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   return absl::OkStatus();
 }
 
-// Rows of the largest step that the device may be asked for.
+// Rows of the largest step that a device may compute.
 int64_t MostRows(const PlanRequest& request) {
   int64_t rows = request.sequences;
   for (const int64_t chunk : request.chunks) rows = std::max(rows, std::min(chunk, request.prompt_tokens));
   return rows;
 }
 
-// Hidden states, and logits where devices share the head, that may wait between devices, whatever chunks are chosen.
+// Memory for hidden states that wait between devices, and for logits if devices share the head. An
+// upper bound for all chunks.
 Bytes AssumedWaiting(const PlanInputs& inputs, size_t devices) {
   const PlanRequest& request = inputs.request;
   const int64_t longest = std::min(request.chunks.back(), request.prompt_tokens);
@@ -121,7 +122,7 @@ Bytes AssumedWaiting(const PlanInputs& inputs, size_t devices) {
 
 ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inputs, size_t devices) {
   const PlanRequest& request = inputs.request;
-  // The kernels' order depends on the model's dtype: what other models were measured with says nothing.
+  // The order of sums depends on the model's dtype, so measurements with other models do not count.
   const bool known = described.profile.models.empty() || described.profile.FindModel(ModelKey(inputs.spec)) != nullptr;
   return {
       .name = described.name,
@@ -140,7 +141,7 @@ void SetLink(DeviceProfile& profile, const LinkPoint& link) {
   std::ranges::sort(profile.links, {}, &LinkPoint::peer);
 }
 
-// Links go both ways.
+// A link has two directions.
 void ApplyLinks(const ClusterConfig& config, DescribedCluster& cluster) {
   for (const ClusterConfig::Link& link : config.links) {
     if (link.from.empty()) cluster.link = LinkPoint{.peer = "", .bytes_per_second = link.bytes_per_second, .latency_ms = link.latency_ms};
@@ -160,7 +161,8 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
   if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
     if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
-    for (const LinkPoint& link : described.profile.links) {  // one that was measured on the device alone knows of none
+    // A profile that was measured on the device alone has no links.
+    for (const LinkPoint& link : described.profile.links) {
       const bool known = std::ranges::find(profile->links, link.peer, &LinkPoint::peer) != profile->links.end();
       if (!known) profile->links.push_back(link);
     }
@@ -195,7 +197,7 @@ absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const Clus
   return cluster;
 }
 
-// Bytes per second of every link; nothing where the call says none.
+// Bytes per second of every link; nullopt without --bandwidth.
 absl::StatusOr<std::optional<double>> ReadBandwidth(const std::string& said) {
   if (said.empty()) return std::nullopt;
   const absl::StatusOr<double> rate = ParseBandwidth(said);
@@ -204,7 +206,7 @@ absl::StatusOr<std::optional<double>> ReadBandwidth(const std::string& said) {
   return *rate;
 }
 
-// Every pair has a link, or there is one for all others.
+// Checks that every pair has a link, or that there is a default.
 absl::Status CheckLinks(const PlanInputFlags& flags, std::optional<double> bandwidth, DescribedCluster& cluster, PlanRequest& request) {
   if (bandwidth) {
     cluster.link = LinkPoint{.peer = "", .bytes_per_second = *bandwidth, .latency_ms = cluster.link ? cluster.link->latency_ms : 0.3};

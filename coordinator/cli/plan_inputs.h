@@ -1,4 +1,4 @@
-// What `lime plan` plans for: a model, devices and a request, from flags and files.
+// The inputs of `lime plan`: a model, devices and a request, from flags and files.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace lime::cli {
 
-// Where KV may not go that memory has no room for.
+// Where KV must not go if memory has no room for it.
 struct KvBounds {
-  bool no_spill = false;             // to no device's disk
-  bool no_lending = false;           // into no other device's memory
-  bool no_remote_attention = false;  // there no device attends to it: what it keeps comes back for every use
+  bool no_spill = false;             // not to a device's disk
+  bool no_lending = false;           // not to another device's memory
+  bool no_remote_attention = false;  // hosts compute no attention; KV is fetched for each use
 
   // --no-kv-spill, --no-kv-lending, --no-remote-attention.
   void AddTo(const CommandFlags& command);
@@ -28,39 +28,39 @@ struct PlanInputFlags {
   std::string model;                 // folder
   std::string model_spec;            // config.json
   std::string cluster;               // cluster.toml
-  std::vector<std::string> without;  // of its devices: left out
+  std::vector<std::string> without;  // its excluded devices
   std::string device_profiles;       // JSON
-  std::string bandwidth;             // of every link, instead of what the files say
-  std::optional<std::string> piece;  // nothing: 64MB, or whole blocks
-  bool whole_blocks = false;         // where `piece` says nothing
+  std::string bandwidth;             // of every link; overrides the files
+  std::optional<std::string> piece;  // nullopt: 64MB, or whole blocks
+  bool whole_blocks = false;         // if `piece` is not given
   int64_t tokens = 2048;
   std::optional<int64_t> batch;
   std::optional<int64_t> sequences;
   int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
   KvBounds kv;
-  bool split_head = false;  // devices may share it; a flag of `lime plan` alone
+  bool split_head = false;  // devices may share it; only for `lime plan`
 
   void AddTo(const CommandFlags& command);
 };
 
 struct PlanInputs {
   ModelSpec spec;
-  std::string model_argument;  // how `lime run` is told of the model; empty where only its config.json is there
+  std::string model_argument;  // for `lime run --model`; empty: only config.json is here
   std::vector<ClusterDevice> devices;
   PlanRequest request;
   bool split_head = false;
   KvBounds kv;
-  BlockHomes homes;                              // where blocks are that no plan may make others read
-  std::vector<std::vector<std::string>> shared;  // devices that are on one machine
-  std::vector<std::string> notes;                // what was assumed, a sentence each
+  BlockHomes homes;                              // blocks that each device may read
+  std::vector<std::vector<std::string>> shared;  // devices on one machine
+  std::vector<std::string> notes;                // assumptions, one sentence each
 };
 
-// What a plan that keeps KV of so many positions takes of every device beside what it has for activations: hidden states of those that are
-// computed again, here and on their way (planner/plan/kv_eviction.h).
+// Extra activation memory of every device under a plan that retains `kept_positions` positions:
+// hidden states of positions computed again, here and in messages (planner/plan/kv_eviction.h).
 Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t batch);
 
-// Wrong flags, and files that are not what they should be, are errors of the call.
+// Wrong flags and invalid files are wrong calls.
 absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags);
 
 }  // namespace lime::cli

@@ -21,7 +21,7 @@ ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan) {
 
 namespace {
 
-// So many times as fast, or as slow.
+// Makes it `times` as fast.
 void ScaleDisk(double times, DeviceProfile& profile) {
   for (DiskPoint& point : profile.disk) point.bytes_per_second *= times, point.latency_ms /= times;
 }

@@ -1,4 +1,4 @@
-// From rates that were measured to what a search plans with, and to what the plan in use takes now. Pure.
+// Applies measured rates to the inputs of a search, and to the plan in use. Pure.
 #pragma once
 
 #include "coordinator/cli/plan_inputs.h"
@@ -7,14 +7,14 @@
 
 namespace lime::cli {
 
-// The rates that the plan depends on, as the cluster's files tell them.
+// The rates that the plan depends on, from the cluster's files.
 ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan);
 
-// Puts the rates in the place of what the files tell: profiles of devices that are so many times as fast, links.
+// Replaces the rates of the files: scales the profiles of devices, sets links.
 void TakeRates(const ClusterRates& rates, PlanInputs& inputs);
 
-// The plan in use on the devices and links of `inputs`, which have taken the rates `now`. `made_with`: those of disks and computing that
-// the plan was made with; 1 where they are not named.
+// The plan in use on the devices and links of `inputs`, which already have the rates `now`.
+// `made_with`: rates of disks and computing that the plan was made with; missing ones are 1.
 Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates& made_with, const ClusterRates& now);
 
 }  // namespace lime::cli

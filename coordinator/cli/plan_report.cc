@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Bytes of every block of the model, all its parts together, its KV apart.
+// Bytes of every block of the model: the sum of its parts, without KV.
 std::map<std::pair<BlockKind, int32_t>, Bytes> BlockBytes(const Plan& plan) {
   std::map<std::pair<BlockKind, int32_t>, Bytes> bytes;
   for (const PlanPart& part : plan.parts) bytes[{part.block.kind, part.block.layer}] += part.is_kv() ? 0 : part.bytes;
@@ -44,7 +44,7 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
       use.streamed_blocks += share;
       use.streamed_bytes += part.bytes * ReadsOf(plan);
       use.load_ms += (static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms + device.disk_lat_ms) * ReadsOf(plan);
-    } else if (!part.is_kv()) {  // which is among the pages
+    } else if (!part.is_kv()) {  // KV counts with the pages
       use.resident_blocks += share;
       use.resident_bytes += part.bytes;
     }
@@ -55,7 +55,8 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
     use.communication_ms += plan.microbatches * (last ? plan.decode.lat_ms : plan.decode.tx_ms + plan.decode.lat_ms);
 }
 
-// The waits of the steps that count, or of fewer where their spans would take hundreds of megabytes.
+// Adds the waits of the steady steps, or of fewer steps if their spans would need hundreds of
+// megabytes.
 absl::Status AddWaits(const Plan& plan, std::vector<DeviceUse>& uses) {
   constexpr int64_t kMostRuns = 1 << 17, kManyRuns = 1 << 15;
   constexpr int kFirst = Evaluator::kSettledStep + 1;
@@ -91,7 +92,7 @@ std::string StageText(const Plan& plan, int stage) {
     const bool whole = begins && hi == plan.NumParts();
     return whole ? "head" : absl::StrCat("head ", HeadRange(first).begin, "-", HeadRange(last).end - 1);
   }
-  int end = hi - 1;  // the last part that is not of the head
+  int end = hi - 1;  // the last part outside the head
   while (plan.parts[end].block.kind == BlockKind::kHead) --end;
   const BlockId from = first.block, to = plan.parts[end].block;
   const bool from_half = from.kind == BlockKind::kMlp, to_half = to.kind == BlockKind::kAttention;

@@ -65,7 +65,7 @@ std::string Pipeline(const PlanReport& report) {
   return text;
 }
 
-// What each device holds, reads and does for a token.
+// A table of the parts that each device holds and reads, and of its work per token.
 std::string DeviceTable(const PlanReport& report, int columns) {
   TextTable table({kLeft, kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight});
   table.AddRow({"", "resident", "", "streamed", "", "compute", "load", "send", "uncovered"});
@@ -108,7 +108,7 @@ std::string Bars(const PlanReport& report, int columns) {
   return text;
 }
 
-// A line for each device, broken where it is too long; none for an empty text.
+// One line per device, broken if it is too long; none for an empty text.
 std::string Lines(const Plan& plan, const std::vector<std::string>& texts, int columns) {
   const int longest = static_cast<int>(LongestName(plan));
   std::string out;
@@ -151,7 +151,8 @@ std::string Reasons(const PlanReport& report, int columns) {
   return Lines(report.plan, texts, columns);
 }
 
-// Promise 7: when a model fits on one device, say so. Where KV grows, only that of its first level was looked at.
+// Says that the model fits on one device. Not if KV grows, because then only the first level was
+// checked.
 std::string Alone(const PlanReport& report) {
   const int d = FastestAlone(report);
   if (d < 0 || GrowsKv(report.plan)) return "";

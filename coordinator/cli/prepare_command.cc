@@ -23,7 +23,7 @@ struct PrepareFlags {
   bool json = false;
 };
 
-// What one pass over a store's bytes took.
+// The cost of one pass over a store's bytes.
 struct Pass {
   Bytes bytes = 0;
   double seconds = 0;
@@ -89,10 +89,10 @@ absl::Status Prepare(const PrepareFlags& flags) {
     return WrongCall("give --out STORE, the folder to write, or --verify to check the store given as MODEL");
   }
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
-  const GracefulStop graceful;  // what is written stays whole, so that the next call goes on from it
+  const GracefulStop graceful;  // files stay whole, so the next call can continue
   nlohmann::json root = nlohmann::json::object();
   if (!flags.out.empty()) {
-    LIME_RETURN_IF_ERROR(CheckWeights(flags.model));  // what is wrong below is the folder to write
+    LIME_RETURN_IF_ERROR(CheckWeights(flags.model));  // later errors are about the output folder
     const absl::Status written = Write(flags, root).status();
     if (absl::IsInvalidArgument(written)) return WrongCall(std::string(written.message()));
     LIME_RETURN_IF_ERROR(written);

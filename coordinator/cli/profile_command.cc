@@ -38,9 +38,10 @@
 namespace lime::cli {
 namespace {
 
-constexpr Bytes kLeastForPlans = 64 * kMiB;  // of a device, beside limed itself
+constexpr Bytes kLeastForPlans = 64 * kMiB;  // of a device, beyond limed itself
 constexpr Bytes kMeasuringRoom = 16 * kMiB;
-constexpr Bytes kLeastDiskBytes = 32 * kMiB;  // a smaller model says nothing of its disk, and never needs it
+// A smaller model is too small to measure the disk, and never needs it.
+constexpr Bytes kLeastDiskBytes = 32 * kMiB;
 
 struct ProfileFlags {
   std::string model;
@@ -55,7 +56,8 @@ struct ProfileFlags {
   bool json = false;
 };
 
-// What measuring may hold: the share of what is free that leaves the rest of the machine room, or what the call says.
+// Memory that measuring may use: from the call, else half of the free memory, to leave room for
+// other programs.
 absl::StatusOr<Bytes> Allowed(const ProfileFlags& flags) {
   const Bytes free = AvailableMemory() / 2;
   if (flags.memory.empty()) return free;
@@ -71,7 +73,8 @@ absl::StatusOr<Bytes> Allowed(const ProfileFlags& flags) {
   return std::min(free, *memory - own);
 }
 
-// What is already known of this device: of the file named, or of the one that will be replaced where it is of this CPU and thread count.
+// The known profile: of --profile, or of the file that will be replaced if it is for this CPU and
+// thread count.
 absl::StatusOr<DeviceProfile> KnownProfile(const ProfileFlags& flags, const std::string& out, int threads) {
   const absl::StatusOr<DeviceProfile> known = ReadProfile(flags.profile.empty() ? out : flags.profile);
   if (!flags.profile.empty() && !known.ok()) return OfUser(known.status());
@@ -118,7 +121,7 @@ absl::Status MeasureBlocksOf(const ModelSpec& spec, const ProfileFlags& flags, B
   return absl::OkStatus();
 }
 
-// Milliseconds by rows (down) and context (across) of one kind of block.
+// Milliseconds of one kind of block, by rows (down) and context (across).
 void PrintBlocks(const ModelCompute& model, BlockKind kind) {
   std::map<int64_t, std::map<int64_t, double>> ms;  // by rows, by context
   std::set<int64_t> contexts;
@@ -184,9 +187,9 @@ absl::Status Profile(const ProfileFlags& flags) {
   return absl::OkStatus();
 }
 
-// ---- A cluster's devices, each measured on itself
+// ---- The devices of a cluster, each measured by itself
 
-// config.json of the model, where it is here: for devices that have no weights yet.
+// config.json of the model, if it is on this machine: for devices that have no weights yet.
 std::string ConfigOf(const ProfileFlags& flags, const ClusterFile& file) {
   const std::string folder = !flags.model.empty() || file.config.model.empty() ? flags.model : file.Beside(file.config.model);
   if (folder.empty()) return "";
@@ -221,7 +224,8 @@ void Print(const DescribedCluster& cluster) {
   }
 }
 
-// A budget that limed alone exceeds: nothing can be measured within it, and no plan can use the device.
+// Refuses a budget smaller than limed itself: nothing can be measured in it, and no plan can use
+// the device.
 absl::Status CheckBudgetOf(const ClusterFile& file, const ClusterConfig::Device& device, const DeviceHealth& health) {
   if (device.memory == 0 || device.memory > health.runtime) return absl::OkStatus();
   return WrongCall(absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\" has memory for ",

@@ -14,7 +14,7 @@
 namespace lime::cli {
 namespace {
 
-// In the place of the line before. The last column stays free: some terminals go on in the next line once it is written.
+// Replaces the line before. Leaves the last column free: some terminals break the line after it.
 void Redraw(const std::string& line) {
   if (Screen::InMidLine()) return;
   const int columns = ErrorColumns();

@@ -1,5 +1,5 @@
-// A progress line, cut to the width of the terminal: with rate and remaining time, or where nobody knows the end with what is being done
-// and since when. Redrawn on a terminal, silent in a pipe.
+// A progress line, cut to the width of the terminal. It shows rate and remaining time; if the end
+// is not known, the current work and the elapsed time. Redrawn on a terminal, silent in a pipe.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@ namespace lime::cli {
 
 class ProgressLine {
  public:
-  // `label` opens the line ("Loading"). Writes to stderr, only where that is a terminal, and from `quiet` after its construction on.
+  // `label` opens the line ("Loading"). Writes to stderr only if that is a terminal, and only after
+  // `quiet` has passed.
   explicit ProgressLine(std::string label, std::chrono::milliseconds quiet = std::chrono::milliseconds(0));
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
@@ -24,9 +25,9 @@ class ProgressLine {
 
   // Redraws at most ten times a second, and once when done == total.
   void Update(Bytes done, Bytes total);
-  // The same for work that is not bytes; `share` of it is done.
+  // The same for work that is not counted in bytes; `share` of it is done.
   void UpdateShare(double share);
-  // Takes the line off the screen, before something else is written there.
+  // Removes the line from the screen, before other output.
   void Finish();
 
  private:
@@ -41,15 +42,15 @@ class ProgressLine {
   bool drawn_ = false;
 };
 
-// For work that may be over at once or take minutes: from its second second on.
+// For work that may end at once or take minutes: shown from the second second on.
 class ElapsedLine {
  public:
-  // `label` opens the line ("Planning"). Writes to stderr, only where that is a terminal. `expected_seconds`: what it will take, as far
-  // as is known; 0: nobody knows.
+  // `label` opens the line ("Planning"). Writes to stderr only if that is a terminal.
+  // `expected_seconds`: the expected duration; 0: not known.
   explicit ElapsedLine(std::string label, double expected_seconds = 0);
   ~ElapsedLine();
 
-  // What it is at ("looks for stages").  Thread: any
+  // The current work ("looks for stages").  Thread: any
   void Say(const std::string& what);
 
  private:
@@ -62,26 +63,26 @@ class ElapsedLine {
   absl::Mutex mutex_;
   std::string what_ ABSL_GUARDED_BY(mutex_);
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // none in a pipe
+  std::thread thread_;  // not started in a pipe
 };
 
-// "Planning: looks for stages, 3 s of about 12 s"; without `what` or an expectation less.
+// "Planning: looks for stages, 3 s of about 12 s"; shorter without `what` or an expected time.
 std::string ElapsedText(const std::string& label, const std::string& what, double seconds, double expected_seconds);
 
 // "Loading [#####...............] 25 %, 12 s left" after `seconds`.
 std::string ProgressText(const std::string& label, double share, const std::string& figures, double seconds);
 
-// What a person sees of one prompt: its progress while it is computed, then the prompt and its text as it comes.
+// The screen output of one prompt: its progress, then the prompt and its text as it is generated.
 //
 // Thread: the one that generates.
 class TextOutput {
  public:
-  // Progress is shown on a terminal, of prompts that take long.
+  // On a terminal, shows progress of prompts that take long.
   TextOutput(std::string prompt, size_t prompt_tokens);
 
-  void Prompt(double share);         // computed so far
-  void PromptDone();                 // takes its progress off the screen
-  void Text(std::string_view text);  // the prompt before it, the first time
+  void Prompt(double share);         // computed share
+  void PromptDone();                 // removes its progress from the screen
+  void Text(std::string_view text);  // the first call also writes the prompt
   void End();                        // ends the line
 
  private:

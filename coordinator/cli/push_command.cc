@@ -27,7 +27,7 @@ struct PushFlags {
   bool json = false;
 };
 
-// What each device should hold: what its stages read, or everything.
+// The blocks that each device should hold: those of its stages, or all.
 absl::StatusOr<std::vector<PushedDevice>> DevicesToPush(const StoreSource& source, const KnownCluster& cluster,
                                                         const std::optional<HeldPlan>& chosen) {
   std::vector<PushedDevice> devices;

@@ -21,7 +21,7 @@ struct QuantizeFlags {
   bool json = false;
 };
 
-// Under a progress line, which is gone when it returns.
+// Quantises under a progress line, which is removed at the end.
 absl::StatusOr<QuantizeReport> QuantizeWatched(const QuantizeFlags& flags) {
   ProgressLine progress("Quantising");
   LoadOptions watch;
@@ -35,8 +35,8 @@ absl::Status Quantize(const QuantizeFlags& flags) {
   if (bits != 3 && bits != 4 && bits != 6 && bits != 8) return WrongCall(absl::StrCat("--bits ", bits, " is not one of 3, 4, 6 and 8"));
   if (group != 32 && group != 64 && group != 128) return WrongCall(absl::StrCat("--group-size ", group, " is not one of 32, 64 and 128"));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
-  LIME_RETURN_IF_ERROR(CheckWeights(flags.model));  // what is wrong below is the folder to write
-  const GracefulStop graceful;                      // no half-written folder stays
+  LIME_RETURN_IF_ERROR(CheckWeights(flags.model));  // later errors are about the output folder
+  const GracefulStop graceful;                      // removes a half-written folder
   const absl::StatusOr<QuantizeReport> written = QuantizeWatched(flags);
   if (absl::IsInvalidArgument(written.status())) return WrongCall(std::string(written.status().message()));
   LIME_RETURN_IF_ERROR(written.status());

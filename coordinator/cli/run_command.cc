@@ -33,7 +33,7 @@ using nlohmann::json;
 
 constexpr int64_t kDefaultMaxTokens = 128;
 constexpr double kMaxSeconds = 86400;
-constexpr int64_t kFirstTokens = 64;  // behind the prompt, that --kv grow reserves KV for at first
+constexpr int64_t kFirstTokens = 64;  // --kv grow first reserves KV for so many after the prompt
 
 struct RunFlags {
   ModelFlags model;
@@ -42,24 +42,24 @@ struct RunFlags {
   std::string batch_with;
   std::vector<std::string> stops;
   SamplingParams sampling;
-  std::vector<int64_t> max_tokens;  // by prompt, the last one's of all others; empty: not said
+  std::vector<int64_t> max_tokens;  // by prompt, the last one for the rest; empty: not given
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
   ClusterSession::Options on_cluster;  // with --cluster
-  double patience_s = 10;              // likewise
-  bool no_replan = false;              // likewise
-  double give_up_s = 60;               // likewise
-  int64_t kv_tokens = 0;               // likewise
-  std::string online = "lime";         // likewise, where the plan's KV grows
+  double patience_s = 10;              // with --cluster
+  bool no_replan = false;              // with --cluster
+  double give_up_s = 60;               // with --cluster
+  int64_t kv_tokens = 0;               // with --cluster
+  std::string online = "lime";         // with --cluster, if the plan's KV grows
   bool no_memory_planner = false;
   OutputFlag trace{.kind = OutputKind::kTrace};
-  bool show_trace = false;  // it is what the call is about
-  int trace_steps = 2;      // then: shown
+  bool show_trace = false;  // the call is about the trace
+  int trace_steps = 2;      // shown steps
   bool traces() const { return show_trace || !trace.path.empty(); }
 };
 
-// What streams as KV grows; nothing where it does not.
+// The rule for growing KV; nullopt: it does not grow.
 absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
   if (flags.no_memory_planner && flags.online != "lime") {
     return WrongCall(
@@ -97,15 +97,15 @@ absl::Status CheckFlags(RunFlags& flags) {
 }
 
 struct RunShape {
-  std::vector<std::vector<int32_t>> prompts;  // with companions after those that are answered
+  std::vector<std::vector<int32_t>> prompts;  // the answered ones, then their companions
   size_t answered = 0;
-  std::vector<int64_t> max_new_tokens;  // as GenerateOptions has them
-  int64_t most_new_tokens = 0;          // of them
+  std::vector<int64_t> max_new_tokens;  // see GenerateOptions
+  int64_t most_new_tokens = 0;          // maximum of these
   int64_t context = 0;
   int64_t sequences = 0;
 };
 
-// How long the sequences can become, and so what is reserved for them.
+// The lengths that the sequences may reach, which decides what is reserved.
 absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files) {
   RunShape plan;
   for (const std::string& prompt : flags.prompts) {
@@ -155,7 +155,7 @@ json ResultJson(const Generated& result, const RunFlags& flags) {
   return object;
 }
 
-// `root`: what the devices say of themselves.
+// `root`: the report of the devices.
 json AnswerJson(json root, const GenerateSummary& summary, const RunFlags& flags) {
   if (summary.results.size() == 1) {
     root.update(ResultJson(summary.results.front(), flags));
@@ -210,7 +210,8 @@ void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
   if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
-// Text of one prompt streams; of several it is printed when all are done. Then the hashes of their logits, where they were asked for.
+// The text of one prompt streams; texts of several prompts are printed when all are done. Then the
+// hashes of their logits, if asked for.
 void PrintTexts(const RunFlags& flags, const GenerateSummary& summary, TextOutput& output) {
   const bool one = summary.results.size() == 1;
   if (one) output.End();
@@ -221,7 +222,7 @@ void PrintTexts(const RunFlags& flags, const GenerateSummary& summary, TextOutpu
   std::cout << std::flush;
 }
 
-// What holds wherever the model runs.
+// Options that do not depend on where the model runs.
 GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files, TextOutput& output) {
   GenerateOptions options;
   options.sampling = flags.sampling;
@@ -241,7 +242,7 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   return options;
 }
 
-// To the answer or the terminal, and to its file.
+// Writes the trace to the answer or the terminal, and to its file.
 absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, json& root) {
   if (flags.model.json) root["trace"] = TraceReport(trace, /*events=*/flags.show_trace);
   if (!flags.model.json && flags.show_trace) std::cout << "\n" << TraceText(trace, flags.trace_steps, OutputColumns()) << std::flush;
@@ -252,7 +253,7 @@ absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, jso
   return absl::OkStatus();
 }
 
-// What is printed last. A run that was interrupted has failed, and its JSON is the answer so far.
+// Prints the end. An interrupted run has failed; its JSON is the answer so far.
 absl::Status End(const RunFlags& flags, const GenerateSummary& summary, const json& root, const absl::Status& status) {
   if (summary.interrupted) {
     size_t tokens = 0;
@@ -277,10 +278,10 @@ void PrintSummary(const ClusterSession& session, const GenerateSummary& summary)
   if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
-// `Session`: of a cluster, or of this process alone.
+// `Session`: a ClusterSession or a LocalSession.
 template <typename Session>
 absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t prompt_tokens) {
-  const GracefulStop graceful;  // what is generated is told
+  const GracefulStop graceful;  // generated text is printed
   TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
                         session.Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
@@ -342,7 +343,7 @@ absl::Status Run(RunFlags& flags) {
   return flags.model.cluster.empty() ? RunHere(flags, files, shape, longest) : RunOnCluster(flags, files, shape, longest);
 }
 
-// Of everything that generates.
+// Flags of all commands that generate.
 void AddFlags(const CommandFlags& command, RunFlags& flags) {
   flags.model.AddTo(command);
   command
@@ -384,7 +385,7 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
   command.Add("--hash-logits", &flags.hash_logits, "Hash the logits of every generated position (logits_xxh3)");
   command.Add("--token-times", &flags.token_times, "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
   flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of what every device did when");
-  // The rest stays under "Options".
+  // The other flags stay under "Options".
   command.ShowUnder("Prompts and answers",
                     {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"});
   command.ShowUnder("Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"});

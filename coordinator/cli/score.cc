@@ -6,7 +6,7 @@
 namespace lime::cli {
 namespace {
 
-// Takes what the logits of a sequence say to its positions.
+// Stores the results of a sequence's logits in its positions.
 class ScoredSequence final : public RequestSink {
  public:
   // `at`: the position whose row comes next

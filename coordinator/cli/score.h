@@ -1,4 +1,4 @@
-// Teacher-forced logits: what the model gives each id of a sequence, given those before it.
+// Teacher-forced logits: the model's probability of each id of a sequence, given the ids before it.
 #pragma once
 
 #include <atomic>
@@ -14,19 +14,19 @@
 
 namespace lime::cli {
 
-// Waits for requests that were sent together, unless the user wants no more of them.
+// Waits for requests that were sent together, until the user cancels.
 //
-// Owner: who sends them. It outlives them.
+// Owner: the sender of the requests. It outlives them.
 class RequestEnds {
  public:
   // REQUIRES: requests > 0
   explicit RequestEnds(int64_t requests) : left_(requests) {}
 
-  // One has ended.  Thread: the Serving's
+  // One request has ended.  Thread: that of Serving
   void Count() {
     if (--left_ == 0) all_.Notify();
   }
-  // False where `cancel` was set before the last has ended.
+  // False if `cancel` was set before the last request ended.
   bool Wait(const std::atomic<bool>* cancel) const {
     constexpr absl::Duration kLook = absl::Milliseconds(100);  // how often a wait looks for Ctrl-C
     while (!all_.WaitForNotificationWithTimeout(kLook)) {
@@ -41,15 +41,16 @@ class RequestEnds {
 };
 
 struct ScoreOptions {
-  int64_t top = 5;  // likeliest ids kept for each position
-  // Sequences that share the steps of the scored one and whose logits are thrown away: they must not change a bit.
+  int64_t top = 5;  // likeliest ids returned for each position
+  // Sequences that run beside the scored one and whose logits are dropped. They must not change a
+  // bit of the result.
   std::vector<std::vector<int32_t>> companions;
   const std::atomic<bool>* cancel = nullptr;
 };
 
 struct ScoredPosition {
   int32_t id = 0;
-  std::optional<double> logprob;               // natural logarithm; of the first id: not given
+  std::optional<double> logprob;               // natural logarithm; nullopt for the first id
   std::vector<std::pair<int32_t, float>> top;  // of the distribution after this id, likeliest first
 };
 
@@ -58,7 +59,8 @@ struct Scores {
   uint64_t logits_hash = 0;               // over all of their logits
 };
 
-// Scores sequences one after another. kCancelled where options.cancel was set: `serving` has ended then; else errors as of Serving.
+// Scores sequences one after another. kCancelled if options.cancel was set, and then `serving` has
+// ended; else the errors of Serving.
 absl::StatusOr<Scores> ScoreWindows(Serving& serving, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
 }  // namespace lime::cli

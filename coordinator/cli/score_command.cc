@@ -34,13 +34,13 @@ struct ScoreFlags {
   std::string ids;
   std::string text_file;
   std::string batch_with;
-  std::optional<int64_t> top;          // not said: kTopInJson for --json, none for a person
+  std::optional<int64_t> top;          // not given: kTopInJson with --json, else none
   ClusterSession::Options on_cluster;  // with --cluster
 
   bool top_asked() const { return top.value_or(0) > 0; }
 };
 
-// BOS and then window - 1 ids, side by side over the text.
+// Cuts the ids into windows: BOS and then window - 1 ids each.
 std::vector<std::vector<int32_t>> Windows(const std::vector<int32_t>& ids, std::optional<int32_t> bos, int64_t window) {
   std::vector<std::vector<int32_t>> windows;
   const int64_t step = bos ? window - 1 : window;
@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
   return Windows(ids, files.bos(), limit);
 }
 
-// None where nothing was scored: nothing says how likely the first id was.
+// nullopt if nothing was scored: the first id has no probability.
 std::optional<double> Perplexity(const std::vector<ScoredPosition>& positions) {
   double sum = 0;
   int64_t count = 0;
@@ -98,7 +98,7 @@ void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t
   std::cout << JsonText(root) << std::endl;
 }
 
-// A line for each position: its id, how likely that was, and the likeliest ids behind it with their logits.
+// One line per position: its id, its log-probability, and the likeliest next ids with their logits.
 void PrintTop(const std::vector<ScoredPosition>& positions) {
   absl::PrintF("%8s %8s %10s  likeliest next: id (logit)\n", "position", "id", "logprob");
   for (size_t i = 0; i < positions.size(); ++i) {
@@ -116,14 +116,14 @@ void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, dou
                perplexity ? absl::StrFormat("%.4f", *perplexity) : "none; an id is scored behind another one", HashText(hash));
 }
 
-// The longest window, and each companion with the token that it makes after its ids.
+// The positions of the longest window, and of each companion with the one token that it makes.
 int64_t ContextOf(const ScoreOptions& options, int64_t longest) {
   int64_t context = longest;
   for (const auto& companion : options.companions) context = std::max<int64_t>(context, static_cast<int64_t>(companion.size()) + 1);
   return context;
 }
 
-// `Session`: of a cluster, or of this process alone. `lines`: what people are told of it.
+// `Session`: a ClusterSession or a LocalSession. `lines`: its report for users.
 template <typename Session>
 absl::Status ScoreIn(Session& session, const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows,
                      const ScoreOptions& options, std::string (*lines)(const Session&)) {
@@ -137,7 +137,8 @@ absl::Status ScoreIn(Session& session, const ScoreFlags& flags, const std::vecto
   return absl::OkStatus();
 }
 
-// A window at a time, in prompt chunks; with the logits of one row of each micro-batch, which is what devices are made for.
+// One window at a time, in prompt chunks. One row per micro-batch asks for logits, because devices
+// have memory for one.
 absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options,
                             int64_t longest) {
   ClusterSession::Options cluster = flags.on_cluster;
@@ -151,10 +152,10 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
   return ScoreIn<ClusterSession>(*session, flags, windows, options, [](const ClusterSession& of) { return of.DeviceLines(); });
 }
 
-// In prompt chunks, with the logits of as many of their rows in a step as memory has room for.
+// In prompt chunks. As many rows per step ask for logits as memory allows.
 absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options, int64_t longest,
                        int64_t chunk) {
-  flags.model.chunk = chunk * (1 + std::ssize(options.companions));  // which have a share of each step
+  flags.model.chunk = chunk * (1 + std::ssize(options.companions));  // companions share each step
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
                         LocalSession::Open(flags.model, {.context = ContextOf(options, longest),
                                                          .expected_positions = longest / 2,
@@ -176,7 +177,8 @@ absl::Status Score(ScoreFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
   ScoreOptions options;
   LIME_ASSIGN_OR_RETURN(options.companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxCompanions));
-  for (std::vector<int32_t>& companion : options.companions) {  // it makes a token after its ids, which is thrown away
+  // A companion makes one token, which is dropped.
+  for (std::vector<int32_t>& companion : options.companions) {
     if (std::ssize(companion) == files.spec.config.max_positions) companion.pop_back();
   }
   int64_t longest = static_cast<int64_t>(windows.front().size());

@@ -63,7 +63,8 @@ void Screen::Text(std::string_view text) {
 
 void Screen::Say(std::string_view sentence) {
   absl::MutexLock lock(&State().mutex);
-  if (isatty(STDERR_FILENO) == 1 && !(OneScreen() && State().mid_line)) std::fputs("\r\033[K", stderr);  // progress may be there
+  // Removes a progress line, if there is one.
+  if (isatty(STDERR_FILENO) == 1 && !(OneScreen() && State().mid_line)) std::fputs("\r\033[K", stderr);
   const std::string line = SentenceLine(sentence, OneScreen() && State().mid_line);
   State().mid_line = State().mid_line && !OneScreen();
   std::fputs(line.c_str(), stderr);

@@ -29,7 +29,7 @@ using Kind = TimelineSpan::Kind;
 constexpr int kSettled = Evaluator::kSettledStep + 1;  // the first step that counts
 constexpr int kMostSteps = 4096;
 constexpr double kMostLinkSpeed = 1e6;
-constexpr int64_t kMostSpans = 8'000'000;  // of a simulation: half a gigabyte
+constexpr int64_t kMostSpans = 8'000'000;  // per simulation: half a gigabyte
 
 struct SimulateFlags {
   std::string plan;
@@ -51,7 +51,7 @@ struct Simulation {
   Plan plan;
   SimulationResult result;
   Window window;
-  double ms_per_step = 0;  // the steady rate; of a prompt, the time to its first token
+  double ms_per_step = 0;  // in the steady state; of a prompt, the time to its first token
 };
 
 absl::Status CheckFlags(const SimulateFlags& flags) {
@@ -61,7 +61,7 @@ absl::Status CheckFlags(const SimulateFlags& flags) {
   return absl::OkStatus();
 }
 
-// A plan, or what `lime plan --json` prints around one.
+// A plan, or the output of `lime plan --json`, which contains one.
 absl::StatusOr<Plan> ReadPlan(const std::string& path) {
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxPlanBytes));
   LIME_ASSIGN_OR_RETURN(const nlohmann::json root, ParseJsonObject(text, path, kMaxPlanBytes));
@@ -89,7 +89,7 @@ absl::StatusOr<Simulation> SimulateSteps(Plan plan, const SimulateFlags& flags) 
   return Simulation{std::move(plan), std::move(result), window, rate};
 }
 
-// What of the timeline lies in the window.
+// The part of the timeline in the window.
 Timeline Shown(const Simulation& simulation) {
   const Timeline& all = simulation.result.timeline;
   Timeline shown = {.devices = all.devices, .parts = all.parts, .spans = {}};
@@ -126,7 +126,7 @@ ordered_json ToJson(const SimulateFlags& flags, const Simulation& simulation, co
   return out;
 }
 
-// Shares of the window in which each device computes, waits, reads and sends.
+// The shares of the window in which each device computes, waits, reads and sends.
 std::string SharesText(const Simulation& simulation, const Timeline& shown, int columns) {
   using Align = TextTable::Align;
   const Window& window = simulation.window;

@@ -11,7 +11,7 @@
 namespace lime::cli {
 namespace {
 
-// Reads one byte past the limit at most: Solve() names what is larger.
+// Reads at most one byte past the limit, so that Solve() can refuse a larger problem.
 std::string ReadProblem(std::istream& in) {
   std::string text(kMaxProblemBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kStorePatience = absl::Seconds(2);  // for a device to answer
+constexpr absl::Duration kStorePatience = absl::Seconds(2);  // for an answer
 
 struct StoreFlags {
   std::string cluster;
@@ -33,11 +33,11 @@ struct StoreFlags {
   bool json = false;
 };
 
-// One device, and what it holds; or why that is not known.
+// One device and the models it holds, or the error.
 struct Holder {
   const ClusterConfig::Device* config = nullptr;
   absl::StatusOr<StoreContent> content;
-  absl::StatusOr<Bytes> freed;  // where something was to be removed
+  absl::StatusOr<Bytes> freed;  // if a model was to be removed
   bool asked = false;           // to remove it
 };
 
@@ -124,7 +124,7 @@ json ToJson(const Holder& holder) {
   return object;
 }
 
-// A checkpoint of this machine is known by its tensors; else a word is a name or a digest.
+// A folder on this machine is identified by its tensors. Any other word is a name or a digest.
 absl::StatusOr<uint64_t> ModelMeant(const std::string& word, const std::vector<StoreContent>& contents) {
   if (const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(word); checkpoint.ok()) return ModelDigest(*checkpoint);
   absl::StatusOr<uint64_t> chosen = ChooseStored(word, contents);
@@ -132,7 +132,7 @@ absl::StatusOr<uint64_t> ModelMeant(const std::string& word, const std::vector<S
   return chosen;
 }
 
-// Of all devices: what failed at them, asked or removing.
+// The errors of all devices, from listing or removing.
 absl::Status Problems(const std::vector<Holder>& holders) {
   std::vector<absl::Status> problems;
   for (const Holder& holder : holders) problems.push_back(holder.content.ok() ? holder.freed.status() : holder.content.status());
@@ -165,7 +165,7 @@ absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vecto
       absl::PrintF("%-12s has removed %s: %s are free again\n", holder.config->name, flags.remove, FormatBytes(*holder.freed));
   }
   std::fflush(stdout);
-  // Nobody knows whether a silent device holds the model.
+  // A silent device may hold the model too, so its error is part of the answer.
   return Answered({{"cluster_file", file.path}, {"removed", removed}}, flags.json, Problems(holders));
 }
 

@@ -1,4 +1,4 @@
-// Which of the models that devices hold a person means. Pure.
+// Finds the model that a user names among the models that devices hold. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace lime::cli {
 // 16 hexadecimal digits.
 std::string DigestText(uint64_t model);
 
-// `word`: a model's name, or its digest or at least 8 of its first digits. NotFound, with what there is, where no device holds it;
-// InvalidArgument, with the digests, where several are called so.
+// `word`: the name of a model, its digest, or at least the first 8 digits of it. NotFound, with all
+// models, if no device holds it; InvalidArgument, with the digests, if several models match.
 absl::StatusOr<uint64_t> ChooseStored(const std::string& word, const std::vector<StoreContent>& devices);
 
 }  // namespace lime::cli

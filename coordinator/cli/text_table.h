@@ -1,4 +1,4 @@
-// Columns of text for people, and the width there is for them.
+// Text in columns, and the width of the output.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace lime::cli {
 
-// Columns of stdout where it is a terminal, else 100.
+// Width of stdout if it is a terminal, else 100.
 int OutputColumns();
 
 class TextTable {
@@ -15,11 +15,11 @@ class TextTable {
 
   explicit TextTable(std::vector<Align> columns) : columns_(std::move(columns)) {}
 
-  // One cell for each column; UTF-8 is not counted in characters, so keep to ASCII.
+  // One cell per column. Widths count bytes, so use ASCII.
   void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
-  // Two spaces between columns, none at the end of a line. A cell of the column `wrapped` (-1: none) goes on in lines below where the table
-  // would be wider than `width`, broken at its spaces.
+  // Two spaces between columns, none at the end of a line. If the table is wider than `width`,
+  // cells of the column `wrapped` (-1: none) break at spaces into several lines.
   std::string Text(int width, int wrapped) const;
 
  private:
@@ -27,7 +27,7 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// `text` broken at spaces into lines of at most `width`; a word that is longer has a line of its own.
+// Breaks `text` at spaces into lines of at most `width`. A longer word has a line of its own.
 std::vector<std::string> Wrap(const std::string& text, int width);
 
 }  // namespace lime::cli

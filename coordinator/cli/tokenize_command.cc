@@ -14,7 +14,7 @@ namespace lime::cli {
 
 namespace {
 
-// Its files alone suffice, without a model.
+// The tokenizer's files are enough; a model is not needed.
 bool HasTokenizer(const std::string& folder) {
   return FileExists(folder + "/tokenizer.json") || FileExists(folder + "/tokenizer.model") || FileExists(folder + "/vocab.json");
 }

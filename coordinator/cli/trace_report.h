@@ -1,4 +1,4 @@
-// What a measured timeline says of a run.
+// Reports on a measured timeline.
 #pragma once
 
 #include <string>
@@ -9,17 +9,19 @@
 
 namespace lime::cli {
 
-// The last steps as a Gantt chart, then a line for each device over the whole run, then what of the loading was hidden.
+// The last steps as a Gantt chart, then a line per device for the whole run, then how much loading
+// was hidden.
 std::string TraceText(const MeasuredTimeline& trace, int steps, int columns);
 
-// One sentence of that: how much of the loading was hidden, and what was lost.
+// One sentence: how much loading was hidden, and how many spans were lost.
 std::string TraceSentence(const MeasuredTimeline& trace);
 
-// hidden_loading (null where nothing was loaded), spans, lost_spans, devices, steps; and events where they are asked for.
+// hidden_loading (null if nothing was loaded), spans, lost_spans, devices, steps; and events, if
+// asked for.
 nlohmann::json TraceReport(const MeasuredTimeline& trace, bool events);
 
-// A span as commands print it with --json, simulated or measured: device, kind, begin_ms, end_ms, step, and where the span says them stage,
-// microbatch, part, peer.
+// A span in --json output, simulated or measured: device, kind, begin_ms, end_ms, step; and stage,
+// microbatch, part, peer if the span has them.
 nlohmann::ordered_json EventJson(const Timeline& timeline, const TimelineSpan& span);
 
 }  // namespace lime::cli

@@ -47,15 +47,17 @@ void Sort(std::vector<TimelineSpan>& spans) {
   std::ranges::stable_sort(spans, {}, [](const TimelineSpan& span) { return std::tuple(span.device, span.kind, span.begin_ms); });
 }
 
-// Messages of a link arrive in the order in which they were sent; one is on the wire from when it was handed over and the one before had
-// arrived, until it arrives.  REQUIRES: spans are sorted
+// Messages of a link arrive in the order of sending. A message is on the link from the later of two
+// moments, its own sending and the arrival of the message before, until it arrives.
+// REQUIRES: spans are sorted
 void FollowMessages(Timeline& timeline) {
   using Message = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;  // step, stage, micro-batch, from, to
   std::map<Message, double> arrivals;
   for (const TimelineSpan& span : timeline.spans) {
     if (span.kind == Kind::kReceive) arrivals[{span.step, span.stage, span.microbatch, span.peer, span.device}] = span.begin_ms;
   }
-  std::map<std::pair<int32_t, int32_t>, double> free;  // of a link, from and to: when the last message had arrived
+  // For a link (from, to): when the newest message arrived.
+  std::map<std::pair<int32_t, int32_t>, double> free;
   for (TimelineSpan& span : timeline.spans) {
     if (span.kind != Kind::kSend) continue;
     const auto arrival = arrivals.find({span.step, span.stage, span.microbatch, span.device, span.peer});

@@ -1,4 +1,5 @@
-// A measured timeline: what several devices have recorded, by one clock, in the form of a simulated one (planner/sim/timeline.h).
+// A measured timeline: the spans of several devices on one clock, in the form of a simulated one
+// (planner/sim/timeline.h).
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,20 @@ struct MeasuredTimeline {
   Timeline timeline;  // begins at 0 with the first span
   struct Device {
     bool traced = false;        // it has a part in the plan, and has answered
-    double clock_error_ms = 0;  // its times are off by so much at most
-    double round_trip_ms = 0;   // the least, to it and back
-    int64_t lost = 0;           // spans that found no room
+    double clock_error_ms = 0;  // maximum error of its times
+    double round_trip_ms = 0;   // shortest round trip to it
+    int64_t lost = 0;           // dropped spans
   };
-  std::vector<Device> devices;  // as of the timeline
+  std::vector<Device> devices;  // in the order of the timeline
 };
 
-// `devices`: names, in the order of the plan; `parts`: names of its parts. A send ends where its message arrived, as far as is known and
-// clocks allow, and begins where the link had room for it: as in a simulation. InvalidArgument for a span of what the plan does not have.
+// `devices` and `parts`: names, in the order of the plan. A send ends when its message arrived, as
+// far as that is known and clocks allow. It begins when the link was free for it, as in a
+// simulation. InvalidArgument if a span names something that the plan does not have.
 absl::StatusOr<MeasuredTimeline> MergeTraces(std::vector<std::string> devices, std::vector<std::string> parts,
                                              const std::vector<DeviceTrace>& traces);
 
-// When the steps of a timeline were computed, from the first device that began to the last that ended. Steps ascend.
+// When a step was computed: from the first device's begin to the last device's end. Steps ascend.
 struct StepTime {
   int32_t step = 0;
   double begin_ms = 0, end_ms = 0;

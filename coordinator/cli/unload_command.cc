@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kUnloadPatience = absl::Seconds(2);  // for a device to answer
+constexpr absl::Duration kUnloadPatience = absl::Seconds(2);  // for an answer
 
 struct UnloadFlags {
   std::string cluster;
@@ -37,7 +37,8 @@ json ToJson(const std::string& name, const ReleasedPlan& released) {
   return object;
 }
 
-// Where one device is in use the plan stays on all of them: it is one plan. Devices that do not answer are told at the end.
+// If one device is in use, the plan stays on all of them, because it is one plan. Silent devices
+// are reported at the end.
 absl::Status CheckUnused(const std::vector<std::unique_ptr<DeviceClient>>& devices, std::vector<absl::Status>& silent) {
   const auto health = AskAll(devices.size(), [&](size_t i) { return devices[i]->Health(kUnloadPatience); });
   for (size_t i = 0; i < devices.size(); ++i) silent[i] = health[i].status();

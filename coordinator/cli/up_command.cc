@@ -22,9 +22,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kUpPatience = absl::Seconds(10);  // for a daemon that listens to answer
-constexpr absl::Duration kGlance = absl::Seconds(2);       // for one that may not be there
-constexpr absl::Duration kLookAgain = absl::Seconds(1);    // for one that is likely not to be there
+constexpr absl::Duration kUpPatience = absl::Seconds(10);  // for a daemon that listens
+constexpr absl::Duration kGlance = absl::Seconds(2);       // for one that may not run
+constexpr absl::Duration kLookAgain = absl::Seconds(1);    // for one that probably does not run
 
 struct UpFlags {
   std::string cluster;
@@ -33,12 +33,12 @@ struct UpFlags {
   bool json = false;
 };
 
-// What became of one device.
+// The result for one device.
 struct DeviceOutcome {
   std::string state;  // "started", "running", "restarted"; "ended", "not_running"
-  std::string said;   // for people, a line
+  std::string said;   // a line for users
   std::vector<SettingDifference> differences;
-  std::string warning;  // where it is up, but not as the file says
+  std::string warning;  // it runs, but not as the file says
 };
 using Outcomes = std::vector<absl::StatusOr<DeviceOutcome>>;
 
@@ -70,7 +70,7 @@ json ToJson(const std::string& name, const absl::StatusOr<DeviceOutcome>& outcom
   return object;
 }
 
-// What each says, in order. The first error, in order, is the answer.
+// Prints the line of each device, in order. Returns the first error, in order.
 absl::Status Tell(const ClusterFile& file, const std::vector<std::string>& names, const Outcomes& outcomes, bool as_json) {
   absl::Status first;
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
@@ -104,7 +104,7 @@ class Starter {
   }
 
  private:
-  // What is said of keys that expire soon; empty: nothing.
+  // A warning about keys that expire soon; empty: none.
   std::string Expiry(const DeviceHealth& health) const {
     return absl::StrJoin(ExpiryNotices({}, {{call_.name(), &health}}, std::time(nullptr)), "; ");
   }
@@ -115,7 +115,7 @@ class Starter {
   absl::Status NotUp(const std::string& why) const {
     return absl::UnavailableError(absl::StrCat("device \"", call_.name(), "\" is not up: ", why));
   }
-  // limed has failed, or refuses what the file says.
+  // limed has failed, or refuses the settings of the file.
   absl::Status NotUp(const absl::Status& failed) const {
     std::string_view said(failed.message().data(), failed.message().size());
     if (!absl::IsInvalidArgument(failed)) return NotUp(std::string(said));
@@ -123,7 +123,8 @@ class Starter {
     return call_.InFile(said);
   }
 
-  // Started by its own user or a service there, or not at all.
+  // The device is not on this machine, and `lime up` has no ssh to it: a user or a service starts
+  // it.
   absl::StatusOr<DeviceOutcome> Elsewhere() const {
     const absl::StatusOr<DeviceHealth> health = client_.Health(kGlance);
     if (health.ok()) return Compare(*health, RunsAlready(*health));
@@ -132,7 +133,7 @@ class Starter {
                               host, "\" to it (", call_.where(), "), or start limed there"));
   }
 
-  // What keeps limed from listening may be the same device, started otherwise.
+  // The port may be in use by the same device, started in another way.
   absl::StatusOr<DeviceOutcome> OtherThatAnswers(const absl::Status& failed) const {
     const absl::StatusOr<DeviceHealth> health = client_.Health(kLookAgain);
     if (!health.ok()) return NotUp(failed);
@@ -140,7 +141,8 @@ class Starter {
   }
 
   std::string RunsAlready(const DeviceHealth& health) const {
-    if (health.settings && IsStartedByUp(*health.settings, call_.Wanted()))  // whose files cannot be found: HOME has changed
+    // `lime up` started it, but its files cannot be found: HOME has changed.
+    if (health.settings && IsStartedByUp(*health.settings, call_.Wanted()))
       return absl::StrCat("device ", call_.name(), " runs already at ", client_.address(), "; process ", health.settings->process);
     const std::string who =
         health.settings && !health.settings->user.empty()
@@ -184,7 +186,8 @@ class Starter {
   const bool restart_;
 };
 
-// Programs that the file names are started, so that a file which was only found has to be this user's own.
+// `lime up` starts the programs that the file names, so a file found by default must belong to this
+// user.
 absl::StatusOr<ClusterFile> OpenToStart(const UpFlags& flags) {
   if (!flags.cluster.empty()) return ClusterFile::Open(flags.cluster, flags.insecure);
   LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
@@ -213,20 +216,20 @@ std::string HowToEnd(const DeviceHealth& health) {
 
 constexpr std::string_view kNotRunning = "does not run";
 
-// Asks the device's limed to end, where that can be asked.
+// Asks the device's limed to end, if this machine can reach it.
 absl::StatusOr<std::string> AskToEnd(const LimedCall& call) {
-  // limed of the PATH here would look on this machine for what runs on another.
+  // Without ssh, limed on this machine can only end daemons of this machine.
   const bool here = call.is_remote() || IsOfThisMachine(call.listen());
   return here ? RunToEnd(call.Stop()) : absl::StrCat("device ", call.name(), " ", std::string(kNotRunning));
 }
 
-// What the file names no longer, or by another name: it was started from the file all the same.
+// Ends daemons that were started from the file and that the file does not name any more.
 void EndOthers(const std::vector<LimedCall>& calls, std::vector<std::string>& names, Outcomes& outcomes) {
   std::set<std::vector<std::string>> machines;
   for (const LimedCall& call : calls) machines.insert(call.StopAll());
   for (const std::vector<std::string>& words : machines) {
     const absl::StatusOr<std::string> said = RunToEnd(words);
-    if (!said.ok()) continue;  // an earlier release, or a machine of which its devices have told
+    if (!said.ok()) continue;  // an older release, or errors that its devices have reported
     const std::vector<std::string> lines = absl::StrSplit(*said, '\n', absl::SkipEmpty());
     for (const std::string& line : lines) {
       const std::vector<std::string> parts = absl::StrSplit(line, ' ');
@@ -236,7 +239,7 @@ void EndOthers(const std::vector<LimedCall>& calls, std::vector<std::string>& na
   }
 }
 
-// What became of it, once all have been asked.
+// The result for a device, after all have been asked.
 absl::StatusOr<DeviceOutcome> LookAfterEnd(const LimedCall& call, const DeviceClient& client, const absl::StatusOr<std::string>& said) {
   if (!said.ok()) return absl::UnavailableError(absl::StrCat("device \"", call.name(), "\" is not down: ", said.status().message()));
   if (said->find(kNotRunning) == std::string::npos) return DeviceOutcome{.state = "ended", .said = *said};
@@ -254,7 +257,8 @@ absl::StatusOr<DeviceOutcome> LookAfterEnd(const LimedCall& call, const DeviceCl
 
 absl::Status Down(const UpFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
-  // Programs that the file names are run here too: a file that was only found has to be this user's own.
+  // `lime down` runs the programs that the file names, so a file found by default must belong to
+  // this user.
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, flags.cluster.empty() ? ClusterFile::OpenOwn(path, /*insecure=*/true, /*distinct=*/false)
                                                                       : ClusterFile::Open(path, /*insecure=*/true, /*distinct=*/false));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, /*insecure=*/true));

@@ -31,7 +31,7 @@ constexpr Bytes kMaxPromptsBytes = 512 * kMiB;
 constexpr size_t kMaxPrompts = 100000;
 constexpr std::string_view kStdin = "-";
 
-// One byte more than `most` at most.
+// Reads at most one byte more than `most`.
 std::string ReadUpTo(std::istream& in, Bytes most) {
   constexpr size_t kStep = 64 * kKiB;
   std::string text;
@@ -54,7 +54,7 @@ absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string
   using nlohmann::json;
   if (line.empty() || (line.front() != '"' && line.front() != '{')) return line;
   const absl::StatusOr<json> value = ParseJson(line, where, static_cast<Bytes>(line.size()));
-  if (!value.ok() && line.front() == '"') return line;  // a quotation, not JSON
+  if (!value.ok() && line.front() == '"') return line;  // plain text in quotes, not JSON
   if (value.ok() && value->is_string()) return value->get<std::string>();
   if (value.ok() && value->is_object() && value->contains("prompt") && value->at("prompt").is_string()) return value->at("prompt");
   return WrongCall(absl::StrCat(Text(where), " is neither a JSON string nor an object with a string \"prompt\""));

@@ -20,7 +20,7 @@
 namespace lime {
 namespace {
 
-// The address in the one text for its place; as it is where it is none, which `fields` keeps.
+// The address in canonical form. If it is invalid, the text itself, and `fields` has the error.
 std::string ReadAddress(TomlFields& fields, const char* key) {
   std::string text = fields.String(key);
   if (text.empty()) return text;
@@ -34,7 +34,8 @@ std::string ShownLatency(double milliseconds) {
   return absl::StrCat(milliseconds, "ms");
 }
 
-// Over ssh a path begins wherever that logs in to, and `~` is not expanded. A program without a folder is looked for on the PATH.
+// ssh starts in a folder that is not known here, and does not expand `~`. A program name without a
+// folder is searched on the PATH.
 void CheckPathsThere(const ClusterConfig::Device& device, TomlFields& fields) {
   for (const auto& [key, path] : {std::pair("weights", &device.weights), std::pair("store", &device.store),
                                   std::pair("kv-dir", &device.kv_dir), std::pair("tls", &device.tls), std::pair("limed", &device.limed)}) {
@@ -98,7 +99,7 @@ absl::StatusOr<ClusterConfig::Link> ReadLink(const TomlNode& table, std::string_
   return link;
 }
 
-// The tables of [[key]], or null with a status.
+// The tables of [[key]].
 absl::StatusOr<std::vector<const TomlNode*>> Tables(const TomlNode& root, const char* key, size_t max, std::string_view file) {
   std::vector<const TomlNode*> tables;
   const TomlNode* const node = root.Find(key);
@@ -160,7 +161,7 @@ absl::Status ReadCluster(const TomlNode& root, std::string_view file, ClusterCon
   return fields.Finish();
 }
 
-// "localhost" is 127.0.0.1: only one of the two devices can answer there.
+// "localhost" counts as 127.0.0.1: only one device can listen there.
 absl::Status CheckDistinctAddresses(const ClusterConfig& config, std::string_view name) {
   std::map<std::string, const ClusterConfig::Device*> at;
   for (const ClusterConfig::Device& device : config.devices) {

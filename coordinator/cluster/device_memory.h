@@ -1,4 +1,5 @@
-// What a device keeps for itself where nobody has measured it: planned for before any daemon answers.
+// Assumed memory of a device besides weights and KV, for plans that are made before a daemon
+// answers.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +9,18 @@
 
 namespace lime {
 
-// The process with the kernels' libraries, and what the engine keeps free for page tables and small allocations.
+// Runtime: the process with the kernels' libraries. Margin: memory that the engine leaves free for
+// page tables and small allocations.
 inline constexpr Bytes kAssumedRuntime = 192 * kMiB;
 inline constexpr Bytes kAssumedMargin = 16 * kMiB;
 
-// Workspaces of a step of `rows`, of which `logit_rows` ask for logits, in sequences of up to `context` positions: the tensors that the
-// decoder's forward pass needs (kernels/cpu_backend/workspace.h), the operators' scratch, and the hidden states that come and go.
+// Workspaces of a step of `rows` rows, `logit_rows` of them with logits, in sequences of at most
+// `context` positions: tensors of the decoder's forward pass (kernels/cpu_backend/workspace.h),
+// scratch of the operators, and hidden states in messages.
 Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows, int64_t context);
 
-// What a ring of streamed pieces takes beside its room: a piece is contiguous, so one that does not fit before the end begins anew. 0 bytes
-// in a piece: whole blocks.
+// Memory of a ring beyond its streamed parts. A part is contiguous, so a part that does not fit
+// before the ring's end starts again at its beginning. `piece_bytes` 0: whole blocks.
 Bytes RingSlack(const ModelSpec& spec, Bytes piece_bytes);
 
 }  // namespace lime

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr Bytes kDescribedRead = 1 * kMiB;  // a disk of one rate is stated at this size and depth; the nearest point holds everywhere
+constexpr Bytes kDescribedRead = 1 * kMiB;  // size and depth given to a disk with a single rate
 constexpr int64_t kDescribedDepth = 8;
 
 absl::Status Wrong(const std::string& where, const std::string& what) {
@@ -36,7 +36,7 @@ absl::Status CheckKnown(const json& object, const std::set<std::string>& known, 
   return absl::OkStatus();
 }
 
-// One thing that is said twice could be said differently.
+// Two fields for the same value could disagree.
 absl::Status CheckSaidOnce(const JsonFields& fields, const char* one, const char* other, const std::string& where) {
   if (!fields.Has(one) || !fields.Has(other)) return absl::OkStatus();
   return Wrong(where, absl::StrCat("has both \"", one, "\" and \"", other, "\"; leave one out"));
@@ -64,13 +64,13 @@ std::optional<Bytes> OptionalBytes(JsonFields& fields, const char* key) {
   return fields.Int(key, 0, kMaxDeviceMemory);
 }
 
-// The JSON of a DeviceProfile with the rates that stand beside the name.
+// Makes the JSON of a DeviceProfile from the device's own rate fields.
 absl::StatusOr<json> ProfileOfRates(const json& object, const std::string& where) {
   if (!object.contains("read_bytes_per_second")) {
     return Wrong(where,
                  "has neither \"profile\" (the JSON that `lime profile --out F` writes on the device) nor \"read_bytes_per_second\"");
   }
-  // In what was measured 0 means that it was not.
+  // In measured profiles 0 means "not measured".
   if (object.contains("flops") && object.at("flops").is_number() && object.at("flops").get<double>() < 1)
     return Wrong(where, "field \"flops\" is below 1; give operations per second, or leave it out");
   json profile = {{"cpu", "described"}, {"threads", 1}, {"disk", json::array()}, {"models", json::array()}, {"links", json::array()}};

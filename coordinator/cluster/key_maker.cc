@@ -55,7 +55,7 @@ bool AddExtension(X509* to, X509* issuer, int nid, const std::string& value) {
   return added;
 }
 
-// 128 random bits, above 0.
+// 127 random bits, with the top bit set.
 bool SetSerial(X509* certificate) {
   BIGNUM* const number = BN_new();
   const bool set = number != nullptr && BN_rand(number, 127, BN_RAND_TOP_ONE, BN_RAND_BOTTOM_ANY) == 1 &&
@@ -64,7 +64,7 @@ bool SetSerial(X509* certificate) {
   return set;
 }
 
-// All but issuer, extensions and signature.
+// A certificate without issuer, extensions and signature.
 NewX509 Begin(const std::string& name, EVP_PKEY* key, const Validity& validity) {
   NewX509 certificate(X509_new());
   if (certificate == nullptr || X509_set_version(certificate.get(), X509_VERSION_3) != 1 || !SetSerial(certificate.get()) ||
@@ -119,7 +119,7 @@ absl::StatusOr<MadeKeys> MakeDeviceKeys(const MadeKeys& authority, const std::st
       !AddExtension(certificate.get(), issuer.get(), NID_subject_alt_name, absl::StrCat("DNS:", name)) ||
       !AddExtension(certificate.get(), issuer.get(), NID_ext_key_usage, "serverAuth,clientAuth") ||
       !AddExtension(certificate.get(), issuer.get(), NID_subject_key_identifier, "hash") ||
-      // The issuer's key: another cluster's authority has the same name.
+      // Identifies the issuer by its key, because authorities of other clusters have the same name.
       !AddExtension(certificate.get(), issuer.get(), NID_authority_key_identifier, "keyid:always"))
     return OpenSslError("make a certificate");
   return Sign(certificate.get(), key.get(), signer.get());

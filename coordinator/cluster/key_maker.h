@@ -1,4 +1,5 @@
-// Makes the keys of a cluster: an authority of its own, and for each device a certificate that names it. OpenSSL; no file, no clock.
+// Makes the keys of a cluster: its own authority, and a certificate for each device that names the
+// device. Uses OpenSSL; reads no file and no clock.
 #pragma once
 
 #include <ctime>
@@ -11,7 +12,8 @@ namespace lime {
 struct Validity {
   std::time_t from = 0, until = 0;  // seconds since 1970
 };
-// Of keys made at `now`: from a day before, so that a board whose clock is somewhat behind takes them too, and for ten years.
+// For keys made at `now`: valid from one day before, for devices whose clock is slow, and for ten
+// years.
 Validity ValidityOfNewKeys(std::time_t now);
 
 // PEM texts of a certificate and its private key (P-256).
@@ -19,7 +21,7 @@ struct MadeKeys {
   std::string certificate, key;
 };
 absl::StatusOr<MadeKeys> MakeAuthority(const Validity& validity);
-// InvalidArgument where the authority's own keys cannot be used.
+// InvalidArgument if the authority's key does not match its certificate.
 absl::StatusOr<MadeKeys> MakeDeviceKeys(const MadeKeys& authority, const std::string& name, const Validity& validity);
 
 }  // namespace lime

@@ -23,7 +23,7 @@ constexpr Unit kBandwidths[] = {{"bit/s", 1.0 / 8}, {"kbit/s", 1e3 / 8}, {"Mbit/
                                 {"KiB/s", 1024},    {"MiB/s", 1048576},  {"GiB/s", 1073741824}};
 constexpr Unit kTimes[] = {{"us", 1e-3}, {"ms", 1}, {"s", 1e3}};
 
-// What ends the text must be a unit, what is before it a number.
+// The text must end with a unit, and begin with a number.
 absl::StatusOr<double> Parse(std::string_view text, std::span<const Unit> units, std::string_view what, std::string_view example) {
   const size_t end = text.find_first_not_of("0123456789.+-eE ");
   double number = 0;

@@ -8,7 +8,8 @@
 
 namespace lime {
 
-// Bytes per second: "100Mbit/s", "1Gbit/s", "12.5MB/s", "10MiB/s" (bits and decimal prefixes as network makers count them).
+// Bytes per second: "100Mbit/s", "1Gbit/s", "12.5MB/s", "10MiB/s". Decimal prefixes are powers of
+// 1000, as for network devices.
 absl::StatusOr<double> ParseBandwidth(std::string_view text);
 
 // Milliseconds: "0.3ms", "300us", "1s".

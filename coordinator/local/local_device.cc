@@ -14,7 +14,7 @@
 namespace lime {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(100);  // how often loading looks whether it is cancelled
+constexpr absl::Duration kLook = absl::Milliseconds(100);  // between checks for cancellation
 
 }  // namespace
 
@@ -31,7 +31,7 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
   plan.epoch = std::max(plan.epoch, plan_.epoch + 1);
   const std::string name = plan.devices.front().name;
   std::optional<KvTake> take = TakeOf(plan, options.kv);
-  LeftByPlan left = std::exchange(left_, {});  // what nobody takes is gone before anything is loaded
+  LeftByPlan left = std::exchange(left_, {});  // freed before loading if not taken over
   if (!take) left = {};
   before_.reset();
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = {.plan = plan,

@@ -1,11 +1,11 @@
-// This process as the one device that a plan runs on: orders are handed to a stage here, which
-// hands its news back. No socket and no message lies between them.
+// This process as the only device of a plan. A stage in this process executes the orders and
+// returns its news, without sockets or messages.
 //
 //   Send ──► StageSession ──► the stage: its compute thread, its disk's
 //   news ◄── StageSession ◄──
 //
-// Threads: one owner. News comes on threads of the stage, under its locks; of an order that the
-// stage refuses on the owner's. Traces may be taken on another thread.
+// Threads: one owner. News comes on threads of the stage, under its locks; an order that the stage
+// refuses fails on the owner's thread. TakeTrace may be called on another thread.
 #pragma once
 
 #include <functional>
@@ -27,20 +27,20 @@ class LocalDevice final : public Devices {
  public:
   struct Options {
     std::string weights;      // folder of the checkpoint
-    StageFactory make_stage;  // MakeEngineStages, or in tests something that computes nothing
-    StallReport report;       // sentences for a person: of a disk that delivers nothing, of memory that others need; any thread
+    StageFactory make_stage;  // MakeEngineStages; in tests, stages that compute nothing
+    StallReport report;       // tells the user of a stalled disk or memory pressure; any thread
   };
 
   explicit LocalDevice(Options options);
   ~LocalDevice() override;
 
-  // Takes minutes where the weights are many; kCancelled within moments after options.cancelled is
-  // set. InvalidArgument where the plan is for several devices; else as StageEngine::Install.
+  // Takes minutes for large weights. Errors: kCancelled soon after options.cancelled is set;
+  // InvalidArgument if the plan is for several devices; else see StageEngine::Install.
   // REQUIRES: nothing is installed
   absl::Status Install(Plan plan, const InstallOptions& options) override;
   const Plan& plan() const override { return plan_; }
   const std::vector<InstalledPlan>& installed() const override { return installed_; }
-  // How the weights of the plan came into memory.
+  // How the weights of the plan were loaded.
   LoadSummary load() const { return session_ == nullptr ? LoadSummary{} : session_->load(); }
 
   absl::Status Open(News news) override;
@@ -48,12 +48,13 @@ class LocalDevice final : public Devices {
   double StepShare() const override { return session_ != nullptr ? session_->StepShare() : 0; }
 
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const override;
-  // As a daemon answers it: spans since the last call, oldest first, where the installation asked for some. The clock is this process's.
-  // FailedPrecondition while nothing is installed.  Thread: any, one call at a time
+  // The answer of a daemon: spans since the last call, oldest first, if the installation asked for
+  // a trace. Times are of this process's clock. FailedPrecondition if nothing is installed.
+  // Thread: any, one call at a time
   absl::StatusOr<TraceChunk> TakeTrace(const TraceCall& call) const;
   absl::Status Unload() override;
   absl::StatusOr<Left> Leave() override;
-  // Nobody else would unload it: waits for the computation at hand.
+  // Waits for the running computation and unloads the plan.
   void Abandon() override;
   std::set<std::string> Free() override;
 
@@ -67,10 +68,10 @@ class LocalDevice final : public Devices {
   std::vector<InstalledPlan> installed_;
   std::shared_ptr<StageSession> session_;  // null: nothing is installed
   mutable absl::Mutex traced_mutex_;
-  std::shared_ptr<StageSession> traced_ ABSL_GUARDED_BY(traced_mutex_);  // session_, for who traces it
+  std::shared_ptr<StageSession> traced_ ABSL_GUARDED_BY(traced_mutex_);  // session_, for TakeTrace
   News news_;
-  std::optional<Plan> before_;  // that has left its KV
-  LeftByPlan left_;             // of it
+  std::optional<Plan> before_;  // the plan that has left its KV
+  LeftByPlan left_;             // KV and weights of before_
 };
 
 }  // namespace lime

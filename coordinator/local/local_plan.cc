@@ -18,14 +18,15 @@
 namespace lime {
 namespace {
 
-// Assumed where nothing was measured: a small machine with a plain SSD; of what computes a prompt, a large one.
+// Assumed if nothing was measured: memory and disk of a small machine, arithmetic of a large one
+// (see WorkMs).
 constexpr double kMemoryRate = 10e9;
 constexpr double kFlops = 1e12;
 constexpr DiskPoint kDisk = {.read_bytes = kDiskRead, .depth = kDiskDepth, .bytes_per_second = 1e9, .latency_ms = 0.5};
 
-constexpr Bytes kLeastMargin = 16 * kMiB;   // for page tables and what a run allocates beside its plan
-constexpr Bytes kMarginShare = 256;         // of the budget, beside that where something streams
-constexpr Bytes kRuntimeGrowth = 8 * kMiB;  // of a budget that is advised: what a process has differs from one to the next
+constexpr Bytes kLeastMargin = 16 * kMiB;   // page tables, allocations outside the plan
+constexpr Bytes kMarginShare = 256;         // 1/256 of the budget more if weights stream
+constexpr Bytes kRuntimeGrowth = 8 * kMiB;  // added to an advised budget
 
 constexpr std::array<int64_t, 9> kChunks = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
@@ -92,8 +93,9 @@ class LocalPlanning {
 
   int64_t LogitRows(int64_t rows) const { return std::min(request_.logit_rows, rows); }
 
-  // Where something streams, every chunk costs a sweep over the disk, longer chunks take memory from what stays, and shorter ones let a
-  // model run in a budget that is too small for the usual one.
+  // If weights stream, every chunk costs one sweep over the disk. Longer chunks leave less memory
+  // for resident weights. Shorter chunks let a model run in a budget that is too small for the
+  // usual chunk.
   absl::StatusOr<LocalPlan> BestChunk(absl::StatusOr<LocalPlan> best) {
     double best_ms = best.ok() ? WorkMs(best->plan) : 0;
     const int64_t usual = Chunk(kUsualChunk);
@@ -105,13 +107,14 @@ class LocalPlanning {
       if (best.ok() && ms >= best_ms) continue;
       best = std::move(other), best_ms = ms;
     }
-    // The refusal names what the shortest chunk would need: all of them were tried.
+    // All chunks were tried. The error states the needs of the shortest one.
     return best.ok() ? std::move(best) : PlanFor(kChunks.front());
   }
 
-  // Milliseconds until all is computed: a sweep over the disk for every chunk, or few of them, which its computation covers or not. A
-  // machine that is slower than what is assumed gets longer chunks than it needs, which costs memory of activations; with too slow an
-  // assumption a fast one would read its weights from the disk for every few rows.
+  // Milliseconds of the whole work: one sweep over the disk per chunk or per few chunks, overlapped
+  // with computing. The assumed arithmetic is that of a large machine on purpose. A slower machine
+  // gets longer chunks than it needs, which costs activation memory. A slow assumption would make a
+  // fast machine read its weights again for every few rows.
   double WorkMs(const Plan& plan) const {
     const auto chunks = static_cast<double>(plan.chunks_per_sweep);
     const double sweeps = std::ceil(static_cast<double>(work_tokens_) / static_cast<double>(plan.prefill_chunk) / chunks);
@@ -121,7 +124,7 @@ class LocalPlanning {
     return sweeps * std::max(chunks * chunk_ms, load_ms) + static_cast<double>(request_.new_tokens) * plan.predicted.ms_per_step;
   }
 
-  // As the plan has it: it counts the chunks of a prompt up to a bound.
+  // The chunk that the plan will use: it has at most kMaxPrefillChunks chunks per prompt.
   int64_t Chunk(int64_t wanted) const {
     return std::clamp<int64_t>(wanted, (prompt_tokens_ + kMaxPrefillChunks - 1) / kMaxPrefillChunks, prompt_tokens_);
   }
@@ -183,7 +186,8 @@ class LocalPlanning {
                          .priority = request_.priority});
   }
 
-  // A budget that is advised suffices for a model that streams all it can. `piece`: of the activations, what the ring may leave unused.
+  // The advised budget suffices for a model that streams all it can. `piece`: the part of the
+  // activations that the ring may leave unused.
   absl::Status TooSmall(Bytes budget, const PlanMemory& least, Bytes piece) const {
     const double share = 1.0 - 1.0 / static_cast<double>(kMarginShare);
     const auto enough = static_cast<Bytes>(std::ceil(static_cast<double>(least.total() + kRuntimeGrowth) / share));
@@ -205,7 +209,7 @@ class LocalPlanning {
   const LocalPlanRequest& request_;
   const int64_t prompt_tokens_;
   const int64_t work_tokens_;
-  Bytes budget_;  // 0: to be derived
+  Bytes budget_;  // 0: derive it
   const DeviceProfile profile_;
   const bool disk_profiled_;
   PlanRequest plan_request_;

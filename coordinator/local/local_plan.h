@@ -1,6 +1,6 @@
-// A plan for this process alone, made as a cluster's is: what fits stays in memory, the rest
-// streams. It is made before anything is allocated, so that a budget that is too small is refused
-// with the numbers.
+// A plan for this process alone, made like the plan of a cluster: weights that fit stay in memory,
+// the rest streams. It is made before anything is allocated, so a budget that is too small is
+// refused with the numbers.
 #pragma once
 
 #include <cstdint>
@@ -19,68 +19,70 @@
 
 namespace lime {
 
-// Tokens of a prompt that are computed together where everything is resident: enough for the
-// matrices, few enough for others to wait beside.
+// Prompt tokens that are computed together if everything is resident: enough to use the matrices
+// well, few enough to delay other requests little.
 inline constexpr int64_t kUsualChunk = 512;
 
 struct LocalPlanRequest {
   std::string model_name;                               // for people; opens every error
-  Bytes budget = 0;                                     // of the whole process; 0: derived from what the machine has
-  MemoryPriority priority = MemoryPriority::kBalanced;  // then
-  int64_t context = 2048;                               // positions of each sequence, prompt and answer
-  // Of them, those that KV is reserved for at first, and at least those of a prompt; the rest comes by levels as parts stream instead
-  // (planner/kv_levels.h). 0: all. All of it is reserved where nothing streams beside it, where a placement, ring or share is asked for,
-  // and where the first level would be no faster.
+  Bytes budget = 0;                                     // of the process; 0: derived
+  MemoryPriority priority = MemoryPriority::kBalanced;  // for a derived budget
+  int64_t context = 2048;                               // positions of each sequence
+  // Positions per sequence that the first KV level reserves, at least the prompt. KV grows by
+  // levels, and more parts stream then (planner/kv_levels.h). 0: all. All of it is also reserved if
+  // nothing streams, if a placement, ring or share is asked for, or if the first level would be no
+  // faster.
   int64_t kv_tokens = 0;
-  int64_t expected_positions = 0;  // of them, those of a sequence on average, for predictions; 0: all
-  int32_t sequences = 1;           // at a time
+  int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
+  int32_t sequences = 1;           // that run together
   int64_t prompt_tokens = 1;       // of the longest prompt
-  int64_t chunk = 0;               // of a prompt, that are computed together at most; 0: as many as is best for the work
-  int64_t all_prompt_tokens = 0;   // the work: of all prompts; 0: of one
-  int64_t new_tokens = 0;          // and steps of decoding
-  int64_t logit_rows = 0;          // of a chunk, rows that may ask for logits, to score prompts; at least one for each sequence can
+  int64_t chunk = 0;               // maximum prompt tokens computed together; 0: best for the work
+  int64_t all_prompt_tokens = 0;   // the work: tokens of all prompts; 0: of one
+  int64_t new_tokens = 0;          // the work: decode steps
+  int64_t logit_rows = 0;          // rows of a chunk that may ask for logits; at least `sequences`
 
-  // Where not everything stays in memory.
+  // Used if not everything stays in memory.
   Placement placement = Placement::kAuto;
-  std::optional<Bytes> ring;             // of streamed pieces; else chosen
-  std::optional<int64_t> ring_pieces;    // the same in pieces of the largest kind
-  std::optional<double> resident_share;  // of the weights, 0 to 1, that stay at most; else as much as fits
-  Bytes piece_bytes = kPieceBytes;       // longest streamed piece
-  Bytes beside = 0;                      // that the process will take beside the plan, a trace for instance
+  std::optional<Bytes> ring;             // for streamed parts; else chosen
+  std::optional<int64_t> ring_pieces;    // the same, in parts of the largest size
+  std::optional<double> resident_share;  // maximum, 0 to 1, of the weights; else as much as fits
+  Bytes piece_bytes = kPieceBytes;       // maximum bytes of a streamed part
+  Bytes beside = 0;                      // other memory of the process, for a trace for instance
 
-  int num_threads = 0;  // that compute; 0: one for every core this process may use
+  int num_threads = 0;  // compute threads; 0: one per core that this process may use
   std::string backend = kCpuBackend;
   std::string numerics = "auto";
-  const DeviceProfile* profile = nullptr;  // of this machine; null, or without a rate: that of a small one is assumed
+  const DeviceProfile* profile = nullptr;  // of this machine; missing rates are assumed
 };
 
 struct LocalPlan {
-  Plan plan;                   // of one device, named "local"; its memory by kind adds up to the budget
-  std::string budget_text;     // how the budget was derived; empty where it was asked for
-  bool disk_profiled = false;  // else the rate that is planned with is an assumption
+  Plan plan;                   // one device, "local"; its memory by kind adds up to the budget
+  std::string budget_text;     // how the budget was derived; empty if it was given
+  bool disk_profiled = false;  // false: the planned disk rate is an assumption
 };
 
-// InvalidArgument for a context that the model has not; ResourceExhausted, with the numbers by kind
-// and a budget that suffices, where that is too small for any plan; what the backend says where it
-// does not know the model. KV counts in full, also where its memory comes as it is written.
+// Errors: InvalidArgument for a context that the model does not have; ResourceExhausted if the
+// budget is too small for any plan, with the numbers by kind and a budget that is enough; the
+// backend's error for a model that it does not support. KV counts in full, although its memory is
+// allocated only as it is written.
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
-// What people are told of such a plan.
+// The numbers of such a plan that users see.
 struct LocalPlanSummary {
-  // By kind; together the budget.
-  Bytes weights = 0;  // with the embedding, and what is kept of parts that stream
+  // By kind; their sum is the budget.
+  Bytes weights = 0;  // with the embedding and the pinned tensors of streamed parts
   Bytes ring = 0;
   Bytes kv = 0;
-  Bytes activations = 0;  // with rows of an embedding that is not resident, and what the ring may leave unused at its end
+  Bytes activations = 0;  // with embedding rows that are read, and unused space at the ring's end
   Bytes runtime = 0;
   Bytes margin = 0;
 
   int blocks = 0;                    // of the model
-  int resident_blocks = 0;           // all of whose parts stay
-  Bytes resident_bytes = 0;          // of weights, but for what is kept whatever streams
+  int resident_blocks = 0;           // blocks with all parts resident
+  Bytes resident_bytes = 0;          // of weights, without pinned tensors
   Bytes streamed_bytes = 0;          // read in every step
-  double ms_per_step = 0;            // every sequence decodes one token
-  double disk_bytes_per_second = 0;  // that it is planned with; 0: nothing streams
+  double ms_per_step = 0;            // with one decoded token per sequence
+  double disk_bytes_per_second = 0;  // planned rate; 0: nothing streams
 
   Bytes total() const { return weights + ring + kv + activations + runtime + margin; }
   bool streams() const { return streamed_bytes > 0; }

@@ -1,11 +1,12 @@
-// How the steady clock of another device stands to ours, from messages that went there and back.
+// Relates the steady clock of another device to ours, with messages that went there and back.
 //
 //   ours    sent ──────────────────────────────────► came
 //   theirs       └─► received ─────── answered ──┘
 //
-// The message and its answer were on their way for `came - sent - (answered - received)` together. Nobody knows how that was shared out
-// between the two ways; taken for even, it errs by half of it at most. So the round trip that was shortest is believed. From then on the
-// clocks may drift apart, by kMaxClockDrift at most.
+// The message and its answer together travelled for `came - sent - (answered - received)`. How this
+// splits between the two ways is unknown. An even split is wrong by half of it at most. So the
+// sample with the shortest round trip counts. After it the clocks may drift apart, by at most
+// kMaxClockDrift.
 //
 // Pure.   Thread: the owner's.
 #pragma once
@@ -14,7 +15,8 @@
 
 namespace lime {
 
-// Crystals are good to 50 parts in a million each, and what corrects them moves less than that in the minutes of a trace.
+// Crystals are accurate to 50 parts in a million each. Clock corrections during a trace of minutes
+// are smaller than that.
 inline constexpr double kMaxClockDrift = 1e-4;
 
 struct ClockSample {
@@ -26,7 +28,8 @@ struct ClockSample {
 
 class ClockAlignment {
  public:
-  // False, and nothing has changed, for a sample that cannot be: an answer before the message, or numbers that are none.
+  // Returns false and changes nothing for an impossible sample: an answer before the message, or
+  // times that are not finite numbers.
   bool Add(const ClockSample& sample);
 
   int64_t samples() const { return samples_; }
@@ -34,14 +37,14 @@ class ClockAlignment {
 
   // REQUIRES: samples() > 0
   double ToOurs(double theirs_ms) const { return theirs_ms + offset_ms_; }
-  // What ToOurs errs by at most.
+  // The maximum error of ToOurs.
   double ErrorMs(double theirs_ms) const;
 
  private:
   int64_t samples_ = 0;
-  double round_trip_ms_ = 0;  // the least
-  double offset_ms_ = 0;      // ours - theirs, by that
-  double at_ms_ = 0;          // theirs, when it was measured
+  double round_trip_ms_ = 0;  // the shortest
+  double offset_ms_ = 0;      // ours - theirs, from that sample
+  double at_ms_ = 0;          // theirs, the time of that sample
 };
 
 }  // namespace lime

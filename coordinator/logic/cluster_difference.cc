@@ -12,7 +12,7 @@
 namespace lime {
 namespace {
 
-// Of a part of the plan: what it takes a step by the plan, and took.
+// The time of a part of the plan in one step, planned and measured.
 struct Took {
   double planned_ms = 0, seen_ms = 0;
 
@@ -30,7 +30,7 @@ int32_t IndexOf(const Plan& plan, const std::string& name) {
   return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
 }
 
-// All sweeps of a step.
+// In all sweeps of a step.
 Took Computed(const Plan& plan, const DeviceWork& work) {
   if (work.decode_ms <= 0 || work.planned_decode_ms <= 0) return {};
   Took took;
@@ -43,7 +43,7 @@ Took Computed(const Plan& plan, const DeviceWork& work) {
   return took;
 }
 
-// What streams there in a step.
+// The time to read what the device streams in a step.
 Took Read(const Plan& plan, const DeviceWork& work) {
   Bytes bytes = 0;
   const int32_t device = IndexOf(plan, work.name);
@@ -56,7 +56,7 @@ Took Read(const Plan& plan, const DeviceWork& work) {
   return {.planned_ms = in_step, .seen_ms = in_step * work.disk_ms / planned};
 }
 
-// Devices that are looked at together: those on one machine, or one alone.
+// Devices that are compared together: all devices of one machine, or one device.
 std::vector<std::vector<const DeviceWork*>> Groups(const ClusterObservations& seen) {
   std::vector<std::vector<const DeviceWork*>> groups;
   std::vector<std::string> grouped;
@@ -79,7 +79,7 @@ std::string NamesOf(const std::vector<const DeviceWork*>& group, std::string_vie
   return absl::StrCat("devices ", absl::StrJoin(group, ", ", quoted), ", which share the ", std::string(shared), " of one machine,");
 }
 
-// Devices take turns, so what each computes longer adds up.
+// Devices compute one after another, so their extra times add up.
 Cause OfComputing(const Plan& plan, const std::vector<const DeviceWork*>& group) {
   Took sum;
   for (const DeviceWork* work : group) {
@@ -90,7 +90,8 @@ Cause OfComputing(const Plan& plan, const std::vector<const DeviceWork*>& group)
           absl::StrFormat("%s computed for %.2f ms a step where %.2f were planned", NamesOf(group, "cores"), sum.seen_ms, sum.planned_ms)};
 }
 
-// Devices read side by side: the one that takes longest holds up the others. What hides behind computing costs nothing.
+// Devices read in parallel, so the slowest one delays all others. Reading that overlaps with
+// computing costs nothing.
 Cause OfReading(const Plan& plan, const std::vector<const DeviceWork*>& group) {
   const double predicted_ms = plan.predicted.ms_per_token * std::max(1, plan.sequences);
   Took longest;
@@ -99,7 +100,7 @@ Cause OfReading(const Plan& plan, const std::vector<const DeviceWork*>& group) {
     if (took.seen_ms > longest.seen_ms) longest = took;
   }
   const double longer = std::max(0.0, longest.seen_ms - std::max(longest.planned_ms, predicted_ms));
-  const bool decided = longest.planned_ms >= 0.8 * predicted_ms;  // the prediction was about this disk
+  const bool decided = longest.planned_ms >= 0.8 * predicted_ms;  // this disk decided it
   return {DifferenceCause::kDiskRate,
           longest.more() > 0 ? longer
           : decided          ? longest.more()
@@ -108,7 +109,7 @@ Cause OfReading(const Plan& plan, const std::vector<const DeviceWork*>& group) {
                           longest.planned_ms)};
 }
 
-// A hidden state for every hand-over from one to the other.
+// One hidden state for every hop from one device to the other.
 Cause OfLink(const Plan& plan, const LinkWork& link) {
   if (link.bytes_per_second <= 0 || link.planned_bytes_per_second <= 0) return {};
   const int32_t from = IndexOf(plan, link.from), to = IndexOf(plan, link.to);
@@ -136,7 +137,7 @@ PredictionReport ExplainClusterDifference(const Plan& plan, double measured_ms, 
     causes.push_back(OfReading(plan, group));
   }
   for (const LinkWork& link : seen.links) causes.push_back(OfLink(plan, link));
-  const double difference = (measured_ms - predicted_ms) * std::max(1, plan.sequences);  // of a step, as the causes are
+  const double difference = (measured_ms - predicted_ms) * std::max(1, plan.sequences);  // per step
   Cause best{.text = "neither computing, disks nor links of its devices explain it; `lime profile --cluster` measures them anew"};
   for (Cause& cause : causes) {
     const double ms = difference > 0 ? cause.ms : -cause.ms;

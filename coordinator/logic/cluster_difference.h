@@ -1,6 +1,6 @@
-// Why a run over a cluster took longer, or less long, than its plan says.
+// Why a run over a cluster took more or less time than its plan predicts.
 //
-// Pure: from what the devices tell of their work, beside the plan's own figures.
+// Pure: compares what the devices report about their work with the plan's own numbers.
 #pragma once
 
 #include <string>
@@ -12,31 +12,32 @@
 
 namespace lime {
 
-// What a device did under the plan. Zero where it is not known.
+// The work of a device under the plan. Zero: not known.
 struct DeviceWork {
   std::string name;
-  double decode_ms = 0, planned_decode_ms = 0;  // computing what the plan says to take so long
-  double disk_ms = 0;                           // that the disk was at work
+  double decode_ms = 0, planned_decode_ms = 0;  // computing, measured and by the plan
+  double disk_ms = 0;                           // time that the disk was busy
   Bytes disk_bytes = 0;                         // read in that time
 };
 
 struct LinkWork {
   std::string from, to;
-  double bytes_per_second = 0;          // seen last
-  double planned_bytes_per_second = 0;  // that the plan was made with
+  double bytes_per_second = 0;          // the newest one
+  double planned_bytes_per_second = 0;  // used to make the plan
 };
 
 struct ClusterObservations {
-  double steps = 0;           // that decoded, without those that held a pause
-  double decode_seconds = 0;  // of them together
+  double steps = 0;           // decode steps, without those with a pause
+  double decode_seconds = 0;  // of all these steps together
   double step_deviation_ms = 0;
   std::vector<DeviceWork> devices;
   std::vector<LinkWork> links;
-  std::vector<std::vector<std::string>> shared;  // devices that are on one machine (coordinator/cluster/shared_machine.h)
+  std::vector<std::vector<std::string>> shared;  // devices on one machine
 };
 
-// Milliseconds per token. Of devices that compute or read slower than the plan says and links that are slower, names the one that explains
-// most of the difference, if it explains a quarter; of devices that share a machine, together with those they share it with.
+// In milliseconds per token. Compares computing, disks and links with the plan, and names the one
+// that explains most of the difference, if it explains at least a quarter. Devices that share a
+// machine count as one.
 PredictionReport ExplainClusterDifference(const Plan& plan, double measured_ms, const ClusterObservations& seen);
 
 }  // namespace lime

@@ -8,7 +8,7 @@ namespace lime {
 namespace {
 
 constexpr double kBytesPerMbit = 125'000;
-constexpr double kLeastMs = 100;  // of work, to tell a rate
+constexpr double kLeastMs = 100;  // minimum work to measure a rate
 
 }  // namespace
 

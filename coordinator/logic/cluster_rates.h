@@ -1,6 +1,4 @@
-// How fast what a plan runs on is: its links, and the disks and the computing of its devices.
-//
-// Pure.
+// The rates that a plan depends on: its links, and the disks and computing of its devices. Pure.
 #pragma once
 
 #include <compare>
@@ -19,14 +17,14 @@ struct RateKey {
   enum class Kind : uint8_t { kLink, kDisk, kCompute };
   Kind kind = Kind::kLink;
   std::string device;
-  std::string peer;  // of a link, which is directed
+  std::string peer;  // of a link, which has a direction
 
   friend auto operator<=>(const RateKey&, const RateKey&) = default;  // NOLINT(modernize-use-nullptr): no pointer is compared
 };
 
-// Links in bytes per second; disks and computing in times what the device's profile says.
+// Links in bytes per second; disks and computing relative to the device's profile.
 using ClusterRates = std::map<RateKey, double>;
-// How long ago rates were measured; those not named: now.
+// How long ago rates were measured. Missing ones: now.
 using RateAges = std::map<RateKey, absl::Duration>;
 
 inline RateKey LinkKey(std::string from, std::string to) {
@@ -39,18 +37,19 @@ inline RateKey ComputeKey(std::string device) {
   return {RateKey::Kind::kCompute, std::move(device), ""};
 }
 
-// Milliseconds that the plan says for reading so many bytes of what streams on the device; 0 where nothing does.
+// Milliseconds that the plan predicts to read `bytes` of the weights that the device streams; 0 if
+// it streams none.
 double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes);
 
 // "link a -> b: 100 -> 20 Mbit/s", "disk of a: 1 -> 0.3 times its profile".
 std::string DescribeRates(const RateKey& key, double planned, double now);
 
-// Makes rates of what devices have done under a plan: each answer tells of the time since the one before.
-//
-// Thread: the owner's.
+// Computes rates from the work of devices under a plan. Each rate covers the time since the rate
+// before.
 class RateMeter {
  public:
-  // Adds the disk and the computing of `device`, where they worked for long enough to tell, in times what `plan` says.
+  // Adds to `rates` the disk and the computing of `device`, relative to `plan`, if they were busy
+  // long enough to measure.
   void Add(const Plan& plan, const std::string& device, const DeviceStatistics& work, ClusterRates& rates);
 
  private:

@@ -57,7 +57,7 @@ bool MemoryPlanner::HasPages(const Claim& claim) const {
 std::optional<int> MemoryPlanner::Want(std::span<const Claim> waiting) {
   if (waiting.empty()) return std::nullopt;
   if (step_ < present_from_ && Needed() + Soon(waiting.front()) <= options_.layer_pages[static_cast<size_t>(level_)]) {
-    calm_since_ = step_;  // the first one's pages are coming, and another change would put them off
+    calm_since_ = step_;  // the first one's pages are coming, and another change would delay them
     return std::nullopt;
   }
   int64_t pages = Needed(), at_end = AtEnd();
@@ -86,7 +86,8 @@ void MemoryPlanner::NoteChange() {
   busy_until_ = step_ + 2 * options_.lead;
 }
 
-// One level at a time, and only where a quarter of what is given back would stay free: it is not asked for again at once.
+// Lowers one level at a time, and only if a quarter of the released pages would stay free. So the
+// pages are not needed again at once.
 std::optional<int> MemoryPlanner::Lower() {
   if (level_ == 0) return std::nullopt;
   const int64_t below = options_.layer_pages[static_cast<size_t>(level_ - 1)];

@@ -60,7 +60,8 @@ void OrderWriter::BeginPlan() {
   memory_.emplace(memory);
 }
 
-// For as many steps as decode at a time, so that it does not depend on who is late when memory is taken.
+// Reserves for the most decode steps that are under way together. Then memory does not grow later
+// when a device is slow.
 void OrderWriter::ReserveMemory() {
   const auto batches = static_cast<size_t>(options_.microbatches), batch = static_cast<size_t>(options_.batch);
   const auto steps = static_cast<size_t>(options_.look_ahead) + 1;
@@ -163,7 +164,7 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
     entry.ordered = entry.computed = each.sequence.positions;
     std::erase(free_slots_, each.sequence.to);
   }
-  // Who has a slot waits for nobody's.
+  // A request that has a slot does not wait for other requests.
   std::stable_partition(waiting_.begin(), waiting_.end(), [](const Entry* entry) { return entry->slot >= 0; });
   return kept;
 }
@@ -211,7 +212,7 @@ bool OrderWriter::MayAdmit(const Entry& entry) {
   return false;
 }
 
-// The next request waits for pages alone.
+// Whether the next request waits only for pages.
 bool OrderWriter::AwaitsPages() const {
   return memory_ && !waiting_.empty() && HasSlotFor(*waiting_.front()) && memory_->Fits(waiting_.front()->end);
 }
@@ -220,7 +221,7 @@ void OrderWriter::Write(decltype(Order::what) what) {
   orders_.push_back({.number = next_order_++, .what = std::move(what)});
 }
 
-// Those that have rows; one without any where none has.
+// Copies the micro-batches that have rows; one empty micro-batch if none has.
 void OrderWriter::WriteBatches() {
   if (spare_orders_.empty()) {
     Write(StepOrder{});
@@ -259,13 +260,13 @@ bool OrderWriter::MayOrderStep() const {
   const bool decodes = std::ranges::any_of(running_, [&](const Entry* entry) { return Decodes(*entry); });
   const int32_t ahead = decodes ? options_.look_ahead : options_.prompts_ahead;
   if (static_cast<int32_t>(under_way_.size()) >= (Evicts() ? std::min(ahead, options_.evicting_ahead) : ahead)) return false;
-  // Where requests have just begun to decode, or ended, steps of both kinds are under way.
+  // After requests began to decode or ended, steps of both kinds are under way.
   int64_t rows = decodes ? std::ssize(running_) + options_.chunk : options_.chunk * options_.chunks;
   for (size_t i = 0; i < under_way_.size(); ++i) rows += under_way_[i].rows;
   return under_way_.empty() || rows <= options_.rows_ahead;
 }
 
-// Whether the next step may have rows of a sequence of which not all is kept.
+// Whether the next step may have rows of a sequence that evicts positions.
 bool OrderWriter::Evicts() const {
   if (options_.kept_positions == 0) return false;
   return std::ranges::any_of(running_, [&](const Entry* entry) { return entry->ordered + options_.chunk > options_.kept_positions; });
@@ -294,7 +295,8 @@ bool OrderWriter::WriteStep() {
   return true;
 }
 
-// A slot keeps its micro-batch, so that the tokens that one waits for were made together.
+// A slot always uses the same micro-batch, so the tokens that a micro-batch waits for come
+// together.
 void OrderWriter::AddDecodeRows(UnderWay& step) {
   for (Entry* entry : running_) {
     if (!Decodes(*entry)) continue;
@@ -304,19 +306,21 @@ void OrderWriter::AddDecodeRows(UnderWay& step) {
 
 void OrderWriter::AddPromptRows(UnderWay& step, int64_t room) {
   for (Entry* entry : running_) {
-    // One that decodes in this step already is not in its prompt; one whose prompt ends in it decodes in the next.
+    // A request that decodes in this step is past its prompt. If its prompt ends in this step, it
+    // decodes in the next.
     if (room > 0 && InPrompt(*entry)) room -= AddPrompt(*entry, step, room);
   }
 }
 
-// Of its next row.
+// For the next row of `entry`.
 bool OrderWriter::WantsLogits(const Entry& entry) const {
   if (entry.ordered + 1 == static_cast<int64_t>(entry.tokens.size())) return true;
   return entry.ordered + 1 >= entry.logits_from;
 }
 
-// Fills what is free of the micro-batches in order; rows that want logits go where they are to be had. Where evicted positions go ahead of
-// a sequence's rows, they do so once in a step: all rows are in the micro-batch of its slot.
+// Fills the free rows of the micro-batches in order. Rows that want logits go to a micro-batch that
+// has room for logits. If evicted positions precede a sequence's rows, all its rows go into the
+// micro-batch of its slot, so that this happens once in a step.
 int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
   const int64_t before = entry.ordered;
   std::span<MicroBatch> free = batches_;
@@ -401,7 +405,7 @@ void OrderWriter::Finish(Entry& entry) {
   } else {
     std::erase(waiting_, &entry);
   }
-  if (entry.slot >= 0) to_retire_.push_back(entry.slot);  // of one that waits: with KV that was taken over for it
+  if (entry.slot >= 0) to_retire_.push_back(entry.slot);  // also of one that waits with its KV
   entries_.erase(entry.id);
 }
 

@@ -9,13 +9,13 @@
 namespace lime {
 namespace {
 
-constexpr int kStrikes = 2;  // of one device, before it counts as missing
+constexpr int kStrikes = 2;  // of one device, until it counts as missing
 
 bool IsSubset(const Recovery::Devices& some, const Recovery::Devices& of) {
   return std::ranges::includes(of, some);
 }
 
-// Something between two devices, rather than in the one that reports it.
+// Whether the error came between two devices, not from the device that reports it.
 bool IsLoss(const absl::Status& why) {
   return absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsCancelled(why) || absl::IsAborted(why) ||
          absl::IsFailedPrecondition(why);
@@ -49,8 +49,8 @@ Recovery::Answer Recovery::On(const InstallFailed& event, absl::Time now) {
   return BeginAgain(event.device, event.why, now);
 }
 
-// Whatever failed, the first thing is to know who is there; but where a person has taken the plan away (proto/convert.h: kTakenAway), the
-// run ends.
+// Asks first which devices are there, for any failure. But if a person has taken the plan away
+// (kTakenAway in proto/convert.h), the run ends.
 Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Status& why, absl::Time now) {
   why_ = why;
   Forget(now);

@@ -1,4 +1,5 @@
-// What to do when a running plan has failed: wait for the device that is missing, install again, plan without it, or give up.
+// Decides what to do when a running plan has failed: wait for the missing device, install again,
+// plan without it, or give up.
 //
 //              ┌─ Answered: not all are there, patience is left ─┐
 //              ▼                                                 │
@@ -6,14 +7,15 @@
 //                         ▲   └── Answered: patience is over ─► kPlanning ── Planned ──► kInstalling
 //                         └────── NoPlan, InstallFailed ◄──────────┴──────────────────────┘
 //
-// Whatever it answers, the requests and their tokens are their owner's: after GoOn they are computed again as far as they are known.
-// Where a person has taken the plan away, which a device tells as Unauthenticated, the run ends. Any other end may be one of the requests
-// alone: after TryAgain it looks for the devices as before, for requests that come later.
-// A device that says itself what is wrong with it, and does so twice without a token in between, counts as missing.
+// The owner keeps the requests and their tokens. After GoOn it computes the known tokens again.
+// If a person has taken the plan away, which a device reports as Unauthenticated, the run ends.
+// After any other GiveUp the owner may end its requests and continue: after TryAgain this asks for
+// the devices as before, for later requests.
+// A device that reports an error of its own twice without a token in between counts as missing.
 //
 // Pure.   Thread: the owner's.
-// Bounds: `attempts` installations without a token in between; `give_up` from the last failure to the end; `rest` from there to the next
-// question.
+// Bounds: `attempts` installations without a token in between; `give_up` from the last failure to
+// the end; `rest` from the end to the next question.
 #pragma once
 
 #include <cstdint>
@@ -33,27 +35,28 @@ class Recovery {
   using Devices = std::set<std::string>;  // names
 
   struct Options {
-    absl::Duration patience = absl::Seconds(10);    // with a device that is missing, before it is planned without it
-    absl::Duration give_up = absl::Seconds(60);     // with one that cannot be done without
+    // The wait for a missing device, before planning without it.
+    absl::Duration patience = absl::Seconds(10);
+    absl::Duration give_up = absl::Seconds(60);     // the wait for a device that every plan needs
     absl::Duration look = absl::Milliseconds(200);  // between two questions
     int attempts = 4;                               // installations without a token in between
-    absl::Duration rest = absl::Seconds(10);        // after giving up, before it tries again
+    absl::Duration rest = absl::Seconds(10);        // after giving up, before the next try
   };
 
   // ---- Events
 
-  // The plan in use is no use any more. `device`: that reported it, or was lost; empty where nobody knows.
+  // The plan in use has failed. `device` reported the error or was lost; empty: not known.
   struct Failed {
     std::string device;
     absl::Status why;
   };
   // A token that was not known before.
   struct NewToken {};
-  // Those that answer and hold no plan.
+  // The devices that answer and hold no plan.
   struct Answered {
     Devices free;
   };
-  // A plan for (some of) the devices that MakePlan named.
+  // A plan for all or some of the devices in MakePlan.
   struct Planned {
     Devices uses;
   };
@@ -65,14 +68,14 @@ class Recovery {
     std::string device;
     absl::Status why;
   };
-  // After it has given up: who waited has been told.
+  // After GiveUp, when the requests that waited have ended.
   struct TryAgain {};
   using Event = std::variant<Failed, NewToken, Answered, Planned, NoPlan, Installed, InstallFailed, TryAgain>;
 
   // ---- Answers
 
   struct Nothing {};
-  // Ask every device of the cluster how it is, after a while.
+  // Ask every device of the cluster for its state, after a delay.
   struct Ask {
     absl::Duration after;
   };
@@ -85,29 +88,29 @@ class Recovery {
   struct GoOn {};
   struct GiveUp {
     absl::Status why;
-    bool for_good = false;  // a person wants it so: no TryAgain
+    bool for_good = false;  // a person ended it: no TryAgain
   };
   using Action = std::variant<Nothing, Ask, MakePlan, Install, GoOn, GiveUp>;
   struct Answer {
     Action action;
-    std::string say;  // for whoever waits; may be empty
+    std::string say;  // for users who wait; may be empty
   };
 
   // `uses`: the devices of the plan that the run begins with.
   Recovery(const Options& options, Devices uses) : options_(options), first_(uses), newest_(std::move(uses)) {}
 
-  // REQUIRES: an event that its state allows, as drawn above; NewToken at any time
+  // REQUIRES: an event that the diagram allows in this state; NewToken at any time
   Answer OnEvent(const Event& event, absl::Time now);
 
   int64_t recoveries() const { return recoveries_; }
 
  private:
   enum class State {
-    kRunning,     // nothing to do
-    kAsking,      // who is there?
-    kPlanning,    // without those that are not
-    kInstalling,  // a plan
-    kEnded,       // given up, until TryAgain
+    kRunning,     // no failure
+    kAsking,      // finds out which devices are there
+    kPlanning,    // waits for a plan without the missing devices
+    kInstalling,  // waits for the installation of a plan
+    kEnded,       // has given up, until TryAgain
   };
   Answer On(const Failed& event, absl::Time now);
   Answer On(const NewToken& event, absl::Time now);
@@ -119,7 +122,7 @@ class Recovery {
   Answer On(const TryAgain& event, absl::Time now);
 
   Answer BeginAgain(const std::string& device, const absl::Status& why, absl::Time now);
-  void Forget(absl::Time now);  // what was found out since the last failure
+  void Forget(absl::Time now);  // what was learned since the last failure
   Answer BeginInstall(bool first);
   Answer End(absl::Status why);
   Devices Missing(const Devices& free) const;
@@ -129,13 +132,13 @@ class Recovery {
   const Devices first_;
   Devices newest_;
   State state_ = State::kRunning;
-  absl::Time since_;                    // the last failure
-  absl::Status why_;                    // likewise
+  absl::Time since_;                    // time of the last failure
+  absl::Status why_;                    // the last failure
   int attempts_ = 0;                    // since the last token
-  std::map<std::string, int> strikes_;  // likewise: failures that a device has reported of itself
-  Devices planned_for_;                 // since the last failure there was no plan for these
-  absl::Status no_plan_;                // and this is why
-  Devices missing_;                     // of the newest plan, when they were asked last
+  std::map<std::string, int> strikes_;  // the same: errors of each device itself
+  Devices planned_for_;                 // devices for which planning failed since the last failure
+  absl::Status no_plan_;                // the error of that planning
+  Devices missing_;                     // devices of the newest plan, at the last answer
   int64_t recoveries_ = 0;
 };
 

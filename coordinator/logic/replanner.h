@@ -1,11 +1,13 @@
-// When to look for another plan while a run goes on, and whether the one found is worth the pause of changing to it.
+// Decides when to search for another plan during a run, and whether a plan that was found is worth
+// the pause of the change.
 //
 //   kWatching ── a rate lasts, or KV has grown ──► kSearching ── OnFound: not worth it ──► kWatching, not before `rest`
 //        ▲                                              │
 //        └─────────────── OnPlan ◄── OnFound: change ───┘
 //
-// A rate is another one where it parts by more than `times`, up or down, from what the plan in use was made with. A search that finds
-// nothing better confirms the plan for the rates that it was given, and the rest after it is twice the one before.
+// A rate has changed if it differs by more than the factor `times` from the rate that the plan in
+// use was made with. A search that finds nothing better confirms the plan for the rates of the
+// search, and the next rest is twice as long.
 //
 // Pure.   Thread: the owner's.
 #pragma once
@@ -20,7 +22,7 @@
 
 namespace lime {
 
-// Some of the way from the last token by one plan to the first by another.
+// A part of the time from the last token of one plan to the first token of another.
 struct Pause {
   double fixed_ms = 0;
   double position_ms = 0;  // for each position of every sequence
@@ -31,45 +33,49 @@ struct Pause {
 class Replanner {
  public:
   struct Options {
-    double times = 1.3;                            // faster or slower, to be another link
-    double speed_times = 1.5;                      // to be another disk or another computing: these vary more by themselves
-    absl::Duration lasting = absl::Seconds(3);     // from the first measurement that says so to the last, with none between that does not
-    absl::Duration forgotten = absl::Seconds(30);  // that nothing was measured
+    double times = 1.3;                            // factor by which a link's rate has to change
+    double speed_times = 1.5;                      // for disks and computing, which vary more
+    absl::Duration lasting = absl::Seconds(3);     // a change must last, by its measurements
+    absl::Duration forgotten = absl::Seconds(30);  // a change, after so long without measurement
     absl::Duration rest = absl::Seconds(15);       // from one answer to the next search, at first
     absl::Duration most_rest = absl::Minutes(4);   // and at most
-    double kv_times = 1.5;                         // as much KV as the last search, or the plan, knew
-    double margin = 1.25;                          // times its pause that a change saves at least
-    double least_gain = 0.05;                      // of a step
+    double kv_times = 1.5;                         // growth of KV that starts a search
+    // A change saves at least this multiple of its pause.
+    double margin = 1.25;
+    double least_gain = 0.05;  // minimum gain, as a share of a step
   };
 
-  // `planned`: what the plan in use was made with.
+  // `planned`: the rates that the plan in use was made with.
   Replanner(const Options& options, ClusterRates planned) : options_(options), planned_(std::move(planned)), rest_(options.rest) {}
 
-  // As they are measured now; those that are not known are left out, and rates that the plan does not depend on do not matter. The rates to
-  // search with, once it is time to: OnFound is next.  REQUIRES: rates above 0, no search is under way
+  // `measured`: the rates that are known now. Rates that the plan does not depend on are ignored.
+  // Returns the rates to search with when it is time to; then OnFound or OnStale follows.
+  // REQUIRES: rates above 0, no search is under way
   std::optional<ClusterRates> OnRates(const ClusterRates& measured, absl::Time now, const RateAges& ages = {});
 
-  // Requests have so many KV pages of a layer now, under a plan whose KV grows. It was made for few of them: as they get more, stages on
-  // other devices may be better.
+  // Requests now use `pages` KV pages per layer, under a plan whose KV grows. That plan was made
+  // for few pages; with more, stages on other devices may be better.
   void OnKv(int64_t pages);
 
-  // By the rates that were searched with.
+  // Times with the rates of the search.
   struct Found {
-    double current_ms = 0;   // a step of the plan in use
+    double current_ms = 0;   // of a step of the plan in use
     double ms_per_step = 0;  // of the best plan that was found
-    double pause_ms = 0;     // of changing to it, at most
+    double pause_ms = 0;     // maximum pause of the change
   };
-  // Whether to change, with so many steps to go. Nothing: no plan was found.  REQUIRES: a search is under way
+  // Whether to change, with `steps_left` steps to go. nullopt: the search found no plan.
+  // REQUIRES: a search is under way
   bool OnFound(const std::optional<Found>& found, double steps_left, absl::Time now);
 
-  // What was found is for another state of the requests by now: searched for again, as if it had not been.  REQUIRES: as OnFound
+  // The result does not fit the state of the requests any more. Searches again, as if this search
+  // had not been.  REQUIRES: as OnFound
   void OnStale(absl::Time now);
 
-  // Another plan is in use, of whatever cause.
+  // Another plan is in use, for any reason.
   void OnPlan(ClusterRates planned, absl::Time now);
 
   bool searching() const { return searching_.has_value(); }
-  // What was searched for: "link a -> b: 100 -> 20 Mbit/s", of the rate that has changed most.
+  // The reason for the search: "link a -> b: 100 -> 20 Mbit/s", for the rate that has changed most.
   const std::string& why() const { return why_; }
 
  private:
@@ -78,13 +84,13 @@ class Replanner {
 
   const Options options_;
   ClusterRates planned_;
-  int64_t kv_pages_ = 0, kv_known_ = 0;  // now, and by the last search or the plan in use; 0: not said
-  int64_t kv_before_ = 0;                // what was known before the last search
+  int64_t kv_pages_ = 0, kv_known_ = 0;  // now; at the last search or plan; 0: unknown
+  int64_t kv_before_ = 0;                // kv_known_ before the last search
   struct Seen {
     absl::Time first, last;
   };
-  std::map<RateKey, Seen> others_;         // measurements that a rate is another one, the first of those and the last
-  std::optional<ClusterRates> searching_;  // with these
+  std::map<RateKey, Seen> others_;         // changed rates: first, last measurement
+  std::optional<ClusterRates> searching_;  // the rates of the search
   absl::Time not_before_ = absl::InfinitePast();
   absl::Duration rest_;  // after the next answer
   std::string why_;

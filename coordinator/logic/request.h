@@ -6,7 +6,7 @@
 
 namespace lime {
 
-using RequestId = int64_t;  // counts on for as long as a server runs
+using RequestId = int64_t;  // counts up as long as a server runs
 
 struct Request {
   std::vector<int32_t> prompt;      // at least one token

@@ -1,12 +1,12 @@
-// Who may come in, who has waited for too long, and when it is over: the decisions of a server's queue.
+// Decides which requests a server accepts, which have waited too long, and when it is done.
 //
 //   kOpen ── Drain ──► kDraining ── Close ──► kClosed
 //     └────────────────── Close ────────────────▲
 //
-// The order in which requests get slots is the OrderWriter's: first come, first served.
+// OrderWriter decides the order in which requests get slots: first come, first served.
 //
 // Pure.   Thread: the owner's.
-// Bounds: as many requests as have slots, and as many as may wait.
+// Bounds: one request per slot, and `most_waiting` more.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,21 @@ namespace lime {
 class ServeQueue {
  public:
   struct Options {
-    int64_t most_waiting = 64;                            // requests without a slot, beside those that slots are free for
+    int64_t most_waiting = 64;                            // requests beyond the number of slots
     absl::Duration most_wait = absl::InfiniteDuration();  // for a slot
   };
   ServeQueue(const Options& options, int64_t slots) : options_(options), slots_(slots) {}
 
-  void set_slots(int64_t slots) { slots_ = slots; }  // of another plan; those that are here stay
+  void set_slots(int64_t slots) { slots_ = slots; }  // of another plan; existing requests stay
 
-  // So many requests come together, numbered from `first` on; all are taken or none. ResourceExhausted where more would wait than may;
-  // Unavailable while it drains; what Close was told after that.
+  // `count` requests arrive together, with ids from `first` on. Accepts all or none.
+  // Errors: ResourceExhausted if too many would wait; Unavailable while draining; after Close, its
+  // status.
   absl::Status Arrive(RequestId first, absl::Time now, int64_t count = 1);
-  void Start(RequestId request);  // it has a slot, for good: a request that is computed again does not wait again
-  void Leave(RequestId request);  // whoever sent it wants no more of it. Nothing where it has ended
+  void Start(RequestId request);  // has a slot, for good: never waits again
+  void Leave(RequestId request);  // its sender cancels it; nothing if it has ended
   void End(RequestId request);
-  // No request comes any more, and those that wait are to be ended.
+  // Accepts no more requests. Due returns the waiting ones.
   void Drain();
   void Close(absl::Status why);
 
@@ -43,10 +44,10 @@ class ServeQueue {
     RequestId request = 0;
     absl::Status why;
   };
-  // Who is to be ended now, each once: Cancelled where it left, DeadlineExceeded where it has waited for too long, Unavailable where it
-  // waits and this drains.
+  // The requests to end now, each once. Cancelled: by Leave. DeadlineExceeded: it has waited too
+  // long. Unavailable: it waits and the queue drains.
   std::vector<Ending> Due(absl::Time now);
-  // When somebody will have waited for too long.
+  // The time when the next request will have waited too long.
   absl::Time NextDue() const;
 
   int64_t waiting() const;
@@ -56,14 +57,14 @@ class ServeQueue {
  private:
   enum class State {
     kOpen,
-    kDraining,  // those that run go on
-    kClosed,    // nobody does
+    kDraining,  // running requests continue
+    kClosed,    // no request continues
   };
   struct Waiter {
     absl::Time until;
     bool started = false;
     bool left = false;
-    bool told = false;  // by Due
+    bool told = false;  // returned by Due
   };
   absl::Status WhyEnd(const Waiter& waiter, absl::Time now) const;
 
@@ -71,7 +72,7 @@ class ServeQueue {
   int64_t slots_;
   State state_ = State::kOpen;
   absl::Status why_;                      // of kClosed
-  std::map<RequestId, Waiter> requests_;  // that have not ended
+  std::map<RequestId, Waiter> requests_;  // requests that have not ended
 };
 
 }  // namespace lime

@@ -13,9 +13,9 @@
 namespace lime {
 namespace {
 
-constexpr absl::Duration kFirstLook = absl::Milliseconds(700);  // before it is asked what is wrong
+constexpr absl::Duration kFirstLook = absl::Milliseconds(700);  // before the first diagnosis
 
-// When the keys expire that it has shown; 0: it has shown none.
+// When the device's certificate expires; 0: it has shown none.
 std::time_t KeysUntil(const grpc::ClientContext& context) {
   const auto auth = context.auth_context();
   if (auth == nullptr) return 0;
@@ -26,7 +26,7 @@ std::time_t KeysUntil(const grpc::ClientContext& context) {
 }
 
 absl::StatusOr<DeviceHealth> Check(const ProbeTarget& target, const grpc::ClientContext& context, const v1::HealthReply& reply) {
-  // First of all what it speaks: the rest may be of another form there.
+  // Checks the protocol first: with another protocol, the other fields may have another meaning.
   LIME_RETURN_IF_ERROR(DiagnoseAnswer(target, target.name, reply.protocol(), reply.release().substr(0, 64)).ToStatus(target));
   absl::StatusOr<DeviceHealth> health = FromProto(reply);
   if (!health.ok()) return health;

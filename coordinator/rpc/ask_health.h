@@ -1,4 +1,4 @@
-// The first question to a device, and why it is not answered.
+// The first question to a device, and the reason if it does not answer.
 #pragma once
 
 #include "absl/time/time.h"
@@ -9,13 +9,13 @@
 namespace lime {
 
 struct HealthQuestion {
-  absl::Duration patience;  // for the answer; faults that waiting does not mend are told sooner
-  int64_t awaited = 0;      // epoch of a plan that is to stay there until it is used
-  bool explain = true;      // false: the caller only wants to know whether it answers, within `patience`
+  absl::Duration patience;  // for the answer; faults that waiting cannot repair are returned sooner
+  int64_t awaited = 0;      // epoch of a plan that the device must keep although it is not used yet
+  bool explain = true;      // false: only asks whether it answers within `patience`
 };
 
-// Checked: the device understands us, and is the one. An error is the sentence of a Diagnosis. Blocks, for two times `patience` or little
-// more where the fault has to be looked for.
+// Also checks that the device speaks our protocol and is the device in `target`. An error is the
+// sentence of a Diagnosis. Blocks; if a fault must be diagnosed, for about twice `patience`.
 absl::StatusOr<DeviceHealth> AskHealth(v1::Control::Stub& stub, const ProbeTarget& target, const HealthQuestion& question);
 
 }  // namespace lime

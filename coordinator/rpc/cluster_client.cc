@@ -25,10 +25,13 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kUnload = absl::Seconds(10);
-constexpr absl::Duration kHurry = absl::Seconds(1);             // with devices of which some may be lost
-constexpr absl::Duration kTakeover = absl::Milliseconds(2500);  // for devices to notice that a coordinator has gone before it used its plan
-constexpr double kSettledSeconds = 5;                           // who uses a plan for so long does not wait for other devices to load
-constexpr absl::Duration kLoading = absl::Seconds(3);           // for a device to answer while it loads a plan
+constexpr absl::Duration kHurry = absl::Seconds(1);  // if some devices may be lost
+// For devices to notice that a coordinator has gone that used their plan before.
+constexpr absl::Duration kTakeover = absl::Milliseconds(2500);
+// A coordinator that has used a plan for so long is not one that still waits for devices to load.
+constexpr double kSettledSeconds = 5;
+// For an answer of a device that loads a plan.
+constexpr absl::Duration kLoading = absl::Seconds(3);
 
 struct Connection {
   ClusterClient::Device device;
@@ -42,14 +45,14 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
   context.set_wait_for_ready(true);
 }
 
-// The same for all, each on a thread of its own; the first error, in order.
+// Does the same on all devices, each on a thread of its own. Returns the first error, in order.
 template <typename Do>
 absl::Status ForAll(const std::vector<int32_t>& devices, Do what) {
   std::vector<absl::Status> statuses(devices.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < devices.size(); ++i) threads.emplace_back([&, i] { statuses[i] = what(devices[i]); });
   for (std::thread& thread : threads) thread.join();
-  // One that was cancelled because of another is not what went wrong.
+  // A call that was cancelled because another one failed is not the cause.
   for (const absl::Status& status : statuses) {
     if (!status.ok() && !absl::IsCancelled(status)) return status;
   }
@@ -79,8 +82,9 @@ class ClusterClient::Impl {
     return health;
   }
 
-  // The least epoch that the plan's devices take for new. FailedPrecondition where another coordinator uses one of them; one that has just
-  // gone has a moment to be noticed.
+  // The least epoch that is new to all devices of the plan. FailedPrecondition if another
+  // coordinator uses one of them. Waits a moment first, because that coordinator may just have
+  // gone.
   absl::StatusOr<int64_t> NewEpoch(const std::atomic<bool>* cancelled) const {
     for (const absl::Time begin = absl::Now();; absl::SleepFor(kTick)) {
       std::vector<DeviceHealth> health(by_plan_.size());
@@ -98,7 +102,7 @@ class ClusterClient::Impl {
     }
   }
 
-  // Device of the plan; -1: none.
+  // A device of the plan; -1: none.
   int32_t UsedByAnother(const std::vector<DeviceHealth>& health) const {
     const auto found = std::ranges::find_if(
         users_, [&](int32_t device) { return health[device].used_by && health[device].used_by->coordinator.id != coordinator_.id; });
@@ -110,7 +114,7 @@ class ClusterClient::Impl {
     (void)ForAll(Everyone(), [&](int32_t i) {
       Connection& connection = connections_[i];
       const absl::StatusOr<DeviceHealth> answer = AskHealth(*connection.stub, connection.target, {.patience = kHurry, .explain = false});
-      // A connection that was cut may take long to notice that its peer is there again; a new one does not.
+      // An old connection may notice late that a lost device is back. A new one does not.
       if (!answer.ok()) connection.stub = NewStub(connection.device);
       free[i] = answer.ok() &&
                 (answer->epoch < 0 || (ours.contains(answer->epoch) && UnloadOn(connection, {.epoch = answer->epoch}, kHurry).ok()));
@@ -123,7 +127,7 @@ class ClusterClient::Impl {
     return names;
   }
 
-  // Finds the plan's devices among those of the cluster, by name.
+  // Finds the plan's devices in the cluster, by name.
   absl::Status Match(const Plan& plan) {
     by_plan_.clear(), users_.clear();
     for (int32_t i = 0; i < plan.NumDevices(); ++i) {
@@ -137,7 +141,7 @@ class ClusterClient::Impl {
     return absl::OkStatus();
   }
 
-  // `before`: the plan that has left its KV, as Leave said.
+  // `before`: the plan whose KV Leave kept.
   absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options, const Plan* before) {
     std::vector<InstalledPlan> installed(plan.devices.size());
     {
@@ -200,7 +204,7 @@ class ClusterClient::Impl {
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const {
     grpc::ClientContext context;
     SetDeadline(context, options_.connect);
-    context.set_wait_for_ready(false);  // it was there before: if it is gone, it is lost
+    context.set_wait_for_ready(false);  // it answered before, so it is lost if it is gone
     v1::StatisticsReply reply;
     LIME_RETURN_IF_ERROR(FromGrpc(by_plan_[device]->stub->Statistics(&context, v1::StatisticsRequest(), &reply), by_plan_[device]->Who()));
     return FromProto(reply);
@@ -211,7 +215,7 @@ class ClusterClient::Impl {
     return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], {.epoch = epoch}, patience).status(); });
   }
 
-  // The streams end last: with them the devices would unload all of the plan.
+  // Ends the streams last: when a stream ends, its device unloads everything of the plan.
   absl::StatusOr<Left> Leave(int64_t epoch) {
     std::vector<UnloadedPlan> unloaded(by_plan_.size());
     const absl::Status status = ForAll(users_, [&](int32_t device) {
@@ -231,7 +235,7 @@ class ClusterClient::Impl {
     return left;
   }
 
-  // Nobody needs what a plan has left.
+  // Unloads what the plan `left` has left on its devices.
   void LetGo(const Plan& left) {
     std::vector<int32_t> devices;
     for (size_t i = 0; i < connections_.size(); ++i) {
@@ -240,7 +244,7 @@ class ClusterClient::Impl {
     (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = left.epoch}, kHurry).status(); });
   }
 
-  // `ended`: the run has come to its end, and devices that are there are told so.
+  // `ended`: the run is complete, and reachable devices are told so.
   void CloseCalls(bool ended) {
     {
       absl::MutexLock lock(&mutex_);
@@ -260,14 +264,14 @@ class ClusterClient::Impl {
   }
 
  private:
-  // A plan on its way to all devices. What ends it on one ends it on all.
+  // An installation under way on all devices. A failure on one device ends it on all.
   struct Loading {
     absl::Mutex mutex;
     std::set<grpc::ClientContext*> calls ABSL_GUARDED_BY(mutex);
-    std::set<int32_t> devices ABSL_GUARDED_BY(mutex);  // that load, or have loaded
-    bool ended ABSL_GUARDED_BY(mutex) = false;         // it was refused somewhere
+    std::set<int32_t> devices ABSL_GUARDED_BY(mutex);  // that load or have loaded
+    bool ended ABSL_GUARDED_BY(mutex) = false;         // a device refused it
     bool finished ABSL_GUARDED_BY(mutex) = false;
-    absl::Status lost;  // of the watching thread, until that has ended
+    absl::Status lost;  // written by the watching thread only
 
     void Begin(int32_t device, grpc::ClientContext& call) {
       absl::MutexLock lock(&mutex);
@@ -302,18 +306,18 @@ class ClusterClient::Impl {
   static absl::StatusOr<UnloadedPlan> UnloadOn(const Connection& connection, const UnloadCall& call, absl::Duration patience) {
     grpc::ClientContext context;
     SetDeadline(context, patience);
-    context.set_wait_for_ready(false);  // a device that is gone has nothing to unload
+    context.set_wait_for_ready(false);  // a lost device has nothing to unload
     v1::UnloadRequest request;
     ToProto(call, request);
     v1::UnloadReply reply;
     const grpc::Status status = connection.stub->Unload(&context, request, &reply);
-    // It has unloaded the plan already when the stream ended.
+    // The device has unloaded the plan already, when the stream ended.
     if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return UnloadedPlan{};
     LIME_RETURN_IF_ERROR(FromGrpc(status, connection.Who()));
     return FromProto(reply);
   }
 
-  // Of the blocks that the device uses.
+  // The digest of the blocks that the device uses.
   std::optional<WeightsDigest> DigestFor(const Plan& plan, int32_t device) const {
     std::optional<WeightsDigest> digest = options_.digest;
     if (!digest) return digest;
@@ -348,8 +352,8 @@ class ClusterClient::Impl {
     return *installed;
   }
 
-  // Loading may take minutes in which a device has nothing to tell; one that answers nothing else either is lost. Those that have loaded
-  // are told that the plan is still to be used.
+  // Loading may take minutes without news. A device that does not answer other questions either
+  // counts as lost. The question also tells loaded devices to keep the plan.
   void Watch(Loading& loading, int64_t epoch, const InstallOptions& options) {
     for (absl::Time ask = absl::Now() + kHurry;;) {
       std::set<int32_t> devices;
@@ -405,9 +409,10 @@ class ClusterClient::Impl {
   const Options options_;
   const Coordinator coordinator_;
   std::vector<Connection> connections_;
-  std::vector<const Connection*> by_plan_;  // null where the cluster has none and the plan needs none
-  std::vector<int32_t> users_;              // devices of the plan that have a stage
-  KvLentBy lent_;                           // by devices of the plan that has left its KV
+  // Null: the cluster does not have this device, and the plan does not use it.
+  std::vector<const Connection*> by_plan_;
+  std::vector<int32_t> users_;  // devices of the plan that have a stage
+  KvLentBy lent_;               // by the devices of the plan before
   std::vector<std::unique_ptr<OrdersCall>> calls_;
   News news_;
   std::thread ticker_;
@@ -417,7 +422,7 @@ class ClusterClient::Impl {
   size_t opened_ ABSL_GUARDED_BY(mutex_) = 0;
   bool opening_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first failure
 };
 
 absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(Options options) {
@@ -431,7 +436,7 @@ ClusterClient::~ClusterClient() = default;
 
 absl::Status ClusterClient::Install(Plan plan, const InstallOptions& options) {
   const absl::Status status = InstallNew(std::move(plan), options);
-  if (!status.ok()) (void)impl_->Match(plan_);  // who the devices of plan() are
+  if (!status.ok()) (void)impl_->Match(plan_);  // matches the devices of plan() again
   return status;
 }
 

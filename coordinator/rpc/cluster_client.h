@@ -22,29 +22,31 @@ class ClusterClient final : public Devices {
  public:
   struct Device {
     std::string name, address;
-    std::string weights;  // folder on it; empty: what it was pushed, or the one that it was started with
-    uint64_t model = 0;   // ModelDigest, for what it was pushed; 0: not said
-    std::string start;    // what to type where nobody listens (ProbeTarget)
+    std::string weights;  // folder on it; empty: pushed weights, or the daemon's own
+    uint64_t model = 0;   // ModelDigest of pushed weights; 0: not given
+    std::string start;    // how to start it, for errors (ProbeTarget)
   };
   struct Options {
     std::vector<Device> devices;
     ClusterKeys keys;
-    std::optional<WeightsDigest> digest = std::nullopt;  // of the whole model, which devices compare with theirs; nothing: they do not
-    absl::Duration connect = absl::Seconds(5);           // for a device to answer
-    absl::Duration silence = absl::Seconds(2);           // a device that says nothing for so long is lost
+    // Digest of the whole model; devices compare it with theirs. nullopt: no comparison.
+    std::optional<WeightsDigest> digest = std::nullopt;
+    absl::Duration connect = absl::Seconds(5);  // limit for an answer
+    absl::Duration silence = absl::Seconds(2);  // a silent device counts as lost after this time
   };
-  // Asks every device how it is; the first that does not answer as it should is the error, as AskHealth tells it.
+  // Asks every device for its health. The error is that of the first device with a fault
+  // (AskHealth).
   static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(Options options);
   ~ClusterClient() override;
 
   const std::vector<DeviceHealth>& health() const { return health_; }
 
-  // All devices load at once. One that does not answer while it loads is lost.
+  // All devices load at once. A device that does not answer while it loads counts as lost.
   absl::Status Install(Plan plan, const InstallOptions& options) override;
   const Plan& plan() const override { return plan_; }
   const std::vector<InstalledPlan>& installed() const override { return installed_; }
 
-  // Opens the streams of orders.
+  // Opens a stream of orders to each device.
   absl::Status Open(News news) override;
   void Send(const OrderMessage& order) override;
 
@@ -52,7 +54,7 @@ class ClusterClient final : public Devices {
   absl::Status Unload() override;
   absl::StatusOr<Left> Leave() override;
   void Abandon() override;
-  // Waits a second for each device to answer.
+  // Waits at most one second for the answer of each device.
   std::set<std::string> Free() override;
 
  private:
@@ -64,11 +66,12 @@ class ClusterClient final : public Devices {
   std::vector<DeviceHealth> health_;
   std::vector<InstalledPlan> installed_;
   Plan plan_;
-  std::optional<Plan> left_;  // whose KV devices may still hold
-  std::set<int64_t> epochs_;  // of all plans that were ever installed
+  std::optional<Plan> left_;  // devices may still hold its KV
+  std::set<int64_t> epochs_;  // of all plans installed so far
 };
 
-// FailedPrecondition: a device that another coordinator uses. `who` opens the sentence.  REQUIRES: health.used_by
+// FailedPrecondition: another coordinator uses the device. `who` opens the sentence.
+// REQUIRES: health.used_by
 absl::Status InUse(const std::string& who, const DeviceHealth& health);
 
 }  // namespace lime

@@ -19,9 +19,10 @@ namespace lime {
 namespace {
 
 constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = absl::Seconds(15);
-constexpr absl::Duration kReleasePatience = absl::Seconds(15);  // memory of a large plan takes a while to go
+// Freeing the memory of a large plan takes time.
+constexpr absl::Duration kReleasePatience = absl::Seconds(15);
 constexpr absl::Duration kTracePatience = absl::Seconds(2), kInspectPatience = absl::Seconds(15);
-constexpr double kProfileFactor = 10;  // a device may be slow to come to its end
+constexpr double kProfileFactor = 10;  // measuring may take this many times call.seconds
 
 std::string HostName() {
   char name[256] = {};
@@ -30,7 +31,7 @@ std::string HostName() {
 
 uint64_t NewId() {
   std::random_device random;
-  return (uint64_t{random()} << 32 | random()) | 1;  // 0: not said
+  return (uint64_t{random()} << 32 | random()) | 1;  // 0 means "not given"
 }
 
 }  // namespace

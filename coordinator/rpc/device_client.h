@@ -1,6 +1,6 @@
-// One device as the coordinator asks it something, whether or not a plan is installed.
+// Questions of the coordinator to one device, with or without an installed plan.
 //
-// Threads: any; calls wait.
+// Threads: any; calls block.
 #pragma once
 
 #include <atomic>
@@ -19,32 +19,33 @@ namespace lime {
 
 class DeviceClient {
  public:
-  // `start`: what to type where nobody listens (ProbeTarget).
+  // `start`: how to start the daemon, for errors if it does not run (ProbeTarget).
   DeviceClient(std::string name, std::string address, const ClusterKeys& keys, std::string start = "");
   ~DeviceClient();
 
-  // As AskHealth.
+  // See AskHealth.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
 
-  // Of the plan in use, and how fast its ways out are.
+  // Statistics of the plan in use, with the rates of the device's outgoing links.
   absl::StatusOr<DeviceStatistics> Statistics(absl::Duration patience) const;
 
-  // Unloads what is there for a person: FailedPrecondition names who uses it, unless `force`.
+  // Unloads the plan on a user's request. FailedPrecondition names the user of the plan, unless
+  // `force`.
   absl::StatusOr<ReleasedPlan> Release(bool force) const;
 
-  // Lets it measure itself; takes as long as call.seconds says, about, and ends at once after `cancelled` is set.
+  // Makes the device measure itself, for about call.seconds. Ends soon after `cancelled` is set.
   absl::StatusOr<MeasuredDevice> Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
                                          const std::atomic<bool>* cancelled) const;
-  // Lets it measure the way to another device.
+  // Makes the device measure the link to another device.
   absl::StatusOr<MeasuredLink> ProbeLink(const LinkProbe& probe) const;
 
-  // Which blocks of a model a plan may make it read.
+  // The blocks of a model that a plan may read on this device.
   absl::StatusOr<DeviceHoldings> Holdings(const HoldingsCall& call, absl::Duration patience) const;
 
-  // Spans that it has recorded of the plan in use, and its clock.
+  // The spans recorded for the plan in use, and the device's clock.
   absl::StatusOr<TraceChunk> Trace(const TraceCall& call) const;
 
-  // It looks at its own machine, for as long as call.seconds and little more.
+  // Makes the device inspect its own machine, for a little more than call.seconds.
   absl::StatusOr<std::vector<Finding>> Inspect(const InspectCall& call) const;
 
   const std::string& name() const { return target_.name; }
@@ -59,7 +60,7 @@ class DeviceClient {
   const std::unique_ptr<Stubs> stubs_;
 };
 
-// This program as devices are told of it: user, host, and a number that no other call has got.
+// How devices name this program: user, host, and a random number that identifies this call.
 Coordinator NewCoordinator();
 
 }  // namespace lime

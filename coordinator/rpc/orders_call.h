@@ -1,6 +1,7 @@
-// The coordinator's end of one device's stream of orders (daemon/rpc/orders_stream.h).
+// The coordinator's end of the order stream to one device (daemon/rpc/orders_stream.h).
 //
-// Threads: any. News is told on gRPC's threads, in order, one at a time; FailedNews is the last, whatever the reason.
+// Threads: any. News comes on gRPC's threads, in order, one at a time. FailedNews is the last, for
+// any reason.
 #pragma once
 
 #include <deque>
@@ -21,19 +22,22 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   struct Options {
     std::string device;  // its name
     int64_t epoch = 0;
-    absl::Duration beat = absl::Milliseconds(500);  // something is said at least so often
-    absl::Duration silence = absl::Seconds(2);      // a device that says nothing for so long is lost
+    absl::Duration beat = absl::Milliseconds(500);  // maximum time between messages to the device
+    // A silent device counts as lost after this time.
+    absl::Duration silence = absl::Seconds(2);
     std::function<void(const FromDevice&)> news;
   };
-  // REQUIRES: `stub` outlives this.
+  // REQUIRES: `stub` outlives this object.
   OrdersCall(v1::Control::Stub& stub, Options options);
-  // Ends the stream; the device unloads the plan. Nothing is told any more once this returns. Not on the thread that news is told on.
+  // Ends the stream, and the device unloads the plan. No news comes after this returns. Must not
+  // run on the thread of the news.
   ~OrdersCall() override;
 
   void Send(const v1::OrderRequest& request);
-  // All orders are given: the device may take the end of the stream for the end of the run. Nothing is told any more.
+  // All orders are sent: the device may take the end of the stream as the end of the run. No news
+  // comes after this.
   void End();
-  // Whether the device has taken it before `until`.
+  // Whether the stream has ended before `until`.
   bool AwaitEnd(absl::Time until);
   void Tick(absl::Time now);
 
@@ -47,18 +51,18 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   const Options options_;
   grpc::ClientContext context_;
   v1::OrderEvent reading_;
-  bool failed_told_ = false;  // news is told one at a time
+  bool failed_told_ = false;  // news comes one at a time
 
   absl::Mutex mutex_;
   absl::Time heard_ ABSL_GUARDED_BY(mutex_), said_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::OrderRequest> queue_ ABSL_GUARDED_BY(mutex_);  // the front one is being written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing may be started any more
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // no read or write may start
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
-  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // was given up for saying nothing
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // cancelled because the device was silent
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is sent any more
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // and the device is told so
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more is sent
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // and the device has been told
 };
 
 }  // namespace lime

@@ -22,7 +22,8 @@ namespace {
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr absl::Duration kRetry = absl::Milliseconds(500);
 
-// One connection's worth of a push. A thread reads what the device says, another looks at the clock; the owner sends.
+// One connection of a push. The owner's thread sends, a second one reads the device's messages, a
+// third one watches the time.
 class PushCall {
  public:
   PushCall(const StoreSource& source, const PushTarget& target, const PushOptions& options, PushState& state)
@@ -54,14 +55,14 @@ class PushCall {
 
  private:
   std::string Who() const { return absl::StrCat("device \"", target_.name, "\" at ", target_.address); }
-  // There is nobody to cancel any more, and the call's own status says why.
+  // After a break there is nothing to cancel. The status of the call says why.
   absl::Status Broken() {
     broken_ = true;
     return absl::UnavailableError(absl::StrCat(Who(), " has broken the connection"));
   }
   bool interrupted() const { return options_.cancelled != nullptr && options_.cancelled->load(); }
 
-  // What the device says of its refusal tells more than that the stream has ended.
+  // Prefers the device's own reason for a refusal over the end of the stream.
   absl::Status Reason(const absl::Status& status, const absl::Status& end) {
     if (interrupted() && !complete_)
       return absl::CancelledError(absl::StrCat("pushing to ", Who(), " was interrupted; the same call goes on where it stopped"));
@@ -126,7 +127,7 @@ class PushCall {
     }
   }
 
-  // None: the device has everything.
+  // nullopt: the device has everything.
   absl::StatusOr<std::optional<PushSender::Chunk>> AwaitChunk() {
     absl::MutexLock lock(&mutex_);
     while (true) {
@@ -221,8 +222,8 @@ class PushCall {
   const PushOptions& options_;
   PushState& state_;
   std::vector<StoreUnit> units_;  // that the device lacks
-  bool broken_ = false;           // the owner's
-  Bytes before_ = 0;              // of what was missing at first, what earlier connections brought
+  bool broken_ = false;           // owner's thread only
+  Bytes before_ = 0;              // missing bytes that earlier connections sent
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::PushRequest, v1::PushEvent>> stream_;
 
@@ -230,26 +231,26 @@ class PushCall {
   absl::CondVar changed_;
   std::optional<PushSender> sender_ ABSL_GUARDED_BY(mutex_);
   absl::Time heard_ ABSL_GUARDED_BY(mutex_) = absl::Now();
-  absl::Status said_ ABSL_GUARDED_BY(mutex_);  // what is wrong with what the device says
-  bool complete_ = false;                      // under `mutex_` while threads run
+  absl::Status said_ ABSL_GUARDED_BY(mutex_);  // the fault in the device's messages
+  bool complete_ = false;                      // guarded by `mutex_` while threads run
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A connection that broke, or another push that has not ended: worth another try.
+// Whether to try again: the connection broke, or another push is under way.
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
 }
 
-// Why a device cannot be reached; nothing where it can, and something else has ended the call.
+// Why the device cannot be reached. OK: it can be reached, and the call ended for another reason.
 absl::Status FaultOfTarget(const PushTarget& target, const PushOptions& options, bool lasting_only) {
   const ProbeTarget probe{.name = target.name, .address = target.address, .keys = options.keys, .start = target.start};
   const Diagnosis diagnosis = FindFault(probe);
   return lasting_only && !diagnosis.lasts() ? absl::OkStatus() : diagnosis.ToStatus(probe);
 }
 
-// A device that has never answered is not lost: nobody is there.
+// A device that has never answered probably does not run, so it gets less time than a lost one.
 absl::Duration PatienceWith(const absl::Status& status, const PushState& state, const PushOptions& options) {
   constexpr absl::Duration kFirst = absl::Seconds(5);
   const bool never = absl::IsUnavailable(status) && state.missing == 0 && state.to_look == 0;
@@ -283,7 +284,7 @@ absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget
       ++state.breaks;
       LIME_RETURN_IF_ERROR(FaultOfTarget(target, options, /*lasting_only=*/true));
     }
-    if (state.missing > 0) offer.check = false;  // it has looked once
+    if (state.missing > 0) offer.check = false;  // the device has checked once
     absl::SleepFor(kRetry);
     if (options.cancelled != nullptr && options.cancelled->load()) return status;
   }

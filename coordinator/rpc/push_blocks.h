@@ -1,4 +1,5 @@
-// Sends a device the blocks that it lacks, over a connection of their own; goes on by itself after a break.
+// Sends a device the blocks that it lacks, over a connection of its own. Continues by itself after
+// the connection breaks.
 #pragma once
 
 #include <atomic>
@@ -17,17 +18,17 @@ namespace lime {
 struct PushTarget {
   std::string name, address;
   std::vector<BlockId> blocks;  // that it should hold
-  std::string start;            // what to type where nobody listens (ProbeTarget)
+  std::string start;            // how to start it, for errors (ProbeTarget)
 };
 
-// Of one device, so far.
+// Progress of one device.
 struct PushState {
   Bytes needed = 0;         // of all its blocks
-  Bytes looked = 0;         // read back by it
-  Bytes to_look = 0;        // that it reads back
-  Bytes missing = 0;        // when it was asked first
-  Bytes stored = 0;         // of those
-  Bytes sent = 0;           // with what was sent again
+  Bytes looked = 0;         // read back so far, to check stored bytes
+  Bytes to_look = 0;        // to be read back
+  Bytes missing = 0;        // at the first answer
+  Bytes stored = 0;         // of the missing bytes
+  Bytes sent = 0;           // repeated bytes included
   int64_t breaks = 0;       // of the connection
   double send_seconds = 0;  // from the first byte to the last acknowledgement
 
@@ -36,16 +37,19 @@ struct PushState {
 
 struct PushOptions {
   ClusterKeys keys;
-  bool check = true;  // the device reads back what it has
+  bool check = true;  // the device reads back and checks what it has
   PushSender::Options stream;
-  absl::Duration silence = absl::Seconds(60);      // a device that says nothing for so long is lost
-  absl::Duration patience = absl::Seconds(30);     // with a device that is lost, or busy with another push
-  std::function<void(const PushState&)> progress;  // on any thread, one at a time
+  absl::Duration silence = absl::Seconds(60);  // a silent device counts as lost after this time
+  // The wait for a lost device, or for one that is busy with another push.
+  absl::Duration patience = absl::Seconds(30);
+  std::function<void(const PushState&)> progress;  // on any thread, one call at a time
   const std::atomic<bool>* cancelled = nullptr;
-  std::function<void(PushSender::Chunk, std::string& data)> spoil;  // for tests: stands between checksum and wire
+  // For tests: changes data after its checksum is made.
+  std::function<void(PushSender::Chunk, std::string& data)> spoil;
 };
 
-// Returns when the device holds the blocks. Unavailable where it is lost for good; what it refuses has its own code. Blocks.
+// Returns when the device holds the blocks. Unavailable if the device stays lost; a refusal has its
+// own code. Blocks.
 absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget& target, const PushOptions& options);
 
 }  // namespace lime

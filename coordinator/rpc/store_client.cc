@@ -14,7 +14,7 @@
 namespace lime {
 namespace {
 
-// A slow disk looks at every file of its models, or removes a large one.
+// A slow disk needs time to list all files of its models, or to remove a large one.
 constexpr absl::Duration kListPatience = absl::Seconds(30), kRemovePatience = absl::Minutes(5);
 
 void SetStoreDeadline(grpc::ClientContext& context, absl::Duration patience) {

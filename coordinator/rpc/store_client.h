@@ -1,6 +1,6 @@
-// What a device holds of what was pushed to it.
+// The content of a device's store of pushed models.
 //
-// Threads: any; calls wait.
+// Threads: any; calls block.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@ class StoreClient {
   ~StoreClient();
 
   absl::StatusOr<StoreContent> List() const;
-  // The bytes that are free again. FailedPrecondition while a plan that reads the model is installed, or it is being pushed.
+  // Returns the bytes that were freed. FailedPrecondition if an installed plan reads the model or a
+  // push of it is under way.
   absl::StatusOr<Bytes> Remove(uint64_t model) const;
 
  private:

@@ -8,8 +8,8 @@
 namespace lime {
 namespace {
 
-constexpr int kComparisons = 16;        // of clocks at a time, with messages that carry nothing
-constexpr int64_t kLastMessages = 256;  // of what is left when the run has ended
+constexpr int kComparisons = 16;        // clock samples in a row, with empty messages
+constexpr int64_t kLastMessages = 256;  // limit for the remaining spans at the end
 
 }  // namespace
 
@@ -38,10 +38,10 @@ std::vector<DeviceTrace> TraceCollector::Finish() {
   return traces;
 }
 
-// Clocks are compared at both ends, when the devices have little else to do.
+// Compares clocks at the start and at the end, when the devices have little other work.
 void TraceCollector::Collect(Collecting& collecting) const {
   CompareClocks(collecting);
-  bool full = false;  // more may be there
+  bool full = false;  // more spans may be waiting
   while (!finishing_.WaitForNotificationWithTimeout(full ? absl::ZeroDuration() : options_.every))
     full = Ask(collecting, kMaxWireTraceSpans) == kMaxWireTraceSpans;
   CompareClocks(collecting);
@@ -54,7 +54,7 @@ void TraceCollector::CompareClocks(Collecting& collecting) const {
   }
 }
 
-// How many spans came; -1: no answer.
+// Returns the number of spans; -1: no answer.
 int64_t TraceCollector::Ask(Collecting& collecting, int64_t most) const {
   const double sent_ms = SteadyMs();
   const absl::StatusOr<TraceChunk> chunk = collecting.device.source({.most = most});
@@ -67,7 +67,8 @@ int64_t TraceCollector::Ask(Collecting& collecting, int64_t most) const {
   return static_cast<int64_t>(chunk->spans.size());
 }
 
-// Stages and parts are those of one plan: where another has taken its place, what was told of the one before is forgotten.
+// Stages and parts belong to one plan. When a new plan replaces it, the spans of the old one are
+// dropped.
 void TraceCollector::Take(Collecting& collecting, const TraceChunk& chunk) const {
   DeviceTrace& trace = collecting.trace;
   if (chunk.epoch < trace.epoch) return;

@@ -1,9 +1,10 @@
 // Collects the spans that devices record while they work, and compares their clocks with ours.
 //
-// A device keeps a bounded number of spans, so they are fetched all the time, in bounded messages; every answer is also a look at the
-// device's clock. Fetching costs the device a message of its control service every so often, and nothing on a token's way.
+// A device keeps a bounded number of spans, so they are fetched all the time, in bounded messages.
+// Every answer also gives a sample of the device's clock. Fetching costs the device one control
+// message per interval, and adds nothing to the path of a token.
 //
-// Threads: one for each device, from Start to Finish; nothing else is shared.
+// Threads: one for each device, from the constructor to Finish; they share nothing else.
 #pragma once
 
 #include <functional>
@@ -19,17 +20,18 @@
 
 namespace lime {
 
-// Room for spans on a device: some steps of a plan of hundreds of parts, in a megabyte. They are fetched long before it is full.
+// Capacity for spans on a device: some steps of a plan with hundreds of parts, in one megabyte.
+// They are fetched long before it is full.
 inline constexpr int64_t kTraceSpans = int64_t{1} << 14;
 
-// What one device has told of one plan.
+// The spans of one device for one plan.
 struct DeviceTrace {
   std::string device;
   int64_t epoch = -1;
   ClockAlignment clock;
-  int64_t lost = 0;  // spans that found no room, there or here
+  int64_t lost = 0;  // spans dropped by the device or here
   std::vector<TimelineSpan> spans;
-  absl::Status status;  // of the last call, where it failed
+  absl::Status status;  // of the last call, if it failed
 };
 
 class TraceCollector {
@@ -42,19 +44,20 @@ class TraceCollector {
   };
   struct Options {
     absl::Duration every = absl::Milliseconds(50);
-    size_t most_spans = 1'000'000;  // of one device: 48 MB
+    size_t most_spans = 1'000'000;  // per device: 48 MB
   };
   TraceCollector(std::vector<Device> devices, const Options& options);
   ~TraceCollector();
 
-  // Fetches what is left, then ends: what was told of the newest plan, by device. Once, while the plan is still installed.
+  // Fetches the remaining spans and ends. Returns the spans of the newest plan, by device. Call it
+  // once, while the plan is still installed.
   std::vector<DeviceTrace> Finish();
 
  private:
   struct Collecting {
     Device device;
     DeviceTrace trace;
-    int64_t dropped = 0;  // here, for want of room
+    int64_t dropped = 0;  // here, because most_spans was reached
     std::thread thread;
   };
   void Collect(Collecting& collecting) const;

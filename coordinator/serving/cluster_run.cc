@@ -110,11 +110,12 @@ absl::Status ClusterRun::Open() {
 
 absl::Status ClusterRun::Drain(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   while (writer_.steps_under_way() > 0 && !IsSet(cancel)) LIME_RETURN_IF_ERROR(OnNextNews(on_token));
-  if (writer_.idle()) change_.reset();  // nothing is left to be faster
+  if (writer_.idle()) change_.reset();  // no request is left to gain from it
   return absl::OkStatus();
 }
 
-// As much as may wait while requests decode, so that it does not depend on who is late when memory is taken.
+// Reserves for all news that may wait while requests decode. Then memory does not grow later when a
+// thread is slow.
 void ClusterRun::ReserveNews(RecycledQueue<News>& news) const {
   const auto rows = static_cast<size_t>(devices_.plan().sequences);
   news.clear();
@@ -172,7 +173,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     const SampledToken& sampled = news.tokens[token.index];
     const uint64_t logits_hash = news.logits_hashes[token.index];
     const auto found = asked_.find(token.request);
-    if (found == asked_.end()) continue;  // it was ended by a token before
+    if (found == asked_.end()) continue;  // an earlier token ended it
     Asked& asked = found->second;
     if (token.again && !asked.sampling.score_top) {
       CompareLogits(token.request, sampled.position, logits_hash);
@@ -222,16 +223,17 @@ void ClusterRun::TellPrompts() {
   }
 }
 
-// ---- Another plan while all is well
+// ---- Change of plans while all devices work
 
-// KV follows its layers. Where that cannot be, what is known of the requests is computed again. No pause is longer than was stated last.
+// KV moves with its layers. If that is impossible, the new plan computes the known tokens again.
+// Each sentence to the user states an upper bound on the pause that follows.
 absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const Change change = *std::exchange(change_, std::nullopt);
   change_began_ = absl::Now();
   goes_on_in_prompt_ = !writer_.decodes();
   const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change);
   const bool lost = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
-  if (lost) change_began_ = absl::InfiniteFuture();  // what a loss takes is not stated
+  if (lost) change_began_ = absl::InfiniteFuture();  // recovery has no stated bound
   if (!status.ok() && !lost && !IsSet(cancel))
     StatePause("goes on with the plan before and computes the KV so far again", change.going_back);
   LIME_RETURN_IF_ERROR(status);
@@ -300,7 +302,7 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
   devices_.Abandon();
   open_ = false;
   ++recoveries_;
-  if (writer_.idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());  // nobody waited for one
+  if (writer_.idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());  // no token was due
   Recovery::Event event = Recovery::Failed{DeviceOf(failure), failure};
   while (!IsSet(cancel)) {
     const Recovery::Answer answer = recovery_->OnEvent(event, absl::Now());
@@ -319,14 +321,15 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
 }
 
 Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel) {
-  for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) AwaitNews(until);  // none comes
+  // No news comes. Only the owner is asked.
+  for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) AwaitNews(until);
   return Recovery::Answered{devices_.Free()};
 }
 
 Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make) {
   absl::StatusOr<Plan> plan = survival_->plan ? survival_->plan(make.devices) : absl::UnimplementedError("nobody plans here");
   if (!plan.ok()) return Recovery::NoPlan{plan.status()};
-  // Where a request does not fit it, the device that is missing may still come back.
+  // If a request does not fit this plan, the missing device may still come back.
   if (const absl::Status fit = writer_.CheckAll(OrdersFor(*plan)); !fit.ok()) return Recovery::NoPlan{fit};
   newest_ = *std::move(plan);
   return Recovery::Planned{DevicesUsed(*newest_)};
@@ -339,7 +342,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
   return Recovery::Installed{};
 }
 
-// Whether the requests fit is known, and the levels are worked out, before a device loads anything.
+// Checks that the requests fit, and computes the levels, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
   LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
   for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.told_share = 0;
@@ -363,7 +366,8 @@ OrderWriter::Options ClusterRun::OrdersFor(const Plan& plan) const {
   return orders;
 }
 
-// The same bits come of the same order of every sum. Where a layer may now be computed by other kernels that is said, once.
+// Equal bits need the same order of every sum. Says once if other kernels may compute a layer from
+// now on.
 void ClusterRun::CompareKernels() {
   const size_t before = numerics_.size();
   for (const InstalledPlan& installed : devices_.installed()) {

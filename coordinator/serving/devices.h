@@ -1,9 +1,9 @@
-// The devices that a plan runs on, as the coordinator sees them: it installs a plan, gives orders,
-// hears of tokens.
+// The devices of a plan, as the coordinator sees them. It installs a plan on them, sends orders,
+// and receives news.
 //
 //   Install -> Open -> Send ... Send -> Unload
 //     ▲ ▲                          │ │
-//     │ └────────── Leave ◄────────┤ another plan is to go on
+//     │ └────────── Leave ◄────────┤ another plan takes over
 //     └── Free ◄── Abandon ◄───────┴ a device has failed
 //
 // Threads: one owner. News comes on threads of the devices.
@@ -30,53 +30,55 @@ namespace lime {
 
 class Devices {
  public:
-  virtual ~Devices() = default;  // lets the devices unload what is open
+  virtual ~Devices() = default;  // makes the devices unload the open plan
 
-  // News of a device, which is an index of the plan. FailedNews is the last of it. Whoever tells it
-  // may hold locks: it takes what it is given and returns at once.
+  // News of `device`, an index of the plan. FailedNews is the last news of a device. The caller may
+  // hold locks, so the function stores the news and returns at once.
   using News = std::function<void(int32_t device, const FromDevice& what)>;
 
   struct InstallOptions {
-    std::function<void(Bytes done, Bytes total)> progress;  // of all devices together; on any thread, one at a time
+    // The sum of all devices. On any thread, one call at a time.
+    std::function<void(Bytes done, Bytes total)> progress;
     const std::atomic<bool>* cancelled = nullptr;
-    int64_t trace_spans = 0;     // room for spans on each device, for a trace; 0: nothing is recorded
-    std::vector<KvSequence> kv;  // that go on with what Leave has left; empty: all begin anew
+    int64_t trace_spans = 0;     // trace spans kept on each device; 0: no trace
+    std::vector<KvSequence> kv;  // that continue with KV from Leave
   };
-  // Installs the plan, under an epoch that all of its devices take for new, wherever it has a
-  // stage. What one refuses is unloaded from the others. DeviceOf(the error) is who it was.
+  // Installs the plan on every device that has a stage, under an epoch that is new to all of them.
+  // If one device refuses the plan, the others unload it. DeviceOf(the error) names that device.
   virtual absl::Status Install(Plan plan, const InstallOptions& options) = 0;
-  virtual const Plan& plan() const = 0;                             // as installed
+  virtual const Plan& plan() const = 0;                             // as it was installed
   virtual const std::vector<InstalledPlan>& installed() const = 0;  // by device of the plan
 
-  // Returns when all devices await orders.
+  // Returns when all devices wait for orders.
   virtual absl::Status Open(News news) = 0;
-  // To every device of the plan that has a stage. One that refuses it fails.
+  // Sends to every device of the plan that has a stage. A device that refuses the order fails.
   virtual void Send(const OrderMessage& order) = 0;
 
-  // Of a device of the plan.
+  // `device` is an index of the plan.
   virtual absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const = 0;
-  // Of the oldest step that has not ended, the share that is computed, as far as that is known here without asking anybody.
+  // The computed share of the oldest step that has not ended, as far as it is known here. Asks no
+  // device.
   virtual double StepShare() const { return 0; }
-  // No more news comes, and the plan is unloaded everywhere; the first error, if any.
+  // Stops news and unloads the plan on all devices. Returns the first error, if any.
   virtual absl::Status Unload() = 0;
-  // Likewise, but for the KV, which the plan that is installed next may take over.  REQUIRES: no
-  // step is under way.
+  // Unload, but the devices keep the KV so that the next plan can take it over.  REQUIRES: no step
+  // is under way.
   struct Left {
-    bool all = false;                       // of every device
+    bool all = false;                       // every device kept its KV
     std::map<int32_t, std::string> hashes;  // of logits, by slot: LogitsHash::State
   };
   virtual absl::StatusOr<Left> Leave() = 0;
-  // No more news comes; waits for nobody: devices that are there unload the plan by themselves.
+  // Stops news and waits for no device. Devices that are there unload the plan by themselves.
   virtual void Abandon() = 0;
-  // Names of the devices that are there and hold no plan; what is left there of the plans installed
-  // here is unloaded.
+  // Names of the devices that answer and hold no plan. Unloads on them what remains of plans that
+  // were installed from here.
   virtual std::set<std::string> Free() = 0;
 };
 
-// The name of the device that an error is about; empty where it is about none.
+// The name of the device that an error is about; empty if it is about none.
 absl::Status WithDevice(const absl::Status& status, const std::string& device);
 std::string DeviceOf(const absl::Status& status);
-// Those of a plan's devices that have a stage, by name.
+// Names of the devices of a plan that have a stage.
 std::set<std::string> DevicesUsed(const Plan& plan);
 
 }  // namespace lime

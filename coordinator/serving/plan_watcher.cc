@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kNice = 10;
 
-// Whatever else this machine does goes first: it may be one of the devices.
+// Gives other work on this machine priority: this machine may be one of the devices.
 void YieldToOthers() {
 #ifdef __linux__
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
@@ -42,7 +42,7 @@ void PlanWatcher::Watch() {
     {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.look)) return;
-      if (replanner_.searching()) continue;  // what was found waits for Next
+      if (replanner_.searching()) continue;  // the result waits for Next
     }
     Look();
   }
@@ -87,9 +87,9 @@ void PlanWatcher::Look() {
 std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& left) {
   absl::MutexLock lock(&mutex_);
   left_ = left;
-  if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;  // it waits until tokens come
+  if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;  // until tokens come
   Candidate found = *std::exchange(found_, std::nullopt);
-  if (left.pages + plan_.sequences > found.most_pages) {  // the search took too long; steps that are under way may begin pages
+  if (left.pages + plan_.sequences > found.most_pages) {  // the search took too long
     replanner_.OnStale(absl::Now());
     return std::nullopt;
   }
@@ -123,7 +123,7 @@ void PlanWatcher::OnPlan(const Plan& plan) {
     if (now == rates_.end()) continue;
     if (key.kind == RateKey::Kind::kLink) {
       rate = now->second;
-    } else if (is_proposed) {  // others are made from profiles
+    } else if (is_proposed) {  // other plans are made from profiles
       rate = made_with_[key] = now->second;
     }
   }

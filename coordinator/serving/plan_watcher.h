@@ -1,6 +1,8 @@
-// Watches what a run's plan runs on, links, disks and computing, and searches for a better plan in the background where that has changed.
+// Watches the links, disks and computing of a run's plan. If one changes its speed, searches for a
+// better plan in the background.
 //
-// Threads: one of its own asks the devices and searches; the owner asks Next often and tells OnPlan, neither of which waits.
+// Threads: a thread of its own asks the devices and searches. The owner calls Next often and OnPlan
+// after a change of plans; neither of them waits.
 #pragma once
 
 #include <atomic>
@@ -21,36 +23,38 @@ class PlanWatcher {
  public:
   struct Candidate {
     Plan plan;
-    double ms_per_step = 0;  // on average over all that are left
-    double current_ms = 0;   // likewise, of the plan in use
+    double ms_per_step = 0;  // mean over the remaining steps
+    double current_ms = 0;   // the same for the plan in use
     KvLevels levels;         // of the plan, as KV grows
-    // From the last token to the first by another plan, at most.
-    std::optional<Pause> taking_over;                          // where KV is taken over; nothing: it cannot be
-    Pause computing_again;                                     // where it is not
-    Pause going_back;                                          // to the plan in use, where the other one turns out to be none
-    int64_t most_pages = std::numeric_limits<int64_t>::max();  // of KV of a layer for which all this holds
-    bool in_prompt = false;                                    // it also does where no request has made a token
+    // Upper bounds on the time from the last token of one plan to the first token of another.
+    std::optional<Pause> taking_over;  // if KV can be taken over
+    Pause computing_again;             // if KV is computed again
+    Pause going_back;                  // devices refuse the plan, the one before continues
+    // All this holds up to this number of KV pages per layer.
+    int64_t most_pages = std::numeric_limits<int64_t>::max();
+    bool in_prompt = false;  // also usable before the first token
   };
   struct Search {
     const Plan& current;
-    const ClusterRates& made_with;  // of disks and computing; those not named: 1
+    const ClusterRates& made_with;  // rates of disks and computing; missing ones are 1
     const ClusterRates& now;
     const OrderWriter::Left& left;
-    const std::atomic<bool>& cancelled;  // nobody waits for the answer any more
+    const std::atomic<bool>& cancelled;  // set when the result is not needed any more
   };
   struct Options {
     Replanner::Options when;
     absl::Duration look = absl::Seconds(1);
-    std::function<ClusterRates(const Plan& plan)> planned;  // the rates that matter to it, as the cluster's files tell them
-    // Both may wait. What is measured of disks and computing is in times what the plan says of them.
+    // The rates that a plan depends on, as the cluster's files give them.
+    std::function<ClusterRates(const Plan& plan)> planned;
+    // Both may block. Rates of disks and computing are relative to the rates in the plan.
     std::function<ClusterRates(const Plan& plan, RateAges& ages)> measure;
     std::function<absl::StatusOr<Candidate>(const Search& search)> search;
     std::function<void(const std::string& sentence)> say;
   };
   PlanWatcher(Options options, const Plan& plan);
-  ~PlanWatcher();  // cancels a search that is under way
+  ~PlanWatcher();  // cancels a running search
 
-  // The plan to change to, once for each that was found.
+  // The plan to change to. Returns each plan once.
   std::optional<ClusterRun::Change> Next(const OrderWriter::Left& left);
   void OnPlan(const Plan& plan);
 
@@ -62,13 +66,13 @@ class PlanWatcher {
   absl::Mutex mutex_;
   Plan plan_ ABSL_GUARDED_BY(mutex_);
   Replanner replanner_ ABSL_GUARDED_BY(mutex_);
-  ClusterRates made_with_ ABSL_GUARDED_BY(mutex_);  // disks and computing that plan_ was made with
+  ClusterRates made_with_ ABSL_GUARDED_BY(mutex_);  // of disks and computing, used to make plan_
   ClusterRates rates_ ABSL_GUARDED_BY(mutex_);      // of the last search
-  OrderWriter::Left left_ ABSL_GUARDED_BY(mutex_);  // when the owner asked last
+  OrderWriter::Left left_ ABSL_GUARDED_BY(mutex_);  // when the owner last called Next
   std::optional<Candidate> found_ ABSL_GUARDED_BY(mutex_);
   std::optional<Plan> proposed_ ABSL_GUARDED_BY(mutex_);  // by Next
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<bool> cancelled_ = false;  // the search under way
+  std::atomic<bool> cancelled_ = false;  // stops the running search
   std::thread thread_;
 };
 

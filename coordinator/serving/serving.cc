@@ -143,7 +143,7 @@ void Serving::Serve() {
   {
     absl::MutexLock lock(&mutex_);
     const int64_t left = queue_.waiting() + queue_.running();
-    if (stop_) status = absl::OkStatus();  // what broke off is not what ended it
+    if (stop_) status = absl::OkStatus();  // an error after the stop is not the reason for the end
     if (stop_ && left > 0)
       status = absl::DeadlineExceededError(absl::StrCat(left, left == 1 ? " request was" : " requests were", " cancelled at the deadline"));
     queue_.Close(status.ok() ? absl::UnavailableError("no request is taken any more") : status);
@@ -165,7 +165,7 @@ absl::Time Serving::AtBorder() {
   for (std::unique_ptr<Active>& active : beginning_) Begin(std::move(active));
   beginning_.clear();
   for (ServeQueue::Ending& ending : due) {
-    if (!active_.contains(ending.request)) continue;  // it has just been refused
+    if (!active_.contains(ending.request)) continue;  // it was refused just now
     run_.Stop(ending.request);
     End(ending.request, FinishReason::kInterrupted, std::move(ending.why));
   }
@@ -174,7 +174,7 @@ absl::Time Serving::AtBorder() {
   return queue_.NextDue();
 }
 
-// Another plan may have come since it was checked.
+// The plan may have changed since the request was checked, so Add can refuse it.
 void Serving::Begin(std::unique_ptr<Active> active) {
   const RequestId id = active->id;
   Active& begun = *active_.emplace(id, std::move(active)).first->second;

@@ -1,16 +1,17 @@
-// Requests at any time, answered side by side over one plan: what commands and servers sit on.
+// Answers many requests side by side over one plan. Commands and servers use it.
 //
-//   Submit ─► ServeQueue: may it come? ─┐
-//   Cancel ─► ServeQueue: it left ──────┼─► at the next border of a step: ClusterRun ─► Devices ─► sinks
-//   Drain  ─► ServeQueue: nobody comes ─┘
+//   Submit ─► ServeQueue: admits or refuses ──┐
+//   Cancel ─► ServeQueue: marks as cancelled ─┼─► next border: ClusterRun ─► Devices ─► sinks
+//   Drain  ─► ServeQueue: admits no more ─────┘
 //
-// Devices are those of a cluster or this process alone. Devices that are lost, and plans that are better now, are ClusterRun's; requests
-// see a pause.
+// The devices are those of a cluster, or this process alone. ClusterRun handles lost devices and
+// better plans; requests see a pause.
 //
-// Threads: one of its own owns ClusterRun and the devices and calls the sinks; it sleeps while nothing is left to do, and the plan stays
-// installed. Submit, Cancel, Drain and the counts: any.
-// Bounds: requests as ServeQueue takes them; nothing is kept of one that has ended. A token allocates nothing.
-// Bits: what a request answers depends on itself alone, never on who runs beside it or came before.
+// Threads: a thread of its own owns ClusterRun and the devices and calls the sinks. It sleeps when
+// no request is left, and the plan stays installed. Submit, Cancel, Drain and the counts: any.
+// Bounds: ServeQueue bounds the requests. Nothing is kept of a request that has ended. A token
+// allocates nothing.
+// Bits: the answer to a request depends on that request alone, not on other requests.
 #pragma once
 
 #include <atomic>
@@ -38,42 +39,50 @@ class Serving {
   struct Options {
     ServeQueue::Options queue;
     const Tokenizer* tokenizer = nullptr;  // null: tokens have no text
-    // As of ClusterRun; its callbacks come on this one's thread. `install.cancelled` is set here.
+    // See ClusterRun. Its callbacks come on the thread of this object. Serving sets
+    // `install.cancelled`.
     std::optional<ClusterRun::Survival> survival;
     ClusterRun::LevelsOf levels;
-    // A failure that is not survived ends the requests of that time alone: the devices are looked for until they are back, and requests
-    // that come then wait for them, for about as long as Recovery does. Else it is the end of all.  REQUIRES: `survival`
+    // A failure that is not survived ends only the requests of that time. Serving then asks for the
+    // devices until they are back. Later requests wait for them, for about as long as Recovery
+    // does. False: the failure ends everything.  REQUIRES: `survival`
     bool outlives_failures = false;
   };
-  // REQUIRES: a plan is installed. All that is given outlives this, and nobody else calls `devices` until Drain has returned.
+  // REQUIRES: a plan is installed. All arguments outlive this object. Nobody else calls `devices`
+  // until Drain has returned.
   Serving(Devices& devices, Options options);
-  // Drains at once.
+  // Drains with no time left.
   ~Serving();
   Serving(const Serving&) = delete;
   Serving& operator=(const Serving&) = delete;
 
-  // Queues a request behind those before. InvalidArgument for one that is none; ResourceExhausted, with the numbers, where it can never
-  // fit, or as many wait as may; Unavailable after Drain; after a failure that was not survived, that. The sink hears of it only where this
-  // answers with its id. Ids count from 0 and are never used again.
+  // Queues a request behind all earlier ones. The sink is called only if this returns an id. Ids
+  // count from 0 and are never reused.
+  // Errors: InvalidArgument for an invalid request; ResourceExhausted, with the numbers, if it can
+  // never fit or too many requests wait; Unavailable after Drain; after a failure that was not
+  // survived, its error.
   absl::StatusOr<RequestId> Submit(ServingRequest request, std::shared_ptr<RequestSink> sink);
-  // Likewise for requests that begin with the same step where slots are free: all are taken or none. Answers with the id of the first; the
-  // others follow it.  REQUIRES: at least one
+  // Submits requests that begin with the same step if slots are free. Accepts all or none. Returns
+  // the id of the first; the other ids follow it.  REQUIRES: at least one
   absl::StatusOr<RequestId> SubmitTogether(std::vector<Submission> submissions);
-  // Ends a request at the next border of a step, in whatever state; its slot and its KV are free then. Nothing where it has ended.
+  // Ends a request at the next border of a step, in any state. Its slot and its KV are free then.
+  // Does nothing if it has ended.
   void Cancel(RequestId request);
-  // Takes no more requests, ends those that wait, and returns when the last has ended; at the deadline those that run are ended too. Of
-  // several calls the earliest deadline counts. DeadlineExceeded where requests were ended for it; after a failure that was not survived,
-  // that. The devices are the caller's again, with their plan.  Not from a sink
+  // Accepts no more requests and ends the waiting ones. Returns when the last running request has
+  // ended; at the deadline it ends the running ones too. If called several times, the earliest
+  // deadline counts. Then the caller may use the devices again, with their plan.
+  // Errors: DeadlineExceeded if requests were ended at the deadline; the error of a failure that
+  // was not survived.  REQUIRES: not called from a sink
   absl::Status Drain(absl::Time deadline);
 
-  // How long a request may be: what Submit checks.
+  // The limits of one request that Submit checks.
   OrderWriter::Room room() const;
   struct Load {
     int64_t waiting = 0, running = 0;
   };
   Load load() const;
   int64_t recoveries() const { return run_.recoveries(); }
-  int64_t changes() const { return run_.changes(); }  // of plans, while all was well
+  int64_t changes() const { return run_.changes(); }  // changes of plans while all devices worked
 
  private:
   struct Active {
@@ -83,7 +92,7 @@ class Serving {
     RequestSampling sampling;
     std::optional<AnswerText> text;
     bool has_tokens = false;
-    RequestEnd end;  // the times so far
+    RequestEnd end;  // holds the times so far
   };
 
   ClusterRun::Owner OwnerOfRun(bool outlives_failures);
@@ -101,10 +110,10 @@ class Serving {
   Devices& devices_;
   const Tokenizer* const tokenizer_;
   const int64_t vocab_size_;
-  std::atomic<bool> stop_ = false;  // at once
+  std::atomic<bool> stop_ = false;  // set: end all requests at once
   ClusterRun run_;
-  std::map<RequestId, std::unique_ptr<Active>> active_;  // that run_ knows. Of the thread
-  std::vector<std::unique_ptr<Active>> beginning_;       // likewise, from AtBorder to AtBorder
+  std::map<RequestId, std::unique_ptr<Active>> active_;  // in run_.  Thread: its own
+  std::vector<std::unique_ptr<Active>> beginning_;       // the same, within AtBorder
 
   mutable absl::Mutex mutex_;
   ServeQueue queue_ ABSL_GUARDED_BY(mutex_);
