@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-READ = re.compile(r'\b(?:fields\.\w+(?:<\w+>)?|ReadAddress)\((?:fields, )?"([\w-]+)"')
+READ = re.compile(r'\b(?:fields\.\w+(?:<\w+>)?|ReadAddress|one_of)\((?:fields, )?"([\w-]+)"')
 ROW = re.compile(r"^\| ((?:`[\w-]+`(?:, )?)+) \|", re.M)
 CALL = re.compile(r"\brpc (\w+)\(")
 
