@@ -1,7 +1,6 @@
 // Softmax over a vocabulary with one fixed order of every sum: ranges of 1,024 ids, ascending, wherever each was computed.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 namespace lime {

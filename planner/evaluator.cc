@@ -1,10 +1,8 @@
 #include "planner/evaluator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace lime {

@@ -4,7 +4,6 @@
 // Clocks are seconds since 1970, as std::time tells them: what TLS itself judges certificates by.
 #pragma once
 
-#include <cstdint>
 #include <ctime>
 #include <string>
 

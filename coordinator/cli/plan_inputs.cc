@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

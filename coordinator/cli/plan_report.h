@@ -1,7 +1,6 @@
 // What `lime plan` answers: the plan, what each device does of it, and why.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

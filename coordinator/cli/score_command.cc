@@ -4,10 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/commands.h"

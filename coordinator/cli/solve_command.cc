@@ -3,7 +3,6 @@
 #include <iostream>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/user_text.h"
 #include "planner/solve.h"

@@ -1,7 +1,6 @@
 #include "coordinator/cli/stored_choice.h"
 
 #include <map>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

@@ -1,15 +1,12 @@
 #include "coordinator/cluster/cluster_config.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/device_name.h"
 #include "common/host_port.h"
-#include "common/toml_file.h"
 #include "coordinator/cluster/remote_command.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/nearest.h"

@@ -8,7 +8,6 @@
 // stage refuses on the owner's. Traces may be taken on another thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>

@@ -12,7 +12,6 @@
 #include "daemon/weights/row_reader.h"
 #include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
-#include "planner/one_device.h"
 #include "planner/plan_problem.h"
 
 namespace lime {

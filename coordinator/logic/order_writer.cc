@@ -1,8 +1,6 @@
 #include "coordinator/logic/order_writer.h"
 
 #include <algorithm>
-#include <limits>
-#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

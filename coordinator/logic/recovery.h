@@ -21,7 +21,6 @@
 #include <set>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "planner/base/status.h"

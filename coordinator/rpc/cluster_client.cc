@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 

@@ -5,7 +5,6 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "absl/synchronization/mutex.h"

@@ -4,7 +4,6 @@
 // concatenation is a piece is a merge, ranked by score. Time: O(n log n) in the word's characters.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -4,7 +4,6 @@
 // unicode_data.h in their place.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>

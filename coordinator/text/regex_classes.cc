@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/unicode_data.h"
-#include "coordinator/text/utf8.h"
 #include "planner/base/strings.h"
 
 namespace lime {

@@ -1,7 +1,6 @@
 // UTF-8: decoding with a defined answer for broken input, and the cut a streaming printer needs.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

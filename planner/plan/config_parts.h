@@ -1,10 +1,7 @@
 // The parts of a config.json that take some lines to read (model_config.cc has the rest).
 #pragma once
 
-#include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"

@@ -1,7 +1,6 @@
 // Whether a plan is one of a certain model.
 
 #include <algorithm>
-#include <map>
 
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"

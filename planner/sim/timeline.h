@@ -1,7 +1,6 @@
 // What happened when on every device: for people as text, for tools as a Chrome/Perfetto trace.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
