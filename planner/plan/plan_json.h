@@ -10,14 +10,14 @@
 
 namespace lime {
 
-class JsonFields;
+class JsonList;
 
 // What they return is valid (Instance::Validate, StagePlan::Validate). A plan's streamed blocks may come in any order.
 absl::StatusOr<Instance> InstanceFromJson(const nlohmann::json& object);
 absl::StatusOr<StagePlan> StagePlanFromJson(const nlohmann::json& object, const Instance& instance);
 
-// Of the fields of one stage.
-absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string& where);
+// The fields of one stage (planner/base/json_list.h).
+void List(JsonList& f, Stage& stage);
 
 // What a plan says of how it serves several sequences: `optimize` answers it where it was asked to choose.
 struct PlanBatch {
