@@ -101,16 +101,12 @@ std::string SearchError(int rc) {
 }  // namespace
 
 absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
-  if (pattern.size() > kMaxPatternBytes) {
-    return Invalid("regular expression of ", pattern.size(), " bytes; at most ", kMaxPatternBytes);
-  }
+  if (pattern.size() > kMaxPatternBytes) return Invalid("regular expression of ", pattern.size(), " bytes; at most ", kMaxPatternBytes);
   LIME_ASSIGN_OR_RETURN(const std::string spelled, SpellOutClasses(pattern));
   auto code = CompileOniguruma(spelled);
   // A class spelled out is not allowed in all the places where its name is.
   if (!code.ok()) code = CompileOniguruma(pattern);
-  if (!code.ok()) {
-    return Invalid("regular expression \"", Text(pattern), "\" does not compile: ", code.status().message());
-  }
+  if (!code.ok()) return Invalid("regular expression \"", Text(pattern), "\" does not compile: ", code.status().message());
   Regex regex(pattern);
   regex.code_ = *std::move(code);
   return regex;

@@ -10,18 +10,14 @@ namespace lime {
 absl::StatusOr<Vocab> Vocab::Create(std::vector<std::pair<std::string, int64_t>> pieces) {
   int64_t size = 0;
   for (const auto& [piece, id] : pieces) {
-    if (id < 0 || id >= kMaxTokenId) {
-      return Invalid("piece \"", piece, "\" has id ", id, ", need 0 to ", kMaxTokenId - 1);
-    }
+    if (id < 0 || id >= kMaxTokenId) return Invalid("piece \"", piece, "\" has id ", id, ", need 0 to ", kMaxTokenId - 1);
     size = std::max(size, id + 1);
   }
   Vocab vocab;
   vocab.pieces_.resize(size);
   std::vector<bool> taken(size);
   for (auto& [piece, id] : pieces) {
-    if (taken[id]) {
-      return Invalid("id ", id, " belongs to \"", vocab.pieces_[id], "\" and to \"", piece, "\"");
-    }
+    if (taken[id]) return Invalid("id ", id, " belongs to \"", vocab.pieces_[id], "\" and to \"", piece, "\"");
     taken[id] = true;
     vocab.pieces_[id] = std::move(piece);
   }
