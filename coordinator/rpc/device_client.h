@@ -41,6 +41,11 @@ class DeviceClient {
   // Which blocks of a model a plan may make it read.
   absl::StatusOr<DeviceHoldings> Holdings(const HoldingsCall& call, absl::Duration patience) const;
 
+  // What it holds of what was pushed to it.
+  absl::StatusOr<StoreContent> ListStore() const;
+  // The bytes that are free again. FailedPrecondition while a plan that reads the model is installed, or it is being pushed.
+  absl::StatusOr<Bytes> RemoveStored(uint64_t model) const;
+
   // Spans that it has recorded of the plan in use, and its clock.
   absl::StatusOr<TraceChunk> Trace(const TraceCall& call) const;
 
