@@ -37,7 +37,6 @@ struct Connection {
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
-  context.set_wait_for_ready(true);
 }
 
 // The same for all, each on a thread of its own; the first error, in order.
@@ -197,8 +196,7 @@ class ClusterClient::Impl {
 
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const {
     grpc::ClientContext context;
-    SetDeadline(context, options_.connect);
-    context.set_wait_for_ready(false);  // it was there before: if it is gone, it is lost
+    SetDeadline(context, options_.connect);  // for an answer alone: if it is gone, it is lost
     v1::StatisticsReply reply;
     LIME_RETURN_IF_ERROR(FromGrpc(by_plan_[device]->stub->Statistics(&context, v1::StatisticsRequest(), &reply), by_plan_[device]->Who()));
     return FromProto(reply);
@@ -299,8 +297,7 @@ class ClusterClient::Impl {
 
   static absl::StatusOr<UnloadedPlan> UnloadOn(const Connection& connection, const UnloadCall& call, absl::Duration patience) {
     grpc::ClientContext context;
-    SetDeadline(context, patience);
-    context.set_wait_for_ready(false);  // a device that is gone has nothing to unload
+    SetDeadline(context, patience);  // for an answer alone: a device that is gone has nothing to unload
     v1::UnloadRequest request;
     ToProto(call, request);
     v1::UnloadReply reply;
