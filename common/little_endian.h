@@ -1,19 +1,27 @@
 // Numbers in wire format, one after another.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace lime {
 
-// Both return the position after the number.
+// Put and Get return the position after the number.
 template <typename T>
 std::byte* Put(T value, std::byte* out) {
   auto bits = static_cast<std::make_unsigned_t<T>>(value);
   for (size_t i = 0; i < sizeof(T); ++i, bits = static_cast<std::make_unsigned_t<T>>(bits >> 7 >> 1))
     *out++ = static_cast<std::byte>(bits & 0xff);
   return out;
+}
+
+template <std::integral T>
+void Append(std::vector<std::byte>& bytes, T value) {
+  bytes.resize(bytes.size() + sizeof(value));
+  Put(value, bytes.data() + bytes.size() - sizeof(value));
 }
 
 template <typename T>

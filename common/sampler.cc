@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
-#include "common/softmax.h"
 
 namespace lime {
 namespace {

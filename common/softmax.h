@@ -2,7 +2,6 @@
 // result does not depend on the device that computes a range.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 namespace lime {

@@ -1,10 +1,8 @@
 #include "planner/evaluator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace lime {
@@ -85,9 +83,7 @@ bool Evaluator::CheckMemory(std::span<const Stage> stages) {
   if (!by_rows_) used_mb_[stages.front().device] += instance_.embed_mb;
   for (int d = 0; d < instance_.NumDevices(); ++d) {
     pool_mb_[d] = instance_.devices[d].mem_mb - used_mb_[d];
-    if (problem_ == Problem::kNone && pool_mb_[d] < -kMemorySlackMb) {
-      Fail(Problem::kMemory, d, 0, used_mb_[d], instance_.devices[d].mem_mb);
-    }
+    if (problem_ == Problem::kNone && pool_mb_[d] < -kMemorySlackMb) Fail(Problem::kMemory, d, 0, used_mb_[d], instance_.devices[d].mem_mb);
   }
   return problem_ == Problem::kNone;
 }

@@ -1,7 +1,6 @@
 #include "planner/exhaustive.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "planner/evaluator.h"

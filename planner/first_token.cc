@@ -1,7 +1,6 @@
 #include "planner/first_token.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace lime {

@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <tuple>
 #include <vector>
 
 #include "planner/evaluator.h"

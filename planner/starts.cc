@@ -1,7 +1,6 @@
 #include "planner/starts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <set>
 

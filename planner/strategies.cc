@@ -1,10 +1,8 @@
 #include "planner/strategies.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "planner/baselines.h"
-#include "planner/evaluator.h"
 
 namespace lime {
 namespace {

@@ -12,7 +12,6 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "daemon/weights/files.h"
 #include "proto/fields.h"

@@ -4,7 +4,6 @@
 // Times are seconds since 1970 from std::time, which TLS also uses for certificates.
 #pragma once
 
-#include <cstdint>
 #include <ctime>
 #include <string>
 

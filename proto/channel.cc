@@ -6,7 +6,6 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
-#include "absl/strings/str_cat.h"
 #include "common/activation.h"
 
 namespace lime {

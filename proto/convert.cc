@@ -1,14 +1,11 @@
 #include "proto/convert.h"
 
-#include <string_view>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "lime/v1/control.pb.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/instance.h"
-#include "proto/kv_convert.h"
 #include "proto/message_fields.h"
 
 namespace lime {

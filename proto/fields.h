@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/status.h"
 
 namespace lime::fields {
@@ -21,7 +20,7 @@ inline constexpr int32_t kMaxLayer = 100'000;
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("message: ", what...));
+  return Invalid("message: ", what...);
 }
 
 inline absl::Status Within(const char* field, int64_t value, int64_t low, int64_t high) {

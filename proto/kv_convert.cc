@@ -7,7 +7,6 @@
 
 #include "lime/v1/bulk.pb.h"
 #include "lime/v1/control.pb.h"
-#include "planner/plan/limits.h"
 #include "proto/convert.h"
 #include "proto/message_fields.h"
 

@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "common/kv_take.h"
-#include "common/order.h"
-#include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "proto/messages.h"

@@ -1,11 +1,9 @@
 // Of convert.h: what coordinator and devices say to each other while a plan is in use.
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/strings.h"
 #include "planner/plan/instance.h"
-#include "planner/plan/limits.h"
 #include "proto/convert.h"
 #include "proto/message_fields.h"
 

@@ -12,7 +12,6 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/local_session.h"
-#include "daemon/engine/process_memory.h"
 #include "daemon/profile/limits.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"

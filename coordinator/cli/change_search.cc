@@ -1,17 +1,13 @@
 #include "coordinator/cli/change_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
-#include <vector>
 
 #include "absl/time/clock.h"
 #include "common/order.h"
-#include "coordinator/cli/change_costs.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/plan_rates.h"
 #include "planner/plan/kv_eviction.h"
-#include "planner/plan/limits.h"
 #include "planner/sim/simulator.h"
 
 namespace lime::cli {

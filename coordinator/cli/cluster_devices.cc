@@ -1,8 +1,6 @@
 #include "coordinator/cli/cluster_devices.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -25,13 +25,13 @@ namespace fs = std::filesystem;
 
 absl::Status CheckAddress(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure) {
   const std::string where = absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\"");
-  if (device.address.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no address; add address = \"HOST:PORT\""));
+  if (device.address.empty()) return Invalid(where, " has no address; add address = \"HOST:PORT\"");
   const absl::StatusOr<bool> loopback = IsLoopback(device.address);
-  if (!loopback.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", loopback.status().message()));
+  if (!loopback.ok()) return Invalid(where, ": ", loopback.status().message());
   if (*loopback || !file.config.tls.empty() || insecure) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(where,
-                                                 " is another machine, and [cluster] names no keys: make them with `lime keys` and add "
-                                                 "tls = \"FOLDER\", or give --insecure"));
+  return Invalid(where,
+                 " is another machine, and [cluster] names no keys: make them with `lime keys` and add "
+                 "tls = \"FOLDER\", or give --insecure");
 }
 
 // The folder of `path`, if any user may replace files in it; else empty. In a sticky folder only

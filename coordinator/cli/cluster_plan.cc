@@ -10,10 +10,7 @@
 #include "coordinator/cli/progress.h"
 #include "coordinator/cluster/device_memory.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/files.h"
 #include "daemon/weights/weights_digest.h"
-#include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/limits.h"
 
 namespace lime::cli {
 namespace {

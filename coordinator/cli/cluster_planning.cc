@@ -1,10 +1,7 @@
 #include "coordinator/cli/cluster_planning.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <limits>
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -12,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/activation.h"
 #include "common/flow.h"
+#include "common/steady_clock.h"
 #include "coordinator/cli/command.h"
 #include "planner/kv_growth.h"
 #include "planner/kv_hosting.h"
@@ -47,18 +45,14 @@ std::vector<int32_t> StreamedBeforeCut(const Plan& cut, const Plan& plan) {
   return streamed;
 }
 
-double NowMs() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 ClusterPlanning::ClusterPlanning(const Options& options, PlanInputs inputs)
-    : options_(options), begin_ms_(NowMs()), inputs_(std::move(inputs)) {}
+    : options_(options), begin_ms_(SteadyMs()), inputs_(std::move(inputs)) {}
 
 double ClusterPlanning::LeftMs() const {
   if (!options_.time_limit_ms) return HUGE_VAL;
-  return *options_.time_limit_ms * (1 - kExplainShare) - (NowMs() - begin_ms_);
+  return *options_.time_limit_ms * (1 - kExplainShare) - (SteadyMs() - begin_ms_);
 }
 
 double ClusterPlanning::LevelWork() const {
@@ -73,9 +67,9 @@ SearchOptions ClusterPlanning::SearchFor() const {
   options.time_limit_ms = std::max(1.0, std::min(options_.work_ms, kShareOfLeft * LeftMs()));
   // KV does not grow under plans that read weights again for every micro-batch.
   options.may_reload = inputs_.request.kv_tokens == 0;
-  options.elapsed_ms = [this, begin_ms = NowMs()] {
+  options.elapsed_ms = [this, begin_ms = SteadyMs()] {
     if (Ends()) return HUGE_VAL;
-    return options_.by_clock || options_.time_limit_ms ? NowMs() - begin_ms : 0;
+    return options_.by_clock || options_.time_limit_ms ? SteadyMs() - begin_ms : 0;
   };
   if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
   return options;

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <ctime>
 #include <iterator>
-#include <set>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,10 +19,8 @@
 #include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
-#include "coordinator/rpc/device_client.h"
 #include "daemon/engine/process_memory.h"
 #include "planner/plan/kv_spill.h"
-#include "planner/plan/limits.h"
 #include "planner/sim/simulator.h"
 
 namespace lime::cli {

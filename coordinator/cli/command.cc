@@ -8,13 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/command_line.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/call_limits.h"

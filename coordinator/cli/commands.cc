@@ -1,11 +1,9 @@
 #include "coordinator/cli/commands.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 

@@ -15,7 +15,7 @@
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/device_checks.h"
 #include "coordinator/cli/text_table.h"
-#include "coordinator/rpc/store_client.h"
+#include "coordinator/rpc/device_client.h"
 #include "daemon/inspect/inspect.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
@@ -74,7 +74,7 @@ std::vector<StoreRoom> RoomOf(const KnownCluster& cluster, const std::vector<Pus
   for (const PushedDevice& device : wanted) {
     const auto home = cluster.holdings.homes.find(device.at.name);
     if (home == cluster.holdings.homes.end() || cluster.holdings.keep.contains(device.at.name)) continue;
-    const absl::StatusOr<StoreContent> content = StoreClient(device.at.name, device.at.address, cluster.client.keys).List();
+    const absl::StatusOr<StoreContent> content = DeviceClient(device.at.name, device.at.address, cluster.client.keys).ListStore();
     if (!content.ok()) continue;
     StoreRoom room = {.device = device.at.name, .free = content->free};
     for (const BlockId id : device.blocks) {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "coordinator/cli/cluster_devices.h"
 #include "coordinator/cli/plan_inputs.h"

@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <cstddef>
-#include <cstring>
 
 namespace lime::cli {
 namespace {

@@ -18,7 +18,6 @@
 #include "common/host_port.h"
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cluster/remote_command.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/weights/files.h"
 #include "planner/plan/backend_names.h"

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/model_file.h"
 #include "coordinator/cli/command.h"
@@ -66,8 +65,8 @@ absl::StatusOr<std::vector<int32_t>> ModelFiles::EncodePrompt(std::string_view t
   if (ids.empty()) return absl::InvalidArgumentError("the prompt is empty and the model has no BOS token to start from; give a prompt");
   for (const int32_t id : ids) {
     if (id >= spec.config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives id ", id, " and the model has ", spec.config.vocab_size,
-                                                     " ids; tokenizer and weights belong to different models"));
+      return Invalid("the tokenizer gives id ", id, " and the model has ", spec.config.vocab_size,
+                     " ids; tokenizer and weights belong to different models");
     }
   }
   return ids;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"

@@ -3,7 +3,6 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
-#include "common/command_line.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -160,7 +159,7 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
   if (found != nullptr) described = *found;
   if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
-    if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
+    if (!profile.ok()) return Invalid(where, ": ", profile.status().message());
     // A profile that was measured on the device alone has no links.
     for (const LinkPoint& link : described.profile.links) {
       const bool known = std::ranges::find(profile->links, link.peer, &LinkPoint::peer) != profile->links.end();
@@ -173,8 +172,7 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
                                                       "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
   }
   if (device.memory > 0) described.memory = device.memory;
-  if (described.memory == 0)
-    return absl::InvalidArgumentError(absl::StrCat(where, " states no memory; add what limed may use, such as memory = \"8GiB\""));
+  if (described.memory == 0) return Invalid(where, " states no memory; add what limed may use, such as memory = \"8GiB\"");
   return described;
 }
 
@@ -224,12 +222,11 @@ absl::Status CheckLinks(const PlanInputFlags& flags, std::optional<double> bandw
   for (const DescribedDevice& a : cluster.devices) {
     for (const DescribedDevice& b : cluster.devices) {
       if (a.name == b.name || has(a, b.name) || has(b, a.name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(flags.cluster.empty() ? flags.device_profiles : flags.cluster,
-                                                     ": nothing is said about the link between \"", a.name, "\" and \"", b.name, "\"; ",
-                                                     flags.cluster.empty()
-                                                         ? "add \"link\": {\"bandwidth\": \"100Mbit/s\", \"latency_ms\": 0.3}"
-                                                         : "add [[link]] with bandwidth = \"100Mbit/s\" and latency = \"0.3ms\"",
-                                                     ", or give --bandwidth"));
+      return Invalid(flags.cluster.empty() ? flags.device_profiles : flags.cluster, ": nothing is said about the link between \"", a.name,
+                     "\" and \"", b.name, "\"; ",
+                     flags.cluster.empty() ? "add \"link\": {\"bandwidth\": \"100Mbit/s\", \"latency_ms\": 0.3}"
+                                           : "add [[link]] with bandwidth = \"100Mbit/s\" and latency = \"0.3ms\"",
+                     ", or give --bandwidth");
     }
   }
   return absl::OkStatus();

@@ -1,7 +1,6 @@
 // The answer of `lime plan`: the plan, the work of each device, and the reasons.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

@@ -1,5 +1,3 @@
-#include <iostream>
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +8,6 @@
 #include "coordinator/cli/progress.h"
 #include "daemon/weights/block_store.h"
 #include "nlohmann/json.hpp"
-#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {

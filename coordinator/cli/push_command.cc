@@ -1,11 +1,8 @@
-#include <algorithm>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "coordinator/cli/cluster_file.h"

@@ -20,9 +20,7 @@
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/trace_report.h"
 #include "coordinator/cli/user_text.h"
-#include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
-#include "planner/base/json_text.h"
 #include "planner/base/names.h"
 #include "planner/base/strings.h"
 

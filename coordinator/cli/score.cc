@@ -1,7 +1,6 @@
 #include "coordinator/cli/score.h"
 
 #include <memory>
-#include <utility>
 
 namespace lime::cli {
 namespace {

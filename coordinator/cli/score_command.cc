@@ -4,10 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/commands.h"
@@ -66,8 +64,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, files.tokenizer->Encode(text, {.add_special = false}));
   if (ids.empty()) return WrongCall(absl::StrCat("--text-file ", flags.text_file, " holds no text"));
   for (const int32_t id : ids) {
-    if (id >= files.spec.config.vocab_size)
-      return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives id ", id, ", which the model does not have"));
+    if (id >= files.spec.config.vocab_size) return Invalid("the tokenizer gives id ", id, ", which the model does not have");
   }
   return Windows(ids, files.bos(), limit);
 }

@@ -1,9 +1,8 @@
-#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "common/steady_clock.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/user_text.h"
 #include "planner/solve.h"
@@ -21,8 +20,7 @@ std::string ReadProblem(std::istream& in) {
 
 absl::Status RunSolve(bool /*as_json*/) {
   LIME_RETURN_IF_ERROR(CheckStdin());
-  const auto now_ms = [] { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
-  const absl::StatusOr<std::string> answer = Solve(ReadProblem(std::cin), {.now_ms = now_ms});
+  const absl::StatusOr<std::string> answer = Solve(ReadProblem(std::cin), {.now_ms = SteadyMs});
   if (!answer.ok()) return WrongCall(std::string(answer.status().message()));
   std::cout << *answer << std::endl;
   return std::cout ? absl::OkStatus() : absl::UnavailableError("solve: cannot write the answer to stdout");

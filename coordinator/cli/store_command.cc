@@ -13,7 +13,7 @@
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/stored_choice.h"
 #include "coordinator/cli/text_table.h"
-#include "coordinator/rpc/store_client.h"
+#include "coordinator/rpc/device_client.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/weights_digest.h"
 #include "nlohmann/json.hpp"
@@ -41,8 +41,8 @@ struct Holder {
   bool asked = false;           // to remove it
 };
 
-StoreClient ClientOf(const ClusterFile& file, const Holder& holder) {
-  return {holder.config->name, holder.config->address, file.keys};
+DeviceClient ClientOf(const ClusterFile& file, const Holder& holder) {
+  return {holder.config->name, holder.config->address, file.keys, HowToStart(*holder.config, file.path)};
 }
 
 absl::StatusOr<std::vector<Holder>> Ask(const ClusterFile& file, const StoreFlags& flags) {
@@ -54,9 +54,9 @@ absl::StatusOr<std::vector<Holder>> Ask(const ClusterFile& file, const StoreFlag
   if (holders.empty()) return WrongCall(absl::StrCat("--device ", AsTyped(flags.device), ": ", file.path, " has no such device"));
   AtOnce(holders.size(), [&](size_t i) {
     Holder& holder = holders[i];
-    const absl::StatusOr<DeviceHealth> health =
-        DeviceClient(holder.config->name, holder.config->address, file.keys, HowToStart(*holder.config, file.path)).Health(kStorePatience);
-    holder.content = health.ok() ? ClientOf(file, holder).List() : absl::StatusOr<StoreContent>(health.status());
+    const DeviceClient client = ClientOf(file, holder);
+    const absl::StatusOr<DeviceHealth> health = client.Health(kStorePatience);
+    holder.content = health.ok() ? client.ListStore() : absl::StatusOr<StoreContent>(health.status());
   });
   return holders;
 }
@@ -155,7 +155,7 @@ absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vecto
   if (!held) LIME_RETURN_IF_ERROR(Problems(holders));
   if (!held) return absl::NotFoundError(absl::StrCat("no device holds ", flags.remove, " (", DigestText(model), ")"));
   AtOnce(holders.size(), [&](size_t i) {
-    if (holders[i].asked) holders[i].freed = ClientOf(file, holders[i]).Remove(model);
+    if (holders[i].asked) holders[i].freed = ClientOf(file, holders[i]).RemoveStored(model);
   });
   json removed = json::array();
   for (const Holder& holder : holders) {

@@ -1,7 +1,6 @@
 #include "coordinator/cli/stored_choice.h"
 
 #include <map>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -49,8 +48,7 @@ absl::StatusOr<uint64_t> ChooseStored(const std::string& word, const std::vector
     }
   }
   if (named.size() == 1) return named.begin()->first;
-  if (!named.empty())
-    return absl::InvalidArgumentError(absl::StrCat("\"", word, "\" is several models: ", ShownAll(named), "; name one by its digits"));
+  if (!named.empty()) return Invalid("\"", word, "\" is several models: ", ShownAll(named), "; name one by its digits");
   return absl::NotFoundError(absl::StrCat("no device holds \"", word, "\"; they hold ", all.empty() ? "nothing" : ShownAll(all)));
 }
 

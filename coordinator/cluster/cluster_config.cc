@@ -1,15 +1,12 @@
 #include "coordinator/cluster/cluster_config.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/device_name.h"
 #include "common/host_port.h"
-#include "common/toml_file.h"
 #include "coordinator/cluster/remote_command.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/nearest.h"
@@ -116,7 +113,7 @@ absl::StatusOr<std::vector<const TomlNode*>> Tables(const TomlNode& root, const 
 
 absl::Status ReadDevices(const TomlNode& root, std::string_view file, ClusterConfig& config) {
   LIME_ASSIGN_OR_RETURN(const std::vector<const TomlNode*> tables, Tables(root, "device", kMaxPlanDevices, file));
-  if (tables.empty()) return absl::InvalidArgumentError(absl::StrCat(Text(file), ": has no [[device]]; write one for each device"));
+  if (tables.empty()) return Invalid(Text(file), ": has no [[device]]; write one for each device");
   std::set<std::string> names;
   for (const TomlNode* const table : tables) {
     LIME_ASSIGN_OR_RETURN(ClusterConfig::Device device, ReadDevice(*table, file));
@@ -199,8 +196,7 @@ absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& conf
   for (const ClusterConfig::Device& device : config.devices) all.push_back(device.name);
   for (const std::string& name : names) {
     if (std::ranges::find(all, name) == all.end())
-      return absl::InvalidArgumentError(
-          absl::StrCat("--without ", ShownToml(name), ": there is no such device; there are ", absl::StrJoin(all, ", ")));
+      return Invalid("--without ", ShownToml(name), ": there is no such device; there are ", absl::StrJoin(all, ", "));
     std::erase_if(config.devices, [&](const ClusterConfig::Device& device) { return device.name == name; });
     std::erase_if(config.links, [&](const ClusterConfig::Link& link) { return link.from == name || link.to == name; });
   }

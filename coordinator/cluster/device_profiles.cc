@@ -24,7 +24,7 @@ constexpr Bytes kDescribedRead = 1 * kMiB;  // size and depth given to a disk wi
 constexpr int64_t kDescribedDepth = 8;
 
 absl::Status Wrong(const std::string& where, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
+  return Invalid(where, ": ", what);
 }
 
 absl::Status CheckKnown(const json& object, const std::set<std::string>& known, const std::string& where) {

@@ -4,7 +4,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "planner/base/strings.h"
@@ -35,7 +34,7 @@ bool IsSshTarget(std::string_view target) {
 }
 
 absl::StatusOr<SshWay> ParseSshWay(std::string_view text) {
-  const absl::Status wrong = absl::InvalidArgumentError(absl::StrCat("is not ", kSshWayRule));
+  const absl::Status wrong = Invalid("is not ", kSshWayRule);
   SshWay way;
   const std::vector<std::string> words = absl::StrSplit(Text(text), ' ', absl::SkipEmpty());
   for (size_t i = 0; i < words.size(); ++i) {

@@ -6,7 +6,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "planner/base/strings.h"
 
@@ -31,8 +30,7 @@ absl::StatusOr<double> Parse(std::string_view text, std::span<const Unit> units,
     if (end == std::string_view::npos || text.substr(end) != unit.name) continue;
     if (absl::SimpleAtod(Text(text.substr(0, end)), &number) && std::isfinite(number) && number >= 0) return number * unit.factor;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", absl::CHexEscape(Text(text.substr(0, 40))), "\" is no ", Text(what), "; write one such as ", Text(example)));
+  return Invalid("\"", absl::CHexEscape(Text(text.substr(0, 40))), "\" is no ", Text(what), "; write one such as ", Text(example));
 }
 
 }  // namespace

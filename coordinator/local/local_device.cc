@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "common/steady_clock.h"
@@ -26,8 +25,7 @@ LocalDevice::~LocalDevice() {
 
 absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
   LIME_CHECK(session_ == nullptr) << "epoch " << plan_.epoch << " is installed";
-  if (plan.NumDevices() != 1)
-    return absl::InvalidArgumentError(absl::StrCat("a plan for ", plan.NumDevices(), " devices cannot run in one process"));
+  if (plan.NumDevices() != 1) return Invalid("a plan for ", plan.NumDevices(), " devices cannot run in one process");
   plan.epoch = std::max(plan.epoch, plan_.epoch + 1);
   const std::string name = plan.devices.front().name;
   std::optional<KvTake> take = TakeOf(plan, options.kv);

@@ -8,7 +8,6 @@
 // refuses fails on the owner's thread. TakeTrace may be called on another thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>

@@ -12,7 +12,6 @@
 #include "daemon/weights/row_reader.h"
 #include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
-#include "planner/one_device.h"
 #include "planner/plan_problem.h"
 
 namespace lime {
@@ -41,8 +40,8 @@ DeviceProfile Assumed(const DeviceProfile* measured) {
 absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request) {
   const int64_t most = spec.config.max_positions;
   if (request.context < 1 || request.context > most) {
-    return absl::InvalidArgumentError(absl::StrCat(request.model_name, ": a context of ", request.context, " positions is outside 1 to ",
-                                                   most, ", which config.json states as max_position_embeddings"));
+    return Invalid(request.model_name, ": a context of ", request.context, " positions is outside 1 to ", most,
+                   ", which config.json states as max_position_embeddings");
   }
   const int64_t pages = (request.context + kPageTokens - 1) / kPageTokens * spec.config.num_layers;
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();

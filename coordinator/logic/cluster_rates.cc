@@ -1,7 +1,5 @@
 #include "coordinator/logic/cluster_rates.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_format.h"
 
 namespace lime {

@@ -1,8 +1,6 @@
 #include "coordinator/logic/order_writer.h"
 
 #include <algorithm>
-#include <limits>
-#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -348,15 +346,15 @@ void OrderWriter::AddRow(Entry& entry, int32_t token, bool wants_logits, MicroBa
 absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
   UnderWay* found = nullptr;
   for (size_t i = 0; i < under_way_.size() && found == nullptr; ++i) found = under_way_[i].step == step ? &under_way_[i] : nullptr;
-  if (found == nullptr) return absl::InvalidArgumentError(absl::StrCat("tokens of step ", step, ", which is not under way"));
+  if (found == nullptr) return Invalid("tokens of step ", step, ", which is not under way");
   awaited_ = found->awaited;
   requests_.clear();
   for (const SampledToken& token : tokens) {
     const auto sampling =
         std::ranges::find_if(awaited_, [&](const Sampling& s) { return s.slot == token.sequence && s.position == token.position; });
     if (sampling == awaited_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("step ", step, " makes no token of sequence ", token.sequence, " at position ",
-                                                     token.position, ", or has made it already"));
+      return Invalid("step ", step, " makes no token of sequence ", token.sequence, " at position ", token.position,
+                     ", or has made it already");
     }
     requests_.push_back(sampling->request);
     awaited_.erase(sampling);
@@ -384,9 +382,9 @@ absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_
 
 absl::Status OrderWriter::OnStepEnded(int64_t step) {
   if (under_way_.empty() || under_way_.front().step != step)
-    return absl::InvalidArgumentError(absl::StrCat("step ", step, " is said to have ended, and is not the oldest under way"));
+    return Invalid("step ", step, " is said to have ended, and is not the oldest under way");
   if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
-    return absl::InvalidArgumentError(absl::StrCat("step ", step, " has ended without ", missing, " of its tokens"));
+    return Invalid("step ", step, " has ended without ", missing, " of its tokens");
   for (const UnderWay::Chunk& chunk : under_way_.Pop().chunks) {
     if (Entry* const entry = Find(chunk.request)) entry->computed += chunk.rows;
   }

@@ -23,7 +23,6 @@
 #include <set>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "planner/base/status.h"

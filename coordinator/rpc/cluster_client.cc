@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -42,7 +40,6 @@ struct Connection {
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
-  context.set_wait_for_ready(true);
 }
 
 // Does the same on all devices, each on a thread of its own. Returns the first error, in order.
@@ -203,8 +200,7 @@ class ClusterClient::Impl {
 
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const {
     grpc::ClientContext context;
-    SetDeadline(context, options_.connect);
-    context.set_wait_for_ready(false);  // it answered before, so it is lost if it is gone
+    SetDeadline(context, options_.connect);  // it answered before, so it is lost if it is gone
     v1::StatisticsReply reply;
     LIME_RETURN_IF_ERROR(FromGrpc(by_plan_[device]->stub->Statistics(&context, v1::StatisticsRequest(), &reply), by_plan_[device]->Who()));
     return FromProto(reply);
@@ -305,8 +301,7 @@ class ClusterClient::Impl {
 
   static absl::StatusOr<UnloadedPlan> UnloadOn(const Connection& connection, const UnloadCall& call, absl::Duration patience) {
     grpc::ClientContext context;
-    SetDeadline(context, patience);
-    context.set_wait_for_ready(false);  // a lost device has nothing to unload
+    SetDeadline(context, patience);  // a lost device has nothing to unload
     v1::UnloadRequest request;
     ToProto(call, request);
     v1::UnloadReply reply;

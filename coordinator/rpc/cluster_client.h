@@ -3,7 +3,6 @@
 // Threads: one owner. News comes on gRPC's threads.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <set>

@@ -3,6 +3,7 @@
 #include <grpcpp/channel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -16,12 +17,19 @@
 #include "proto/grpc_status.h"
 
 namespace lime {
+
+static absl::StatusOr<Bytes> FromProto(const v1::RemoveStoredReply& reply) {
+  return std::max<Bytes>(0, reply.freed_bytes());
+}
+
 namespace {
 
 constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = absl::Seconds(15);
 // Freeing the memory of a large plan takes time.
 constexpr absl::Duration kReleasePatience = absl::Seconds(15);
 constexpr absl::Duration kTracePatience = absl::Seconds(2), kInspectPatience = absl::Seconds(15);
+// A slow disk looks at every file of its models, or removes a large one.
+constexpr absl::Duration kListPatience = absl::Seconds(30), kRemovePatience = absl::Minutes(5);
 constexpr double kProfileFactor = 10;  // measuring may take this many times call.seconds
 
 std::string HostName() {
@@ -32,6 +40,25 @@ std::string HostName() {
 uint64_t NewId() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) | 1;  // 0 means "not given"
+}
+
+template <typename Request, typename Call>
+Request MessageOf(const Call& call) {
+  Request request;
+  ToProto(call, request);
+  return request;
+}
+
+// A question that is one message, and so is its answer.
+template <typename Stub, typename Request, typename Reply>
+auto Ask(Stub& stub, grpc::Status (Stub::*question)(grpc::ClientContext*, const Request&, Reply*), const Request& request,
+         absl::Duration patience, const std::string& who, bool wait_for_ready = false) -> decltype(FromProto(Reply())) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+  if (wait_for_ready) context.set_wait_for_ready(true);
+  Reply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc((stub.*question)(&context, request, &reply), who));
+  return FromProto(reply);
 }
 
 }  // namespace
@@ -59,40 +86,24 @@ absl::StatusOr<DeviceHealth> DeviceClient::Health(absl::Duration patience) const
 }
 
 absl::StatusOr<std::vector<Finding>> DeviceClient::Inspect(const InspectCall& call) const {
-  v1::InspectRequest request;
-  ToProto(call, request);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kInspectPatience + absl::Seconds(4 * call.seconds)));
-  v1::InspectReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Inspect(&context, request, &reply), Who()));
-  return FromProto(reply);
+  return Ask(*stubs_->control, &v1::Control::Stub::Inspect, MessageOf<v1::InspectRequest>(call),
+             kInspectPatience + absl::Seconds(4 * call.seconds), Who());
 }
 
 absl::StatusOr<DeviceStatistics> DeviceClient::Statistics(absl::Duration patience) const {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
-  v1::StatisticsReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Statistics(&context, v1::StatisticsRequest(), &reply), Who()));
-  return FromProto(reply);
+  return Ask(*stubs_->control, &v1::Control::Stub::Statistics, v1::StatisticsRequest(), patience, Who());
 }
 
 absl::StatusOr<ReleasedPlan> DeviceClient::Release(bool force) const {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kReleasePatience));
-  v1::ReleaseRequest request;
-  ToProto(ReleaseCall{.force = force, .by = NewCoordinator()}, request);
-  v1::ReleaseReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Release(&context, request, &reply), Who()));
-  return FromProto(reply);
+  const ReleaseCall call{.force = force, .by = NewCoordinator()};
+  return Ask(*stubs_->control, &v1::Control::Stub::Release, MessageOf<v1::ReleaseRequest>(call), kReleasePatience, Who());
 }
 
 absl::StatusOr<MeasuredDevice> DeviceClient::Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
                                                      const std::atomic<bool>* cancelled) const {
-  v1::ProfileRequest request;
-  ToProto(call, request);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kProfilePatience + absl::Seconds(kProfileFactor * call.seconds)));
-  const auto reader = stubs_->control->Profile(&context, request);
+  const auto reader = stubs_->control->Profile(&context, MessageOf<v1::ProfileRequest>(call));
   absl::StatusOr<MeasuredDevice> measured = absl::InternalError(absl::StrCat(Who(), " has ended the measurement without a word"));
   for (v1::ProfileEvent event; reader->Read(&event);) {
     absl::StatusOr<ProfileNews> news = FromProto(event);
@@ -113,34 +124,26 @@ absl::StatusOr<MeasuredDevice> DeviceClient::Profile(const ProfileCall& call, co
 }
 
 absl::StatusOr<MeasuredLink> DeviceClient::ProbeLink(const LinkProbe& probe) const {
-  v1::ProbeLinkRequest request;
-  ToProto(probe, request);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kProbePatience + absl::Seconds(4 * probe.seconds)));
-  v1::ProbeLinkReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->ProbeLink(&context, request, &reply), Who()));
-  return FromProto(reply);
+  return Ask(*stubs_->control, &v1::Control::Stub::ProbeLink, MessageOf<v1::ProbeLinkRequest>(probe),
+             kProbePatience + absl::Seconds(4 * probe.seconds), Who());
 }
 
 absl::StatusOr<DeviceHoldings> DeviceClient::Holdings(const HoldingsCall& call, absl::Duration patience) const {
-  v1::HoldingsRequest request;
-  ToProto(call, request);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
-  context.set_wait_for_ready(true);
-  v1::HoldingsReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->bulk->Holdings(&context, request, &reply), Who()));
-  return FromProto(reply);
+  return Ask(*stubs_->bulk, &v1::Bulk::Stub::Holdings, MessageOf<v1::HoldingsRequest>(call), patience, Who(), /*wait_for_ready=*/true);
+}
+
+absl::StatusOr<StoreContent> DeviceClient::ListStore() const {
+  return Ask(*stubs_->bulk, &v1::Bulk::Stub::ListStore, v1::ListStoreRequest(), kListPatience, Who());
+}
+
+absl::StatusOr<Bytes> DeviceClient::RemoveStored(uint64_t model) const {
+  v1::RemoveStoredRequest request;
+  request.set_model(model);
+  return Ask(*stubs_->bulk, &v1::Bulk::Stub::RemoveStored, request, kRemovePatience, Who());
 }
 
 absl::StatusOr<TraceChunk> DeviceClient::Trace(const TraceCall& call) const {
-  v1::TraceRequest request;
-  ToProto(call, request);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kTracePatience));
-  v1::TraceReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Trace(&context, request, &reply), Who()));
-  return FromProto(reply);
+  return Ask(*stubs_->control, &v1::Control::Stub::Trace, MessageOf<v1::TraceRequest>(call), kTracePatience, Who());
 }
 
 Coordinator NewCoordinator() {

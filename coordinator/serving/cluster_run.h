@@ -22,7 +22,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"

@@ -57,8 +57,7 @@ absl::Status Serving::Check(const ServingRequest& request) const {
     return absl::InvalidArgumentError("stop strings were given, and there is no tokenizer that would make text of tokens");
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] >= 0 && request.prompt[i] < vocab_size_) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("id ", request.prompt[i], " of the prompt, number ", i, ", is none of the model's, which are 0 to ", vocab_size_ - 1));
+    return Invalid("id ", request.prompt[i], " of the prompt, number ", i, ", is none of the model's, which are 0 to ", vocab_size_ - 1);
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "coordinator/text/unicode.h"
 #include "coordinator/text/utf8.h"
 #include "planner/base/strings.h"
@@ -15,7 +14,7 @@ constexpr size_t kMaxContentBytes = 4096;
 absl::StatusOr<AddedToken> ParseToken(const Json& json) {
   AddedToken token;
   LIME_ASSIGN_OR_RETURN(const int64_t id, RequiredInt(json, "id"));
-  if (id < 0 || id >= kMaxTokenId) return absl::InvalidArgumentError(absl::StrCat("added token id ", id, ", need 0 to ", kMaxTokenId - 1));
+  if (id < 0 || id >= kMaxTokenId) return Invalid("added token id ", id, ", need 0 to ", kMaxTokenId - 1);
   token.id = static_cast<int32_t>(id);
   LIME_ASSIGN_OR_RETURN(token.content, RequiredString(json, "content"));
   LIME_ASSIGN_OR_RETURN(token.single_word, BoolField(json, "single_word", false));
@@ -28,12 +27,10 @@ absl::StatusOr<AddedToken> ParseToken(const Json& json) {
 
 absl::Status CheckToken(const AddedToken& token) {
   if (token.id >= kMaxTokenId) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("added token \"", Text(token.content), "\" has id ", token.id, ", need 0 to ", kMaxTokenId - 1));
+    return Invalid("added token \"", Text(token.content), "\" has id ", token.id, ", need 0 to ", kMaxTokenId - 1);
   }
   if (token.content.size() > kMaxContentBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("added token ", token.id, " has ", token.content.size(), " bytes; at most ", kMaxContentBytes));
+    return Invalid("added token ", token.id, " has ", token.content.size(), " bytes; at most ", kMaxContentBytes);
   }
   return absl::OkStatus();
 }
@@ -41,8 +38,7 @@ absl::Status CheckToken(const AddedToken& token) {
 absl::Status CheckNoPiece(int32_t id, const AddedToken& token, const Vocab& vocab) {
   const std::string_view piece = vocab.Piece(id);
   if (piece.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("id ", id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\""));
+  return Invalid("id ", id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\"");
 }
 
 bool TouchesWord(std::string_view before, std::string_view behind) {
@@ -84,7 +80,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, 
   }
   for (size_t i = 0; i < added.tokens_.size(); ++i) {
     if (!added.by_id_.emplace(added.tokens_[i].id, static_cast<int32_t>(i)).second)
-      return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", added.tokens_[i].id));
+      return Invalid("two added tokens have the id ", added.tokens_[i].id);
   }
   added.InsertForms(/*special=*/false);
   added.InsertForms(/*special=*/true);
@@ -141,9 +137,9 @@ std::vector<Section> AddedTokens::Split(std::string_view text, bool normalized, 
 absl::StatusOr<int32_t> AddedTokens::IdOf(const Section& section) const {
   const AddedToken& token = *Find(section.id);
   if (token.counted < 0 || token.counted == token.id) return token.id;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "added token \"", token.content, "\", which the text has, states the id ", token.id, ", but the tokenizers library gives it ",
-      token.counted, ", as it counts on from the pieces; state that id, or list the token among the pieces with its own"));
+  return Invalid("added token \"", token.content, "\", which the text has, states the id ", token.id,
+                 ", but the tokenizers library gives it ", token.counted,
+                 ", as it counts on from the pieces; state that id, or list the token among the pieces with its own");
 }
 
 const AddedToken* AddedTokens::Find(int32_t id) const {

@@ -5,7 +5,6 @@
 // Time: O(n log n) in the word's characters.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "coordinator/text/charsmap.h"
 
-#include "absl/strings/str_cat.h"
 #include "coordinator/text/utf8.h"
 
 namespace lime {
@@ -35,7 +34,7 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view bytes) {
   const uint32_t trie_bytes = LittleEndian32(bytes);
   bytes.remove_prefix(4);
   if (trie_bytes > bytes.size() || trie_bytes % 4 != 0 || trie_bytes == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("precompiled_charsmap: a trie of ", trie_bytes, " bytes in a blob of ", bytes.size()));
+    return Invalid("precompiled_charsmap: a trie of ", trie_bytes, " bytes in a blob of ", bytes.size());
   }
   for (size_t at = 0; at < trie_bytes; at += 4) map.units_.push_back(LittleEndian32(bytes.substr(at)));
   map.replacements_ = bytes.substr(trie_bytes);

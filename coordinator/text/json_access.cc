@@ -1,13 +1,12 @@
 #include "coordinator/text/json_access.h"
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/strings.h"
 
 namespace lime {
 namespace {
 
 absl::Status WrongType(std::string_view key, std::string_view wanted, const Json& value) {
-  return absl::InvalidArgumentError(absl::StrCat("field \"", Text(key), "\" is ", value.type_name(), ", need ", Text(wanted)));
+  return Invalid("field \"", Text(key), "\" is ", value.type_name(), ", need ", Text(wanted));
 }
 
 }  // namespace
@@ -43,18 +42,18 @@ absl::StatusOr<std::string> StringField(const Json& object, std::string_view key
 }
 
 absl::StatusOr<int64_t> RequiredInt(const Json& object, std::string_view key) {
-  if (Field(object, key).is_null()) return absl::InvalidArgumentError(absl::StrCat("field \"", Text(key), "\" is missing"));
+  if (Field(object, key).is_null()) return Invalid("field \"", Text(key), "\" is missing");
   return IntField(object, key, 0);
 }
 
 absl::StatusOr<std::string> RequiredString(const Json& object, std::string_view key) {
-  if (Field(object, key).is_null()) return absl::InvalidArgumentError(absl::StrCat("field \"", Text(key), "\" is missing"));
+  if (Field(object, key).is_null()) return Invalid("field \"", Text(key), "\" is missing");
   return StringField(object, key, "");
 }
 
 absl::StatusOr<std::string> ComponentType(const Json& component) {
   if (component.is_null()) return std::string();
-  if (!component.is_object()) return absl::InvalidArgumentError(absl::StrCat("a component is ", component.type_name(), ", need an object"));
+  if (!component.is_object()) return Invalid("a component is ", component.type_name(), ", need an object");
   return RequiredString(component, "type");
 }
 

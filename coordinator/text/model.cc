@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -18,7 +17,7 @@ bool AppendBytes(std::string_view text, const UnknownPolicy& policy, const Vocab
 
 absl::Status NoUnknownToken(std::string_view text, const UnknownPolicy& policy) {
   if (policy.missing.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("no piece covers \"", Text(text.substr(0, kShownBytes)), "\", and ", policy.missing));
+  return Invalid("no piece covers \"", Text(text.substr(0, kShownBytes)), "\", and ", policy.missing);
 }
 
 }  // namespace lime

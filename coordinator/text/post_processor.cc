@@ -11,7 +11,7 @@ constexpr size_t kMaxTemplateIds = 64;
 
 absl::StatusOr<int32_t> ParseId(const Json& json) {
   if (!json.is_number_unsigned() || json.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
-    return absl::InvalidArgumentError(absl::StrCat("post_processor: ", JsonText(json), " is no token id"));
+    return Invalid("post_processor: ", JsonText(json), " is no token id");
   }
   return json.get<int32_t>();
 }
@@ -25,14 +25,12 @@ absl::StatusOr<int32_t> ParsePair(const Json& json) {
 absl::Status AppendSpecial(const Json& item, const Json& special_tokens, std::vector<int32_t>& ids) {
   LIME_ASSIGN_OR_RETURN(const std::string name, RequiredString(item, "id"));
   const Json& token = Field(Field(special_tokens, name), "ids");
-  if (!token.is_array() || token.empty())
-    return absl::InvalidArgumentError(absl::StrCat("post_processor: special token \"", name, "\" has no ids"));
+  if (!token.is_array() || token.empty()) return Invalid("post_processor: special token \"", name, "\" has no ids");
   for (const Json& entry : token) {
     LIME_ASSIGN_OR_RETURN(const int32_t id, ParseId(entry));
     ids.push_back(id);
   }
-  if (ids.size() > kMaxTemplateIds)
-    return absl::InvalidArgumentError(absl::StrCat("post_processor adds more than ", kMaxTemplateIds, " ids"));
+  if (ids.size() > kMaxTemplateIds) return Invalid("post_processor adds more than ", kMaxTemplateIds, " ids");
   return absl::OkStatus();
 }
 

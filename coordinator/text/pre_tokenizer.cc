@@ -87,8 +87,8 @@ absl::StatusOr<SplitBehavior> ParseBehavior(const Json& json) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "split behavior \"", name, "\" is not supported; supported are Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous"));
+  return Invalid("split behavior \"", name,
+                 "\" is not supported; supported are Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
 PreTokenizeStep RegexSplit(Regex regex, SplitBehavior behavior, bool invert) {
@@ -183,11 +183,9 @@ absl::Status AppendByteLevel(const Json& json, Steps& steps) {
 absl::StatusOr<std::string> PrependScheme(const Json& json) {
   LIME_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true));
   LIME_ASSIGN_OR_RETURN(const std::string scheme, StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never"));
-  if (!add_prefix_space && scheme != "never") {
-    return absl::InvalidArgumentError(absl::StrCat("add_prefix_space false against prepend_scheme \"", scheme, "\""));
-  }
+  if (!add_prefix_space && scheme != "never") return Invalid("add_prefix_space false against prepend_scheme \"", scheme, "\"");
   if (scheme == "always" || scheme == "first" || scheme == "never") return scheme;
-  return absl::InvalidArgumentError(absl::StrCat("prepend_scheme \"", scheme, "\" is not supported; supported are always, first, never"));
+  return Invalid("prepend_scheme \"", scheme, "\" is not supported; supported are always, first, never");
 }
 
 absl::Status AppendMetaspace(const Json& json, Steps& steps) {
@@ -215,8 +213,7 @@ absl::Status AppendWithField(const std::string& type, const Json& json, Steps& s
     steps.push_back(CharacterSplit(IsUnicodeNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
   } else if (type == "FixedLength") {
     LIME_ASSIGN_OR_RETURN(const int64_t length, IntField(json, "length", 5));
-    if (length < 1)
-      return absl::InvalidArgumentError(absl::StrCat("pre_tokenizer \"FixedLength\" has length ", length, ", need at least 1"));
+    if (length < 1) return Invalid("pre_tokenizer \"FixedLength\" has length ", length, ", need at least 1");
     steps.push_back(FixedLengthSplit(length));
   } else if (type == "CharDelimiterSplit") {
     LIME_ASSIGN_OR_RETURN(const std::string delimiter, RequiredString(json, "delimiter"));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <mutex>
 
-#include "absl/strings/str_cat.h"
 #include "coordinator/text/regex_classes.h"
 #include "coordinator/text/utf8.h"
 #include "planner/base/strings.h"
@@ -105,17 +104,12 @@ std::string SearchError(int rc) {
 }  // namespace
 
 absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
-  if (pattern.size() > kMaxPatternBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("regular expression of ", pattern.size(), " bytes; at most ", kMaxPatternBytes));
-  }
+  if (pattern.size() > kMaxPatternBytes) return Invalid("regular expression of ", pattern.size(), " bytes; at most ", kMaxPatternBytes);
   LIME_ASSIGN_OR_RETURN(const std::string spelled, SpellOutClasses(pattern));
   auto code = CompileOniguruma(spelled);
   // A class that is spelled out is not allowed in every place where its name is.
   if (!code.ok()) code = CompileOniguruma(pattern);
-  if (!code.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("regular expression \"", Text(pattern), "\" does not compile: ", code.status().message()));
-  }
+  if (!code.ok()) return Invalid("regular expression \"", Text(pattern), "\" does not compile: ", code.status().message());
   Regex regex(pattern);
   regex.code_ = *std::move(code);
   return regex;
@@ -147,8 +141,7 @@ absl::Status Regex::FindAll(std::string_view text, std::vector<TextRange>& match
     const int rc = searcher.Search(code_.get(), text, start, steps_left, match);
     if (rc == ONIG_MISMATCH) break;
     if (rc < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("regular expression \"", Text(pattern_), "\" failed on a text of ", text.size(), " bytes: ", SearchError(rc)));
+      return Invalid("regular expression \"", Text(pattern_), "\" failed on a text of ", text.size(), " bytes: ", SearchError(rc));
     }
     if (match.begin == match.end && match.begin == last_end) {
       if (start == text.size()) break;

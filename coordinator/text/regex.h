@@ -5,7 +5,6 @@
 // replaces them by the tables of unicode_data.h.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>

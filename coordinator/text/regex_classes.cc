@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/unicode_data.h"
-#include "coordinator/text/utf8.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -92,8 +91,8 @@ class Speller {
       }
       if (other_meaning_) return std::string(pattern);
       if (out_.size() > kMaxSpelledBytes) {
-        return absl::InvalidArgumentError(absl::StrCat("regular expression \"", Text(pattern.substr(0, 100)),
-                                                       "\" holds too many classes: at most ", kMaxSpelledBytes, " bytes when spelled out"));
+        return Invalid("regular expression \"", Text(pattern.substr(0, 100)), "\" holds too many classes: at most ", kMaxSpelledBytes,
+                       " bytes when spelled out");
       }
     }
     return std::move(out_);

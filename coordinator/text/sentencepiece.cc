@@ -79,9 +79,9 @@ bool ComesFromText(const Piece& piece) {
 
 absl::Status CheckPiece(const Piece& piece, int id) {
   if (piece.piece().empty() || piece.piece().size() > kMaxPieceBytes || !IsUtf8(piece.piece())) {
-    return absl::InvalidArgumentError(absl::StrCat("piece ", id, " is empty, longer than ", kMaxPieceBytes, " bytes or not UTF-8"));
+    return Invalid("piece ", id, " is empty, longer than ", kMaxPieceBytes, " bytes or not UTF-8");
   }
-  if (!std::isfinite(piece.score())) return absl::InvalidArgumentError(absl::StrCat("piece ", id, " has a score that is not finite"));
+  if (!std::isfinite(piece.score())) return Invalid("piece ", id, " has a score that is not finite");
   return absl::OkStatus();
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "coordinator/text/detokenizer.h"
 #include "coordinator/text/utf8.h"
 
@@ -41,8 +40,7 @@ class WordCache {
 
 absl::Status CheckIds(const std::vector<int32_t>& ids, int32_t vocab_size) {
   for (const int32_t id : ids) {
-    if (id >= vocab_size)
-      return absl::InvalidArgumentError(absl::StrCat("post_processor adds id ", id, " to a vocabulary of ", vocab_size));
+    if (id >= vocab_size) return Invalid("post_processor adds id ", id, " to a vocabulary of ", vocab_size);
   }
   return absl::OkStatus();
 }

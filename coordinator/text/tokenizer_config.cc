@@ -35,8 +35,7 @@ absl::StatusOr<AddedToken> ParseNamedToken(const Json& value, std::string_view k
     LIME_ASSIGN_OR_RETURN(token.lstrip, BoolField(value, "lstrip", false));
     LIME_ASSIGN_OR_RETURN(token.rstrip, BoolField(value, "rstrip", false));
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("field \"", Text(key), "\" is ", value.type_name(), ", need a token: a string or {\"content\": ...}"));
+    return Invalid("field \"", Text(key), "\" is ", value.type_name(), ", need a token: a string or {\"content\": ...}");
   }
   LIME_ASSIGN_OR_RETURN(token.normalized, BoolField(value, "normalized", !token.special));
   return token;
@@ -53,7 +52,7 @@ absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
     LIME_ASSIGN_OR_RETURN(AddedToken token, ParseNamedToken(value, key, false));
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("field \"added_tokens_decoder\": \"", Text(key), "\" is no token id"));
+      return Invalid("field \"added_tokens_decoder\": \"", Text(key), "\" is no token id");
     }
     tokens.push_back(std::move(token));
   }
@@ -64,7 +63,7 @@ absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
 absl::Status ReadAddedTokens(const Json& file, const std::vector<AddedToken>& named, std::vector<AddedToken>& tokens) {
   for (const auto& [content, id] : file.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
-      return absl::InvalidArgumentError(absl::StrCat("the id of \"", content, "\" is no token id"));
+      return Invalid("the id of \"", content, "\" is no token id");
     }
     const bool special = Holds(named, content);
     tokens.push_back({.id = id.get<int32_t>(), .content = content, .normalized = !special, .special = special});
@@ -138,9 +137,8 @@ absl::Status CompleteLlamaClass(const Fields& fields, TokenizerConfig& config) {
   const bool no_bos = fields.IsNull("bos_token"), no_eos = fields.IsNull("eos_token");
   if ((no_bos && *config.add_bos_token) || (no_eos && *config.add_eos_token)) {
     const std::string_view end = no_bos && *config.add_bos_token ? "bos" : "eos";
-    return absl::InvalidArgumentError(absl::StrCat("field \"", Text(end), "_token\" is null, but the text gets that token: \"add_",
-                                                   Text(end), "_token\" is true for ", config.tokenizer_class,
-                                                   "; name the token, or set \"add_", Text(end), "_token\" to false"));
+    return Invalid("field \"", Text(end), "_token\" is null, but the text gets that token: \"add_", Text(end), "_token\" is true for ",
+                   config.tokenizer_class, "; name the token, or set \"add_", Text(end), "_token\" to false");
   }
   if (!config.bos_token.has_value() && !no_bos) config.bos_token = gemma ? "<bos>" : cohere ? "<BOS_TOKEN>" : "<s>";
   if (!config.eos_token.has_value() && !no_eos) config.eos_token = gemma ? "<eos>" : cohere ? "<|END_OF_TURN_TOKEN|>" : "</s>";
@@ -163,8 +161,7 @@ absl::Status CheckObjects(const TokenizerConfigFiles& files) {
   for (const auto& [name, file] :
        {std::pair("tokenizer_config.json", &files.tokenizer_config), std::pair("special_tokens_map.json", &files.special_tokens_map),
         std::pair("added_tokens.json", &files.added_tokens)}) {
-    if (!file->is_null() && !file->is_object())
-      return absl::InvalidArgumentError(absl::StrCat(name, ": is ", file->type_name(), ", need an object: {\"name\": ...}"));
+    if (!file->is_null() && !file->is_object()) return Invalid(name, ": is ", file->type_name(), ", need an object: {\"name\": ...}");
   }
   return absl::OkStatus();
 }

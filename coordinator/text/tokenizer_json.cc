@@ -16,7 +16,7 @@ absl::StatusOr<Vocab> ParseVocab(const Json& vocab) {
   pieces.reserve(vocab.size());
   for (const auto& [piece, id] : vocab.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > INT64_MAX) {
-      return absl::InvalidArgumentError(absl::StrCat("model: the id of piece \"", piece, "\" is no whole number"));
+      return Invalid("model: the id of piece \"", piece, "\" is no whole number");
     }
     pieces.emplace_back(piece, id.get<int64_t>());
   }
@@ -45,7 +45,7 @@ absl::Status AddMerge(const Json& merge, uint32_t rank, std::string_view continu
   const int32_t left_id = vocab.Find(left), right_id = vocab.Find(right), result = vocab.Find(joined);
   if (left_id < 0 || right_id < 0 || result < 0) {
     const std::string_view missing = left_id < 0 ? left : right_id < 0 ? right : std::string_view(joined);
-    return absl::InvalidArgumentError(absl::StrCat("piece \"", Text(missing), "\" is not in the vocabulary"));
+    return Invalid("piece \"", Text(missing), "\" is not in the vocabulary");
   }
   table[{left_id, right_id}] = {rank, result};
   return absl::OkStatus();
@@ -59,7 +59,7 @@ absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view cont
     // The first line of merges.txt. The library skips it too.
     if (merges[i].is_string() && merges[i].get_ref<const std::string&>().starts_with("#version")) continue;
     if (const auto added = AddMerge(merges[i], static_cast<uint32_t>(i), continuing_prefix, vocab, table); !added.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("model: merge ", i, ": ", added.message()));
+      return Invalid("model: merge ", i, ": ", added.message());
     }
   }
   return table;
@@ -103,8 +103,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const Json& model) {
   }
   LIME_ASSIGN_OR_RETURN(auto vocab, Vocab::Create(std::move(pieces)));
   LIME_ASSIGN_OR_RETURN(const int64_t unk_id, IntField(model, "unk_id", -1));
-  if (unk_id < -1 || unk_id >= vocab.size())
-    return absl::InvalidArgumentError(absl::StrCat("model: unk_id ", unk_id, " is not in the vocabulary"));
+  if (unk_id < -1 || unk_id >= vocab.size()) return Invalid("model: unk_id ", unk_id, " is not in the vocabulary");
   LIME_ASSIGN_OR_RETURN(options.unknown.byte_fallback, BoolField(model, "byte_fallback", false));
   options.unknown.unk_id = static_cast<int32_t>(unk_id);
   options.unknown.fuse_unk = true;

@@ -24,8 +24,7 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return absl::NotFoundError(absl::StrCat(path.string(), ": ", error.message()));
-  if (size > kMaxFileBytes)
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), " has ", size, " bytes; at most ", kMaxFileBytes));
+  if (size > kMaxFileBytes) return Invalid(path.string(), " has ", size, " bytes; at most ", kMaxFileBytes);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) return failed("open");

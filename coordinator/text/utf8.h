@@ -1,7 +1,6 @@
 // UTF-8: decoding with a defined result for broken input, and a cut for streamed output.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "planner/base/strings.h"
 
@@ -11,18 +10,14 @@ namespace lime {
 absl::StatusOr<Vocab> Vocab::Create(std::vector<std::pair<std::string, int64_t>> pieces) {
   int64_t size = 0;
   for (const auto& [piece, id] : pieces) {
-    if (id < 0 || id >= kMaxTokenId) {
-      return absl::InvalidArgumentError(absl::StrCat("piece \"", piece, "\" has id ", id, ", need 0 to ", kMaxTokenId - 1));
-    }
+    if (id < 0 || id >= kMaxTokenId) return Invalid("piece \"", piece, "\" has id ", id, ", need 0 to ", kMaxTokenId - 1);
     size = std::max(size, id + 1);
   }
   Vocab vocab;
   vocab.pieces_.resize(size);
   std::vector<bool> taken(size);
   for (auto& [piece, id] : pieces) {
-    if (taken[id]) {
-      return absl::InvalidArgumentError(absl::StrCat("id ", id, " belongs to \"", vocab.pieces_[id], "\" and to \"", piece, "\""));
-    }
+    if (taken[id]) return Invalid("id ", id, " belongs to \"", vocab.pieces_[id], "\" and to \"", piece, "\"");
     taken[id] = true;
     vocab.pieces_[id] = std::move(piece);
   }
@@ -30,7 +25,7 @@ absl::StatusOr<Vocab> Vocab::Create(std::vector<std::pair<std::string, int64_t>>
   for (int64_t id = 0; id < size; ++id) {
     if (!taken[id]) continue;
     const auto [it, added] = vocab.ids_.emplace(vocab.pieces_[id], static_cast<int32_t>(id));
-    if (!added) return absl::InvalidArgumentError(absl::StrCat("piece \"", Text(it->first), "\" has the ids ", it->second, " and ", id));
+    if (!added) return Invalid("piece \"", Text(it->first), "\" has the ids ", it->second, " and ", id);
   }
   vocab.byte_tokens_.resize(256);
   for (int byte = 0; byte < 256; ++byte) vocab.byte_tokens_[byte] = vocab.Find(absl::StrFormat("<0x%02X>", byte));

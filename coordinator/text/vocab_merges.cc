@@ -63,7 +63,7 @@ Json ParseMergeLines(std::string_view text) {
 // Returns [content, id] of a token for RobertaProcessing.
 absl::StatusOr<Json> EndToken(const Json& vocab, const std::optional<std::string>& named, std::string_view standard) {
   const std::string content = named.value_or(std::string(standard));
-  if (!Field(vocab, content).is_number()) return absl::InvalidArgumentError(absl::StrCat("\"", content, "\" is not in vocab.json"));
+  if (!Field(vocab, content).is_number()) return Invalid("\"", content, "\" is not in vocab.json");
   return Json::array({content, vocab[content]});
 }
 

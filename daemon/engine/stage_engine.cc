@@ -18,7 +18,6 @@
 #include "daemon/logic/stage_logic.h"
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/plan_blocks.h"
-#include "planner/plan/plan_residency.h"
 #include "planner/program_runner.h"
 
 namespace lime {

@@ -26,7 +26,6 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "common/order.h"
 #include "daemon/engine/kv_file.h"
 #include "daemon/engine/kv_left.h"
 #include "daemon/engine/lent_kv.h"

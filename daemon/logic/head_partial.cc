@@ -23,11 +23,6 @@ absl::Status WrongPartial(const What&... what) {
   return Invalid("head partial: ", what...);
 }
 
-void Append(uint32_t number, std::vector<std::byte>& bytes) {
-  bytes.resize(bytes.size() + sizeof(number));
-  Put(number, bytes.data() + bytes.size() - sizeof(number));
-}
-
 }  // namespace
 
 // The k-th largest logit. Nothing if one is NaN or infinite: sampling has to see it where it is.
@@ -62,8 +57,8 @@ void HeadPartialEncoder::FindIdsToTell(std::span<const float> logits, int64_t us
 
 void HeadPartialEncoder::AppendRow(std::span<const float> logits, int64_t used, std::vector<std::byte>& bytes) {
   FindIdsToTell(logits, used);
-  Append(ids_.empty() ? kAllIds : static_cast<uint32_t>(ids_.size()), bytes);
-  for (const uint32_t id : ids_) Append(id, bytes), Append(std::bit_cast<uint32_t>(logits[id]), bytes);
+  Append(bytes, ids_.empty() ? kAllIds : static_cast<uint32_t>(ids_.size()));
+  for (const uint32_t id : ids_) Append(bytes, id), Append(bytes, std::bit_cast<uint32_t>(logits[id]));
   const std::span<const std::byte> all = std::as_bytes(logits);
   if (ids_.empty()) bytes.insert(bytes.end(), all.begin(), all.end());
 }
@@ -73,7 +68,7 @@ std::vector<std::byte> HeadPartialEncoder::Encode(std::span<const float> logits,
   LIME_CHECK(std::ssize(logits) >= std::ssize(used) * vocab && ids <= vocab);
   memory.clear();
   memory.reserve(hidden.size() + used.size() * 64);
-  Append(static_cast<uint32_t>(used.size()), memory);
+  Append(memory, static_cast<uint32_t>(used.size()));
   for (size_t row = 0; row < used.size(); ++row) {
     AppendRow(logits.subspan(row * static_cast<size_t>(vocab), static_cast<size_t>(ids)), used[row], memory);
   }

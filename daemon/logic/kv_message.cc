@@ -42,11 +42,7 @@ auto FieldsOf(Message& m) {
 
 // ---- Writing
 
-template <std::integral Number>
-void Append(std::vector<std::byte>& bytes, Number number) {
-  bytes.resize(bytes.size() + sizeof(number));
-  Put(number, bytes.data() + bytes.size() - sizeof(number));
-}
+using lime::Append;  // numbers
 
 void Append(std::vector<std::byte>& bytes, std::span<const std::byte> raw) {
   bytes.insert(bytes.end(), raw.begin(), raw.end());

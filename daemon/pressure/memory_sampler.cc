@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "daemon/pressure/pressure_events.h"
-#include "daemon/weights/files.h"
 
 namespace lime {
 

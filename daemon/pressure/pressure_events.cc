@@ -47,9 +47,7 @@ void AddCounter(const MemoryGroup& group, const std::string& file, std::string_v
                       Open(path, O_RDONLY)};
   const FileDescriptor control = Open(group.folder + "cgroup.event_control", O_WRONLY);
   if (!event.descriptor.valid() || !event.watched.valid() || !control.valid()) return;
-  if (WriteAll(control, absl::StrCat(event.descriptor.get(), " ", event.watched.get(), " ", arguments))) {
-    events.push_back(std::move(event));
-  }
+  if (WriteAll(control, absl::StrCat(event.descriptor.get(), " ", event.watched.get(), " ", arguments))) events.push_back(std::move(event));
 }
 
 }  // namespace

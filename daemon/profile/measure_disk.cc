@@ -115,9 +115,7 @@ class DiskRateMeter {
       ends_.push_back((last_ - start_) / 1000);
     }
     const int lanes = device_.num_lanes();
-    if (!warmed_ && ++unwarmed_ >= lanes && SteadyMs() - start_ >= 1000 * kWarmShare * seconds_) {
-      warmed_ = true;
-    }
+    if (!warmed_ && ++unwarmed_ >= lanes && SteadyMs() - start_ >= 1000 * kWarmShare * seconds_) warmed_ = true;
   }
 
   bool Ends() {

@@ -1,7 +1,6 @@
 #include "daemon/rpc/activation_service.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -224,9 +224,7 @@ absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiv
   using Verdict = PushReceiver::Verdict;
   LIME_ASSIGN_OR_RETURN(Verdict verdict, receiver.OnChunk(chunk.position, static_cast<Bytes>(chunk.data.size()), chunk.intact()));
   quiet = verdict == Verdict::kDrop;
-  if (verdict == Verdict::kWrite || verdict == Verdict::kWriteEnd) {
-    LIME_RETURN_IF_ERROR(store.Write(std::as_bytes(std::span(chunk.data))));
-  }
+  if (verdict == Verdict::kWrite || verdict == Verdict::kWriteEnd) LIME_RETURN_IF_ERROR(store.Write(std::as_bytes(std::span(chunk.data))));
   if (verdict == Verdict::kWriteEnd) {
     LIME_ASSIGN_OR_RETURN(const bool matches, store.EndUnit());
     LIME_ASSIGN_OR_RETURN(verdict, receiver.OnUnit(matches));

@@ -8,10 +8,8 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "daemon/rpc/device_server.h"
-#include "daemon/weights/block_store_disk.h"
 #include "lime/v1/bulk.grpc.pb.h"
 
 namespace lime {

@@ -400,9 +400,7 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
   LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
   std::error_code ignored;
-  if (fs::equivalent(source_dir, store_dir, ignored)) {
-    return Invalid(store_dir, ": is the model itself; give another folder for the store");
-  }
+  if (fs::equivalent(source_dir, store_dir, ignored)) return Invalid(store_dir, ": is the model itself; give another folder for the store");
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();
   if (report.ok()) folder.Keep();

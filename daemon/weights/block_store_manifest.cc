@@ -11,6 +11,7 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/block_pieces.h"
+#include "planner/plan/device_profile.h"
 
 namespace lime {
 namespace {
@@ -24,13 +25,6 @@ constexpr Bytes kMaxFileBytes = Bytes{1} << 52;
 constexpr size_t kMaxRanges = 1'000'000;  // of one file
 constexpr size_t kMaxTables = 3;          // of one file: weight, scales and biases of the embedding
 constexpr size_t kRowDigits = 8;          // of one row's checksum
-
-constexpr std::pair<BlockKind, std::string_view> kKinds[] = {
-    {BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}};
-
-std::string_view ManifestKind(BlockKind kind) {
-  return std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& entry) { return entry.first == kind; })->second;
-}
 
 absl::Status FieldError(std::string_view where, std::string_view field, std::string_view problem) {
   return Invalid(Text(where), ": field \"", Text(field), "\" ", Text(problem));
@@ -70,12 +64,12 @@ absl::StatusOr<BlockId> ParseBlockId(const json& object, int64_t layers, const s
   JsonFields fields(object, where);
   const std::string kind_name = fields.StringOr("kind", "");
   LIME_RETURN_IF_ERROR(fields.status());
-  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& entry) { return entry.second == kind_name; });
-  if (kind == std::end(kKinds)) return FieldError(where, "kind", "is not embedding, attention, mlp or head");
-  const bool layered = kind->first == BlockKind::kAttention || kind->first == BlockKind::kMlp;
+  const std::optional<BlockKind> kind = kKindNames.Find(kind_name);
+  if (!kind) return FieldError(where, "kind", "is not embedding, attention, mlp or head");
+  const bool layered = *kind == BlockKind::kAttention || *kind == BlockKind::kMlp;
   const int64_t layer = fields.Int("layer", 0, layered ? layers - 1 : 0);
   LIME_RETURN_IF_ERROR(fields.status());
-  return BlockId{kind->first, static_cast<int32_t>(layer)};
+  return BlockId{*kind, static_cast<int32_t>(layer)};
 }
 
 absl::StatusOr<StoredBlock> ParseBlock(const json& object, int64_t layers, Bytes file_bytes, const std::string& where) {
@@ -229,7 +223,7 @@ std::string RowDigits(const StoredRows& table) {
 json FileJson(const StoredFile& file) {
   json blocks = json::array(), ranges = json::array(), rows = json::array();
   for (const StoredBlock& block : file.blocks) {
-    blocks.push_back({{"kind", std::string(ManifestKind(block.id.kind))},
+    blocks.push_back({{"kind", kKindNames.Of(block.id.kind)},
                       {"layer", block.id.layer},
                       {"offset", block.offset},
                       {"bytes", block.bytes},

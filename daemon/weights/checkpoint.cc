@@ -59,9 +59,7 @@ std::tuple<int32_t, int64_t, Bytes> Place(const BlockExtent& extent) {
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(dir, ignored)) {
-    return NoModelFolder(dir);
-  }
+  if (!std::filesystem::is_directory(dir, ignored)) return NoModelFolder(dir);
   if (FileExists(Join(dir, kHeldBlocksName)) && !FileExists(Join(dir, kStoreManifestName))) {
     return absl::FailedPreconditionError(
         absl::StrCat(dir, ": holds blocks that were pushed for a cluster's plan, not a whole model; give the model's own folder"));

@@ -17,7 +17,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "daemon/weights/block_store_hash.h"
-#include "daemon/weights/block_store_layout.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/parallel.h"

@@ -1,7 +1,6 @@
 #include "planner/base/bytes.h"
 
 #include <cmath>
-#include <cstdlib>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"

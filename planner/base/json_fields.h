@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -72,7 +73,11 @@ class JsonFields {
     return Numbers<int64_t>(key, max_size, "an integer", IsInt64, low, high);
   }
 
+  const std::string& where() const { return where_; }
   const absl::Status& status() const { return status_; }
+  // Keep the first error: of the field, or of what is within it.
+  void Wrong(const std::string& key, std::string_view problem) { Fail<std::monostate>(key, problem); }
+  void Check(const absl::Status& status) { status_.Update(status); }
 
  private:
   static bool IsInt64(const nlohmann::json& value) {
@@ -129,9 +134,9 @@ class JsonFields {
 
 // Reads each object of the array `key` with `read`. Its second argument begins the errors:
 // `opening`, key and index.
-template <typename T>
+template <typename Read, typename T = typename std::invoke_result_t<Read, JsonFields&, const std::string&>::value_type>
 absl::StatusOr<std::vector<T>> ReadObjects(JsonFields& fields, const std::string& key, size_t max_size, const std::string& opening,
-                                           absl::StatusOr<T> (*read)(JsonFields&, const std::string&)) {
+                                           Read read) {
   std::vector<T> values;
   const nlohmann::json& array = fields.Array(key, max_size);
   LIME_RETURN_IF_ERROR(fields.status());

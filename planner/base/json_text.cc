@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"

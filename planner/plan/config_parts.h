@@ -1,10 +1,7 @@
 // Reads the longer parts of a config.json (model_config.cc reads the rest).
 #pragma once
 
-#include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"

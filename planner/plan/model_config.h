@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "planner/base/dtype.h"
 #include "planner/base/status.h"
 
 namespace lime {

@@ -1,7 +1,6 @@
 #include "planner/plan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <set>
 

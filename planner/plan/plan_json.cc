@@ -7,7 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "planner/base/json_fields.h"
+#include "planner/base/json_list.h"
 
 namespace lime {
 namespace {
@@ -92,6 +92,10 @@ absl::StatusOr<Instance::Net> ReadNet(const json& object) {
   return net;
 }
 
+absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string&) {
+  return JsonList::ReadObject<Stage>(fields);
+}
+
 }  // namespace
 
 absl::StatusOr<Instance> InstanceFromJson(const json& object) {
@@ -110,10 +114,10 @@ absl::StatusOr<Instance> InstanceFromJson(const json& object) {
   return instance;
 }
 
-absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string&) {
-  return Stage{.device = static_cast<int32_t>(fields.Int("device", 0, kMaxPlanDevices)),
-               .lo = static_cast<int32_t>(fields.Int("lo", 0, kMaxPlanBlocks)),
-               .hi = static_cast<int32_t>(fields.Int("hi", 0, kMaxPlanBlocks))};
+void List(JsonList& f, Stage& stage) {
+  f.Number("device", stage.device, 0, kMaxPlanDevices);
+  f.Number("lo", stage.lo, 0, kMaxPlanBlocks);
+  f.Number("hi", stage.hi, 0, kMaxPlanBlocks);
 }
 
 absl::StatusOr<StagePlan> StagePlanFromJson(const json& object, const Instance& instance) {
@@ -143,7 +147,7 @@ absl::StatusOr<PlanBatch> PlanBatchFromJson(const json& object) {
 
 ordered_json ToJson(const StagePlan& plan, const PlanBatch& batch) {
   ordered_json stages = ordered_json::array();
-  for (const Stage& stage : plan.stages) stages.push_back({{"device", stage.device}, {"lo", stage.lo}, {"hi", stage.hi}});
+  for (const Stage& stage : plan.stages) stages.push_back(JsonList::WriteObject(stage));
   ordered_json out = {{"stages", std::move(stages)}, {"streamed", plan.streamed}};
   if (plan.embedding_by_rows) out["embedding_by_rows"] = true;
   if (batch.batch > 0) {

@@ -11,14 +11,14 @@
 
 namespace lime {
 
-class JsonFields;
+class JsonList;
 
 // Results are valid (Instance::Validate, StagePlan::Validate). Streamed blocks may be in any order.
 absl::StatusOr<Instance> InstanceFromJson(const nlohmann::json& object);
 absl::StatusOr<StagePlan> StagePlanFromJson(const nlohmann::json& object, const Instance& instance);
 
-// Reads the fields of one stage.
-absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string& where);
+// The fields of one stage (planner/base/json_list.h).
+void List(JsonList& f, Stage& stage);
 
 // The micro-batches and batch of a plan. `optimize` reports them if it was asked to choose them.
 struct PlanBatch {

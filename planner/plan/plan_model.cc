@@ -1,7 +1,6 @@
 // Checks that a plan is for a given model.
 
 #include <algorithm>
-#include <map>
 
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"

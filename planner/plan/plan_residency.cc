@@ -72,9 +72,7 @@ absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency)
   }
   int32_t before = -1;
   for (const int32_t p : residency.streamed) {
-    if (p <= before || p >= plan.NumParts()) {
-      return Invalid("residency: part ", p, " after ", before, ", of ", plan.NumParts());
-    }
+    if (p <= before || p >= plan.NumParts()) return Invalid("residency: part ", p, " after ", before, ", of ", plan.NumParts());
     changed.parts[before = p].streamed = true;
   }
   const std::vector<PlanNeed> needs = NeedsOf(changed);

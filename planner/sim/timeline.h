@@ -2,7 +2,6 @@
 // tools.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
