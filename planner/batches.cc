@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "planner/baselines.h"
-#include "planner/lower_bound.h"
+#include "planner/baselines/baselines.h"
+#include "planner/evaluation/lower_bound.h"
 
 namespace lime {
 namespace {

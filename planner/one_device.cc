@@ -11,10 +11,10 @@
 #include "planner/base/check.h"
 #include "planner/base/names.h"
 #include "planner/base/strings.h"
-#include "planner/evaluator.h"
-#include "planner/first_token.h"
-#include "planner/kv_growth.h"
-#include "planner/kv_levels.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/evaluation/first_token.h"
+#include "planner/kv/kv_growth.h"
+#include "planner/kv/kv_levels.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {

@@ -13,7 +13,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 
@@ -42,7 +42,7 @@ struct OneDeviceRequest {
 //
 // If KV grows (problem.head has the KV of the first level), parts may stream later. The ring then
 // exists from the start, with the size that is fastest on average over all levels
-// (planner/kv_levels.h). ResourceExhausted also if no ring reaches the whole context.
+// (planner/kv/kv_levels.h). ResourceExhausted also if no ring reaches the whole context.
 //
 // REQUIRES: one device; one batch size, with all sequences; no KV is evicted; if KV grows,
 // `request` has no placement, ring or share

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "planner/assignment.h"
 #include "planner/base/bytes.h"
 #include "planner/base/strings.h"
-#include "planner/evaluator.h"
+#include "planner/evaluation/assignment.h"
+#include "planner/evaluation/evaluator.h"
 
 namespace lime {
 namespace {

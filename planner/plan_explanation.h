@@ -10,7 +10,7 @@
 
 #include "planner/plan/instance.h"
 #include "planner/plan/stage_plan.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 #include "planner/strategies.h"
 
 namespace lime {

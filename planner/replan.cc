@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "planner/evaluator.h"
+#include "planner/evaluation/evaluator.h"
 
 namespace lime {
 namespace {

@@ -6,7 +6,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/stage_plan.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 namespace lime {
 

@@ -16,13 +16,13 @@
 #include "planner/base/json_text.h"
 #include "planner/base/names.h"
 #include "planner/base/strings.h"
+#include "planner/baselines/closed_form.h"
 #include "planner/batches.h"
-#include "planner/closed_form.h"
-#include "planner/evaluator.h"
-#include "planner/online_memory.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/kv/online_memory.h"
 #include "planner/plan/plan_json.h"
-#include "planner/plan_search.h"
 #include "planner/replan.h"
+#include "planner/search/plan_search.h"
 
 namespace lime {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "planner/baselines.h"
+#include "planner/baselines/baselines.h"
 
 namespace lime {
 namespace {

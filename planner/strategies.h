@@ -2,7 +2,7 @@
 #pragma once
 
 #include "planner/base/names.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 namespace lime {
 

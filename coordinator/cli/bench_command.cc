@@ -18,7 +18,7 @@
 #include "kernels/cpu/linear.h"
 #include "planner/base/json_text.h"
 #include "planner/base/median.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "coordinator/cli/change_costs.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/serving/plan_watcher.h"
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 
 namespace lime::cli {
 

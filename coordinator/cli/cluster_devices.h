@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "coordinator/cli/cluster_file.h"
-#include "planner/block_homes.h"
+#include "planner/search/block_homes.h"
 
 namespace lime::cli {
 

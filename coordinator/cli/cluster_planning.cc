@@ -11,9 +11,9 @@
 #include "common/flow.h"
 #include "common/steady_clock.h"
 #include "coordinator/cli/command.h"
-#include "planner/kv_growth.h"
-#include "planner/kv_hosting.h"
-#include "planner/lower_bound.h"
+#include "planner/evaluation/lower_bound.h"
+#include "planner/kv/kv_growth.h"
+#include "planner/kv/kv_hosting.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 

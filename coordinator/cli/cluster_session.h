@@ -22,7 +22,7 @@
 #include "coordinator/serving/cluster_run.h"
 #include "coordinator/serving/plan_watcher.h"
 #include "nlohmann/json.hpp"
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 
 namespace lime::cli {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "nlohmann/json.hpp"
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 
 namespace lime::cli {
 

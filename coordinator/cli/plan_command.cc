@@ -18,7 +18,7 @@
 #include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 namespace lime::cli {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "common/command_line.h"
 #include "planner/base/status.h"
-#include "planner/block_homes.h"
 #include "planner/plan/model_spec.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
+#include "planner/search/block_homes.h"
 
 namespace lime::cli {
 

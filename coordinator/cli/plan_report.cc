@@ -4,7 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "planner/evaluator.h"
+#include "planner/evaluation/evaluator.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"

@@ -14,7 +14,7 @@
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
-#include "planner/evaluator.h"
+#include "planner/evaluation/evaluator.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/limits.h"
 #include "planner/plan/program.h"

@@ -12,7 +12,7 @@
 #include "daemon/weights/row_reader.h"
 #include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 namespace {

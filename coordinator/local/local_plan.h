@@ -9,13 +9,13 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/memory_budget.h"
 #include "planner/one_device.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/block_pieces.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/model_spec.h"
 #include "planner/plan/plan.h"
+#include "planner/problem/memory_budget.h"
 
 namespace lime {
 
@@ -29,9 +29,9 @@ struct LocalPlanRequest {
   MemoryPriority priority = MemoryPriority::kBalanced;  // for a derived budget
   int64_t context = 2048;                               // positions of each sequence
   // Positions per sequence that the first KV level reserves, at least the prompt. KV grows by
-  // levels, and more parts stream then (planner/kv_levels.h). 0: all. All of it is also reserved if
-  // nothing streams, if a placement, ring or share is asked for, or if the first level would be no
-  // faster.
+  // levels, and more parts stream then (planner/kv/kv_levels.h). 0: all. All of it is also reserved
+  // if nothing streams, if a placement, ring or share is asked for, or if the first level would be
+  // no faster.
   int64_t kv_tokens = 0;
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together

@@ -1,5 +1,5 @@
 // Follows the KV pages that running requests really use, for a plan whose KV grows
-// (planner/kv_levels.h). Says when devices change to another level: to a higher one before its
+// (planner/kv/kv_levels.h). Says when devices change to another level: to a higher one before its
 // pages are needed, to a lower one after it has been enough for a while.
 //
 // Pure: orders in, levels out.   Thread: the owner's.   Owner: OrderWriter.

@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/logic/replanner.h"
 #include "coordinator/serving/cluster_run.h"
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 
 namespace lime {
 

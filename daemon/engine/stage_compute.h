@@ -15,7 +15,7 @@
 #include "daemon/logic/head_partial.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
-#include "planner/program_runner.h"
+#include "planner/program/program_runner.h"
 
 namespace lime {
 

@@ -18,7 +18,7 @@
 #include "daemon/logic/stage_logic.h"
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/plan_blocks.h"
-#include "planner/program_runner.h"
+#include "planner/program/program_runner.h"
 
 namespace lime {
 namespace {

@@ -7,8 +7,8 @@
 #include "common/steady_clock.h"
 #include "daemon/logic/stage_programs.h"
 #include "daemon/weights/system_memory.h"
-#include "planner/memory_budget.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/problem/memory_budget.h"
 
 namespace lime {
 

@@ -21,7 +21,7 @@
 #include "daemon/pressure/pressure_monitor.h"
 #include "planner/base/status.h"
 #include "planner/plan/program.h"
-#include "planner/program_runner.h"
+#include "planner/program/program_runner.h"
 
 namespace lime {
 

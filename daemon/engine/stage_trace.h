@@ -9,7 +9,7 @@
 
 #include "daemon/logic/trace_ring.h"
 #include "planner/plan/timeline_span.h"
-#include "planner/program_runner.h"
+#include "planner/program/program_runner.h"
 
 namespace lime {
 

@@ -48,7 +48,7 @@ class ResidencyPolicy {
  public:
   struct Options {
     Bytes most = 0;       // what the plan keeps resident, within the user's budget
-    Bytes reserve = 0;    // left to other programs: PressureReserve() of planner/memory_budget.h
+    Bytes reserve = 0;    // left to other programs: PressureReserve() of planner/problem/memory_budget.h
     Bytes block = 0;      // the largest block: coming back by less is useless
     Bytes emergency = 0;  // with less available, other programs are about to be killed; 0: never
     absl::Duration hold = absl::Seconds(2);

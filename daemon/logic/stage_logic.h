@@ -27,7 +27,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/program.h"
-#include "planner/program_runner.h"
+#include "planner/program/program_runner.h"
 
 namespace lime {
 

@@ -7,10 +7,10 @@
 #include "common/flow.h"
 #include "daemon/logic/head_partial.h"
 #include "daemon/logic/kv_message.h"
-#include "planner/compile.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/program/compile.h"
 
 namespace lime {
 namespace {

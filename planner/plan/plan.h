@@ -1,7 +1,7 @@
 // A plan says what the devices of a cluster do: which device computes and stores each part of the
 // model, which parts stream, how each device divides its memory, and how long a token should take.
 //
-// A plan is complete. Every device can derive its work from it (planner/compile.h), and the
+// A plan is complete. Every device can derive its work from it (planner/program/compile.h), and the
 // simulator can run it (planner/sim). Plain data. A plan's JSON from outside is untrusted input
 // (planner/plan/cluster_plan_json.h).
 #pragma once

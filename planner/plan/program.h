@@ -1,6 +1,6 @@
 // The work of one device in every step: instructions for its computation and links, and a separate
 // list of loads. The daemon and the simulator interpret the same Program
-// (planner/program_runner.h).
+// (planner/program/program_runner.h).
 //
 // A device executes its instructions in order, one at a time. Loads run in parallel to them, one at
 // a time, in order, and repeat in every step. With k = step x loads per step + index, load k begins

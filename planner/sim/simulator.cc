@@ -10,7 +10,7 @@
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
-#include "planner/program_runner.h"
+#include "planner/program/program_runner.h"
 
 namespace lime {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/compile.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/program.h"
+#include "planner/program/compile.h"
 #include "planner/sim/timeline.h"
 
 namespace lime {

@@ -13,7 +13,7 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 #include "planner/plan/described_model.h"
 #include "planner/plan/plan_residency.h"
 #include "testbed/make_model/make_model.h"

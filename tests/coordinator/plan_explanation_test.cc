@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/evaluator.h"
+#include "planner/evaluation/evaluator.h"
 
 namespace lime {
 namespace {

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "planner/base/check.h"
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/sim/simulator.h"

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "planner/base/check.h"
-#include "planner/compile.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/program_runner.h"
+#include "planner/program/compile.h"
+#include "planner/program/program_runner.h"
 
 namespace {
 

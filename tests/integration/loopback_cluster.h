@@ -17,7 +17,7 @@
 #include "daemon/stage/stage_session.h"
 #include "gtest/gtest.h"
 #include "planner/base/recycled_queue.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 

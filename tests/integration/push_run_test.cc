@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/integration/lime_process.h"
 

@@ -13,11 +13,11 @@
 #include "coordinator/rpc/device_client.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
-#include "planner/kv_growth.h"
+#include "planner/kv/kv_growth.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 #include "tests/integration/limed_process.h"
 
 namespace lime {

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 #include "tests/integration/models.h"
 #include "tests/integration/stage_cluster.h"
 #include "tests/integration/stage_plans.h"

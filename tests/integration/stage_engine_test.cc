@@ -5,7 +5,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 #include "tests/cases.h"
 #include "tests/integration/models.h"
 #include "tests/integration/stage_bits.h"

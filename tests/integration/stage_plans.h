@@ -10,7 +10,7 @@
 #include "common/logits_hash.h"
 #include "common/order.h"
 #include "gtest/gtest.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "planner/random.h"
+#include "planner/search/random.h"
 
 namespace lime {
 namespace {

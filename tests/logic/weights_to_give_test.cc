@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "planner/plan/described_model.h"
 #include "planner/plan/plan_blocks.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 namespace {

@@ -1,6 +1,6 @@
 // Plans for devices that hold only some blocks of a model.
 
-#include "planner/block_homes.h"
+#include "planner/search/block_homes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Eq. 1 by hand, the sharing out of slots against every way of doing it, the threshold table and the tokens to lend against their
 // definitions.
-#include "planner/closed_form.h"
+#include "planner/baselines/closed_form.h"
 
 #include <cmath>
 #include <functional>
@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "gtest/gtest.h"
-#include "planner/online_memory.h"
+#include "planner/kv/online_memory.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {

@@ -1,5 +1,5 @@
 // The exact evaluation against cases worked by hand and against a slow oracle of another structure.
-#include "planner/evaluator.h"
+#include "planner/evaluation/evaluator.h"
 
 #include <chrono>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "planner/evaluator.h"
+#include "planner/evaluation/evaluator.h"
 
 namespace lime {
 namespace {

@@ -1,7 +1,7 @@
 // The best plan by looking at every one of them: for tests of the searches on tiny instances.
 #pragma once
 
-#include "planner/assignment.h"
+#include "planner/evaluation/assignment.h"
 #include "planner/plan/instance.h"
 
 namespace lime {

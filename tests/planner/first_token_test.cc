@@ -1,12 +1,12 @@
 // The time to the first token: by hand, against the event-by-event oracle, and as a bound on what a search may find.
-#include "planner/first_token.h"
+#include "planner/evaluation/first_token.h"
 
 #include <cmath>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/plan_json.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 #include "tests/planner/random_plans.h"
 #include "tests/planner/schedule_oracle.h"
 

@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/plan_text.h"

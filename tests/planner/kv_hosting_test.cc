@@ -1,15 +1,15 @@
-#include "planner/kv_hosting.h"
+#include "planner/kv/kv_hosting.h"
 
 #include <algorithm>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/kv_growth.h"
+#include "planner/kv/kv_growth.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"
 

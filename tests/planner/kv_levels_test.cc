@@ -1,7 +1,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/batches.h"
-#include "planner/kv_growth.h"
+#include "planner/kv/kv_growth.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/random_clusters.h"
 #include "tests/planner/simulate_changes.h"

@@ -4,10 +4,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/kv_growth.h"
+#include "planner/kv/kv_growth.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"
 

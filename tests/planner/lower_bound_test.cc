@@ -1,12 +1,12 @@
 // The lower bound and the linear program beneath it.
-#include "planner/lower_bound.h"
+#include "planner/evaluation/lower_bound.h"
 
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "planner/evaluator.h"
-#include "planner/plan_search.h"
-#include "planner/simplex.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/evaluation/simplex.h"
+#include "planner/search/plan_search.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {

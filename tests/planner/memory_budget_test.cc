@@ -1,4 +1,4 @@
-#include "planner/memory_budget.h"
+#include "planner/problem/memory_budget.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
 // How many units of two sizes devices take and stream, and where in the model these stand.
-#include "planner/mixed_counts.h"
+#include "planner/search/mixed_counts.h"
 
 #include <numeric>
 
 #include "gtest/gtest.h"
-#include "planner/dispatch.h"
-#include "planner/evaluator.h"
-#include "planner/random.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/search/dispatch.h"
+#include "planner/search/random.h"
 
 namespace lime {
 namespace {

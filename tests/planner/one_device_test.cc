@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "planner/kv_levels.h"
+#include "planner/kv/kv_levels.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/sim/simulator.h"

@@ -1,4 +1,4 @@
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <set>
 
 #include "planner/batches.h"
-#include "planner/lower_bound.h"
+#include "planner/evaluation/lower_bound.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"

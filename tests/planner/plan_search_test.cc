@@ -1,5 +1,5 @@
 // The search against every plan of tiny instances, and on problems of real size.
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 #include <chrono>
 #include <cmath>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "planner/evaluator.h"
-#include "planner/lower_bound.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/evaluation/lower_bound.h"
 #include "planner/plan/plan_json.h"
 #include "tests/cases.h"
 #include "tests/planner/exhaustive_oracle.h"

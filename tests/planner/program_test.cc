@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "planner/compile.h"
-#include "planner/program_runner.h"
+#include "planner/program/compile.h"
+#include "planner/program/program_runner.h"
 #include "tests/planner/program_text.h"
 #include "tests/planner/random_clusters.h"
 

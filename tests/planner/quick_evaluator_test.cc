@@ -1,11 +1,11 @@
 // The quick evaluation is the exact one, but for rounding.
-#include "planner/quick_evaluator.h"
+#include "planner/evaluation/quick_evaluator.h"
 
 #include <chrono>
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "planner/evaluator.h"
+#include "planner/evaluation/evaluator.h"
 #include "planner/plan/plan_json.h"
 #include "tests/planner/random_plans.h"
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "planner/evaluator.h"
-#include "planner/plan_problem.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/problem/plan_problem.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {

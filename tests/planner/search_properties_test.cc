@@ -3,12 +3,12 @@
 #include <numeric>
 
 #include "gtest/gtest.h"
-#include "planner/evaluator.h"
-#include "planner/lower_bound.h"
-#include "planner/plan_search.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/evaluation/lower_bound.h"
+#include "planner/search/plan_search.h"
+#include "planner/search/unit_counts.h"
 #include "planner/solve.h"
 #include "planner/strategies.h"
-#include "planner/unit_counts.h"
 #include "tests/cases.h"
 #include "tests/planner/random_plans.h"
 #include "tests/planner/schedule_oracle.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/lower_bound.h"
+#include "planner/evaluation/lower_bound.h"
 #include "planner/strategies.h"
 #include "tests/planner/paper_problems.h"
 

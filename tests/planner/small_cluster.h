@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "planner/plan/described_model.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "planner/batches.h"
-#include "planner/lower_bound.h"
+#include "planner/evaluation/lower_bound.h"
 #include "tests/planner/paper_problems.h"
 
 namespace lime {

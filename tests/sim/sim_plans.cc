@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/kv_growth.h"
+#include "planner/kv/kv_growth.h"
 #include "planner/plan/described_model.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 namespace {

@@ -9,7 +9,7 @@
 #include "planner/plan/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_residency.h"
-#include "planner/random.h"
+#include "planner/search/random.h"
 
 namespace lime {
 

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "planner/random.h"
+#include "planner/search/random.h"
 
 namespace lime {
 

@@ -14,7 +14,7 @@
 #include "daemon/logic/residency_logic.h"
 #include "daemon/logic/stage_logic.h"
 #include "daemon/logic/stage_programs.h"
-#include "planner/plan_problem.h"
+#include "planner/problem/plan_problem.h"
 #include "tests/sim/action_text.h"
 #include "tests/sim/sim_plans.h"
 

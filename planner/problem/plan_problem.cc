@@ -1,0 +1,482 @@
+#include "planner/problem/plan_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+#include "planner/evaluation/evaluator.h"
+#include "planner/plan/kv_eviction.h"
+#include "planner/plan/limits.h"
+#include "planner/plan/plan_residency.h"
+
+namespace lime {
+namespace {
+
+constexpr double kPartLatencyMs = 0.02;  // small, because the next part is queued during a read
+constexpr int64_t kRowReads = 32;        // of the embedding, in flight at a time
+
+constexpr int64_t kMaxContext = int64_t{1} << 32;
+
+absl::Status CheckInt(const std::string& what, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Invalid("planning: ", what, " = ", value, " is outside ", low, " to ", high);
+}
+
+absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
+  LIME_RETURN_IF_ERROR(CheckInt("the number of devices", static_cast<int64_t>(devices.size()), 1, kMaxPlanDevices));
+  std::set<std::string> names;
+  for (const ClusterDevice& device : devices) {
+    const std::string where = absl::StrCat("device \"", device.name.substr(0, 80), "\": ");
+    if (device.name.empty() || device.name.size() > kMaxPlanName)
+      return Invalid("planning: ", where, "give a name of 1 to ", kMaxPlanName, " bytes");
+    if (!names.insert(device.name).second) return Invalid("planning: ", where, "is there twice");
+    LIME_RETURN_IF_ERROR(CheckInt(where + "budget", device.budget, 0, kMaxDeviceMemory));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "runtime", device.runtime, 0, kMaxDeviceMemory));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "activations", device.activations, 0, kMaxDeviceMemory));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "margin", device.margin, 0, kMaxDeviceMemory));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequest(const PlanRequest& request) {
+  LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
+  LIME_RETURN_IF_ERROR(CheckInt("kv_tokens", request.kv_tokens, 0, request.context));
+  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.kept_positions, 0, request.context));
+  LIME_RETURN_IF_ERROR(CheckInt("expected_positions", request.expected_positions, 0, request.context));
+  LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceMemory));
+  LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
+  for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
+  for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
+  if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs a length of chunk to choose");
+  const LinkPoint& link = request.default_link;
+  if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
+  return Invalid("planning: a default link of ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
+}
+
+// ---- Parts
+
+// Cuts the head into ranges of about equal length, at most `piece_bytes` but at least kVocabRange
+// ids.
+std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes piece_bytes) {
+  const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - KeptBytes(head)) / vocab);
+  const int64_t most = piece_bytes > 0 ? std::max(kVocabRange, piece_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
+  const int64_t count = (vocab + most - 1) / most;
+  const int64_t ids = std::min(RoundUp((vocab + count - 1) / count, kVocabRange), vocab);
+  std::vector<std::vector<MatrixRows>> cut;
+  for (int64_t begin = 0; begin < vocab; begin += ids) cut.push_back({{TensorRole::kOutput, begin, std::min(begin + ids, vocab)}});
+  return cut;
+}
+
+std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const PlanRequest& request, int64_t vocab) {
+  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.piece_bytes);
+  // CutBlock makes parts of at least 64 rows, which may be far more than a small matrix has. For a
+  // whole block, ask for far more than its bytes.
+  const Bytes longest = request.piece_bytes > 0 ? request.piece_bytes : 66 * block.bytes + kMiB;
+  std::vector<std::vector<MatrixRows>> cut;
+  for (BlockPiece& piece : CutBlock(block, longest)) cut.push_back(std::move(piece.rows));
+  return cut;
+}
+
+std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
+  const int64_t tokens = request.kv_tokens > 0 ? request.kv_tokens : request.kept_positions > 0 ? request.kept_positions : request.context;
+  const int64_t pages = request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
+  std::vector<PlanPart> parts;
+  for (const BlockSpec& block : spec.blocks) {
+    if (block.id.kind == BlockKind::kEmbedding) continue;
+    bool first = true;
+    for (std::vector<MatrixRows>& rows : CutIntoRows(block, request, spec.config.vocab_size)) {
+      const Bytes bytes = PartBytes(block, rows);
+      parts.push_back({.block = block.id,
+                       .rows = std::move(rows),
+                       .bytes = bytes,
+                       .kept_bytes = first || block.id.kind == BlockKind::kHead ? KeptBytes(block) : 0,
+                       .kv_pages = first && block.id.kind == BlockKind::kAttention ? pages : 0});
+      first = false;
+    }
+  }
+  return parts;
+}
+
+// ---- Times
+
+// A micro-batch: `own` new rows per sequence after `evicted` rows that are computed again. Each
+// sequence has `context` positions then.
+struct Rows {
+  int64_t sequences = 1;
+  int64_t own = 1;
+  int64_t logits = 1;
+  int64_t context = 0;
+  int64_t evicted = 0;
+};
+
+// Time to compute all rows in slices. Each slice attends up to its last row
+// (daemon/engine/sliced_visit.h).
+double SlicedMs(const ModelSpec& spec, const DeviceProfile& profile, BlockKind kind, const Rows& rows) {
+  const int64_t length = rows.evicted + rows.own, all = rows.sequences * length;
+  const int64_t slice = std::max(kEvictedRows, rows.sequences * rows.own);
+  double ms = 0;
+  for (int64_t begin = 0; begin < all; begin += slice) {
+    const int64_t end = std::min(all, begin + slice);
+    const bool has_own = end % length == 0 || end % length > rows.evicted || begin / length != (end - 1) / length;
+    ms += profile.ComputeMs(spec, kind, end - begin, has_own ? rows.context : end % length);
+  }
+  return ms;
+}
+
+// Time of each part on one device: a block's time, divided by bytes. The first part includes the
+// embedding, the last part the step's overhead. After the last attention, no evicted rows are
+// computed.
+std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, const Rows& rows) {
+  const auto own_ms = [&](BlockKind kind) {
+    return profile.ComputeMs(spec, kind, kind == BlockKind::kHead ? rows.logits : rows.sequences * rows.own, rows.context);
+  };
+  const auto kind_ms = [&](BlockKind kind) {
+    return rows.evicted == 0 || kind == BlockKind::kHead ? own_ms(kind) : SlicedMs(spec, profile, kind, rows);
+  };
+  const double ms[] = {kind_ms(BlockKind::kEmbedding), kind_ms(BlockKind::kAttention), kind_ms(BlockKind::kMlp), kind_ms(BlockKind::kHead)};
+  const BlockId last = {BlockKind::kMlp, static_cast<int32_t>(spec.config.num_layers - 1)};
+  std::vector<double> times;
+  for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
+    Bytes bytes = 0;
+    for (end = begin; end < plan.NumParts() && plan.parts[end].block == plan.parts[begin].block; ++end) bytes += plan.parts[end].bytes;
+    const BlockId block = plan.parts[begin].block;
+    const double block_ms = block == last ? own_ms(block.kind) : ms[static_cast<int>(block.kind)];
+    for (int p = begin; p < end; ++p) times.push_back(block_ms * static_cast<double>(plan.parts[p].bytes) / static_cast<double>(bytes));
+  }
+  const ModelCompute* const model = profile.FindModel(ModelKey(spec));
+  times.front() += ms[0];
+  times.back() += model != nullptr ? model->step_overhead_ms : 0;
+  return times;
+}
+
+// Time to read embedding rows. Each row is one read; kRowReads are in flight.
+std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& device, const PlanRequest& request, int64_t rows) {
+  const Bytes row_bytes = RoundUp(spec.block({BlockKind::kEmbedding, 0}).bytes / spec.config.vocab_size + 1, 4 * kKiB);
+  const double ms = device.profile.DiskLatencyMs(row_bytes, std::min(rows, kRowReads));
+  if (!request.embedding_by_rows || device.profile.DiskRate(kDiskRead, kDiskDepth) <= 0) return std::nullopt;
+  return ms * static_cast<double>((rows + kRowReads - 1) / kRowReads);
+}
+
+// ---- Links
+
+// The lowest rate and the highest latency of the links of all pairs; the fallback without a pair.
+LinkPoint WorstLink(std::span<const ClusterDevice> devices, std::span<const std::pair<int, int>> pairs, const LinkPoint& fallback) {
+  if (pairs.empty()) return fallback;
+  LinkPoint worst = {.bytes_per_second = HUGE_VAL, .latency_ms = 0};
+  for (const auto& [from, to] : pairs) {
+    const LinkPoint link = LinkBetween(devices[from], devices[to], fallback);
+    worst.bytes_per_second = std::min(worst.bytes_per_second, link.bytes_per_second);
+    worst.latency_ms = std::max(worst.latency_ms, link.latency_ms);
+  }
+  return worst;
+}
+
+double TxMs(const ModelSpec& spec, const LinkPoint& link, int64_t rows) {
+  const Bytes bytes = rows * spec.config.hidden_size * ElementBytes(spec.working_dtype);
+  return static_cast<double>(bytes) / link.bytes_per_second * 1000;
+}
+
+// The mean number of evicted positions before the chunks of the planned prompt.
+int64_t MeanEvicted(const Plan& head, int64_t chunk_rows) {
+  int64_t sum = 0, chunks = 0;
+  for (int64_t end = 0; EvictsKv(head) && end < head.prompt_tokens; ++chunks) {
+    end = std::min(head.prompt_tokens, end + chunk_rows);
+    sum += EvictedPositions(head, end);
+  }
+  return chunks > 0 ? sum / chunks : 0;
+}
+
+void SetNet(const ModelSpec& spec, const LinkPoint& link, PlanProblem& problem) {
+  Instance::Net& net = problem.instance.net;
+  net.lat_ms = link.latency_ms;
+  for (auto& [batch, tx_ms] : net.tx_ms_by_batch) tx_ms = TxMs(spec, link, batch * (1 + MostEvicted(problem.head)));
+  net.tx_ms = net.tx_ms_by_batch.rbegin()->second;
+  if (!problem.first_token) return;
+  for (PrefillChunk& chunk : problem.first_token->chunks) {
+    chunk.instance.net = {.tx_ms = TxMs(spec, link, chunk.rows + MeanEvicted(problem.head, chunk.rows)), .lat_ms = link.latency_ms};
+  }
+}
+
+// ---- The problem
+
+std::vector<int32_t> Batches(const PlanRequest& request) {
+  std::vector<int32_t> batches = request.batches;
+  if (batches.empty()) {
+    for (int32_t batch = 1; batch < request.sequences; batch *= 2) batches.push_back(batch);
+    batches.push_back(request.sequences);
+  }
+  std::ranges::sort(batches);
+  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  return batches;
+}
+
+Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
+  Instance::Block block = {.layer = part.block.layer, .mb = Mb(part.bytes), .kv_mb = Mb(part.kept_bytes + part.kv_pages * page_bytes)};
+  block.kind = part.block.kind == BlockKind::kAttention ? Instance::Kind::kAttention
+               : part.block.kind == BlockKind::kMlp     ? Instance::Kind::kMlp
+                                                        : Instance::Kind::kHead;
+  // Consecutive blocks of one kind and layer are parts of one block. The head has no neighbour of
+  // its kind.
+  return block;
+}
+
+// Subtracts the pages that layers share in turn, even if the device gets no layer.
+Instance::Device ToDevice(const ClusterDevice& device, const Plan& head) {
+  const Bytes shared = head.sequences * SharedPages(head) * head.page_bytes;
+  const Bytes mem = device.budget - device.runtime - device.activations - device.margin - shared;
+  return {.name = device.name,
+          .mem_mb = mem > 0 ? (static_cast<double>(mem) - 0.5) / 1e6 : 0,
+          .disk_mb_per_ms = device.profile.DiskRate(kDiskRead, kDiskDepth) / 1e9,
+          .disk_lat_ms = kPartLatencyMs};
+}
+
+Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request) {
+  const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
+  Plan head = {.model_key = ModelKey(spec),
+               .model_name = request.model_name.substr(0, kMaxPlanName),
+               .vocab_size = spec.config.vocab_size,
+               .context = request.context,
+               .kept_positions = request.kept_positions,
+               .sequences = request.sequences,
+               .embedding_bytes = table.bytes - KeptBytes(table),
+               .embedding_kept_bytes = KeptBytes(table),
+               .page_bytes = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens,
+               .prompt_tokens = request.prompt_tokens};
+  for (const ClusterDevice& device : devices) {
+    head.devices.push_back({.name = device.name,
+                            .numerics_id = device.numerics_id,
+                            .budget = device.budget,
+                            .least_margin = device.margin,
+                            .memory = {.runtime = device.runtime, .activations = device.activations, .margin = device.margin}});
+  }
+  head.parts = MakeParts(spec, request);
+  return head;
+}
+
+FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request,
+                                 const PlanProblem& problem) {
+  FirstTokenProblem first = {.prompt_tokens = static_cast<int32_t>(request.prompt_tokens)};
+  first.max_chunks_per_sweep =
+      EvictsKv(problem.head) ? 1 : static_cast<int32_t>(std::min<int64_t>(kMaxMicrobatches, kMaxPlanRuns / problem.head.NumParts()));
+  std::set<int64_t> sizes;
+  for (const int64_t chunk : request.chunks) sizes.insert(std::min(chunk, request.prompt_tokens));
+  while (sizes.size() > 1 && (request.prompt_tokens - 1) / *sizes.begin() >= kMaxPrefillChunks) sizes.erase(sizes.begin());
+  for (const int64_t rows : sizes) {
+    PrefillChunk chunk = {.rows = static_cast<int32_t>(rows), .instance = problem.instance};
+    chunk.instance.sequences = 0;
+    const int64_t middle = (request.prompt_tokens + rows) / 2;
+    for (size_t d = 0; d < devices.size(); ++d) {
+      Instance::Device& device = chunk.instance.devices[d];
+      device.comp_ms_by_batch.clear();
+      device.comp_ms = ComputeTimes(spec, devices[d].profile, problem.head,
+                                    {.own = rows, .context = middle, .evicted = MeanEvicted(problem.head, rows)});
+      device.embed_rows_ms = EmbedRowsMs(spec, devices[d], request, rows + MeanEvicted(problem.head, rows));
+    }
+    first.chunks.push_back(std::move(chunk));
+  }
+  return first;
+}
+
+// ---- The plan
+
+// The problem with the chosen micro-batches.
+absl::StatusOr<Instance> Chosen(const PlanProblem& problem, int32_t batch) {
+  Instance instance = problem.instance;
+  const auto tx = instance.net.tx_ms_by_batch.find(batch);
+  if (tx == instance.net.tx_ms_by_batch.end()) return Invalid("planning: micro-batches of ", batch, " were not among the choices");
+  instance.net.tx_ms = tx->second;
+  instance.microbatches = (problem.head.sequences + batch - 1) / batch;
+  for (Instance::Device& device : instance.devices) device.comp_ms = device.comp_ms_by_batch.at(batch);
+  LIME_RETURN_IF_ERROR(instance.Validate());
+  return instance;
+}
+
+// `stages`: those of the choice; with kWithHead, without embedding_by_rows.
+absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, const StagePlan& stages, Plan& plan) {
+  if (!problem.first_token) return absl::OkStatus();
+  const FirstToken& first = choice.first_token;
+  const auto chunk = std::ranges::find(problem.first_token->chunks, first.chunk_rows, &PrefillChunk::rows);
+  if (!first.feasible) return absl::ResourceExhaustedError("planning: the prompt fits in chunks of no length beside this plan");
+  if (chunk == problem.first_token->chunks.end())
+    return Invalid("planning: chunks of ", first.chunk_rows, " tokens were not among the choices");
+  plan.prefill_chunk = first.chunk_rows;
+  plan.chunks_per_sweep = std::min(first.chunks_per_sweep, first.chunks);
+  plan.predicted.ttft_ms = first.ms;
+  const bool alone = choice.reads == ReadsPerStep::kPerMicrobatch && plan.chunks_per_sweep > 1;
+  if (alone) plan.chunks_per_sweep = 1;
+  if (alone || plan.embedding == EmbeddingPlacement::kWithHead) {
+    Instance held = chunk->instance;
+    if (plan.embedding == EmbeddingPlacement::kWithHead) held.embed_mb = 0;
+    plan.predicted.ttft_ms = Evaluator(held).PromptMs(stages, first.chunks, plan.chunks_per_sweep);
+  }
+  const Instance& instance = chunk->instance;
+  plan.prefill = {.tx_ms = instance.net.tx_ms, .lat_ms = instance.net.lat_ms};
+  plan.prefill.embed_rows_ms = instance.devices[plan.stages.front().device].embed_rows_ms.value_or(0);
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].prefill_ms = instance.devices[stage.device].comp_ms[p];
+  }
+  return absl::OkStatus();
+}
+
+void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanChoice& choice, Plan& plan) {
+  plan.stages = choice.stages.stages;
+  plan.embedding = choice.stages.embedding_by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
+  plan.microbatches = instance.microbatches;
+  plan.reads = choice.reads;
+  plan.epoch = choice.epoch;
+  plan.decode.tx_ms = instance.net.tx_ms;
+  plan.decode.lat_ms = instance.net.lat_ms;
+  plan.decode.embed_rows_ms = instance.devices[plan.stages.front().device].embed_rows_ms.value_or(0);
+  for (const int32_t p : choice.stages.streamed) plan.parts[p].streamed = true;
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms = instance.devices[stage.device].comp_ms[p];
+    if (problem.kept_ms.empty()) continue;
+    const std::vector<double>& kept_ms = problem.kept_ms[static_cast<size_t>(stage.device)].at(plan.batch);
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].evicted_ms = std::max(0.0, plan.parts[p].decode_ms - kept_ms[p]);
+  }
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    plan.devices[d].disk_mb_per_ms = instance.devices[d].disk_mb_per_ms;
+    plan.devices[d].disk_lat_ms = instance.devices[d].disk_lat_ms;
+  }
+}
+
+// The ring gets the remaining memory, up to six sweeps of the streamed parts; more would not allow
+// earlier reads. The rest is margin. An unused device may be too small for its own runtime; then
+// all its memory counts as runtime.
+void DivideMemory(Plan& plan) {
+  const std::vector<PlanNeed> needs = NeedsOf(plan);
+  std::vector<Bytes> sweep(plan.devices.size(), 0);
+  std::vector<bool> used(plan.devices.size(), false);
+  for (const Stage& stage : plan.stages) {
+    used[stage.device] = true;
+    for (int p = stage.lo; p < stage.hi; ++p) sweep[stage.device] += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
+  }
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    PlanDevice& device = plan.devices[d];
+    if (!used[d]) device.memory = {.runtime = std::min(device.memory.runtime, device.budget)}, device.least_margin = 0;
+    device.kv_pages = needs[d].kv_pages;
+    device.memory.kv = device.kv_pages * plan.page_bytes;
+    device.memory.weights = needs[d].weights;
+    device.memory.embedding = needs[d].embedding;
+    const Bytes left = device.budget - device.memory.total();
+    device.memory.ring = needs[d].streams ? std::min(left, 6 * sweep[d]) : 0;
+    device.memory.margin += left - device.memory.ring;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request) {
+  LIME_RETURN_IF_ERROR(CheckDevices(devices));
+  LIME_RETURN_IF_ERROR(CheckRequest(request));
+  PlanProblem problem{.head = MakeHead(spec, devices, request)};
+  LIME_RETURN_IF_ERROR(CheckInt("parts", problem.head.NumParts(), 1, kMaxPlanBlocks));
+  Instance& instance = problem.instance;
+  for (const PlanPart& part : problem.head.parts) instance.blocks.push_back(ToBlock(part, problem.head.page_bytes));
+  instance.blocks.front().kv_mb += Mb(problem.head.embedding_kept_bytes);
+  instance.embed_mb = Mb(problem.head.embedding_bytes);
+  problem.tied_embedding = spec.config.tie_embeddings && request.embedding_with_head;
+  instance.sequences = request.sequences;
+  const std::vector<int32_t> batches = Batches(request);
+  const int64_t read = request.expected_positions > 0 && !EvictsKv(problem.head) ? request.expected_positions : request.context;
+  for (const ClusterDevice& device : devices) {
+    Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head));
+    if (EvictsKv(problem.head)) problem.kept_ms.emplace_back();
+    for (const int32_t batch : batches) {
+      Rows rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
+      added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
+      if (!EvictsKv(problem.head)) continue;
+      rows.evicted = 0;
+      problem.kept_ms.back()[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
+    }
+    added.comp_ms = added.comp_ms_by_batch.rbegin()->second;
+    added.embed_rows_ms = EmbedRowsMs(spec, device, request, batches.back() * (1 + MostEvicted(problem.head)));
+  }
+  instance.microbatches = (request.sequences + batches.back() - 1) / batches.back();
+  for (const int32_t batch : batches) instance.net.tx_ms_by_batch[batch] = 0;
+  if (request.prompt_tokens > 0) problem.first_token = MakeFirstToken(spec, devices, request, problem);
+  std::vector<std::pair<int, int>> pairs;
+  for (int from = 0; from < instance.NumDevices(); ++from) {
+    for (int to = 0; to < instance.NumDevices(); ++to) {
+      if (from != to) pairs.emplace_back(from, to);
+    }
+  }
+  SetNet(spec, WorstLink(devices, pairs, request.default_link), problem);
+  LIME_RETURN_IF_ERROR(instance.Validate());
+  if (problem.first_token) LIME_RETURN_IF_ERROR(problem.first_token->Validate(instance));
+  return problem;
+}
+
+LinkPoint LinkBetween(const ClusterDevice& from, const ClusterDevice& to, const LinkPoint& fallback) {
+  const auto find = [](const ClusterDevice& device, const ClusterDevice& peer) -> const LinkPoint* {
+    const auto found = std::ranges::find(device.profile.links, peer.name, &LinkPoint::peer);
+    return found != device.profile.links.end() && found->bytes_per_second > 0 ? &*found : nullptr;
+  };
+  if (const LinkPoint* const link = find(from, to)) return *link;
+  if (const LinkPoint* const link = find(to, from)) return *link;
+  return fallback;
+}
+
+void RefineNet(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, const StagePlan& stages,
+               PlanProblem& problem) {
+  std::vector<std::pair<int, int>> pairs;
+  for (size_t j = 0; j < stages.stages.size(); ++j) {
+    const int from = stages.stages[j].device, to = stages.stages[j + 1 < stages.stages.size() ? j + 1 : 0].device;
+    if (from != to) pairs.emplace_back(from, to);
+  }
+  SetNet(spec, WorstLink(devices, pairs, request.default_link), problem);
+}
+
+void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, Plan& plan) {
+  const auto index = [&](const Stage& stage) {
+    const auto found = std::ranges::find(devices, plan.devices[stage.device].name, &ClusterDevice::name);
+    LIME_CHECK(found != devices.end());
+    return static_cast<int>(found - devices.begin());
+  };
+  std::vector<std::pair<int, int>> pairs;
+  for (size_t j = 0; j < plan.stages.size(); ++j) {
+    const int from = index(plan.stages[j]), to = index(plan.stages[(j + 1) % plan.stages.size()]);
+    if (from != to) pairs.emplace_back(from, to);
+  }
+  const LinkPoint link = WorstLink(devices, pairs, request.default_link);
+  plan.decode.tx_ms = TxMs(spec, link, plan.batch * (1 + MostEvicted(plan)));
+  plan.decode.lat_ms = link.latency_ms;
+  plan.prefill.tx_ms = TxMs(spec, link, plan.prefill_chunk * (1 + MostEvicted(plan)));
+  plan.prefill.lat_ms = link.latency_ms;
+}
+
+bool EmbeddingIsWithHead(const PlanProblem& problem, const StagePlan& stages) {
+  if (!problem.tied_embedding || GrowsKv(problem.head)) return false;
+  const auto [begin, end] = PartsOf(problem.head, {BlockKind::kHead, 0});
+  const Stage& last = stages.stages.back();
+  return last.device == stages.stages.front().device && last.lo <= begin && (stages.streamed.empty() || stages.streamed.back() < begin);
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice) {
+  Plan plan = problem.head;
+  plan.batch = choice.batch > 0 ? choice.batch : problem.head.sequences;
+  LIME_ASSIGN_OR_RETURN(Instance instance, Chosen(problem, plan.batch));
+  LIME_RETURN_IF_ERROR(choice.stages.Validate(instance));
+  const bool with_head = EmbeddingIsWithHead(problem, choice.stages);
+  StagePlan stages = choice.stages;
+  if (with_head) stages.embedding_by_rows = false, instance.embed_mb = 0;
+  Evaluator evaluator(instance,
+                      choice.reads == ReadsPerStep::kOnce ? Evaluator::Reload::kOncePerStep : Evaluator::Reload::kEveryMicrobatch);
+  const double ms_per_step = evaluator.MsPerStep(stages);
+  if (const std::string reason = evaluator.Infeasibility(); !reason.empty()) return absl::ResourceExhaustedError(reason);
+  AddDecode(problem, instance, choice, plan);
+  if (with_head) plan.embedding = EmbeddingPlacement::kWithHead;
+  plan.predicted = {.ms_per_step = ms_per_step,
+                    .ms_per_token = ms_per_step / plan.sequences,
+                    .lower_bound_ms = std::isfinite(choice.lower_bound_ms) ? choice.lower_bound_ms : 0};
+  LIME_RETURN_IF_ERROR(AddPrompt(problem, choice, stages, plan));
+  DivideMemory(plan);
+  LIME_RETURN_IF_ERROR(plan.Validate());
+  return plan;
+}
+
+}  // namespace lime

@@ -1,0 +1,127 @@
+// Makes a planning problem from a model, devices and a request, and a Plan from the search's
+// answer.
+//
+//   PlanProblem problem = MakePlanProblem(spec, devices, request)
+//   BatchedPlan best    = PlanBatches(strategy, problem.instance, options with problem.granularity)
+//   Plan plan           = MakePlan(problem, choice)
+//
+// If KV is evicted, the decode step is the one at the end of the context. A prompt chunk computes
+// the mean number of evicted positions again. These chunks run one after another, so a prompt takes
+// longer than predicted. A chunk must be at least a page shorter than kept_positions, with at most
+// kEvictedRows tokens.
+//
+// Memory is exact: parts, KV pages and pinned tensors are counted in bytes. A plan that fits by the
+// Evaluator fits to the byte.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/evaluation/first_token.h"
+#include "planner/plan/device_profile.h"
+#include "planner/plan/instance.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/stage_plan.h"
+
+namespace lime {
+
+// Weights are read in requests of this size, with enough in flight to keep a disk busy.
+inline constexpr Bytes kDiskRead = 1 * kMiB;
+inline constexpr int64_t kDiskDepth = 8;
+
+// A device as the planner sees it.
+struct ClusterDevice {
+  std::string name;         // links of other profiles refer to it
+  std::string numerics_id;  // of its kernels
+  Bytes budget = 0;
+  Bytes runtime = 0;  // the process and its libraries
+  // Workspaces and hidden states for the largest chunk and batch of PlanRequest.
+  Bytes activations = 0;
+  Bytes margin = 0;       // must stay free
+  DeviceProfile profile;  // measured; or only rates, then blocks take RooflineMs
+};
+
+struct PlanRequest {
+  std::string model_name;  // for people
+  int64_t context = 2048;  // tokens of each sequence, prompt and completion
+  int64_t kv_tokens = 0;   // tokens with KV at the start (planner/kv/kv_levels.h); 0: all
+  // Positions that attention reads per sequence in the predicted step. 0, or if KV is evicted: all.
+  int64_t expected_positions = 0;
+  // The newest positions, whose KV stays (planner/plan/kv_eviction.h). 0: all.
+  int64_t kept_positions = 0;
+  int32_t sequences = 1;  // running at the same time
+  // Sequences per micro-batch to choose from. Empty: 1, 2, 4 .. and all of them.
+  std::vector<int32_t> batches;
+  Bytes piece_bytes = kPieceBytes;  // largest streamed part; 0: whole blocks
+  // Whether a tied embedding may use the head's memory, if the whole head is resident and KV never
+  // grows.
+  bool embedding_with_head = false;
+  // 0: the time to the first token does not matter.
+  int64_t prompt_tokens = 0;
+  std::vector<int64_t> chunks = {128, 256, 512, 1024, 2048};  // chunk lengths to choose from
+  // For two devices without a link in a profile.
+  LinkPoint default_link = {.peer = "", .bytes_per_second = 12.5e6, .latency_ms = 0.3};
+  bool embedding_by_rows = true;  // whether rows may be read one by one, if there is a disk
+};
+
+struct PlanProblem {
+  // The decode step, to which StagePlans refer. It has the bytes of head.parts in MB, and each
+  // device has half a byte less, so that rounding never changes a comparison. `kv_mb` of a block is
+  // all its pinned memory: pages, norms and biases.
+  Instance instance;
+  std::optional<FirstTokenProblem> first_token;  // with a prompt: one instance per chunk length
+  // By device and batch: decode times without computing evicted KV. Empty if none is evicted.
+  std::vector<std::map<int32_t, std::vector<double>>> kept_ms;
+  bool tied_embedding = false;  // embedding and head are one tensor, and may share memory
+  // A plan without stages: model, request, one part per block of the instance, and the known fields
+  // of devices.
+  Plan head;
+};
+
+// InvalidArgument for devices or a request out of bounds: no device, a repeated name, negative
+// numbers, a context too long to count its KV. A device that is too small gets no memory, and the
+// search does not use it.
+//
+// An Instance has one rate and one latency. They are the worst of all links between the devices, so
+// that the prediction holds for any neighbours. RefineNet then uses only the links in use.
+absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request);
+
+// Sets the network of all instances to the worst link that `stages` uses. Search or predict again
+// after it.
+void RefineNet(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, const StagePlan& stages,
+               PlanProblem& problem);
+
+// The link from the profile of either end, else the fallback.
+LinkPoint LinkBetween(const ClusterDevice& from, const ClusterDevice& to, const LinkPoint& fallback);
+
+// Sets the message times of the plan to the worst link that it uses now. Finds devices by name.
+// REQUIRES: `devices` has every device with a stage
+void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, Plan& plan);
+
+// The answer of a search.
+struct PlanChoice {
+  StagePlan stages;
+  int32_t microbatches = 1;
+  int32_t batch = 0;  // sequences per micro-batch; 0: one micro-batch has all
+  ReadsPerStep reads = ReadsPerStep::kOnce;
+  FirstToken first_token;  // of `stages`, by FirstTokenPredictor; if a prompt is planned
+  double lower_bound_ms = 0;
+  int64_t epoch = 1;
+};
+
+// Whether the embedding can use the head's memory with `stages`: both are one tensor, and the whole
+// head is resident on the first stage's device. MakePlan then counts it once. An Instance cannot
+// express this, so if memory is short also try `stages` that read the embedding by rows.
+bool EmbeddingIsWithHead(const PlanProblem& problem, const StagePlan& stages);
+
+// A valid plan with ms_per_step by the Evaluator. ResourceExhausted with Evaluator's reason if it
+// does not fit.
+absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice);
+
+}  // namespace lime

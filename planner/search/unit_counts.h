@@ -1,0 +1,69 @@
+// Computes how many units each device gets. Exact. Most models have many equal layers, so units
+// have two sizes (attention and MLP halves) or one (layers). A device can hold a number of each,
+// given what its disk reads in a fixed time. A dynamic program over the devices finds numbers that
+// add up.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "planner/evaluation/assignment.h"
+#include "planner/search/starts.h"
+
+namespace lime {
+
+// Units of the small and of the large size. The head is not counted; it is on the last device.
+using UnitCounts = std::array<int, 2>;
+
+class CountProgram {
+ public:
+  CountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins);
+
+  struct Question {
+    double limit_ms = 0;                        // limit for disks and for computing in a step
+    const std::vector<double>& usable;          // by device: the usable share of its memory
+    const std::vector<StreamingStyle>& styles;  // by device: what streams there
+    const std::vector<int32_t>& order;          // the first device has the embedding, the last one the head
+  };
+  // One entry per device. Empty if there is no solution.
+  std::vector<UnitCounts> Share(const Question& question);
+  // Rounds over `order`. Each device comes as near to its counts as whole units allow. Then single
+  // units move until the counts are met.
+  Assignment Arrange(const std::vector<UnitCounts>& counts, const std::vector<int32_t>& order, int rounds) const;
+
+  // Work of the last Share, in units of SearchBudget.
+  double work() const { return work_; }
+
+ private:
+  // Mean values of the units of one size.
+  struct Size {
+    int count = 0;
+    double mb = 0, kv_mb = 0;
+    std::vector<double> comp_ms;  // by device
+  };
+
+  int NumUnits() const { return static_cast<int>(size_of_.size()); }
+  double UnitMb(int size) const { return sizes_[size].mb + sizes_[size].kv_mb; }
+  void Measure();
+  const std::array<double, 2>& StreamableMb(double largest_mb);
+  // By number of large units: the small units that device d can hold in addition. Negative: not
+  // even the large ones fit.
+  void CountSmall(const Question& question, int d);
+  void TakeOffSlowest(int surplus, std::vector<UnitCounts>& counts) const;
+  void Settle(const std::vector<UnitCounts>& counts, std::vector<int>& device_of) const;
+
+  const Instance& instance_;
+  const std::vector<int32_t>& unit_begins_;
+  std::vector<int8_t> size_of_;  // by unit that is not of the head
+  std::array<Size, 2> sizes_;
+  double head_mb_ = 0;
+  // Scratch: by device and number of large units placed so far, how many are its own.
+  std::vector<std::vector<int>> large_of_;
+  std::vector<int> small_;        // scratch: CountSmall
+  double streamable_of_mb_ = -1;  // scratch: the argument that streamable_mb_ belongs to
+  std::array<double, 2> streamable_mb_ = {};
+  double work_ = 0;
+};
+
+}  // namespace lime
