@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "proto/fields.h"
 
 namespace lime {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "proto/address.h"
 
 namespace lime {

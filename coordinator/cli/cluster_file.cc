@@ -15,7 +15,7 @@
 #include "common/command_line.h"
 #include "common/host_port.h"
 #include "coordinator/cli/command.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "proto/address.h"
 
 namespace lime::cli {

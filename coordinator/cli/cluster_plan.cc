@@ -9,8 +9,8 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cluster/device_memory.h"
+#include "daemon/stores/weights_digest.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/weights_digest.h"
 
 namespace lime::cli {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "planner/base/json_text.h"
 
 namespace lime::cli {

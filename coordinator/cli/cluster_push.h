@@ -7,7 +7,7 @@
 
 #include "coordinator/rpc/cluster_client.h"
 #include "coordinator/rpc/push_blocks.h"
-#include "daemon/weights/store_source.h"
+#include "daemon/stores/store_source.h"
 #include "planner/plan/plan.h"
 
 namespace lime::cli {

@@ -16,7 +16,7 @@
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/call_limits.h"
-#include "daemon/weights/block_store_manifest.h"
+#include "daemon/formats/block_store_manifest.h"
 #include "daemon/weights/loader_choice.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"

@@ -26,7 +26,7 @@
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/rpc/device_client.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"

@@ -17,7 +17,7 @@
 #include "coordinator/cli/text_table.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/inspect/inspect.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/names.h"
 #include "planner/base/release.h"

@@ -19,7 +19,7 @@
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/rpc/device_client.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "planner/plan/backend_names.h"
 
 extern char** environ;

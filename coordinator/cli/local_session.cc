@@ -14,11 +14,11 @@
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
+#include "daemon/machine/system_memory.h"
 #include "daemon/profile/cpu_usage.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/system_memory.h"
 #include "planner/one_device.h"
 
 namespace lime::cli {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/command_line.h"
 #include "coordinator/cli/commands.h"
-#include "daemon/weights/unreadable_pages.h"
+#include "daemon/machine/unreadable_pages.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/base/release.h"

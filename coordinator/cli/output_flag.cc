@@ -7,7 +7,7 @@
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "coordinator/cluster/device_profiles.h"
-#include "daemon/weights/output_file.h"
+#include "daemon/stores/output_file.h"
 #include "planner/base/names.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/device_profile.h"

@@ -6,7 +6,7 @@
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {

@@ -6,7 +6,7 @@
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
-#include "daemon/weights/quantize.h"
+#include "daemon/stores/quantize.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 

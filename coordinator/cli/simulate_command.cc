@@ -11,7 +11,7 @@
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/trace_report.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/evaluation/evaluator.h"

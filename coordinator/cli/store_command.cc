@@ -14,8 +14,8 @@
 #include "coordinator/cli/stored_choice.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/rpc/device_client.h"
+#include "daemon/stores/weights_digest.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/weights_digest.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {

@@ -8,7 +8,7 @@
 
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/user_text.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 
 namespace lime::cli {
 

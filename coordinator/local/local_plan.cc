@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/machine/system_memory.h"
 #include "daemon/weights/row_reader.h"
-#include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
 #include "planner/problem/plan_problem.h"
 

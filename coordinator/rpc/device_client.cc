@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/ask_health.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "lime/v1/bulk.grpc.pb.h"
 #include "lime/v1/control.grpc.pb.h"
 #include "proto/channel.h"

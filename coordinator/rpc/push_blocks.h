@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/logic/push_stream.h"
-#include "daemon/weights/store_source.h"
+#include "daemon/stores/store_source.h"
 #include "planner/base/status.h"
 #include "proto/certificate.h"
 

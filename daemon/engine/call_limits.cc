@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/weights/system_memory.h"
+#include "daemon/machine/system_memory.h"
 #include "planner/base/strings.h"
 
 namespace lime {

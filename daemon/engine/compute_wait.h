@@ -13,7 +13,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/logic/arrival_forecast.h"
-#include "daemon/weights/stall_watch.h"
+#include "daemon/machine/stall_watch.h"
 #include "planner/base/bytes.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/program.h"

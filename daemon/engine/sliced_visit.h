@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"

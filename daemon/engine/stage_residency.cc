@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/steady_clock.h"
 #include "daemon/logic/stage_programs.h"
-#include "daemon/weights/system_memory.h"
+#include "daemon/machine/system_memory.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/problem/memory_budget.h"
 

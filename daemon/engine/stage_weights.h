@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/stage_kv.h"
-#include "daemon/engine/weights_left.h"
+#include "daemon/kv/stage_kv.h"
+#include "daemon/kv/weights_left.h"
 #include "daemon/logic/byte_ring.h"
+#include "daemon/machine/huge_buffer.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/piece_reader.h"

@@ -3,10 +3,10 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/formats/held_blocks.h"
+#include "daemon/machine/files.h"
+#include "daemon/machine/system_memory.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/held_blocks.h"
-#include "daemon/weights/system_memory.h"
 #include "proto/certificate.h"
 
 namespace lime {

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/inspect/inspect.h"
+#include "daemon/machine/block_device.h"
+#include "daemon/machine/files.h"
 #include "daemon/profile/measure_disk.h"
-#include "daemon/weights/block_device.h"
-#include "daemon/weights/files.h"
 
 namespace lime {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "planner/base/status.h"
 
 namespace lime {

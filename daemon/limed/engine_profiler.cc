@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/machine/system_memory.h"
 #include "daemon/profile/disk_sample.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/system_memory.h"
 #include "planner/plan/described_model.h"
 
 namespace lime {

@@ -18,7 +18,7 @@
 #include "common/host_port.h"
 #include "common/toml_file.h"
 #include "daemon/engine/call_limits.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "planner/base/json_text.h"
 
 namespace lime {

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/logic/residency_policy.h"
-#include "daemon/weights/system_memory.h"
+#include "daemon/machine/system_memory.h"
 
 namespace lime {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/system_memory.h"
+#include "daemon/machine/files.h"
+#include "daemon/machine/system_memory.h"
 #include "planner/base/bytes.h"
 
 namespace lime {

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/steady_clock.h"
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/huge_buffer.h"
 
 namespace lime {
 namespace {

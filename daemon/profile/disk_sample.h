@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/steady_clock.h"
+#include "daemon/machine/system_memory.h"
 #include "daemon/profile/scale_model.h"
-#include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"

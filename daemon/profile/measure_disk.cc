@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/steady_clock.h"
-#include "daemon/weights/block_device.h"
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/block_device.h"
+#include "daemon/machine/huge_buffer.h"
 
 namespace lime {
 namespace {

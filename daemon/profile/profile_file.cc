@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/machine/files.h"
 #include "daemon/profile/measure_rates.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/output_file.h"
+#include "daemon/stores/output_file.h"
 #include "planner/plan/limits.h"
 
 namespace lime {

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "planner/base/status.h"
 #include "proto/hello.h"
 

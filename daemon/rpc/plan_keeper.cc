@@ -8,9 +8,9 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/machine/files.h"
 #include "daemon/rpc/rpc_transport.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/pushed_models.h"
+#include "daemon/stores/pushed_models.h"
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {

@@ -17,7 +17,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/engine/worker_thread.h"
+#include "daemon/machine/worker_thread.h"
 #include "daemon/stage/stage_session.h"
 #include "proto/channel.h"
 #include "proto/convert.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/weights/block_reader.h"
+#include "daemon/machine/block_reader.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/load_meter.h"
 #include "planner/base/bytes.h"

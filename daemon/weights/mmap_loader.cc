@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/huge_buffer.h"
+#include "daemon/machine/mapped_file.h"
 #include "daemon/weights/loader.h"
-#include "daemon/weights/mapped_file.h"
 
 namespace lime {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/hashing_reader.h"
-#include "daemon/weights/store_units.h"
+#include "daemon/formats/hashing_reader.h"
+#include "daemon/formats/store_units.h"
 
 namespace lime {
 namespace {

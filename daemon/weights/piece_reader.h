@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/weights/block_reader.h"
+#include "daemon/machine/block_reader.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/weight_store.h"
 #include "planner/plan/block_pieces.h"

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/weights/block_reader.h"
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/block_reader.h"
+#include "daemon/machine/huge_buffer.h"
+#include "daemon/machine/page_cache.h"
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
-#include "daemon/weights/page_cache.h"
 #include "planner/base/check.h"
 
 namespace lime {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/huge_buffer.h"
+#include "daemon/machine/stall_watch.h"
 #include "daemon/weights/piece_reader.h"
-#include "daemon/weights/stall_watch.h"
 
 namespace lime {
 

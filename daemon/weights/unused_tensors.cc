@@ -7,7 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/files.h"
+#include "daemon/machine/files.h"
 #include "daemon/weights/model_folder.h"
 
 namespace lime {

@@ -6,11 +6,11 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/huge_buffer.h"
-#include "daemon/weights/page_cache.h"
-#include "daemon/weights/parallel.h"
-#include "daemon/weights/system_memory.h"
+#include "daemon/machine/files.h"
+#include "daemon/machine/huge_buffer.h"
+#include "daemon/machine/page_cache.h"
+#include "daemon/machine/parallel.h"
+#include "daemon/machine/system_memory.h"
 #include "planner/base/strings.h"
 
 namespace lime {

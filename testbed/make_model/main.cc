@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cstdio>
 
-#include "daemon/weights/files.h"
-#include "daemon/weights/output_file.h"
+#include "daemon/machine/files.h"
+#include "daemon/stores/output_file.h"
 #include "testbed/make_model/make_model.h"
 
 namespace lime {

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/parallel.h"
-#include "daemon/weights/safetensors_writer.h"
+#include "daemon/machine/files.h"
+#include "daemon/machine/parallel.h"
+#include "daemon/stores/safetensors_writer.h"
 #include "planner/base/strings.h"
 #include "testbed/make_model/model_tensors.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/float_codec.h"
+#include "daemon/stores/float_codec.h"
 #include "planner/base/check.h"
 
 namespace lime {

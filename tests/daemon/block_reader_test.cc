@@ -1,4 +1,4 @@
-#include "daemon/weights/block_reader.h"
+#include "daemon/machine/block_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/huge_buffer.h"
 #include "tests/daemon/faulty_device.h"
 #include "tests/temp_dir.h"
 

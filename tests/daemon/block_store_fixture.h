@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"

@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/block_store_manifest.h"
+#include "daemon/formats/block_store_manifest.h"
 #include "tests/daemon/block_store_fixture.h"
 
 namespace lime {

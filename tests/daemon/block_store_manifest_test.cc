@@ -1,6 +1,6 @@
 // What a store says of itself.
 
-#include "daemon/weights/block_store_manifest.h"
+#include "daemon/formats/block_store_manifest.h"
 
 #include <gmock/gmock.h>
 

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/block_store.h"
-#include "daemon/weights/block_store_layout.h"
+#include "daemon/stores/block_store.h"
+#include "daemon/stores/block_store_layout.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/plan/block_pieces.h"
 #include "testbed/make_model/make_model.h"

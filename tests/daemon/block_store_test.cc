@@ -1,4 +1,4 @@
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -13,9 +13,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/block_device.h"
-#include "daemon/weights/block_store_manifest.h"
-#include "daemon/weights/safetensors.h"
+#include "daemon/formats/block_store_manifest.h"
+#include "daemon/formats/safetensors.h"
+#include "daemon/machine/block_device.h"
 #include "daemon/weights/weight_store.h"
 #include "tests/daemon/block_store_fixture.h"
 

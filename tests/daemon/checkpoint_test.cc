@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-#include "daemon/weights/safetensors_writer.h"
+#include "daemon/stores/safetensors_writer.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "testbed/make_model/make_model.h"

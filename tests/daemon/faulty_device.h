@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/weights/block_device.h"
+#include "daemon/machine/block_device.h"
 
 namespace lime {
 

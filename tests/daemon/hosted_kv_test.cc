@@ -1,6 +1,6 @@
 // KV with a host, both sides with their threads and without kernels: what the host attends to, or the owner once it has come back, is what
 // the owner computed, however late messages are and whenever sequences end.
-#include "daemon/engine/hosted_kv.h"
+#include "daemon/kv/hosted_kv.h"
 
 #include <cstring>
 #include <deque>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/stage_kv.h"
+#include "daemon/kv/stage_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"

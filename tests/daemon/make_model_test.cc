@@ -6,8 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "daemon/stores/float_codec.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/float_codec.h"
 #include "daemon/weights/weight_store.h"
 #include "testbed/make_model/model_tensors.h"
 #include "tests/temp_dir.h"

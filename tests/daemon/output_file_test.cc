@@ -1,4 +1,4 @@
-#include "daemon/weights/output_file.h"
+#include "daemon/stores/output_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -10,8 +10,8 @@
 #include <numeric>
 
 #include "absl/synchronization/notification.h"
-#include "daemon/weights/block_store.h"
-#include "daemon/weights/huge_buffer.h"
+#include "daemon/machine/huge_buffer.h"
+#include "daemon/stores/block_store.h"
 #include "daemon/weights/row_reader.h"
 #include "daemon/weights/weight_store.h"
 #include "testbed/make_model/make_model.h"

@@ -1,14 +1,14 @@
 // What was pushed to a device is listed, and removed so that nothing half of it passes as whole.
 
-#include "daemon/weights/pushed_models.h"
+#include "daemon/stores/pushed_models.h"
 
 #include <gmock/gmock.h>
 #include <sys/file.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/weights/pushed_store.h"
-#include "daemon/weights/store_source.h"
+#include "daemon/stores/pushed_store.h"
+#include "daemon/stores/store_source.h"
 #include "tests/daemon/block_store_fixture.h"
 
 namespace lime {

@@ -1,6 +1,6 @@
 // Receiving a model's blocks into a folder: what is there is found, what is damaged is written again, nothing looks like more than it is.
 
-#include "daemon/weights/pushed_store.h"
+#include "daemon/stores/pushed_store.h"
 
 #include <gmock/gmock.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/store_source.h"
-#include "daemon/weights/weights_digest.h"
+#include "daemon/stores/store_source.h"
+#include "daemon/stores/weights_digest.h"
 #include "tests/daemon/block_store_fixture.h"
 
 namespace lime {

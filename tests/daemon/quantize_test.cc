@@ -1,4 +1,4 @@
-#include "daemon/weights/quantize.h"
+#include "daemon/stores/quantize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "daemon/weights/affine.h"
+#include "daemon/stores/affine.h"
+#include "daemon/stores/float_codec.h"
+#include "daemon/stores/output_file.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/float_codec.h"
-#include "daemon/weights/output_file.h"
 #include "daemon/weights/weight_store.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"

@@ -1,11 +1,11 @@
-#include "daemon/weights/safetensors.h"
+#include "daemon/formats/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "daemon/weights/safetensors_writer.h"
+#include "daemon/stores/safetensors_writer.h"
 #include "tests/temp_dir.h"
 
 namespace lime {

@@ -1,4 +1,4 @@
-#include "daemon/weights/system_memory.h"
+#include "daemon/machine/system_memory.h"
 
 #include <cstdlib>
 #include <filesystem>

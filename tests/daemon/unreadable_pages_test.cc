@@ -1,9 +1,9 @@
-#include "daemon/weights/unreadable_pages.h"
+#include "daemon/machine/unreadable_pages.h"
 
 #include <signal.h>
 #include <sys/mman.h>
 
-#include "daemon/weights/mapped_file.h"
+#include "daemon/machine/mapped_file.h"
 #include "gtest/gtest.h"
 #include "tests/temp_dir.h"
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <functional>
 
-#include "daemon/weights/block_store.h"
-#include "daemon/weights/quantize.h"
+#include "daemon/stores/block_store.h"
+#include "daemon/stores/quantize.h"
 #include "daemon/weights/weight_store.h"
 #include "nlohmann/json.hpp"
 #include "testbed/make_model/make_model.h"

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <fstream>
 
-#include "daemon/weights/mapped_file.h"
-#include "daemon/weights/page_cache.h"
-#include "daemon/weights/safetensors.h"
+#include "daemon/formats/safetensors.h"
+#include "daemon/machine/mapped_file.h"
+#include "daemon/machine/page_cache.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"
 

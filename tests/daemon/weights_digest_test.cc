@@ -1,13 +1,13 @@
 // Two folders hold the same weights, or they do not, whatever form each has them in.
 
-#include "daemon/weights/weights_digest.h"
+#include "daemon/stores/weights_digest.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
-#include "daemon/weights/pushed_store.h"
-#include "daemon/weights/store_source.h"
+#include "daemon/stores/pushed_store.h"
+#include "daemon/stores/store_source.h"
 #include "nlohmann/json.hpp"
 #include "tests/daemon/block_store_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "daemon/engine/weights_left.h"
+#include "daemon/kv/weights_left.h"
 
 #include <memory>
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "daemon/formats/held_blocks.h"
 #include "daemon/logic/push_stream.h"
-#include "daemon/weights/held_blocks.h"
 #include "lime/v1/bulk.pb.h"
 #include "planner/base/check.h"
 #include "proto/bulk_convert.h"

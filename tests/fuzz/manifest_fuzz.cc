@@ -4,7 +4,7 @@
 #include <functional>
 #include <string_view>
 
-#include "daemon/weights/block_store_manifest.h"
+#include "daemon/formats/block_store_manifest.h"
 #include "planner/base/check.h"
 
 namespace lime {

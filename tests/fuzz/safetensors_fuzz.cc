@@ -2,7 +2,7 @@
 #include <cstring>
 #include <span>
 
-#include "daemon/weights/safetensors.h"
+#include "daemon/formats/safetensors.h"
 #include "planner/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

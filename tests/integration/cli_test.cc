@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/lime_process.h"

@@ -6,7 +6,7 @@
 
 #include "daemon/logic/head_partial.h"
 #include "daemon/stage/plan_sampler.h"
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

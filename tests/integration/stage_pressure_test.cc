@@ -6,7 +6,7 @@
 
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,7 @@
 // of every size. (With parts given back and taken back in mid-generation: stage_pressure_test.)
 #include <algorithm>
 
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 #include "gtest/gtest.h"
 #include "tests/cases.h"
 #include "tests/integration/models.h"

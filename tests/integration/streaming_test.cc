@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/local/local_plan.h"
 #include "daemon/engine/stage_engine.h"
-#include "daemon/weights/block_store.h"
+#include "daemon/stores/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

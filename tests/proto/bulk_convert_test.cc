@@ -1,6 +1,6 @@
 #include "proto/bulk_convert.h"
 
-#include "daemon/weights/store_source.h"
+#include "daemon/stores/store_source.h"
 #include "gmock/gmock.h"
 #include "lime/v1/bulk.pb.h"
 #include "tests/daemon/block_store_fixture.h"

@@ -1,0 +1,283 @@
+#include "daemon/formats/block_store_manifest.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/logits_hash.h"
+#include "daemon/machine/files.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/json_fields.h"
+#include "planner/base/json_text.h"
+#include "planner/plan/block_pieces.h"
+#include "planner/plan/device_profile.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kFormat[] = "lime-block-store";
+constexpr int64_t kMaxLayers = 100'000;
+constexpr size_t kMaxFiles = 2 * kMaxLayers;
+constexpr Bytes kMaxFileBytes = Bytes{1} << 52;
+constexpr size_t kMaxRanges = 1'000'000;  // of one file
+constexpr size_t kMaxTables = 3;          // of one file: weight, scales and biases of the embedding
+constexpr size_t kRowDigits = 8;          // of one row's checksum
+
+absl::Status FieldError(std::string_view where, std::string_view field, std::string_view problem) {
+  return Invalid(Text(where), ": field \"", Text(field), "\" ", Text(problem));
+}
+
+// The value of at most 16 lower-case hexadecimal digits. Nothing if another character occurs.
+std::optional<uint64_t> HexValue(std::string_view text) {
+  uint64_t value = 0;
+  for (const char c : text) {
+    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return std::nullopt;
+    value = value << 4 | static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+  }
+  return value;
+}
+
+std::optional<uint64_t> ParseHex(const json& value) {
+  if (!value.is_string()) return std::nullopt;
+  return ParseHash(value.get_ref<const std::string&>());
+}
+
+absl::StatusOr<uint64_t> HashField(const json& object, const std::string& key, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end()) return FieldError(where, key, "is missing");
+  const std::optional<uint64_t> hash = ParseHex(*found);
+  if (!hash) return FieldError(where, key, "is not 16 hexadecimal digits");
+  return *hash;
+}
+
+absl::StatusOr<const json*> ArrayField(const json& object, const std::string& key, size_t most, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return FieldError(where, key, "is not an array");
+  if (found->size() > most) return FieldError(where, key, absl::StrCat("has ", found->size(), " entries, more than ", most));
+  return &*found;
+}
+
+absl::StatusOr<BlockId> ParseBlockId(const json& object, int64_t layers, const std::string& where) {
+  JsonFields fields(object, where);
+  const std::string kind_name = fields.StringOr("kind", "");
+  LIME_RETURN_IF_ERROR(fields.status());
+  const std::optional<BlockKind> kind = kKindNames.Find(kind_name);
+  if (!kind) return FieldError(where, "kind", "is not embedding, attention, mlp or head");
+  const bool layered = *kind == BlockKind::kAttention || *kind == BlockKind::kMlp;
+  const int64_t layer = fields.Int("layer", 0, layered ? layers - 1 : 0);
+  LIME_RETURN_IF_ERROR(fields.status());
+  return BlockId{*kind, static_cast<int32_t>(layer)};
+}
+
+absl::StatusOr<StoredBlock> ParseBlock(const json& object, int64_t layers, Bytes file_bytes, const std::string& where) {
+  if (!object.is_object()) return absl::InvalidArgumentError(where + ": is not an object");
+  StoredBlock block;
+  LIME_ASSIGN_OR_RETURN(block.id, ParseBlockId(object, layers, where));
+  JsonFields fields(object, where);
+  block.offset = fields.Int("offset", 0, file_bytes);
+  block.bytes = fields.Int("bytes", 1, file_bytes);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (block.offset % kStoreAlignment != 0) return FieldError(where, "offset", absl::StrCat("= ", block.offset, " is not aligned to 4 KiB"));
+  if (block.bytes % kStoreAlignment != 0) return FieldError(where, "bytes", absl::StrCat("= ", block.bytes, " is not whole 4 KiB"));
+  if (block.bytes > file_bytes - block.offset) {
+    return FieldError(where, "bytes", absl::StrCat("= ", block.bytes, " from offset ", block.offset, " ends after its file"));
+  }
+  LIME_ASSIGN_OR_RETURN(block.xxh3, HashField(object, "xxh3", where));
+  return block;
+}
+
+// [offset, bytes, "xxh3"]
+absl::StatusOr<StoredRange> ParseRange(const json& entry, Bytes file_bytes, const std::string& where) {
+  const bool well_formed = entry.is_array() && entry.size() == 3 && entry[0].is_number_unsigned() && entry[1].is_number_unsigned();
+  const std::optional<uint64_t> hash = well_formed ? ParseHex(entry[2]) : std::nullopt;
+  if (!hash) return absl::InvalidArgumentError(where + ": is not [offset, bytes, \"16 hexadecimal digits\"]");
+  const auto offset = entry[0].get<uint64_t>(), bytes = entry[1].get<uint64_t>(), end = static_cast<uint64_t>(file_bytes);
+  if (bytes == 0 || bytes > end || offset > end - bytes) {
+    return Invalid(where, ": ", bytes, " bytes from offset ", offset, " are empty or end after their file");
+  }
+  return StoredRange{static_cast<int64_t>(offset), static_cast<Bytes>(bytes), *hash};
+}
+
+absl::StatusOr<std::vector<StoredRange>> ParseRanges(const json& object, Bytes file_bytes, const std::string& where) {
+  LIME_ASSIGN_OR_RETURN(const json* entries, ArrayField(object, "ranges", kMaxRanges, where));
+  std::vector<StoredRange> ranges;
+  for (const json& entry : *entries) {
+    const std::string here = absl::StrCat(where, " ranges[", ranges.size(), "]");
+    LIME_ASSIGN_OR_RETURN(const StoredRange range, ParseRange(entry, file_bytes, here));
+    if (!ranges.empty() && std::pair(ranges.back().offset, ranges.back().bytes) >= std::pair(range.offset, range.bytes)) {
+      return absl::InvalidArgumentError(here + ": does not come after the range before it");
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+// [offset, row_bytes, "8 digits for each row"]
+absl::StatusOr<StoredRows> ParseTable(const json& entry, Bytes file_bytes, const std::string& where) {
+  const bool well_formed = entry.is_array() && entry.size() == 3 && entry[0].is_number_unsigned() && entry[1].is_number_unsigned() &&
+                           entry[2].is_string() && entry[2].get_ref<const std::string&>().size() % kRowDigits == 0;
+  if (!well_formed) return absl::InvalidArgumentError(where + ": is not [offset, row_bytes, \"8 hexadecimal digits for each row\"]");
+  const std::string_view digits = entry[2].get_ref<const std::string&>();
+  const auto offset = entry[0].get<uint64_t>(), row_bytes = entry[1].get<uint64_t>(), count = uint64_t{digits.size() / kRowDigits},
+             end = static_cast<uint64_t>(file_bytes);
+  if (row_bytes == 0 || count == 0 || offset > end || row_bytes > (end - offset) / count) {
+    return Invalid(where, ": ", count, " rows of ", row_bytes, " bytes from offset ", offset, " are empty or end after their file");
+  }
+  StoredRows table{.offset = static_cast<int64_t>(offset), .row_bytes = static_cast<Bytes>(row_bytes), .xxh3 = {}};
+  table.xxh3.reserve(count);
+  for (size_t at = 0; at < digits.size(); at += kRowDigits) {
+    const std::optional<uint64_t> hash = HexValue(digits.substr(at, kRowDigits));
+    if (!hash) return Invalid(where, ": row ", at / kRowDigits, " is not 8 hexadecimal digits");
+    table.xxh3.push_back(static_cast<uint32_t>(*hash));
+  }
+  return table;
+}
+
+absl::StatusOr<std::vector<StoredRows>> ParseTables(const json& object, Bytes file_bytes, const std::string& where) {
+  LIME_ASSIGN_OR_RETURN(const json* entries, ArrayField(object, "rows", kMaxTables, where));
+  std::vector<StoredRows> tables;
+  for (const json& entry : *entries) {
+    LIME_ASSIGN_OR_RETURN(StoredRows table, ParseTable(entry, file_bytes, absl::StrCat(where, " rows[", tables.size(), "]")));
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
+absl::StatusOr<StoredFile> ParseFile(const json& object, int64_t layers, std::string where) {
+  if (!object.is_object()) return absl::InvalidArgumentError(where + ": is not an object");
+  JsonFields fields(object, where);
+  StoredFile file;
+  file.name = fields.StringOr("name", "");
+  file.bytes = fields.Int("bytes", 0, kMaxFileBytes);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (!IsPlainFileName(file.name)) return FieldError(where, "name", "is not a plain file name in the same folder");
+  if (file.name.starts_with(kStoreFilePrefix)) return FieldError(where, "name", "is that of a manifest");
+  absl::StrAppend(&where, " (", absl::CEscape(file.name), ")");
+  LIME_ASSIGN_OR_RETURN(file.xxh3, HashField(object, "xxh3", where));
+  LIME_ASSIGN_OR_RETURN(const json* blocks, ArrayField(object, "blocks", 4, where));
+  for (const json& block : *blocks) {
+    LIME_ASSIGN_OR_RETURN(StoredBlock parsed,
+                          ParseBlock(block, layers, file.bytes, absl::StrCat(where, " blocks[", file.blocks.size(), "]")));
+    file.blocks.push_back(parsed);
+  }
+  LIME_ASSIGN_OR_RETURN(file.ranges, ParseRanges(object, file.bytes, where));
+  LIME_ASSIGN_OR_RETURN(file.rows, ParseTables(object, file.bytes, where));
+  return file;
+}
+
+absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std::string& name) {
+  std::set<std::string_view> names;
+  std::set<std::pair<BlockKind, int32_t>> blocks;
+  for (const StoredFile& file : manifest.files) {
+    if (!names.insert(file.name).second) return FieldError(name, "files", "lists \"" + absl::CEscape(file.name) + "\" twice");
+    for (const StoredBlock& block : file.blocks) {
+      if (!blocks.insert({block.id.kind, block.id.layer}).second) {
+        return FieldError(name, "files", absl::StrCat("holds the block ", BlockName(block.id), " twice"));
+      }
+    }
+  }
+  // All ids are valid and different, so their number tells whether some are missing.
+  if (complete && static_cast<int64_t>(blocks.size()) != 2 * manifest.layers + 2) {
+    return FieldError(name, "files",
+                      absl::StrCat("holds ", blocks.size(), " blocks where ", manifest.layers, " layers have ", 2 * manifest.layers + 2));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& name, bool complete) {
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, name, kMaxStoreManifestBytes));
+  JsonFields fields(root, name);
+  if (fields.StringOr("format", "") != kFormat) return FieldError(name, "format", absl::StrCat("is not \"", kFormat, "\""));
+  const int64_t version = fields.Int("version", 1, 1 << 30);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (version != kStoreVersion) {
+    return FieldError(
+        name, "version",
+        absl::StrCat("= ", version, "; this program knows ", kStoreVersion, ", so remove the folder and prepare the model again"));
+  }
+  fields.Int("alignment", kStoreAlignment, kStoreAlignment);
+  fields.Int("piece_bytes", kPieceBytes, kPieceBytes);
+  StoreManifest manifest;
+  manifest.layers = fields.Int("layers", 1, kMaxLayers);
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(manifest.source_xxh3, HashField(root, "source_xxh3", name));
+  LIME_ASSIGN_OR_RETURN(const json* files, ArrayField(root, "files", kMaxFiles, name));
+  for (const json& file : *files) {
+    LIME_ASSIGN_OR_RETURN(StoredFile parsed, ParseFile(file, manifest.layers, absl::StrCat(name, ": files[", manifest.files.size(), "]")));
+    manifest.files.push_back(std::move(parsed));
+  }
+  LIME_RETURN_IF_ERROR(CheckBlocks(manifest, complete, name));
+  return manifest;
+}
+
+std::string RowDigits(const StoredRows& table) {
+  std::string digits;
+  digits.reserve(table.xxh3.size() * kRowDigits);
+  for (const uint32_t hash : table.xxh3) absl::StrAppend(&digits, absl::Hex(hash, absl::kZeroPad8));
+  return digits;
+}
+
+json FileJson(const StoredFile& file) {
+  json blocks = json::array(), ranges = json::array(), rows = json::array();
+  for (const StoredBlock& block : file.blocks) {
+    blocks.push_back({{"kind", kKindNames.Of(block.id.kind)},
+                      {"layer", block.id.layer},
+                      {"offset", block.offset},
+                      {"bytes", block.bytes},
+                      {"xxh3", HashText(block.xxh3)}});
+  }
+  for (const StoredRange& range : file.ranges) ranges.push_back(json::array({range.offset, range.bytes, HashText(range.xxh3)}));
+  for (const StoredRows& table : file.rows) rows.push_back(json::array({table.offset, table.row_bytes, RowDigits(table)}));
+  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HashText(file.xxh3)},
+          {"blocks", blocks},  {"ranges", ranges},    {"rows", rows}};
+}
+
+}  // namespace
+
+std::optional<uint64_t> ParseHash(std::string_view text) {
+  return text.size() == 16 ? HexValue(text) : std::nullopt;
+}
+
+Bytes StoreManifest::bytes() const {
+  Bytes sum = 0;
+  for (const StoredFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, std::string_view name) {
+  return Parse(text, std::string(name), /*complete=*/true);
+}
+
+absl::StatusOr<StoreManifest> ParseStoreJournal(std::string_view text, std::string_view name) {
+  return Parse(text, std::string(name), /*complete=*/false);
+}
+
+std::string StoreManifestText(const StoreManifest& manifest) {
+  json files = json::array();
+  for (const StoredFile& file : manifest.files) files.push_back(FileJson(file));
+  const json root = {{"format", kFormat},
+                     {"version", kStoreVersion},
+                     {"alignment", kStoreAlignment},
+                     {"piece_bytes", kPieceBytes},
+                     {"layers", manifest.layers},
+                     {"source_xxh3", HashText(manifest.source_xxh3)},
+                     {"files", files}};
+  return root.dump(1) + "\n";
+}
+
+absl::StatusOr<StoreManifest> ReadStoreManifest(const std::string& dir) {
+  const std::string path = dir + "/" + kStoreManifestName;
+  if (!FileExists(path)) {
+    return absl::FailedPreconditionError(
+        FileExists(dir + "/" + kStoreJournalName)
+            ? absl::StrCat(dir, ": is a block store that is not finished; run `lime prepare` again, it goes on where it stopped")
+            : absl::StrCat(dir, ": is no block store, it lacks ", kStoreManifestName, "; write one with `lime prepare`"));
+  }
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
+  return ParseStoreManifest(text, path);
+}
+
+}  // namespace lime

@@ -1,0 +1,133 @@
+#include "daemon/kv/kv_left.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+constexpr Bytes kRunBytes = kMiB;
+
+}  // namespace
+
+KvLeft::KvLeft(Content content) : content_(std::move(content)), read_at_(absl::Now()) {}
+KvLeft::~KvLeft() = default;
+
+Bytes KvLeft::memory_bytes() const {
+  Bytes bytes = content_.memory_bytes;
+  for (const Hosted& hosted : content_.hosted) bytes += hosted.memory.bytes();
+  return bytes;
+}
+
+void KvLeft::Cancel() {
+  if (content_.file != nullptr) content_.file->Cancel();
+}
+
+bool KvLeft::Has(int32_t layer) const {
+  return std::ranges::binary_search(content_.layers, layer);
+}
+
+int64_t KvLeft::RunAt(int64_t first, int64_t end, Bytes page_bytes) {
+  return std::min({std::max<int64_t>(1, kRunBytes / page_bytes), kKvPiecePages - first % kKvPiecePages, end - first});
+}
+
+absl::Status KvLeft::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const {
+  Reader reader(*this, layer, hosts, extent);
+  for (int64_t first = extent.first; first < extent.end;) {
+    const int64_t run = RunAt(first, extent.end, content_.page_bytes);
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader.Pages(first, run));
+    LIME_RETURN_IF_ERROR(take(first, pages));
+    first += run;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, int64_t count) {
+  if (hosts_) return LentPages(first, count);
+  const Content& of = left_.content_;
+  if (!left_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
+    return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is here"));
+  const int64_t index = std::ranges::lower_bound(of.layers, layer_) - of.layers.begin();
+  const std::span<const int32_t> held = of.pages.Pages(of_.sequence, index);
+  if (first < 0 || first + count > std::ssize(held))
+    return absl::NotFoundError(absl::StrCat("slot ", of_.sequence, " has ", held.size(), " pages of layer ", layer_,
+                                            " here, and those from ", first, " on are asked for"));
+  if (run_.data() == nullptr) {
+    LIME_ASSIGN_OR_RETURN(run_, HugeBuffer::Allocate(kKvPiecePages * of.page_bytes));
+  }
+  const bool on_file = held[static_cast<size_t>(first)] < 0;
+  if (on_file) LIME_RETURN_IF_ERROR(ReadPiece(index, first / kKvPiecePages));
+  for (int64_t i = 0; i < count; ++i) {
+    const std::byte* const page = on_file ? piece_.data() + (first % kKvPiecePages + i) * of.page_bytes
+                                          : of.memory.get() + held[static_cast<size_t>(first + i)] * of.page_bytes;
+    std::memcpy(run_.data() + i * of.page_bytes, page, static_cast<size_t>(of.page_bytes));
+  }
+  return std::span<const std::byte>(run_.data(), static_cast<size_t>(count * of.page_bytes));
+}
+
+// A lent piece is contiguous in memory, so its pages need no copy.
+absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t first, int64_t count) const {
+  const Bytes page = left_.content_.page_bytes;
+  for (const Hosted& hosted : left_.content_.hosted) {
+    const auto layer = std::ranges::lower_bound(hosted.layers, layer_);
+    if (layer == hosted.layers.end() || *layer != layer_) continue;
+    LIME_ASSIGN_OR_RETURN(
+        const std::vector<Bytes> pieces,
+        hosted.places.Pieces(of_.sequence, of_.life, static_cast<int32_t>(layer - hosted.layers.begin()), first / kKvPiecePages + 1));
+    return std::span<const std::byte>(hosted.memory.data() + pieces.back() + first % kKvPiecePages * page,
+                                      static_cast<size_t>(count * page));
+  }
+  return absl::NotFoundError(absl::StrCat("nobody has lent KV of layer ", layer_, " to this device"));
+}
+
+absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
+  const Content& of = left_.content_;
+  if (of.file == nullptr) return absl::NotFoundError("a piece of KV is neither in memory nor on the disk");
+  if (read_ == piece) return absl::OkStatus();
+  if (piece_.data() == nullptr) {
+    LIME_ASSIGN_OR_RETURN(piece_, HugeBuffer::Allocate(kKvPiecePages * of.page_bytes));
+  }
+  LIME_RETURN_IF_ERROR(of.file->Read(index, of_.sequence, piece, of.file->hash(index, of_.sequence, piece), piece_.data()));
+  read_ = piece;
+  return absl::OkStatus();
+}
+
+void KvLeft::Reading() {
+  absl::MutexLock lock(&mutex_);
+  read_at_ = absl::Now();
+}
+
+void KvLeft::Given(int32_t layer, bool hosts) {
+  absl::MutexLock lock(&mutex_);
+  read_at_ = absl::Now();
+  ++given_[{layer, hosts}];
+  changed_.SignalAll();
+}
+
+absl::Status KvLeft::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
+  absl::MutexLock lock(&mutex_);
+  read_at_ = std::max(read_at_, absl::Now());
+  while (true) {
+    const auto missing = std::ranges::find_if(all, [&](const KvGiven& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return given_[{each.layer, each.hosts}] < each.readers;
+    });
+    if (missing == all.end()) return absl::OkStatus();
+    if (cancelled.load(std::memory_order_relaxed)) return absl::CancelledError("loading was cancelled");
+    if (absl::Now() - read_at_ > patience)
+      return absl::DeadlineExceededError(absl::StrCat("nobody has read KV of layer ", missing->layer, " for ",
+                                                      absl::FormatDuration(patience), ", which is another device's now"));
+    changed_.WaitWithTimeout(&mutex_, kLook);
+  }
+}
+
+absl::Duration KvLeft::Unread(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  return now - read_at_;
+}
+
+}  // namespace lime

@@ -1,0 +1,149 @@
+// KV that a plan leaves on a device for the next plan. KV follows its layers, so nothing of it is
+// computed again.
+//
+//   StageEngine::Leave ──► KvLeft ──► Install: pages of layers that stay here are copied
+//                             └─────► other devices: pages of layers that are theirs now
+//
+// Of the device's own layers it has the KV in memory and on the disk. Of other devices' layers it
+// has what they lent to this device (common/kv_take.h).
+//
+// Memory: the page pool and the hosted KV of the previous plan, until the last owner of this object
+// releases it.
+// Thread: any. Reading KV that is on the disk waits for the disk.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/kv_take.h"
+#include "common/order.h"
+#include "daemon/kv/kv_file.h"
+#include "daemon/kv/weights_left.h"
+#include "daemon/logic/kv_host.h"
+#include "daemon/logic/kv_pages.h"
+#include "daemon/machine/huge_buffer.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+// KV that nobody has read for this time is given up. A reader may have to make room first.
+inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
+
+class KvLeft {
+ public:
+  // KV that another device has lent to this one.
+  struct Hosted {
+    std::vector<int32_t> layers;  // the other device's, ascending
+    KvHost places;
+    HugeBuffer memory;
+  };
+  struct Content {
+    std::string numerics_id;  // of the kernels that computed it
+    Bytes page_bytes = 0;     // of 16 positions of a layer
+    std::vector<int32_t> layers;
+    int64_t sequences = 0;                    // slots
+    std::shared_ptr<const std::byte> memory;  // of the pages
+    Bytes memory_bytes = 0;                   // the part of it that is present
+    KvPages pages;                            // page -1: in the file, or with the host
+    std::unique_ptr<KvFile> file;             // null: none is in the file
+    std::vector<KvLent> lent = {};            // to the host
+    std::vector<Hosted> hosted = {};
+  };
+  explicit KvLeft(Content content);
+  ~KvLeft();
+
+  const std::string& numerics_id() const { return content_.numerics_id; }
+  Bytes page_bytes() const { return content_.page_bytes; }
+  Bytes memory_bytes() const;  // pages and hosted KV
+  const std::vector<KvLent>& lent() const { return content_.lent; }
+  bool Has(int32_t layer) const;  // as the layer's owner
+
+  // Reads pages of one layer of a sequence, run by run.  Thread: one.
+  class Reader {
+   public:
+    // `hosts`: reads KV lent to this device.  REQUIRES: `left` lives while Pages is called.
+    Reader(const KvLeft& left, int32_t layer, bool hosts, const KvExtent& of) : left_(left), layer_(layer), hosts_(hosts), of_(of) {}
+    // The pages [first, first + count), contiguous; valid until the next call. NotFound if they are
+    // not here. DataLoss if the disk returns other bytes than were written.  REQUIRES: the run lies
+    // in one piece (256 positions)
+    absl::StatusOr<std::span<const std::byte>> Pages(int64_t first, int64_t count);
+
+   private:
+    absl::StatusOr<std::span<const std::byte>> LentPages(int64_t first, int64_t count) const;
+    absl::Status ReadPiece(int64_t index, int64_t piece);
+
+    const KvLeft& left_;
+    const int32_t layer_;
+    const bool hosts_;
+    const KvExtent of_;
+    HugeBuffer run_, piece_;
+    int64_t read_ = -1;  // the piece that piece_ has from the file
+  };
+  // Reads all pages of an extent, and calls `take` with each run: its first page, and its bytes.
+  using Take = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
+  absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const;
+  // Pages in the run that begins at `first`: up to `end`, within one piece, 1 MiB or one page.
+  static int64_t RunAt(int64_t first, int64_t end, Bytes page_bytes);
+
+  // Ends reads from the disk soon, with kCancelled.  Thread: any
+  void Cancel();
+
+  // ---- What other devices read
+
+  // Another device is reading: the patience of AwaitGiven begins anew.
+  void Reading();
+  // Another device has read all that it needs of the layer; `hosts`: of what this device hosts.
+  void Given(int32_t layer, bool hosts);
+  // Waits until all these readers are done. Cancelled once `cancelled` is set. DeadlineExceeded if
+  // nobody reads for `patience`.
+  absl::Status AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled);
+  // Time since the last read, or since this object was made.
+  absl::Duration Unread(absl::Time now) const;
+
+ private:
+  const Content content_;
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;  // given_ has changed
+  absl::Time read_at_ ABSL_GUARDED_BY(mutex_);
+  // Readers that are done, by layer and `hosts`.
+  std::map<std::pair<int32_t, bool>, int64_t> given_ ABSL_GUARDED_BY(mutex_);
+};
+
+// All that a plan leaves for the next plan.
+struct LeftByPlan {
+  std::shared_ptr<KvLeft> kv;
+  std::shared_ptr<WeightsLeft> weights;  // null: none
+};
+
+// How the next plan takes over KV and weights of the previous one.
+struct KvTakeover {
+  std::vector<KvSequence> sequences;
+  // Of this device; null: it had no part in the previous plan.
+  std::shared_ptr<const KvLeft> here;
+  std::shared_ptr<WeightsLeft> weights;  // of this device; null: none
+  // Receives a run of pages of a sequence; `sequence` is its slot in the previous plan.
+  using Take = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;
+  // Reads the wanted pages of a layer, wherever they are, and calls `take`: pages of a sequence in
+  // order, each run within one piece. FailedPrecondition if their numerics_id is another.
+  std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const Take& take)> read;
+  // Called once, when all KV is taken. Waits until the other devices have read their part, and
+  // releases every other reference to `here`.
+  std::function<absl::Status()> let_go;
+
+  Bytes left_bytes() const { return here == nullptr ? 0 : here->memory_bytes(); }
+  Bytes kept_bytes() const { return weights == nullptr ? 0 : weights->bytes(); }
+};
+
+}  // namespace lime

@@ -1,0 +1,346 @@
+#include "daemon/kv/stage_kv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "planner/plan/kv_eviction.h"
+#include "planner/plan/kv_spill.h"
+
+namespace lime {
+
+class KvLoad {
+ public:
+  struct Sequence {
+    int64_t life = 0;
+    int64_t begun = 0;  // pieces that are read, from the part's first on
+    // How many of these came with the right checksum; known when the load has ended.
+    int64_t there = 0;
+    std::vector<uint64_t> hashes;  // of the pieces that are read
+  };
+
+  int part = 0;
+  std::byte* place = nullptr;
+  Bytes piece_bytes = 0;
+  int64_t pieces = 0;  // of the part, for each sequence
+  std::vector<Sequence> sequences;
+
+  std::byte* Place(int64_t sequence, int64_t piece) const { return place + (sequence * pieces + piece) * piece_bytes; }
+};
+
+namespace {
+
+// Ends a load when all of its reads have ended.
+class LoadEnd {
+ public:
+  LoadEnd(const KvFile& file, std::shared_ptr<KvLoad> load, int reads, std::function<void(absl::Status)> done)
+      : file_(file), load_(std::move(load)), left_(reads), done_(std::move(done)) {}
+
+  // Thread: the reader's, one call after another. A checksum is wrong if another sequence has taken
+  // the place meanwhile, or the disk has erred. Attend reads such a piece again if it needs it.
+  void Ended(int64_t sequence, const absl::Status& status) {
+    status_.Update(status);
+    KvLoad::Sequence& s = load_->sequences[static_cast<size_t>(sequence)];
+    while (status.ok() && s.there < s.begun && file_.HashOf(load_->Place(sequence, s.there)) == s.hashes[static_cast<size_t>(s.there)])
+      ++s.there;
+    if (--left_ == 0) done_(status_);
+  }
+
+ private:
+  const KvFile& file_;
+  const std::shared_ptr<KvLoad> load_;
+  int left_;
+  const std::function<void(absl::Status)> done_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+StageKv::StageKv(const Plan& plan, Options options)
+    : plan_(plan), options_(std::move(options)), pieces_((plan.context + kKvPiece - 1) / kKvPiece), book_(plan, ShapeOf(plan, options_)) {}
+
+KvBook::Shape StageKv::ShapeOf(const Plan& plan, const Options& options) {
+  const PlanDevice& device = plan.devices[options.device];
+  const bool on_host = HasKvOnHost(device);
+  return {.device = options.device,
+          .layers = std::ssize(options.layers),
+          .leaves = device.max_layer_pages > 0 && !options.layers.empty() && (!on_host || HostedPieces(plan, device) > 0),
+          .after_a_step = on_host};
+}
+
+absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Options options) {
+  std::unique_ptr<StageKv> kv(new StageKv(plan, std::move(options)));
+  const int64_t layers = std::ssize(kv->options_.layers);
+  if (plan.devices[kv->options_.device].max_layer_pages == 0 || layers == 0) return kv;
+  const Bytes piece_bytes = KvPieceBytes(plan);
+  if (HasKvOnHost(plan.devices[kv->options_.device])) {
+    // All pieces have room here.
+    if (HostedPieces(plan, plan.devices[kv->options_.device]) == 0) return kv;
+    LIME_ASSIGN_OR_RETURN(kv->lent_, LentKv::Create(plan,
+                                                    {.device = kv->options_.device,
+                                                     .layers = kv->options_.layers,
+                                                     .backend = kv->options_.backend,
+                                                     .max_rows = kv->options_.max_rows,
+                                                     .window = kv->options_.window,
+                                                     .tell = kv->options_.tell_host},
+                                                    kv->book_.away()));
+  } else {
+    const KvFile::Shape shape{.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes};
+    LIME_ASSIGN_OR_RETURN(kv->file_, KvFile::Create(kv->options_.folder, shape, kv->options_.wrap_device));
+  }
+  LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::Allocate(piece_bytes));
+  LIME_RETURN_IF_ERROR(kv->staging_.Prefault());
+  kv->writer_.emplace();
+  return kv;
+}
+
+StageKv::~StageKv() {
+  {
+    absl::MutexLock lock(options_.mutex);
+    stopping_ = true;
+  }
+  writer_.reset();
+}
+
+int64_t StageKv::LayerIndex(int32_t layer) const {
+  return std::ranges::lower_bound(options_.layers, layer) - options_.layers.begin();
+}
+
+void StageKv::Show(int32_t sequence) {
+  for (size_t i = 0; i < options_.layers.size(); ++i)
+    options_.backend->SetPages(sequence, options_.layers[i], book_.pages().Pages(sequence, static_cast<int64_t>(i)));
+}
+
+// ---- From one plan to the next
+
+absl::Status StageKv::TakeOver(const KvTakeover& from) {
+  if (EvictsKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
+  LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
+  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
+  std::vector<KvExtent> wanted;
+  for (size_t s = 0; s < away.size(); ++s) {
+    const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : 0, end = KvPages::PagesFor(from.sequences[s].positions, 1);
+    if (first < end) wanted.push_back({.sequence = from.sequences[s].from, .first = first, .end = end});
+  }
+  for (int64_t i = 0; i < std::ssize(options_.layers); ++i) {
+    const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
+      const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
+      if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, ", which does not go on");
+      return TakePages(i, sequence->to, first, pages);
+    };
+    LIME_RETURN_IF_ERROR(from.read(options_.layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+  const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
+  const int64_t count = std::ssize(pages) / plan_.page_bytes;
+  if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
+    return Invalid(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages");
+  if (first < book_.away().away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
+                static_cast<size_t>(plan_.page_bytes));
+  return absl::OkStatus();
+}
+
+// Collects runs until the piece is complete.
+absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+  const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
+  if (file_ == nullptr || at + count > kKvPiecePages)
+    return Invalid("KV from page ", first, " on, which slot ", sequence, " is not to have here");
+  std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
+  if (at + count < kKvPiecePages) return absl::OkStatus();
+  file_->hash(layer, sequence, piece) = file_->HashOf(staging_.data());
+  LIME_RETURN_IF_ERROR(file_->Write(layer, sequence, piece, staging_.data()));
+  bytes_written_ += staging_.bytes();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                       std::vector<KvLeft::Hosted> hosted) {
+  {
+    absl::MutexLock lock(options_.mutex);
+    stopping_ = true;
+  }
+  writer_.reset();
+  {
+    absl::MutexLock lock(&loads_mutex_);  // the ring, which their reads fill, is freed next
+    loads_mutex_.Await(absl::Condition(
+        +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
+  }
+  if (EvictsKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  const KvAway& away = book_.away();
+  std::vector<KvLent> lent;
+  for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
+    if (away.away(s) > 0) lent.push_back({.sequence = s, .pieces = away.away(s), .life = away.life(s)});
+  }
+  return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
+                                                  .page_bytes = plan_.page_bytes,
+                                                  .layers = options_.layers,
+                                                  .sequences = plan_.sequences,
+                                                  .memory = std::move(memory),
+                                                  .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
+                                                  .pages = std::move(book_.pages()),
+                                                  .file = std::move(file_),
+                                                  .lent = std::move(lent),
+                                                  .hosted = std::move(hosted)});
+}
+
+std::optional<Bytes> StageKv::disk_room() const {
+  if (file_ != nullptr) return file_->Room();
+  const absl::StatusOr<Bytes> free = FreeDiskBytes(options_.folder);
+  return free.ok() ? std::optional(*free) : std::nullopt;
+}
+
+// ---- Decisions
+
+void StageKv::Follow() {
+  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
+  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+    if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
+  }
+  WriteNext();
+}
+
+void StageKv::EndStep() {
+  if (lent_ != nullptr) lent_->EndStep();
+}
+
+// ---- Writing
+
+void StageKv::WriteNext() {
+  if (!writer_ || stopping_) return;
+  const std::optional<KvAway::Piece> piece = book_.NextWrite();
+  if (piece) writer_->Post([this, piece = *piece] { WritePiece(piece); });
+}
+
+// Thread: the writer.
+void StageKv::WritePiece(const KvAway::Piece& piece) {
+  std::vector<uint64_t> hashes(options_.layers.size());
+  absl::Status status;
+  for (int64_t layer = 0; status.ok() && layer < std::ssize(hashes); ++layer) {
+    status = WriteLayer(piece, layer, hashes[static_cast<size_t>(layer)]);
+  }
+  absl::MutexLock lock(options_.mutex);
+  const bool ended = book_.away().life(piece.sequence) != piece.life;
+  for (int64_t layer = 0; status.ok() && !ended && layer < std::ssize(hashes); ++layer) {
+    if (file_ != nullptr) file_->hash(layer, piece.sequence, piece.piece) = hashes[static_cast<size_t>(layer)];
+    bytes_written_ += staging_.bytes();
+  }
+  book_.Written(piece, status);
+  if (stopping_) return;
+  WriteNext();
+  options_.wrote();
+}
+
+// Copies pages under the lock, so that no other sequence gets them meanwhile.
+absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash) {
+  {
+    absl::MutexLock lock(options_.mutex);
+    if (stopping_ || book_.away().life(piece.sequence) != piece.life) return absl::CancelledError("its sequence has ended");
+    const std::span<const int32_t> pages = book_.pages().Pages(piece.sequence, layer);
+    for (int64_t i = 0; i < kKvPiecePages; ++i) {
+      const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
+      std::memcpy(staging_.data() + i * plan_.page_bytes, options_.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
+    }
+  }
+  if (lent_ != nullptr) return Lend(piece, layer);
+  hash = file_->HashOf(staging_.data());
+  return file_->Write(layer, piece.sequence, piece.piece, staging_.data());
+}
+
+// Sends chunks, which wait for all other messages of the link. Then waits until the host confirms
+// them. If the host is lost, the plan ends.
+absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
+  absl::MutexLock lock(options_.mutex);
+  const std::span<const std::byte> bytes(staging_.data(), static_cast<size_t>(KvPieceBytes(plan_)));
+  lent_->Lend(piece, layer, bytes);
+  options_.mutex->Await(absl::Condition(this, &StageKv::HostHasNext));
+  return stopping_ ? absl::CancelledError("the plan was unloaded") : absl::OkStatus();
+}
+
+// ---- What the host has
+
+absl::StatusOr<bool> StageKv::Ask(const LentKv::Visit& visit, const MicroBatch& batch) {
+  if (lent_ == nullptr) return false;
+  return lent_->Ask(visit, batch);
+}
+
+absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnHost(const KvMessage& message) {
+  if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV with a host");
+  return lent_->OnHost(message);
+}
+
+absl::Status StageKv::TakeAnswer() {
+  return lent_ == nullptr ? absl::OkStatus() : lent_->TakeAnswer();
+}
+
+// ---- Loads and their use
+
+std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done) {
+  const PlanPart& what = plan_.parts[part];
+  const int64_t layer = LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece;
+  auto load = std::make_shared<KvLoad>();
+  load->part = part, load->place = place, load->piece_bytes = KvPieceBytes(plan_), load->pieces = what.kv_end / kKvPiece - first;
+  load->sequences.resize(static_cast<size_t>(plan_.sequences));
+  int reads = 0;
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    KvLoad::Sequence& sequence = load->sequences[static_cast<size_t>(s)];
+    sequence.life = book_.away().life(s);
+    sequence.begun = std::clamp<int64_t>(book_.away().away(s) - first, 0, load->pieces);
+    for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(file_->hash(layer, s, first + i));
+    reads += sequence.begun > 0 ? 1 : 0;
+  }
+  {
+    absl::MutexLock lock(&loads_mutex_);
+    ++loads_under_way_;
+  }
+  const auto ended = [this, done = std::move(done)](const absl::Status& status) {
+    done(status);
+    absl::MutexLock lock(&loads_mutex_);
+    --loads_under_way_;
+  };
+  const auto end = std::make_shared<LoadEnd>(*file_, load, std::max(1, reads), ended);
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    const int64_t count = load->sequences[static_cast<size_t>(s)].begun;
+    if (count > 0)
+      file_->StartRead(layer, s, first, count, load->Place(s, 0), [end, s](const absl::Status& status) { end->Ended(s, status); });
+  }
+  if (reads == 0) file_->Post([end] { end->Ended(0, absl::OkStatus()); });
+  return load;
+}
+
+void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
+  const PlanPart& part = plan_.parts[load.part];
+  const int64_t layer = LayerIndex(part.block.layer), first = part.kv_begin / kKvPiece;
+  attending_.layer = part.block.layer, attending_.begin = first, attending_.end = first + load.pieces;
+  attending_.places.assign(static_cast<size_t>(plan_.sequences * load.pieces), nullptr);
+  attending_.missing.clear();
+  for (size_t row = 0; row < batch.rows.size(); ++row) {
+    const int32_t s = batch.rows[row].sequence;
+    if (row > 0 && batch.rows[row - 1].sequence == s) continue;
+    const KvLoad::Sequence& sequence = load.sequences[static_cast<size_t>(s)];
+    const int64_t there = sequence.life == book_.away().life(s) ? sequence.there : 0;
+    for (int64_t i = 0; i < std::min(load.pieces, book_.away().away(s) - first); ++i) {
+      attending_.places[static_cast<size_t>(s * load.pieces + i)] = load.Place(s, i);
+      if (i >= there) attending_.missing.push_back({layer, s, first + i, file_->hash(layer, s, first + i), load.Place(s, i)});
+    }
+  }
+}
+
+absl::Status StageKv::Attend() {
+  for (const Missing& missing : attending_.missing) {
+    const absl::Status read = file_->Read(missing.layer, missing.sequence, missing.piece, missing.hash, missing.place);
+    if (!read.ok()) return absl::Status(read.code(), absl::StrCat("layer ", attending_.layer, ": ", read.message()));
+  }
+  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+}
+
+void StageKv::Cancel() {
+  if (file_ != nullptr) file_->Cancel();
+}
+
+}  // namespace lime

@@ -1,0 +1,162 @@
+// The KV of a device's layers. Pages are in memory. If the plan limits their number, the rest is on
+// the disk. A KvBook (daemon/logic/kv_book.h) decides which pieces; this class carries it out.
+//
+//   step ends ──► pieces are full ──► written while steps go on
+//             ──► away, when a step needs their pages ──► read in every later step
+//
+// The plan's KV parts read the pieces that are away into the ring, like weights (StartLoad). Each
+// load knows which pieces it has. A piece that leaves memory after its load has begun is read when
+// it is needed. So a piece may leave between any two steps, and nobody waits for loads.
+//
+// If the plan has a host for this KV, pieces go to the host's memory instead
+// (daemon/kv/lent_kv.h).
+//
+// Thread: any, under the owner's lock, except Attend and TakeAnswer. Pieces are written by a thread
+// of their own.
+// Invariant: every piece of a sequence is in pages; or on the disk, and its checksum is compared
+// when it is read; or with the host, which has confirmed it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/kv/kv_file.h"
+#include "daemon/kv/kv_left.h"
+#include "daemon/kv/lent_kv.h"
+#include "daemon/logic/kv_book.h"
+#include "daemon/logic/kv_message.h"
+#include "daemon/machine/huge_buffer.h"
+#include "daemon/machine/worker_thread.h"
+#include "kernels/backend.h"
+#include "planner/base/status.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+// The pieces that one load of a KV part has.
+class KvLoad;
+
+class StageKv {
+ public:
+  struct Options {
+    int32_t device = 0;
+    std::vector<int32_t> layers;  // whose attention is here, ascending
+    Backend* backend = nullptr;
+    absl::Mutex* mutex = nullptr;  // the owner's
+    std::string folder;            // for KV that does not fit in memory
+    // A step may now get the pages that it waits for. Called under the lock.
+    std::function<void()> wrote;
+    int64_t max_rows = 0;  // of a micro-batch
+    int64_t window = 0;    // positions that attention sees; 0: all
+    // Sends a message to the host. With `may_wait` it waits for all other messages of the link.
+    std::function<void(std::vector<std::byte> message, bool may_wait)> tell_host;
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+  };
+
+  // REQUIRES: `plan` is valid. It and everything that the options point to outlive this object.
+  static absl::StatusOr<std::unique_ptr<StageKv>> Create(const Plan& plan, Options options);
+  // REQUIRES: the lock is not held
+  ~StageKv();
+
+  // ---- From one plan to the next
+
+  // Takes over KV of the previous plan, before anything else is done. Pieces that are not in memory
+  // when the plan begins (AwayAtFirst) go to the disk; a host brings its pieces itself. NotFound,
+  // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
+  // FailedPrecondition for a plan that evicts.  Without the lock.
+  absl::Status TakeOver(const KvTakeover& from);
+  // Hands the KV over to the next plan, with `memory` (Backend::TakeKv) and what this device hosts.
+  // `numerics_id`: of the kernels that computed it. FailedPrecondition if the plan evicts KV.
+  // Afterwards only the destructor may be called.  Without the lock.
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                std::vector<KvLeft::Hosted> hosted);
+
+  // ---- Decisions
+
+  // The decisions. After a change Follow must be called, before anything computes.
+  KvBook& book() { return book_; }
+  const KvBook& book() const { return book_; }
+  // Carries out the decisions since: shows pages to the backend, tells the host which sequences
+  // have ended, has a piece written.
+  void Follow();
+  // A step has ended.
+  void EndStep();
+
+  // ---- Loads and their use
+
+  // Starts reading the pieces of a KV part that are away into `place`, which has the part's bytes.
+  // `done` runs on the reader's thread.
+  std::shared_ptr<KvLoad> StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done);
+
+  // Locate finds the pieces of a load's part for the rows of a batch. Attend then attends to them.
+  // Thread of Attend: the compute thread, without the lock
+  void Locate(const KvLoad& load, const MicroBatch& batch);
+  absl::Status Attend();
+
+  // ---- What the host has
+
+  // As in LentKv. Nothing is with a host if the device has none.
+  absl::StatusOr<bool> Ask(const LentKv::Visit& visit, const MicroBatch& batch);
+  absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
+  // Thread: the compute thread, without the lock, in the visit that asked
+  absl::Status TakeAnswer();
+
+  void Cancel();
+  Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
+  Bytes bytes_written() const { return bytes_written_; }
+  // Free bytes on the folder's disk beyond what this plan's KV may still use, if known.
+  // Thread: any
+  std::optional<Bytes> disk_room() const;
+  Bytes bytes_fetched() const { return lent_ == nullptr ? 0 : lent_->fetched(); }
+
+ private:
+  struct Missing {
+    int64_t layer = 0;  // index among the device's layers
+    int32_t sequence = 0;
+    int64_t piece = 0;
+    uint64_t hash = 0;
+    std::byte* place = nullptr;
+  };
+  // What Attend works on.
+  struct Attending {
+    int32_t layer = 0;
+    int64_t begin = 0, end = 0;  // pieces
+    std::vector<const std::byte*> places;
+    std::vector<Missing> missing;
+  };
+
+  StageKv(const Plan& plan, Options options);
+  bool HostHasNext() const { return stopping_ || !lent_->lending(); }
+  static KvBook::Shape ShapeOf(const Plan& plan, const Options& options);
+  void Show(int32_t sequence);
+  absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
+  absl::Status TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
+  void WriteNext();
+  void WritePiece(const KvAway::Piece& piece);
+  absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
+  absl::Status Lend(const KvAway::Piece& piece, int64_t layer);
+  int64_t LayerIndex(int32_t layer) const;
+
+  const Plan& plan_;
+  const Options options_;
+  const int64_t pieces_;  // of a sequence
+  KvBook book_;
+  Bytes bytes_written_ = 0;
+  bool stopping_ = false;
+  Attending attending_;  // set by Locate, used by the compute thread in Attend
+  absl::Mutex loads_mutex_;
+  int64_t loads_under_way_ ABSL_GUARDED_BY(loads_mutex_) = 0;  // their reads write into the ring
+  HugeBuffer staging_;                                         // the writer's
+  std::unique_ptr<KvFile> file_;                               // null: no KV is on the disk
+  std::unique_ptr<LentKv> lent_;                               // null: none is with a host
+  std::optional<WorkerThread> writer_;
+};
+
+}  // namespace lime

@@ -1,0 +1,162 @@
+#include "daemon/machine/block_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+
+namespace lime {
+
+struct BlockReader::Request {
+  Completion done;
+  int64_t pieces_left = 0;
+  absl::Status status;  // first error; the remaining pieces are not read
+};
+
+// One read, or the rest of it.
+struct BlockReader::Piece {
+  std::shared_ptr<Request> request;
+  int file = 0;
+  int64_t offset = 0;  // aligned
+  std::byte* destination = nullptr;
+  Bytes bytes = 0;   // aligned; may extend beyond the end of the file
+  Bytes needed = 0;  // the part of `bytes` before the extent's end
+  int attempts = 0;
+};
+
+BlockReader::BlockReader(std::unique_ptr<BlockDevice> device, const Options& options) : options_(options), device_(std::move(device)) {
+  LIME_CHECK(options_.read_bytes > 0 && options_.read_bytes % device_->alignment() == 0) << options_.read_bytes;
+  for (int lane = device_->num_lanes() - 1; lane >= 0; --lane) idle_lanes_.push_back(lane);
+}
+
+BlockReader::~BlockReader() {
+  Cancel();
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](int* open) { return *open == 0; }, &open_requests_));
+}
+
+Bytes BlockReader::SlotOffset(const Extent& extent) const {
+  return extent.offset % device_->alignment();
+}
+
+Bytes BlockReader::SlotBytes(const Extent& extent) const {
+  return RoundUp(SlotOffset(extent) + extent.bytes, device_->alignment());
+}
+
+void BlockReader::StartRead(const Extent& extent, std::byte* slot, Completion done) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++open_requests_;
+  }
+  device_->Post([this, extent, slot, done = std::move(done)] {
+    auto request = std::make_shared<Request>();
+    request->done = done;
+    const Bytes total = SlotBytes(extent), needed = SlotOffset(extent) + extent.bytes;
+    const int64_t begin = extent.offset - SlotOffset(extent);
+    for (Bytes at = 0; at < std::max<Bytes>(total, 1); at += options_.read_bytes) {
+      queue_.push_back({.request = request,
+                        .file = extent.file,
+                        .offset = begin + at,
+                        .destination = slot + at,
+                        .bytes = std::min(options_.read_bytes, total - at),
+                        .needed = std::min(options_.read_bytes, needed - at)});
+      ++request->pieces_left;
+    }
+    FillLanes();
+  });
+}
+
+void BlockReader::Cancel() {
+  device_->Post([this] {
+    for (const Piece& piece : queue_) piece.request->status.Update(absl::CancelledError("reading weights was cancelled"));
+    FillLanes();
+  });
+}
+
+void BlockReader::FillLanes() {
+  while (!queue_.empty() && (!idle_lanes_.empty() || !queue_.front().request->status.ok())) {
+    Piece piece = std::move(queue_.front());
+    queue_.pop_front();
+    if (!piece.request->status.ok() || piece.needed <= 0) {
+      FinishPiece(piece);
+      continue;
+    }
+    const int lane = idle_lanes_.back();
+    idle_lanes_.pop_back();
+    Submit(lane, std::move(piece));
+  }
+}
+
+void BlockReader::Submit(int lane, Piece piece) {
+  const int file = piece.file;
+  const int64_t offset = piece.offset;
+  std::byte* const destination = piece.destination;
+  const Bytes bytes = piece.bytes;
+  device_->StartRead(lane, file, offset, destination, bytes,
+                     [this, lane, piece = std::move(piece)](BlockDevice::Result result) { OnRead(lane, piece, result); });
+}
+
+void BlockReader::OnRead(int lane, Piece piece, BlockDevice::Result result) {
+  bytes_read_.fetch_add(std::min(result.bytes, piece.needed), std::memory_order_relaxed);
+  const bool complete = result.error == 0 && result.bytes >= piece.needed;
+  if (!complete) {
+    // Keeps whole aligned units of a short read; reads the rest again.
+    const Bytes kept = result.error == 0 ? result.bytes / device_->alignment() * device_->alignment() : 0;
+    bytes_read_.fetch_sub(std::min(result.bytes, piece.needed) - kept, std::memory_order_relaxed);
+    piece.offset += kept, piece.destination += kept, piece.bytes -= kept, piece.needed -= kept;
+    piece.attempts = kept > 0 ? 0 : piece.attempts + 1;
+    if (piece.attempts < options_.max_attempts && piece.request->status.ok()) return Submit(lane, std::move(piece));
+  }
+  idle_lanes_.push_back(lane);
+  // The queued pieces of this request are not read any more.
+  if (!complete) piece.request->status.Update(FinalError(piece, result));
+  // Start the next reads first: completing a request takes a while (checksums).
+  FillLanes();
+  FinishPiece(piece);
+}
+
+absl::Status BlockReader::FinalError(const Piece& piece, BlockDevice::Result result) const {
+  const std::string where = absl::StrCat(device_->paths()[static_cast<size_t>(piece.file)], ": ");
+  if (result.error == 0) {
+    return absl::DataLossError(absl::StrCat(where, "ends at or before offset ", piece.offset + result.bytes,
+                                            ", but weights reach to offset ", piece.offset + piece.needed,
+                                            "; the file was truncated after it was opened"));
+  }
+  return absl::UnavailableError(absl::StrCat(where, "reading ", piece.bytes, " bytes at offset ", piece.offset, " failed ",
+                                             options_.max_attempts, " times: ", std::strerror(result.error), "; check the disk"));
+}
+
+void BlockReader::FinishPiece(const Piece& piece) {
+  Request& request = *piece.request;
+  if (--request.pieces_left > 0) return;
+  request.done(request.status);
+  absl::MutexLock lock(&mutex_);
+  --open_requests_;
+}
+
+BlockReader::Completion AwaitedReads::Add() {
+  absl::MutexLock lock(&mutex_);
+  ++left_;
+  return [this](const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+    --left_;
+  };
+}
+
+bool AwaitedReads::Await(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(
+                                     +[](int64_t* left) { return *left == 0; }, &left_),
+                                 timeout);
+}
+
+absl::Status AwaitedReads::Await() {
+  (void)Await(absl::InfiniteDuration());
+  absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
+}  // namespace lime

@@ -1,0 +1,54 @@
+// The block store: a model's weights, one file for each layer. Every block is one aligned range of
+// a file and has checksums.
+//
+// docs/reference/file-formats.md has the format.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "daemon/stores/block_store_disk.h"
+#include "daemon/weights/loader.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+struct PrepareOptions {
+  LoadOptions watch;              // progress counts the bytes that this call writes
+  Bytes buffer_bytes = 8 * kMiB;  // size of the one buffer that all bytes pass through
+  // null: the real disk
+  StoreDisk* disk = nullptr;
+  // Replaces files that have the store's names but were not written by LIME. Never replaces
+  // weights.
+  bool overwrite = false;
+};
+
+struct PrepareReport {
+  int64_t layers = 0;
+  int64_t files = 0;
+  Bytes bytes = 0;            // of all files of the store
+  int64_t kept_files = 0;     // true: the store was complete already, and nothing was written
+  bool was_complete = false;  // nothing was done
+};
+
+// Writes the block store of the checkpoint in `source_dir` into `store_dir`, and makes that folder
+// if it is missing. It continues what an earlier call left there. It refuses the store of another
+// model, and a folder that holds anything else. It writes a damaged file of the wrong size again.
+// The manifest is written last; until then Checkpoint::Open refuses the folder. One call at a time
+// for each folder.
+absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, const std::string& store_dir,
+                                                const PrepareOptions& options = {});
+
+struct VerifyReport {
+  int64_t layers = 0;
+  int64_t files = 0;
+  Bytes bytes = 0;
+};
+
+// Reads every byte of the store, past the page cache if the file system can, and compares the
+// checksums. The first difference is kDataLoss. It names file, block and the offsets of the range
+// that differs.
+absl::StatusOr<VerifyReport> VerifyBlockStore(const std::string& store_dir, const LoadOptions& options = {});
+
+}  // namespace lime

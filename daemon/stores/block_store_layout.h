@@ -1,0 +1,37 @@
+// Which files a block store has, and where every tensor and block lies in them. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/formats/block_store_manifest.h"
+#include "daemon/stores/safetensors_writer.h"
+#include "daemon/weights/checkpoint.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+struct StoreTensor {
+  SafetensorsWriter::Tensor tensor;
+  Bytes bytes = 0;
+  std::optional<TensorLocation> source;  // none: zeros that fill a hole
+};
+
+// One safetensors file: the header, then the tensors without gaps. The base has everything that the
+// manifest says of the file except the checksums.
+struct StoreFileLayout : StoredFile {
+  std::string header;
+  std::vector<StoreTensor> tensors;
+};
+
+// `layer_NNNN.safetensors` in order, then `non_layer.safetensors` with embedding, head and the
+// tensors that no block uses. Every block begins and ends on 4 KiB, every tensor begins on 64
+// bytes. A tied output matrix is the end of the embedding block and the beginning of the head
+// block.
+std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec);
+
+// Whether `stored` has the same name, size, blocks, ranges and rows as `layout`.
+bool SameShape(const StoredFile& stored, const StoreFileLayout& layout);
+
+}  // namespace lime

@@ -1,0 +1,281 @@
+#include "daemon/stores/weights_digest.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "daemon/formats/block_store_hash.h"
+#include "daemon/formats/block_store_manifest.h"
+#include "daemon/machine/files.h"
+#include "daemon/machine/parallel.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+constexpr Bytes kPlaceBytes = 16 * kKiB;
+constexpr int64_t kPlaces = 4;  // places of a tensor larger than all of them
+constexpr Bytes kAlignment = 4 * kKiB;
+// For a model's digest.
+constexpr Bytes kSampleBytes = 256;
+constexpr int64_t kSamples = 16;  // samples of every tensor, from its first to its last bytes
+
+constexpr size_t kMostSamplesKept = 100'000;
+
+// The places of a tensor that are read, ascending: [offset, bytes].
+std::vector<std::pair<int64_t, Bytes>> PlacesOf(Bytes bytes, std::string_view name) {
+  if (bytes <= kPlaces * kPlaceBytes) return {{0, bytes}};
+  std::vector<std::pair<int64_t, Bytes>> places;
+  for (int64_t i = 0; i < kPlaces; ++i) {
+    const int64_t begin = bytes / kPlaces * i, room = bytes / kPlaces - kPlaceBytes;
+    const uint64_t hash = XXH3_64bits_withSeed(name.data(), name.size(), static_cast<uint64_t>(i));
+    places.emplace_back(begin + static_cast<int64_t>(hash % static_cast<uint64_t>(room + 1)), kPlaceBytes);
+  }
+  return places;
+}
+
+// Reads small ranges of a checkpoint's files, past the page cache if the file system allows it.
+// Thread: one.
+class PlaceReader {
+ public:
+  explicit PlaceReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint), files_(checkpoint.files().size()) {
+    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kPlaces * kPlaceBytes + 2 * kAlignment)));
+  }
+
+  // Valid until the next call.
+  absl::StatusOr<std::span<const std::byte>> Read(const TensorLocation& at, int64_t offset, Bytes bytes) {
+    const CheckpointFile& file = checkpoint_.files()[static_cast<size_t>(at.file)];
+    LIME_ASSIGN_OR_RETURN(const FileDescriptor* const opened, Open(at.file));
+    const int64_t begin = (at.offset + offset) / kAlignment * kAlignment;
+    const int64_t end = std::min(RoundUp(at.offset + offset + bytes, kAlignment), RoundUp(file.bytes, kAlignment));
+    const absl::Status status = ReadUpTo(*opened, file.path, begin, at.offset + offset + bytes, end);
+    if (!status.ok()) return status;
+    return std::span<const std::byte>(buffer_.get() + (at.offset + offset - begin), static_cast<size_t>(bytes));
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  absl::StatusOr<const FileDescriptor*> Open(int32_t index) {
+    FileDescriptor& file = files_[static_cast<size_t>(index)];
+    if (file.valid()) return &file;
+    const std::string& path = checkpoint_.files()[static_cast<size_t>(index)].path;
+#ifdef O_DIRECT
+    file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+#endif
+    if (!file.valid()) {
+      LIME_ASSIGN_OR_RETURN(file, OpenForReading(path));
+#ifdef POSIX_FADV_RANDOM
+      // Without readahead.
+      (void)::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
+#endif
+    }
+    return &file;
+  }
+
+  // Fills the buffer from `begin` to at least `needed`, and up to `end` if the file is that long.
+  absl::Status ReadUpTo(const FileDescriptor& file, const std::string& path, int64_t begin, int64_t needed, int64_t end) {
+    int64_t at = begin;
+    while (at < needed) {
+      const ssize_t got = ::pread(file.get(), buffer_.get() + (at - begin), static_cast<size_t>(end - at), at);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return ErrnoStatus(errno, path, absl::StrCat("read at offset ", at));
+      if (at + got >= needed) return absl::OkStatus();
+      // A direct read must continue at an aligned offset.
+      const int64_t next = (at + got) / kAlignment * kAlignment;
+      if (next <= at) {
+        return absl::DataLossError(
+            absl::StrCat(path, ": ends at offset ", at + got, ", before ", needed, "; copy or download the file again"));
+      }
+      at = next;
+    }
+    return absl::OkStatus();
+  }
+
+  const Checkpoint& checkpoint_;
+  std::vector<FileDescriptor> files_;
+  std::unique_ptr<std::byte, Free> buffer_;
+};
+
+void AddText(Xxh3& hash, std::string_view text) {
+  hash.Add(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+absl::StatusOr<uint64_t> Sample(const Checkpoint& checkpoint, const BlockSpec& block) {
+  PlaceReader reader(checkpoint);
+  Xxh3 hash;
+  for (const TensorSpec& tensor : block.tensors) {
+    // Hashes role, part, dtype and shape, but not the name: two folders may name one model's
+    // tensors differently.
+    const std::string name = absl::StrCat(BlockName(block.id), " ", static_cast<int>(tensor.role), " ", static_cast<int>(tensor.part), " ",
+                                          Text(DTypeName(tensor.info.dtype)), " ", absl::StrJoin(tensor.info.shape, ","), "\n");
+    AddText(hash, name);
+    const TensorLocation& at = checkpoint.location(tensor.name);
+    for (const auto& [offset, bytes] : PlacesOf(at.bytes, name)) {
+      if (bytes == 0) continue;
+      LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> values, reader.Read(at, offset, bytes));
+      hash.Add(values);
+    }
+  }
+  return hash.value();
+}
+
+// A key for the block's bytes on this machine. It changes when one of its files is written. Empty
+// if a file cannot be examined.
+std::string KeyOf(const Checkpoint& checkpoint, const BlockSpec& block) {
+  std::set<int32_t> files;
+  for (const TensorSpec& tensor : block.tensors) files.insert(checkpoint.location(tensor.name).file);
+  std::string key = BlockName(block.id);
+  for (const int32_t file : files) {
+    const std::string& path = checkpoint.files()[static_cast<size_t>(file)].path;
+    struct stat info;
+    if (::stat(path.c_str(), &info) != 0) return "";
+    absl::StrAppend(&key, "\n", path, " ", info.st_dev, " ", info.st_ino, " ", info.st_size, " ", info.st_mtim.tv_sec, " ",
+                    info.st_mtim.tv_nsec);
+  }
+  return key;
+}
+
+absl::StatusOr<BlockDigest> DigestBlock(const Checkpoint& checkpoint, const BlockSpec& block, SampleMemory* memory) {
+  BlockDigest digest{.block = block.id};
+  if (const BlockExtent* const extent = checkpoint.StoreExtent(block.id); extent != nullptr && extent->xxh3)
+    digest.xxh3 = *extent->xxh3, digest.bytes = extent->bytes;
+  const std::string key = memory == nullptr ? "" : KeyOf(checkpoint, block);
+  const std::optional<uint64_t> known = key.empty() ? std::nullopt : memory->Find(key);
+  if (known) {
+    digest.sample = *known;
+    return digest;
+  }
+  LIME_ASSIGN_OR_RETURN(digest.sample, Sample(checkpoint, block));
+  if (!key.empty()) memory->Keep(key, digest.sample);
+  return digest;
+}
+
+std::string Counted(size_t others) {
+  return others == 0 ? "" : absl::StrCat(", and so ", others == 1 ? "has 1 more block" : absl::StrCat("have ", others, " more blocks"));
+}
+
+}  // namespace
+
+std::optional<uint64_t> SampleMemory::Find(const std::string& key) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = samples_.find(key);
+  return found == samples_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void SampleMemory::Keep(const std::string& key, uint64_t sample) {
+  absl::MutexLock lock(&mutex_);
+  if (samples_.size() >= kMostSamplesKept) samples_.clear();
+  samples_[key] = sample;
+}
+
+absl::StatusOr<WeightsDigest> DigestWeights(const Checkpoint& checkpoint, const ModelSpec& spec, std::span<const BlockId> blocks,
+                                            std::string model, SampleMemory* memory) {
+  WeightsDigest digest{.model = std::move(model), .config = ConfigXxh3(spec.config)};
+  digest.blocks.resize(blocks.size());
+  LIME_RETURN_IF_ERROR(ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) -> absl::Status {
+    LIME_ASSIGN_OR_RETURN(digest.blocks[static_cast<size_t>(i)],
+                          DigestBlock(checkpoint, spec.block(blocks[static_cast<size_t>(i)]), memory));
+    return absl::OkStatus();
+  }));
+  return digest;
+}
+
+absl::StatusOr<WeightsDigest> DigestWeights(const Checkpoint& checkpoint, const ModelSpec& spec, std::string model) {
+  std::vector<BlockId> blocks;
+  for (const BlockSpec& block : spec.blocks) blocks.push_back(block.id);
+  return DigestWeights(checkpoint, spec, blocks, std::move(model));
+}
+
+uint64_t WeightsXxh3(const WeightsDigest& digest) {
+  std::string text = absl::StrFormat("%016x", digest.config);
+  for (const BlockDigest& block : digest.blocks) absl::StrAppendFormat(&text, "\n%s %016x", BlockName(block.block), block.sample);
+  return std::max<uint64_t>(1, XXH3_64bits(text.data(), text.size()));
+}
+
+uint64_t ConfigXxh3(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  const bool by_positions = rope.type == RopeType::kDynamic || rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn;
+  const std::string text = absl::StrFormat(
+      "%d layers %d hidden %d heads %d %d %d inner %d vocab %d eps %.17g activation %d rope %d %.17g %.17g %.17g %.17g %.17g %.17g %.17g "
+      "%d %d window %d tie %d bias %d %d %d qk_norm %d offset %d norm %d %d",
+      static_cast<int>(config.family), config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim,
+      config.intermediate_size, config.vocab_size, config.norm_eps, static_cast<int>(config.activation), static_cast<int>(rope.type),
+      rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor, rope.beta_fast, rope.beta_slow, rope.attention_factor,
+      rope.truncate, by_positions ? rope.original_max_position : 0, config.sliding_window, config.tie_embeddings, config.qkv_bias,
+      config.attention_output_bias, config.mlp_bias, config.qk_norm, config.position_offset, config.norm_affine, config.final_norm);
+  return XXH3_64bits(text.data(), text.size());
+}
+
+absl::Status CheckWeights(const Checkpoint& checkpoint, const ModelSpec& spec, const WeightsDigest& expected, SampleMemory* memory) {
+  const auto differs = [&](const std::string& what) {
+    return absl::FailedPreconditionError(absl::StrCat("the weights in ", checkpoint.dir(), " are not those of the coordinator's \"",
+                                                      expected.model, "\": ", what,
+                                                      "; give this device the same model, or send it with `lime push`"));
+  };
+  if (ConfigXxh3(spec.config) != expected.config) return differs("config.json describes another computation");
+  std::vector<BlockId> blocks;
+  for (const BlockDigest& block : expected.blocks) {
+    const bool known = std::ranges::any_of(spec.blocks, [&](const BlockSpec& other) { return other.id == block.block; });
+    if (!known) return differs(absl::StrCat("there is no ", BlockName(block.block)));
+    blocks.push_back(block.block);
+  }
+  LIME_ASSIGN_OR_RETURN(const WeightsDigest here, DigestWeights(checkpoint, spec, blocks, expected.model, memory));
+  std::vector<std::string> other;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const BlockDigest &a = here.blocks[i], &b = expected.blocks[i];
+    // Otherwise one side has no checksum, or the block is laid out differently.
+    const bool both_known = a.bytes > 0 && a.bytes == b.bytes;
+    if (a.sample != b.sample || (both_known && a.xxh3 != b.xxh3)) other.push_back(BlockName(a.block));
+  }
+  if (other.empty()) return absl::OkStatus();
+  return differs(absl::StrCat(other.front(), " has other values", Counted(other.size() - 1)));
+}
+
+absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint) {
+  Xxh3 hash;
+  const auto add = [&hash](std::string_view text) { hash.Add(std::as_bytes(std::span(text))); };
+  add(checkpoint.config_json());
+  std::vector<FileDescriptor> files;
+  for (const CheckpointFile& file : checkpoint.files()) {
+    LIME_ASSIGN_OR_RETURN(FileDescriptor opened, OpenForReading(file.path));
+    files.push_back(std::move(opened));
+  }
+  std::vector<std::byte> sample;
+  for (const auto& [name, info] : checkpoint.index()) {
+    const TensorLocation& at = checkpoint.location(name);
+    const auto file = static_cast<size_t>(at.file);
+    add(absl::StrCat("\n", name, " ", Text(DTypeName(info.dtype)), " ", absl::StrJoin(info.shape, ","), "\n"));
+    const Bytes bytes = std::min(at.bytes, kSampleBytes);
+    const int64_t samples = at.bytes <= kSamples * kSampleBytes ? (at.bytes + kSampleBytes - 1) / kSampleBytes : kSamples;
+    sample.resize(static_cast<size_t>(bytes));
+    for (int64_t i = 0; i < samples; ++i) {
+      const Bytes begin = samples > 1 ? (at.bytes - bytes) * i / (samples - 1) : 0;
+      LIME_RETURN_IF_ERROR(ReadExactly(files[file], checkpoint.files()[file].path, at.offset + begin, sample));
+      hash.Add(sample);
+    }
+  }
+  return std::max<uint64_t>(1, hash.value());
+}
+
+absl::StatusOr<uint64_t> ModelDigest(const Checkpoint& checkpoint) {
+  if (!checkpoint.is_block_store()) return DigestTensors(checkpoint);
+  LIME_ASSIGN_OR_RETURN(const StoreManifest manifest, ReadStoreManifest(checkpoint.dir()));
+  return manifest.source_xxh3;
+}
+
+}  // namespace lime
