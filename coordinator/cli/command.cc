@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/cli/default_cluster.h"
-#include "coordinator/cli/screen.h"
+#include "coordinator/reports/screen.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/formats/block_store_manifest.h"
 #include "daemon/weights/loader_choice.h"

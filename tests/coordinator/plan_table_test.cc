@@ -1,8 +1,8 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
-#include "coordinator/cli/plan_report.h"
-#include "coordinator/cli/text_table.h"
+#include "coordinator/reports/plan_report.h"
+#include "coordinator/reports/text_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -1,6 +1,6 @@
-#include "coordinator/cli/screen.h"
+#include "coordinator/reports/screen.h"
 
-#include "coordinator/cli/progress.h"
+#include "coordinator/reports/progress.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

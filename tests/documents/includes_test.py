@@ -17,14 +17,15 @@ class SourceTreeTest(unittest.TestCase):
     def test_commands_do_not_see_what_takes_seconds_to_compile(self):
         """gRPC, its messages and CLI11: who calls them includes them, and nobody gets them with another header."""
         tree = includes.Tree(ROOT)
-        for folder in ("coordinator/cli", "coordinator/cluster", "coordinator/serving", "coordinator/local", "daemon/limed", "daemon/stage"):
+        for folder in ("coordinator/commands", "coordinator/sessions", "coordinator/planning", "coordinator/devices", "coordinator/cli",
+                       "coordinator/reports", "coordinator/cluster", "coordinator/serving", "coordinator/local", "daemon/limed", "daemon/stage"):
             for name in tree.files[folder]:
                 heavy = [seen for seen in tree.seen_by(f"{folder}/{name}") if seen.startswith(("grpcpp/", "CLI/")) or seen.endswith(".pb.h")]
                 self.assertEqual(heavy, ["CLI/CLI.hpp"] if name == "main.cc" else [], f"{folder}/{name}")
 
     def test_the_whole_tree_is_read(self):
         tree = includes.Tree(ROOT)
-        for folder in ("planner/base", "common", "proto/lime/v1", "kernels", "daemon/rpc", "coordinator/cli", "bench"):
+        for folder in ("planner/base", "common", "proto/lime/v1", "kernels", "daemon/rpc", "coordinator/commands", "bench"):
             self.assertIn(folder, tree.files)
         self.assertIn("lime_plan", tree.targets["lime_coordinator_logic"].needs)
 

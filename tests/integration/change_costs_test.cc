@@ -1,5 +1,5 @@
 // What a change from one plan to another takes, on devices that are described by hand.
-#include "coordinator/cli/change_costs.h"
+#include "coordinator/planning/change_costs.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,11 +1,11 @@
 // The search for another plan while one runs, on described devices: what it finds, and what it says of the plan in use and of the pause.
-#include "coordinator/cli/change_search.h"
+#include "coordinator/planning/change_search.h"
 
 #include <atomic>
 #include <fstream>
 
-#include "coordinator/cli/cluster_planning.h"
-#include "coordinator/cli/plan_rates.h"
+#include "coordinator/planning/cluster_planning.h"
+#include "coordinator/planning/plan_rates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/base/status.h"

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "coordinator/cli/generate.h"
 #include "coordinator/cli/model_files.h"
-#include "coordinator/cli/score.h"
+#include "coordinator/sessions/generate.h"
+#include "coordinator/sessions/score.h"
 #include "gtest/gtest.h"
 #include "kernels/registry/registry.h"
 #include "planner/plan/backend_names.h"

@@ -1,6 +1,6 @@
 // Which plan is chosen where devices hold only some blocks.
 
-#include "coordinator/cli/held_plan.h"
+#include "coordinator/planning/held_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

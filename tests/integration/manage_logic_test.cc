@@ -1,7 +1,7 @@
 // What a daemon runs with against what the file says, and which stored model a word means.
 
-#include "coordinator/cli/daemon_settings.h"
-#include "coordinator/cli/stored_choice.h"
+#include "coordinator/devices/daemon_settings.h"
+#include "coordinator/devices/stored_choice.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

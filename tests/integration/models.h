@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "common/logits_hash.h"
-#include "coordinator/cli/score.h"
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
 #include "coordinator/serving/serving.h"
+#include "coordinator/sessions/score.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"

@@ -1,5 +1,5 @@
 // What a plan depends on, and what it and a search are told where that is measured otherwise.
-#include "coordinator/cli/plan_rates.h"
+#include "coordinator/planning/plan_rates.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

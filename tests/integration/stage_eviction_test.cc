@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/cli/cluster_planning.h"
-#include "coordinator/cli/plan_inputs.h"
+#include "coordinator/planning/cluster_planning.h"
+#include "coordinator/planning/plan_inputs.h"
 #include "daemon/engine/sliced_visit.h"
 #include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"

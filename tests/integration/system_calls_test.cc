@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/cli/generate.h"
+#include "coordinator/sessions/generate.h"
 #include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/integration/loopback_cluster.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "common/sampler.h"
-#include "coordinator/cli/generate.h"
+#include "coordinator/sessions/generate.h"
 #include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/integration/loopback_cluster.h"

@@ -1,0 +1,370 @@
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/commands/commands.h"
+#include "coordinator/sessions/local_session.h"
+#include "daemon/profile/limits.h"
+#include "daemon/profile/measure_disk.h"
+#include "daemon/weights/checkpoint.h"
+#include "kernels/cpu/linear.h"
+#include "planner/base/json_text.h"
+#include "planner/base/median.h"
+#include "planner/problem/plan_problem.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+struct BenchFlags {
+  ModelFlags model;
+  int64_t prompt = 512;
+  int64_t position = 128;  // where decoding is measured
+  int64_t batch = 4;
+  int rounds = 15;
+  Bytes limit_bytes = 512 * kMiB;
+};
+
+template <typename Fn>
+double SecondsOf(Fn&& fn) {
+  const Clock::time_point start = Clock::now();
+  fn();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct Measured {
+  std::vector<double> read_rate, flops;          // limits, bytes/s and operations/s
+  std::vector<double> decode, batched, prefill;  // seconds of one step
+};
+
+// A step of a model that streams.
+struct Sweep {
+  std::string figure;
+  double seconds = 0;
+  double bytes = 0;  // streamed
+};
+
+// The disk's rate for reads of the size and depth that streaming uses, or smaller reads if the
+// files are smaller.
+absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
+  std::vector<std::string> files;
+  Bytes bytes = 0;
+  for (const CheckpointFile& file : checkpoint.files()) {
+    files.push_back(file.path);
+    bytes += file.bytes;
+  }
+  LIME_ASSIGN_OR_RETURN(
+      const std::vector<DiskPoint> points,
+      MeasureDisk(files, {.seconds = 1, .read_bytes = {bytes >= 16 * kMiB ? kDiskRead : 4 * kKiB}, .depths = {kDiskDepth}}));
+  return points.front().bytes_per_second;
+}
+
+// Runs single steps of a plan in this process, one at a time. Every step computes the same
+// positions, so the state is steady. All ids are known and each slot has a sequence as long as the
+// context, so nothing is sampled.
+//
+// Thread: the caller's. The plan's threads report when a step has ended.
+class SingleSteps {
+ public:
+  explicit SingleSteps(LocalDevice& device) : device_(device) {}
+  ~SingleSteps() { device_.Abandon(); }
+
+  absl::Status Open(const std::vector<int32_t>& ids) {
+    LIME_RETURN_IF_ERROR(device_.Open([this](int32_t /*device*/, const FromDevice& what) { OnNews(what); }));
+    for (int32_t slot = 0; slot < device_.plan().sequences; ++slot)
+      Send(AdmitOrder{.sequence = slot, .request = slot, .positions = std::ssize(ids), .prompt = ids});
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(const MicroBatch& batch) {
+    Send(StepOrder{.microbatches = {batch}});
+    const int64_t wanted = ++ordered_;
+    absl::MutexLock lock(&mutex_);
+    const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ >= wanted || !health_.ok(); };
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&done), kLook)) {
+      if (Interrupted()) return absl::CancelledError("interrupted");
+    }
+    return health_;
+  }
+
+ private:
+  static constexpr absl::Duration kLook = absl::Milliseconds(100);  // how often a wait looks for Ctrl-C
+
+  void Send(decltype(Order::what) what) { device_.Send({.order = {.number = next_++, .what = std::move(what)}, .sampling = {}}); }
+
+  void OnNews(const FromDevice& what) {
+    absl::MutexLock lock(&mutex_);
+    const auto* const sampled = std::get_if<SampledNews>(&what);
+    if (std::holds_alternative<StepEndedNews>(what) || (sampled != nullptr && sampled->ends_step)) ++ended_;
+    if (const auto* const failed = std::get_if<FailedNews>(&what)) health_ = failed->status;
+  }
+
+  LocalDevice& device_;
+  int64_t next_ = 0;     // orders sent
+  int64_t ordered_ = 0;  // steps ordered
+  absl::Mutex mutex_;
+  int64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status health_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Measures figures and limits in turn, so that both see the same noise. If the model streams, the
+// disk reads during the computation and ahead for the next step. Then steps of one kind follow each
+// other, with no other measurement between them.
+class ModelBench {
+ public:
+  ModelBench(LocalSession& session, const BenchFlags& flags)
+      : session_(session),
+        flags_(flags),
+        numerics_(session.numerics_id() == cpu::NumericsId(cpu::Numerics::kPortable) ? cpu::Numerics::kPortable : cpu::Numerics::kAuto),
+        steps_(session.device()),
+        pool_(session.threads()) {}
+
+  absl::StatusOr<std::vector<Sweep>> RunStreaming() {
+    LIME_RETURN_IF_ERROR(FillSequences());
+    std::vector<Sweep> sweeps;
+    const auto add = [&](const std::string& figure, int rounds, auto&& step) {
+      LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps(figure, rounds, step));
+      return absl::OkStatus();
+    };
+    LIME_RETURN_IF_ERROR(add("decode", flags_.rounds, [&] { return Decode(1); }));
+    LIME_RETURN_IF_ERROR(add(absl::StrCat("decode, batch of ", flags_.batch), flags_.rounds, [&] { return Decode(flags_.batch); }));
+    LIME_RETURN_IF_ERROR(
+        add(absl::StrCat("prefill of ", flags_.prompt), (flags_.rounds + 2) / 3, [&] { return Prefill(0, flags_.prompt); }));
+    return sweeps;
+  }
+
+  absl::StatusOr<Measured> Run() {
+    LIME_RETURN_IF_ERROR(FillSequences());
+    memory_.emplace(flags_.limit_bytes);
+    Measured measured;
+    for (int round = -1; round < flags_.rounds; ++round) {  // the first one warms up
+      if (Interrupted()) return absl::CancelledError("interrupted");
+      LIME_RETURN_IF_ERROR(Round(measured));
+      if (round < 0) measured = {};
+    }
+    return measured;
+  }
+
+ private:
+  absl::Status FillSequences() {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < session_.plan().context; ++i) ids.push_back(TokenAt(0, i));
+    LIME_RETURN_IF_ERROR(steps_.Open(ids));
+    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(Prefill(slot, flags_.position));
+    return absl::OkStatus();
+  }
+
+  // The median time of several steps, after two that fill the ring. Bytes are the mean, because a
+  // step also reads ahead for the next one.
+  template <typename Step>
+  absl::StatusOr<Sweep> Sweeps(const std::string& figure, int rounds, Step&& step) {
+    std::vector<double> seconds;
+    Bytes before = 0;
+    for (int round = -2; round < rounds; ++round) {
+      if (Interrupted()) return absl::CancelledError("interrupted");
+      if (round == 0) before = session_.statistics().bytes_read;
+      absl::Status status;
+      const double took = SecondsOf([&] { status = step(); });
+      LIME_RETURN_IF_ERROR(status);
+      if (round >= 0) seconds.push_back(took);
+    }
+    const Bytes bytes = session_.statistics().bytes_read - before;
+    return Sweep{figure, Median(seconds), static_cast<double>(bytes) / static_cast<double>(rounds)};
+  }
+
+  double ReadRate() { return static_cast<double>(memory_->bytes()) / bench::ReadSeconds(pool_, memory_->data(), memory_->bytes()); }
+
+  absl::Status Round(Measured& measured) {
+    absl::Status status;
+    const auto timed = [&](auto&& fn) { return SecondsOf([&] { status.Update(fn()); }); };
+    measured.read_rate.push_back(ReadRate());
+    measured.decode.push_back(timed([&] { return Decode(1); }));
+    measured.read_rate.push_back(ReadRate());
+    measured.batched.push_back(timed([&] { return Decode(flags_.batch); }));
+    if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill: each third
+    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
+    measured.prefill.push_back(timed([&] { return Prefill(0, flags_.prompt); }));
+    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
+    return status;
+  }
+
+  // Computes the same positions each time, for a steady state.
+  absl::Status Decode(int64_t sequences) {
+    batch_.Clear();
+    for (int32_t slot = 0; slot < sequences; ++slot) AddRow(slot, flags_.position, true);
+    return steps_.Step(batch_);
+  }
+
+  absl::Status Prefill(int32_t slot, int64_t tokens) {
+    batch_.Clear();
+    for (int64_t i = 0; i < tokens; ++i) AddRow(slot, i, i + 1 == tokens);
+    return steps_.Step(batch_);
+  }
+
+  void AddRow(int32_t slot, int64_t position, bool wants_logits) {
+    batch_.rows.push_back(
+        {.sequence = slot, .token = TokenAt(slot, position), .position = static_cast<int32_t>(position), .wants_logits = wants_logits});
+  }
+  int32_t TokenAt(int32_t slot, int64_t position) const {
+    return static_cast<int32_t>((7919 * (position + 1) + slot) % session_.spec().config.vocab_size);
+  }
+
+  LocalSession& session_;
+  const BenchFlags& flags_;
+  const cpu::Numerics numerics_;  // of the plan; prefill is compared with their peak
+  SingleSteps steps_;
+  cpu::ThreadPool pool_;
+  std::optional<bench::HugeMemory> memory_;  // read to measure the memory rate of a resident model
+  MicroBatch batch_;
+};
+
+// Operations of the linear layers for a prompt; a multiply-add counts as two. Only the last token
+// goes through the head.
+double PrefillOperations(const ModelSpec& spec, int64_t tokens) {
+  const ModelConfig& c = spec.config;
+  const double q = static_cast<double>(c.num_heads * c.head_dim), kv = static_cast<double>(c.num_kv_heads * c.head_dim),
+               hidden = static_cast<double>(c.hidden_size);
+  const double layer = hidden * (2 * q + 2 * kv) + (c.gated_mlp() ? 3 : 2) * hidden * static_cast<double>(c.intermediate_size);
+  return 2 * (static_cast<double>(c.num_layers * tokens) * layer + hidden * static_cast<double>(c.vocab_size));
+}
+
+struct Row {
+  std::string figure;
+  double ms = 0;
+  double value = 0, limit = 0;
+  std::string unit;
+  std::string limited_by = "";
+};
+
+// Bytes that a decode step reads from memory: the weights once, and KV of `positions` positions of
+// each sequence.
+Bytes BytesPerStep(const ModelSpec& spec, int64_t sequences, int64_t positions) {
+  Bytes bytes = sequences * positions * spec.KvBytesPerToken();
+  for (const BlockSpec& block : spec.blocks) bytes += block.id.kind == BlockKind::kEmbedding ? 0 : block.bytes;
+  return bytes;
+}
+
+std::vector<Row> ResidentRows(const ModelSpec& spec, const BenchFlags& flags, const Measured& measured) {
+  const double read = Median(measured.read_rate), flops = Median(measured.flops);
+  const auto reading = [&](const std::string& name, const std::vector<double>& seconds, int64_t sequences) {
+    const double step = Median(seconds);
+    return Row{name,       step * 1e3, static_cast<double>(BytesPerStep(spec, sequences, flags.position)) / step / 1e9,
+               read / 1e9, "GB/s",     "memory"};
+  };
+  const double prefill = Median(measured.prefill);
+  return {reading("decode", measured.decode, 1),
+          reading(absl::StrCat("decode, batch of ", flags.batch), measured.batched, flags.batch),
+          {absl::StrCat("prefill of ", flags.prompt), prefill * 1e3, PrefillOperations(spec, flags.prompt) / prefill / 1e9, flops / 1e9,
+           "GFLOP/s", "dot products"}};
+}
+
+// The measurements with the model loaded. Rows without a limit get the disk's rate as theirs.
+struct Report {
+  std::vector<Row> rows;
+  double batch_cost = 0;
+  json description;
+  std::string load_line;
+};
+
+absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
+  ModelFlags whole = flags.model;
+  whole.chunk = std::max(flags.prompt, flags.batch);  // the whole prompt in one step
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session, LocalSession::Open(whole, {.context = context,
+                                                                                                .expected_positions = flags.position,
+                                                                                                .sequences = flags.batch,
+                                                                                                .prompt_tokens = context,
+                                                                                                .new_tokens = int64_t{flags.rounds} * 4}));
+  ModelBench bench(*session, flags);
+  const LoadSummary load = session->load();
+  Report report;
+  if (load.bytes > 0) report.rows.push_back({"load", load.seconds * 1e3, static_cast<double>(load.bytes) / load.seconds / 1e9, 0, "GB/s"});
+  if (session->streams()) {
+    LIME_ASSIGN_OR_RETURN(const std::vector<Sweep> sweeps, bench.RunStreaming());
+    for (const Sweep& sweep : sweeps)
+      report.rows.push_back({sweep.figure, sweep.seconds * 1e3, sweep.bytes / sweep.seconds / 1e9, 0, "GB/s"});
+    report.batch_cost = sweeps[1].seconds / sweeps[0].seconds;
+  } else {
+    LIME_ASSIGN_OR_RETURN(const Measured measured, bench.Run());
+    for (Row& row : ResidentRows(session->spec(), flags, measured)) report.rows.push_back(std::move(row));
+    report.batch_cost = Median(measured.batched) / Median(measured.decode);
+  }
+  report.description = session->Describe();
+  report.load_line = session->LoadLine();
+  return report;
+}
+
+void PrintReport(const Report& report, const BenchFlags& flags) {
+  if (flags.model.json) {
+    json root = report.description;
+    root["batch_cost"] = report.batch_cost;
+    for (const Row& row : report.rows)
+      root["rows"].push_back({{"figure", row.figure},
+                              {"ms", row.ms},
+                              {"value", row.value},
+                              {"limit", row.limit},
+                              {"unit", row.unit},
+                              {"limited_by", row.limited_by},
+                              {"ratio", row.value / row.limit}});
+    std::cout << JsonText(root) << std::endl;
+    return;
+  }
+  absl::PrintF("%s\n%-20s %10s %12s %12s %7s  %s\n", report.load_line, "figure", "ms", "reached", "limit", "ratio", "limit is");
+  for (const Row& row : report.rows)
+    absl::PrintF("%-20s %10.2f %7.2f %-7s %7.2f %-7s %4.2f  %s\n", row.figure, row.ms, row.value, row.unit, row.limit, row.unit,
+                 row.value / row.limit, row.limited_by);
+  absl::PrintF("a batch of %d costs %.2f times one\n", flags.batch, report.batch_cost);
+}
+
+absl::Status Bench(const BenchFlags& flags) {
+  LIME_RETURN_IF_ERROR(flags.model.Check());
+  if (flags.batch < 1 || flags.batch > kMaxBatch) return WrongCall(absl::StrCat("--batch ", flags.batch, " is outside 1 to ", kMaxBatch));
+  if (flags.rounds < 1 || flags.rounds > 10000) return WrongCall(absl::StrCat("--rounds ", flags.rounds, " is outside 1 to 10000"));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(flags.model.model));
+  for (const auto& [name, value, most] : {std::tuple("--prompt", flags.prompt, spec.config.max_positions),
+                                          std::tuple("--position", flags.position, spec.config.max_positions - 1)}) {
+    if (value < 1 || value > most)
+      return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", most, ", as long as the model goes"));
+  }
+  const int64_t context = std::max(flags.prompt, flags.position + 1);
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const double before, DiskRate(checkpoint));
+  LIME_ASSIGN_OR_RETURN(Report report, MeasureModel(flags, context));
+  LIME_ASSIGN_OR_RETURN(const double after, DiskRate(checkpoint));
+  for (Row& row : report.rows) {
+    if (row.limit > 0) continue;
+    row.limit = (before + after) / 2 / 1e9;
+    row.limited_by = "disk";
+  }
+  PrintReport(report, flags);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddBenchCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<BenchFlags>("bench",
+                               "Load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
+                               "products where all of it is resident, the disk where it streams (--memory)",
+                               "", Bench);
+  flags.model.AddTo(command);
+  // --prompt and --position set these two.
+  for (const char* own : {"--context", "--chunk"}) command.Remove(own);
+  command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
+  command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
+  command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();
+  command.Add("--rounds", &flags.rounds, "Rounds; medians are printed").Shown();
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,90 @@
+#include "coordinator/commands/commands.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace lime::cli {
+namespace {
+
+struct FlagRule {
+  const char* commands;
+  const char* flags;  // flags without effect on these commands, and why
+  const char* others;
+  const char* why = "is for";
+};
+
+// Flags that have no effect without one of the others.
+constexpr FlagRule kNeeds[] = {
+    {"run trace",
+     "--plan --push --without --patience --give-up --kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention --online --no-replan "
+     "--no-memory-planner --insecure",
+     "--cluster"},
+    {"score", "--plan --push --without --insecure", "--cluster"},
+    {"plan", "--without", "--cluster"},
+    {"profile", "--link-seconds --insecure", "--cluster"},
+    {"run trace", "--token-times", "--json", "is a field of the answer of"},
+    {"run trace simulate", "--overwrite", "--trace"},
+    {"plan prepare", "--overwrite", "--out"},
+    {"profile", "--overwrite", "--out --cluster"},
+};
+
+// Flags that have no effect beside one of the others.
+constexpr FlagRule kNothingBeside[] = {
+    {"run trace score", "--threads --loader --kv --chunk --memory --memory-mode --placement --pool --resident --profile --numerics",
+     "--cluster", "is for this machine alone"},
+    {"profile", "--out --profile --memory --threads", "--cluster", "is for this machine alone"},
+    {"run trace score bench", "--memory-mode", "--memory", "is for a budget that LIME chooses"},
+    {"run trace", "--kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention", "--plan", "is for planning now"},
+    {"push", "--context --prompt-tokens --sequences", "--plan --all", "is for planning now"},
+    {"simulate", "--steps --from-start", "--prompt", "is for decode steps"},
+    {"trace", "--steps", "--json", "is for the picture"},
+};
+
+std::vector<std::string> Words(const char* words) {
+  return absl::StrSplit(words, ' ');
+}
+
+bool IsOf(const FlagRule& rule, const CommandFlags& command) {
+  return std::ranges::count(Words(rule.commands), command.name()) > 0;
+}
+
+// The first flag of the list that is given; empty: none.
+std::string FirstGiven(const CommandFlags& command, const char* flags) {
+  for (const std::string& flag : Words(flags)) {
+    if (command.Given(flag)) return flag;
+  }
+  return "";
+}
+
+// The error for the first flag that has no effect in this form of the call.
+absl::Status CheckFlagRules(const CommandFlags& command) {
+  for (const FlagRule& rule : kNeeds) {
+    const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "";
+    if (flag.empty() || !FirstGiven(command, rule.others).empty()) continue;
+    return Invalid(command.name(), ": ", flag, " ", rule.why, " ", absl::StrJoin(Words(rule.others), " or "),
+                   ", and changes nothing without it; give both, or leave it out");
+  }
+  for (const FlagRule& rule : kNothingBeside) {
+    const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "", other = FirstGiven(command, rule.others);
+    if (flag.empty() || other.empty()) continue;
+    return Invalid(command.name(), ": ", flag, " ", rule.why, ", and changes nothing with ", other, "; leave one of them out");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CommandFlags Commands::AddCommand(const std::string& name, const std::string& what, const std::string& footer,
+                                  std::function<absl::Status()> run) {
+  return program_.AddCommand(name, what, footer, [this, run = std::move(run)](const CommandFlags& command) {
+    AnswerInJson(command.Given("--json"));
+    const absl::Status checked = CheckFlagRules(command);
+    exit_code_ = Finish(checked.ok() ? run() : WrongCall(std::string(checked.message())));
+  });
+}
+
+}  // namespace lime::cli

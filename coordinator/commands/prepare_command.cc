@@ -1,0 +1,116 @@
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "coordinator/cli/model_files.h"
+#include "coordinator/commands/commands.h"
+#include "coordinator/reports/progress.h"
+#include "daemon/stores/block_store.h"
+#include "nlohmann/json.hpp"
+
+namespace lime::cli {
+namespace {
+
+struct PrepareFlags {
+  std::string model;
+  std::string out;
+  bool overwrite = false;
+  bool verify = false;
+  bool json = false;
+};
+
+// The cost of one pass over a store's bytes.
+struct Pass {
+  Bytes bytes = 0;
+  double seconds = 0;
+
+  std::string Text() const {
+    const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
+    return absl::StrFormat("%s in %.1f s (%s/s)", FormatBytes(bytes), seconds, FormatBytes(static_cast<Bytes>(rate)));
+  }
+};
+
+// Runs `work` under a progress line and times it.
+template <typename Work>
+auto Watch(const std::string& label, Pass& pass, const Work& work) {
+  ProgressLine line(label);
+  LoadOptions watch;
+  watch.progress = [&](const LoadProgress& state) {
+    pass.bytes = state.done;
+    line.Update(state.done, state.total);
+  };
+  watch.cancelled = &Interrupted();
+  const absl::Time begin = absl::Now();
+  auto report = work(watch);
+  pass.seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  return report;
+}
+
+absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& root) {
+  Pass pass;
+  LIME_ASSIGN_OR_RETURN(const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
+                          return PrepareBlockStore(flags.model, flags.out, {.watch = watch, .overwrite = flags.overwrite});
+                        }));
+  root.update({{"layers", report.layers},
+               {"bytes", report.bytes},
+               {"files", report.files},
+               {"kept_files", report.kept_files},
+               {"was_complete", report.was_complete},
+               {"written_bytes", pass.bytes},
+               {"seconds", pass.seconds}});
+  if (flags.json) return report;
+  const std::string what =
+      absl::StrFormat("%s: %d layers in %d files, %s", flags.out, report.layers, report.files, FormatBytes(report.bytes));
+  if (report.was_complete) {
+    absl::PrintF("%s; already complete, nothing to do; --verify reads and checks it\n", what);
+  } else {
+    const std::string kept = report.kept_files > 0 ? absl::StrCat("; kept ", report.kept_files, " files of an earlier call") : "";
+    absl::PrintF("%s; wrote %s%s\n", what, pass.Text(), kept);
+  }
+  return report;
+}
+
+absl::Status Verify(const std::string& store, bool quiet, nlohmann::json& root) {
+  Pass pass;
+  LIME_ASSIGN_OR_RETURN(const VerifyReport report,
+                        Watch("Verifying", pass, [&](const LoadOptions& watch) { return VerifyBlockStore(store, watch); }));
+  root.update({{"layers", report.layers}, {"bytes", report.bytes}, {"files", report.files}, {"verified", true}});
+  root["verify_seconds"] = pass.seconds;
+  if (!quiet) absl::PrintF("%s: every checksum matches, read %s\n", store, pass.Text());
+  return absl::OkStatus();
+}
+
+absl::Status Prepare(const PrepareFlags& flags) {
+  if (flags.out.empty() && !flags.verify) {
+    return WrongCall("give --out STORE, the folder to write, or --verify to check the store given as MODEL");
+  }
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
+  const GracefulStop graceful;  // files stay whole, so the next call can continue
+  nlohmann::json root = nlohmann::json::object();
+  if (!flags.out.empty()) {
+    LIME_RETURN_IF_ERROR(CheckWeights(flags.model));  // later errors are about the output folder
+    const absl::Status written = Write(flags, root).status();
+    if (absl::IsInvalidArgument(written)) return WrongCall(std::string(written.message()));
+    LIME_RETURN_IF_ERROR(written);
+  }
+  if (flags.verify) LIME_RETURN_IF_ERROR(Verify(flags.out.empty() ? flags.model : flags.out, flags.json, root));
+  return Answered(root, flags.json);
+}
+
+}  // namespace
+
+void AddPrepareCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<PrepareFlags>(
+      "prepare", "Write the block store that streams fastest",
+      "Example: lime prepare Llama-3.2-1B --out Llama-3.2-1B.store --verify\n"
+      "An interrupted call goes on where it stopped when it is given again. `lime prepare STORE --verify` only checks a store.",
+      Prepare);
+  command.Add("model,--model,-m", &flags.model, "Folder of a Hugging Face checkpoint").Required();
+  command.Add("--out,-o", &flags.out, "Folder of the store");
+  command.Add("--overwrite", &flags.overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
+  command.Add("--verify", &flags.verify, "Read the store back from the disk and compare every checksum");
+  command.Add("--json", &flags.json, "Print one JSON object");
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,108 @@
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "coordinator/cli/default_cluster.h"
+#include "coordinator/commands/commands.h"
+#include "coordinator/devices/cluster_file.h"
+#include "coordinator/devices/cluster_push.h"
+#include "coordinator/sessions/cluster_plan.h"
+#include "nlohmann/json.hpp"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+struct PushFlags {
+  ClusterSession::Options inputs;
+  bool all = false;
+  bool quick = false;
+  bool json = false;
+};
+
+// The blocks that each device should hold: those of its stages, or all.
+absl::StatusOr<std::vector<PushedDevice>> DevicesToPush(const StoreSource& source, const KnownCluster& cluster,
+                                                        const std::optional<HeldPlan>& chosen) {
+  std::vector<PushedDevice> devices;
+  if (chosen) {
+    LIME_RETURN_IF_ERROR(chosen->plan.Validate(source.spec()));
+    devices = DevicesOfPlan(cluster.client, chosen->plan);
+  } else {
+    for (const ClusterClient::Device& at : cluster.client.devices) devices.push_back({.at = at, .blocks = BlocksOf(source.manifest())});
+  }
+  for (PushedDevice& device : devices) device.whole = !cluster.holdings.homes.contains(device.at.name);
+  return devices;
+}
+
+json Describe(const std::vector<PushedDevice>& devices, double seconds) {
+  json list = json::array();
+  Bytes sent = 0;
+  for (const PushedDevice& device : devices) {
+    const PushState& state = device.state;
+    sent += state.sent;
+    list.push_back({{"name", device.at.name},
+                    {"address", device.at.address},
+                    {"weights", device.own_weights() ? device.at.weights : std::string()},
+                    {"blocks", device.blocks.size()},
+                    {"needed_bytes", device.own_weights() ? 0 : state.needed},
+                    {"missing_bytes", state.missing},
+                    {"sent_bytes", state.sent},
+                    {"checked_bytes", state.looked},
+                    {"breaks", state.breaks},
+                    {"send_seconds", state.send_seconds}});
+  }
+  return {{"devices", list}, {"sent_bytes", sent}, {"seconds", seconds}};
+}
+
+absl::Status Push(PushFlags& flags) {
+  const absl::Time begin = absl::Now();
+  LIME_ASSIGN_OR_RETURN(flags.inputs.cluster, ClusterFileOr(flags.inputs.cluster));
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.inputs.cluster, flags.inputs.model));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.inputs.model));
+  LIME_RETURN_IF_ERROR(CompletePush(flags.inputs));
+  LIME_ASSIGN_OR_RETURN(const KnownCluster cluster, KnowCluster(flags.inputs));
+  std::optional<HeldPlan> chosen;
+  if (!flags.all) {
+    LIME_ASSIGN_OR_RETURN(chosen, PlanForCluster(flags.inputs, cluster, /*may_push=*/true));
+  }
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenPushSource(flags.inputs.model));
+  LIME_ASSIGN_OR_RETURN(std::vector<PushedDevice> devices, DevicesToPush(*source, cluster, chosen));
+  const absl::Status pushed = PushToAll({.source = *source, .keys = cluster.client.keys, .check = !flags.quick}, devices);
+  if (!flags.json) {
+    for (const PushedDevice& device : devices) {
+      if (device.status.ok()) absl::PrintF("%s\n", PushedLine(device));
+    }
+  }
+  return Answered(Describe(devices, absl::ToDoubleSeconds(absl::Now() - begin)), flags.json, pushed);
+}
+
+}  // namespace
+
+void AddPushCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<PushFlags>(
+      "push", "Send the devices of a cluster the weights that they need",
+      "Example: lime push --cluster cluster.toml --model Llama-3.2-1B --plan plan.json\n"
+      "limed takes them where it was started with --store FOLDER. What a device has already is not sent; an interrupted call goes on where "
+      "it\n"
+      "stopped when it is given again. A device for which cluster.toml names `weights` keeps to those.",
+      Push);
+  ClusterSession::Options& inputs = flags.inputs;
+  AddClusterFlag(command, inputs.cluster);
+  command.Add("--model,-m", &inputs.model,
+              "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without it the one that the cluster's file names");
+  command.Add("--plan", &inputs.plan, "Plan of `lime plan --out`, for what each device needs; without it one is made now");
+  command.Add("--context", &inputs.context, "Positions planned for, where no plan is given; without it 2048, or as many as the model has");
+  command.Add("--prompt-tokens", &inputs.prompt_tokens, "Length of a prompt planned for, where no plan is given");
+  command.Add("--sequences", &inputs.sequences, "Requests planned for at a time, where no plan is given").Shown();
+  AddWithoutFlag(command, inputs.without);
+  command.Add("--all", &flags.all, "Send every device the whole model");
+  command.Add("--quick", &flags.quick, "Trust what the devices have, instead of letting them read it back and compare its checksums");
+  command.Add("--insecure", &inputs.insecure, "Talk to devices elsewhere without keys");
+  command.Add("--json", &flags.json, "Print one JSON object");
+}
+
+}  // namespace lime::cli

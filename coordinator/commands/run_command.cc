@@ -1,0 +1,416 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/command_line.h"
+#include "common/logits_hash.h"
+#include "coordinator/cli/model_files.h"
+#include "coordinator/cli/output_flag.h"
+#include "coordinator/cli/user_text.h"
+#include "coordinator/commands/commands.h"
+#include "coordinator/devices/cluster_file.h"
+#include "coordinator/reports/progress.h"
+#include "coordinator/reports/text_table.h"
+#include "coordinator/reports/trace_report.h"
+#include "coordinator/sessions/cluster_session.h"
+#include "coordinator/sessions/generate.h"
+#include "coordinator/sessions/local_session.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/names.h"
+#include "planner/base/strings.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kDefaultMaxTokens = 128;
+constexpr double kMaxSeconds = 86400;
+constexpr int64_t kFirstTokens = 64;  // --kv grow first reserves KV for so many after the prompt
+
+struct RunFlags {
+  ModelFlags model;
+  std::vector<std::string> prompts;
+  std::string prompts_file;
+  std::string batch_with;
+  std::vector<std::string> stops;
+  SamplingParams sampling;
+  std::vector<int64_t> max_tokens;  // by prompt, the last one for the rest; empty: not given
+  bool ignore_eos = false;
+  bool hash_logits = false;
+  bool token_times = false;
+  ClusterSession::Options on_cluster;  // with --cluster
+  double patience_s = 10;              // with --cluster
+  bool no_replan = false;              // with --cluster
+  double give_up_s = 60;               // with --cluster
+  int64_t kv_tokens = 0;               // with --cluster
+  std::string online = "lime";         // with --cluster, if the plan's KV grows
+  bool no_memory_planner = false;
+  OutputFlag trace{.kind = OutputKind::kTrace};
+  bool show_trace = false;  // the call is about the trace
+  int trace_steps = 2;      // shown steps
+  bool traces() const { return show_trace || !trace.path.empty(); }
+};
+
+// The rule for growing KV; nullopt: it does not grow.
+absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
+  if (flags.no_memory_planner && flags.online != "lime") {
+    return WrongCall(
+        absl::StrCat("--no-memory-planner streams whole layers and --online ", AsTyped(flags.online), " does not; leave one out"));
+  }
+  if (flags.no_memory_planner) return OnlineRule::kWholeLayers;
+  if (flags.online == "lime") return OnlineRule::kLime;
+  if (flags.online == "paper") return OnlineRule::kPaper;
+  if (flags.online == "off") return std::nullopt;
+  return WrongCall(absl::StrCat("--online ", AsTyped(flags.online), " is unknown; use lime, paper or off"));
+}
+
+absl::Status CheckFlags(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
+  LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
+  LIME_RETURN_IF_ERROR(flags.trace.Check());
+  if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
+    return WrongCall(std::string(sampling.message()));
+  for (const int64_t tokens : flags.max_tokens) {
+    if (tokens < 1) return WrongCall(absl::StrCat("--max-tokens ", tokens, " is less than 1"));
+  }
+  for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
+    if (!(seconds >= 0 && seconds <= kMaxSeconds))
+      return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
+  }
+  if (const auto rule = RuleOf(flags); !rule.ok()) return rule.status();
+  if (flags.trace_steps < 1 || flags.trace_steps > 4096)
+    return WrongCall(absl::StrCat("--steps ", flags.trace_steps, " is outside 1 to 4096"));
+  if (flags.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is negative"));
+  LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
+  if (flags.max_tokens.size() > std::max<size_t>(1, flags.prompts.size()))
+    return WrongCall(absl::StrCat("--max-tokens has ", flags.max_tokens.size(), " numbers for ", flags.prompts.size(), " prompts"));
+  if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
+  return absl::OkStatus();
+}
+
+struct RunShape {
+  std::vector<std::vector<int32_t>> prompts;  // the answered ones, then their companions
+  size_t answered = 0;
+  std::vector<int64_t> max_new_tokens;  // see GenerateOptions
+  int64_t most_new_tokens = 0;          // maximum of these
+  int64_t context = 0;
+  int64_t sequences = 0;
+};
+
+// The lengths that the sequences may reach, which decides what is reserved.
+absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files) {
+  RunShape plan;
+  for (const std::string& prompt : flags.prompts) {
+    LIME_ASSIGN_OR_RETURN(plan.prompts.emplace_back(), files.EncodePrompt(prompt));
+  }
+  plan.answered = plan.prompts.size();
+  LIME_ASSIGN_OR_RETURN(const auto companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxBatch - 1));
+  plan.prompts.insert(plan.prompts.end(), companions.begin(), companions.end());
+  int64_t longest = 0;
+  for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
+  LIME_ASSIGN_OR_RETURN(const int64_t limit, flags.model.MostPositions(files.spec));
+  plan.max_new_tokens = flags.max_tokens;
+  if (plan.max_new_tokens.empty()) plan.max_new_tokens = {std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest))};
+  plan.most_new_tokens = std::ranges::max(plan.max_new_tokens);
+  int64_t needed = 0;
+  for (size_t i = 0; i < plan.prompts.size(); ++i) {
+    const int64_t length = std::ssize(plan.prompts[i]), asked = plan.max_new_tokens[std::min(i, plan.max_new_tokens.size() - 1)];
+    if (asked > limit - length) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the request needs ", length, " prompt + ", asked, " new = ", static_cast<uint64_t>(length) + static_cast<uint64_t>(asked),
+          " positions and the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit, "; shorten the prompt",
+          flags.model.context > 0 ? ", lower --max-tokens, or raise --context" : ", or lower --max-tokens"));
+    }
+    needed = std::max(needed, length + asked);
+  }
+  plan.context = flags.model.context > 0 ? flags.model.context : needed;
+  plan.sequences = std::min<int64_t>(kMaxBatch, static_cast<int64_t>(plan.prompts.size()));
+  return plan;
+}
+
+constexpr Names<FinishReason, 5> kFinishNames = {{{FinishReason::kNone, "none"},
+                                                  {FinishReason::kEndToken, "end_token"},
+                                                  {FinishReason::kLength, "length"},
+                                                  {FinishReason::kStopped, "stop"},
+                                                  {FinishReason::kInterrupted, "interrupted"}}};
+
+json ResultJson(const Generated& result, const RunFlags& flags) {
+  json object = {{"text", result.text},
+                 {"token_ids", result.token_ids},
+                 {"prompt_tokens", result.prompt_tokens},
+                 {"completion_tokens", result.token_ids.size()},
+                 {"finish_reason", kFinishNames.Of(result.finish)},
+                 {"ttft_ms", result.ttft_ms},
+                 {"ms_per_token", result.ms_per_token}};
+  if (flags.hash_logits) object["logits_xxh3"] = HashText(result.logits_hash);
+  if (flags.token_times) object["token_times_s"] = result.token_times;
+  return object;
+}
+
+// `root`: the report of the devices.
+json AnswerJson(json root, const GenerateSummary& summary, const RunFlags& flags) {
+  if (summary.results.size() == 1) {
+    root.update(ResultJson(summary.results.front(), flags));
+  } else {
+    root["results"] = json::array();
+    for (const Generated& result : summary.results) root["results"].push_back(ResultJson(result, flags));
+    root["ms_per_step"] = summary.ms_per_step;
+  }
+  root["interrupted"] = summary.interrupted;
+  return root;
+}
+
+json JsonOf(const LocalSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+  json root = AnswerJson(session.Describe(), summary, flags);
+  root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
+  root["prediction"] = ToJson(session.Compare(summary));
+  root["prediction"]["planned_ms"] = session.planned_ms_per_token();
+  return root;
+}
+
+json JsonOf(const ClusterSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+  json root = AnswerJson(session.Describe(), summary, flags);
+  root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? session.disk_bytes() / summary.decode_tokens : 0;
+  root["prediction"] = ToJson(session.Compare(summary));
+  root["pauses"] = {{"count", summary.pauses}, {"ms", summary.pause_ms}};
+  return root;
+}
+
+void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
+  int64_t prompt_tokens = 0, generated = 0;
+  double first = 0;
+  for (const Generated& result : summary.results) {
+    prompt_tokens += result.prompt_tokens;
+    generated += static_cast<int64_t>(result.token_ids.size());
+    first = std::max(first, result.ttft_ms);
+  }
+  absl::FPrintF(stderr, "%s\n", session.LoadLine());
+  absl::FPrintF(stderr, "prompt      %6d tokens, ", prompt_tokens);
+  if (generated > 0) {
+    absl::FPrintF(stderr, "first token after %.1f ms\n", first);
+  } else {
+    absl::FPrintF(stderr, "no token yet\n");
+  }
+  const double per_step = summary.ms_per_step;
+  absl::FPrintF(stderr, "generated   %6d tokens", generated);
+  if (per_step > 0) {
+    absl::FPrintF(stderr, ", %.2f ms per step (predicted %.2f), %.1f tokens/s", per_step, session.predicted_ms_per_token(),
+                  static_cast<double>(summary.decode_tokens) / summary.decode_ms * 1000);
+  }
+  absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
+  const PredictionReport report = session.Compare(summary);
+  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
+}
+
+// The text of one prompt streams; texts of several prompts are printed when all are done. Then the
+// hashes of their logits, if asked for.
+void PrintTexts(const RunFlags& flags, const GenerateSummary& summary, TextOutput& output) {
+  const bool one = summary.results.size() == 1;
+  if (one) output.End();
+  for (size_t i = 0; i < summary.results.size() && !one; ++i)
+    std::cout << "[" << i << "] " << flags.prompts[i] << summary.results[i].text << "\n";
+  for (size_t i = 0; i < summary.results.size() && flags.hash_logits; ++i)
+    std::cout << (one ? "" : absl::StrCat("[", i, "] ")) << "logits_xxh3 " << HashText(summary.results[i].logits_hash) << "\n";
+  std::cout << std::flush;
+}
+
+// Options that do not depend on where the model runs.
+GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files, TextOutput& output) {
+  GenerateOptions options;
+  options.sampling = flags.sampling;
+  options.max_new_tokens = plan.max_new_tokens;
+  if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
+  options.stop_strings = flags.stops;
+  options.hash_logits = flags.hash_logits;
+  options.keep_times = flags.token_times;
+  options.cancel = &Interrupted();
+  options.on_prompt = [&output](double share) { output.Prompt(share); };
+  options.on_first_token = [&output] { output.PromptDone(); };
+  if (!flags.model.json && plan.answered == 1) {
+    options.on_text = [&output](size_t prompt, std::string_view text) {
+      if (prompt == 0) output.Text(text);
+    };
+  }
+  return options;
+}
+
+// Writes the trace to the answer or the terminal, and to its file.
+absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, json& root) {
+  if (flags.model.json) root["trace"] = TraceReport(trace, /*events=*/flags.show_trace);
+  if (!flags.model.json && flags.show_trace) std::cout << "\n" << TraceText(trace, flags.trace_steps, OutputColumns()) << std::flush;
+  if (flags.trace.path.empty()) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(flags.trace.Write(TraceJson(trace.timeline)));
+  if (!flags.model.json)
+    absl::FPrintF(stderr, "trace in %s: %s; open it at https://ui.perfetto.dev\n", flags.trace.path, TraceSentence(trace));
+  return absl::OkStatus();
+}
+
+// Prints the end. An interrupted run has failed; its JSON is the answer so far.
+absl::Status End(const RunFlags& flags, const GenerateSummary& summary, const json& root, const absl::Status& status) {
+  if (summary.interrupted) {
+    size_t tokens = 0;
+    for (const Generated& result : summary.results) tokens += result.token_ids.size();
+    return WithAnswer(absl::CancelledError(absl::StrCat("interrupted after ", tokens, tokens == 1 ? " token" : " tokens")), root);
+  }
+  return Answered(root, flags.model.json, status);
+}
+
+void PrintSummary(const ClusterSession& session, const GenerateSummary& summary) {
+  double first = 0;
+  for (const Generated& result : summary.results) first = std::max(first, result.ttft_ms);
+  const int64_t later = summary.decode_tokens;
+  absl::FPrintF(stderr, "first token after %.1f ms; then %d tokens, %.2f ms a token (predicted %.2f)%s\n", first, later,
+                later > 0 ? summary.decode_ms / static_cast<double>(later) : 0, session.predicted_ms_per_token(),
+                summary.interrupted ? " (interrupted)" : "");
+  if (summary.pauses > 0)
+    absl::FPrintF(stderr, "beside that     %d pauses for recoveries and changes of plans, %.1f s\n", summary.pauses,
+                  summary.pause_ms / 1000);
+  absl::FPrintF(stderr, "%s", session.DeviceLines());
+  const PredictionReport report = session.Compare(summary);
+  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
+}
+
+// `Session`: a ClusterSession or a LocalSession.
+template <typename Session>
+absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t prompt_tokens) {
+  const GracefulStop graceful;  // generated text is printed
+  TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
+                        session.Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
+  summary.results.resize(shape.answered);
+  json root;
+  if (flags.model.json) {
+    root = JsonOf(session, summary, flags);
+  } else {
+    PrintTexts(flags, summary, output);
+    PrintSummary(session, summary);
+  }
+  absl::Status status;
+  if (flags.traces()) {
+    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.TakeTrace());
+    status = TellTrace(flags, trace, root);
+  }
+  return End(flags, summary, root, status);
+}
+
+absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+  ClusterSession::Options options = flags.on_cluster;
+  options.cluster = flags.model.cluster;
+  options.model = flags.model.model;
+  options.context = shape.context;
+  options.sequences = shape.sequences;
+  options.prompt_tokens = longest;
+  options.kv_tokens = flags.kv_tokens;
+  LIME_ASSIGN_OR_RETURN(options.online, RuleOf(flags));
+  options.recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)};
+  options.replan = !flags.no_replan;
+  options.trace = flags.traces();
+  options.cancel = &Interrupted();
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(options));
+  return RunIn(*session, flags, files, shape, std::ssize(shape.prompts.front()));
+}
+
+absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+  int64_t prompt_tokens = 0;
+  for (const auto& prompt : shape.prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
+  const int64_t rounds = (static_cast<int64_t>(shape.prompts.size()) + shape.sequences - 1) / shape.sequences;
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
+                        LocalSession::Open(flags.model, {.context = shape.context,
+                                                         .kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : longest + kFirstTokens,
+                                                         .expected_positions = longest + shape.most_new_tokens / 2,
+                                                         .sequences = shape.sequences,
+                                                         .prompt_tokens = longest,
+                                                         .all_prompt_tokens = prompt_tokens,
+                                                         .new_tokens = shape.most_new_tokens * rounds,
+                                                         .trace = flags.traces()}));
+  return RunIn(*session, flags, files, shape, prompt_tokens);
+}
+
+absl::Status Run(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(CheckFlags(flags));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const RunShape shape, PlanRun(flags, files));
+  int64_t longest = 0;
+  for (const auto& prompt : shape.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
+  return flags.model.cluster.empty() ? RunHere(flags, files, shape, longest) : RunOnCluster(flags, files, shape, longest);
+}
+
+// Flags of all commands that generate.
+void AddFlags(const CommandFlags& command, RunFlags& flags) {
+  flags.model.AddTo(command);
+  command
+      .Add("--prompt,-p", &flags.prompts,
+           "Text to continue; give it several times for a batch; empty starts from BOS, - reads the text from stdin")
+      .FreeText()
+      .Repeats();
+  command.Add("--prompts-file", &flags.prompts_file, "One prompt a line, plain or as a JSON string; - reads stdin");
+  command.Add("--batch-with", &flags.batch_with,
+              "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
+  command
+      .Add("--max-tokens,-n", &flags.max_tokens,
+           "Tokens to generate, or by prompt such as 64,32, the last one's for all others; without it 128, or as many as the "
+           "context holds")
+      .Listed();
+  command.Add("--temperature", &flags.sampling.temperature, "0 takes the likeliest token").Shown();
+  command.Add("--top-k", &flags.sampling.top_k, "Keep the K likeliest tokens; 0 keeps all").Shown();
+  command.Add("--top-p", &flags.sampling.top_p, "Keep the likeliest tokens that hold this share of the probability").Shown();
+  command.Add("--min-p", &flags.sampling.min_p, "Drop tokens below this share of the likeliest one's probability").Shown();
+  command.Add("--repetition-penalty", &flags.sampling.repetition_penalty, "Above 1 makes tokens seen before less likely").Shown();
+  flags.on_cluster.AddTo(command);
+  command.Add("--patience", &flags.patience_s, "With --cluster, seconds that a lost device is waited for before planning without it")
+      .Shown();
+  command.Add("--give-up", &flags.give_up_s, "With --cluster, seconds that one is waited for which cannot be done without").Shown();
+  command.Add("--kv-tokens", &flags.kv_tokens,
+              "With --cluster or --kv grow, positions that KV is reserved for at first: more comes as parts stream instead; 0: all of "
+              "them on a cluster, else the prompt and a few tokens");
+  flags.on_cluster.kv.AddTo(command);
+  command
+      .Add("--online", &flags.online,
+           "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")
+      .Shown();
+  command.Add("--no-replan", &flags.no_replan,
+              "With --cluster, keep the plan whatever becomes of links and devices; one given with --plan is kept anyway");
+  command.Add("--no-memory-planner", &flags.no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
+  command.Add("--seed", &flags.sampling.seed, "Same seed, same text").Shown();
+  command.Add("--stop", &flags.stops, "End before this text; may be given several times").FreeText().Repeats();
+  command.Add("--ignore-eos", &flags.ignore_eos, "Go on after the model's end token");
+  command.Add("--hash-logits", &flags.hash_logits, "Hash the logits of every generated position (logits_xxh3)");
+  command.Add("--token-times", &flags.token_times, "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
+  flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of what every device did when");
+  // The other flags stay under "Options".
+  command.ShowUnder("Prompts and answers",
+                    {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"});
+  command.ShowUnder("Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"});
+  command.ShowUnder("Memory",
+                    {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--chunk", "--loader"});
+  command.ShowUnder("On a cluster",
+                    {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-spill",
+                     "--no-kv-lending", "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});
+  command.ShowUnder("To see what happened", {"--hash-logits", "--token-times", "--trace", "--overwrite"});
+}
+
+}  // namespace
+
+void AddRunCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<RunFlags>("run", "Generate text from a checkpoint",
+                             "Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32", Run);
+  AddFlags(command, flags);
+}
+
+void AddTraceCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<RunFlags>(
+      "trace", "Run, and show what every device did when and how much of its loading was hidden",
+      "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json", Run);
+  flags.show_trace = true;
+  AddFlags(command, flags);
+  command.Add("--steps", &flags.trace_steps, "Steps to show, the last ones: 1 to 4096").Shown();
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/cli/model_files.h"
+#include "coordinator/cli/user_text.h"
+#include "coordinator/commands/commands.h"
+#include "coordinator/devices/cluster_file.h"
+#include "coordinator/reports/progress.h"
+#include "coordinator/sessions/cluster_session.h"
+#include "coordinator/sessions/local_session.h"
+#include "coordinator/sessions/score.h"
+#include "planner/base/json_text.h"
+#include "planner/base/strings.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr Bytes kLogitsBytes = 64 * kMiB;  // of one step: bounds the chunk of large vocabularies
+constexpr size_t kMaxCompanions = 255;
+constexpr Bytes kMaxTextBytes = kGiB;
+constexpr int64_t kTopInJson = 5;
+
+struct ScoreFlags {
+  ModelFlags model;
+  std::string ids;
+  std::string text_file;
+  std::string batch_with;
+  std::optional<int64_t> top;          // not given: kTopInJson with --json, else none
+  ClusterSession::Options on_cluster;  // with --cluster
+
+  bool top_asked() const { return top.value_or(0) > 0; }
+};
+
+// Cuts the ids into windows: BOS and then window - 1 ids each.
+std::vector<std::vector<int32_t>> Windows(const std::vector<int32_t>& ids, std::optional<int32_t> bos, int64_t window) {
+  std::vector<std::vector<int32_t>> windows;
+  const int64_t step = bos ? window - 1 : window;
+  for (int64_t begin = 0; begin < static_cast<int64_t>(ids.size()); begin += step) {
+    std::vector<int32_t>& here = windows.emplace_back();
+    if (bos) here.push_back(*bos);
+    here.insert(here.end(), ids.begin() + begin, ids.begin() + std::min<int64_t>(begin + step, static_cast<int64_t>(ids.size())));
+  }
+  return windows;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flags, const ModelFiles& files) {
+  LIME_ASSIGN_OR_RETURN(const int64_t limit, flags.model.MostPositions(files.spec));
+  if (!flags.ids.empty()) {
+    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, files.spec.config.vocab_size, "--ids"));
+    if (static_cast<int64_t>(ids.size()) > limit) {
+      return absl::ResourceExhaustedError(absl::StrCat("--ids holds ", ids.size(), " ids and the context is ", limit, "; score fewer"));
+    }
+    return std::vector<std::vector<int32_t>>{std::move(ids)};
+  }
+  if (limit < 2) return WrongCall("--context must be at least 2 to score a text");
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", flags.text_file, kMaxTextBytes));
+  LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, files.tokenizer->Encode(text, {.add_special = false}));
+  if (ids.empty()) return WrongCall(absl::StrCat("--text-file ", flags.text_file, " holds no text"));
+  for (const int32_t id : ids) {
+    if (id >= files.spec.config.vocab_size) return Invalid("the tokenizer gives id ", id, ", which the model does not have");
+  }
+  return Windows(ids, files.bos(), limit);
+}
+
+// nullopt if nothing was scored: the first id has no probability.
+std::optional<double> Perplexity(const std::vector<ScoredPosition>& positions) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const ScoredPosition& position : positions) {
+    if (!position.logprob) continue;
+    sum -= *position.logprob;
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return std::exp(sum / static_cast<double>(count));
+}
+
+void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t hash) {
+  const std::optional<double> perplexity = Perplexity(positions);
+  root["perplexity"] = perplexity ? json(*perplexity) : json();
+  root["logits_xxh3"] = HashText(hash);
+  json& list = root["positions"] = json::array();
+  for (const ScoredPosition& position : positions) {
+    json top = json::array();
+    for (const auto& [id, logit] : position.top) top.push_back(json::array({id, logit}));
+    list.push_back({{"id", position.id}, {"logprob", position.logprob ? json(*position.logprob) : json()}, {"top", std::move(top)}});
+  }
+  std::cout << JsonText(root) << std::endl;
+}
+
+// One line per position: its id, its log-probability, and the likeliest next ids with their logits.
+void PrintTop(const std::vector<ScoredPosition>& positions) {
+  absl::PrintF("%8s %8s %10s  likeliest next: id (logit)\n", "position", "id", "logprob");
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const ScoredPosition& position = positions[i];
+    const std::string logprob = position.logprob ? absl::StrFormat("%.4f", *position.logprob) : "-";
+    absl::PrintF("%8d %8d %10s ", i, position.id, logprob);
+    for (const auto& [id, logit] : position.top) absl::PrintF(" %d (%.3f)", id, logit);
+    absl::PrintF("\n");
+  }
+}
+
+void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, uint64_t hash) {
+  const std::optional<double> perplexity = Perplexity(positions);
+  absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %s\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
+               perplexity ? absl::StrFormat("%.4f", *perplexity) : "none; an id is scored behind another one", HashText(hash));
+}
+
+// The positions of the longest window, and of each companion with the one token that it makes.
+int64_t ContextOf(const ScoreOptions& options, int64_t longest) {
+  int64_t context = longest;
+  for (const auto& companion : options.companions) context = std::max<int64_t>(context, static_cast<int64_t>(companion.size()) + 1);
+  return context;
+}
+
+// `Session`: a ClusterSession or a LocalSession. `lines`: its report for users.
+template <typename Session>
+absl::Status ScoreIn(Session& session, const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows,
+                     const ScoreOptions& options, std::string (*lines)(const Session&)) {
+  const auto start = absl::Now();
+  LIME_ASSIGN_OR_RETURN(const Scores scores, session.Score(windows, options));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (flags.model.json) return PrintJson(session.Describe(), scores.positions, scores.logits_hash), absl::OkStatus();
+  absl::FPrintF(stderr, "%s", lines(session));
+  if (flags.top_asked()) PrintTop(scores.positions);
+  PrintText(scores.positions, windows.size(), seconds, scores.logits_hash);
+  return absl::OkStatus();
+}
+
+// One window at a time, in prompt chunks. One row per micro-batch asks for logits, because devices
+// have memory for one.
+absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options,
+                            int64_t longest) {
+  ClusterSession::Options cluster = flags.on_cluster;
+  cluster.cluster = flags.model.cluster;
+  cluster.model = flags.model.model;
+  cluster.context = ContextOf(options, longest);
+  cluster.sequences = 1 + std::ssize(options.companions);
+  cluster.prompt_tokens = longest;
+  cluster.cancel = &Interrupted();
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(cluster));
+  return ScoreIn<ClusterSession>(*session, flags, windows, options, [](const ClusterSession& of) { return of.DeviceLines(); });
+}
+
+// In prompt chunks. As many rows per step ask for logits as memory allows.
+absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options, int64_t longest,
+                       int64_t chunk) {
+  flags.model.chunk = chunk * (1 + std::ssize(options.companions));  // companions share each step
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
+                        LocalSession::Open(flags.model, {.context = ContextOf(options, longest),
+                                                         .expected_positions = longest / 2,
+                                                         .sequences = 1 + static_cast<int64_t>(options.companions.size()),
+                                                         .prompt_tokens = longest,
+                                                         .all_prompt_tokens = longest * std::ssize(windows),
+                                                         .logit_rows = chunk}));
+  return ScoreIn<LocalSession>(*session, flags, windows, options,
+                               [](const LocalSession& of) { return absl::StrCat(of.LoadLine(), "\n", of.MemoryLine(), "\n"); });
+}
+
+absl::Status Score(ScoreFlags& flags) {
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
+  LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
+  if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
+  const int64_t top = flags.top.value_or(kTopInJson);
+  if (top < 0 || top > 1000) return WrongCall(absl::StrCat("--top ", top, " is outside 0 to 1000"));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model, /*with_text=*/flags.ids.empty()));
+  LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
+  ScoreOptions options;
+  LIME_ASSIGN_OR_RETURN(options.companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxCompanions));
+  // A companion makes one token, which is dropped.
+  for (std::vector<int32_t>& companion : options.companions) {
+    if (std::ssize(companion) == files.spec.config.max_positions) companion.pop_back();
+  }
+  int64_t longest = static_cast<int64_t>(windows.front().size());
+  for (const auto& companion : options.companions) longest = std::max<int64_t>(longest, static_cast<int64_t>(companion.size()));
+  const int64_t affordable = std::max<int64_t>(1, kLogitsBytes / (4 * files.spec.config.vocab_size));
+  const int64_t chunk = std::min(longest, flags.model.chunk > 0 ? flags.model.chunk : std::min(kUsualChunk, affordable));
+  options.top = std::min(top, files.spec.config.vocab_size);
+  options.cancel = &Interrupted();
+  if (!flags.model.cluster.empty()) return ScoreOnCluster(flags, windows, options, longest);
+  return ScoreHere(flags, windows, options, longest, chunk);
+}
+
+}  // namespace
+
+void AddScoreCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<ScoreFlags>("score", "Log-probabilities and perplexity of given ids or text",
+                               "Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048", Score);
+  flags.model.AddTo(command);
+  command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; nothing is added to them");
+  command.Add("--text-file", &flags.text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
+  command.Add("--top", &flags.top, "Likeliest ids to print after each position; without it 5 with --json, and else none");
+  command.Add("--batch-with", &flags.batch_with,
+              "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
+  flags.on_cluster.AddTo(command);
+}
+
+}  // namespace lime::cli

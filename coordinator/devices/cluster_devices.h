@@ -1,0 +1,35 @@
+// The devices of a cluster before a plan is made: whether all answer, and which blocks of the model
+// each one holds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/devices/cluster_file.h"
+#include "planner/search/block_homes.h"
+
+namespace lime::cli {
+
+// The answers of the devices.
+struct ClusterHoldings {
+  BlockHomes homes;                      // of devices that hold only some blocks
+  std::set<std::string> keep;            // devices that accept no push
+  std::map<std::string, Bytes> runtime;  // memory of limed itself, on devices without a plan
+};
+
+// Asks all devices at once. Unavailable, in one sentence that names every silent device and says
+// how to continue without them.
+absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const std::vector<std::unique_ptr<DeviceClient>>& devices);
+
+// `model`: its digest, for devices that use pushed weights; 0: not given.
+absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const std::vector<std::unique_ptr<DeviceClient>>& devices,
+                                            uint64_t model);
+
+// If a device that accepts no push lacks blocks: what to do, one sentence per device. Else empty.
+std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings);
+
+}  // namespace lime::cli

@@ -1,0 +1,244 @@
+#include "coordinator/planning/change_costs.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "planner/plan/kv_eviction.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
+#include "planner/plan/plan_residency.h"
+#include "planner/sim/simulator.h"
+
+namespace lime::cli {
+namespace {
+
+constexpr double kCopyBytesPerMs = 1e6;  // a copy in memory, twice
+constexpr double kWriteShare = 0.5;      // writes reach this share of the read rate (assumed)
+constexpr double kKeepsWithin = 0.98;    // of the budget, for which weights surely stay
+constexpr double kCallMs = 1;            // to ask one device for the KV of one layer
+constexpr double kTripsToMeet = 8;       // round trips until two devices have a connection
+constexpr double kTripsOfCall = 4;
+
+// -1: it has no part in the plan.
+int32_t DeviceNamed(const Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.devices, name, &PlanDevice::name);
+  return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
+}
+
+// Bytes of KV that a device holds under a plan when each layer has `pages` pages.
+Bytes LeftBytes(const Plan& plan, int32_t d, int64_t pages) {
+  if (d < 0) return 0;
+  const PlanDevice& device = plan.devices[d];
+  const bool hosts = std::ranges::any_of(plan.devices, [&](const PlanDevice& owner) {
+    return HasKvOnHost(owner) && owner.kv_host == d && PositionsAway(plan, owner, pages) > 0;
+  });
+  const int64_t grown = PagesInMemory(device, pages) * std::ssize(LayersOn(plan, d));
+  return std::max(device.kv_pages, grown) * plan.page_bytes + (hosts ? device.memory.hosted : 0);
+}
+
+// Memory of a device of `after` during a takeover of KV, without weights.
+Bytes TakingOverBytes(const Plan& before, const Plan& after, int32_t device, int64_t pages) {
+  const PlanMemory& memory = after.devices[device].memory;
+  return LeftBytes(before, DeviceNamed(before, after.devices[device].name), pages) + TakeoverBytes(after) + memory.runtime +
+         memory.activations + memory.kv + memory.hosted + memory.fetched;
+}
+
+}  // namespace
+
+absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& room) {
+  for (int32_t d = 0; d < after.NumDevices(); ++d) {
+    const std::string& name = after.devices[d].name;
+    const int32_t there = DeviceNamed(before, name);
+    const auto free = room.find(name);
+    const Bytes takes = KvOnDiskBytes(after, d);
+    if (takes == 0 || free == room.end()) continue;
+    const Bytes then = free->second + (there < 0 ? 0 : KvOnDiskBytes(before, there));
+    if (takes <= then) continue;
+    return absl::ResourceExhaustedError(absl::StrCat("KV beyond the memory of device \"", name, "\" may take ", takes,
+                                                     " bytes of its disk, which has room for ", std::max<Bytes>(0, then)));
+  }
+  return absl::OkStatus();
+}
+
+bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room) {
+  if (EvictsKv(before) || EvictsKv(after)) return false;
+  if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
+  std::map<int32_t, std::string> numerics;  // by layer
+  for (int32_t d = 0; d < before.NumDevices(); ++d) {
+    for (const int32_t layer : LayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;
+  }
+  for (int32_t d = 0; d < after.NumDevices(); ++d) {
+    const PlanDevice& device = after.devices[d];
+    const std::vector<int32_t> layers = LayersOn(after, d);
+    if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
+    if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
+    const bool has_left = LeftBytes(before, DeviceNamed(before, device.name), pages) > 0;
+    if (has_left && TakingOverBytes(before, after, d, pages) > device.budget) return false;
+    const auto free = room.find(device.name);
+    if (const Bytes on_disk = KvOnDiskBytes(after, d); on_disk > 0 && free != room.end() && on_disk > free->second) return false;
+  }
+  return true;
+}
+
+int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room) {
+  int64_t low = 0, high = std::max(FullLayerPages(before), FullLayerPages(after)) + 1;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (TakesOver(before, after, middle, room) ? low : high) = middle;
+  }
+  return low;
+}
+
+// ---- Weights
+
+namespace {
+
+Bytes BlockBytes(const Plan& plan, BlockId id, bool with_parts) {
+  if (id.kind == BlockKind::kEmbedding) return plan.embedding_kept_bytes + (with_parts ? plan.embedding_bytes : 0);
+  Bytes bytes = 0;
+  const auto [begin, end] = PartsOf(plan, id);
+  for (int p = begin; p < end; ++p) bytes += plan.parts[p].kept_bytes + (with_parts && !plan.parts[p].is_kv() ? plan.parts[p].bytes : 0);
+  return bytes;
+}
+
+Bytes BytesOf(const Plan& plan, const ResidentWeights& weights) {
+  Bytes bytes = 0;
+  for (const BlockId id : weights.whole) bytes += BlockBytes(plan, id, /*with_parts=*/true);
+  for (const BlockId id : weights.kept) bytes += BlockBytes(plan, id, /*with_parts=*/false);
+  for (const int part : weights.parts) bytes += plan.parts[part].bytes;
+  return bytes;
+}
+
+// Weights of a device that are already in its memory under the plan before.
+Bytes FoundBytes(const ModelSpec& spec, const Plan& after, int32_t device, const Plan& before) {
+  const int32_t then = DeviceNamed(before, after.devices[device].name);
+  if (then < 0) return 0;
+  const bool tied = spec.config.tie_embeddings;
+  const ResidentWeights there = WeightsThatMayStay(ResidentWeightsOn(before, then), tied);
+  ResidentWeights found = WeightsThatMayStay(ResidentWeightsOn(after, device), tied);
+  std::erase_if(found.whole, [&](BlockId id) { return std::ranges::find(there.whole, id) == there.whole.end(); });
+  std::erase_if(found.parts, [&](int part) {
+    const PlanPart& what = after.parts[part];
+    return std::ranges::none_of(there.parts,
+                                [&](int p) { return before.parts[p].block == what.block && before.parts[p].rows == what.rows; });
+  });
+  return BytesOf(after, found);
+}
+
+}  // namespace
+
+double ReadWeightsMs(const ModelSpec& spec, const Plan& after, const Plan* before, int64_t pages) {
+  double slowest_ms = 0;
+  for (int32_t d = 0; d < after.NumDevices(); ++d) {
+    const PlanDevice& device = after.devices[d];
+    if (device.disk_mb_per_ms <= 0 || std::ranges::find(after.stages, d, &Stage::device) == after.stages.end()) continue;
+    Bytes bytes = BytesOf(after, ResidentWeightsOn(after, d));
+    if (before != nullptr) {
+      const Bytes found = FoundBytes(spec, after, d, *before), beside = TakingOverBytes(*before, after, d, pages);
+      if (static_cast<double>(beside + found) <= kKeepsWithin * static_cast<double>(device.budget)) bytes -= found;
+    }
+    slowest_ms = std::max(slowest_ms, static_cast<double>(bytes) / 1e6 / device.disk_mb_per_ms);
+  }
+  return slowest_ms;
+}
+
+// ---- KV
+
+namespace {
+
+// Names of the devices with KV of each layer: its owner, and the owner's host. `on_disk`: the
+// owners with some of it on their disk.
+std::map<int32_t, std::vector<std::string>> KvHoldersOf(const Plan& plan, std::set<std::string>& on_disk) {
+  std::map<int32_t, std::vector<std::string>> holders;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const PlanDevice& device = plan.devices[d];
+    for (const int32_t layer : LayersOn(plan, d)) {
+      holders[layer].push_back(device.name);
+      if (HasKvOnHost(device)) holders[layer].push_back(plan.devices[device.kv_host].name);
+    }
+    if (HasKvOnDisk(device) && HasKvAway(plan, d)) on_disk.insert(device.name);
+  }
+  return holders;
+}
+
+const ClusterDevice* Find(const PlanInputs& inputs, const std::string& name) {
+  const auto found = std::ranges::find(inputs.devices, name, &ClusterDevice::name);
+  return found == inputs.devices.end() ? nullptr : &*found;
+}
+
+// The rate of reading one piece of KV after another.
+double DiskBytesPerMs(const PlanInputs& inputs, const Plan& plan, const std::string& name) {
+  const double planned = plan.devices[DeviceNamed(plan, name)].disk_mb_per_ms * 1e6;
+  const ClusterDevice* const device = Find(inputs, name);
+  const double measured = device == nullptr ? 0 : device->profile.DiskRate(KvPieceBytes(plan), 1) / 1000;
+  return measured > 0 ? std::min(planned, measured) : planned;
+}
+
+}  // namespace
+
+Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after) {
+  std::set<std::string> from_disk, to_disk;
+  std::map<int32_t, std::vector<std::string>> had = KvHoldersOf(before, from_disk);
+  const std::map<int32_t, std::vector<std::string>> has = KvHoldersOf(after, to_disk);
+  const double bytes = static_cast<double>(after.page_bytes) / kPageTokens * static_cast<double>(after.sequences);
+  const auto link = [&](const std::string& from, const std::string& to) {
+    const ClusterDevice *const a = Find(inputs, from), *const b = Find(inputs, to);
+    return a == nullptr || b == nullptr ? inputs.request.default_link : LinkBetween(*a, *b, inputs.request.default_link);
+  };
+  const auto link_ms = [&](const std::string& from, const std::string& to) {
+    return from == to ? 0 : bytes / link(from, to).bytes_per_second * 1000;
+  };
+  const auto read_ms = [&](const std::string& from) { return from_disk.contains(from) ? bytes / DiskBytesPerMs(inputs, before, from) : 0; };
+  const auto write_ms = [&](const std::string& to) {
+    return to_disk.contains(to) ? bytes / (kWriteShare * DiskBytesPerMs(inputs, after, to)) : 0;
+  };
+  std::map<std::string, double> taking, giving, calling;  // by device
+  std::set<std::pair<std::string, std::string>> met;
+  for (const auto& [layer, readers] : has) {
+    for (const std::string& to : readers) {
+      double slowest_ms = 0;
+      for (const std::string& from : had[layer]) {
+        const double ms = bytes / kCopyBytesPerMs + read_ms(from), link_takes = link_ms(from, to);
+        slowest_ms = std::max(slowest_ms, std::max(ms, link_takes) + write_ms(to));
+        giving[from] += std::max(ms, link_takes);
+        if (from == to) continue;
+        const double trips = kTripsOfCall + (met.emplace(from, to).second ? kTripsToMeet : 0);
+        calling[to] += kCallMs + trips * link(from, to).latency_ms;
+      }
+      taking[to] += slowest_ms;
+    }
+  }
+  const auto most = [](const std::map<std::string, double>& of) {
+    return of.empty() ? 0 : std::ranges::max_element(of, {}, [](const auto& each) { return each.second; })->second;
+  };
+  return {.fixed_ms = most(calling), .position_ms = std::max(most(taking), most(giving))};
+}
+
+double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positions, int64_t again) {
+  const double logits_ms = static_cast<double>(again) / plan.batch * plan.predicted.ms_per_step;
+  if (plan.prompt_tokens == 0) return static_cast<double>(positions) * plan.predicted.ms_per_step;
+  Plan longer = plan;
+  longer.prompt_tokens = std::clamp(positions, plan.prompt_tokens, std::max(plan.prompt_tokens, plan.context));
+  double slowest = 1;
+  for (const Stage& stage : plan.stages) {
+    const ClusterDevice* const device = Find(inputs, plan.devices[stage.device].name);
+    if (device == nullptr) continue;
+    const auto ms_at = [&](int64_t context) {
+      return device->profile.ComputeMs(inputs.spec, BlockKind::kAttention, plan.prefill_chunk, context);
+    };
+    const double slower = std::max(1.0, ms_at(positions) / ms_at((plan.prompt_tokens + plan.prefill_chunk) / 2));
+    slowest = std::max(slowest, slower);
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      if (plan.parts[p].block.kind == BlockKind::kAttention) longer.parts[p].prefill_ms *= slower;
+    }
+  }
+  if (longer.Validate().ok()) {
+    const absl::StatusOr<SimulationResult> simulated = SimulatePrefill(longer, {.timeline = false});
+    if (simulated.ok()) return simulated->step_ends_ms.back() + logits_ms;
+  }
+  return slowest * plan.predicted.ttft_ms * static_cast<double>(longer.prompt_tokens) / static_cast<double>(plan.prompt_tokens) + logits_ms;
+}
+
+}  // namespace lime::cli

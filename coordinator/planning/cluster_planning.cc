@@ -1,0 +1,352 @@
+#include "coordinator/planning/cluster_planning.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/activation.h"
+#include "common/flow.h"
+#include "common/steady_clock.h"
+#include "coordinator/cli/command.h"
+#include "planner/evaluation/lower_bound.h"
+#include "planner/kv/kv_growth.h"
+#include "planner/kv/kv_hosting.h"
+#include "planner/plan/kv_eviction.h"
+#include "planner/plan/kv_spill.h"
+
+namespace lime::cli {
+namespace {
+
+constexpr double kExplainShare = 0.25;  // of the time limit
+constexpr double kMostExplainMs = 2000;
+constexpr double kShareOfLeft = 0.5;   // of the remaining time, for one search
+constexpr double kLevelsOfLimit = 50;  // level searches that fit in a time limit
+
+constexpr int64_t kEvictionShares = 32;  // steps of the retained share to try
+
+constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
+
+// The streamed parts of `cut`, as parts of `plan`, from which it was cut.
+std::vector<int32_t> StreamedBeforeCut(const Plan& cut, const Plan& plan) {
+  std::vector<int32_t> streamed;
+  for (const PlanPart& part : cut.parts) {
+    if (!part.streamed || part.is_kv()) continue;
+    const auto [begin, end] = PartsOf(plan, part.block);
+    for (int p = begin; p < end; ++p) {
+      const bool has = std::ranges::any_of(plan.parts[p].rows, [&](const MatrixRows& rows) {
+        return rows.role == part.rows.front().role && rows.begin == part.rows.front().begin;
+      });
+      if (has && (streamed.empty() || streamed.back() != p)) streamed.push_back(p);
+    }
+  }
+  return streamed;
+}
+
+}  // namespace
+
+ClusterPlanning::ClusterPlanning(const Options& options, PlanInputs inputs)
+    : options_(options), begin_ms_(SteadyMs()), inputs_(std::move(inputs)) {}
+
+double ClusterPlanning::LeftMs() const {
+  if (!options_.time_limit_ms) return HUGE_VAL;
+  return *options_.time_limit_ms * (1 - kExplainShare) - (SteadyMs() - begin_ms_);
+}
+
+double ClusterPlanning::LevelWork() const {
+  const double usual = KvLevelOptions().work;
+  return options_.time_limit_ms ? std::min(usual, *options_.time_limit_ms * SearchBudget::kWorkPerMs / kLevelsOfLimit) : usual;
+}
+
+SearchOptions ClusterPlanning::SearchFor() const {
+  SearchOptions options;
+  options.granularity = inputs_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
+  options.seed = options_.seed;
+  options.time_limit_ms = std::max(1.0, std::min(options_.work_ms, kShareOfLeft * LeftMs()));
+  // KV does not grow under plans that read weights again for every micro-batch.
+  options.may_reload = inputs_.request.kv_tokens == 0;
+  options.elapsed_ms = [this, begin_ms = SteadyMs()] {
+    if (Ends()) return HUGE_VAL;
+    return options_.by_clock || options_.time_limit_ms ? SteadyMs() - begin_ms : 0;
+  };
+  if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
+  return options;
+}
+
+absl::StatusOr<Plan> ClusterPlanning::Run() {
+  absl::StatusOr<Plan> plan = SearchAll();
+  if (absl::IsResourceExhausted(plan.status()) && !inputs_.homes.empty())
+    return absl::ResourceExhaustedError("no plan fits with the blocks that the devices hold");
+  if (!absl::IsResourceExhausted(plan.status()) || best_.found.feasible) return plan;
+  if (options_.time_limit_ms && LeftMs() <= 0 && !CannotFit(problem_.instance)) {
+    return absl::DeadlineExceededError(
+        absl::StrFormat("%s: no plan was found within the time limit of %.0f ms; plan with a longer --time-limit, or without one",
+                        inputs_.request.model_name, *options_.time_limit_ms));
+  }
+  return Infeasible();
+}
+
+// KV that grows is an advantage if weights would otherwise stream to make room for unused KV.
+absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
+  At("stages");
+  const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
+  absl::StatusOr<Plan> whole = Search();
+  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayLend())) {
+    absl::StatusOr<Plan> spills = SearchToSpill();
+    if (spills.ok()) return spills;
+  }
+  if (absl::IsResourceExhausted(whole.status()) && MayEvict()) {
+    absl::StatusOr<Plan> evicts = SearchToEvict();
+    if (evicts.ok()) return evicts;
+  }
+  if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
+  const PlanProblem problem = problem_;
+  const BatchedPlan best = best_;
+  inputs_.request.kv_tokens = kv_tokens;
+  absl::StatusOr<Plan> growing = SearchToGrow(best);
+  const bool grows = growing.ok() ? !whole.ok() || growing->predicted.ms_per_step < whole->predicted.ms_per_step
+                                  : !whole.ok() || !absl::IsResourceExhausted(growing.status());
+  if (grows) return growing;
+  inputs_.request.kv_tokens = 0;
+  problem_ = problem;
+  best_ = best;
+  return whole;
+}
+
+// Stages that are best for the KV of the first level may not leave room for all KV. The stages of
+// `whole` do.
+absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
+  LIME_ASSIGN_OR_RETURN(Plan plan, Search());
+  if (!GrowsKv(plan)) return plan;
+  if (plan.reads != ReadsPerStep::kOnce)
+    return WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
+  absl::StatusOr<Plan> grows = Grow(plan);
+  if (!grows.ok() && whole.found.feasible) {
+    best_ = whole;
+    LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
+    LIME_ASSIGN_OR_RETURN(plan, Settle(problem_, best_));
+    grows = Grow(plan);
+  }
+  // The parts that stream beside the rings of the growing plan.
+  if (grows.ok()) best_.found.plan.streamed = StreamedBeforeCut(*grows, plan);
+  return grows;
+}
+
+// As KV grows, either more weights stream, or KV goes to disks or other devices. Chooses what is
+// faster in the mean over all levels. KV also leaves if no more weights can stream.
+absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
+  At("what streams as KV grows");
+  KvLevelOptions options{.work = LevelWork(), .disks = MaySpill(), .cancelled = [this] { return Ends(); }};
+  absl::StatusOr<Plan> grows = only_away_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
+  if (!MaySpill() && !MayLend()) return grows;
+  At("where KV goes that memory has no room for");
+  absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
+  if (leaves.ok()) {
+    KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
+    hosting.asks = !inputs_.kv.no_remote_attention;
+    if (MayLend()) options.hosting = &hosting;
+    leaves = PlanToSpill(*leaves, options);
+  }
+  if (!leaves.ok() || !SpillsKv(*leaves)) return grows;
+  if (grows.ok() && MeanMs(MakeKvLevels(*leaves)) > MeanMs(MakeKvLevels(*grows)) * (1 - kWorthLeaving)) return grows;
+  return leaves;
+}
+
+// Finds the plan with the most initial KV that can grow to all KV.
+absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
+  absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context is left");
+  const PlanProblem problem = problem_;
+  const BatchedPlan best = best_;
+  only_away_ = true;
+  for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok() && !Ends(); tokens /= 2) {
+    inputs_.request.kv_tokens = tokens;
+    spills = SearchToGrow({});
+  }
+  if (spills.ok()) return spills;
+  inputs_.request.kv_tokens = 0;
+  problem_ = problem;
+  best_ = best;
+  return spills;
+}
+
+// For each size of micro-batch, finds the most KV that leaves room to compute the rest again.
+// Returns the plan that is fastest at the end of the context.
+absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
+  At("how much KV to keep");
+  const PlanInputs inputs = inputs_;
+  const PlanProblem problem = problem_;
+  const BatchedPlan best = best_;
+  LIME_ASSIGN_OR_RETURN(const double bound_ms, BoundMs());
+  std::vector<int32_t> batches = inputs.request.batches;
+  for (int32_t batch = 1; inputs.request.batches.empty() && batch < 2 * inputs.request.sequences; batch *= 2)
+    batches.push_back(std::min(batch, inputs.request.sequences));
+  std::optional<std::tuple<Plan, PlanInputs, PlanProblem, BatchedPlan>> found;
+  for (const int32_t batch : batches) {
+    const int64_t pages = (inputs.request.context - 1) / kPageTokens;
+    // The memory for KV and for recomputed rows is linear in the retained positions, so the sizes
+    // that fit are an interval.
+    int64_t fits = 0, too_many = pages + 1;
+    for (int64_t share = kEvictionShares; share > 0 && fits == 0 && !Ends(); --share) {
+      const int64_t kept = pages * share / kEvictionShares;
+      inputs_ = inputs;
+      (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
+    }
+    while (fits > 0 && too_many - fits > 1 && !Ends()) {
+      const int64_t kept = (fits + too_many) / 2;
+      inputs_ = inputs;
+      (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
+    }
+    inputs_ = inputs;
+    absl::StatusOr<Plan> plan = fits > 0 ? SearchKeeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("none is kept");
+    if (plan.ok() && (!found || plan->predicted.ms_per_step < std::get<Plan>(*found).predicted.ms_per_step)) {
+      // The bound is for plans that retain all KV. It says nothing if this plan is faster.
+      plan->predicted.lower_bound_ms = bound_ms <= plan->predicted.ms_per_step ? bound_ms : 0;
+      found.emplace(*std::move(plan), inputs_, problem_, best_);
+    }
+  }
+  inputs_ = inputs, problem_ = problem, best_ = best;
+  if (!found) return absl::ResourceExhaustedError("no context is left");
+  Plan plan;
+  std::tie(plan, inputs_, problem_, best_) = *std::move(found);
+  return plan;
+}
+
+absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int32_t batch) {
+  const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
+  if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room behind what is kept");
+  const int32_t sequences = inputs_.request.sequences;
+  const Plan shape{.context = inputs_.request.context,
+                   .kept_positions = kept_positions,
+                   .sequences = sequences,
+                   .microbatches = (sequences + batch - 1) / batch,
+                   .batch = batch,
+                   .prefill_chunk = chunk};
+  if (MostEvicted(shape) > kMostComputedAgain / sequences)
+    return absl::ResourceExhaustedError("more would be computed again in a step than there can be");
+  const Bytes row_bytes = inputs_.spec.config.hidden_size * ElementBytes(inputs_.spec.working_dtype);
+  Flow flow = Flow::Of(shape);
+  flow.devices = std::ssize(inputs_.devices);
+  if (flow.devices > 1 && (VisitRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))
+    return absl::ResourceExhaustedError("what is computed again has no room in the messages of a link");
+  const Bytes more = EvictionBytes(inputs_, kept_positions, batch);
+  for (ClusterDevice& device : inputs_.devices) device.activations += more;
+  inputs_.request.kept_positions = kept_positions;
+  inputs_.request.batches = {batch};
+  inputs_.request.chunks = {chunk};
+  return Search();
+}
+
+absl::StatusOr<PlanProblem> ClusterPlanning::MakeProblem() const {
+  LIME_ASSIGN_OR_RETURN(PlanProblem problem, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
+  KeepAtHome(inputs_.homes, problem);
+  return problem;
+}
+
+// The problem assumes the worst link between any two devices. If the plan uses better links, the
+// search continues with these.
+absl::StatusOr<Plan> ClusterPlanning::Search() {
+  LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
+  SearchOptions begin = SearchFor();
+  begin.seeds = PlansAtHome(inputs_.homes, problem_);
+  LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, begin));
+  if (!best_.found.feasible) return absl::ResourceExhaustedError(best_.found.reason);
+  const Instance::Net assumed = problem_.instance.net;
+  LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
+  if (!IsAtHome(inputs_.homes, plan)) return absl::ResourceExhaustedError("blocks are missing");
+  const bool even = problem_.instance.net.tx_ms == assumed.tx_ms && problem_.instance.net.lat_ms == assumed.lat_ms;
+  if (even || plan.stages.size() == 1 || Ends()) return plan;
+  PlanProblem again = problem_;
+  SearchOptions options = SearchFor();
+  options.seeds = {best_.found.plan};
+  LIME_ASSIGN_OR_RETURN(BatchedPlan found, PlanBatches(options_.strategy, again.instance, options));
+  if (!found.found.feasible) return plan;
+  LIME_ASSIGN_OR_RETURN(Plan other, Settle(again, found));
+  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step || !IsAtHome(inputs_.homes, other)) return plan;
+  problem_ = std::move(again);
+  best_ = std::move(found);
+  return other;
+}
+
+// Makes the plan that was found, with the links that it uses.
+absl::StatusOr<Plan> ClusterPlanning::Settle(PlanProblem& problem, BatchedPlan& best) const {
+  RefineNet(inputs_.devices, inputs_.spec, inputs_.request, best.found.plan, problem);
+  const bool uneven = std::ranges::any_of(inputs_.devices, [](const ClusterDevice& device) { return !device.profile.links.empty(); });
+  if (uneven) {
+    LIME_ASSIGN_OR_RETURN(best.lower_bound_ms, BoundMs());
+  }
+  return MakePlan(problem, Choice(problem, best));
+}
+
+// With the fastest links between any two devices: no plan has better ones.
+absl::StatusOr<double> ClusterPlanning::BoundMs() const {
+  std::vector<ClusterDevice> devices = inputs_.devices;
+  PlanRequest request = inputs_.request;
+  for (ClusterDevice& device : devices) {
+    for (const LinkPoint& link : device.profile.links) {
+      const bool inside = std::ranges::any_of(inputs_.devices, [&](const ClusterDevice& other) { return other.name == link.peer; });
+      if (!inside) continue;
+      request.default_link.bytes_per_second = std::max(request.default_link.bytes_per_second, link.bytes_per_second);
+      request.default_link.latency_ms = std::min(request.default_link.latency_ms, link.latency_ms);
+    }
+    device.profile.links.clear();
+  }
+  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(inputs_.spec, devices, request));
+  LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(problem.instance));
+  double bound_ms = std::numeric_limits<double>::infinity();
+  for (const BatchedInstance& choice : choices) bound_ms = std::min(bound_ms, LowerBoundMs(choice.instance));
+  return bound_ms;
+}
+
+PlanChoice ClusterPlanning::Choice(const PlanProblem& problem, const BatchedPlan& best) const {
+  PlanChoice choice = {.stages = best.found.plan,
+                       .microbatches = std::max(1, best.microbatches),
+                       .batch = best.batch,
+                       .lower_bound_ms = best.lower_bound_ms};
+  if (best.found.reloads) choice.reads = ReadsPerStep::kPerMicrobatch;
+  if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(best.found.plan);
+  return choice;
+}
+
+Instance ClusterPlanning::ChosenInstance() const {
+  const absl::StatusOr<std::vector<BatchedInstance>> choices = BatchChoices(problem_.instance);
+  if (choices.ok()) {
+    for (const BatchedInstance& choice : *choices) {
+      if (choice.batch == best_.batch) return choice.instance;
+    }
+  }
+  return problem_.instance;
+}
+
+std::vector<DeviceExplanation> ClusterPlanning::Explain(const Plan& plan) const {
+  return ExplainDevices(ChosenInstance(), best_.found.plan, plan.predicted.ms_per_step, HowToExplain());
+}
+
+ExplainOptions ClusterPlanning::HowToExplain() const {
+  return {.strategy = best_.found.reloads ? Strategy::kPpOffload : options_.strategy,
+          .search = SearchFor(),
+          .total_ms = std::min(kMostExplainMs, options_.time_limit_ms.value_or(options_.work_ms) * kExplainShare),
+          .tokens_per_step = static_cast<double>(inputs_.request.sequences),
+          .context = inputs_.request.context};
+}
+
+// A plan may exist without the bound on the first token.
+absl::Status ClusterPlanning::Infeasible() const {
+  if (options_.max_ttft_ms > 0) {
+    SearchOptions unbounded = SearchFor();
+    unbounded.first_token.reset();
+    const absl::StatusOr<BatchedPlan> best = PlanBatches(options_.strategy, problem_.instance, unbounded);
+    if (best.ok() && best->found.feasible) {
+      const FirstToken first = FirstTokenPredictor(*problem_.first_token).Predict(best->found.plan);
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "no plan found has the first token within %.0f ms after %d tokens; the fastest per token takes %.0f ms to it; raise "
+          "--max-ttft or shorten --prompt-tokens",
+          options_.max_ttft_ms, inputs_.request.prompt_tokens, first.ms));
+    }
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(inputs_.request.model_name, ": ", ExplainInfeasible(problem_.instance, best_.found.reason, HowToExplain())));
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,282 @@
+#include "coordinator/sessions/local_session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/steady_clock.h"
+#include "coordinator/planning/change_search.h"
+#include "coordinator/reports/progress.h"
+#include "coordinator/reports/screen.h"
+#include "daemon/engine/process_memory.h"
+#include "daemon/engine/stage_engine.h"
+#include "daemon/machine/system_memory.h"
+#include "daemon/profile/cpu_usage.h"
+#include "daemon/profile/measure_rates.h"
+#include "daemon/profile/profile_file.h"
+#include "daemon/weights/checkpoint.h"
+#include "planner/one_device.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+// Minimum reads that tell the disk's rate.
+constexpr Bytes kLeastBytes = 32 * kMiB;
+constexpr double kLeastSeconds = 0.1;
+// Consecutive reads whose rates differ by less count as one rate.
+constexpr double kSameBurst = 0.15;
+// The disk was the limit if the computation waited for this share of the disk's time.
+constexpr double kWaitedShare = 0.25;
+
+constexpr double kLeastCpuSeconds = 0.1;  // the system counts CPU time in ticks of 10 ms
+
+// Capacity for spans: 7 MB. No thread fetches them during the run, so none disturbs the
+// measurement.
+constexpr int64_t kTraceSpans = int64_t{1} << 17;
+
+// The profile of --profile, for any hardware; else the stored one of this machine, or a short
+// measurement of its memory.
+absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget, int threads) {
+  if (!flags.profile.empty()) return OfUser(ReadProfile(flags.profile));
+  const Bytes allowed = budget > 0 ? budget - ProcessResidentBytes() : AvailableMemory();
+  return LoadOrMeasureProfile(threads, std::min(allowed, AvailableMemory()));
+}
+
+// A few tens of megabytes may read an eighth too fast: rate limits allow bursts, and disks have
+// caches.
+bool AreOneRate(const SteadyReads& before, const SteadyReads& now) {
+  return before.seconds > 0 && now.seconds > 0 && std::abs(now.bytes_per_second() / before.bytes_per_second() - 1) <= kSameBurst;
+}
+
+// The levels as KV grows.
+std::vector<Residency> LevelsHere(const Plan& plan) {
+  std::vector<Residency> levels;
+  for (const KvLevel& level : LevelsOf(plan, OnlineRule::kLime).levels) levels.push_back(level.residency);
+  return levels;
+}
+
+DecodeUse UseOfProcess(const DeviceStatistics& statistics) {
+  return {.cpu = ReadCpuUsage(),
+          .disk_bytes = ProcessDiskReadBytes(),
+          .streamed_bytes = statistics.disk_bytes,
+          .disk_busy_seconds = statistics.disk_ms / 1000};
+}
+
+DecodeUse Since(const DecodeUse& before, const DecodeUse& now) {
+  return {.cpu = now.cpu - before.cpu,
+          .disk_bytes = now.disk_bytes - before.disk_bytes,
+          .streamed_bytes = now.streamed_bytes - before.streamed_bytes,
+          .disk_busy_seconds = now.disk_busy_seconds - before.disk_busy_seconds};
+}
+
+void LookAtCpu(const CpuUsage& cpu, int threads, PredictionObservations& seen) {
+  if (cpu.wall < kLeastCpuSeconds) return;
+  seen.wall_seconds = cpu.wall;
+  seen.threads = threads;
+  seen.cores = static_cast<int>(std::thread::hardware_concurrency());
+  seen.process_seconds = cpu.process;
+  seen.other_seconds = std::max(0.0, cpu.busy - cpu.process);
+  seen.stolen_seconds = cpu.stolen;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, const Shape& shape) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
+  LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
+  std::unique_ptr<LocalSession> session(new LocalSession(flags, std::move(spec)));
+  LIME_RETURN_IF_ERROR(session->MakePlan(shape));
+  LIME_RETURN_IF_ERROR(session->Install(shape));
+  return session;
+}
+
+absl::Status LocalSession::MakePlan(const Shape& shape) {
+  threads_ = flags_.threads > 0 ? flags_.threads : UsableCores();
+  LocalPlanRequest request{.model_name = flags_.model,
+                           .context = shape.context,
+                           .kv_tokens = flags_.kv == "grow" ? shape.kv_tokens : 0,
+                           .expected_positions = shape.expected_positions,
+                           .sequences = static_cast<int32_t>(shape.sequences),
+                           .prompt_tokens = shape.prompt_tokens,
+                           .chunk = flags_.chunk,
+                           .all_prompt_tokens = shape.all_prompt_tokens,
+                           .new_tokens = shape.new_tokens,
+                           .logit_rows = shape.logit_rows,
+                           .beside = shape.trace ? kTraceSpans * static_cast<Bytes>(sizeof(TimelineSpan)) : 0,
+                           .num_threads = threads_,
+                           .numerics = flags_.numerics};
+  LIME_RETURN_IF_ERROR(flags_.Apply(request));
+  has_budget_ = request.budget > 0;
+  LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
+  request.profile = &profile_;
+  LIME_ASSIGN_OR_RETURN(local_, PlanForThisProcess(spec_, request));
+  summary_ = Summarize(local_.plan);
+  predicted_ms_ = summary_.ms_per_step;
+  return absl::OkStatus();
+}
+
+absl::Status LocalSession::Install(const Shape& shape) {
+  const int64_t chunks = (std::max(shape.prompt_tokens, shape.all_prompt_tokens) + local_.plan.prefill_chunk - 1) /
+                         std::max<int64_t>(1, local_.plan.prefill_chunk);
+  device_ = std::make_unique<LocalDevice>(LocalDevice::Options{
+      .weights = flags_.model,
+      .make_stage = MakeEngineStages({.num_threads = threads_,
+                                      .numerics = flags_.numerics,
+                                      .loader = LoaderNamed(flags_.loader).value_or(LoaderKind::kAuto),  // all other names were refused
+                                      .planned_steps = shape.new_tokens + chunks,
+                                      .grow_kv = flags_.kv == "grow",
+                                      .follow_memory = true}),
+      .report = [](const std::string& sentence) { Screen::Say(sentence); }});
+  ProgressLine progress("Loading");
+  LIME_RETURN_IF_ERROR(device_->Install(local_.plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
+                                                      .cancelled = &Interrupted(),
+                                                      .trace_spans = shape.trace ? kTraceSpans : 0}));
+  load_ = device_->load();
+  read_before_ = statistics().bytes_read;
+  TakeDiskRate(load_.steady);
+  progress.Finish();
+  const std::string correction = CorrectionText({.source = local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed,
+                                                 .planned = summary_.disk_bytes_per_second,
+                                                 .seen = seen_.bytes_per_second()},
+                                                planned_ms_per_token(), predicted_ms_);
+  if (!correction.empty()) Screen::Say(correction);
+  return absl::OkStatus();
+}
+
+// ---- The prediction
+
+// Uses the rate if enough was read to tell it.
+void LocalSession::TakeDiskRate(const SteadyReads& reads) {
+  if (!summary_.streams() || reads.seconds < kLeastSeconds || reads.bytes < kLeastBytes) return;
+  seen_ = reads;
+  predicted_ms_ = MsPerStepAt(local_.plan, seen_.bytes_per_second());
+}
+
+// Corrects with the weights streamed so far, if they tell the disk's rate: the computation waited
+// for the disk, or the disk is faster than planned.
+void LocalSession::CorrectPrediction() {
+  const DeviceStatistics now = statistics();
+  SteadyReads reads{.bytes = now.disk_bytes, .seconds = now.disk_ms / 1000};
+  const double known = seen_.seconds > 0 ? seen_.bytes_per_second() : summary_.disk_bytes_per_second;
+  if (now.wait_weights_ms < kWaitedShare * now.disk_ms && reads.bytes_per_second() < known) return;
+  if (AreOneRate(seen_, reads)) reads = {.bytes = seen_.bytes + reads.bytes, .seconds = seen_.seconds + reads.seconds};
+  TakeDiskRate(reads);
+}
+
+PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
+  PredictionObservations seen{.steps = static_cast<double>(summary.decode_steps),
+                              .decode_seconds = summary.decode_ms / 1000,
+                              .step_deviation_ms = summary.step_deviation_ms,
+                              .compute_profiled = profile_.FindModel(ModelKey(spec_)) != nullptr};
+  LookAtCpu(summary.use.cpu, threads_, seen);
+  if (summary_.streams()) {
+    seen.disk_bytes = static_cast<double>(summary.use.streamed_bytes);
+    seen.disk_busy_seconds = summary.use.disk_busy_seconds;
+    seen.disk_rate_profiled = seen_.seconds > 0 ? seen_.bytes_per_second() : summary_.disk_bytes_per_second;
+    seen.disk_rate_source = seen_.seconds > 0 ? RateSource::kSeen : local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed;
+  }
+  seen.shed_bytes_per_step = static_cast<double>(statistics().given);
+  const PredictionReport report = ExplainDifference(predicted_ms_, summary.ms_per_step, seen);
+  const bool open = report.cause == DifferenceCause::kUnknown || report.cause == DifferenceCause::kNotProfiled;
+  if (!open || has_budget_) return report;  // threads that lack CPU time also read memory slowly
+  seen.memory_rate = MeasureMemory(threads_, AvailableMemory());
+  seen.memory_rate_profiled = profile_.read_bytes_per_second;
+  seen.memory_rate_source = !flags_.profile.empty() || profile_.flops > 0 ? RateSource::kProfile : RateSource::kSeen;
+  return ExplainDifference(predicted_ms_, summary.ms_per_step, seen);
+}
+
+// ---- Requests
+
+absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
+                                                       const GenerateOptions& options) {
+  std::optional<DecodeUse> before;
+  GenerateOptions watched = options;
+  watched.on_first_token = [&] {
+    if (options.on_first_token) options.on_first_token();
+    CorrectPrediction();
+    before = UseOfProcess(statistics());
+  };
+  Serving::Options serving;
+  if (GrowsKv(plan())) serving.levels = LevelsHere;
+  Generator generator(*device_, std::move(serving), tokenizer, watched, /*expected_prompt_seconds=*/std::nullopt);
+  for (const std::vector<int32_t>& prompt : prompts) generator.Add(prompt);
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, generator.Run());
+  if (before) summary.use = Since(*before, UseOfProcess(statistics()));
+  return summary;
+}
+
+absl::StatusOr<Scores> LocalSession::Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
+  Serving serving(*device_, {});
+  return ScoreWindows(serving, windows, options);
+}
+
+// ---- Reports
+
+json LocalSession::Describe() const {
+  const DeviceStatistics now = statistics();
+  json memory = {{"weights_bytes", summary_.weights},        {"ring_bytes", summary_.ring},       {"kv_bytes", summary_.kv},
+                 {"activation_bytes", summary_.activations}, {"runtime_bytes", summary_.runtime}, {"margin_bytes", summary_.margin}};
+  if (!local_.budget_text.empty()) memory["budget"] = local_.budget_text;
+  json streaming = {{"resident_blocks", summary_.resident_blocks},
+                    {"blocks", summary_.blocks},
+                    {"streamed_bytes_per_step", summary_.streamed_bytes + now.given}};
+  if (summary_.streams() || now.given > 0) {
+    streaming["bytes_read"] = now.bytes_read - read_before_;
+    streaming["disk_busy_ms"] = now.disk_ms;
+    streaming["waited_ms"] = now.wait_weights_ms;
+    streaming["given_bytes"] = now.given;
+  }
+  return {{"predicted_ms_per_token", predicted_ms_},
+          {"peak_rss_bytes", ProcessPeakResidentBytes()},
+          {"devices", json::array({{{"name", "local"}, {"backend", load_.backend}, {"numerics_id", numerics_id()}}})},
+          {"load", {{"loader", load_.loader}, {"bytes", load_.bytes}, {"seconds", load_.seconds}}},
+          {"memory", std::move(memory)},
+          {"streaming", std::move(streaming)}};
+}
+
+std::string LocalSession::LoadLine() const {
+  return absl::StrFormat("loaded %s in %.2f s: %s; %s", FormatBytes(load_.bytes), load_.seconds, load_.loader, load_.backend);
+}
+
+std::string LocalSession::MemoryLine() const {
+  const DeviceStatistics now = statistics();
+  std::string text = absl::StrCat("memory peak ", FormatBytes(ProcessPeakResidentBytes()), ": weights ", FormatBytes(summary_.weights),
+                                  ", KV ", FormatBytes(summary_.kv), ", activations ", FormatBytes(summary_.activations), ", runtime ",
+                                  FormatBytes(summary_.runtime));
+  if (summary_.streams()) absl::StrAppend(&text, ", ring ", FormatBytes(summary_.ring));
+  if (!local_.budget_text.empty()) absl::StrAppend(&text, "\nbudget      ", local_.budget_text);
+  if (!summary_.streams() && now.given == 0) return text;
+  const double rate = now.disk_ms > 0 ? 1000 * static_cast<double>(now.disk_bytes) / now.disk_ms : 0;
+  absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.given), " a step, ", summary_.resident_blocks, " of ",
+                  summary_.blocks, " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)), "/s while busy, waited ",
+                  absl::StrFormat("%.1f s", now.wait_weights_ms / 1000));
+  if (now.given > 0) absl::StrAppend(&text, "; of them ", FormatBytes(now.given), " were given back to the machine");
+  return text;
+}
+
+absl::StatusOr<MeasuredTimeline> LocalSession::TakeTrace() {
+  const std::string name = plan().devices.front().name;
+  std::vector<std::string> parts;
+  for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));
+  DeviceTrace trace{.device = name};
+  while (true) {
+    LIME_ASSIGN_OR_RETURN(TraceChunk chunk, device_->TakeTrace({.most = kTraceSpans}));
+    trace.epoch = chunk.epoch, trace.lost = chunk.lost;
+    if (chunk.spans.empty()) break;
+    trace.spans.insert(trace.spans.end(), chunk.spans.begin(), chunk.spans.end());
+  }
+  LIME_RETURN_IF_ERROR(device_->Unload());
+  const double now_ms = SteadyMs();
+  trace.clock.Add({.sent_ms = now_ms, .received_ms = now_ms, .answered_ms = now_ms, .came_ms = now_ms});
+  LIME_ASSIGN_OR_RETURN(MeasuredTimeline measured, MergeTraces({name}, std::move(parts), {std::move(trace)}));
+  measured.devices[0].clock_error_ms = 0;  // this process's own clock
+  return measured;
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,102 @@
+// lime run without a cluster: makes a plan for this process, installs it here, and runs prompts
+// over it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/command.h"
+#include "coordinator/local/local_device.h"
+#include "coordinator/local/local_plan.h"
+#include "coordinator/reports/trace_timeline.h"
+#include "coordinator/sessions/generate.h"
+#include "coordinator/sessions/score.h"
+#include "nlohmann/json.hpp"
+#include "planner/plan/device_profile.h"
+#include "planner/plan/prediction.h"
+
+namespace lime::cli {
+
+inline constexpr int64_t kMaxBatch = 16;  // sequences in one step of one process
+
+class LocalSession {
+ public:
+  // The workload that the plan is made for.
+  struct Shape {
+    int64_t context = 0;             // positions of each sequence
+    int64_t kv_tokens = 0;           // KV that --kv grow reserves at first; 0: all
+    int64_t expected_positions = 0;  // mean positions of a sequence; 0: the context
+    int64_t sequences = 1;           // that run together
+    int64_t prompt_tokens = 1;       // of the longest prompt
+    int64_t all_prompt_tokens = 0;   // of all prompts; 0: of one
+    int64_t new_tokens = 0;          // decode steps
+    int64_t logit_rows = 0;          // rows of a prompt chunk that may ask for logits
+    bool trace = false;
+  };
+
+  // Makes the plan and loads the weights under a progress line. If loading shows another disk rate
+  // than planned, states a new prediction.
+  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, const Shape& shape);
+
+  // Corrects the prediction with the weights that streamed until the first token.
+  absl::StatusOr<GenerateSummary> Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
+                                           const GenerateOptions& options);
+  absl::StatusOr<Scores> Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
+  // For callers that send orders themselves.
+  LocalDevice& device() { return *device_; }
+
+  const ModelSpec& spec() const { return spec_; }
+  const Plan& plan() const { return device_->plan(); }
+  // How the weights were loaded.
+  LoadSummary load() const { return load_; }
+  std::string numerics_id() const { return device_->installed().front().numerics_id; }
+  int threads() const { return threads_; }  // compute threads
+  bool streams() const { return summary_.streams(); }
+  DeviceStatistics statistics() const { return device_->Statistics(0).value_or(DeviceStatistics{}); }
+
+  // The latest prediction: before loading, after loading, or after the prompt. Each uses the
+  // measurements so far.
+  double predicted_ms_per_token() const { return predicted_ms_; }
+  double planned_ms_per_token() const { return summary_.ms_per_step; }  // before loading
+
+  // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, load,
+  // memory, streaming.
+  nlohmann::json Describe() const;
+  // "loaded 2.31 GiB in 1.2 s (…)".
+  std::string LoadLine() const;
+  // "memory peak 2.60 GiB: weights …", and if weights stream, a second line: "streamed 1.20 GiB a
+  // step, …".
+  std::string MemoryLine() const;
+  // Compares the prediction with the measured decode time, and explains the difference. If no
+  // counter explains it and there is no memory budget, measures for a moment whether memory is
+  // slower than before.
+  PredictionReport Compare(const GenerateSummary& summary) const;
+  // The recorded spans. Unloads the plan first, because the trace is written in the memory that the
+  // model used. Call once, as the last call.
+  // REQUIRES: Shape::trace
+  absl::StatusOr<MeasuredTimeline> TakeTrace();
+
+ private:
+  LocalSession(const ModelFlags& flags, ModelSpec spec) : flags_(flags), spec_(std::move(spec)) {}
+  absl::Status MakePlan(const Shape& shape);
+  absl::Status Install(const Shape& shape);
+  void TakeDiskRate(const SteadyReads& reads);
+  void CorrectPrediction();
+
+  const ModelFlags flags_;
+  const ModelSpec spec_;
+  DeviceProfile profile_;  // known before this run
+  LocalPlan local_;        // as it was made
+  LocalPlanSummary summary_;
+  int threads_ = 0;
+  bool has_budget_ = false;  // of memory, from the user
+  LoadSummary load_;
+  Bytes read_before_ = 0;  // bytes that loading read
+  std::unique_ptr<LocalDevice> device_;
+  SteadyReads seen_;  // of the disk, by this process; no bytes: rate unknown
+  double predicted_ms_ = 0;
+};
+
+}  // namespace lime::cli
