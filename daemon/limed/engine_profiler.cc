@@ -25,6 +25,7 @@ namespace {
 
 constexpr double kPlannedShare = 0.85;  // of the free memory, if no budget is given
 constexpr Bytes kMeasuringRoom = 64 * kMiB;
+constexpr double kLittleTime = 2;  // seconds; too few for all sizes and depths, at 0.5 s each
 // Smaller files are read in smaller requests, over less memory.
 constexpr Bytes kSmallDisk = 32 * kMiB;
 using Say = std::function<void(const ProfileProgress&)>;
@@ -126,18 +127,27 @@ class SelfProfile {
     return model.checkpoint->CheckHolds(blocks).ok() ? "" : model.checkpoint->dir();
   }
 
+  // What is to be measured; where there is little time, the ends alone.
+  MeasureDiskOptions DiskPoints() const {
+    if (call_.seconds >= kLittleTime) return {};
+    return {.read_bytes = {64 * kKiB, 4 * kMiB}, .depths = {1, 8}};
+  }
+
   absl::Status ReadSample(const std::string& folder) {
     LIME_ASSIGN_OR_RETURN(
         const DiskSample sample,
         DiskSample::Write(folder, {.seconds = call_.seconds, .progress = Progress("disk", 1.0 / 7, 2.0 / 7), .cancelled = &cancelled_}));
-    return Measure({sample.path()}, {.progress = Progress("disk", 2.0 / 7, 3.0 / 7)});
+    MeasureDiskOptions options = DiskPoints();
+    options.progress = Progress("disk", 2.0 / 7, 3.0 / 7);
+    return Measure({sample.path()}, std::move(options));
   }
 
   absl::Status ReadWeights(const Checkpoint& checkpoint) {
     std::vector<std::string> files;
     Bytes bytes = 0;
     for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path), bytes += file.bytes;
-    MeasureDiskOptions options{.progress = Progress("disk", 1.0 / 7, 3.0 / 7)};
+    MeasureDiskOptions options = DiskPoints();
+    options.progress = Progress("disk", 1.0 / 7, 3.0 / 7);
     if (bytes < kSmallDisk) options.read_bytes = {64 * kKiB, 256 * kKiB}, options.depths = {2}, options.spread = 2 * kMiB;
     return bytes < 256 * kKiB ? absl::OkStatus() : Measure(files, options);
   }

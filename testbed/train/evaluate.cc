@@ -1,6 +1,6 @@
 #include "testbed/train/evaluate.h"
 
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "testbed/train/llama.h"
 
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <cmath>
 

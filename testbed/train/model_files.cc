@@ -1,6 +1,8 @@
 #include "testbed/train/model_files.h"
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+#include <torch/utils.h>
 
 #include <cstring>
 #include <filesystem>

@@ -3,8 +3,11 @@
 #if defined(__linux__)
 #include <malloc.h>
 #endif
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
 #include <unistd.h>
+// Needs those above.
+#include <torch/nn/utils/clip_grad.h>
 
 #include <algorithm>
 #include <chrono>

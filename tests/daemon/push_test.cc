@@ -138,10 +138,9 @@ TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {
 }
 
 TEST_F(PushTest, TwoPushesAtOnceFollowOneAnother) {
-  std::atomic<bool> other_has_ended = false;
-  std::atomic<int> chunks = 0;
+  int chunks = 0;
   PushState second;
-  absl::Status second_status;
+  absl::Status second_status, impatient_status;
   std::thread other;
   const PushOptions plain = push_;
   push_.spoil = [&](const PushSender::Chunk&, std::string&) {
@@ -150,16 +149,18 @@ TEST_F(PushTest, TwoPushesAtOnceFollowOneAnother) {
       const auto state = PushBlocks(*source_, target_, plain);
       second_status = state.status();
       if (state.ok()) second = *state;
-      other_has_ended = true;
     });
-    absl::SleepFor(absl::Milliseconds(300));
-    EXPECT_FALSE(other_has_ended) << "it waits its turn";
+    PushOptions impatient = plain;
+    impatient.patience = absl::ZeroDuration();
+    impatient_status = PushBlocks(*source_, target_, impatient).status();
   };
   const auto first = Push();
   ASSERT_TRUE(first.ok()) << first.status();
   other.join();
+  EXPECT_TRUE(absl::IsAborted(impatient_status)) << impatient_status;
+  EXPECT_THAT(std::string(impatient_status.message()), HasSubstr("another push to this device is under way"));
   ASSERT_TRUE(second_status.ok()) << second_status;
-  EXPECT_EQ(second.sent, 0);
+  EXPECT_EQ(second.sent, 0) << "it waits its turn";
 }
 
 TEST_F(PushTest, WithoutAStoreItIsRefusedWithASentence) {

@@ -4,7 +4,6 @@ What is made is gone when the process of each namespace has ended: interfaces, m
 """
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import shell
@@ -59,7 +58,6 @@ class Machines:
         self.bin = self.files.bin
         for name, machine in self._all.items():
             self._servers.append(self.files.start(machine.words(), Path(folder) / f"log-{name}"))
-        time.sleep(0.5)
 
     @property
     def words(self):

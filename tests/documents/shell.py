@@ -75,10 +75,18 @@ class SshFiles:
             self._separation.mkdir(mode=0o755)
 
     def start(self, around, log):
-        """An sshd, called through the words `around`."""
+        """An sshd that listens, called through the words `around`."""
         with open(log, "w") as said:
-            return subprocess.Popen([*around, shutil.which("sshd") or "/usr/sbin/sshd", "-D", "-e", "-f", self._folder / "sshd_config"],
-                                    stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            server = subprocess.Popen([*around, shutil.which("sshd") or "/usr/sbin/sshd", "-D", "-e", "-f", self._folder / "sshd_config"],
+                                      stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        until = time.monotonic() + 10
+        while "Server listening" not in log.read_text():
+            if time.monotonic() > until or server.poll() is not None:
+                server.kill()
+                server.wait()
+                raise RuntimeError("sshd does not listen: " + log.read_text())
+            time.sleep(0.05)
+        return server
 
     def close(self):
         if self._made_separation:
@@ -94,20 +102,9 @@ class Loopback:
         port = free_port()
         self._files = SshFiles(folder, port, "127.0.0.1", state_home)
         self.bin = self._files.bin
-        self._log = Path(folder) / "log"
-        self._server = self._files.start([], self._log)
-        self._await(port)
+        self._server = self._files.start([], Path(folder) / "log")
         self.words = {f"{address}:7001": f"127.0.0.1:{free_port()}" for address in ADDRESSES}
         self.words |= {f"me@{address}": f"{USER}@127.0.0.1" for address in ADDRESSES}
-
-    def _await(self, port):
-        until = time.monotonic() + 10
-        while time.monotonic() < until and self._server.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
-            time.sleep(0.05)
-        raise RuntimeError("sshd does not listen: " + self._log.read_text())
 
     def close(self):
         self._server.terminate()

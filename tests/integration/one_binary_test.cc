@@ -1,10 +1,10 @@
 // One program links libtorch, gRPC, Protobuf, Abseil and asio (with io_uring), and each of them works beside the others.
 
+#include <ATen/ATen.h>
 #include <fcntl.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <asio.hpp>
@@ -59,7 +59,7 @@ TEST(OneBinaryTest, ATensorTravelsThroughGrpcBesideProtobufAndAbseil) {
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_TRUE(server);
 
-  const torch::Tensor sent = torch::mm(torch::ones({3, 4}), torch::full({4, 2}, 0.5));
+  const at::Tensor sent = at::mm(at::ones({3, 4}), at::full({4, 2}, 0.5));
   google::protobuf::Struct message;
   (*message.mutable_fields())["first"].set_number_value(sent[0][0].item<double>());
   const std::string body = message.SerializeAsString();

@@ -1,5 +1,5 @@
 // The operators with hand-written gradients against ATen's, which autograd differentiates.
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <cmath>
 #include <functional>
