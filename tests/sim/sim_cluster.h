@@ -2,7 +2,7 @@
 // plans, the requests, how long everything takes and which faults there are.
 //
 // What is held, whatever happens: every token is the right one; a page has one holder; no device takes more than its plan allows; every
-// request ends; nobody waits for what will not come.
+// request ends, at the token where it ought to; nobody waits for what will not come.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 #include "coordinator/logic/order_writer.h"
 #include "coordinator/logic/recovery.h"
-#include "tests/sim/hash_model.h"
 #include "tests/sim/sim_plans.h"
+#include "tests/sim/sim_request.h"
 #include "tests/sim/sim_stage.h"
 #include "tests/sim/sim_world.h"
 

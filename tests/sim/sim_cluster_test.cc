@@ -66,5 +66,13 @@ TEST(SimClusterTest, AForgottenWaitIsFound) {
   EXPECT_THAT(Found(PlantedBug::kForgottenWait), HasSubstr("requests wait"));
 }
 
+TEST(SimClusterTest, ARequestThatEndsTooEarlyIsFound) {
+  EXPECT_THAT(Found(PlantedBug::kEndsEarly), HasSubstr("ends for its length, where it goes on"));
+}
+
+TEST(SimClusterTest, ARequestThatGoesOnBehindItsEndTokenIsFound) {
+  EXPECT_THAT(Found(PlantedBug::kEndsLate), HasSubstr("where it ends for its token"));
+}
+
 }  // namespace
 }  // namespace lime

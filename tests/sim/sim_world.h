@@ -47,6 +47,8 @@ enum class PlantedBug : uint8_t {
   kDoubleHolder,   // a page is shown to the backend for two sequences
   kOverBudget,     // the room of a load is not given back
   kForgottenWait,  // nobody hears that a load has ended
+  kEndsEarly,      // a request is asked for one token less
+  kEndsLate,       // a request's end token is forgotten
 };
 
 class SimClock {
