@@ -68,8 +68,9 @@ void SimStage::WriteLayer(KvAway::Piece piece, int64_t layer) {
     lending_ = {piece, layer};
     return lent_->Lend(piece, layer, content);
   }
-  disk_.Transfer(KvPieceBytes(plan_), [this, alive = std::weak_ptr(alive_), piece, layer, content = std::move(content)](bool) mutable {
+  disk_.Transfer(KvPieceBytes(plan_), [this, alive = std::weak_ptr(alive_), piece, layer, content = std::move(content)](bool good) mutable {
     if (alive.expired()) return;
+    if (!good) return EndWrite(piece, absl::DataLossError("a write failed"));
     on_disk_[{layer, piece.sequence, piece.piece}] = {.life = piece.life, .piece = std::move(content)};
     WriteLayer(piece, layer + 1);
   });
