@@ -25,12 +25,12 @@ class SimCluster {
       return Result();
     }
     int64_t events = 0;
-    while (!Ended() && world_.violation.empty()) {
+    while (phase_ != Phase::kEnded && world_.violation.empty()) {
       if (!world_.clock.Step()) {
-        world_.Violation("nothing will happen any more, and requests wait: ", WhoWaits());
-      } else if (world_.clock.now_ms() > kLongestMs || ++events > kMostEvents) {
-        world_.Violation("requests wait without end: ", WhoWaits());
+        CheckRest();
+        break;
       }
+      if (world_.clock.now_ms() > kLongestMs || ++events > kMostEvents) world_.Violation("requests wait without end: ", WhoWaits());
     }
     return Result();
   }
@@ -480,6 +480,7 @@ class SimCluster {
     world_.Say("failure of device ", device, ": ", why.message());
     phase_ = Phase::kRecovering;
     Abandon();
+    if (writer_->idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, world_.clock.now());  // nobody waits for one
     Recover(Recovery::Failed{device, why});
   }
 
@@ -521,7 +522,7 @@ class SimCluster {
     for (const int64_t count : world_.faults) faults += count;
     const bool gone = std::ranges::any_of(devices_, [](const auto& device) { return device->gone; });
     if (!gone && faults < 2) world_.Violation("it gives up after ", faults, " faults: ", why.message());
-    if (result_.outlived == 2 || world_.random.Below(2) == 0) {
+    if (AllOver() || result_.outlived == 2 || world_.random.Below(2) == 0) {
       result_.gave_up = true;
       phase_ = Phase::kEnded;
       return;
@@ -539,9 +540,20 @@ class SimCluster {
 
   // ---- The end
 
-  bool Ended() const {
-    if (phase_ == Phase::kEnded) return true;
-    return to_ask_ == 0 && std::ranges::all_of(asked_, &SimRequest::over);
+  bool AllOver() const { return to_ask_ == 0 && std::ranges::all_of(asked_, &SimRequest::over); }
+
+  // Nothing will happen any more: no request waits, and nothing is kept of one.
+  void CheckRest() {
+    if (!AllOver()) return world_.Violation("nothing will happen any more, and requests wait: ", WhoWaits());
+    if (phase_ != Phase::kRunning || !writer_->idle() || writer_->steps_under_way() > 0 || !writer_->NextOrders().empty())
+      return world_.Violation("all requests are over, and the coordinator goes on: ", WhoWaits());
+    for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+      if (!HasPart(*plan_, d)) continue;
+      Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
+      if (device.stage == nullptr || device.epoch != epoch_) return world_.Violation("device ", device.name, " is lost, and nobody knows");
+      const std::string left = device.stage->LeftOver();
+      if (!left.empty()) world_.Violation("all requests are over, and on device ", device.name, " ", left);
+    }
   }
 
   std::string WhoWaits() const {

@@ -419,6 +419,25 @@ int64_t SimStage::LayerIndex(int32_t layer) const {
   return std::ranges::lower_bound(layers_, layer) - layers_.begin();
 }
 
+std::string SimStage::LeftOver() {
+  if (!health().ok()) return absl::StrCat("it has stopped, and nobody knows: ", health().message());
+  if (logic_->inbox().step_under_way() || logic_->inbox().NextOrder() != nullptr) return absl::StrCat("it is at ", Waiting());
+  const KvPages& pages = book_.pages();
+  if (pages.free_pages() != pages.num_pages() || !pages.Fits())
+    return absl::StrCat(pages.num_pages() - pages.free_pages(), " of ", pages.num_pages(), " pages are taken");
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    const bool shown = std::ranges::any_of(backend_.shown(s), [](const auto& layer) { return !layer.empty(); });
+    if (shown || book_.taken_over(s) > 0 || book_.away().away(s) > 0) return absl::StrCat("slot ", s, " is in use");
+  }
+  if (hosted_ == nullptr) return "";
+  for (const KvLeft::Hosted& of : hosted_->Leave()) {
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      if (of.places.kept(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
+    }
+  }
+  return "";
+}
+
 std::string SimStage::Waiting() const {
   if (!logic_) return "not begun";
   const Instruction* const waiting = logic_->runner().waiting();

@@ -62,6 +62,9 @@ class SimStage {
   // Not ok: it has stopped for good.  REQUIRES: begun
   const absl::Status& health() const { return logic_->health(); }
   int64_t steps() const { return steps_; }
+  // Where all requests are over and nothing will happen any more: what is kept of one; empty where nothing is. The last thing it is asked.
+  // REQUIRES: begun
+  std::string LeftOver();
   // What it waits for, for who wonders.
   std::string Waiting() const;
 
