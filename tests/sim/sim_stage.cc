@@ -114,7 +114,7 @@ absl::Status SimStage::TakeOver(const Takeover& takeover) {
 void SimStage::TakeMemory(std::vector<Program> programs) {
   for (const PlanPart& part : plan_.parts) streamed_.push_back(part.streamed);
   streamed_before_ = streamed_;
-  ring_ = device().memory.ring;
+  MakeRing(device().memory.ring);
   ResidencyLogic::Options options{
       .device = device_, .by_order = GrowsKv(plan_) || SpillsKv(plan_), .layers = std::ssize(layers_), .ring_comes = ring_ == 0};
   const bool here = std::ranges::find(plan_.stages, device_, &Stage::device) != plan_.stages.end();
@@ -304,11 +304,11 @@ void SimStage::Carry(const ResidencyLogic::MakeRoom& make) {
   for (const int part : PartsOn(plan_, device_)) streams = streams || streamed_[static_cast<size_t>(part)];
   if (device().memory.ring == 0 && !streams) {
     if (in_ring_ > 0) world_.Violation(device().name, ": the ring goes with ", in_ring_, " bytes in it");
-    ring_ = 0;
+    MakeRing(0);
   }
   After(world_.Between(0.2, 10), [this, make, streams] {
     present_pages_ = std::max(present_pages_, make.pages);
-    if (ring_ == 0 && streams) ring_ = make.ring;
+    if (ring_ == 0 && streams) MakeRing(make.ring);
     CheckBudget();
     residency_->OnRoomMade(world_.clock.now_ms(), changes_, actions_);
     CarryResidency();
