@@ -515,13 +515,15 @@ class SimCluster {
     }
   }
 
-  // Only where a device is gone for good, or it is one fault after another. A command ends then; a server ends the requests.
+  // Only where a device is gone for good, or it is one loss after another. A command ends then; a server ends the requests.
   void OnGivenUp(const absl::Status& why) {
     world_.Say("gives up: ", why.message());
-    int64_t faults = 0;
-    for (const int64_t count : world_.faults) faults += count;
+    int64_t losses = 0;  // what is slow, wanted or in want of memory is none
+    for (const SimFault fault :
+         {SimFault::kLinkLost, SimFault::kNewsLost, SimFault::kDiskError, SimFault::kDiskFull, SimFault::kCrash, SimFault::kRefusal})
+      losses += world_.faults[static_cast<size_t>(fault)];
     const bool gone = std::ranges::any_of(devices_, [](const auto& device) { return device->gone; });
-    if (!gone && faults < 2) world_.Violation("it gives up after ", faults, " faults: ", why.message());
+    if (!gone && losses < 2) world_.Violation("it gives up after ", losses, " losses: ", why.message());
     if (AllOver() || result_.outlived == 2 || world_.random.Below(2) == 0) {
       result_.gave_up = true;
       phase_ = Phase::kEnded;
