@@ -41,38 +41,41 @@ TEST(SimClusterTest, ASeedIsOneRun) {
   }
 }
 
-// The first seed that finds it, without faults in its way; what it says.
-std::string Found(PlantedBug bug) {
+struct Planted {
+  const char* name;
+  PlantedBug bug;
+  const char* says;
+};
+
+class SimClusterPlantedTest : public ::testing::TestWithParam<Planted> {};
+
+// What the first seed that finds it says. Nothing but the planted bug is found.
+std::string Found(PlantedBug bug, bool faults) {
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
-    const SimResult result = RunSim({.seed = seed, .bug = bug, .faults = false});
-    if (!result.violation.empty()) return result.violation;
+    const SimResult result = RunSim({.seed = seed, .bug = bug, .faults = faults});
+    if (result.violation.empty()) continue;
+    EXPECT_TRUE(result.planted) << "seed " << seed;
+    return result.violation;
   }
   return "";
 }
 
-TEST(SimClusterTest, ALostMessageIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kLostMessage), HasSubstr("requests wait"));
+TEST_P(SimClusterPlantedTest, IsFound) {
+  EXPECT_THAT(Found(GetParam().bug, /*faults=*/false), HasSubstr(GetParam().says));
 }
 
-TEST(SimClusterTest, APageWithTwoHoldersIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kDoubleHolder), HasSubstr("has two holders"));
+TEST_P(SimClusterPlantedTest, IsFoundAmongFaults) {
+  EXPECT_THAT(Found(GetParam().bug, /*faults=*/true), HasSubstr(GetParam().says));
 }
 
-TEST(SimClusterTest, MemoryOverItsBudgetIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kOverBudget), HasSubstr("over budget"));
-}
-
-TEST(SimClusterTest, AForgottenWaitIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kForgottenWait), HasSubstr("requests wait"));
-}
-
-TEST(SimClusterTest, ARequestThatEndsTooEarlyIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kEndsEarly), HasSubstr("ends for its length, where it goes on"));
-}
-
-TEST(SimClusterTest, ARequestThatGoesOnBehindItsEndTokenIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kEndsLate), HasSubstr("where it ends for its token"));
-}
+INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
+                         ::testing::Values(Planted{"LostMessage", PlantedBug::kLostMessage, "requests wait"},
+                                           Planted{"DoubleHolder", PlantedBug::kDoubleHolder, "has two holders"},
+                                           Planted{"OverBudget", PlantedBug::kOverBudget, "over budget"},
+                                           Planted{"ForgottenWait", PlantedBug::kForgottenWait, "requests wait"},
+                                           Planted{"EndsEarly", PlantedBug::kEndsEarly, "ends for its length, where it goes on"},
+                                           Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"}),
+                         [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace
 }  // namespace lime
