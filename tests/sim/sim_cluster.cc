@@ -68,6 +68,7 @@ class SimCluster {
     const int num_requests = 1 + random.Below(2 * shape_.sequences + 1);
     for (int r = 0; r < num_requests; ++r) LIME_RETURN_IF_ERROR(Ask(random.Below(3) == 0 ? 1 + random.Below(200) : 0));
     recovery_.emplace(Recovery::Options{}, Uses(first_->plan));
+    watcher_.emplace(world_, first_->plan, [this] { return DrawSimPlan(world_.random, spec_, Alive(), shape_); });
     if (options_.faults) DrawFaults();
     Install(first_->plan, {}, [this](const absl::Status& status, const std::string& device) {
       if (status.ok()) return GoOn();
@@ -151,6 +152,8 @@ class SimCluster {
       const auto fault = static_cast<SimFault>(random.Below(kNumSimFaults));
       world_.clock.After(world_.Between(0, within_ms), [this, fault] { Happen(fault); });
     }
+    // More of these, early: another plan is found a while later, when the requests may have ended.
+    if (random.Below(2) == 0) world_.clock.After(world_.Between(0, 60), [this] { Happen(SimFault::kRateChange); });
   }
 
   void Happen(SimFault fault) {
@@ -193,9 +196,8 @@ class SimCluster {
           if (device.stage != nullptr) device.stage->Press(0);
         });
         return;
-      case SimFault::kPlanChange:
-        if (phase_ == Phase::kRunning && !writer_->idle()) phase_ = Phase::kDraining, MayChangePlan();
-        return;
+      case SimFault::kRateChange:
+        return watcher_->ChangeRate();
       case SimFault::kStop:
         return StopAny();
       case SimFault::kCount:
@@ -276,7 +278,7 @@ class SimCluster {
       if (*ended) return;
       if (!status.ok() || --*to_do == 0) {
         *ended = true;
-        if (!status.ok()) Abandon();
+        status.ok() ? watcher_->OnPlan(*plan_) : Unload();
         done(status, name);
       }
     };
@@ -339,6 +341,14 @@ class SimCluster {
   // A stage that has stopped answers with the reason; one that runs takes all that peers and the coordinator send.
   void CheckTaken(const Device& device, const char* what, const absl::Status& stopped, const absl::Status& answer) {
     if (answer != stopped) world_.Violation("device ", device.name, " refuses ", what, ": ", answer.message());
+  }
+
+  // What one device refuses is unloaded from the others.
+  void Unload() {
+    for (const auto& device : devices_) {
+      if (device->epoch == epoch_) device->stage.reset();
+    }
+    ++epoch_;
   }
 
   // Devices unload the plan by themselves, soon.
@@ -406,6 +416,7 @@ class SimCluster {
   }
 
   void AfterNews() {
+    if (phase_ == Phase::kRunning && !writer_->idle() && (change_ = watcher_->Next(writer_->left()))) phase_ = Phase::kDraining;
     if (phase_ == Phase::kDraining) return MayChangePlan();
     if (phase_ == Phase::kRunning) SendOrders();
   }
@@ -414,54 +425,65 @@ class SimCluster {
 
   void MayChangePlan() {
     if (writer_->steps_under_way() > 0) return;
-    if (writer_->idle()) {
-      phase_ = Phase::kRunning;
-      return SendOrders();
-    }
-    const absl::StatusOr<SimPlan> plan = DrawSimPlan(world_.random, spec_, Alive(), shape_);
-    if (!plan.ok()) {
+    const SimPlan plan = *std::exchange(change_, std::nullopt);
+    if (writer_->idle()) {  // nothing is left to be faster
       phase_ = Phase::kRunning;
       return SendOrders();
     }
     ++result_.plan_changes;
     // What devices have told on their way is waited for by who unloads.
-    auto left = std::make_shared<SimKvLeft>();
-    bool all = true;
+    SimKvLeft left;
     for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
       if (!HasPart(*plan_, d)) continue;
       Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
-      if (device.stage == nullptr || device.epoch != epoch_) {
-        all = false;
-        continue;
-      }
-      device.stage->Leave(*left);
-      device.stage.reset();
+      if (device.stage == nullptr || device.epoch != epoch_)
+        return OnFailure(device.name, absl::UnavailableError("it went while it was to leave its KV"));
+      device.stage->Leave(left);
     }
-    ++epoch_;
+    const bool takes_over = !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
+    Unload();
     phase_ = Phase::kInstalling;
-    SimStage::Takeover takeover;
-    if (all && !Lends(*plan_) && !Lends(plan->plan) && world_.random.Below(4) > 0) {
-      const bool computed = writer_->left().pages > 0;
-      const auto kept = writer_->GoOn(OrdersFor(*plan));
-      if (!kept.ok()) return world_.Violation("requests do not go on: ", kept.status().message());
-      (void)computed;
-      for (const OrderWriter::Kept& each : *kept) takeover.sequences.push_back(each.sequence);
-      takeover.left = left.get();
-      result_.taken_over += std::ssize(*kept);
-    } else if (const absl::Status again = writer_->Restart(OrdersFor(*plan)); !again.ok()) {
-      return world_.Violation("requests do not begin again: ", again.message());
-    }
-    world_.Say("changes to another plan, with KV of ", takeover.sequences.size(), " sequences");
-    Install(plan->plan, takeover, [this, plan = *plan](const absl::Status& status, const std::string& device) {
-      if (!status.ok()) {
-        phase_ = Phase::kRunning;
-        return OnFailure(device, status);
+    const absl::Status taken = takes_over ? InstallTaking(plan, left) : absl::UnimplementedError("KV does not follow");
+    if (!taken.ok()) InstallAgain(plan, [this, plan](const auto& status, const auto& device) { OnChanged(plan, status, device); });
+  }
+
+  // Requests go on with their KV. Where devices do not take it over, the same plan is installed and it is computed again.
+  absl::Status InstallTaking(const SimPlan& plan, const SimKvLeft& left) {
+    if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device has left its own");
+    const bool computed = writer_->left().pages > 0;
+    LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_->GoOn(OrdersFor(plan)));
+    if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
+    SimStage::Takeover takeover{.left = &left};
+    for (const OrderWriter::Kept& each : kept) takeover.sequences.push_back(each.sequence);
+    world_.Say("changes to another plan, with KV of ", kept.size(), " sequences");
+    Install(plan.plan, takeover, [this, plan, count = std::ssize(kept)](const absl::Status& status, const std::string& device) {
+      if (status.ok()) {
+        result_.taken_over += count;
+        return OnChanged(plan, status, device);
       }
-      first_ = newest_ = plan;
-      result_.recoveries += recovery_->recoveries();
-      recovery_.emplace(Recovery::Options{}, Uses(plan.plan));
-      GoOn();
+      ++result_.not_taken_over;
+      world_.Say("KV cannot be taken over: ", status.message());
+      InstallAgain(plan, [this, plan](const auto& again, const auto& refuses) { OnChanged(plan, again, refuses); });
     });
+    return absl::OkStatus();
+  }
+
+  // What is known of the requests is computed again.
+  void InstallAgain(const SimPlan& plan, Installed done) {
+    const absl::Status again = writer_->Restart(OrdersFor(plan));
+    if (!again.ok()) return world_.Violation("requests do not begin again: ", again.message());
+    Install(plan.plan, {}, std::move(done));
+  }
+
+  void OnChanged(const SimPlan& plan, const absl::Status& status, const std::string& device) {
+    if (!status.ok()) {
+      phase_ = Phase::kRunning;
+      return OnFailure(device, status);
+    }
+    first_ = newest_ = plan;
+    result_.recoveries += recovery_->recoveries();
+    recovery_.emplace(Recovery::Options{}, Uses(plan.plan));
+    GoOn();
   }
 
   std::vector<std::string> Alive() const {
@@ -479,6 +501,7 @@ class SimCluster {
     if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
     world_.Say("failure of device ", device, ": ", why.message());
     phase_ = Phase::kRecovering;
+    change_.reset();
     Abandon();
     if (writer_->idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, world_.clock.now());  // nobody waits for one
     Recover(Recovery::Failed{device, why});
@@ -500,15 +523,14 @@ class SimCluster {
     } else if (const auto* make = std::get_if<Recovery::MakePlan>(&answer.action)) {
       world_.clock.After(world_.Between(1, 100), [this, names = std::vector(make->devices.begin(), make->devices.end())] {
         absl::StatusOr<SimPlan> plan = DrawSimPlan(world_.random, spec_, names, shape_);
-        if (!plan.ok() || world_.random.Below(10) == 0) return Recover(Recovery::NoPlan{absl::ResourceExhaustedError("too large")});
+        if (!plan.ok() || !writer_->CheckAll(OrdersFor(*plan)).ok() || world_.random.Below(10) == 0)
+          return Recover(Recovery::NoPlan{absl::ResourceExhaustedError("too large")});
         newest_ = *std::move(plan);
         Recover(Recovery::Planned{Uses(newest_->plan)});
       });
     } else if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) {
       if (install->first) newest_ = first_;
-      const absl::Status again = writer_->Restart(OrdersFor(*newest_));
-      if (!again.ok()) return world_.Violation("requests do not begin again: ", again.message());
-      Install(newest_->plan, {}, [this](const absl::Status& status, const std::string& device) {
+      InstallAgain(*newest_, [this](const absl::Status& status, const std::string& device) {
         if (status.ok()) return Recover(Recovery::Installed{});
         Recover(Recovery::InstallFailed{device, status});
       });
@@ -585,8 +607,10 @@ class SimCluster {
   std::set<std::tuple<int64_t, int32_t, int32_t>> lost_;                                      // by epoch
   std::optional<Plan> plan_;                                                                  // in use
   std::optional<SimPlan> first_, newest_;                                                     // that Recovery speaks of
+  std::optional<SimPlan> change_;                                                             // to be made once nothing is under way
   std::optional<OrderWriter> writer_;
   std::optional<Recovery> recovery_;
+  std::optional<SimWatcher> watcher_;
   std::vector<SimRequest> asked_;  // by request
   int to_ask_ = 0;
   int64_t epoch_ = 0;

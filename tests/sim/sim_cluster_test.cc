@@ -15,12 +15,15 @@ TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
     const SimResult result = RunSim({.seed = seed});
     ASSERT_EQ(result.violation, "") << "lime_sim --seed " << seed;
     for (size_t f = 0; f < all.faults.size(); ++f) all.faults[f] += result.faults[f];
-    all.tokens += result.tokens, all.recoveries += result.recoveries, all.taken_over += result.taken_over;
+    all.tokens += result.tokens, all.recoveries += result.recoveries;
+    all.plan_changes += result.plan_changes, all.taken_over += result.taken_over, all.not_taken_over += result.not_taken_over;
   }
   for (int f = 0; f < kNumSimFaults; ++f) EXPECT_GT(all.faults[static_cast<size_t>(f)], 50) << SimFaultName(static_cast<SimFault>(f));
   EXPECT_GT(all.tokens, 20'000);
   EXPECT_GT(all.recoveries, 100);
-  EXPECT_GT(all.taken_over, 20);
+  EXPECT_GT(all.plan_changes, 100);
+  EXPECT_GT(all.taken_over, 50);
+  EXPECT_GT(all.not_taken_over, 5);
 }
 
 // Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden state was refused.

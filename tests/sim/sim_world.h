@@ -32,7 +32,7 @@ enum class SimFault : uint8_t {
   kJoin,        // a device comes that was not there
   kRefusal,     // a device refuses to install
   kPressure,    // others on a machine need memory, for a while
-  kPlanChange,  // another plan is to be used, of any of the devices that are there
+  kRateChange,  // a link, a disk or computing is faster or slower from now on: another plan may be better
   kStop,        // a request is ended
   kCount,
 };
