@@ -27,18 +27,20 @@ int RunMany(uint64_t from, uint64_t count) {
     const SimResult result = RunSim({.seed = seed});
     for (size_t f = 0; f < all.faults.size(); ++f) all.faults[f] += result.faults[f];
     all.tokens += result.tokens, all.steps += result.steps, all.recoveries += result.recoveries;
-    all.plan_changes += result.plan_changes, all.taken_over += result.taken_over;
+    all.plan_changes += result.plan_changes, all.taken_over += result.taken_over, all.not_taken_over += result.not_taken_over;
     gave_up += result.gave_up ? 1 : 0, outlived += result.outlived;
     if (result.violation.empty()) continue;
     ++failed;
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), result.violation.c_str());
   }
   std::printf(
-      "%llu seeds, %lld failed; %lld tokens in %lld steps, %lld recoveries, %lld changes of plans with KV of %lld requests, %lld given "
+      "%llu seeds, %lld failed; %lld tokens in %lld steps, %lld recoveries, %lld changes of plans with KV of %lld requests, %lld refused, "
+      "%lld given "
       "up, %lld outlived\n",
       static_cast<unsigned long long>(count), static_cast<long long>(failed), static_cast<long long>(all.tokens),
       static_cast<long long>(all.steps), static_cast<long long>(all.recoveries), static_cast<long long>(all.plan_changes),
-      static_cast<long long>(all.taken_over), static_cast<long long>(gave_up), static_cast<long long>(outlived));
+      static_cast<long long>(all.taken_over), static_cast<long long>(all.not_taken_over), static_cast<long long>(gave_up),
+      static_cast<long long>(outlived));
   for (int f = 0; f < kNumSimFaults; ++f)
     std::printf("  %-18s %lld\n", SimFaultName(static_cast<SimFault>(f)), static_cast<long long>(all.faults[static_cast<size_t>(f)]));
   return failed == 0 ? 0 : 1;

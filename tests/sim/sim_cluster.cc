@@ -25,12 +25,12 @@ class SimCluster {
       return Result();
     }
     int64_t events = 0;
-    while (!Ended() && world_.violation.empty()) {
+    while (phase_ != Phase::kEnded && world_.violation.empty()) {
       if (!world_.clock.Step()) {
-        world_.Violation("nothing will happen any more, and requests wait: ", WhoWaits());
-      } else if (world_.clock.now_ms() > kLongestMs || ++events > kMostEvents) {
-        world_.Violation("requests wait without end: ", WhoWaits());
+        CheckRest();
+        break;
       }
+      if (world_.clock.now_ms() > kLongestMs || ++events > kMostEvents) world_.Violation("requests wait without end: ", WhoWaits());
     }
     return Result();
   }
@@ -45,12 +45,6 @@ class SimCluster {
     std::unique_ptr<SimStage> stage;
     int64_t epoch = 0;  // of the stage
     std::unique_ptr<SimChannel> orders, news;
-  };
-  struct Asked {
-    HashReference reference;
-    int64_t prompt = 0, most = 0;
-    int64_t tokens = 0;
-    bool finished = false;
   };
   enum class Phase { kInstalling, kRunning, kDraining, kRecovering, kEnded };
   using Installed = std::function<void(const absl::Status& status, const std::string& device)>;
@@ -74,6 +68,7 @@ class SimCluster {
     const int num_requests = 1 + random.Below(2 * shape_.sequences + 1);
     for (int r = 0; r < num_requests; ++r) LIME_RETURN_IF_ERROR(Ask(random.Below(3) == 0 ? 1 + random.Below(200) : 0));
     recovery_.emplace(Recovery::Options{}, Uses(first_->plan));
+    watcher_.emplace(world_, first_->plan, [this] { return DrawSimPlan(world_.random, spec_, Alive(), shape_); });
     if (options_.faults) DrawFaults();
     Install(first_->plan, {}, [this](const absl::Status& status, const std::string& device) {
       if (status.ok()) return GoOn();
@@ -107,13 +102,20 @@ class SimCluster {
     ++to_ask_;
     world_.clock.After(after_ms, [this, request = std::move(request)] {
       --to_ask_;
-      Asked asked{.reference = HashReference(spec_, request.prompt), .prompt = std::ssize(request.prompt), .most = request.max_new_tokens};
-      const absl::StatusOr<RequestId> id = writer_->Add(request);
+      SimRequest asked(spec_, request);
+      const absl::StatusOr<RequestId> id = writer_->Add(AsItIsAdded(request));
       if (!id.ok()) return world_.Violation("a request is refused: ", id.status().message());
       asked_.push_back(std::move(asked));
       if (phase_ == Phase::kRunning) SendOrders();
     });
     return absl::OkStatus();
+  }
+
+  // The planted bugs: one token less, or an end token that is forgotten.
+  Request AsItIsAdded(Request request) {
+    if (request.max_new_tokens > 1 && world_.Plants(PlantedBug::kEndsEarly, 30)) --request.max_new_tokens;
+    if (!request.end_tokens.empty() && world_.Plants(PlantedBug::kEndsLate, 30)) request.end_tokens.clear();
+    return request;
   }
 
   std::vector<std::string> Names() const {
@@ -150,6 +152,8 @@ class SimCluster {
       const auto fault = static_cast<SimFault>(random.Below(kNumSimFaults));
       world_.clock.After(world_.Between(0, within_ms), [this, fault] { Happen(fault); });
     }
+    // More of these, early: another plan is found a while later, when the requests may have ended.
+    if (random.Below(2) == 0) world_.clock.After(world_.Between(0, 60), [this] { Happen(SimFault::kRateChange); });
   }
 
   void Happen(SimFault fault) {
@@ -192,9 +196,8 @@ class SimCluster {
           if (device.stage != nullptr) device.stage->Press(0);
         });
         return;
-      case SimFault::kPlanChange:
-        if (phase_ == Phase::kRunning && !writer_->idle()) phase_ = Phase::kDraining, MayChangePlan();
-        return;
+      case SimFault::kRateChange:
+        return watcher_->ChangeRate();
       case SimFault::kStop:
         return StopAny();
       case SimFault::kCount:
@@ -246,9 +249,9 @@ class SimCluster {
 
   void StopAny() {
     for (size_t r = 0; r < asked_.size(); ++r) {
-      if (asked_[r].finished || world_.random.Below(2) == 0) continue;
+      if (asked_[r].over() || world_.random.Below(2) == 0) continue;
       writer_->Stop(static_cast<RequestId>(r));
-      asked_[r].finished = true;
+      asked_[r].Stop();
       if (phase_ == Phase::kRunning) SendOrders();
       return;
     }
@@ -275,7 +278,7 @@ class SimCluster {
       if (*ended) return;
       if (!status.ok() || --*to_do == 0) {
         *ended = true;
-        if (!status.ok()) Abandon();
+        status.ok() ? watcher_->OnPlan(*plan_) : Unload();
         done(status, name);
       }
     };
@@ -340,6 +343,14 @@ class SimCluster {
     if (answer != stopped) world_.Violation("device ", device.name, " refuses ", what, ": ", answer.message());
   }
 
+  // What one device refuses is unloaded from the others.
+  void Unload() {
+    for (const auto& device : devices_) {
+      if (device->epoch == epoch_) device->stage.reset();
+    }
+    ++epoch_;
+  }
+
   // Devices unload the plan by themselves, soon.
   void Abandon() {
     const int64_t epoch = epoch_++;
@@ -386,16 +397,13 @@ class SimCluster {
     const auto told = writer_->OnTokens(step, tokens);
     if (!told.ok()) return world_.Violation("the coordinator refuses tokens: ", told.status().message());
     for (const OrderWriter::Token& token : *told) {
-      Asked& asked = asked_[static_cast<size_t>(token.request)];
-      const int32_t is = tokens[token.index].token, position = tokens[token.index].position;
-      const int32_t ought = asked.reference.TokenAt(position);
-      if (is != ought) return world_.Violation("request ", token.request, " has token ", is, " at position ", position, ", not ", ought);
+      const SampledToken& sampled = tokens[token.index];
+      SimRequest& asked = asked_[static_cast<size_t>(token.request)];
+      const std::string wrong = asked.OnToken(sampled.position, sampled.token, token.again, token.reason);
+      if (!wrong.empty()) return world_.Violation("request ", token.request, " ", wrong);
       if (token.again) continue;
-      if (position != asked.prompt + asked.tokens)
-        return world_.Violation("request ", token.request, " has a token at position ", position, " after ", asked.tokens, " tokens");
-      ++asked.tokens, ++result_.tokens;
+      ++result_.tokens;
       (void)recovery_->OnEvent(Recovery::NewToken{}, world_.clock.now());
-      if (token.reason != FinishReason::kNone) asked.finished = true;
     }
     AfterNews();
   }
@@ -408,6 +416,7 @@ class SimCluster {
   }
 
   void AfterNews() {
+    if (phase_ == Phase::kRunning && !writer_->idle() && (change_ = watcher_->Next(writer_->left()))) phase_ = Phase::kDraining;
     if (phase_ == Phase::kDraining) return MayChangePlan();
     if (phase_ == Phase::kRunning) SendOrders();
   }
@@ -416,54 +425,65 @@ class SimCluster {
 
   void MayChangePlan() {
     if (writer_->steps_under_way() > 0) return;
-    if (writer_->idle()) {
-      phase_ = Phase::kRunning;
-      return SendOrders();
-    }
-    const absl::StatusOr<SimPlan> plan = DrawSimPlan(world_.random, spec_, Alive(), shape_);
-    if (!plan.ok()) {
+    const SimPlan plan = *std::exchange(change_, std::nullopt);
+    if (writer_->idle()) {  // nothing is left to be faster
       phase_ = Phase::kRunning;
       return SendOrders();
     }
     ++result_.plan_changes;
     // What devices have told on their way is waited for by who unloads.
-    auto left = std::make_shared<SimKvLeft>();
-    bool all = true;
+    SimKvLeft left;
     for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
       if (!HasPart(*plan_, d)) continue;
       Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
-      if (device.stage == nullptr || device.epoch != epoch_) {
-        all = false;
-        continue;
-      }
-      device.stage->Leave(*left);
-      device.stage.reset();
+      if (device.stage == nullptr || device.epoch != epoch_)
+        return OnFailure(device.name, absl::UnavailableError("it went while it was to leave its KV"));
+      device.stage->Leave(left);
     }
-    ++epoch_;
+    const bool takes_over = !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
+    Unload();
     phase_ = Phase::kInstalling;
-    SimStage::Takeover takeover;
-    if (all && !Lends(*plan_) && !Lends(plan->plan) && world_.random.Below(4) > 0) {
-      const bool computed = writer_->left().pages > 0;
-      const auto kept = writer_->GoOn(OrdersFor(*plan));
-      if (!kept.ok()) return world_.Violation("requests do not go on: ", kept.status().message());
-      (void)computed;
-      for (const OrderWriter::Kept& each : *kept) takeover.sequences.push_back(each.sequence);
-      takeover.left = left.get();
-      result_.taken_over += std::ssize(*kept);
-    } else if (const absl::Status again = writer_->Restart(OrdersFor(*plan)); !again.ok()) {
-      return world_.Violation("requests do not begin again: ", again.message());
-    }
-    world_.Say("changes to another plan, with KV of ", takeover.sequences.size(), " sequences");
-    Install(plan->plan, takeover, [this, plan = *plan](const absl::Status& status, const std::string& device) {
-      if (!status.ok()) {
-        phase_ = Phase::kRunning;
-        return OnFailure(device, status);
+    const absl::Status taken = takes_over ? InstallTaking(plan, left) : absl::UnimplementedError("KV does not follow");
+    if (!taken.ok()) InstallAgain(plan, [this, plan](const auto& status, const auto& device) { OnChanged(plan, status, device); });
+  }
+
+  // Requests go on with their KV. Where devices do not take it over, the same plan is installed and it is computed again.
+  absl::Status InstallTaking(const SimPlan& plan, const SimKvLeft& left) {
+    if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device has left its own");
+    const bool computed = writer_->left().pages > 0;
+    LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_->GoOn(OrdersFor(plan)));
+    if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
+    SimStage::Takeover takeover{.left = &left};
+    for (const OrderWriter::Kept& each : kept) takeover.sequences.push_back(each.sequence);
+    world_.Say("changes to another plan, with KV of ", kept.size(), " sequences");
+    Install(plan.plan, takeover, [this, plan, count = std::ssize(kept)](const absl::Status& status, const std::string& device) {
+      if (status.ok()) {
+        result_.taken_over += count;
+        return OnChanged(plan, status, device);
       }
-      first_ = newest_ = plan;
-      result_.recoveries += recovery_->recoveries();
-      recovery_.emplace(Recovery::Options{}, Uses(plan.plan));
-      GoOn();
+      ++result_.not_taken_over;
+      world_.Say("KV cannot be taken over: ", status.message());
+      InstallAgain(plan, [this, plan](const auto& again, const auto& refuses) { OnChanged(plan, again, refuses); });
     });
+    return absl::OkStatus();
+  }
+
+  // What is known of the requests is computed again.
+  void InstallAgain(const SimPlan& plan, Installed done) {
+    const absl::Status again = writer_->Restart(OrdersFor(plan));
+    if (!again.ok()) return world_.Violation("requests do not begin again: ", again.message());
+    Install(plan.plan, {}, std::move(done));
+  }
+
+  void OnChanged(const SimPlan& plan, const absl::Status& status, const std::string& device) {
+    if (!status.ok()) {
+      phase_ = Phase::kRunning;
+      return OnFailure(device, status);
+    }
+    first_ = newest_ = plan;
+    result_.recoveries += recovery_->recoveries();
+    recovery_.emplace(Recovery::Options{}, Uses(plan.plan));
+    GoOn();
   }
 
   std::vector<std::string> Alive() const {
@@ -481,7 +501,9 @@ class SimCluster {
     if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
     world_.Say("failure of device ", device, ": ", why.message());
     phase_ = Phase::kRecovering;
+    change_.reset();
     Abandon();
+    if (writer_->idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, world_.clock.now());  // nobody waits for one
     Recover(Recovery::Failed{device, why});
   }
 
@@ -501,36 +523,37 @@ class SimCluster {
     } else if (const auto* make = std::get_if<Recovery::MakePlan>(&answer.action)) {
       world_.clock.After(world_.Between(1, 100), [this, names = std::vector(make->devices.begin(), make->devices.end())] {
         absl::StatusOr<SimPlan> plan = DrawSimPlan(world_.random, spec_, names, shape_);
-        if (!plan.ok() || world_.random.Below(10) == 0) return Recover(Recovery::NoPlan{absl::ResourceExhaustedError("too large")});
+        if (!plan.ok() || !writer_->CheckAll(OrdersFor(*plan)).ok() || world_.random.Below(10) == 0)
+          return Recover(Recovery::NoPlan{absl::ResourceExhaustedError("too large")});
         newest_ = *std::move(plan);
         Recover(Recovery::Planned{Uses(newest_->plan)});
       });
     } else if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) {
       if (install->first) newest_ = first_;
-      const absl::Status again = writer_->Restart(OrdersFor(*newest_));
-      if (!again.ok()) return world_.Violation("requests do not begin again: ", again.message());
-      Install(newest_->plan, {}, [this](const absl::Status& status, const std::string& device) {
+      InstallAgain(*newest_, [this](const absl::Status& status, const std::string& device) {
         if (status.ok()) return Recover(Recovery::Installed{});
         Recover(Recovery::InstallFailed{device, status});
       });
     }
   }
 
-  // Only where a device is gone for good, or it is one fault after another. A command ends then; a server ends the requests.
+  // Only where a device is gone for good, or it is one loss after another. A command ends then; a server ends the requests.
   void OnGivenUp(const absl::Status& why) {
     world_.Say("gives up: ", why.message());
-    int64_t faults = 0;
-    for (const int64_t count : world_.faults) faults += count;
+    int64_t losses = 0;  // what is slow, wanted or in want of memory is none
+    for (const SimFault fault :
+         {SimFault::kLinkLost, SimFault::kNewsLost, SimFault::kDiskError, SimFault::kDiskFull, SimFault::kCrash, SimFault::kRefusal})
+      losses += world_.faults[static_cast<size_t>(fault)];
     const bool gone = std::ranges::any_of(devices_, [](const auto& device) { return device->gone; });
-    if (!gone && faults < 2) world_.Violation("it gives up after ", faults, " faults: ", why.message());
-    if (result_.outlived == 2 || world_.random.Below(2) == 0) {
+    if (!gone && losses < 2) world_.Violation("it gives up after ", losses, " losses: ", why.message());
+    if (AllOver() || result_.outlived == 2 || world_.random.Below(2) == 0) {
       result_.gave_up = true;
       phase_ = Phase::kEnded;
       return;
     }
     ++result_.outlived;
     for (size_t r = 0; r < asked_.size(); ++r) {
-      if (!std::exchange(asked_[r].finished, true)) writer_->Stop(static_cast<RequestId>(r));
+      if (asked_[r].Stop()) writer_->Stop(static_cast<RequestId>(r));
     }
     for (int more = 1 + world_.random.Below(3); more > 0; --more) {
       if (const absl::Status asked = Ask(world_.Between(0, 30e3)); !asked.ok())
@@ -541,9 +564,20 @@ class SimCluster {
 
   // ---- The end
 
-  bool Ended() const {
-    if (phase_ == Phase::kEnded) return true;
-    return to_ask_ == 0 && std::ranges::all_of(asked_, [](const Asked& asked) { return asked.finished; });
+  bool AllOver() const { return to_ask_ == 0 && std::ranges::all_of(asked_, &SimRequest::over); }
+
+  // Nothing will happen any more: no request waits, and nothing is kept of one.
+  void CheckRest() {
+    if (!AllOver()) return world_.Violation("nothing will happen any more, and requests wait: ", WhoWaits());
+    if (phase_ != Phase::kRunning || !writer_->idle() || writer_->steps_under_way() > 0 || !writer_->NextOrders().empty())
+      return world_.Violation("all requests are over, and the coordinator goes on: ", WhoWaits());
+    for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+      if (!HasPart(*plan_, d)) continue;
+      Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
+      if (device.stage == nullptr || device.epoch != epoch_) return world_.Violation("device ", device.name, " is lost, and nobody knows");
+      const std::string left = device.stage->LeftOver();
+      if (!left.empty()) world_.Violation("all requests are over, and on device ", device.name, " ", left);
+    }
   }
 
   std::string WhoWaits() const {
@@ -573,9 +607,11 @@ class SimCluster {
   std::set<std::tuple<int64_t, int32_t, int32_t>> lost_;                                      // by epoch
   std::optional<Plan> plan_;                                                                  // in use
   std::optional<SimPlan> first_, newest_;                                                     // that Recovery speaks of
+  std::optional<SimPlan> change_;                                                             // to be made once nothing is under way
   std::optional<OrderWriter> writer_;
   std::optional<Recovery> recovery_;
-  std::vector<Asked> asked_;  // by request
+  std::optional<SimWatcher> watcher_;
+  std::vector<SimRequest> asked_;  // by request
   int to_ask_ = 0;
   int64_t epoch_ = 0;
   Phase phase_ = Phase::kInstalling;

@@ -1,8 +1,8 @@
-// A cluster of simulated devices and the coordinator's own logic, OrderWriter and Recovery, in one thread: a seed decides the model, the
-// plans, the requests, how long everything takes and which faults there are.
+// A cluster of simulated devices and the coordinator's own logic, OrderWriter, Replanner and Recovery, in one thread: a seed decides the
+// model, the plans, the requests, how long everything takes and which faults there are.
 //
 // What is held, whatever happens: every token is the right one; a page has one holder; no device takes more than its plan allows; every
-// request ends; nobody waits for what will not come.
+// request ends, at the token where it ought to; nobody waits for what will not come.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@
 
 #include "coordinator/logic/order_writer.h"
 #include "coordinator/logic/recovery.h"
-#include "tests/sim/hash_model.h"
 #include "tests/sim/sim_plans.h"
+#include "tests/sim/sim_request.h"
 #include "tests/sim/sim_stage.h"
+#include "tests/sim/sim_watcher.h"
 #include "tests/sim/sim_world.h"
 
 namespace lime {
@@ -33,7 +34,7 @@ struct SimResult {
   std::string violation;  // empty: none
   std::string transcript;
   SimFaultCounts faults{};
-  int64_t tokens = 0, steps = 0, recoveries = 0, plan_changes = 0, taken_over = 0;
+  int64_t tokens = 0, steps = 0, recoveries = 0, plan_changes = 0, taken_over = 0, not_taken_over = 0;
   int64_t outlived = 0;  // it gave up, and other requests came
   bool gave_up = false;  // a device was gone for good, and the others could not do without, or it failed again and again
   bool planted = false;  // the bug came to its occasion

@@ -15,12 +15,15 @@ TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
     const SimResult result = RunSim({.seed = seed});
     ASSERT_EQ(result.violation, "") << "lime_sim --seed " << seed;
     for (size_t f = 0; f < all.faults.size(); ++f) all.faults[f] += result.faults[f];
-    all.tokens += result.tokens, all.recoveries += result.recoveries, all.taken_over += result.taken_over;
+    all.tokens += result.tokens, all.recoveries += result.recoveries;
+    all.plan_changes += result.plan_changes, all.taken_over += result.taken_over, all.not_taken_over += result.not_taken_over;
   }
   for (int f = 0; f < kNumSimFaults; ++f) EXPECT_GT(all.faults[static_cast<size_t>(f)], 50) << SimFaultName(static_cast<SimFault>(f));
   EXPECT_GT(all.tokens, 20'000);
   EXPECT_GT(all.recoveries, 100);
-  EXPECT_GT(all.taken_over, 20);
+  EXPECT_GT(all.plan_changes, 100);
+  EXPECT_GT(all.taken_over, 50);
+  EXPECT_GT(all.not_taken_over, 5);
 }
 
 // Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden state was refused.
@@ -41,30 +44,41 @@ TEST(SimClusterTest, ASeedIsOneRun) {
   }
 }
 
-// The first seed that finds it, without faults in its way; what it says.
-std::string Found(PlantedBug bug) {
+struct Planted {
+  const char* name;
+  PlantedBug bug;
+  const char* says;
+};
+
+class SimClusterPlantedTest : public ::testing::TestWithParam<Planted> {};
+
+// What the first seed that finds it says. Nothing but the planted bug is found.
+std::string Found(PlantedBug bug, bool faults) {
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
-    const SimResult result = RunSim({.seed = seed, .bug = bug, .faults = false});
-    if (!result.violation.empty()) return result.violation;
+    const SimResult result = RunSim({.seed = seed, .bug = bug, .faults = faults});
+    if (result.violation.empty()) continue;
+    EXPECT_TRUE(result.planted) << "seed " << seed;
+    return result.violation;
   }
   return "";
 }
 
-TEST(SimClusterTest, ALostMessageIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kLostMessage), HasSubstr("requests wait"));
+TEST_P(SimClusterPlantedTest, IsFound) {
+  EXPECT_THAT(Found(GetParam().bug, /*faults=*/false), HasSubstr(GetParam().says));
 }
 
-TEST(SimClusterTest, APageWithTwoHoldersIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kDoubleHolder), HasSubstr("has two holders"));
+TEST_P(SimClusterPlantedTest, IsFoundAmongFaults) {
+  EXPECT_THAT(Found(GetParam().bug, /*faults=*/true), HasSubstr(GetParam().says));
 }
 
-TEST(SimClusterTest, MemoryOverItsBudgetIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kOverBudget), HasSubstr("over budget"));
-}
-
-TEST(SimClusterTest, AForgottenWaitIsFound) {
-  EXPECT_THAT(Found(PlantedBug::kForgottenWait), HasSubstr("requests wait"));
-}
+INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
+                         ::testing::Values(Planted{"LostMessage", PlantedBug::kLostMessage, "requests wait"},
+                                           Planted{"DoubleHolder", PlantedBug::kDoubleHolder, "has two holders"},
+                                           Planted{"OverBudget", PlantedBug::kOverBudget, "over budget"},
+                                           Planted{"ForgottenWait", PlantedBug::kForgottenWait, "requests wait"},
+                                           Planted{"EndsEarly", PlantedBug::kEndsEarly, "ends for its length, where it goes on"},
+                                           Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"}),
+                         [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace
 }  // namespace lime

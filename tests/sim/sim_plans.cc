@@ -30,13 +30,13 @@ StagePlan DrawStages(Random& random, const Instance& instance) {
   return plan;
 }
 
-// Memory for what the plan needs and no more, but for rings that are now and then larger.
+// Memory for what the plan needs and its margin, but for rings that are now and then larger.
 void Tighten(Random& random, Plan& plan) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
   for (size_t d = 0; d < needs.size(); ++d) {
     PlanMemory& memory = plan.devices[d].memory;
     memory.ring = needs[d].streams ? needs[d].ring + (random.Below(2) == 0 ? 0 : random.Below(200'000)) : 0;
-    memory.margin = 0;
+    memory.margin = plan.devices[d].least_margin;
     plan.devices[d].budget = memory.total();
   }
 }
@@ -79,8 +79,10 @@ absl::StatusOr<SimPlan> WithLevels(Random& random, const Plan& plan, const std::
   for (const int64_t layer_pages : pages) {
     made.levels.push_back(DrawResidency(random, plan, layer_pages, streamed));
     LIME_ASSIGN_OR_RETURN(const Plan level, WithResidency(plan, made.levels.back()));
-    for (size_t d = 0; d < budgets.size(); ++d)
-      budgets[d] = std::max(budgets[d], level.devices[d].memory.total() - level.devices[d].memory.margin);
+    for (size_t d = 0; d < budgets.size(); ++d) {
+      const PlanDevice& device = level.devices[d];
+      budgets[d] = std::max(budgets[d], device.memory.total() - device.memory.margin + device.least_margin);
+    }
   }
   LIME_ASSIGN_OR_RETURN(made.plan, WithResidency(plan, made.levels.front()));
   for (size_t d = 0; d < budgets.size(); ++d) {
@@ -133,7 +135,7 @@ absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const
                                     const SimPlanShape& shape) {
   std::vector<ClusterDevice> cluster;
   for (const std::string& name : devices) {
-    ClusterDevice device{.name = name, .numerics_id = "hash", .budget = 64 * kGiB};
+    ClusterDevice device{.name = name, .numerics_id = "hash", .budget = 64 * kGiB, .margin = random.Below(64 * kKiB)};
     device.profile.read_bytes_per_second = 10e9;
     device.profile.flops = 1e11;
     device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};

@@ -114,7 +114,7 @@ absl::Status SimStage::TakeOver(const Takeover& takeover) {
 void SimStage::TakeMemory(std::vector<Program> programs) {
   for (const PlanPart& part : plan_.parts) streamed_.push_back(part.streamed);
   streamed_before_ = streamed_;
-  ring_ = device().memory.ring;
+  MakeRing(device().memory.ring);
   ResidencyLogic::Options options{
       .device = device_, .by_order = GrowsKv(plan_) || SpillsKv(plan_), .layers = std::ssize(layers_), .ring_comes = ring_ == 0};
   const bool here = std::ranges::find(plan_.stages, device_, &Stage::device) != plan_.stages.end();
@@ -304,11 +304,11 @@ void SimStage::Carry(const ResidencyLogic::MakeRoom& make) {
   for (const int part : PartsOn(plan_, device_)) streams = streams || streamed_[static_cast<size_t>(part)];
   if (device().memory.ring == 0 && !streams) {
     if (in_ring_ > 0) world_.Violation(device().name, ": the ring goes with ", in_ring_, " bytes in it");
-    ring_ = 0;
+    MakeRing(0);
   }
   After(world_.Between(0.2, 10), [this, make, streams] {
     present_pages_ = std::max(present_pages_, make.pages);
-    if (ring_ == 0 && streams) ring_ = make.ring;
+    if (ring_ == 0 && streams) MakeRing(make.ring);
     CheckBudget();
     residency_->OnRoomMade(world_.clock.now_ms(), changes_, actions_);
     CarryResidency();
@@ -316,7 +316,7 @@ void SimStage::Carry(const ResidencyLogic::MakeRoom& make) {
   });
 }
 
-// Beside what the plan counts for pages, ring and weights nothing changes.
+// Beside what the plan counts for pages, ring and weights nothing changes. The margin is never taken.
 void SimStage::CheckBudget() {
   const PlanMemory& memory = device().memory;
   Bytes weights = 0;
@@ -326,9 +326,9 @@ void SimStage::CheckBudget() {
   }
   const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.hosted + memory.fetched + ring_ + weights +
                       present_pages_ * plan_.page_bytes;
-  if (total > device().budget)
-    world_.Violation(device().name, ": over budget: ", total, " of ", device().budget, ", ring ", ring_, ", weights ", weights, ", ",
-                     present_pages_, " pages");
+  if (total > device().budget - device().least_margin)
+    world_.Violation(device().name, ": over budget: ", total, " of ", device().budget, " less ", device().least_margin, ", ring ", ring_,
+                     ", weights ", weights, ", ", present_pages_, " pages");
 }
 
 // ---- Computing
@@ -417,6 +417,25 @@ void SimStage::Carry(const ProgramRunner::StartAskKv& start) {
 
 int64_t SimStage::LayerIndex(int32_t layer) const {
   return std::ranges::lower_bound(layers_, layer) - layers_.begin();
+}
+
+std::string SimStage::LeftOver() {
+  if (!health().ok()) return absl::StrCat("it has stopped, and nobody knows: ", health().message());
+  if (logic_->inbox().step_under_way() || logic_->inbox().NextOrder() != nullptr) return absl::StrCat("it is at ", Waiting());
+  const KvPages& pages = book_.pages();
+  if (pages.free_pages() != pages.num_pages() || !pages.Fits())
+    return absl::StrCat(pages.num_pages() - pages.free_pages(), " of ", pages.num_pages(), " pages are taken");
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    const bool shown = std::ranges::any_of(backend_.shown(s), [](const auto& layer) { return !layer.empty(); });
+    if (shown || book_.taken_over(s) > 0 || book_.away().away(s) > 0) return absl::StrCat("slot ", s, " is in use");
+  }
+  if (hosted_ == nullptr) return "";
+  for (const KvLeft::Hosted& of : hosted_->Leave()) {
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      if (of.places.kept(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
+    }
+  }
+  return "";
 }
 
 std::string SimStage::Waiting() const {

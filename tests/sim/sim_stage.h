@@ -17,6 +17,7 @@
 #include "common/order.h"
 #include "daemon/kv/hosted_kv.h"
 #include "daemon/kv/lent_kv.h"
+#include "daemon/logic/byte_ring.h"
 #include "daemon/logic/residency_logic.h"
 #include "daemon/logic/stage_logic.h"
 #include "planner/plan/model_spec.h"
@@ -62,6 +63,9 @@ class SimStage {
   // Not ok: it has stopped for good.  REQUIRES: begun
   const absl::Status& health() const { return logic_->health(); }
   int64_t steps() const { return steps_; }
+  // Where all requests are over and nothing will happen any more: what is kept of one; empty where nothing is. The last thing it is asked.
+  // REQUIRES: begun
+  std::string LeftOver();
   // What it waits for, for who wonders.
   std::string Waiting() const;
 
@@ -74,7 +78,7 @@ class SimStage {
   struct Load {
     int64_t number = 0;
     int32_t part = 0;
-    Bytes bytes = 0;
+    Bytes place = 0, bytes = 0;  // in the ring
     bool ended = false;
     uint64_t weights = 0;
     // Of a KV part, by slot: in which life it was read, and the pieces that came as they were.
@@ -123,6 +127,8 @@ class SimStage {
   absl::Status Compute(const ProgramRunner::StartCompute& start, const std::vector<std::byte>& input);
   absl::Status ComputePart(int32_t part, int64_t step, const MicroBatch& batch);
   void Sample(const MicroBatch& batch);
+  void MakeRing(Bytes ring);
+  std::optional<Bytes> PlaceInRing(Bytes bytes);
   void Keep(const ProgramRunner::StartLoad& start);
   void EndLoad(int64_t number, bool good);
   void ReadPieces(Load& load) const;
@@ -164,6 +170,7 @@ class SimStage {
   std::deque<Load> loads_;  // begun and not released, oldest first
   Bytes in_ring_ = 0;
   Bytes ring_ = 0;                                // that there is
+  ByteRing places_{0};                            // in it
   std::vector<bool> in_memory_;                   // by part, of those that are here
   std::vector<bool> streamed_before_, streamed_;  // by part: in steps before border_, and from it on
   int64_t border_ = 0;

@@ -68,8 +68,9 @@ void SimStage::WriteLayer(KvAway::Piece piece, int64_t layer) {
     lending_ = {piece, layer};
     return lent_->Lend(piece, layer, content);
   }
-  disk_.Transfer(KvPieceBytes(plan_), [this, alive = std::weak_ptr(alive_), piece, layer, content = std::move(content)](bool) mutable {
+  disk_.Transfer(KvPieceBytes(plan_), [this, alive = std::weak_ptr(alive_), piece, layer, content = std::move(content)](bool good) mutable {
     if (alive.expired()) return;
+    if (!good) return EndWrite(piece, absl::DataLossError("a write failed"));
     on_disk_[{layer, piece.sequence, piece.piece}] = {.life = piece.life, .piece = std::move(content)};
     WriteLayer(piece, layer + 1);
   });
@@ -130,8 +131,9 @@ void SimStage::Carry(const ProgramRunner::StartLoad& start) {
   Load load{.number = start.load, .part = start.what.part, .bytes = start.what.ring_bytes()};
   const PlanPart& part = plan_.parts[static_cast<size_t>(load.part)];
   if (start.what.keep) return Keep(start);
-  in_ring_ += load.bytes;
-  if (in_ring_ > ring_) return world_.Violation(device().name, ": over budget: ", in_ring_, " bytes in a ring of ", ring_);
+  const std::optional<Bytes> place = PlaceInRing(load.bytes);
+  if (!place) return;
+  load.place = *place;
   if (part.is_kv()) {
     const int64_t first = part.kv_begin / kKvPiece, pieces = part.kv_end / kKvPiece - first;
     for (int32_t s = 0; s < plan_.sequences; ++s) {
@@ -143,6 +145,30 @@ void SimStage::Carry(const ProgramRunner::StartLoad& start) {
   disk_.Transfer(start.what.bytes, [this, alive = std::weak_ptr(alive_), number = start.load](bool good) {
     if (!alive.expired()) EndLoad(number, good);
   });
+}
+
+// As StageWeights: the largest piece beyond what the plan counts, for what stays unused before the ring begins again.
+void SimStage::MakeRing(Bytes ring) {
+  Bytes largest = 0;
+  for (const int part : PartsOn(plan_, device_)) largest = std::max(largest, plan_.parts[static_cast<size_t>(part)].bytes);
+  ring_ = ring;
+  places_ = ByteRing(ring == 0 ? 0 : ring + largest);
+}
+
+// Nothing where it is not the load's alone.
+std::optional<Bytes> SimStage::PlaceInRing(Bytes bytes) {
+  in_ring_ += bytes;
+  const std::optional<Bytes> place = places_.Allocate(bytes);
+  if (in_ring_ > ring_ || !place) {
+    world_.Violation(device().name, ": over budget: ", in_ring_, " bytes in a ring of ", ring_, place ? "" : ", and no place for them");
+    return std::nullopt;
+  }
+  for (const Load& other : loads_) {
+    if (*place + bytes <= other.place || other.place + other.bytes <= *place) continue;
+    world_.Violation(device().name, ": loads in one place: ", bytes, " bytes at ", *place, ", and ", other.bytes, " at ", other.place);
+    return std::nullopt;
+  }
+  return place;
 }
 
 // Into memory of its own, which is there from now on.
@@ -198,6 +224,7 @@ void SimStage::Carry(const ProgramRunner::Release& release) {
   if (loads_.empty() || loads_.front().number != release.load || !loads_.front().ended)
     return world_.Violation(device().name, ": load ", release.load, " is released out of its turn");
   if (!world_.Plants(PlantedBug::kOverBudget, 10)) in_ring_ -= loads_.front().bytes;
+  places_.ReleaseOldest();
   loads_.pop_front();
 }
 

@@ -7,8 +7,8 @@ namespace lime {
 
 const char* SimFaultName(SimFault fault) {
   constexpr std::array<const char*, kNumSimFaults> kNames = {
-      "link stalls", "links lost", "news lost",    "slow disks",    "disk stalls", "disk errors",  "full disks",
-      "crashes",     "gone",       "devices join", "refused plans", "pressure",    "plan changes", "requests stopped"};
+      "link stalls", "links lost", "news lost",    "slow disks",    "disk stalls", "disk errors",   "full disks",
+      "crashes",     "gone",       "devices join", "refused plans", "pressure",    "rates changed", "requests stopped"};
   return kNames[static_cast<size_t>(fault)];
 }
 

@@ -32,7 +32,7 @@ enum class SimFault : uint8_t {
   kJoin,        // a device comes that was not there
   kRefusal,     // a device refuses to install
   kPressure,    // others on a machine need memory, for a while
-  kPlanChange,  // another plan is to be used, of any of the devices that are there
+  kRateChange,  // a link, a disk or computing is faster or slower from now on: another plan may be better
   kStop,        // a request is ended
   kCount,
 };
@@ -47,6 +47,8 @@ enum class PlantedBug : uint8_t {
   kDoubleHolder,   // a page is shown to the backend for two sequences
   kOverBudget,     // the room of a load is not given back
   kForgottenWait,  // nobody hears that a load has ended
+  kEndsEarly,      // a request is asked for one token less
+  kEndsLate,       // a request's end token is forgotten
 };
 
 class SimClock {

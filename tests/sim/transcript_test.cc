@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string_view>
 
@@ -11,9 +12,14 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/logic/order_writer.h"
 #include "coordinator/logic/recovery.h"
+#include "coordinator/logic/replanner.h"
+#include "coordinator/logic/serve_queue.h"
 #include "daemon/logic/residency_logic.h"
 #include "daemon/logic/stage_logic.h"
 #include "daemon/logic/stage_programs.h"
+#include "planner/kv/kv_growth.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/problem/plan_problem.h"
 #include "tests/sim/action_text.h"
 #include "tests/sim/sim_plans.h"
@@ -36,8 +42,8 @@ void ExpectGolden(const std::string& name, const std::string& text) {
   EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
 }
 
-// Device 0 has the first layer and the head, device 1 the second layer; the MLP of the first layer streams. 32 of 96 positions have KV.
-absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec) {
+// Device 0 has the first layer and the head, device 1 the second layer; the MLP of the first layer streams.
+absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec, int64_t context) {
   std::vector<ClusterDevice> cluster;
   for (const char* name : {"a", "b"}) {
     ClusterDevice device{.name = name, .numerics_id = "hash", .budget = 64 * kMiB};
@@ -45,12 +51,16 @@ absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec) {
     device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
     cluster.push_back(std::move(device));
   }
-  PlanRequest request{.model_name = "sim", .context = 96, .sequences = 1, .prompt_tokens = 32, .chunks = {16}};
+  PlanRequest request{.model_name = "sim", .context = context, .sequences = 1, .prompt_tokens = 32, .chunks = {16}};
   request.piece_bytes = 0;
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, cluster, request));
   PlanChoice choice{.stages = {.stages = {{0, 0, 2}, {1, 2, 4}, {0, 4, 5}}, .streamed = {1}}, .batch = 1};
   choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 16, .chunks = 2, .chunks_per_sweep = 1};
-  LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));
+  return MakePlan(problem, choice);
+}
+
+// Rings for whatever streams.
+void MakeElastic(Plan& plan) {
   Plan all = plan;
   for (PlanPart& part : all.parts) part.streamed = true;
   const std::vector<PlanNeed> needs = NeedsOf(all);
@@ -59,7 +69,29 @@ absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec) {
     memory.margin -= needs[d].ring - memory.ring;
     memory.ring = needs[d].ring;
   }
+}
+
+// 32 of 96 positions have KV.
+absl::StatusOr<Plan> WithKvThatGrows(const ModelSpec& spec) {
+  LIME_ASSIGN_OR_RETURN(Plan plan, TwoDevices(spec, 96));
+  MakeElastic(plan);
   return WithResidency(plan, {.layer_pages = 2, .streamed = {1}});
+}
+
+// Device 1 keeps as little KV as it may; device 0 has the rest.
+absl::StatusOr<Plan> WithKvOnHost(const ModelSpec& spec) {
+  LIME_ASSIGN_OR_RETURN(Plan plan, TwoDevices(spec, 1100));
+  LIME_ASSIGN_OR_RETURN(plan, CutForKv(plan, spec));
+  plan.devices[1].max_layer_pages = WorkingPages(plan);
+  plan.devices[1].kv_host = 0, plan.devices[1].ask_kv_ms = 0.1;
+  MakeElastic(plan);
+  return WithResidency(plan, {.layer_pages = FullLayerPages(plan), .streamed = ResidencyOf(plan).streamed});
+}
+
+int AskedPart(const Plan& plan) {
+  int part = 0;
+  while (!AsksForKv(plan, part)) ++part;
+  return part;
 }
 
 // A stage without a driver: what it is told, and what it answers.
@@ -98,6 +130,16 @@ class StageTranscript {
   void Loaded(int64_t load) {
     Event(absl::StrCat("load ", load, " ended"));
     stage_.OnLoaded(load, 0, actions_);
+    Carry();
+  }
+  void KvArrived(int32_t part, int32_t microbatch) {
+    Event(absl::StrCat("KV of part ", part, ", micro-batch ", microbatch, " has come from the host"));
+    stage_.OnKvArrived(part, microbatch, 0, actions_);
+    Carry();
+  }
+  void Fail(const absl::Status& why) {
+    Event(absl::StrCat("fails: ", std::string(why.message())));
+    stage_.Fail(why, actions_);
     Carry();
   }
   void Prepared(const Residency& to) {
@@ -175,7 +217,7 @@ AdmitOrder Admit() {
 
 TEST(TranscriptTest, AStageOfAPipeline) {
   const ModelSpec spec = SimModel(2);
-  const absl::StatusOr<Plan> plan = TwoDevices(spec);
+  const absl::StatusOr<Plan> plan = WithKvThatGrows(spec);
   ASSERT_TRUE(plan.ok()) << plan.status();
   StageTranscript first(*plan, 0);
   first.Order(Admit(), "admit request 7");
@@ -195,9 +237,27 @@ TEST(TranscriptTest, AStageOfAPipeline) {
   ExpectGolden("stage_logic.txt", first.text());
 }
 
+TEST(TranscriptTest, AStageThatLendsItsKvAndFails) {
+  const ModelSpec spec = SimModel(2);
+  const absl::StatusOr<Plan> plan = WithKvOnHost(spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  StageTranscript stage(*plan, 1);
+  stage.Order(Admit(), "admit request 7");
+  stage.Order(Rows(0, 3, 5), "a prompt of 3 tokens");
+  stage.Hidden(0, 0, 3);
+  stage.Computed();  // attention 1, up to its queries
+  stage.KvArrived(AskedPart(*plan), 0);
+  stage.Computed();  // what the host has
+  stage.Order(Rows(3, 1, kSampledToken), "a token that is not known yet");
+  stage.Fail(absl::UnavailableError("the host is lost"));
+  stage.Computed();
+  stage.Hidden(1, 0, 1);
+  ExpectGolden("stage_kv.txt", stage.text());
+}
+
 TEST(TranscriptTest, ResidencyThatChanges) {
   const ModelSpec spec = SimModel(2);
-  const absl::StatusOr<Plan> plan = TwoDevices(spec);
+  const absl::StatusOr<Plan> plan = WithKvThatGrows(spec);
   ASSERT_TRUE(plan.ok()) << plan.status();
   StageTranscript second(*plan, 1);
   const Residency more{.layer_pages = 6, .streamed = {1, 3}};
@@ -305,6 +365,83 @@ TEST(TranscriptTest, RecoveryFromACrash) {
   tell("a token", Recovery::NewToken{});
   tell("a person takes the plan away", Recovery::Failed{"a", absl::UnauthenticatedError("taken away")});
   ExpectGolden("recovery.txt", text);
+}
+
+TEST(TranscriptTest, ALinkThatSlowsDownAndKvThatGrows) {
+  const RateKey link = LinkKey("a", "b");
+  Replanner replanner({}, {{link, 12.5e6}, {DiskKey("a"), 1}});
+  std::string text;
+  absl::Time now = absl::UnixEpoch();
+  const auto event = [&](const std::string& what, const std::string& answer, absl::Duration after) {
+    now += after;
+    absl::StrAppend(&text, text.empty() ? "" : "\n", absl::FormatDuration(now - absl::UnixEpoch()), " ", what, "\n----\n", answer, "\n");
+  };
+  const auto measure = [&](double mbit, absl::Duration after = absl::Seconds(1)) {
+    const auto rates = replanner.OnRates({{link, mbit * 125e3}}, now + after);
+    event(absl::StrCat("the link has ", mbit, " Mbit/s"), rates ? absl::StrCat("search: ", replanner.why()) : "nothing", after);
+  };
+  const auto find = [&](const std::optional<Replanner::Found>& found, const std::string& what, double steps) {
+    const bool change = replanner.OnFound(found, steps, now);
+    event(absl::StrCat(what, ", with ", steps, " steps to go"), change ? "change" : "stay", absl::ZeroDuration());
+  };
+  const Replanner::Found better{.current_ms = 100, .ms_per_step = 50, .pause_ms = 2000};
+  measure(90);
+  measure(20);
+  measure(90);
+  for (int second = 0; second < 4; ++second) measure(20);
+  find(better, "50 instead of 100 ms, after a pause of 2 s", 20);
+  for (int second = 0; second < 4; ++second) measure(5);
+  measure(5, absl::Seconds(12));
+  replanner.OnStale(now);
+  event("what was found is for fewer positions", "nothing", absl::ZeroDuration());
+  measure(5, absl::Seconds(15));
+  find(better, "50 instead of 100 ms, after a pause of 2 s", 200);
+  replanner.OnPlan({{link, 5 * 125e3}}, now);
+  replanner.OnKv(10);
+  event("the other plan is in use, with 10 pages of KV", "nothing", absl::ZeroDuration());
+  replanner.OnKv(16);
+  measure(5, absl::Seconds(5));
+  measure(5, absl::Seconds(10));
+  find(std::nullopt, "no other plan", 100);
+  ExpectGolden("replanner.txt", text);
+}
+
+TEST(TranscriptTest, AQueueThatDrains) {
+  ServeQueue queue({.most_waiting = 1, .most_wait = absl::Seconds(10)}, /*slots=*/1);
+  std::string text;
+  absl::Time now = absl::UnixEpoch();
+  const auto event = [&](const std::string& what, const std::function<absl::Status()>& happens, absl::Duration after = absl::Seconds(1)) {
+    now += after;
+    absl::StrAppend(&text, text.empty() ? "" : "\n", absl::FormatDuration(now - absl::UnixEpoch()), " ", what, "\n----\n");
+    if (const absl::Status answer = happens(); !answer.ok()) absl::StrAppend(&text, "refused: ", std::string(answer.message()), "\n");
+    for (const ServeQueue::Ending& due : queue.Due(now))
+      absl::StrAppend(&text, "end request ", due.request, ": ", std::string(due.why.message()), "\n");
+    absl::StrAppend(&text, queue.running(), " run, ", queue.waiting(), " wait", queue.drained() ? ", drained" : "", "\n");
+  };
+  const auto arrive = [&](RequestId request) {
+    event(absl::StrCat("request ", request, " comes"), [&, request] { return queue.Arrive(request, now); });
+  };
+  const auto tell = [&](const std::string& what, const std::function<void()>& happens) {
+    event(what, [&] { return happens(), absl::OkStatus(); });
+  };
+  arrive(0);
+  tell("request 0 has a slot", [&] { queue.Start(0); });
+  arrive(1);
+  arrive(2);
+  event(
+      "time passes", [] { return absl::OkStatus(); }, absl::Seconds(9));
+  tell("request 1 has ended", [&] { queue.End(1); });
+  arrive(2);
+  tell("request 2 is left", [&] { queue.Leave(2); });
+  tell("request 2 has ended", [&] { queue.End(2); });
+  arrive(3);
+  tell("it drains", [&] { queue.Drain(); });
+  tell("request 3 has ended", [&] { queue.End(3); });
+  arrive(4);
+  tell("request 0 has ended", [&] { queue.End(0); });
+  tell("it is closed", [&] { queue.Close(absl::UnavailableError("the server ends")); });
+  arrive(5);
+  ExpectGolden("serve_queue.txt", text);
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// What one simulated request asks for, and whether it gets that: the right tokens, each once and in order, and an end where it ought to be.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/logic/request.h"
+#include "planner/plan/model_spec.h"
+#include "tests/sim/hash_model.h"
+
+namespace lime {
+
+class SimRequest {
+ public:
+  // REQUIRES: `spec` outlives this
+  SimRequest(const ModelSpec& spec, const Request& request);
+
+  // The coordinator tells of a token. What is wrong with it; empty where nothing is.
+  std::string OnToken(int32_t position, int32_t token, bool again, FinishReason reason);
+  // It is ended before its time. False where it has ended already.
+  bool Stop();
+
+  bool over() const { return over_; }  // nothing more may come
+
+ private:
+  HashReference reference_;
+  int64_t next_ = 0;                           // position of the token that is to come
+  int64_t last_ = 0;                           // of its last token
+  FinishReason ends_ = FinishReason::kLength;  // why that is the last
+  bool over_ = false;
+};
+
+}  // namespace lime
