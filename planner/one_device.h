@@ -33,6 +33,8 @@ struct OneDeviceRequest {
   std::optional<double> share;
   Bytes rows = 0;              // more activations, if embedding rows are read
   Bytes streaming_margin = 0;  // more margin, if parts stream
+  // If KV grows: the problem's model, whose KV may go to the disk; null: all of it stays in memory.
+  const ModelSpec* spills = nullptr;
 };
 
 // All parts and the embedding are resident if they fit. Else embedding rows are read from disk.
@@ -42,7 +44,9 @@ struct OneDeviceRequest {
 //
 // If KV grows (problem.head has the KV of the first level), parts may stream later. The ring then
 // exists from the start, with the size that is fastest on average over all levels
-// (planner/kv/kv_levels.h). ResourceExhausted also if no ring reaches the whole context.
+// (planner/kv/kv_levels.h). ResourceExhausted also if no ring reaches the whole context. With
+// `spills`, the disk takes the pages that memory has no room for whatever streams, or more if that
+// is faster (planner/kv/kv_growth.h).
 //
 // REQUIRES: one device; one batch size, with all sequences; no KV is evicted; if KV grows,
 // `request` has no placement, ring or share

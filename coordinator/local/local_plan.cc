@@ -12,6 +12,7 @@
 #include "daemon/machine/system_memory.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/registry/registry.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/problem/plan_problem.h"
 
 namespace lime {
@@ -71,8 +72,9 @@ class LocalPlanning {
   }
 
   absl::StatusOr<LocalPlan> Run() {
-    absl::StatusOr<LocalPlan> whole = PlanForAllKv();
+    absl::StatusOr<LocalPlan> whole = PlanForKv();
     const bool asks = request_.placement != Placement::kAuto || request_.ring || request_.ring_pieces || request_.resident_share;
+    if (absl::IsResourceExhausted(whole.status()) && request_.spills_kv && !asks) return Spill(std::move(whole));
     if (request_.kv_tokens <= 0 || asks || !whole.ok() || !Summarize(whole->plan).streams()) return whole;
     plan_request_.kv_tokens = std::clamp(request_.kv_tokens, prompt_tokens_, request_.context);
     budget_ = whole->plan.devices.front().budget;
@@ -83,7 +85,20 @@ class LocalPlanning {
   }
 
  private:
-  absl::StatusOr<LocalPlan> PlanForAllKv() {
+  // The most KV at first, or as much as is asked for, that has a plan which can go on to all of it; else the refusal.
+  absl::StatusOr<LocalPlan> Spill(absl::StatusOr<LocalPlan> refusal) {
+    const int64_t most = request_.context / 2;
+    spills_ = true;
+    for (int64_t tokens = request_.kv_tokens > 0 ? std::min(std::max(request_.kv_tokens, kKvPiece), most) : most; tokens >= kKvPiece;
+         tokens /= 2) {
+      plan_request_.kv_tokens = tokens;
+      absl::StatusOr<LocalPlan> spills = PlanForKv();
+      if (!absl::IsResourceExhausted(spills.status())) return spills;
+    }
+    return refusal;
+  }
+
+  absl::StatusOr<LocalPlan> PlanForKv() {
     if (request_.chunk > 0) return PlanFor(request_.chunk);
     absl::StatusOr<LocalPlan> best = PlanFor(kUsualChunk);
     if (best.ok() ? !Summarize(best->plan).streams() : !absl::IsResourceExhausted(best.status())) return best;
@@ -136,6 +151,7 @@ class LocalPlanning {
     const Bytes largest = std::ranges::max_element(problem.head.parts, {}, &PlanPart::bytes)->bytes;
     OneDeviceRequest residency{
         .placement = request_.placement, .ring = request_.ring, .share = request_.resident_share, .rows = RowReader::BytesFor(spec_, rows)};
+    if (spills_) residency.spills = &spec_;
     if (request_.ring_pieces) residency.ring = *request_.ring_pieces * largest;
     const PlanMemory least = LeastMemory(problem, residency);
     Bytes& budget = problem.head.devices.front().budget;
@@ -211,6 +227,7 @@ class LocalPlanning {
   Bytes budget_;  // 0: derive it
   const DeviceProfile profile_;
   const bool disk_profiled_;
+  bool spills_ = false;  // KV goes on to the disk
   PlanRequest plan_request_;
 };
 
@@ -244,7 +261,7 @@ LocalPlanSummary Summarize(const Plan& plan) {
     ++summary.blocks;
     summary.resident_blocks += stays ? 1 : 0;
   }
-  if (summary.streams()) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
+  if (summary.streamed_bytes > 0 || SpillsKv(plan)) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
   return summary;
 }
 

@@ -33,6 +33,10 @@ struct LocalPlanRequest {
   // if nothing streams, if a placement, ring or share is asked for, or if the first level would be
   // no faster.
   int64_t kv_tokens = 0;
+  // If memory has no room for all KV next to the least of the weights, the disk takes the rest
+  // (planner/plan/kv_spill.h), and KV grows by levels whatever `kv_tokens` says. Not if a placement,
+  // ring or share is asked for.
+  bool spills_kv = true;
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together
   int64_t prompt_tokens = 1;       // of the longest prompt
@@ -82,10 +86,10 @@ struct LocalPlanSummary {
   Bytes resident_bytes = 0;          // of weights, without pinned tensors
   Bytes streamed_bytes = 0;          // read in every step
   double ms_per_step = 0;            // with one decoded token per sequence
-  double disk_bytes_per_second = 0;  // planned rate; 0: nothing streams
+  double disk_bytes_per_second = 0;  // planned rate; 0: nothing streams, and no KV goes to the disk
 
   Bytes total() const { return weights + ring + kv + activations + runtime + margin; }
-  bool streams() const { return streamed_bytes > 0; }
+  bool streams() const { return disk_bytes_per_second > 0; }
 };
 LocalPlanSummary Summarize(const Plan& plan);
 

@@ -14,6 +14,7 @@
 #include "coordinator/sessions/generate.h"
 #include "coordinator/sessions/score.h"
 #include "nlohmann/json.hpp"
+#include "planner/kv/kv_levels.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/prediction.h"
 
@@ -82,6 +83,7 @@ class LocalSession {
   LocalSession(const ModelFlags& flags, ModelSpec spec) : flags_(flags), spec_(std::move(spec)) {}
   absl::Status MakePlan(const Shape& shape);
   absl::Status Install(const Shape& shape);
+  Serving::Options HowToServe() const;
   void TakeDiskRate(const SteadyReads& reads);
   void CorrectPrediction();
 
@@ -90,6 +92,7 @@ class LocalSession {
   DeviceProfile profile_;  // known before this run
   LocalPlan local_;        // as it was made
   LocalPlanSummary summary_;
+  KvLevels levels_;  // what streams, and goes to the disk, as KV grows
   int threads_ = 0;
   bool has_budget_ = false;  // of memory, from the user
   LoadSummary load_;

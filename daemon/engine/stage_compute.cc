@@ -22,6 +22,7 @@ StageCompute::StageCompute(const StageParts& parts, Owner owner)
 absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const Stage& stage = plan_.stages[start.what.stage];
   const int part = start.what.part;
+  sampled_.clear();  // a micro-batch without rows samples nothing
   if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Invalid("hidden states have come for a micro-batch without rows");
   if (parts_.visit != nullptr) return RunSliced(start, batch, input);
   if (part == kEmbeddingPart) return Embed(batch);
@@ -141,7 +142,6 @@ absl::Status StageCompute::ComputePart(int part, int64_t step) {
 
 absl::Status StageCompute::Sample(const MicroBatch& batch) {
   const std::span<const float> logits = parts_.backend->Logits();
-  sampled_.clear();
   size_t at = 0;
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;

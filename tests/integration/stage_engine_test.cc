@@ -103,6 +103,16 @@ TEST_F(TwoDevices, ASlotTakesOneSequenceAfterAnotherWithoutWaiting) {
   EXPECT_GT(cluster.engine(0).stats().bytes_read, 0);
 }
 
+TEST_F(TwoDevices, AStepWithoutRowsMakesNoToken) {
+  StageCluster cluster(dir_, plan_, 1);
+  ASSERT_TRUE(cluster.ok());
+  const Reference reference = Alone(dir_, RandomIds(70, 5, 512));
+  OrderOne(cluster, reference.prompt, kNewTokens);
+  cluster.Give(StepOrder{{MicroBatch{}}});
+  cluster.AwaitSteps();
+  EXPECT_EQ(cluster.Await(0, reference.tokens.size()), reference.tokens);
+}
+
 TEST_F(TwoDevices, ASlotIsNotTakenWhileItIsTaken) {
   StageCluster cluster(dir_, plan_, 1);
   ASSERT_TRUE(cluster.ok());
