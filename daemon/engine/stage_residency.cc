@@ -44,11 +44,11 @@ void StageResidency::Start(StageLogic& stage, StageCompute* compute) {
 }
 
 absl::Status StageResidency::Watch() {
+  absl::MutexLock lock(owner_.mutex);  // the first sample waits for the lock
   const Bytes most = logic_.most();
   if (most <= 0) return absl::OkStatus();  // not asked for, or nothing can be evicted
   const Bytes reserve = PressureReserve(MachineMemory(), plan_.devices[device_].budget);
   const absl::Duration hold = parts_.stage.pressure_hold;
-  absl::MutexLock lock(owner_.mutex);  // the first sample waits for the lock
   resident_ = most;
   policy_.emplace(ResidencyPolicy::Options{.most = most,
                                            .reserve = reserve,
