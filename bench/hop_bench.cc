@@ -59,7 +59,7 @@ class EchoStage final : public lime::StageEngine {
  private:
   const lime::StageSetup setup_;
   absl::Mutex mutex_;
-  bool came_back_ = false;
+  bool came_back_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 void PinTo(int core) {

@@ -36,13 +36,13 @@ double ToMb(Bytes bytes) {
 }
 
 // The choice of streamed parts.
-struct Draft {
+struct ResidencyDraft {
   std::vector<uint8_t> streamed;  // by part
   Bytes resident = 0;             // of parts
   bool scattered = false;
 };
 struct Choice {
-  Draft draft;
+  ResidencyDraft draft;
   Bytes ring = 0;
   double ms = 0;  // of a step, with the expected costs beyond the evaluation
 };
@@ -80,7 +80,7 @@ class Planner {
                        FormatBytes(2 * largest_), request_.ring ? absl::StrCat(", --pool asks for ", FormatBytes(*request_.ring)) : ""));
     }
     for (const Bytes ring : Rings()) {
-      for (Draft& draft : Drafts(std::min(room_ - ring, most))) Consider(std::move(draft), ring);
+      for (ResidencyDraft& draft : Drafts(std::min(room_ - ring, most))) Consider(std::move(draft), ring);
     }
     const Choice& best = Best();
     absl::StatusOr<Plan> plan = MakeWith(best.draft.streamed, /*by_rows=*/true, best.ring);
@@ -110,8 +110,8 @@ class Planner {
 
   // ---- Which parts are resident in `room`
 
-  std::vector<Draft> Drafts(Bytes room) const {
-    std::vector<Draft> drafts;
+  std::vector<ResidencyDraft> Drafts(Bytes room) const {
+    std::vector<ResidencyDraft> drafts;
     const auto wanted = [&](Placement placement) { return request_.placement == Placement::kAuto || request_.placement == placement; };
     if (wanted(Placement::kFirstN)) drafts.push_back(InOrder(room, /*backwards=*/false));
     if (wanted(Placement::kLastN)) drafts.push_back(InOrder(room, /*backwards=*/true));
@@ -122,20 +122,20 @@ class Planner {
     return drafts;
   }
 
-  Draft AllStreamed() const { return {.streamed = std::vector<uint8_t>(problem_.head.parts.size(), 1)}; }
+  ResidencyDraft AllStreamed() const { return {.streamed = std::vector<uint8_t>(problem_.head.parts.size(), 1)}; }
   Bytes BytesOf(int begin, int end) const {
     Bytes bytes = 0;
     for (int p = begin; p < end; ++p) bytes += problem_.head.parts[p].bytes;
     return bytes;
   }
-  static void Keep(int begin, int end, Bytes bytes, Draft& draft) {
+  static void Keep(int begin, int end, Bytes bytes, ResidencyDraft& draft) {
     std::fill(draft.streamed.begin() + begin, draft.streamed.begin() + end, 0);
     draft.resident += bytes;
   }
 
   // Parts in order of use while they fit.
-  Draft InOrder(Bytes room, bool backwards) const {
-    Draft draft = AllStreamed();
+  ResidencyDraft InOrder(Bytes room, bool backwards) const {
+    ResidencyDraft draft = AllStreamed();
     const int parts = problem_.head.NumParts();
     for (int i = 0; i < parts; ++i) {
       const int p = backwards ? parts - 1 - i : i;
@@ -148,8 +148,8 @@ class Planner {
 
   // About the same share of each region of the model, in whole blocks or parts. Then more parts
   // while they fit.
-  Draft Spread(Bytes room, bool by_parts) const {
-    Draft draft = AllStreamed();
+  ResidencyDraft Spread(Bytes room, bool by_parts) const {
+    ResidencyDraft draft = AllStreamed();
     draft.scattered = by_parts;
     const double share = static_cast<double>(std::max<Bytes>(0, room)) / static_cast<double>(parts_);
     const int parts = problem_.head.NumParts();
@@ -171,7 +171,7 @@ class Planner {
   // ---- Which choice is best
 
   // The disk and the computation bound any schedule. Skips drafts that cannot be chosen.
-  void Consider(Draft draft, Bytes ring) {
+  void Consider(ResidencyDraft draft, Bytes ring) {
     const double factor = (ring < kSteadyPieces * largest_ ? kTightRing : 1) * (draft.scattered ? kScattered : 1);
     const double read_ms = static_cast<double>(parts_ - draft.resident) / 1e6 / instance_.devices.front().disk_mb_per_ms;
     if (factor * std::max(compute_ms_, read_ms) > kAsGood * best_ms_) return;

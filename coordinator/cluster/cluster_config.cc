@@ -53,13 +53,13 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
   device.weights = fields.String("weights");
   device.store = fields.String("store");
   device.threads = static_cast<int32_t>(fields.Int("threads", 0, 1024));
-  const auto one_of = [&](const char* key, const auto& names, std::string& value) {
+  const auto one_of = [&](const char* key, const auto& names, std::string& value, const char* which = "") {
     const std::string text = fields.String(key);
     if (fields.Has(key) && std::ranges::find(names, text) == names.end())
-      fields.FailAt(key, absl::StrCat("= \"", ShownToml(text), "\" is none of ", absl::StrJoin(names, ", ")));
+      fields.FailAt(key, absl::StrCat("= \"", ShownToml(text), "\" is none of ", absl::StrJoin(names, ", "), which));
     if (fields.Has(key)) value = text;
   };
-  one_of("backend", kBackendNames, device.backend);
+  one_of("backend", kBackendNames, device.backend, " (torch where its module liblime_torch.so is installed)");
   one_of("loader", kLoaderNames, device.loader);
   device.follow_memory = fields.Bool("follow-memory");
   device.kv_dir = fields.String("kv-dir");

@@ -86,7 +86,7 @@ absl::StatusOr<MadeKeys> AuthorityOf(const std::string& folder, const std::vecto
   return there;
 }
 
-absl::StatusOr<std::vector<std::string>> NamesOf(const KeysFlags& flags) {
+absl::StatusOr<std::vector<std::string>> KeyNames(const KeysFlags& flags) {
   std::vector<std::string> names = flags.names;
   if (!flags.cluster.empty() && !(flags.renew && !names.empty())) {
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));
@@ -162,7 +162,7 @@ void Print(const KeysFlags& flags, const std::vector<KeyOutcome>& outcomes) {
 }
 
 absl::Status Run(const KeysFlags& flags) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesOf(flags));
+  LIME_ASSIGN_OR_RETURN(const std::vector<std::string> names, KeyNames(flags));
   if (flags.out.empty()) return WrongCall("--out is empty; name a folder");
   const GracefulStop graceful;  // writes all keys or none
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OfUser(OutputFolder::Make(flags.out, "lime keys")));

@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<LimedCall>> CallsOf(const ClusterFile& file, bool ins
   return calls;
 }
 
-std::vector<std::string> NamesOf(const std::vector<LimedCall>& calls) {
+std::vector<std::string> DeviceNames(const std::vector<LimedCall>& calls) {
   std::vector<std::string> names;
   for (const LimedCall& call : calls) names.push_back(call.name());
   return names;
@@ -200,7 +200,7 @@ absl::Status Up(const UpFlags& flags) {
   const auto clients = file.Clients();
   for (const std::string& notice : ExpiryNotices(file.keys, {}, std::time(nullptr))) std::fprintf(stderr, "lime: %s\n", notice.c_str());
   const Outcomes outcomes = AskAll(calls.size(), [&](size_t i) { return Starter(calls[i], *clients[i], flags.restart).Run(); });
-  return Tell(file, NamesOf(calls), outcomes, flags.json);
+  return Tell(file, DeviceNames(calls), outcomes, flags.json);
 }
 
 // ---- Down
@@ -268,7 +268,7 @@ absl::Status Down(const UpFlags& flags) {
   Outcomes others_ended;
   EndOthers(calls, others, others_ended);
   Outcomes outcomes = AskAll(calls.size(), [&](size_t i) { return LookAfterEnd(calls[i], *clients[i], asked[i]); });
-  std::vector<std::string> names = NamesOf(calls);
+  std::vector<std::string> names = DeviceNames(calls);
   names.insert(names.end(), others.begin(), others.end());
   outcomes.insert(outcomes.end(), others_ended.begin(), others_ended.end());
   return Tell(file, names, outcomes, flags.json);

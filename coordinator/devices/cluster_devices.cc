@@ -10,11 +10,9 @@ namespace {
 
 constexpr absl::Duration kHoldingsPatience = absl::Seconds(5);
 
-using Clients = std::vector<std::unique_ptr<DeviceClient>>;
-
 }  // namespace
 
-absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const Clients& devices) {
+absl::StatusOr<std::vector<DeviceHealth>> AskHealthOfAll(const DeviceClients& devices) {
   const auto answers = AskAll(devices.size(), [&](size_t i) { return devices[i]->Health(kHoldingsPatience); });
   std::vector<DeviceHealth> health;
   std::vector<std::string> problems, flags;
@@ -34,7 +32,7 @@ absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const Clients& devices) {
                                                  ": ", absl::StrJoin(flags, " ")));
 }
 
-absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Clients& devices, uint64_t model) {
+absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const DeviceClients& devices, uint64_t model) {
   const auto answers = AskAll(devices.size(), [&](size_t i) {
     const HoldingsCall call{.weights = file.config.devices[i].weights, .model = model};
     absl::StatusOr<DeviceHoldings> answer = devices[i]->Holdings(call, kHoldingsPatience);

@@ -23,11 +23,10 @@ struct ClusterHoldings {
 
 // Asks all devices at once. Unavailable, in one sentence that names every silent device and says
 // how to continue without them.
-absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const std::vector<std::unique_ptr<DeviceClient>>& devices);
+absl::StatusOr<std::vector<DeviceHealth>> AskHealthOfAll(const DeviceClients& devices);
 
 // `model`: its digest, for devices that use pushed weights; 0: not given.
-absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const std::vector<std::unique_ptr<DeviceClient>>& devices,
-                                            uint64_t model);
+absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const DeviceClients& devices, uint64_t model);
 
 // If a device that accepts no push lacks blocks: what to do, one sentence per device. Else empty.
 std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings);

@@ -13,15 +13,13 @@
 namespace lime::cli {
 namespace {
 
-using Clients = std::vector<std::unique_ptr<DeviceClient>>;
-
 std::string HostOf(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
 
 class Measuring {
  public:
-  Measuring(const Clients& devices, const ClusterProfileOptions& options)
+  Measuring(const DeviceClients& devices, const ClusterProfileOptions& options)
       : devices_(devices), options_(options), measured_(devices.size()), shares_(devices.size()) {}
 
   absl::StatusOr<DescribedCluster> Run() {
@@ -111,7 +109,7 @@ class Measuring {
     return absl::OkStatus();
   }
 
-  const Clients& devices_;
+  const DeviceClients& devices_;
   const ClusterProfileOptions& options_;
   std::vector<MeasuredDevice> measured_;  // by device; one thread writes each
   absl::Mutex mutex_;
@@ -121,7 +119,7 @@ class Measuring {
 
 }  // namespace
 
-absl::StatusOr<DescribedCluster> MeasureCluster(const Clients& devices, const ClusterProfileOptions& options) {
+absl::StatusOr<DescribedCluster> MeasureCluster(const DeviceClients& devices, const ClusterProfileOptions& options) {
   return Measuring(devices, options).Run();
 }
 

@@ -25,8 +25,7 @@ struct ClusterProfileOptions {
 // Devices on different machines measure at once. Devices of one machine, and links, measure one
 // after another. The error is that of the first device that does not answer or refuses, for
 // instance because a plan is in use.
-absl::StatusOr<DescribedCluster> MeasureCluster(const std::vector<std::unique_ptr<DeviceClient>>& devices,
-                                                const ClusterProfileOptions& options);
+absl::StatusOr<DescribedCluster> MeasureCluster(const DeviceClients& devices, const ClusterProfileOptions& options);
 
 // The profiles that `lime profile --cluster` has stored beside the cluster's file; empty if it
 // never ran.

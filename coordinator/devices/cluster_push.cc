@@ -16,12 +16,15 @@ namespace {
 // Pushes to all devices at once, with one progress line.
 class Pusher {
  public:
-  Pusher(const ClusterPushOptions& options, std::vector<PushedDevice>& devices) : options_(options), devices_(devices) {}
+  Pusher(const ClusterPushOptions& options, std::vector<PushedDevice>& devices) : options_(options), devices_(&devices) {}
 
   void Run() {
     std::vector<std::thread> threads;
-    for (PushedDevice& device : devices_) {
-      if (!device.own_weights() && !device.blocks.empty()) threads.emplace_back([this, &device] { PushTo(device); });
+    {
+      absl::MutexLock lock(&mutex_);
+      for (PushedDevice& device : *devices_) {
+        if (!device.own_weights() && !device.blocks.empty()) threads.emplace_back([this, &device] { PushTo(device); });
+      }
     }
     for (std::thread& thread : threads) thread.join();
   }
@@ -43,7 +46,7 @@ class Pusher {
     absl::MutexLock lock(&mutex_);
     device.state = state;
     PushState all;
-    for (const PushedDevice& each : devices_) {
+    for (const PushedDevice& each : *devices_) {
       all.looked += each.state.looked, all.to_look += each.state.to_look;
       all.stored += each.state.stored, all.missing += each.state.missing;
     }
@@ -53,10 +56,10 @@ class Pusher {
   }
 
   const ClusterPushOptions& options_;
-  std::vector<PushedDevice>& devices_;
-  absl::Mutex mutex_;  // guards devices_ and the progress lines
-  ProgressLine looking_{"Looking"};
-  std::unique_ptr<ProgressLine> sending_;  // made at the first byte, which starts its clock
+  absl::Mutex mutex_;
+  std::vector<PushedDevice>* const devices_ ABSL_PT_GUARDED_BY(mutex_);
+  ProgressLine looking_ ABSL_GUARDED_BY(mutex_){"Looking"};
+  std::unique_ptr<ProgressLine> sending_ ABSL_GUARDED_BY(mutex_);  // made at the first byte, which starts its clock
 };
 
 std::string Outcome(const PushedDevice& device) {

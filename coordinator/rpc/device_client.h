@@ -66,6 +66,8 @@ class DeviceClient {
   const std::unique_ptr<Stubs> stubs_;
 };
 
+using DeviceClients = std::vector<std::unique_ptr<DeviceClient>>;
+
 // How devices name this program: user, host, and a random number that identifies this call.
 Coordinator NewCoordinator();
 

@@ -64,9 +64,9 @@ class PushCall {
 
   // Prefers the device's own reason for a refusal over the end of the stream.
   absl::Status Reason(const absl::Status& status, const absl::Status& end) {
+    absl::MutexLock lock(&mutex_);
     if (interrupted() && !complete_)
       return absl::CancelledError(absl::StrCat("pushing to ", Who(), " was interrupted; the same call goes on where it stopped"));
-    absl::MutexLock lock(&mutex_);
     if (silent_) return absl::UnavailableError(absl::StrCat(Who(), " has said nothing for ", absl::FormatDuration(options_.silence)));
     if (!said_.ok()) return said_;
     if (!end.ok() && !absl::IsCancelled(end)) return end;
@@ -232,7 +232,7 @@ class PushCall {
   std::optional<PushSender> sender_ ABSL_GUARDED_BY(mutex_);
   absl::Time heard_ ABSL_GUARDED_BY(mutex_) = absl::Now();
   absl::Status said_ ABSL_GUARDED_BY(mutex_);  // the fault in the device's messages
-  bool complete_ = false;                      // guarded by `mutex_` while threads run
+  bool complete_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;

@@ -128,7 +128,7 @@ absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options)
                                       .model = model,
                                       .start = HowToStart(device, cluster.file.path)});
   const auto devices = cluster.file.Clients();
-  LIME_ASSIGN_OR_RETURN(const std::vector<DeviceHealth> health, AskHealth(devices));
+  LIME_ASSIGN_OR_RETURN(const std::vector<DeviceHealth> health, AskHealthOfAll(devices));
   LIME_ASSIGN_OR_RETURN(cluster.holdings, AskHoldings(cluster.file, devices, model));
   for (size_t i = 0; i < health.size(); ++i) {
     if (health[i].epoch < 0) cluster.holdings.runtime[devices[i]->name()] = health[i].runtime;

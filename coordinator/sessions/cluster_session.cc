@@ -241,6 +241,7 @@ absl::Status ClusterSession::Close() {
 }
 
 json ClusterSession::Describe() const {
+  absl::MutexLock lock(&search_mutex_);
   json devices = json::array();
   for (size_t i = 0; i < statistics_.size(); ++i) {
     const DeviceStatistics& of = statistics_[i];

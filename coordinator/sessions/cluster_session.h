@@ -66,8 +66,6 @@ class ClusterSession {
   const Plan& plan() const { return client_->plan(); }
   // The prediction of the plan, corrected with the disk rates seen while the prompt was computed.
   double predicted_ms_per_token() const { return Stated().predicted.ms_per_token; }
-  // The levels as KV grows, the plan's own first. Only its own if all KV is there from the start.
-  const KvLevels& levels() const { return levels_; }
 
   // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, plan, load.
   nlohmann::json Describe() const;
@@ -100,8 +98,6 @@ class ClusterSession {
   const PlanSource source_;
   const GracefulStop graceful_;  // unloads the plan from devices on Ctrl-C
   std::unique_ptr<ClusterClient> client_;
-  Plan levels_of_, levels_before_of_;  // the plans of levels_ and levels_before_
-  KvLevels levels_, levels_before_;
   std::map<std::string, std::string> addresses_;  // by device
   std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1: no part
   std::unique_ptr<TraceCollector> collector_;     // if there is a trace
@@ -109,7 +105,10 @@ class ClusterSession {
   std::vector<std::shared_ptr<DeviceClient>> asked_;  // for rates of devices and links
   Plan first_;                                        // installed first; it took install_seconds_
   double install_seconds_ = 0;
-  absl::Mutex search_mutex_;
+  mutable absl::Mutex search_mutex_;
+  Plan levels_of_ ABSL_GUARDED_BY(search_mutex_), levels_before_of_ ABSL_GUARDED_BY(search_mutex_);
+  // Of these two plans, the plan's own first; only its own if all KV is there from the start.
+  KvLevels levels_ ABSL_GUARDED_BY(search_mutex_), levels_before_ ABSL_GUARDED_BY(search_mutex_);
   std::vector<Residency> levels_in_use_ ABSL_GUARDED_BY(search_mutex_);
   Plan found_ ABSL_GUARDED_BY(search_mutex_);  // by the last search
   KvLevels found_levels_ ABSL_GUARDED_BY(search_mutex_);

@@ -19,13 +19,13 @@ struct Symbol {
 };
 
 // A join that was possible when it was recorded. It is checked again before it is done.
-struct Candidate {
+struct MergeCandidate {
   uint32_t rank;
   int32_t position;  // of the left symbol
   int32_t result;
 };
 
-bool Later(const Candidate& a, const Candidate& b) {
+bool Later(const MergeCandidate& a, const MergeCandidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
 }
 
@@ -39,7 +39,7 @@ class Merger {
     Link();
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end(), Later);
-      const Candidate top = heap_.back();
+      const MergeCandidate top = heap_.back();
       heap_.pop_back();
       const Merge* merge = Find(top.position);
       if (merge == nullptr || merge->result != top.result) continue;
@@ -89,7 +89,7 @@ class Merger {
 
   const MergeTable& table_;
   std::vector<Symbol>& symbols_;
-  std::vector<Candidate> heap_;
+  std::vector<MergeCandidate> heap_;
 };
 
 using Splits = absl::flat_hash_map<int32_t, std::pair<int32_t, int32_t>>;

@@ -15,13 +15,13 @@ namespace {
 constexpr std::string_view kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // Part of a word: a match of the pattern, or the text between two matches.
-struct Stretch {
+struct SplitPart {
   TextRange range;
   bool matched;
 };
 
-std::vector<Stretch> Alternate(const std::vector<TextRange>& matches, size_t size, bool invert) {
-  std::vector<Stretch> stretches;
+std::vector<SplitPart> Alternate(const std::vector<TextRange>& matches, size_t size, bool invert) {
+  std::vector<SplitPart> stretches;
   size_t done = 0;
   for (const TextRange& match : matches) {
     if (done < match.begin) stretches.push_back({{done, match.begin}, invert});
@@ -34,8 +34,8 @@ std::vector<Stretch> Alternate(const std::vector<TextRange>& matches, size_t siz
 
 // Joins each stretch to the one before it if joins(previous, current) is true.
 template <typename Joins>
-void Join(std::vector<Stretch>& stretches, Joins joins) {
-  std::vector<Stretch> joined;
+void Join(std::vector<SplitPart>& stretches, Joins joins) {
+  std::vector<SplitPart> joined;
   for (size_t i = 0; i < stretches.size(); ++i) {
     if (i > 0 && joins(stretches[i - 1], stretches[i])) {
       joined.back().range.end = stretches[i].range.end;
@@ -46,19 +46,19 @@ void Join(std::vector<Stretch>& stretches, Joins joins) {
   stretches = std::move(joined);
 }
 
-void ApplyBehavior(SplitBehavior behavior, std::vector<Stretch>& stretches) {
+void ApplyBehavior(SplitBehavior behavior, std::vector<SplitPart>& stretches) {
   switch (behavior) {
     case SplitBehavior::kIsolated:
       return;
     case SplitBehavior::kRemoved:
-      stretches.erase(std::remove_if(stretches.begin(), stretches.end(), [](const Stretch& s) { return s.matched; }), stretches.end());
+      stretches.erase(std::remove_if(stretches.begin(), stretches.end(), [](const SplitPart& s) { return s.matched; }), stretches.end());
       return;
     case SplitBehavior::kMergedWithPrevious:
-      return Join(stretches, [](const Stretch& before, const Stretch& now) { return now.matched && !before.matched; });
+      return Join(stretches, [](const SplitPart& before, const SplitPart& now) { return now.matched && !before.matched; });
     case SplitBehavior::kMergedWithNext:
-      return Join(stretches, [](const Stretch& before, const Stretch& now) { return before.matched && !now.matched; });
+      return Join(stretches, [](const SplitPart& before, const SplitPart& now) { return before.matched && !now.matched; });
     case SplitBehavior::kContiguous:
-      return Join(stretches, [](const Stretch& before, const Stretch& now) { return before.matched == now.matched; });
+      return Join(stretches, [](const SplitPart& before, const SplitPart& now) { return before.matched == now.matched; });
   }
 }
 
@@ -267,7 +267,7 @@ PreTokenizeStep SplitStep(FindRanges find, SplitBehavior behavior, bool invert) 
     for (const Words::Word& word : words.words) {
       ranges.clear();
       LIME_RETURN_IF_ERROR(find(words.Text(word), ranges));
-      std::vector<Stretch> stretches = Alternate(ranges, word.range.end - word.range.begin, invert);
+      std::vector<SplitPart> stretches = Alternate(ranges, word.range.end - word.range.begin, invert);
       ApplyBehavior(behavior, stretches);
       for (const auto& [range, matched] : stretches) {
         if (range.begin == range.end) continue;

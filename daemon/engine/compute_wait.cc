@@ -23,6 +23,7 @@ void ComputeWait::Give() {
 }
 
 void ComputeWait::Await() {
+  options_.mutex->AssertHeld();
   std::optional<StallWatch> disk;
   while (!options_.has_work()) {
     const std::optional<Awaited> awaited = options_.awaited();

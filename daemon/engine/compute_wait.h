@@ -49,20 +49,20 @@ class ComputeWait {
   // Wakes the compute thread: there may be work.
   void Give();
   // A wait at `place` has taken `ms`.
-  void Waited(int64_t place, double ms) { forecast_.Waited(place, ms); }
+  void Waited(int64_t place, double ms) { options_.mutex->AssertHeld(), forecast_.Waited(place, ms); }
 
   // Returns when there is work. Releases the lock while it waits.  Thread: the compute thread
   void Await();
 
  private:
-  void Sleep(std::optional<StallWatch>& disk);
+  void Sleep(std::optional<StallWatch>& disk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   // Releases the lock while it waits. The analysis cannot see that the owner holds it.
   void StayAwake(double until_ms) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const Options options_;
   absl::CondVar work_;
   std::atomic<bool> given_work_ = false;  // since StayAwake began
-  ArrivalForecast forecast_;
+  ArrivalForecast forecast_ ABSL_GUARDED_BY(options_.mutex);
 };
 
 }  // namespace lime

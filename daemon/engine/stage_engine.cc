@@ -124,8 +124,8 @@ class InstalledStage final : public StageEngine {
     const bool of_host =
         std::holds_alternative<KvKept>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
     if (!of_host) {
-      LIME_RETURN_IF_ERROR(parts_.hosted->OnMessage(from, what));
-      if (parts_.hosted->asked()) wait_.Give();
+      LIME_RETURN_IF_ERROR(hosted().OnMessage(from, what));
+      if (hosted().asked()) wait_.Give();
       return absl::OkStatus();
     }
     if (from != plan_.devices[device_].kv_host) return Invalid("device ", from, " is not the host of this device's KV");
@@ -188,7 +188,10 @@ class InstalledStage final : public StageEngine {
   }
 
   // Bytes read from the disk for what streams.
-  Bytes BytesRead() const { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
+  Bytes BytesRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
+
+  HostedKv& hosted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.hosted; }
+  StageWeights& weights() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.weights; }
 
   // ---- What follows from an event
 
@@ -260,7 +263,7 @@ class InstalledStage final : public StageEngine {
     disk_.LoadBegun(now_ms);
     if (trace_) trace_->LoadBegun(start, StepOf(start), now_ms);
     if (start.what.keep) return residency_->Keep(start);
-    parts_.weights->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
+    weights().StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
   }
 
   void OnLoaded(int64_t load, const absl::Status& status) {
@@ -274,7 +277,7 @@ class InstalledStage final : public StageEngine {
     CarryOut();
   }
 
-  void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { parts_.weights->ReleaseOldest(); }
+  void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights().ReleaseOldest(); }
   void Carry(const ProgramRunner::Border&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { residency_->OnBorder(); }
 
   // Follows directly after the visit's last Compute, so the backend still has the result.
@@ -346,15 +349,13 @@ class InstalledStage final : public StageEngine {
   // A whole block is computed with its first part; its other parts have no span.
   void NoteComputed(const ProgramRunner::StartCompute& start, double begin_ms, double end_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int part = start.what.part;
-    if (part != kEmbeddingPart && parts_.weights->IsWhole(part) && part != PartsOf(plan_, plan_.parts[part].block).first) return;
+    if (part != kEmbeddingPart && weights().IsWhole(part) && part != PartsOf(plan_, plan_.parts[part].block).first) return;
     trace_->Computed(start, begin_ms, end_ms);
   }
 
   // ---- The compute thread
 
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || computing_ || (parts_.hosted->asked() && Health().ok());
-  }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (hosted().asked() && Health().ok()); }
 
   // The part that the disk is awaited for, if any.
   std::optional<int> AwaitedPart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return logic_->runner().awaited_part(); }
@@ -370,7 +371,7 @@ class InstalledStage final : public StageEngine {
     while (true) {
       wait_.Await();
       if (stopping_) return;
-      if (parts_.hosted->asked() && Health().ok()) {  // short, and another device waits for it
+      if (hosted().asked() && Health().ok()) {  // short, and another device waits for it
         AttendForOther();
         continue;
       }
@@ -393,7 +394,7 @@ class InstalledStage final : public StageEngine {
   }
 
   void AttendForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int32_t from = parts_.hosted->Take();
+    const int32_t from = hosted().Take();
     const double begin = SteadyMs();
     if (answered_at_ms_ > 0) wait_.Waited(QuestionPlace(plan_), begin - answered_at_ms_);
     mutex_.Unlock();
@@ -402,13 +403,13 @@ class InstalledStage final : public StageEngine {
     if (!status.ok()) return Fail(status);
     answered_at_ms_ = SteadyMs();
     if (trace_) trace_->AttendedFor(from, logic_->runner().steps_ended(), begin, answered_at_ms_);
-    parts_.hosted->EndAnswer();
+    hosted().EndAnswer();
   }
 
   // A part's place may change under the lock, but not that of the part at hand.
   RowsInMemory RowsOf(int part, int i, int64_t step) {
     absl::MutexLock lock(&mutex_);
-    return parts_.weights->Rows(part, i, step);
+    return weights().Rows(part, i, step);
   }
 
   MicroBatch WholeBatch(int32_t microbatch) {
@@ -422,7 +423,7 @@ class InstalledStage final : public StageEngine {
     if (AsksForKv(plan_, part)) return parts_.kv->TakeAnswer();
     {
       absl::MutexLock lock(&mutex_);
-      const KvLoad* const load = parts_.weights->Kv(part, step);
+      const KvLoad* const load = weights().Kv(part, step);
       if (load == nullptr) return absl::OkStatus();
       parts_.kv->Locate(*load, batch);
     }
@@ -447,7 +448,7 @@ class InstalledStage final : public StageEngine {
   // What the compute thread computes next.
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
-  ComputeWait wait_;  // used under the lock
+  ComputeWait wait_ ABSL_GUARDED_BY(mutex_);
   // When another device's last query was answered.
   double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   DeviceStatistics stats_ ABSL_GUARDED_BY(mutex_);
@@ -455,7 +456,7 @@ class InstalledStage final : public StageEngine {
 
   // Used by the compute thread, and between two computations under the lock.
   std::unique_ptr<StageCompute> compute_;
-  std::unique_ptr<StageResidency> residency_;  // used under the lock
+  std::unique_ptr<StageResidency> residency_;  // used under the lock, as it asserts
   std::thread thread_;
 };
 

@@ -39,16 +39,17 @@ StageResidency::~StageResidency() {
 }
 
 void StageResidency::Start(StageLogic& stage, StageCompute* compute) {
+  owner_.mutex->AssertHeld();
   logic_.Start(stage);
   compute_ = compute;
 }
 
 absl::Status StageResidency::Watch() {
+  absl::MutexLock lock(owner_.mutex);  // the first sample waits for the lock
   const Bytes most = logic_.most();
   if (most <= 0) return absl::OkStatus();  // not asked for, or nothing can be evicted
   const Bytes reserve = PressureReserve(MachineMemory(), plan_.devices[device_].budget);
   const absl::Duration hold = parts_.stage.pressure_hold;
-  absl::MutexLock lock(owner_.mutex);  // the first sample waits for the lock
   resident_ = most;
   policy_.emplace(ResidencyPolicy::Options{.most = most,
                                            .reserve = reserve,
@@ -90,23 +91,27 @@ void StageResidency::OnSample(const MemorySample& sample) {
 }
 
 void StageResidency::TryChange() {
+  owner_.mutex->AssertHeld();
   Look();
   logic_.TryChange(actions_);
   Carry();
 }
 
 void StageResidency::Order(const Residency& to) {
+  owner_.mutex->AssertHeld();
   Look();
   logic_.OnOrder(to, actions_);
   Carry();
 }
 
 void StageResidency::OnBorder() {
+  owner_.mutex->AssertHeld();
   logic_.OnBorder(actions_);
   Carry();
 }
 
 void StageResidency::OnStepEnded() {
+  owner_.mutex->AssertHeld();
   logic_.OnStepEnded(actions_);
   Carry();
 }
@@ -131,7 +136,7 @@ void StageResidency::Carry() {
   parts_.kv->Follow();
   for (size_t i = 0; i < actions_.size(); ++i) {  // more may be appended meanwhile
     const ResidencyLogic::Action action = std::move(actions_[i]);
-    std::visit([this](const auto& typed) { Carry(typed); }, action);
+    std::visit([this](const auto& typed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex) { Carry(typed); }, action);
   }
   actions_.clear();
 }

@@ -42,7 +42,7 @@ class StageResidency {
   StageResidency(const StageParts& parts, std::vector<Program> programs, Owner owner);
   ~StageResidency();
 
-  const ResidencyLogic& logic() const { return logic_; }
+  const ResidencyLogic& logic() const { return owner_.mutex->AssertHeld(), logic_; }
   // Steps begin. REQUIRES: `stage` has the logic's Programs; it and `compute` outlive this object
   void Start(StageLogic& stage, StageCompute* compute);
   // Watches the machine's memory if that is asked for. Called without the lock, after Start
@@ -61,31 +61,31 @@ class StageResidency {
 
  private:
   ResidencyLogic::Options LogicOptions() const;
-  void Look();
+  void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void OnSample(const MemorySample& sample);
 
-  void Carry();
-  void Carry(const ResidencyLogic::Prepare& prepare);
-  void Carry(const ResidencyLogic::ChangeWeights& change);
-  void Carry(const ResidencyLogic::MakeRoom& make);
-  void Carry(const ResidencyLogic::Resident& resident);
-  void Carry(const ResidencyLogic::Most& most);
-  void Carry(const ResidencyLogic::Report& report);
+  void Carry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
+  void Carry(const ResidencyLogic::Prepare& prepare) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
+  void Carry(const ResidencyLogic::ChangeWeights& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
+  void Carry(const ResidencyLogic::MakeRoom& make) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
+  void Carry(const ResidencyLogic::Resident& resident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
+  void Carry(const ResidencyLogic::Most& most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
+  void Carry(const ResidencyLogic::Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void Compile(const ResidencyLogic::Prepare& prepare);
 
   const StageParts& parts_;
   const Plan& plan_;
   const int32_t device_;
   const Owner owner_;
-  ResidencyLogic logic_;
-  ResidencyLogic::Actions actions_;  // of the current event
-  StageCompute* compute_ = nullptr;
-  std::unique_ptr<RowReader> rows_;  // of an embedding that was evicted
+  ResidencyLogic logic_ ABSL_GUARDED_BY(owner_.mutex);
+  ResidencyLogic::Actions actions_ ABSL_GUARDED_BY(owner_.mutex);  // of the current event
+  StageCompute* compute_ ABSL_GUARDED_BY(owner_.mutex) = nullptr;
+  std::unique_ptr<RowReader> rows_ ABSL_GUARDED_BY(owner_.mutex);  // of an embedding that was evicted
   std::optional<WorkerThread> worker_;
   // If the memory is watched: how many bytes should be resident.
-  std::optional<ResidencyPolicy> policy_;
-  Bytes resident_ = 0;  // as the policy knows it
-  std::unique_ptr<PressureMonitor> monitor_;
+  std::optional<ResidencyPolicy> policy_ ABSL_GUARDED_BY(owner_.mutex);
+  Bytes resident_ ABSL_GUARDED_BY(owner_.mutex) = 0;  // as the policy knows it
+  std::unique_ptr<PressureMonitor> monitor_ ABSL_GUARDED_BY(owner_.mutex);
 };
 
 }  // namespace lime

@@ -25,7 +25,7 @@ constexpr char kHeldFormat[] = "lime-held-blocks";
 constexpr int64_t kVersion = 1;
 constexpr size_t kMaxBlocks = 1'000'000;
 
-json NamesOf(const std::vector<BlockId>& blocks) {
+json JsonOf(const std::vector<BlockId>& blocks) {
   json names = json::array();
   for (const BlockId id : blocks) names.push_back(BlockName(id));
   return names;
@@ -85,8 +85,8 @@ std::string HeldBlocksText(const HeldBlocks& held) {
   const json root = {{"format", kHeldFormat},
                      {"version", kVersion},
                      {"manifest_xxh3", HashText(held.manifest_xxh3)},
-                     {"held", NamesOf(held.held)},
-                     {"begun", NamesOf(held.begun)}};
+                     {"held", JsonOf(held.held)},
+                     {"begun", JsonOf(held.begun)}};
   return root.dump(1) + "\n";
 }
 

@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
                                                      .max_rows = kv->options_.max_rows,
                                                      .window = kv->options_.window,
                                                      .tell = kv->options_.tell_host},
-                                                    kv->book_.away()));
+                                                    kv->book().away()));
   } else {
     const KvFile::Shape shape{.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes};
     LIME_ASSIGN_OR_RETURN(kv->file_, KvFile::Create(kv->options_.folder, shape, kv->options_.wrap_device));
@@ -172,6 +172,7 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
   if (EvictsKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  absl::MutexLock lock(options_.mutex);
   const KvAway& away = book_.away();
   std::vector<KvLent> lent;
   for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
@@ -198,6 +199,7 @@ std::optional<Bytes> StageKv::disk_room() const {
 // ---- Decisions
 
 void StageKv::Follow() {
+  options_.mutex->AssertHeld();
   while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
   while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
     if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
@@ -206,6 +208,7 @@ void StageKv::Follow() {
 }
 
 void StageKv::EndStep() {
+  options_.mutex->AssertHeld();
   if (lent_ != nullptr) lent_->EndStep();
 }
 
@@ -265,11 +268,13 @@ absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
 // ---- What the host has
 
 absl::StatusOr<bool> StageKv::Ask(const LentKv::Visit& visit, const MicroBatch& batch) {
+  options_.mutex->AssertHeld();
   if (lent_ == nullptr) return false;
   return lent_->Ask(visit, batch);
 }
 
 absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnHost(const KvMessage& message) {
+  options_.mutex->AssertHeld();
   if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV with a host");
   return lent_->OnHost(message);
 }
@@ -281,6 +286,7 @@ absl::Status StageKv::TakeAnswer() {
 // ---- Loads and their use
 
 std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done) {
+  options_.mutex->AssertHeld();
   const PlanPart& what = plan_.parts[part];
   const int64_t layer = LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece;
   auto load = std::make_shared<KvLoad>();
@@ -314,6 +320,7 @@ std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::func
 }
 
 void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
+  options_.mutex->AssertHeld();
   const PlanPart& part = plan_.parts[load.part];
   const int64_t layer = LayerIndex(part.block.layer), first = part.kv_begin / kKvPiece;
   attending_.layer = part.block.layer, attending_.begin = first, attending_.end = first + load.pieces;

@@ -71,7 +71,7 @@ class StageKv {
   // when the plan begins (AwayAtFirst) go to the disk; a host brings its pieces itself. NotFound,
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
   // FailedPrecondition for a plan that evicts.  Without the lock.
-  absl::Status TakeOver(const KvTakeover& from);
+  absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Hands the KV over to the next plan, with `memory` (Backend::TakeKv) and what this device hosts.
   // `numerics_id`: of the kernels that computed it. FailedPrecondition if the plan evicts KV.
   // Afterwards only the destructor may be called.  Without the lock.
@@ -106,15 +106,15 @@ class StageKv {
   absl::StatusOr<bool> Ask(const LentKv::Visit& visit, const MicroBatch& batch);
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
   // Thread: the compute thread, without the lock, in the visit that asked
-  absl::Status TakeAnswer();
+  absl::Status TakeAnswer() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
-  Bytes bytes_written() const { return bytes_written_; }
+  Bytes bytes_written() const { return options_.mutex->AssertHeld(), bytes_written_; }
   // Free bytes on the folder's disk beyond what this plan's KV may still use, if known.
   // Thread: any
   std::optional<Bytes> disk_room() const;
-  Bytes bytes_fetched() const { return lent_ == nullptr ? 0 : lent_->fetched(); }
+  Bytes bytes_fetched() const { return options_.mutex->AssertHeld(), lent_ == nullptr ? 0 : lent_->fetched(); }
 
  private:
   struct Missing {
@@ -133,12 +133,12 @@ class StageKv {
   };
 
   StageKv(const Plan& plan, Options options);
-  bool HostHasNext() const { return stopping_ || !lent_->lending(); }
+  bool HostHasNext() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex) { return stopping_ || !lent_->lending(); }
   static KvBook::Shape ShapeOf(const Plan& plan, const Options& options);
-  void Show(int32_t sequence);
-  absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
-  absl::Status TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
-  void WriteNext();
+  void Show(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
+  absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
   absl::Status Lend(const KvAway::Piece& piece, int64_t layer);
@@ -147,15 +147,15 @@ class StageKv {
   const Plan& plan_;
   const Options options_;
   const int64_t pieces_;  // of a sequence
-  KvBook book_;
-  Bytes bytes_written_ = 0;
-  bool stopping_ = false;
+  KvBook book_ ABSL_GUARDED_BY(options_.mutex);
+  Bytes bytes_written_ ABSL_GUARDED_BY(options_.mutex) = 0;
+  bool stopping_ ABSL_GUARDED_BY(options_.mutex) = false;
   Attending attending_;  // set by Locate, used by the compute thread in Attend
   absl::Mutex loads_mutex_;
-  int64_t loads_under_way_ ABSL_GUARDED_BY(loads_mutex_) = 0;  // their reads write into the ring
-  HugeBuffer staging_;                                         // the writer's
-  std::unique_ptr<KvFile> file_;                               // null: no KV is on the disk
-  std::unique_ptr<LentKv> lent_;                               // null: none is with a host
+  int64_t loads_under_way_ ABSL_GUARDED_BY(loads_mutex_) = 0;        // their reads write into the ring
+  HugeBuffer staging_;                                               // the writer's
+  std::unique_ptr<KvFile> file_;                                     // null: no KV is on the disk
+  std::unique_ptr<LentKv> lent_ ABSL_PT_GUARDED_BY(options_.mutex);  // null: none is with a host
   std::optional<WorkerThread> writer_;
 };
 

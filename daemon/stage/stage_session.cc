@@ -280,12 +280,12 @@ TraceChunk StageSession::TakeTrace(const TraceCall& call) {
 }
 
 void StageSession::Tell(const FromDevice& what) {
-  absl::MutexLock lock(&events_mutex_);
   if (sink_) sink_(what);
 }
 
 void StageSession::TellSampled(int64_t step, std::span<const SampledToken> tokens) {
   if (tokens.empty()) return;
+  absl::MutexLock lock(&events_mutex_);
   auto& news = std::get<SampledNews>(sampled_);
   news.step = step, news.ends_step = false;
   news.tokens.assign(tokens.begin(), tokens.end());
@@ -305,6 +305,7 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
 // Only the last stage's device tells: with it a step ends everywhere. If no other tokens are to
 // come, one message has tokens and end.
 void StageSession::TellEnded(int64_t step) {
+  absl::MutexLock lock(&events_mutex_);
   if (std::exchange(awaits_end_, false)) {
     std::get<SampledNews>(sampled_).ends_step = true;
     Tell(sampled_);

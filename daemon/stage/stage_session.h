@@ -90,7 +90,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
                               const KvTakeover::Take& take) const;
   absl::Status LetGo();
-  void Tell(const FromDevice& what);
+  void Tell(const FromDevice& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(events_mutex_);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
   void TellEnded(int64_t step);
   void Fail(const absl::Status& status);
@@ -112,7 +112,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   std::function<void()> left_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open if spans are asked for
-  absl::Mutex taking_;                // held while spans are taken from it
+  absl::Mutex taking_;                // its one reader at a time; the ring itself takes no lock
   PlanSampler sampler_;
 
   // Held for reading while the stage is called. Unloading waits for these calls.
@@ -125,10 +125,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);
   Sink sink_ ABSL_GUARDED_BY(events_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(events_mutex_);
-  // Used by the stage, under its lock.
-  FromDevice sampled_ = SampledNews{};  // the newest tokens, in the memory of earlier ones
-  bool awaits_end_ = false;             // their step has one micro-batch: its end goes with them
-  std::atomic<int64_t> steps_ = 0;      // that have ended
+  // The newest tokens, in the memory of earlier ones.
+  FromDevice sampled_ ABSL_GUARDED_BY(events_mutex_) = SampledNews{};
+  bool awaits_end_ ABSL_GUARDED_BY(events_mutex_) = false;  // their step has one micro-batch: its end goes with them
+  std::atomic<int64_t> steps_ = 0;                          // that have ended
   std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
 };
 

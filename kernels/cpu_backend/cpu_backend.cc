@@ -21,9 +21,9 @@ namespace lime::cpu {
 namespace {
 
 // Finds the tensors of one block by role. ModelSpec::Build has checked their dtypes and shapes.
-class BlockReader {
+class BlockBinder {
  public:
-  BlockReader(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
+  BlockBinder(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
 
   const std::byte* Data(TensorRole role, TensorPart part = TensorPart::kWeight) const {
     const std::optional<size_t> i = Find(role, part);
@@ -120,7 +120,7 @@ class CpuBackend final : public Backend {
 
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override {
     const ModelConfig& config = spec_.config;
-    const BlockReader reader(block, weights);
+    const BlockBinder reader(block, weights);
     const size_t layer = static_cast<size_t>(block.id.layer);
     switch (block.id.kind) {
       case BlockKind::kEmbedding:
@@ -268,7 +268,7 @@ class CpuBackend final : public Backend {
     return static_cast<size_t>(found - spec_.blocks.begin());
   }
 
-  AttentionBlock ReadAttention(const BlockReader& reader) const {
+  AttentionBlock ReadAttention(const BlockBinder& reader) const {
     const ModelConfig& config = spec_.config;
     return {.norm = reader.ReadNorm(config),
             .q = reader.Linear(TensorRole::kQ, config.hidden_size),

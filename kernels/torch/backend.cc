@@ -160,9 +160,9 @@ void Gather(const RowsInMemory& from, LinearWeight& into) {
 }
 
 // Finds the tensors of one block by role.
-class BlockReader {
+class BlockBinder {
  public:
-  BlockReader(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
+  BlockBinder(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
 
   bool Has(TensorRole role) const { return Find(role, TensorPart::kWeight).has_value(); }
 
@@ -346,7 +346,7 @@ class TorchBackend final : public Backend {
 
   void Bind(const BlockSpec& block, const BlockWeights& weights) {
     const ModelConfig& config = spec_.config;
-    const BlockReader reader(block, weights);
+    const BlockBinder reader(block, weights);
     const size_t layer = static_cast<size_t>(block.id.layer);
     switch (block.id.kind) {
       case BlockKind::kEmbedding:

@@ -16,7 +16,7 @@ bool Alike(const LayerTimes& a, const LayerTimes& b) {
 }
 
 // The layers of one device. Each is the sum of its blocks.
-absl::StatusOr<std::vector<LayerTimes>> LayersOf(const Instance& instance, const Instance::Device& device) {
+absl::StatusOr<std::vector<LayerTimes>> LayerTimesOf(const Instance& instance, const Instance::Device& device) {
   std::vector<LayerTimes> layers;
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     const Instance::Block& block = instance.blocks[b];
@@ -57,7 +57,7 @@ bool Suffices(const SlotProblem& problem, double limit_ms) {
 absl::StatusOr<std::vector<LayerTimes>> UniformLayerTimes(const Instance& instance) {
   std::vector<LayerTimes> times;
   for (const Instance::Device& device : instance.devices) {
-    LIME_ASSIGN_OR_RETURN(const std::vector<LayerTimes> layers, LayersOf(instance, device));
+    LIME_ASSIGN_OR_RETURN(const std::vector<LayerTimes> layers, LayerTimesOf(instance, device));
     for (size_t i = 1; i < layers.size(); ++i) {
       if (Alike(layers[i], layers[0])) continue;
       return Invalid("instance: layer ", i, " takes another time than layer 0 on ", DeviceLabel(instance, static_cast<int>(times.size())),

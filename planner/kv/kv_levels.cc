@@ -26,15 +26,15 @@ Instance::Kind KindOf(BlockKind kind) {
                                        : Instance::Kind::kHead;
 }
 
-const PlanDevice& DeviceOf(const Plan& plan, int part) {
+const PlanDevice& DeviceOfPart(const Plan& plan, int part) {
   return plan.devices[plan.stages[StageOf(plan, part)].device];
 }
 
 // The part of a KV part that a step reads from the disk at a level.
 double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
   const PlanPart& part = plan.parts[p];
-  if (!HasKvOnDisk(DeviceOf(plan, p))) return 0;
-  const double there = MeanPositionsAway(plan, DeviceOf(plan, p), layer_pages) - static_cast<double>(part.kv_begin);
+  if (!HasKvOnDisk(DeviceOfPart(plan, p))) return 0;
+  const double there = MeanPositionsAway(plan, DeviceOfPart(plan, p), layer_pages) - static_cast<double>(part.kv_begin);
   const double positions = static_cast<double>(part.kv_end - part.kv_begin);
   return Mb(part.bytes) * std::clamp(there / positions, 0.0, 1.0);
 }
@@ -55,8 +55,8 @@ std::vector<double> AskTimes(const Plan& plan, int64_t layer_pages, const std::v
   return ask_ms;
 }
 
-// The decode step of a plan at a level. Draft sets the memory of each residency: resident parts and
-// ring.
+// The decode step of a plan at a level. LevelDraft sets the memory of each residency: resident
+// parts and ring.
 Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
   Instance instance;
   const std::vector<double> ask_ms = AskTimes(plan, layer_pages, streamed);
@@ -83,7 +83,7 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int
 std::vector<int32_t> KvPartsOnDisk(const Plan& plan, int64_t layer_pages, bool on_disk) {
   std::vector<int32_t> parts;
   for (int p = 0; p < plan.NumParts(); ++p) {
-    const PlanDevice& device = DeviceOf(plan, p);
+    const PlanDevice& device = DeviceOfPart(plan, p);
     const bool is_there = HasKvOnDisk(device) && plan.parts[p].kv_begin < PositionsAway(plan, device, layer_pages);
     if (plan.parts[p].is_kv() && is_there == on_disk) parts.push_back(p);
   }
@@ -91,9 +91,9 @@ std::vector<int32_t> KvPartsOnDisk(const Plan& plan, int64_t layer_pages, bool o
 }
 
 // A residency under construction, and its time. The level determines which KV parts stream.
-class Draft {
+class LevelDraft {
  public:
-  Draft(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed)
+  LevelDraft(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed)
       : plan_(plan),
         together_(StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep))),
         instance_(ToInstance(plan, layer_pages, streamed)),
@@ -108,8 +108,8 @@ class Draft {
     for (int p = 0; p < plan.NumParts(); ++p) Count(p, +1);
   }
 
-  Draft(const Draft&) = delete;
-  Draft& operator=(const Draft&) = delete;
+  LevelDraft(const LevelDraft&) = delete;
+  LevelDraft& operator=(const LevelDraft&) = delete;
 
   bool streamed(int part) const { return assignment_.streamed[part] != 0; }
   int stage_of(int part) const { return stage_of_[part]; }
@@ -193,7 +193,7 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
 // Searches one level, starting from the level before.
 class KvLevelSearch {
  public:
-  KvLevelSearch(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, Draft& draft)
+  KvLevelSearch(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, LevelDraft& draft)
       : plan_(plan), options_(options), draft_(draft), budget_(options.work, 0, nullptr), random_(options.seed) {
     for (int d = 0; d < plan.NumDevices(); ++d) room_.push_back(RoomForParts(plan, d, layer_pages));
   }
@@ -287,7 +287,7 @@ class KvLevelSearch {
 
   const Plan& plan_;
   const KvLevelOptions& options_;
-  Draft& draft_;
+  LevelDraft& draft_;
   SearchBudget budget_;
   Random random_;
   std::vector<Bytes> room_;  // by device
@@ -401,7 +401,7 @@ std::string NoRoom(const Plan& plan, const Residency& residency) {
 std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before,
                                  std::optional<int>& stuck) {
   const bool table = options.rule != OnlineRule::kLime;
-  Draft draft(plan, layer_pages, (table ? before.levels.front() : before.levels.back()).residency.streamed);
+  LevelDraft draft(plan, layer_pages, (table ? before.levels.front() : before.levels.back()).residency.streamed);
   if (table) {
     for (int d = 0; d < plan.NumDevices(); ++d) {
       for (const int32_t part : PaperDevice(plan, d).More(layer_pages, options.rule)) draft.Set(part, true);
@@ -410,7 +410,7 @@ std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const Kv
     return std::nullopt;
   }
   KvLevel level{.residency = {.layer_pages = layer_pages, .streamed = draft.Streamed()}};
-  level.ms_per_step = Draft(plan, layer_pages, level.residency.streamed).ExactMs();
+  level.ms_per_step = LevelDraft(plan, layer_pages, level.residency.streamed).ExactMs();
   if (!WithResidency(plan, level.residency).ok() || !std::isfinite(level.ms_per_step)) return std::nullopt;
   return level;
 }
@@ -448,7 +448,7 @@ KvLevels EvictionLevels(const Plan& plan, int max_levels) {
     const Plan middle =
         WithEvictedPositions(plan, kPageTokens * (static_cast<double>(before + 1 + pages) / 2 - static_cast<double>(first)));
     answer.levels.push_back(
-        {.residency = {.layer_pages = plan.sequences * pages}, .ms_per_step = Draft(middle, plan.sequences * pages, {}).ExactMs()});
+        {.residency = {.layer_pages = plan.sequences * pages}, .ms_per_step = LevelDraft(middle, plan.sequences * pages, {}).ExactMs()});
     before = pages;
   }
   return answer;
@@ -463,7 +463,7 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   std::vector<KvLevel>& levels = answer.levels;
   levels.push_back({.residency = ResidencyOf(plan)});
   const int64_t first = levels[0].residency.layer_pages, full = FullLayerPages(plan);
-  levels[0].ms_per_step = Draft(plan, first, levels[0].residency.streamed).ExactMs();
+  levels[0].ms_per_step = LevelDraft(plan, first, levels[0].residency.streamed).ExactMs();
   const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
   for (int64_t pages = first; pages < full;) {
     pages = std::min(full, pages + step);
@@ -500,10 +500,10 @@ absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
   for (int d = 0; d < plan.NumDevices(); ++d)
     plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
   Residency first = ResidencyOf(plan);
-  Draft draft(plan, first.layer_pages, first.streamed);
+  LevelDraft draft(plan, first.layer_pages, first.streamed);
   if (KvLevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");
   first.streamed = draft.Streamed();
-  const double ms_per_step = Draft(plan, first.layer_pages, first.streamed).ExactMs();
+  const double ms_per_step = LevelDraft(plan, first.layer_pages, first.streamed).ExactMs();
   LIME_ASSIGN_OR_RETURN(Plan changed, WithResidency(plan, first));
   changed.predicted.ms_per_step = ms_per_step;
   changed.predicted.ms_per_token = ms_per_step / plan.sequences;

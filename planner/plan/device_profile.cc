@@ -19,7 +19,7 @@ struct KindTotals {
   double MeanBytes() const { return blocks > 0 ? static_cast<double>(bytes) / static_cast<double>(blocks) : 0; }
 };
 
-KindTotals TotalsOf(const ModelSpec& spec, BlockKind kind) {
+KindTotals KindTotalsOf(const ModelSpec& spec, BlockKind kind) {
   KindTotals totals;
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind == kind) totals = {totals.blocks + 1, totals.bytes + block.bytes};
@@ -50,7 +50,7 @@ double AttendedPairs(const ModelConfig& config, int64_t rows, int64_t context) {
 }
 
 double BlockBytes(const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context) {
-  const double weights = TotalsOf(spec, kind).MeanBytes();
+  const double weights = KindTotalsOf(spec, kind).MeanBytes();
   if (kind == BlockKind::kEmbedding)
     return weights * std::min(1.0, static_cast<double>(rows) / static_cast<double>(spec.config.vocab_size));
   if (kind != BlockKind::kAttention) return weights;
@@ -69,7 +69,7 @@ auto OrderOf(const ComputePoint& point) {
   return std::tuple(point.kind, point.rows, point.context);
 }
 
-auto Place(const DiskPoint& point) {
+auto CoordinatesOf(const DiskPoint& point) {
   return std::pair(point.read_bytes, point.depth);
 }
 
@@ -100,7 +100,7 @@ void DeviceProfile::SetModel(ModelCompute model) {
 
 void DeviceProfile::SetDisk(std::vector<DiskPoint> points) {
   disk = std::move(points);
-  std::ranges::sort(disk, {}, Place);
+  std::ranges::sort(disk, {}, CoordinatesOf);
 }
 
 double DeviceProfile::DiskRate(Bytes read_bytes, int64_t depth) const {
@@ -128,14 +128,14 @@ double DeviceProfile::StepMs(const ModelSpec& spec, const Step& step) const {
   double ms = model != nullptr ? model->step_overhead_ms : 0;
   for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
     const int64_t rows = kind == BlockKind::kHead ? step.logit_rows : step.rows;
-    ms += static_cast<double>(TotalsOf(spec, kind).blocks) * ComputeMs(spec, kind, rows, step.context);
+    ms += static_cast<double>(KindTotalsOf(spec, kind).blocks) * ComputeMs(spec, kind, rows, step.context);
   }
   return ms;
 }
 
 std::string ModelKey(const ModelSpec& spec) {
   const ModelConfig& c = spec.config;
-  const auto bytes = [&](BlockKind kind) { return TotalsOf(spec, kind).bytes; };
+  const auto bytes = [&](BlockKind kind) { return KindTotalsOf(spec, kind).bytes; };
   return absl::StrCat(c.architecture.substr(0, 64), " layers=", c.num_layers, " hidden=", c.hidden_size, " heads=", c.num_heads, "/",
                       c.num_kv_heads, "x", c.head_dim, " inner=", c.intermediate_size, " vocab=", c.vocab_size,
                       " window=", c.sliding_window, " ", Text(DTypeName(spec.working_dtype)), " bytes=", bytes(BlockKind::kEmbedding), "+",

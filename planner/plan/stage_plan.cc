@@ -3,7 +3,7 @@
 namespace lime {
 namespace {
 
-absl::Status CheckStage(const Instance& instance, const std::vector<Stage>& stages, size_t j) {
+absl::Status CheckBlocksOfStage(const Instance& instance, const std::vector<Stage>& stages, size_t j) {
   const Stage& stage = stages[j];
   const int expected = j == 0 ? 0 : stages[j - 1].hi;
   if (stage.device < 0 || stage.device >= instance.NumDevices()) {
@@ -35,7 +35,7 @@ absl::Status CheckStreamed(const Instance& instance, const std::vector<int32_t>&
 
 absl::Status StagePlan::Validate(const Instance& instance) const {
   if (stages.empty()) return Invalid("plan: field \"stages\" is empty; its stages must cover all blocks");
-  for (size_t j = 0; j < stages.size(); ++j) LIME_RETURN_IF_ERROR(CheckStage(instance, stages, j));
+  for (size_t j = 0; j < stages.size(); ++j) LIME_RETURN_IF_ERROR(CheckBlocksOfStage(instance, stages, j));
   if (stages.back().hi != instance.NumBlocks()) {
     return Invalid("plan: field \"stages\" ends at block ", stages.back().hi, " of ", instance.NumBlocks(), "; cover all blocks");
   }

@@ -9,10 +9,10 @@ namespace lime {
 namespace {
 
 using Kind = TimelineSpan::Kind;
-using Stretch = std::pair<double, double>;  // begin, end
+using TimeSpan = std::pair<double, double>;  // begin, end
 
 // The length of the union of stretches, which may overlap and be in any order.
-double Covered(std::vector<Stretch>& stretches) {
+double Covered(std::vector<TimeSpan>& stretches) {
   std::ranges::sort(stretches);
   double covered = 0, until = -std::numeric_limits<double>::infinity();
   for (const auto& [begin, end] : stretches) {
@@ -25,9 +25,9 @@ double Covered(std::vector<Stretch>& stretches) {
 }  // namespace
 
 std::vector<DeviceTimes> TimesOf(const Timeline& timeline, double begin_ms, double end_ms) {
-  std::vector<std::array<std::vector<Stretch>, TimelineSpan::kKinds>> stretches(timeline.devices.size());
+  std::vector<std::array<std::vector<TimeSpan>, TimelineSpan::kKinds>> stretches(timeline.devices.size());
   for (const TimelineSpan& span : timeline.spans) {
-    const Stretch within = {std::max(span.begin_ms, begin_ms), std::min(span.end_ms, end_ms)};
+    const TimeSpan within = {std::max(span.begin_ms, begin_ms), std::min(span.end_ms, end_ms)};
     if (within.first < within.second) stretches[span.device][static_cast<size_t>(span.kind)].push_back(within);
   }
   std::vector<DeviceTimes> times;

@@ -150,7 +150,8 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error(Device("threads = true")), HasSubstr("field \"threads\" is not a whole number"));
   EXPECT_THAT(Error(Device("ssh = \"-oProxyCommand=id\"")), HasSubstr("field \"ssh\" = \"-oProxyCommand=id\" is not [USER@]HOST"));
   EXPECT_THAT(Error(Device("listen = \"7001\"")), HasSubstr("field \"listen\" = \"7001\" is not host:port"));
-  EXPECT_THAT(Error(Device("backend = \"tpu\"")), HasSubstr("is none of cpu, torch"));
+  EXPECT_THAT(Error(Device("backend = \"tpu\"")),
+              HasSubstr("is none of cpu, torch (torch where its module liblime_torch.so is installed)"));
   EXPECT_THAT(Error(Device("loader = \"copy\"")), HasSubstr("field \"loader\" = \"copy\" is none of auto, read, mmap"));
   EXPECT_THAT(Error(Device("follow-memory = 1")), HasSubstr("field \"follow-memory\" is neither true nor false"));
   EXPECT_THAT(Error(Device("weights = \"a\\u0000b\"")), HasSubstr("holds control characters"));

@@ -3,7 +3,7 @@ every target of CMake.
 
 A row of the table names one folder of the source tree and the folders that it may include. A folder
 may always include itself. Generated headers belong to the folder of their .proto. Tests include what
-they test and have no rows.
+they test and have no rows. Pure folders include no header of files, clocks, threads or tensors.
 """
 import os
 import re
@@ -16,6 +16,14 @@ NAME = re.compile(r"`([^`]+)`")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 SOURCES = (".h", ".cc", ".cu", ".inc", ".proto")
 PROTO = "proto"  # the folder that .proto files are imported from
+
+# Folders that decide and do nothing else, those below them too, and their files that are not so.
+PURE = ("common", "planner", "daemon/logic", "coordinator/logic")
+IMPURE = ("common/command_line", "common/model_file", "common/steady_clock", "common/toml_file")
+# Headers of files, clocks, threads and tensors, by which a pure file would stop being one.
+OF_THE_WORLD = re.compile(r"(?:condition_variable|chrono|ctime|filesystem|fstream|future|iostream|mutex|semaphore|shared_mutex|thread|"
+                          r"dirent\.h|fcntl\.h|pthread\.h|time\.h|unistd\.h|sys/.*|"
+                          r"absl/synchronization/.*|absl/time/clock\.h|asio.*|grpcpp/.*|torch/.*|CLI/.*|toml\+\+/.*)$")
 
 # line: in the table; may: the folders that it may include
 Row = namedtuple("Row", "line may")
@@ -91,12 +99,12 @@ class Tree:
     def _relative(self, path):
         return str(Path(path).relative_to(self.root))
 
-    def _lines(self, path):
+    def lines_of(self, path):
         return (self.root / path).read_text(errors="replace").splitlines()
 
     def included_by(self, path):
         """(line, path as written, its folder) of all files of the tree that the file includes."""
-        for number, line in enumerate(self._lines(path), 1):
+        for number, line in enumerate(self.lines_of(path), 1):
             match = INCLUDE.match(line)
             folder = self._folder_of(match.group(1), os.path.dirname(path)) if match else None
             if folder:
@@ -107,7 +115,7 @@ class Tree:
         seen, ahead = set(), [path]
         while ahead:
             here = ahead.pop()
-            for line in self._lines(here):
+            for line in self.lines_of(here):
                 match = INCLUDE.match(line)
                 if match and match.group(1) not in seen:
                     seen.add(match.group(1))
@@ -209,6 +217,21 @@ def faults_of_includes(rows, tree):
                     yield f"{folder}/{name}:{line}: includes {included}; {row_of(rows, folder)} does not allow `{other}`"
 
 
+def is_pure(path):
+    return path.startswith(tuple(folder + "/" for folder in PURE)) and path.rsplit(".", 1)[0] not in IMPURE
+
+
+def faults_of_purity(tree):
+    for folder in sorted(tree.files):
+        for path in (f"{folder}/{name}" for name in tree.files[folder]):
+            if not is_pure(path):
+                continue
+            for number, line in enumerate(tree.lines_of(path), 1):
+                match = INCLUDE.match(line)
+                if match and (OF_THE_WORLD.match(match.group(1)) or match.group(1).rsplit(".", 1)[0] in IMPURE):
+                    yield f"{path}:{number}: includes {match.group(1)}; {TABLE} calls the folder pure: no file, clock, thread or tensor"
+
+
 def faults_of_targets(rows, tree):
     """A target links what its folder may include, and some code of every folder whose code it includes."""
     builders = tree.built_by()
@@ -231,4 +254,4 @@ def faults(root):
     """What the tree below `root` and its table do not agree in, one sentence each, in order."""
     rows = rows_of((Path(root) / TABLE).read_text())
     tree = Tree(root)
-    return [*faults_of_the_table(rows, tree), *faults_of_includes(rows, tree), *faults_of_targets(rows, tree)]
+    return [*faults_of_the_table(rows, tree), *faults_of_includes(rows, tree), *faults_of_purity(tree), *faults_of_targets(rows, tree)]

@@ -115,6 +115,16 @@ class MadeTreeTest(unittest.TestCase):
         table = TABLE.replace("| `low` | nothing |", "| `low` | `high` |")
         self.expect_fault({"docs/ARCHITECTURE.md": table}, "docs/ARCHITECTURE.md:5: a circle: low -> high -> low")
 
+    def test_a_pure_folder_has_no_file_clock_or_thread(self):
+        pure = {"docs/ARCHITECTURE.md": TABLE.replace("`low`", "`common`"), "low/CMakeLists.txt": None, "low/low.h": None, "low/low.cc": None,
+                "high/high.h": '#include "common/low.h"\n', "common/low.h": "", "common/CMakeLists.txt": "lime_library(lime_low SRCS low.cc)\n"}
+        self.assertEqual(self.faults_with(pure | {"common/low.cc": '#include <map>\n#include "absl/time/time.h"\n#include <atomic>\n'}), [])
+        for header in ("<thread>", "<fstream>", "<chrono>", "<sys/stat.h>", '"absl/synchronization/mutex.h"', '"absl/time/clock.h"',
+                       '"common/steady_clock.h"'):
+            with self.subTest(header):
+                self.expect_fault(pure | {"common/low.cc": f"\n#include {header}\n"}, f"common/low.cc:2: includes {header[1:-1]}", "pure")
+        self.assertEqual(self.faults_with(pure | {"common/steady_clock.h": "#include <chrono>\n"}), [])
+
     def test_a_target_that_its_row_does_not_allow_is_found(self):
         faults = self.faults_with({"low/CMakeLists.txt": "\nlime_library(lime_low SRCS low.cc DEPS lime_high)\n"})
         self.assertEqual(faults, ["low/CMakeLists.txt:2: lime_low links lime_high; "

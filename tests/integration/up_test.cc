@@ -139,7 +139,7 @@ TEST_F(UpTest, TheBackendThatTheFileNamesComputes) {
     GTEST_SKIP() << "liblime_torch.so was not built";
   WriteCluster({kModel});
   Edit("threads = 1\n", "threads = 1\nbackend = \"cuda\"\n");
-  ExpectRefused(Over({"up"}), 2, "\"backend\" = \"cuda\" is none of cpu, torch");
+  ExpectRefused(Over({"up"}), 2, "\"backend\" = \"cuda\" is none of cpu, torch (torch where its module liblime_torch.so is installed)");
   Edit("cuda", "torch");
   ASSERT_EQ(Over({"up"}).exit_code, 0);
   const Answer profile = Over({"profile", "--seconds", "0.2"});

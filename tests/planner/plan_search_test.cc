@@ -205,7 +205,9 @@ TEST(PlanSearchTest, AThousandLayersOnSixtyFourDevicesTakeLessThanAMinute) {
   const auto start = std::chrono::steady_clock::now();
   const FoundPlan found = SearchPlan(instance, {});
   const double bound_ms = LowerBoundMs(instance);
+#ifndef LIME_SANITIZED
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+#endif
   ASSERT_TRUE(found.feasible) << found.reason;
   EXPECT_TRUE(found.plan.Validate(instance).ok());
   EXPECT_LE(bound_ms, found.ms_per_step);
