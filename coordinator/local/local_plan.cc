@@ -101,7 +101,7 @@ class LocalPlanning {
   absl::StatusOr<LocalPlan> PlanForKv() {
     if (request_.chunk > 0) return PlanFor(request_.chunk);
     absl::StatusOr<LocalPlan> best = PlanFor(kUsualChunk);
-    if (best.ok() ? !Summarize(best->plan).streams() : !absl::IsResourceExhausted(best.status())) return best;
+    if (best.ok() ? spills_ || !Summarize(best->plan).streams() : !absl::IsResourceExhausted(best.status())) return best;
     return BestChunk(std::move(best));
   }
 
