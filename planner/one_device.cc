@@ -16,6 +16,7 @@
 #include "planner/first_token.h"
 #include "planner/kv_growth.h"
 #include "planner/kv_levels.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -58,6 +59,7 @@ class Planner {
       parts_ += part.bytes;
       largest_ = std::max(largest_, part.bytes);
     }
+    if (request.spills != nullptr) largest_ = std::max(largest_, problem.head.sequences * KvPieceBytes(problem.head));  // streams too
     all_ = parts_ + (problem.tied_embedding ? 0 : problem.head.embedding_bytes);
     fixed_ = fixed - device.memory.total();
     room_ = device.budget - fixed;
@@ -81,7 +83,10 @@ class Planner {
     }
     const Choice& best = Best();
     absl::StatusOr<Plan> plan = MakeWith(best.draft.streamed, /*by_rows=*/true, best.ring);
-    return plan.ok() && grows_ ? PlanToGrow(*plan) : std::move(plan);
+    if (!plan.ok() || !grows_) return plan;
+    if (request_.spills == nullptr) return PlanToGrow(*plan);
+    LIME_ASSIGN_OR_RETURN(const Plan cut, CutForKv(*plan, *request_.spills));
+    return PlanToSpill(cut);
   }
 
  private:

@@ -27,10 +27,11 @@ absl::StatusOr<Placement> ParsePlacement(std::string_view name);  // "auto", "fi
 
 struct OneDeviceRequest {
   Placement placement = Placement::kAuto;
-  std::optional<Bytes> ring;    // as asked for, where something streams; else chosen
-  std::optional<double> share;  // of the weights that stay at most, 0 to 1, as asked for; else as much as fits
-  Bytes rows = 0;               // of activations beside the problem's, where rows of the embedding are read
-  Bytes streaming_margin = 0;   // of margin beside the problem's, where parts stream
+  std::optional<Bytes> ring;          // as asked for, where something streams; else chosen
+  std::optional<double> share;        // of the weights that stay at most, 0 to 1, as asked for; else as much as fits
+  Bytes rows = 0;                     // of activations beside the problem's, where rows of the embedding are read
+  Bytes streaming_margin = 0;         // of margin beside the problem's, where parts stream
+  const ModelSpec* spills = nullptr;  // where KV grows: the problem's model, whose KV goes on to the disk; null: all of it stays in memory
 };
 
 // Everything stays where there is room for it. Else all parts do, and rows of the embedding are read; else parts stream. The ring is as
@@ -39,6 +40,7 @@ struct OneDeviceRequest {
 //
 // Where KV grows (problem.head has that of the first level) parts may have to stream later, so there is a ring from the start, of the size
 // that is fastest on average over all levels (planner/kv_levels.h); ResourceExhausted also where no ring leads on to the whole context.
+// With `spills` the disk takes the pages that memory has no room for whatever streams, or more where that is faster (planner/kv_growth.h).
 //
 // REQUIRES: one device, one size of micro-batches, that has all sequences; no KV is evicted; where it grows, `request` asks for no
 // placement, ring or share

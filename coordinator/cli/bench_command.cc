@@ -274,6 +274,7 @@ struct Report {
 absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
   ModelFlags whole = flags.model;
   whole.chunk = std::max(flags.prompt, flags.batch);  // a prompt in one step
+  whole.no_kv_spill = true;                           // KV that has gone to the disk is not written again
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session, LocalSession::Open(whole, {.context = context,
                                                                                                 .expected_positions = flags.position,
                                                                                                 .sequences = flags.batch,
@@ -354,7 +355,8 @@ void AddBenchCommand(Commands& commands) {
                                "products where all of it is resident, the disk where it streams (--memory)",
                                "", Bench);
   flags.model.AddTo(command);
-  for (const char* own : {"--context", "--chunk"}) command.Remove(own);  // --prompt and --position say them
+  for (const char* own : {"--context", "--chunk", "--kv-dir", "--no-kv-spill"})
+    command.Remove(own);  // --prompt and --position say them; the same positions again and again have no KV on a disk
   command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
   command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();

@@ -17,6 +17,7 @@
 #include "coordinator/cli/cluster_push.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/device_checks.h"
+#include "coordinator/cli/device_json.h"
 #include "coordinator/cli/kv_levels_report.h"
 #include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
@@ -245,22 +246,8 @@ json ClusterSession::Describe() const {
   for (size_t i = 0; i < statistics_.size(); ++i) {
     const DeviceStatistics& of = statistics_[i];
     if (client_->installed()[i].numerics_id.empty() && of.epoch < 0) continue;
-    devices.push_back({{"name", plan().devices[i].name},
-                       {"address", addresses_.at(plan().devices[i].name)},
-                       {"numerics_id", client_->installed()[i].numerics_id},
-                       {"budget_bytes", plan().devices[i].budget},
-                       {"peak_rss_bytes", of.peak_resident},
-                       {"steps", of.steps},
-                       {"bytes_read", of.bytes_read},
-                       {"kv_written_bytes", of.kv_written},
-                       {"kv_read_bytes", of.kv_read},
-                       {"kv_fetched_bytes", of.kv_fetched},
-                       {"compute_ms", of.compute_ms},
-                       {"wait_weights_ms", of.wait_weights_ms},
-                       {"wait_input_ms", of.wait_input_ms},
-                       {"residency_changes", of.residency_changes},
-                       {"sent_messages", of.sent_messages},
-                       {"sent_bytes", of.sent_bytes}});
+    devices.push_back(DeviceJson(plan().devices[i], client_->installed()[i], of));
+    devices.back()["address"] = addresses_.at(plan().devices[i].name);
   }
   return {{"predicted_ms_per_token", predicted_ms_per_token()},
           {"predicted_ttft_ms", plan().predicted.ttft_ms},

@@ -173,6 +173,8 @@ void ModelFlags::AddTo(const CommandFlags& command) {
            "Memory of the KV cache: reserve all of it up front, or let it grow as it is written; where parts stream, more of them do "
            "then as it grows")
       .Shown();
+  command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that memory has no room for; else that of the model");
+  command.Add("--no-kv-spill", &no_kv_spill, kNoKvSpill);
   command.Add("--chunk", &chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
   command.Add("--memory", &memory, "Memory budget of the process, such as 2GiB; what does not fit streams from the disk");
   command
@@ -198,6 +200,7 @@ absl::Status ModelFlags::Check(bool on_cluster) const {
   if (numerics != "auto" && numerics != "portable")
     return WrongCall(absl::StrCat("--numerics ", AsTyped(numerics), " is unknown; use auto or portable"));
   LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", threads)));
+  if (!kv_dir.empty()) LIME_RETURN_IF_ERROR(OfUser(CheckWritable(absl::StrCat("--kv-dir ", kv_dir), kv_dir)));
   if (context < 0) return WrongCall(absl::StrCat("--context ", context, " is negative"));
   if (chunk < 0 || chunk > 65536) return WrongCall(absl::StrCat("--chunk ", chunk, " is outside 0 to 65536"));
   LocalPlanRequest checked;
@@ -211,6 +214,7 @@ absl::StatusOr<int64_t> ModelFlags::MostPositions(const ModelSpec& spec) const {
 }
 
 absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
+  request.spills_kv = !no_kv_spill;
   if (!memory.empty()) {
     const absl::StatusOr<Bytes> bytes = ParseBytes(memory);
     if (!bytes.ok()) return WrongCall(absl::StrCat("--memory: ", bytes.status().message()));

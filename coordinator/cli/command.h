@@ -58,12 +58,17 @@ void AnswerInJson(bool json);
 // Devices of a cluster that a command is to do without.
 void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& without);
 
+// Of --no-kv-spill, wherever it is one.
+inline constexpr char kNoKvSpill[] = "Keep all KV in memory: none of it goes to disks";
+
 // Flags of the commands that compute with a model.
 struct ModelFlags {
   std::string model;
   std::string loader = "auto";
   std::string numerics = "auto";
   std::string kv = "reserve";
+  std::string kv_dir;        // for KV that memory has no room for; empty: the folder of the model
+  bool no_kv_spill = false;  // which stays in memory then
   // What stays in memory.
   std::string memory;
   std::string priority = "balanced";

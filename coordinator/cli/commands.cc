@@ -22,7 +22,7 @@ struct FlagRule {
 // Without any of the others.
 constexpr FlagRule kNeeds[] = {
     {"run trace",
-     "--plan --push --without --patience --give-up --kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention --online --no-replan "
+     "--plan --push --without --patience --give-up --kv-tokens --no-kv-lending --no-remote-attention --online --no-replan "
      "--no-memory-planner --insecure",
      "--cluster"},
     {"score", "--plan --push --without --insecure", "--cluster"},
@@ -36,10 +36,13 @@ constexpr FlagRule kNeeds[] = {
 
 // Beside any of the others.
 constexpr FlagRule kNothingBeside[] = {
-    {"run trace score", "--threads --loader --kv --chunk --memory --memory-mode --placement --pool --resident --profile --numerics",
-     "--cluster", "is for this machine alone"},
+    {"run trace score",
+     "--threads --loader --kv --kv-dir --chunk --memory --memory-mode --placement --pool --resident --profile --numerics", "--cluster",
+     "is for this machine alone"},
     {"profile", "--out --profile --memory --threads", "--cluster", "is for this machine alone"},
     {"run trace score bench", "--memory-mode", "--memory", "is for a budget that LIME chooses"},
+    {"run trace score", "--kv-dir", "--no-kv-spill", "is for KV on the disk"},
+    {"score", "--no-kv-spill", "--plan", "is for planning now"},
     {"run trace", "--kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention", "--plan", "is for planning now"},
     {"push", "--context --prompt-tokens --sequences", "--plan --all", "is for planning now"},
     {"simulate", "--steps --from-start", "--prompt", "is for decode steps"},

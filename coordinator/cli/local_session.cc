@@ -10,8 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "common/steady_clock.h"
 #include "coordinator/cli/change_search.h"
+#include "coordinator/cli/device_json.h"
+#include "coordinator/cli/kv_levels_report.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/profile/cpu_usage.h"
@@ -47,13 +50,6 @@ absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget, 
 // A few tens of megabytes alone can be an eighth too fast: a limit lets a burst pass, and a disk has a cache.
 bool AreOneRate(const SteadyReads& before, const SteadyReads& now) {
   return before.seconds > 0 && now.seconds > 0 && std::abs(now.bytes_per_second() / before.bytes_per_second() - 1) <= kSameBurst;
-}
-
-// What streams as KV grows.
-std::vector<Residency> LevelsHere(const Plan& plan) {
-  std::vector<Residency> levels;
-  for (const KvLevel& level : LevelsOf(plan, OnlineRule::kLime).levels) levels.push_back(level.residency);
-  return levels;
 }
 
 DecodeUse UseOfProcess(const DeviceStatistics& statistics) {
@@ -110,7 +106,11 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   has_budget_ = request.budget > 0;
   LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
   request.profile = &profile_;
-  LIME_ASSIGN_OR_RETURN(local_, PlanForThisProcess(spec_, request));
+  absl::StatusOr<LocalPlan> made = PlanForThisProcess(spec_, request);
+  if (absl::IsResourceExhausted(made.status()) && flags_.no_kv_spill)
+    return absl::ResourceExhaustedError(absl::StrCat(made.status().message(), "; without --no-kv-spill KV may go to the disk"));
+  LIME_ASSIGN_OR_RETURN(local_, std::move(made));
+  levels_ = LevelsOf(local_.plan, OnlineRule::kLime);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
   return absl::OkStatus();
@@ -119,6 +119,7 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
 absl::Status LocalSession::Install(const Shape& shape) {
   const int64_t chunks = (std::max(shape.prompt_tokens, shape.all_prompt_tokens) + local_.plan.prefill_chunk - 1) /
                          std::max<int64_t>(1, local_.plan.prefill_chunk);
+  if (!flags_.kv_dir.empty()) LIME_RETURN_IF_ERROR(MakeFolder(flags_.kv_dir));
   device_ = std::make_unique<LocalDevice>(LocalDevice::Options{
       .weights = flags_.model,
       .make_stage = MakeEngineStages({.num_threads = threads_,
@@ -126,6 +127,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
                                       .loader = LoaderNamed(flags_.loader).value_or(LoaderKind::kAuto),  // all other names were refused
                                       .planned_steps = shape.new_tokens + chunks,
                                       .grow_kv = flags_.kv == "grow",
+                                      .kv_dir = flags_.kv_dir,
                                       .follow_memory = true}),
       .report = [](const std::string& sentence) { Screen::Say(sentence); }});
   ProgressLine progress("Loading");
@@ -187,6 +189,17 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
 
 // ---- Requests
 
+Serving::Options LocalSession::HowToServe() const {
+  Serving::Options serving;
+  if (!GrowsKv(plan())) return serving;
+  serving.levels = [this](const Plan&) {
+    std::vector<Residency> levels;
+    for (const KvLevel& level : levels_.levels) levels.push_back(level.residency);
+    return levels;
+  };
+  return serving;
+}
+
 absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                        const GenerateOptions& options) {
   std::optional<DecodeUse> before;
@@ -196,9 +209,7 @@ absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenize
     CorrectPrediction();
     before = UseOfProcess(statistics());
   };
-  Serving::Options serving;
-  if (GrowsKv(plan())) serving.levels = LevelsHere;
-  Generator generator(*device_, std::move(serving), tokenizer, watched, /*expected_prompt_seconds=*/std::nullopt);
+  Generator generator(*device_, HowToServe(), tokenizer, watched, /*expected_prompt_seconds=*/std::nullopt);
   for (const std::vector<int32_t>& prompt : prompts) generator.Add(prompt);
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, generator.Run());
   if (before) summary.use = Since(*before, UseOfProcess(statistics()));
@@ -206,7 +217,7 @@ absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenize
 }
 
 absl::StatusOr<Scores> LocalSession::Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
-  Serving serving(*device_, {});
+  Serving serving(*device_, HowToServe());
   return ScoreWindows(serving, windows, options);
 }
 
@@ -226,9 +237,12 @@ json LocalSession::Describe() const {
     streaming["waited_ms"] = now.wait_weights_ms;
     streaming["given_bytes"] = now.given;
   }
+  json device = DeviceJson(plan().devices.front(), device_->installed().front(), now);
+  device["backend"] = load_.backend;
   return {{"predicted_ms_per_token", predicted_ms_},
           {"peak_rss_bytes", ProcessPeakResidentBytes()},
-          {"devices", json::array({{{"name", "local"}, {"backend", load_.backend}, {"numerics_id", numerics_id()}}})},
+          {"devices", json::array({std::move(device)})},
+          {"plan", {{"kv_levels", ToJson(plan(), levels_)}}},
           {"load", {{"loader", load_.loader}, {"bytes", load_.bytes}, {"seconds", load_.seconds}}},
           {"memory", std::move(memory)},
           {"streaming", std::move(streaming)}};
@@ -245,6 +259,8 @@ std::string LocalSession::MemoryLine() const {
                                   FormatBytes(summary_.runtime));
   if (summary_.streams()) absl::StrAppend(&text, ", ring ", FormatBytes(summary_.ring));
   if (!local_.budget_text.empty()) absl::StrAppend(&text, "\nbudget      ", local_.budget_text);
+  if (now.kv_written > 0)
+    absl::StrAppend(&text, "\nKV on disk  ", FormatBytes(now.kv_written), " written, ", FormatBytes(now.kv_read), " read");
   if (!summary_.streams() && now.given == 0) return text;
   const double rate = now.disk_ms > 0 ? 1000 * static_cast<double>(now.disk_bytes) / now.disk_ms : 0;
   absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.given), " a step, ", summary_.resident_blocks, " of ",

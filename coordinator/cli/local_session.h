@@ -13,6 +13,7 @@
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
 #include "nlohmann/json.hpp"
+#include "planner/kv_levels.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/prediction.h"
 
@@ -75,6 +76,7 @@ class LocalSession {
   LocalSession(const ModelFlags& flags, ModelSpec spec) : flags_(flags), spec_(std::move(spec)) {}
   absl::Status MakePlan(const Shape& shape);
   absl::Status Install(const Shape& shape);
+  Serving::Options HowToServe() const;
   void TakeDiskRate(const SteadyReads& reads);
   void CorrectPrediction();
 
@@ -83,6 +85,7 @@ class LocalSession {
   DeviceProfile profile_;  // what was known of this machine before
   LocalPlan local_;        // as it was made
   LocalPlanSummary summary_;
+  KvLevels levels_;  // what streams, and goes to the disk, as KV grows
   int threads_ = 0;
   bool has_budget_ = false;  // of memory, given by the user
   LoadSummary load_;

@@ -259,7 +259,6 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
 }  // namespace
 
 void KvBounds::AddTo(const CommandFlags& command) {
-  command.Add("--no-kv-spill", &no_spill, "Keep all KV in memory: none of it goes to the devices' disks");
   command.Add("--no-kv-lending", &no_lending, "Keep all KV on the devices of its layers: none of it in the memory of others");
   command.Add("--no-remote-attention", &no_remote_attention,
               "No device attends to KV of another one's layers: what it keeps of it comes back for every use");
@@ -276,6 +275,7 @@ void PlanInputFlags::AddTo(const CommandFlags& command) {
   command.Add("--sequences", &sequences, "Requests served at a time; how they are batched is chosen (without it: 1)");
   command.Add("--batch", &batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests");
   command.Add("--kv-tokens", &kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all");
+  command.Add("--no-kv-spill", &kv.no_spill, kNoKvSpill);
   kv.AddTo(command);
   command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
   command.Add("--piece", &piece,

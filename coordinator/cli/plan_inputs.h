@@ -20,7 +20,7 @@ struct KvBounds {
   bool no_lending = false;           // into no other device's memory
   bool no_remote_attention = false;  // there no device attends to it: what it keeps comes back for every use
 
-  // --no-kv-spill, --no-kv-lending, --no-remote-attention.
+  // --no-kv-lending, --no-remote-attention.
   void AddTo(const CommandFlags& command);
 };
 

@@ -308,6 +308,7 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
   options.sequences = shape.sequences;
   options.prompt_tokens = longest;
   options.kv_tokens = flags.kv_tokens;
+  options.kv.no_spill = flags.model.no_kv_spill;
   LIME_ASSIGN_OR_RETURN(options.online, RuleOf(flags));
   options.recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)};
   options.replan = !flags.no_replan;
@@ -388,11 +389,11 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
   command.ShowUnder("Prompts and answers",
                     {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"});
   command.ShowUnder("Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"});
-  command.ShowUnder("Memory",
-                    {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--chunk", "--loader"});
+  command.ShowUnder("Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--kv-dir",
+                               "--no-kv-spill", "--chunk", "--loader"});
   command.ShowUnder("On a cluster",
-                    {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-spill",
-                     "--no-kv-lending", "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});
+                    {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-lending",
+                     "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});
   command.ShowUnder("To see what happened", {"--hash-logits", "--token-times", "--trace", "--overwrite"});
 }
 

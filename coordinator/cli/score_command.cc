@@ -146,6 +146,7 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
   cluster.context = ContextOf(options, longest);
   cluster.sequences = 1 + std::ssize(options.companions);
   cluster.prompt_tokens = longest;
+  cluster.kv.no_spill = flags.model.no_kv_spill;
   cluster.cancel = &Interrupted();
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(cluster));
   return ScoreIn<ClusterSession>(*session, flags, windows, options, [](const ClusterSession& of) { return of.DeviceLines(); });

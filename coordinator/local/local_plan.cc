@@ -13,6 +13,7 @@
 #include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
 #include "planner/one_device.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan_problem.h"
 
 namespace lime {
@@ -71,8 +72,9 @@ class LocalPlanning {
   }
 
   absl::StatusOr<LocalPlan> Run() {
-    absl::StatusOr<LocalPlan> whole = PlanForAllKv();
+    absl::StatusOr<LocalPlan> whole = PlanForKv();
     const bool asks = request_.placement != Placement::kAuto || request_.ring || request_.ring_pieces || request_.resident_share;
+    if (absl::IsResourceExhausted(whole.status()) && request_.spills_kv && !asks) return Spill(std::move(whole));
     if (request_.kv_tokens <= 0 || asks || !whole.ok() || !Summarize(whole->plan).streams()) return whole;
     plan_request_.kv_tokens = std::clamp(request_.kv_tokens, prompt_tokens_, request_.context);
     budget_ = whole->plan.devices.front().budget;
@@ -83,10 +85,23 @@ class LocalPlanning {
   }
 
  private:
-  absl::StatusOr<LocalPlan> PlanForAllKv() {
+  // The most KV at first, or as much as is asked for, that has a plan which can go on to all of it; else the refusal.
+  absl::StatusOr<LocalPlan> Spill(absl::StatusOr<LocalPlan> refusal) {
+    const int64_t most = request_.context / 2;
+    spills_ = true;
+    for (int64_t tokens = request_.kv_tokens > 0 ? std::min(std::max(request_.kv_tokens, kKvPiece), most) : most; tokens >= kKvPiece;
+         tokens /= 2) {
+      plan_request_.kv_tokens = tokens;
+      absl::StatusOr<LocalPlan> spills = PlanForKv();
+      if (!absl::IsResourceExhausted(spills.status())) return spills;
+    }
+    return refusal;
+  }
+
+  absl::StatusOr<LocalPlan> PlanForKv() {
     if (request_.chunk > 0) return PlanFor(request_.chunk);
     absl::StatusOr<LocalPlan> best = PlanFor(kUsualChunk);
-    if (best.ok() ? !Summarize(best->plan).streams() : !absl::IsResourceExhausted(best.status())) return best;
+    if (best.ok() ? spills_ || !Summarize(best->plan).streams() : !absl::IsResourceExhausted(best.status())) return best;
     return BestChunk(std::move(best));
   }
 
@@ -134,6 +149,7 @@ class LocalPlanning {
     const Bytes largest = std::ranges::max_element(problem.head.parts, {}, &PlanPart::bytes)->bytes;
     OneDeviceRequest residency{
         .placement = request_.placement, .ring = request_.ring, .share = request_.resident_share, .rows = RowReader::BytesFor(spec_, rows)};
+    if (spills_) residency.spills = &spec_;
     if (request_.ring_pieces) residency.ring = *request_.ring_pieces * largest;
     const PlanMemory least = LeastMemory(problem, residency);
     Bytes& budget = problem.head.devices.front().budget;
@@ -208,6 +224,7 @@ class LocalPlanning {
   Bytes budget_;  // 0: to be derived
   const DeviceProfile profile_;
   const bool disk_profiled_;
+  bool spills_ = false;  // KV goes on to the disk
   PlanRequest plan_request_;
 };
 
@@ -241,7 +258,7 @@ LocalPlanSummary Summarize(const Plan& plan) {
     ++summary.blocks;
     summary.resident_blocks += stays ? 1 : 0;
   }
-  if (summary.streams()) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
+  if (summary.streamed_bytes > 0 || SpillsKv(plan)) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
   return summary;
 }
 

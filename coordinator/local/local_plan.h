@@ -32,6 +32,9 @@ struct LocalPlanRequest {
   // (planner/kv_levels.h). 0: all. All of it is reserved where nothing streams beside it, where a placement, ring or share is asked for,
   // and where the first level would be no faster.
   int64_t kv_tokens = 0;
+  // Where memory has no room for all KV beside the least of the weights, the disk takes the rest (planner/plan/kv_spill.h), and KV grows
+  // by levels whatever `kv_tokens` says. Not where a placement, ring or share is asked for.
+  bool spills_kv = true;
   int64_t expected_positions = 0;  // of them, those of a sequence on average, for predictions; 0: all
   int32_t sequences = 1;           // at a time
   int64_t prompt_tokens = 1;       // of the longest prompt
@@ -80,10 +83,10 @@ struct LocalPlanSummary {
   Bytes resident_bytes = 0;          // of weights, but for what is kept whatever streams
   Bytes streamed_bytes = 0;          // read in every step
   double ms_per_step = 0;            // every sequence decodes one token
-  double disk_bytes_per_second = 0;  // that it is planned with; 0: nothing streams
+  double disk_bytes_per_second = 0;  // that it is planned with; 0: nothing streams, and no KV goes to the disk
 
   Bytes total() const { return weights + ring + kv + activations + runtime + margin; }
-  bool streams() const { return streamed_bytes > 0; }
+  bool streams() const { return disk_bytes_per_second > 0; }
 };
 LocalPlanSummary Summarize(const Plan& plan);
 

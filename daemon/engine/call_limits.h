@@ -19,6 +19,11 @@ absl::Status CheckThreads(std::string_view flag, int64_t threads);
 // process has. `said` opens the sentence: "--memory 8GiB".
 absl::Status CheckBudget(std::string_view said, Bytes budget);
 
+// Refuses a folder that cannot be written, or made in the one that is there. `said` opens the sentence.
+absl::Status CheckWritable(const std::string& said, const std::string& folder);
+// Makes the last part of its path, where it is not there.
+absl::Status MakeFolder(const std::string& folder);
+
 // A budget as a call takes it, in whole MiB: "300MiB". At least, and at most, `bytes`.
 std::string BudgetAtLeast(Bytes bytes);
 std::string BudgetAtMost(Bytes bytes);

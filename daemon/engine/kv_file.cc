@@ -33,7 +33,7 @@ absl::Status CheckRoom(const std::string& folder, Bytes bytes) {
   if (free >= bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("KV beyond the memory of this device may take ", FormatBytes(bytes), " in ", folder,
                                                    ", whose disk has ", FormatBytes(free),
-                                                   " free; give limed --kv-dir on another disk, or plan a shorter context"));
+                                                   " free; give --kv-dir on another disk, or plan a shorter context"));
 }
 
 }  // namespace
@@ -44,9 +44,8 @@ absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
   std::string path = folder + "/.lime-kv-XXXXXX";
   FileDescriptor file(::mkstemp(path.data()));
   if (!file.valid()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(ErrnoStatus(errno, folder, "create a file").message(),
-                     "; KV beyond the memory of this device goes there: give limed --kv-dir where it may"));
+    return absl::FailedPreconditionError(absl::StrCat(ErrnoStatus(errno, folder, "create a file").message(),
+                                                      "; KV beyond the memory of this device goes there: give --kv-dir where it may"));
   }
   // Two ways in, and then no name.
   absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.lanes = kLanes});

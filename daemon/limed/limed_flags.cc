@@ -1,13 +1,10 @@
 #include "daemon/limed/limed_flags.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <utility>
@@ -37,21 +34,6 @@ absl::Status CheckReadable(const std::string& said, const std::string& folder) {
   if (access(folder.c_str(), R_OK | X_OK) != 0) return Invalid(said, " may not be read; change its permissions");
   if (!FileExists(folder + "/config.json")) return Invalid(said, " holds no model; give a folder that holds config.json and safetensors");
   return absl::OkStatus();
-}
-
-// That the folder can be written, or made in the one that is there.
-absl::Status CheckWritable(const std::string& said, const std::string& folder) {
-  std::error_code error;
-  const bool is_there = fs::is_directory(folder, error);
-  if (!is_there && fs::exists(fs::symlink_status(folder, error))) return Invalid(said, " is not a folder, and none can be made there");
-  const fs::path path = fs::absolute(folder, error).lexically_normal(),
-                 above = (path.has_filename() ? path : path.parent_path()).parent_path();
-  if (!is_there && !fs::is_directory(above, error))
-    return Invalid(said, " is not there, and ", above.string(), " is no folder; make it, mount its disk, or correct the path");
-  if (access((is_there ? path : above).c_str(), R_OK | W_OK | X_OK) == 0) return absl::OkStatus();
-  return Invalid(said, is_there ? " may not be written (" : " cannot be made (", std::strerror(errno),
-                 "); choose another folder, or change ",
-                 is_there ? "its permissions" : absl::StrCat("the permissions of ", above.string()));
 }
 
 // An error that names what the flag names, and not the flag: after where the file says it, else after `opening`.
@@ -273,7 +255,7 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
 
 absl::Status MakeFolders(const LimedFlags& flags) {
   for (const std::string& folder : {flags.store, flags.kv_dir}) {
-    if (!folder.empty() && mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return ErrnoStatus(errno, folder, "make the folder");
+    if (!folder.empty()) LIME_RETURN_IF_ERROR(MakeFolder(folder));
   }
   return absl::OkStatus();
 }

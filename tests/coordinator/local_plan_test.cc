@@ -15,6 +15,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "planner/kv_levels.h"
 #include "planner/plan/described_model.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"
@@ -258,6 +259,46 @@ TEST_F(LocalPlanTest, KvThatIsReservedForFewTokensGrowsByLevelsWithinTheSameBudg
   EXPECT_FALSE(GrowsKv(PlanForThisProcess(spec_, request)->plan));
   request.ring_pieces.reset(), request.budget = 4 * kGiB;
   EXPECT_FALSE(GrowsKv(PlanForThisProcess(spec_, request)->plan));
+}
+
+TEST_F(LocalPlanTest, KvThatMemoryHasNoRoomForGoesToTheDiskWithinTheSameBudget) {
+  LocalPlanRequest request = Request(1);
+  request.context = 4096, request.chunk = 60, request.sequences = 4, request.spills_kv = false;
+  const Bytes kv = request.sequences * request.context * spec_.KvBytesPerToken(), all = Advised(Refusal(request));
+  for (const double share : {0.75, 0.5, 0.2}) {
+    request.budget = all - static_cast<Bytes>((1 - share) * static_cast<double>(kv));
+    request.spills_kv = false, request.kv_tokens = 0;
+    Refusal(request);
+    request.spills_kv = true;
+    for (const int64_t kv_tokens : {0, 512}) {
+      request.kv_tokens = kv_tokens;
+      const auto spills = PlanForThisProcess(spec_, request);
+      ASSERT_TRUE(spills.ok()) << spills.status();
+      ASSERT_TRUE(SpillsKv(spills->plan));
+      EXPECT_TRUE(Summarize(spills->plan).streams());
+      if (kv_tokens > 0) {
+        EXPECT_LE(ResidencyOf(spills->plan).layer_pages, 4 * 512 / kPageTokens);
+      }
+      const KvLevels levels = MakeKvLevels(spills->plan);
+      EXPECT_EQ(levels.exhausted, "");
+      EXPECT_EQ(levels.levels.back().residency.layer_pages, FullLayerPages(spills->plan));
+      for (const KvLevel& level : levels.levels) {
+        const auto at = WithResidency(spills->plan, level.residency);
+        ASSERT_TRUE(at.ok()) << at.status();
+        EXPECT_GE(Summarize(*at).margin, 16 * kMiB + request.budget / 256);
+        EXPECT_EQ(Summarize(*at).total(), request.budget);
+      }
+      LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .kv_dir = dir_.path()})});
+      const absl::Status installed = device.Install(spills->plan, {});
+      EXPECT_TRUE(installed.ok()) << installed;
+      EXPECT_TRUE(device.Unload().ok());
+    }
+  }
+  // What has room stays as it is, and so does what is refused for other reasons.
+  request.budget = all + 8 * kMiB, request.kv_tokens = 0;
+  EXPECT_FALSE(SpillsKv(PlanForThisProcess(spec_, request)->plan));
+  request.budget = 1;
+  EXPECT_NEAR(static_cast<double>(Advised(Refusal(request))), static_cast<double>(all), 8.0 * kMiB);
 }
 
 // Whatever the model, the budget and the disk: it adds up, no memory is left over, and more of it is never worse.

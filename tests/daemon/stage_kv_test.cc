@@ -7,11 +7,13 @@
 #include <csignal>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "daemon/engine/kv_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
@@ -470,7 +472,17 @@ TEST(StageKvTest, AFolderThatCannotBeWrittenIsAnErrorThatSaysWhatToDo) {
   absl::Mutex mutex;
   const auto kv = StageKv::Create(plan, {.layers = {0, 3}, .backend = &backend, .mutex = &mutex, .folder = "/nowhere/at/all"});
   EXPECT_FALSE(kv.ok());
-  EXPECT_THAT(std::string(kv.status().message()), HasSubstr("give limed --kv-dir"));
+  EXPECT_THAT(std::string(kv.status().message()), HasSubstr("give --kv-dir"));
+}
+
+TEST(StageKvTest, ADiskThatHasNoRoomForAllIsAnErrorThatSaysHowMuchItHas) {
+  TempDir dir;
+  const int64_t pieces = *FreeDiskBytes(dir.path()) / kMiB + 1024;
+  const auto file = KvFile::Create(dir.path(), {.layers = 1, .sequences = 2, .pieces = pieces, .piece_bytes = kMiB});
+  EXPECT_TRUE(absl::IsResourceExhausted(file.status())) << file.status();
+  EXPECT_THAT(std::string(file.status().message()), HasSubstr(FormatBytes(2 * pieces * kMiB)));
+  EXPECT_THAT(std::string(file.status().message()), HasSubstr("give --kv-dir on another disk, or plan a shorter context"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
 }  // namespace

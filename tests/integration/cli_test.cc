@@ -3,6 +3,8 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
+#include <regex>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -91,7 +93,7 @@ TEST_F(CliTest, AnAnswerThatDoesNotReachStdoutIsAFailure) {
 TEST_F(CliTest, FlagsThatWouldDoNothingAreRefused) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "0"}), 2, "--max-tokens 0 is less than 1");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--plan", "p.json"}), 2, "--plan is for --cluster");
-  for (const char* flag : {"--no-kv-spill", "--no-kv-lending", "--no-remote-attention", "--no-memory-planner", "--no-replan"})
+  for (const char* flag : {"--no-kv-lending", "--no-remote-attention", "--no-memory-planner", "--no-replan"})
     ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", flag}), 2, absl::StrCat(flag, " is for --cluster"));
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv-tokens", "64"}), 2, "--kv-tokens is for --cluster");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--online", "paper"}), 2, "--online is for --cluster");
@@ -149,6 +151,39 @@ TEST_F(CliTest, AGrowingCacheGivesTheBitsOfAReservedOne) {
   };
   EXPECT_EQ(hash("grow").get<std::string>().size(), 16u);
   EXPECT_EQ(hash("grow"), hash("reserve"));
+}
+
+TEST_F(CliTest, AContextThatMemoryHasNoRoomForGoesToTheDiskAndGivesTheSameBits) {
+  options_.dtype = DType::kF32;
+  options_.config.num_layers = 8;
+  options_.config.num_heads = options_.config.num_kv_heads = 8;
+  options_.config.head_dim = 64;  // 32 KiB of KV a token
+  options_.config.max_positions = 2048;
+  ASSERT_TRUE(MakeModel(options_, dir_ / "long").ok());
+  std::vector<int> ids;
+  for (int i = 0; i < 1400; ++i) ids.push_back(i * i % 199);
+  const auto score = [&](int mib, std::vector<std::string> more) {
+    more.insert(more.begin(), {"score", "--model", dir_ / "long", "--ids", absl::StrJoin(ids, ","), "--chunk", "64", "--json", "--memory",
+                               absl::StrCat(mib, "MiB")});
+    return Call(more);
+  };
+  const std::string refusal = score(8, {"--no-kv-spill"}).err;
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(refusal, found, std::regex("give --memory ([0-9]+)MiB or more"))) << refusal;
+  const int enough = std::stoi(found[1]), half = enough - 1400 / 32 / 2;
+  ExpectRefused(score(half, {"--no-kv-spill"}), 1, "without --no-kv-spill KV may go to the disk");
+  ExpectRefused(score(half, {"--kv-dir", dir_ / "no/where"}), 2, "--kv-dir");
+  const Answer all = score(enough, {}), spills = score(half, {"--kv-dir", dir_ / "kv"});
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  ASSERT_EQ(spills.exit_code, 0) << spills.err;
+  const json before = all.Json(), after = spills.Json(), device = after["devices"][0];
+  EXPECT_EQ(after["logits_xxh3"], before["logits_xxh3"]);
+  EXPECT_EQ(before["devices"][0]["kv_written_bytes"], 0);
+  EXPECT_GT(device["kv_written_bytes"], 0);
+  EXPECT_GT(device["kv_read_bytes"], device["kv_written_bytes"]);
+  EXPECT_LE(after["peak_rss_bytes"], half * kMiB);
+  EXPECT_GT(after["plan"]["kv_levels"].back()["kv_on_disk_bytes"][0], 0);
+  EXPECT_TRUE(std::filesystem::is_empty(dir_ / "kv"));
 }
 
 TEST_F(CliTest, ASeedGivesTheSameTextAgain) {

@@ -24,7 +24,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/row_scorer.h"
+#include "planner/kv_levels.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
 #include "tests/integration/fake_machine.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"
@@ -63,6 +65,13 @@ std::vector<Shape> Shapes() {
           {.resident = 0.9, .threads = 2, .loader = LoaderKind::kAuto},
           {.resident = 0.6, .loader = LoaderKind::kMmap},
           {.resident = 0, .threads = 2}};
+}
+
+// As LocalSession has them.
+std::vector<Residency> LevelsAt(const Plan& plan) {
+  std::vector<Residency> levels;
+  for (const KvLevel& level : MakeKvLevels(plan).levels) levels.push_back(level.residency);
+  return levels;
 }
 
 class LocalDeviceTest : public ::testing::Test {
@@ -114,7 +123,7 @@ class LocalDeviceTest : public ::testing::Test {
   }
 
   std::vector<cli::Generated> ByTheModel(const cli::GenerateOptions& options) const {
-    const auto model = OpenReference(model_, {.chunk = kChunk}, kContext);
+    const auto model = OpenReference(model_, {.chunk = kChunk}, context_);
     EXPECT_TRUE(model.ok()) << model.status();
     std::vector<cli::Generated> results;
     for (size_t i = 0; model.ok() && i < prompts_.size(); ++i) results.push_back(OneByTheModel(**model, i, options));
@@ -129,7 +138,7 @@ class LocalDeviceTest : public ::testing::Test {
     StopStrings stop(options.stop_strings);
     Sampler sampler;
     LogitsHash hash;
-    EXPECT_TRUE(model.StartSequence(0, kContext).ok());
+    EXPECT_TRUE(model.StartSequence(0, context_).ok());
     for (size_t at = 0; result.finish == FinishReason::kNone;) {
       MicroBatch batch;
       for (; at < ids.size() && std::ssize(batch.rows) < kChunk; ++at)
@@ -160,8 +169,8 @@ class LocalDeviceTest : public ::testing::Test {
     return result;
   }
 
-  std::vector<cli::Generated> ByAPlan(Devices& device, const cli::GenerateOptions& options) const {
-    cli::Generator generator(device, {}, *tokenizer_, options, /*expected_prompt_seconds=*/std::nullopt);
+  std::vector<cli::Generated> ByAPlan(Devices& device, const cli::GenerateOptions& options, Serving::Options serving = {}) const {
+    cli::Generator generator(device, std::move(serving), *tokenizer_, options, /*expected_prompt_seconds=*/std::nullopt);
     for (const std::vector<int32_t>& prompt : prompts_) generator.Add(prompt);
     auto summary = generator.Run();
     EXPECT_TRUE(summary.ok()) << summary.status();
@@ -179,8 +188,25 @@ class LocalDeviceTest : public ::testing::Test {
     }
   }
 
+  // A model that is small beside its KV: 32 KiB a token. Two sequences, prompts that one memory has no room for.
+  void MakeLong() {
+    model_ = dir_ / "long";
+    MakeModelOptions options;
+    options.dtype = DType::kF32;
+    options.config.num_layers = 8;
+    options.config.num_heads = options.config.num_kv_heads = 8;
+    options.config.head_dim = 64;
+    options.config.max_positions = 2048;
+    ASSERT_TRUE(MakeModel(options, model_).ok());
+    spec_ = *Checkpoint::Open(model_)->BuildModelSpec();
+    tokenizer_ = *Tokenizer::Load(model_);
+    context_ = 1400;
+    for (const int length : {1250, 700, 1100}) prompts_.push_back(RandomIds(static_cast<uint32_t>(length), length, 200));
+  }
+
   TempDir dir_;
   std::string model_;
+  int64_t context_ = kContext;
   ModelSpec spec_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<std::vector<int32_t>> prompts_;
@@ -461,6 +487,52 @@ TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
   ended.Notify();
   others.join();
   EXPECT_GT(changes, 2);
+}
+
+TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
+  ASSERT_NO_FATAL_FAILURE(MakeLong());
+  const cli::GenerateOptions options = Options({.temperature = 0});
+  const std::vector<cli::Generated> expected = ByTheModel(options);
+  LocalPlanRequest request{.budget = 8 * kGiB,
+                           .context = context_,
+                           .spills_kv = false,
+                           .sequences = 2,
+                           .prompt_tokens = 1250,
+                           .chunk = 64,
+                           .piece_bytes = 64 * kKiB,
+                           .num_threads = 1};
+  const auto whole = PlanForThisProcess(spec_, request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_FALSE(SpillsKv(whole->plan));
+  ExpectSame(ByAPlan(*Install(whole->plan, {}), options), expected);
+  const PlanMemory& memory = whole->plan.devices.front().memory;
+  request.budget = memory.total() - memory.margin + 16 * kMiB - memory.kv / 2;
+  const auto refused = PlanForThisProcess(spec_, request);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  request.spills_kv = true;
+  for (const int64_t kv_tokens : {0, 100}) {
+    request.kv_tokens = kv_tokens;
+    const auto spills = PlanForThisProcess(spec_, request);
+    ASSERT_TRUE(spills.ok()) << spills.status();
+    SCOPED_TRACE(ToJsonText(spills->plan));
+    ASSERT_TRUE(SpillsKv(spills->plan));
+    EXPECT_EQ(spills->plan.devices.front().budget, request.budget);
+    EXPECT_LE(spills->plan.devices.front().memory.total(), request.budget);
+    LocalDevice nowhere({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .kv_dir = dir_ / "nowhere"})});
+    EXPECT_THAT(std::string(nowhere.Install(spills->plan, {}).message()), ::testing::HasSubstr("give --kv-dir where it may"));
+    LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .grow_kv = kv_tokens > 0})});
+    const absl::Status installed = device.Install(spills->plan, {});
+    ASSERT_TRUE(installed.ok()) << installed;
+    ExpectSame(ByAPlan(device, options, {.levels = LevelsAt}), expected);
+    const auto statistics = device.Statistics(0);
+    ASSERT_TRUE(statistics.ok()) << statistics.status();
+    EXPECT_GT(statistics->kv_written, 0);
+    EXPECT_GT(statistics->kv_read, statistics->kv_written) << "in every step again";
+    EXPECT_GT(statistics->residency_changes, 0);
+  }
+  // What is asked for of a ring or of what stays is kept or refused.
+  request.ring_pieces = 4;
+  EXPECT_TRUE(absl::IsResourceExhausted(PlanForThisProcess(spec_, request).status()));
 }
 
 TEST_F(LocalDeviceTest, SaysHowTheWeightsWereLoaded) {
