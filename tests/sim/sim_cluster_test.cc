@@ -77,7 +77,8 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"OverBudget", PlantedBug::kOverBudget, "over budget"},
                                            Planted{"ForgottenWait", PlantedBug::kForgottenWait, "requests wait"},
                                            Planted{"EndsEarly", PlantedBug::kEndsEarly, "ends for its length, where it goes on"},
-                                           Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"}),
+                                           Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"},
+                                           Planted{"ForgottenEnd", PlantedBug::kForgottenEnd, "all requests are over, and on device"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace
