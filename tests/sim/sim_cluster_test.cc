@@ -36,6 +36,11 @@ TEST(SimClusterTest, ADeviceThatHasStoppedRefusesNothing) {
   for (const uint64_t seed : {30724, 35914}) EXPECT_EQ(RunSim({.seed = seed}).violation, "") << seed;
 }
 
+// A disk that was full for a while failed two plans, so that its device, the only one, counted as missing: one fault, and two losses.
+TEST(SimClusterTest, ADiskThatStaysFullIsMoreThanOneLoss) {
+  EXPECT_EQ(RunSim({.seed = 106473}).violation, "");
+}
+
 TEST(SimClusterTest, ASeedIsOneRun) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const SimResult one = RunSim({.seed = seed, .traces = true}), other = RunSim({.seed = seed, .traces = true});
