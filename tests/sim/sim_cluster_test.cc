@@ -38,6 +38,11 @@ TEST(SimClusterTest, ADeviceThatHasStoppedRefusesNothing) {
   for (const uint64_t seed : {30724, 35914}) EXPECT_EQ(RunSim({.seed = seed}).violation, "") << seed;
 }
 
+// A disk that was full for a while failed two plans, so that its device, the only one, counted as missing: one fault, and two losses.
+TEST(SimClusterTest, ADiskThatStaysFullIsMoreThanOneLoss) {
+  EXPECT_EQ(RunSim({.seed = 106473}).violation, "");
+}
+
 TEST(SimClusterTest, ASeedIsOneRun) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const SimResult one = RunSim({.seed = seed, .traces = true}), other = RunSim({.seed = seed, .traces = true});
@@ -79,7 +84,8 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"OverBudget", PlantedBug::kOverBudget, "over budget"},
                                            Planted{"ForgottenWait", PlantedBug::kForgottenWait, "requests wait"},
                                            Planted{"EndsEarly", PlantedBug::kEndsEarly, "ends for its length, where it goes on"},
-                                           Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"}),
+                                           Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"},
+                                           Planted{"ForgottenEnd", PlantedBug::kForgottenEnd, "all requests are over, and on device"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace lime {
 void SimStage::FollowBook() {
   while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
     for (std::vector<int32_t>& pages : backend_.shown(ended->sequence)) pages.clear();
-    if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
+    if (lent_ != nullptr && !world_.Plants(PlantedBug::kForgottenEnd, 30)) lent_->Free(ended->sequence, ended->life);
   }
   bool changed = false;
   while (const std::optional<int32_t> sequence = book_.TakeShown()) {

@@ -49,6 +49,7 @@ enum class PlantedBug : uint8_t {
   kForgottenWait,  // nobody hears that a load has ended
   kEndsEarly,      // a request is asked for one token less
   kEndsLate,       // a request's end token is forgotten
+  kForgottenEnd,   // a host is not told that a sequence has ended
 };
 
 class SimClock {
