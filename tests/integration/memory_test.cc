@@ -49,6 +49,7 @@ class MemoryTest : public ::testing::Test {
     LIME_ASSIGN_OR_RETURN(LocalPlan plan, PlanForThisProcess(spec_, {.model_name = dir_.path(),
                                                                      .budget = shape.budget,
                                                                      .context = shape.context,
+                                                                     .spills_kv = false,
                                                                      .sequences = shape.sequences,
                                                                      .prompt_tokens = shape.context,
                                                                      .chunk = shape.chunk,
