@@ -149,6 +149,17 @@ if(NOT LIME_LOGIC_ONLY)
   find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
 endif()
 
+# libtorch, for whoever includes it. clang 14 refuses its headers as C++20 unless IValue is complete before the lists that hold it.
+if(LIME_WITH_TORCH AND NOT LIME_LOGIC_ONLY)
+  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # torch's targets name each other, wherever they are linked
+  find_package(Torch REQUIRED)
+  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL OFF)
+  add_library(lime_torch_api INTERFACE)
+  target_link_libraries(lime_torch_api INTERFACE ${TORCH_LIBRARIES})
+  target_include_directories(lime_torch_api SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+  target_compile_options(lime_torch_api INTERFACE "$<$<CXX_COMPILER_ID:Clang>:SHELL:-include ATen/core/ivalue.h>")
+endif()
+
 # lime_program(name SRCS ... [DEPS ...] [HEADERS target])
 function(lime_program name)
   cmake_parse_arguments(ARG "" "HEADERS" "SRCS;DEPS" ${ARGN})
