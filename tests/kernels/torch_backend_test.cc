@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kSequences = 2, kLayers = 2, kPages = kRandomModelContext / 16;
-constexpr BackendOptions kOptions{.num_threads = 2,
+const BackendOptions kOptions{.num_threads = 2,
                                   .max_rows = 64,
                                   .max_logit_rows = kSequences,
                                   .max_sequences = kSequences,
