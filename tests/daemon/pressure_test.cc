@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/pressure/pressure_monitor.h"
 #include "tests/temp_dir.h"
@@ -104,30 +105,37 @@ TEST_F(FakeKernelTest, StallsOfAGroupThatCountsNoMemoryAreTheMachines) {
 }
 
 TEST_F(FakeKernelTest, WithoutAnyEventItPollsAndSeesTheRoomGoAndCome) {
-  std::atomic<Bytes> available = -1;
+  absl::Mutex mutex;
+  Bytes available = -1;
   const auto monitor = PressureMonitor::Start({.reserve = 1 * kMiB,
                                                .interval = absl::Milliseconds(20),
                                                .near_interval = absl::Milliseconds(5),
-                                               .on_sample = [&](const MemorySample& sample) { available = sample.available; },
+                                               .on_sample =
+                                                   [&](const MemorySample& sample) {
+                                                     absl::MutexLock lock(&mutex);
+                                                     available = sample.available;
+                                                   },
                                                .proc = dir_.file("proc"),
                                                .groups = {}});
   ASSERT_TRUE(monitor.ok()) << monitor.status();
   EXPECT_EQ((*monitor)->Describe(), "memory watched every 20ms");
   for (const Bytes kib : {8000, 500, 8000}) {
     SetMachine(kib, 0);
-    const absl::Time until = absl::Now() + absl::Seconds(10);
-    while (available != kib * kKiB && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
-    EXPECT_EQ(available, kib * kKiB);
+    const auto seen = [&] { return available == kib * kKiB; };
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&seen), absl::Seconds(10))) << available;
   }
 }
 
 TEST_F(FakeKernelTest, ItStopsAtOnceWhateverTheInterval) {
-  std::atomic<int> samples = 0;
+  absl::Notification sampled;
   const absl::Time begin = absl::Now();
   {
-    const auto monitor = PressureMonitor::Start({.interval = absl::Hours(1), .on_sample = [&](const MemorySample&) { ++samples; }});
+    const auto monitor = PressureMonitor::Start({.interval = absl::Hours(1), .on_sample = [&](const MemorySample&) {
+                                                   if (!sampled.HasBeenNotified()) sampled.Notify();
+                                                 }});
     ASSERT_TRUE(monitor.ok()) << monitor.status();
-    while (samples == 0) absl::SleepFor(absl::Milliseconds(1));
+    sampled.WaitForNotification();
   }
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
 }
