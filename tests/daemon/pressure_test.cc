@@ -84,14 +84,13 @@ TEST_F(FakeKernelTest, StallsAreCountedFromOneSampleToTheNext) {
   SetStalls("v2/memory.pressure", 11'000);
   const MemorySample sample = sampler.Take("poll");
   EXPECT_EQ(sample.machine.stalled, absl::Milliseconds(250));
-  EXPECT_EQ(sample.machine.stall_avg10, 12.5);
   EXPECT_EQ(sample.group.stalled, absl::Milliseconds(10));
   EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::ZeroDuration());
   EXPECT_EQ(sampler.Take(kPsiSource).machine.stalled, absl::Milliseconds(100)) << "a trigger is faster than the totals";
   SetStalls("proc/pressure/memory", 5'370'000);
   EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::Milliseconds(20)) << "and counts once";
   EXPECT_EQ(sampler.Take(kGroupPsiSource).machine.stalled, absl::ZeroDuration());
-  for (const char* damaged : {"", "some", "some avg10=x total=1", "some avg10=1 total=", "full avg10=0.00 total=9999999"}) {
+  for (const char* damaged : {"", "some", "some avg10=1 total=", "full avg10=0.00 total=9999999"}) {
     dir_.Write("proc/pressure/memory", damaged);
     EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::ZeroDuration()) << damaged;
   }
@@ -317,8 +316,8 @@ TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreToldByThePsiTrigger) {
   const absl::Time end = absl::Now() + absl::Seconds(10);
   while (told == 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
   const auto after = ReadMemoryStalls("/proc/pressure/memory");
-  if (told == 0 && after->total - before->total < absl::Seconds(3)) GTEST_SKIP() << "four readers did not stall this machine";
-  EXPECT_GT(told, 0) << "stalled for " << after->total - before->total;
+  if (told == 0 && *after - *before < absl::Seconds(3)) GTEST_SKIP() << "four readers did not stall this machine";
+  EXPECT_GT(told, 0) << "stalled for " << *after - *before;
   EXPECT_GE(stalled_ms, 100);
 }
 
