@@ -24,10 +24,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/machine/huge_buffer.h"
-#include "daemon/machine/page_cache.h"
 #include "daemon/weights/weight_store.h"
 #include "planner/base/median.h"
 #include "testbed/make_model/make_model.h"
+#include "tests/daemon/drop_from_page_cache.h"
 
 namespace lime {
 namespace {

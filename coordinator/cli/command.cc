@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -20,7 +19,6 @@
 #include "daemon/weights/loader_choice.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
-#include "planner/base/strings.h"
 
 namespace lime::cli {
 namespace {

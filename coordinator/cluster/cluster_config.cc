@@ -11,7 +11,6 @@
 #include "coordinator/cluster/units.h"
 #include "planner/base/nearest.h"
 #include "planner/base/strings.h"
-#include "planner/plan/backend_names.h"
 #include "planner/plan/limits.h"
 
 namespace lime {

@@ -73,6 +73,10 @@ absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
 // positions, so the state is steady. All ids are known and each slot has a sequence as long as the
 // context, so nothing is sampled.
 //
+// This is not the work of Serving, which keeps the device busy: it orders steps ahead, moves to the
+// next position with every token, and fills a step with chunks of other prompts. Here a limit is
+// measured between two steps, while the device does nothing.
+//
 // Thread: the caller's. The plan's threads report when a step has ended.
 class SingleSteps {
  public:

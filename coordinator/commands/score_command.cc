@@ -10,12 +10,10 @@
 #include "coordinator/cli/user_text.h"
 #include "coordinator/commands/commands.h"
 #include "coordinator/devices/cluster_file.h"
-#include "coordinator/reports/progress.h"
 #include "coordinator/sessions/cluster_session.h"
 #include "coordinator/sessions/local_session.h"
 #include "coordinator/sessions/score.h"
 #include "planner/base/json_text.h"
-#include "planner/base/strings.h"
 
 namespace lime::cli {
 namespace {

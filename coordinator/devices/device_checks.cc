@@ -1,7 +1,6 @@
 #include "coordinator/devices/device_checks.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <iterator>
 #include <memory>

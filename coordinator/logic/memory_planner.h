@@ -45,8 +45,6 @@ class MemoryPlanner {
   std::optional<int> OnEvent(const Event& event);
 
   // Whether a request of `end` positions fits beside all running requests until all of them end.
-  // EverFits: whether it fits alone.
-  bool EverFits(int64_t end) const { return PagesOf(end) <= options_.layer_pages.back(); }
   bool Fits(int64_t end) const;
   // The needs of a request that waits for a slot.
   struct Claim {

@@ -11,7 +11,7 @@
 #include "planner/plan/plan_residency.h"
 #include "planner/sim/simulator.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 constexpr double kCopyBytesPerMs = 1e6;  // a copy in memory, twice
@@ -241,4 +241,4 @@ double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positi
   return slowest * plan.predicted.ttft_ms * static_cast<double>(longer.prompt_tokens) / static_cast<double>(plan.prompt_tokens) + logits_ms;
 }
 
-}  // namespace lime::cli
+}  // namespace lime

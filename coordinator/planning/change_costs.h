@@ -15,7 +15,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 
-namespace lime::cli {
+namespace lime {
 
 // Free disk bytes by device name, after all KV that the plan in use may still write there.
 // Negative: that KV may not fit. A device that is missing here has enough room.
@@ -48,4 +48,4 @@ Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after);
 // REQUIRES: positions > 0, and the plan evicts no KV
 double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positions, int64_t again = 0);
 
-}  // namespace lime::cli
+}  // namespace lime

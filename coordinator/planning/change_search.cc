@@ -10,7 +10,7 @@
 #include "planner/plan/kv_eviction.h"
 #include "planner/sim/simulator.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 constexpr double kUnloadMs = 500, kPauseMargin = 2;  // for a change to another plan
@@ -155,4 +155,4 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   return found;
 }
 
-}  // namespace lime::cli
+}  // namespace lime

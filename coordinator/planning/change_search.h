@@ -10,7 +10,7 @@
 #include "coordinator/serving/plan_watcher.h"
 #include "planner/kv/kv_levels.h"
 
-namespace lime::cli {
+namespace lime {
 
 struct ChangeSearchOptions {
   // How a plan continues as its KV grows; nullopt: it does not.
@@ -35,4 +35,4 @@ KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online);
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options);
 
-}  // namespace lime::cli
+}  // namespace lime

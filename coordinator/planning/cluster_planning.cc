@@ -17,7 +17,7 @@
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 constexpr double kExplainShare = 0.25;  // of the time limit
@@ -134,7 +134,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   LIME_ASSIGN_OR_RETURN(Plan plan, Search());
   if (!GrowsKv(plan)) return plan;
   if (plan.reads != ReadsPerStep::kOnce)
-    return WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
+    return cli::WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
   absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;
@@ -362,4 +362,4 @@ absl::Status ClusterPlanning::Infeasible() const {
       absl::StrCat(inputs_.request.model_name, ": ", ExplainInfeasible(problem_.instance, best_.found.reason, HowToExplain())));
 }
 
-}  // namespace lime::cli
+}  // namespace lime

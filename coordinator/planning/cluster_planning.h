@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "coordinator/planning/plan_inputs.h"
-#include "coordinator/reports/plan_report.h"
 #include "planner/batches.h"
+#include "planner/plan_explanation.h"
 
-namespace lime::cli {
+namespace lime {
 
 // For `lime plan`, and for a run that waits for its plan.
 inline constexpr double kPlanWorkMs = 5000, kRunPlanWorkMs = 3000;
@@ -90,4 +90,4 @@ class ClusterPlanning {
   BatchedPlan best_;
 };
 
-}  // namespace lime::cli
+}  // namespace lime

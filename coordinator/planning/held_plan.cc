@@ -8,12 +8,12 @@
 #include "absl/strings/str_join.h"
 #include "planner/plan/plan_blocks.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 constexpr size_t kNamedBlocks = 4;  // named per device in one sentence
 
-BlockHomes HomesThatStay(const ClusterHoldings& holdings) {
+BlockHomes HomesThatStay(const cli::ClusterHoldings& holdings) {
   BlockHomes stay;
   for (const auto& [name, blocks] : holdings.homes) {
     if (holdings.keep.contains(name)) stay[name] = blocks;
@@ -23,7 +23,7 @@ BlockHomes HomesThatStay(const ClusterHoldings& holdings) {
 
 }  // namespace
 
-absl::StatusOr<HeldPlan> ChooseHeldPlan(const PlanInputs& inputs, const ClusterHoldings& holdings, bool may_push,
+absl::StatusOr<HeldPlan> ChooseHeldPlan(const PlanInputs& inputs, const cli::ClusterHoldings& holdings, bool may_push,
                                         const SearchPlanFor& search) {
   PlanInputs any = inputs, here = inputs;
   any.homes = HomesThatStay(holdings);
@@ -59,4 +59,4 @@ std::string Lacking(const BlockHomes& homes, const Plan& plan) {
   return absl::StrJoin(sentences, "; ");
 }
 
-}  // namespace lime::cli
+}  // namespace lime

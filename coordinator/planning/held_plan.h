@@ -11,7 +11,7 @@
 #include "planner/base/names.h"
 #include "planner/plan/plan.h"
 
-namespace lime::cli {
+namespace lime {
 
 // The minimum gain per token for which blocks are sent: about the error of predictions.
 inline constexpr double kWorthPushing = 0.1;
@@ -36,11 +36,11 @@ using SearchPlanFor = std::function<absl::StatusOr<Plan>(PlanInputs inputs)>;
 
 // With `may_push` the plan may need blocks that devices lack. FailedPrecondition, with the missing
 // blocks, if no plan fits with the present blocks and pushing is not allowed.
-absl::StatusOr<HeldPlan> ChooseHeldPlan(const PlanInputs& inputs, const ClusterHoldings& holdings, bool may_push,
+absl::StatusOr<HeldPlan> ChooseHeldPlan(const PlanInputs& inputs, const cli::ClusterHoldings& holdings, bool may_push,
                                         const SearchPlanFor& search);
 
 // `device "cleo" lacks 3 of 6 blocks that the plan needs here (mlp 3, attention 5, head)`, joined
 // by "; ". Empty if no block is missing.
 std::string Lacking(const BlockHomes& homes, const Plan& plan);
 
-}  // namespace lime::cli
+}  // namespace lime

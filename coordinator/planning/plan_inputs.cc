@@ -25,10 +25,12 @@
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/limits.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 namespace fs = std::filesystem;
+using cli::OfUser;
+using cli::WrongCall;
 
 constexpr char kNoPieces[] = "none", kUsualPiece[] = "64MB";
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
@@ -66,7 +68,7 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
   const bool of_cluster = flags.model.empty() && flags.model_spec.empty();
   const std::string& folder = of_cluster ? cluster_model : flags.model;
   if (!folder.empty()) {
-    LIME_RETURN_IF_ERROR(CheckModelFolder(folder, of_cluster ? absl::StrCat(flags.cluster, ": model") : "--model"));
+    LIME_RETURN_IF_ERROR(cli::CheckModelFolder(folder, of_cluster ? absl::StrCat(flags.cluster, ": model") : "--model"));
     LIME_ASSIGN_OR_RETURN(inputs.spec, LoadModelSpec(folder));
     inputs.model_argument = folder;
     inputs.request.model_name = NameOf(folder);
@@ -183,7 +185,7 @@ std::vector<std::vector<std::string>> MachinesShared(const ClusterConfig& config
 }
 
 absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, KeptProfiles(path));
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, cli::KeptProfiles(path));
   DescribedCluster cluster = {.devices = {}, .link = kept.link};
   for (const ClusterConfig::Device& device : config.devices) {
     const std::string where = absl::StrCat(path, " line ", device.line, ": device \"", device.name, "\"");
@@ -266,15 +268,15 @@ void KvBounds::AddTo(const CommandFlags& command) {
 void PlanInputFlags::AddTo(const CommandFlags& command) {
   command.Add("--model,-m", &model, "Folder of a checkpoint; its headers are read, its weights are not");
   command.Add("--model-spec", &model_spec, "A config.json with a dtype: a model whose weights are not here");
-  AddOptionalClusterFlag(command, cluster, "cluster.toml: the devices, each with a profile");
-  AddWithoutFlag(command, without);
+  cli::AddOptionalClusterFlag(command, cluster, "cluster.toml: the devices, each with a profile");
+  cli::AddWithoutFlag(command, without);
   command.Add("--device-profiles", &device_profiles, "JSON that describes devices by profiles or by rates");
   command.Add("--bandwidth", &bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say");
   command.Add("--tokens,--context", &tokens, "Context planned for: prompt and answer of each sequence").Shown();
   command.Add("--sequences", &sequences, "Requests served at a time; how they are batched is chosen (without it: 1)");
   command.Add("--batch", &batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests");
   command.Add("--kv-tokens", &kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all");
-  command.Add("--no-kv-spill", &kv.no_spill, kNoKvSpill);
+  command.Add("--no-kv-spill", &kv.no_spill, cli::kNoKvSpill);
   kv.AddTo(command);
   command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
   command.Add("--piece", &piece,
@@ -324,4 +326,4 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   return inputs;
 }
 
-}  // namespace lime::cli
+}  // namespace lime

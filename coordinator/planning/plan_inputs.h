@@ -12,7 +12,7 @@
 #include "planner/problem/plan_problem.h"
 #include "planner/search/block_homes.h"
 
-namespace lime::cli {
+namespace lime {
 
 // Where KV must not go if memory has no room for it.
 struct KvBounds {
@@ -63,4 +63,4 @@ Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t ba
 // Wrong flags and invalid files are wrong calls.
 absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags);
 
-}  // namespace lime::cli
+}  // namespace lime

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lime::cli {
+namespace lime {
 
 ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan) {
   ClusterRates rates;
@@ -69,4 +69,4 @@ Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates
   return plan;
 }
 
-}  // namespace lime::cli
+}  // namespace lime

@@ -5,7 +5,7 @@
 #include "coordinator/planning/plan_inputs.h"
 #include "planner/plan/plan.h"
 
-namespace lime::cli {
+namespace lime {
 
 // The rates that the plan depends on, from the cluster's files.
 ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan);
@@ -17,4 +17,4 @@ void TakeRates(const ClusterRates& rates, PlanInputs& inputs);
 // `made_with`: rates of disks and computing that the plan was made with; missing ones are 1.
 Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates& made_with, const ClusterRates& now);
 
-}  // namespace lime::cli
+}  // namespace lime

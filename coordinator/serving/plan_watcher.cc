@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -42,7 +41,6 @@ void PlanWatcher::Watch() {
     {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.look)) return;
-      if (replanner_.searching()) continue;  // the result waits for Next
     }
     Look();
   }
@@ -53,6 +51,7 @@ void PlanWatcher::Look() {
   ClusterRates made_with;
   {
     absl::MutexLock lock(&mutex_);
+    if (replanner_.searching()) return;  // the result waits for Next
     plan = plan_, made_with = made_with_;
   }
   RateAges ages;
@@ -67,7 +66,7 @@ void PlanWatcher::Look() {
     if (stopping_ || plan_.epoch != plan.epoch) return;
     left = left_;
     if (GrowsKv(plan)) replanner_.OnKv(left.pages);
-    rates = replanner_.OnRates(measured, absl::Now(), ages);
+    rates = replanner_.OnRates(measured, options_.now(), ages);
     if (!rates) return;
     rates_ = *rates;
     cancelled_ = false;
@@ -80,7 +79,7 @@ void PlanWatcher::Look() {
     found_ = *std::move(found);
     return;
   }
-  (void)replanner_.OnFound(std::nullopt, 0, absl::Now());
+  (void)replanner_.OnFound(std::nullopt, 0, options_.now());
   options_.say(absl::StrCat(replanner_.why(), "; looked for another plan: ", found.status().message()));
 }
 
@@ -90,7 +89,7 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
   if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;  // until tokens come
   Candidate found = *std::exchange(found_, std::nullopt);
   if (left.pages + plan_.sequences > found.most_pages) {  // the search took too long
-    replanner_.OnStale(absl::Now());
+    replanner_.OnStale(options_.now());
     return std::nullopt;
   }
   const double ms = found.ms_per_step;
@@ -98,7 +97,7 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
   const std::optional<absl::Duration> taking_over = found.taking_over ? std::optional(found.taking_over->Of(left.known)) : std::nullopt;
   const double pause_ms = absl::ToDoubleMilliseconds(taking_over.value_or(computing_again));
   const bool change = replanner_.OnFound(Replanner::Found{.current_ms = found.current_ms, .ms_per_step = ms, .pause_ms = pause_ms},
-                                         static_cast<double>(left.steps), absl::Now());
+                                         static_cast<double>(left.steps), options_.now());
   if (!change) return std::nullopt;
   proposed_ = found.plan;
   return ClusterRun::Change{
@@ -127,7 +126,7 @@ void PlanWatcher::OnPlan(const Plan& plan) {
       rate = made_with_[key] = now->second;
     }
   }
-  replanner_.OnPlan(std::move(planned), absl::Now());
+  replanner_.OnPlan(std::move(planned), options_.now());
 }
 
 }  // namespace lime

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "coordinator/logic/replanner.h"
 #include "coordinator/serving/cluster_run.h"
 #include "planner/kv/kv_levels.h"
@@ -44,6 +45,7 @@ class PlanWatcher {
   struct Options {
     Replanner::Options when;
     absl::Duration look = absl::Seconds(1);
+    std::function<absl::Time()> now = absl::Now;
     // The rates that a plan depends on, as the cluster's files give them.
     std::function<ClusterRates(const Plan& plan)> planned;
     // Both may block. Rates of disks and computing are relative to the rates in the plan.
@@ -58,9 +60,11 @@ class PlanWatcher {
   std::optional<ClusterRun::Change> Next(const OrderWriter::Left& left);
   void OnPlan(const Plan& plan);
 
+  // What the thread does every `look`: measures and may search, unless a result waits for Next.
+  void Look();
+
  private:
   void Watch();
-  void Look();
 
   const Options options_;
   absl::Mutex mutex_;

@@ -76,7 +76,6 @@ void LookAtCpu(const CpuUsage& cpu, int threads, PredictionObservations& seen) {
   seen.wall_seconds = cpu.wall;
   seen.threads = threads;
   seen.cores = static_cast<int>(std::thread::hardware_concurrency());
-  seen.process_seconds = cpu.process;
   seen.other_seconds = std::max(0.0, cpu.busy - cpu.process);
   seen.stolen_seconds = cpu.stolen;
 }

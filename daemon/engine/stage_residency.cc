@@ -61,7 +61,10 @@ absl::Status StageResidency::Watch() {
                                            .longest_hold = 3 * hold});
   PressureMonitor::Options watching = parts_.stage.pressure.value_or(PressureMonitor::Options{});
   watching.reserve = reserve;
-  watching.on_sample = [this](const MemorySample& sample) { OnSample(sample); };
+  watching.on_sample = [this, also = watching.on_sample](const MemorySample& sample) {
+    OnSample(sample);
+    if (also) also(sample);
+  };
   LIME_ASSIGN_OR_RETURN(monitor_, PressureMonitor::Start(std::move(watching)));
   Look();
   return absl::OkStatus();

@@ -58,7 +58,6 @@ StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv)
     : spec_(spec),
       plan_(plan),
       kv_(kv),
-      parts_leave_(GrowsKv(plan)),
       whole_(plan.parts.size()),
       own_(plan.parts.size()),
       read_(std::make_unique<std::atomic<bool>[]>(plan.parts.size())) {

@@ -145,7 +145,6 @@ class StageWeights {
   StageKv* const kv_;
   // By part: its block in the spec, and its index among the block's parts with rows.
   std::vector<std::pair<int, int>> place_of_;
-  const bool parts_leave_;   // the plan's KV grows
   std::vector<bool> whole_;  // by part
   // By part: memory of resident parts of blocks that are not whole.
   std::vector<HugeBuffer> own_;

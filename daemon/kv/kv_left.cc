@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "planner/plan/plan.h"
 
 namespace lime {
 namespace {

@@ -34,7 +34,6 @@ struct MemorySample {
   struct Scope {
     // How long some of them waited for memory since the last sample (PSI "some").
     absl::Duration stalled;
-    double stall_avg10 = 0;  // the same as a share of the last 10 s, in percent; for messages
     Bytes free = INT64_MAX;  // can be taken without reclaiming anything
   };
   // What this process can take without swapping: MemAvailable, within the limits of its cgroups.

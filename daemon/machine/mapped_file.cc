@@ -87,11 +87,6 @@ absl::Status MappedFile::CheckNotTruncated() const {
   return absl::DataLossError(absl::StrCat(path_, ": was truncated to ", now, " of ", bytes_, " bytes while it was in use; copy it again"));
 }
 
-void MappedFile::WillNeed(int64_t offset, Bytes bytes) const {
-  const PageRange range = PagesOf(data_, offset, bytes, /*inside=*/false);
-  if (range.bytes > 0) ::madvise(range.address, range.bytes, MADV_WILLNEED);
-}
-
 void MappedFile::Release(int64_t offset, Bytes bytes) const {
   const PageRange range = PagesOf(data_, offset, bytes, /*inside=*/true);
   if (range.bytes > 0) ::madvise(range.address, range.bytes, MADV_DONTNEED);

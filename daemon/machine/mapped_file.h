@@ -34,8 +34,6 @@ class MappedFile {
   // kDataLoss if the file is shorter than when it was mapped. The kernel may show zeros beyond the
   // end instead of a signal: pages of one large folio stay mapped when only part of it is cut off.
   absl::Status CheckNotTruncated() const;
-  // Starts reading a range into the page cache; does not wait.
-  void WillNeed(int64_t offset, Bytes bytes) const;
   // Releases the pages of a range: they stay in the page cache, and no longer count as memory of
   // this process.
   void Release(int64_t offset, Bytes bytes) const;

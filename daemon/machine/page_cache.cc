@@ -1,6 +1,5 @@
 #include "daemon/machine/page_cache.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,17 +51,6 @@ double PageCacheView::CachedFraction(int samples) const {
   int cached = 0;
   for (int i = 0; i < samples; ++i) cached += PageCached(static_cast<int64_t>((i + 0.5) / samples * static_cast<double>(bytes_)));
   return static_cast<double>(cached) / samples;
-}
-
-absl::Status DropFromPageCache(const std::string& path) {
-  LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
-#ifdef POSIX_FADV_DONTNEED
-  ::fdatasync(file.get());  // pages not yet written cannot be dropped
-  if (const int error = ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED); error != 0) {
-    return ErrnoStatus(error, path, "drop the page cache");
-  }
-#endif
-  return absl::OkStatus();
 }
 
 }  // namespace lime

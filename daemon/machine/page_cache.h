@@ -1,8 +1,6 @@
 // What the kernel's page cache holds of a file.
 #pragma once
 
-#include <string>
-
 #include "daemon/machine/files.h"
 #include "planner/base/bytes.h"
 
@@ -29,8 +27,5 @@ class PageCacheView {
   void* mapping_ = nullptr;
   Bytes bytes_ = 0;
 };
-
-// Drops the clean pages of a file, so that the next read comes from the disk.
-absl::Status DropFromPageCache(const std::string& path);
 
 }  // namespace lime

@@ -8,17 +8,14 @@
 
 namespace lime {
 
-std::optional<MemoryStalls> ReadMemoryStalls(const std::string& path) {
+std::optional<absl::Duration> ReadMemoryStalls(const std::string& path) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
-    const size_t avg10 = line.find(" avg10="), total = line.find(" total=");
-    if (!line.starts_with("some ") || avg10 == std::string::npos || total == std::string::npos) continue;
-    MemoryStalls stalls;
+    const size_t total = line.find(" total=");
+    if (!line.starts_with("some ") || total == std::string::npos) continue;
     int64_t microseconds = 0;
-    if (!(std::istringstream(line.substr(avg10 + 7)) >> stalls.avg10)) return std::nullopt;
     if (!(std::istringstream(line.substr(total + 7)) >> microseconds)) return std::nullopt;
-    stalls.total = absl::Microseconds(microseconds);
-    return stalls;
+    return absl::Microseconds(microseconds);
   }
   return std::nullopt;
 }
@@ -34,11 +31,10 @@ MemorySampler::MemorySampler(const std::string& proc, std::vector<MemoryGroup> g
 
 void MemorySampler::Look(Stalls& stalls, bool triggered, MemorySample::Scope& scope) {
   if (stalls.path.empty()) return;
-  const std::optional<MemoryStalls> now = ReadMemoryStalls(stalls.path);
+  const std::optional<absl::Duration> now = ReadMemoryStalls(stalls.path);
   if (!now) return;
   const absl::Duration least = triggered ? kTriggerStall : absl::ZeroDuration();
-  scope.stalled = std::max(least, now->total - stalls.told);
-  scope.stall_avg10 = now->avg10;
+  scope.stalled = std::max(least, *now - stalls.told);
   stalls.told += scope.stalled;
 }
 

@@ -13,12 +13,8 @@
 
 namespace lime {
 
-// The line "some" of a PSI file.
-struct MemoryStalls {
-  absl::Duration total;  // since the machine, or the group, began
-  double avg10 = 0;
-};
-std::optional<MemoryStalls> ReadMemoryStalls(const std::string& path);
+// The total of the line "some" of a PSI file: since the machine, or the group, began.
+std::optional<absl::Duration> ReadMemoryStalls(const std::string& path);
 
 // Thread: one at a time.
 class MemorySampler {

@@ -358,7 +358,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
       for (const auto& stream : alive) {
         if (stream != nullptr) stream->Tick(now);
       }
-      keeper_.Tick(now);
+      keeper_.Tick();
       bulk_->Tick(now);
     }
   }

@@ -128,7 +128,7 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
     absl::MutexLock lock(&mutex_);
     state_ = installed.ok() ? State::kInstalled : State::kNone;
     if (!installed.ok()) session_ = nullptr;
-    unused_since_ = absl::Now();
+    unused_since_ = options_.now();
   }
   if (installed.ok()) {
     NotePushedUse(session->call().weights);
@@ -213,7 +213,7 @@ absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& add
 }
 
 std::optional<PlanUser> PlanKeeper::UserNow() const {
-  const bool awaited = state_ == State::kInstalled && absl::Now() - unused_since_ < kAwaited;
+  const bool awaited = state_ == State::kInstalled && options_.now() - unused_since_ < kAwaited;
   if (state_ != State::kInstalling && state_ != State::kInUse && !awaited) return std::nullopt;
   return PlanUser{.coordinator = session_->call().coordinator,
                   .address = address_,
@@ -332,18 +332,18 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
 void PlanKeeper::Await(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
   if (session_ == nullptr || session_->epoch() != epoch) return;
-  if (state_ == State::kInstalled) unused_since_ = absl::Now();
+  if (state_ == State::kInstalled) unused_since_ = options_.now();
   // Others may be busy reading from other devices.
   if (left_.kv != nullptr) left_.kv->Reading();
 }
 
-void PlanKeeper::Tick(absl::Time now) {
+void PlanKeeper::Tick() {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   // Destroyed after the lock is released.
   LeftByPlan gone;
   absl::MutexLock lock(&mutex_);
-  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(now) > kKvLeftPatience) gone = TakeLeft();
-  if (state_ != State::kInstalled || now - unused_since_ < options_.unused) return;
+  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(absl::Now()) > kKvLeftPatience) gone = TakeLeft();
+  if (state_ != State::kInstalled || options_.now() - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload(false, {});
 }

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/machine/worker_thread.h"
 #include "daemon/stage/stage_session.h"
@@ -38,7 +39,8 @@ class PlanKeeper {
     absl::Duration link_patience = absl::Seconds(2);
     // Send probes on idle links to measure their rates. Not set: on links to other machines only.
     std::optional<bool> link_probes;
-    absl::Duration unused = absl::Seconds(30);  // time until an unused plan is unloaded
+    absl::Duration unused = absl::Seconds(30);    // time until an unused plan is unloaded
+    std::function<absl::Time()> now = absl::Now;  // for that time
     DeviceLog log;
   };
   explicit PlanKeeper(Options options);
@@ -88,7 +90,7 @@ class PlanKeeper {
   void Await(int64_t epoch);
 
   // Call it regularly.
-  void Tick(absl::Time now);
+  void Tick();
 
   // The blocks of folder `weights` that the current plan (installed or being installed) reads.
   std::vector<BlockId> BlocksInUse(const std::string& weights) const;

@@ -13,7 +13,6 @@
 #include "common/host_port.h"
 #include "daemon/rpc/activation_link.h"
 #include "lime/v1/bulk.grpc.pb.h"
-#include "planner/plan/plan.h"
 #include "proto/grpc_status.h"
 #include "proto/kv_convert.h"
 

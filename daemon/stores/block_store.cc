@@ -8,7 +8,6 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/formats/block_store_hash.h"
 #include "daemon/formats/block_store_manifest.h"
 #include "daemon/formats/held_blocks.h"
 #include "daemon/machine/page_cache.h"

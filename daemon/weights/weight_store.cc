@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/machine/files.h"

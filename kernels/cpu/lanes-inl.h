@@ -34,7 +34,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr int kLanes = 16;
 using LaneTag = hn::CappedTag<float, kLanes>;
 using LaneVec = hn::Vec<LaneTag>;
-using LaneMask = hn::Mask<LaneTag>;
 using IntTag = hn::RebindToSigned<LaneTag>;
 using BitsTag = hn::RebindToUnsigned<LaneTag>;
 inline constexpr int kVecLanes = hn::MaxLanes(LaneTag());

@@ -1,6 +1,7 @@
 // Evaluates a row of logits: its largest values, and the log-probability of an id.
 //
-// Thread: one at a time.   Bits: the same on every device.
+// Thread: one at a time.   Bits: the same on every device; those of a log-probability also depend
+// on the C library.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,10 @@ int64_t TopK(const float* logits, int64_t n, int64_t k, TopEntry* top);
 
 // ---- Softmax over the vocabulary
 //
-// Order (portable-f32-1): ranges of 1,024 ids. Within a range, lane id % 16 adds exp(logit - max),
-// ids ascending; then the lanes are added as in ReduceAdd. Ranges are merged in ascending order,
-// wherever they were computed.
+// Order (portable-f32-1): ranges of 1,024 ids. Within a range, fp32 lane id % 16 adds
+// exp(logit - max), ids ascending; then the lanes are added as in ReduceAdd. Ranges are merged in
+// double in ascending order, wherever they were computed. Sampling has a softmax of its own, in
+// double throughout (common/softmax.h).
 
 inline constexpr int64_t kVocabRange = 1024;
 
@@ -44,7 +46,7 @@ constexpr int64_t NumVocabRanges(int64_t vocab) {
 // Statistics of each range of `logits` [vocab]: ranges [NumVocabRanges(vocab)].
 void VocabStatistics(const float* logits, int64_t vocab, RangeStatistics* ranges);
 
-// log(sum exp(logit)) over all ranges; NaN if any logit is NaN. A token's log-probability is its
+// log(sum exp(logit)) over all ranges, by exp and log of the C library; NaN if any logit is NaN. A token's log-probability is its
 // logit minus this value.
 double LogSumExp(const RangeStatistics* ranges, int64_t num_ranges);
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "planner/base/strings.h"
 #include "planner/plan/config_parts.h"
 
 namespace lime::config {

@@ -1,7 +1,6 @@
 #include "planner/plan/plan.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "absl/strings/str_cat.h"

@@ -32,11 +32,10 @@ struct PredictionObservations {
   // Bytes of weights that were given back to the machine, and that every later step reads.
   double shed_bytes_per_step = 0;
 
-  int threads = 0;             // compute threads
-  int cores = 0;               // of the machine
-  double process_seconds = 0;  // CPU time of this process
-  double other_seconds = 0;    // CPU time of all other processes
-  double stolen_seconds = 0;   // taken by the hypervisor
+  int threads = 0;            // compute threads
+  int cores = 0;              // of the machine
+  double other_seconds = 0;   // CPU time of all other processes
+  double stolen_seconds = 0;  // taken by the hypervisor
 
   double memory_rate = 0;  // bytes per second, measured right after the run
   double memory_rate_profiled = 0;

@@ -2,6 +2,7 @@
 #include "coordinator/serving/plan_watcher.h"
 
 #include <atomic>
+#include <thread>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -13,6 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr double kMbit = 125'000;
+constexpr int kSome = 20, kMany = 1000;  // looks; a change has to last for four
 
 Plan PlanOf(int64_t epoch, double ms_per_step) {
   Plan plan;
@@ -34,7 +36,8 @@ class PlanWatcherTest : public ::testing::Test {
   }
   PlanWatcher::Options Options() {
     return {.when = {.lasting = absl::Milliseconds(20), .rest = absl::Milliseconds(20)},
-            .look = absl::Milliseconds(5),
+            .look = absl::InfiniteDuration(),  // the tests look
+            .now = [this] { return now_; },
             .planned =
                 [](const Plan&) {
                   return ClusterRates{{LinkKey("a", "b"), 100 * kMbit}};
@@ -49,43 +52,42 @@ class PlanWatcherTest : public ::testing::Test {
               if (!fits_) return absl::ResourceExhaustedError("nothing fits");
               return Found();
             },
-            .say =
-                [this](const std::string& sentence) {
-                  absl::MutexLock lock(&mutex_);
-                  said_ = sentence;
-                }};
+            .say = [this](const std::string& sentence) { said_ = sentence; }};
   }
-  // What Next answers within `most`, asked as a run asks it.
-  static std::optional<ClusterRun::Change> Await(PlanWatcher& watcher, const OrderWriter::Left& left, absl::Duration most) {
-    for (const absl::Time until = absl::Now() + most; absl::Now() < until; absl::SleepFor(absl::Milliseconds(1))) {
+  // What Next answers, asked as a run asks it, until the watcher has looked so often.
+  std::optional<ClusterRun::Change> Await(PlanWatcher& watcher, const OrderWriter::Left& left, int looks = kMany) {
+    for (int i = 0; i < looks; ++i) {
       if (auto change = watcher.Next(left)) return change;
+      Look(watcher);
     }
-    return std::nullopt;
+    return watcher.Next(left);
   }
   template <typename Holds>
-  static bool Becomes(Holds holds) {
-    for (const absl::Time until = absl::Now() + absl::Seconds(20); absl::Now() < until; absl::SleepFor(absl::Milliseconds(1))) {
-      if (holds()) return true;
-    }
-    return false;
+  bool Becomes(PlanWatcher& watcher, Holds holds) {
+    for (int i = 0; i < kMany && !holds(); ++i) Look(watcher);
+    return holds();
+  }
+  void Look(PlanWatcher& watcher) {
+    now_ += absl::Milliseconds(5);
+    watcher.Look();
   }
 
+  absl::Time now_ = absl::UnixEpoch();
   std::optional<Pause> taking_over_ = Pause{.fixed_ms = 100, .position_ms = 1};
   std::atomic<int64_t> most_pages_ = 1000;
   std::atomic<double> mbit_ = 100;
   std::atomic<bool> fits_ = true;
   std::atomic<int> searches_ = 0;
   std::atomic<double> searched_with_ = 0;
-  absl::Mutex mutex_;
-  std::string said_ ABSL_GUARDED_BY(mutex_);
+  std::string said_;
 };
 
 TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   PlanWatcher watcher(Options(), PlanOf(1, 30));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, kSome));
   EXPECT_EQ(searches_, 0);
   mbit_ = 20;
-  const auto change = Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20));
+  const auto change = Await(watcher, {.steps = 1000, .known = 50, .decodes = true});
   ASSERT_TRUE(change);
   EXPECT_EQ(change->plan.predicted.ms_per_step, 20);
   EXPECT_EQ(change->taking_over, absl::Milliseconds(150)) << "to install, and 50 positions";
@@ -94,10 +96,10 @@ TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   EXPECT_EQ(change->why, "link a -> b: 100 -> 20 Mbit/s; a step would take 30.0 ms and takes 20.0 with another plan");
   // Installed: it was made for 20 Mbit/s.
   watcher.OnPlan(PlanOf(2, 20));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, kSome));
   EXPECT_EQ(searches_, 1);
   mbit_ = 100;
-  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20)));
+  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}));
   EXPECT_EQ(searched_with_, 100);
 }
 
@@ -105,13 +107,13 @@ TEST_F(PlanWatcherTest, WhereKvCannotBeTakenOverTheChangeHasToPayForComputingItA
   taking_over_ = std::nullopt;
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
-  const auto change = Await(watcher, {.steps = 51, .known = 50, .decodes = true}, absl::Seconds(20));
+  const auto change = Await(watcher, {.steps = 51, .known = 50, .decodes = true});
   ASSERT_TRUE(change) << "510 ms saved by a pause of 400";
   EXPECT_FALSE(change->taking_over);
   EXPECT_EQ(change->computing_again, absl::Milliseconds(400));
   PlanWatcher another(Options(), PlanOf(1, 30));
-  ASSERT_TRUE(Becomes([&] { return searches_ == 2; }));
-  EXPECT_FALSE(Await(another, {.steps = 49, .known = 50, .decodes = true}, absl::Milliseconds(100))) << "490 ms saved";
+  ASSERT_TRUE(Becomes(another, [&] { return searches_ == 2; }));
+  EXPECT_FALSE(Await(another, {.steps = 49, .known = 50, .decodes = true}, kSome)) << "490 ms saved";
 }
 
 // What is measured is beside the plan, what is searched with beside the profile: a plan that was made for half the computing computes as it
@@ -129,41 +131,41 @@ TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
   };
   PlanWatcher watcher(options, PlanOf(1, 30));
   beside_plan = 0.5;
-  const auto change = Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20));
+  const auto change = Await(watcher, {.steps = 1000, .known = 50, .decodes = true});
   ASSERT_TRUE(change);
   EXPECT_EQ(made_with, 1);
   EXPECT_EQ(now, 0.5);
   beside_plan = 1;
   watcher.OnPlan(PlanOf(2, 20));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, kSome));
   EXPECT_EQ(searches_, 1);
   beside_plan = 2;  // as fast as at first
-  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20)));
+  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}));
   EXPECT_EQ(made_with, 0.5);
   EXPECT_EQ(now, 1);
   // What is installed instead is another plan, made from profiles.
   beside_plan = 1;
   watcher.OnPlan(PlanOf(3, 25));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, kSome));
   beside_plan = 0.5;
-  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20)));
+  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}));
   EXPECT_EQ(made_with, 1);
 }
 
 TEST_F(PlanWatcherTest, WhatDoesNotPayAnyMoreIsNoChange) {
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
-  ASSERT_TRUE(Becomes([&] { return searches_ > 0; }));
-  EXPECT_FALSE(Await(watcher, {.steps = 10, .known = 50, .decodes = true}, absl::Milliseconds(100))) << "100 ms saved by a pause of 150";
+  ASSERT_TRUE(Becomes(watcher, [&] { return searches_ > 0; }));
+  EXPECT_FALSE(Await(watcher, {.steps = 10, .known = 50, .decodes = true}, kSome)) << "100 ms saved by a pause of 150";
   EXPECT_EQ(searches_, 1) << "confirmed for these links";
 }
 
 TEST_F(PlanWatcherTest, WhatWasFoundForTokensWaitsForThem) {
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
-  ASSERT_TRUE(Becomes([&] { return searches_ == 1; }));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = false}, absl::Milliseconds(100)));
-  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20)));
+  ASSERT_TRUE(Becomes(watcher, [&] { return searches_ == 1; }));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = false}, kSome));
+  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}));
   EXPECT_EQ(searches_, 1);
 }
 
@@ -171,52 +173,59 @@ TEST_F(PlanWatcherTest, WhatHasNoRoomForTheKvThatThereIsByNowIsSearchedForAgain)
   most_pages_ = 4;
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .pages = 4, .decodes = true}, absl::Milliseconds(200))) << "a page may be begun";
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .pages = 4, .decodes = true}, 2 * kSome)) << "a page may be begun";
   EXPECT_GE(searches_, 2);
   most_pages_ = 5;
-  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .pages = 4, .decodes = true}, absl::Seconds(20)));
+  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .pages = 4, .decodes = true}));
 }
 
 TEST_F(PlanWatcherTest, WhereNothingFitsThatIsSaidOnce) {
   fits_ = false;
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
-  ASSERT_TRUE(Becomes([&] {
-    absl::MutexLock lock(&mutex_);
-    return !said_.empty();
-  }));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1, .decodes = true}, absl::Milliseconds(100)));
+  ASSERT_TRUE(Becomes(watcher, [&] { return !said_.empty(); }));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1, .decodes = true}, kSome));
   EXPECT_EQ(searches_, 1);
-  absl::MutexLock lock(&mutex_);
   EXPECT_THAT(said_, HasSubstr("nothing fits"));
 }
 
 TEST_F(PlanWatcherTest, APlanInstalledMeanwhileMakesWhatWasFoundWorthless) {
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
-  ASSERT_TRUE(Becomes([&] { return searches_ > 0; }));
+  ASSERT_TRUE(Becomes(watcher, [&] { return searches_ > 0; }));
   watcher.OnPlan(PlanOf(7, 30));  // of a recovery, with those links in mind
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1, .decodes = true}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1, .decodes = true}, kSome));
 }
 
 TEST_F(PlanWatcherTest, ASearchThatNobodyWaitsForIsCancelled) {
   PlanWatcher::Options options = Options();
-  std::atomic<int> cancelled = 0;
+  options.look = absl::Milliseconds(5), options.now = absl::Now;  // its own thread looks
+  absl::Mutex mutex;
+  int begun = 0, cancelled = 0;
+  const auto count = [&](int& of) {
+    absl::MutexLock lock(&mutex);
+    ++of;
+  };
+  const auto await = [&](const int& of, int wanted) {
+    const auto reached = [&] { return of >= wanted; };
+    absl::MutexLock lock(&mutex);
+    mutex.Await(absl::Condition(&reached));
+  };
   options.search = [&](const PlanWatcher::Search& search) -> absl::StatusOr<PlanWatcher::Candidate> {
-    ++searches_;
-    while (!search.cancelled) absl::SleepFor(absl::Milliseconds(1));
-    ++cancelled;
+    count(begun);
+    while (!search.cancelled) std::this_thread::yield();
+    count(cancelled);
     return PlanWatcher::Candidate{.plan = PlanOf(0, 1), .ms_per_step = 1, .current_ms = 30};
   };
   mbit_ = 20;
   {
     PlanWatcher watcher(options, PlanOf(1, 30));
-    ASSERT_TRUE(Becomes([&] { return searches_ == 1; }));
+    await(begun, 1);
     watcher.OnPlan(PlanOf(2, 30));  // of a recovery
-    ASSERT_TRUE(Becomes([&] { return cancelled == 1; }));
+    await(cancelled, 1);
     EXPECT_FALSE(watcher.Next({.steps = 1000000, .known = 1, .decodes = true})) << "it was found for another plan";
     mbit_ = 100;
-    ASSERT_TRUE(Becomes([&] { return searches_ == 2; }));
+    await(begun, 2);
   }
   EXPECT_EQ(cancelled, 2);
 }

@@ -3,12 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <set>
 
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "daemon/machine/huge_buffer.h"
 #include "tests/daemon/faulty_device.h"
 #include "tests/temp_dir.h"
@@ -129,22 +130,22 @@ TEST_P(BlockReaderTest, AFileTruncatedAfterItWasOpenedIsDataLoss) {
 TEST_P(BlockReaderTest, CancelEndsEveryRequestAndTheReaderLivesOn) {
   absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(2 * kFileBytes);
   ASSERT_TRUE(slot.ok());
-  std::atomic<int> ended = 0, cancelled = 0;
+  std::atomic<int> cancelled = 0;
+  absl::BlockingCounter ended(50);
   absl::Notification cancel_has_come;
   const auto reader = MakeReader();  // last: its destructor waits for reads into what is above
   for (int i = 0; i < 50; ++i) {
     reader->StartRead({0, 0, kFileBytes}, slot->data(), [&](const absl::Status& status) {
       cancel_has_come.WaitForNotification();  // however fast the disk is, most reads are under way or wait by then
-      ++ended;
       cancelled += absl::IsCancelled(status);
+      ended.DecrementCount();
     });
   }
   reader->Cancel();
   cancel_has_come.Notify();
   EXPECT_TRUE(ReadAndCompare(*reader, 5, 100).ok());
   // A read that was in flight when Cancel came may end after the one above, which took another lane.
-  for (int wait = 0; ended < 50 && wait < 1000; ++wait) absl::SleepFor(absl::Milliseconds(10));
-  EXPECT_EQ(ended, 50);
+  ended.Wait();
   EXPECT_GT(cancelled, 40);
 }
 

@@ -290,9 +290,23 @@ TEST_F(RpcTest, APlanThatNobodyUsesIsUnloaded) {
 // Devices that have little to load wait for one that has much.
 TEST_F(RpcTest, APlanThatIsStillToBeUsedStaysWhileOthersLoad) {
   DeviceServer::Options quick = FakeDevice("a"), slow = FakeDevice("b");
-  quick.plans.unused = slow.plans.unused = absl::Milliseconds(1500);
-  slow.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
-    absl::SleepFor(absl::Seconds(4));
+  const auto passed = std::make_shared<std::atomic<int64_t>>(0);  // seconds, on the quick device
+  quick.plans.now = [passed] { return absl::Now() + absl::Seconds(passed->load()); };
+  const auto is_used = [this] {
+    const auto health = DeviceClient(devices_[0].name, devices_[0].address, {}).Health(absl::Seconds(10));
+    return health.ok() && health->used_by.has_value();
+  };
+  // Two thirds of the time of an unused plan pass; then its coordinator has to say that it is to be used. Twice that is more than the time.
+  slow.plans.make_stage = [&](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
+    for (int times = 0; times < 2;) {
+      *passed += 20;
+      if (!is_used()) ++times;  // it is while the quick device installs
+      const absl::Time until = absl::Now() + absl::Seconds(10);
+      while (!is_used()) {
+        if (absl::Now() > until) return absl::DeadlineExceededError("the quick device does not hear that it is waited for");
+        absl::SleepFor(absl::Milliseconds(5));
+      }
+    }
     return MakeFakeStage(setup);
   };
   Start(quick), Start(slow);

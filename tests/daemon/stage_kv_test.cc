@@ -3,7 +3,9 @@
 #include "daemon/kv/stage_kv.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <deque>
@@ -19,6 +21,7 @@
 #include "planner/plan/kv_spill.h"
 #include "tests/daemon/faulty_device.h"
 #include "tests/temp_dir.h"
+#include "tests/waiting_threads.h"
 
 namespace lime {
 namespace {
@@ -397,11 +400,15 @@ TEST(StageKvTest, LoadsUnderWayEndBeforeItLeavesAllThatWasComputed) {
   steps.StartLoads(8);
   absl::Notification left;
   absl::StatusOr<std::shared_ptr<KvLeft>> kv = absl::UnknownError("");
+  std::atomic<pid_t> leaver = 0;
   std::thread leaves([&] {
+    leaver = ::gettid();
     kv = steps.Leave();
     left.Notify();
   });
-  EXPECT_FALSE(left.WaitForNotificationWithTimeout(absl::Milliseconds(100))) << "reads would write into memory that is gone";
+  while (leaver == 0) std::this_thread::yield();
+  EXPECT_TRUE(AwaitWaiting(std::to_string(leaver)));
+  EXPECT_FALSE(left.HasBeenNotified()) << "reads would write into memory that is gone";
   EXPECT_LT(steps.ended_loads(), static_cast<int64_t>(before + 8));
   gate->Open();
   leaves.join();

@@ -8,8 +8,8 @@
 
 #include "daemon/formats/safetensors.h"
 #include "daemon/machine/mapped_file.h"
-#include "daemon/machine/page_cache.h"
 #include "testbed/make_model/make_model.h"
+#include "tests/daemon/drop_from_page_cache.h"
 #include "tests/temp_dir.h"
 
 namespace lime {

@@ -6,7 +6,7 @@
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 constexpr double kMbit = 125'000;
@@ -181,4 +181,4 @@ TEST_F(ChangeCostsTest, KvTakesItsWayFromDisksAndToThem) {
 }
 
 }  // namespace
-}  // namespace lime::cli
+}  // namespace lime

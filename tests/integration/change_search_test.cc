@@ -13,7 +13,7 @@
 #include "planner/sim/simulator.h"
 #include "tests/temp_dir.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 using ::testing::Contains;
@@ -212,4 +212,4 @@ TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
 }
 
 }  // namespace
-}  // namespace lime::cli
+}  // namespace lime

@@ -1,10 +1,11 @@
-// A machine whose memory the test decides.
+// A machine whose memory the test decides. It outlives the stages that watch it.
 #pragma once
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "absl/synchronization/mutex.h"
 #include "daemon/pressure/pressure_monitor.h"
 #include "tests/temp_dir.h"
 
@@ -27,11 +28,24 @@ class FakeMachine {
     options.groups = {};
     options.use_events = false;
     options.interval = options.near_interval = absl::Milliseconds(10);
+    options.on_sample = [this](const MemorySample&) {
+      absl::MutexLock lock(&mutex_);
+      ++samples_;
+    };
     return options;
+  }
+  // Until stages have looked at the memory so many more times, and done what that asks for.
+  void AwaitSamples(int64_t count) const {
+    absl::MutexLock lock(&mutex_);
+    const int64_t until = samples_ + count;
+    const auto came = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return samples_ >= until; };
+    mutex_.Await(absl::Condition(&came));
   }
 
  private:
   TempDir dir_;
+  mutable absl::Mutex mutex_;
+  mutable int64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lime

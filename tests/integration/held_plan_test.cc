@@ -9,7 +9,7 @@
 #include "planner/plan/plan_blocks.h"
 #include "tests/planner/small_cluster.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
@@ -52,7 +52,7 @@ class HeldPlanTest : public ::testing::Test {
   }
 
   PlanInputs inputs_;
-  ClusterHoldings holdings_;
+  cli::ClusterHoldings holdings_;
   std::optional<Plan> pushed_, best_;  // what a search finds for what devices hold, and for anything
 };
 
@@ -100,4 +100,4 @@ TEST_F(HeldPlanTest, NoPlanIsMadeWithBlocksThatCannotBePushed) {
 }
 
 }  // namespace
-}  // namespace lime::cli
+}  // namespace lime

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 using ::testing::ElementsAre;
@@ -83,4 +83,4 @@ TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
 }
 
 }  // namespace
-}  // namespace lime::cli
+}  // namespace lime

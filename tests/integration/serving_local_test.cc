@@ -1,5 +1,6 @@
 // Serving over a model that computes in this process: what a request answers is the same alone, in company, and while others come and go.
 
+#include <optional>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "testbed/make_model/make_model.h"
 #include "tests/coordinator/kept_answer.h"
 #include "tests/temp_dir.h"
+#include "tests/waiting_threads.h"
 
 namespace lime {
 namespace {
@@ -54,6 +56,7 @@ class ServingLocalTest : public ::testing::Test {
     ASSERT_TRUE(device_->Install(plan->plan, {}).ok());
     Serving::Options options;
     options.tokenizer = tokenizer_.get();
+    threads_.emplace();
     serving_ = std::make_unique<Serving>(*device_, std::move(options));
   }
 
@@ -96,7 +99,8 @@ class ServingLocalTest : public ::testing::Test {
   ModelSpec spec_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<LocalDevice> device_;
-  std::unique_ptr<Serving> serving_;  // goes first
+  std::optional<StartedThreads> threads_;  // of serving_
+  std::unique_ptr<Serving> serving_;       // goes first
 };
 
 TEST_F(ServingLocalTest, ARequestAnswersTheSameAloneInCompanyAndWhileOthersAreCancelled) {
@@ -131,7 +135,7 @@ TEST_F(ServingLocalTest, ARequestAnswersTheSameAloneInCompanyAndWhileOthersAreCa
 TEST_F(ServingLocalTest, ThePlanStaysWhileNobodyAsksAndIsTheCallersBehindADrain) {
   Start(1);
   const Answer first = Of(*Send(Ask(5)));
-  absl::SleepFor(absl::Milliseconds(200));
+  ASSERT_TRUE(threads_->AwaitIdle()) << "or it may still change the plan";
   EXPECT_EQ(Of(*Send(Ask(5))), first);
   ASSERT_TRUE(serving_->Drain(absl::InfiniteFuture()).ok());
   const absl::StatusOr<DeviceStatistics> statistics = device_->Statistics(0);

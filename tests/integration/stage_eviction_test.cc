@@ -163,11 +163,11 @@ TEST(StageEvictionTest, APlanOfThePlannersIsInstalledWithinItsBudgets) {
     const std::string device = absl::StrCat(R"(", "memory_bytes": )", budget, R"(, "read_bytes_per_second": 1e10})");
     dir.Write("devices.json", absl::StrCat(R"({"link": {"bandwidth": "1Gbit/s", "latency_ms": 0.1}, "devices": [{"name": "a)", device,
                                            R"(, {"name": "b)", device, "]}"));
-    cli::PlanInputFlags flags;
+    PlanInputFlags flags;
     flags.model = dir / "model", flags.device_profiles = dir / "devices.json", flags.tokens = 1024, flags.prompt_tokens = 64;
-    auto inputs = cli::ReadPlanInputs(flags);
+    auto inputs = ReadPlanInputs(flags);
     ASSERT_TRUE(inputs.ok()) << inputs.status();
-    auto planned = cli::ClusterPlanning({.strategy = Strategy::kPp}, *std::move(inputs)).Run();
+    auto planned = ClusterPlanning({.strategy = Strategy::kPp}, *std::move(inputs)).Run();
     ASSERT_TRUE(planned.ok()) << planned.status() << " before any KV was evicted";
     plan = *std::move(planned);
   }

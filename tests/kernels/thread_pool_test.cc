@@ -1,11 +1,13 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <unistd.h>
+
 #include <atomic>
-#include <chrono>
-#include <thread>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/waiting_threads.h"
 
 namespace lime::cpu {
 namespace {
@@ -46,10 +48,11 @@ TEST_P(ThreadPoolTest, ManyTinyRegionsOfChangingSizeSeeTheirOwnFunction) {
 }
 
 TEST_P(ThreadPoolTest, WorksAfterItsThreadsParked) {
+  const StartedThreads threads;
   ThreadPool pool(GetParam());
   for (int round = 0; round < 20; ++round) {
     std::atomic<int> runs{0};
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // longer than the spin
+    ASSERT_TRUE(threads.AwaitIdle());
     pool.ParallelFor(8, [&](int64_t, int) { runs.fetch_add(1); });
     EXPECT_EQ(runs, 8);
   }
@@ -57,10 +60,11 @@ TEST_P(ThreadPoolTest, WorksAfterItsThreadsParked) {
 
 TEST_P(ThreadPoolTest, CallerParksForASlowPiece) {
   ThreadPool pool(GetParam());
+  const pid_t caller = ::gettid();
   int64_t slow = 0;
   pool.ParallelFor(4, [&](int64_t piece, int) {
     if (piece != 3) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(::gettid() == caller || AwaitWaiting(std::to_string(caller)));
     slow = piece;
   });
   EXPECT_EQ(slow, 3);

@@ -84,13 +84,13 @@ class VirtualClusterTest(unittest.TestCase):
         self.assertNotIn("longer than was stated", done.stdout)
 
     def test_what_a_killed_run_leaves_is_cleaned(self):
-        script = ("import sys, time\n"
+        script = ("import sys\n"
                   f"sys.path[:0] = [{str(ROOT / 'testbed')!r}, {str(Path(__file__).parent)!r}]\n"
                   "import virtual_cluster_test as test\n"
                   f"with test.make_cluster(test.Path({str(self.folder)!r})) as cluster:\n"
                   "    cluster.start_daemons([None] * 3, [None] * 3)\n"
                   "    print(cluster.tag, *[d.process.pid for d in cluster.devices], flush=True)\n"
-                  "    time.sleep(600)\n")
+                  "    test.signal.pause()\n")
         run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
         tag, *pids = run.stdout.readline().split()
         self.assertGreaterEqual(len(left_behind(tag)), 7)  # it was all there: a hub, and of each device a namespace and groups
@@ -108,8 +108,8 @@ class VirtualClusterTest(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             with make_cluster(self.folder) as cluster:
                 tag = cluster.tag
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(30)
+                signal.raise_signal(signal.SIGTERM)
+                self.fail("nothing interrupts it")
         self.assertLess(time.monotonic() - began, 25)
         self.assertEqual(left_behind(tag), [])
 
