@@ -10,8 +10,8 @@
 #include "daemon/logic/stage_inbox.h"
 #include "kernels/paced_backend.h"
 #include "kernels/registry/registry.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
@@ -111,9 +111,7 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .kv = kv.get(),
                                                      .left = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
                                                      .wrap_device = stage.wrap_device}));
-  if (EvictsKv(plan())) {
-    LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
-  }
+  LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
   if (!EmbedsByRows()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(rows, OpenRows());
   return absl::OkStatus();

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "daemon/engine/sliced_visit.h"
+#include "daemon/engine/baselines/sliced_visit.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/engine/stage_weights.h"
 #include "daemon/kv/hosted_kv.h"

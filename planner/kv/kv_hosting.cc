@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "planner/base/check.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
