@@ -9,10 +9,15 @@
 
 namespace lime {
 
-// Whether every position keeps its KV until its sequence ends. If not, the plan exists only to be
-// compared with: it takes over no KV, and nothing of it changes while it runs.
+// Whether every position keeps its KV until its sequence ends. If not, the plan takes over no KV.
 inline bool KeepsAllKv(const Plan& plan) {
   return plan.kept_positions == 0;
+}
+
+// Whether the plan exists only to be compared with: it does not keep all KV, or every micro-batch
+// reads again what streams.
+inline bool IsComparison(const Plan& plan) {
+  return !KeepsAllKv(plan) || plan.reads != ReadsPerStep::kOnce;
 }
 
 // Of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows
