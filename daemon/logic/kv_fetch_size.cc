@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "planner/base/check.h"
-#include "planner/kv/online_memory.h"
+#include "planner/kv/kv_transfer.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/plan.h"
 
