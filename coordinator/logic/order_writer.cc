@@ -34,7 +34,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   options.kept_positions = plan.kept_positions;
-  options.evicting_ahead = static_cast<int32_t>(Flow::Of(plan).EvictingAhead());
+  options.evicting_ahead = EvictingAhead(plan);
   return options;
 }
 

@@ -42,6 +42,12 @@ int64_t SharedPages(const Plan& plan);
 // of a sequence are consecutive
 MicroBatch WithEvicted(const Plan& plan, const MicroBatch& batch, const std::function<std::span<const int32_t>(int32_t sequence)>& known);
 
+// Limit for steps with evicted positions that are ordered but not ended. They are long. Two are
+// enough to keep micro-batches following each other.
+inline int32_t EvictingAhead(const Plan& plan) {
+  return plan.microbatches > 1 ? 2 : 1;
+}
+
 // Limit for the positions computed again in one step, over all sequences.
 inline constexpr int64_t kMostComputedAgain = int64_t{1} << 20;
 

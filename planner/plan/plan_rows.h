@@ -30,4 +30,7 @@ int64_t MaxRows(const Plan& plan);
 // consecutive
 int64_t NumVisitRows(const Plan& plan, const MicroBatch& batch);
 
+// Rows that may wait between devices in addition to own rows. 0 if all KV is kept.
+int64_t RowsAgainWaiting(const Plan& plan);
+
 }  // namespace lime
