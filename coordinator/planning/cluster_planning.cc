@@ -11,8 +11,8 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/planning/baselines/kept_kv.h"
 #include "planner/evaluation/lower_bound.h"
+#include "planner/kv/hosting/kv_hosting.h"
 #include "planner/kv/kv_growth.h"
-#include "planner/kv/kv_hosting.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime::cli {

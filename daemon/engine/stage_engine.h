@@ -103,7 +103,7 @@ class StageEngine {
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
 
   // Takes a message about KV from this device's host, or from a device that it hosts
-  // (daemon/logic/kv_message.h). Errors as for OnActivation.
+  // (daemon/logic/hosting/kv_message.h). Errors as for OnActivation.
   virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return Invalid("this device has no KV with others");
   }

@@ -12,7 +12,7 @@
 #include "daemon/engine/baselines/sliced_visit.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/engine/stage_weights.h"
-#include "daemon/kv/hosted_kv.h"
+#include "daemon/kv/hosting/hosted_kv.h"
 #include "daemon/kv/stage_kv.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"

@@ -160,7 +160,7 @@ absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first,
 }
 
 absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                       std::vector<KvLeft::Hosted> hosted) {
+                                                       std::vector<HostedLeft> hosted) {
   {
     absl::MutexLock lock(options_.mutex);
     stopping_ = true;

@@ -9,7 +9,7 @@
 // it is needed. So a piece may leave between any two steps, and nobody waits for loads.
 //
 // If the plan has a host for this KV, pieces go to the host's memory instead
-// (daemon/kv/lent_kv.h).
+// (daemon/kv/hosting/lent_kv.h).
 //
 // Thread: any, under the owner's lock, except Attend and TakeAnswer. Pieces are written by a thread
 // of their own.
@@ -26,11 +26,11 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "daemon/kv/hosting/lent_kv.h"
 #include "daemon/kv/kv_file.h"
 #include "daemon/kv/kv_left.h"
-#include "daemon/kv/lent_kv.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/kv_book.h"
-#include "daemon/logic/kv_message.h"
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/machine/worker_thread.h"
 #include "kernels/backend.h"
@@ -76,7 +76,7 @@ class StageKv {
   // `numerics_id`: of the kernels that computed it. FailedPrecondition if the plan evicts KV.
   // Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                std::vector<KvLeft::Hosted> hosted);
+                                                std::vector<HostedLeft> hosted);
 
   // ---- Decisions
 

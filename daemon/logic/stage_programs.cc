@@ -6,7 +6,7 @@
 #include "common/activation.h"
 #include "daemon/logic/baselines/rows_again.h"
 #include "daemon/logic/head_partial.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
@@ -27,17 +27,6 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
                    "; plan shorter chunks or a smaller batch");
   }
   return absl::OkStatus();
-}
-
-// So must its queries about KV and their answer; both number the slots.
-absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
-  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
-  const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
-  if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
-    return absl::OkStatus();
-  return Invalid("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
-                 FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
-                 FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
 }
 
 }  // namespace

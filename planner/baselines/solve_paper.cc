@@ -9,7 +9,7 @@
 #include "planner/base/json_fields.h"
 #include "planner/baselines/closed_form.h"
 #include "planner/baselines/online_memory.h"
-#include "planner/kv/kv_transfer.h"
+#include "planner/kv/hosting/kv_transfer.h"
 #include "planner/plan/plan_json.h"
 
 namespace lime {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/kv/kv_hosting.h"
+#include "planner/kv/hosting/kv_hosting.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_residency.h"
 

@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "planner/baselines/online_memory.h"
-#include "planner/kv/kv_transfer.h"
+#include "planner/kv/hosting/kv_transfer.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {
