@@ -24,7 +24,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.context = plan.context;
   options.batch = plan.batch;
   options.logit_rows = MostLogitRows(plan);
-  options.microbatches = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+  options.microbatches = MostMicrobatches(plan);
   options.max_rows = OwnRows(plan);
   options.chunk = options.max_rows;
   options.chunks = std::max(1, plan.chunks_per_sweep);

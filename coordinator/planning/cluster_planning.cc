@@ -14,6 +14,7 @@
 #include "planner/kv/hosting/kv_hosting.h"
 #include "planner/kv/kv_growth.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime::cli {
 namespace {
@@ -129,8 +130,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
 absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   LIME_ASSIGN_OR_RETURN(Plan plan, Search());
   if (!GrowsKv(plan)) return plan;
-  if (plan.reads != ReadsPerStep::kOnce)
-    return WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
+  if (IsFixed(plan)) return WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
   absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;

@@ -40,7 +40,7 @@ class ClusterPlanning {
 
   // Call once. With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
   // one with all KV in memory. If memory has no room for all KV: a plan that spills KV to disks or
-  // lends it to hosts; a strategy that streams nothing gets a plan that evicts KV.
+  // lends it to hosts; a strategy that streams nothing gets a plan that keeps less.
   // Errors: ResourceExhausted if no plan fits, in a sentence that says what would make it fit;
   // DeadlineExceeded if none was found in time.
   absl::StatusOr<Plan> Run();

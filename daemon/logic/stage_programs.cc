@@ -31,10 +31,6 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
 
 }  // namespace
 
-int32_t MostMicrobatches(const Plan& plan) {
-  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
-}
-
 absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec) {
   LIME_RETURN_IF_ERROR(CheckMessages(plan, spec.config.hidden_size * ElementBytes(spec.working_dtype)));
   LIME_RETURN_IF_ERROR(CheckKvMessages(plan, spec.config));
@@ -44,7 +40,7 @@ absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec) {
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before) {
   const int32_t most = MostMicrobatches(plan);
   std::vector<Program> programs;
-  for (int32_t m = plan.reads == ReadsPerStep::kOnce ? 1 : most; m <= most; ++m) {
+  for (int32_t m = StaysTogether(plan, most) ? 1 : most; m <= most; ++m) {
     const StepShape shape{.kind = StepShape::Kind::kDecode, .microbatches = m};
     LIME_ASSIGN_OR_RETURN(std::vector<Program> all, before == nullptr ? Compile(plan, shape) : CompileChange(*before, plan, shape));
     programs.push_back(std::move(all[static_cast<size_t>(device)]));

@@ -357,8 +357,8 @@ KvLevels EvictionLevels(const Plan& plan, int max_levels) {
 }  // namespace
 
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
-  LIME_CHECK(plan.reads == ReadsPerStep::kOnce);
-  if (EvictsKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
+  if (!KeepsAllKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
+  LIME_CHECK(!IsFixed(plan));
   KvLevels answer;
   std::vector<KvLevel>& levels = answer.levels;
   levels.push_back({.residency = ResidencyOf(plan)});

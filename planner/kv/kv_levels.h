@@ -57,7 +57,7 @@ struct KvLevelOptions {
 // evicted, and no part streams at any level. The time of a step is the mean over the pages since
 // the previous level.
 //
-// Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce
+// Deterministic.  REQUIRES: plan.Validate().ok(); every part is read once in a step
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
 // The mean over all levels.

@@ -2,6 +2,7 @@
 // comparison computes beside them is in planner/plan/kv_eviction.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "planner/plan/micro_batch.h"
@@ -14,10 +15,15 @@ inline bool KeepsAllKv(const Plan& plan) {
   return plan.kept_positions == 0;
 }
 
-// Whether the plan exists only to be compared with: it does not keep all KV, or every micro-batch
-// reads again what streams.
-inline bool IsComparison(const Plan& plan) {
+// Whether nothing of the plan may change while it runs: it does not keep all KV, or every
+// micro-batch reads again what streams. Only plans to compare with are like that.
+inline bool IsFixed(const Plan& plan) {
   return !KeepsAllKv(plan) || plan.reads != ReadsPerStep::kOnce;
+}
+
+// Micro-batches of the longest step: one that decodes, or one with chunks of a prompt.
+inline int32_t MostMicrobatches(const Plan& plan) {
+  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
 }
 
 // Of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows
