@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 
@@ -20,8 +20,7 @@ struct Flow {
   int64_t chunk = 1;             // rows of a prompt per micro-batch
   int64_t chunks_per_sweep = 1;  // chunks in one step
   int64_t batch = 1;             // rows of a micro-batch that may ask for logits
-  // Positions of a sequence that are computed again before its rows (planner/plan/kv_eviction.h).
-  int64_t evicted = 0;
+  int64_t rows_again = 0;        // RowsAgainWaiting
 
   // Limit for decode steps that are ordered but not ended.
   static constexpr int64_t kDecodeAhead = 3;
@@ -33,22 +32,18 @@ struct Flow {
             .chunk = OwnRows(plan),
             .chunks_per_sweep = std::max(1, plan.chunks_per_sweep),
             .batch = plan.batch,
-            .evicted = MostEvicted(plan)};
+            .rows_again = RowsAgainWaiting(plan)};
   }
 
   // Limit for prompt steps that are ordered but not ended: enough that every device computes. A
   // step of many chunks keeps the devices busy by itself except at its ends.
   int64_t PromptsAhead() const { return chunks_per_sweep > 1 ? 2 : devices + 1; }
 
-  // Limit for steps with evicted positions that are ordered but not ended. They are long. Two are
-  // enough to keep micro-batches following each other.
-  int64_t EvictingAhead() const { return microbatches > 1 ? 2 : 1; }
-
-  // Rows of all current steps, without evicted ones. Decode rows are accompanied by one chunk.
-  // Steps of both kinds together do not have more.
+  // Own rows of all current steps. Decode rows are accompanied by one chunk. Steps of both kinds
+  // together do not have more.
   int64_t RowsAhead() const { return std::max(kDecodeAhead * (sequences + chunk), PromptsAhead() * chunk * chunks_per_sweep); }
   // Rows of hidden states that may wait.
-  int64_t WaitingRows() const { return RowsAhead() + EvictingAhead() * sequences * evicted; }
+  int64_t WaitingRows() const { return RowsAhead() + rows_again; }
 
   // Rows with logits that may wait between parts of the head. A decoding sequence has one, because
   // it waits for its token. In a scored prompt every row has logits, but per step at most the rows

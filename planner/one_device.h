@@ -48,7 +48,7 @@ struct OneDeviceRequest {
 // `spills`, the disk takes the pages that memory has no room for whatever streams, or more if that
 // is faster (planner/kv/kv_growth.h).
 //
-// REQUIRES: one device; one batch size, with all sequences; no KV is evicted; if KV grows,
+// REQUIRES: one device; one batch size, with all sequences; all KV is kept; if KV grows,
 // `request` has no placement, ring or share
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request);
 

@@ -22,6 +22,11 @@ inline constexpr Names<Strategy, 6> kStrategyNames = {{{Strategy::kLime, "lime"}
                                                        {Strategy::kPpOffloadBatched, "pp-offload-batched"},
                                                        {Strategy::kEdgeShard, "edgeshard"}}};
 
+// Whether the strategy keeps less KV, and computes the rest again, where memory has no room for all.
+constexpr bool KeepsLessKv(Strategy strategy) {
+  return strategy == Strategy::kPp || strategy == Strategy::kEdgeShard;
+}
+
 // Uses the micro-batches and batch size of the instance; batches.h chooses them.  REQUIRES:
 // instance.Validate().ok()
 FoundPlan PlanBy(Strategy strategy, const Instance& instance, const SearchOptions& options);

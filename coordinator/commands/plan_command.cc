@@ -17,7 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/search/plan_search.h"
 
 namespace lime::cli {
@@ -90,7 +90,7 @@ absl::Status RunPlan(PlanFlags& flags) {
     return WithAnswer(report.status(), {{"feasible", false}, {"reason", std::string(report.status().message())}});
   }
   if (!flags.out.path.empty()) LIME_RETURN_IF_ERROR(WritePlan(*report, flags.out));
-  const bool grows = GrowsKv(report->plan) || EvictsKv(report->plan);
+  const bool grows = GrowsKv(report->plan) || !KeepsAllKv(report->plan);
   const KvLevels levels = grows ? MakeKvLevels(report->plan) : KvLevels{};
   if (flags.json) {
     ordered_json answer = ToJson(*report);

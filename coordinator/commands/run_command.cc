@@ -23,6 +23,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/names.h"
 #include "planner/base/strings.h"
+#include "planner/baselines/online_rules.h"
 
 namespace lime::cli {
 namespace {
@@ -63,9 +64,9 @@ absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
     return WrongCall(
         absl::StrCat("--no-memory-planner streams whole layers and --online ", AsTyped(flags.online), " does not; leave one out"));
   }
-  if (flags.no_memory_planner) return OnlineRule::kWholeLayers;
-  if (flags.online == "lime") return OnlineRule::kLime;
-  if (flags.online == "paper") return OnlineRule::kPaper;
+  if (flags.no_memory_planner) return &WholeLayersRule;
+  if (flags.online == "lime") return kLimeRule;
+  if (flags.online == "paper") return &PaperRule;
   if (flags.online == "off") return std::nullopt;
   return WrongCall(absl::StrCat("--online ", AsTyped(flags.online), " is unknown; use lime, paper or off"));
 }

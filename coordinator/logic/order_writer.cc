@@ -24,7 +24,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.context = plan.context;
   options.batch = plan.batch;
   options.logit_rows = MostLogitRows(plan);
-  options.microbatches = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+  options.microbatches = MostMicrobatches(plan);
   options.max_rows = OwnRows(plan);
   options.chunk = options.max_rows;
   options.chunks = std::max(1, plan.chunks_per_sweep);
@@ -34,7 +34,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   options.kept_positions = plan.kept_positions;
-  options.evicting_ahead = static_cast<int32_t>(Flow::Of(plan).EvictingAhead());
+  options.evicting_ahead = EvictingAhead(plan);
   return options;
 }
 

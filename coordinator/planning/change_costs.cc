@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/sim/simulator.h"
 
 namespace lime {
@@ -63,7 +63,7 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
 }
 
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room) {
-  if (EvictsKv(before) || EvictsKv(after)) return false;
+  if (!KeepsAllKv(before) || !KeepsAllKv(after)) return false;
   if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {

@@ -7,7 +7,7 @@
 #include "common/order.h"
 #include "coordinator/planning/cluster_planning.h"
 #include "coordinator/planning/plan_rates.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/sim/simulator.h"
 
 namespace lime {
@@ -28,8 +28,8 @@ constexpr double kSearchLimits = 6;
 }  // namespace
 
 KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online) {
-  if (EvictsKv(plan)) return MakeKvLevels(plan);
-  if (GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && online) return MakeKvLevels(plan, {.rule = *online});
+  if (!KeepsAllKv(plan)) return MakeKvLevels(plan);
+  if (GrowsKv(plan) && !IsFixed(plan) && online) return MakeKvLevels(plan, {.rule = *online});
   return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
 }
 

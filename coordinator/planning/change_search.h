@@ -14,7 +14,7 @@ namespace lime {
 
 struct ChangeSearchOptions {
   // How a plan continues as its KV grows; nullopt: it does not.
-  std::optional<OnlineRule> online = OnlineRule::kLime;
+  std::optional<OnlineRule> online = kLimeRule;
   const Plan* first = nullptr;  // the plan that was installed first
   double install_ms = 0;        // the time of its installation
   double time_limit_ms = 3000;

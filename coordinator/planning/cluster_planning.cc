@@ -7,15 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/activation.h"
-#include "common/flow.h"
 #include "common/steady_clock.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/planning/baselines/kept_kv.h"
 #include "planner/evaluation/lower_bound.h"
+#include "planner/kv/hosting/kv_hosting.h"
 #include "planner/kv/kv_growth.h"
-#include "planner/kv/kv_hosting.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
@@ -29,8 +28,6 @@ constexpr double kLevelsOfLimit = 50;  // level searches that fit in a time limi
 // a small cluster may take: with four times the work, plans of 31 blocks on three devices were at
 // most 0.1 % faster. The search of a large cluster ends long before.
 constexpr double kMovesPerPlace = 10'000, kLeastWork = 1000 * SearchBudget::kWorkPerMs;
-
-constexpr int64_t kEvictionShares = 32;  // steps of the retained share to try
 
 constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
 
@@ -110,9 +107,9 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
   }
-  if (absl::IsResourceExhausted(whole.status()) && MayEvict()) {
-    absl::StatusOr<Plan> evicts = SearchToEvict();
-    if (evicts.ok()) return evicts;
+  if (absl::IsResourceExhausted(whole.status()) && MayKeepLess()) {
+    absl::StatusOr<Plan> keeps = SearchKept();
+    if (keeps.ok()) return keeps;
   }
   if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
   const PlanProblem problem = problem_;
@@ -133,8 +130,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
 absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   LIME_ASSIGN_OR_RETURN(Plan plan, Search());
   if (!GrowsKv(plan)) return plan;
-  if (plan.reads != ReadsPerStep::kOnce)
-    return cli::WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
+  if (IsFixed(plan)) return cli::WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
   absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;
@@ -184,71 +180,23 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   return spills;
 }
 
-// For each size of micro-batch, finds the most KV that leaves room to compute the rest again.
-// Returns the plan that is fastest at the end of the context.
-absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
+absl::StatusOr<Plan> ClusterPlanning::SearchKept() {
   At("how much KV to keep");
-  const PlanInputs inputs = inputs_;
-  const PlanProblem problem = problem_;
-  const BatchedPlan best = best_;
+  const auto before = std::tuple(inputs_, problem_, best_);
+  auto best = before;
   LIME_ASSIGN_OR_RETURN(const double bound_ms, BoundMs());
-  std::vector<int32_t> batches = inputs.request.batches;
-  for (int32_t batch = 1; inputs.request.batches.empty() && batch < 2 * inputs.request.sequences; batch *= 2)
-    batches.push_back(std::min(batch, inputs.request.sequences));
-  std::optional<std::tuple<Plan, PlanInputs, PlanProblem, BatchedPlan>> found;
-  for (const int32_t batch : batches) {
-    const int64_t pages = (inputs.request.context - 1) / kPageTokens;
-    // The memory for KV and for recomputed rows is linear in the retained positions, so the sizes
-    // that fit are an interval.
-    int64_t fits = 0, too_many = pages + 1;
-    for (int64_t share = kEvictionShares; share > 0 && fits == 0 && !Ends(); --share) {
-      const int64_t kept = pages * share / kEvictionShares;
-      inputs_ = inputs;
-      (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
-    }
-    while (fits > 0 && too_many - fits > 1 && !Ends()) {
-      const int64_t kept = (fits + too_many) / 2;
-      inputs_ = inputs;
-      (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
-    }
-    inputs_ = inputs;
-    absl::StatusOr<Plan> plan = fits > 0 ? SearchKeeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("none is kept");
-    if (plan.ok() && (!found || plan->predicted.ms_per_step < std::get<Plan>(*found).predicted.ms_per_step)) {
-      // The bound is for plans that retain all KV. It says nothing if this plan is faster.
-      plan->predicted.lower_bound_ms = bound_ms <= plan->predicted.ms_per_step ? bound_ms : 0;
-      found.emplace(*std::move(plan), inputs_, problem_, best_);
-    }
-  }
-  inputs_ = inputs, problem_ = problem, best_ = best;
-  if (!found) return absl::ResourceExhaustedError("no context is left");
-  Plan plan;
-  std::tie(plan, inputs_, problem_, best_) = *std::move(found);
+  const auto search = [this](const KeptKv& kept) {
+    inputs_.request = kept.request, inputs_.devices = kept.devices;
+    return Search();
+  };
+  absl::StatusOr<Plan> plan = SearchKeptKv(inputs_.spec, {inputs_.request, inputs_.devices},
+                                           {.most_rows = MostRows(inputs_.request),
+                                            .bound_ms = bound_ms,
+                                            .search = search,
+                                            .best = [&] { best = std::tuple(inputs_, problem_, best_); },
+                                            .ends = [this] { return Ends(); }});
+  std::tie(inputs_, problem_, best_) = plan.ok() ? std::move(best) : before;
   return plan;
-}
-
-absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int32_t batch) {
-  const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
-  if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room behind what is kept");
-  const int32_t sequences = inputs_.request.sequences;
-  const Plan shape{.context = inputs_.request.context,
-                   .kept_positions = kept_positions,
-                   .sequences = sequences,
-                   .microbatches = (sequences + batch - 1) / batch,
-                   .batch = batch,
-                   .prefill_chunk = chunk};
-  if (MostEvicted(shape) > kMostComputedAgain / sequences)
-    return absl::ResourceExhaustedError("more would be computed again in a step than there can be");
-  const Bytes row_bytes = inputs_.spec.config.hidden_size * ElementBytes(inputs_.spec.working_dtype);
-  Flow flow = Flow::Of(shape);
-  flow.devices = std::ssize(inputs_.devices);
-  if (flow.devices > 1 && (VisitRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))
-    return absl::ResourceExhaustedError("what is computed again has no room in the messages of a link");
-  const Bytes more = EvictionBytes(inputs_, kept_positions, batch);
-  for (ClusterDevice& device : inputs_.devices) device.activations += more;
-  inputs_.request.kept_positions = kept_positions;
-  inputs_.request.batches = {batch};
-  inputs_.request.chunks = {chunk};
-  return Search();
 }
 
 absl::StatusOr<PlanProblem> ClusterPlanning::MakeProblem() const {

@@ -40,7 +40,7 @@ class ClusterPlanning {
 
   // Call once. With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
   // one with all KV in memory. If memory has no room for all KV: a plan that spills KV to disks or
-  // lends it to hosts; a strategy that streams nothing gets a plan that evicts KV.
+  // lends it to hosts; a strategy that streams nothing gets a plan that keeps less.
   // Errors: ResourceExhausted if no plan fits, in a sentence that says what would make it fit;
   // DeadlineExceeded if none was found in time.
   absl::StatusOr<Plan> Run();
@@ -60,9 +60,7 @@ class ClusterPlanning {
   // Whether KV may leave a device's memory. Baselines use no disks or hosts for KV, and a bound on
   // the first token cannot be checked for such a plan.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
-  bool MayEvict() const {
-    return (options_.strategy == Strategy::kPp || options_.strategy == Strategy::kEdgeShard) && options_.max_ttft_ms == 0;
-  }
+  bool MayKeepLess() const { return KeepsLessKv(options_.strategy) && options_.max_ttft_ms == 0; }
   bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }
   bool MayLend() const { return !inputs_.kv.no_lending && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();
@@ -70,8 +68,7 @@ class ClusterPlanning {
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();
-  absl::StatusOr<Plan> SearchToEvict();
-  absl::StatusOr<Plan> SearchKeeping(int64_t kept_positions, int32_t batch);
+  absl::StatusOr<Plan> SearchKept();
   absl::StatusOr<Plan> Grow(const Plan& plan) const;
   SearchOptions SearchFor() const;
   double LevelWork() const;

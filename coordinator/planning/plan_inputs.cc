@@ -22,7 +22,6 @@
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/described_model.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/limits.h"
 
 namespace lime {
@@ -100,13 +99,6 @@ absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", asked, " is less than 1 MiB; disks are slow in small reads"));
   request.piece_bytes = *piece;
   return absl::OkStatus();
-}
-
-// Rows of the largest step that a device may compute.
-int64_t MostRows(const PlanRequest& request) {
-  int64_t rows = request.sequences;
-  for (const int64_t chunk : request.chunks) rows = std::max(rows, std::min(chunk, request.prompt_tokens));
-  return rows;
 }
 
 // Memory for hidden states that wait between devices, and for logits if devices share the head. An
@@ -284,18 +276,10 @@ void PlanInputFlags::AddTo(const CommandFlags& command) {
               "compared with");
 }
 
-Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t batch) {
-  const PlanRequest& request = inputs.request;
-  const Plan plan{.context = request.context,
-                  .kept_positions = kept_positions,
-                  .sequences = request.sequences,
-                  .microbatches = (request.sequences + batch - 1) / batch,
-                  .batch = batch};
-  const Flow flow = Flow::Of(plan);
-  const int64_t own = MostRows(request), computed = std::max(own, MaxRows(plan)),
-                rows = flow.EvictingAhead() * flow.sequences * flow.evicted + 2 * (VisitRows(plan) + own);
-  const auto activations = [&](int64_t most) { return AssumedActivations(inputs.spec, most, request.sequences, request.context); };
-  return rows * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype) + activations(computed) - activations(own);
+int64_t MostRows(const PlanRequest& request) {
+  int64_t rows = request.sequences;
+  for (const int64_t chunk : request.chunks) rows = std::max(rows, std::min(chunk, request.prompt_tokens));
+  return rows;
 }
 
 absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {

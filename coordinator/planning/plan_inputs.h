@@ -56,9 +56,8 @@ struct PlanInputs {
   std::vector<std::string> notes;                // assumptions, one sentence each
 };
 
-// Extra activation memory of every device under a plan that retains `kept_positions` positions:
-// hidden states of positions computed again, here and in messages (planner/plan/kv_eviction.h).
-Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t batch);
+// Rows of the largest step that a device may compute.
+int64_t MostRows(const PlanRequest& request);
 
 // Wrong flags and invalid files are wrong calls.
 absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags);

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime::cli {
 namespace {
@@ -105,7 +105,7 @@ std::string EvictionText(const Plan& plan, const KvLevels& levels) {
 }  // namespace
 
 std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
-  if (EvictsKv(plan)) return EvictionText(plan, levels);
+  if (!KeepsAllKv(plan)) return EvictionText(plan, levels);
   if (levels.levels.size() < 2 && levels.exhausted.empty()) return "";
   std::string text = "\nAs KV grows, more streams (tokens of each sequence; ms per token; read in a step by each device):\n";
   for (const KvLevel& level : levels.levels) {

@@ -23,7 +23,7 @@ std::map<std::pair<BlockKind, int32_t>, Bytes> BlockBytes(const Plan& plan) {
 }
 
 int ReadsOf(const Plan& plan) {
-  return plan.reads == ReadsPerStep::kPerMicrobatch ? plan.microbatches : 1;
+  return StaysTogether(plan, plan.microbatches) ? 1 : plan.microbatches;
 }
 
 void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, int32_t>, Bytes>& block_bytes, DeviceUse& use) {

@@ -114,7 +114,7 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   if (absl::IsResourceExhausted(made.status()) && flags_.no_kv_spill)
     return absl::ResourceExhaustedError(absl::StrCat(made.status().message(), "; without --no-kv-spill KV may go to the disk"));
   LIME_ASSIGN_OR_RETURN(local_, std::move(made));
-  levels_ = LevelsOf(local_.plan, OnlineRule::kLime);
+  levels_ = LevelsOf(local_.plan, kLimeRule);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
   return absl::OkStatus();

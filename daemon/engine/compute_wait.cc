@@ -4,7 +4,7 @@
 
 #include "absl/time/time.h"
 #include "common/steady_clock.h"
-#include "daemon/logic/stage_programs.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 

@@ -9,9 +9,12 @@
 namespace lime {
 namespace {
 
-absl::Status WrongInput(const ProgramRunner::StartCompute& start, size_t bytes, size_t expected) {
-  return Invalid("step ", start.step, ", stage ", start.what.stage, ": ", bytes, " bytes of hidden states have come, and its rows have ",
-                 expected);
+absl::Status CopyInput(const ProgramRunner::StartCompute& start, std::span<const std::byte> input, std::span<std::byte> hidden) {
+  if (input.size() != hidden.size())
+    return Invalid("step ", start.step, ", stage ", start.what.stage, ": ", input.size(),
+                   " bytes of hidden states have come, and its rows have ", hidden.size());
+  std::memcpy(hidden.data(), input.data(), input.size());
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -33,28 +36,17 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   return ids > 0 ? TellLogits(ids, batch) : absl::OkStatus();
 }
 
-// All parts are whole: a plan that evicts streams nothing.
 absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
-  const int part = start.what.part;
-  SlicedVisit& visit = *parts_.visit;
-  const bool takes_input = start.what.stage > 0 && part == plan_.stages[start.what.stage].lo;
-  if (part == kEmbeddingPart || takes_input) {
-    MicroBatch own = batch, all = owner_.whole_batch(start.what.microbatch);
-    ForBackend(own), ForBackend(all);
-    visit.Begin(std::move(own), std::move(all));
-  }
-  if (part == kEmbeddingPart) return visit.InSlices([this](const MicroBatch& slice) { return EmbedBegun(slice); });
-  if (takes_input) {
-    if (input.size() != visit.Hidden().size()) return WrongInput(start, input.size(), visit.Hidden().size());
-    std::ranges::copy(input, visit.Hidden().begin());
-  }
-  const BlockId id = plan_.parts[part].block;
-  if (part == PartsOf(plan_, id).first) {
-    const bool own = id.kind == BlockKind::kHead || (id.kind == BlockKind::kMlp && id.layer + 1 == parts_.spec.config.num_layers);
-    LIME_RETURN_IF_ERROR(own ? visit.OnOwn([&] { return parts_.backend->Compute(id); })
-                             : visit.InSlices([&](const MicroBatch&) { return parts_.backend->Compute(id); }));
-  }
-  return part + 1 == plan_.NumParts() ? Sample(batch) : absl::OkStatus();
+  const auto rows = [&] {
+    std::pair<MicroBatch, MicroBatch> both = {batch, owner_.whole_batch(start.what.microbatch)};
+    ForBackend(both.first), ForBackend(both.second);
+    return both;
+  };
+  LIME_RETURN_IF_ERROR(
+      parts_.visit->Run(start.what, {.rows = rows,
+                                     .embed = [this](const MicroBatch& slice) { return EmbedBegun(slice); },
+                                     .take_input = [&](std::span<std::byte> hidden) { return CopyInput(start, input, hidden); }}));
+  return start.what.part + 1 == plan_.NumParts() ? Sample(batch) : absl::OkStatus();
 }
 
 absl::Status StageCompute::Embed(const MicroBatch& batch) {
@@ -87,10 +79,7 @@ absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, c
   if (const int64_t ids = IdsBefore(plan_, start.what.part); ids > 0) {
     LIME_ASSIGN_OR_RETURN(input, TakeLogits(ids, batch, input));
   }
-  const std::span<std::byte> hidden = parts_.backend->Hidden();
-  if (input.size() != hidden.size()) return WrongInput(start, input.size(), hidden.size());
-  std::memcpy(hidden.data(), input.data(), input.size());
-  return absl::OkStatus();
+  return CopyInput(start, input, parts_.backend->Hidden());
 }
 
 // Copies the logits of the first `ids` ids, which the stage before has sent, into the rows. Returns

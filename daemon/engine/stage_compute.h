@@ -26,7 +26,7 @@ class StageCompute {
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
     // Attends to the positions of a KV part that are on the disk or with the host in a step.
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
-    // For a plan that evicts KV: all rows of a micro-batch of the current step.
+    // For parts.visit: all rows of a micro-batch of the current step.
     std::function<MicroBatch(int32_t microbatch)> whole_batch;
   };
 

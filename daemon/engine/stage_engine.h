@@ -103,7 +103,7 @@ class StageEngine {
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
 
   // Takes a message about KV from this device's host, or from a device that it hosts
-  // (daemon/logic/kv_message.h). Errors as for OnActivation.
+  // (daemon/logic/hosting/kv_message.h). Errors as for OnActivation.
   virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return Invalid("this device has no KV with others");
   }
@@ -116,8 +116,8 @@ class StageEngine {
   virtual LoadSummary load() const { return {}; }
 
   // Stops between two steps, and leaves KV and resident weights for the next plan.
-  // FailedPrecondition if a step is under way, or if the plan evicts KV. Afterwards only the
-  // destructor may be called, whatever this returns.
+  // FailedPrecondition if a step is under way, or unless the plan keeps all KV. Afterwards
+  // only the destructor may be called, whatever this returns.
   virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
   virtual std::string numerics_id() const = 0;
 };

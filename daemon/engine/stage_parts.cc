@@ -10,9 +10,9 @@
 #include "daemon/logic/stage_inbox.h"
 #include "kernels/paced_backend.h"
 #include "kernels/registry/registry.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
@@ -27,19 +27,6 @@ struct Taken {
 
   Bytes total() const { return runtime + activations + kv + weights; }
 };
-
-// Queries and records of one micro-batch, once in memory and once on their way. A host has them for
-// each of its owners, and pieces that go back to them.
-Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config) {
-  const Bytes row = config.num_heads * (2 * config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
-  const Bytes asking = 2 * MaxRows(plan) * row;
-  Bytes bytes = HasKvOnHost(plan.devices[device]) ? asking : 0;
-  for (const PlanDevice& other : plan.devices) {
-    if (!HasKvOnHost(other) || other.kv_host != device) continue;
-    bytes += asking + (other.kv_fetch_pieces > 0 ? kKvFetchesUnderWay * KvPieceBytes(plan) : 0);
-  }
-  return bytes;
-}
 
 // A piece on its way to the disk or to a host: its copy, and for a host its messages.
 Bytes LeavingBytes(const Plan& plan, const PlanDevice& device) {
@@ -111,9 +98,7 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .kv = kv.get(),
                                                      .left = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
                                                      .wrap_device = stage.wrap_device}));
-  if (EvictsKv(plan())) {
-    LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
-  }
+  LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
   if (!EmbedsByRows()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(rows, OpenRows());
   return absl::OkStatus();
@@ -205,7 +190,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
 absl::Status StageParts::TakeOver() {
   if (stage.takeover == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(kv->TakeOver(*stage.takeover));
-  LIME_RETURN_IF_ERROR(hosted->TakeOver(*stage.takeover));
+  LIME_RETURN_IF_ERROR(hosted->TakeOver(stage.takeover->sequences, stage.takeover->read));
   stage.takeover->here.reset();
   return stage.takeover->let_go ? stage.takeover->let_go() : absl::OkStatus();
 }

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "daemon/engine/sliced_visit.h"
+#include "daemon/engine/baselines/sliced_visit.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/engine/stage_weights.h"
-#include "daemon/kv/hosted_kv.h"
+#include "daemon/kv/hosting/hosted_kv.h"
 #include "daemon/kv/stage_kv.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"

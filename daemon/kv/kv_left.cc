@@ -19,7 +19,7 @@ KvLeft::~KvLeft() = default;
 
 Bytes KvLeft::memory_bytes() const {
   Bytes bytes = content_.memory_bytes;
-  for (const Hosted& hosted : content_.hosted) bytes += hosted.memory.bytes();
+  for (const HostedLeft& hosted : content_.hosted) bytes += hosted.memory.bytes();
   return bytes;
 }
 
@@ -72,7 +72,7 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, 
 // A lent piece is contiguous in memory, so its pages need no copy.
 absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t first, int64_t count) const {
   const Bytes page = left_.content_.page_bytes;
-  for (const Hosted& hosted : left_.content_.hosted) {
+  for (const HostedLeft& hosted : left_.content_.hosted) {
     const auto layer = std::ranges::lower_bound(hosted.layers, layer_);
     if (layer == hosted.layers.end() || *layer != layer_) continue;
     LIME_ASSIGN_OR_RETURN(

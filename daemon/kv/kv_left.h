@@ -28,9 +28,9 @@
 #include "absl/time/time.h"
 #include "common/kv_take.h"
 #include "common/order.h"
+#include "daemon/kv/hosting/hosted_left.h"
 #include "daemon/kv/kv_file.h"
 #include "daemon/kv/weights_left.h"
-#include "daemon/logic/kv_host.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/machine/huge_buffer.h"
 #include "planner/base/bytes.h"
@@ -43,12 +43,6 @@ inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
 
 class KvLeft {
  public:
-  // KV that another device has lent to this one.
-  struct Hosted {
-    std::vector<int32_t> layers;  // the other device's, ascending
-    KvHost places;
-    HugeBuffer memory;
-  };
   struct Content {
     std::string numerics_id;  // of the kernels that computed it
     Bytes page_bytes = 0;     // of 16 positions of a layer
@@ -59,7 +53,7 @@ class KvLeft {
     KvPages pages;                            // page -1: in the file, or with the host
     std::unique_ptr<KvFile> file;             // null: none is in the file
     std::vector<KvLent> lent = {};            // to the host
-    std::vector<Hosted> hosted = {};
+    std::vector<HostedLeft> hosted = {};      // of other devices
   };
   explicit KvLeft(Content content);
   ~KvLeft();
@@ -133,11 +127,8 @@ struct KvTakeover {
   // Of this device; null: it had no part in the previous plan.
   std::shared_ptr<const KvLeft> here;
   std::shared_ptr<WeightsLeft> weights;  // of this device; null: none
-  // Receives a run of pages of a sequence; `sequence` is its slot in the previous plan.
-  using Take = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;
-  // Reads the wanted pages of a layer, wherever they are, and calls `take`: pages of a sequence in
-  // order, each run within one piece. FailedPrecondition if their numerics_id is another.
-  std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const Take& take)> read;
+  using Take = KvPageSink;
+  KvPageReader read;
   // Called once, when all KV is taken. Waits until the other devices have read their part, and
   // releases every other reference to `here`.
   std::function<absl::Status()> let_go;

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 
@@ -114,7 +114,7 @@ void StageKv::Show(int32_t sequence) {
 // ---- From one plan to the next
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
-  if (EvictsKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
+  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
   while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
@@ -160,7 +160,7 @@ absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first,
 }
 
 absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                       std::vector<KvLeft::Hosted> hosted) {
+                                                       std::vector<HostedLeft> hosted) {
   {
     absl::MutexLock lock(options_.mutex);
     stopping_ = true;
@@ -171,7 +171,7 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
     loads_mutex_.Await(absl::Condition(
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
-  if (EvictsKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
   absl::MutexLock lock(options_.mutex);
   const KvAway& away = book_.away();
   std::vector<KvLent> lent;

@@ -9,7 +9,7 @@
 // it is needed. So a piece may leave between any two steps, and nobody waits for loads.
 //
 // If the plan has a host for this KV, pieces go to the host's memory instead
-// (daemon/kv/lent_kv.h).
+// (daemon/kv/hosting/lent_kv.h).
 //
 // Thread: any, under the owner's lock, except Attend and TakeAnswer. Pieces are written by a thread
 // of their own.
@@ -26,11 +26,11 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "daemon/kv/hosting/lent_kv.h"
 #include "daemon/kv/kv_file.h"
 #include "daemon/kv/kv_left.h"
-#include "daemon/kv/lent_kv.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/kv_book.h"
-#include "daemon/logic/kv_message.h"
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/machine/worker_thread.h"
 #include "kernels/backend.h"
@@ -70,13 +70,13 @@ class StageKv {
   // Takes over KV of the previous plan, before anything else is done. Pieces that are not in memory
   // when the plan begins (AwayAtFirst) go to the disk; a host brings its pieces itself. NotFound,
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
-  // FailedPrecondition for a plan that evicts.  Without the lock.
+  // FailedPrecondition unless the plan keeps all KV.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Hands the KV over to the next plan, with `memory` (Backend::TakeKv) and what this device hosts.
-  // `numerics_id`: of the kernels that computed it. FailedPrecondition if the plan evicts KV.
-  // Afterwards only the destructor may be called.  Without the lock.
+  // `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps all
+  // KV. Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                std::vector<KvLeft::Hosted> hosted);
+                                                std::vector<HostedLeft> hosted);
 
   // ---- Decisions
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/order.h"
-#include "daemon/logic/kv_away.h"
+#include "daemon/logic/hosting/kv_away.h"
 #include "daemon/logic/kv_pages.h"
 #include "planner/base/status.h"
 #include "planner/plan/kv_eviction.h"

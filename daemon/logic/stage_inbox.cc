@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/flow.h"
@@ -31,6 +30,7 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       shape_(shape),
       grows_kv_(GrowsKv(plan)),
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
+      again_(RowsAgain::For(plan, device)),
       latest_(static_cast<size_t>(plan.sequences)),
       told_(latest_.size()) {
   const auto reserve = [&](std::vector<MicroBatch>& batches) {
@@ -89,14 +89,8 @@ absl::Status StageInbox::Check(const StepOrder& step) const {
   if (step.microbatches.empty() || std::ssize(step.microbatches) > shape_.microbatches) {
     return Invalid("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", shape_.microbatches);
   }
-  // If KV is evicted: groups of slots seen. What goes ahead of a slot's rows does so once.
-  std::set<int32_t> slots;
-  for (const MicroBatch& batch : step.microbatches) {
-    LIME_RETURN_IF_ERROR(CheckBatch(batch));
-    if (EvictsKv(plan_) && !batch.rows.empty() && !slots.insert(batch.rows.front().sequence / plan_.batch).second)
-      return Invalid("rows of slot ", batch.rows.front().sequence, " or its neighbours in two micro-batches of a step, and KV is evicted");
-  }
-  return absl::OkStatus();
+  for (const MicroBatch& batch : step.microbatches) LIME_RETURN_IF_ERROR(CheckBatch(batch));
+  return again_ ? again_->Check(step) : absl::OkStatus();
 }
 
 absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
@@ -113,22 +107,6 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
   }
   if (const int64_t most = MostLogitRows(plan_); logit_rows > most)
     return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", most);
-  return EvictsKv(plan_) ? CheckOwn(batch) : absl::OkStatus();
-}
-
-// If KV is evicted: a sequence's rows follow one another, in the micro-batch of their slot.
-absl::Status StageInbox::CheckOwn(const MicroBatch& batch) const {
-  std::set<int32_t> seen;
-  for (size_t row = 0; row < batch.rows.size(); ++row) {
-    const BatchRow &first = batch.rows.front(), &here = batch.rows[row];
-    if (here.sequence / plan_.batch != first.sequence / plan_.batch) {
-      return Invalid("rows of slots ", first.sequence, " and ", here.sequence, " in a micro-batch, and each has those of ", plan_.batch,
-                     " slots where KV is evicted");
-    }
-    const bool goes_on = row > 0 && batch.rows[row - 1].sequence == here.sequence;
-    if (goes_on ? int64_t{here.position} != int64_t{batch.rows[row - 1].position} + 1 : !seen.insert(here.sequence).second)
-      return Invalid("position ", here.position, " of slot ", here.sequence, " does not follow its others, and KV is evicted");
-  }
   return absl::OkStatus();
 }
 
@@ -273,7 +251,7 @@ void StageInbox::TakeTokens(int64_t step, std::span<const SampledToken> tokens) 
     Latest& latest = latest_[static_cast<size_t>(token.sequence)];
     if (step < latest.from_step) continue;
     latest.position = token.position, latest.token = token.token;
-    if (KeepsTokens() && token.position == std::ssize(latest.known)) latest.known.push_back(token.token);
+    if (again_) again_->Add(token);
   }
 }
 
@@ -285,9 +263,8 @@ int64_t StageInbox::MaxEarlySteps() const {
 // ---- Steps
 
 void StageInbox::Admit(const AdmitOrder& admit) {
-  Latest& latest = latest_[static_cast<size_t>(admit.sequence)];
-  latest = {.from_step = steps_begun_};
-  if (KeepsTokens()) latest.known = admit.prompt;
+  latest_[static_cast<size_t>(admit.sequence)] = {.from_step = steps_begun_};
+  if (again_) again_->Admit(admit);
 }
 
 std::span<const StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>&& batches) {
@@ -326,11 +303,6 @@ bool StageInbox::FillTokens(MicroBatch& batch) const {
     row.token = latest.token;
   }
   return true;
-}
-
-MicroBatch StageInbox::WholeBatch(int32_t microbatch) const {
-  return WithEvicted(plan_, batch(microbatch),
-                     [this](int32_t sequence) -> std::span<const int32_t> { return latest_[static_cast<size_t>(sequence)].known; });
 }
 
 std::vector<std::byte> StageInbox::TakeInput(const Visit& visit) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -17,13 +18,14 @@
 
 #include "common/activation.h"
 #include "common/order.h"
+#include "daemon/logic/baselines/rows_again.h"
 #include "daemon/logic/head_partial.h"
 #include "planner/base/bytes.h"
 #include "planner/base/recycled_queue.h"
 #include "planner/base/status.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 
@@ -86,8 +88,8 @@ class StageInbox {
   // Micro-batches of the current step.
   int32_t num_batches() const { return static_cast<int32_t>(batches_.size()); }
   const MicroBatch& batch(int32_t microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
-  // With evicted positions ahead of the rows. Only the first device knows their tokens.
-  MicroBatch WholeBatch(int32_t microbatch) const;
+  // The rows that the stage computes; more than these if some are computed again.
+  MicroBatch WholeBatch(int32_t microbatch) const { return again_ ? again_->WholeBatch(batch(microbatch)) : batch(microbatch); }
   bool step_under_way() const { return step_under_way_; }
   int64_t steps_begun() const { return steps_begun_; }
 
@@ -96,7 +98,6 @@ class StageInbox {
     int64_t from_step = 0;  // its first step; tokens of earlier steps are the previous sequence's
     int32_t position = -1;
     int32_t token = 0;
-    std::vector<int32_t> known;  // by position, on the first device of a plan that evicts
   };
 
   absl::Status Check(const Order& order) const;
@@ -107,7 +108,6 @@ class StageInbox {
   absl::Status CheckSlot(int32_t sequence) const;
   absl::Status CheckIds(std::span<const int32_t> ids) const;
   absl::Status CheckBatch(const MicroBatch& batch) const;
-  absl::Status CheckOwn(const MicroBatch& batch) const;
   absl::Status CheckActivation(const ActivationMessage& activation);
   absl::Status CheckVisit(const Visit& visit) const;
   absl::Status CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload);
@@ -116,7 +116,6 @@ class StageInbox {
   void MakeRoomFor(Bytes bytes);
   bool FillTokens(MicroBatch& batch) const;
 
-  bool KeepsTokens() const { return IsFirst() && EvictsKv(plan_); }
   int64_t MaxEarlySteps() const;
   int64_t steps_ended() const { return steps_begun_ - (step_under_way_ ? 1 : 0); }
   bool IsUnderWay(int64_t step) const { return step_under_way_ && step + 1 == steps_begun_; }
@@ -125,8 +124,9 @@ class StageInbox {
   const Plan& plan_;
   const int32_t device_;
   const Shape shape_;
-  const bool grows_kv_;          // of the plan
-  const Bytes waiting_allowed_;  // WaitingBytes of the plan
+  const bool grows_kv_;                     // of the plan
+  const Bytes waiting_allowed_;             // WaitingBytes of the plan
+  const std::unique_ptr<RowsAgain> again_;  // null for LIME's own plans
 
   RecycledQueue<Order> orders_;  // not carried out yet
   int64_t next_order_ = 0;

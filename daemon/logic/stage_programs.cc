@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "common/activation.h"
-#include "common/flow.h"
+#include "daemon/logic/baselines/rows_again.h"
 #include "daemon/logic/head_partial.h"
-#include "daemon/logic/kv_message.h"
-#include "planner/plan/kv_eviction.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/program/compile.h"
 
 namespace lime {
@@ -17,13 +17,7 @@ namespace {
 
 // A micro-batch must fit in one message.
 absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
-  if (EvictsKv(plan) && plan.stages.size() > 1 && VisitRows(plan) > kMaxActivationBytes / row_bytes)
-    return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
-                   FormatBytes(kMaxActivationBytes), " of a message; plan a shorter context or a smaller batch");
-  if (EvictsKv(plan) && plan.stages.size() > 1 && Flow::Of(plan).WaitingRows() > kMaxQueuedBytes / row_bytes)
-    return Invalid("hidden states of ", Flow::Of(plan).WaitingRows(),
-                   " rows, those that are computed again among them, may wait for a link, more than ", FormatBytes(kMaxQueuedBytes),
-                   "; plan a shorter context or fewer sequences");
+  LIME_RETURN_IF_ERROR(RowsAgain::CheckMessages(plan, row_bytes));
   for (const Stage& stage : plan.stages) {
     const int64_t ids = IdsBefore(plan, stage.lo);
     const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
@@ -35,22 +29,7 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   return absl::OkStatus();
 }
 
-// So must its queries about KV and their answer; both number the slots.
-absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
-  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
-  const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
-  if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
-    return absl::OkStatus();
-  return Invalid("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
-                 FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
-                 FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
-}
-
 }  // namespace
-
-int32_t MostMicrobatches(const Plan& plan) {
-  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
-}
 
 absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec) {
   LIME_RETURN_IF_ERROR(CheckMessages(plan, spec.config.hidden_size * ElementBytes(spec.working_dtype)));
@@ -61,7 +40,7 @@ absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec) {
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before) {
   const int32_t most = MostMicrobatches(plan);
   std::vector<Program> programs;
-  for (int32_t m = plan.reads == ReadsPerStep::kOnce ? 1 : most; m <= most; ++m) {
+  for (int32_t m = StaysTogether(plan, most) ? 1 : most; m <= most; ++m) {
     const StepShape shape{.kind = StepShape::Kind::kDecode, .microbatches = m};
     LIME_ASSIGN_OR_RETURN(std::vector<Program> all, before == nullptr ? Compile(plan, shape) : CompileChange(*before, plan, shape));
     programs.push_back(std::move(all[static_cast<size_t>(device)]));
@@ -71,7 +50,7 @@ absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device
 
 bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch) {
   const int64_t rows = std::ssize(batch.rows);
-  const bool decodes = !EvictsKv(plan) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
+  const bool decodes = KeepsAllKv(plan) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
   return what.part != kEmbeddingPart && decodes &&
          rows == std::min<int64_t>(plan.batch, plan.sequences - int64_t{what.microbatch} * plan.batch);
 }

@@ -12,9 +12,6 @@
 
 namespace lime {
 
-// In one step.
-int32_t MostMicrobatches(const Plan& plan);
-
 // InvalidArgument if messages are too large. ResourceExhausted if KV grows, and its first residency
 // does not fit.
 // REQUIRES: `plan` is valid for `spec`
@@ -26,8 +23,8 @@ absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec);
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr);
 
 // Whether the plan predicts the time of a computation: the micro-batch has a row of every sequence
-// that the plan puts into it. False if KV is evicted: that prediction is for the end of the
-// context, which sequences reach step by step.
+// that the plan puts into it. False if not all KV is kept: that prediction is for the end of
+// the context, which sequences reach step by step.
 bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch);
 
 }  // namespace lime

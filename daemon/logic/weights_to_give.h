@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "planner/base/bytes.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 
@@ -38,13 +38,13 @@ class WeightsToGive {
   };
 
   // REQUIRES: `plan` is valid and outlives this object.
-  // Nothing streams in a plan that evicts KV, nor if each micro-batch reads its own weights. If
-  // several micro-batches share what is read, a ring holds everything that a stage streams: making
-  // one would take as much as is evicted.
+  // Nothing is evicted from a plan of which nothing may change. If several micro-batches
+  // share what is read, a ring holds everything that a stage streams: making one would take as much
+  // as is evicted.
   WeightsToGive(const Plan& plan, Options options) : plan_(plan), options_(std::move(options)) {
     const bool has_ring = plan.devices[options_.device].memory.ring > 0;
     together_ = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
-    if (EvictsKv(plan) || plan.reads != ReadsPerStep::kOnce || (!has_ring && (together_ || GrowsKv(plan)))) return;
+    if (IsFixed(plan) || (!has_ring && (together_ || GrowsKv(plan)))) return;
     const bool is_first = plan.stages.front().device == options_.device && plan.embedding != EmbeddingPlacement::kByRows;
     // If the plan counts the embedding with the head, the head stays, as the plan says.
     has_embedding_ = is_first && plan.embedding == EmbeddingPlacement::kResident && options_.embedding &&

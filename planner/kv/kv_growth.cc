@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "planner/kv/online_memory.h"
+#include "planner/kv/hosting/kv_transfer.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"

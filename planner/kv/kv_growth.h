@@ -1,6 +1,6 @@
 // Makes plans whose KV grows. They have rings of the best size for all KV levels
 // (planner/kv/kv_levels.h). If memory is short, or if it is faster, KV goes to disks or hosts
-// (planner/kv/kv_hosting.h).
+// (planner/kv/hosting/kv_hosting.h).
 #pragma once
 
 #include "planner/kv/kv_levels.h"

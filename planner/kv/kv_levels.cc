@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +9,6 @@
 #include "planner/evaluation/assignment.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/evaluation/quick_evaluator.h"
-#include "planner/kv/online_memory.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
@@ -293,118 +291,20 @@ class KvLevelSearch {
   std::vector<Bytes> room_;  // by device
 };
 
-// ---- The paper's table
-
-// A block that is resident under the plan.
-struct PaperBlock {
-  int stage = 0;
-  BlockId id;
-  Bytes bytes = 0;
-};
-
-class PaperDevice {
- public:
-  PaperDevice(const Plan& plan, int device) : plan_(plan) {
-    for (int j = 0; j < static_cast<int>(plan.stages.size()); ++j) {
-      if (plan.stages[j].device != device) continue;
-      ++visits_;
-      AddBlocks(j);
-    }
-    page_mb_ = Mb(layers_ * plan.page_bytes);
-    const Bytes room = RoomForParts(plan, device, 0);
-    Bytes resident = 0;
-    for (int p = 0; p < plan.NumParts(); ++p) {
-      const PlanPart& part = plan.parts[p];
-      if (!part.streamed && !part.is_kv() && plan.stages[StageOf(plan, p)].device == device) resident += part.bytes;
-    }
-    free_mb_ = std::max(0.0, Mb(room - resident));
-  }
-
-  // The additional streamed parts if a layer has `layer_pages` pages.
-  std::vector<int32_t> More(int64_t layer_pages, OnlineRule rule) const {
-    if (visits_ == 0 || page_mb_ <= 0) return {};
-    const auto [alpha, beta] = Choose(layer_pages, rule);
-    std::map<std::pair<int, BlockKind>, int64_t> taken;
-    std::vector<int32_t> parts;
-    for (const PaperBlock& block : blocks_) {
-      int64_t& count = taken[{block.stage, block.id.kind}];
-      if (count >= (block.id.kind == BlockKind::kAttention ? alpha : beta)) continue;
-      ++count;
-      const auto [begin, end] = PartsOf(plan_, block.id);
-      for (int p = begin; p < end; ++p) {
-        if (!plan_.parts[p].is_kv()) parts.push_back(p);
-      }
-    }
-    return parts;
-  }
-
- private:
-  void AddBlocks(int stage) {
-    for (int p = plan_.stages[stage].lo; p < plan_.stages[stage].hi; ++p) {
-      const BlockId id = plan_.parts[p].block;
-      const auto [begin, end] = PartsOf(plan_, id);
-      if (p != begin || id.kind == BlockKind::kHead) continue;
-      if (id.kind == BlockKind::kAttention) ++layers_;
-      PaperBlock block{.stage = stage, .id = id};
-      bool resident = true;
-      for (int part = begin; part < end; ++part) {
-        if (!plan_.parts[part].is_kv()) resident = resident && !plan_.parts[part].streamed, block.bytes += plan_.parts[part].bytes;
-      }
-      if (resident) blocks_.push_back(block);
-    }
-  }
-
-  // The number of blocks of a kind that every visit can still stream, and the size of one.
-  std::pair<int64_t, double> Cap(BlockKind kind) const {
-    std::map<int, int64_t> by_stage;
-    double mb = 0;
-    for (const PaperBlock& block : blocks_) {
-      if (block.id.kind == kind) ++by_stage[block.stage], mb = std::max(mb, Mb(block.bytes));
-    }
-    int64_t least = static_cast<int64_t>(by_stage.size()) < visits_ ? 0 : INT64_MAX;
-    for (const auto& [stage, count] : by_stage) least = std::min(least, count);
-    return {by_stage.empty() ? 0 : least, mb};
-  }
-
-  // The paper's tokens are pages of all layers here. Whole layers use a table with one kind of
-  // block.
-  std::pair<int64_t, int64_t> Choose(int64_t layer_pages, OnlineRule rule) const {
-    const auto [cap_mha, mha_mb] = Cap(BlockKind::kAttention);
-    const auto [cap_mlp, mlp_mb] = Cap(BlockKind::kMlp);
-    const bool whole = rule == OnlineRule::kWholeLayers;
-    const OffloadTable table = MakeOffloadTable({.free_mb = free_mb_,
-                                                 .kv_tok_mb = page_mb_,
-                                                 .mha_mb = whole ? mha_mb + mlp_mb : mha_mb,
-                                                 .mlp_mb = mlp_mb,
-                                                 .visits = visits_,
-                                                 .cap_mha = whole ? std::min(cap_mha, cap_mlp) : cap_mha,
-                                                 .cap_mlp = whole ? 0 : cap_mlp,
-                                                 .n_max = layer_pages});
-    const OffloadThreshold& last = table.steps.back();
-    return {last.alpha, whole ? last.alpha : last.beta};
-  }
-
-  const Plan& plan_;
-  int64_t visits_ = 0;
-  double free_mb_ = 0, page_mb_ = 0;
-  std::vector<PaperBlock> blocks_;
-  int64_t layers_ = 0;
-};
-
 std::string NoRoom(const Plan& plan, const Residency& residency) {
   const absl::StatusOr<Plan> changed = WithResidency(plan, residency);
   return changed.ok() ? std::string() : std::string(changed.status().message());
 }
 
-// The paper's tables add to the plan's own residency; kLime continues from the level before. If
-// there is no next level, `stuck` is the device without room, if one device is the cause.
+// Other rules add to the plan's own residency; LIME's continues from the level before. If there is no next level, `stuck` is the device
+// without room, if one device is the cause.
 std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before,
                                  std::optional<int>& stuck) {
-  const bool table = options.rule != OnlineRule::kLime;
-  LevelDraft draft(plan, layer_pages, (table ? before.levels.front() : before.levels.back()).residency.streamed);
-  if (table) {
+  const OnlineRule rule = options.rule;
+  LevelDraft draft(plan, layer_pages, (rule != kLimeRule ? before.levels.front() : before.levels.back()).residency.streamed);
+  if (rule != kLimeRule) {
     for (int d = 0; d < plan.NumDevices(); ++d) {
-      for (const int32_t part : PaperDevice(plan, d).More(layer_pages, options.rule)) draft.Set(part, true);
+      for (const int32_t part : rule(plan, d, RoomForParts(plan, d, 0), layer_pages)) draft.Set(part, true);
     }
   } else if (stuck = KvLevelSearch(plan, layer_pages, options, draft).Run(); stuck) {
     return std::nullopt;
@@ -457,8 +357,8 @@ KvLevels EvictionLevels(const Plan& plan, int max_levels) {
 }  // namespace
 
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
-  LIME_CHECK(plan.reads == ReadsPerStep::kOnce);
-  if (EvictsKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
+  if (!KeepsAllKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
+  LIME_CHECK(!IsFixed(plan));
   KvLevels answer;
   std::vector<KvLevel>& levels = answer.levels;
   levels.push_back({.residency = ResidencyOf(plan)});

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/kv/kv_hosting.h"
+#include "planner/kv/hosting/kv_hosting.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_residency.h"
 
@@ -33,15 +33,14 @@ struct KvLevels {
   std::optional<int> stuck;  // then the device without room, if one device is the cause
 };
 
-// How to choose the parts that stream at the next level.
-enum class OnlineRule : uint8_t {
-  kLime,         // part by part, the fastest by the exact evaluation
-  kPaper,        // Eq. 5 to 7: a number of attention and MLP blocks more in every visit
-  kWholeLayers,  // no memory planner: a number of whole layers more in every visit
-};
+// Chooses the parts of a device that stream at a level in addition to the plan's own. `room`: memory
+// for the device's parts without KV pages. Rules to compare with: planner/baselines/online_rules.h.
+using OnlineRule = std::vector<int32_t> (*)(const Plan& plan, int device, Bytes room, int64_t layer_pages);
+// Part by part, the fastest by the exact evaluation, over all devices.
+inline constexpr OnlineRule kLimeRule = nullptr;
 
 struct KvLevelOptions {
-  OnlineRule rule = OnlineRule::kLime;
+  OnlineRule rule = kLimeRule;
   int max_levels = 12;  // in addition to the first
   double work = 2e8;    // per level, in units of SearchBudget
   uint64_t seed = 1;
@@ -58,7 +57,7 @@ struct KvLevelOptions {
 // evicted, and no part streams at any level. The time of a step is the mean over the pages since
 // the previous level.
 //
-// Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce
+// Deterministic.  REQUIRES: plan.Validate().ok(); every part is read once in a step
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
 // The mean over all levels.

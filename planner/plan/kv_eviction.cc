@@ -69,6 +69,10 @@ int64_t MaxRows(const Plan& plan) {
   return EvictsKv(plan) ? std::max(OwnRows(plan), kEvictedRows) : OwnRows(plan);
 }
 
+int64_t RowsAgainWaiting(const Plan& plan) {
+  return EvictingAhead(plan) * plan.sequences * MostEvicted(plan);
+}
+
 Plan WithEvictedPositions(const Plan& plan, double evicted) {
   Plan with = plan;
   const auto most = static_cast<double>(MostEvicted(plan));

@@ -18,11 +18,12 @@
 #include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 
 inline bool EvictsKv(const Plan& plan) {
-  return plan.kept_positions > 0;
+  return !KeepsAllKv(plan);
 }
 
 // Evicted positions of a sequence that has `positions` positions after the step. They begin with
@@ -39,14 +40,13 @@ int64_t SharedPages(const Plan& plan);
 // The micro-batch that goes from stage to stage: each sequence's evicted positions come before its
 // own rows. `known(sequence)` gives their tokens by position; a missing token is 0.  REQUIRES: rows
 // of a sequence are consecutive
-int64_t NumVisitRows(const Plan& plan, const MicroBatch& batch);
 MicroBatch WithEvicted(const Plan& plan, const MicroBatch& batch, const std::function<std::span<const int32_t>(int32_t sequence)>& known);
 
-// Rows of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows
-// computed at a time.
-int64_t OwnRows(const Plan& plan);
-int64_t VisitRows(const Plan& plan);
-int64_t MaxRows(const Plan& plan);
+// Limit for steps with evicted positions that are ordered but not ended. They are long. Two are
+// enough to keep micro-batches following each other.
+inline int32_t EvictingAhead(const Plan& plan) {
+  return plan.microbatches > 1 ? 2 : 1;
+}
 
 // Limit for the positions computed again in one step, over all sequences.
 inline constexpr int64_t kMostComputedAgain = int64_t{1} << 20;

@@ -5,7 +5,7 @@
 // fetches as many layers as can all arrive in time, spread evenly. For other layers it asks the
 // host, or waits if the host is not asked (PlanDevice::asks_kv). If the host answers in less than
 // kLongAnswerMs, LIME fetches all layers, or only as many as fit in memory together. A running
-// device measures the fetch rate and decides for itself (daemon/logic/kv_fetch_size.h).
+// device measures the fetch rate and decides for itself (daemon/logic/hosting/kv_fetch_size.h).
 #pragma once
 
 #include <cstdint>

@@ -114,7 +114,7 @@ struct Rows {
 };
 
 // Time to compute all rows in slices. Each slice attends up to its last row
-// (daemon/engine/sliced_visit.h).
+// (daemon/engine/baselines/sliced_visit.h).
 double SlicedMs(const ModelSpec& spec, const DeviceProfile& profile, BlockKind kind, const Rows& rows) {
   const int64_t length = rows.evicted + rows.own, all = rows.sequences * length;
   const int64_t slice = std::max(kEvictedRows, rows.sequences * rows.own);

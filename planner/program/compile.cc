@@ -96,7 +96,7 @@ class Compiler {
   void SetDeviceWindows(Program& program) const {
     if (program.loads.empty()) return;
     SetWindows(program.ring_bytes, program.loads);
-    if (plan_.reads == ReadsPerStep::kOnce) return;
+    if (StaysTogether(plan_, shape_.microbatches)) return;
     const std::vector<Prefetch> once = program.loads;
     for (int m = 1; m < shape_.microbatches; ++m) program.loads.insert(program.loads.end(), once.begin(), once.end());
   }

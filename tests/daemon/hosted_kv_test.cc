@@ -1,6 +1,6 @@
 // KV with a host, both sides with their threads and without kernels: what the host attends to, or the owner once it has come back, is what
 // the owner computed, however late messages are and whenever sequences end.
-#include "daemon/kv/hosted_kv.h"
+#include "daemon/kv/hosting/hosted_kv.h"
 
 #include <cstring>
 #include <deque>

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "daemon/logic/kv_fetcher.h"
-#include "daemon/logic/kv_host.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_fetcher.h"
+#include "daemon/logic/hosting/kv_host.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "planner/base/check.h"
 
 namespace {

@@ -100,7 +100,7 @@ class ChangeSearchTest : public ::testing::Test {
   Plan first_;      // in use
   Plan installed_;  // at first, in as long as its profile says
   double install_ms_ = 0;
-  std::optional<OnlineRule> online_ = OnlineRule::kLime;
+  std::optional<OnlineRule> online_ = kLimeRule;
   double search_ms_ = kSearchMs;
   bool decodes_ = true;
   std::vector<Residency> levels_;
@@ -162,7 +162,7 @@ TEST_F(ChangeSearchTest, InAPromptThePauseIsAStepOfItLonger) {
 // At its level of KV the plan in use streams what it has in memory at first.
 TEST_F(ChangeSearchTest, WhatHasGrownOutOfMemoryIsReadAgain) {
   const PlanWatcher::Candidate& as_planned = Late();
-  for (const KvLevel& level : LevelsOf(first_, OnlineRule::kLime).levels) levels_.push_back(level.residency);
+  for (const KvLevel& level : LevelsOf(first_, kLimeRule).levels) levels_.push_back(level.residency);
   ASSERT_GT(levels_.size(), 2u);
   const PlanWatcher::Candidate by_then = Search(8192, kContext);
   ASSERT_TRUE(as_planned.taking_over && by_then.taking_over);

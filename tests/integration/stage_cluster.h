@@ -68,7 +68,7 @@ class StageCluster {
       : last_device_(plan.stages.back().device),
         random_(seed),
         delivery_(delivery),
-        ahead_(EvictsKv(plan) ? Flow::Of(plan).EvictingAhead() : Flow::Of(plan).PromptsAhead()),
+        ahead_(EvictsKv(plan) ? EvictingAhead(plan) : Flow::Of(plan).PromptsAhead()),
         ended_(plan.devices.size()) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) {
       StageEngine::Options options;

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/planning/cluster_planning.h"
 #include "coordinator/planning/plan_inputs.h"
-#include "daemon/engine/sliced_visit.h"
+#include "daemon/engine/baselines/sliced_visit.h"
 #include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"

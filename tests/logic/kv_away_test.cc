@@ -1,4 +1,4 @@
-#include "daemon/logic/kv_away.h"
+#include "daemon/logic/hosting/kv_away.h"
 
 #include <algorithm>
 #include <deque>

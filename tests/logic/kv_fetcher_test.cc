@@ -1,11 +1,11 @@
 // What of lent KV comes back, in which order, into how little room; and in how many layers, by how fast it comes.
-#include "daemon/logic/kv_fetcher.h"
+#include "daemon/logic/hosting/kv_fetcher.h"
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/kv_fetch_size.h"
+#include "daemon/logic/hosting/kv_fetch_size.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_fetching.h"

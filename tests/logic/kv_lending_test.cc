@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/kv_away.h"
-#include "daemon/logic/kv_fetcher.h"
-#include "daemon/logic/kv_host.h"
-#include "daemon/logic/kv_lender.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_away.h"
+#include "daemon/logic/hosting/kv_fetcher.h"
+#include "daemon/logic/hosting/kv_host.h"
+#include "daemon/logic/hosting/kv_lender.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"

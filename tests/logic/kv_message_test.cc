@@ -1,5 +1,5 @@
 // What is sent arrives as it was; anything else is refused and reads nothing beyond its end.
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_message.h"
 
 #include <algorithm>
 #include <limits>

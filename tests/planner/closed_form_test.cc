@@ -9,7 +9,8 @@
 #include <tuple>
 
 #include "gtest/gtest.h"
-#include "planner/kv/online_memory.h"
+#include "planner/baselines/online_memory.h"
+#include "planner/kv/hosting/kv_transfer.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {

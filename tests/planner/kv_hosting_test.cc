@@ -1,4 +1,4 @@
-#include "planner/kv/kv_hosting.h"
+#include "planner/kv/hosting/kv_hosting.h"
 
 #include <algorithm>
 

@@ -1,5 +1,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/baselines/online_rules.h"
 #include "planner/batches.h"
 #include "planner/kv/kv_growth.h"
 #include "planner/sim/simulator.h"
@@ -79,7 +80,7 @@ TEST(KvLevelsTest, ASmallerFirstLevelIsFasterAndTheLastIsNoSlowerThanStreamingAl
 TEST(KvLevelsTest, ThePapersRuleStreamsWholeBlocksInEveryVisitAndIsNotFaster) {
   const absl::StatusOr<Plan> plan = SmallPlan(512);
   ASSERT_TRUE(plan.ok());
-  const KvLevels lime = MakeKvLevels(*plan), paper = MakeKvLevels(*plan, {.rule = OnlineRule::kPaper});
+  const KvLevels lime = MakeKvLevels(*plan), paper = MakeKvLevels(*plan, {.rule = &PaperRule});
   ASSERT_GE(paper.levels.size(), 1u);
   for (size_t i = 0; i < std::min(lime.levels.size(), paper.levels.size()); ++i) {
     EXPECT_LE(lime.levels[i].ms_per_step, paper.levels[i].ms_per_step * 1.001) << i;
@@ -141,9 +142,9 @@ TEST(KvLevelsTest, WhatIsToBeLeftFreeIsFreeAtEveryLevelOfEveryRule) {
     SCOPED_TRACE(seed);
     const std::optional<Plan> plan = GrowingPlan(seed);
     if (!plan) continue;
-    for (const OnlineRule rule : {OnlineRule::kLime, OnlineRule::kPaper, OnlineRule::kWholeLayers}) {
+    for (const OnlineRule rule : {kLimeRule, &PaperRule, &WholeLayersRule}) {
       const KvLevelOptions options{.rule = rule, .max_levels = 5, .work = 1e5};
-      absl::StatusOr<Plan> grows = rule == OnlineRule::kLime ? PlanToGrow(*plan, options) : *plan;
+      absl::StatusOr<Plan> grows = rule == kLimeRule ? PlanToGrow(*plan, options) : *plan;
       if (!grows.ok()) {
         ASSERT_EQ(grows.status().code(), absl::StatusCode::kResourceExhausted) << grows.status();
         ++refused;
@@ -200,7 +201,7 @@ std::vector<std::pair<int, int>> MoreBlocks(const Plan& plan, const Residency& r
 TEST(KvLevelsTest, WithoutAMemoryPlannerWholeLayersStreamInEveryVisit) {
   const Plan plan = ThreeVisits();
   ASSERT_TRUE(plan.Validate().ok()) << plan.Validate();
-  const KvLevels lime = MakeKvLevels(plan), whole = MakeKvLevels(plan, {.rule = OnlineRule::kWholeLayers});
+  const KvLevels lime = MakeKvLevels(plan), whole = MakeKvLevels(plan, {.rule = &WholeLayersRule});
   ASSERT_EQ(lime.exhausted, "");
   ASSERT_EQ(whole.exhausted, "");
   ASSERT_EQ(whole.levels.size(), lime.levels.size());

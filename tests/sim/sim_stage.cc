@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/kv_take.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"

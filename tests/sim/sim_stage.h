@@ -15,8 +15,8 @@
 
 #include "common/activation.h"
 #include "common/order.h"
-#include "daemon/kv/hosted_kv.h"
-#include "daemon/kv/lent_kv.h"
+#include "daemon/kv/hosting/hosted_kv.h"
+#include "daemon/kv/hosting/lent_kv.h"
 #include "daemon/logic/byte_ring.h"
 #include "daemon/logic/residency_logic.h"
 #include "daemon/logic/stage_logic.h"

@@ -1,12 +1,16 @@
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_message.h"
 
+#include <algorithm>
 #include <concepts>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
+#include "common/activation.h"
 #include "common/little_endian.h"
 #include "planner/plan/instance.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
@@ -204,6 +208,27 @@ std::vector<std::byte> Encode(const KvMessage& message) {
 
 absl::StatusOr<KvMessage> ParseKvMessage(std::span<const std::byte> payload) {
   return KvMessageParser(payload).Parse();
+}
+
+absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
+  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
+  const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+  if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
+    return absl::OkStatus();
+  return Invalid("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
+                 FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
+                 FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
+}
+
+Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config) {
+  const Bytes row = config.num_heads * (2 * config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+  const Bytes asking = 2 * MaxRows(plan) * row;
+  Bytes bytes = HasKvOnHost(plan.devices[device]) ? asking : 0;
+  for (const PlanDevice& other : plan.devices) {
+    if (!HasKvOnHost(other) || other.kv_host != device) continue;
+    bytes += asking + (other.kv_fetch_pieces > 0 ? kKvFetchesUnderWay * KvPieceBytes(plan) : 0);
+  }
+  return bytes;
 }
 
 }  // namespace lime

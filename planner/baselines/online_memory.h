@@ -1,5 +1,5 @@
 // The online memory planner of the paper (Eq. 5 to 7): how many more attention and MLP blocks
-// stream as the KV cache grows; and the lending of KV pages (Eq. 8).
+// stream as the KV cache grows.
 #pragma once
 
 #include <cstdint>
@@ -43,20 +43,5 @@ int64_t OnlineCapacity(const OnlineProblem& problem, int64_t alpha, int64_t beta
 OffloadTable MakeOffloadTable(const OnlineProblem& problem);
 
 inline constexpr int64_t kMaxOffloadChoices = int64_t{1} << 22;
-
-// Lending KV pages (Eq. 8): how much KV a peer can store so that one fetch per visit delays
-// nothing.
-struct KvTransferProblem {
-  double period_ms = 0;           // from one visit to the next
-  double activation_busy_ms = 0;  // of the period: the link carries activations
-  double bw_mb_per_ms = 0;
-  double kv_visit_mb = 0;     // per token, for the layers of one visit; > 0
-  double target_free_mb = 0;  // on the peer
-  double kv_tok_mb = 0;       // per token, for all lent layers; > 0
-  int64_t n = 0;              // existing tokens
-};
-
-// The number of tokens, 0 to n.  REQUIRES: numbers finite, kv_visit_mb and kv_tok_mb > 0
-int64_t TokensToLend(const KvTransferProblem& problem);
 
 }  // namespace lime

@@ -1,11 +1,11 @@
-#include "planner/kv/kv_hosting.h"
+#include "planner/kv/hosting/kv_hosting.h"
 
 #include <algorithm>
 
 #include "planner/base/check.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {

@@ -4,7 +4,7 @@
 //
 // KvAway chooses the piece. It is written (KvAway::EndWrite) once the host has all its layers. It
 // may be given up between two layers, but only if its sequence has ended: then the host drops what
-// it has of the piece (daemon/logic/kv_host.h).
+// it has of the piece (daemon/logic/hosting/kv_host.h).
 //
 // Thread: the owner's.   Invariant: at most one layer's piece is under way.
 #pragma once
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/kv_away.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_away.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/base/status.h"

@@ -16,9 +16,10 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/kv/kv_left.h"
-#include "daemon/logic/kv_host.h"
-#include "daemon/logic/kv_message.h"
+#include "common/order.h"
+#include "daemon/kv/hosting/hosted_left.h"
+#include "daemon/logic/hosting/kv_host.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
@@ -43,11 +44,11 @@ class HostedKv {
   // ---- From one plan to the next
 
   // Takes over the pieces that owners have lent when the plan begins (AwayAtFirst), wherever the
-  // previous plan had them. Called before any message. Errors as for KvTakeover::read;
+  // previous plan had them. Called before any message. Errors as for `read`;
   // ResourceExhausted if they do not fit.
-  absl::Status TakeOver(const KvTakeover& from);
+  absl::Status TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read);
   // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
-  std::vector<KvLeft::Hosted> Leave();
+  std::vector<HostedLeft> Leave();
 
   // ---- While the plan is in use
 
@@ -78,7 +79,7 @@ class HostedKv {
   };
 
   HostedKv(const Plan& plan, const ModelSpec& spec, Options options);
-  absl::Status TakeOver(const KvTakeover& from, int32_t device, Owner& owner);
+  absl::Status TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read, int32_t device, Owner& owner);
   absl::Status On(int32_t from, Owner& owner, const KvChunk& chunk);
   absl::Status On(int32_t from, Owner& owner, const KvFree& free);
   absl::Status On(int32_t from, Owner& owner, const KvQuery& query);

@@ -1,9 +1,9 @@
-#include "daemon/logic/kv_fetch_size.h"
+#include "daemon/logic/hosting/kv_fetch_size.h"
 
 #include <algorithm>
 
 #include "planner/base/check.h"
-#include "planner/kv/online_memory.h"
+#include "planner/kv/hosting/kv_transfer.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/plan.h"
 

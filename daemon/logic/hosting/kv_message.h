@@ -1,5 +1,5 @@
 // Messages between a device, the owner, and the host that keeps KV for it: pieces
-// (daemon/logic/kv_away.h) in both directions, and queries about them.
+// (daemon/logic/hosting/kv_away.h) in both directions, and queries about them.
 //
 // On the wire: a header for each kind, little-endian, then raw bytes as in memory. Hostile input.
 #pragma once
@@ -12,6 +12,8 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/model_config.h"
+#include "planner/plan/plan.h"
 
 namespace lime {
 
@@ -85,5 +87,11 @@ std::vector<std::byte> Encode(const KvMessage& message);
 // kind, a wrong length, numbers out of bounds, an empty chunk or query, and queries that have no
 // whole number of fp32 values for each row.
 absl::StatusOr<KvMessage> ParseKvMessage(std::span<const std::byte> payload);
+
+// Queries about KV of a plan, and their answers, must fit in a message; both number the slots.
+absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config);
+// Queries and records of one micro-batch, once in memory and once on their way. A host has them for
+// each of its owners, and pieces that go back to them.
+Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config);
 
 }  // namespace lime

@@ -1,5 +1,5 @@
 // KV of this device's layers that another device, the host, keeps in its memory
-// (daemon/kv/hosted_kv.h): how it gets there, and how attention uses it.
+// (daemon/kv/hosting/hosted_kv.h): how it gets there, and how attention uses it.
 //
 //   a full piece ── chunks, once ──► host: kept
 //   before a layer is used ── fetch ──► host: its pieces ──► memory here   (if the link is fast)
@@ -20,11 +20,11 @@
 #include <vector>
 
 #include "common/steady_clock.h"
-#include "daemon/logic/kv_away.h"
-#include "daemon/logic/kv_fetch_size.h"
-#include "daemon/logic/kv_fetcher.h"
-#include "daemon/logic/kv_lender.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_away.h"
+#include "daemon/logic/hosting/kv_fetch_size.h"
+#include "daemon/logic/hosting/kv_fetcher.h"
+#include "daemon/logic/hosting/kv_lender.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"

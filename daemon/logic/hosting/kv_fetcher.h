@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/base/status.h"

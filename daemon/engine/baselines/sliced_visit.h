@@ -3,6 +3,8 @@
 // computes all rows, slice by slice, before the next block begins. So the layers can use the same
 // pages in turn. Between blocks the hidden states are here.
 //
+// All parts are whole: a plan that evicts streams nothing.
+//
 // Thread: the compute thread.   Owner: StageCompute.
 #pragma once
 
@@ -23,14 +25,17 @@
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/program.h"
 
 namespace lime {
 
 class SlicedVisit {
  public:
-  // `row_bytes`: of a hidden state. REQUIRES: `backend` outlives this and takes MaxRows(plan) rows.
+  // Null if nothing is evicted. `row_bytes`: of a hidden state.  REQUIRES: `plan` and `backend`
+  // outlive this; the backend takes MaxRows(plan) rows
   static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend) {
-    std::unique_ptr<SlicedVisit> visit(new SlicedVisit(MaxRows(plan), row_bytes, backend));
+    if (!EvictsKv(plan)) return nullptr;
+    std::unique_ptr<SlicedVisit> visit(new SlicedVisit(plan, row_bytes, backend));
     LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(VisitRows(plan) * row_bytes));
     LIME_RETURN_IF_ERROR(visit->hidden_.Prefault());
     return visit;
@@ -39,11 +44,41 @@ class SlicedVisit {
   // Bytes for Create, and as many for a visit's message while it arrives; 0: nothing is evicted.
   static Bytes BytesFor(const Plan& plan, Bytes row_bytes) { return EvictsKv(plan) ? 2 * VisitRows(plan) * row_bytes : 0; }
 
-  // `own`: the step's rows. `all`: the same, with the evicted rows ahead. No token is negative.
-  // REQUIRES: `all` has at most VisitRows(plan) rows
-  void Begin(MicroBatch own, MicroBatch all) {
-    LIME_CHECK_LE(std::ssize(all.rows) * row_bytes_, hidden_.bytes()) << all.rows.size();
-    own_ = std::move(own), all_ = std::move(all);
+  // What a visit asks of its owner.
+  struct Owner {
+    // When it begins: the step's rows, and the same with the evicted rows ahead. No token is
+    // negative.
+    std::function<std::pair<MicroBatch, MicroBatch>()> rows;
+    // Computes the embedding of the backend's batch.
+    std::function<absl::Status(const MicroBatch& slice)> embed;
+    // Fills the hidden states that the stage before has sent.
+    std::function<absl::Status(std::span<std::byte> hidden)> take_input;
+  };
+
+  // Computes one part.
+  absl::Status Run(const Compute& what, const Owner& owner) {
+    const bool takes_input = what.stage > 0 && what.part == plan_.stages[what.stage].lo;
+    if (what.part == kEmbeddingPart || takes_input) Begin(owner.rows());
+    if (what.part == kEmbeddingPart) return InSlices(owner.embed);
+    if (takes_input) LIME_RETURN_IF_ERROR(owner.take_input(Hidden()));
+    const BlockId id = plan_.parts[what.part].block;
+    if (what.part != PartsOf(plan_, id).first) return absl::OkStatus();
+    const int head = PartsOf(plan_, {BlockKind::kHead, 0}).first;
+    const bool own = id.kind == BlockKind::kHead || id == plan_.parts[head - 1].block;
+    return own ? OnOwn([&] { return backend_.Compute(id); }) : InSlices([&](const MicroBatch&) { return backend_.Compute(id); });
+  }
+
+  // [all rows, hidden]. Read after the last block.
+  std::span<std::byte> Hidden() { return Rows(0, all_.rows.size()); }
+
+ private:
+  SlicedVisit(const Plan& plan, Bytes row_bytes, Backend& backend)
+      : plan_(plan), slice_rows_(MaxRows(plan)), row_bytes_(row_bytes), backend_(backend) {}
+
+  // REQUIRES: at most VisitRows(plan) rows
+  void Begin(std::pair<MicroBatch, MicroBatch> rows) {
+    own_ = std::move(rows.first), all_ = std::move(rows.second);
+    LIME_CHECK_LE(std::ssize(all_.rows) * row_bytes_, hidden_.bytes()) << all_.rows.size();
     own_rows_.clear();
     for (size_t row = 0; row < all_.rows.size() && own_rows_.size() < own_.rows.size(); ++row) {
       const BatchRow& next = own_.rows[own_rows_.size()];
@@ -51,10 +86,6 @@ class SlicedVisit {
     }
     LIME_CHECK(own_rows_.size() == own_.rows.size()) << own_rows_.size() << " of " << own_.rows.size();
   }
-
-  // [all rows, hidden]. Read after the last block. If other devices compute the blocks before, it
-  // is written before the first block.
-  std::span<std::byte> Hidden() { return Rows(0, all_.rows.size()); }
 
   // Makes each slice in turn the backend's batch, with its hidden states, and calls `compute`.
   absl::Status InSlices(const std::function<absl::Status(const MicroBatch& slice)>& compute) {
@@ -82,13 +113,12 @@ class SlicedVisit {
     return absl::OkStatus();
   }
 
- private:
-  SlicedVisit(int64_t slice_rows, Bytes row_bytes, Backend& backend) : slice_rows_(slice_rows), row_bytes_(row_bytes), backend_(backend) {}
   std::span<std::byte> Rows(size_t begin, size_t count) {
     const auto row = static_cast<size_t>(row_bytes_);
     return std::span(hidden_.data(), static_cast<size_t>(hidden_.bytes())).subspan(begin * row, count * row);
   }
 
+  const Plan& plan_;
   const int64_t slice_rows_;
   const Bytes row_bytes_;
   Backend& backend_;

@@ -1,4 +1,4 @@
-#include "daemon/kv/hosted_kv.h"
+#include "daemon/kv/hosting/hosted_kv.h"
 
 #include <algorithm>
 #include <cstring>
@@ -44,37 +44,37 @@ absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, con
   return hosted;
 }
 
-absl::Status HostedKv::TakeOver(const KvTakeover& from) {
-  for (auto& [device, owner] : owners_) LIME_RETURN_IF_ERROR(TakeOver(from, device, owner));
+absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read) {
+  for (auto& [device, owner] : owners_) LIME_RETURN_IF_ERROR(TakeOver(sequences, read, device, owner));
   return absl::OkStatus();
 }
 
-absl::Status HostedKv::TakeOver(const KvTakeover& from, int32_t device, Owner& owner) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, device, from.sequences));
+absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read, int32_t device, Owner& owner) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, device, sequences));
   std::vector<KvExtent> wanted;
   for (size_t s = 0; s < away.size(); ++s) {
-    LIME_RETURN_IF_ERROR(owner.host.TakeOver(from.sequences[s].to, away[s]));
-    if (away[s] > 0) wanted.push_back({.sequence = from.sequences[s].from, .first = 0, .end = away[s] * kKvPiecePages});
+    LIME_RETURN_IF_ERROR(owner.host.TakeOver(sequences[s].to, away[s]));
+    if (away[s] > 0) wanted.push_back({.sequence = sequences[s].from, .first = 0, .end = away[s] * kKvPiecePages});
   }
   if (wanted.empty()) return absl::OkStatus();  // no device expects to be asked
   const std::vector<int32_t> layers = LayersOn(plan_, device);
   for (int32_t i = 0; i < std::ssize(layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) -> absl::Status {
-      const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
+      const auto sequence = std::ranges::find(sequences, slot, &KvSequence::from);
       const int64_t offset = first % kKvPiecePages * plan_.page_bytes;
-      if (sequence == from.sequences.end() || offset + std::ssize(pages) > KvPieceBytes(plan_))
+      if (sequence == sequences.end() || offset + std::ssize(pages) > KvPieceBytes(plan_))
         return WrongHosted("pages from ", first, " on of slot ", slot, " are no part of a piece that is wanted");
       LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> pieces, owner.host.Pieces(sequence->to, 0, i, first / kKvPiecePages + 1));
       std::memcpy(owner.memory.data() + pieces.back() + offset, pages.data(), pages.size());
       return absl::OkStatus();
     };
-    LIME_RETURN_IF_ERROR(from.read(layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
+    LIME_RETURN_IF_ERROR(read(layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
   }
   return absl::OkStatus();
 }
 
-std::vector<KvLeft::Hosted> HostedKv::Leave() {
-  std::vector<KvLeft::Hosted> left;
+std::vector<HostedLeft> HostedKv::Leave() {
+  std::vector<HostedLeft> left;
   for (auto& [device, owner] : owners_) {
     bool any = false;
     for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.kept(s) > 0;

@@ -1,4 +1,4 @@
-#include "daemon/kv/lent_kv.h"
+#include "daemon/kv/hosting/lent_kv.h"
 
 #include <algorithm>
 #include <cstring>

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/kv_message.h"
+#include "daemon/logic/hosting/kv_message.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/base/status.h"

@@ -1,4 +1,4 @@
-#include "planner/kv/online_memory.h"
+#include "planner/baselines/online_memory.h"
 
 #include <algorithm>
 #include <cmath>
@@ -42,13 +42,6 @@ OffloadTable MakeOffloadTable(const OnlineProblem& problem) {
   }
   table.exhausted = table.steps.back().capacity_tokens < problem.n_max;
   return table;
-}
-
-int64_t TokensToLend(const KvTransferProblem& problem) {
-  const double idle_ms = std::max(0.0, problem.period_ms - problem.activation_busy_ms);
-  const double fetchable = std::floor(idle_ms * problem.bw_mb_per_ms / problem.kv_visit_mb + 1e-9);
-  const double storable = std::floor(problem.target_free_mb / problem.kv_tok_mb + 1e-9);
-  return static_cast<int64_t>(std::max(0.0, std::min({static_cast<double>(problem.n), fetchable, storable})));
 }
 
 }  // namespace lime

@@ -1,0 +1,34 @@
+// The search for how much KV to keep: for strategies that neither stream weights nor move KV, where
+// memory has no room for all KV (planner/plan/kv_eviction.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+#include "planner/problem/plan_problem.h"
+
+namespace lime {
+
+// The part of PlanInputs that depends on the KV that is kept.
+struct KeptKv {
+  PlanRequest request;
+  std::vector<ClusterDevice> devices;
+};
+
+struct KeptKvSearch {
+  int64_t most_rows = 0;  // of a micro-batch that `devices` have activations for
+  double bound_ms = 0;    // of a step, by plans that keep all KV
+  std::function<absl::StatusOr<Plan>(const KeptKv& kept)> search;
+  std::function<void()> best;  // the plan of the last search is the best one so far
+  std::function<bool()> ends;
+};
+
+// For each size of micro-batch, finds the most KV that leaves room to compute the rest again.
+// Returns the plan that is fastest at the end of the context; ResourceExhausted if there is none.
+absl::StatusOr<Plan> SearchKeptKv(const ModelSpec& spec, const KeptKv& all, const KeptKvSearch& how);
+
+}  // namespace lime

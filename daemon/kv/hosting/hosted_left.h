@@ -1,0 +1,31 @@
+// What a host leaves for the next plan: KV of another device's layers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/kv_take.h"
+#include "daemon/logic/hosting/kv_host.h"
+#include "daemon/machine/huge_buffer.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+struct HostedLeft {
+  std::vector<int32_t> layers;  // the other device's, ascending
+  KvHost places;
+  HugeBuffer memory;
+};
+
+// Receives a run of pages of a sequence; `sequence` is its slot in the previous plan.
+using KvPageSink = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;
+// Reads the wanted pages of a layer, wherever they are, and calls `take`: pages of a sequence in
+// order, each run within one piece. FailedPrecondition if their numerics_id is another.
+using KvPageReader =
+    std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvPageSink& take)>;
+
+}  // namespace lime

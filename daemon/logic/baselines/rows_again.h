@@ -1,0 +1,98 @@
+// What a stage does beside its orders if the plan evicts KV (planner/plan/kv_eviction.h): it sends
+// older positions through all layers again, ahead of a micro-batch's own rows. Pure.
+//
+// Thread: the owner's.   Owner: StageInbox.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "common/activation.h"
+#include "common/flow.h"
+#include "common/order.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/kv_eviction.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+class RowsAgain {
+ public:
+  // Null if the plan keeps all KV.  REQUIRES: `plan` is valid and outlives this object
+  static std::unique_ptr<RowsAgain> For(const Plan& plan, int32_t device) {
+    return EvictsKv(plan) ? std::unique_ptr<RowsAgain>(new RowsAgain(plan, device)) : nullptr;
+  }
+
+  // All rows of a micro-batch must fit in one message, and all rows that wait in a link's queue.
+  static absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
+    if (!EvictsKv(plan) || plan.stages.size() <= 1) return absl::OkStatus();
+    if (VisitRows(plan) > kMaxActivationBytes / row_bytes)
+      return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
+                     FormatBytes(kMaxActivationBytes), " of a message; plan a shorter context or a smaller batch");
+    if (const int64_t rows = Flow::Of(plan).WaitingRows(); rows > kMaxQueuedBytes / row_bytes)
+      return Invalid("hidden states of ", rows, " rows, those that are computed again among them, may wait for a link, more than ",
+                     FormatBytes(kMaxQueuedBytes), "; plan a shorter context or fewer sequences");
+    return absl::OkStatus();
+  }
+
+  // The rows of a sequence follow one another, in the micro-batch of their slot: what goes ahead of
+  // a slot's rows does so once in a step.  REQUIRES: the slots exist
+  absl::Status Check(const StepOrder& step) const {
+    std::set<int32_t> slots;  // groups of slots seen
+    for (const MicroBatch& batch : step.microbatches) {
+      LIME_RETURN_IF_ERROR(CheckOwn(batch));
+      if (!batch.rows.empty() && !slots.insert(batch.rows.front().sequence / plan_.batch).second)
+        return Invalid("rows of slot ", batch.rows.front().sequence,
+                       " or its neighbours in two micro-batches of a step, and KV is evicted");
+    }
+    return absl::OkStatus();
+  }
+
+  // A sequence takes its slot, and gets tokens in the order of their positions.
+  void Admit(const AdmitOrder& admit) {
+    if (is_first_) known_[static_cast<size_t>(admit.sequence)] = admit.prompt;
+  }
+  void Add(const SampledToken& token) {
+    std::vector<int32_t>& known = known_[static_cast<size_t>(token.sequence)];
+    if (is_first_ && token.position == std::ssize(known)) known.push_back(token.token);
+  }
+
+  // With evicted positions ahead of the rows. Only the first device knows their tokens.
+  MicroBatch WholeBatch(const MicroBatch& batch) const {
+    return WithEvicted(plan_, batch,
+                       [this](int32_t sequence) -> std::span<const int32_t> { return known_[static_cast<size_t>(sequence)]; });
+  }
+
+ private:
+  RowsAgain(const Plan& plan, int32_t device)
+      : plan_(plan), is_first_(plan.stages.front().device == device), known_(static_cast<size_t>(plan.sequences)) {}
+
+  absl::Status CheckOwn(const MicroBatch& batch) const {
+    std::set<int32_t> seen;
+    for (size_t row = 0; row < batch.rows.size(); ++row) {
+      const BatchRow &first = batch.rows.front(), &here = batch.rows[row];
+      if (here.sequence / plan_.batch != first.sequence / plan_.batch) {
+        return Invalid("rows of slots ", first.sequence, " and ", here.sequence, " in a micro-batch, and each has those of ", plan_.batch,
+                       " slots where KV is evicted");
+      }
+      const bool goes_on = row > 0 && batch.rows[row - 1].sequence == here.sequence;
+      if (goes_on ? int64_t{here.position} != int64_t{batch.rows[row - 1].position} + 1 : !seen.insert(here.sequence).second)
+        return Invalid("position ", here.position, " of slot ", here.sequence, " does not follow its others, and KV is evicted");
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan& plan_;
+  const bool is_first_;
+  std::vector<std::vector<int32_t>> known_;  // by slot: tokens by position, on the first device
+};
+
+}  // namespace lime
