@@ -198,7 +198,7 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
 Serving::Options LocalSession::HowToServe() const {
   Serving::Options serving;
   if (!GrowsKv(plan())) return serving;
-  serving.levels = [this](const Plan&) {
+  serving.levels = [this](const Plan&, const std::atomic<bool>*) {
     std::vector<Residency> levels;
     for (const KvLevel& level : levels_.levels) levels.push_back(level.residency);
     return levels;
