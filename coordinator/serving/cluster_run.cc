@@ -60,7 +60,7 @@ bool ClusterRun::Over(const std::atomic<bool>* cancel) const {
 absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   while (true) {
     absl::Status status = RunPlan(on_token, cancel);
-    if (!status.ok()) change_began_ = absl::InfiniteFuture(), goes_on_in_prompt_ = false;
+    if (!status.ok()) change_.reset(), change_began_ = absl::InfiniteFuture(), goes_on_in_prompt_ = false;
     if (status.ok() && change_ && !IsSet(cancel))
       status = ChangePlan(cancel);
     else if (status.ok() && Over(cancel))

@@ -196,7 +196,7 @@ class ClusterRun {
   // Shared with the devices: news may come after this object is gone.
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
 
-  std::optional<Change> change_;                      // the next change
+  std::optional<Change> change_;                      // the next change, until ordered steps have ended
   absl::Time change_began_ = absl::InfiniteFuture();  // reset by the first token after it
   bool goes_on_in_prompt_ = false;                    // the next step ends the pause
   absl::Duration stated_pause_;

@@ -194,5 +194,35 @@ TEST_F(ServingSearchTest, APauseThatNoRequestIsLeftForIsNotTold) {
   EXPECT_THAT(said_, Not(HasSubstr("goes on after")));
 }
 
+// The device fails behind the step that ends the last request, while that step is waited for. The change was still pending after the
+// recovery, and a plan was installed that no request would use.
+TEST(ClusterRunTest, APlanToChangeToIsForgottenWhereTheStepsBeforeItFail) {
+  FakeDevices devices(OneStage(1));
+  devices.Hold();
+  ClusterRun::Survival survival{.recovery = {.look = absl::Milliseconds(1)}, .plan = nullptr, .install = {}, .say = nullptr};
+  std::vector<int32_t> tokens;
+  survival.change = [&, proposed = false](const OrderWriter::Left&) mutable -> std::optional<ClusterRun::Change> {
+    if (tokens.size() != 1 || std::exchange(proposed, true)) return std::nullopt;
+    devices.Step();  // the last one, which is ordered ahead of its token
+    devices.Fail(absl::UnavailableError("lost"));
+    return ClusterRun::Change{.plan = OneStage(2, 512), .why = "why", .taking_over = absl::Seconds(20)};
+  };
+  ClusterRun run(devices, std::move(survival));
+  ASSERT_TRUE(run.Add({.prompt = {0, 1, 2}, .max_new_tokens = 2, .end_tokens = {}}, {}).ok());
+  std::thread first_step([&] { devices.Step(); });
+  const absl::Status status = run.Run(
+      [&](const ClusterRun::Token& token) {
+        tokens.push_back(token.token);
+        return true;
+      },
+      nullptr);
+  first_step.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(tokens, FakeDevices::Answer({0, 1, 2}, 2, 0));
+  EXPECT_EQ(run.recoveries(), 1);
+  EXPECT_EQ(run.changes(), 0);
+  EXPECT_EQ(devices.installs(), 1) << "of the plan before";
+}
+
 }  // namespace
 }  // namespace lime
