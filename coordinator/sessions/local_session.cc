@@ -111,10 +111,7 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   has_budget_ = request.budget > 0;
   LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
   request.profile = &profile_;
-  absl::StatusOr<LocalPlan> made = PlanForThisProcess(spec_, request);
-  if (absl::IsResourceExhausted(made.status()) && flags_.no_kv_spill)
-    return absl::ResourceExhaustedError(absl::StrCat(made.status().message(), "; without --no-kv-spill KV may go to the disk"));
-  LIME_ASSIGN_OR_RETURN(local_, std::move(made));
+  LIME_ASSIGN_OR_RETURN(local_, PlanForThisProcess(spec_, request));
   levels_ = LevelsOf(local_.plan, OnlineRule::kLime);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
