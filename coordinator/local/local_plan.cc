@@ -101,6 +101,7 @@ class LocalPlanning {
   // The most KV at first, or as much as is asked for, that has a plan which can go on to all of it.
   absl::StatusOr<LocalPlan> Spill() {
     const int64_t most = request_.context / 2;
+    if (request_.at) request_.at("where KV goes that memory has no room for");
     spills_ = true;
     for (int64_t tokens = request_.kv_tokens > 0 ? std::min(std::max(request_.kv_tokens, kKvPiece), most) : most; tokens >= kKvPiece;
          tokens /= 2) {
@@ -157,18 +158,19 @@ class LocalPlanning {
   // for resident weights. Shorter chunks let a model run in a budget that is too small for the
   // usual chunk.
   absl::StatusOr<LocalPlan> BestChunk(absl::StatusOr<LocalPlan> best) {
-    double best_ms = best.ok() ? WorkMs(best->plan) : 0;
+    const bool refused = !best.ok();
+    if (refused) best = PlanFor(kChunks.front());
+    if (!best.ok()) return best;  // longer chunks need more memory
+    double best_ms = WorkMs(best->plan);
     const int64_t usual = Chunk(kUsualChunk);
     for (const int64_t chunk : kChunks) {
-      if (chunk == usual || chunk >= 2 * prompt_tokens_) continue;
+      if (chunk == usual || chunk >= 2 * prompt_tokens_ || (refused && chunk == kChunks.front())) continue;
       absl::StatusOr<LocalPlan> other = PlanFor(chunk);
       if (!other.ok()) continue;
       const double ms = WorkMs(other->plan);
-      if (best.ok() && ms >= best_ms) continue;
-      best = std::move(other), best_ms = ms;
+      if (ms < best_ms) best = std::move(other), best_ms = ms;
     }
-    // All chunks were tried. The error states the needs of the shortest one.
-    return best.ok() ? std::move(best) : PlanFor(kChunks.front());
+    return best;
   }
 
   // Milliseconds of the whole work: one sweep over the disk per chunk or per few chunks, overlapped

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -52,6 +53,9 @@ struct LocalPlanRequest {
   std::optional<double> resident_share;  // maximum, 0 to 1, of the weights; else as much as fits
   Bytes piece_bytes = kPieceBytes;       // maximum bytes of a streamed part
   Bytes beside = 0;                      // other memory of the process, for a trace for instance
+
+  // Receives what the search does now, if it may take many seconds. May be empty.
+  std::function<void(const std::string& what)> at;
 
   int num_threads = 0;  // compute threads; 0: one per core that this process may use
   std::string backend = kCpuBackend;

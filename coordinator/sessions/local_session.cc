@@ -111,7 +111,10 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   has_budget_ = request.budget > 0;
   LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
   request.profile = &profile_;
+  ElapsedLine progress("Planning");
+  request.at = [&](const std::string& what) { progress.Say(what); };
   LIME_ASSIGN_OR_RETURN(local_, PlanForThisProcess(spec_, request));
+  progress.Say("what streams as KV grows");
   levels_ = LevelsOf(local_.plan, OnlineRule::kLime);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;

@@ -143,10 +143,13 @@ TEST_F(LocalPlanTest, ARefusalSaysWhatKvOnTheDiskNeedsIfThereIsNoRoomForThatEith
     const Bytes least = std::stoll(found[1]) * kMiB, in_memory = Advised(sentence);
     EXPECT_LT(least, in_memory - 40 * kMiB) << "of 64 MiB of KV";
     request.budget = (least + in_memory) / 2;
+    std::string does;
+    request.at = [&](const std::string& what) { does = what; };
     if (may_spill) {
       const auto spills = PlanForThisProcess(spec_, request);
       ASSERT_TRUE(spills.ok()) << spills.status();
       EXPECT_TRUE(SpillsKv(spills->plan));
+      EXPECT_EQ(does, "where KV goes that memory has no room for") << "which may take long";
     } else {
       EXPECT_THAT(Refusal(request), ::testing::EndsWith("or --chunk; without --no-kv-spill KV may go to the disk"));
     }
