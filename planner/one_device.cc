@@ -279,7 +279,7 @@ PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& reque
 double MsPerStepAt(const Plan& plan, double disk_bytes_per_second) {
   Plan at = plan;
   at.devices.front().disk_mb_per_ms = std::max(kMinDiskRate, disk_bytes_per_second / 1e9);
-  return MakeKvLevels(at, {.max_levels = 1}).levels.front().ms_per_step;
+  return FirstLevelMs(at);
 }
 
 }  // namespace lime

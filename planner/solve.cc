@@ -15,7 +15,6 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/base/names.h"
-#include "planner/base/strings.h"
 #include "planner/baselines/solve_paper.h"
 #include "planner/batches.h"
 #include "planner/evaluation/evaluator.h"

@@ -64,6 +64,7 @@ static void List(MessageFields& f, DaemonSettings& settings, v1::DaemonSettings&
   f.Text(LIME_FIELD(m, backend), settings.backend, kMaxName, Ascii);
   f.Text(LIME_FIELD(m, loader), settings.loader, kMaxName, Ascii);
   f.Any(LIME_FIELD(m, follow_memory), settings.follow_memory);
+  f.Text(LIME_FIELD(m, memory_mode), settings.memory_mode, kMaxName, Ascii);
   f.Text(LIME_FIELD(m, cluster), settings.cluster, kMaxName, Ascii);
   f.Text(LIME_FIELD(m, user), settings.user, kMaxName, Ascii);
   f.Number(LIME_FIELD(m, process), settings.process, 0, kMaxCount);

@@ -64,8 +64,9 @@ struct DaemonSettings {
   int32_t threads = 0;
   std::string backend = kCpuBackend, loader = kDaemonLoader;
   bool follow_memory = false;
-  std::string cluster;  // of --background; else empty
-  std::string user;     // user of the process
+  std::string memory_mode;  // limed chose its memory by it; empty: it did not
+  std::string cluster;      // of --background; else empty
+  std::string user;         // user of the process
   int64_t process = 0;
 
   friend bool operator==(const DaemonSettings&, const DaemonSettings&) = default;

@@ -60,6 +60,11 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
   };
   one_of("backend", kBackendNames, device.backend, " (torch where its module liblime_torch.so is installed)");
   one_of("loader", kLoaderNames, device.loader);
+  one_of("memory-mode", kMemoryModeNames, device.memory_mode);
+  if (fields.Has("memory-mode") && fields.Has("memory"))
+    fields.FailAt("memory-mode", "is for memory that limed chooses; leave out memory or memory-mode");
+  if (fields.Has("memory-mode") && !fields.Has("weights"))
+    fields.FailAt("memory-mode", "keeps memory free for the KV of a model; add the weights on that device");
   device.follow_memory = fields.Bool("follow-memory");
   device.kv_dir = fields.String("kv-dir");
   device.profile = fields.String("profile");

@@ -9,6 +9,8 @@
 //     name = "orin"
 //     address = "192.168.1.10:7001"
 //     memory = "26GiB"                        # budget of limed
+//     memory-mode = "balanced"                # without memory: what limed keeps free for KV when
+//                                             # it chooses its budget
 //     weights = "/data/llama-70b"             # on that device; missing: pushed weights
 //     store = "/data/lime"                    # folder there for `lime push`, used by `lime up`
 //     threads = 8
@@ -56,6 +58,7 @@ struct ClusterConfig {
     std::string name;                          // unique
     std::string address;                       // host:port in canonical form; empty: not given
     Bytes memory = 0;                          // 0: not given
+    std::string memory_mode;                   // in kMemoryModeNames; empty: not given
     std::string weights;                       // path there, absolute with `ssh`; empty: not given
     std::string store;                         // the same; empty: nothing can be pushed
     int32_t threads = 0;                       // 0: one per core

@@ -38,7 +38,8 @@ std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const W
   const auto compare = [&](const char* setting, bool differ, bool said, const std::string& runs_with, const std::string& file_says) {
     if (differ && (all || said)) differences.push_back({.setting = setting, .runs_with = runs_with, .file_says = file_says});
   };
-  compare("memory", health.memory != wanted.memory, wanted.memory > 0, ShownBytes(health.memory), ShownBytes(wanted.memory));
+  const bool chooses = wanted.memory == 0 && !wanted.memory_mode.empty();  // then the file says no size
+  compare("memory", health.memory != wanted.memory && !chooses, wanted.memory > 0, ShownBytes(health.memory), ShownBytes(wanted.memory));
   compare("threads", runs.threads != wanted.threads, wanted.threads > 0, ShownThreads(runs.threads), ShownThreads(wanted.threads));
   compare("backend", runs.backend != wanted.backend, wanted.backend != kCpuBackend, runs.backend, wanted.backend);
   compare("weights", runs.weights != wanted.weights, !wanted.weights.empty(), Shown(runs.weights), Shown(wanted.weights));
@@ -47,6 +48,8 @@ std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const W
   compare("loader", runs.loader != wanted.loader, wanted.loader != kDaemonLoader, runs.loader, wanted.loader);
   compare("follow-memory", runs.follow_memory != wanted.follow_memory, wanted.follow_memory, ShownSwitch(runs.follow_memory),
           ShownSwitch(wanted.follow_memory));
+  compare("memory-mode", runs.memory_mode != wanted.memory_mode, !wanted.memory_mode.empty(), Shown(runs.memory_mode),
+          Shown(wanted.memory_mode));
   // The file does not decide where another daemon listens and stores its keys: it answered, with
   // valid keys.
   if (!all) return differences;

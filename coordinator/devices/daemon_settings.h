@@ -18,6 +18,7 @@ struct WantedSettings {
   int32_t threads = 0;
   std::string backend = kCpuBackend, loader = kDaemonLoader;
   bool follow_memory = false;
+  std::string memory_mode;
 };
 
 struct SettingDifference {

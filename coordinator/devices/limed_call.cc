@@ -62,6 +62,7 @@ std::vector<std::string> LimedCall::Start() const {
     if (!value.empty()) words.push_back(flag), words.push_back(value);
   };
   add("--memory", device_.memory > 0 ? absl::StrCat(device_.memory) : "");
+  add("--memory-mode", device_.memory_mode);
   add("--threads", device_.threads > 0 ? absl::StrCat(device_.threads) : "");
   add("--backend", device_.backend == kCpuBackend ? "" : device_.backend);
   add("--loader", device_.loader == kDaemonLoader ? "" : device_.loader);
@@ -85,14 +86,15 @@ std::vector<std::string> LimedCall::StopAll() const {
 
 absl::Status LimedCall::InFile(std::string_view sentence) const {
   static constexpr std::pair<const char*, const char*> kFieldOf[] = {
-      {"--memory", "memory"}, {"--threads", "threads"}, {"--model", "weights"}, {"--store", "store"}, {"--kv-dir", "kv-dir"}};
+      {"--memory-mode", "memory-mode"}, {"--memory", "memory"}, {"--threads", "threads"},
+      {"--model", "weights"},           {"--store", "store"},   {"--kv-dir", "kv-dir"}};
   for (const auto& [flag, field] : kFieldOf) {
     const auto written = device_.written.find(field);
     if (!sentence.starts_with(flag) || written == device_.written.end()) continue;
     // After the flag comes its value, as limed received it.
     std::string_view problem = sentence.substr(std::string_view(flag).size());
-    for (const std::string& value :
-         {absl::StrCat(device_.memory), absl::StrCat(device_.threads), device_.weights, device_.store, device_.kv_dir}) {
+    for (const std::string& value : {absl::StrCat(device_.memory), absl::StrCat(device_.threads), device_.weights, device_.store,
+                                     device_.kv_dir, device_.memory_mode}) {
       if (!value.empty() && problem.starts_with(absl::StrCat(" ", value))) problem.remove_prefix(value.size() + 1);
     }
     return WrongCall(absl::StrCat(file_, " line ", written->second.line, ": device \"", name(), "\": ", field, " = ", written->second.text,
@@ -112,7 +114,8 @@ WantedSettings LimedCall::Wanted() const {
           .threads = device_.threads,
           .backend = device_.backend,
           .loader = device_.loader,
-          .follow_memory = device_.follow_memory};
+          .follow_memory = device_.follow_memory,
+          .memory_mode = device_.memory_mode};
 }
 
 absl::StatusOr<std::vector<std::string>> LimedCall::KeysOf(const ClusterFile& file, bool insecure) const {

@@ -74,7 +74,11 @@ class LocalPlanning {
   absl::StatusOr<LocalPlan> Run() {
     absl::StatusOr<LocalPlan> whole = PlanForKv();
     const bool asks = request_.placement != Placement::kAuto || request_.ring || request_.ring_pieces || request_.resident_share;
-    if (absl::IsResourceExhausted(whole.status()) && request_.spills_kv && !asks) return Spill(std::move(whole));
+    if (absl::IsResourceExhausted(whole.status()) && !asks) {
+      const Bytes in_memory = enough_;
+      absl::StatusOr<LocalPlan> spills = request_.spills_kv ? Spill() : whole;
+      return absl::IsResourceExhausted(spills.status()) ? AboutTheDisk(whole.status(), in_memory) : std::move(spills);
+    }
     if (request_.kv_tokens <= 0 || asks || !whole.ok() || !Summarize(whole->plan).streams()) return whole;
     plan_request_.kv_tokens = std::clamp(request_.kv_tokens, prompt_tokens_, request_.context);
     budget_ = whole->plan.devices.front().budget;
@@ -85,9 +89,19 @@ class LocalPlanning {
   }
 
  private:
-  // The most KV at first, or as much as is asked for, that has a plan which can go on to all of it; else the refusal.
-  absl::StatusOr<LocalPlan> Spill(absl::StatusOr<LocalPlan> refusal) {
+  // What is planned for a number of rows, and the least memory for it.
+  struct Posed {
+    int64_t rows = 0;
+    PlanProblem problem;
+    OneDeviceRequest residency;
+    Bytes largest = 0;  // part
+    PlanMemory least;
+  };
+
+  // The most KV at first, or as much as is asked for, that has a plan which can go on to all of it.
+  absl::StatusOr<LocalPlan> Spill() {
     const int64_t most = request_.context / 2;
+    if (request_.at) request_.at("where KV goes that memory has no room for");
     spills_ = true;
     for (int64_t tokens = request_.kv_tokens > 0 ? std::min(std::max(request_.kv_tokens, kKvPiece), most) : most; tokens >= kKvPiece;
          tokens /= 2) {
@@ -95,7 +109,40 @@ class LocalPlanning {
       absl::StatusOr<LocalPlan> spills = PlanForKv();
       if (!absl::IsResourceExhausted(spills.status())) return spills;
     }
-    return refusal;
+    return absl::ResourceExhaustedError("no plan has room for any KV");
+  }
+
+  // Below this budget there is no plan with KV on the disk; nullopt if the context is too short for
+  // one. A plan keeps the working pages of all layers in memory, and a ring of two parts.
+  std::optional<Bytes> LeastWithKvOnDisk() {
+    if (request_.context / 2 < kKvPiece) return std::nullopt;
+    spills_ = true;
+    plan_request_.kv_tokens = kKvPiece;
+    const absl::StatusOr<Posed> posed = Pose(request_.chunk > 0 ? request_.chunk : kChunks.front());
+    if (!posed.ok()) return std::nullopt;
+    Plan works = posed->problem.head;
+    works.microbatches = 1, works.batch = works.sequences;
+    works.prefill_chunk = plan_request_.chunks.front(), works.chunks_per_sweep = 1;
+    const Bytes kv = WorkingPages(works) * spec_.config.num_layers * works.page_bytes;
+    const Bytes part = std::max(posed->largest, works.sequences * KvPieceBytes(works));
+    const PlanMemory& least = posed->least;
+    return Enough(least.total() - least.kv + std::max(least.kv, kv) + 3 * part - 2 * posed->largest);
+  }
+
+  // The refusal of a plan with all KV in memory, which needs `in_memory`, with what is known of one
+  // with KV on the disk.
+  absl::Status AboutTheDisk(const absl::Status& refusal, Bytes in_memory) {
+    constexpr Bytes kWorthSaying = 32 * kMiB;
+    const std::optional<Bytes> least = LeastWithKvOnDisk();
+    if (!least) return refusal;
+    const Bytes free = request_.budget > 0 ? request_.budget : ProcessResidentBytes() + AvailableMemory();
+    std::string more;
+    if (*least <= free && !request_.spills_kv) more = "; without --no-kv-spill KV may go to the disk";
+    if (*least > free && in_memory - *least > kWorthSaying) {
+      more = absl::StrCat(request_.spills_kv ? "; with KV on the disk" : "; without --no-kv-spill, with KV on the disk,",
+                          " it needs at least ", BudgetAtLeast(*least));
+    }
+    return absl::ResourceExhaustedError(absl::StrCat(refusal.message(), more));
   }
 
   absl::StatusOr<LocalPlan> PlanForKv() {
@@ -111,18 +158,19 @@ class LocalPlanning {
   // for resident weights. Shorter chunks let a model run in a budget that is too small for the
   // usual chunk.
   absl::StatusOr<LocalPlan> BestChunk(absl::StatusOr<LocalPlan> best) {
-    double best_ms = best.ok() ? WorkMs(best->plan) : 0;
+    const bool refused = !best.ok();
+    if (refused) best = PlanFor(kChunks.front());
+    if (!best.ok()) return best;  // longer chunks need more memory
+    double best_ms = WorkMs(best->plan);
     const int64_t usual = Chunk(kUsualChunk);
     for (const int64_t chunk : kChunks) {
-      if (chunk == usual || chunk >= 2 * prompt_tokens_) continue;
+      if (chunk == usual || chunk >= 2 * prompt_tokens_ || (refused && chunk == kChunks.front())) continue;
       absl::StatusOr<LocalPlan> other = PlanFor(chunk);
       if (!other.ok()) continue;
       const double ms = WorkMs(other->plan);
-      if (best.ok() && ms >= best_ms) continue;
-      best = std::move(other), best_ms = ms;
+      if (ms < best_ms) best = std::move(other), best_ms = ms;
     }
-    // All chunks were tried. The error states the needs of the shortest one.
-    return best.ok() ? std::move(best) : PlanFor(kChunks.front());
+    return best;
   }
 
   // Milliseconds of the whole work: one sweep over the disk per chunk or per few chunks, overlapped
@@ -143,17 +191,25 @@ class LocalPlanning {
     return std::clamp<int64_t>(wanted, (prompt_tokens_ + kMaxPrefillChunks - 1) / kMaxPrefillChunks, prompt_tokens_);
   }
 
-  absl::StatusOr<LocalPlan> PlanFor(int64_t wanted) {
+  absl::StatusOr<Posed> Pose(int64_t wanted) {
     plan_request_.chunks = {Chunk(wanted)};
-    const int64_t rows = std::max<int64_t>(plan_request_.chunks.front(), request_.sequences);
-    LIME_ASSIGN_OR_RETURN(const ClusterDevice device, Describe(rows));
-    LIME_ASSIGN_OR_RETURN(PlanProblem problem, MakePlanProblem(spec_, {&device, 1}, plan_request_));
-    const Bytes largest = std::ranges::max_element(problem.head.parts, {}, &PlanPart::bytes)->bytes;
-    OneDeviceRequest residency{
-        .placement = request_.placement, .ring = request_.ring, .share = request_.resident_share, .rows = RowReader::BytesFor(spec_, rows)};
-    if (spills_) residency.spills = &spec_;
-    if (request_.ring_pieces) residency.ring = *request_.ring_pieces * largest;
-    const PlanMemory least = LeastMemory(problem, residency);
+    Posed posed{.rows = std::max<int64_t>(plan_request_.chunks.front(), request_.sequences)};
+    LIME_ASSIGN_OR_RETURN(const ClusterDevice device, Describe(posed.rows));
+    LIME_ASSIGN_OR_RETURN(posed.problem, MakePlanProblem(spec_, {&device, 1}, plan_request_));
+    posed.largest = std::ranges::max_element(posed.problem.head.parts, {}, &PlanPart::bytes)->bytes;
+    posed.residency = {.placement = request_.placement,
+                       .ring = request_.ring,
+                       .share = request_.resident_share,
+                       .rows = RowReader::BytesFor(spec_, posed.rows)};
+    if (spills_) posed.residency.spills = &spec_;
+    if (request_.ring_pieces) posed.residency.ring = *request_.ring_pieces * posed.largest;
+    posed.least = LeastMemory(posed.problem, posed.residency);
+    return posed;
+  }
+
+  absl::StatusOr<LocalPlan> PlanFor(int64_t wanted) {
+    LIME_ASSIGN_OR_RETURN(Posed posed, Pose(wanted));
+    auto& [rows, problem, residency, largest, least] = posed;
     Bytes& budget = problem.head.devices.front().budget;
     LocalPlan answer{.disk_profiled = disk_profiled_};
     if (budget == 0) {
@@ -163,7 +219,8 @@ class LocalPlanning {
     residency.streaming_margin = budget / kMarginShare;
     absl::StatusOr<Plan> plan = PlanOneDevice(problem, residency);
     if (absl::IsResourceExhausted(plan.status())) {
-      if (least.ring <= 2 * largest) return TooSmall(budget, least, largest);
+      enough_ = least.ring <= 2 * largest ? Enough(least.total()) : 0;
+      if (enough_ > 0) return TooSmall(budget, least, largest);
       return absl::ResourceExhaustedError(absl::StrCat(request_.model_name, ": ", plan.status().message(), "; lower --pool"));
     }
     LIME_RETURN_IF_ERROR(plan.status());
@@ -201,11 +258,16 @@ class LocalPlanning {
                          .priority = request_.priority});
   }
 
+  // A budget for `least` bytes, with the margin of weights that stream.
+  static Bytes Enough(Bytes least) {
+    const double share = 1.0 - 1.0 / static_cast<double>(kMarginShare);
+    return static_cast<Bytes>(std::ceil(static_cast<double>(least + kRuntimeGrowth) / share));
+  }
+
   // The advised budget suffices for a model that streams all it can. `piece`: the part of the
   // activations that the ring may leave unused.
   absl::Status TooSmall(Bytes budget, const PlanMemory& least, Bytes piece) const {
-    const double share = 1.0 - 1.0 / static_cast<double>(kMarginShare);
-    const auto enough = static_cast<Bytes>(std::ceil(static_cast<double>(least.total() + kRuntimeGrowth) / share));
+    const Bytes enough = Enough(least.total());
     const std::string advised = BudgetAtLeast(enough);
     const std::string but =
         request_.budget > 0
@@ -228,6 +290,7 @@ class LocalPlanning {
   const DeviceProfile profile_;
   const bool disk_profiled_;
   bool spills_ = false;  // KV goes on to the disk
+  Bytes enough_ = 0;     // the budget that the newest refusal advises; 0: it advises none
   PlanRequest plan_request_;
 };
 

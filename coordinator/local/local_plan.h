@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -53,6 +54,9 @@ struct LocalPlanRequest {
   Bytes piece_bytes = kPieceBytes;       // maximum bytes of a streamed part
   Bytes beside = 0;                      // other memory of the process, for a trace for instance
 
+  // Receives what the search does now, if it may take many seconds. May be empty.
+  std::function<void(const std::string& what)> at;
+
   int num_threads = 0;  // compute threads; 0: one per core that this process may use
   std::string backend = kCpuBackend;
   std::string numerics = "auto";
@@ -66,9 +70,9 @@ struct LocalPlan {
 };
 
 // Errors: InvalidArgument for a context that the model does not have; ResourceExhausted if the
-// budget is too small for any plan, with the numbers by kind and a budget that is enough; the
-// backend's error for a model that it does not support. KV counts in full, although its memory is
-// allocated only as it is written.
+// budget is too small for any plan, with the numbers by kind and a budget that is enough for all KV
+// in memory, and if that is much more, the least with KV on the disk; the backend's error for a model that it does not support. KV counts
+// in full, although its memory is allocated only as it is written.
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
 // The numbers of such a plan that users see.

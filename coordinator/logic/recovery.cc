@@ -9,7 +9,7 @@
 namespace lime {
 namespace {
 
-constexpr int kStrikes = 2;  // of one device, until it counts as missing
+constexpr int kStrikes = 2;  // of one device, until it is planned without
 
 bool IsSubset(const Recovery::Devices& some, const Recovery::Devices& of) {
   return std::ranges::includes(of, some);
@@ -87,19 +87,28 @@ Recovery::Answer Recovery::On(const Answered& event, absl::Time now) {
   if (IsSubset(first_, free)) return BeginInstall(/*first=*/true);
   if (missing_.empty()) return BeginInstall(/*first=*/false);
   if (now - since_ < options_.patience) return {Ask{options_.look}, ""};
-  if (!free.empty() && free != planned_for_) {
-    state_ = State::kPlanning;
-    planned_for_ = free;
-    return {MakePlan{free}, absl::StrCat(Names(missing_), missing_.size() == 1 ? " has" : " have", " not come back for ",
-                                         absl::FormatDuration(options_.patience), "; planning without")};
-  }
+  const Devices absent = Missing(event.free);
+  if (!free.empty() && free != planned_for_) return PlanWithout(free, absent.empty());
+  if (IsSubset(first_, event.free)) return BeginInstall(/*first=*/true);
+  if (absent.empty()) return BeginInstall(/*first=*/false);
   if (now - since_ < options_.give_up) return {Ask{options_.look}, ""};
+  missing_ = absent;
   return End(WhoIsMissing());
+}
+
+Recovery::Answer Recovery::PlanWithout(const Devices& free, bool all_answer) {
+  state_ = State::kPlanning;
+  planned_for_ = free;
+  const bool one = missing_.size() == 1;
+  const std::string what = all_answer ? (one ? " fails again and again; planning without" : " fail again and again; planning without")
+                                      : absl::StrCat(one ? " has" : " have", " not come back for ", absl::FormatDuration(options_.patience),
+                                                     "; planning without");
+  return {MakePlan{free}, absl::StrCat(Names(missing_), what)};
 }
 
 absl::Status Recovery::WhoIsMissing() const {
   const std::string what = absl::StrCat(Names(missing_), missing_.size() == 1 ? " is" : " are", " missing (", why_.message(), ")");
-  if (no_plan_.ok()) return absl::UnavailableError(absl::StrCat(what, " and no other device answers; start limed there and run again"));
+  if (no_plan_.ok()) return absl::UnavailableError(absl::StrCat(what, " and no other device works; start limed there and run again"));
   return absl::UnavailableError(
       absl::StrCat(what, " and the others cannot do without: ", no_plan_.message(), "; start limed there and run again"));
 }

@@ -11,7 +11,9 @@
 // If a person has taken the plan away, which a device reports as Unauthenticated, the run ends.
 // After any other GiveUp the owner may end its requests and continue: after TryAgain this asks for
 // the devices as before, for later requests.
-// A device that reports an error of its own twice without a token in between counts as missing.
+// A device that reports an error of its own twice without a token in between fails: it is planned
+// without, like a missing one. But it answers. If no plan does without it, a plan is installed on it
+// again after `patience`: a full disk may have room by then.
 //
 // Pure.   Thread: the owner's.
 // Bounds: `attempts` installations without a token in between; `give_up` from the last failure to
@@ -124,6 +126,7 @@ class Recovery {
   void Forget(absl::Time now);  // what was learned since the last failure
   Answer BeginInstall(bool first);
   Answer End(absl::Status why);
+  Answer PlanWithout(const Devices& free, bool all_answer);
   Devices Missing(const Devices& free) const;
   absl::Status WhoIsMissing() const;
 
@@ -137,7 +140,7 @@ class Recovery {
   std::map<std::string, int> strikes_;  // the same: errors of each device itself
   Devices planned_for_;                 // devices for which planning failed since the last failure
   absl::Status no_plan_;                // the error of that planning
-  Devices missing_;                     // devices of the newest plan, at the last answer
+  Devices missing_;                     // of the newest plan at the last answer, with those that fail
   int64_t recoveries_ = 0;
 };
 

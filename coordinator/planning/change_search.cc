@@ -27,9 +27,10 @@ constexpr double kSearchLimits = 6;
 
 }  // namespace
 
-KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online) {
+KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online, const std::atomic<bool>* cancelled) {
   if (!KeepsAllKv(plan)) return MakeKvLevels(plan);
-  if (GrowsKv(plan) && !IsFixed(plan) && online) return MakeKvLevels(plan, {.rule = *online});
+  if (GrowsKv(plan) && !IsFixed(plan) && online)
+    return MakeKvLevels(plan, {.rule = *online, .cancelled = [cancelled] { return cancelled != nullptr && cancelled->load(); }});
   return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
 }
 
@@ -106,7 +107,7 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
   LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));
   today.predicted.ms_per_step = simulated.MsPerStep();
-  PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(LevelsOf(today, options.online))};
+  PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(LevelsOf(today, options.online, &search.cancelled))};
   const Then planned = ThenOf(search, today.predicted.ms_per_step, kSearchLimits * options.time_limit_ms);
   std::vector<int64_t> kv_tokens = {0};
   if (inputs.request.kv_tokens > 0)
@@ -119,7 +120,7 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
     const absl::Status usable = plan.ok() ? CheckKvRoom(search.current, *plan, options.kv_room) : plan.status();
     none.Update(usable);
     if (!usable.ok()) continue;
-    KvLevels levels = LevelsOf(*plan, options.online);
+    KvLevels levels = LevelsOf(*plan, options.online, &search.cancelled);
     const double ms = ms_left(levels);
     if (ms < found.ms_per_step) found.ms_per_step = ms, found.plan = *std::move(plan), found.levels = std::move(levels);
   }

@@ -2,6 +2,7 @@
 // that devices and links have now.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -24,8 +25,8 @@ struct ChangeSearchOptions {
 };
 
 // The levels of a plan as its KV grows, its own first. Only its own if all KV is there from the
-// start, or if KV does not grow.
-KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online);
+// start, or if KV does not grow. Ends soon after `cancelled` is set; the result is then useless.
+KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online, const std::atomic<bool>* cancelled = nullptr);
 
 // Searches for two plans: one that begins with KV for the present positions and grows, and one with
 // all KV. Returns the plan that is faster in the mean over the levels of the remaining steps, with

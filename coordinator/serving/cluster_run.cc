@@ -1,6 +1,7 @@
 #include "coordinator/serving/cluster_run.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -22,7 +23,7 @@ ClusterRun::ClusterRun(Devices& devices, std::optional<Survival> survival, Level
     : devices_(devices),
       survival_(std::move(survival)),
       levels_(std::move(levels)),
-      writer_(OrdersFor(devices.plan())),
+      writer_(OrdersFor(devices.plan(), nullptr)),
       owner_(std::move(owner)),
       border_at_(owner_.at_border ? absl::InfinitePast() : absl::InfiniteFuture()) {
   CompareKernels();
@@ -44,6 +45,7 @@ absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling
 void ClusterRun::Stop(RequestId request) {
   writer_.Stop(request);
   asked_.erase(request);
+  if (writer_.idle()) change_began_ = absl::InfiniteFuture(), goes_on_in_prompt_ = false;  // no request pauses
 }
 
 void ClusterRun::Wake() {
@@ -58,7 +60,7 @@ bool ClusterRun::Over(const std::atomic<bool>* cancel) const {
 absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   while (true) {
     absl::Status status = RunPlan(on_token, cancel);
-    if (!status.ok()) change_began_ = absl::InfiniteFuture(), goes_on_in_prompt_ = false;
+    if (!status.ok()) change_.reset(), change_began_ = absl::InfiniteFuture(), goes_on_in_prompt_ = false;
     if (status.ok() && change_ && !IsSet(cancel))
       status = ChangePlan(cancel);
     else if (status.ok() && Over(cancel))
@@ -141,6 +143,21 @@ void ClusterRun::AwaitNews(absl::Time until) {
 
 void ClusterRun::AskAtBorder(bool woken) {
   if (owner_.at_border && (woken || absl::Now() >= border_at_)) border_at_ = owner_.at_border();
+}
+
+template <typename Work>
+auto ClusterRun::Beside(const Work& work) {
+  if (!owner_.at_border) return work();
+  std::optional<decltype(work())> answer;
+  std::atomic<bool> done = false;
+  std::thread thread([&] {
+    answer.emplace(work());
+    done = true;
+    Wake();
+  });
+  while (!done) AwaitNews(absl::InfiniteFuture());
+  thread.join();
+  return *std::move(answer);
 }
 
 absl::Status ClusterRun::OnNextNews(const std::function<bool(const Token&)>& on_token) {
@@ -231,7 +248,7 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const Change change = *std::exchange(change_, std::nullopt);
   change_began_ = absl::Now();
   goes_on_in_prompt_ = !writer_.decodes();
-  const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change);
+  const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change, cancel);
   const bool lost = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
   if (lost) change_began_ = absl::InfiniteFuture();  // recovery has no stated bound
   if (!status.ok() && !lost && !IsSet(cancel))
@@ -248,20 +265,20 @@ absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bo
   const absl::StatusOr<Devices::Left> left = devices_.Leave();
   open_ = false;
   LIME_RETURN_IF_ERROR(left.status());
-  const absl::Status status = InstallTaking(change.plan, *left);
+  const absl::Status status = InstallTaking(change.plan, *left, cancel);
   if (status.ok() || IsSet(cancel)) return status;
   goes_on_in_prompt_ = false;
   StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), ") and is computed again"), change.computing_again);
-  return InstallAgain(change.plan);
+  return InstallAgain(change.plan, cancel);
 }
 
-absl::Status ClusterRun::ChangeComputingAgain(const Change& change) {
+absl::Status ClusterRun::ChangeComputingAgain(const Change& change, const std::atomic<bool>* cancel) {
   goes_on_in_prompt_ = false;
   StatePause(absl::StrCat(change.why, "; changes to another plan and computes the KV so far again"), change.computing_again);
   const absl::Status unloaded = devices_.Unload();
   open_ = false;
   LIME_RETURN_IF_ERROR(unloaded);
-  return InstallAgain(change.plan);
+  return InstallAgain(change.plan, cancel);
 }
 
 void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
@@ -270,10 +287,11 @@ void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
   Say(absl::StrCat(what, ", which takes ", absl::FormatDuration(stated), " at most"));
 }
 
-absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& left) {
+absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& left, const std::atomic<bool>* cancel) {
   if (!left.all) return absl::FailedPreconditionError("not every device has left its own");
+  const OrderWriter::Options orders = NextOrdersFor(plan, cancel);
   const bool computed = writer_.left().pages > 0;
-  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(OrdersFor(plan)));
+  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(orders));
   if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
   for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear();
   std::vector<KvSequence> sequences;
@@ -314,8 +332,8 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
       event = Recovery::TryAgain{};
     }
     if (const auto* ask = std::get_if<Recovery::Ask>(&answer.action)) event = Do(*ask, cancel);
-    if (const auto* make = std::get_if<Recovery::MakePlan>(&answer.action)) event = Do(*make);
-    if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) event = Do(*install);
+    if (const auto* make = std::get_if<Recovery::MakePlan>(&answer.action)) event = Do(*make, cancel);
+    if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) event = Do(*install, cancel);
   }
   return absl::OkStatus();
 }
@@ -326,25 +344,26 @@ Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>
   return Recovery::Answered{devices_.Free()};
 }
 
-Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make) {
-  absl::StatusOr<Plan> plan = survival_->plan ? survival_->plan(make.devices) : absl::UnimplementedError("nobody plans here");
+Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make, const std::atomic<bool>* cancel) {
+  if (!survival_->plan) return Recovery::NoPlan{absl::UnimplementedError("nobody plans here")};
+  absl::StatusOr<Plan> plan = Beside([&] { return survival_->plan(make.devices, cancel); });
   if (!plan.ok()) return Recovery::NoPlan{plan.status()};
   // If a request does not fit this plan, the missing device may still come back.
-  if (const absl::Status fit = writer_.CheckAll(OrdersFor(*plan)); !fit.ok()) return Recovery::NoPlan{fit};
+  if (const absl::Status fit = writer_.CheckAll(NextOrdersFor(*plan, cancel)); !fit.ok()) return Recovery::NoPlan{fit};
   newest_ = *std::move(plan);
   return Recovery::Planned{DevicesUsed(*newest_)};
 }
 
-Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
+Recovery::Event ClusterRun::Do(const Recovery::Install& install, const std::atomic<bool>* cancel) {
   if (install.first) newest_ = first_;
-  const absl::Status status = InstallAgain(*newest_);
+  const absl::Status status = InstallAgain(*newest_, cancel);
   if (!status.ok()) return Recovery::InstallFailed{DeviceOf(status), status};
   return Recovery::Installed{};
 }
 
 // Checks that the requests fit, and computes the levels, before a device loads anything.
-absl::Status ClusterRun::InstallAgain(const Plan& plan) {
-  LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
+absl::Status ClusterRun::InstallAgain(const Plan& plan, const std::atomic<bool>* cancel) {
+  LIME_RETURN_IF_ERROR(writer_.Restart(NextOrdersFor(plan, cancel)));
   for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.told_share = 0;
   return Install(plan, {});
 }
@@ -352,16 +371,20 @@ absl::Status ClusterRun::InstallAgain(const Plan& plan) {
 absl::Status ClusterRun::Install(const Plan& plan, const std::vector<KvSequence>& kv) {
   Devices::InstallOptions options = survival_->install;
   options.kv = kv;
-  LIME_RETURN_IF_ERROR(devices_.Install(plan, options));
+  LIME_RETURN_IF_ERROR(Beside([&] { return devices_.Install(plan, options); }));
   if (survival_->in_use) survival_->in_use(devices_.plan());
   if (owner_.on_plan) owner_.on_plan();
   CompareKernels();
   return absl::OkStatus();
 }
 
-OrderWriter::Options ClusterRun::OrdersFor(const Plan& plan) const {
+OrderWriter::Options ClusterRun::NextOrdersFor(const Plan& plan, const std::atomic<bool>* cancel) {
+  return Beside([&] { return OrdersFor(plan, cancel); });
+}
+
+OrderWriter::Options ClusterRun::OrdersFor(const Plan& plan, const std::atomic<bool>* cancel) const {
   OrderWriter::Options orders = OrderWriter::For(plan);
-  const std::vector<Residency> levels = levels_ ? levels_(plan) : orders.levels;
+  const std::vector<Residency> levels = levels_ ? levels_(plan, cancel) : orders.levels;
   if (GrowsKv(plan)) orders.levels = levels;
   return orders;
 }

@@ -49,8 +49,9 @@ class ClusterRun {
   // How to survive a failure.
   struct Survival {
     Recovery::Options recovery;
-    // Makes a plan for some of `devices`. No other device answers.
-    std::function<absl::StatusOr<Plan>(const Recovery::Devices& devices)> plan;
+    // Makes a plan for some of `devices`. No other device answers. Ends soon after `cancelled` is
+    // set, if it is not null; the result is then useless.  Thread: any, one call at a time
+    std::function<absl::StatusOr<Plan>(const Recovery::Devices& devices, const std::atomic<bool>* cancelled)> plan;
     Devices::InstallOptions install;
     std::function<void(const std::string& sentence)> say;  // tells the user what happens
     // Returns a plan to change to, or nothing. Called often while tokens arrive. Must not block.
@@ -60,13 +61,15 @@ class ClusterRun {
   };
 
   // The residencies of a plan at each KV level, its own first. Only its own if KV does not grow.
-  using LevelsOf = std::function<std::vector<Residency>(const Plan& plan)>;
+  // `cancelled` and thread: as Survival::plan.
+  using LevelsOf = std::function<std::vector<Residency>(const Plan& plan, const std::atomic<bool>* cancelled)>;
 
   // Calls that the owner receives in Run, on its thread. All but `at_border` may be empty.
   struct Owner {
     // Called after Wake, and at the latest at the time that the previous call returned: between two
-    // reports of the devices, and while a recovery waits for them. May Add and Stop. With it, Run
-    // waits for more requests when none is left, and returns only when it is cancelled or fails.
+    // reports of the devices, and while a recovery waits for them, or a plan is searched for or
+    // installed. May Add and Stop. With it, Run waits for more requests when none is left, and
+    // returns only when it is cancelled or fails.
     std::function<absl::Time()> at_border;
     std::function<void(RequestId request)> on_start;  // it has a slot; again under another plan
     // The computed share of the request's known tokens: at the end of every step, and every 100 ms
@@ -136,19 +139,25 @@ class ClusterRun {
   // again.
   absl::Status ChangePlan(const std::atomic<bool>* cancel);
   absl::Status ChangeTaking(const Change& change, const std::atomic<bool>* cancel);
-  absl::Status ChangeComputingAgain(const Change& change);
+  absl::Status ChangeComputingAgain(const Change& change, const std::atomic<bool>* cancel);
   void StatePause(const std::string& what, absl::Duration most);  // `most` counts from now
   // Requests continue with the KV of the plan before.
-  absl::Status InstallTaking(const Plan& plan, const Devices::Left& left);
+  absl::Status InstallTaking(const Plan& plan, const Devices::Left& left, const std::atomic<bool>* cancel);
   void TellPause();
   // OK: a plan is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
   Recovery::Event Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel);
-  Recovery::Event Do(const Recovery::MakePlan& make);
-  Recovery::Event Do(const Recovery::Install& install);
-  absl::Status InstallAgain(const Plan& plan);
+  Recovery::Event Do(const Recovery::MakePlan& make, const std::atomic<bool>* cancel);
+  Recovery::Event Do(const Recovery::Install& install, const std::atomic<bool>* cancel);
+  absl::Status InstallAgain(const Plan& plan, const std::atomic<bool>* cancel);
   absl::Status Install(const Plan& plan, const std::vector<KvSequence>& kv);
-  OrderWriter::Options OrdersFor(const Plan& plan) const;
+  // Does work that may take minutes on a thread of its own, and asks the owner at borders meanwhile.
+  // REQUIRES: no plan is open
+  template <typename Work>
+  auto Beside(const Work& work);
+  // Levels are searched for: see Beside.
+  OrderWriter::Options NextOrdersFor(const Plan& plan, const std::atomic<bool>* cancel);
+  OrderWriter::Options OrdersFor(const Plan& plan, const std::atomic<bool>* cancel) const;
   void CompareKernels();
   void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);
   void Say(const std::string& sentence) const;
@@ -187,7 +196,7 @@ class ClusterRun {
   // Shared with the devices: news may come after this object is gone.
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
 
-  std::optional<Change> change_;                      // the next change
+  std::optional<Change> change_;                      // the next change, until ordered steps have ended
   absl::Time change_began_ = absl::InfiniteFuture();  // reset by the first token after it
   bool goes_on_in_prompt_ = false;                    // the next step ends the pause
   absl::Duration stated_pause_;

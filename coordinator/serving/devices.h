@@ -6,7 +6,8 @@
 //     │ └────────── Leave ◄────────┤ another plan takes over
 //     └── Free ◄── Abandon ◄───────┴ a device has failed
 //
-// Threads: one owner. News comes on threads of the devices.
+// Threads: one owner; another thread may Install while it waits. News comes on threads of the
+// devices.
 #pragma once
 
 #include <atomic>

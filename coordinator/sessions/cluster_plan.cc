@@ -169,13 +169,13 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   return inputs;
 }
 
-absl::StatusOr<Plan> SearchNow(const ClusterSession::Options& options, PlanInputs inputs) {
+absl::StatusOr<Plan> SearchNow(const std::atomic<bool>* cancelled, PlanInputs inputs) {
   ElapsedLine progress("Planning");
   absl::StatusOr<Plan> plan =
-      ClusterPlanning({.work_ms = kRunPlanWorkMs, .cancelled = options.cancel, .at = [&](const std::string& what) { progress.Say(what); }},
+      ClusterPlanning({.work_ms = kRunPlanWorkMs, .cancelled = cancelled, .at = [&](const std::string& what) { progress.Say(what); }},
                       std::move(inputs))
           .Run();
-  if (options.cancel != nullptr && options.cancel->load()) return absl::CancelledError("interrupted");
+  if (cancelled != nullptr && cancelled->load()) return absl::CancelledError("interrupted");
   return plan;
 }
 
@@ -188,7 +188,7 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, cluster.holdings, {}));
   inputs.homes.clear();  // planned with them and without
   absl::StatusOr<HeldPlan> chosen =
-      ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options, std::move(of)); });
+      ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options.cancel, std::move(of)); });
   if (absl::IsFailedPrecondition(chosen.status())) return MayNotPush(options, std::string(chosen.status().message()));
   const std::string how = absl::IsResourceExhausted(chosen.status()) ? HowToTakePushes(cluster.file, cluster.holdings) : "";
   return how.empty() ? chosen : absl::ResourceExhaustedError(absl::StrCat(chosen.status().message(), "; ", how));

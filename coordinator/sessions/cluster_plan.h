@@ -2,6 +2,7 @@
 // plan for that.
 #pragma once
 
+#include <atomic>
 #include <set>
 #include <string>
 
@@ -38,8 +39,9 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
 // none.
 absl::Status CompletePush(ClusterSession::Options& options);
 
-// Searches for the plan of these inputs, under a progress line.
-absl::StatusOr<Plan> SearchNow(const ClusterSession::Options& options, PlanInputs inputs);
+// Searches for the plan of these inputs, under a progress line. Cancelled soon after `cancelled` is
+// set, if it is not null.
+absl::StatusOr<Plan> SearchNow(const std::atomic<bool>* cancelled, PlanInputs inputs);
 
 // Tells users which plan is used and why. Empty for the best plan, or a plan that was given.
 std::string ChoiceSentence(const HeldPlan& chosen);

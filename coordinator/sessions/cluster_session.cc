@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   }
   if (auto inputs = InputsOf(options, session->holdings_, {}); inputs.ok())
     session->inputs_ = std::make_shared<PlanInputs>(*std::move(inputs));
-  (void)session->WorkOutLevels(plan);
+  (void)session->WorkOutLevels(plan, options.cancel);
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->first_ = plan;
   if (options.trace) session->StartTrace(cluster.client);
@@ -165,16 +165,17 @@ absl::Status ClusterSession::Install(const Plan& plan) {
 }
 
 // For the remaining devices and the blocks that they hold.
-absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices) const {
+absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices, const std::atomic<bool>* cancelled) const {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, devices));
-  return SearchNow(options_, std::move(inputs));
+  return SearchNow(cancelled, std::move(inputs));
 }
 
 ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
-  ClusterRun::Survival survival{.recovery = options_.recovery,
-                                .plan = [this](const Recovery::Devices& devices) { return PlanAgain(devices); },
-                                .install = {.trace_spans = options_.trace ? kTraceSpans : 0},
-                                .say = Say};
+  ClusterRun::Survival survival{
+      .recovery = options_.recovery,
+      .plan = [this](const Recovery::Devices& devices, const std::atomic<bool>* cancelled) { return PlanAgain(devices, cancelled); },
+      .install = {.trace_spans = options_.trace ? kTraceSpans : 0},
+      .say = Say};
   if (watcher != nullptr) {
     survival.change = [watcher](const OrderWriter::Left& left) { return watcher->Next(left); };
     survival.in_use = [watcher](const Plan& plan) { watcher->OnPlan(plan); };
@@ -184,14 +185,17 @@ ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
 
 // Computing levels takes time. The levels of the last found plan and of the last two plans in use
 // are stored.
-std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
+std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan, const std::atomic<bool>* cancelled) {
   const auto is_it = [&](Plan other) {
     other.epoch = plan.epoch;
     return other == plan;
   };
   absl::MutexLock lock(&search_mutex_);
   if (!is_it(levels_of_)) {
-    KvLevels levels = is_it(found_) ? found_levels_ : is_it(levels_before_of_) ? levels_before_ : LevelsOf(plan, options_.online);
+    KvLevels levels = is_it(found_)              ? found_levels_
+                      : is_it(levels_before_of_) ? levels_before_
+                                                 : LevelsOf(plan, options_.online, cancelled);
+    if (cancelled != nullptr && cancelled->load()) return {ResidencyOf(plan)};
     levels_before_of_ = std::exchange(levels_of_, plan), levels_before_ = std::exchange(levels_, std::move(levels));
   }
   levels_in_use_.clear();
@@ -199,8 +203,12 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   return levels_in_use_;
 }
 
+ClusterRun::LevelsOf ClusterSession::LevelsForServing() {
+  return [this](const Plan& plan, const std::atomic<bool>* cancelled) { return WorkOutLevels(plan, cancelled); };
+}
+
 absl::StatusOr<Scores> ClusterSession::Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
-  Serving serving(*client_, {.levels = [this](const Plan& plan) { return WorkOutLevels(plan); }});
+  Serving serving(*client_, {.levels = LevelsForServing()});
   absl::StatusOr<Scores> scores = ScoreWindows(serving, windows, options);
   (void)serving.Drain(absl::InfinitePast());
   const absl::Status closed = Close();
@@ -217,9 +225,8 @@ absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokeni
     if (options.on_first_token) options.on_first_token();
     correcting = std::thread([this, plan = plan()] { CorrectPrediction(plan); });
   };
-  Generator generator(*client_,
-                      {.survival = HowToSurvive(watcher.get()), .levels = [this](const Plan& plan) { return WorkOutLevels(plan); }},
-                      tokenizer, watched, plan().predicted.ttft_ms / 1000);
+  Generator generator(*client_, {.survival = HowToSurvive(watcher.get()), .levels = LevelsForServing()}, tokenizer, watched,
+                      plan().predicted.ttft_ms / 1000);
   for (const std::vector<int32_t>& prompt : prompts) generator.Add(prompt);
   absl::StatusOr<GenerateSummary> summary = generator.Run();
   if (correcting.joinable()) correcting.join();

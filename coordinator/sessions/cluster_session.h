@@ -85,13 +85,14 @@ class ClusterSession {
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
-  absl::StatusOr<Plan> PlanAgain(const Recovery::Devices& devices) const;
+  absl::StatusOr<Plan> PlanAgain(const Recovery::Devices& devices, const std::atomic<bool>* cancelled) const;
   // Runs on the watcher's thread.
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);
   Plan Stated() const;
   void CorrectPrediction(const Plan& plan);
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
-  std::vector<Residency> WorkOutLevels(const Plan& plan);
+  ClusterRun::LevelsOf LevelsForServing();
+  std::vector<Residency> WorkOutLevels(const Plan& plan, const std::atomic<bool>* cancelled);
 
   const Options options_;
   const ClusterHoldings holdings_;  // at the start

@@ -110,10 +110,10 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   has_budget_ = request.budget > 0;
   LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
   request.profile = &profile_;
-  absl::StatusOr<LocalPlan> made = PlanForThisProcess(spec_, request);
-  if (absl::IsResourceExhausted(made.status()) && flags_.no_kv_spill)
-    return absl::ResourceExhaustedError(absl::StrCat(made.status().message(), "; without --no-kv-spill KV may go to the disk"));
-  LIME_ASSIGN_OR_RETURN(local_, std::move(made));
+  ElapsedLine progress("Planning");
+  request.at = [&](const std::string& what) { progress.Say(what); };
+  LIME_ASSIGN_OR_RETURN(local_, PlanForThisProcess(spec_, request));
+  progress.Say("what streams as KV grows");
   levels_ = LevelsOf(local_.plan, kLimeRule);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
@@ -197,7 +197,7 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
 Serving::Options LocalSession::HowToServe() const {
   Serving::Options serving;
   if (!GrowsKv(plan())) return serving;
-  serving.levels = [this](const Plan&) {
+  serving.levels = [this](const Plan&, const std::atomic<bool>*) {
     std::vector<Residency> levels;
     for (const KvLevel& level : levels_.levels) levels.push_back(level.residency);
     return levels;

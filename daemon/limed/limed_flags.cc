@@ -16,6 +16,8 @@
 #include "common/toml_file.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/machine/files.h"
+#include "daemon/machine/system_memory.h"
+#include "daemon/weights/checkpoint.h"
 #include "planner/base/json_text.h"
 
 namespace lime {
@@ -115,6 +117,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.Text("listen", flags.listen);
   fields.Name("name", flags.name);
   fields.Budget("memory", flags.memory);
+  fields.OneOf("memory-mode", flags.memory_mode, kMemoryModeNames);
   fields.Path("model", flags.model);
   fields.Path("store", flags.store);
   fields.Path("kv-dir", flags.kv_dir);
@@ -146,6 +149,9 @@ void LimedFlags::AddTo(const CommandFlags& command) {
   command.Add("--listen", &listen, "HOST:PORT; other machines reach it only where HOST is not this one alone").Shown();
   command.Add("--name", &name, "Of this device, as in cluster.toml");
   command.Add("--memory", &memory, "What this process may use, such as 8GiB; a plan that takes more is refused");
+  command.Add("--memory-mode", &memory_mode,
+              "Without --memory, choose it at the start as `lime run` does, and keep free: max-tps (KV of 512 tokens of --model), balanced "
+              "(1,024) or max-context (all of the model's)");
   command.Add("--model,-m", &model, "Folder of the weights, where the coordinator names none");
   command.Add("--store", &store, "Folder for the weights that `lime push` sends; without it none are taken");
   command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that memory has no room for; else that of the weights");
@@ -220,6 +226,14 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
     LIME_RETURN_IF_ERROR(CheckBudget(flags.Said("memory", flags.memory), *memory));
     settings.memory = *memory;
   }
+  if (!flags.memory_mode.empty()) {
+    const absl::StatusOr<MemoryPriority> mode = ParseMemoryPriority(flags.memory_mode);
+    if (!mode.ok()) return Invalid("--memory-mode: ", mode.status().message());
+    const std::string said = flags.Said("memory-mode", flags.memory_mode);
+    if (!flags.memory.empty()) return Invalid(said, " is for memory that limed chooses; leave out --memory or --memory-mode");
+    if (flags.model.empty()) return Invalid(said, " keeps memory free for the KV of a model; give its folder with --model");
+    settings.memory_mode = *mode;
+  }
   if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckReadable(flags.Said("model", flags.model), flags.model));
   if (!flags.store.empty()) LIME_RETURN_IF_ERROR(CheckWritable(flags.Said("store", flags.store), flags.store));
   if (!flags.kv_dir.empty()) LIME_RETURN_IF_ERROR(CheckWritable(flags.Said("kv-dir", flags.kv_dir), flags.kv_dir));
@@ -251,6 +265,17 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
                    "anyone in");
   }
   return settings;
+}
+
+absl::StatusOr<DerivedBudget> ChooseMemory(const std::string& model, MemoryPriority mode, Bytes runtime) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  return DeriveBudget({.available = AvailableMemory(),
+                       .machine = MachineMemory(),
+                       .process = runtime,
+                       .kv_bytes_per_token = spec.KvBytesPerToken(),
+                       .context = spec.config.max_positions,
+                       .priority = mode});
 }
 
 absl::Status MakeFolders(const LimedFlags& flags) {

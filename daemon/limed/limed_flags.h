@@ -13,6 +13,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
+#include "planner/problem/memory_budget.h"
 #include "proto/certificate.h"
 
 namespace lime {
@@ -20,12 +21,13 @@ namespace lime {
 struct LimedFlags {
   std::string listen = "127.0.0.1:7001";
   std::string name;
-  std::string memory;  // "8GiB"; empty: as much as the plan gives it
-  std::string model;   // folder of the weights if an installation names none
-  std::string store;   // folder for pushed weights; empty: none are taken
-  std::string kv_dir;  // folder for KV that does not fit in memory; empty: that of the weights
-  std::string tls;     // folder of the cluster's keys
-  std::string pace;    // file of a profile
+  std::string memory;       // "8GiB"; empty: as much as the plan gives it
+  std::string memory_mode;  // without `memory`: chosen at the start by this one; empty: not chosen
+  std::string model;        // folder of the weights if an installation names none
+  std::string store;        // folder for pushed weights; empty: none are taken
+  std::string kv_dir;       // folder for KV that does not fit in memory; empty: that of the weights
+  std::string tls;          // folder of the cluster's keys
+  std::string pace;         // file of a profile
   std::string log_level = "info";
   std::string backend = kCpuBackend;
   std::string numerics = "auto";
@@ -58,6 +60,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
 struct LimedSettings {
   std::string listen;  // in its one normal form
   Bytes memory = 0;
+  std::optional<MemoryPriority> memory_mode;  // `memory` is to be chosen by it
   std::optional<DeviceProfile> pace;
   LoaderKind loader = LoaderKind::kRead;
   Cores compute_cores;  // ascending; empty: any
@@ -71,6 +74,10 @@ absl::Status CheckName(const LimedFlags& flags);
 // Names the first error, including folders that are missing or not writable. An address that others
 // can reach needs keys or --insecure.
 absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags);
+
+// What a process that has `runtime` may use on this machine now, beside KV of the model in `model`
+// that stays free.
+absl::StatusOr<DerivedBudget> ChooseMemory(const std::string& model, MemoryPriority mode, Bytes runtime);
 
 // Makes the folders that limed writes to, if only the last part of their path is missing: a disk
 // that is not mounted is an error, and no folder takes its place. Called after all other checks.

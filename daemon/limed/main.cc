@@ -114,7 +114,7 @@ int StopAll(const lime::LimedFlags& flags) {
 int Run(lime::LimedFlags flags) {
   if (flags.stop_all) return StopAll(flags);
   if (flags.stop) return Stop(flags);
-  const absl::StatusOr<lime::LimedSettings> settings = lime::CheckFlags(flags);
+  absl::StatusOr<lime::LimedSettings> settings = lime::CheckFlags(flags);
   if (!settings.ok()) return Fail(settings.status(), kWrongCall);
   if (!flags.background.empty()) {
     const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
@@ -138,6 +138,12 @@ int Run(lime::LimedFlags flags) {
   if (const absl::Status loaded = lime::LoadBackend(flags.backend); !loaded.ok()) return Fail(loaded, kFailed);
   const lime::Bytes runtime = lime::ProcessResidentBytes();
   if (const absl::Status enough = CheckOwnNeed(flags, settings->memory, runtime); !enough.ok()) return Fail(enough, kWrongCall);
+  if (settings->memory_mode) {
+    const absl::StatusOr<lime::DerivedBudget> chosen = lime::ChooseMemory(flags.model, *settings->memory_mode, runtime);
+    if (!chosen.ok()) return Fail(chosen.status(), kFailed);
+    settings->memory = chosen->budget;
+    log("may use " + chosen->text);
+  }
   if (const absl::Status made = lime::MakeFolders(flags); !made.ok()) return Fail(made, kFailed);
   flags.listen = settings->listen;
   lime::DeviceServer::Options options;
@@ -154,6 +160,7 @@ int Run(lime::LimedFlags flags) {
                       .backend = flags.backend,
                       .loader = flags.loader,
                       .follow_memory = flags.follow_memory,
+                      .memory_mode = flags.memory_mode,
                       .cluster = flags.background,
                       .user = lime::UserName(geteuid()),
                       .process = getpid()};

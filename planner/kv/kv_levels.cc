@@ -356,14 +356,18 @@ KvLevels EvictionLevels(const Plan& plan, int max_levels) {
 
 }  // namespace
 
+double FirstLevelMs(const Plan& plan) {
+  const Residency first = ResidencyOf(plan);
+  return LevelDraft(plan, first.layer_pages, first.streamed).ExactMs();
+}
+
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   if (!KeepsAllKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
   LIME_CHECK(!IsFixed(plan));
   KvLevels answer;
   std::vector<KvLevel>& levels = answer.levels;
-  levels.push_back({.residency = ResidencyOf(plan)});
+  levels.push_back({.residency = ResidencyOf(plan), .ms_per_step = FirstLevelMs(plan)});
   const int64_t first = levels[0].residency.layer_pages, full = FullLayerPages(plan);
-  levels[0].ms_per_step = LevelDraft(plan, first, levels[0].residency.streamed).ExactMs();
   const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
   for (int64_t pages = first; pages < full;) {
     pages = std::min(full, pages + step);

@@ -60,6 +60,9 @@ struct KvLevelOptions {
 // Deterministic.  REQUIRES: plan.Validate().ok(); every part is read once in a step
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
+// The time of the first of these levels, which needs no search.  REQUIRES: no KV is evicted
+double FirstLevelMs(const Plan& plan);
+
 // The mean over all levels.
 double MeanMs(const KvLevels& levels);
 // The mean over the levels between `from` and `to` pages of a layer, weighted by their pages.

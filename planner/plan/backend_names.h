@@ -1,5 +1,5 @@
 // Names in cluster.toml, limed.toml and flags: the backends that compute blocks, which
-// kernels/registry/registry.h opens, and the loaders of daemon/weights/loader_choice.h.
+// kernels/registry/registry.h opens, the loaders of daemon/weights/loader_choice.h, and memory modes.
 #pragma once
 
 #include <array>
@@ -12,5 +12,7 @@ inline constexpr const char* kTorchBackend = "torch";
 inline constexpr std::array<const char*, 2> kBackendNames = {kCpuBackend, kTorchBackend};
 inline constexpr const char* kDaemonLoader = "read";  // limed's default
 inline constexpr std::array<const char*, 3> kLoaderNames = {"auto", "read", "mmap"};
+// In the order of MemoryPriority (planner/problem/memory_budget.h).
+inline constexpr std::array<const char*, 3> kMemoryModeNames = {"max-tps", "balanced", "max-context"};
 
 }  // namespace lime

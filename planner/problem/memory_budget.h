@@ -8,6 +8,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/names.h"
 #include "planner/base/status.h"
+#include "planner/plan/backend_names.h"
 
 namespace lime {
 
@@ -17,8 +18,9 @@ enum class MemoryPriority {
   kBalanced,    // KV of 1,024 tokens
   kMaxContext,  // KV of the full context: requests can grow and no block has to leave
 };
-inline constexpr Names<MemoryPriority, 3> kMemoryPriorityNames = {
-    {{MemoryPriority::kMaxTps, "max-tps"}, {MemoryPriority::kBalanced, "balanced"}, {MemoryPriority::kMaxContext, "max-context"}}};
+inline constexpr Names<MemoryPriority, 3> kMemoryPriorityNames = {{{MemoryPriority::kMaxTps, kMemoryModeNames[0]},
+                                                                   {MemoryPriority::kBalanced, kMemoryModeNames[1]},
+                                                                   {MemoryPriority::kMaxContext, kMemoryModeNames[2]}}};
 absl::StatusOr<MemoryPriority> ParseMemoryPriority(std::string_view name);
 
 // The reserve for other programs: 3 % of the machine, at least 256 MiB, at most an eighth.

@@ -113,6 +113,15 @@ TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   EXPECT_DOUBLE_EQ(config.links[1].latency_ms, 0.08);
 }
 
+TEST(ClusterConfigTest, AMemoryModeIsForMemoryThatLimedChoosesForAModel) {
+  const std::string mode = "memory-mode = \"max-context\"\n";
+  EXPECT_EQ(Parsed(Device("weights = \"/m\"\n" + mode)).devices[0].memory_mode, "max-context");
+  EXPECT_EQ(Parsed(Device("")).devices[0].memory_mode, "");
+  EXPECT_THAT(Error(Device(mode)), HasSubstr("add the weights on that device"));
+  EXPECT_THAT(Error(Device("weights = \"/m\"\nmemory = \"2GiB\"\n" + mode)), HasSubstr("leave out memory or memory-mode"));
+  EXPECT_THAT(Error(Device("memory-mode = \"fast\"")), HasSubstr("\"fast\" is none of max-tps, balanced, max-context"));
+}
+
 TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
   const ClusterConfig config = Parsed("[[device]]\nname = \"a\"\n");
   EXPECT_EQ(config.devices[0].memory, 0);
@@ -123,7 +132,7 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
   EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
             "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? There are address, backend, follow-memory, "
-            "kv-dir, limed, listen, loader, memory, name, profile, ssh, store, threads, tls, weights");
+            "kv-dir, limed, listen, loader, memory, memory-mode, name, profile, ssh, store, threads, tls, weights");
   EXPECT_EQ(Error("[clutser]\n"),
             "c.toml line 1: \"clutser\" is unknown; did you mean cluster? There are [cluster], [[device]] and [[link]]");
   EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));

@@ -60,6 +60,15 @@ class FakeDevices final : public Devices {
     held_ = false;
     Pump();
   }
+  // From now on an installation lasts until it is let go or cancelled.
+  void HoldInstalls() {
+    absl::MutexLock lock(&mutex_);
+    may_install_ = false;
+  }
+  void ReleaseInstalls() {
+    absl::MutexLock lock(&mutex_);
+    may_install_ = true;
+  }
   // Carries out what is ordered up to the next step, and that one; waits for it to be ordered.
   void Step() {
     absl::MutexLock lock(&mutex_);
@@ -69,7 +78,7 @@ class FakeDevices final : public Devices {
   }
   // Until so many requests have left their slots, without a step.
   void AwaitRetired(int64_t count) const { AwaitCount(&FakeDevices::retired_, count); }
-  // Until plans were installed, or it was asked who is free, so many times.
+  // Until installations have begun, or it was asked who is free, so many times.
   void AwaitInstalls(int64_t count) const { AwaitCount(&FakeDevices::installs_, count); }
   void AwaitAsked(int64_t count) const { AwaitCount(&FakeDevices::asked_, count); }
   void Fail(const absl::Status& why) {
@@ -93,6 +102,10 @@ class FakeDevices final : public Devices {
   absl::Status Install(Plan plan, const InstallOptions& options) override {
     absl::MutexLock lock(&mutex_);
     ++installs_;
+    while (!may_install_) {
+      if (options.cancelled != nullptr && options.cancelled->load()) return absl::CancelledError("interrupted");
+      (void)mutex_.AwaitWithTimeout(absl::Condition(&may_install_), absl::Milliseconds(1));
+    }
     plan.epoch = plan_.epoch + 1;
     plan_ = std::move(plan);
     std::map<int32_t, Slot> kept;
@@ -199,7 +212,7 @@ class FakeDevices final : public Devices {
   std::map<int32_t, Slot> slots_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> free_ ABSL_GUARDED_BY(mutex_);
   SampledNews sampled_ ABSL_GUARDED_BY(mutex_);
-  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false, may_install_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0, next_step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t retired_ ABSL_GUARDED_BY(mutex_) = 0, installs_ ABSL_GUARDED_BY(mutex_) = 0, asked_ ABSL_GUARDED_BY(mutex_) = 0;
 };

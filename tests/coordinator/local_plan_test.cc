@@ -128,6 +128,34 @@ TEST_F(LocalPlanTest, ARefusalSaysByKindWhatIsNeededAndABudgetThatSuffices) {
   }
 }
 
+TEST_F(LocalPlanTest, ARefusalSaysWhatKvOnTheDiskNeedsIfThereIsNoRoomForThatEither) {
+  LocalPlanRequest request = Request(20 * kMiB);
+  request.context = 4096, request.chunk = 60, request.sequences = 4;
+  for (const bool may_spill : {true, false}) {
+    request.budget = 20 * kMiB, request.spills_kv = may_spill;
+    const std::string sentence = Refusal(request);
+    std::smatch found;
+    ASSERT_TRUE(std::regex_search(sentence, found,
+                                  std::regex(may_spill ? "or --chunk; with KV on the disk it needs at least ([0-9]+)MiB$"
+                                                       : "or --chunk; without --no-kv-spill, with KV on the disk, it needs at least "
+                                                         "([0-9]+)MiB$")))
+        << sentence;
+    const Bytes least = std::stoll(found[1]) * kMiB, in_memory = Advised(sentence);
+    EXPECT_LT(least, in_memory - 40 * kMiB) << "of 64 MiB of KV";
+    request.budget = (least + in_memory) / 2;
+    std::string does;
+    request.at = [&](const std::string& what) { does = what; };
+    if (may_spill) {
+      const auto spills = PlanForThisProcess(spec_, request);
+      ASSERT_TRUE(spills.ok()) << spills.status();
+      EXPECT_TRUE(SpillsKv(spills->plan));
+      EXPECT_EQ(does, "where KV goes that memory has no room for") << "which may take long";
+    } else {
+      EXPECT_THAT(Refusal(request), ::testing::EndsWith("or --chunk; without --no-kv-spill KV may go to the disk"));
+    }
+  }
+}
+
 TEST_F(LocalPlanTest, ARingThatIsAskedForIsKeptOrRefused) {
   LocalPlanRequest request = Request(ProcessResidentBytes() + 66 * kMiB);
   request.chunk = 60;

@@ -335,7 +335,7 @@ TEST_F(ServingTest, WhereTheOthersHaveNoRoomForARequestTheLostDeviceIsWaitedFor)
   options.survival = Survival();
   options.survival->recovery.patience = absl::Milliseconds(10);
   absl::Notification planned;
-  options.survival->plan = [&](const Recovery::Devices&) {
+  options.survival->plan = [&](const Recovery::Devices&, const std::atomic<bool>*) {
     if (!planned.HasBeenNotified()) planned.Notify();
     return OneStage(1, 32);
   };
@@ -379,7 +379,7 @@ TEST_F(ServingTest, AServerThatHasGivenUpAnswersAgainWhenTheDevicesAreBack) {
 
 TEST_F(ServingTest, AServerEndsARequestThatTheOthersHaveNoRoomForAndGoesOnWithThem) {
   Serving::Options options = Server();
-  options.survival->plan = [](const Recovery::Devices&) { return OneStage(1, 32); };
+  options.survival->plan = [](const Recovery::Devices&, const std::atomic<bool>*) { return OneStage(1, 32); };
   Start(std::move(options), 1);
   devices_->Hold();
   const auto is_long = Send(Ask(PromptOf(0), 60)).second;

@@ -11,6 +11,7 @@
 #include "CLI/CLI.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -40,6 +41,7 @@ TEST(LimedFileTest, ReadsEveryFlagByItsName) {
 name = "orin"
 listen = "127.0.0.1:7002"
 memory = "2GiB"
+memory-mode = "max-tps"
 model = "/m"
 store = "/s"
 kv-dir = "/k"
@@ -59,6 +61,7 @@ follow-memory = true
   EXPECT_EQ(flags->name, "orin");
   EXPECT_EQ(flags->listen, "127.0.0.1:7002");
   EXPECT_EQ(flags->memory, "2147483648");
+  EXPECT_EQ(flags->memory_mode, "max-tps");
   EXPECT_EQ(flags->model, "/m");
   EXPECT_EQ(flags->store, "/s");
   EXPECT_EQ(flags->kv_dir, "/k");
@@ -150,6 +153,28 @@ TEST(LimedFlagsTest, FoldersAreLookedAtBeforeWorkBegins) {
 }
 
 // A path that is mistyped, or of a disk that is not mounted, becomes no folder of another disk.
+TEST(LimedFlagsTest, AMemoryModeIsForMemoryThatIsChosenForAModel) {
+  const TempDir dir;
+  MakeModelOptions options;
+  options.config.max_positions = 4096;
+  ASSERT_TRUE(MakeModel(options, dir / "m").ok());
+  LimedFlags flags = Flags();
+  flags.memory_mode = "fast";
+  EXPECT_THAT(Refusal(flags), HasSubstr("\"fast\" is no memory priority"));
+  flags.memory_mode = "max-context";
+  EXPECT_THAT(Refusal(flags), HasSubstr("--memory-mode max-context keeps memory free for the KV of a model; give its folder"));
+  flags.model = dir / "m";
+  EXPECT_EQ(CheckFlags(flags)->memory_mode, MemoryPriority::kMaxContext);
+  flags.memory = "1GiB";
+  EXPECT_THAT(Refusal(flags), HasSubstr("leave out --memory or --memory-mode"));
+  EXPECT_EQ(ChooseMemory(dir / "m", MemoryPriority::kMaxTps, 100 * kMiB)->kv_tokens, 512);
+  const auto chosen = ChooseMemory(dir / "m", MemoryPriority::kMaxContext, 100 * kMiB);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->kv_tokens, 4096);
+  EXPECT_GT(chosen->kv, 0);
+  EXPECT_GE(chosen->budget, 100 * kMiB);
+}
+
 TEST(LimedFlagsTest, OnlyTheLastFolderIsMadeAndOnlyInTheEnd) {
   const TempDir dir;
   LimedFlags flags = Flags();

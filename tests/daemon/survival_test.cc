@@ -139,7 +139,7 @@ TEST_F(SurvivalTest, RequestsThatComeAndLeaveAtAnyTimeSurviveLossesToo) {
 TEST_F(SurvivalTest, ADeviceThatStaysAwayIsPlannedWithout) {
   ClusterRun::Survival survival{.recovery = {.patience = absl::Milliseconds(300)}};
   Recovery::Devices asked;
-  survival.plan = [&](const Recovery::Devices& devices) {
+  survival.plan = [&](const Recovery::Devices& devices, const std::atomic<bool>*) {
     asked = devices;
     return MakeStages({0, 2, 0, 2}, 2, 1);
   };
@@ -151,7 +151,7 @@ TEST_F(SurvivalTest, ADeviceThatStaysAwayIsPlannedWithout) {
 TEST_F(SurvivalTest, ALossWhileThePlanIsInstalledAgainIsSurvivedToo) {
   int planned = 0;
   ClusterRun::Survival survival{.recovery = {.patience = absl::Milliseconds(300)}};
-  survival.plan = [&](const Recovery::Devices& devices) {
+  survival.plan = [&](const Recovery::Devices& devices, const std::atomic<bool>*) {
     if (++planned == 1) servers_[2].reset();  // it answered, and does no more
     if (!devices.contains("c")) StartAgain(2);
     return MakeStages({0, 2, 0, 2}, 2, 1);
@@ -161,9 +161,10 @@ TEST_F(SurvivalTest, ALossWhileThePlanIsInstalledAgainIsSurvivedToo) {
 }
 
 TEST_F(SurvivalTest, WithoutAPlanItEndsWithTheNameOfWhoIsMissing) {
-  const Outcome outcome = RunWith([&] { servers_[1].reset(); },
-                                  {.recovery = {.patience = absl::Milliseconds(200), .give_up = absl::Milliseconds(600)},
-                                   .plan = [](const Recovery::Devices&) { return absl::ResourceExhaustedError("2 GiB are missing"); }});
+  const Outcome outcome = RunWith(
+      [&] { servers_[1].reset(); },
+      {.recovery = {.patience = absl::Milliseconds(200), .give_up = absl::Milliseconds(600)},
+       .plan = [](const Recovery::Devices&, const std::atomic<bool>*) { return absl::ResourceExhaustedError("2 GiB are missing"); }});
   EXPECT_TRUE(absl::IsUnavailable(outcome.status));
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("device \"b\" is missing"));
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("2 GiB are missing"));
@@ -248,7 +249,7 @@ TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsTold) {
 
 TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
   ClusterRun::Survival survival{.recovery = {.patience = absl::Milliseconds(300)}};
-  survival.plan = [](const Recovery::Devices&) { return MakeStages({0, 2, 0, 2}, 2, 1); };
+  survival.plan = [](const Recovery::Devices&, const std::atomic<bool>*) { return MakeStages({0, 2, 0, 2}, 2, 1); };
   survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why"));
   const auto lose_b = [this](const std::string& sentence) {
     if (sentence.find("changes to another plan") != std::string::npos) servers_[1].reset();

@@ -44,6 +44,10 @@ TEST(DaemonSettingsTest, EveryFieldThatWasEditedIsNamedWithBothValues) {
   EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted),
               ElementsAre(SettingDifference{"kv-dir", "nothing", "/kv"}, SettingDifference{"loader", "read", "mmap"},
                           SettingDifference{"follow-memory", "false", "true"}));
+  wanted = Wanted();
+  wanted.memory = 0, wanted.memory_mode = "balanced";
+  EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted), ElementsAre(SettingDifference{"memory-mode", "nothing", "balanced"}))
+      << "and memory is what limed chooses";
   wanted = {.cluster = "shelf", .listen = "127.0.0.1:2", .store = "/s"};
   const std::vector<SettingDifference> all = DifferencesOf(RunsAsWanted(), wanted);
   EXPECT_THAT(all, ElementsAre(SettingDifference{"memory", "1.00 GiB", "nothing"}, SettingDifference{"threads", "2", "one for every core"},

@@ -87,6 +87,51 @@ TEST(RecoveryTest, ADeviceThatFailsByItselfTwiceIsPlannedWithout) {
   const Recovery::Answer plan = recovery.OnEvent(Recovery::Answered{{"a", "b"}}, At(13));
   ASSERT_TRUE(As<Recovery::MakePlan>(plan));
   EXPECT_EQ(As<Recovery::MakePlan>(plan)->devices, (Devices{"a"}));
+  EXPECT_THAT(plan.say, HasSubstr("device \"b\" fails again and again; planning without"));
+}
+
+// A device fails twice, at 0 s and at 3 s.
+void FailTwice(Recovery& recovery, const std::string& device, const Devices& all) {
+  const absl::Status full = absl::ResourceExhaustedError("the disk is full");
+  (void)recovery.OnEvent(Recovery::Failed{device, full}, At(0));
+  ASSERT_TRUE(As<Recovery::Install>(recovery.OnEvent(Recovery::Answered{all}, At(1))));
+  (void)recovery.OnEvent(Recovery::Installed{}, At(2));
+  ASSERT_TRUE(As<Recovery::Ask>(recovery.OnEvent(Recovery::Failed{device, full}, At(3))));
+}
+
+TEST(RecoveryTest, TheOnlyDeviceIsNotMissingWhileItAnswersHoweverOftenItFails) {
+  Recovery recovery({}, {"a"});
+  FailTwice(recovery, "a", {"a"});
+  double now = 3;
+  for (int install = 2; install <= 4; ++install) {
+    ASSERT_TRUE(As<Recovery::Ask>(recovery.OnEvent(Recovery::Answered{{"a"}}, At(now + 9.9)))) << "its disk may need a while";
+    const Recovery::Answer again = recovery.OnEvent(Recovery::Answered{{"a"}}, At(now + 10));
+    ASSERT_TRUE(As<Recovery::Install>(again)) << install;
+    EXPECT_TRUE(As<Recovery::Install>(again)->first);
+    ASSERT_TRUE(As<Recovery::GoOn>(recovery.OnEvent(Recovery::Installed{}, At(now + 11))));
+    now += 12;
+    const Recovery::Answer failed = recovery.OnEvent(Recovery::Failed{"a", absl::ResourceExhaustedError("the disk is full")}, At(now));
+    ASSERT_EQ(As<Recovery::GiveUp>(failed) != nullptr, install == 4) << "not for ever";
+  }
+}
+
+TEST(RecoveryTest, WhereNoPlanDoesWithoutADeviceThatFailsItGetsThePlanAgain) {
+  Recovery recovery({}, {"a", "b"});
+  FailTwice(recovery, "b", {"a", "b"});
+  ASSERT_TRUE(As<Recovery::MakePlan>(recovery.OnEvent(Recovery::Answered{{"a", "b"}}, At(13))));
+  EXPECT_TRUE(As<Recovery::Ask>(recovery.OnEvent(Recovery::NoPlan{absl::ResourceExhaustedError("a is too small")}, At(14))));
+  const Recovery::Answer again = recovery.OnEvent(Recovery::Answered{{"a", "b"}}, At(15));
+  ASSERT_TRUE(As<Recovery::Install>(again));
+  EXPECT_TRUE(As<Recovery::Install>(again)->first);
+}
+
+TEST(RecoveryTest, ADeviceThatFailsAndAnswersIsNotNamedAsMissing) {
+  Recovery recovery({}, {"a", "b"});
+  FailTwice(recovery, "b", {"a", "b"});
+  EXPECT_TRUE(As<Recovery::Ask>(recovery.OnEvent(Recovery::Answered{{"b"}}, At(13))));
+  const Recovery::Answer end = recovery.OnEvent(Recovery::Answered{{"b"}}, At(63));
+  ASSERT_TRUE(As<Recovery::GiveUp>(end));
+  EXPECT_THAT(std::string(As<Recovery::GiveUp>(end)->why.message()), HasSubstr("device \"a\" is missing"));
 }
 
 TEST(RecoveryTest, InstallationsWithoutATokenInBetweenAreCounted) {

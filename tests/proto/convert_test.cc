@@ -97,6 +97,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                  .backend = "torch",
                                  .loader = "auto",
                                  .follow_memory = true,
+                                 .memory_mode = "balanced",
                                  .cluster = "shelf",
                                  .user = "lime",
                                  .process = 77};

@@ -544,7 +544,6 @@ class SimCluster {
     for (const SimFault fault :
          {SimFault::kLinkLost, SimFault::kNewsLost, SimFault::kDiskError, SimFault::kDiskFull, SimFault::kCrash, SimFault::kRefusal})
       losses += world_.faults[static_cast<size_t>(fault)];
-    losses += world_.faults[static_cast<size_t>(SimFault::kDiskFull)];  // it lasts: the plan that is installed next fails as well
     const bool gone = std::ranges::any_of(devices_, [](const auto& device) { return device->gone; });
     if (!gone && losses < 2) world_.Violation("it gives up after ", losses, " losses: ", why.message());
     if (AllOver() || result_.outlived == 2 || world_.random.Below(2) == 0) {
