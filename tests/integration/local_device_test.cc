@@ -4,6 +4,7 @@
 #include "coordinator/local/local_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -68,7 +69,7 @@ std::vector<Shape> Shapes() {
 }
 
 // As LocalSession has them.
-std::vector<Residency> LevelsAt(const Plan& plan) {
+std::vector<Residency> LevelsAt(const Plan& plan, const std::atomic<bool>* /*cancelled*/) {
   std::vector<Residency> levels;
   for (const KvLevel& level : MakeKvLevels(plan).levels) levels.push_back(level.residency);
   return levels;
