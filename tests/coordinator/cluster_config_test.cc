@@ -140,9 +140,9 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error("[[device]]\nname = \"" + std::string(65, 'a') + "\"\n"), HasSubstr("is not 1 to 64 letters"));
   EXPECT_THAT(Error(Device("memory = \"lots\"")), HasSubstr("c.toml line 3: [[device]]: field \"memory\": "));
   EXPECT_THAT(Error(Device("memory = 0")), HasSubstr("field \"memory\" = 0 is outside 1 to"));
-  EXPECT_THAT(Error(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, and limed alone takes more"));
+  EXPECT_THAT(Error(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, but limed alone needs more"));
   EXPECT_THAT(Error(Device("memory = \"6\"")), HasSubstr("write the size with its unit, such as \"8GiB\""));
-  EXPECT_THAT(Error(Device("memory = \"0\"")), HasSubstr("field \"memory\" = 0 is 0 B, and limed alone takes more"));
+  EXPECT_THAT(Error(Device("memory = \"0\"")), HasSubstr("field \"memory\" = 0 is 0 B, but limed alone needs more"));
   EXPECT_THAT(Error(Device("memory = -5")), HasSubstr("field \"memory\" = -5 is outside"));
   EXPECT_THAT(Error(Device("memory = 1.5")), HasSubstr("field \"memory\" is not a string"));
   EXPECT_THAT(Error(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
@@ -176,7 +176,7 @@ TEST(ClusterConfigTest, NamesAreThoseOfFilesAndNotOfTheClustersOwnKeys) {
   for (const char* name : {"ca", "coordinator"}) {
     EXPECT_EQ(Error(absl::StrCat("[[device]]\nname = \"", name, "\"\n")),
               absl::StrCat("c.toml line 2: [[device]]: field \"name\" = \"", name,
-                           "\" is the name of keys that every cluster has; choose another"));
+                           "\" is reserved for keys that every cluster has; choose another name"));
   }
 }
 
@@ -239,17 +239,17 @@ TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
 
 TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
   EXPECT_THAT(Error("[cluster\nname"), HasSubstr("']'"));  // not escaped twice
-  EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is no TOML: "));
-  EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is no TOML: "));
+  EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is not valid TOML: "));
+  EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is not valid TOML: "));
   EXPECT_THAT(Error("a = \"x\nb = 1\n"), HasSubstr("its closing quotation mark is missing"));
-  EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is no TOML: "));
-  EXPECT_THAT(Error("[[[link]]\n"), HasSubstr("c.toml: is no TOML: "));  // asserted by the parser
-  EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is no TOML: "));
+  EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is not valid TOML: "));
+  EXPECT_THAT(Error("[[[link]]\n"), HasSubstr("c.toml: is not valid TOML: "));  // asserted by the parser
+  EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is not valid TOML: "));
 }
 
 TEST(ClusterConfigTest, LettersBeyondAsciiStandInStringsAndCommentsAlone) {
   for (const char* outside : {"gr\u00f6\u00dfe = 1\n", "[clust\u00e9r]\n", "a = \u4e2d\n", "a = 9{\"9\u00e4\n", "a = b\"\u00e4\"\n"}) {
-    EXPECT_THAT(Error(outside), StartsWith("c.toml line 1: is no TOML: ")) << outside;
+    EXPECT_THAT(Error(outside), StartsWith("c.toml line 1: is not valid TOML: ")) << outside;
   }
   const auto weights = [](const std::string& value) {
     const auto config = ParseClusterConfig(
@@ -267,10 +267,10 @@ TEST(ClusterConfigTest, SizeAndDepthAreBounded) {
   std::string dots = "a";
   for (int i = 0; i < 60'000; ++i) dots += ".a";
   EXPECT_THAT(Error(dots + " = 1\n"), HasSubstr("line 1: has more than 64 dots"));
-  EXPECT_THAT(Error("a = " + std::string(100'000, '[')), HasSubstr("is no TOML"));
+  EXPECT_THAT(Error("a = " + std::string(100'000, '[')), HasSubstr("is not valid TOML"));
   std::string tables = "a = ";
   for (int i = 0; i < 10'000; ++i) tables += "{a=";
-  EXPECT_THAT(Error(tables), HasSubstr("is no TOML"));
+  EXPECT_THAT(Error(tables), HasSubstr("is not valid TOML"));
   std::string devices;
   for (int i = 0; i < 1025; ++i) absl::StrAppend(&devices, "[[device]]\nname = \"d", i, "\"\n");
   EXPECT_THAT(Error(devices), HasSubstr("has 1025 [[device]], more than 1024"));

@@ -321,7 +321,7 @@ TEST(TokenizerFilesTest, ALinkToNothingIsNoMissingFile) {
     WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
     std::filesystem::remove(folder.file(name));
     std::filesystem::create_symlink("../blobs/abc", folder.file(name));
-    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a link to ../blobs/abc, which is not there; download it again");
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a link to ../blobs/abc, which does not exist; download the file again");
   }
   for (const char* name : {"vocab.json", "merges.txt", "config.json"}) {
     TempDir folder;
@@ -338,10 +338,10 @@ TEST(TokenizerFilesTest, AFolderOrAPipeInPlaceOfAFileIsNoMissingFile) {
     WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
     std::filesystem::remove(folder.file(name));
     std::filesystem::create_directory(folder.file(name));
-    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a folder, where a file of the model belongs");
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a folder, but must be a file of the model; download the model again");
     std::filesystem::remove(folder.file(name));
     ASSERT_EQ(::mkfifo(folder.file(name).c_str(), 0600), 0);
-    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a pipe or a device, where a file of the model belongs");
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a pipe or a device, but must be a file of the model; download the model again");
   }
 }
 

@@ -73,7 +73,7 @@ TEST_F(ShardsTest, ALinkToNothingIsNoMissingFile) {
     return error;
   };
   const auto dead = [&](const std::string& name) {
-    return dir_.file(name) + ": is a link to ../blobs/abc, which is not there; download it again";
+    return dir_.file(name) + ": is a link to ../blobs/abc, which does not exist; download the file again";
   };
   EXPECT_EQ(error_with("two.safetensors"), dead("two.safetensors"));
   EXPECT_EQ(error_with("model.safetensors"), dead("model.safetensors"));
@@ -84,7 +84,7 @@ TEST_F(ShardsTest, ALinkToNothingIsNoMissingFile) {
 
 TEST_F(ShardsTest, AFolderInPlaceOfTheWeightsIsNoMissingFile) {
   std::filesystem::create_directory(dir_.file("model.safetensors"));
-  EXPECT_EQ(OpenError(dir_), dir_.file("model.safetensors") + ": is a folder, where a file of the model belongs");
+  EXPECT_EQ(OpenError(dir_), dir_.file("model.safetensors") + ": is a folder, but must be a file of the model; download the model again");
 }
 
 TEST_F(ShardsTest, AnIndexThatNamesTheWrongShardIsPassedOver) {

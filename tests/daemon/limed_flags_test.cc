@@ -119,7 +119,7 @@ TEST(LimedFileTest, EveryWrongValueHasItsLineAndKey) {
 }
 
 TEST(LimedFileTest, BrokenTomlKeepsItsQuotesAsTheyAre) {
-  EXPECT_THAT(Error("name = \"a\n"), StartsWith("limed.toml line 1: is no TOML: Error while parsing string: "));
+  EXPECT_THAT(Error("name = \"a\n"), StartsWith("limed.toml line 1: is not valid TOML: Error while parsing string: "));
   EXPECT_THAT(Error("[a\n"), testing::Not(HasSubstr("\\'")));
 }
 
@@ -219,7 +219,7 @@ TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {
   flags.name.clear();
   EXPECT_EQ(Refusal(flags), "--name is missing; give the device's name in cluster.toml");
   flags.name = "ca";
-  EXPECT_THAT(Refusal(flags), StartsWith("--name: \"ca\" is the name of keys"));
+  EXPECT_THAT(Refusal(flags), StartsWith("--name: \"ca\" is reserved for keys"));
 }
 
 }  // namespace

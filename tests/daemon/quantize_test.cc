@@ -350,7 +350,7 @@ TEST(QuantizeTest, AFileThatTheCopyWouldLackIsAnError) {
   const auto refused = [&] {
     return std::string(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).status().message());
   };
-  EXPECT_THAT(refused(), HasSubstr("tokenizer_config.json: is a link to ../blobs/abc, which is not there; download it again"));
+  EXPECT_THAT(refused(), HasSubstr("tokenizer_config.json: is a link to ../blobs/abc, which does not exist; download the file again"));
   EXPECT_FALSE(std::filesystem::exists(dir.file("copy/config.json")));
   std::filesystem::remove(dir.file("dense/tokenizer_config.json"));
   EXPECT_EQ(refused(), "");

@@ -428,7 +428,7 @@ TEST_F(ClusterFileTest, WhatIsMissingIsNamedWithItsRemedy) {
   const std::string device = "memory = \"1GiB\"\nprofile = \"measured.json\"";
   ExpectRefused(PlanCluster(Cluster() + Device("a", device) + Device("b", device)), 2, "add [[link]] with bandwidth = \"100Mbit/s\"");
   ExpectRefused(PlanCluster(Device("a", device)), 2, "no model; give --model FOLDER");
-  ExpectRefused(PlanCluster("[cluster"), 2, "c.toml line 1: is no TOML");
+  ExpectRefused(PlanCluster("[cluster"), 2, "c.toml line 1: is not valid TOML");
 }
 
 // algorithms.md, section 4: 201, 466 and 1,002 ms for whole blocks and a resident embedding.

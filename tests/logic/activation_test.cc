@@ -80,7 +80,7 @@ TEST(ActivationTest, WhatIsNoHeaderIsRefusedWithASentence) {
   bytes[4] = std::byte{9};
   EXPECT_THAT(std::string(ParseActivationHeader(bytes).status().message()), HasSubstr("version 9"));
   bytes[0] = std::byte{0};
-  EXPECT_THAT(std::string(ParseActivationHeader(bytes).status().message()), HasSubstr("this is none"));
+  EXPECT_THAT(std::string(ParseActivationHeader(bytes).status().message()), HasSubstr("is not an activation"));
 }
 
 TEST(ActivationTest, RandomBytesAreAHeaderOnlyIfTheyEncodeToThemselves) {

@@ -102,8 +102,8 @@ TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreToldApart) {
   probed.hello = Hello{.clock = kNow + 1};
   probed.peer->trust_there = Judge(authority_.certificate, expired.certificate, probed.hello->clock);
   ExpectSentence(probed, Fault::kExpired,
-                 "its keys expired on 2027-01-12 08:00 UTC; `lime keys --renew --name b --out FOLDER` where ca.key is makes new ones; copy "
-                 "them there and start limed again");
+                 "its keys expired on 2027-01-12 08:00 UTC; run `lime keys --renew --name b --out FOLDER` on the machine that has ca.key; "
+                 "copy the new keys to the device and start limed again");
 
   const ClusterKeys later = KeysOf(authority_, "b", {kNow + kDay, kNow + 90 * kDay});
   probed = Shows(later, Probed::Verdict::kAccepted);
