@@ -308,12 +308,12 @@ TEST(ConvertTest, ScoresOutOfBoundsAreNamed) {
   v1::OrderEvent event;
   v1::SampledToken& token = *event.mutable_sampled()->add_tokens();
   token.mutable_score()->add_top_ids(1);
-  ExpectWrong(event, "1 likeliest ids with 0 logits");
+  ExpectWrong(event, "1 likeliest ids, but 0 logits");
   token.mutable_score()->add_top_logits(std::numeric_limits<float>::quiet_NaN());
-  ExpectWrong(event, "no number");
+  ExpectWrong(event, "is not a number");
   token.mutable_score()->set_top_logits(0, 1);
   token.mutable_score()->set_logprob(std::numeric_limits<double>::quiet_NaN());
-  ExpectWrong(event, "no number");
+  ExpectWrong(event, "is not a number");
   token.mutable_score()->set_logprob(-1);
   token.mutable_score()->set_top_ids(0, -1);
   ExpectWrong(event, "\"top_ids\"");
