@@ -34,7 +34,8 @@ TEST(HostPortTest, AHostIsANameOrAnAddress) {
   EXPECT_THAT(Plain(":7001"), HasSubstr("it has no host"));
   for (const char* wrong : {"a b:1", "fe80::1:7001", "[fe80::1:7001", "http://h:1", "me@h:1"})
     EXPECT_THAT(Plain(wrong), HasSubstr("its host is neither a name nor an address")) << wrong;
-  for (const char* wrong : {"[h]:1", "[1.2.3.4]:1", "[::1::]:1"}) EXPECT_THAT(Plain(wrong), HasSubstr("its brackets do not hold an IPv6 address")) << wrong;
+  for (const char* wrong : {"[h]:1", "[1.2.3.4]:1", "[::1::]:1"})
+    EXPECT_THAT(Plain(wrong), HasSubstr("its brackets do not hold an IPv6 address")) << wrong;
 }
 
 TEST(HostPortTest, KnowsWhichAddressesOthersReach) {

@@ -145,7 +145,7 @@ TEST(TorchBackendOptionsTest, WhatItDoesNotDoIsRefused) {
   for (const BackendOptions& options : {pieces, others}) {
     const auto refused = OpenBackend(kTorchBackend, spec, options);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("in its own memory alone"));
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("only over KV in its own memory"));
   }
   const auto backend = OpenBackend(kTorchBackend, spec, kOptions);
   ASSERT_TRUE(backend.ok()) << backend.status();

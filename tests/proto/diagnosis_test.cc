@@ -57,8 +57,9 @@ TEST_F(DiagnosisTest, WhatDoesNotConnectIsToldApart) {
   ExpectSentence({.connect_error = ECONNREFUSED}, Fault::kNobodyListens, "nobody listens on port 7001; start it");
   ExpectSentence({.connect_error = EHOSTUNREACH}, Fault::kUnreachable,
                  "there is no route to its address (No route to host); check its address, and check that both machines are on one network");
-  ExpectSentence({.connect_error = ETIMEDOUT}, Fault::kNoAnswer,
-                 "nothing answers at its address; check that the machine is on, that its address is right, and that no firewall drops port 7001");
+  ExpectSentence(
+      {.connect_error = ETIMEDOUT}, Fault::kNoAnswer,
+      "nothing answers at its address; check that the machine is on, that its address is right, and that no firewall drops port 7001");
 }
 
 TEST_F(DiagnosisTest, AnotherProgramIsNamedByWhatItSays) {
@@ -90,10 +91,10 @@ TEST_F(DiagnosisTest, KeysOfAnotherClusterAreForeignAlthoughAllAuthoritiesHaveOn
 }
 
 TEST_F(DiagnosisTest, AnotherDeviceAtTheAddressIsNamed) {
-  ExpectSentence(
-      Shows(KeysOf(authority_, "a"), Probed::Verdict::kAccepted), Fault::kWrongName,
-      "it calls itself \"a\"; correct the address in the cluster's file (if the file also has \"a\", the two addresses may be swapped), or start "
-      "limed there with --name b");
+  ExpectSentence(Shows(KeysOf(authority_, "a"), Probed::Verdict::kAccepted), Fault::kWrongName,
+                 "it calls itself \"a\"; correct the address in the cluster's file (if the file also has \"a\", the two addresses may be "
+                 "swapped), or start "
+                 "limed there with --name b");
 }
 
 TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreToldApart) {
