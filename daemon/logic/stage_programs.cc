@@ -18,18 +18,18 @@ namespace {
 // A micro-batch must fit in one message.
 absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   if (EvictsKv(plan) && plan.stages.size() > 1 && VisitRows(plan) > kMaxActivationBytes / row_bytes)
-    return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
-                   FormatBytes(kMaxActivationBytes), " of a message; plan a shorter context or a smaller batch");
+    return Invalid("hidden states of ", VisitRows(plan), " rows, with the rows that are computed again, exceed the limit of ",
+                   FormatBytes(kMaxActivationBytes), " for a message; plan a shorter context or a smaller batch");
   if (EvictsKv(plan) && plan.stages.size() > 1 && Flow::Of(plan).WaitingRows() > kMaxQueuedBytes / row_bytes)
     return Invalid("hidden states of ", Flow::Of(plan).WaitingRows(),
-                   " rows, those that are computed again among them, may wait for a link, more than ", FormatBytes(kMaxQueuedBytes),
-                   "; plan a shorter context or fewer sequences");
+                   " rows, with the rows that are computed again, may wait for a link and exceed the limit of ",
+                   FormatBytes(kMaxQueuedBytes), "; plan a shorter context or fewer sequences");
   for (const Stage& stage : plan.stages) {
     const int64_t ids = IdsBefore(plan, stage.lo);
     const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
     if (ids == 0 || bytes <= kMaxActivationBytes) continue;
-    return Invalid("the plan splits the head at id ", ids, ", where a message of ", MaxRows(plan), " rows and the logits of ", plan.batch,
-                   " may take ", FormatBytes(bytes), ", at most ", FormatBytes(kMaxActivationBytes),
+    return Invalid("the plan splits the head at id ", ids, ", so a message of ", MaxRows(plan), " rows with the logits of ", plan.batch,
+                   " rows may need ", FormatBytes(bytes), ", the limit is ", FormatBytes(kMaxActivationBytes),
                    "; plan shorter chunks or a smaller batch");
   }
   return absl::OkStatus();
@@ -41,8 +41,8 @@ absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
   const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
   if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
     return absl::OkStatus();
-  return Invalid("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
-                 FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
+  return Invalid("a query about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may need ",
+                 FormatBytes(MaxRows(plan) * row), "; the limits are ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
                  FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
 }
 

@@ -170,7 +170,7 @@ class FaultyCluster:
         while time.monotonic() < until and run.poll() is None:
             with open(log, encoding="utf-8", errors="replace") as file:
                 file.seek(offset)
-                if "is to join in slot" in file.read():
+                if "will join in slot" in file.read():
                     return True
             time.sleep(0.01)
         return False

@@ -161,7 +161,7 @@ TEST_F(CommandLineTest, WhatIsMissingIsSaidInTheNameOfTheCommand) {
     return std::string();
   };
   EXPECT_EQ(sentence({"run"}), "run: --model is required");
-  EXPECT_EQ(sentence({}), "no command is given; `lime --help` lists them");
+  EXPECT_EQ(sentence({}), "no command is given; `lime --help` lists the commands");
 }
 
 TEST_F(CommandLineTest, ControlCharactersOfAWordAreNotShown) {

@@ -297,7 +297,7 @@ TEST_F(PushTest, BlocksThatAnInstalledPlanReadsAreNotWritten) {
   target_.blocks.push_back({BlockKind::kAttention, 0});
   const absl::Status status = Push().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the plan that is installed reads it"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the installed plan reads it"));
   ASSERT_TRUE((*client)->Unload().ok());
   EXPECT_TRUE(Push().ok());
 }

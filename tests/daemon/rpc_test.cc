@@ -237,7 +237,7 @@ class Babbler final : public grpc::CallbackGenericService {
 
 TEST(ActivationLinkTest, IsLostWhereThePeerAnswersWhatCannotBe) {
   for (const auto& [answer, why] :
-       {std::pair(std::string(8, '\0'), "answers what was not sent"), std::pair(std::string(7, '\0'), "list of arrival times"),
+       {std::pair(std::string(8, '\0'), "answers a message that was not sent"), std::pair(std::string(7, '\0'), "list of arrival times"),
         std::pair(std::string(8, '\xff'), "not a valid time"), std::pair(std::string(1 << 20, '\0'), "cannot be read"),
         std::pair(std::string(), "list of arrival times")}) {
     Babbler babbler(answer);

@@ -191,7 +191,7 @@ TEST_F(CallsTest, AFileThatMayNotGrowFurtherIsOneSentenceAndNothingIsLeft) {
 TEST_F(CallsTest, AnOutputReplacesNothingThatTheCallReads) {
   WriteFile(dir_ / "p", "Once\n");
   const auto trace = [this](const std::string& path) { return Call(Run({"--prompts-file", dir_ / "p", "--trace", path, "--overwrite"})); };
-  ExpectRefused(trace(dir_ / "p"), 2, "is read by the same call");
+  ExpectRefused(trace(dir_ / "p"), 2, "is also read by this command");
   ExpectRefused(trace(model_ + "/config.json"), 2, "belongs to the model in its folder");
   EXPECT_EQ(Slurp(dir_ / "p"), "Once\n");
   EXPECT_EQ(trace(dir_ / "t").exit_code, 0);

@@ -333,7 +333,7 @@ TEST_F(CliTest, AnInterruptedPrepareSaysWhetherItGoesOn) {
   const Answer answer = lime.Wait();
   if (answer.exit_code == 0) return;  // it was done
   EXPECT_EQ(answer.exit_code, 130) << answer.err;
-  EXPECT_THAT(answer.err, HasSubstr("weight files written; run the same command to go on"));
+  EXPECT_THAT(answer.err, HasSubstr("weight files written; run the same command to continue"));
 }
 
 TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
@@ -448,11 +448,11 @@ TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
   WriteFile(model_ + "/generation_config.json", "{\"eos_token_id\": " + std::string(100000, '['));
   ExpectRefused(run(), 1, "generation_config.json: nests more than 64 levels");
   WriteFile(model_ + "/generation_config.json", std::string((16 << 20) + 1, ' '));
-  ExpectRefused(run(), 1, "generation_config.json: has 16777217 bytes, at most 16777216");
+  ExpectRefused(run(), 1, "generation_config.json: has 16777217 bytes, more than the limit of 16777216");
 }
 
 TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that is not there");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that does not exist");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 2, "is a folder");
   ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 2, "nowhere");
   std::filesystem::remove(model_ + "/model.safetensors");
@@ -566,8 +566,8 @@ TEST_F(CliTest, PrepareAnswersWithTheFieldsOthersRelyOnAndTheStoreRuns) {
 
 TEST_F(CliTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
-  ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the model itself");
-  ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is no block store");
+  ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the folder of the model itself");
+  ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is not a block store");
   const std::string store = dir_ / "store";
   ASSERT_EQ(Call({"prepare", model_, "--out", store}).exit_code, 0);
   std::string bytes = Slurp(store + "/layer_0001.safetensors");

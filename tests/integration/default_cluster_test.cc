@@ -89,7 +89,7 @@ TEST_F(DefaultClusterTest, AnOutputDoesNotReplaceTheFileThatTheFlagWithoutAValue
                                                {"run", "--model", kModel, "--prompt", "Once", "--trace", "./cluster.toml"}}) {
     std::vector<std::string> words = call;
     words.insert(words.end(), {"--overwrite", "--cluster"});
-    ExpectAlso(Call(words), "is read by the same call");
+    ExpectAlso(Call(words), "is also read by this command");
     EXPECT_EQ(dir_.Read("here/cluster.toml"), before);
   }
 }

@@ -353,7 +353,7 @@ TEST_F(DoctorTest, LimedSaysWhyItCannotListen) {
   const SilentPort taken;
   refused(At(taken.port()), {}, absl::StrCat("cannot listen on ", At(taken.port()), ": another program listens on port ", taken.port()),
           "choose another port");
-  refused("203.0.113.9:7001", {"--insecure"}, "cannot listen on 203.0.113.9:7001: this machine has no address 203.0.113.9",
+  refused("203.0.113.9:7001", {"--insecure"}, "cannot listen on 203.0.113.9:7001: this machine does not have the address 203.0.113.9",
           "ssh = \"USER@HOST\"");
   refused("no-such-host.invalid:7001", {"--insecure"}, "the name no-such-host.invalid does not resolve", "give an address of this machine");
 
@@ -436,7 +436,7 @@ TEST_F(DoctorTest, KeysGoOnlyWhereNothingElseIsAndTogetherOrNotAtAll) {
   dir_.Write("new/a.pem", "my notes");
   ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "was not made by the authority of");
   dir_.Write("new/config.json", "{}");
-  ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "holds files that are no keys of a cluster (config.json); give");
+  ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "holds files other than the keys of a cluster (config.json); give");
   EXPECT_EQ(files(out), 3);
 
   std::filesystem::create_directory(dir_ / "linked");

@@ -211,7 +211,7 @@ TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
     EXPECT_EQ(Call({"simulate", "--plan", plan, "--trace", trace}).exit_code, 0);
   }
   const std::string planned = Slurp(plan);
-  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2, "--trace " + plan + ": is read by the same call");
+  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2, "--trace " + plan + ": is also read by this command");
   ExpectRefused(Plan({"--out", trace}), 2, "--out " + trace + ": is there already, and LIME did not write it as a plan");
   dir_.Write("letter", "dear reader");
   ExpectRefused(Plan({"--out", letter}), 2, "or give --overwrite");
@@ -220,7 +220,7 @@ TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
   EXPECT_EQ(Slurp(letter), planned);
   EXPECT_EQ(Plan({"--out", ""}).exit_code, 2);
   EXPECT_THAT(Plan({"--out", "/dev/stdout"}).out, HasSubstr(planned));
-  ExpectRefused(Plan({"--out", model_ + "/model.safetensors", "--overwrite"}), 2, "holds weights of a model, which are never replaced");
+  ExpectRefused(Plan({"--out", model_ + "/model.safetensors", "--overwrite"}), 2, "holds weights of a model, which LIME never replaces");
 }
 
 TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {

@@ -221,7 +221,7 @@ TEST_F(StoreClusterTest, ABudgetThatLeavesNothingToMeasureWithIsTheCauseThatIsSa
     return;
   }
   const Answer profile = Over({"profile", "--seconds", "0.3", "--link-seconds", "0.1"});
-  ExpectRefused(profile, 1, "limed itself takes");
+  ExpectRefused(profile, 1, "limed itself needs");
   EXPECT_THAT(profile.err, HasSubstr("32.00 MiB"));
 }
 

@@ -283,7 +283,7 @@ TEST_F(UpTest, ClustersOfOneNameAreToldApart) {
   dir_.Write("other.toml", dir_.Read("pair.toml"));
   dir_.Write("pair.toml", first);
   const auto other = [this](const std::string& command) { return Call({command, "--cluster", dir_ / "other.toml"}); };
-  const std::string whose = absl::StrCat("the one of ", dir_ / "pair.toml", " at 127.0.0.1:", PortOf("a"), ", process ", a);
+  const std::string whose = absl::StrCat("started from ", dir_ / "pair.toml", " at 127.0.0.1:", PortOf("a"), ", process ", a);
   const Answer up = other("up");
   EXPECT_EQ(up.exit_code, 1) << up.out;
   EXPECT_THAT(up.err, HasSubstr(whose));
@@ -372,7 +372,7 @@ TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
   const std::string where = absl::StrCat("lime: ", dir_ / "pair.toml", " line ");
   EXPECT_THAT(refusal("threads = 1", "threads = 1000"), HasSubstr(where + "8: device \"a\": threads = 1000 is outside 0 to "));
   EXPECT_THAT(refusal("1GiB", "15TiB"), HasSubstr(where + "7: device \"a\": memory = \"15TiB\": "));
-  EXPECT_THAT(refusal("1GiB", "24MiB"), HasSubstr(where + "7: device \"a\": memory = \"24MiB\" is less than limed needs"));
+  EXPECT_THAT(refusal("1GiB", "24MiB"), HasSubstr(where + "7: device \"a\": memory = \"24MiB\" is too small: limed itself needs"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "weights = \"/nope"),
               HasSubstr(where + "9: device \"a\": weights = \"/nope\" is not a folder"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "store = \"/nope/s"),

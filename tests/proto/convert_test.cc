@@ -368,8 +368,8 @@ TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
     return request;
   };
   const auto row = [&](auto fill) { return order([&](v1::Order& o) { fill(*o.mutable_step()->add_microbatches()->add_rows()); }); };
-  ExpectWrong(v1::OrderRequest(), "not known");
-  ExpectWrong(order([](v1::Order&) {}), "not known");
+  ExpectWrong(v1::OrderRequest(), "unknown kind");
+  ExpectWrong(order([](v1::Order&) {}), "unknown kind");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire(), o.set_number(-1); }), "\"number\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(-1); }), "\"sequence\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(1 << 30); }), "\"sequence\"");
@@ -445,7 +445,7 @@ TEST(ConvertTest, TracesOutOfBoundsAreNamed) {
 
 TEST(ConvertTest, NewsOutOfBoundsIsNamed) {
   v1::OrderEvent event;
-  ExpectWrong(event, "not known");
+  ExpectWrong(event, "unknown kind");
   event.mutable_step_ended()->set_step(-1);
   ExpectWrong(event, "\"step\"");
   event.mutable_sampled();
@@ -474,7 +474,7 @@ TEST(ConvertTest, MeasurementsOutOfBoundsAreNamed) {
   ExpectWrongWith(
       request, [](auto& m) { m.set_config(std::string(kMaxWireConfigBytes + 1, ' ')); }, "\"config\"");
   v1::ProfileEvent event;
-  ExpectWrong(event, "not known");
+  ExpectWrong(event, "unknown kind");
   ToProto(ProfileNews(MeasuredDevice{.profile = SmallProfile(), .runtime = 5, .memory = 6}), event);
   ExpectWrongWith(
       event, [](auto& m) { m.mutable_profiled()->set_profile("{"); }, "the profile");
