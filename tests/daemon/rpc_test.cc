@@ -59,7 +59,7 @@ TEST_F(RpcTest, ARefusalNamesTheDeviceAndItsReasonAndUnloadsTheOthers) {
   Start(FakeDevice("a"));
   DeviceServer::Options full = FakeDevice("b");
   full.plans.make_stage = [](const StageSetup&) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
-    return absl::ResourceExhaustedError("would take 9 GiB and may take 8 GiB");
+    return absl::ResourceExhaustedError("would need 9 GiB, but it may use 8 GiB");
   };
   Start(full);
   const std::unique_ptr<ClusterClient> client = Connect();

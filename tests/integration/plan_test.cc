@@ -284,7 +284,7 @@ TEST_F(PlanTest, WhereNothingFitsTheSentenceSaysWhatWould) {
   EXPECT_EQ(as_json.exit_code, 1);
   EXPECT_EQ(as_json.Json()["feasible"], false);
   EXPECT_THAT(as_json.Json()["reason"].get<std::string>(), HasSubstr("more on b"));
-  ExpectRefused(Plan({"--strategy", "pp"}), 1, "--strategy lime streams what does not fit");
+  ExpectRefused(Plan({"--strategy", "pp"}), 1, "--strategy lime streams weights that do not fit");
 }
 
 TEST_F(PlanTest, ABoundOnTheFirstTokenIsKeptOrRefused) {
