@@ -48,7 +48,7 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(request.model_name, ": ", request.sequences, " sequences of ", request.context, " positions need ",
-                   static_cast<uint64_t>(pages) * static_cast<uint64_t>(request.sequences), " KV pages, more than can be numbered"));
+                   static_cast<uint64_t>(pages) * static_cast<uint64_t>(request.sequences), " KV pages, which exceeds the limit"));
 }
 
 class LocalPlanning {
@@ -217,7 +217,7 @@ class LocalPlanning {
                                                      FormatBytes(least.weights + least.embedding + least.ring + piece), ", KV ",
                                                      FormatBytes(least.kv), ", activations ", FormatBytes(least.activations - piece),
                                                      ", runtime ", FormatBytes(least.runtime), ", margin ",
-                                                     FormatBytes(enough - least.total() + least.margin), ") and ", but));
+                                                     FormatBytes(enough - least.total() + least.margin), "), but ", but));
   }
 
   const ModelSpec& spec_;

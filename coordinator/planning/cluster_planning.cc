@@ -134,7 +134,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   LIME_ASSIGN_OR_RETURN(Plan plan, Search());
   if (!GrowsKv(plan)) return plan;
   if (plan.reads != ReadsPerStep::kOnce)
-    return WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
+    return WrongCall("KV cannot grow if every micro-batch reads the streamed parts again; leave --kv-tokens out");
   absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;
@@ -150,11 +150,11 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
 // As KV grows, either more weights stream, or KV goes to disks or other devices. Chooses what is
 // faster in the mean over all levels. KV also leaves if no more weights can stream.
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
-  At("what streams as KV grows");
+  At("streaming as KV grows");
   KvLevelOptions options{.work = LevelWork(), .disks = MaySpill(), .cancelled = [this] { return Ends(); }};
   absl::StatusOr<Plan> grows = only_away_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
   if (!MaySpill() && !MayLend()) return grows;
-  At("where KV goes that memory has no room for");
+  At("KV that does not fit in memory");
   absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
   if (leaves.ok()) {
     KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
@@ -169,7 +169,7 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
 
 // Finds the plan with the most initial KV that can grow to all KV.
 absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
-  absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context is left");
+  absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context fits");
   const PlanProblem problem = problem_;
   const BatchedPlan best = best_;
   only_away_ = true;
@@ -212,7 +212,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
       (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
     }
     inputs_ = inputs;
-    absl::StatusOr<Plan> plan = fits > 0 ? SearchKeeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("none is kept");
+    absl::StatusOr<Plan> plan = fits > 0 ? SearchKeeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("no position is kept");
     if (plan.ok() && (!found || plan->predicted.ms_per_step < std::get<Plan>(*found).predicted.ms_per_step)) {
       // The bound is for plans that retain all KV. It says nothing if this plan is faster.
       plan->predicted.lower_bound_ms = bound_ms <= plan->predicted.ms_per_step ? bound_ms : 0;
@@ -220,7 +220,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
     }
   }
   inputs_ = inputs, problem_ = problem, best_ = best;
-  if (!found) return absl::ResourceExhaustedError("no context is left");
+  if (!found) return absl::ResourceExhaustedError("no context fits");
   Plan plan;
   std::tie(plan, inputs_, problem_, best_) = *std::move(found);
   return plan;
@@ -228,7 +228,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
 
 absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int32_t batch) {
   const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
-  if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room behind what is kept");
+  if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room beside the positions that are kept");
   const int32_t sequences = inputs_.request.sequences;
   const Plan shape{.context = inputs_.request.context,
                    .kept_positions = kept_positions,
@@ -237,12 +237,12 @@ absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int3
                    .batch = batch,
                    .prefill_chunk = chunk};
   if (MostEvicted(shape) > kMostComputedAgain / sequences)
-    return absl::ResourceExhaustedError("more would be computed again in a step than there can be");
+    return absl::ResourceExhaustedError("a step would compute more positions again than the limit");
   const Bytes row_bytes = inputs_.spec.config.hidden_size * ElementBytes(inputs_.spec.working_dtype);
   Flow flow = Flow::Of(shape);
   flow.devices = std::ssize(inputs_.devices);
   if (flow.devices > 1 && (VisitRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))
-    return absl::ResourceExhaustedError("what is computed again has no room in the messages of a link");
+    return absl::ResourceExhaustedError("the positions that are computed again do not fit in the messages of a link");
   const Bytes more = EvictionBytes(inputs_, kept_positions, batch);
   for (ClusterDevice& device : inputs_.devices) device.activations += more;
   inputs_.request.kept_positions = kept_positions;
@@ -353,7 +353,7 @@ absl::Status ClusterPlanning::Infeasible() const {
     if (best.ok() && best->found.feasible) {
       const FirstToken first = FirstTokenPredictor(*problem_.first_token).Predict(best->found.plan);
       return absl::ResourceExhaustedError(absl::StrFormat(
-          "no plan found has the first token within %.0f ms after %d tokens; the fastest per token takes %.0f ms to it; raise "
+          "no plan found has the first token within %.0f ms after %d tokens; the plan that is fastest per token needs %.0f ms; raise "
           "--max-ttft or shorten --prompt-tokens",
           options_.max_ttft_ms, inputs_.request.prompt_tokens, first.ms));
     }

@@ -74,7 +74,7 @@ TEST(ClusterConfigTest, PathsOnAnotherMachineAreWholeOnes) {
       const std::string field = absl::StrCat(key, " = \"", path, "\"\n");
       EXPECT_EQ(Error(Device(field)), "") << "of this machine: beside the file";
       EXPECT_THAT(Error(Device("ssh = \"me@orin\"\n" + field)),
-                  StartsWith(absl::StrCat("c.toml line 4: [[device]]: field \"", key, "\" = \"", path, "\" is relative, and")));
+                  StartsWith(absl::StrCat("c.toml line 4: [[device]]: field \"", key, "\" = \"", path, "\" is relative, but")));
     }
   }
   EXPECT_EQ(Error(Device("ssh = \"me@orin\"\nlimed = \"limed\"")), "") << "on the PATH there";
@@ -131,9 +131,9 @@ TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
 
 TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_EQ(Error(""), "c.toml: has no [[device]]; write one for each device");
-  EXPECT_EQ(Error("[[device]]\n"), "c.toml line 1: [[device]]: field \"name\" is missing; every device has one of its own");
+  EXPECT_EQ(Error("[[device]]\n"), "c.toml line 1: [[device]]: field \"name\" is missing; give every device its own name");
   EXPECT_THAT(Error("[device]\nname = \"a\"\n"), HasSubstr("write [[device]]"));
-  EXPECT_THAT(Error("device = [1]\n"), HasSubstr("holds what is no table; write [[device]]"));
+  EXPECT_THAT(Error("device = [1]\n"), HasSubstr("has an entry that is not a table; write [[device]]"));
   EXPECT_THAT(Error("[[cluster]]\n"), HasSubstr("write [cluster] once"));
   EXPECT_THAT(Error("[[device]]\nname = 7\n"), HasSubstr("field \"name\" is not a string"));
   EXPECT_THAT(Error("[[device]]\nname = \"a b\"\n"), HasSubstr("is not 1 to 64 letters, digits"));
@@ -192,9 +192,9 @@ TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
   const std::string two = Device("") + "[[device]]\nname = \"b\"\n";
   const auto link = [](const std::string& ends) { return "[[link]]\n" + ends + "bandwidth = \"1MB/s\"\n"; };
   EXPECT_EQ(Error(two + link("") + link("from = \"a\"\nto = \"b\"\n")), "");
-  EXPECT_THAT(Error(two + link("") + link("")), HasSubstr("there is one for all pairs already"));
+  EXPECT_THAT(Error(two + link("") + link("")), HasSubstr("there is a link for all pairs already"));
   EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"b\"\n") + link("from = \"b\"\nto = \"a\"\n")),
-              HasSubstr("these two have one already"));
+              HasSubstr("these two devices have a link already"));
   EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"c\"\n")), HasSubstr("there is no device \"c\""));
   EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"a\"\n")), HasSubstr("to itself"));
   EXPECT_THAT(Error(two + link("from = \"a\"\n")), HasSubstr("field \"to\" is missing; name both ends"));
@@ -213,7 +213,7 @@ TEST(ClusterConfigTest, TwoDevicesWithOneAddressCannotBothAnswer) {
     return Error(text);
   };
   EXPECT_EQ(error("h:7001", "h:7001"),
-            "c.toml line 4: [[device]]: device \"b\" has the address h:7001 of device \"a\"; give each a port or a host of its own");
+            "c.toml line 4: [[device]]: device \"b\" has the address h:7001 of device \"a\"; give each device its own port or host");
   EXPECT_THAT(error("H:7001", "h:7001"), HasSubstr("has the address"));
   EXPECT_THAT(error("127.0.0.1:7001", "localhost:7001"), HasSubstr("has the address localhost:7001 of device \"a\""));
   EXPECT_THAT(error("127.0.0.1:7001", "127.1:7001"), HasSubstr("has the address 127.0.0.1:7001 of device \"a\""));
@@ -233,8 +233,8 @@ TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
   EXPECT_EQ(config->devices[1].name, "c");
   ASSERT_EQ(config->links.size(), 1u);
   EXPECT_EQ(config->links[0].to, "c");
-  EXPECT_THAT(std::string(LeaveOut({"d"}, *config).message()), HasSubstr("--without d: there is no such device; there are a, c"));
-  EXPECT_THAT(std::string(LeaveOut({"a", "c"}, *config).message()), HasSubstr("leaves no device"));
+  EXPECT_THAT(std::string(LeaveOut({"d"}, *config).message()), HasSubstr("--without d: there is no such device; the devices are a, c"));
+  EXPECT_THAT(std::string(LeaveOut({"a", "c"}, *config).message()), HasSubstr("leaves out every device"));
 }
 
 TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {

@@ -154,7 +154,7 @@ TEST_F(LocalPlanTest, WhatTheModelHasNotIsRefused) {
   ModelSpec deep = spec_;
   deep.config.max_positions = int64_t{1} << 40;
   request.context = int64_t{1} << 36;
-  EXPECT_THAT(std::string(PlanForThisProcess(deep, request).status().message()), HasSubstr("KV pages, more than can be numbered"));
+  EXPECT_THAT(std::string(PlanForThisProcess(deep, request).status().message()), HasSubstr("KV pages, which exceeds the limit"));
   request = Request(kGiB);
   request.backend = "abacus";
   EXPECT_TRUE(absl::IsInvalidArgument(PlanForThisProcess(spec_, request).status()));

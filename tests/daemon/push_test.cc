@@ -125,7 +125,7 @@ TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {
   };
   const absl::Status status = Push().status();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("goes on where it stopped"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("continues where it stopped"));
   push_.cancelled = nullptr, push_.progress = nullptr, push_.spoil = nullptr;
   const auto rest = Push();
   ASSERT_TRUE(rest.ok()) << rest.status();

@@ -388,8 +388,8 @@ TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
   WriteFile(dir_ / "wrong.json", R"({"cpu": "x", "threads": -3})");
   ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 2, "\"threads\" = -3");
   WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
-  ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is of another with 7 threads");
-  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is not more than 0 and at most 600");
+  ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is a profile of another with 7 threads");
+  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 must be more than 0 and at most 600");
   ExpectRefused(Call({"profile", "--memory", "lots"}), 2, "--memory");
 }
 
@@ -417,17 +417,17 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
 
 TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "1000"}), 1,
-                "5 prompt + 1000 new = 1005 positions and the model's context is 512");
+                "5 prompt + 1000 new = 1005 positions, but the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "9223372036854775807"}), 1,
-                "5 prompt + 9223372036854775807 new = 9223372036854775812 positions and the model's context is 512");
+                "5 prompt + 9223372036854775807 new = 9223372036854775812 positions, but the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "20", "--context", "10"}), 1,
-                "and the --context is 10; shorten the prompt, lower --max-tokens, or raise --context");
+                "but the --context is 10; shorten the prompt, lower --max-tokens, or raise --context");
   for (const std::vector<std::string>& words : {std::vector<std::string>{"run", "--prompt", "x"}, {"score", "--ids", "1,2"}}) {
     std::vector<std::string> call = words;
     call.insert(call.end(), {"--model", model_, "--context", "99999999"});
     ExpectRefused(Call(call), 2, "--context 99999999 is outside 1 to the 512 positions of the model");
   }
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions and the model's context is 512");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions, but the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "1MiB"}), 1, "--memory allows 1.00 MiB");
 }
 

@@ -330,7 +330,7 @@ TEST_F(DoctorTest, AnotherProtocolAndAnotherRelease) {
   WriteCluster({{"b", At((*works)->port())}});
   const Answer devices = Call({"devices", "--cluster", path()});
   EXPECT_EQ(devices.exit_code, 0) << devices.err;
-  EXPECT_THAT(devices.out, HasSubstr("limed there is of 0.0.9, and lime here of"));
+  EXPECT_THAT(devices.out, HasSubstr("limed there has release 0.0.9, but lime here has release"));
 }
 
 TEST_F(DoctorTest, AnotherServerOfGrpc) {

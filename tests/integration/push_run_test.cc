@@ -228,7 +228,7 @@ TEST_P(PushRunTest, APlanOfAnotherModelIsAWrongCall) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"push"}, RunWords()}) {
     const Answer refused = Call(OverCluster(words));
     EXPECT_EQ(refused.exit_code, 2) << words.front();
-    EXPECT_THAT(refused.err, AllOf(HasSubstr("plan.json was made for \"another\", and --model " + model_ + " has other weights"),
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("plan.json was made for \"another\", but --model " + model_ + " has other weights"),
                                    HasSubstr("`lime plan`")));
   }
 }
