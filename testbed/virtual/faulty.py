@@ -120,7 +120,7 @@ class FaultyCluster:
         end_processes([(d.process.pid, start_time(d.process.pid)) for d in self.daemons if d.process is not None])
         left = self.ledger.remove_all(lambda words: subprocess.run(words, check=False).returncode)
         if left:
-            print("could not be removed, try testbed/clean:", ", ".join(left), flush=True)
+            print("these could not be removed; run testbed/clean:", ", ".join(left), flush=True)
 
     def profile_of(self, name):
         return self.folder / f"profile{f'-{name}' if name in self.profiles else ''}.json"
