@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t devic
     }
     if (best == away.size())
       return absl::ResourceExhaustedError(absl::StrCat("device \"", plan.devices[device].name, "\" has ", room,
-                                                       " KV pages for each layer, and those that there are need ", pages));
+                                                       " KV pages for each layer, but the KV of the running sequences needs ", pages));
     ++away[best];
     pages -= kKvPiecePages;
   }

@@ -139,7 +139,7 @@ class Backend {
   virtual Bytes KvBytes() const = 0;
 
  private:
-  static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend attends to KV in its own memory alone"); }
+  static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend computes attention only over KV in its own memory"); }
 };
 
 }  // namespace lime

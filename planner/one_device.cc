@@ -75,9 +75,9 @@ class Planner {
     room_ -= request_.streaming_margin + largest_;
     const Bytes least = request_.ring ? std::max(*request_.ring, 2 * largest_) : largest_;
     if (least > room_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("weights would have ", FormatBytes(std::max<Bytes>(0, room_ + largest_)), ", and a ring of two pieces takes ",
-                       FormatBytes(2 * largest_), request_.ring ? absl::StrCat(", --pool asks for ", FormatBytes(*request_.ring)) : ""));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "weights would have ", FormatBytes(std::max<Bytes>(0, room_ + largest_)), ", but a ring of two pieces needs ",
+          FormatBytes(2 * largest_), request_.ring ? absl::StrCat(", and --pool asks for ", FormatBytes(*request_.ring)) : ""));
     }
     for (const Bytes ring : Rings()) {
       for (ResidencyDraft& draft : Drafts(std::min(room_ - ring, most))) Consider(std::move(draft), ring);
@@ -255,7 +255,7 @@ absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
                                            {Placement::kLastN, "last_n"},
                                            {Placement::kInterleaved, "interleaved"}}};
   if (const std::optional<Placement> placement = kNames.Find(name)) return *placement;
-  return Invalid("\"", Text(name), "\" is no placement; auto, first_n, last_n and interleaved are");
+  return Invalid("\"", Text(name), "\" is not a placement; use auto, first_n, last_n or interleaved");
 }
 
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request) {

@@ -36,7 +36,7 @@ void ListLent(MessageFields& f, std::vector<KvLent>& lent, google::protobuf::Rep
   });
   std::set<int32_t> sequences;
   for (const KvLent& each : lent) {
-    if (!sequences.insert(each.sequence).second) f.Check(Wrong("slot ", each.sequence, " is named twice among what is lent"));
+    if (!sequences.insert(each.sequence).second) f.Check(Wrong("the list of lent KV names slot ", each.sequence, " twice"));
   }
 }
 
@@ -69,7 +69,7 @@ void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan) {
   std::set<int32_t> from, to;
   for (const KvSequence& sequence : take.sequences) {
     if (!from.insert(sequence.from).second || !to.insert(sequence.to).second)
-      f.Check(Wrong("slot ", sequence.from, " goes on as ", sequence.to, ", and one of them is named twice"));
+      f.Check(Wrong("slot ", sequence.from, " continues as slot ", sequence.to, ", but the list names one of them twice"));
   }
   f.Each("holders", take.holders, m.mutable_holders(), 0, kMostDevices, num_layers);
   f.Each("given", take.given, m.mutable_given(), 0, 2 * num_layers, num_layers);
@@ -125,7 +125,7 @@ absl::StatusOr<KvPagesRead> FromProto(v1::KvPages& message) {
   LIME_RETURN_IF_ERROR(Within("data", std::ssize(message.data()), 1, kMostPagesBytes));
   KvPagesRead pages{
       .sequence = message.sequence(), .first = message.first(), .data = std::move(*message.mutable_data()), .xxh3 = message.xxh3()};
-  if (!pages.intact()) return absl::DataLossError("KV arrived otherwise than it was sent");
+  if (!pages.intact()) return absl::DataLossError("KV was damaged on the way: its checksum differs");
   return pages;
 }
 

@@ -116,7 +116,7 @@ static void List(MessageFields& f, MeasuredDevice& measured, v1::Profiled& m) {
 static void List(MessageFields& f, ProfileNews& news, v1::ProfileEvent& m) {
   f.Case<ProfileProgress>(LIME_PART(m, progress), news);
   f.Case<MeasuredDevice>(LIME_PART(m, profiled), news);
-  f.NoOther("news of a measurement that is not known here; run the same release everywhere");
+  f.NoOther("a report on a measurement is of an unknown kind; run the same release everywhere");
 }
 LIME_CONVERT(ProfileNews, v1::ProfileEvent)
 

@@ -193,14 +193,12 @@ absl::Status Devices(const DevicesFlags& flags) {
 }  // namespace
 
 void AddDevicesCommand(Commands& commands) {
-  const auto [command, flags] = commands.Add<DevicesFlags>(
-      "devices", "What devices a cluster has, which answer, and what is known of them",
-      "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are those of the last `lime profile --cluster`; how fast links "
-      "are now is known while a plan "
-      "is in use. Exit code 1 "
-      "where a "
-      "device does not answer.",
-      Devices);
+  const auto [command, flags] =
+      commands.Add<DevicesFlags>("devices", "List the devices of a cluster, whether they answer, and their profiles",
+                                 "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are from the last `lime profile "
+                                 "--cluster`; the present rate of "
+                                 "links is known only while a plan is in use. Exit code 1 if a device does not answer.",
+                                 Devices);
   AddClusterFlag(command, flags.cluster);
   command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");

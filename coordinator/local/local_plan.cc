@@ -48,7 +48,7 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(request.model_name, ": ", request.sequences, " sequences of ", request.context, " positions need ",
-                   static_cast<uint64_t>(pages) * static_cast<uint64_t>(request.sequences), " KV pages, more than can be numbered"));
+                   static_cast<uint64_t>(pages) * static_cast<uint64_t>(request.sequences), " KV pages, which exceeds the limit"));
 }
 
 class LocalPlanning {
@@ -101,7 +101,7 @@ class LocalPlanning {
   // The most KV at first, or as much as is asked for, that has a plan which can go on to all of it.
   absl::StatusOr<LocalPlan> Spill() {
     const int64_t most = request_.context / 2;
-    if (request_.at) request_.at("where KV goes that memory has no room for");
+    if (request_.at) request_.at("KV that does not fit in memory");
     spills_ = true;
     for (int64_t tokens = request_.kv_tokens > 0 ? std::min(std::max(request_.kv_tokens, kKvPiece), most) : most; tokens >= kKvPiece;
          tokens /= 2) {
@@ -279,7 +279,7 @@ class LocalPlanning {
                                                      FormatBytes(least.weights + least.embedding + least.ring + piece), ", KV ",
                                                      FormatBytes(least.kv), ", activations ", FormatBytes(least.activations - piece),
                                                      ", runtime ", FormatBytes(least.runtime), ", margin ",
-                                                     FormatBytes(enough - least.total() + least.margin), ") and ", but));
+                                                     FormatBytes(enough - least.total() + least.margin), "), but ", but));
   }
 
   const ModelSpec& spec_;

@@ -81,14 +81,14 @@ OrderWriter::Room OrderWriter::RoomOf(const Options& options) {
 absl::Status OrderWriter::CheckFits(const Request& request, const Room& room) {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   if (request.max_new_tokens > room.context - prompt) {
-    return absl::ResourceExhaustedError(absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens and the plan has ", room.context,
-                                                     " positions for one; plan with more --tokens, or shorten the prompt or --max-tokens"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens, " new tokens, but the plan has ", room.context,
+                     " positions for a request; plan with more --tokens, or shorten the prompt or --max-tokens"));
   }
   const int64_t pages = (prompt + request.max_new_tokens + kPageTokens - 1) / kPageTokens;
   if (pages > room.layer_pages) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens, and the plan comes to have ", room.layer_pages,
+                                                     " new tokens, but the plan has at most ", room.layer_pages,
                                                      " pages of 16; plan with more --kv-tokens or memory, or shorten the prompt or "
                                                      "--max-tokens"));
   }
@@ -96,7 +96,7 @@ absl::Status OrderWriter::CheckFits(const Request& request, const Room& room) {
 }
 
 absl::Status OrderWriter::Check(const Request& request, Logits logits, const Room& room) {
-  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens and the model no BOS token; give a prompt");
+  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens, and the model has no BOS token; give a prompt");
   if (request.max_new_tokens < (logits == Logits::kAll ? 0 : 1)) return absl::InvalidArgumentError("max-tokens must be at least 1");
   return CheckFits(request, room);
 }
@@ -346,7 +346,7 @@ void OrderWriter::AddRow(Entry& entry, int32_t token, bool wants_logits, MicroBa
 absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
   UnderWay* found = nullptr;
   for (size_t i = 0; i < under_way_.size() && found == nullptr; ++i) found = under_way_[i].step == step ? &under_way_[i] : nullptr;
-  if (found == nullptr) return Invalid("tokens of step ", step, ", which is not under way");
+  if (found == nullptr) return Invalid("tokens of step ", step, " arrived, but that step is not under way");
   awaited_ = found->awaited;
   requests_.clear();
   for (const SampledToken& token : tokens) {
@@ -382,7 +382,7 @@ absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_
 
 absl::Status OrderWriter::OnStepEnded(int64_t step) {
   if (under_way_.empty() || under_way_.front().step != step)
-    return Invalid("step ", step, " is said to have ended, and is not the oldest under way");
+    return Invalid("step ", step, " is reported as ended, but it is not the oldest step under way");
   if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
     return Invalid("step ", step, " has ended without ", missing, " of its tokens");
   for (const UnderWay::Chunk& chunk : under_way_.Pop().chunks) {

@@ -56,7 +56,7 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
     if (takes == 0 || free == room.end()) continue;
     const Bytes then = free->second + (there < 0 ? 0 : KvOnDiskBytes(before, there));
     if (takes <= then) continue;
-    return absl::ResourceExhaustedError(absl::StrCat("KV beyond the memory of device \"", name, "\" may take ", takes,
+    return absl::ResourceExhaustedError(absl::StrCat("KV that does not fit in the memory of device \"", name, "\" may need ", takes,
                                                      " bytes of its disk, which has room for ", std::max<Bytes>(0, then)));
   }
   return absl::OkStatus();

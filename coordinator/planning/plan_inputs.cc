@@ -42,24 +42,24 @@ std::string NameOf(const std::string& path) {
 
 absl::Status CheckFlags(const PlanInputFlags& flags) {
   if (flags.cluster.empty() == flags.device_profiles.empty())
-    return WrongCall(flags.cluster.empty() ? "plan: no devices; give --cluster C.toml or --device-profiles F.json"
+    return WrongCall(flags.cluster.empty() ? "plan: no devices are given; use --cluster C.toml or --device-profiles F.json"
                                            : "plan: --cluster and --device-profiles both name devices; leave one out");
   if (!flags.model.empty() && !flags.model_spec.empty())
     return WrongCall("plan: --model and --model-spec both name a model; leave one out");
   if (flags.tokens < 1 || flags.tokens > kMaxTokens)
     return WrongCall(absl::StrCat("--tokens ", flags.tokens, " is outside 1 to ", kMaxTokens));
   if (flags.kv_tokens < 0 || flags.kv_tokens > flags.tokens || (flags.kv_tokens > 0 && flags.kv_tokens < flags.prompt_tokens)) {
-    return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is outside the prompt's ", flags.prompt_tokens, " to the ",
-                                  flags.tokens, " of --tokens"));
+    return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is outside ", flags.prompt_tokens, " (the prompt) to ", flags.tokens,
+                                  " (--tokens)"));
   }
   if (flags.prompt_tokens < 0 || flags.prompt_tokens > flags.tokens)
-    return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to the ", flags.tokens, " of --tokens"));
+    return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to ", flags.tokens, " (--tokens)"));
   for (const auto& [name, value] : {std::pair("--batch", flags.batch), std::pair("--sequences", flags.sequences)}) {
     if (value && (*value < 1 || *value > kMaxMicrobatches))
       return WrongCall(absl::StrCat(name, " ", *value, " is outside 1 to ", kMaxMicrobatches));
   }
   if (flags.batch && flags.sequences && *flags.batch > *flags.sequences)
-    return WrongCall(absl::StrCat("--batch ", *flags.batch, " is more than the ", *flags.sequences, " of --sequences"));
+    return WrongCall(absl::StrCat("--batch ", *flags.batch, " is more than --sequences ", *flags.sequences));
   return absl::OkStatus();
 }
 
@@ -74,7 +74,7 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
     return absl::OkStatus();
   }
   if (flags.model_spec.empty())
-    return WrongCall("plan: no model; give --model FOLDER, or --model-spec CONFIG.json for one whose weights are not here");
+    return WrongCall("plan: no model is given; use --model FOLDER, or --model-spec CONFIG.json for a model whose weights are not here");
   LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.model_spec, kMaxJsonBytes)));
   LIME_ASSIGN_OR_RETURN(inputs.spec, OfUser(DescribeModel(text, flags.model_spec)));
   const std::string file = fs::path(flags.model_spec).stem().string();
@@ -166,7 +166,7 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
                                                       "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
   }
   if (device.memory > 0) described.memory = device.memory;
-  if (described.memory == 0) return Invalid(where, " states no memory; add what limed may use, such as memory = \"8GiB\"");
+  if (described.memory == 0) return Invalid(where, " states no memory; add the memory that limed may use, such as memory = \"8GiB\"");
   return described;
 }
 
@@ -216,8 +216,8 @@ absl::Status CheckLinks(const PlanInputFlags& flags, std::optional<double> bandw
   for (const DescribedDevice& a : cluster.devices) {
     for (const DescribedDevice& b : cluster.devices) {
       if (a.name == b.name || has(a, b.name) || has(b, a.name)) continue;
-      return Invalid(flags.cluster.empty() ? flags.device_profiles : flags.cluster, ": nothing is said about the link between \"", a.name,
-                     "\" and \"", b.name, "\"; ",
+      return Invalid(flags.cluster.empty() ? flags.device_profiles : flags.cluster, ": there is no description of the link between \"",
+                     a.name, "\" and \"", b.name, "\"; ",
                      flags.cluster.empty() ? "add \"link\": {\"bandwidth\": \"100Mbit/s\", \"latency_ms\": 0.3}"
                                            : "add [[link]] with bandwidth = \"100Mbit/s\" and latency = \"0.3ms\"",
                      ", or give --bandwidth");
@@ -252,28 +252,29 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
 }  // namespace
 
 void KvBounds::AddTo(const CommandFlags& command) {
-  command.Add("--no-kv-lending", &no_lending, "Keep all KV on the devices of its layers: none of it in the memory of others");
+  command.Add("--no-kv-lending", &no_lending, "Keep all KV on the devices that compute its layers; lend none to other devices");
   command.Add("--no-remote-attention", &no_remote_attention,
-              "No device attends to KV of another one's layers: what it keeps of it comes back for every use");
+              "Let no device compute attention for another one; lent KV comes back for every use");
 }
 
 void PlanInputFlags::AddTo(const CommandFlags& command) {
   command.Add("--model,-m", &model, "Folder of a checkpoint; its headers are read, its weights are not");
-  command.Add("--model-spec", &model_spec, "A config.json with a dtype: a model whose weights are not here");
+  command.Add("--model-spec", &model_spec, "A config.json with a dtype, for a model whose weights are not here");
   cli::AddOptionalClusterFlag(command, cluster, "cluster.toml: the devices, each with a profile");
   cli::AddWithoutFlag(command, without);
   command.Add("--device-profiles", &device_profiles, "JSON that describes devices by profiles or by rates");
-  command.Add("--bandwidth", &bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say");
-  command.Add("--tokens,--context", &tokens, "Context planned for: prompt and answer of each sequence").Shown();
-  command.Add("--sequences", &sequences, "Requests served at a time; how they are batched is chosen (without it: 1)");
-  command.Add("--batch", &batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests");
-  command.Add("--kv-tokens", &kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all");
+  command.Add("--bandwidth", &bandwidth, "Bandwidth of every link, such as 200Mbit/s, instead of the values in the files");
+  command.Add("--tokens,--context", &tokens, "Context to plan for: prompt and answer of each sequence").Shown();
+  command.Add("--sequences", &sequences, "Requests served at a time; LIME chooses their batches (without it: 1)");
+  command.Add("--batch", &batch,
+              "Sequences in one micro-batch, instead of LIME's choice; without --sequences it is also the number of requests");
+  command.Add("--kv-tokens", &kv_tokens, "Positions for which KV is reserved at first; as KV grows, more parts stream; 0: all of --tokens");
   command.Add("--no-kv-spill", &kv.no_spill, cli::kNoKvSpill);
   kv.AddTo(command);
   command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
   command.Add("--piece", &piece,
-              "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for the strategies that lime is "
-              "compared with");
+              "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for strategies other than "
+              "lime");
 }
 
 int64_t MostRows(const PlanRequest& request) {

@@ -343,7 +343,7 @@ class ClusterClient::Impl {
     const grpc::Status status = reader->Finish();
     loading.Done(context);
     LIME_RETURN_IF_ERROR(FromGrpc(status, by_plan_[device]->Who()));
-    if (!installed) return absl::InternalError(absl::StrCat(by_plan_[device]->Who(), " has ended the installation without a word"));
+    if (!installed) return absl::InternalError(absl::StrCat(by_plan_[device]->Who(), " ended the installation without an answer"));
     return *installed;
   }
 

@@ -92,7 +92,7 @@ void OrdersCall::OnDone(const grpc::Status& status) {
     silent = silent_;
   }
   if (silent) {
-    Tell(FailedNews{absl::UnavailableError(absl::StrCat("it has said nothing for ", absl::FormatDuration(options_.silence)))});
+    Tell(FailedNews{absl::UnavailableError(absl::StrCat("it has sent nothing for ", absl::FormatDuration(options_.silence)))});
   } else {
     Tell(FailedNews{status.ok() ? absl::UnavailableError("it has ended the stream of orders") : FromGrpc(status, "its stream of orders")});
   }

@@ -66,8 +66,8 @@ class PushCall {
   absl::Status Reason(const absl::Status& status, const absl::Status& end) {
     absl::MutexLock lock(&mutex_);
     if (interrupted() && !complete_)
-      return absl::CancelledError(absl::StrCat("pushing to ", Who(), " was interrupted; the same call goes on where it stopped"));
-    if (silent_) return absl::UnavailableError(absl::StrCat(Who(), " has said nothing for ", absl::FormatDuration(options_.silence)));
+      return absl::CancelledError(absl::StrCat("pushing to ", Who(), " was interrupted; the same command continues where it stopped"));
+    if (silent_) return absl::UnavailableError(absl::StrCat(Who(), " has sent nothing for ", absl::FormatDuration(options_.silence)));
     if (!said_.ok()) return said_;
     if (!end.ok() && !absl::IsCancelled(end)) return end;
     return status;
@@ -86,7 +86,7 @@ class PushCall {
       } else if (const auto* missing = std::get_if<PushMissing>(&event)) {
         return TakeMissing(missing->units, units);
       } else {
-        return absl::InternalError(absl::StrCat(Who(), " answers an offer with something else; run the same release everywhere"));
+        return absl::InternalError(absl::StrCat(Who(), " answered an offer with another message; run the same release everywhere"));
       }
     }
     return Broken();
@@ -181,10 +181,10 @@ class PushCall {
       } else if (const auto* again = std::get_if<PushAgain>(&event)) {
         LIME_RETURN_IF_ERROR(sender_->OnAgain(again->position));
       } else if (std::holds_alternative<PushComplete>(event)) {
-        if (!sender_->done()) return absl::InternalError("says it has all before it was sent");
+        if (!sender_->done()) return absl::InternalError("reports a complete push before all data was sent");
         complete_ = true;
       } else {
-        return absl::InternalError("speaks of looking while it receives");
+        return absl::InternalError("reports a check of its blocks while it receives data");
       }
       state_.stored = before_ + sender_->stored();
       changed_.SignalAll();
@@ -261,7 +261,7 @@ absl::Status GivenUp(const absl::Status& status, const PushTarget& target, const
   if (!absl::IsUnavailable(status)) return status;
   const absl::Status fault = FaultOfTarget(target, options, /*lasting_only=*/false);
   const absl::Status& why = fault.ok() ? status : fault;
-  return absl::UnavailableError(absl::StrCat(why.message(), ". The same call goes on where this one stopped"));
+  return absl::UnavailableError(absl::StrCat(why.message(), ". The same command continues where this one stopped"));
 }
 
 }  // namespace

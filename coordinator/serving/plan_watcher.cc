@@ -102,7 +102,7 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
   proposed_ = found.plan;
   return ClusterRun::Change{
       .plan = std::move(found.plan),
-      .why = absl::StrFormat("%s; a step would take %.1f ms and takes %.1f with another plan", replanner_.why(), found.current_ms, ms),
+      .why = absl::StrFormat("%s; a step would take %.1f ms, with another plan %.1f ms", replanner_.why(), found.current_ms, ms),
       .taking_over = taking_over,
       .computing_again = computing_again,
       .going_back = found.going_back.Of(left.known)};

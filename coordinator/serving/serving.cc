@@ -54,10 +54,10 @@ ClusterRun::Owner Serving::OwnerOfRun(bool outlives_failures) {
 absl::Status Serving::Check(const ServingRequest& request) const {
   LIME_RETURN_IF_ERROR(ValidateSamplingParams(request.sampling.params));
   if (tokenizer_ == nullptr && !request.stop_strings.empty())
-    return absl::InvalidArgumentError("stop strings were given, and there is no tokenizer that would make text of tokens");
+    return absl::InvalidArgumentError("stop strings were given, but there is no tokenizer to turn tokens into text");
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] >= 0 && request.prompt[i] < vocab_size_) continue;
-    return Invalid("id ", request.prompt[i], " of the prompt, number ", i, ", is none of the model's, which are 0 to ", vocab_size_ - 1);
+    return Invalid("id ", request.prompt[i], " of the prompt, number ", i, ", is outside the model's ids 0 to ", vocab_size_ - 1);
   }
   return absl::OkStatus();
 }
@@ -145,12 +145,12 @@ void Serving::Serve() {
     if (stop_) status = absl::OkStatus();  // an error after the stop is not the reason for the end
     if (stop_ && left > 0)
       status = absl::DeadlineExceededError(absl::StrCat(left, left == 1 ? " request was" : " requests were", " cancelled at the deadline"));
-    queue_.Close(status.ok() ? absl::UnavailableError("no request is taken any more") : status);
+    queue_.Close(status.ok() ? absl::UnavailableError("no more requests are accepted") : status);
     over_with_ = status;
     std::ranges::move(arrived_, std::back_inserter(beginning_));
     arrived_.clear();
   }
-  EndAll(stop_ ? absl::CancelledError("cancelled: no request may go on any more") : status);
+  EndAll(stop_ ? absl::CancelledError("cancelled: all requests were stopped") : status);
   over_.Notify();
 }
 

@@ -106,7 +106,7 @@ absl::Status CheckGiven(const ClusterSession::Options& options, const KnownClust
   ClusterHoldings kept = cluster.holdings;
   std::erase_if(kept.homes, [&](const auto& home) { return !kept.keep.contains(home.first); });
   if (const std::string never = Lacking(kept.homes, plan); !never.empty())
-    return absl::FailedPreconditionError(absl::StrCat(never, ", and nothing can be sent there: ", HowToTakePushes(cluster.file, kept)));
+    return absl::FailedPreconditionError(absl::StrCat(never, ", and LIME cannot send them there: ", HowToTakePushes(cluster.file, kept)));
   return may_push ? absl::OkStatus() : MayNotPush(options, lacking);
 }
 
@@ -147,7 +147,7 @@ absl::Status CompletePush(ClusterSession::Options& options) {
     return WrongCall(absl::StrCat("--context ", options.context, " is outside 1 to the ", most, " positions of the model"));
   if (options.context == 0) options.context = std::min(kPushContext, most);
   if (options.prompt_tokens < 0 || options.prompt_tokens > options.context)
-    return WrongCall(absl::StrCat("--prompt-tokens ", options.prompt_tokens, " is outside 0 to the ", options.context, " of --context"));
+    return WrongCall(absl::StrCat("--prompt-tokens ", options.prompt_tokens, " is outside 0 to ", options.context, " (--context)"));
   return absl::OkStatus();
 }
 

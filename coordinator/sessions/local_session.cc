@@ -113,7 +113,7 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   ElapsedLine progress("Planning");
   request.at = [&](const std::string& what) { progress.Say(what); };
   LIME_ASSIGN_OR_RETURN(local_, PlanForThisProcess(spec_, request));
-  progress.Say("what streams as KV grows");
+  progress.Say("streaming as KV grows");
   levels_ = LevelsOf(local_.plan, kLimeRule);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
@@ -271,7 +271,7 @@ std::string LocalSession::MemoryLine() const {
   absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.given), " a step, ", summary_.resident_blocks, " of ",
                   summary_.blocks, " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)), "/s while busy, waited ",
                   absl::StrFormat("%.1f s", now.wait_weights_ms / 1000));
-  if (now.given > 0) absl::StrAppend(&text, "; of them ", FormatBytes(now.given), " were given back to the machine");
+  if (now.given > 0) absl::StrAppend(&text, "; ", FormatBytes(now.given), " of them were evicted because other programs needed memory");
   return text;
 }
 

@@ -21,7 +21,7 @@ std::string StripBoth(std::string bytes, std::string_view content, int64_t start
 absl::Status NotPerToken(std::string_view type) {
   return absl::UnimplementedError(absl::StrCat(
       "decoder \"", Text(type),
-      "\" behind \"Fuse\" or \"ByteLevel\" is not supported: text could not be printed token by token; supported there is Strip "
+      "\" after \"Fuse\" or \"ByteLevel\" is not supported: text could not be printed token by token; supported there is Strip "
       "with stop 0"));
 }
 

@@ -183,7 +183,7 @@ absl::Status AppendByteLevel(const Json& json, Steps& steps) {
 absl::StatusOr<std::string> PrependScheme(const Json& json) {
   LIME_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true));
   LIME_ASSIGN_OR_RETURN(const std::string scheme, StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never"));
-  if (!add_prefix_space && scheme != "never") return Invalid("add_prefix_space false against prepend_scheme \"", scheme, "\"");
+  if (!add_prefix_space && scheme != "never") return Invalid("add_prefix_space is false, but prepend_scheme is \"", scheme, "\"");
   if (scheme == "always" || scheme == "first" || scheme == "never") return scheme;
   return Invalid("prepend_scheme \"", scheme, "\" is not supported; supported are always, first, never");
 }

@@ -242,8 +242,8 @@ bool IsTiktokenLine(std::string_view line) {
 absl::Status NoModel(std::string_view bytes) {
   if (bytes.empty()) return absl::InvalidArgumentError("is empty; download it again");
   if (IsTiktokenLine(bytes.substr(0, bytes.find_first_of("\r\n"))))
-    return absl::UnimplementedError("is a file of tiktoken, which is not read; download tokenizer.json, which would be read instead");
-  return absl::InvalidArgumentError("is cut short, or no SentencePiece model; download it again");
+    return absl::UnimplementedError("is a file of tiktoken, which LIME does not read; download tokenizer.json, which LIME reads instead");
+  return absl::InvalidArgumentError("is truncated, or is not a SentencePiece model; download it again");
 }
 
 }  // namespace

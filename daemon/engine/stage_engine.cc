@@ -33,8 +33,8 @@ std::string LoadSentence(const LoadSummary& load) {
 absl::Status CheckMemory(const PlanDevice& device, Bytes memory) {
   if (memory == 0 || device.budget <= memory) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("the plan gives device \"", device.name, "\" ", FormatBytes(device.budget),
-                                                   ", and limed was started with --memory ", FormatBytes(memory),
-                                                   "; plan with the smaller one, or start it with more"));
+                                                   ", but limed was started with --memory ", FormatBytes(memory),
+                                                   "; plan with the smaller budget, or start limed with more memory"));
 }
 
 class InstalledStage final : public StageEngine {
@@ -465,7 +465,8 @@ class InstalledStage final : public StageEngine {
 absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(Options options) {
   const Plan& plan = options.plan;
   const int32_t device = options.device;
-  if (device < 0 || device >= plan.NumDevices()) return Invalid("device ", device, " of a plan for ", plan.NumDevices());
+  if (device < 0 || device >= plan.NumDevices())
+    return Invalid("device ", device, " is outside a plan for ", plan.NumDevices(), " devices");
   LIME_RETURN_IF_ERROR(CheckMemory(plan.devices[device], options.memory));
   LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::OpenPart(options.weights));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());

@@ -105,7 +105,7 @@ class StageEngine {
   // Takes a message about KV from this device's host, or from a device that it hosts
   // (daemon/logic/hosting/kv_message.h). Errors as for OnActivation.
   virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
-    return Invalid("this device has no KV with others");
+    return Invalid("this device has no KV on other devices");
   }
 
   // Statistics of the stage, without its epoch, links and process. May wait for the disk.
@@ -118,7 +118,7 @@ class StageEngine {
   // Stops between two steps, and leaves KV and resident weights for the next plan.
   // FailedPrecondition if a step is under way, or unless the plan keeps all KV. Afterwards
   // only the destructor may be called, whatever this returns.
-  virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
+  virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device hands over no KV"); }
   virtual std::string numerics_id() const = 0;
 };
 

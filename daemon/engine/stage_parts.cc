@@ -42,30 +42,30 @@ Bytes MessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec, Byte
 
 std::string HowToFit(const PlanDevice& device, Bytes runtime) {
   const Bytes planned = device.memory.runtime + device.memory.margin;
-  if (runtime <= planned) return "; raise its memory, or plan with a longer list of devices or a shorter context";
-  return absl::StrCat("; the process itself holds ", FormatBytes(runtime), " by now where the plan leaves it ", FormatBytes(planned),
-                      ": plan again, or start it anew");
+  if (runtime <= planned) return "; raise its memory, or plan with more devices or a shorter context";
+  return absl::StrCat("; the process itself uses ", FormatBytes(runtime), ", but the plan counts ", FormatBytes(planned),
+                      " for it: plan again, or restart limed");
 }
 
 absl::Status CheckFits(const PlanDevice& device, const Taken& taken) {
   if (taken.total() <= device.budget) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(taken.total()), " (runtime ",
+  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would need ", FormatBytes(taken.total()), " (runtime ",
                                                    FormatBytes(taken.runtime), ", activations ", FormatBytes(taken.activations), ", KV ",
                                                    FormatBytes(taken.kv), ", weights and ring ", FormatBytes(taken.weights),
-                                                   ") and may take ", FormatBytes(device.budget), HowToFit(device, taken.runtime)));
+                                                   "), but it may use ", FormatBytes(device.budget), HowToFit(device, taken.runtime)));
 }
 
 absl::Status CheckBothFit(const PlanDevice& device, Bytes both) {
   if (both <= device.budget) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "device \"", device.name, "\" has no room for the KV of two plans at once: ", FormatBytes(both), " of ", FormatBytes(device.budget)));
+  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" has no room for the KV of two plans at once: they need ",
+                                                   FormatBytes(both), ", the budget is ", FormatBytes(device.budget)));
 }
 
 // ---- What computes
 
 // How much was paced. Shows that a profile is too fast for this machine.
 std::string PaceSentence(const PaceReport& report) {
-  return absl::StrFormat("paced %d parts to %.0f ms, of which the kernels took %.0f; %d came late, at most by %.1f ms", report.parts,
+  return absl::StrFormat("paced %d parts to %.0f ms (the kernels ran for %.0f ms); %d parts were late, by at most %.1f ms", report.parts,
                          report.paced_ms, report.real_ms, report.late, report.latest_ms);
 }
 
@@ -163,8 +163,8 @@ absl::Status StageParts::OpenTheBackend(const BackendOptions& options) {
   }
   if (stage.pace) backend = Pace(stage, std::move(backend), spec);
   if (device().numerics_id.empty() || device().numerics_id == backend->numerics_id()) return absl::OkStatus();
-  return Invalid("the plan was made for kernels of order ", device().numerics_id, " on device \"", device().name, "\", which has ",
-                 backend->numerics_id(), "; profile the device again, or choose --numerics portable");
+  return Invalid("the plan was made for kernels of order ", device().numerics_id, " on device \"", device().name,
+                 "\", which has the order ", backend->numerics_id(), "; profile the device again, or choose --numerics portable");
 }
 
 absl::Status StageParts::OpenKv(const Owner& owner) {

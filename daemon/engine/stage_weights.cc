@@ -146,7 +146,7 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
 absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole,
                                      const Options& options) {
   const LoaderKind loader = options.loader == LoaderKind::kAuto && !all_whole ? LoaderKind::kRead : options.loader;
-  if (loader != options.loader || (ids.empty() && !all_whole)) load_.loader = "read: blocks that stay are worth a copy of their own";
+  if (loader != options.loader || (ids.empty() && !all_whole)) load_.loader = "read: resident blocks are copied into memory";
   if (ids.empty()) return absl::OkStatus();
   Bytes bytes = 0;
   const bool has_head = std::ranges::any_of(ids, [](BlockId id) { return id.kind == BlockKind::kHead; });
@@ -271,7 +271,7 @@ LeavingWeights StageWeights::TakeLeaving() {
 // From now on the backend has only what stays in memory while the block streams.
 void StageWeights::Unbind(BlockId id, LeavingWeights& leaving) {
   const auto bound = std::ranges::find_if(blocks_, [id](const Bound& b) { return b.block.id == id; });
-  LIME_CHECK(bound != blocks_.end()) << "a block that leaves is not here";
+  LIME_CHECK(bound != blocks_.end()) << "an evicted block is not in memory";
   if (!std::exchange(bound->whole, false)) return;
   if (id.kind != BlockKind::kEmbedding) {
     const auto [begin, end] = PartsOf(plan_, id);

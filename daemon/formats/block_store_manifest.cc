@@ -182,7 +182,7 @@ absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std
   // All ids are valid and different, so their number tells whether some are missing.
   if (complete && static_cast<int64_t>(blocks.size()) != 2 * manifest.layers + 2) {
     return FieldError(name, "files",
-                      absl::StrCat("holds ", blocks.size(), " blocks where ", manifest.layers, " layers have ", 2 * manifest.layers + 2));
+                      absl::StrCat("holds ", blocks.size(), " blocks, but ", manifest.layers, " layers have ", 2 * manifest.layers + 2));
   }
   return absl::OkStatus();
 }
@@ -196,7 +196,7 @@ absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& na
   if (version != kStoreVersion) {
     return FieldError(
         name, "version",
-        absl::StrCat("= ", version, "; this program knows ", kStoreVersion, ", so remove the folder and prepare the model again"));
+        absl::StrCat("= ", version, ", but this program reads version ", kStoreVersion, "; remove the folder and prepare the model again"));
   }
   fields.Int("alignment", kStoreAlignment, kStoreAlignment);
   fields.Int("piece_bytes", kPieceBytes, kPieceBytes);
@@ -273,8 +273,8 @@ absl::StatusOr<StoreManifest> ReadStoreManifest(const std::string& dir) {
   if (!FileExists(path)) {
     return absl::FailedPreconditionError(
         FileExists(dir + "/" + kStoreJournalName)
-            ? absl::StrCat(dir, ": is a block store that is not finished; run `lime prepare` again, it goes on where it stopped")
-            : absl::StrCat(dir, ": is no block store, it lacks ", kStoreManifestName, "; write one with `lime prepare`"));
+            ? absl::StrCat(dir, ": is an unfinished block store; run `lime prepare` again to continue it")
+            : absl::StrCat(dir, ": is not a block store, it lacks ", kStoreManifestName, "; make one with `lime prepare`"));
   }
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
   return ParseStoreManifest(text, path);

@@ -50,12 +50,12 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, 
   if (hosts_) return LentPages(first, count);
   const Content& of = left_.content_;
   if (!left_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
-    return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is here"));
+    return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is on this device"));
   const int64_t index = std::ranges::lower_bound(of.layers, layer_) - of.layers.begin();
   const std::span<const int32_t> held = of.pages.Pages(of_.sequence, index);
   if (first < 0 || first + count > std::ssize(held))
     return absl::NotFoundError(absl::StrCat("slot ", of_.sequence, " has ", held.size(), " pages of layer ", layer_,
-                                            " here, and those from ", first, " on are asked for"));
+                                            " here, but pages from ", first, " on were requested"));
   if (run_.data() == nullptr) {
     LIME_ASSIGN_OR_RETURN(run_, HugeBuffer::Allocate(kKvPiecePages * of.page_bytes));
   }
@@ -81,7 +81,7 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t fir
     return std::span<const std::byte>(hosted.memory.data() + pieces.back() + first % kKvPiecePages * page,
                                       static_cast<size_t>(count * page));
   }
-  return absl::NotFoundError(absl::StrCat("nobody has lent KV of layer ", layer_, " to this device"));
+  return absl::NotFoundError(absl::StrCat("no device has lent KV of layer ", layer_, " to this device"));
 }
 
 absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
@@ -118,8 +118,8 @@ absl::Status KvLeft::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration 
     if (missing == all.end()) return absl::OkStatus();
     if (cancelled.load(std::memory_order_relaxed)) return absl::CancelledError("loading was cancelled");
     if (absl::Now() - read_at_ > patience)
-      return absl::DeadlineExceededError(absl::StrCat("nobody has read KV of layer ", missing->layer, " for ",
-                                                      absl::FormatDuration(patience), ", which is another device's now"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "KV of layer ", missing->layer, " now belongs to another device, which has not read it for ", absl::FormatDuration(patience)));
     changed_.WaitWithTimeout(&mutex_, kLook);
   }
 }

@@ -114,7 +114,7 @@ void StageKv::Show(int32_t sequence) {
 // ---- From one plan to the next
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
-  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
+  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
   while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
@@ -126,7 +126,7 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
   for (int64_t i = 0; i < std::ssize(options_.layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
-      if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, ", which does not go on");
+      if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, " arrived, but that slot does not continue");
       return TakePages(i, sequence->to, first, pages);
     };
     LIME_RETURN_IF_ERROR(from.read(options_.layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
@@ -138,7 +138,7 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
   const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
   const int64_t count = std::ssize(pages) / plan_.page_bytes;
   if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
-    return Invalid(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages");
+    return Invalid(pages.size(), " bytes of KV from page ", first, " on arrived, but slot ", sequence, " has ", held.size(), " pages");
   if (first < book_.away().away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
@@ -150,7 +150,7 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
 absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
   const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
   if (file_ == nullptr || at + count > kKvPiecePages)
-    return Invalid("KV from page ", first, " on, which slot ", sequence, " is not to have here");
+    return Invalid("KV from page ", first, " on arrived, but slot ", sequence, " does not keep it on this device");
   std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
   if (at + count < kKvPiecePages) return absl::OkStatus();
   file_->hash(layer, sequence, piece) = file_->HashOf(staging_.data());
@@ -275,7 +275,7 @@ absl::StatusOr<bool> StageKv::Ask(const LentKv::Visit& visit, const MicroBatch& 
 
 absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnHost(const KvMessage& message) {
   options_.mutex->AssertHeld();
-  if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV with a host");
+  if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV on a host");
   return lent_->OnHost(message);
 }
 

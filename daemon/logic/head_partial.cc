@@ -97,7 +97,7 @@ class HeadPartialParser {
 
   absl::StatusOr<HeadPartial> Parse(int64_t most_rows, HeadPartial partial) {
     LIME_ASSIGN_OR_RETURN(const uint32_t rows, TakeNumber());
-    if (rows > most_rows) return WrongPartial("logits of ", rows, " rows, at most ", most_rows);
+    if (rows > most_rows) return WrongPartial("it has logits of ", rows, " rows, the limit is ", most_rows);
     partial.rows.clear();
     for (uint32_t row = 0; row < rows; ++row) {
       LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, TakeRow());
@@ -127,7 +127,8 @@ class HeadPartialParser {
     LogitsSoFar row;
     row.all_ = count == kAllIds;
     row.count_ = row.all_ ? ids_ : int64_t{count};
-    if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes)) return WrongPartial(count, " ids of ", ids_, " are told");
+    if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes))
+      return WrongPartial("a row has logits of ", count, " of ", ids_, " ids, which is out of range");
     LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> told, Take(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
     row.told_ = told.data();
     if (!row.all_) LIME_RETURN_IF_ERROR(CheckPairs(row));
@@ -140,8 +141,8 @@ class HeadPartialParser {
     for (int64_t i = 0; i < row.count_; ++i) {
       uint32_t id = 0, bits = 0;
       in = Get(Get(in, id), bits);
-      if (id < next || id >= ids_) return WrongPartial("id ", id, " where one of ", next, " to ", ids_ - 1, " may come");
-      if (!(std::bit_cast<float>(bits) < kInfinity)) return WrongPartial("the logit of id ", id, " is none that can be among the largest");
+      if (id < next || id >= ids_) return WrongPartial("id ", id, " is not one of ", next, " to ", ids_ - 1);
+      if (!(std::bit_cast<float>(bits) < kInfinity)) return WrongPartial("the logit of id ", id, " cannot be among the largest");
       next = int64_t{id} + 1;
     }
     return absl::OkStatus();

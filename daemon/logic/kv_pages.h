@@ -68,7 +68,7 @@ class KvPages {
   // slot gets all that it will need.
   absl::Status Reserve(int32_t sequence, int64_t positions) {
     if (options_.num_layers > 0 && !PagesOf(sequence, 0).empty())
-      return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " has not been left by the sequence before"));
+      return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " is still in use by the sequence before"));
     if (options_.kept_pages == 0) return Extend(sequence, positions).status();
     if (options_.num_layers == 0) return absl::OkStatus();
     const int64_t pages = PagesFor(positions, 1), kept = std::min(pages, options_.kept_pages);
@@ -89,11 +89,11 @@ class KvPages {
     int64_t& evicted = evicted_[static_cast<size_t>(sequence)];
     const int64_t pages = options_.num_layers == 0 ? 0 : PagesFor(end, 1);
     if (pages > std::ssize(shared))
-      return absl::OutOfRangeError(absl::StrCat("positions up to ", end, " of sequence slot ", sequence, " are to be evicted, and it has ",
+      return absl::OutOfRangeError(absl::StrCat("positions up to ", end, " of sequence slot ", sequence, " are to be evicted, but it has ",
                                                 shared.size(), " pages for them"));
     if (pages < evicted) {
       return absl::OutOfRangeError(absl::StrCat("rows of sequence slot ", sequence, " need KV from position ", end,
-                                                " on, and it is evicted up to ", evicted * kPositionsPerPage));
+                                                " on, but KV is evicted up to position ", evicted * kPositionsPerPage));
     }
     if (pages == evicted) return false;
     for (int64_t layer = 0; layer < options_.num_layers; ++layer)
@@ -154,9 +154,9 @@ class KvPages {
   }
   absl::Status CheckFree(int64_t positions, int64_t needed) const {
     if (needed <= free_pages()) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", positions, " positions needs ", needed, " KV pages and ",
+    return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", positions, " positions needs ", needed, " KV pages, but ",
                                                      free_pages(), " of ", options_.num_pages,
-                                                     " are free; give a larger --context or a shorter prompt and --max-tokens"));
+                                                     " are free; give a larger --context, or a shorter prompt and a smaller --max-tokens"));
   }
 
   // REQUIRES: free_ > 0

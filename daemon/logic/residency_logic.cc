@@ -108,7 +108,7 @@ void ResidencyLogic::Begin(Residency ordered, bool by_order, Actions& actions) {
 
 void ResidencyLogic::OnNotPrepared(bool no_rows, const absl::Status& why, Actions& actions, StageLogic::Actions& of_stage) {
   if (!to_give_ || (!no_rows && given_.bytes > 0)) return stage_->Fail(why, of_stage);
-  actions.push_back(Report{absl::StrCat("memory is short, and less of it can be given back: ", why.message())});
+  actions.push_back(Report{absl::StrCat("memory is short, but the device cannot free as much as is needed: ", why.message())});
   if (no_rows) {
     WeightsToGive::Options giving = *options_.giving;
     giving.embedding = false;

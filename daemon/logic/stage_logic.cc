@@ -108,7 +108,7 @@ bool StageLogic::HasPagesFor(const Order& order, const Memory& memory, Actions& 
 
 void StageLogic::Execute(const AdmitOrder& admit, const Memory&, double, Actions& actions) {
   if (admit.computed != book_.taken_over(admit.sequence)) {
-    return Fail(Invalid("slot ", admit.sequence, " is to go on with KV of ", admit.computed, " positions, and has taken over ",
+    return Fail(Invalid("slot ", admit.sequence, " is to continue with KV of ", admit.computed, " positions, but it took over ",
                         book_.taken_over(admit.sequence)),
                 actions);
   }

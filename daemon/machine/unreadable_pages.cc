@@ -42,7 +42,7 @@ void OnBusError(int signal, siginfo_t* info, void*) {
   }
   Say("lime: ");
   Say(path);
-  Say(": cannot be read any more: it was truncated while it was in use, or its disk failed; copy it again and start anew\n");
+  Say(": cannot be read any more: it was truncated while it was in use, or its disk failed; copy it again and restart\n");
   ::_exit(1);
 }
 

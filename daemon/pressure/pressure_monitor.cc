@@ -39,7 +39,7 @@ PressureMonitor::PressureMonitor(Options options, FileDescriptor stop, std::vect
   for (const PressureEvent& event : events_) sources.push_back(absl::StrCat(event.path, " (", Text(event.source), ")"));
   std::ranges::sort(sources);
   sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
-  description_ = absl::StrCat("memory watched ", sources.empty() ? "" : "through ", absl::StrJoin(sources, ", "),
+  description_ = absl::StrCat("watches memory ", sources.empty() ? "" : "through ", absl::StrJoin(sources, ", "),
                               sources.empty() ? "" : " and ", "every ", absl::FormatDuration(options_.interval));
 }
 

@@ -99,7 +99,8 @@ class DiskRateMeter {
 
   void OnRead(int lane, int file, double begin, BlockDevice::Result result) {
     if (status_.ok() && (result.error != 0 || result.bytes != read_bytes_)) {
-      const std::string why = result.error != 0 ? std::strerror(result.error) : "a read came back short; was the file cut?";
+      const std::string why =
+          result.error != 0 ? std::strerror(result.error) : "a read returned too few bytes; check whether the file was truncated";
       status_ = absl::UnavailableError(absl::StrCat(device_.paths()[file], ": ", why));
     }
     last_ = SteadyMs();
@@ -168,7 +169,7 @@ class DiskProfile {
     }
     if (shapes.empty()) {
       return Invalid(paths_.empty() ? "no file" : paths_.front(),
-                     " is too small to measure a disk with, or no memory is left for one request");
+                     " is too small to measure a disk with, or the memory does not hold one request");
     }
     LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::Allocate(std::max(MostBytes(shapes), std::min(options_.spread, options_.memory))));
     LIME_RETURN_IF_ERROR(memory_.Prefault());

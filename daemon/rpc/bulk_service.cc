@@ -141,14 +141,14 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   static absl::Status Check(const KvLeft& left, const KvReadCall& call) {
     if (call.numerics_id != left.numerics_id())
       return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", left.numerics_id(),
-                                                        ", and those that are to go on with it have ", call.numerics_id));
+                                                        ", but the device that asks for it has kernels of order ", call.numerics_id));
     if (call.page_bytes != left.page_bytes()) return Invalid("pages of KV have ", left.page_bytes(), " bytes here, not ", call.page_bytes);
     return absl::OkStatus();
   }
 
   // Thread: the worker.
   void Next() {
-    absl::Status status = absl::FailedPreconditionError("the KV is gone: a plan has been installed in its place");
+    absl::Status status = absl::FailedPreconditionError("the KV is gone: another plan was installed");
     const bool all = extent_ == call_.extents.size();
     if (const std::shared_ptr<KvLeft> left = left_.lock(); left != nullptr) {
       status = all ? absl::OkStatus() : Fill(*left);
@@ -198,7 +198,7 @@ absl::StatusOr<StoreOffer> ReadOffer(BulkStream& stream) {
   if (!message) return absl::CancelledError("the coordinator has gone");
   LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
   if (auto* offer = std::get_if<StoreOffer>(&what)) return std::move(*offer);
-  return absl::FailedPreconditionError("the first message of a push is an offer");
+  return absl::FailedPreconditionError("the first message of a push must be an offer");
 }
 
 absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
@@ -206,7 +206,7 @@ absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
   if (!message) return absl::CancelledError("the coordinator has gone before all was sent");
   LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
   if (auto* chunk = std::get_if<PushChunk>(&what)) return std::move(*chunk);
-  return absl::FailedPreconditionError("an offer comes once in a push");
+  return absl::FailedPreconditionError("a push may have only one offer");
 }
 
 // Turns Unavailable into FailedPrecondition for faults of this device's disk. They do not go away
@@ -330,7 +330,7 @@ class PushTaker final : public BulkService {
       return absl::FailedPreconditionError("limed was started without --store FOLDER, and holds no pushed models");
     if (!plans_.BlocksInUse(PushedFolder(options_.store, model)).empty()) {
       const std::optional<PlanUser> user = plans_.User();
-      return absl::FailedPreconditionError(absl::StrCat("the plan that is installed reads this model",
+      return absl::FailedPreconditionError(absl::StrCat("the installed plan reads this model",
                                                         user ? absl::StrCat(", for ", user->Who()) : std::string(),
                                                         "; wait for its end, or run `lime unload`"));
     }
@@ -364,7 +364,7 @@ class PushTaker final : public BulkService {
     LIME_ASSIGN_OR_RETURN(const StoreOffer offer, ReadOffer(stream));
     if (options_.store.empty())
       return absl::FailedPreconditionError(
-          "limed was started without --store FOLDER, and has no place for weights; add it, or copy them yourself");
+          "limed was started without --store FOLDER, so it cannot store weights; add the flag, or copy the weights yourself");
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PushedStore> store,
                           PushedStore::Open(options_.disk != nullptr ? *options_.disk : real_disk_, options_.store, offer));
     absl::Time next;
@@ -375,8 +375,8 @@ class PushTaker final : public BulkService {
     }));
     LIME_RETURN_IF_ERROR(CheckUnused(*store, missing));
     LIME_RETURN_IF_ERROR(store->Begin(missing));
-    Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", lacks ", missing.size(), " of ",
-                     store->units().size(), " pieces of them"));
+    Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", and lacks ", missing.size(), " of ",
+                     store->units().size(), " pieces"));
     stream.Say(PushMissing{missing});
     LIME_RETURN_IF_ERROR(ReceiveUnits(stream, *store, missing));
     Log(absl::StrCat("holds ", store->held().held.size(), " blocks of ", offer.model, " in ", store->dir()));
@@ -403,8 +403,8 @@ class PushTaker final : public BulkService {
     const std::vector<BlockId> used = plans_.BlocksInUse(store.dir());
     for (const BlockId id : store.BlocksOf(units)) {
       if (std::ranges::find(used, id) == used.end()) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "block ", BlockName(id), " is not as it should be, and the plan that is installed reads it; end that run, then push again"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("block ", BlockName(id), " is damaged, but the installed plan reads it; end that run, then push again"));
     }
     return absl::OkStatus();
   }

@@ -106,12 +106,12 @@ std::string Sentence(int error, const HostPort& address, const SocketAddress& at
                           " already, perhaps another limed; `ss -ltnp 'sport = :", address.port,
                           "'` shows which: end it, or choose another port");
     case EADDRNOTAVAIL:
-      return absl::StrCat("this machine has no address ", at.Host(), ", but ", absl::StrJoin(OwnAddresses(), ", "),
+      return absl::StrCat("this machine does not have the address ", at.Host(), ", its addresses are ", absl::StrJoin(OwnAddresses(), ", "),
                           "; start limed on the machine that has it (for `lime up`, give the device ssh = \"USER@HOST\"), or correct the "
                           "address");
     case EACCES:
     case EPERM:
-      return absl::StrCat("this user may not use port ", address.port, "; choose one from 1024 on");
+      return absl::StrCat("this user may not use port ", address.port, "; choose a port of 1024 or more");
     case EAFNOSUPPORT:
       return absl::StrCat("this machine has no ", at.get()->sa_family == AF_INET6 ? "IPv6" : "IPv4", "; choose another address");
     case 0:
@@ -189,7 +189,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     if (hello.ok())
       hello_ = *std::move(hello);
     else if (options_.plans.log)
-      options_.plans.log(absl::StrCat("tells nobody its clock before keys are shown: ", hello.status().message()));
+      options_.plans.log(absl::StrCat("cannot answer questions about its clock before keys are shown: ", hello.status().message()));
     return absl::OkStatus();
   }
 
@@ -229,9 +229,9 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<InspectCall> call = FromProto(*request);
     absl::Status refused = call.status();
-    if (refused.ok() && !options_.inspect) refused = absl::UnimplementedError("this device does not look at its machine");
+    if (refused.ok() && !options_.inspect) refused = absl::UnimplementedError("this device does not inspect its machine");
     if (refused.ok() && inspecting_.exchange(true))
-      refused = absl::UnavailableError("another `lime doctor` looks at this device; try again");
+      refused = absl::UnavailableError("another `lime doctor` inspects this device; try again later");
     if (!refused.ok()) {
       reactor->Finish(ToGrpc(refused));
       return reactor;
@@ -313,9 +313,9 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
 
   grpc::ServerBidiReactor<v1::ProbeData, v1::ProbeAnswer>* Probe(grpc::CallbackServerContext*) override {
     const int64_t epoch = keeper_.epoch();
-    return AnswerProbe(epoch < 0
-                           ? absl::OkStatus()
-                           : absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is here; links are measured without a plan")));
+    return AnswerProbe(epoch < 0 ? absl::OkStatus()
+                                 : absl::FailedPreconditionError(absl::StrCat(
+                                       "epoch ", epoch, " is installed, but links are measured without a plan; run `lime unload`")));
   }
 
   grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context, const v1::UnloadRequest* request,

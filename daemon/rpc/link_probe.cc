@@ -129,7 +129,7 @@ class ProbeReactor final : public grpc::ServerBidiReactor<v1::ProbeData, v1::Pro
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
     taken_ += static_cast<Bytes>(data_.data().size());
-    if (taken_ > kMaxProbeBytes) return Finish(ToGrpc(absl::ResourceExhaustedError("a link is measured with fewer bytes")));
+    if (taken_ > kMaxProbeBytes) return Finish(ToGrpc(absl::ResourceExhaustedError("the measurement of a link sent too many bytes")));
     if (data_.answer()) return StartWrite(&answer_);
     StartRead(&data_);
   }

@@ -34,7 +34,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
       if (now - heard_ > options_.silence) {
         context_.TryCancel();
         return EndWith(
-            absl::DeadlineExceededError(absl::StrCat("its coordinator has said nothing for ", absl::FormatDuration(now - heard_))));
+            absl::DeadlineExceededError(absl::StrCat("its coordinator has sent nothing for ", absl::FormatDuration(now - heard_))));
       }
       if (!open_ || now - said_ < options_.beat) return;
     }
@@ -61,7 +61,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
     std::string why;
     {
       absl::MutexLock lock(&mutex_);
-      why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "it has come to its end";
+      why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "the run has ended";
     }
     if (session_ != nullptr) keeper_.Leave(session_, why);
     EventStream::OnDone();
@@ -69,7 +69,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
 
   absl::Status OnMessage(const FromCoordinator& what) {
     if (const auto* open = std::get_if<OpenOrders>(&what)) return OnOpen(open->epoch);
-    if (session_ == nullptr) return absl::FailedPreconditionError("the first message of a stream of orders names the plan's epoch");
+    if (session_ == nullptr) return absl::FailedPreconditionError("the first message of a stream of orders must name the plan's epoch");
     if (const auto* order = std::get_if<OrderMessage>(&what)) return session_->OnOrder(*order);
     return absl::OkStatus();
   }
@@ -89,7 +89,8 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
   void Say(const FromDevice& what) {
     absl::MutexLock lock(&mutex_);
     if (ending_) return;
-    if (queue_.size() >= options_.queued) return EndWith(absl::ResourceExhaustedError("the coordinator does not take what it is told"));
+    if (queue_.size() >= options_.queued)
+      return EndWith(absl::ResourceExhaustedError("the coordinator does not read the messages of this device"));
     v1::OrderEvent event;
     ToProto(what, event);
     said_ = absl::Now();

@@ -60,7 +60,7 @@ absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (epoch <= last_epoch_) {
     return absl::AbortedError(
-        absl::StrCat("epoch ", epoch, " is not new: ", last_epoch_, " was here already; ask for the device's health first"));
+        absl::StrCat("epoch ", epoch, " is not new: the device already had epoch ", last_epoch_, "; ask for its health first"));
   }
   switch (state_) {
     case State::kNone:
@@ -86,7 +86,8 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
   call.weights = WeightsOf(call.weights, call.model);
   if (call.weights.empty()) {
     return absl::InvalidArgumentError(
-        "nobody says where the weights are; send them with `lime push`, name them in the cluster's file, or start limed with --model");
+        "the device has no weights of this model; send them with `lime push`, name their folder in the cluster's file, or start limed with "
+        "--model");
   }
   // Destroyed after the lock is released.
   LeftByPlan gone;
@@ -142,7 +143,7 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
 void PlanKeeper::Abandon(const std::shared_ptr<StageSession>& session) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || (state_ != State::kInstalling && state_ != State::kInstalled)) return;
-  Log(absl::StrCat("unloads epoch ", session->epoch(), ": whoever had it installed has gone"));
+  Log(absl::StrCat("unloads epoch ", session->epoch(), ": the coordinator that installed it has gone"));
   PostUnload(false, {});
 }
 
@@ -245,7 +246,7 @@ void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan
     UnloadedPlan unloaded;
     if (here) {
       unloaded = Close(*session, leave_kv);
-      Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.left ? ", but for its KV" : ""));
+      Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.left ? ", except its KV" : ""));
       absl::MutexLock lock(&mutex_);
       state_ = State::kNone;
       session_ = nullptr;
@@ -269,7 +270,7 @@ UnloadedPlan PlanKeeper::Close(StageSession& session, bool leave_kv) {
 absl::StatusOr<std::shared_ptr<KvLeft>> PlanKeeper::Left(int64_t epoch) const {
   absl::MutexLock lock(&mutex_);
   if (left_.kv == nullptr || left_epoch_ != epoch)
-    return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " has left no KV here"));
+    return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " handed over no KV on this device"));
   return left_.kv;
 }
 
@@ -292,8 +293,8 @@ absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
   if (state_ != State::kNone) {
     const std::optional<PlanUser> user = UserNow();
     return absl::FailedPreconditionError(absl::StrCat(
-        "epoch ", session_->epoch(), " is here, ", user ? absl::StrCat("for ", user->Who()) : std::string("and nobody uses it"),
-        "; nothing else is done beside a plan: ", user ? "wait for its end" : "`lime unload` takes it off"));
+        "epoch ", session_->epoch(), " is installed, ", user ? absl::StrCat("for ", user->Who()) : std::string("and nobody uses it"),
+        "; the device does nothing else while a plan is installed: ", user ? "wait for its end" : "run `lime unload`"));
   }
   Post(std::move(task));
   return absl::OkStatus();
@@ -310,7 +311,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, Sta
   }
   const absl::Status failed = session->SetSink(std::move(sink));
   if (!failed.ok()) {
-    Leave(session, "it has failed already");
+    Leave(session, "it has already failed");
     return failed;
   }
   return session;

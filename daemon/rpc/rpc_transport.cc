@@ -77,8 +77,8 @@ class Expected {
     const int64_t count = std::ssize(pages.data) / page_bytes;
     if (found == left_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
         count * page_bytes != std::ssize(pages.data))
-      return absl::DataLossError(absl::StrCat(pages.data.size(), " bytes of slot ", pages.sequence, " from page ", pages.first,
-                                              " on, which are not the next ones"));
+      return absl::DataLossError(
+          absl::StrCat(pages.data.size(), " bytes of slot ", pages.sequence, " from page ", pages.first, " on arrived out of order"));
     found->second.first += count;
     return absl::OkStatus();
   }

@@ -68,7 +68,7 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
   Sequence& sequence = *found;
   const size_t next = static_cast<size_t>(row.position) + 1;
   if (next > sequence.ids.size()) {
-    return Invalid("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ", sequence.ids.size(),
+    return Invalid("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, but only ", sequence.ids.size(),
                    " ids are known");
   }
   const bool known = next < sequence.ids.size();
@@ -79,8 +79,8 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
     if (sequence.sampling.score_top) {
       told.score = row_scorer_.Score(logits, *sequence.sampling.score_top, known ? std::optional(sequence.ids[next]) : std::nullopt);
       if (!told.score)
-        return absl::DataLossError(
-            absl::StrCat("the logits after position ", row.position, " hold NaN; the weights are broken, check the checkpoint's files"));
+        return absl::DataLossError(absl::StrCat("the logits after position ", row.position,
+                                                " contain NaN, so the weights are broken; check the checkpoint's files"));
     }
   }
   if (known) return sequence.ids[next];

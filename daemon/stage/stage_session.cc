@@ -76,7 +76,7 @@ StageSession::Left StageSession::Leave() {
       // Others that have a part of the head hash nothing.
       if (call_.plan.stages.back().device == call_.device) left.hashes = sampler_.HashStates();
     } else {
-      Log(absl::StrCat("leaves no KV for the next plan: ", plan.status().message()));
+      Log(absl::StrCat("hands over no KV to the next plan: ", plan.status().message()));
     }
   }
   links_.clear();
@@ -114,7 +114,8 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
         continue;
       }
       if (transport_ == nullptr)
-        return absl::NotFoundError(absl::StrCat("KV of layer ", layer, " is on ", holder.name, ", which nothing reaches"));
+        return absl::NotFoundError(
+            absl::StrCat("KV of layer ", layer, " is on ", holder.name, ", but this device has no connection to it"));
       LIME_RETURN_IF_ERROR(transport_->ReadKv(holder,
                                               {.epoch = call_.kv->epoch,
                                                .layer = layer,
@@ -125,14 +126,14 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
                                               cancelled_, take));
     }
   }
-  return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("nobody is said to have KV of layer ", layer));
+  return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("the plan names no device with KV of layer ", layer));
 }
 
 absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
                                           std::span<const KvExtent> extents, const KvTakeover::Take& take) const {
-  if (left_.kv == nullptr) return absl::NotFoundError("the plan before has left no KV here");
+  if (left_.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
   if (left_.kv->numerics_id() != numerics_id || left_.kv->page_bytes() != call_.plan.page_bytes)
-    return absl::FailedPreconditionError("the KV of the plan before is of other kernels, or of another model");
+    return absl::FailedPreconditionError("the KV of the plan before was computed by other kernels, or for another model");
   for (const KvExtent& extent : extents) {
     const auto take_own = [&](int64_t first, std::span<const std::byte> pages) {
       return cancelled_.load() ? absl::CancelledError("loading was cancelled") : take(extent.sequence, first, pages);
@@ -215,13 +216,13 @@ absl::Status StageSession::OnOrder(const OrderMessage& message) {
 // Logs every request and every change of what streams, but no steps.
 void StageSession::LogOrder(const Order& order) const {
   if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
-    Log(absl::StrCat("request ", admit->request, " is to join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
+    Log(absl::StrCat("request ", admit->request, " will join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
                      admit->positions, " tokens are known"));
   } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
-    Log(absl::StrCat("slot ", retire->sequence, " is to be free"));
+    Log(absl::StrCat("slot ", retire->sequence, " will be free"));
   } else if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
-    Log(absl::StrCat("is to have ", residency->to.layer_pages, " KV pages of each layer, and to stream ", residency->to.streamed.size(),
-                     " of ", call_.plan.parts.size(), " parts of the model"));
+    Log(absl::StrCat("will have ", residency->to.layer_pages, " KV pages of each layer, and stream ", residency->to.streamed.size(), " of ",
+                     call_.plan.parts.size(), " parts of the model"));
   }
 }
 
@@ -230,12 +231,12 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   const Plan& plan = call_.plan;
   if (activation.header.epoch != plan.epoch) {
     return absl::FailedPreconditionError(
-        absl::StrCat("an activation of epoch ", activation.header.epoch, ", and epoch ", plan.epoch, " is installed"));
+        absl::StrCat("an activation is of epoch ", activation.header.epoch, ", but epoch ", plan.epoch, " is installed"));
   }
   if (activation.header.probe) return absl::OkStatus();  // its arrival is all it says
   if (activation.header.kv) return OnKv(from, activation.payload);
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
-    return Invalid("an activation of stage ", activation.header.stage, ", which is not the sender's");
+    return Invalid("an activation is of stage ", activation.header.stage, ", but the sender does not compute that stage");
   received_messages_.fetch_add(1, std::memory_order_relaxed);
   received_bytes_.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
   absl::ReaderMutexLock lock(&stage_mutex_);
@@ -252,7 +253,7 @@ absl::Status StageSession::OnKv(int32_t from, const std::vector<std::byte>& mess
     return HasKvOnHost(plan.devices[device]) && plan.devices[device].kv_host == host;
   };
   if (from < 0 || from >= plan.NumDevices() || (!hosts(from, call_.device) && !hosts(call_.device, from)))
-    return absl::InvalidArgumentError("a message about KV from a device that has none of this one's, and none here");
+    return absl::InvalidArgumentError("a message about KV came from a device that neither keeps KV of this device nor has KV on it");
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return NoStage();
   // No answer could be sent.

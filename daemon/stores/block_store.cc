@@ -331,9 +331,10 @@ class Preparer {
 
   absl::Status Flush(StoreFileWriter& writer, LoadWatcher& watcher) {
     if (watcher.cancelled()) {
-      if (manifest_.files.empty()) return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted; nothing of it is left"));
+      if (manifest_.files.empty())
+        return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted, and its files were removed"));
       return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted with ", manifest_.files.size(), " of ", layouts_.size(),
-                                               " weight files written; run the same command to go on"));
+                                               " weight files written; run the same command to continue"));
     }
     LIME_RETURN_IF_ERROR(writer.Append(std::span(buffer_).first(filled_)));
     done_ += static_cast<Bytes>(filled_);
@@ -399,7 +400,8 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
   LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
   std::error_code ignored;
-  if (fs::equivalent(source_dir, store_dir, ignored)) return Invalid(store_dir, ": is the model itself; give another folder for the store");
+  if (fs::equivalent(source_dir, store_dir, ignored))
+    return Invalid(store_dir, ": is the folder of the model itself; give another folder for the store");
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();
   if (report.ok()) folder.Keep();

@@ -209,7 +209,7 @@ class Quantizer {
   }
 
   absl::Status DoChunk(const Chunk& chunk, const FileDescriptor& input, const std::string& path, SafetensorsWriter& writer) {
-    if (watcher_.cancelled()) return absl::CancelledError("quantising was interrupted; nothing of it is left");
+    if (watcher_.cancelled()) return absl::CancelledError("quantising was interrupted, and its files were removed");
     const Job& job = *chunk.job;
     const int64_t unit = job.pack ? job.at.bytes / job.info.shape[0] : 1;
     std::vector<std::byte> bytes(static_cast<size_t>((chunk.end - chunk.begin) * unit));
@@ -303,14 +303,15 @@ struct Mark {
 // them.
 absl::Status CheckTarget(const Checkpoint& source, const std::string& target_dir, const Mark& mark, bool overwrite) {
   std::error_code error;
-  if (fs::equivalent(source.dir(), target_dir, error)) return Invalid(target_dir, ": is the source itself; give another folder");
+  if (fs::equivalent(source.dir(), target_dir, error))
+    return Invalid(target_dir, ": is the folder of the source itself; give another folder");
   const Mark found = Mark::Read(target_dir);
   if (!found.source.empty() && found.source != mark.source) {
     return Invalid(target_dir, ": is the quantised copy of another model than ", source.dir(), "; give another folder, or remove this one");
   }
   if (found.names_only) {
-    return Invalid(target_dir, ": is the quantised copy of an earlier release, which kept no checksums ",
-                   "by which its files are known; give another folder, or remove this one");
+    return Invalid(target_dir, ": is the quantised copy of an earlier release, which wrote no checksums, ",
+                   "so LIME cannot recognise its files; give another folder, or remove this one");
   }
   LIME_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesToWrite(source));
   return CheckOutputFolder(target_dir, {.what = found.source.empty() ? "quantised copy that LIME made" : "quantised copy as LIME wrote it",

@@ -48,7 +48,7 @@ absl::Status StoreSource::TakeManifest() {
   for (const StoreFileLayout& layout : layouts_) {
     const auto file = std::ranges::find(found.files, layout.name, &StoredFile::name);
     if (file == found.files.end() || !SameShape(*file, layout)) {
-      return Invalid(checkpoint_.dir(), "/", layout.name, ": lies otherwise than this program lays a store out; prepare the model again");
+      return Invalid(checkpoint_.dir(), "/", layout.name, ": has another layout than this program writes; prepare the model again");
     }
     manifest_.files.push_back(std::move(*file));
   }

@@ -223,7 +223,7 @@ uint64_t ConfigXxh3(const ModelConfig& config) {
 
 absl::Status CheckWeights(const Checkpoint& checkpoint, const ModelSpec& spec, const WeightsDigest& expected, SampleMemory* memory) {
   const auto differs = [&](const std::string& what) {
-    return absl::FailedPreconditionError(absl::StrCat("the weights in ", checkpoint.dir(), " are not those of the coordinator's \"",
+    return absl::FailedPreconditionError(absl::StrCat("the weights in ", checkpoint.dir(), " differ from those of the coordinator's \"",
                                                       expected.model, "\": ", what,
                                                       "; give this device the same model, or send it with `lime push`"));
   };

@@ -19,7 +19,8 @@ constexpr char kHead[] = "lm_head.weight";
 
 std::string DescribeIgnored(const std::vector<std::string>& ignored) {
   const bool one = ignored.size() == 1;
-  return absl::StrCat(ignored.size(), one ? " tensor is" : " tensors are", " not used, since config.json does not say that the model has ",
+  return absl::StrCat(ignored.size(), one ? " tensor is" : " tensors are",
+                      " not used, because config.json does not say that the model has ",
                       one ? "it: " : "them: ", absl::CEscape(SomeOf(ignored)));
 }
 
@@ -40,7 +41,7 @@ std::string DescribeFurther(const std::set<int64_t>& layers, const ModelSpec& sp
   const bool one = layers.size() == 1;
   const std::string which =
       one ? absl::StrCat("layer ", *layers.begin()) : absl::StrCat("layers ", *layers.begin(), " to ", *layers.rbegin());
-  return absl::StrCat(which, " of the weights ", one ? "is" : "are", " not used, since config.json says num_hidden_layers ",
+  return absl::StrCat(which, " of the weights ", one ? "is" : "are", " not used, because config.json says num_hidden_layers ",
                       spec.config.num_layers, " (they count from 0)");
 }
 
@@ -82,8 +83,8 @@ absl::StatusOr<std::vector<std::string>> DescribeUnused(const Checkpoint& checkp
   LIME_ASSIGN_OR_RETURN(const bool head_differs, HeadDiffers(checkpoint, spec));
   if (head_differs) {
     sentences.push_back(
-        "lm_head.weight is not used, although it is not the same as the embedding: config.json says tie_word_embeddings; where the head is "
-        "to count, as transformers 5 has it, set that to false");
+        "lm_head.weight is not used, although it differs from the embedding, because config.json sets tie_word_embeddings; to use the "
+        "head, as transformers 5 does, set that field to false");
   }
   return sentences;
 }

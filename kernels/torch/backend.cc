@@ -456,7 +456,8 @@ extern "C" __attribute__((visibility("default"))) void lime_create_backend(const
   using lime::torch_ops::TorchBackend;
   if (options.attends_pieces || options.attends_for_others) {
     *result = absl::UnimplementedError(
-        "the backend \"torch\" attends to KV in its own memory alone; plan without KV on a disk or on another device, or use the backend "
+        "the backend \"torch\" computes attention only over KV in its own memory; plan without KV on a disk or on another device, or use "
+        "the backend "
         "\"cpu\"");
     return;
   }

@@ -21,7 +21,7 @@ absl::StatusOr<std::vector<LayerTimes>> LayerTimesOf(const Instance& instance, c
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     const Instance::Block& block = instance.blocks[b];
     if (block.kind == Instance::Kind::kHead) {
-      return Invalid("instance.blocks[", b, "]: the closed form is of layers alone; leave the head out");
+      return Invalid("instance.blocks[", b, "]: the closed form covers layers only; leave the head out");
     }
     if (b == 0 || block.layer != instance.blocks[b - 1].layer || block.kind == Instance::Kind::kLayer) layers.emplace_back();
     layers.back().comp_ms += device.comp_ms[b];
@@ -60,8 +60,8 @@ absl::StatusOr<std::vector<LayerTimes>> UniformLayerTimes(const Instance& instan
     LIME_ASSIGN_OR_RETURN(const std::vector<LayerTimes> layers, LayerTimesOf(instance, device));
     for (size_t i = 1; i < layers.size(); ++i) {
       if (Alike(layers[i], layers[0])) continue;
-      return Invalid("instance: layer ", i, " takes another time than layer 0 on ", DeviceLabel(instance, static_cast<int>(times.size())),
-                     "; the closed form is of layers that are all alike");
+      return Invalid("instance: layer ", i, " has another time than layer 0 on ", DeviceLabel(instance, static_cast<int>(times.size())),
+                     "; the closed form needs equal layers");
     }
     times.push_back(layers[0]);
   }

@@ -234,13 +234,13 @@ std::string Evaluator::Infeasibility() const {
     case Problem::kNone:
       return "";
     case Problem::kMemory:
-      return absl::StrFormat("%s needs %.6g MB for resident weights and KV, and has %.6g MB", label, need_mb_, have_mb_);
+      return absl::StrFormat("%s needs %.6g MB for resident weights and KV, but has %.6g MB", label, need_mb_, have_mb_);
     case Problem::kPool:
-      return absl::StrFormat("%s has %.6g MB left for streaming, and %s of stage %d need%s %.6g MB", label, have_mb_,
+      return absl::StrFormat("%s has %.6g MB free for streaming, but %s of stage %d need%s %.6g MB", label, have_mb_,
                              together_ ? "the streamed blocks" : "the largest streamed block", problem_stage_, together_ ? "" : "s",
                              need_mb_);
     case Problem::kNoDisk:
-      return absl::StrFormat("%s streams in stage %d, and its disk reads 0 MB/ms", label, problem_stage_);
+      return absl::StrFormat("%s streams in stage %d, but its disk reads 0 MB/ms", label, problem_stage_);
   }
   return "";
 }

@@ -372,7 +372,7 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   for (int64_t pages = first; pages < full;) {
     pages = std::min(full, pages + step);
     if (options.Ends()) {
-      answer.exhausted = "the search was ended";
+      answer.exhausted = "the search was stopped";
       break;
     }
     std::optional<KvLevel> level = NextLevel(plan, pages, options, answer, answer.stuck);
@@ -384,7 +384,7 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
       std::ranges::sort(all.streamed);
       const std::string reason = NoRoom(plan, all);
       answer.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
-                                      reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
+                                      reason.empty() ? " besides the parts that stream by this rule" : absl::StrCat(": ", reason));
       break;
     }
     levels.push_back(*std::move(level));
@@ -405,7 +405,8 @@ absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
     plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
   Residency first = ResidencyOf(plan);
   LevelDraft draft(plan, first.layer_pages, first.streamed);
-  if (KvLevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");
+  if (KvLevelSearch(plan, first.layer_pages, options, draft).Run())
+    return absl::ResourceExhaustedError("memory has no room for the first level");
   first.streamed = draft.Streamed();
   const double ms_per_step = LevelDraft(plan, first.layer_pages, first.streamed).ExactMs();
   LIME_ASSIGN_OR_RETURN(Plan changed, WithResidency(plan, first));

@@ -41,7 +41,7 @@ absl::StatusOr<MatrixRows> ReadRows(const json& value, const std::string& where)
   const bool well_formed =
       value.is_array() && value.size() == 3 && value[0].is_string() && value[1].is_number_integer() && value[2].is_number_integer();
   const std::optional<TensorRole> role = well_formed ? kRoleNames.Find(value[0].get_ref<const std::string&>()) : std::nullopt;
-  if (!role) return Invalid(where, ": rows are no [matrix, begin, end]");
+  if (!role) return Invalid(where, ": rows are not [matrix, begin, end]");
   // What is too large for an int64 becomes negative here, and is refused as such.
   return MatrixRows{.role = *role, .begin = value[1].get<int64_t>(), .end = value[2].get<int64_t>()};
 }

@@ -32,7 +32,7 @@ absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
     const std::string where = absl::StrCat("device \"", device.name.substr(0, 80), "\": ");
     if (device.name.empty() || device.name.size() > kMaxPlanName)
       return Invalid("planning: ", where, "give a name of 1 to ", kMaxPlanName, " bytes");
-    if (!names.insert(device.name).second) return Invalid("planning: ", where, "is there twice");
+    if (!names.insert(device.name).second) return Invalid("planning: ", where, "is listed twice");
     LIME_RETURN_IF_ERROR(CheckInt(where + "budget", device.budget, 0, kMaxDeviceMemory));
     LIME_RETURN_IF_ERROR(CheckInt(where + "runtime", device.runtime, 0, kMaxDeviceMemory));
     LIME_RETURN_IF_ERROR(CheckInt(where + "activations", device.activations, 0, kMaxDeviceMemory));
@@ -51,10 +51,10 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
   for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
   for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
-  if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs a length of chunk to choose");
+  if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs at least one chunk length");
   const LinkPoint& link = request.default_link;
   if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
-  return Invalid("planning: a default link of ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
+  return Invalid("planning: a default link cannot have ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
 }
 
 // ---- Parts
@@ -300,7 +300,7 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, con
   if (!problem.first_token) return absl::OkStatus();
   const FirstToken& first = choice.first_token;
   const auto chunk = std::ranges::find(problem.first_token->chunks, first.chunk_rows, &PrefillChunk::rows);
-  if (!first.feasible) return absl::ResourceExhaustedError("planning: the prompt fits in chunks of no length beside this plan");
+  if (!first.feasible) return absl::ResourceExhaustedError("planning: the prompt does not fit beside this plan, with any chunk length");
   if (chunk == problem.first_token->chunks.end())
     return Invalid("planning: chunks of ", first.chunk_rows, " tokens were not among the choices");
   plan.prefill_chunk = first.chunk_rows;

@@ -12,13 +12,13 @@ namespace {
 
 absl::Status CheckShape(const Plan& plan, const StepShape& shape) {
   if (shape.microbatches < 1 || shape.microbatches > kMaxMicrobatches)
-    return Invalid("compile: a step of ", shape.microbatches, " micro-batches");
+    return Invalid("compile: a step cannot have ", shape.microbatches, " micro-batches");
   if (int64_t{plan.NumParts()} * shape.microbatches > kMaxPlanRuns) {
     return Invalid("compile: ", plan.NumParts(), " parts x ", shape.microbatches, " micro-batches are more than ", kMaxPlanRuns);
   }
   if (shape.rows >= 1 && shape.last_rows >= 1 && shape.rows <= kMaxProgramBytes && shape.last_rows <= kMaxProgramBytes)
     return absl::OkStatus();
-  return Invalid("compile: micro-batches of ", shape.rows, " and ", shape.last_rows, " rows");
+  return Invalid("compile: micro-batches cannot have ", shape.rows, " and ", shape.last_rows, " rows");
 }
 
 // Sets for each load how many loads, this one being the last, fit in the ring together: whole
@@ -88,8 +88,9 @@ class Compiler {
     }
     if (!together_ || together <= program.ring_bytes) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat("compile: stage ", j, " streams ", together, " bytes, which ", shape_.microbatches,
-                                                     " micro-batches share, and the ring of device \"", plan_.devices[stage.device].name,
-                                                     "\" has ", program.ring_bytes, "; fewer in a step, or a larger ring"));
+                                                     " micro-batches share, but the ring of device \"", plan_.devices[stage.device].name,
+                                                     "\" has ", program.ring_bytes,
+                                                     "; plan fewer micro-batches in a step, or a larger ring"));
   }
 
   // With kPerMicrobatch, each micro-batch repeats the same loads.
@@ -175,7 +176,7 @@ absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Pla
   LIME_RETURN_IF_ERROR(before.Validate());
   LIME_RETURN_IF_ERROR(after.Validate());
   LIME_RETURN_IF_ERROR(CheckShape(after, shape));
-  if (after.reads != ReadsPerStep::kOnce) return Invalid("compile: residency changes where a step reads every part once only");
+  if (after.reads != ReadsPerStep::kOnce) return Invalid("compile: residency can change only if a step reads every part once");
   if (!DifferInResidencyOnly(before, after)) return Invalid("compile: the plans differ in more than residency");
   std::vector<bool> keep(after.parts.size());
   for (int p = 0; p < after.NumParts(); ++p) keep[p] = before.parts[p].streamed && !after.parts[p].streamed;

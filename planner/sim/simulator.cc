@@ -186,7 +186,7 @@ class Simulation {
     device.computing = start;
     if (const int part = start.what.part; part != kEmbeddingPart && !device.resident[part] && device.loaded[part] == 0) {
       status_ = absl::InternalError(
-          absl::StrCat("simulation: device ", device.index, " computes part ", part, " in step ", start.step, ", and it is not in memory"));
+          absl::StrCat("simulation: device ", device.index, " computes part ", part, " in step ", start.step, ", but it is not in memory"));
     }
     const double end_ms = now_ + ComputeMs(start.what.part);
     AddSpan({.kind = Kind::kCompute,
@@ -286,9 +286,9 @@ class Simulation {
     memory.most_in_ring = std::max(memory.most_in_ring, device.in_ring);
     memory.most_used = std::max(memory.most_used, device.beside_ring + device.in_ring);
     if (memory.most_used <= planned.budget - planned.least_margin) return;
-    status_ = absl::InternalError(absl::StrCat("simulation: device ", device.index, " has ", FormatBytes(memory.most_used), " of ",
-                                               FormatBytes(planned.budget), " in use, of which ", FormatBytes(planned.least_margin),
-                                               " are to be left free"));
+    status_ =
+        absl::InternalError(absl::StrCat("simulation: device ", device.index, " uses ", FormatBytes(memory.most_used), " of ",
+                                         FormatBytes(planned.budget), ", but ", FormatBytes(planned.least_margin), " must stay free"));
   }
 
   // The last part of the last stage ends a micro-batch. The last micro-batch ends the step.
@@ -339,7 +339,7 @@ absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const Simulate
 
 absl::StatusOr<SimulationResult> SimulatePrefill(const Plan& plan, const SimulateOptions& options) {
   const std::vector<StepShape> shapes = PrefillShapes(plan);
-  if (shapes.empty()) return absl::InvalidArgumentError("simulation: the plan is for no prompt");
+  if (shapes.empty()) return absl::InvalidArgumentError("simulation: the plan has no prompt");
   SimulatedSteps script = {.kind = StepShape::Kind::kPrefill};
   for (const StepShape& shape : shapes) {
     if (script.steps.empty() || !(shape == shapes[script.steps.size() - 1])) {

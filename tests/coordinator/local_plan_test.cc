@@ -149,7 +149,7 @@ TEST_F(LocalPlanTest, ARefusalSaysWhatKvOnTheDiskNeedsIfThereIsNoRoomForThatEith
       const auto spills = PlanForThisProcess(spec_, request);
       ASSERT_TRUE(spills.ok()) << spills.status();
       EXPECT_TRUE(SpillsKv(spills->plan));
-      EXPECT_EQ(does, "where KV goes that memory has no room for") << "which may take long";
+      EXPECT_EQ(does, "KV that does not fit in memory") << "which may take long";
     } else {
       EXPECT_THAT(Refusal(request), ::testing::EndsWith("or --chunk; without --no-kv-spill KV may go to the disk"));
     }
@@ -182,7 +182,7 @@ TEST_F(LocalPlanTest, WhatTheModelHasNotIsRefused) {
   ModelSpec deep = spec_;
   deep.config.max_positions = int64_t{1} << 40;
   request.context = int64_t{1} << 36;
-  EXPECT_THAT(std::string(PlanForThisProcess(deep, request).status().message()), HasSubstr("KV pages, more than can be numbered"));
+  EXPECT_THAT(std::string(PlanForThisProcess(deep, request).status().message()), HasSubstr("KV pages, which exceeds the limit"));
   request = Request(kGiB);
   request.backend = "abacus";
   EXPECT_TRUE(absl::IsInvalidArgument(PlanForThisProcess(spec_, request).status()));

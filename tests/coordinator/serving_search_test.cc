@@ -191,7 +191,7 @@ TEST_F(ServingSearchTest, APauseThatNoRequestIsLeftForIsNotTold) {
   EXPECT_TRUE(Send(1, 9).second->Wait().status.ok());
   EXPECT_TRUE(serving_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_THAT(said_, HasSubstr("changes to another plan"));
-  EXPECT_THAT(said_, Not(HasSubstr("goes on after")));
+  EXPECT_THAT(said_, Not(HasSubstr("continues after")));
 }
 
 // The device fails behind the step that ends the last request, while that step is waited for. The change was still pending after the

@@ -117,7 +117,7 @@ TEST_F(FakeKernelTest, WithoutAnyEventItPollsAndSeesTheRoomGoAndCome) {
                                                .proc = dir_.file("proc"),
                                                .groups = {}});
   ASSERT_TRUE(monitor.ok()) << monitor.status();
-  EXPECT_EQ((*monitor)->Describe(), "memory watched every 20ms");
+  EXPECT_EQ((*monitor)->Describe(), "watches memory every 20ms");
   for (const Bytes kib : {8000, 500, 8000}) {
     SetMachine(kib, 0);
     const auto seen = [&] { return available == kib * kKiB; };

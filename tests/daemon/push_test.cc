@@ -125,7 +125,7 @@ TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {
   };
   const absl::Status status = Push().status();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("goes on where it stopped"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("continues where it stopped"));
   push_.cancelled = nullptr, push_.progress = nullptr, push_.spoil = nullptr;
   const auto rest = Push();
   ASSERT_TRUE(rest.ok()) << rest.status();
@@ -297,7 +297,7 @@ TEST_F(PushTest, BlocksThatAnInstalledPlanReadsAreNotWritten) {
   target_.blocks.push_back({BlockKind::kAttention, 0});
   const absl::Status status = Push().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the plan that is installed reads it"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the installed plan reads it"));
   ASSERT_TRUE((*client)->Unload().ok());
   EXPECT_TRUE(Push().ok());
 }

@@ -125,7 +125,7 @@ TEST_F(PushedModelsTest, WhatIsBeingPushedIsNotRemoved) {
   {
     const auto store = PushedStore::Open(disk_, root_, source_->OfferOf({{BlockKind::kMlp, 0}}, false));
     ASSERT_TRUE(store.ok());
-    EXPECT_THAT(std::string(RemovePushed(root_, model_digest_).status().message()), HasSubstr("is being pushed"));
+    EXPECT_THAT(std::string(RemovePushed(root_, model_digest_).status().message()), HasSubstr("a push to this folder is running"));
   }
   EXPECT_TRUE(RemovePushed(root_, model_digest_).ok());
 }

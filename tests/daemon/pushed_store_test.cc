@@ -292,7 +292,7 @@ TEST_F(PushedStoreTest, ADiskThatIsTooSmallIsToldBeforeAnythingIsSent) {
   } disk;
   const Pushed pushed = Push(*source_, disk, root_, source_->OfferOf(Everything(), true));
   EXPECT_TRUE(absl::IsResourceExhausted(pushed.status)) << pushed.status;
-  EXPECT_THAT(std::string(pushed.status.message()), HasSubstr("and 4.88 KiB are free there"));
+  EXPECT_THAT(std::string(pushed.status.message()), HasSubstr("and the disk has 4.88 KiB free"));
   EXPECT_EQ(pushed.bytes, 0);
 }
 
@@ -347,10 +347,10 @@ TEST_F(PushedStoreTest, AnOfferThatIsNotAStoreIsRefusedAndLeavesNoFile) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(words));
     EXPECT_FALSE(fs::exists(root_)) << words;
   };
-  refused([](StoreOffer& o) { o.manifest.files[0].name = "../outside.safetensors"; }, "is no weight file");
-  refused([](StoreOffer& o) { o.manifest.files[0].name = ".hidden.safetensors"; }, "is no weight file");
-  refused([](StoreOffer& o) { o.manifest.files[0].name = "config.json"; }, "is no weight file");
-  refused([](StoreOffer& o) { o.manifest.files[0].blocks.clear(); }, "is no weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].name = "../outside.safetensors"; }, "is not a weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].name = ".hidden.safetensors"; }, "is not a weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].name = "config.json"; }, "is not a weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].blocks.clear(); }, "is not a weight file");
   refused([](StoreOffer& o) { o.headers.pop_back(); }, "headers were sent");
   refused([](StoreOffer& o) { o.headers[0] += "x"; }, "were sent");
   refused([](StoreOffer& o) { o.headers[0][20] = '\1'; }, "layer_0000");

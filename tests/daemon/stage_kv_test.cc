@@ -444,7 +444,7 @@ TEST(StageKvTest, ADiskThatAlwaysErrsIsNamed) {
               [](std::unique_ptr<BlockDevice> device) { return std::make_unique<FlippingDevice>(std::move(device), [] { return true; }); });
   const absl::Status status = steps.Run(200);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("came back from the disk otherwise than it was written"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was damaged on the disk"));
   EXPECT_THAT(std::string(status.message()), HasSubstr(steps.dir().path()));
 }
 

@@ -189,8 +189,8 @@ TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
   ASSERT_TRUE(in_use);
   EXPECT_EQ(DevicesUsed(*in_use), (Recovery::Devices{"a", "c"}));
   EXPECT_EQ(client_->plan(), *in_use);
-  EXPECT_THAT(said_, HasSubstr("link a -> b is slow; changes to another plan, which takes 20s at most\n"));
-  EXPECT_THAT(said_, HasSubstr("goes on after "));
+  EXPECT_THAT(said_, HasSubstr("link a -> b is slow; changes to another plan, which takes at most 20s\n"));
+  EXPECT_THAT(said_, HasSubstr("continues after "));
   EXPECT_THAT(said_, Not(HasSubstr("computed again"))) << "KV follows its layers";
   EXPECT_TRUE(BecomesFree(1)) << "it has no stage any more";
 }
@@ -225,9 +225,9 @@ TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
-  EXPECT_THAT(said_, HasSubstr("the KV so far cannot be taken over (not every device has left its own) and is computed again, which takes "
-                               "40s at most\n"));
-  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+  EXPECT_THAT(said_, HasSubstr("the KV so far cannot be taken over (not every device handed over its KV), so it is computed again, "
+                               "which takes at most 40s\n"));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }
 
 TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
@@ -236,15 +236,15 @@ TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
-  EXPECT_THAT(said_, HasSubstr("why; changes to another plan and computes the KV so far again, which takes 40s at most\ngoes on after "));
-  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+  EXPECT_THAT(said_, HasSubstr("why; changes to another plan and computes the KV so far again, which takes at most 40s\ncontinues after "));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }
 
 TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsTold) {
   ClusterRun::Survival survival;
   survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why", absl::ZeroDuration()));
   ExpectNothingLost(RunWith([] {}, survival));
-  EXPECT_THAT(said_, HasSubstr(", longer than was stated\n"));
+  EXPECT_THAT(said_, HasSubstr(", which is longer than stated\n"));
 }
 
 TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
@@ -324,9 +324,9 @@ TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
   EXPECT_EQ(changes_, 0);
   EXPECT_EQ(recoveries_, 1);
   EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "b", "c"}));
-  EXPECT_THAT(said_, HasSubstr("goes on with the plan before and computes the KV so far again, which takes 1m at most\n"));
-  EXPECT_THAT(said_, HasSubstr("goes on after "));
-  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+  EXPECT_THAT(said_, HasSubstr("continues with the plan before and computes the KV so far again, which takes at most 1m\n"));
+  EXPECT_THAT(said_, HasSubstr("continues after "));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }
 
 }  // namespace

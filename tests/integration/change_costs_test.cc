@@ -74,7 +74,7 @@ TEST_F(ChangeCostsTest, KvGoesOnWhereDisksHaveRoomForBothFiles) {
   EXPECT_EQ(MostPages(plan_, spills, {{"a", takes}}), 10);
   EXPECT_TRUE(CheckKvRoom(plan_, spills, {{"a", takes}, {"b", 0}}).ok());
   EXPECT_EQ(CheckKvRoom(plan_, spills, {{"a", takes - 1}}).message(),
-            "KV beyond the memory of device \"a\" may take 131072 bytes of its disk, which has room for 131071");
+            "KV that does not fit in the memory of device \"a\" may need 131072 bytes of its disk, which has room for 131071");
   // Where the plan before has a file, too, its place comes free before KV is computed again, and not before it is taken over.
   EXPECT_TRUE(CheckKvRoom(spills, spills, {{"a", 0}}).ok());
   EXPECT_FALSE(CheckKvRoom(spills, spills, {{"a", -1}}).ok()) << "others have taken it";

@@ -519,7 +519,7 @@ TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
     EXPECT_EQ(spills->plan.devices.front().budget, request.budget);
     EXPECT_LE(spills->plan.devices.front().memory.total(), request.budget);
     LocalDevice nowhere({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .kv_dir = dir_ / "nowhere"})});
-    EXPECT_THAT(std::string(nowhere.Install(spills->plan, {}).message()), ::testing::HasSubstr("give --kv-dir where it may"));
+    EXPECT_THAT(std::string(nowhere.Install(spills->plan, {}).message()), ::testing::HasSubstr("give a --kv-dir that limed may write"));
     LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .grow_kv = kv_tokens > 0})});
     const absl::Status installed = device.Install(spills->plan, {});
     ASSERT_TRUE(installed.ok()) << installed;
@@ -541,7 +541,7 @@ TEST_F(LocalDeviceTest, SaysHowTheWeightsWereLoaded) {
   const Bytes all = spec_.WeightBytes();
   for (const auto& [shape, says] : {std::pair<Shape, const char*>{{}, "read ("},
                                     {{.loader = LoaderKind::kMmap}, "mmap (views of the files"},
-                                    {{.resident = 0.5, .loader = LoaderKind::kAuto}, "read: blocks that stay"}}) {
+                                    {{.resident = 0.5, .loader = LoaderKind::kAuto}, "read: resident blocks"}}) {
     const LoadSummary load = Install(PlanFor(shape, kSlots, 60), shape)->load();
     EXPECT_THAT(load.loader, StartsWith(says));
     EXPECT_GT(load.seconds, 0);

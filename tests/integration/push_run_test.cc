@@ -213,7 +213,7 @@ TEST_P(PushRunTest, ADeviceWhoseWeightsHaveOtherValuesIsRefusedByName) {
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_EQ(refused.Json()["text"], nullptr) << "nothing is computed";
   EXPECT_THAT(refused.err, AllOf(HasSubstr("device \"a\" at 127.0.0.1:"),
-                                 HasSubstr("the weights in " + dir_ / "tuned" + " are not those of the coordinator's \"model\""),
+                                 HasSubstr("the weights in " + dir_ / "tuned" + " differ from those of the coordinator's \"model\""),
                                  HasSubstr("has other values")));
   WriteCluster(model_);
   ExpectTokensOfOneProcess();
@@ -228,7 +228,7 @@ TEST_P(PushRunTest, APlanOfAnotherModelIsAWrongCall) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"push"}, RunWords()}) {
     const Answer refused = Call(OverCluster(words));
     EXPECT_EQ(refused.exit_code, 2) << words.front();
-    EXPECT_THAT(refused.err, AllOf(HasSubstr("plan.json was made for \"another\", and --model " + model_ + " has other weights"),
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("plan.json was made for \"another\", but --model " + model_ + " has other weights"),
                                    HasSubstr("`lime plan`")));
   }
 }

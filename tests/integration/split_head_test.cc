@@ -207,10 +207,10 @@ TEST_P(SplitHeadTest, WhatIsNoPartOfTheHeadIsRefusedAndChangesNothing) {
   const auto partial = [&](const std::vector<int64_t>& used, int64_t ids, size_t hidden_bytes) {
     return HeadPartialEncoder().Encode(logits, kVocab, ids, used, std::span(hidden).first(hidden_bytes));
   };
-  EXPECT_THAT(refusal(hidden, Payload::kHidden), HasSubstr("not awaited here"));
+  EXPECT_THAT(refusal(hidden, Payload::kHidden), HasSubstr("this device expects no message"));
   EXPECT_THAT(refusal(hidden), HasSubstr("hidden states of 252 bytes"));  // behind logits of no row
-  EXPECT_THAT(refusal(std::vector<std::byte>(1 << 20, std::byte{0xff})), HasSubstr("at most 1"));
-  EXPECT_THAT(refusal(partial({1, 1}, 2048, 256)), HasSubstr("logits of 2 rows, at most 1"));
+  EXPECT_THAT(refusal(std::vector<std::byte>(1 << 20, std::byte{0xff})), HasSubstr("the limit is 1"));
+  EXPECT_THAT(refusal(partial({1, 1}, 2048, 256)), HasSubstr("logits of 2 rows, the limit is 1"));
   EXPECT_THAT(refusal(partial({1}, 1024, 0)), HasSubstr("bytes early"));
   EXPECT_THAT(refusal(partial({1}, 2048, 255)), HasSubstr("hidden states of 255 bytes"));
   const Reference reference = Alone(dir_, RandomIds(7, 9, kVocab));

@@ -261,7 +261,7 @@ TEST_P(RemoteAttentionTest, WhatDoesNotAgreeIsRefused) {
   const std::vector<float> records(batch_.rows.size() * width);
   const std::vector<int32_t> none = {0, 0, 0};
   device.Step(batch_, [&](int64_t layer) {
-    EXPECT_THAT(std::string(device->TakeRecords(layer, none, records).message()), HasSubstr("records after -1 pieces"));
+    EXPECT_THAT(std::string(device->TakeRecords(layer, none, records).message()), HasSubstr("records came after attention to -1 pieces"));
     ASSERT_TRUE(device->Queries(layer).ok());
     EXPECT_EQ(device->TakeRecords(layer, std::vector<int32_t>{3, 0, 0}, records).code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(device->TakeRecords(layer, none, std::span(records).first(width)).code(), absl::StatusCode::kInvalidArgument);

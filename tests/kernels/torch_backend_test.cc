@@ -17,11 +17,11 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSequences = 2, kLayers = 2, kPages = kRandomModelContext / 16;
 const BackendOptions kOptions{.num_threads = 2,
-                                  .max_rows = 64,
-                                  .max_logit_rows = kSequences,
-                                  .max_sequences = kSequences,
-                                  .context = kRandomModelContext,
-                                  .num_kv_pages = kSequences * kLayers * kPages};
+                              .max_rows = 64,
+                              .max_logit_rows = kSequences,
+                              .max_sequences = kSequences,
+                              .context = kRandomModelContext,
+                              .num_kv_pages = kSequences * kLayers * kPages};
 
 class TorchBackendTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -145,7 +145,7 @@ TEST(TorchBackendOptionsTest, WhatItDoesNotDoIsRefused) {
   for (const BackendOptions& options : {pieces, others}) {
     const auto refused = OpenBackend(kTorchBackend, spec, options);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("in its own memory alone"));
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("only over KV in its own memory"));
   }
   const auto backend = OpenBackend(kTorchBackend, spec, kOptions);
   ASSERT_TRUE(backend.ok()) << backend.status();

@@ -156,52 +156,52 @@ TEST_F(KvHostTest, AChunkOutOfBoundsIsRefused) {
     change(chunk);
     ExpectRefused(chunk, sentence);
   };
-  refused("chunk 1 comes where 0 is the next", [](KvChunk& c) { c.number = 1; });
-  refused("chunk -1 comes where 0 is the next", [](KvChunk& c) { c.number = -1; });
-  refused("sequence -1 of 3", [](KvChunk& c) { c.sequence = -1; });
-  refused("sequence 3 of 3", [](KvChunk& c) { c.sequence = 3; });
+  refused("chunk 1 arrived, expected chunk 0", [](KvChunk& c) { c.number = 1; });
+  refused("chunk -1 arrived, expected chunk 0", [](KvChunk& c) { c.number = -1; });
+  refused("sequence -1 is outside the plan's 3", [](KvChunk& c) { c.sequence = -1; });
+  refused("sequence 3 is outside the plan's 3", [](KvChunk& c) { c.sequence = 3; });
   refused("life -1", [](KvChunk& c) { c.life = -1; });
-  refused("layer -1 of 2", [](KvChunk& c) { c.layer = -1; });
-  refused("layer 2 of 2", [](KvChunk& c) { c.layer = 2; });
-  refused("piece -1 of 4", [](KvChunk& c) { c.piece = -1; });
-  refused("piece 4 of 4", [](KvChunk& c) { c.piece = 4; });
-  refused("4 bytes at -1 of 8", [](KvChunk& c) { c.offset = -1; });
-  refused("4 bytes at 5 of 8", [](KvChunk& c) { c.offset = 5; });
-  refused("of 8", [](KvChunk& c) { c.offset = std::numeric_limits<int64_t>::max(); });
-  refused("0 bytes at 0 of 8", [](KvChunk& c) { c.bytes = {}; });
-  refused("16 bytes at 0 of 8", [&](KvChunk& c) { c.bytes = bytes_; });
+  refused("layer -1 is outside the device's 2", [](KvChunk& c) { c.layer = -1; });
+  refused("layer 2 is outside the device's 2", [](KvChunk& c) { c.layer = 2; });
+  refused("piece -1 is outside a sequence of 4", [](KvChunk& c) { c.piece = -1; });
+  refused("piece 4 is outside a sequence of 4", [](KvChunk& c) { c.piece = 4; });
+  refused("4 bytes at offset -1 do not fit in a piece of 8", [](KvChunk& c) { c.offset = -1; });
+  refused("4 bytes at offset 5 do not fit in a piece of 8", [](KvChunk& c) { c.offset = 5; });
+  refused("do not fit in a piece of 8", [](KvChunk& c) { c.offset = std::numeric_limits<int64_t>::max(); });
+  refused("0 bytes at offset 0 do not fit in a piece of 8", [](KvChunk& c) { c.bytes = {}; });
+  refused("16 bytes at offset 0 do not fit in a piece of 8", [&](KvChunk& c) { c.bytes = bytes_; });
   TakePiece(0, 0, 0);
   KvChunk again = Chunk(0, 0, 1, 0, 0);
   --again.number;
-  ExpectRefused(again, "chunk 3 comes where 4 is the next");
+  ExpectRefused(again, "chunk 3 arrived, expected chunk 4");
 }
 
 TEST_F(KvHostTest, AChunkThatDoesNotGoOnWhatCameIsRefused) {
-  ExpectRefused(Chunk(0, 0, 0, 0, 4), "does not go on");
-  ExpectRefused(Chunk(0, 0, 0, 1, 0), "does not go on");
+  ExpectRefused(Chunk(0, 0, 0, 0, 4), "does not continue");
+  ExpectRefused(Chunk(0, 0, 0, 1, 0), "does not continue");
   (void)Take(Chunk(0, 0, 0, 0, 0));
-  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not go on");
-  ExpectRefused(Chunk(0, 0, 0, 0, 2), "does not go on");
-  ExpectRefused(Chunk(0, 0, 0, 1, 4), "does not go on");
-  ExpectRefused(Chunk(0, 0, 1, 0, 4), "does not go on");
-  ExpectRefused(Chunk(0, 1, 0, 0, 4), "does not go on");
-  ExpectRefused(Chunk(1, 0, 0, 0, 4), "does not go on");
-  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not go on");
-  ExpectRefused(Chunk(0, 1, 0, 0, 0), "does not go on");
+  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not continue");
+  ExpectRefused(Chunk(0, 0, 0, 0, 2), "does not continue");
+  ExpectRefused(Chunk(0, 0, 0, 1, 4), "does not continue");
+  ExpectRefused(Chunk(0, 0, 1, 0, 4), "does not continue");
+  ExpectRefused(Chunk(0, 1, 0, 0, 4), "does not continue");
+  ExpectRefused(Chunk(1, 0, 0, 0, 4), "does not continue");
+  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
+  ExpectRefused(Chunk(0, 1, 0, 0, 0), "does not continue");
   (void)Take(Chunk(0, 0, 0, 0, 4));
-  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not go on");
-  ExpectRefused(Chunk(0, 0, 1, 0, 0), "does not go on");
-  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not go on");
+  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not continue");
+  ExpectRefused(Chunk(0, 0, 1, 0, 0), "does not continue");
+  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   TakeLayer(0, 0, 0, 1);
   EXPECT_EQ(host_.kept(0), 1);
 }
 
 TEST_F(KvHostTest, APieceThatIsNotTheNextOfItsSequenceIsRefused) {
-  ExpectRefused(Chunk(0, 0, 1, 0, 0), "piece 1 of sequence 0 comes where 0 is the next");
+  ExpectRefused(Chunk(0, 0, 1, 0, 0), "piece 1 of sequence 0 arrived, expected piece 0");
   TakePiece(0, 0, 0);
-  ExpectRefused(Chunk(0, 0, 0, 0, 0), "piece 0 of sequence 0 comes where 1 is the next");
-  ExpectRefused(Chunk(0, 0, 2, 0, 0), "piece 2 of sequence 0 comes where 1 is the next");
-  ExpectRefused(Chunk(0, 1, 1, 0, 0), "piece 1 of sequence 0 comes where 0 is the next");
+  ExpectRefused(Chunk(0, 0, 0, 0, 0), "piece 0 of sequence 0 arrived, expected piece 1");
+  ExpectRefused(Chunk(0, 0, 2, 0, 0), "piece 2 of sequence 0 arrived, expected piece 1");
+  ExpectRefused(Chunk(0, 1, 1, 0, 0), "piece 1 of sequence 0 arrived, expected piece 0");
   EXPECT_EQ(host_.kept(0), 1) << "what is refused ends no life";
   TakePiece(1, 0, 0);
   TakePiece(0, 0, 1);
@@ -209,9 +209,9 @@ TEST_F(KvHostTest, APieceThatIsNotTheNextOfItsSequenceIsRefused) {
 
 TEST_F(KvHostTest, ALifeBeforeOneThatHasBegunIsRefused) {
   TakePiece(0, 5, 0);
-  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 comes when 5 has begun");
+  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 arrived, but life 5 has begun");
   ASSERT_TRUE(host_.OnFree(0, 5).ok());
-  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 comes when 5 has begun");
+  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 arrived, but life 5 has begun");
   TakePiece(1, 4, 0);
 }
 
@@ -269,12 +269,12 @@ TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
 
 TEST_F(KvHostTest, APieceIsGivenUpForAnotherOneBetweenTwoLayersOnceItsSequenceHasEnded) {
   TakeLayer(0, 0, 0, 0);
-  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not go on");
+  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
   TakePiece(1, 0, 0);
   (void)Take(Chunk(2, 0, 0, 0, 0));
   ASSERT_TRUE(host_.OnFree(2, 0).ok());
-  ExpectRefused(Chunk(1, 0, 1, 0, 0), "does not go on");  // within a layer
+  ExpectRefused(Chunk(1, 0, 1, 0, 0), "does not continue");  // within a layer
   (void)Take(Chunk(2, 0, 0, 0, 4));
   TakePiece(1, 0, 1);
   EXPECT_EQ(host_.free_slots(), 2);
@@ -299,7 +299,7 @@ TEST_F(KvHostTest, WhatWasThereBeforeGoesOnInTheFirstLife) {
   EXPECT_EQ(host_.TakeOver(2, 3).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(host_.free_slots(), 2);
   ASSERT_TRUE(host_.Pieces(1, 0, 1, 2).ok());
-  ExpectRefused(Chunk(1, 0, 1, 0, 0), "comes where 2 is the next");
+  ExpectRefused(Chunk(1, 0, 1, 0, 0), "arrived, expected piece 2");
   TakePiece(1, 0, 2);
   TakePiece(0, 0, 0);
   EXPECT_EQ(host_.kept(1), 3);

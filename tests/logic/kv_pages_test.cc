@@ -15,7 +15,7 @@ TEST(KvPagesTest, RefusesWithTheNumbers) {
   EXPECT_TRUE(pages.Reserve(0, 33).ok());  // 3 pages in each of 2 layers
   EXPECT_EQ(pages.free_pages(), 2);
   EXPECT_EQ(pages.Reserve(0, 1).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(pages.Reserve(1, 17).message()), ::testing::HasSubstr("needs 4 KV pages and 2 of 8 are free"));
+  EXPECT_THAT(std::string(pages.Reserve(1, 17).message()), ::testing::HasSubstr("needs 4 KV pages, but 2 of 8 are free"));
   pages.Release(0);
   EXPECT_TRUE(pages.Reserve(1, 64).ok());
 }

@@ -76,15 +76,16 @@ class StageInboxTest : public ::testing::Test {
 
 TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   StageInbox inbox = Inbox(1);
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 1, .what = RetireOrder{0}})), HasSubstr("and 0 is the next one"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 1, .what = RetireOrder{0}})), HasSubstr("expected order 0"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{4}})), HasSubstr("the plan has 4"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 65}})), HasSubstr("room for 1 to 64"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 65}})),
+              HasSubstr("the plan allows 1 to 64"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {kVocab}}})),
               HasSubstr("outside the vocabulary"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{}})), HasSubstr("0 micro-batches"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 5)}}})), HasSubstr("at most 4"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 64)}}})), HasSubstr("position 64 of 64"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = ResidencyOrder{}})), HasSubstr("nothing of it changes"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 5)}}})), HasSubstr("allows at most 4"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 64)}}})), HasSubstr("position 64 is outside the context of 64"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = ResidencyOrder{}})), HasSubstr("its residency cannot change"));
   EXPECT_EQ(inbox.NextOrder(), nullptr);
   EXPECT_TRUE(inbox.AddOrder({.number = 0, .what = RetireOrder{3}}).ok());
   EXPECT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
@@ -98,7 +99,7 @@ TEST_F(StageInboxTest, AsManyRowsAskForLogitsAsThePlanHasRoomFor) {
     for (BatchRow& row : batch.rows) row.wants_logits = true;
     return Order{.number = 0, .what = StepOrder{{batch}}};
   };
-  EXPECT_THAT(Says(Inbox(1).AddOrder(ask(3))), HasSubstr("logits of 3 rows in one micro-batch, at most 2"));
+  EXPECT_THAT(Says(Inbox(1).AddOrder(ask(3))), HasSubstr("a micro-batch asks for logits of 3 rows, the plan allows at most 2"));
   Plan plan = plan_;
   plan.logit_rows = 3;
   StageInbox inbox(plan, 1, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
@@ -152,13 +153,13 @@ TEST_F(StageInboxTest, WhatComesAgainOrForAnotherPlanIsRefusedAndChangesNothing)
   inbox.BeginStep({Rows(0, 0)});
   ActivationMessage other = Hidden(0, 0, 0);
   other.header.epoch = 4;
-  EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("epoch 4, and epoch 5 is installed"));
+  EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("epoch 4, but epoch 5 is installed"));
   other = Hidden(0, 0, 0);
   other.header.bytes = 7;
   EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("its header says 7"));
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 1, 0))), HasSubstr("not awaited here"));  // stage 2 is device 0's
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 3, 0))), HasSubstr("not awaited here"));  // the last one sends tokens
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 2))), HasSubstr("16 bytes for 1 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 1, 0))), HasSubstr("this device expects no"));  // stage 2 is device 0's
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 3, 0))), HasSubstr("this device expects no"));  // the last one sends tokens
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 2))), HasSubstr("16 bytes arrived for 1 rows"));
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 1))), HasSubstr("no micro-batch 1"));
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(100, 0, 0))), HasSubstr("far beyond"));
   EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 0)), Visit(1, 0));
@@ -216,15 +217,15 @@ TEST_F(SharedHeadTest, LogitsComeWithTheRowsThatAskForThem) {
   StageInbox inbox = Last();
   EXPECT_TRUE(inbox.OnActivation(Partial(1, 3, {INT64_MAX})).ok());  // nobody knows its rows yet
   inbox.BeginStep({Rows(0, 0, 3), {}});
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 3))), HasSubstr("not awaited here"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 2, {1}))), HasSubstr("16 bytes for 3 rows"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {}))), HasSubstr("logits of 0 rows, and 1 ask"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1}))), HasSubstr("logits of 2 rows, and 1 ask"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1, 1}))), HasSubstr("at most 2"));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 3))), HasSubstr("this device expects no"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 2, {1}))), HasSubstr("16 bytes arrived for 3 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {}))), HasSubstr("logits of 0 rows arrived, but 1 rows need logits"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1}))), HasSubstr("logits of 2 rows arrived, but 1 rows need logits"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1, 1}))), HasSubstr("the limit is 2"));
   EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 0, {1}, 8))), HasSubstr("early"));
   ActivationMessage none = Partial(0, 0, {});
   none.header.microbatch = 1;  // has no rows, so nothing is said of it
-  EXPECT_THAT(Says(inbox.OnActivation(none)), HasSubstr("4 bytes for 0 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(none)), HasSubstr("4 bytes arrived for 0 rows"));
   EXPECT_EQ(*inbox.OnActivation(Partial(0, 3, {INT64_MAX})), Visit(1, 0));
   EXPECT_EQ(inbox.TakeInput({1, 0}).size(), 4 + 4 + 4 * kIds + 3 * kRowBytes);
   inbox.EndStep();
@@ -292,14 +293,14 @@ TEST_F(StageInboxTest, AMicroBatchWaitsForItsTokensInTurn) {
 TEST_F(StageInboxTest, TokensComeOnceEachAndOfSequencesThatAreThere) {
   StageInbox inbox = Inbox(0);
   inbox.Admit({.sequence = 0});
-  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("which has not begun"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("that step has not begun"));
   inbox.BeginStep({Rows(0, 0)});
   EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{4, 1, 7}}))), HasSubstr("sequence slot 4"));
   EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, kVocab}}))), HasSubstr("outside the vocabulary"));
-  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}, {0, 1, 8}}))), HasSubstr("and was told that at 1"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}, {0, 1, 8}}))), HasSubstr("but it already has the token at position 1"));
   EXPECT_TRUE(inbox.OnActivation(Tokens(0, {{0, 1, 7}})).ok());
-  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("and was told that at 1"));
-  EXPECT_THAT(Says(Inbox(1).OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("not awaited here"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("but it already has the token at position 1"));
+  EXPECT_THAT(Says(Inbox(1).OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("this device expects no"));
 }
 
 // What is evicted goes ahead of a sequence's rows, with the tokens that the first device has seen.

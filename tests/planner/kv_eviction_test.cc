@@ -119,15 +119,15 @@ std::string Refusal(const std::function<void(Plan&)>& change) {
 
 TEST(KvEvictionTest, PlansThatCannotBeAreRefused) {
   EXPECT_THAT(Refusal([](Plan&) {}), IsEmpty());
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 127; }), HasSubstr("no multiple of 16"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 127; }), HasSubstr("not a multiple of 16"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 64; }), HasSubstr("from 80 on"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 512; }), HasSubstr("below the 512"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 1 << 20; }), HasSubstr("\"kept_positions\" = 1048576 is outside 0 to 512"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].streamed = true; }), HasSubstr("streams nothing"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].kv_pages = 9; }), HasSubstr("makes 8 pages of a layer, and one has 9"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].kv_pages = 9; }), HasSubstr("needs 8 pages of a layer, but one layer has 9"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].evicted_ms = 1e9; }), HasSubstr("evicted_ms"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.context = int64_t{1} << 40; }), HasSubstr("more than there can be"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.page_bytes = Bytes{1} << 41; }), HasSubstr("to all layers in turn, more than there can be"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.context = int64_t{1} << 40; }), HasSubstr("which exceeds the limit"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.page_bytes = Bytes{1} << 41; }), HasSubstr("to all layers in turn, which exceeds the limit"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.reads = ReadsPerStep::kPerMicrobatch; }), HasSubstr("every micro-batch reads"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.devices[0].kv_pages += 1; }), HasSubstr("the pages of its parts"));
 }

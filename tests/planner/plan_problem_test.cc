@@ -198,15 +198,15 @@ TEST(PlanProblemTest, WhatIsOutOfBoundsIsASentence) {
     return std::string(MakePlanProblem(spec, devices, request).status().message());
   };
   EXPECT_THAT(error({}, {}), HasSubstr("the number of devices = 0"));
-  EXPECT_THAT(error({one[0], one[0]}, {}), HasSubstr("device \"a\": is there twice"));
+  EXPECT_THAT(error({one[0], one[0]}, {}), HasSubstr("device \"a\": is listed twice"));
   EXPECT_THAT(error({Board("", kMiB)}, {}), HasSubstr("give a name"));
   EXPECT_THAT(error({Board("a", -1)}, {}), HasSubstr("device \"a\": budget = -1"));
   EXPECT_THAT(error(one, {.context = 0}), HasSubstr("context = 0"));
   EXPECT_THAT(error(one, {.sequences = 0}), HasSubstr("sequences = 0"));
   EXPECT_THAT(error(one, {.sequences = 2, .batches = {3}}), HasSubstr("a batch = 3"));
   EXPECT_THAT(error(one, {.context = 10, .prompt_tokens = 11}), HasSubstr("prompt_tokens = 11"));
-  EXPECT_THAT(error(one, {.prompt_tokens = 9, .chunks = {}}), HasSubstr("needs a length of chunk"));
-  EXPECT_THAT(error(one, {.default_link = {.bytes_per_second = 0}}), HasSubstr("a default link of 0"));
+  EXPECT_THAT(error(one, {.prompt_tokens = 9, .chunks = {}}), HasSubstr("needs at least one chunk length"));
+  EXPECT_THAT(error(one, {.default_link = {.bytes_per_second = 0}}), HasSubstr("a default link cannot have 0"));
   const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, one, {});
   ASSERT_TRUE(problem.ok());
   EXPECT_THAT(std::string(MakePlan(*problem, {.stages = {.stages = {{0, 0, 1}}}}).status().message()), HasSubstr("cover all blocks"));

@@ -127,7 +127,7 @@ TEST_F(RunnerTest, WhatCannotBeIsAnErrorThatChangesNothing) {
   runner_.Start(actions);
   EXPECT_THAT(Do(Runner::Loaded{1}, 0), ElementsAre(HasSubstr("load 1 is not under way")));
   EXPECT_THAT(Do(Runner::Computed{}, 0), ElementsAre(HasSubstr("nothing is being computed")));
-  EXPECT_THAT(Do(Runner::Arrived{1, 0}, 0), ElementsAre(HasSubstr("nothing is awaited")));
+  EXPECT_THAT(Do(Runner::Arrived{1, 0}, 0), ElementsAre(HasSubstr("no message is expected")));
   EXPECT_THAT(Do(Runner::Arrived{0, -1}, 0), ElementsAre(HasSubstr("no micro-batch -1")));
   EXPECT_THAT(Do(Runner::KvArrived{7, 0}, 0), ElementsAre(HasSubstr("was not asked for")));
   EXPECT_THAT(Do(Runner::BeginStep{1}, 0), ElementsAre(HasSubstr("no program 1")));

@@ -309,12 +309,12 @@ TEST(ConvertTest, ScoresOutOfBoundsAreNamed) {
   v1::OrderEvent event;
   v1::SampledToken& token = *event.mutable_sampled()->add_tokens();
   token.mutable_score()->add_top_ids(1);
-  ExpectWrong(event, "1 likeliest ids with 0 logits");
+  ExpectWrong(event, "1 likeliest ids, but 0 logits");
   token.mutable_score()->add_top_logits(std::numeric_limits<float>::quiet_NaN());
-  ExpectWrong(event, "no number");
+  ExpectWrong(event, "is not a number");
   token.mutable_score()->set_top_logits(0, 1);
   token.mutable_score()->set_logprob(std::numeric_limits<double>::quiet_NaN());
-  ExpectWrong(event, "no number");
+  ExpectWrong(event, "is not a number");
   token.mutable_score()->set_logprob(-1);
   token.mutable_score()->set_top_ids(0, -1);
   ExpectWrong(event, "\"top_ids\"");
@@ -369,8 +369,8 @@ TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
     return request;
   };
   const auto row = [&](auto fill) { return order([&](v1::Order& o) { fill(*o.mutable_step()->add_microbatches()->add_rows()); }); };
-  ExpectWrong(v1::OrderRequest(), "not known");
-  ExpectWrong(order([](v1::Order&) {}), "not known");
+  ExpectWrong(v1::OrderRequest(), "unknown kind");
+  ExpectWrong(order([](v1::Order&) {}), "unknown kind");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire(), o.set_number(-1); }), "\"number\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(-1); }), "\"sequence\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(1 << 30); }), "\"sequence\"");
@@ -446,7 +446,7 @@ TEST(ConvertTest, TracesOutOfBoundsAreNamed) {
 
 TEST(ConvertTest, NewsOutOfBoundsIsNamed) {
   v1::OrderEvent event;
-  ExpectWrong(event, "not known");
+  ExpectWrong(event, "unknown kind");
   event.mutable_step_ended()->set_step(-1);
   ExpectWrong(event, "\"step\"");
   event.mutable_sampled();
@@ -475,7 +475,7 @@ TEST(ConvertTest, MeasurementsOutOfBoundsAreNamed) {
   ExpectWrongWith(
       request, [](auto& m) { m.set_config(std::string(kMaxWireConfigBytes + 1, ' ')); }, "\"config\"");
   v1::ProfileEvent event;
-  ExpectWrong(event, "not known");
+  ExpectWrong(event, "unknown kind");
   ToProto(ProfileNews(MeasuredDevice{.profile = SmallProfile(), .runtime = 5, .memory = 6}), event);
   ExpectWrongWith(
       event, [](auto& m) { m.mutable_profiled()->set_profile("{"); }, "the profile");

@@ -449,10 +449,11 @@ class SimCluster {
 
   // Requests go on with their KV. Where devices do not take it over, the same plan is installed and it is computed again.
   absl::Status InstallTaking(const SimPlan& plan, const SimKvLeft& left) {
-    if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device has left its own");
+    if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device handed over its KV");
     const bool computed = writer_->left().pages > 0;
     LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_->GoOn(OrdersFor(plan)));
-    if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
+    if (computed && kept.empty())
+      return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
     SimStage::Takeover takeover{.left = &left};
     for (const OrderWriter::Kept& each : kept) takeover.sequences.push_back(each.sequence);
     world_.Say("changes to another plan, with KV of ", kept.size(), " sequences");

@@ -63,7 +63,7 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
       const auto sequence = std::ranges::find(sequences, slot, &KvSequence::from);
       const int64_t offset = first % kKvPiecePages * plan_.page_bytes;
       if (sequence == sequences.end() || offset + std::ssize(pages) > KvPieceBytes(plan_))
-        return WrongHosted("pages from ", first, " on of slot ", slot, " are no part of a piece that is wanted");
+        return WrongHosted("pages from ", first, " on of slot ", slot, " do not belong to a piece that this device needs");
       LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> pieces, owner.host.Pieces(sequence->to, 0, i, first / kKvPiecePages + 1));
       std::memcpy(owner.memory.data() + pieces.back() + offset, pages.data(), pages.size());
       return absl::OkStatus();
@@ -86,12 +86,12 @@ std::vector<HostedLeft> HostedKv::Leave() {
 
 absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {
   const auto owner = owners_.find(from);
-  if (owner == owners_.end()) return WrongHosted("device ", from, " has none here");
+  if (owner == owners_.end()) return WrongHosted("device ", from, " has no KV on this device");
   if (const auto* chunk = std::get_if<KvChunk>(&message)) return On(from, owner->second, *chunk);
   if (const auto* free = std::get_if<KvFree>(&message)) return On(from, owner->second, *free);
   if (const auto* query = std::get_if<KvQuery>(&message)) return On(from, owner->second, *query);
   if (const auto* fetch = std::get_if<KvFetch>(&message)) return On(from, owner->second, *fetch);
-  return WrongHosted("an answer of device ", from, ", which is not asked anything");
+  return WrongHosted("device ", from, " sent an answer, but this device asked nothing");
 }
 
 bool HostedKv::Waits(int32_t from) const {
@@ -137,8 +137,8 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
 
 // Sends the piece's bytes as they are now: the owner may free the piece while they travel.
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
-  if (plan_.devices[from].kv_fetch_pieces == 0) return WrongHosted("device ", from, " has no room for what it fetches");
-  if (fetch.number != owner.fetches) return WrongHosted("fetch ", fetch.number, " comes where ", owner.fetches, " is the next");
+  if (plan_.devices[from].kv_fetch_pieces == 0) return WrongHosted("device ", from, " has no room for fetched KV");
+  if (fetch.number != owner.fetches) return WrongHosted("fetch ", fetch.number, " arrived, expected fetch ", owner.fetches);
   LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> offsets, owner.host.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1));
   ++owner.fetches;
   const Bytes piece = KvPieceBytes(plan_), chunk = std::max(kReturnedChunkBytes, piece / kMostReturnedChunks);
@@ -153,7 +153,8 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
 absl::Status HostedKv::CheckRows(const KvQuery& query) const {
   size_t rows = 0;
   for (const KvQuery::Sequence& sequence : query.sequences) {
-    if (sequence.pieces < 1 || sequence.positions.empty()) return WrongHosted("a query about nothing of sequence ", sequence.sequence);
+    if (sequence.pieces < 1 || sequence.positions.empty())
+      return WrongHosted("a query asks for no positions of sequence ", sequence.sequence);
     for (const int32_t position : sequence.positions) {
       if (position / kKvPiece < sequence.pieces || position >= plan_.context)
         return WrongHosted("position ", position, " asks for ", sequence.pieces, " pieces of a context of ", plan_.context);
@@ -161,9 +162,10 @@ absl::Status HostedKv::CheckRows(const KvQuery& query) const {
     rows += sequence.positions.size();
   }
   if (rows == 0 || static_cast<int64_t>(rows) > options_.max_rows)
-    return WrongHosted("a query of ", rows, " rows, 1 to ", options_.max_rows, " were planned");
+    return WrongHosted("a query has ", rows, " rows, the plan allows 1 to ", options_.max_rows);
   const size_t bytes = rows * query_floats_ * sizeof(float);
-  if (query.queries.size() != bytes) return WrongHosted(query.queries.size(), " bytes of queries for ", rows, " rows, which have ", bytes);
+  if (query.queries.size() != bytes)
+    return WrongHosted(query.queries.size(), " bytes of queries arrived for ", rows, " rows, which need ", bytes);
   return absl::OkStatus();
 }
 

@@ -143,10 +143,10 @@ absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnHost(const 
 
 absl::Status LentKv::OnRecords(const KvRecords& records) {
   if (!asking_.under_way || records.number != asking_.number)
-    return Invalid("an answer to query ", records.number, " of KV, which was not asked");
+    return Invalid("an answer to query ", records.number, " of KV arrived, but that query was not sent");
   const size_t floats = static_cast<size_t>(options_.backend->RecordFloats()), row_bytes = floats * sizeof(float);
   if (records.records.size() != asking_.rows.size() * row_bytes)
-    return Invalid("an answer of ", records.records.size(), " bytes to a query of KV about ", asking_.rows.size(), " rows, which have ",
+    return Invalid("an answer to a query of KV has ", records.records.size(), " bytes, but its ", asking_.rows.size(), " rows need ",
                    asking_.rows.size() * row_bytes);
   for (size_t i = 0; i < asking_.rows.size(); ++i) {
     std::memcpy(asking_.records.data() + asking_.rows[i] * floats, records.records.data() + i * row_bytes, row_bytes);
@@ -228,7 +228,7 @@ void LentKv::UsePieces() {
 
 // True if this was the last piece that a visit waits for.
 absl::StatusOr<bool> LentKv::OnFetched(const KvFetched& fetched) {
-  if (!fetcher_) return absl::InvalidArgumentError("KV comes back, and none was to");
+  if (!fetcher_) return absl::InvalidArgumentError("KV came back, but none was requested");
   LIME_ASSIGN_OR_RETURN(const KvFetcher::Placed placed, fetcher_->On(fetched));
   std::memcpy(room_.data() + placed.offset, fetched.bytes.data(), fetched.bytes.size());
   fetched_ += std::ssize(fetched.bytes);

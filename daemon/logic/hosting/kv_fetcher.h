@@ -107,14 +107,14 @@ class KvFetcher {
   // Takes bytes of a fetch. InvalidArgument if no fetch is under way, or if the bytes do not follow
   // the ones before; nothing has changed then.
   absl::StatusOr<Placed> On(const KvFetched& fetched) {
-    if (under_way_.empty()) return Invalid("fetched KV: bytes of fetch ", fetched.number, ", and none is under way");
+    if (under_way_.empty()) return Invalid("fetched KV: bytes of fetch ", fetched.number, " arrived, but no fetch is under way");
     const int64_t i = under_way_.front();
     Slot& slot = slots_[static_cast<size_t>(i)];
     if (fetched.number != slot.what.number)
-      return Invalid("fetched KV: bytes of fetch ", fetched.number, " come where ", slot.what.number, " is the next");
+      return Invalid("fetched KV: bytes of fetch ", fetched.number, " arrived, expected fetch ", slot.what.number);
     if (fetched.offset != slot.there || fetched.bytes.empty() || std::ssize(fetched.bytes) > shape_.piece_bytes - slot.there)
-      return Invalid("fetched KV: ", fetched.bytes.size(), " bytes at ", fetched.offset, " behind ", slot.there, " of ",
-                     shape_.piece_bytes);
+      return Invalid("fetched KV: ", fetched.bytes.size(), " bytes at offset ", fetched.offset, " do not follow the ", slot.there,
+                     " bytes of ", shape_.piece_bytes);
     const Placed placed{.offset = i * shape_.piece_bytes + slot.there,
                         .ends_piece = slot.there + std::ssize(fetched.bytes) == shape_.piece_bytes};
     slot.there += std::ssize(fetched.bytes);

@@ -46,7 +46,7 @@ class KvHost {
   // life before one that has begun. ResourceExhausted if no slot is free for its piece. After an
   // error nothing has changed.
   absl::StatusOr<Placed> OnChunk(const KvChunk& chunk) {
-    if (chunk.number != next_number_) return Invalid("lent KV: chunk ", chunk.number, " comes where ", next_number_, " is the next");
+    if (chunk.number != next_number_) return Invalid("lent KV: chunk ", chunk.number, " arrived, expected chunk ", next_number_);
     LIME_RETURN_IF_ERROR(CheckBounds(chunk));
     if (!GoesOn(chunk)) LIME_RETURN_IF_ERROR(BeginPiece(chunk));
     ++next_number_;
@@ -72,8 +72,8 @@ class KvHost {
     Sequence& of = sequences_[static_cast<size_t>(sequence)];
     LIME_CHECK(of.begun < 0 && of.slots.empty()) << "sequence " << sequence;
     if (pieces > std::ssize(free_) || pieces > shape_.pieces_per_sequence)
-      return absl::ResourceExhaustedError(absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " are to be taken over, and ",
-                                                       free_.size(), " slots are free"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " need slots, but only ", free_.size(), " are free"));
     for (; of.kept < pieces; ++of.kept) {
       of.slots.push_back(free_.back());
       free_.pop_back();
@@ -94,11 +94,12 @@ class KvHost {
   absl::StatusOr<std::vector<Bytes>> Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
     LIME_RETURN_IF_ERROR(CheckLayer(layer));
-    if (count < 0 || count > shape_.pieces_per_sequence) return Invalid("lent KV: ", count, " pieces of ", shape_.pieces_per_sequence);
+    if (count < 0 || count > shape_.pieces_per_sequence)
+      return Invalid("lent KV: the message counts ", count, " pieces of a sequence, the limit is ", shape_.pieces_per_sequence);
     const Sequence& of = sequences_[static_cast<size_t>(sequence)];
     if (life - 1 != of.ended || count > of.kept)
-      return absl::FailedPreconditionError(absl::StrCat("lent KV: ", count, " pieces of sequence ", sequence, " in life ", life, ", and ",
-                                                        of.kept, " of the life after ", of.ended, " are kept"));
+      return absl::FailedPreconditionError(absl::StrCat("lent KV: ", count, " pieces of sequence ", sequence, " in life ", life,
+                                                        " are not here: ", of.kept, " of the life after ", of.ended, " are stored"));
     std::vector<Bytes> offsets;
     for (int64_t piece = 0; piece < count; ++piece) offsets.push_back(Offset(of.slots[static_cast<size_t>(piece)], layer));
     return offsets;
@@ -123,40 +124,42 @@ class KvHost {
   };
 
   absl::Status CheckSequence(int32_t sequence, int64_t life) const {
-    if (sequence < 0 || sequence >= shape_.sequences) return Invalid("lent KV: sequence ", sequence, " of ", shape_.sequences);
-    if (life < 0) return Invalid("lent KV: life ", life, " of sequence ", sequence);
+    if (sequence < 0 || sequence >= shape_.sequences)
+      return Invalid("lent KV: sequence ", sequence, " is outside the plan's ", shape_.sequences);
+    if (life < 0) return Invalid("lent KV: life ", life, " of sequence ", sequence, " is negative");
     return absl::OkStatus();
   }
 
   absl::Status CheckLayer(int32_t layer) const {
-    return layer < 0 || layer >= shape_.layers ? Invalid("lent KV: layer ", layer, " of ", shape_.layers) : absl::OkStatus();
+    return layer < 0 || layer >= shape_.layers ? Invalid("lent KV: layer ", layer, " is outside the device's ", shape_.layers)
+                                               : absl::OkStatus();
   }
 
   absl::Status CheckBounds(const KvChunk& chunk) const {
     LIME_RETURN_IF_ERROR(CheckSequence(chunk.sequence, chunk.life));
     LIME_RETURN_IF_ERROR(CheckLayer(chunk.layer));
     if (chunk.piece < 0 || chunk.piece >= shape_.pieces_per_sequence)
-      return Invalid("lent KV: piece ", chunk.piece, " of ", shape_.pieces_per_sequence);
+      return Invalid("lent KV: piece ", chunk.piece, " is outside a sequence of ", shape_.pieces_per_sequence);
     if (chunk.bytes.empty() || chunk.offset < 0 || chunk.offset > shape_.piece_bytes - std::ssize(chunk.bytes))
-      return Invalid("lent KV: ", chunk.bytes.size(), " bytes at ", chunk.offset, " of ", shape_.piece_bytes);
+      return Invalid("lent KV: ", chunk.bytes.size(), " bytes at offset ", chunk.offset, " do not fit in a piece of ", shape_.piece_bytes);
     return absl::OkStatus();
   }
 
   absl::Status BeginPiece(const KvChunk& chunk) {
     if (!MayBegin(chunk))
       return Invalid("lent KV: sequence ", chunk.sequence, " piece ", chunk.piece, " layer ", chunk.layer, " offset ", chunk.offset,
-                     " does not go on what came");
+                     " does not continue the chunk before");
     Sequence& sequence = sequences_[static_cast<size_t>(chunk.sequence)];
     if (chunk.life < sequence.begun)
-      return Invalid("lent KV: life ", chunk.life, " of sequence ", chunk.sequence, " comes when ", sequence.begun, " has begun");
+      return Invalid("lent KV: life ", chunk.life, " of sequence ", chunk.sequence, " arrived, but life ", sequence.begun, " has begun");
     if (IsAlive(chunk.sequence, chunk.life)) {
       // The first chunk of its life: the pieces that are here belong to a life that has ended.
       const bool first = chunk.life - 1 > sequence.ended;
       const int64_t kept = first ? 0 : sequence.kept;
       if (chunk.piece != kept)
-        return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " comes where ", kept, " is the next");
+        return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " arrived, expected piece ", kept);
       if (free_.empty() && (!first || sequence.slots.empty()))
-        return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.slots, " slots have pieces"));
+        return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.slots, " slots are in use"));
       End(sequence, chunk.life - 1);
       sequence.slots.push_back(free_.back());
       free_.pop_back();

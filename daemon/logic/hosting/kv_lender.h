@@ -61,7 +61,7 @@ class KvLender {
   // changed then.
   absl::Status OnKept(int64_t number) {
     if (number != last_) {
-      return Invalid("chunk ", number, " is said to be kept, and ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",
+      return Invalid("chunk ", number, " is reported as stored, but ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",
                      " under way");
     }
     last_.reset();
