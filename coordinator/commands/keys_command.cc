@@ -150,10 +150,11 @@ void Print(const KeysFlags& flags, const std::vector<KeyOutcome>& outcomes) {
   if (!made.empty()) sentences.push_back(absl::StrCat("keys for ", Listed(made), flags.renew ? " renewed" : " made", " in ", flags.out));
   for (const KeyOutcome& outcome : outcomes) {
     if (outcome.made) continue;
-    const std::time_t left = outcome.until - std::time(nullptr);
+    const std::time_t remaining = outcome.until - std::time(nullptr);
     sentences.push_back(absl::StrCat(
-        outcome.name, " has keys already, ", left > 0 ? "valid until " : "EXPIRED on ", FormatClock(outcome.until),
-        left > kExpiryNotice ? "" : absl::StrCat(" (`lime keys --renew --name ", outcome.name, " --out ", flags.out, "` makes new ones)")));
+        outcome.name, " has keys already, ", remaining > 0 ? "valid until " : "EXPIRED on ", FormatClock(outcome.until),
+        remaining > kExpiryNotice ? ""
+                                  : absl::StrCat(" (`lime keys --renew --name ", outcome.name, " --out ", flags.out, "` makes new ones)")));
   }
   std::cout << absl::StrJoin(sentences, "; ") << ".\n";
   if (made.empty()) return;

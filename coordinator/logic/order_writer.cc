@@ -425,24 +425,24 @@ std::span<const OrderWriter::InPromptOf> OrderWriter::in_prompt() {
   return in_prompt_;
 }
 
-OrderWriter::Left OrderWriter::left() const {
-  Left left;
+OrderWriter::Remaining OrderWriter::remaining() const {
+  Remaining remaining;
   int64_t tokens = 0;
   for (const auto& [id, entry] : entries_) {
     const int64_t made = static_cast<int64_t>(entry.generated.size());
     const int64_t to_make = std::max<int64_t>(entry.request.max_new_tokens - made, 0);
     tokens += to_make;
-    left.steps = std::max(left.steps, to_make);
+    remaining.steps = std::max(remaining.steps, to_make);
     const int64_t known = static_cast<int64_t>(entry.request.prompt.size()) + made;
-    left.known = std::max(left.known, known);
-    left.again = std::max(left.again, known - entry.logits_from);
+    remaining.known = std::max(remaining.known, known);
+    remaining.again = std::max(remaining.again, known - entry.logits_from);
     if (!entry.running) continue;
-    left.pages += (known + kPageTokens - 1) / kPageTokens, left.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
+    remaining.pages += (known + kPageTokens - 1) / kPageTokens, remaining.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
   }
-  left.steps = std::max(left.steps, tokens / options_.sequences);
-  if (memory_) left.level_pages = options_.levels[static_cast<size_t>(memory_->level())].layer_pages;
-  left.decodes = decodes();
-  return left;
+  remaining.steps = std::max(remaining.steps, tokens / options_.sequences);
+  if (memory_) remaining.level_pages = options_.levels[static_cast<size_t>(memory_->level())].layer_pages;
+  remaining.decodes = decodes();
+  return remaining;
 }
 
 }  // namespace lime

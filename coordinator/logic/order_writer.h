@@ -128,14 +128,14 @@ class OrderWriter {
   // ended. `known`: known positions of the longest request. `again`: the most positions of one
   // request whose logits a Restart computes again. `pages`: KV pages per layer of running requests,
   // now and at their ends.
-  struct Left {
+  struct Remaining {
     int64_t steps = 0;
     int64_t known = 0, again = 0;
     int64_t pages = 0, pages_at_end = 0;
     int64_t level_pages = 0;  // of the level in use or ordered; 0: KV does not grow
     bool decodes = false;     // see decodes()
   };
-  Left left() const;
+  Remaining remaining() const;
   // A running request whose tokens known at admission are not all computed. Counts rows: in ended
   // steps, in the oldest step under way, and all.
   struct InPromptOf {

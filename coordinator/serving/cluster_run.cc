@@ -79,7 +79,7 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   while (!Over(cancel)) {
     LIME_RETURN_IF_ERROR(OnNextNews(on_token));
     TellPrompts();
-    if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
+    if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.remaining());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
   }
@@ -290,7 +290,7 @@ void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
 absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& left, const std::atomic<bool>* cancel) {
   if (!left.all) return absl::FailedPreconditionError("not every device handed over its KV");
   const OrderWriter::Options orders = NextOrdersFor(plan, cancel);
-  const bool computed = writer_.left().pages > 0;
+  const bool computed = writer_.remaining().pages > 0;
   LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(orders));
   if (computed && kept.empty())
     return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");

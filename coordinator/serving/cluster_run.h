@@ -55,7 +55,7 @@ class ClusterRun {
     Devices::InstallOptions install;
     std::function<void(const std::string& sentence)> say;  // tells the user what happens
     // Returns a plan to change to, or nothing. Called often while tokens arrive. Must not block.
-    std::function<std::optional<Change>(const OrderWriter::Left& left)> change = nullptr;
+    std::function<std::optional<Change>(const OrderWriter::Remaining& remaining)> change = nullptr;
     // Called with every plan that replaces another one.
     std::function<void(const Plan& plan)> in_use = nullptr;
   };

@@ -141,10 +141,11 @@ void Serving::Serve() {
   absl::Status status = run_.Run([this](const ClusterRun::Token& token) { return Take(token); }, &stop_);
   {
     absl::MutexLock lock(&mutex_);
-    const int64_t left = queue_.waiting() + queue_.running();
+    const int64_t remaining = queue_.waiting() + queue_.running();
     if (stop_) status = absl::OkStatus();  // an error after the stop is not the reason for the end
-    if (stop_ && left > 0)
-      status = absl::DeadlineExceededError(absl::StrCat(left, left == 1 ? " request was" : " requests were", " cancelled at the deadline"));
+    if (stop_ && remaining > 0)
+      status = absl::DeadlineExceededError(
+          absl::StrCat(remaining, remaining == 1 ? " request was" : " requests were", " cancelled at the deadline"));
     queue_.Close(status.ok() ? absl::UnavailableError("no more requests are accepted") : status);
     over_with_ = status;
     std::ranges::move(arrived_, std::back_inserter(beginning_));

@@ -177,7 +177,7 @@ ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
       .install = {.trace_spans = options_.trace ? kTraceSpans : 0},
       .say = Say};
   if (watcher != nullptr) {
-    survival.change = [watcher](const OrderWriter::Left& left) { return watcher->Next(left); };
+    survival.change = [watcher](const OrderWriter::Remaining& remaining) { return watcher->Next(remaining); };
     survival.in_use = [watcher](const Plan& plan) { watcher->OnPlan(plan); };
   }
   return survival;

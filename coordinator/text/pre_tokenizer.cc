@@ -143,12 +143,12 @@ absl::Status FindWords(std::string_view text, std::vector<TextRange>& ranges) {
 
 PreTokenizeStep FixedLengthSplit(int64_t length) {
   const auto find = [length](std::string_view word, std::vector<TextRange>& ranges) {
-    int64_t left = 0;
-    for (size_t begin = 0; begin < word.size(); begin = ranges.back().end, --left) {
+    int64_t remaining = 0;
+    for (size_t begin = 0; begin < word.size(); begin = ranges.back().end, --remaining) {
       const size_t end = begin + DecodeUtf8(word.substr(begin)).length;
-      if (left == 0) {
+      if (remaining == 0) {
         ranges.push_back({begin, end});
-        left = length;
+        remaining = length;
       }
       ranges.back().end = end;
     }

@@ -34,7 +34,7 @@ namespace {
 class LoadEnd {
  public:
   LoadEnd(const KvFile& file, std::shared_ptr<KvLoad> load, int reads, std::function<void(absl::Status)> done)
-      : file_(file), load_(std::move(load)), left_(reads), done_(std::move(done)) {}
+      : file_(file), load_(std::move(load)), remaining_(reads), done_(std::move(done)) {}
 
   // Thread: the reader's, one call after another. A checksum is wrong if another sequence has taken
   // the place meanwhile, or the disk has erred. Attend reads such a piece again if it needs it.
@@ -43,13 +43,13 @@ class LoadEnd {
     KvLoad::Sequence& s = load_->sequences[static_cast<size_t>(sequence)];
     while (status.ok() && s.there < s.begun && file_.HashOf(load_->Place(sequence, s.there)) == s.hashes[static_cast<size_t>(s.there)])
       ++s.there;
-    if (--left_ == 0) done_(status_);
+    if (--remaining_ == 0) done_(status_);
   }
 
  private:
   const KvFile& file_;
   const std::shared_ptr<KvLoad> load_;
-  int left_;
+  int remaining_;
   const std::function<void(absl::Status)> done_;
   absl::Status status_;
 };

@@ -93,7 +93,7 @@ void LogitsSoFar::CopyTo(std::span<float> logits) const {
 
 class HeadPartialParser {
  public:
-  HeadPartialParser(std::span<const std::byte> payload, int64_t ids) : left_(payload), ids_(ids) {}
+  HeadPartialParser(std::span<const std::byte> payload, int64_t ids) : remaining_(payload), ids_(ids) {}
 
   absl::StatusOr<HeadPartial> Parse(int64_t most_rows, HeadPartial partial) {
     LIME_ASSIGN_OR_RETURN(const uint32_t rows, TakeNumber());
@@ -103,15 +103,15 @@ class HeadPartialParser {
       LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, TakeRow());
       partial.rows.push_back(logits);
     }
-    partial.hidden = left_;
+    partial.hidden = remaining_;
     return partial;
   }
 
  private:
   absl::StatusOr<std::span<const std::byte>> Take(int64_t bytes) {
-    if (std::ssize(left_) < bytes) return WrongPartial("it ends ", bytes - std::ssize(left_), " bytes early");
-    const std::span<const std::byte> taken = left_.first(static_cast<size_t>(bytes));
-    left_ = left_.subspan(taken.size());
+    if (std::ssize(remaining_) < bytes) return WrongPartial("it ends ", bytes - std::ssize(remaining_), " bytes early");
+    const std::span<const std::byte> taken = remaining_.first(static_cast<size_t>(bytes));
+    remaining_ = remaining_.subspan(taken.size());
     return taken;
   }
 
@@ -148,7 +148,7 @@ class HeadPartialParser {
     return absl::OkStatus();
   }
 
-  std::span<const std::byte> left_;
+  std::span<const std::byte> remaining_;
   const int64_t ids_;
 };
 

@@ -138,18 +138,18 @@ void BlockReader::FinishPiece(const Piece& piece) {
 
 BlockReader::Completion AwaitedReads::Add() {
   absl::MutexLock lock(&mutex_);
-  ++left_;
+  ++remaining_;
   return [this](const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     status_.Update(status);
-    --left_;
+    --remaining_;
   };
 }
 
 bool AwaitedReads::Await(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   return mutex_.AwaitWithTimeout(absl::Condition(
-                                     +[](int64_t* left) { return *left == 0; }, &left_),
+                                     +[](int64_t* remaining) { return *remaining == 0; }, &remaining_),
                                  timeout);
 }
 

@@ -95,7 +95,7 @@ class AwaitedReads {
 
  private:
   absl::Mutex mutex_;
-  int64_t left_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t remaining_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

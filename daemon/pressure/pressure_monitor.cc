@@ -73,13 +73,13 @@ std::string_view PressureMonitor::Wait(absl::Duration longest) {
   if (::poll(polled.data(), polled.size(), PollMilliseconds(longest)) <= 0) return kPoll;
   if (polled[0].revents != 0) return "";
   std::string_view source = kPoll;
-  std::vector<PressureEvent> left;
+  std::vector<PressureEvent> remaining;
   for (size_t i = 0; i < events_.size(); ++i) {
     const short revents = polled[i + 1].revents;
     if (revents != 0) source = events_[i].source;
-    if (revents == 0 || events_[i].Acknowledge(revents)) left.push_back(std::move(events_[i]));
+    if (revents == 0 || events_[i].Acknowledge(revents)) remaining.push_back(std::move(events_[i]));
   }
-  events_ = std::move(left);
+  events_ = std::move(remaining);
   return source;
 }
 

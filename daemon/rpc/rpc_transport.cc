@@ -69,13 +69,13 @@ class Watch {
 class Expected {
  public:
   explicit Expected(const KvReadCall& call) {
-    for (const KvExtent& extent : call.extents) left_[extent.sequence] = {extent.first, extent.end};
+    for (const KvExtent& extent : call.extents) remaining_[extent.sequence] = {extent.first, extent.end};
   }
 
   absl::Status Take(const KvPagesRead& pages, Bytes page_bytes) {
-    const auto found = left_.find(pages.sequence);
+    const auto found = remaining_.find(pages.sequence);
     const int64_t count = std::ssize(pages.data) / page_bytes;
-    if (found == left_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
+    if (found == remaining_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
         count * page_bytes != std::ssize(pages.data))
       return absl::DataLossError(
           absl::StrCat(pages.data.size(), " bytes of slot ", pages.sequence, " from page ", pages.first, " on arrived out of order"));
@@ -83,12 +83,12 @@ class Expected {
     return absl::OkStatus();
   }
   bool complete() const {
-    return std::ranges::all_of(left_, [](const auto& of) { return of.second.first == of.second.second; });
+    return std::ranges::all_of(remaining_, [](const auto& of) { return of.second.first == of.second.second; });
   }
 
  private:
   // By sequence: the next page, and the end.
-  std::map<int32_t, std::pair<int64_t, int64_t>> left_;
+  std::map<int32_t, std::pair<int64_t, int64_t>> remaining_;
 };
 
 }  // namespace

@@ -90,12 +90,12 @@ struct ThreadPool::Impl {
 
 void ThreadPool::Impl::RunPieces(int thread) {
   uint32_t done = 0;
-  int64_t left = unclaimed.load(std::memory_order_relaxed);
-  while (left > 0) {
-    if (!unclaimed.compare_exchange_weak(left, left - 1, std::memory_order_acquire, std::memory_order_relaxed)) continue;
-    fn(context, num_pieces - left, thread);
+  int64_t remaining = unclaimed.load(std::memory_order_relaxed);
+  while (remaining > 0) {
+    if (!unclaimed.compare_exchange_weak(remaining, remaining - 1, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+    fn(context, num_pieces - remaining, thread);
     ++done;
-    left = unclaimed.load(std::memory_order_relaxed);
+    remaining = unclaimed.load(std::memory_order_relaxed);
   }
   if (done == 0) return;
   // Sequentially consistent with AwaitUnfinished: either the caller sees the count, or this thread
@@ -106,7 +106,7 @@ void ThreadPool::Impl::RunPieces(int thread) {
 void ThreadPool::Impl::AwaitUnfinished() {
   if (SpinUntil([this] { return unfinished.load(std::memory_order_acquire) == 0; })) return;
   caller_parked.store(true);
-  while (const uint32_t left = unfinished.load()) Park(unfinished, left);
+  while (const uint32_t remaining = unfinished.load()) Park(unfinished, remaining);
   caller_parked.store(false);
 }
 

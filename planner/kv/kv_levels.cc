@@ -262,7 +262,7 @@ class KvLevelSearch {
   void Improve() {
     double now_ms = draft_.QuickMs(budget_);
     int misses = 0;
-    while (budget_.left() > 0 && misses < 40 + 2 * plan_.NumParts() && !options_.Ends()) {
+    while (budget_.remaining() > 0 && misses < 40 + 2 * plan_.NumParts() && !options_.Ends()) {
       const int out = random_.Below(plan_.NumParts()), in = random_.Below(plan_.NumParts());
       ++misses;
       budget_.Spend(1);

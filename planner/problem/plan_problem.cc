@@ -362,9 +362,9 @@ void DivideMemory(Plan& plan) {
     device.memory.kv = device.kv_pages * plan.page_bytes;
     device.memory.weights = needs[d].weights;
     device.memory.embedding = needs[d].embedding;
-    const Bytes left = device.budget - device.memory.total();
-    device.memory.ring = needs[d].streams ? std::min(left, 6 * sweep[d]) : 0;
-    device.memory.margin += left - device.memory.ring;
+    const Bytes remaining = device.budget - device.memory.total();
+    device.memory.ring = needs[d].streams ? std::min(remaining, 6 * sweep[d]) : 0;
+    device.memory.margin += remaining - device.memory.ring;
   }
 }
 

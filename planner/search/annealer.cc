@@ -72,7 +72,7 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
   tidies_ = schedule.tidies;
   Look();
   Candidate best = start;
-  const double begin = budget_.left();
+  const double begin = budget_.remaining();
   double done = 0, heat = schedule.hot;
   for (int64_t i = 0; done < schedule.work; ++i) {
     if (i % 32 == 0) heat = schedule.hot * std::pow(schedule.cold / schedule.hot, done / schedule.work);
@@ -87,7 +87,7 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
       if (judged < limit) Accept(cost, judged, best);
     }
     if (!budget_.Spend(work)) break;
-    done = begin - budget_.left();
+    done = begin - budget_.remaining();
   }
   return best;
 }

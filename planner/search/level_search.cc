@@ -82,7 +82,7 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
   // A line with few moves left loses more than it finds by accepting much worse plans.
   constexpr double kMovesForAllHeat = 60'000, kLeastHeat = 0.25;
   const double heat = std::clamp(moves / kMovesForAllHeat, kLeastHeat, 1.0);
-  const double end = budget_.left() - work;
+  const double end = budget_.remaining() - work;
   double shares = 1;  // of this phase and the next ones
   for (const Phase& phase : phases) {
     Sort();
@@ -91,11 +91,11 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
     if (&phase == phases) {  // every other one
       for (size_t i = 1; i < lines_.size(); i += 2) lines_[i].tidies = true;
     }
-    const double phase_end = budget_.left() - std::max(0.0, budget_.left() - end) * phase.share / shares;
+    const double phase_end = budget_.remaining() - std::max(0.0, budget_.remaining() - end) * phase.share / shares;
     shares -= phase.share;
     double lines_left = static_cast<double>(lines_.size());
     for (Line& line : lines_) {
-      const double work_each = std::max(0.0, budget_.left() - phase_end) / lines_left--;
+      const double work_each = std::max(0.0, budget_.remaining() - phase_end) / lines_left--;
       Annealer::Schedule schedule = {
           .work = work_each, .hot = heat * phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk, .tidies = line.tidies};
       if (&phase != phases) {  // both values of `tidies`

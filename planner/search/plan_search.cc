@@ -103,7 +103,7 @@ class Search {
         search.Offer(ToParts(ToAssignment(seed, instance_.NumBlocks()), level.begins), LevelSearch::kSeed);
       }
       for (const LevelSearch::Line& line : lines) search.Offer(ToParts(line.best.plan, level.begins), line.kind);
-      const double part = std::max(0.0, budget_.left()) * level.share / shares;
+      const double part = std::max(0.0, budget_.remaining()) * level.share / shares;
       shares -= level.share;
       if (MayMove()) search.OfferStarts(kStartsOfLevel * part);
       search.Improve((1 - kStartsOfLevel) * part, options_.good_enough_ms);
@@ -112,7 +112,7 @@ class Search {
     }
     for (const LevelSearch::Line& line : lines) pieces.Offer(line.best.plan, line.kind);
     if (levels.empty() && !has_starts && MayMove()) pieces.OfferStarts(kStartsAlone * work_);
-    pieces.Improve(0.95 * budget_.left(), options_.good_enough_ms);
+    pieces.Improve(0.95 * budget_.remaining(), options_.good_enough_ms);
   }
 
   std::vector<Level> CoarseLevels() const {

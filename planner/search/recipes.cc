@@ -38,13 +38,13 @@ class RecipeSearch {
   }
 
   void Run(double work) {
-    const double begin = budget_.left();
-    const auto spent = [&] { return begin - budget_.left(); };
-    while (spent() < work / 3 && budget_.left() > 0) Sample();
+    const double begin = budget_.remaining();
+    const auto spent = [&] { return begin - budget_.remaining(); };
+    while (spent() < work / 3 && budget_.remaining() > 0) Sample();
     std::stable_sort(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) { return a.cost < b.cost; });
     KeepClimbers();
     const double sampled = spent();
-    while (spent() < work && budget_.left() > 0 && !kept_.empty()) {
+    while (spent() < work && budget_.remaining() > 0 && !kept_.empty()) {
       const double done = (spent() - sampled) / (work - sampled);
       if (done > 0.25) KeepWithin(done > 0.75 ? 1.02 : done > 0.5 ? 1.06 : 1.12);
       heat_ = kClimbHeat * std::max(0.0, 1 - done / 0.8);

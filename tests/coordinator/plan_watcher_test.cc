@@ -55,12 +55,12 @@ class PlanWatcherTest : public ::testing::Test {
             .say = [this](const std::string& sentence) { said_ = sentence; }};
   }
   // What Next answers, asked as a run asks it, until the watcher has looked so often.
-  std::optional<ClusterRun::Change> Await(PlanWatcher& watcher, const OrderWriter::Left& left, int looks = kMany) {
+  std::optional<ClusterRun::Change> Await(PlanWatcher& watcher, const OrderWriter::Remaining& remaining, int looks = kMany) {
     for (int i = 0; i < looks; ++i) {
-      if (auto change = watcher.Next(left)) return change;
+      if (auto change = watcher.Next(remaining)) return change;
       Look(watcher);
     }
-    return watcher.Next(left);
+    return watcher.Next(remaining);
   }
   template <typename Holds>
   bool Becomes(PlanWatcher& watcher, Holds holds) {

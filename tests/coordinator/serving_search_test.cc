@@ -77,8 +77,9 @@ class ServingSearchTest : public ::testing::Test {
   Serving::Options WithChange() {
     Serving::Options options = Options();
     options.survival->say = [this](const std::string& sentence) { said_ += sentence + "\n"; };
-    options.survival->change = [this, changed = false](const OrderWriter::Left& left) mutable -> std::optional<ClusterRun::Change> {
-      if (!left.decodes || left.steps > 25 || std::exchange(changed, true)) return std::nullopt;
+    options.survival->change = [this,
+                                changed = false](const OrderWriter::Remaining& remaining) mutable -> std::optional<ClusterRun::Change> {
+      if (!remaining.decodes || remaining.steps > 25 || std::exchange(changed, true)) return std::nullopt;
       devices_->HoldInstalls();
       return ClusterRun::Change{.plan = OneStage(2, 512), .why = "why", .taking_over = absl::Seconds(20)};
     };
@@ -201,7 +202,7 @@ TEST(ClusterRunTest, APlanToChangeToIsForgottenWhereTheStepsBeforeItFail) {
   devices.Hold();
   ClusterRun::Survival survival{.recovery = {.look = absl::Milliseconds(1)}, .plan = nullptr, .install = {}, .say = nullptr};
   std::vector<int32_t> tokens;
-  survival.change = [&, proposed = false](const OrderWriter::Left&) mutable -> std::optional<ClusterRun::Change> {
+  survival.change = [&, proposed = false](const OrderWriter::Remaining&) mutable -> std::optional<ClusterRun::Change> {
     if (tokens.size() != 1 || std::exchange(proposed, true)) return std::nullopt;
     devices.Step();  // the last one, which is ordered ahead of its token
     devices.Fail(absl::UnavailableError("lost"));

@@ -430,8 +430,8 @@ TEST_F(ServingTest, DevicesThatAreLostWhileNobodyAsksAreInstalledAgainAndAgain) 
 TEST_F(ServingTest, RequestsGoOnWhereAnotherPlanIsBetter) {
   Serving::Options options;
   options.survival = Survival();
-  options.survival->change = [changed = false](const OrderWriter::Left& left) mutable -> std::optional<ClusterRun::Change> {
-    if (!left.decodes || left.steps > 25 || std::exchange(changed, true)) return std::nullopt;
+  options.survival->change = [changed = false](const OrderWriter::Remaining& remaining) mutable -> std::optional<ClusterRun::Change> {
+    if (!remaining.decodes || remaining.steps > 25 || std::exchange(changed, true)) return std::nullopt;
     return ClusterRun::Change{.plan = OneStage(3, 512), .why = "why", .taking_over = absl::Seconds(20)};
   };
   Start(std::move(options), 2);

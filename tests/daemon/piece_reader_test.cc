@@ -145,11 +145,11 @@ TEST(PieceReaderTest, TensorsOffTheirAlignmentSlideToIt) {
 // Spoils what a read brought, as often as asked.
 class Spoiler : public FaultyDevice {
  public:
-  Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& left)
-      : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), left_(left) {}
+  Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& remaining)
+      : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), remaining_(remaining) {}
   void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
     FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
-      if (left_ > 0 && left_-- > 0) {
+      if (remaining_ > 0 && remaining_-- > 0) {
         for (Bytes i = 0; i < result.bytes; ++i) destination[i] ^= std::byte{1};
       }
       done(result);
@@ -157,7 +157,7 @@ class Spoiler : public FaultyDevice {
   }
 
  private:
-  std::atomic<int>& left_;
+  std::atomic<int>& remaining_;
 };
 
 TEST(PieceReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
@@ -165,16 +165,16 @@ TEST(PieceReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
   ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
   ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
   const Model model(dir.file("store"));
-  std::atomic<int> left = 0;
+  std::atomic<int> remaining = 0;
   auto reader = PieceReader::Open(model.checkpoint, model.spec, {.wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                    return std::make_unique<Spoiler>(std::move(device), left);
+                                    return std::make_unique<Spoiler>(std::move(device), remaining);
                                   }});
   ASSERT_TRUE(reader.ok()) << reader.status();
   auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(2, 0));
   ASSERT_TRUE(place.ok());
-  left = 3;
+  remaining = 3;
   EXPECT_TRUE(ReadPiece(**reader, 2, 0, place->data()).ok()) << "the fourth read is good";
-  left = 1000;
+  remaining = 1000;
   const absl::Status status = ReadPiece(**reader, 2, 0, place->data());
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("layer_0000.safetensors: mlp 0, "));
@@ -206,10 +206,10 @@ TEST(PieceReaderTest, PiecesThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverTh
     const std::string store = dir.file(name) + "_store";
     ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
     const Model model(store);
-    std::atomic<int> left = 0;
+    std::atomic<int> remaining = 0;
     auto reader =
         PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                                           return std::make_unique<Spoiler>(std::move(device), left);
+                                                           return std::make_unique<Spoiler>(std::move(device), remaining);
                                                          }});
     ASSERT_TRUE(reader.ok()) << reader.status();
     for (int block = 1; block < static_cast<int>(model.spec.blocks.size()); ++block) {
@@ -220,13 +220,13 @@ TEST(PieceReaderTest, PiecesThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverTh
       for (int piece = 0; piece < (*reader)->NumPieces(block); ++piece) {
         auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(block, piece));
         ASSERT_TRUE(place.ok());
-        left = 1;
+        remaining = 1;
         EXPECT_TRUE(ReadPiece(**reader, block, piece, place->data()).ok()) << "the second read is good";
-        EXPECT_EQ(left, 0);
-        left = 1000;
+        EXPECT_EQ(remaining, 0);
+        remaining = 1000;
         EXPECT_EQ(ReadPiece(**reader, block, piece, place->data()).code(), absl::StatusCode::kDataLoss) << piece;
       }
-      left = 0;
+      remaining = 0;
       for (const TensorSpec& tensor : model.spec.blocks[static_cast<size_t>(block)].tensors) {
         if (IsKept(tensor)) continue;
         const TensorLocation& at = model.checkpoint.location(tensor.name);
@@ -262,10 +262,10 @@ TEST(PieceReaderTest, ChecksumsOfOtherPiecesAreThoseOfABlockInMemory) {
   ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
   ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
   const Model model(dir.file("store"));
-  std::atomic<int> left = 0;
+  std::atomic<int> remaining = 0;
   auto reader =
       PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                                         return std::make_unique<Spoiler>(std::move(device), left);
+                                                         return std::make_unique<Spoiler>(std::move(device), remaining);
                                                        }});
   ASSERT_TRUE(reader.ok()) << reader.status();
   auto store = WeightStore::Open(model.checkpoint, model.spec, {.loader = LoaderKind::kRead});
@@ -278,9 +278,9 @@ TEST(PieceReaderTest, ChecksumsOfOtherPiecesAreThoseOfABlockInMemory) {
     auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(2, piece));
     ASSERT_TRUE(place.ok());
     EXPECT_TRUE(ReadPiece(**reader, 2, piece, place->data()).ok());
-    left = 1000;
+    remaining = 1000;
     EXPECT_EQ(ReadPiece(**reader, 2, piece, place->data()).code(), absl::StatusCode::kDataLoss);
-    left = 0;
+    remaining = 0;
   }
 }
 
@@ -318,20 +318,20 @@ TEST(RowReaderTest, RowsOfAStoreAreCheckedReadAgainAndNamed) {
     const std::string store = dir.file(name) + "_store";
     ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
     const Model model(store);
-    std::atomic<int> left = 0;
+    std::atomic<int> remaining = 0;
     auto reader = RowReader::Open(model.checkpoint, model.spec, {.max_rows = 2, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                                                   return std::make_unique<Spoiler>(std::move(device), left);
+                                                                   return std::make_unique<Spoiler>(std::move(device), remaining);
                                                                  }});
     ASSERT_TRUE(reader.ok()) << reader.status();
     const std::vector<int32_t> tokens = {3, 319};
     ASSERT_TRUE((*reader)->Read(tokens).ok()) << name;
-    left = 1;
+    remaining = 1;
     ASSERT_TRUE((*reader)->Read(tokens).ok()) << name << ": the second read is good";
     const TensorSpec* tensor = Find(model.spec.blocks.front(), TensorRole::kTokenEmbedding, TensorPart::kWeight);
     const Bytes row_bytes = tensor->info.bytes / tensor->info.shape[0];
     EXPECT_EQ(std::memcmp((*reader)->rows().weight + row_bytes, model.Rows(tensor->name, 319, row_bytes), static_cast<size_t>(row_bytes)),
               0);
-    left = 1'000'000;
+    remaining = 1'000'000;
     const absl::Status status = (*reader)->Read(tokens);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << name;
     EXPECT_THAT(std::string(status.message()), HasSubstr("non_layer.safetensors: embedding, row of token 3, "));

@@ -231,8 +231,8 @@ class MemoryGroupTest : public ::testing::Test {
     const absl::Time end = absl::Now() + absl::Seconds(30);
     for (;;) {
       pollfd input{pipe_[0], POLLIN, 0};
-      const absl::Duration left = end - absl::Now();
-      if (left <= absl::ZeroDuration() || ::poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left))) <= 0) return false;
+      const absl::Duration remaining = end - absl::Now();
+      if (remaining <= absl::ZeroDuration() || ::poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(remaining))) <= 0) return false;
       if (::read(pipe_[0], &seen, sizeof seen) == sizeof seen && wanted(seen)) return true;
     }
   }

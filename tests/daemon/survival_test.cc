@@ -37,9 +37,9 @@ class SurvivalTest : public RpcTest {
     return {.plan = plan, .why = why, .taking_over = taking_over, .computing_again = absl::Seconds(40), .going_back = absl::Seconds(60)};
   }
   // When some tokens have come.
-  static std::function<std::optional<ClusterRun::Change>(const OrderWriter::Left& left)> Once(const ClusterRun::Change& change) {
-    return [change, changed = false](const OrderWriter::Left& left) mutable -> std::optional<ClusterRun::Change> {
-      if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
+  static std::function<std::optional<ClusterRun::Change>(const OrderWriter::Remaining& remaining)> Once(const ClusterRun::Change& change) {
+    return [change, changed = false](const OrderWriter::Remaining& remaining) mutable -> std::optional<ClusterRun::Change> {
+      if (remaining.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
       return change;
     };
   }
@@ -175,9 +175,9 @@ TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
   ClusterRun::Survival survival;
   std::vector<int64_t> steps_left;
   std::optional<Plan> in_use;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    steps_left.push_back(left.steps);
-    if (left.steps > kTokens - 20 || in_use) return std::nullopt;
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    steps_left.push_back(remaining.steps);
+    if (remaining.steps > kTokens - 20 || in_use) return std::nullopt;
     return ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "link a -> b is slow");
   };
   survival.in_use = [&](const Plan& plan) { in_use = plan; };
@@ -200,8 +200,8 @@ TEST_F(SurvivalTest, KvFollowsItsLayersFromPlanToPlan) {
                                    MakeStages({0, 1, 0, 1}, 2, 1)};
   ClusterRun::Survival survival;
   size_t next = 0;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (next == plans.size() || left.steps > kTokens - 20 * static_cast<int64_t>(next + 1)) return std::nullopt;
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    if (next == plans.size() || remaining.steps > kTokens - 20 * static_cast<int64_t>(next + 1)) return std::nullopt;
     return ChangeTo(plans[next++], "why");
   };
   ExpectNothingLost(RunWith([] {}, survival));
@@ -298,9 +298,9 @@ TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
 TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
   ClusterRun::Survival survival;
   bool changed = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps == kTokens || std::exchange(changed, true)) {
-      if (left.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    if (remaining.steps == kTokens || std::exchange(changed, true)) {
+      if (remaining.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
       return std::nullopt;
     }
     return ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why");
@@ -314,8 +314,8 @@ TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
 TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
   ClusterRun::Survival survival;
   bool asked = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    if (remaining.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
     Plan plan = MakeStages({0, 2, 0, 2}, 2, 1);
     for (PlanDevice& device : plan.devices) device.name += "?";
     return ChangeTo(plan, "why");

@@ -405,8 +405,8 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
     bool changed = false;
     std::string said;
     ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
-    survival.change = [&, shape = after](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-      if (left.steps > 20 || std::exchange(changed, true)) return std::nullopt;
+    survival.change = [&, shape = after](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+      if (remaining.steps > 20 || std::exchange(changed, true)) return std::nullopt;
       return ClusterRun::Change{
           .plan = PlanFor(shape, kSlots, 60), .why = "why", .taking_over = absl::Seconds(20), .computing_again = absl::Seconds(40)};
     };

@@ -85,11 +85,11 @@ void LeaveOut(const char* path, std::vector<SystemCall>& calls) {
   const auto asks = std::ranges::find(calls, path, &SystemCall::path);
   if (asks == calls.end()) return;
   const pid_t thread = asks->thread;
-  int left = 3;
+  int remaining = 3;
   calls.erase(std::remove_if(asks, calls.end(),
                              [&](const SystemCall& call) {
-                               const uint64_t expected = left == 3 ? SYS_openat : left == 2 ? SYS_read : SYS_close;
-                               return left > 0 && call.thread == thread && call.number == expected && left-- > 0;
+                               const uint64_t expected = remaining == 3 ? SYS_openat : remaining == 2 ? SYS_read : SYS_close;
+                               return remaining > 0 && call.thread == thread && call.number == expected && remaining-- > 0;
                              }),
               calls.end());
 }

@@ -66,16 +66,16 @@ TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
   EXPECT_FALSE(writer.decodes());
   (void)writer.NextOrders();
   EXPECT_FALSE(writer.decodes()) << "the prompt is ordered, and no token is there";
-  EXPECT_EQ(writer.left().steps, 7) << "one after another";
-  EXPECT_EQ(writer.left().known, 5);
-  EXPECT_EQ(writer.left().again, 0);
-  EXPECT_EQ(writer.left().pages, 1);
-  EXPECT_EQ(writer.left().level_pages, 0) << "KV does not grow";
+  EXPECT_EQ(writer.remaining().steps, 7) << "one after another";
+  EXPECT_EQ(writer.remaining().known, 5);
+  EXPECT_EQ(writer.remaining().again, 0);
+  EXPECT_EQ(writer.remaining().pages, 1);
+  EXPECT_EQ(writer.remaining().level_pages, 0) << "KV does not grow";
   ASSERT_TRUE(writer.OnStepEnded(0).ok());
   ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 3}}).ok());
-  EXPECT_TRUE(writer.decodes() && writer.left().decodes);
-  EXPECT_EQ(writer.left().known, 6);
-  EXPECT_EQ(writer.left().again, 1) << "of a hash over all logits";
+  EXPECT_TRUE(writer.decodes() && writer.remaining().decodes);
+  EXPECT_EQ(writer.remaining().known, 6);
+  EXPECT_EQ(writer.remaining().again, 1) << "of a hash over all logits";
   ASSERT_TRUE(writer.Restart(Small()).ok());
   EXPECT_FALSE(writer.decodes()) << "its tokens are a prompt again";
 }

@@ -416,7 +416,7 @@ class SimCluster {
   }
 
   void AfterNews() {
-    if (phase_ == Phase::kRunning && !writer_->idle() && (change_ = watcher_->Next(writer_->left()))) phase_ = Phase::kDraining;
+    if (phase_ == Phase::kRunning && !writer_->idle() && (change_ = watcher_->Next(writer_->remaining()))) phase_ = Phase::kDraining;
     if (phase_ == Phase::kDraining) return MayChangePlan();
     if (phase_ == Phase::kRunning) SendOrders();
   }
@@ -450,7 +450,7 @@ class SimCluster {
   // Requests go on with their KV. Where devices do not take it over, the same plan is installed and it is computed again.
   absl::Status InstallTaking(const SimPlan& plan, const SimKvLeft& left) {
     if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device handed over its KV");
-    const bool computed = writer_->left().pages > 0;
+    const bool computed = writer_->remaining().pages > 0;
     LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_->GoOn(OrdersFor(plan)));
     if (computed && kept.empty())
       return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");

@@ -109,7 +109,7 @@ absl::Status Check(const Message& m) {
 
 class KvMessageParser {
  public:
-  explicit KvMessageParser(std::span<const std::byte> payload) : left_(payload) {}
+  explicit KvMessageParser(std::span<const std::byte> payload) : remaining_(payload) {}
 
   absl::StatusOr<KvMessage> Parse() {
     uint32_t kind = 0;
@@ -139,7 +139,7 @@ class KvMessageParser {
   absl::StatusOr<KvMessage> ParseKind() {
     Message message;
     LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return this->TakeAll(fields...); }, FieldsOf(message)));
-    if (!left_.empty()) return WrongKvMessage(left_.size(), " bytes follow its end");
+    if (!remaining_.empty()) return WrongKvMessage(remaining_.size(), " bytes follow its end");
     LIME_RETURN_IF_ERROR(Check(message));
     return message;
   }
@@ -153,14 +153,14 @@ class KvMessageParser {
 
   template <std::integral Number>
   absl::Status Take(Number& number) {
-    if (left_.size() < sizeof(number)) return WrongKvMessage("it ends ", sizeof(number) - left_.size(), " bytes early");
-    Get(left_.data(), number);
-    left_ = left_.subspan(sizeof(number));
+    if (remaining_.size() < sizeof(number)) return WrongKvMessage("it ends ", sizeof(number) - remaining_.size(), " bytes early");
+    Get(remaining_.data(), number);
+    remaining_ = remaining_.subspan(sizeof(number));
     return absl::OkStatus();
   }
 
   absl::Status Take(std::span<const std::byte>& raw) {
-    raw = std::exchange(left_, {});
+    raw = std::exchange(remaining_, {});
     return absl::OkStatus();
   }
 
@@ -186,7 +186,8 @@ class KvMessageParser {
       return WrongKvMessage("a sequence has ", sequence.pieces, " pieces, need 1 to ", kMaxKvPieces);
     if (rows == 0 || rows > most_rows)
       return WrongKvMessage("a sequence has ", rows, " rows, but a query may have ", most_rows, " more of its ", kMaxKvQueryRows);
-    if (left_.size() / sizeof(int32_t) < rows) return WrongKvMessage("positions of ", rows, " rows do not fit in ", left_.size(), " bytes");
+    if (remaining_.size() / sizeof(int32_t) < rows)
+      return WrongKvMessage("positions of ", rows, " rows do not fit in ", remaining_.size(), " bytes");
     sequence.positions.resize(rows);
     for (int32_t& position : sequence.positions) {
       LIME_RETURN_IF_ERROR(Take(position));
@@ -195,7 +196,7 @@ class KvMessageParser {
     return sequence;
   }
 
-  std::span<const std::byte> left_;
+  std::span<const std::byte> remaining_;
 };
 
 }  // namespace
