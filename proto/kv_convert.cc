@@ -77,12 +77,12 @@ void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan) {
 
 static void List(MessageFields& f, UnloadCall& call, v1::UnloadRequest& m) {
   f.Any(LIME_FIELD(m, epoch), call.epoch);
-  f.Any(LIME_FIELD(m, leave_kv), call.leave_kv);
+  f.Any(LIME_FIELD(m, hand_over_kv), call.hand_over_kv);
 }
 LIME_CONVERT(UnloadCall, v1::UnloadRequest)
 
 static void List(MessageFields& f, UnloadedPlan& unloaded, v1::UnloadReply& m) {
-  f.Any(LIME_FIELD(m, left), unloaded.left);
+  f.Any(LIME_FIELD(m, handed_over), unloaded.handed_over);
   f.EachBy("hashes", unloaded.hashes, m.mutable_hashes(), 0, kMaxWireSequences, [&](auto& hash, v1::SequenceHash& each) {
     f.Number(LIME_FIELD(each, sequence), hash.first, 0, kMaxWireSequences - 1);
     f.Data(LIME_FIELD(each, state), hash.second, 1, kMostHashState);

@@ -52,7 +52,7 @@ class LocalDevice final : public Devices {
   // Thread: any, one call at a time
   absl::StatusOr<TraceChunk> TakeTrace(const TraceCall& call) const;
   absl::Status Unload() override;
-  absl::StatusOr<Left> Leave() override;
+  absl::StatusOr<Handover> HandOver() override;
   // Waits for the running computation and unloads the plan.
   void Abandon() override;
   std::set<std::string> Free() override;
@@ -70,7 +70,7 @@ class LocalDevice final : public Devices {
   std::shared_ptr<StageSession> traced_ ABSL_GUARDED_BY(traced_mutex_);  // session_, for TakeTrace
   News news_;
   std::optional<Plan> before_;  // the plan that has left its KV
-  LeftByPlan left_;             // KV and weights of before_
+  PlanHandover handover_;       // KV and weights of before_
 };
 
 }  // namespace lime

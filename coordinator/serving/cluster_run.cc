@@ -262,10 +262,10 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
 
 absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bool>* cancel) {
   StatePause(absl::StrCat(change.why, "; changes to another plan"), *change.taking_over);
-  const absl::StatusOr<Devices::Left> left = devices_.Leave();
+  const absl::StatusOr<Devices::Handover> handover = devices_.HandOver();
   open_ = false;
-  LIME_RETURN_IF_ERROR(left.status());
-  const absl::Status status = InstallTaking(change.plan, *left, cancel);
+  LIME_RETURN_IF_ERROR(handover.status());
+  const absl::Status status = InstallTakingOver(change.plan, *handover, cancel);
   if (status.ok() || IsSet(cancel)) return status;
   goes_on_in_prompt_ = false;
   StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), "), so it is computed again"), change.computing_again);
@@ -287,8 +287,8 @@ void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
   Say(absl::StrCat(what, ", which takes at most ", absl::FormatDuration(stated)));
 }
 
-absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& left, const std::atomic<bool>* cancel) {
-  if (!left.all) return absl::FailedPreconditionError("not every device handed over its KV");
+absl::Status ClusterRun::InstallTakingOver(const Plan& plan, const Devices::Handover& handover, const std::atomic<bool>* cancel) {
+  if (!handover.all) return absl::FailedPreconditionError("not every device handed over its KV");
   const OrderWriter::Options orders = NextOrdersFor(plan, cancel);
   const bool computed = writer_.remaining().pages > 0;
   LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(orders));
@@ -298,8 +298,8 @@ absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& le
   std::vector<KvSequence> sequences;
   for (const OrderWriter::Kept& each : kept) {
     RequestSampling& sampling = asked_.at(each.request).sampling;
-    const auto state = left.hashes.find(each.sequence.from);
-    if (sampling.hash_logits && state == left.hashes.end())
+    const auto state = handover.hashes.find(each.sequence.from);
+    if (sampling.hash_logits && state == handover.hashes.end())
       return absl::FailedPreconditionError("no device handed over the hash of the logits");
     if (sampling.hash_logits) sampling.hash_state = state->second;
     sequences.push_back(each.sequence);

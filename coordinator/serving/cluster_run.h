@@ -142,7 +142,7 @@ class ClusterRun {
   absl::Status ChangeComputingAgain(const Change& change, const std::atomic<bool>* cancel);
   void StatePause(const std::string& what, absl::Duration most);  // `most` counts from now
   // Requests continue with the KV of the plan before.
-  absl::Status InstallTaking(const Plan& plan, const Devices::Left& left, const std::atomic<bool>* cancel);
+  absl::Status InstallTakingOver(const Plan& plan, const Devices::Handover& handover, const std::atomic<bool>* cancel);
   void TellPause();
   // OK: a plan is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);

@@ -60,7 +60,7 @@ class InstalledStage final : public StageEngine {
     parts_.kv.reset();  // its reads and writes end under the lock
   }
 
-  absl::StatusOr<LeftByPlan> Leave() override {
+  absl::StatusOr<PlanHandover> HandOver() override {
     {
       absl::MutexLock lock(&mutex_);
       LIME_RETURN_IF_ERROR(Health());
@@ -69,10 +69,10 @@ class InstalledStage final : public StageEngine {
     Stop();
     const std::unique_ptr<StageWeights> weights = std::move(parts_.weights);
     weights->Cancel(), weights->Close();
-    LeftByPlan left{.weights = std::make_shared<WeightsLeft>(checkpoint_.dir())};
-    LIME_ASSIGN_OR_RETURN(left.kv, parts_.kv->Leave(numerics_id(), parts_.backend->TakeKv(), parts_.hosted->Leave()));
-    weights->Leave(*left.weights);
-    return left;
+    PlanHandover handover{.weights = std::make_shared<WeightsHandover>(checkpoint_.dir())};
+    LIME_ASSIGN_OR_RETURN(handover.kv, parts_.kv->HandOver(numerics_id(), parts_.backend->TakeKv(), parts_.hosted->HandOver()));
+    weights->HandOver(*handover.weights);
+    return handover;
   }
 
   absl::Status Open() {

@@ -20,7 +20,7 @@
 #include "common/order.h"
 #include "daemon/engine/cores.h"
 #include "daemon/engine/token_sampler.h"
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/trace_ring.h"
 #include "daemon/machine/stall_watch.h"
 #include "daemon/pressure/pressure_monitor.h"
@@ -118,7 +118,7 @@ class StageEngine {
   // Stops between two steps, and leaves KV and resident weights for the next plan.
   // FailedPrecondition if a step is under way, or unless the plan keeps all KV. Afterwards
   // only the destructor may be called, whatever this returns.
-  virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device hands over no KV"); }
+  virtual absl::StatusOr<PlanHandover> HandOver() { return absl::UnimplementedError("this device hands over no KV"); }
   virtual std::string numerics_id() const = 0;
 };
 

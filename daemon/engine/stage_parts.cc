@@ -96,7 +96,7 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .loader = stage.loader,
                                                      .passes = stage.planned_steps > 0 ? stage.planned_steps : plan().context,
                                                      .kv = kv.get(),
-                                                     .left = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
+                                                     .handover = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
                                                      .wrap_device = stage.wrap_device}));
   LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
   if (!EmbedsByRows()) return absl::OkStatus();
@@ -144,16 +144,16 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   LIME_ASSIGN_OR_RETURN(const Bytes weight_bytes, StageWeights::MemoryFor(checkpoint, spec, plan(), stage.device));
   KeepWeights();
   ReturnFreedMemory();  // free heap pages must not count as resident
-  const Bytes left = stage.takeover == nullptr ? 0 : stage.takeover->left_bytes();
-  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()),
+  const Bytes handover = stage.takeover == nullptr ? 0 : stage.takeover->handover_bytes();
+  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - KeptBytes()),
                     .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
                     .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
                     .weights = weight_bytes};
   LIME_RETURN_IF_ERROR(CheckFits(device(), taken));
-  const Bytes both = taken.total() - weight_bytes + left + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
+  const Bytes both = taken.total() - weight_bytes + handover + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
   if (KeptBytes() > 0 && both + KeptBytes() > device().budget)
     stage.takeover->weights.reset();  // rather than KV: weights can be read from the disk again
-  return left > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
+  return handover > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
 }
 
 absl::Status StageParts::OpenTheBackend(const BackendOptions& options) {

@@ -96,16 +96,16 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   parts_here_ = parts;
   backend_ = &backend;
   for (const int part : parts) whole_[part] = std::ranges::find(resident.whole, plan_.parts[part].block) != resident.whole.end();
-  if (options.left != nullptr) KeepFor(spec_, plan_, device, *options.left);
+  if (options.handover != nullptr) KeepFor(spec_, plan_, device, *options.handover);
   LIME_RETURN_IF_ERROR(LearnChecksums(options.load));
   LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.kept, backend, options));
   for (const int part : resident.parts) {
-    std::optional<HugeBuffer> left = options.left != nullptr ? options.left->Take(plan_.parts[part]) : std::nullopt;
-    if (!left) {
+    std::optional<HugeBuffer> handover = options.handover != nullptr ? options.handover->Take(plan_.parts[part]) : std::nullopt;
+    if (!handover) {
       LIME_RETURN_IF_ERROR(ReadPart(part));
       continue;
     }
-    own_[part] = *std::move(left);
+    own_[part] = *std::move(handover);
     read_[part] = true;
   }
   // A place that does not fit before the ring's end begins at 0. Less than one place stays unused.
@@ -122,12 +122,12 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
                                       Backend& backend, const Options& options) {
   std::vector<BlockId> missing;
   for (const BlockId id : whole) {
-    std::optional<LoadedBlock> left = options.left != nullptr ? options.left->Take(id) : std::nullopt;
-    if (!left) {
+    std::optional<LoadedBlock> handover = options.handover != nullptr ? options.handover->Take(id) : std::nullopt;
+    if (!handover) {
       missing.push_back(id);
       continue;
     }
-    blocks_.push_back({.block = *std::move(left), .whole = true, .copied = true});
+    blocks_.push_back({.block = *std::move(handover), .whole = true, .copied = true});
   }
   LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, kept.empty(), options));
   for (const BlockId id : kept) {
@@ -170,20 +170,20 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
   return absl::OkStatus();
 }
 
-void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left) {
+void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover) {
   const ResidentWeights resident = WeightsThatMayStay(ResidentWeightsOn(plan, device), spec.config.tie_embeddings);
   std::vector<const PlanPart*> parts;
   for (const int part : resident.parts) parts.push_back(&plan.parts[part]);
-  left.Keep(resident.whole, parts);
+  handover.Keep(resident.whole, parts);
 }
 
-void StageWeights::Leave(WeightsLeft& left) {
+void StageWeights::HandOver(WeightsHandover& handover) {
   for (Bound& bound : blocks_) {
-    if (bound.whole && bound.copied) left.Add(std::move(bound.block));
+    if (bound.whole && bound.copied) handover.Add(std::move(bound.block));
   }
   blocks_.clear();
   for (size_t part = 0; part < own_.size(); ++part) {
-    if (own_[part].data() != nullptr && read_[part]) left.Add(plan_.parts[part], std::move(own_[part]));
+    if (own_[part].data() != nullptr && read_[part]) handover.Add(plan_.parts[part], std::move(own_[part]));
   }
 }
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "daemon/kv/stage_kv.h"
-#include "daemon/kv/weights_left.h"
+#include "daemon/kv/weights_handover.h"
 #include "daemon/logic/byte_ring.h"
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/weights/checkpoint.h"
@@ -53,7 +53,7 @@ class StageWeights {
     int64_t passes = 1;     // how often all weights will be read, for kAuto
     StageKv* kv = nullptr;  // reads KV parts; outlives this object
     // Of the previous plan: what stays is used, the rest is freed first.
-    WeightsLeft* left = nullptr;
+    WeightsHandover* handover = nullptr;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -66,10 +66,10 @@ class StageWeights {
   static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
 
   // Keeps in `left` what Load would use, and frees the rest.
-  static void KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left);
+  static void KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover);
   // Moves resident weights to `left`, except views of files: they cost nothing to make again.
   // REQUIRES: closed; nothing computes with the weights
-  void Leave(WeightsLeft& left);
+  void HandOver(WeightsHandover& handover);
 
   // Whether the part's block is computed as a whole, not by rows.
   bool IsWhole(int part) const { return whole_[part]; }
@@ -109,7 +109,7 @@ class StageWeights {
   void ReleaseOldest();
 
   void Cancel() { reader_->Cancel(); }
-  // Ends all reads and the reader's thread. Afterwards only Leave may be called.
+  // Ends all reads and the reader's thread. Afterwards only HandOver may be called.
   void Close() { reader_.reset(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
   const LoadSummary& loaded() const { return load_; }

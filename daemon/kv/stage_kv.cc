@@ -159,8 +159,8 @@ absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                       std::vector<HostedLeft> hosted) {
+absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                              std::vector<HostedLeft> hosted) {
   {
     absl::MutexLock lock(options_.mutex);
     stopping_ = true;
@@ -178,16 +178,16 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
   for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
     if (away.away(s) > 0) lent.push_back({.sequence = s, .pieces = away.away(s), .life = away.life(s)});
   }
-  return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
-                                                  .page_bytes = plan_.page_bytes,
-                                                  .layers = options_.layers,
-                                                  .sequences = plan_.sequences,
-                                                  .memory = std::move(memory),
-                                                  .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
-                                                  .pages = std::move(book_.pages()),
-                                                  .file = std::move(file_),
-                                                  .lent = std::move(lent),
-                                                  .hosted = std::move(hosted)});
+  return std::make_shared<KvHandover>(KvHandover::Content{.numerics_id = numerics_id,
+                                                          .page_bytes = plan_.page_bytes,
+                                                          .layers = options_.layers,
+                                                          .sequences = plan_.sequences,
+                                                          .memory = std::move(memory),
+                                                          .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
+                                                          .pages = std::move(book_.pages()),
+                                                          .file = std::move(file_),
+                                                          .lent = std::move(lent),
+                                                          .hosted = std::move(hosted)});
 }
 
 std::optional<Bytes> StageKv::disk_room() const {

@@ -28,7 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/kv/hosting/lent_kv.h"
 #include "daemon/kv/kv_file.h"
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/kv_book.h"
 #include "daemon/machine/huge_buffer.h"
@@ -75,8 +75,8 @@ class StageKv {
   // Hands the KV over to the next plan, with `memory` (Backend::TakeKv) and what this device hosts.
   // `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps all
   // KV. Afterwards only the destructor may be called.  Without the lock.
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                std::vector<HostedLeft> hosted);
+  absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                       std::vector<HostedLeft> hosted);
 
   // ---- Decisions
 

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/formats/held_blocks.h"
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/push_stream.h"
 #include "daemon/machine/worker_thread.h"
 #include "daemon/rpc/event_stream.h"
@@ -121,9 +121,9 @@ class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequ
 class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
  public:
   // Deletes itself at its end. `worker` reads the KV and outlives the stream.
-  static KvPagesStream* Begin(const std::shared_ptr<KvLeft>& left, const KvReadCall& call, WorkerThread& worker) {
-    if (const absl::Status refused = Check(*left, call); !refused.ok()) return Refuse(refused);
-    auto* const stream = new KvPagesStream(left, call, &worker);
+  static KvPagesStream* Begin(const std::shared_ptr<KvHandover>& handover, const KvReadCall& call, WorkerThread& worker) {
+    if (const absl::Status refused = Check(*handover, call); !refused.ok()) return Refuse(refused);
+    auto* const stream = new KvPagesStream(handover, call, &worker);
     worker.Post([stream] { stream->Next(); });
     return stream;
   }
@@ -135,14 +135,15 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   }
 
  private:
-  KvPagesStream(std::weak_ptr<KvLeft> left, KvReadCall call, WorkerThread* worker)
-      : left_(std::move(left)), call_(std::move(call)), worker_(worker) {}
+  KvPagesStream(std::weak_ptr<KvHandover> handover, KvReadCall call, WorkerThread* worker)
+      : handover_(std::move(handover)), call_(std::move(call)), worker_(worker) {}
 
-  static absl::Status Check(const KvLeft& left, const KvReadCall& call) {
-    if (call.numerics_id != left.numerics_id())
-      return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", left.numerics_id(),
+  static absl::Status Check(const KvHandover& handover, const KvReadCall& call) {
+    if (call.numerics_id != handover.numerics_id())
+      return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", handover.numerics_id(),
                                                         ", but the device that asks for it has kernels of order ", call.numerics_id));
-    if (call.page_bytes != left.page_bytes()) return Invalid("pages of KV have ", left.page_bytes(), " bytes here, not ", call.page_bytes);
+    if (call.page_bytes != handover.page_bytes())
+      return Invalid("pages of KV have ", handover.page_bytes(), " bytes here, not ", call.page_bytes);
     return absl::OkStatus();
   }
 
@@ -150,20 +151,20 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   void Next() {
     absl::Status status = absl::FailedPreconditionError("the KV is gone: another plan was installed");
     const bool all = extent_ == call_.extents.size();
-    if (const std::shared_ptr<KvLeft> left = left_.lock(); left != nullptr) {
-      status = all ? absl::OkStatus() : Fill(*left);
-      if (all) left->Given(call_.layer, call_.hosts);
-      left->Reading();
+    if (const std::shared_ptr<KvHandover> handover = handover_.lock(); handover != nullptr) {
+      status = all ? absl::OkStatus() : Fill(*handover);
+      if (all) handover->Given(call_.layer, call_.hosts);
+      handover->Reading();
     }
     if (all || !status.ok()) return Finish(ToGrpc(status));
     StartWrite(&message_);
   }
 
-  absl::Status Fill(const KvLeft& left) {
+  absl::Status Fill(const KvHandover& handover) {
     const KvExtent& extent = call_.extents[extent_];
     page_ = std::max(page_, extent.first);
-    const int64_t run = KvLeft::RunAt(page_, extent.end, call_.page_bytes);
-    if (!reader_) reader_.emplace(left, call_.layer, call_.hosts, extent);
+    const int64_t run = KvHandover::RunAt(page_, extent.end, call_.page_bytes);
+    if (!reader_) reader_.emplace(handover, call_.layer, call_.hosts, extent);
     LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader_->Pages(page_, run));
     ToProto(KvPagesRead{.sequence = extent.sequence,
                         .first = page_,
@@ -183,11 +184,11 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   void OnDone() override { delete this; }
 
   // The keeper of the KV holds it. A lost reader does not keep pages in memory.
-  const std::weak_ptr<KvLeft> left_;
+  const std::weak_ptr<KvHandover> handover_;
   const KvReadCall call_;
   WorkerThread* const worker_;
   // Reads the current extent; keeps the piece that it has read.
-  std::optional<KvLeft::Reader> reader_;
+  std::optional<KvHandover::Reader> reader_;
   size_t extent_ = 0;  // index into call_.extents
   int64_t page_ = 0;   // its next page
   v1::KvPages message_;
@@ -269,9 +270,9 @@ class PushTaker final : public BulkService {
   grpc::ServerWriteReactor<v1::KvPages>* ReadKv(grpc::CallbackServerContext*, const v1::KvRequest* request) override {
     const absl::StatusOr<KvReadCall> call = FromProto(*request);
     if (!call.ok()) return KvPagesStream::Refuse(call.status());
-    const absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
-    if (!left.ok()) return KvPagesStream::Refuse(left.status());
-    return KvPagesStream::Begin(*left, *call, kv_reads_);
+    const absl::StatusOr<std::shared_ptr<KvHandover>> handover = plans_.HandoverOf(call->epoch);
+    if (!handover.ok()) return KvPagesStream::Refuse(handover.status());
+    return KvPagesStream::Begin(*handover, *call, kv_reads_);
   }
 
   // Ends a call with the result of `make`, which runs on `worker`.

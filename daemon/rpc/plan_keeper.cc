@@ -34,7 +34,7 @@ PlanKeeper::~PlanKeeper() {
   {
     absl::MutexLock lock(&mutex_);
     if (session_ != nullptr) session_->Cancel();
-    if (left_.kv != nullptr) left_.kv->Cancel();
+    if (handover_.kv != nullptr) handover_.kv->Cancel();
     stopping_ = true;
   }
   // All tasks posted before have ended.
@@ -90,14 +90,14 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
         "--model");
   }
   // Destroyed after the lock is released.
-  LeftByPlan gone;
+  PlanHandover gone;
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckNew(call));
   last_epoch_ = call.plan.epoch;
   address_ = installation.address, installed_at_ = absl::Now();
   taken_from_ = 0;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
-  if (before_epoch != left_epoch_) gone = TakeLeft();
+  if (before_epoch != handover_epoch_) gone = ReleaseHandover();
   auto transport = std::make_unique<RpcTransport>(
       RpcTransport::Options{.keys = options_.keys, .patience = options_.link_patience, .probes = options_.link_probes});
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
@@ -105,8 +105,8 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
                                                                       .transport = std::move(transport),
                                                                       .log = options_.log,
                                                                       .progress = installation.progress,
-                                                                      .left = {left_.kv, std::move(left_.weights)},
-                                                                      .left_is_read = [this, before_epoch] { LetGo(before_epoch); }});
+                                                                      .handover = {handover_.kv, std::move(handover_.weights)},
+                                                                      .handover_is_read = [this, before_epoch] { LetGo(before_epoch); }});
   state_ = State::kInstalling;
   Post([this, session, before = std::exchange(session_, session), installation = std::move(installation)] {
     Load(session, before, installation);
@@ -168,15 +168,15 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
     Post([done = std::move(done)] { done({}); });
     return absl::OkStatus();
   }
-  if (left_.kv != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
-    Post([gone = TakeLeft(), done = std::move(done)]() mutable {
+  if (handover_.kv != nullptr && handover_epoch_ == call.epoch && !call.hand_over_kv) {
+    Post([gone = ReleaseHandover(), done = std::move(done)]() mutable {
       gone = {};
       done({});
     });
     return absl::OkStatus();
   }
   LIME_RETURN_IF_ERROR(CheckEpoch(call.epoch));
-  PostUnload(call.leave_kv && state_ == State::kInUse, std::move(done));
+  PostUnload(call.hand_over_kv && state_ == State::kInUse, std::move(done));
   return absl::OkStatus();
 }
 
@@ -184,10 +184,10 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
 // for new faults.
 absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done) {
   // Destroyed after the lock is released.
-  LeftByPlan gone;
+  PlanHandover gone;
   absl::ReleasableMutexLock lock(&mutex_);
   if (state_ == State::kNone) {
-    gone = TakeLeft();
+    gone = ReleaseHandover();
     lock.Release();
     done({});
     return absl::OkStatus();
@@ -232,10 +232,10 @@ std::string PlanKeeper::Who() const {
   return user ? user->Who() : "nobody";
 }
 
-void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) {
+void PlanKeeper::PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) {
   session_->Cancel();
   if (state_ != State::kInstalling) state_ = State::kUnloading;
-  Post([this, leave_kv, session = session_, done = std::move(done)] {
+  Post([this, hand_over_kv, session = session_, done = std::move(done)] {
     bool here = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -245,8 +245,8 @@ void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan
     }
     UnloadedPlan unloaded;
     if (here) {
-      unloaded = Close(*session, leave_kv);
-      Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.left ? ", except its KV" : ""));
+      unloaded = Close(*session, hand_over_kv);
+      Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.handed_over ? ", except its KV" : ""));
       absl::MutexLock lock(&mutex_);
       state_ = State::kNone;
       session_ = nullptr;
@@ -255,36 +255,36 @@ void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan
   });
 }
 
-UnloadedPlan PlanKeeper::Close(StageSession& session, bool leave_kv) {
-  if (!leave_kv) {
+UnloadedPlan PlanKeeper::Close(StageSession& session, bool hand_over_kv) {
+  if (!hand_over_kv) {
     session.Close();
     return {};
   }
-  StageSession::Left left = session.Leave();
+  StageSession::Handover handover = session.HandOver();
   absl::MutexLock lock(&mutex_);
-  left_ = std::move(left.plan), left_epoch_ = left_.kv == nullptr ? -1 : session.epoch();
-  if (left_.kv == nullptr) return {};
-  return {.left = true, .hashes = std::move(left.hashes), .lent = left_.kv->lent()};
+  handover_ = std::move(handover.plan), handover_epoch_ = handover_.kv == nullptr ? -1 : session.epoch();
+  if (handover_.kv == nullptr) return {};
+  return {.handed_over = true, .hashes = std::move(handover.hashes), .lent = handover_.kv->lent()};
 }
 
-absl::StatusOr<std::shared_ptr<KvLeft>> PlanKeeper::Left(int64_t epoch) const {
+absl::StatusOr<std::shared_ptr<KvHandover>> PlanKeeper::HandoverOf(int64_t epoch) const {
   absl::MutexLock lock(&mutex_);
-  if (left_.kv == nullptr || left_epoch_ != epoch)
+  if (handover_.kv == nullptr || handover_epoch_ != epoch)
     return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " handed over no KV on this device"));
-  return left_.kv;
+  return handover_.kv;
 }
 
-LeftByPlan PlanKeeper::TakeLeft() {
-  left_epoch_ = -1;
-  return std::exchange(left_, {});
+PlanHandover PlanKeeper::ReleaseHandover() {
+  handover_epoch_ = -1;
+  return std::exchange(handover_, {});
 }
 
 void PlanKeeper::LetGo(int64_t epoch) {
   // Destroyed after the lock is released.
-  LeftByPlan left;
+  PlanHandover handover;
   absl::MutexLock lock(&mutex_);
-  if (left_epoch_ != epoch) return;
-  left = TakeLeft();
+  if (handover_epoch_ != epoch) return;
+  handover = ReleaseHandover();
 }
 
 absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
@@ -335,15 +335,16 @@ void PlanKeeper::Await(int64_t epoch) {
   if (session_ == nullptr || session_->epoch() != epoch) return;
   if (state_ == State::kInstalled) unused_since_ = options_.now();
   // Others may be busy reading from other devices.
-  if (left_.kv != nullptr) left_.kv->Reading();
+  if (handover_.kv != nullptr) handover_.kv->Reading();
 }
 
 void PlanKeeper::Tick() {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   // Destroyed after the lock is released.
-  LeftByPlan gone;
+  PlanHandover gone;
   absl::MutexLock lock(&mutex_);
-  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(absl::Now()) > kKvLeftPatience) gone = TakeLeft();
+  if (handover_.kv != nullptr && state_ == State::kNone && handover_.kv->Unread(absl::Now()) > kKvHandoverPatience)
+    gone = ReleaseHandover();
   if (state_ != State::kInstalled || options_.now() - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload(false, {});

@@ -71,7 +71,7 @@ class PlanKeeper {
   // install another plan. `address` is the caller's.
   absl::Status Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done);
   // KV that the plan of that epoch has left here. FailedPrecondition if there is none.
-  absl::StatusOr<std::shared_ptr<KvLeft>> Left(int64_t epoch) const;
+  absl::StatusOr<std::shared_ptr<KvHandover>> HandoverOf(int64_t epoch) const;
 
   // Runs `task` on the loading thread, if no plan is installed. A later installation waits for its
   // end.
@@ -112,9 +112,9 @@ class PlanKeeper {
     kUnloading,   // the worker unloads it
   };
   void Post(std::function<void()> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  UnloadedPlan Close(StageSession& session, bool leave_kv);
-  LeftByPlan TakeLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  UnloadedPlan Close(StageSession& session, bool hand_over_kv);
+  PlanHandover ReleaseHandover() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(int64_t epoch);
   void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
   absl::Status CheckNew(const InstallCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,8 +129,8 @@ class PlanKeeper {
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
   std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
-  LeftByPlan left_ ABSL_GUARDED_BY(mutex_);  // by the plan of left_epoch_
-  int64_t left_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
+  PlanHandover handover_ ABSL_GUARDED_BY(mutex_);  // by the plan of handover_epoch_
+  int64_t handover_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);
   std::string address_ ABSL_GUARDED_BY(mutex_);      // of the caller of Install

@@ -17,9 +17,9 @@ StageSession::StageSession(Options options)
       log_(std::move(options.log)),
       report_(std::move(options.report)),
       progress_(std::move(options.progress)),
-      left_(std::move(options.left)),
-      kv_left_(left_.kv),
-      left_is_read_(std::move(options.left_is_read)) {}
+      handover_(std::move(options.handover)),
+      kv_handover_(handover_.kv),
+      handover_is_read_(std::move(options.handover_is_read)) {}
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
   if (call_.trace_spans > 0) trace_ = std::make_unique<TraceRing>(static_cast<size_t>(call_.trace_spans));
@@ -42,7 +42,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
 
 void StageSession::Cancel() {
   cancelled_.store(true);
-  if (const std::shared_ptr<KvLeft> left = kv_left_.lock(); left != nullptr) left->Cancel();
+  if (const std::shared_ptr<KvHandover> handover = kv_handover_.lock(); handover != nullptr) handover->Cancel();
 }
 
 // The links stay until the stage is gone: its computation may still send.
@@ -51,36 +51,36 @@ void StageSession::Close() {
   (void)SetSink({});
   TakeStage(/*leaves=*/false).reset();
   links_.clear();
-  left_ = {};
+  handover_ = {};
 }
 
 std::unique_ptr<StageEngine> StageSession::TakeStage(bool leaves) {
   absl::MutexLock lock(&stage_mutex_);
-  has_left_ = leaves;
+  handed_over_ = leaves;
   return std::move(stage_);
 }
 
 // Other devices may still run the plan. An error for what they send would make them give it up.
 absl::Status StageSession::NoStage() const {
-  return has_left_ ? absl::OkStatus() : absl::FailedPreconditionError("the plan is not installed any more");
+  return handed_over_ ? absl::OkStatus() : absl::FailedPreconditionError("the plan is not installed any more");
 }
 
-StageSession::Left StageSession::Leave() {
+StageSession::Handover StageSession::HandOver() {
   Cancel();
   (void)SetSink({});
-  Left left;
+  Handover handover;
   if (const std::unique_ptr<StageEngine> stage = TakeStage(/*leaves=*/true); stage != nullptr) {
-    absl::StatusOr<LeftByPlan> plan = stage->Leave();
+    absl::StatusOr<PlanHandover> plan = stage->HandOver();
     if (plan.ok()) {
-      left.plan = *std::move(plan);
+      handover.plan = *std::move(plan);
       // Others that have a part of the head hash nothing.
-      if (call_.plan.stages.back().device == call_.device) left.hashes = sampler_.HashStates();
+      if (call_.plan.stages.back().device == call_.device) handover.hashes = sampler_.HashStates();
     } else {
       Log(absl::StrCat("hands over no KV to the next plan: ", plan.status().message()));
     }
   }
   links_.clear();
-  return left;
+  return handover;
 }
 
 // ---- KV of the plan before
@@ -89,8 +89,8 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   if (!call_.kv) return nullptr;
   auto takeover = std::make_shared<KvTakeover>();
   takeover->sequences = call_.kv->sequences;
-  takeover->here = left_.kv;
-  takeover->weights = std::move(left_.weights);
+  takeover->here = handover_.kv;
+  takeover->weights = std::move(handover_.weights);
   takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take) {
     return ReadKv(layer, numerics_id, wanted, take);
   };
@@ -131,14 +131,14 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
 
 absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
                                           std::span<const KvExtent> extents, const KvTakeover::Take& take) const {
-  if (left_.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
-  if (left_.kv->numerics_id() != numerics_id || left_.kv->page_bytes() != call_.plan.page_bytes)
+  if (handover_.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
+  if (handover_.kv->numerics_id() != numerics_id || handover_.kv->page_bytes() != call_.plan.page_bytes)
     return absl::FailedPreconditionError("the KV of the plan before was computed by other kernels, or for another model");
   for (const KvExtent& extent : extents) {
     const auto take_own = [&](int64_t first, std::span<const std::byte> pages) {
       return cancelled_.load() ? absl::CancelledError("loading was cancelled") : take(extent.sequence, first, pages);
     };
-    LIME_RETURN_IF_ERROR(left_.kv->ReadAll(layer, holder.hosts, extent, take_own));
+    LIME_RETURN_IF_ERROR(handover_.kv->ReadAll(layer, holder.hosts, extent, take_own));
   }
   return absl::OkStatus();
 }
@@ -146,10 +146,10 @@ absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder,
 // Weights will use the memory of KV that others have read.
 absl::Status StageSession::LetGo() {
   if (transport_ != nullptr) transport_->EndKvReads();
-  const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
-  if (left == nullptr) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvLeftPatience, cancelled_));
-  if (left_is_read_) left_is_read_();
+  const std::shared_ptr<KvHandover> handover = std::exchange(handover_.kv, nullptr);
+  if (handover == nullptr) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(handover->AwaitGiven(call_.kv->given, kKvHandoverPatience, cancelled_));
+  if (handover_is_read_) handover_is_read_();
   return absl::OkStatus();
 }
 

@@ -37,8 +37,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     StallReport report;                    // what a person has to know; empty: goes to the log
     std::function<void(const LoadProgress&)> progress;
     // Of the previous plan, if the call takes over some of it.
-    LeftByPlan left;
-    std::function<void()> left_is_read = nullptr;  // nobody needs it any more
+    PlanHandover handover;
+    std::function<void()> handover_is_read = nullptr;  // nobody needs it any more
   };
   using Sink = std::function<void(const FromDevice&)>;
 
@@ -50,11 +50,11 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Unloads; returns when nothing of the plan is in memory. Called once.
   void Close();
   // As Close, but leaves what the next plan takes over; null if there is nothing to take.
-  struct Left {
-    LeftByPlan plan;
+  struct Handover {
+    PlanHandover plan;
     std::vector<std::pair<int32_t, std::string>> hashes;  // of logits, by slot
   };
-  Left Leave();
+  Handover HandOver();
 
   // From now on `sink` gets tokens, steps and failures; empty: nobody. Returns the failure, if any.
   absl::Status SetSink(Sink sink);
@@ -107,9 +107,9 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const StallReport report_;
   // Until it is loaded: the listener may hold this session.
   std::function<void(const LoadProgress&)> progress_;
-  LeftByPlan left_;                      // until it is taken over and read
-  const std::weak_ptr<KvLeft> kv_left_;  // left_.kv, for Cancel
-  std::function<void()> left_is_read_;
+  PlanHandover handover_;                        // until it is taken over and read
+  const std::weak_ptr<KvHandover> kv_handover_;  // handover_.kv, for Cancel
+  std::function<void()> handover_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open if spans are asked for
   absl::Mutex taking_;                // its one reader at a time; the ring itself takes no lock
@@ -118,7 +118,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Held for reading while the stage is called. Unloading waits for these calls.
   mutable absl::Mutex stage_mutex_;
   std::unique_ptr<StageEngine> stage_ ABSL_GUARDED_BY(stage_mutex_);
-  bool has_left_ ABSL_GUARDED_BY(stage_mutex_) = false;
+  bool handed_over_ ABSL_GUARDED_BY(stage_mutex_) = false;
   // By device; made before the stage, gone after it.
   std::map<int32_t, std::unique_ptr<Link>> links_;
 

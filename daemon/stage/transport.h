@@ -11,7 +11,7 @@
 
 #include "common/activation.h"
 #include "common/kv_take.h"
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/trace_ring.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"

@@ -179,9 +179,9 @@ class Steps {
   }
   size_t loads() const { return loads_.size(); }
 
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() { return kv_->Leave(backend_.numerics_id(), backend_.TakeKv(), {}); }
+  absl::StatusOr<std::shared_ptr<KvHandover>> HandOver() { return kv_->HandOver(backend_.numerics_id(), backend_.TakeKv(), {}); }
   // That the next plan finds all that was computed, in memory and on the disk.
-  void ExpectAllIn(const KvLeft& left) {
+  void ExpectAllIn(const KvHandover& handover) {
     for (const auto& each : positions_) {
       const int32_t sequence = each.first;
       const int64_t positions = each.second;
@@ -189,7 +189,7 @@ class Steps {
       for (const int32_t layer : kLayers) {
         int64_t next = 0;
         const absl::Status status =
-            left.ReadAll(layer, /*hosts=*/false, {.sequence = sequence, .first = 0, .end = pages}, [&](int64_t first, auto bytes) {
+            handover.ReadAll(layer, /*hosts=*/false, {.sequence = sequence, .first = 0, .end = pages}, [&](int64_t first, auto bytes) {
               EXPECT_EQ(first, next);
               for (int64_t at = 0; at < std::ssize(bytes) && first * kPageTokens + at / kPositionBytes < positions; ++at) {
                 const int64_t position = first * kPageTokens + at / kPositionBytes;
@@ -399,11 +399,11 @@ TEST(StageKvTest, LoadsUnderWayEndBeforeItLeavesAllThatWasComputed) {
   const size_t before = steps.loads();
   steps.StartLoads(8);
   absl::Notification left;
-  absl::StatusOr<std::shared_ptr<KvLeft>> kv = absl::UnknownError("");
+  absl::StatusOr<std::shared_ptr<KvHandover>> kv = absl::UnknownError("");
   std::atomic<pid_t> leaver = 0;
   std::thread leaves([&] {
     leaver = ::gettid();
-    kv = steps.Leave();
+    kv = steps.HandOver();
     left.Notify();
   });
   while (leaver == 0) std::this_thread::yield();
@@ -423,9 +423,9 @@ TEST(StageKvTest, WhatItLeavesIsAllThatWasComputed) {
     Steps steps(seed);
     const absl::Status status = steps.Run(120);
     ASSERT_TRUE(status.ok()) << status;
-    const auto left = steps.Leave();
-    ASSERT_TRUE(left.ok()) << left.status();
-    steps.ExpectAllIn(**left);
+    const auto handover = steps.HandOver();
+    ASSERT_TRUE(handover.ok()) << handover.status();
+    steps.ExpectAllIn(**handover);
   }
 }
 

@@ -211,7 +211,7 @@ TEST_F(SurvivalTest, KvFollowsItsLayersFromPlanToPlan) {
 }
 
 TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
-  DeviceServer::Options options = FakeDevice("b", /*leaves_kv=*/false);
+  DeviceServer::Options options = FakeDevice("b", /*hands_over_kv=*/false);
   options.listen = devices_[1].address;
   ASSERT_TRUE(client_->Unload().ok());
   servers_[1].reset();
@@ -272,9 +272,9 @@ TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
                         .page_bytes = plan.page_bytes};
   EXPECT_TRUE(absl::IsFailedPrecondition(read(call))) << "the plan is still here";
   ASSERT_TRUE(client_->Open([](int32_t, const FromDevice&) {}).ok());
-  const absl::StatusOr<ClusterClient::Left> left = client_->Leave();
-  ASSERT_TRUE(left.ok()) << left.status();
-  EXPECT_TRUE(left->all);
+  const absl::StatusOr<ClusterClient::Handover> handover = client_->HandOver();
+  ASSERT_TRUE(handover.ok()) << handover.status();
+  EXPECT_TRUE(handover->all);
   EXPECT_TRUE(absl::IsNotFound(read(call))) << "no sequence was computed";
   KvReadCall other = call;
   other.epoch += 1;

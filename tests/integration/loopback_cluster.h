@@ -120,7 +120,7 @@ class LoopbackCluster final : public Devices {
     Abandon();
     return absl::OkStatus();
   }
-  absl::StatusOr<Left> Leave() override { return absl::UnimplementedError("another plan"); }
+  absl::StatusOr<Handover> HandOver() override { return absl::UnimplementedError("another plan"); }
   void Abandon() override {
     closing_ = true;
     for (const auto& session : sessions_) session->Close();

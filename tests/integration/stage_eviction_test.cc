@@ -148,7 +148,7 @@ TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
     cluster.Give(RetireOrder{});
   }
   EXPECT_EQ(cluster.sampler().hash(0), hash);
-  EXPECT_THAT(std::string(cluster.engine(0).Leave().status().message()), HasSubstr("evicts"));
+  EXPECT_THAT(std::string(cluster.engine(0).HandOver().status().message()), HasSubstr("evicts"));
 }
 
 // As `lime plan` makes it, of devices whose memory ends short of all KV: what it says of activations is enough for what a device allocates.

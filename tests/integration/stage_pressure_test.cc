@@ -214,16 +214,16 @@ TEST_F(StagePressure, APlanThatFollowsOneUnderPressureHasTheSameBits) {
   ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));
   const Plan plan = OnOneDevice();
   FakeMachine machine;
-  std::shared_ptr<WeightsLeft> weights;
+  std::shared_ptr<WeightsHandover> weights;
   {
     StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
     ASSERT_TRUE(cluster.ok());
     machine.SetAvailable(3 * kMiB);
     AwaitThat([&] { return cluster.engine(0).stats().given > 0; }, "an idle stage gives");
     cluster.EndDelivery();
-    absl::StatusOr<LeftByPlan> left = cluster.engine(0).Leave();
-    ASSERT_TRUE(left.ok()) << left.status();
-    weights = left->weights;
+    absl::StatusOr<PlanHandover> handover = cluster.engine(0).HandOver();
+    ASSERT_TRUE(handover.ok()) << handover.status();
+    weights = handover->weights;
   }
   machine.SetAvailable(kPlenty);
   const auto takeover = [&](int32_t) {

@@ -172,9 +172,9 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->kv, call.kv);
-  const UnloadCall unload{.epoch = 4, .leave_kv = true};
+  const UnloadCall unload{.epoch = 4, .hand_over_kv = true};
   EXPECT_EQ(*Return<v1::UnloadRequest>(unload), unload);
-  const UnloadedPlan unloaded{.left = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}, .lent = {{3, 7, 12}}};
+  const UnloadedPlan unloaded{.handed_over = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}, .lent = {{3, 7, 12}}};
   EXPECT_EQ(*Return<v1::UnloadReply>(unloaded), unloaded);
   KvReadCall read{.epoch = 8, .layer = 3, .extents = {{0, 0, 17}, {4, 16, 32}}, .numerics_id = "x86-f32-1", .page_bytes = 4096};
   EXPECT_EQ(*Return<v1::KvRequest>(read), read);

@@ -92,8 +92,8 @@ absl::Status SimStage::TakeOver(const Takeover& takeover) {
   for (size_t s = 0; s < takeover.sequences.size(); ++s) {
     const KvSequence& sequence = takeover.sequences[s];
     for (const int32_t layer : layers_) {
-      const auto found = takeover.left->find({layer, sequence.from});
-      if (found == takeover.left->end() || std::ssize(found->second) < sequence.positions)
+      const auto found = takeover.handover->find({layer, sequence.from});
+      if (found == takeover.handover->end() || std::ssize(found->second) < sequence.positions)
         return absl::NotFoundError(absl::StrCat("KV of layer ", layer, ", slot ", sequence.from));
       for (int64_t p = 0; p < sequence.positions; ++p) {
         const uint64_t kv = found->second[static_cast<size_t>(p)];
@@ -430,7 +430,7 @@ std::string SimStage::LeftOver() {
     if (shown || book_.taken_over(s) > 0 || book_.away().away(s) > 0) return absl::StrCat("slot ", s, " is in use");
   }
   if (hosted_ == nullptr) return "";
-  for (const KvLeft::Hosted& of : hosted_->Leave()) {
+  for (const KvHandover::Hosted& of : hosted_->HandOver()) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
       if (of.places.kept(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
     }

@@ -107,10 +107,10 @@ absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
   return backend_.AttendPieces(what.block.layer, first, first + pieces, places);
 }
 
-void SimStage::Leave(SimKvLeft& left) {
+void SimStage::HandOver(SimKvHandover& handover) {
   for (const int32_t layer : layers_) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
-      std::vector<uint64_t>& kv = left[{layer, s}];
+      std::vector<uint64_t>& kv = handover[{layer, s}];
       const int64_t end = std::ssize(backend_.shown(s)[static_cast<size_t>(layer)]) * kPageTokens;
       for (int64_t p = 0; p < end; ++p) {
         const int32_t page = backend_.PageOf(s, layer, p);

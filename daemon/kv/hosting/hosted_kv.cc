@@ -73,15 +73,15 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
   return absl::OkStatus();
 }
 
-std::vector<HostedLeft> HostedKv::Leave() {
-  std::vector<HostedLeft> left;
+std::vector<HostedLeft> HostedKv::HandOver() {
+  std::vector<HostedLeft> handover;
   for (auto& [device, owner] : owners_) {
     bool any = false;
     for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.kept(s) > 0;
-    if (any) left.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
+    if (any) handover.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
   }
   owners_.clear();
-  return left;
+  return handover;
 }
 
 absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {

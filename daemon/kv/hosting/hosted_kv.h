@@ -48,7 +48,7 @@ class HostedKv {
   // ResourceExhausted if they do not fit.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read);
   // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
-  std::vector<HostedLeft> Leave();
+  std::vector<HostedLeft> HandOver();
 
   // ---- While the plan is in use
 

@@ -16,10 +16,10 @@
 
 namespace lime {
 
-class WeightsLeft {
+class WeightsHandover {
  public:
   // `dir`: the folder of the checkpoint.
-  explicit WeightsLeft(std::string dir) : dir_(std::move(dir)) {}
+  explicit WeightsHandover(std::string dir) : dir_(std::move(dir)) {}
 
   void Add(LoadedBlock block) { blocks_.push_back(std::move(block)); }
   void Add(const PlanPart& part, HugeBuffer memory) { parts_.push_back({part.block, part.rows, std::move(memory)}); }

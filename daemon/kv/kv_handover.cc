@@ -1,4 +1,4 @@
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,28 +14,28 @@ constexpr Bytes kRunBytes = kMiB;
 
 }  // namespace
 
-KvLeft::KvLeft(Content content) : content_(std::move(content)), read_at_(absl::Now()) {}
-KvLeft::~KvLeft() = default;
+KvHandover::KvHandover(Content content) : content_(std::move(content)), read_at_(absl::Now()) {}
+KvHandover::~KvHandover() = default;
 
-Bytes KvLeft::memory_bytes() const {
+Bytes KvHandover::memory_bytes() const {
   Bytes bytes = content_.memory_bytes;
   for (const HostedLeft& hosted : content_.hosted) bytes += hosted.memory.bytes();
   return bytes;
 }
 
-void KvLeft::Cancel() {
+void KvHandover::Cancel() {
   if (content_.file != nullptr) content_.file->Cancel();
 }
 
-bool KvLeft::Has(int32_t layer) const {
+bool KvHandover::Has(int32_t layer) const {
   return std::ranges::binary_search(content_.layers, layer);
 }
 
-int64_t KvLeft::RunAt(int64_t first, int64_t end, Bytes page_bytes) {
+int64_t KvHandover::RunAt(int64_t first, int64_t end, Bytes page_bytes) {
   return std::min({std::max<int64_t>(1, kRunBytes / page_bytes), kKvPiecePages - first % kKvPiecePages, end - first});
 }
 
-absl::Status KvLeft::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const {
+absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const {
   Reader reader(*this, layer, hosts, extent);
   for (int64_t first = extent.first; first < extent.end;) {
     const int64_t run = RunAt(first, extent.end, content_.page_bytes);
@@ -46,10 +46,10 @@ absl::Status KvLeft::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, int64_t count) {
+absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::Pages(int64_t first, int64_t count) {
   if (hosts_) return LentPages(first, count);
-  const Content& of = left_.content_;
-  if (!left_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
+  const Content& of = handover_.content_;
+  if (!handover_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
     return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is on this device"));
   const int64_t index = std::ranges::lower_bound(of.layers, layer_) - of.layers.begin();
   const std::span<const int32_t> held = of.pages.Pages(of_.sequence, index);
@@ -70,9 +70,9 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, 
 }
 
 // A lent piece is contiguous in memory, so its pages need no copy.
-absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t first, int64_t count) const {
-  const Bytes page = left_.content_.page_bytes;
-  for (const HostedLeft& hosted : left_.content_.hosted) {
+absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::LentPages(int64_t first, int64_t count) const {
+  const Bytes page = handover_.content_.page_bytes;
+  for (const HostedLeft& hosted : handover_.content_.hosted) {
     const auto layer = std::ranges::lower_bound(hosted.layers, layer_);
     if (layer == hosted.layers.end() || *layer != layer_) continue;
     LIME_ASSIGN_OR_RETURN(
@@ -84,8 +84,8 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t fir
   return absl::NotFoundError(absl::StrCat("no device has lent KV of layer ", layer_, " to this device"));
 }
 
-absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
-  const Content& of = left_.content_;
+absl::Status KvHandover::Reader::ReadPiece(int64_t index, int64_t piece) {
+  const Content& of = handover_.content_;
   if (of.file == nullptr) return absl::NotFoundError("a piece of KV is neither in memory nor on the disk");
   if (read_ == piece) return absl::OkStatus();
   if (piece_.data() == nullptr) {
@@ -96,19 +96,19 @@ absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
   return absl::OkStatus();
 }
 
-void KvLeft::Reading() {
+void KvHandover::Reading() {
   absl::MutexLock lock(&mutex_);
   read_at_ = absl::Now();
 }
 
-void KvLeft::Given(int32_t layer, bool hosts) {
+void KvHandover::Given(int32_t layer, bool hosts) {
   absl::MutexLock lock(&mutex_);
   read_at_ = absl::Now();
   ++given_[{layer, hosts}];
   changed_.SignalAll();
 }
 
-absl::Status KvLeft::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
+absl::Status KvHandover::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
   absl::MutexLock lock(&mutex_);
   read_at_ = std::max(read_at_, absl::Now());
   while (true) {
@@ -124,7 +124,7 @@ absl::Status KvLeft::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration 
   }
 }
 
-absl::Duration KvLeft::Unread(absl::Time now) const {
+absl::Duration KvHandover::Unread(absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   return now - read_at_;
 }

@@ -1,4 +1,4 @@
-#include "daemon/kv/weights_left.h"
+#include "daemon/kv/weights_handover.h"
 
 #include <memory>
 
@@ -15,26 +15,26 @@ PlanPart Part(BlockId id, int64_t begin) {
   return {.block = id, .rows = {{.role = TensorRole::kQ, .begin = begin, .end = begin + 8}}};
 }
 
-TEST(WeightsLeftTest, WhatStaysIsThereOnceAndTheRestIsFreed) {
+TEST(WeightsHandoverTest, WhatStaysIsThereOnceAndTheRestIsFreed) {
   const BlockId attention = {BlockKind::kAttention, 3}, mlp = {BlockKind::kMlp, 3}, head = {BlockKind::kHead, 0};
-  WeightsLeft left("/model");
+  WeightsHandover handover("/model");
   LoadedBlock block = Block(attention, 100);
   const std::weak_ptr<const void> freed = block.storage;
-  left.Add(std::move(block));
-  left.Add(Block(mlp, 200));
-  for (const int64_t begin : {0, 8}) left.Add(Part(head, begin), *HugeBuffer::Allocate(4096));
-  EXPECT_EQ(left.bytes(), 101 + 201 + 2 * 4096);
+  handover.Add(std::move(block));
+  handover.Add(Block(mlp, 200));
+  for (const int64_t begin : {0, 8}) handover.Add(Part(head, begin), *HugeBuffer::Allocate(4096));
+  EXPECT_EQ(handover.bytes(), 101 + 201 + 2 * 4096);
   const PlanPart first = Part(head, 0), other = Part(head, 4);
-  left.Keep({mlp}, {&first, &other});
+  handover.Keep({mlp}, {&first, &other});
   EXPECT_TRUE(freed.expired());
-  EXPECT_EQ(left.bytes(), 201 + 4096);
-  EXPECT_FALSE(left.Take(attention));
-  EXPECT_FALSE(left.Take(other));
-  EXPECT_FALSE(left.Take(Part(head, 8)));
-  ASSERT_TRUE(left.Take(mlp));
-  EXPECT_FALSE(left.Take(mlp));
-  ASSERT_TRUE(left.Take(first));
-  EXPECT_EQ(left.bytes(), 0);
+  EXPECT_EQ(handover.bytes(), 201 + 4096);
+  EXPECT_FALSE(handover.Take(attention));
+  EXPECT_FALSE(handover.Take(other));
+  EXPECT_FALSE(handover.Take(Part(head, 8)));
+  ASSERT_TRUE(handover.Take(mlp));
+  EXPECT_FALSE(handover.Take(mlp));
+  ASSERT_TRUE(handover.Take(first));
+  EXPECT_EQ(handover.bytes(), 0);
 }
 
 }  // namespace
