@@ -29,7 +29,7 @@ struct Taken {
 };
 
 // A piece on its way to the disk or to a host: its copy, and for a host its messages.
-Bytes LeavingBytes(const Plan& plan, const PlanDevice& device) {
+Bytes EvictedBytes(const Plan& plan, const PlanDevice& device) {
   return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan);
 }
 
@@ -37,7 +37,7 @@ Bytes LeavingBytes(const Plan& plan, const PlanDevice& device) {
 // and visits with evicted positions.
 Bytes MessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec, Bytes row_bytes) {
   return StageInbox::WaitingBytes(plan, device, row_bytes) + AskingBytes(plan, device, spec.config) +
-         LeavingBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
+         EvictedBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
 }
 
 std::string HowToFit(const PlanDevice& device, Bytes runtime) {

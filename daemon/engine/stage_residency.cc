@@ -176,16 +176,16 @@ void StageResidency::Compile(const ResidencyLogic::Prepare& prepare) {
 }
 
 void StageResidency::Carry(const ResidencyLogic::ChangeWeights& change) {
-  parts_.weights->Change(*change.after, change.border, change.embedding_leaves);
-  if (!parts_.weights->Leaves()) logic_.OnNothingLeaves(actions_);
+  parts_.weights->Change(*change.after, change.border, change.evicts_embedding);
+  if (!parts_.weights->Evicts()) logic_.OnNothingEvicted(actions_);
 }
 
 void StageResidency::Carry(const ResidencyLogic::MakeRoom& make) {
-  auto leaving = std::make_shared<LeavingWeights>(parts_.weights->TakeLeaving());
+  auto evicted = std::make_shared<EvictedWeights>(parts_.weights->ReleaseEvicted());
   if (make.reads_rows) compute_->ReadRowsWith(rows_.get());
   const bool needs_ring = parts_.weights->NeedsRing();
-  worker_->Post([this, leaving, needs_ring, make]() mutable {
-    leaving.reset();
+  worker_->Post([this, evicted, needs_ring, make]() mutable {
+    evicted.reset();
     HugeBuffer memory;
     const absl::Status status = [&] {
       if (make.pages > make.pages_before) LIME_RETURN_IF_ERROR(parts_.backend->ResizeKv(make.pages));

@@ -233,8 +233,8 @@ void StageWeights::StartLoad(int part, PieceReader::Completion done) {
   reader_->StartRead(BlockOf(part), PieceOf(part), place, std::move(done));
 }
 
-void StageWeights::Change(const Plan& after, int64_t border, bool embedding_leaves) {
-  embedding_leaves_ = embedding_leaves;
+void StageWeights::Change(const Plan& after, int64_t border, bool evicts_embedding) {
+  evicts_embedding_ = evicts_embedding;
   streamed_before_ = streamed_;
   for (size_t part = 0; part < streamed_.size(); ++part) streamed_[part] = after.parts[part].streamed;
   border_ = border;
@@ -244,32 +244,32 @@ bool StageWeights::Streams() const {
   return std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part]; });
 }
 
-bool StageWeights::Leaves() const {
+bool StageWeights::Evicts() const {
   if (ring_is_made_ && !Streams()) return true;
   if (std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part] && (whole_[part] || own_[part].data() != nullptr); }))
     return true;
-  return embedding_leaves_ &&
+  return evicts_embedding_ &&
          std::ranges::any_of(blocks_, [](const Bound& bound) { return bound.whole && bound.block.id.kind == BlockKind::kEmbedding; });
 }
 
-LeavingWeights StageWeights::TakeLeaving() {
-  LeavingWeights leaving;
+EvictedWeights StageWeights::ReleaseEvicted() {
+  EvictedWeights evicted;
   for (const int part : parts_here_) {
     if (!streamed_[part] || plan_.parts[part].is_kv()) continue;
-    if (whole_[part]) Unbind(plan_.parts[part].block, leaving);
+    if (whole_[part]) Unbind(plan_.parts[part].block, evicted);
     read_[part] = false;
-    if (own_[part].data() != nullptr) leaving.parts.push_back(std::move(own_[part]));
+    if (own_[part].data() != nullptr) evicted.parts.push_back(std::move(own_[part]));
   }
-  if (embedding_leaves_) Unbind({BlockKind::kEmbedding, 0}, leaving);
+  if (evicts_embedding_) Unbind({BlockKind::kEmbedding, 0}, evicted);
   if (ring_is_made_ && !Streams()) {
-    leaving.parts.push_back(std::move(ring_memory_));
+    evicted.parts.push_back(std::move(ring_memory_));
     ring_ = ByteRing(0), ring_is_made_ = false;
   }
-  return leaving;
+  return evicted;
 }
 
 // From now on the backend has only what stays in memory while the block streams.
-void StageWeights::Unbind(BlockId id, LeavingWeights& leaving) {
+void StageWeights::Unbind(BlockId id, EvictedWeights& evicted) {
   const auto bound = std::ranges::find_if(blocks_, [id](const Bound& b) { return b.block.id == id; });
   LIME_CHECK(bound != blocks_.end()) << "an evicted block is not in memory";
   if (!std::exchange(bound->whole, false)) return;
@@ -278,13 +278,13 @@ void StageWeights::Unbind(BlockId id, LeavingWeights& leaving) {
     std::fill(whole_.begin() + begin, whole_.begin() + end, false);
   }
   const BlockSpec& spec = spec_.block(id);
-  LoadedBlock& matrices = leaving.blocks.emplace_back(bound->block);
+  LoadedBlock& matrices = evicted.blocks.emplace_back(bound->block);
   for (size_t i = 0; i < spec.tensors.size(); ++i) (IsKept(spec.tensors[i]) ? matrices : bound->block).tensors[i].data = nullptr;
   const absl::Status status = backend_->BindBlock(spec, ToWeights(bound->block));
   LIME_CHECK(status.ok()) << status.message();  // it was bound before
 }
 
-LeavingWeights::~LeavingWeights() {
+EvictedWeights::~EvictedWeights() {
   for (const LoadedBlock& block : blocks) {
     for (const LoadedTensor& tensor : block.tensors) {
       if (tensor.data != nullptr) ReturnPages(tensor.data, tensor.bytes);

@@ -34,11 +34,11 @@
 namespace lime {
 
 // Weights that no computation uses any more. Their memory goes with them, which takes a while.
-struct LeavingWeights {
-  LeavingWeights() = default;
-  LeavingWeights(LeavingWeights&&) = default;
-  LeavingWeights& operator=(LeavingWeights&&) = delete;
-  ~LeavingWeights();
+struct EvictedWeights {
+  EvictedWeights() = default;
+  EvictedWeights(EvictedWeights&&) = default;
+  EvictedWeights& operator=(EvictedWeights&&) = delete;
+  ~EvictedWeights();
 
   std::vector<HugeBuffer> parts;    // and the ring
   std::vector<LoadedBlock> blocks;  // matrices of blocks that were whole
@@ -88,12 +88,12 @@ class StageWeights {
   // ---- Residency that changes
 
   // From step `border` on, the parts that stream in `after` stream, and no others; of a whole block
-  // all or none. `embedding_leaves`: from then on the rows of the embedding are read one by one.
-  void Change(const Plan& after, int64_t border, bool embedding_leaves = false);
+  // all or none. `evicts_embedding`: from then on the rows of the embedding are read one by one.
+  void Change(const Plan& after, int64_t border, bool evicts_embedding = false);
   // Whether memory can be freed: of weights that stream now, or of a ring.
-  bool Leaves() const;
+  bool Evicts() const;
   // Removes and returns that memory. Called once nothing computes with it.
-  LeavingWeights TakeLeaving();
+  EvictedWeights ReleaseEvicted();
   // Whether the ring exists only while something streams. NeedsRing: whether it must be made now.
   // MakeRing: a pre-faulted ring for `ring` bytes of parts.  Thread of MakeRing: any
   bool ring_comes_and_goes() const { return slack_ == 0; }
@@ -133,7 +133,7 @@ class StageWeights {
   absl::Status ReadPart(int part);
   bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }
   bool Streams() const;
-  void Unbind(BlockId id, LeavingWeights& leaving);
+  void Unbind(BlockId id, EvictedWeights& evicted);
   const Loaded& OldestLoad(int part) const;
   Bytes PlaceBytes(int part) const { return PlaceBytesOf(*reader_, spec_, plan_, part); }
   static Bytes PlaceBytesOf(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, int part);
@@ -158,7 +158,7 @@ class StageWeights {
   };
   std::vector<Bound> blocks_;
   LoadSummary load_;
-  bool embedding_leaves_ = false;  // from border_ on
+  bool evicts_embedding_ = false;  // from border_ on
   std::vector<int> parts_here_;
   Backend* backend_ = nullptr;
   Bytes slack_ = 0;            // the ring's extra room: its largest place

@@ -144,7 +144,7 @@ void ResidencyLogic::OnPrepared(Prepared prepared, double now_ms, Actions& actio
   stage_->MayTakeOrders();  // an order that waits may now fail for good
 }
 
-void ResidencyLogic::OnNothingLeaves(Actions& actions) {
+void ResidencyLogic::OnNothingEvicted(Actions& actions) {
   BeginRoom(actions);
 }
 

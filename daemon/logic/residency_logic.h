@@ -51,11 +51,11 @@ class ResidencyLogic {
     bool opens_rows = false;  // a reader for rows of an evicted embedding
   };
   // From step `border` on, the parts that stream in `after` stream, and no others. If nothing in
-  // memory leaves, OnNothingLeaves.
+  // memory leaves, OnNothingEvicted.
   struct ChangeWeights {
     std::shared_ptr<const Plan> after;
     int64_t border = 0;
-    bool embedding_leaves = false;
+    bool evicts_embedding = false;
   };
   // While steps go on, parts leave memory; then pages come, and a ring if needed. Then OnRoomMade.
   struct MakeRoom {
@@ -120,7 +120,7 @@ class ResidencyLogic {
   // `no_rows`: the rows of the embedding could not be opened. A change by order must succeed, else
   // the stage fails. Under pressure less is evicted instead.
   void OnNotPrepared(bool no_rows, const absl::Status& why, Actions& actions, StageLogic::Actions& of_stage);
-  void OnNothingLeaves(Actions& actions);
+  void OnNothingEvicted(Actions& actions);
   // From this step on, parts stream as the change says.
   void OnBorder(Actions& actions);
   void OnRoomMade(double now_ms, Actions& actions, StageLogic::Actions& of_stage);

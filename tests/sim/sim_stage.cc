@@ -293,7 +293,7 @@ void SimStage::Carry(const ResidencyLogic::ChangeWeights& change) {
   bool leaves = false, streams = false;
   for (size_t part = 0; part < streamed_.size(); ++part) leaves = leaves || (streamed_[part] && in_memory_[part]);
   for (const int part : PartsOn(plan_, device_)) streams = streams || streamed_[static_cast<size_t>(part)];
-  if (!leaves && (ring_ == 0 || device().memory.ring > 0 || streams)) residency_->OnNothingLeaves(changes_);
+  if (!leaves && (ring_ == 0 || device().memory.ring > 0 || streams)) residency_->OnNothingEvicted(changes_);
 }
 
 void SimStage::Carry(const ResidencyLogic::MakeRoom& make) {

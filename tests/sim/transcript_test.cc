@@ -149,9 +149,9 @@ class StageTranscript {
     CarryChanges();
     Carry();
   }
-  void NothingLeaves() {
+  void NothingEvicted() {
     Event("nothing leaves");
-    residency_.OnNothingLeaves(changes_);
+    residency_.OnNothingEvicted(changes_);
     CarryChanges();
   }
   void RoomMade() {
