@@ -196,7 +196,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::str
   return config;
 }
 
-absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config) {
+absl::Status Exclude(const std::vector<std::string>& names, ClusterConfig& config) {
   std::vector<std::string> all;
   for (const ClusterConfig::Device& device : config.devices) all.push_back(device.name);
   for (const std::string& name : names) {

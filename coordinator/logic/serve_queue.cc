@@ -26,8 +26,8 @@ void ServeQueue::Start(RequestId request) {
   requests_.at(request).started = true;
 }
 
-void ServeQueue::Leave(RequestId request) {
-  if (const auto found = requests_.find(request); found != requests_.end()) found->second.left = true;
+void ServeQueue::Cancel(RequestId request) {
+  if (const auto found = requests_.find(request); found != requests_.end()) found->second.cancelled = true;
 }
 
 void ServeQueue::End(RequestId request) {
@@ -44,7 +44,7 @@ void ServeQueue::Close(absl::Status why) {
 }
 
 absl::Status ServeQueue::WhyEnd(const Waiter& waiter, absl::Time now) const {
-  if (waiter.left) return absl::CancelledError("cancelled");
+  if (waiter.cancelled) return absl::CancelledError("cancelled");
   if (waiter.started) return absl::OkStatus();
   if (state_ != State::kOpen) return absl::UnavailableError("the queue was closed before this request had a slot; send it again later");
   if (now < waiter.until) return absl::OkStatus();

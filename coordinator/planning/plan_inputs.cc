@@ -294,7 +294,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   if (!flags.cluster.empty()) {
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));
     LIME_ASSIGN_OR_RETURN(ClusterConfig config, OfUser(ParseClusterConfig(text, flags.cluster)));
-    if (const absl::Status left = LeaveOut(flags.without, config); !left.ok()) return WrongCall(std::string(left.message()));
+    if (const absl::Status left = Exclude(flags.without, config); !left.ok()) return WrongCall(std::string(left.message()));
     std::string cluster_model;
     if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
     LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));

@@ -105,7 +105,7 @@ absl::StatusOr<RequestId> Serving::SubmitTogether(std::vector<Submission> submis
 void Serving::Cancel(RequestId request) {
   {
     absl::MutexLock lock(&mutex_);
-    queue_.Leave(request);
+    queue_.Cancel(request);
   }
   run_.Wake();
 }

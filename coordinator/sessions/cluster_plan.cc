@@ -115,7 +115,7 @@ absl::Status CheckGiven(const ClusterSession::Options& options, const KnownClust
 absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options) {
   KnownCluster cluster;
   LIME_ASSIGN_OR_RETURN(cluster.file, ClusterFile::Open(options.cluster, options.insecure));
-  if (const absl::Status left = LeaveOut(options.without, cluster.file.config); !left.ok()) return WrongCall(std::string(left.message()));
+  if (const absl::Status left = Exclude(options.without, cluster.file.config); !left.ok()) return WrongCall(std::string(left.message()));
   LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(cluster.file.config, options.model));
   LIME_ASSIGN_OR_RETURN(cluster.weights, LookAtWeights(options.model));
   if (!options.plan.empty()) LIME_RETURN_IF_ERROR(ReadPlan(options, cluster.weights).status());  // before devices are asked

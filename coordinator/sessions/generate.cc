@@ -54,7 +54,7 @@ class Generator::Prompt final : public RequestSink {
   }
   // Excludes the step that ends with the next token from ms_per_token: a recovery or a change of
   // plans delayed it.
-  void LeaveOut(Clock::duration step) {
+  void Exclude(Clock::duration step) {
     if (!result.token_ids.empty() && result.finish == FinishReason::kNone) left_out_ += step, ++steps_left_out_;
   }
 
@@ -142,7 +142,7 @@ void Generator::CountStep(Prompt& prompt, Clock::time_point now) {
   if (breaks != breaks_ && last_ != Clock::time_point()) {
     summary_.pause_ms += Milliseconds(now - last_);
     ++summary_.pauses;
-    for (const auto& other : prompts_) other->LeaveOut(now - last_);
+    for (const auto& other : prompts_) other->Exclude(now - last_);
     pause_end_ = now;
   } else if (!prompt.result.token_ids.empty() && prompt.last_token >= pause_end_) {
     const double ms = Milliseconds(now - prompt.last_token);

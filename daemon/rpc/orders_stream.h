@@ -63,7 +63,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
       absl::MutexLock lock(&mutex_);
       why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "the run has ended";
     }
-    if (session_ != nullptr) keeper_.Leave(session_, why);
+    if (session_ != nullptr) keeper_.OnUserGone(session_, why);
     EventStream::OnDone();
   }
 

@@ -311,13 +311,13 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, Sta
   }
   const absl::Status failed = session->SetSink(std::move(sink));
   if (!failed.ok()) {
-    Leave(session, "it has already failed");
+    OnUserGone(session, "it has already failed");
     return failed;
   }
   return session;
 }
 
-void PlanKeeper::Leave(const std::shared_ptr<StageSession>& session, const std::string& why) {
+void PlanKeeper::OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || state_ != State::kInUse) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), " of ", Who(), ": ", why));

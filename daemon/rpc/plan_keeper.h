@@ -81,7 +81,7 @@ class PlanKeeper {
   // is in use already.
   absl::StatusOr<std::shared_ptr<StageSession>> Use(int64_t epoch, StageSession::Sink sink);
   // The coordinator does not use the plan any more: unloads it.
-  void Leave(const std::shared_ptr<StageSession>& session, const std::string& why);
+  void OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why);
 
   // The session that receives activations of that epoch.
   absl::StatusOr<std::shared_ptr<StageSession>> Find(int64_t epoch);

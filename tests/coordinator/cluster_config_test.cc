@@ -237,13 +237,13 @@ TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
                            "[[link]]\nfrom = \"a\"\nto = \"c\"\nbandwidth = \"1MB/s\"\n";
   auto config = ParseClusterConfig(text, "c.toml");
   ASSERT_TRUE(config.ok()) << config.status();
-  ASSERT_TRUE(LeaveOut({"b", "b"}, *config).ok());
+  ASSERT_TRUE(Exclude({"b", "b"}, *config).ok());
   ASSERT_EQ(config->devices.size(), 2u);
   EXPECT_EQ(config->devices[1].name, "c");
   ASSERT_EQ(config->links.size(), 1u);
   EXPECT_EQ(config->links[0].to, "c");
-  EXPECT_THAT(std::string(LeaveOut({"d"}, *config).message()), HasSubstr("--without d: there is no such device; the devices are a, c"));
-  EXPECT_THAT(std::string(LeaveOut({"a", "c"}, *config).message()), HasSubstr("leaves out every device"));
+  EXPECT_THAT(std::string(Exclude({"d"}, *config).message()), HasSubstr("--without d: there is no such device; the devices are a, c"));
+  EXPECT_THAT(std::string(Exclude({"a", "c"}, *config).message()), HasSubstr("leaves out every device"));
 }
 
 TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {

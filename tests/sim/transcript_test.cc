@@ -432,7 +432,7 @@ TEST(TranscriptTest, AQueueThatDrains) {
       "time passes", [] { return absl::OkStatus(); }, absl::Seconds(9));
   tell("request 1 has ended", [&] { queue.End(1); });
   arrive(2);
-  tell("request 2 is left", [&] { queue.Leave(2); });
+  tell("request 2 is left", [&] { queue.Cancel(2); });
   tell("request 2 has ended", [&] { queue.End(2); });
   arrive(3);
   tell("it drains", [&] { queue.Drain(); });
