@@ -13,7 +13,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/model_spec.h"
 

@@ -21,11 +21,11 @@
 namespace lime {
 namespace {
 
-// Ring sizes to try besides one, two and kSteadyPieces parts.
+// Ring sizes to try besides one, two and kSteadyParts parts.
 constexpr std::array<Bytes, 5> kRings = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
 // Two parts suffice if the disk and the computation always take the same time. Four allow for
 // variation.
-constexpr int64_t kSteadyPieces = 4;
+constexpr int64_t kSteadyParts = 4;
 constexpr double kAsGood = 1.005;    // times within this factor are equal
 constexpr double kTightRing = 1.02;  // expected cost of a small ring beyond the evaluation
 // The same for a resident part in every block, each with its own memory and its own read.
@@ -103,7 +103,7 @@ class Planner {
       if (ring > rings.back() && ring <= room_) rings.push_back(ring);
     };
     add(2 * largest_);
-    add(kSteadyPieces * largest_);
+    add(kSteadyParts * largest_);
     for (const Bytes ring : kRings) add(ring);
     return rings;
   }
@@ -172,7 +172,7 @@ class Planner {
 
   // The disk and the computation bound any schedule. Skips drafts that cannot be chosen.
   void Consider(ResidencyDraft draft, Bytes ring) {
-    const double factor = (ring < kSteadyPieces * largest_ ? kTightRing : 1) * (draft.scattered ? kScattered : 1);
+    const double factor = (ring < kSteadyParts * largest_ ? kTightRing : 1) * (draft.scattered ? kScattered : 1);
     const double read_ms = static_cast<double>(parts_ - draft.resident) / 1e6 / instance_.devices.front().disk_mb_per_ms;
     if (factor * std::max(compute_ms_, read_ms) > kAsGood * best_ms_) return;
     instance_.devices.front().mem_mb = ToMb(fixed_ + draft.resident + ring);

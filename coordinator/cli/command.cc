@@ -57,7 +57,7 @@ void PrintJsonError(const absl::Status& status, const std::string& sentence, int
   std::cout << JsonText(answer) << std::endl;
 }
 
-constexpr int64_t kMaxPieces = 1024;  // larger numbers are taken as bytes
+constexpr int64_t kMaxParts = 1024;  // larger numbers are taken as bytes
 
 // "0.5" or "50%", 0 to 1.
 absl::StatusOr<double> ParseShare(const std::string& said) {
@@ -230,11 +230,11 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
   if (!resident.empty()) {
     LIME_ASSIGN_OR_RETURN(request.resident_share, ParseShare(resident));
   }
-  int64_t pieces = 0;
+  int64_t parts = 0;
   if (pool.empty()) return absl::OkStatus();
-  if (absl::SimpleAtoi(pool, &pieces) && pieces <= kMaxPieces) {
-    if (pieces < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring needs at least two pieces"));
-    request.ring_pieces = pieces;
+  if (absl::SimpleAtoi(pool, &parts) && parts <= kMaxParts) {
+    if (parts < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring needs at least two pieces"));
+    request.ring_parts = parts;
     return absl::OkStatus();
   }
   const absl::StatusOr<Bytes> bytes = ParseBytes(pool);

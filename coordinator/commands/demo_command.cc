@@ -102,7 +102,7 @@ LinkPoint BestLink(const std::vector<DescribedDevice>& devices) {
 absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& model, const ModelSpec& spec, int64_t prompt_tokens,
                              const ScratchFolder& folder) {
   const int64_t context = prompt_tokens + kStoryTokens;
-  const Bytes activations = AssumedActivations(spec, prompt_tokens, 1, context) + RingSlack(spec, kPieceBytes);
+  const Bytes activations = AssumedActivations(spec, prompt_tokens, 1, context) + RingSlack(spec, kPartBytes);
   const Bytes all = spec.WeightBytes() + context * spec.KvBytesPerToken();
   const Bytes room = static_cast<Bytes>(kShareOfPart * static_cast<double>(all) / std::size(kNames));
   std::string toml = absl::StrCat("[cluster]\nname = \"demo\"\nmodel = \"", fs::absolute(model).string(), "\"\n");

@@ -31,9 +31,9 @@ namespace fs = std::filesystem;
 using cli::OfUser;
 using cli::WrongCall;
 
-constexpr char kNoPieces[] = "none", kUsualPiece[] = "64MB";
+constexpr char kWholeBlocks[] = "none", kUsualPart[] = "64MB";
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
-constexpr Bytes kLeastPiece = 1 * kMiB;
+constexpr Bytes kLeastPart = 1 * kMiB;
 constexpr std::array<int64_t, 4> kPrefillChunks = {64, 128, 256, 512};  // longer ones gain little
 
 std::string NameOf(const std::string& path) {
@@ -89,15 +89,15 @@ absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
   request.sequences = static_cast<int32_t>(flags.sequences.value_or(flags.batch.value_or(1)));
   if (flags.batch) request.batches = {static_cast<int32_t>(*flags.batch)};
-  const std::string asked = flags.piece.value_or(flags.whole_blocks ? kNoPieces : kUsualPiece);
-  if (asked == kNoPieces) {
-    request.piece_bytes = 0;
+  const std::string asked = flags.part.value_or(flags.whole_blocks ? kWholeBlocks : kUsualPart);
+  if (asked == kWholeBlocks) {
+    request.part_bytes = 0;
     return absl::OkStatus();
   }
-  const absl::StatusOr<Bytes> piece = ParseBytes(asked);
-  if (!piece.ok()) return WrongCall(absl::StrCat("--piece: ", piece.status().message(), ", or none for whole blocks"));
-  if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", asked, " is less than 1 MiB; disks are slow in small reads"));
-  request.piece_bytes = *piece;
+  const absl::StatusOr<Bytes> part = ParseBytes(asked);
+  if (!part.ok()) return WrongCall(absl::StrCat("--piece: ", part.status().message(), ", or none for whole blocks"));
+  if (*part < kLeastPart) return WrongCall(absl::StrCat("--piece ", asked, " is less than 1 MiB; disks are slow in small reads"));
+  request.part_bytes = *part;
   return absl::OkStatus();
 }
 
@@ -123,7 +123,7 @@ ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inp
       .budget = described.memory,
       .runtime = described.runtime.value_or(kAssumedRuntime),
       .activations = described.activations.value_or(AssumedActivations(inputs.spec, MostRows(request), request.sequences, request.context) +
-                                                    RingSlack(inputs.spec, request.piece_bytes) + AssumedWaiting(inputs, devices)),
+                                                    RingSlack(inputs.spec, request.part_bytes) + AssumedWaiting(inputs, devices)),
       .margin = described.margin.value_or(kAssumedMargin),
       .profile = described.profile};
 }
@@ -272,7 +272,7 @@ void PlanInputFlags::AddTo(const CommandFlags& command) {
   command.Add("--no-kv-spill", &kv.no_spill, cli::kNoKvSpill);
   kv.AddTo(command);
   command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
-  command.Add("--piece", &piece,
+  command.Add("--piece", &part,
               "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for strategies other than "
               "lime");
 }

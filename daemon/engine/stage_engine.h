@@ -1,6 +1,6 @@
 // One device's part of a plan: its weights, KV pages and backend. The plan's Programs drive it.
 //
-//   orders, activations, finished reads ──► ProgramRunner ──► compute thread, PieceReader, peers
+//   orders, activations, finished reads ──► ProgramRunner ──► compute thread, PartReader, peers
 //
 // Threads: one thread computes. Orders and activations may come on any thread. The thread that
 // brings an event also carries out what follows from it, under one mutex; only computing needs no
@@ -28,7 +28,7 @@
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/loader_choice.h"
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 #include "planner/base/status.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"

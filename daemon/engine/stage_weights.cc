@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "planner/base/check.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 
@@ -14,20 +14,20 @@ namespace lime {
 namespace {
 
 // Cuts blocks as the plan does. Blocks that the plan does not name are not read.
-std::function<std::vector<BlockPiece>(const BlockSpec&)> CutOf(const Plan& plan) {
+std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) {
   return [&plan](const BlockSpec& block) {
-    std::vector<BlockPiece> pieces;
+    std::vector<BlockPart> parts;
     const auto [begin, end] = PartsOf(plan, block.id);
     for (int part = begin; part < end; ++part) {
       const PlanPart& what = plan.parts[part];
-      if (!what.is_kv()) pieces.push_back({.rows = what.rows, .bytes = what.bytes});
+      if (!what.is_kv()) parts.push_back({.rows = what.rows, .bytes = what.bytes});
     }
-    return pieces;
+    return parts;
   };
 }
 
 // The index of a part among its block's parts with rows.
-int PieceIndex(const Plan& plan, int part) {
+int IndexInBlock(const Plan& plan, int part) {
   const auto begin = plan.parts.begin() + PartsOf(plan, plan.parts[part].block).first;
   return static_cast<int>(std::count_if(begin, plan.parts.begin() + part, [](const PlanPart& p) { return !p.is_kv(); }));
 }
@@ -36,9 +36,9 @@ int BlockIndex(const ModelSpec& spec, BlockId id) {
   return static_cast<int>(std::ranges::find(spec.blocks, id, &BlockSpec::id) - spec.blocks.begin());
 }
 
-absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
-                                                        const StageWeights::Options& options) {
-  return PieceReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
+absl::StatusOr<std::unique_ptr<PartReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
+                                                       const StageWeights::Options& options) {
+  return PartReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
 }
 
 // The largest place of a part that streams, or may stream later.
@@ -62,22 +62,22 @@ StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv)
       own_(plan.parts.size()),
       read_(std::make_unique<std::atomic<bool>[]>(plan.parts.size())) {
   for (int part = 0; part < plan.NumParts(); ++part) {
-    place_of_.emplace_back(BlockIndex(spec, plan.parts[part].block), PieceIndex(plan, part));
+    place_of_.emplace_back(BlockIndex(spec, plan.parts[part].block), IndexInBlock(plan, part));
     streamed_.push_back(plan.parts[part].streamed);
   }
   streamed_before_ = streamed_;
 }
 
 absl::StatusOr<Bytes> StageWeights::MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device) {
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PieceReader> reader, OpenReader(checkpoint, spec, plan, {}));
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PartReader> reader, OpenReader(checkpoint, spec, plan, {}));
   const PlanMemory& memory = plan.devices[device].memory;
   const auto place_bytes = [&](int part) { return PlaceBytesOf(*reader, spec, plan, part); };
   return memory.weights + memory.embedding + memory.ring + LargestPlace(plan, PartsOn(plan, device), place_bytes);
 }
 
-Bytes StageWeights::PlaceBytesOf(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, int part) {
+Bytes StageWeights::PlaceBytesOf(const PartReader& reader, const ModelSpec& spec, const Plan& plan, int part) {
   const PlanPart& what = plan.parts[part];
-  return what.is_kv() ? what.bytes : reader.PlaceBytes(BlockIndex(spec, what.block), PieceIndex(plan, part));
+  return what.is_kv() ? what.bytes : reader.PlaceBytes(BlockIndex(spec, what.block), IndexInBlock(plan, part));
 }
 
 absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
@@ -188,11 +188,11 @@ void StageWeights::HandOver(WeightsHandover& handover) {
 }
 
 absl::Status StageWeights::LearnChecksums(const LoadOptions& options) {
-  std::map<int, std::vector<int>> pieces;  // by block
+  std::map<int, std::vector<int>> parts;  // by block
   for (const int part : parts_here_) {
-    if (!whole_[part] && !plan_.parts[part].is_kv()) pieces[BlockOf(part)].push_back(PieceOf(part));
+    if (!whole_[part] && !plan_.parts[part].is_kv()) parts[BlockOf(part)].push_back(PartInBlock(part));
   }
-  for (const auto& [block, of_block] : pieces) LIME_RETURN_IF_ERROR(reader_->LearnChecksums(block, of_block, options.cancelled));
+  for (const auto& [block, of_block] : parts) LIME_RETURN_IF_ERROR(reader_->LearnChecksums(block, of_block, options.cancelled));
   return absl::OkStatus();
 }
 
@@ -201,14 +201,14 @@ absl::Status StageWeights::ReadPart(int part) {
   LIME_ASSIGN_OR_RETURN(own_[part], Room(part));
   load_.bytes += plan_.parts[part].bytes;
   AwaitedReads reads;
-  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), reads.Add());
+  reader_->StartRead(BlockOf(part), PartInBlock(part), own_[part].data(), reads.Add());
   const absl::Status status = reads.Await();
   read_[part] = status.ok();
   return status;
 }
 
 RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
-  return reader_->Rows(BlockOf(part), PieceOf(part), i, StreamsIn(part, step) ? OldestLoad(part).place : own_[part].data());
+  return reader_->Rows(BlockOf(part), PartInBlock(part), i, StreamsIn(part, step) ? OldestLoad(part).place : own_[part].data());
 }
 
 const KvLoad* StageWeights::Kv(int part, int64_t step) const {
@@ -221,7 +221,7 @@ const StageWeights::Loaded& StageWeights::OldestLoad(int part) const {
   return *loaded;
 }
 
-void StageWeights::StartLoad(int part, PieceReader::Completion done) {
+void StageWeights::StartLoad(int part, PartReader::Completion done) {
   const std::optional<Bytes> offset = ring_.Allocate(PlaceBytes(part));
   LIME_CHECK(offset.has_value()) << "the ring has no room for part " << part;
   std::byte* const place = ring_memory_.data() + *offset;
@@ -230,7 +230,7 @@ void StageWeights::StartLoad(int part, PieceReader::Completion done) {
     loaded_.back().kv = kv_->StartLoad(part, place, std::move(done));
     return;
   }
-  reader_->StartRead(BlockOf(part), PieceOf(part), place, std::move(done));
+  reader_->StartRead(BlockOf(part), PartInBlock(part), place, std::move(done));
 }
 
 void StageWeights::Change(const Plan& after, int64_t border, bool evicts_embedding) {
@@ -316,9 +316,9 @@ absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
   return room;
 }
 
-void StageWeights::StartKeeping(int part, HugeBuffer room, PieceReader::Completion done) {
+void StageWeights::StartKeeping(int part, HugeBuffer room, PartReader::Completion done) {
   own_[part] = std::move(room);
-  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [this, part, done = std::move(done)](const absl::Status& status) {
+  reader_->StartRead(BlockOf(part), PartInBlock(part), own_[part].data(), [this, part, done = std::move(done)](const absl::Status& status) {
     read_[part] = status.ok();
     done(status);
   });

@@ -25,7 +25,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
@@ -75,7 +75,7 @@ class StageWeights {
   bool IsWhole(int part) const { return whole_[part]; }
   // Its rows in memory for `step`, in order of use.
   // REQUIRES: not whole; resident, or loaded and not released
-  int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PieceOf(part)); }
+  int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PartInBlock(part)); }
   RowsInMemory Rows(int part, int i, int64_t step) const;
 
   // The load of a KV part for `step`; null if the part does not stream then.  REQUIRES: if it
@@ -83,7 +83,7 @@ class StageWeights {
   const KvLoad* Kv(int part, int64_t step) const;
 
   // Starts reading a streamed part into the ring. REQUIRES: the ring has room (Programs ensure it)
-  void StartLoad(int part, PieceReader::Completion done);
+  void StartLoad(int part, PartReader::Completion done);
 
   // ---- Residency that changes
 
@@ -103,7 +103,7 @@ class StageWeights {
   // Pre-faulted memory for a part that becomes resident.  Thread: any.
   absl::StatusOr<HugeBuffer> Room(int part) const;
   // Starts reading a part into memory from Room, where it stays.
-  void StartKeeping(int part, HugeBuffer room, PieceReader::Completion done);
+  void StartKeeping(int part, HugeBuffer room, PartReader::Completion done);
 
   // Frees the ring space of the oldest load.
   void ReleaseOldest();
@@ -136,9 +136,9 @@ class StageWeights {
   void Unbind(BlockId id, EvictedWeights& evicted);
   const Loaded& OldestLoad(int part) const;
   Bytes PlaceBytes(int part) const { return PlaceBytesOf(*reader_, spec_, plan_, part); }
-  static Bytes PlaceBytesOf(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, int part);
+  static Bytes PlaceBytesOf(const PartReader& reader, const ModelSpec& spec, const Plan& plan, int part);
   int BlockOf(int part) const { return place_of_[part].first; }
-  int PieceOf(int part) const { return place_of_[part].second; }
+  int PartInBlock(int part) const { return place_of_[part].second; }
 
   const ModelSpec& spec_;
   const Plan& plan_;
@@ -166,7 +166,7 @@ class StageWeights {
   HugeBuffer ring_memory_;
   ByteRing ring_{0};
   std::deque<Loaded> loaded_;  // loads begun and not released, oldest first
-  std::unique_ptr<PieceReader> reader_;
+  std::unique_ptr<PartReader> reader_;
 };
 
 // A loaded block in the form that the backend takes.

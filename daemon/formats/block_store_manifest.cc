@@ -10,7 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/device_profile.h"
 
 namespace lime {
@@ -199,7 +199,7 @@ absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& na
         absl::StrCat("= ", version, ", but this program reads version ", kStoreVersion, "; remove the folder and prepare the model again"));
   }
   fields.Int("alignment", kStoreAlignment, kStoreAlignment);
-  fields.Int("piece_bytes", kPieceBytes, kPieceBytes);
+  fields.Int("piece_bytes", kPartBytes, kPartBytes);
   StoreManifest manifest;
   manifest.layers = fields.Int("layers", 1, kMaxLayers);
   LIME_RETURN_IF_ERROR(fields.status());
@@ -261,7 +261,7 @@ std::string StoreManifestText(const StoreManifest& manifest) {
   const json root = {{"format", kFormat},
                      {"version", kStoreVersion},
                      {"alignment", kStoreAlignment},
-                     {"piece_bytes", kPieceBytes},
+                     {"piece_bytes", kPartBytes},
                      {"layers", manifest.layers},
                      {"source_xxh3", HashText(manifest.source_xxh3)},
                      {"files", files}};

@@ -15,7 +15,7 @@
 
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/machine/stall_watch.h"
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 
 namespace lime {
 

@@ -13,7 +13,7 @@
 #include "daemon/weights/loader.h"
 #include "daemon/weights/loader_choice.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/model_spec.h"
 
 namespace lime {

@@ -15,7 +15,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu_backend/workspace.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/model_config.h"
 
 namespace lime::cpu {

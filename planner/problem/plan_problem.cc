@@ -47,7 +47,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.kept_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("expected_positions", request.expected_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceMemory));
+  LIME_RETURN_IF_ERROR(CheckInt("part_bytes", request.part_bytes, 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
   for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
   for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
@@ -59,11 +59,11 @@ absl::Status CheckRequest(const PlanRequest& request) {
 
 // ---- Parts
 
-// Cuts the head into ranges of about equal length, at most `piece_bytes` but at least kVocabRange
+// Cuts the head into ranges of about equal length, at most `part_bytes` but at least kVocabRange
 // ids.
-std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes piece_bytes) {
+std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes part_bytes) {
   const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - KeptBytes(head)) / vocab);
-  const int64_t most = piece_bytes > 0 ? std::max(kVocabRange, piece_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
+  const int64_t most = part_bytes > 0 ? std::max(kVocabRange, part_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
   const int64_t count = (vocab + most - 1) / most;
   const int64_t ids = std::min(RoundUp((vocab + count - 1) / count, kVocabRange), vocab);
   std::vector<std::vector<MatrixRows>> cut;
@@ -72,12 +72,12 @@ std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t voca
 }
 
 std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const PlanRequest& request, int64_t vocab) {
-  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.piece_bytes);
+  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.part_bytes);
   // CutBlock makes parts of at least 64 rows, which may be far more than a small matrix has. For a
   // whole block, ask for far more than its bytes.
-  const Bytes longest = request.piece_bytes > 0 ? request.piece_bytes : 66 * block.bytes + kMiB;
+  const Bytes longest = request.part_bytes > 0 ? request.part_bytes : 66 * block.bytes + kMiB;
   std::vector<std::vector<MatrixRows>> cut;
-  for (BlockPiece& piece : CutBlock(block, longest)) cut.push_back(std::move(piece.rows));
+  for (BlockPart& part : CutBlock(block, longest)) cut.push_back(std::move(part.rows));
   return cut;
 }
 

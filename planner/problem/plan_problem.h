@@ -58,7 +58,7 @@ struct PlanRequest {
   int32_t sequences = 1;  // running at the same time
   // Sequences per micro-batch to choose from. Empty: 1, 2, 4 .. and all of them.
   std::vector<int32_t> batches;
-  Bytes piece_bytes = kPieceBytes;  // largest streamed part; 0: whole blocks
+  Bytes part_bytes = kPartBytes;  // largest streamed part; 0: whole blocks
   // Whether a tied embedding may use the head's memory, if the whole head is resident and KV never
   // grows.
   bool embedding_with_head = false;

@@ -8,7 +8,7 @@
 #include "planner/evaluation/evaluator.h"
 #include "planner/search/exhaustive.h"
 #include "planner/search/level_search.h"
-#include "planner/search/pieces.h"
+#include "planner/search/part_groups.h"
 
 namespace lime {
 namespace {
@@ -48,18 +48,18 @@ class Search {
       best.reason = Reason();
       return best;
     }
-    LevelSearch pieces(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
-    OfferSeeds(pieces);
+    LevelSearch parts(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
+    OfferSeeds(parts);
     const bool small = options_.exhaustive && IsSmall();
     if (small) {
-      if (MayMove()) pieces.OfferStarts(std::min(kIncumbentWork, 0.2 * work_));
-      pieces.Improve(std::min(0.02 * work_, kIncumbentWork), options_.good_enough_ms);
-      Settle(pieces, best);
+      if (MayMove()) parts.OfferStarts(std::min(kIncumbentWork, 0.2 * work_));
+      parts.Improve(std::min(0.02 * work_, kIncumbentWork), options_.good_enough_ms);
+      Settle(parts, best);
       Exhaust(best);
     }
     if (!best.optimal) {
-      Descend(pieces, small);
-      Settle(pieces, best);
+      Descend(parts, small);
+      Settle(parts, best);
     }
     KeepToSeeds(best);
     if (best.feasible) PreferResident(best);
@@ -92,7 +92,7 @@ class Search {
 
   // Model blocks first in one part, then in a few, then in all parts. Each level starts from the
   // best plans of the level before.
-  void Descend(LevelSearch& pieces, bool has_starts) {
+  void Descend(LevelSearch& parts, bool has_starts) {
     const std::vector<Level> levels = CoarseLevels();
     std::vector<LevelSearch::Line> lines;
     double shares = 1;  // of this level and the next ones
@@ -100,27 +100,27 @@ class Search {
       const Level& level = levels[i];
       LevelSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
       for (const StagePlan& seed : options_.seeds) {
-        search.Offer(ToParts(ToAssignment(seed, instance_.NumBlocks()), level.begins), LevelSearch::kSeed);
+        search.Offer(ToGroups(ToAssignment(seed, instance_.NumBlocks()), level.begins), LevelSearch::kSeed);
       }
-      for (const LevelSearch::Line& line : lines) search.Offer(ToParts(line.best.plan, level.begins), line.kind);
+      for (const LevelSearch::Line& line : lines) search.Offer(ToGroups(line.best.plan, level.begins), line.kind);
       const double part = std::max(0.0, budget_.remaining()) * level.share / shares;
       shares -= level.share;
       if (MayMove()) search.OfferStarts(kStartsOfLevel * part);
       search.Improve((1 - kStartsOfLevel) * part, options_.good_enough_ms);
       lines = search.lines();
-      for (LevelSearch::Line& line : lines) line.best.plan = ToPieces(line.best.plan, level.begins);
+      for (LevelSearch::Line& line : lines) line.best.plan = ToParts(line.best.plan, level.begins);
     }
-    for (const LevelSearch::Line& line : lines) pieces.Offer(line.best.plan, line.kind);
-    if (levels.empty() && !has_starts && MayMove()) pieces.OfferStarts(kStartsAlone * work_);
-    pieces.Improve(0.95 * budget_.remaining(), options_.good_enough_ms);
+    for (const LevelSearch::Line& line : lines) parts.Offer(line.best.plan, line.kind);
+    if (levels.empty() && !has_starts && MayMove()) parts.OfferStarts(kStartsAlone * work_);
+    parts.Improve(0.95 * budget_.remaining(), options_.good_enough_ms);
   }
 
   std::vector<Level> CoarseLevels() const {
     constexpr size_t kFewBlocks = 8;
     std::vector<Level> levels;
     size_t before = 0;
-    for (const auto& [most_pieces, share] : {std::pair{1, 0.25}, std::pair{4, 0.6}}) {
-      Level level = {.begins = GroupPieces(instance_, most_pieces), .share = share};
+    for (const auto& [most_groups, share] : {std::pair{1, 0.25}, std::pair{4, 0.6}}) {
+      Level level = {.begins = GroupParts(instance_, most_groups), .share = share};
       const size_t blocks = level.begins.size() - 1;
       if (blocks < kFewBlocks || blocks == before || 2 * blocks > instance_.blocks.size()) continue;
       before = blocks;

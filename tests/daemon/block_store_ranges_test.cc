@@ -12,7 +12,7 @@
 #include "daemon/stores/block_store.h"
 #include "daemon/stores/block_store_layout.h"
 #include "daemon/weights/checkpoint.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"
 
@@ -36,8 +36,8 @@ std::vector<std::pair<int64_t, Bytes>> ReadsOf(const BlockSpec& block, const Ten
   if (IsKept(tensor)) return {{0, tensor.info.bytes}};
   std::vector<std::pair<int64_t, Bytes>> reads;
   const Bytes row = tensor.info.bytes / tensor.info.shape[0];
-  for (const BlockPiece& piece : CutBlock(block)) {
-    for (const MatrixRows& rows : piece.rows) {
+  for (const BlockPart& part : CutBlock(block)) {
+    for (const MatrixRows& rows : part.rows) {
       if (rows.role == tensor.role) reads.emplace_back(rows.begin * row, (rows.end - rows.begin) * row);
     }
   }

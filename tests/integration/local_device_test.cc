@@ -100,7 +100,7 @@ class LocalDeviceTest : public ::testing::Test {
                                                  .chunk = kChunk,
                                                  .logit_rows = shape.logit_rows,
                                                  .resident_share = shape.resident,
-                                                 .piece_bytes = 16 * kKiB,
+                                                 .part_bytes = 16 * kKiB,
                                                  .num_threads = shape.threads});
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.ok() ? plan->plan : Plan{};
@@ -257,7 +257,7 @@ TEST_F(LocalDeviceTest, ABudgetThatIsTooSmallForAllIsKept) {
   options.config.intermediate_size = 1536;
   ASSERT_TRUE(MakeModel(options, model).ok());
   const ModelSpec spec = *Checkpoint::Open(model)->BuildModelSpec();
-  LocalPlanRequest request{.budget = 8 * kGiB, .context = kContext, .prompt_tokens = 60, .piece_bytes = kMiB, .num_threads = 1};
+  LocalPlanRequest request{.budget = 8 * kGiB, .context = kContext, .prompt_tokens = 60, .part_bytes = kMiB, .num_threads = 1};
   const auto whole = PlanForThisProcess(spec, request);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const PlanMemory& memory = whole->plan.devices.front().memory;
@@ -499,7 +499,7 @@ TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
                            .sequences = 2,
                            .prompt_tokens = 1250,
                            .chunk = 64,
-                           .piece_bytes = 64 * kKiB,
+                           .part_bytes = 64 * kKiB,
                            .num_threads = 1};
   const auto whole = PlanForThisProcess(spec_, request);
   ASSERT_TRUE(whole.ok()) << whole.status();
@@ -531,7 +531,7 @@ TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
     EXPECT_GT(statistics->residency_changes, 0);
   }
   // What is asked for of a ring or of what stays is kept or refused.
-  request.ring_pieces = 4;
+  request.ring_parts = 4;
   EXPECT_TRUE(absl::IsResourceExhausted(PlanForThisProcess(spec_, request).status()));
 }
 

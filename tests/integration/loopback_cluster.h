@@ -195,7 +195,7 @@ inline absl::StatusOr<Plan> SplitPlan(const ModelSpec& spec, const SplitShape& s
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     const bool range = shape.split_head && instance.blocks[b].kind == Instance::Kind::kHead;
     const auto begun = static_cast<int>(stages.size());
-    const bool share = !instance.IsLaterPiece(b) && b * shape.rounds * shape.devices >= begun * instance.NumBlocks();
+    const bool share = !instance.ContinuesBlock(b) && b * shape.rounds * shape.devices >= begun * instance.NumBlocks();
     if (b == 0 || range || share) {
       stages.push_back({begun % shape.devices, b, b + 1});
     } else {

@@ -81,7 +81,7 @@ Plan TakeTurns(const std::string& model, int turns, int first) {
     devices[d].profile.read_bytes_per_second = 1e10;
     devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
   }
-  PlanRequest request{.model_name = "pushed", .context = 512, .batches = {1}, .piece_bytes = 32 * kKiB, .prompt_tokens = 16};
+  PlanRequest request{.model_name = "pushed", .context = 512, .batches = {1}, .part_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
   const auto problem = MakePlanProblem(*spec, devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
@@ -91,7 +91,7 @@ Plan TakeTurns(const std::string& model, int turns, int first) {
   const Instance& instance = problem->instance;
   std::vector<Stage>& stages = choice.stages.stages;
   for (int b = 0, begun = 0; b < instance.NumBlocks(); ++b) {
-    const bool begins = b == 0 || (!instance.IsLaterPiece(b) && b * turns / instance.NumBlocks() >= begun);
+    const bool begins = b == 0 || (!instance.ContinuesBlock(b) && b * turns / instance.NumBlocks() >= begun);
     if (begins) stages.push_back({(first + begun++) % kDevices, b, b});
     stages.back().hi = b + 1;
     if (b % 2 == 1) choice.stages.streamed.push_back(b);

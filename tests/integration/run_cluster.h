@@ -43,7 +43,7 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
     devices[d].profile.read_bytes_per_second = 1e10;
     devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
   }
-  PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .piece_bytes = 32 * kKiB, .prompt_tokens = 16};
+  PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .part_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
   request.kv_tokens = shape.kv_tokens;
   request.kept_positions = shape.kept_positions;
@@ -57,7 +57,7 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     std::vector<Stage>& stages = choice.stages.stages;
     const bool range = shape.split_head && instance.blocks[b].kind == Instance::Kind::kHead;
-    const bool begins = b == 0 || range || (!instance.IsLaterPiece(b) && b * 3 * kDevices / instance.NumBlocks() >= begun);
+    const bool begins = b == 0 || range || (!instance.ContinuesBlock(b) && b * 3 * kDevices / instance.NumBlocks() >= begun);
     if (begins) {
       stages.push_back({begun++ % kDevices, b, b + 1});
     } else {

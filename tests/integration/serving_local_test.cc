@@ -48,7 +48,7 @@ class ServingLocalTest : public ::testing::Test {
                                                  .prompt_tokens = 60,
                                                  .chunk = 16,
                                                  .resident_share = resident,
-                                                 .piece_bytes = 16 * kKiB,
+                                                 .part_bytes = 16 * kKiB,
                                                  .num_threads = 2});
     ASSERT_TRUE(plan.ok()) << plan.status();
     device_ =

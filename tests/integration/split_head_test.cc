@@ -50,13 +50,13 @@ class SplitHeadTest : public ::testing::TestWithParam<bool> {
       cluster[d].profile.flops = 1e11;
       cluster[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
     }
-    PlanRequest request{.context = kContext, .sequences = sequences, .batches = {batch}, .piece_bytes = 64 * kKiB, .prompt_tokens = 32};
+    PlanRequest request{.context = kContext, .sequences = sequences, .batches = {batch}, .part_bytes = 64 * kKiB, .prompt_tokens = 32};
     request.chunks = {16};
     const auto problem = MakePlanProblem(spec_, cluster, request);
     EXPECT_TRUE(problem.ok()) << problem.status();
     const int parts = problem->instance.NumBlocks(), begin = parts - static_cast<int>(head.size());
     EXPECT_EQ(problem->instance.blocks[static_cast<size_t>(begin)].kind, Instance::Kind::kHead);
-    EXPECT_TRUE(problem->instance.IsLaterPiece(begin + 1) && !problem->instance.IsLaterPiece(begin));
+    EXPECT_TRUE(problem->instance.ContinuesBlock(begin + 1) && !problem->instance.ContinuesBlock(begin));
     PlanChoice choice{.stages = {.stages = {{0, 0, begin}}}, .microbatches = (sequences + batch - 1) / batch, .batch = batch};
     for (size_t i = 0; i < head.size(); ++i) {
       std::vector<Stage>& stages = choice.stages.stages;

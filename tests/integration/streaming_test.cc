@@ -37,7 +37,7 @@ class Streaming {
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     const auto spec = checkpoint->BuildModelSpec();
     EXPECT_TRUE(spec.ok()) << spec.status();
-    const auto plan = PlanForThisProcess(*spec, RequestFor(model, {.threads = 1, .resident = 0, .ring_pieces = 2}, /*context=*/16));
+    const auto plan = PlanForThisProcess(*spec, RequestFor(model, {.threads = 1, .resident = 0, .ring_parts = 2}, /*context=*/16));
     EXPECT_TRUE(plan.ok()) << plan.status();
     options.weights = model, options.plan = plan->plan;
     options.num_threads = 1;

@@ -51,7 +51,7 @@ class TorchBackendTest : public ::testing::TestWithParam<std::string> {
 
   // All rows of a block's matrices, in pieces as the disk brings them.
   void ComputeInRows(Backend& backend, const BlockSpec& block, const std::vector<cpu::Array>& weights) {
-    for (const BlockPiece& piece : CutBlock(block, 4 * kKiB)) {
+    for (const BlockPart& piece : CutBlock(block, 4 * kKiB)) {
       for (const MatrixRows& rows : piece.rows) {
         for (size_t t = 0; t < block.tensors.size(); ++t) {
           const TensorSpec& tensor = block.tensors[t];

@@ -161,7 +161,7 @@ TEST(ClusterPlanTest, HostileTextsAreSentences) {
 TEST(ClusterPlanTest, APlanIsHeldToItsModel) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("a", 400 * kMiB)};
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.piece_bytes = 4 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.part_bytes = 4 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}});
   ASSERT_TRUE(plan.ok()) << plan.status().message();

@@ -30,7 +30,7 @@ Plan Evicting(int32_t sequences = 1, int64_t kept = 128) {
   EXPECT_TRUE(problem.ok()) << problem.status();
   const int blocks = problem->instance.NumBlocks();
   int half = blocks / 2;
-  while (problem->instance.IsLaterPiece(half)) ++half;
+  while (problem->instance.ContinuesBlock(half)) ++half;
   const auto plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, half}, {1, half, blocks}}},
                                         .microbatches = sequences,
                                         .batch = 1,

@@ -34,7 +34,7 @@ struct Planned {
 absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkPoint link, int64_t prompt_tokens = 0,
                                 const ModelSpec& spec = SmallModel()) {
   const PlanRequest request{
-      .context = kContext, .kv_tokens = 512, .piece_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
+      .context = kContext, .kv_tokens = 512, .part_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
   SearchOptions options{.granularity = Granularity::kWholeBlock, .time_limit_ms = 200};
   const FoundPlan found = SearchPlan(problem.instance, options);

@@ -20,8 +20,7 @@ using ::testing::HasSubstr;
 absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int64_t context, int32_t sequences = 1, double disk_rate = 1e9) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("a", 40 * kMiB, 10e9, disk_rate), Board("b", 60 * kMiB, 20e9, disk_rate)};
-  const PlanRequest request{
-      .context = context, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .piece_bytes = kMiB};
+  const PlanRequest request{.context = context, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .part_bytes = kMiB};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
   const FoundPlan found = SearchPlan(problem.instance, {.granularity = Granularity::kWholeBlock, .time_limit_ms = 200});
   if (!found.feasible) return absl::ResourceExhaustedError(found.reason);

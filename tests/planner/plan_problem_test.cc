@@ -37,15 +37,14 @@ TEST(PlanProblemTest, PlansOfModelsAreValidForThemAndRunAsPredicted) {
     ASSERT_TRUE(spec.ok()) << spec.status().message();
     const Bytes share = spec->WeightBytes() / 4 + 20 * kMiB;  // three of them hold three quarters
     const std::vector<ClusterDevice> devices = {Board("a", share, 20e9), Board("b", share), Board("c", share, 10e9, 2e9)};
-    for (const Bytes piece_bytes : {Bytes{0}, 2 * kMiB, 16 * kMiB}) {
+    for (const Bytes part_bytes : {Bytes{0}, 2 * kMiB, 16 * kMiB}) {
       for (const int32_t sequences : {1, 3}) {
-        SCOPED_TRACE(absl::StrCat(config, " pieces ", piece_bytes, " sequences ", sequences));
+        SCOPED_TRACE(absl::StrCat(config, " pieces ", part_bytes, " sequences ", sequences));
         const absl::StatusOr<PlanProblem> problem = MakePlanProblem(
-            *spec, devices,
-            {.context = 500, .sequences = sequences, .piece_bytes = piece_bytes, .prompt_tokens = 300, .chunks = {50, 128}});
+            *spec, devices, {.context = 500, .sequences = sequences, .part_bytes = part_bytes, .prompt_tokens = 300, .chunks = {50, 128}});
         ASSERT_TRUE(problem.ok()) << problem.status().message();
         const absl::StatusOr<Plan> plan = PlanFor(*problem);
-        if (piece_bytes == 0 && !plan.ok()) continue;  // whole blocks may be too large for these devices
+        if (part_bytes == 0 && !plan.ok()) continue;  // whole blocks may be too large for these devices
         ASSERT_TRUE(plan.ok()) << plan.status().message();
         EXPECT_TRUE(plan->Validate(*spec).ok()) << plan->Validate(*spec).message();
         const absl::StatusOr<SimulationResult> decode = SimulateDecode(*plan), prefill = SimulatePrefill(*plan);
@@ -104,7 +103,7 @@ TEST(PlanProblemTest, TheSlowestLinkCountsAndThenTheSlowestInUse) {
 TEST(PlanProblemTest, TheHeadIsCutOnRangesOfTheVocabulary) {
   const ModelSpec spec = SmallModel();  // 8,000 ids of 2 KiB
   const std::vector<ClusterDevice> devices = {Board("a", 60 * kMiB)};
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.piece_bytes = 5 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.part_bytes = 5 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   std::vector<int64_t> ends;
   for (const PlanPart& part : problem->head.parts) {
@@ -117,7 +116,7 @@ TEST(PlanProblemTest, ALargeHeadIsSplitByVocabularyWhereThatPays) {
   const absl::StatusOr<ModelSpec> spec = DescribeModel(LlamaConfig(/*layers=*/2, /*hidden=*/1024, /*inner=*/1024, /*vocab=*/65536), "wide");
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   const std::vector<ClusterDevice> devices = {Board("a", 110 * kMiB), Board("b", 110 * kMiB)};  // the head is 128 MiB
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(*spec, devices, {.piece_bytes = 8 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(*spec, devices, {.part_bytes = 8 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = PlanFor(*problem);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -181,7 +180,7 @@ TEST(PlanProblemTest, AttentionIsPredictedForThePositionsThatAreExpected) {
 TEST(PlanProblemTest, ADeviceTooSmallForAnythingIsLeftOut) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("tiny", kMiB), Board("b", 80 * kMiB)};
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.piece_bytes = 4 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.part_bytes = 4 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = PlanFor(*problem);
   // What a device's runtime takes beyond its budget is no plan's to divide.

@@ -137,7 +137,7 @@ class RandomClusters {
     StagePlan plan;
     const int devices = instance.NumDevices(), percent = random_.Int(0, 100), cut_percent = random_.Int(10, 60);
     for (int b = 0; b < instance.NumBlocks(); ++b) {
-      const bool may_begin = !instance.IsLaterPiece(b) || instance.blocks[b].kind == Instance::Kind::kHead;
+      const bool may_begin = !instance.ContinuesBlock(b) || instance.blocks[b].kind == Instance::Kind::kHead;
       if (b == 0) {
         plan.stages.push_back({random_.Int(0, devices - 1), 0, 1});
       } else if (may_begin && devices > 1 && random_.Chance(cut_percent)) {

@@ -52,7 +52,7 @@ absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec, int64_t context) {
     cluster.push_back(std::move(device));
   }
   PlanRequest request{.model_name = "sim", .context = context, .sequences = 1, .prompt_tokens = 32, .chunks = {16}};
-  request.piece_bytes = 0;
+  request.part_bytes = 0;
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, cluster, request));
   PlanChoice choice{.stages = {.stages = {{0, 0, 2}, {1, 2, 4}, {0, 4, 5}}, .streamed = {1}}, .batch = 1};
   choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 16, .chunks = 2, .chunks_per_sweep = 1};
