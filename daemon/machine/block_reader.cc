@@ -10,12 +10,12 @@ namespace lime {
 
 struct BlockReader::Request {
   Completion done;
-  int64_t pieces_left = 0;
-  absl::Status status;  // first error; the remaining pieces are not read
+  int64_t reads_left = 0;
+  absl::Status status;  // first error; the remaining reads are not started
 };
 
 // One read, or the rest of it.
-struct BlockReader::Piece {
+struct BlockReader::Read {
   std::shared_ptr<Request> request;
   int file = 0;
   int64_t offset = 0;  // aligned
@@ -62,7 +62,7 @@ void BlockReader::StartRead(const Extent& extent, std::byte* slot, Completion do
                         .destination = slot + at,
                         .bytes = std::min(options_.read_bytes, total - at),
                         .needed = std::min(options_.read_bytes, needed - at)});
-      ++request->pieces_left;
+      ++request->reads_left;
     }
     FillLanes();
   });
@@ -70,67 +70,67 @@ void BlockReader::StartRead(const Extent& extent, std::byte* slot, Completion do
 
 void BlockReader::Cancel() {
   device_->Post([this] {
-    for (const Piece& piece : queue_) piece.request->status.Update(absl::CancelledError("reading weights was cancelled"));
+    for (const Read& read : queue_) read.request->status.Update(absl::CancelledError("reading weights was cancelled"));
     FillLanes();
   });
 }
 
 void BlockReader::FillLanes() {
   while (!queue_.empty() && (!idle_lanes_.empty() || !queue_.front().request->status.ok())) {
-    Piece piece = std::move(queue_.front());
+    Read read = std::move(queue_.front());
     queue_.pop_front();
-    if (!piece.request->status.ok() || piece.needed <= 0) {
-      FinishPiece(piece);
+    if (!read.request->status.ok() || read.needed <= 0) {
+      FinishRead(read);
       continue;
     }
     const int lane = idle_lanes_.back();
     idle_lanes_.pop_back();
-    Submit(lane, std::move(piece));
+    Submit(lane, std::move(read));
   }
 }
 
-void BlockReader::Submit(int lane, Piece piece) {
-  const int file = piece.file;
-  const int64_t offset = piece.offset;
-  std::byte* const destination = piece.destination;
-  const Bytes bytes = piece.bytes;
+void BlockReader::Submit(int lane, Read read) {
+  const int file = read.file;
+  const int64_t offset = read.offset;
+  std::byte* const destination = read.destination;
+  const Bytes bytes = read.bytes;
   device_->StartRead(lane, file, offset, destination, bytes,
-                     [this, lane, piece = std::move(piece)](BlockDevice::Result result) { OnRead(lane, piece, result); });
+                     [this, lane, read = std::move(read)](BlockDevice::Result result) { OnRead(lane, read, result); });
 }
 
-void BlockReader::OnRead(int lane, Piece piece, BlockDevice::Result result) {
-  bytes_read_.fetch_add(std::min(result.bytes, piece.needed), std::memory_order_relaxed);
-  const bool complete = result.error == 0 && result.bytes >= piece.needed;
+void BlockReader::OnRead(int lane, Read read, BlockDevice::Result result) {
+  bytes_read_.fetch_add(std::min(result.bytes, read.needed), std::memory_order_relaxed);
+  const bool complete = result.error == 0 && result.bytes >= read.needed;
   if (!complete) {
     // Keeps whole aligned units of a short read; reads the rest again.
     const Bytes kept = result.error == 0 ? result.bytes / device_->alignment() * device_->alignment() : 0;
-    bytes_read_.fetch_sub(std::min(result.bytes, piece.needed) - kept, std::memory_order_relaxed);
-    piece.offset += kept, piece.destination += kept, piece.bytes -= kept, piece.needed -= kept;
-    piece.attempts = kept > 0 ? 0 : piece.attempts + 1;
-    if (piece.attempts < options_.max_attempts && piece.request->status.ok()) return Submit(lane, std::move(piece));
+    bytes_read_.fetch_sub(std::min(result.bytes, read.needed) - kept, std::memory_order_relaxed);
+    read.offset += kept, read.destination += kept, read.bytes -= kept, read.needed -= kept;
+    read.attempts = kept > 0 ? 0 : read.attempts + 1;
+    if (read.attempts < options_.max_attempts && read.request->status.ok()) return Submit(lane, std::move(read));
   }
   idle_lanes_.push_back(lane);
-  // The queued pieces of this request are not read any more.
-  if (!complete) piece.request->status.Update(FinalError(piece, result));
+  // The queued reads of this request are not started any more.
+  if (!complete) read.request->status.Update(FinalError(read, result));
   // Start the next reads first: completing a request takes a while (checksums).
   FillLanes();
-  FinishPiece(piece);
+  FinishRead(read);
 }
 
-absl::Status BlockReader::FinalError(const Piece& piece, BlockDevice::Result result) const {
-  const std::string where = absl::StrCat(device_->paths()[static_cast<size_t>(piece.file)], ": ");
+absl::Status BlockReader::FinalError(const Read& read, BlockDevice::Result result) const {
+  const std::string where = absl::StrCat(device_->paths()[static_cast<size_t>(read.file)], ": ");
   if (result.error == 0) {
-    return absl::DataLossError(absl::StrCat(where, "ends at or before offset ", piece.offset + result.bytes,
-                                            ", but weights reach to offset ", piece.offset + piece.needed,
+    return absl::DataLossError(absl::StrCat(where, "ends at or before offset ", read.offset + result.bytes,
+                                            ", but weights reach to offset ", read.offset + read.needed,
                                             "; the file was truncated after it was opened"));
   }
-  return absl::UnavailableError(absl::StrCat(where, "reading ", piece.bytes, " bytes at offset ", piece.offset, " failed ",
+  return absl::UnavailableError(absl::StrCat(where, "reading ", read.bytes, " bytes at offset ", read.offset, " failed ",
                                              options_.max_attempts, " times: ", std::strerror(result.error), "; check the disk"));
 }
 
-void BlockReader::FinishPiece(const Piece& piece) {
-  Request& request = *piece.request;
-  if (--request.pieces_left > 0) return;
+void BlockReader::FinishRead(const Read& read) {
+  Request& request = *read.request;
+  if (--request.reads_left > 0) return;
   request.done(request.status);
   absl::MutexLock lock(&mutex_);
   --open_requests_;

@@ -63,17 +63,17 @@ class BlockReader {
 
  private:
   struct Request;
-  struct Piece;
+  struct Read;
 
-  void Submit(int lane, Piece piece);
+  void Submit(int lane, Read read);
   void FillLanes();
-  void OnRead(int lane, Piece piece, BlockDevice::Result result);
-  void FinishPiece(const Piece& piece);
-  absl::Status FinalError(const Piece& piece, BlockDevice::Result result) const;
+  void OnRead(int lane, Read read, BlockDevice::Result result);
+  void FinishRead(const Read& read);
+  absl::Status FinalError(const Read& read, BlockDevice::Result result) const;
 
   const Options options_;
   std::atomic<Bytes> bytes_read_ = 0;
-  std::deque<Piece> queue_;      // device's thread
+  std::deque<Read> queue_;       // device's thread
   std::vector<int> idle_lanes_;  // device's thread
   absl::Mutex mutex_;
   int open_requests_ ABSL_GUARDED_BY(mutex_) = 0;
