@@ -36,7 +36,7 @@ absl::Status CheckToken(const AddedToken& token) {
 }
 
 absl::Status CheckNoPiece(int32_t id, const AddedToken& token, const Vocab& vocab) {
-  const std::string_view piece = vocab.Piece(id);
+  const std::string_view piece = vocab.TokenText(id);
   if (piece.empty()) return absl::OkStatus();
   return Invalid("id ", id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\"");
 }

@@ -69,7 +69,7 @@ absl::Status Decoder::Append(const Json& json) {
   } else if (type == "ByteFallback") {
     replaces_by_byte_ = true;
     steps_.push_back([](std::string bytes, bool) -> Result {
-      const int byte = ByteOfPiece(bytes);
+      const int byte = ByteOfToken(bytes);
       return byte < 0 ? bytes : std::string(1, static_cast<char>(byte));
     });
   } else if (type == "Replace") {

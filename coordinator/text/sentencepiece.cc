@@ -121,7 +121,7 @@ class MergeBuilder {
 
  private:
   void AddPiece(int id, uint32_t rank) {
-    const std::string_view piece = vocab_.Piece(id);
+    const std::string_view piece = vocab_.TokenText(id);
     for (size_t cut = DecodeUtf8(piece).length; cut < piece.size(); cut += DecodeUtf8(piece.substr(cut)).length) {
       const int32_t left = Symbol(piece.substr(0, cut)), right = Symbol(piece.substr(cut));
       if (left >= 0 && right >= 0) table_[{left, right}] = {rank, id};

@@ -454,7 +454,7 @@ TEST(TokenizerTest, ConfigNamesBosAndEos) {
 TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {
   const auto tokenizer = ByteLevelTokenizer();
   EXPECT_EQ(tokenizer->Decode(Ids{-1, 'a', 260, 1 << 30, INT32_MIN, INT32_MAX}), "a");
-  EXPECT_EQ(tokenizer->IdToPiece(-1), "");
+  EXPECT_EQ(tokenizer->IdToText(-1), "");
   EXPECT_FALSE(tokenizer->IsSpecial(1 << 30));
 }
 
