@@ -37,29 +37,29 @@ BlockReader::~BlockReader() {
       +[](int* open) { return *open == 0; }, &open_requests_));
 }
 
-Bytes BlockReader::SlotOffset(const Extent& extent) const {
+Bytes BlockReader::BufferOffset(const Extent& extent) const {
   return extent.offset % device_->alignment();
 }
 
-Bytes BlockReader::SlotBytes(const Extent& extent) const {
-  return RoundUp(SlotOffset(extent) + extent.bytes, device_->alignment());
+Bytes BlockReader::BufferBytes(const Extent& extent) const {
+  return RoundUp(BufferOffset(extent) + extent.bytes, device_->alignment());
 }
 
-void BlockReader::StartRead(const Extent& extent, std::byte* slot, Completion done) {
+void BlockReader::StartRead(const Extent& extent, std::byte* buffer, Completion done) {
   {
     absl::MutexLock lock(&mutex_);
     ++open_requests_;
   }
-  device_->Post([this, extent, slot, done = std::move(done)] {
+  device_->Post([this, extent, buffer, done = std::move(done)] {
     auto request = std::make_shared<Request>();
     request->done = done;
-    const Bytes total = SlotBytes(extent), needed = SlotOffset(extent) + extent.bytes;
-    const int64_t begin = extent.offset - SlotOffset(extent);
+    const Bytes total = BufferBytes(extent), needed = BufferOffset(extent) + extent.bytes;
+    const int64_t begin = extent.offset - BufferOffset(extent);
     for (Bytes at = 0; at < std::max<Bytes>(total, 1); at += options_.read_bytes) {
       queue_.push_back({.request = request,
                         .file = extent.file,
                         .offset = begin + at,
-                        .destination = slot + at,
+                        .destination = buffer + at,
                         .bytes = std::min(options_.read_bytes, total - at),
                         .needed = std::min(options_.read_bytes, needed - at)});
       ++request->reads_left;

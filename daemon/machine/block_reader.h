@@ -41,15 +41,15 @@ class BlockReader {
   BlockReader& operator=(const BlockReader&) = delete;
 
   // An extent may begin at any offset. The enclosing aligned range is read, and the first byte of
-  // the extent lands at slot + SlotOffset(extent).
-  Bytes SlotOffset(const Extent& extent) const;
-  // Bytes that a slot needs for `extent`.
-  Bytes SlotBytes(const Extent& extent) const;
+  // the extent lands at buffer + BufferOffset(extent).
+  Bytes BufferOffset(const Extent& extent) const;
+  // Bytes that a buffer needs for `extent`.
+  Bytes BufferBytes(const Extent& extent) const;
 
-  // Reads `extent` into `slot` and calls `done` once, on the device's thread. A failed read is
-  // repeated up to max_attempts times; the final error names file and offset. REQUIRES: `slot` has
-  // the device's alignment and lives until `done`.
-  void StartRead(const Extent& extent, std::byte* slot, Completion done);
+  // Reads `extent` into `buffer` and calls `done` once, on the device's thread. A failed read is
+  // repeated up to max_attempts times; the final error names file and offset. REQUIRES: `buffer`
+  // has the device's alignment and lives until `done`.
+  void StartRead(const Extent& extent, std::byte* buffer, Completion done);
 
   // Runs `task` on the device's thread.
   void Post(std::function<void()> task) { device_->Post(std::move(task)); }

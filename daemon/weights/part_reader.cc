@@ -178,7 +178,7 @@ void PartReader::LayOutReads(Part& part) const {
   for (Range* range : order) {
     const TensorLocation& at = range->at;
     const auto arrives_at = [&](const Read& read) {
-      return read.place + reader_->SlotOffset(read.extent) + (at.offset - read.extent.offset);
+      return read.place + reader_->BufferOffset(read.extent) + (at.offset - read.extent.offset);
     };
     Read* last = part.reads.empty() ? nullptr : &part.reads.back();
     const int64_t gap = last == nullptr ? -1 : at.offset - (last->extent.offset + last->extent.bytes);
@@ -192,7 +192,7 @@ void PartReader::LayOutReads(Part& part) const {
     }
     range->slide = arrives_at(*last) % range->element;
     range->offset = arrives_at(*last) - range->slide;
-    part.place_bytes = RoundUp(last->place + reader_->SlotBytes(last->extent), kPlaceAlignment);
+    part.place_bytes = RoundUp(last->place + reader_->BufferBytes(last->extent), kPlaceAlignment);
     previous = range;
   }
 }

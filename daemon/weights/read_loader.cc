@@ -150,7 +150,7 @@ class ReadLoader : public Loader {
       BlockReader& reader = from_cache ? *cache_ : *disk_;
       const Extent run{extent.file, at, to - at};
       std::byte* destination = buffer + placement.region + (at - placement.begin);
-      reader.StartRead(run, destination - reader.SlotOffset(run), reads.Add());
+      reader.StartRead(run, destination - reader.BufferOffset(run), reads.Add());
       at = to;
     }
   }

@@ -85,7 +85,7 @@ class PaperPlanner {
   // Steps 2 to 5 for one S.
   bool TryRounds(int rounds, int remaining) {
     const int gained = rounds - 1, need = (remaining + gained - 1) / gained;
-    SlotProblem slots = {.need = need};
+    OffloadSlotProblem slots = {.need = need};
     for (size_t i = 0; i < order_.size(); ++i) {
       const double spare_mb = room_mb_[i] - held_[i] * (view_.largest_mb + view_.largest_kv_mb);
       const double kv_mb = gained * view_.largest_kv_mb;
@@ -96,10 +96,10 @@ class PaperPlanner {
       slots.kmax.push_back(reads ? static_cast<int64_t>(std::clamp<double>(most, 0, held_[i])) : 0);
     }
     slots.c_ms = SegmentMs(rounds, std::vector<int64_t>(order_.size(), 0), remaining);
-    SlotShares shares;
+    OffloadSlotShares shares;
     // C depends on the devices that compute the gained layers.
     for (int pass = 0; pass < 3; ++pass) {
-      shares = ShareSlots(slots);
+      shares = ShareOffloadSlots(slots);
       if (!shares.feasible) return budget_.Spend(100);
       slots.c_ms = SegmentMs(rounds, shares.k, 0);
     }

@@ -44,7 +44,7 @@ class BlockReaderTest : public ::testing::TestWithParam<std::pair<bool, bool>> {
   // Reads one extent and compares it with the file.
   absl::Status ReadAndCompare(BlockReader& reader, int64_t offset, Bytes bytes) {
     const Extent extent{0, offset, bytes};
-    absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(reader.SlotBytes(extent) + 4096);
+    absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(reader.BufferBytes(extent) + 4096);
     LIME_RETURN_IF_ERROR(slot.status());
     absl::Notification done;
     absl::Status result;
@@ -54,7 +54,7 @@ class BlockReaderTest : public ::testing::TestWithParam<std::pair<bool, bool>> {
     });
     done.WaitForNotification();
     if (result.ok()) {
-      EXPECT_EQ(std::memcmp(slot->data() + reader.SlotOffset(extent), contents_.data() + offset, static_cast<size_t>(bytes)), 0)
+      EXPECT_EQ(std::memcmp(slot->data() + reader.BufferOffset(extent), contents_.data() + offset, static_cast<size_t>(bytes)), 0)
           << "offset " << offset << " bytes " << bytes;
     }
     return result;
@@ -185,7 +185,7 @@ TEST(BlockDeviceTest, FilesInMemoryAreReadWhetherOrNotTheyAllowDirectReads) {
     done.Notify();
   });
   done.WaitForNotification();
-  EXPECT_EQ(std::string(slot + reader.SlotOffset(extent), 3), "ell");
+  EXPECT_EQ(std::string(slot + reader.BufferOffset(extent), 3), "ell");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 class KvFetcherTest : public ::testing::Test {
  protected:
   void Make(int64_t slots) {
-    fetcher_.emplace(KvFetcher::Shape{.layers = 4, .sequences = 2, .piece_bytes = 8, .slots = slots});
+    fetcher_.emplace(KvFetcher::Shape{.layers = 4, .sequences = 2, .piece_bytes = 8, .places = slots});
     fetcher_->SetSequence(0, 5, 0, 2);
     fetcher_->SetSequence(1, 0, 3, 4);
     fetcher_->SetLayers(4);

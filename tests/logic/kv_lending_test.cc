@@ -86,7 +86,7 @@ TEST(KvLenderDeathTest, OneLayerIsUnderWayAtATime) {
 // Two layers of 8 bytes, which come in chunks of 4.
 class KvHostTest : public ::testing::Test {
  protected:
-  static constexpr KvHost::Shape kShape{.layers = 2, .sequences = 3, .pieces_per_sequence = 4, .piece_bytes = 8, .slots = 4};
+  static constexpr KvHost::Shape kShape{.layers = 2, .sequences = 3, .pieces_per_sequence = 4, .piece_bytes = 8, .places = 4};
 
   KvChunk Chunk(int32_t sequence, int64_t life, int64_t piece, int32_t layer, Bytes offset) const {
     return {.number = number_,
@@ -100,11 +100,11 @@ class KvHostTest : public ::testing::Test {
 
   // InvalidArgument with this sentence, and what comes next is taken as if nothing had come.
   void ExpectRefused(const KvChunk& chunk, const std::string& sentence) {
-    const int64_t free_slots = host_.free_slots();
+    const int64_t free_places = host_.free_places();
     const auto placed = host_.OnChunk(chunk);
     EXPECT_EQ(placed.status().code(), absl::StatusCode::kInvalidArgument) << sentence;
     EXPECT_THAT(std::string(placed.status().message()), HasSubstr(sentence));
-    EXPECT_EQ(host_.free_slots(), free_slots);
+    EXPECT_EQ(host_.free_places(), free_places);
   }
 
   KvHost::Placed Take(const KvChunk& chunk) {
@@ -143,7 +143,7 @@ TEST_F(KvHostTest, AChunkGoesWhereItsLayerOfItsSlotIs) {
   }
   EXPECT_THAT(offsets, ElementsAre(0, 4, 8, 12, 16, 20, 24, 28));
   EXPECT_EQ(host_.kept(1), 2);
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
   EXPECT_THAT(*host_.Pieces(1, 0, 0, 2), ElementsAre(0, 16));
   EXPECT_THAT(*host_.Pieces(1, 0, 1, 2), ElementsAre(8, 24));
   EXPECT_THAT(*host_.Pieces(1, 0, 1, 1), ElementsAre(8));
@@ -220,12 +220,12 @@ TEST_F(KvHostTest, ALaterLifeFreesWhatTheOneBeforeHad) {
   TakePiece(0, 0, 1);
   (void)Take(Chunk(0, 2, 0, 0, 0));
   EXPECT_EQ(host_.kept(0), 0);
-  EXPECT_EQ(host_.free_slots(), 3);
+  EXPECT_EQ(host_.free_places(), 3);
   EXPECT_EQ(host_.Pieces(0, 0, 0, 1).status().code(), absl::StatusCode::kFailedPrecondition);
   (void)Take(Chunk(0, 2, 0, 0, 4));
   TakePiece(0, 3, 0);  // and of a piece that was on its way
   EXPECT_EQ(host_.kept(0), 1);
-  EXPECT_EQ(host_.free_slots(), 3);
+  EXPECT_EQ(host_.free_places(), 3);
 }
 
 TEST_F(KvHostTest, FreeTakesAllLivesUpToOne) {
@@ -236,11 +236,11 @@ TEST_F(KvHostTest, FreeTakesAllLivesUpToOne) {
   ASSERT_TRUE(host_.OnFree(0, 3).ok());
   EXPECT_EQ(host_.kept(0), 0);
   EXPECT_EQ(host_.kept(1), 1);
-  EXPECT_EQ(host_.free_slots(), 3);
+  EXPECT_EQ(host_.free_places(), 3);
   ASSERT_TRUE(host_.OnFree(0, 3).ok());
-  EXPECT_EQ(host_.free_slots(), 3) << "twice";
+  EXPECT_EQ(host_.free_places(), 3) << "twice";
   ASSERT_TRUE(host_.OnFree(1, std::numeric_limits<int64_t>::max()).ok());
-  EXPECT_EQ(host_.free_slots(), 4);
+  EXPECT_EQ(host_.free_places(), 4);
   EXPECT_EQ(host_.OnFree(-1, 0).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(host_.OnFree(3, 0).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(host_.OnFree(0, -1).code(), absl::StatusCode::kInvalidArgument);
@@ -250,9 +250,9 @@ TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
   TakePiece(0, 0, 0);
   TakeLayer(0, 0, 1, 0);
   EXPECT_TRUE(Take(Chunk(0, 0, 1, 1, 0)).offset.has_value());
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
-  EXPECT_EQ(host_.free_slots(), 4) << "what is partly there gives its slot back too";
+  EXPECT_EQ(host_.free_places(), 4) << "what is partly there gives its slot back too";
   const KvHost::Placed rest = Take(Chunk(0, 0, 1, 1, 4));
   EXPECT_EQ(rest.offset, std::nullopt);
   EXPECT_TRUE(rest.ends_layer);
@@ -262,7 +262,7 @@ TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
   EXPECT_TRUE(Take(Chunk(0, 0, 2, 0, 4)).ends_layer);
   TakeLayer(0, 0, 2, 1);
   EXPECT_EQ(host_.kept(0), 0);
-  EXPECT_EQ(host_.free_slots(), 4);
+  EXPECT_EQ(host_.free_places(), 4);
   TakePiece(0, 1, 0);
   EXPECT_EQ(host_.kept(0), 1);
 }
@@ -277,27 +277,27 @@ TEST_F(KvHostTest, APieceIsGivenUpForAnotherOneBetweenTwoLayersOnceItsSequenceHa
   ExpectRefused(Chunk(1, 0, 1, 0, 0), "does not continue");  // within a layer
   (void)Take(Chunk(2, 0, 0, 0, 4));
   TakePiece(1, 0, 1);
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, WithoutAFreeSlotAPieceIsRefusedUntilThereIsOne) {
   for (int64_t piece = 0; piece < 4; ++piece) TakePiece(0, 0, piece);
-  EXPECT_EQ(host_.free_slots(), 0);
+  EXPECT_EQ(host_.free_places(), 0);
   EXPECT_EQ(host_.OnChunk(Chunk(1, 0, 0, 0, 0)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(host_.kept(0), 4);
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
   TakePiece(1, 0, 0);
   for (int64_t piece = 0; piece < 3; ++piece) TakePiece(0, 1, piece);
-  EXPECT_EQ(host_.free_slots(), 0);
+  EXPECT_EQ(host_.free_places(), 0);
   TakePiece(0, 2, 0);  // what its own life before had is enough
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, WhatWasThereBeforeGoesOnInTheFirstLife) {
   ASSERT_TRUE(host_.TakeOver(1, 2).ok());
   ASSERT_TRUE(host_.TakeOver(0, 0).ok());
   EXPECT_EQ(host_.TakeOver(2, 3).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
   ASSERT_TRUE(host_.Pieces(1, 0, 1, 2).ok());
   ExpectRefused(Chunk(1, 0, 1, 0, 0), "arrived, expected piece 2");
   TakePiece(1, 0, 2);
@@ -305,7 +305,7 @@ TEST_F(KvHostTest, WhatWasThereBeforeGoesOnInTheFirstLife) {
   EXPECT_EQ(host_.kept(1), 3);
   TakePiece(1, 1, 0);
   EXPECT_EQ(host_.kept(1), 1) << "of the next sequence";
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, OnlyWholePiecesOfALifeAreFound) {
@@ -385,7 +385,7 @@ class Lending {
         }
       }
     }
-    EXPECT_EQ(host_.free_slots(), host_shape_.slots);
+    EXPECT_EQ(host_.free_places(), host_shape_.places);
     EXPECT_FALSE(lender_.under_way());
     EXPECT_FALSE(lending_.has_value());
     EXPECT_FALSE(away_.HasToWrite());
@@ -399,7 +399,7 @@ class Lending {
   int64_t answered() const { return answered_; }
   int64_t used() const { return used_; }
   int64_t waits() const { return waits_; }
-  bool slots_ran_full() const { return slots_ran_full_; }
+  bool slots_ran_full() const { return places_ran_full_; }
 
  private:
   struct OwnerSequence {
@@ -510,7 +510,7 @@ class Lending {
     Follow();
     if (CheckRoom(using_)) {
       fetcher_.SetInUse(using_);
-    } else if (MostPieces() + kKvFetchesUnderWay <= room_shape_.slots) {
+    } else if (MostPieces() + kKvFetchesUnderWay <= room_shape_.places) {
       awaited_ = using_;
       fetcher_.SetAwaited(awaited_);
       ++waits_;
@@ -655,9 +655,9 @@ class Lending {
   // ---- What always holds
 
   void Check() {
-    if (host_.free_slots() == 0) slots_ran_full_ = true;
+    if (host_.free_places() == 0) places_ran_full_ = true;
     ASSERT_LE(PagesHeld(), pages_in_memory_);
-    ASSERT_EQ(host_.free_slots() + std::ssize(tags_), host_shape_.slots);
+    ASSERT_EQ(host_.free_places() + std::ssize(tags_), host_shape_.places);
     for (int32_t s = 0; s < sequences_; ++s) CheckSequence(s);
   }
 
@@ -703,7 +703,7 @@ class Lending {
                                   .sequences = sequences_,
                                   .pieces_per_sequence = pieces_,
                                   .piece_bytes = piece_bytes_,
-                                  .slots = sequences_ * most_reach_};
+                                  .places = sequences_ * most_reach_};
 
   int64_t now_ = 0;
   int64_t to_admit_ = 1 + Below(24);
@@ -718,7 +718,7 @@ class Lending {
   const KvFetcher::Shape room_shape_{.layers = layers_,
                                      .sequences = sequences_,
                                      .piece_bytes = piece_bytes_,
-                                     .slots = 1 + Below(layers_ * sequences_ * most_reach_ + kKvFetchesUnderWay)};
+                                     .places = 1 + Below(layers_ * sequences_ * most_reach_ + kKvFetchesUnderWay)};
   KvFetcher fetcher_{room_shape_};
   std::vector<std::byte> room_ = std::vector<std::byte>(static_cast<size_t>(room_shape_.bytes()));
   int32_t using_ = 0;
@@ -732,7 +732,7 @@ class Lending {
   std::vector<int64_t> ended_ = std::vector<int64_t>(static_cast<size_t>(sequences_), -1);  // lives, as the host knows
 
   int64_t taken_away_ = 0, dropped_ = 0, answered_ = 0, used_ = 0, waits_ = 0;
-  bool slots_ran_full_ = false;
+  bool places_ran_full_ = false;
 };
 
 TEST(KvLendingTest, WhatIsFullIsInMemoryOrKeptAsItWasWhateverTheLinksDo) {

@@ -26,13 +26,13 @@ HostedKv::HostedKv(const Plan& plan, const ModelSpec& spec, Options options)
 absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, const ModelSpec& spec, Options options) {
   std::unique_ptr<HostedKv> hosted(new HostedKv(plan, spec, std::move(options)));
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
-    const int64_t slots = HostedPieces(plan, plan.devices[d]);
-    if (slots == 0 || plan.devices[d].kv_host != hosted->options_.device) continue;
+    const int64_t places = HostedPieces(plan, plan.devices[d]);
+    if (places == 0 || plan.devices[d].kv_host != hosted->options_.device) continue;
     const KvHost::Shape shape{.layers = std::ssize(LayersOn(plan, d)),
                               .sequences = plan.sequences,
                               .pieces_per_sequence = (plan.context + kKvPiece - 1) / kKvPiece,
                               .piece_bytes = KvPieceBytes(plan),
-                              .slots = slots};
+                              .places = places};
     if (shape.layers == 0) continue;
     LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(shape.bytes()));
     LIME_RETURN_IF_ERROR(memory.Prefault());

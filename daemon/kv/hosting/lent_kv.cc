@@ -32,14 +32,14 @@ LentKv::LentKv(const Plan& plan, Options options, const KvAway& away)
 
 absl::StatusOr<std::unique_ptr<LentKv>> LentKv::Create(const Plan& plan, Options options, const KvAway& away) {
   std::unique_ptr<LentKv> lent(new LentKv(plan, std::move(options), away));
-  const int64_t slots = lent->device_.kv_fetch_pieces, layers = std::ssize(lent->options_.layers);
-  if (slots == 0) return lent;
+  const int64_t places = lent->device_.kv_fetch_pieces, layers = std::ssize(lent->options_.layers);
+  if (places == 0) return lent;
   lent->fetcher_.emplace(
-      KvFetcher::Shape{.layers = layers, .sequences = plan.sequences, .piece_bytes = KvPieceBytes(plan), .slots = slots});
+      KvFetcher::Shape{.layers = layers, .sequences = plan.sequences, .piece_bytes = KvPieceBytes(plan), .places = places});
   lent->size_.emplace(layers, KvPieceBytes(plan));
   if (!lent->device_.asks_kv) lent->fetcher_->SetLayers(layers);
   lent->asking_.places.reserve(static_cast<size_t>(plan.sequences * ((plan.context + kKvPiece - 1) / kKvPiece)));
-  LIME_ASSIGN_OR_RETURN(lent->room_, HugeBuffer::Allocate(slots * KvPieceBytes(plan)));
+  LIME_ASSIGN_OR_RETURN(lent->room_, HugeBuffer::Allocate(places * KvPieceBytes(plan)));
   LIME_RETURN_IF_ERROR(lent->room_.Prefault());
   return lent;
 }
