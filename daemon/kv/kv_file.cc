@@ -16,7 +16,7 @@ namespace lime {
 namespace {
 
 constexpr int kMaxReads = 3;  // of a piece whose checksum is wrong
-constexpr int kLanes = 4;     // reads in flight; consecutive pieces are one read
+constexpr int kChannels = 4;  // reads in flight; consecutive pieces are one read
 
 // Bypasses the page cache if the file system allows that.
 void WriteDirect(int file) {
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
                                                       "; KV that does not fit in memory goes there: give a --kv-dir that limed may write"));
   }
   // Opened twice, for writing and for reading; then the name goes.
-  absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.lanes = kLanes});
+  absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.channels = kChannels});
   ::unlink(path.c_str());
   LIME_RETURN_IF_ERROR(device.status());
   LIME_RETURN_IF_ERROR(CheckRoom(folder, shape.bytes()));

@@ -27,7 +27,7 @@ struct BlockReader::Read {
 
 BlockReader::BlockReader(std::unique_ptr<BlockDevice> device, const Options& options) : options_(options), device_(std::move(device)) {
   LIME_CHECK(options_.read_bytes > 0 && options_.read_bytes % device_->alignment() == 0) << options_.read_bytes;
-  for (int lane = device_->num_lanes() - 1; lane >= 0; --lane) idle_lanes_.push_back(lane);
+  for (int channel = device_->num_channels() - 1; channel >= 0; --channel) idle_channels_.push_back(channel);
 }
 
 BlockReader::~BlockReader() {
@@ -64,41 +64,41 @@ void BlockReader::StartRead(const Extent& extent, std::byte* buffer, Completion 
                         .needed = std::min(options_.read_bytes, needed - at)});
       ++request->reads_left;
     }
-    FillLanes();
+    FillChannels();
   });
 }
 
 void BlockReader::Cancel() {
   device_->Post([this] {
     for (const Read& read : queue_) read.request->status.Update(absl::CancelledError("reading weights was cancelled"));
-    FillLanes();
+    FillChannels();
   });
 }
 
-void BlockReader::FillLanes() {
-  while (!queue_.empty() && (!idle_lanes_.empty() || !queue_.front().request->status.ok())) {
+void BlockReader::FillChannels() {
+  while (!queue_.empty() && (!idle_channels_.empty() || !queue_.front().request->status.ok())) {
     Read read = std::move(queue_.front());
     queue_.pop_front();
     if (!read.request->status.ok() || read.needed <= 0) {
       FinishRead(read);
       continue;
     }
-    const int lane = idle_lanes_.back();
-    idle_lanes_.pop_back();
-    Submit(lane, std::move(read));
+    const int channel = idle_channels_.back();
+    idle_channels_.pop_back();
+    Submit(channel, std::move(read));
   }
 }
 
-void BlockReader::Submit(int lane, Read read) {
+void BlockReader::Submit(int channel, Read read) {
   const int file = read.file;
   const int64_t offset = read.offset;
   std::byte* const destination = read.destination;
   const Bytes bytes = read.bytes;
-  device_->StartRead(lane, file, offset, destination, bytes,
-                     [this, lane, read = std::move(read)](BlockDevice::Result result) { OnRead(lane, read, result); });
+  device_->StartRead(channel, file, offset, destination, bytes,
+                     [this, channel, read = std::move(read)](BlockDevice::Result result) { OnRead(channel, read, result); });
 }
 
-void BlockReader::OnRead(int lane, Read read, BlockDevice::Result result) {
+void BlockReader::OnRead(int channel, Read read, BlockDevice::Result result) {
   bytes_read_.fetch_add(std::min(result.bytes, read.needed), std::memory_order_relaxed);
   const bool complete = result.error == 0 && result.bytes >= read.needed;
   if (!complete) {
@@ -107,13 +107,13 @@ void BlockReader::OnRead(int lane, Read read, BlockDevice::Result result) {
     bytes_read_.fetch_sub(std::min(result.bytes, read.needed) - kept, std::memory_order_relaxed);
     read.offset += kept, read.destination += kept, read.bytes -= kept, read.needed -= kept;
     read.attempts = kept > 0 ? 0 : read.attempts + 1;
-    if (read.attempts < options_.max_attempts && read.request->status.ok()) return Submit(lane, std::move(read));
+    if (read.attempts < options_.max_attempts && read.request->status.ok()) return Submit(channel, std::move(read));
   }
-  idle_lanes_.push_back(lane);
+  idle_channels_.push_back(channel);
   // The queued reads of this request are not started any more.
   if (!complete) read.request->status.Update(FinalError(read, result));
   // Start the next reads first: completing a request takes a while (checksums).
-  FillLanes();
+  FillChannels();
   FinishRead(read);
 }
 

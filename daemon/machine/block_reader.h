@@ -25,7 +25,8 @@ struct Extent {
 // Thread: StartRead, Post, Cancel and bytes_read from any; everything else, completions included,
 // on the device's thread.
 // Owner: WeightStore, or the prefetcher; one reader for each disk.
-// Invariant: a lane carries at most one read, and reads of a request are submitted in file order.
+// Invariant: a channel carries at most one read, and reads of a request are submitted in file
+// order.
 class BlockReader {
  public:
   struct Options {
@@ -65,16 +66,16 @@ class BlockReader {
   struct Request;
   struct Read;
 
-  void Submit(int lane, Read read);
-  void FillLanes();
-  void OnRead(int lane, Read read, BlockDevice::Result result);
+  void Submit(int channel, Read read);
+  void FillChannels();
+  void OnRead(int channel, Read read, BlockDevice::Result result);
   void FinishRead(const Read& read);
   absl::Status FinalError(const Read& read, BlockDevice::Result result) const;
 
   const Options options_;
   std::atomic<Bytes> bytes_read_ = 0;
-  std::deque<Read> queue_;       // device's thread
-  std::vector<int> idle_lanes_;  // device's thread
+  std::deque<Read> queue_;          // device's thread
+  std::vector<int> idle_channels_;  // device's thread
   absl::Mutex mutex_;
   int open_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<BlockDevice> device_;  // last member: its thread uses the others

@@ -132,7 +132,7 @@ absl::StatusOr<std::unique_ptr<PartReader>> PartReader::Open(const Checkpoint& c
   std::vector<std::string> paths;
   for (const CheckpointFile& file : checkpoint.files()) paths.push_back(file.path);
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
-                        OpenBlockDevice(paths, {.lanes = options.lanes, .direct = true, .io_uring = options.io_uring}));
+                        OpenBlockDevice(paths, {.channels = options.channels, .direct = true, .io_uring = options.io_uring}));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{.read_bytes = options.read_bytes});
   return std::unique_ptr<PartReader>(new PartReader(checkpoint, spec, options, std::move(reader)));

@@ -29,7 +29,7 @@ namespace lime {
 class PartReader {
  public:
   struct Options {
-    int lanes = 8;                // reads in flight
+    int channels = 8;             // reads in flight
     Bytes read_bytes = 1 * kMiB;  // of one read
     Bytes part_bytes = kPartBytes;
     // Cuts a block as the plan says. Empty: blocks are cut into `part_bytes`.

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<RowReader>> RowReader::Open(const Checkpoint& che
     if (found == paths.end()) paths.push_back(part.path);
   }
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
-                        OpenBlockDevice(paths, {.lanes = 16, .direct = true, .io_uring = options.io_uring}));
+                        OpenBlockDevice(paths, {.channels = 16, .direct = true, .io_uring = options.io_uring}));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{});
   LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(bytes));

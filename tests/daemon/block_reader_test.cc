@@ -35,7 +35,7 @@ class BlockReaderTest : public ::testing::TestWithParam<std::pair<bool, bool>> {
   BlockReaderTest() : contents_(Contents()) { dir_.Write("data", contents_); }
 
   std::unique_ptr<BlockReader> MakeReader(FaultyDevice::Plan plan = nullptr) {
-    auto device = OpenBlockDevice({dir_.file("data")}, {.lanes = 3, .direct = GetParam().first, .io_uring = GetParam().second});
+    auto device = OpenBlockDevice({dir_.file("data")}, {.channels = 3, .direct = GetParam().first, .io_uring = GetParam().second});
     LIME_CHECK(device.ok()) << device.status();
     if (plan) device = std::make_unique<FaultyDevice>(*std::move(device), std::move(plan));
     return std::make_unique<BlockReader>(*std::move(device), BlockReader::Options{.read_bytes = 64 * kKiB});
@@ -144,7 +144,8 @@ TEST_P(BlockReaderTest, CancelEndsEveryRequestAndTheReaderLivesOn) {
   reader->Cancel();
   cancel_has_come.Notify();
   EXPECT_TRUE(ReadAndCompare(*reader, 5, 100).ok());
-  // A read that was in flight when Cancel came may end after the one above, which took another lane.
+  // A read that was in flight when Cancel came may end after the one above, which took another
+  // channel.
   ended.Wait();
   EXPECT_GT(cancelled, 40);
 }

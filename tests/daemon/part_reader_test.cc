@@ -147,8 +147,8 @@ class Spoiler : public FaultyDevice {
  public:
   Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& remaining)
       : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), remaining_(remaining) {}
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    FaultyDevice::StartRead(channel, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
       if (remaining_ > 0 && remaining_-- > 0) {
         for (Bytes i = 0; i < result.bytes; ++i) destination[i] ^= std::byte{1};
       }

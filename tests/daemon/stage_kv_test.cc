@@ -339,8 +339,8 @@ class FlippingDevice : public FaultyDevice {
  public:
   FlippingDevice(std::unique_ptr<BlockDevice> device, std::function<bool()> flips)
       : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), flips_(std::move(flips)) {}
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    FaultyDevice::StartRead(channel, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
       if (result.bytes > 100 && flips_()) destination[100] ^= std::byte{1};
       done(result);
     });
@@ -355,15 +355,15 @@ class GatedDevice : public FaultyDevice {
  public:
   explicit GatedDevice(std::unique_ptr<BlockDevice> device) : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }) {}
 
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
     {
       absl::MutexLock lock(&mutex_);
       if (closed_) {
-        held_.push_back([=, this] { FaultyDevice::StartRead(lane, file, offset, destination, bytes, done); });
+        held_.push_back([=, this] { FaultyDevice::StartRead(channel, file, offset, destination, bytes, done); });
         return;
       }
     }
-    FaultyDevice::StartRead(lane, file, offset, destination, bytes, std::move(done));
+    FaultyDevice::StartRead(channel, file, offset, destination, bytes, std::move(done));
   }
   void Close() {
     absl::MutexLock lock(&mutex_);

@@ -176,8 +176,8 @@ class GatedDevice : public FaultyDevice {
  public:
   GatedDevice(std::unique_ptr<BlockDevice> device, Gate& gate, Bytes least)
       : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), gate_(gate), least_(least) {}
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    const auto read = [=, this] { FaultyDevice::StartRead(lane, file, offset, destination, bytes, done); };
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    const auto read = [=, this] { FaultyDevice::StartRead(channel, file, offset, destination, bytes, done); };
     if (bytes < least_ || !gate_.Hold([this, read] { Post(read); })) read();
   }
 
