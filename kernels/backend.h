@@ -77,7 +77,7 @@ class Backend {
   virtual absl::Status Compute(BlockId block) = 0;
 
   // Computes a streamed block as its rows arrive. The block is bound with null pointers for tensors
-  // that are not kept (IsKept). Each call takes the next rows of its matrices, in order of use,
+  // that are not kept (IsPinned). Each call takes the next rows of its matrices, in order of use,
   // from the first row to the last. `rows` may be freed after the call.
   virtual absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) = 0;
   // For an attention block that is computed by rows, between the last rows of V and the first of O:

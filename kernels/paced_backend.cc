@@ -34,7 +34,7 @@ class SystemClock final : public PaceClock {
 };
 
 Bytes MatrixBytes(const BlockSpec& block) {
-  return block.bytes - KeptBytes(block);
+  return block.bytes - PinnedBytes(block);
 }
 
 class PacedBackend final : public Backend {
@@ -112,7 +112,7 @@ class PacedBackend final : public Backend {
   static double Share(const BlockSpec& block, const MatrixRows& rows) {
     double bytes = 0;
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != rows.role || IsKept(tensor)) continue;
+      if (tensor.role != rows.role || IsPinned(tensor)) continue;
       bytes +=
           static_cast<double>(tensor.info.bytes) * static_cast<double>(rows.end - rows.begin) / static_cast<double>(tensor.info.shape[0]);
     }

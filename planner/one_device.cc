@@ -54,9 +54,9 @@ class Planner {
     LIME_CHECK_EQ(problem.head.NumDevices(), 1);
     LIME_CHECK(!grows_ || (request.placement == Placement::kAuto && !request.ring && !request.share));
     const PlanDevice& device = problem.head.devices.front();
-    Bytes fixed = device.memory.total() + problem.head.embedding_kept_bytes;
+    Bytes fixed = device.memory.total() + problem.head.embedding_pinned_bytes;
     for (const PlanPart& part : problem.head.parts) {
-      fixed += part.kept_bytes + part.kv_pages * problem.head.page_bytes;
+      fixed += part.pinned_bytes + part.kv_pages * problem.head.page_bytes;
       parts_ += part.bytes;
       largest_ = std::max(largest_, part.bytes);
     }
@@ -128,7 +128,7 @@ class Planner {
     for (int p = begin; p < end; ++p) bytes += problem_.head.parts[p].bytes;
     return bytes;
   }
-  static void Keep(int begin, int end, Bytes bytes, ResidencyDraft& draft) {
+  static void MakeResident(int begin, int end, Bytes bytes, ResidencyDraft& draft) {
     std::fill(draft.streamed.begin() + begin, draft.streamed.begin() + end, 0);
     draft.resident += bytes;
   }
@@ -141,7 +141,7 @@ class Planner {
       const int p = backwards ? parts - 1 - i : i;
       const Bytes bytes = problem_.head.parts[p].bytes;
       if (draft.resident + bytes > room) break;
-      Keep(p, p + 1, bytes, draft);
+      MakeResident(p, p + 1, bytes, draft);
     }
     return draft;
   }
@@ -159,11 +159,11 @@ class Planner {
       const Bytes bytes = BytesOf(begin, end);
       seen += bytes;
       if (static_cast<double>(draft.resident + bytes) <= share * static_cast<double>(seen) && draft.resident + bytes <= room)
-        Keep(begin, end, bytes, draft);
+        MakeResident(begin, end, bytes, draft);
     }
     for (int p = 0; p < parts; ++p) {
       const Bytes bytes = problem_.head.parts[p].bytes;
-      if (draft.streamed[p] != 0 && draft.resident + bytes <= room) Keep(p, p + 1, bytes, draft);
+      if (draft.streamed[p] != 0 && draft.resident + bytes <= room) MakeResident(p, p + 1, bytes, draft);
     }
     return draft;
   }
@@ -264,10 +264,10 @@ absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRe
 
 PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& request) {
   PlanMemory memory = problem.head.devices.front().memory;
-  memory.embedding = problem.head.embedding_kept_bytes;
+  memory.embedding = problem.head.embedding_pinned_bytes;
   Bytes largest = 0;
   for (const PlanPart& part : problem.head.parts) {
-    memory.weights += part.kept_bytes;
+    memory.weights += part.pinned_bytes;
     memory.kv += part.kv_pages * problem.head.page_bytes;
     largest = std::max(largest, part.bytes);
   }

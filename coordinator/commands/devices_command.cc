@@ -40,14 +40,14 @@ struct Seen {
   std::vector<LinkRate> links;                // outgoing, now; empty without a plan in use
 };
 
-std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
+std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& stored) {
   const std::vector<std::unique_ptr<DeviceClient>> clients = file.Clients();
   std::vector<Seen> seen(clients.size());
   AtOnce(clients.size(), [&](size_t i) {
     const DeviceClient& client = *clients[i];
     Seen& device = seen[i];
     device.config = &file.config.devices[i];
-    device.measured = kept.Find(client.name());
+    device.measured = stored.Find(client.name());
     device.health = client.Health(kDevicesPatience);
     if (!device.health.ok() || device.health->epoch < 0) return;
     if (absl::StatusOr<DeviceStatistics> statistics = client.Statistics(kDevicesPatience); statistics.ok())
@@ -174,8 +174,8 @@ void Print(const std::vector<Seen>& devices, const ClusterKeys& own) {
 absl::Status Devices(const DevicesFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(path, flags.insecure));
-  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, KeptProfiles(file.path));
-  const std::vector<Seen> seen = Ask(file, kept);
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster stored, StoredProfiles(file.path));
+  const std::vector<Seen> seen = Ask(file, stored);
   json root = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
   root["notices"] = NoticesOf(seen, file.keys);

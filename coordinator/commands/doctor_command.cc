@@ -73,7 +73,7 @@ std::vector<StoreRoom> RoomOf(const KnownCluster& cluster, const std::vector<Pus
   std::vector<StoreRoom> rooms;
   for (const PushedDevice& device : wanted) {
     const auto home = cluster.holdings.homes.find(device.at.name);
-    if (home == cluster.holdings.homes.end() || cluster.holdings.keep.contains(device.at.name)) continue;
+    if (home == cluster.holdings.homes.end() || cluster.holdings.no_push.contains(device.at.name)) continue;
     const absl::StatusOr<StoreContent> content = DeviceClient(device.at.name, device.at.address, cluster.client.keys).ListStore();
     if (!content.ok()) continue;
     StoreRoom room = {.device = device.at.name, .free = content->free};
@@ -140,10 +140,10 @@ void CheckCluster(const ClusterFile& file, const DoctorFlags& flags, const std::
               "set the clock of this machine (`timedatectl set-ntp true`)"};
     rows.push_back({kHere, std::move(keys)});
   }
-  const absl::StatusOr<DescribedCluster> kept = KeptProfiles(file.path);
-  if (!kept.ok())
-    rows.push_back({kHere, {"profiles", Grade::kFail, std::string(kept.status().message()), "run `lime profile --cluster` again"}});
-  std::vector<Checked> devices = CheckDevices(file, kept.ok() ? *kept : DescribedCluster(), {});
+  const absl::StatusOr<DescribedCluster> stored = StoredProfiles(file.path);
+  if (!stored.ok())
+    rows.push_back({kHere, {"profiles", Grade::kFail, std::string(stored.status().message()), "run `lime profile --cluster` again"}});
+  std::vector<Checked> devices = CheckDevices(file, stored.ok() ? *stored : DescribedCluster(), {});
   const bool all_answer = std::ranges::none_of(devices, [](const Checked& row) { return row.fault != Fault::kNone; });
   if (!model.empty() && all_answer) CheckStoreRoom({.cluster = file.path, .model = model, .insecure = flags.insecure}, devices);
   std::ranges::move(devices, std::back_inserter(rows));

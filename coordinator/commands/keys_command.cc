@@ -175,7 +175,7 @@ absl::Status Run(const KeysFlags& flags) {
     outcomes.push_back(std::move(outcome));
   }
   for (NewFile& file : files) LIME_RETURN_IF_ERROR(file.Commit());
-  folder.Keep();
+  folder.Commit();
   if (!flags.json) return Print(flags, outcomes), absl::OkStatus();
   json root = {{"folder", flags.out}, {"keys", json::array()}};
   for (const KeyOutcome& outcome : outcomes)

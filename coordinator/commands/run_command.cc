@@ -229,7 +229,7 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
   options.stop_strings = flags.stops;
   options.hash_logits = flags.hash_logits;
-  options.keep_times = flags.token_times;
+  options.record_times = flags.token_times;
   options.cancel = &Interrupted();
   options.on_prompt = [&output](double share) { output.Prompt(share); };
   options.on_first_token = [&output] { output.PromptDone(); };

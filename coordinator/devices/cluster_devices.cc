@@ -45,7 +45,7 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
     if (answers[i]->whole) continue;
     const ClusterConfig::Device& device = file.config.devices[i];
     holdings.homes[device.name] = answers[i]->blocks;
-    if (!answers[i]->takes || !device.weights.empty()) holdings.keep.insert(device.name);
+    if (!answers[i]->takes || !device.weights.empty()) holdings.no_push.insert(device.name);
   }
   return holdings;
 }
@@ -53,7 +53,7 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
 std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings) {
   std::vector<std::string> sentences;
   for (const ClusterConfig::Device& device : file.config.devices) {
-    if (!holdings.keep.contains(device.name)) continue;
+    if (!holdings.no_push.contains(device.name)) continue;
     const std::string where = absl::StrCat("device \"", device.name, "\"");
     if (!device.weights.empty()) {
       const std::filesystem::path store = std::filesystem::path(device.weights).lexically_normal().parent_path();

@@ -136,11 +136,11 @@ std::vector<std::string> ExpiryNotices(const ClusterKeys& own, const std::vector
   return notices;
 }
 
-std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& kept, const DeviceCheckOptions& options) {
+std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& stored, const DeviceCheckOptions& options) {
   const std::vector<std::unique_ptr<DeviceClient>> clients = file.Clients();
   std::vector<DeviceChecks> checks;
   for (size_t i = 0; i < clients.size(); ++i)
-    checks.emplace_back(file, file.config.devices[i], *clients[i], kept.Find(clients[i]->name()), options);
+    checks.emplace_back(file, file.config.devices[i], *clients[i], stored.Find(clients[i]->name()), options);
   AtOnce(checks.size(), [&](size_t i) { checks[i].Run(); });
   std::vector<Checked> rows;
   for (size_t i = 0; i < checks.size(); ++i) {

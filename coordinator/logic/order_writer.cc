@@ -33,7 +33,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.rows_ahead = Flow::Of(plan).RowsAhead();
   if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
-  options.kept_positions = plan.kept_positions;
+  options.retained_positions = plan.retained_positions;
   options.evicting_ahead = EvictingAhead(plan);
   return options;
 }
@@ -145,18 +145,18 @@ absl::Status OrderWriter::Restart(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& options) {
+absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Options& options) {
   LIME_CHECK(under_way_.empty());
-  std::vector<Kept> kept;
+  std::vector<Continued> continued;
   int64_t pages = options.levels.empty() ? std::numeric_limits<int64_t>::max() : options.levels.front().layer_pages;
   for (const Entry* entry : running_) {
     pages -= (entry->ordered + kPageTokens - 1) / kPageTokens;
-    if (pages < 0 || std::ssize(kept) == options.sequences) break;
+    if (pages < 0 || std::ssize(continued) == options.sequences) break;
     if (entry->ordered > 0)
-      kept.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(kept.size()), .positions = entry->ordered}});
+      continued.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(continued.size()), .positions = entry->ordered}});
   }
   LIME_RETURN_IF_ERROR(Restart(options));
-  for (const Kept& each : kept) {
+  for (const Continued& each : continued) {
     Entry& entry = entries_.at(each.request);
     entry.slot = each.sequence.to;
     entry.ordered = entry.computed = each.sequence.positions;
@@ -164,7 +164,7 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
   }
   // A request that has a slot does not wait for other requests.
   std::stable_partition(waiting_.begin(), waiting_.end(), [](const Entry* entry) { return entry->slot >= 0; });
-  return kept;
+  return continued;
 }
 
 const std::vector<Order>& OrderWriter::NextOrders() {
@@ -266,8 +266,8 @@ bool OrderWriter::MayOrderStep() const {
 
 // Whether the next step may have rows of a sequence that evicts positions.
 bool OrderWriter::Evicts() const {
-  if (options_.kept_positions == 0) return false;
-  return std::ranges::any_of(running_, [&](const Entry* entry) { return entry->ordered + options_.chunk > options_.kept_positions; });
+  if (options_.retained_positions == 0) return false;
+  return std::ranges::any_of(running_, [&](const Entry* entry) { return entry->ordered + options_.chunk > options_.retained_positions; });
 }
 
 bool OrderWriter::WriteStep() {
@@ -322,7 +322,7 @@ bool OrderWriter::WantsLogits(const Entry& entry) const {
 int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
   const int64_t before = entry.ordered;
   std::span<MicroBatch> free = batches_;
-  if (options_.kept_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
+  if (options_.retained_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
   const int64_t most_logits = std::max<int64_t>(options_.batch, options_.logit_rows);
   for (MicroBatch& batch : free) {
     int64_t logits = LogitRows(batch);

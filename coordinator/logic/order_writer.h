@@ -52,7 +52,7 @@ class OrderWriter {
     int32_t prompts_ahead = 16;      // the same for prompt-only steps, which wait for no token
     int64_t rows_ahead = INT64_MAX;  // of all steps ordered and not ended: the devices' capacity
     int32_t prompt_logits = kAny;    // prompt rows of a step that ask for logits
-    int64_t kept_positions = 0;      // KV kept of a sequence; older KV is evicted. 0: all
+    int64_t retained_positions = 0;  // KV kept of a sequence; older KV is evicted. 0: all
     int32_t evicting_ahead = 1;      // the same for steps that compute evicted positions
     std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
   };
@@ -94,11 +94,11 @@ class OrderWriter {
   // positions, as far as the new plan has slots and initial KV for them. Returns these requests.
   // They own their slots from now on.
   // REQUIRES: no step is under way.
-  struct Kept {
+  struct Continued {
     RequestId request = 0;
     KvSequence sequence;
   };
-  absl::StatusOr<std::vector<Kept>> GoOn(const Options& options);
+  absl::StatusOr<std::vector<Continued>> GoOn(const Options& options);
 
   // The orders that may be sent now, in sequence; may be empty. Valid until the next call.
   const std::vector<Order>& NextOrders();

@@ -185,8 +185,8 @@ absl::StatusOr<Plan> ClusterPlanning::SearchKept() {
   const auto before = std::tuple(inputs_, problem_, best_);
   auto best = before;
   LIME_ASSIGN_OR_RETURN(const double bound_ms, BoundMs());
-  const auto search = [this](const KeptKv& kept) {
-    inputs_.request = kept.request, inputs_.devices = kept.devices;
+  const auto search = [this](const KeptKv& retained) {
+    inputs_.request = retained.request, inputs_.devices = retained.devices;
     return Search();
   };
   absl::StatusOr<Plan> plan = SearchKeptKv(inputs_.spec, {inputs_.request, inputs_.devices},

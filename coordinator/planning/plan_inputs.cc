@@ -146,10 +146,10 @@ void ApplyLinks(const ClusterConfig& config, DescribedCluster& cluster) {
 }
 
 // `where` opens every error.
-absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& kept,
+absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& stored,
                                            const std::string& where) {
   DescribedDevice described = {.name = device.name};
-  const DescribedDevice* const found = kept.Find(device.name);
+  const DescribedDevice* const found = stored.Find(device.name);
   if (found != nullptr) described = *found;
   if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
@@ -177,11 +177,11 @@ std::vector<std::vector<std::string>> MachinesShared(const ClusterConfig& config
 }
 
 absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, cli::KeptProfiles(path));
-  DescribedCluster cluster = {.devices = {}, .link = kept.link};
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster stored, cli::StoredProfiles(path));
+  DescribedCluster cluster = {.devices = {}, .link = stored.link};
   for (const ClusterConfig::Device& device : config.devices) {
     const std::string where = absl::StrCat(path, " line ", device.line, ": device \"", device.name, "\"");
-    LIME_ASSIGN_OR_RETURN(DescribedDevice described, ReadDevice(device, path, kept, where));
+    LIME_ASSIGN_OR_RETURN(DescribedDevice described, ReadDevice(device, path, stored, where));
     cluster.devices.push_back(std::move(described));
   }
   ApplyLinks(config, cluster);

@@ -93,7 +93,7 @@ std::string WhyHosted(const Plan& planned, const PlanDevice& of, const KvLevels&
 }
 
 std::string EvictionText(const Plan& plan, const KvLevels& levels) {
-  std::string text = absl::StrCat("\nKV of the newest ", plan.kept_positions,
+  std::string text = absl::StrCat("\nKV of the newest ", plan.retained_positions,
                                   " tokens of a sequence stays in memory; KV of all other tokens is computed again in every "
                                   "step (tokens of each sequence; ms per token):\n");
   for (const KvLevel& level : levels.levels)

@@ -291,12 +291,12 @@ absl::Status ClusterRun::InstallTakingOver(const Plan& plan, const Devices::Hand
   if (!handover.all) return absl::FailedPreconditionError("not every device handed over its KV");
   const OrderWriter::Options orders = NextOrdersFor(plan, cancel);
   const bool computed = writer_.remaining().pages > 0;
-  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(orders));
-  if (computed && kept.empty())
+  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_.GoOn(orders));
+  if (computed && continued.empty())
     return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
   for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear();
   std::vector<KvSequence> sequences;
-  for (const OrderWriter::Kept& each : kept) {
+  for (const OrderWriter::Continued& each : continued) {
     RequestSampling& sampling = asked_.at(each.request).sampling;
     const auto state = handover.hashes.find(each.sequence.from);
     if (sampling.hash_logits && state == handover.hashes.end())

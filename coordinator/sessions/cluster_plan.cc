@@ -104,7 +104,7 @@ absl::Status CheckGiven(const ClusterSession::Options& options, const KnownClust
   const std::string lacking = Lacking(cluster.holdings.homes, plan);
   if (lacking.empty()) return absl::OkStatus();
   ClusterHoldings kept = cluster.holdings;
-  std::erase_if(kept.homes, [&](const auto& home) { return !kept.keep.contains(home.first); });
+  std::erase_if(kept.homes, [&](const auto& home) { return !kept.no_push.contains(home.first); });
   if (const std::string never = Lacking(kept.homes, plan); !never.empty())
     return absl::FailedPreconditionError(absl::StrCat(never, ", and LIME cannot send them there: ", HowToTakePushes(cluster.file, kept)));
   return may_push ? absl::OkStatus() : MayNotPush(options, lacking);

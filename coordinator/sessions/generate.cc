@@ -26,7 +26,7 @@ class Generator::Prompt final : public RequestSink {
     const int64_t most = options().MaxNewTokens(index);
     result.prompt_tokens = prompt_tokens;
     result.token_ids.reserve(static_cast<size_t>(most));
-    if (options().keep_times) result.token_times.reserve(static_cast<size_t>(most));
+    if (options().record_times) result.token_times.reserve(static_cast<size_t>(most));
     result.text.reserve(static_cast<size_t>(std::min(most * kBytesPerToken, kMaxReservedBytes)));
   }
 
@@ -40,7 +40,7 @@ class Generator::Prompt final : public RequestSink {
     last_token = token.at;
     result.logits_hash = token.logits_hash;
     result.token_ids.push_back(token.token);
-    if (options().keep_times) result.token_times.push_back(std::chrono::duration<double>(token.at.time_since_epoch()).count());
+    if (options().record_times) result.token_times.push_back(std::chrono::duration<double>(token.at.time_since_epoch()).count());
     Deliver(token.text);
   }
   void OnEnd(const RequestEnd& end) override {

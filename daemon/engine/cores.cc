@@ -61,7 +61,7 @@ Cores OtherCores(const Cores& cores) {
   return others;
 }
 
-void KeepTo(const Cores& cores) {
+void BindToCores(const Cores& cores) {
 #ifdef __linux__
   if (cores.empty()) return;
   cpu_set_t set;
@@ -73,12 +73,12 @@ void KeepTo(const Cores& cores) {
 #endif
 }
 
-KeptTo::KeptTo(const Cores& cores) : before_(cores.empty() ? Cores() : CoresNow()) {
-  KeepTo(cores);
+ScopedCoreBinding::ScopedCoreBinding(const Cores& cores) : before_(cores.empty() ? Cores() : CoresNow()) {
+  BindToCores(cores);
 }
 
-KeptTo::~KeptTo() {
-  KeepTo(before_);
+ScopedCoreBinding::~ScopedCoreBinding() {
+  BindToCores(before_);
 }
 
 }  // namespace lime

@@ -122,7 +122,7 @@ class InstalledStage final : public StageEngine {
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(Health());
     const bool of_host =
-        std::holds_alternative<KvKept>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
+        std::holds_alternative<KvStored>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
     if (!of_host) {
       LIME_RETURN_IF_ERROR(hosted().OnMessage(from, what));
       if (hosted().asked()) wait_.Give();
@@ -183,7 +183,7 @@ class InstalledStage final : public StageEngine {
     residency_->Start(*logic_, compute_.get());
     logic_->Start(actions_);
     CarryOut();
-    const KeptTo kept(options_.cores);
+    const ScopedCoreBinding binding(options_.cores);
     thread_ = std::thread([this] { ComputeThread(); });
   }
 
@@ -262,7 +262,7 @@ class InstalledStage final : public StageEngine {
     const double now_ms = SteadyMs();
     disk_.LoadBegun(now_ms);
     if (trace_) trace_->LoadBegun(start, StepOf(start), now_ms);
-    if (start.what.keep) return residency_->Keep(start);
+    if (start.what.becomes_resident) return residency_->StartResidentLoad(start);
     weights().StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
   }
 

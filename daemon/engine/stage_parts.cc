@@ -134,9 +134,9 @@ BackendOptions StageParts::OptionsOfBackend() const {
 
 // Keeps weights of the previous plan that stay. The others are freed before anything is allocated.
 void StageParts::KeepWeights() {
-  if (KeptBytes() == 0) return;
+  if (HandoverWeightBytes() == 0) return;
   if (stage.takeover->weights->dir() != checkpoint.dir()) return stage.takeover->weights.reset();
-  StageWeights::KeepFor(spec, plan(), stage.device, *stage.takeover->weights);
+  StageWeights::RetainFor(spec, plan(), stage.device, *stage.takeover->weights);
 }
 
 absl::Status StageParts::MakeRoom(const BackendOptions& options) {
@@ -145,20 +145,20 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   KeepWeights();
   ReturnFreedMemory();  // free heap pages must not count as resident
   const Bytes handover = stage.takeover == nullptr ? 0 : stage.takeover->handover_bytes();
-  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - KeptBytes()),
+  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - HandoverWeightBytes()),
                     .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
                     .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
                     .weights = weight_bytes};
   LIME_RETURN_IF_ERROR(CheckFits(device(), taken));
   const Bytes both = taken.total() - weight_bytes + handover + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
-  if (KeptBytes() > 0 && both + KeptBytes() > device().budget)
+  if (HandoverWeightBytes() > 0 && both + HandoverWeightBytes() > device().budget)
     stage.takeover->weights.reset();  // rather than KV: weights can be read from the disk again
   return handover > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
 }
 
 absl::Status StageParts::OpenTheBackend(const BackendOptions& options) {
   {
-    const KeptTo kept(stage.cores);
+    const ScopedCoreBinding binding(stage.cores);
     LIME_ASSIGN_OR_RETURN(backend, OpenBackend(stage.backend, spec, options));
   }
   if (stage.pace) backend = Pace(stage, std::move(backend), spec);

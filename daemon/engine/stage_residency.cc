@@ -120,7 +120,7 @@ void StageResidency::OnStepEnded() {
 }
 
 // The worker makes memory present for what becomes resident, so that no token waits for that.
-void StageResidency::Keep(const ProgramRunner::StartLoad& start) {
+void StageResidency::StartResidentLoad(const ProgramRunner::StartLoad& start) {
   worker_->Post([this, start] {
     // None of it is on the disk (ResidencyLogic::IsFree).
     if (plan_.parts[start.what.part].is_kv()) return owner_.loaded(start.load, absl::OkStatus());
@@ -128,8 +128,8 @@ void StageResidency::Keep(const ProgramRunner::StartLoad& start) {
     absl::MutexLock lock(owner_.mutex);
     if (!room.ok()) return owner_.fail(room.status());
     if (logic_.healthy())
-      parts_.weights->StartKeeping(start.what.part, *std::move(room),
-                                   [loaded = owner_.loaded, load = start.load](const absl::Status& status) { loaded(load, status); });
+      parts_.weights->StartResidentLoad(start.what.part, *std::move(room),
+                                        [loaded = owner_.loaded, load = start.load](const absl::Status& status) { loaded(load, status); });
   });
 }
 

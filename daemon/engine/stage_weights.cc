@@ -96,9 +96,9 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   parts_here_ = parts;
   backend_ = &backend;
   for (const int part : parts) whole_[part] = std::ranges::find(resident.whole, plan_.parts[part].block) != resident.whole.end();
-  if (options.handover != nullptr) KeepFor(spec_, plan_, device, *options.handover);
+  if (options.handover != nullptr) RetainFor(spec_, plan_, device, *options.handover);
   LIME_RETURN_IF_ERROR(LearnChecksums(options.load));
-  LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.kept, backend, options));
+  LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.pinned, backend, options));
   for (const int part : resident.parts) {
     std::optional<HugeBuffer> handover = options.handover != nullptr ? options.handover->Take(plan_.parts[part]) : std::nullopt;
     if (!handover) {
@@ -118,7 +118,7 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   return absl::OkStatus();
 }
 
-absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
+absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& pinned,
                                       Backend& backend, const Options& options) {
   std::vector<BlockId> missing;
   for (const BlockId id : whole) {
@@ -129,9 +129,9 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
     }
     blocks_.push_back({.block = *std::move(handover), .whole = true, .copied = true});
   }
-  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, kept.empty(), options));
-  for (const BlockId id : kept) {
-    LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
+  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, pinned.empty(), options));
+  for (const BlockId id : pinned) {
+    LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadPinned(checkpoint, spec_.block(id)));
     blocks_.push_back({.block = std::move(block)});
   }
   for (const Bound& bound : blocks_) {
@@ -170,11 +170,11 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
   return absl::OkStatus();
 }
 
-void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover) {
+void StageWeights::RetainFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover) {
   const ResidentWeights resident = WeightsThatMayStay(ResidentWeightsOn(plan, device), spec.config.tie_embeddings);
   std::vector<const PlanPart*> parts;
   for (const int part : resident.parts) parts.push_back(&plan.parts[part]);
-  handover.Keep(resident.whole, parts);
+  handover.RetainOnly(resident.whole, parts);
 }
 
 void StageWeights::HandOver(WeightsHandover& handover) {
@@ -279,7 +279,7 @@ void StageWeights::Unbind(BlockId id, EvictedWeights& evicted) {
   }
   const BlockSpec& spec = spec_.block(id);
   LoadedBlock& matrices = evicted.blocks.emplace_back(bound->block);
-  for (size_t i = 0; i < spec.tensors.size(); ++i) (IsKept(spec.tensors[i]) ? matrices : bound->block).tensors[i].data = nullptr;
+  for (size_t i = 0; i < spec.tensors.size(); ++i) (IsPinned(spec.tensors[i]) ? matrices : bound->block).tensors[i].data = nullptr;
   const absl::Status status = backend_->BindBlock(spec, ToWeights(bound->block));
   LIME_CHECK(status.ok()) << status.message();  // it was bound before
 }
@@ -316,7 +316,7 @@ absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
   return room;
 }
 
-void StageWeights::StartKeeping(int part, HugeBuffer room, PartReader::Completion done) {
+void StageWeights::StartResidentLoad(int part, HugeBuffer room, PartReader::Completion done) {
   own_[part] = std::move(room);
   reader_->StartRead(BlockOf(part), PartInBlock(part), own_[part].data(), [this, part, done = std::move(done)](const absl::Status& status) {
     read_[part] = status.ok();

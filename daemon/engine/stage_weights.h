@@ -66,7 +66,7 @@ class StageWeights {
   static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
 
   // Keeps in `left` what Load would use, and frees the rest.
-  static void KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover);
+  static void RetainFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover);
   // Moves resident weights to `left`, except views of files: they cost nothing to make again.
   // REQUIRES: closed; nothing computes with the weights
   void HandOver(WeightsHandover& handover);
@@ -103,7 +103,7 @@ class StageWeights {
   // Pre-faulted memory for a part that becomes resident.  Thread: any.
   absl::StatusOr<HugeBuffer> Room(int part) const;
   // Starts reading a part into memory from Room, where it stays.
-  void StartKeeping(int part, HugeBuffer room, PartReader::Completion done);
+  void StartResidentLoad(int part, HugeBuffer room, PartReader::Completion done);
 
   // Frees the ring space of the oldest load.
   void ReleaseOldest();
@@ -125,7 +125,7 @@ class StageWeights {
 
   StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv);
   absl::Status LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options);
-  absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
+  absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& pinned,
                           Backend& backend, const Options& options);
   absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole, const Options& options);
   // Of all parts that are not in whole blocks.

@@ -135,7 +135,7 @@ struct KvTakeover {
   std::function<absl::Status()> let_go;
 
   Bytes handover_bytes() const { return here == nullptr ? 0 : here->memory_bytes(); }
-  Bytes kept_bytes() const { return weights == nullptr ? 0 : weights->bytes(); }
+  Bytes weight_bytes() const { return weights == nullptr ? 0 : weights->bytes(); }
 };
 
 }  // namespace lime

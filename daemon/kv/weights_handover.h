@@ -52,7 +52,7 @@ class WeightsHandover {
   }
 
   // Frees everything except these blocks and parts.
-  void Keep(const std::vector<BlockId>& whole, const std::vector<const PlanPart*>& parts) {
+  void RetainOnly(const std::vector<BlockId>& whole, const std::vector<const PlanPart*>& parts) {
     std::erase_if(blocks_, [&](const LoadedBlock& block) { return std::ranges::find(whole, block.id) == whole.end(); });
     std::erase_if(parts_, [&](const Part& of) {
       return std::ranges::none_of(parts, [&](const PlanPart* part) { return part->block == of.block && part->rows == of.rows; });

@@ -162,7 +162,7 @@ class SelfProfile {
   }
 
   absl::Status ComputeBlocks(const Model& model) {
-    const KeptTo kept(settings_.cores);
+    const ScopedCoreBinding binding(settings_.cores);
     LIME_ASSIGN_OR_RETURN(ModelCompute compute, MeasureCompute(model.spec, {.num_threads = static_cast<int>(measured_.profile.threads),
                                                                             .seconds = 2 * call_.seconds,
                                                                             .memory = room_,

@@ -124,7 +124,7 @@ int Run(lime::LimedFlags flags) {
     if (*ready < 0) return AnswerPrinted();
     flags.ready_fd = *ready;
   }
-  if (!settings->compute_cores.empty()) lime::KeepTo(lime::OtherCores(settings->compute_cores));
+  if (!settings->compute_cores.empty()) lime::BindToCores(lime::OtherCores(settings->compute_cores));
   std::signal(SIGPIPE, SIG_IGN);
   const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);

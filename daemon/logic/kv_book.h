@@ -39,7 +39,7 @@ class KvBook {
         pages_({.num_pages = plan.devices[shape.device].kv_pages,
                 .num_layers = shape.layers,
                 .max_sequences = plan.sequences,
-                .kept_pages = EvictsKv(plan) ? KeptPages(plan) : 0}),
+                .retained_pages = EvictsKv(plan) ? RetainedPages(plan) : 0}),
         away_(plan.sequences),
         taken_over_(static_cast<size_t>(plan.sequences)),
         is_shown_(static_cast<size_t>(plan.sequences), true) {

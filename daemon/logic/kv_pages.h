@@ -32,7 +32,7 @@ class KvPages {
     int64_t num_pages = 0;
     int64_t num_layers = 0;
     int64_t max_sequences = 0;
-    int64_t kept_pages = 0;  // of a layer and sequence; 0: all
+    int64_t retained_pages = 0;  // of a layer and sequence; 0: all
   };
   explicit KvPages(const Options& options)
       : options_(options),
@@ -69,15 +69,16 @@ class KvPages {
   absl::Status Reserve(int32_t sequence, int64_t positions) {
     if (options_.num_layers > 0 && !PagesOf(sequence, 0).empty())
       return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " is still in use by the sequence before"));
-    if (options_.kept_pages == 0) return Extend(sequence, positions).status();
+    if (options_.retained_pages == 0) return Extend(sequence, positions).status();
     if (options_.num_layers == 0) return absl::OkStatus();
-    const int64_t pages = PagesFor(positions, 1), kept = std::min(pages, options_.kept_pages);
-    LIME_RETURN_IF_ERROR(CheckFree(positions, kept * options_.num_layers + pages - kept));
+    const int64_t pages = PagesFor(positions, 1), retained = std::min(pages, options_.retained_pages);
+    LIME_RETURN_IF_ERROR(CheckFree(positions, retained * options_.num_layers + pages - retained));
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       std::vector<int32_t>& ring = PagesOf(sequence, layer);
-      for (int64_t page = 0; page < pages; ++page) ring.push_back(page < kept ? TakeLowest() : ring[static_cast<size_t>(page - kept)]);
+      for (int64_t page = 0; page < pages; ++page)
+        ring.push_back(page < retained ? TakeLowest() : ring[static_cast<size_t>(page - retained)]);
     }
-    for (int64_t page = kept; page < pages; ++page) shared_[static_cast<size_t>(sequence)].push_back(TakeLowest());
+    for (int64_t page = retained; page < pages; ++page) shared_[static_cast<size_t>(sequence)].push_back(TakeLowest());
     return absl::OkStatus();
   }
 

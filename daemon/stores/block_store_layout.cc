@@ -99,7 +99,7 @@ using ByteRanges = std::set<std::pair<int64_t, Bytes>>;  // offset and length
 // Adds the ranges of one tensor: the whole tensor if it is kept, otherwise its rows in each part
 // of its block.
 void AddRanges(const std::vector<BlockPart>& parts, const TensorSpec& tensor, int64_t offset, ByteRanges& ranges) {
-  if (IsKept(tensor)) {
+  if (IsPinned(tensor)) {
     ranges.insert({offset, tensor.info.bytes});
     return;
   }
@@ -141,7 +141,7 @@ std::vector<StoredRows> RowsOf(const StoreFileLayout& file, const ModelSpec& spe
   const std::map<std::string, int64_t> offsets = OffsetsOf(file);
   std::vector<StoredRows> tables;
   for (const TensorSpec& tensor : spec.block({BlockKind::kEmbedding, 0}).tensors) {
-    if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
+    if (tensor.role != TensorRole::kTokenEmbedding || IsPinned(tensor)) continue;
     const int64_t rows = tensor.info.shape[0];
     tables.push_back({offsets.at(tensor.name), tensor.info.bytes / rows, std::vector<uint32_t>(static_cast<size_t>(rows))});
   }

@@ -333,7 +333,7 @@ absl::StatusOr<OutputFolder> OutputFolder::Make(const std::string& dir, std::str
   folder.lock_ = FileDescriptor(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.lock_.valid()) return ErrnoStatus(errno, dir, "open the folder");
   if (::flock(folder.lock_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return folder;
-  folder.Keep();
+  folder.Commit();
   return absl::FailedPreconditionError(absl::StrCat(dir, ": another `", Text(command), "` is writing here; wait for it to end"));
 }
 

@@ -93,7 +93,7 @@ class OutputFolder {
   OutputFolder(OutputFolder&& other) noexcept : made_(std::exchange(other.made_, {})), lock_(std::move(other.lock_)) {}
   OutputFolder& operator=(OutputFolder&&) = delete;
   ~OutputFolder();
-  void Keep() { made_.clear(); }
+  void Commit() { made_.clear(); }
 
  private:
   OutputFolder() = default;

@@ -407,7 +407,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   LIME_RETURN_IF_ERROR(Record(quantizer, small, mark));
   LIME_ASSIGN_OR_RETURN(NewFile mark_file, NewText(target_dir + "/" + kMarkName, mark.Text(packing)));
   LIME_RETURN_IF_ERROR(CommitAll(quantizer, small, mark_file, target_dir));
-  folder.Keep();
+  folder.Commit();
   return report;
 }
 

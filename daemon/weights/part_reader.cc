@@ -154,7 +154,7 @@ PartReader::Part PartReader::LayOut(const BlockSpec& block, const BlockPart& cut
   for (const MatrixRows& rows : cut.rows) {
     RowRanges ranges{.rows = rows};
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != rows.role || IsKept(tensor)) continue;
+      if (tensor.role != rows.role || IsPinned(tensor)) continue;
       const TensorLocation& whole = checkpoint_.location(tensor.name);
       const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
       const TensorLocation at{whole.file, whole.offset + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes};

@@ -20,7 +20,7 @@ std::vector<RowReader::Part> RowReader::LayOut(const Checkpoint* checkpoint, con
   std::vector<Part> parts;
   bytes = 0;
   for (const TensorSpec& tensor : spec.blocks.front().tensors) {
-    if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
+    if (tensor.role != TensorRole::kTokenEmbedding || IsPinned(tensor)) continue;
     Part part{.table = checkpoint == nullptr ? TensorLocation{} : checkpoint->location(tensor.name),
               .path = "",
               .xxh3 = {},

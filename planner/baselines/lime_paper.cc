@@ -150,15 +150,15 @@ class PaperPlanner {
     Measure(plan, spare_mb, cycle_ms);
     while (true) {
       const size_t slowest = std::max_element(cycle_ms.begin(), cycle_ms.end()) - cycle_ms.begin();
-      int keep = -1;
+      int resident = -1;
       for (int b = 0; b < instance_.NumBlocks(); ++b) {
         const bool fits = plan.streamed[b] && plan.device[b] == static_cast<int>(slowest) && instance_.blocks[b].mb <= spare_mb[slowest];
-        if (fits && (keep < 0 || instance_.blocks[b].mb > instance_.blocks[keep].mb)) keep = b;
+        if (fits && (resident < 0 || instance_.blocks[b].mb > instance_.blocks[resident].mb)) resident = b;
       }
-      if (cycle_ms[slowest] <= 0 || keep < 0) return plan;
-      plan.streamed[keep] = 0;
-      spare_mb[slowest] -= instance_.blocks[keep].mb;
-      cycle_ms[slowest] -= CycleMs(slowest, keep);
+      if (cycle_ms[slowest] <= 0 || resident < 0) return plan;
+      plan.streamed[resident] = 0;
+      spare_mb[slowest] -= instance_.blocks[resident].mb;
+      cycle_ms[slowest] -= CycleMs(slowest, resident);
     }
   }
 

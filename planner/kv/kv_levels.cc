@@ -175,17 +175,17 @@ class LevelDraft {
 // Memory for a device's parts at a level, after the margin. Negative: not even the pages fit.
 Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
   const PlanMemory& memory = plan.devices[device].memory;
-  Bytes kept = 0, pages = 0;
+  Bytes pinned = 0, pages = 0;
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
       const PlanPart& part = plan.parts[p];
-      kept += part.kept_bytes;
+      pinned += part.pinned_bytes;
       const bool first = p == 0 || !(plan.parts[p - 1].block == part.block);
       if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
   return plan.devices[device].budget - plan.devices[device].least_margin - memory.runtime - memory.activations - memory.ring -
-         memory.embedding - memory.hosted - memory.fetched - kept - pages * plan.page_bytes;
+         memory.embedding - memory.hosted - memory.fetched - pinned - pages * plan.page_bytes;
 }
 
 // Searches one level, starting from the level before.
@@ -342,7 +342,7 @@ namespace {
 // Evicted positions grow in pages.
 KvLevels EvictionLevels(const Plan& plan, int max_levels) {
   KvLevels answer;
-  const int64_t first = KeptPages(plan), more = SharedPages(plan), levels = std::min<int64_t>(max_levels, more);
+  const int64_t first = RetainedPages(plan), more = SharedPages(plan), levels = std::min<int64_t>(max_levels, more);
   for (int64_t level = 0, before = first - 1; level <= levels; ++level) {
     const int64_t pages = first + more * level / levels;
     const Plan middle =

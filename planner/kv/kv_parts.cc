@@ -54,7 +54,7 @@ class Cutter {
     const double share = cut.rows.size() == part.rows.size() ? 1 : static_cast<double>(cut.bytes) / static_cast<double>(part.bytes);
     cut.decode_ms *= share;
     cut.prefill_ms *= share;
-    if (!first) cut.kept_bytes = 0, cut.kv_pages = 0;
+    if (!first) cut.pinned_bytes = 0, cut.kv_pages = 0;
     cut_.parts.push_back(std::move(cut));
   }
 

@@ -19,7 +19,7 @@ struct WholeMatrix {
 std::vector<WholeMatrix> Matrices(const BlockSpec& block) {
   std::vector<WholeMatrix> matrices;
   for (const TensorSpec& tensor : block.tensors) {
-    if (IsKept(tensor)) continue;
+    if (IsPinned(tensor)) continue;
     if (matrices.empty() || matrices.back().role != tensor.role) matrices.push_back({tensor.role, tensor.info.shape[0], 0});
     matrices.back().bytes += tensor.info.bytes;
   }
@@ -28,13 +28,13 @@ std::vector<WholeMatrix> Matrices(const BlockSpec& block) {
 
 }  // namespace
 
-bool IsKept(const TensorSpec& tensor) {
+bool IsPinned(const TensorSpec& tensor) {
   return tensor.info.shape.size() != 2 || tensor.role == TensorRole::kPositionEmbedding;
 }
 
-Bytes KeptBytes(const BlockSpec& block) {
+Bytes PinnedBytes(const BlockSpec& block) {
   Bytes bytes = 0;
-  for (const TensorSpec& tensor : block.tensors) bytes += IsKept(tensor) ? tensor.info.bytes : 0;
+  for (const TensorSpec& tensor : block.tensors) bytes += IsPinned(tensor) ? tensor.info.bytes : 0;
   return bytes;
 }
 

@@ -44,9 +44,9 @@ struct BlockPart {
   friend bool operator==(const BlockPart&, const BlockPart&) = default;
 };
 
-// Whether a tensor stays in memory when its block streams. KeptBytes: the bytes of these tensors.
-bool IsKept(const TensorSpec& tensor);
-Bytes KeptBytes(const BlockSpec& block);
+// Whether a tensor stays in memory when its block streams. PinnedBytes: the bytes of these tensors.
+bool IsPinned(const TensorSpec& tensor);
+Bytes PinnedBytes(const BlockSpec& block);
 
 // All rows of the block's matrices in order of use, in parts of about equal size and at most
 // `max_bytes`, but at least one group of 64 rows. Pure: every device gets the same parts.

@@ -51,14 +51,14 @@ absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckName("model_name", plan.model_name));
   LIME_RETURN_IF_ERROR(CheckInt("vocab_size", plan.vocab_size, 1, kMaxTokens));
   LIME_RETURN_IF_ERROR(CheckInt("context", plan.context, 1, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", plan.kept_positions, 0, plan.context));
+  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", plan.retained_positions, 0, plan.context));
   LIME_RETURN_IF_ERROR(CheckInt("microbatches", plan.microbatches, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("batch", plan.batch, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt("logit_rows", plan.logit_rows, 0, plan.kept_positions > 0 ? 0 : OwnRows(plan)));
+  LIME_RETURN_IF_ERROR(CheckInt("logit_rows", plan.logit_rows, 0, plan.retained_positions > 0 ? 0 : OwnRows(plan)));
   LIME_RETURN_IF_ERROR(CheckInt("embedding_bytes", plan.embedding_bytes, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt("embedding_kept_bytes", plan.embedding_kept_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("embedding_kept_bytes", plan.embedding_pinned_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt("page_bytes", plan.page_bytes, 1, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", plan.prompt_tokens, 0, plan.context));
   LIME_RETURN_IF_ERROR(CheckInt("prefill_chunk", plan.prefill_chunk, plan.prompt_tokens > 0 ? 1 : 0, plan.prompt_tokens));
@@ -162,7 +162,7 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
     return Invalid("plan: ", name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, which exceeds the limit");
   LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, 0));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.pinned_bytes, 0, 0));
   return CheckInt(name + ".kv_pages", part.kv_pages, 0, 0);
 }
 
@@ -175,7 +175,7 @@ absl::Status CheckPart(const Plan& plan, int p) {
   LIME_RETURN_IF_ERROR(part.is_kv() ? CheckKvPart(plan, p) : CheckRows(plan, p));
   if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", part.bytes, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.pinned_bytes, 0, kMaxPartBytes));
   const int64_t most_pages = part.block.kind == BlockKind::kAttention ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_pages", part.kv_pages, 0, most_pages));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".decode_ms", part.decode_ms));
@@ -327,7 +327,7 @@ void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& 
   Bytes streamed = 0;
   for (int p = stage.lo; p < stage.hi; ++p) {
     const PlanPart& part = plan.parts[p];
-    need.weights += part.kept_bytes + (part.streamed || part.is_kv() ? 0 : part.bytes);
+    need.weights += part.pinned_bytes + (part.streamed || part.is_kv() ? 0 : part.bytes);
     need.kv_pages += PagesInMemory(plan.devices[stage.device], part.kv_pages);
     if (!part.streamed) continue;
     need.streams = true;
@@ -359,7 +359,7 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   const bool together = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
   for (const Stage& stage : plan.stages) NeedOfStage(plan, stage, together, needs[stage.device]);
   const bool resident = plan.embedding == EmbeddingPlacement::kResident;
-  needs[plan.stages.front().device].embedding = plan.embedding_kept_bytes + (resident ? plan.embedding_bytes : 0);
+  needs[plan.stages.front().device].embedding = plan.embedding_pinned_bytes + (resident ? plan.embedding_bytes : 0);
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
     needs[d].fetched = FetchedBytes(plan, plan.devices[d]);

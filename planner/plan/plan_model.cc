@@ -15,7 +15,7 @@ constexpr Bytes kReadSlack = 12 * kKiB;
 std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
   std::vector<std::pair<TensorRole, int64_t>> matrices;
   for (const TensorSpec& tensor : block.tensors) {
-    if (!IsKept(tensor) && tensor.part == TensorPart::kWeight) matrices.emplace_back(tensor.role, tensor.info.shape[0]);
+    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight) matrices.emplace_back(tensor.role, tensor.info.shape[0]);
   }
   return matrices;
 }
@@ -42,9 +42,9 @@ absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
     if (plan.parts[p].is_kv()) continue;
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
     if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, ", but its rows need ", bytes);
-    const Bytes kept = p == begin || block.id.kind == BlockKind::kHead ? KeptBytes(block) : 0;
-    if (plan.parts[p].kept_bytes != kept) {
-      return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].kept_bytes, ", but ", kept, " bytes are kept");
+    const Bytes pinned = p == begin || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;
+    if (plan.parts[p].pinned_bytes != pinned) {
+      return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are kept");
     }
   }
   return absl::OkStatus();
@@ -56,7 +56,7 @@ Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
   Bytes bytes = 0;
   for (const MatrixRows& range : rows) {
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != range.role || IsKept(tensor)) continue;
+      if (tensor.role != range.role || IsPinned(tensor)) continue;
       bytes += tensor.info.bytes / tensor.info.shape[0] * (range.end - range.begin) + kReadSlack;
     }
   }
@@ -76,9 +76,9 @@ absl::Status Plan::Validate(const ModelSpec& spec) const {
     if (block.id.kind != BlockKind::kEmbedding) LIME_RETURN_IF_ERROR(CheckBlock(*this, block));
   }
   const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
-  if (embedding_bytes + embedding_kept_bytes != table.bytes || embedding_kept_bytes != KeptBytes(table)) {
-    return Invalid("plan: embedding_bytes = ", embedding_bytes, " and ", embedding_kept_bytes, " kept, but the model has ", table.bytes,
-                   " and ", KeptBytes(table));
+  if (embedding_bytes + embedding_pinned_bytes != table.bytes || embedding_pinned_bytes != PinnedBytes(table)) {
+    return Invalid("plan: embedding_bytes = ", embedding_bytes, " and ", embedding_pinned_bytes, " kept, but the model has ", table.bytes,
+                   " and ", PinnedBytes(table));
   }
   if (embedding == EmbeddingPlacement::kWithHead && !spec.config.tie_embeddings)
     return Invalid("plan: the embedding is with the head, but the model has a tensor for each");

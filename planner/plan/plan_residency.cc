@@ -57,7 +57,7 @@ Residency ResidencyOf(const Plan& plan) {
 }
 
 int64_t FullLayerPages(const Plan& plan) {
-  return KeptPages(plan) * plan.sequences;
+  return RetainedPages(plan) * plan.sequences;
 }
 
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency) {

@@ -94,10 +94,10 @@ struct Evict {
 struct Prefetch {
   int32_t part = 0;
   Bytes bytes = 0;
-  int32_t window = 0;  // waits for the eviction of the load this many before it
-  bool keep = false;   // loads into its own memory and stays there
+  int32_t window = 0;             // waits for the eviction of the load this many before it
+  bool becomes_resident = false;  // loads into its own memory and stays there
 
-  Bytes ring_bytes() const { return keep ? 0 : bytes; }
+  Bytes ring_bytes() const { return becomes_resident ? 0 : bytes; }
   friend bool operator==(const Prefetch&, const Prefetch&) = default;
 };
 

@@ -43,9 +43,9 @@ void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
 class Compiler {
  public:
   // `keep`: by part, whether its load stays; empty: none does.
-  Compiler(const Plan& plan, const StepShape& shape, std::vector<bool> keep = {})
-      : plan_(plan), shape_(shape), together_(StaysTogether(plan, shape.microbatches)), keep_(std::move(keep)) {
-    keep_.resize(plan.parts.size(), false);
+  Compiler(const Plan& plan, const StepShape& shape, std::vector<bool> becomes_resident = {})
+      : plan_(plan), shape_(shape), together_(StaysTogether(plan, shape.microbatches)), becomes_resident_(std::move(becomes_resident)) {
+    becomes_resident_.resize(plan.parts.size(), false);
     programs_.resize(plan.devices.size());
     for (int d = 0; d < plan.NumDevices(); ++d) {
       programs_[d] = {.device = d,
@@ -67,7 +67,7 @@ class Compiler {
 
  private:
   bool decodes() const { return shape_.kind == StepShape::Kind::kDecode; }
-  bool IsLoaded(int part) const { return plan_.parts[part].streamed || keep_[part]; }
+  bool IsLoaded(int part) const { return plan_.parts[part].streamed || becomes_resident_[part]; }
   int32_t DeviceOf(int stage) const { return plan_.stages[stage].device; }
   int LastStage() const { return static_cast<int>(plan_.stages.size()) - 1; }
   int64_t RowsOf(int m) const { return m + 1 == shape_.microbatches ? shape_.last_rows : shape_.rows; }
@@ -83,7 +83,7 @@ class Compiler {
     Bytes together = 0;
     for (int p = stage.lo; p < stage.hi; ++p) {
       if (!IsLoaded(p)) continue;
-      program.loads.push_back({.part = p, .bytes = plan_.parts[p].bytes, .keep = keep_[p]});
+      program.loads.push_back({.part = p, .bytes = plan_.parts[p].bytes, .becomes_resident = becomes_resident_[p]});
       together += program.loads.back().ring_bytes();
     }
     if (!together_ || together <= program.ring_bytes) return absl::OkStatus();
@@ -137,7 +137,7 @@ class Compiler {
   const Plan& plan_;
   const StepShape shape_;
   const bool together_;
-  std::vector<bool> keep_;
+  std::vector<bool> becomes_resident_;
   std::vector<Program> programs_;
   std::vector<int32_t> next_await_, next_evict_;  // by device, loads
 };
@@ -178,9 +178,9 @@ absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Pla
   LIME_RETURN_IF_ERROR(CheckShape(after, shape));
   if (after.reads != ReadsPerStep::kOnce) return Invalid("compile: residency can change only if a step reads every part once");
   if (!DifferInResidencyOnly(before, after)) return Invalid("compile: the plans differ in more than residency");
-  std::vector<bool> keep(after.parts.size());
-  for (int p = 0; p < after.NumParts(); ++p) keep[p] = before.parts[p].streamed && !after.parts[p].streamed;
-  return Compiler(after, shape, std::move(keep)).Compile();
+  std::vector<bool> becomes_resident(after.parts.size());
+  for (int p = 0; p < after.NumParts(); ++p) becomes_resident[p] = before.parts[p].streamed && !after.parts[p].streamed;
+  return Compiler(after, shape, std::move(becomes_resident)).Compile();
 }
 
 }  // namespace lime

@@ -180,7 +180,7 @@ void ProgramRunner::TryLoad(std::vector<Action>& actions) {
 // too. A ring that a change adds exists once the change has made room.
 bool ProgramRunner::MayBegin(const Prefetch& load) const {
   if (loads_begun_ - load.window >= evicted_) return false;  // negative: there was always room
-  if (load.keep) return room_made_;
+  if (load.becomes_resident) return room_made_;
   return in_ring_ + load.bytes <= (room_made_ ? OfNextLoad() : generations_.front()).programs.front()->ring_bytes;
 }
 
@@ -222,7 +222,7 @@ bool ProgramRunner::Do(const Compute& compute, std::vector<Action>& actions) {
 bool ProgramRunner::Do(const Evict& evict, std::vector<Action>& actions) {
   const Prefetch& load = OfStep().loads()[static_cast<size_t>(evict.load)];
   in_ring_ -= load.ring_bytes();
-  if (!load.keep) actions.push_back(Release{evicted_, load.bytes});
+  if (!load.becomes_resident) actions.push_back(Release{evicted_, load.bytes});
   ++evicted_;
   return true;
 }

@@ -15,7 +15,7 @@ LevelSearch::LevelSearch(const Instance& instance, const Annealer::Options& opti
       unit_begins_(UnitBegins(instance, options.granularity)) {}
 
 // Keeps the cheapest plans of each kind. All have different costs.
-void LevelSearch::Keep(Candidate candidate, int kind) {
+void LevelSearch::Insert(Candidate candidate, int kind) {
   size_t alike = 0;
   for (const Line& line : lines_) {
     if (line.best.cost == candidate.cost) return;
@@ -37,19 +37,19 @@ void LevelSearch::Keep(Candidate candidate, int kind) {
 
 void LevelSearch::Offer(const Assignment& plan, int kind) {
   const double cost = annealer_.Cost(plan);
-  if (cost < Annealer::kDoesNotFit) Keep({plan, cost}, kind);
-  Keep(annealer_.Repaired(plan), kind);
+  if (cost < Annealer::kDoesNotFit) Insert({plan, cost}, kind);
+  Insert(annealer_.Repaired(plan), kind);
 }
 
 void LevelSearch::OfferStarts(double work) {
   for (int d = 0; d < instance_.NumDevices(); ++d) {
     Assignment alone = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(d)),
                         .streamed = std::vector<uint8_t>(instance_.blocks.size())};
-    Keep(annealer_.Repaired(std::move(alone)), kAlone);
+    Insert(annealer_.Repaired(std::move(alone)), kAlone);
     if (!budget_.Spend(1)) return;
   }
   SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_,
-                [&](const Candidate& plan, int rounds, RecipeKind kind) { Keep(plan, rounds + kCounted * static_cast<int>(kind)); });
+                [&](const Candidate& plan, int rounds, RecipeKind kind) { Insert(plan, rounds + kCounted * static_cast<int>(kind)); });
 }
 
 void LevelSearch::Sort() {

@@ -40,7 +40,7 @@ class LevelSearch {
  private:
   static constexpr size_t kMostPlans = 24, kMostAlike = 4, kMostLines = 256;
 
-  void Keep(Candidate candidate, int kind);
+  void Insert(Candidate candidate, int kind);
   void Sort();
   void KeepBest(size_t plans);
 

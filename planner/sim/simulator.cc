@@ -146,7 +146,7 @@ class Simulation {
   void NoteLoaded(Device& device) {
     const Prefetch load = device.loading.front();
     device.loading.pop_front();
-    if (load.keep) {
+    if (load.becomes_resident) {
       device.resident[load.part] = true;
     } else {
       ++device.loaded[load.part];
@@ -210,8 +210,8 @@ class Simulation {
              .step = StepOf(device, start),
              .part = start.what.part});
     device.loading.push_back(start.what);
-    if (!start.what.keep) device.ring.push_back(start.what);
-    (start.what.keep ? device.beside_ring : device.in_ring) += start.what.bytes;
+    if (!start.what.becomes_resident) device.ring.push_back(start.what);
+    (start.what.becomes_resident ? device.beside_ring : device.in_ring) += start.what.bytes;
     NoteMemory(device);
     After(now_ + load_ms, device.index, ProgramRunner::Loaded{start.load});
   }

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "planner/plan/plan_residency.h"
 #include "tests/coordinator/fake_devices.h"
-#include "tests/coordinator/kept_answer.h"
+#include "tests/coordinator/recorded_answer.h"
 
 namespace lime {
 namespace {
@@ -41,7 +41,7 @@ class HeldSearch {
   bool begun_ ABSL_GUARDED_BY(mutex_) = false, let_go_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-using Asked = std::pair<RequestId, std::shared_ptr<KeptAnswer>>;
+using Asked = std::pair<RequestId, std::shared_ptr<RecordedAnswer>>;
 
 class ServingSearchTest : public ::testing::Test {
  protected:
@@ -56,7 +56,7 @@ class ServingSearchTest : public ::testing::Test {
     serving_ = std::make_unique<Serving>(*devices_, std::move(options));
   }
   Asked Send(int32_t first, int64_t tokens) {
-    auto answer = std::make_shared<KeptAnswer>();
+    auto answer = std::make_shared<RecordedAnswer>();
     const absl::StatusOr<RequestId> id =
         serving_->Submit({.prompt = {first, 1, 2}, .max_new_tokens = tokens, .end_tokens = {}, .stop_strings = {}, .sampling = {}}, answer);
     EXPECT_TRUE(id.ok()) << id.status();

@@ -31,7 +31,7 @@ TEST(CoresTest, AThreadKeepsToThemForAWhileAndThoseItMakesForGood) {
   int inside = 0, made = 0;
   std::thread worker;
   {
-    const KeptTo kept(one);
+    const ScopedCoreBinding binding(one);
     inside = UsableCores();
     worker = std::thread([&] { made = UsableCores(); });
   }
@@ -40,7 +40,7 @@ TEST(CoresTest, AThreadKeepsToThemForAWhileAndThoseItMakesForGood) {
   EXPECT_EQ(made, 1);
   EXPECT_EQ(UsableCores(), std::ssize(all));
   EXPECT_EQ(std::ssize(OtherCores(one)), std::ssize(all) - 1);
-  const KeptTo any({});
+  const ScopedCoreBinding any({});
   EXPECT_EQ(UsableCores(), std::ssize(all));
 }
 

@@ -397,7 +397,7 @@ TEST(HostedKvTest, WhatCannotBeIsRefused) {
     }
   };
   EXPECT_THAT(refusal(pair.kv().OnHost(KvRecords{.number = 7})), HasSubstr("query 7 of KV arrived, but that query was not sent"));
-  EXPECT_FALSE(pair.kv().OnHost(KvKept{.number = 99}).ok());
+  EXPECT_FALSE(pair.kv().OnHost(KvStored{.number = 99}).ok());
   EXPECT_THAT(refusal(pair.kv().OnHost(KvFree{})), HasSubstr("neither lends nor asks"));
   EXPECT_THAT(refusal(pair.kv().OnHost(KvFetched{})), HasSubstr("came back, but none was requested"));
   EXPECT_THAT(refusal(pair.host().OnMessage(1, KvFree{})), HasSubstr("device 1 has no KV on this device"));

@@ -280,7 +280,7 @@ TEST(OutputFolderTest, OnlyFoldersThatWereMadeGoAgain) {
   {
     absl::StatusOr<OutputFolder> kept = OutputFolder::Make(dir / "a/b", "lime");
     ASSERT_TRUE(kept.ok());
-    kept->Keep();
+    kept->Commit();
   }
   EXPECT_TRUE(fs::exists(dir / "a/b"));
 }

@@ -47,7 +47,7 @@ class Model {
 
 const TensorSpec* Find(const BlockSpec& block, TensorRole role, TensorPart part) {
   for (const TensorSpec& tensor : block.tensors) {
-    if (tensor.role == role && tensor.part == part && !IsKept(tensor)) return &tensor;
+    if (tensor.role == role && tensor.part == part && !IsPinned(tensor)) return &tensor;
   }
   return nullptr;
 }
@@ -229,7 +229,7 @@ TEST(PartReaderTest, PartsThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverThem
       }
       remaining = 0;
       for (const TensorSpec& tensor : model.spec.blocks[static_cast<size_t>(block)].tensors) {
-        if (IsKept(tensor)) continue;
+        if (IsPinned(tensor)) continue;
         const TensorLocation& at = model.checkpoint.location(tensor.name);
         const std::string& path = model.checkpoint.files()[static_cast<size_t>(at.file)].path;
         for (const int64_t byte : {int64_t{0}, at.bytes / 2, at.bytes - 1}) {
@@ -347,17 +347,17 @@ TEST(KeptTensorsTest, HoldNormsAndBiasesAndNothingElse) {
   ASSERT_TRUE(MakeModel(options, dir.file("model")).ok());
   const Model model(dir.file("model"));
   const BlockSpec& block = model.spec.blocks[1];
-  const auto loaded = LoadKept(model.checkpoint, block);
+  const auto loaded = LoadPinned(model.checkpoint, block);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  int kept = 0;
+  int pinned = 0;
   for (size_t i = 0; i < block.tensors.size(); ++i) {
     const TensorSpec& tensor = block.tensors[i];
-    ASSERT_EQ(loaded->tensors[i].data != nullptr, IsKept(tensor)) << tensor.name;
-    if (!IsKept(tensor)) continue;
-    ++kept;
+    ASSERT_EQ(loaded->tensors[i].data != nullptr, IsPinned(tensor)) << tensor.name;
+    if (!IsPinned(tensor)) continue;
+    ++pinned;
     EXPECT_EQ(std::memcmp(loaded->tensors[i].data, model.Rows(tensor.name, 0, 0), static_cast<size_t>(tensor.info.bytes)), 0);
   }
-  EXPECT_EQ(kept, 4) << "the norm and the biases of q, k and v";
+  EXPECT_EQ(pinned, 4) << "the norm and the biases of q, k and v";
 }
 
 }  // namespace

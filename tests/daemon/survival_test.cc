@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
-#include "tests/coordinator/kept_answer.h"
+#include "tests/coordinator/recorded_answer.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"
 
@@ -109,11 +109,11 @@ TEST_F(SurvivalTest, ADeviceThatIsStartedAgainCostsNoToken) {
 TEST_F(SurvivalTest, RequestsThatComeAndLeaveAtAnyTimeSurviveLossesToo) {
   Serving serving(*client_, {.survival = ClusterRun::Survival{.say = [this](const std::string& sentence) { said_ += sentence + "\n"; }}});
   std::vector<std::vector<int32_t>> prompts;
-  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
   std::set<size_t> left;
   for (int r = 0; r < 12; ++r) {
     prompts.push_back(Ids(3 + 5 * r, r));
-    answers.push_back(std::make_shared<KeptAnswer>());
+    answers.push_back(std::make_shared<RecordedAnswer>());
     ServingRequest request{.prompt = prompts.back(), .max_new_tokens = 40, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
     const absl::StatusOr<RequestId> id = serving.Submit(std::move(request), answers.back());
     ASSERT_TRUE(id.ok()) << id.status();

@@ -25,7 +25,7 @@ TEST(WeightsHandoverTest, WhatStaysIsThereOnceAndTheRestIsFreed) {
   for (const int64_t begin : {0, 8}) handover.Add(Part(head, begin), *HugeBuffer::Allocate(4096));
   EXPECT_EQ(handover.bytes(), 101 + 201 + 2 * 4096);
   const PlanPart first = Part(head, 0), other = Part(head, 4);
-  handover.Keep({mlp}, {&first, &other});
+  handover.RetainOnly({mlp}, {&first, &other});
   EXPECT_TRUE(freed.expired());
   EXPECT_EQ(handover.bytes(), 201 + 4096);
   EXPECT_FALSE(handover.Take(attention));

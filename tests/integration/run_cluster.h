@@ -26,9 +26,9 @@ inline const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
 inline constexpr int kDevices = 3;
 
 struct ClusterShape {
-  int64_t kv_tokens = 0;       // KV for so many at first; 0: for all
-  bool split_head = false;     // each of its ranges on a device of its own
-  int64_t kept_positions = 0;  // KV of so many, and then nothing streams; 0: of all
+  int64_t kv_tokens = 0;           // KV for so many at first; 0: for all
+  bool split_head = false;         // each of its ranges on a device of its own
+  int64_t retained_positions = 0;  // KV of so many, and then nothing streams; 0: of all
 };
 
 // Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
@@ -46,7 +46,7 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
   PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .part_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
   request.kv_tokens = shape.kv_tokens;
-  request.kept_positions = shape.kept_positions;
+  request.retained_positions = shape.retained_positions;
   const auto problem = MakePlanProblem(*spec, devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
   PlanChoice choice{.batch = 1};
@@ -63,7 +63,7 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
     } else {
       stages.back().hi = b + 1;
     }
-    if (b % 2 == 1 && shape.kept_positions == 0) choice.stages.streamed.push_back(b);
+    if (b % 2 == 1 && shape.retained_positions == 0) choice.stages.streamed.push_back(b);
   }
   auto plan = MakePlan(*problem, choice);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -84,7 +84,7 @@ inline Plan GrowingPlan() {
 
 // That keeps the KV of few positions, as tight.
 inline Plan EvictingPlan() {
-  Plan plan = InterleavedPlan({.kept_positions = 64});
+  Plan plan = InterleavedPlan({.retained_positions = 64});
   for (PlanDevice& device : plan.devices) {
     device.memory.margin = device.least_margin = 0;
     device.budget = device.memory.total();

@@ -79,8 +79,8 @@ class RandomPlan {
     }
     PlanRequest request{.context = shape_.context, .sequences = 1 + Below(3), .prompt_tokens = shape_.prompt};
     request.part_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
-    if (shape_.evicts) request.kept_positions = kPageTokens * (2 + Below(3));
-    request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.kept_positions - kPageTokens) : shape_.most_chunk)};
+    if (shape_.evicts) request.retained_positions = kPageTokens * (2 + Below(3));
+    request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.retained_positions - kPageTokens) : shape_.most_chunk)};
     for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);
     EXPECT_TRUE(problem.ok()) << problem.status();

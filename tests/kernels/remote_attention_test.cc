@@ -101,7 +101,7 @@ class Device {
 
  private:
   const std::byte* Bound(size_t block, size_t tensor) const {
-    const bool streams = spec_.blocks[block].id.kind == BlockKind::kAttention && !IsKept(spec_.blocks[block].tensors[tensor]);
+    const bool streams = spec_.blocks[block].id.kind == BlockKind::kAttention && !IsPinned(spec_.blocks[block].tensors[tensor]);
     return streams ? nullptr : weights_[block][tensor].data.data();
   }
 
@@ -117,7 +117,7 @@ class Device {
       if (!(spec_.blocks[i].id == BlockId{BlockKind::kAttention, layer})) continue;
       for (size_t t = 0; t < spec_.blocks[i].tensors.size(); ++t) {
         const TensorSpec& tensor = spec_.blocks[i].tensors[t];
-        if (tensor.role != role || IsKept(tensor)) continue;
+        if (tensor.role != role || IsPinned(tensor)) continue;
         const RowsInMemory rows{.rows = {role, 0, tensor.info.shape[0]}, .weight = weights_[i][t].data.data()};
         const absl::Status status = backend_->ComputeRows(spec_.blocks[i].id, rows);
         EXPECT_TRUE(status.ok()) << status;

@@ -34,7 +34,7 @@ class TorchBackendTest : public ::testing::TestWithParam<std::string> {
     for (size_t i = 0; i < spec_.blocks.size(); ++i) {
       BlockWeights bound;
       for (size_t t = 0; t < spec_.blocks[i].tensors.size(); ++t) {
-        const bool away = streams && spec_.blocks[i].id.kind != BlockKind::kEmbedding && !IsKept(spec_.blocks[i].tensors[t]);
+        const bool away = streams && spec_.blocks[i].id.kind != BlockKind::kEmbedding && !IsPinned(spec_.blocks[i].tensors[t]);
         bound.tensors.push_back(away ? nullptr : weights_[i][t].data.data());
       }
       EXPECT_TRUE((*backend)->BindBlock(spec_.blocks[i], bound).ok());
@@ -55,7 +55,7 @@ class TorchBackendTest : public ::testing::TestWithParam<std::string> {
       for (const MatrixRows& rows : piece.rows) {
         for (size_t t = 0; t < block.tensors.size(); ++t) {
           const TensorSpec& tensor = block.tensors[t];
-          if (tensor.role != rows.role || IsKept(tensor)) continue;
+          if (tensor.role != rows.role || IsPinned(tensor)) continue;
           const int64_t row_bytes = tensor.info.shape[1] * ElementBytes(tensor.info.dtype);
           const absl::Status status =
               backend.ComputeRows(block.id, {.rows = rows, .weight = weights[t].data.data() + rows.begin * row_bytes});

@@ -50,7 +50,7 @@ TEST(KvLenderTest, ALayerGoesInChunksThatAreNumberedOverAllOfThem) {
     }
     EXPECT_EQ(offset, 10);
     EXPECT_TRUE(lender.under_way());
-    ASSERT_TRUE(lender.OnKept(number - 1).ok());
+    ASSERT_TRUE(lender.OnStored(number - 1).ok());
     EXPECT_FALSE(lender.under_way());
   }
 }
@@ -61,24 +61,24 @@ TEST(KvLenderTest, ALayerOfWholeChunksHasNoEmptyOne) {
   EXPECT_EQ(lender.Begin({}, 0, bytes).size(), 2u);
 }
 
-TEST(KvLenderTest, OnlyTheLastChunkUnderWayIsKept) {
+TEST(KvLenderTest, OnlyTheLastChunkUnderWayIsStored) {
   KvLender lender({.layers = 1, .piece_bytes = 8, .chunk_bytes = 4});
   const std::vector<std::byte> bytes(8);
-  EXPECT_EQ(lender.OnKept(0).code(), absl::StatusCode::kInvalidArgument) << "nothing is under way";
+  EXPECT_EQ(lender.OnStored(0).code(), absl::StatusCode::kInvalidArgument) << "nothing is under way";
   (void)lender.Begin({}, 0, bytes);
   for (const int64_t number : {-1, 0, 2}) {
-    EXPECT_EQ(lender.OnKept(number).code(), absl::StatusCode::kInvalidArgument) << number;
+    EXPECT_EQ(lender.OnStored(number).code(), absl::StatusCode::kInvalidArgument) << number;
     EXPECT_TRUE(lender.under_way());
   }
-  EXPECT_TRUE(lender.OnKept(1).ok());
-  EXPECT_FALSE(lender.OnKept(1).ok()) << "twice";
+  EXPECT_TRUE(lender.OnStored(1).ok());
+  EXPECT_FALSE(lender.OnStored(1).ok()) << "twice";
 }
 
 TEST(KvLenderDeathTest, OneLayerIsUnderWayAtATime) {
   KvLender lender({.layers = 1, .piece_bytes = 4});
   const std::vector<std::byte> bytes(4);
   (void)lender.Begin({}, 0, bytes);
-  EXPECT_DEATH((void)lender.Begin({}, 0, bytes), "chunk 0 is not kept yet");
+  EXPECT_DEATH((void)lender.Begin({}, 0, bytes), "chunk 0 is not stored yet");
 }
 
 // ---- The host's side
@@ -133,7 +133,7 @@ TEST_F(KvHostTest, AChunkGoesWhereItsLayerOfItsSlotIs) {
   for (const int64_t piece : {0, 1}) {
     for (const int32_t layer : {0, 1}) {
       for (const Bytes offset : {0, 4}) {
-        EXPECT_EQ(host_.kept(1), piece);
+        EXPECT_EQ(host_.stored(1), piece);
         const KvHost::Placed placed = Take(Chunk(1, 0, piece, layer, offset));
         ASSERT_TRUE(placed.offset.has_value());
         offsets.push_back(*placed.offset);
@@ -142,7 +142,7 @@ TEST_F(KvHostTest, AChunkGoesWhereItsLayerOfItsSlotIs) {
     }
   }
   EXPECT_THAT(offsets, ElementsAre(0, 4, 8, 12, 16, 20, 24, 28));
-  EXPECT_EQ(host_.kept(1), 2);
+  EXPECT_EQ(host_.stored(1), 2);
   EXPECT_EQ(host_.free_places(), 2);
   EXPECT_THAT(*host_.Pieces(1, 0, 0, 2), ElementsAre(0, 16));
   EXPECT_THAT(*host_.Pieces(1, 0, 1, 2), ElementsAre(8, 24));
@@ -193,7 +193,7 @@ TEST_F(KvHostTest, AChunkThatDoesNotGoOnWhatCameIsRefused) {
   ExpectRefused(Chunk(0, 0, 1, 0, 0), "does not continue");
   ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   TakeLayer(0, 0, 0, 1);
-  EXPECT_EQ(host_.kept(0), 1);
+  EXPECT_EQ(host_.stored(0), 1);
 }
 
 TEST_F(KvHostTest, APieceThatIsNotTheNextOfItsSequenceIsRefused) {
@@ -202,7 +202,7 @@ TEST_F(KvHostTest, APieceThatIsNotTheNextOfItsSequenceIsRefused) {
   ExpectRefused(Chunk(0, 0, 0, 0, 0), "piece 0 of sequence 0 arrived, expected piece 1");
   ExpectRefused(Chunk(0, 0, 2, 0, 0), "piece 2 of sequence 0 arrived, expected piece 1");
   ExpectRefused(Chunk(0, 1, 1, 0, 0), "piece 1 of sequence 0 arrived, expected piece 0");
-  EXPECT_EQ(host_.kept(0), 1) << "what is refused ends no life";
+  EXPECT_EQ(host_.stored(0), 1) << "what is refused ends no life";
   TakePiece(1, 0, 0);
   TakePiece(0, 0, 1);
 }
@@ -219,12 +219,12 @@ TEST_F(KvHostTest, ALaterLifeFreesWhatTheOneBeforeHad) {
   TakePiece(0, 0, 0);
   TakePiece(0, 0, 1);
   (void)Take(Chunk(0, 2, 0, 0, 0));
-  EXPECT_EQ(host_.kept(0), 0);
+  EXPECT_EQ(host_.stored(0), 0);
   EXPECT_EQ(host_.free_places(), 3);
   EXPECT_EQ(host_.Pieces(0, 0, 0, 1).status().code(), absl::StatusCode::kFailedPrecondition);
   (void)Take(Chunk(0, 2, 0, 0, 4));
   TakePiece(0, 3, 0);  // and of a piece that was on its way
-  EXPECT_EQ(host_.kept(0), 1);
+  EXPECT_EQ(host_.stored(0), 1);
   EXPECT_EQ(host_.free_places(), 3);
 }
 
@@ -232,10 +232,10 @@ TEST_F(KvHostTest, FreeTakesAllLivesUpToOne) {
   TakePiece(0, 3, 0);
   TakePiece(1, 3, 0);
   ASSERT_TRUE(host_.OnFree(0, 2).ok());
-  EXPECT_EQ(host_.kept(0), 1) << "a life before";
+  EXPECT_EQ(host_.stored(0), 1) << "a life before";
   ASSERT_TRUE(host_.OnFree(0, 3).ok());
-  EXPECT_EQ(host_.kept(0), 0);
-  EXPECT_EQ(host_.kept(1), 1);
+  EXPECT_EQ(host_.stored(0), 0);
+  EXPECT_EQ(host_.stored(1), 1);
   EXPECT_EQ(host_.free_places(), 3);
   ASSERT_TRUE(host_.OnFree(0, 3).ok());
   EXPECT_EQ(host_.free_places(), 3) << "twice";
@@ -261,10 +261,10 @@ TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
   EXPECT_FALSE(next.ends_layer);
   EXPECT_TRUE(Take(Chunk(0, 0, 2, 0, 4)).ends_layer);
   TakeLayer(0, 0, 2, 1);
-  EXPECT_EQ(host_.kept(0), 0);
+  EXPECT_EQ(host_.stored(0), 0);
   EXPECT_EQ(host_.free_places(), 4);
   TakePiece(0, 1, 0);
-  EXPECT_EQ(host_.kept(0), 1);
+  EXPECT_EQ(host_.stored(0), 1);
 }
 
 TEST_F(KvHostTest, APieceIsGivenUpForAnotherOneBetweenTwoLayersOnceItsSequenceHasEnded) {
@@ -284,7 +284,7 @@ TEST_F(KvHostTest, WithoutAFreeSlotAPieceIsRefusedUntilThereIsOne) {
   for (int64_t piece = 0; piece < 4; ++piece) TakePiece(0, 0, piece);
   EXPECT_EQ(host_.free_places(), 0);
   EXPECT_EQ(host_.OnChunk(Chunk(1, 0, 0, 0, 0)).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(host_.kept(0), 4);
+  EXPECT_EQ(host_.stored(0), 4);
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
   TakePiece(1, 0, 0);
   for (int64_t piece = 0; piece < 3; ++piece) TakePiece(0, 1, piece);
@@ -302,9 +302,9 @@ TEST_F(KvHostTest, WhatWasThereBeforeGoesOnInTheFirstLife) {
   ExpectRefused(Chunk(1, 0, 1, 0, 0), "arrived, expected piece 2");
   TakePiece(1, 0, 2);
   TakePiece(0, 0, 0);
-  EXPECT_EQ(host_.kept(1), 3);
+  EXPECT_EQ(host_.stored(1), 3);
   TakePiece(1, 1, 0);
-  EXPECT_EQ(host_.kept(1), 1) << "of the next sequence";
+  EXPECT_EQ(host_.stored(1), 1) << "of the next sequence";
   EXPECT_EQ(host_.free_places(), 2);
 }
 
@@ -592,8 +592,8 @@ class Lending {
       return;
     }
     if (const auto* fetched = std::get_if<KvFetched>(&message)) return TakeBack(*fetched);
-    const absl::Status kept = lender_.OnKept(std::get<KvKept>(message).number);
-    ASSERT_TRUE(kept.ok()) << kept;
+    const absl::Status stored = lender_.OnStored(std::get<KvStored>(message).number);
+    ASSERT_TRUE(stored.ok()) << stored;
     const bool given_up = !goes_on_ && away_.life(lending_->sequence) != lending_->life;
     if (next_layer_ < layers_ && !given_up) return;
     away_.EndWrite(!given_up);
@@ -633,7 +633,7 @@ class Lending {
     } else {
       ++dropped_;
     }
-    if (placed->ends_layer) to_owner_.Send(KvKept{.number = chunk.number}, now_, Delay());
+    if (placed->ends_layer) to_owner_.Send(KvStored{.number = chunk.number}, now_, Delay());
   }
 
   void EndLives(int32_t sequence, int64_t life) {
@@ -663,16 +663,16 @@ class Lending {
 
   void CheckSequence(int32_t s) const {
     const OwnerSequence& sequence = owned_[static_cast<size_t>(s)];
-    const int64_t kept = host_.kept(s);
+    const int64_t stored = host_.stored(s);
     for (size_t piece = 0; piece < sequence.in_memory.size(); ++piece) {
       if (sequence.in_memory[piece]) continue;
-      ASSERT_LT(static_cast<int64_t>(piece), kept) << "nobody has piece " << piece << " of sequence " << s;
+      ASSERT_LT(static_cast<int64_t>(piece), stored) << "nobody has piece " << piece << " of sequence " << s;
       for (int32_t layer = 0; layer < layers_; ++layer) CheckContent(s, static_cast<int64_t>(piece), layer);
     }
-    if (kept == 0) return;
-    const auto offsets = host_.Pieces(s, ended_[static_cast<size_t>(s)] + 1, 0, kept);
+    if (stored == 0) return;
+    const auto offsets = host_.Pieces(s, ended_[static_cast<size_t>(s)] + 1, 0, stored);
     ASSERT_TRUE(offsets.ok()) << offsets.status();
-    for (int64_t piece = 0; piece < kept; ++piece) {
+    for (int64_t piece = 0; piece < stored; ++piece) {
       const auto tag = tags_.find((*offsets)[static_cast<size_t>(piece)] / piece_bytes_ / layers_);
       ASSERT_TRUE(tag != tags_.end());
       ASSERT_TRUE(tag->second == (Tag{.sequence = s, .life = ended_[static_cast<size_t>(s)] + 1, .piece = piece}));

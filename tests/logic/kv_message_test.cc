@@ -45,7 +45,7 @@ KvFetch Fetch() {
 
 std::vector<KvMessage> Examples() {
   return {Chunk(),
-          KvKept{.number = 17},
+          KvStored{.number = 17},
           KvFree{.sequence = 2, .life = 3},
           Query(),
           KvRecords{.number = 9, .records = Raw()},
@@ -102,7 +102,7 @@ TEST(KvMessageTest, AMessageArrivesAsItWasAndItsBytesAreNotCopied) {
     EXPECT_TRUE(std::ranges::equal(query.queries, Raw()));
     EXPECT_TRUE(IsIn(query.queries, bytes));
   }
-  EXPECT_EQ(Returned<KvKept>(KvKept{.number = 17}, Encode(KvKept{.number = 17})).number, 17);
+  EXPECT_EQ(Returned<KvStored>(KvStored{.number = 17}, Encode(KvStored{.number = 17})).number, 17);
   const KvRecords records{.number = 9, .records = Raw()};
   const std::vector<std::byte> bytes = Encode(records);
   EXPECT_EQ(Returned<KvRecords>(records, bytes).number, 9);
@@ -133,7 +133,7 @@ TEST(KvMessageTest, WhatEndsEarlyIsRefused) {
   for (const KvMessage& message : Examples()) {
     const std::vector<std::byte> bytes = Encode(message);
     const bool has_none =
-        std::holds_alternative<KvKept>(message) || std::holds_alternative<KvFree>(message) || std::holds_alternative<KvFetch>(message);
+        std::holds_alternative<KvStored>(message) || std::holds_alternative<KvFree>(message) || std::holds_alternative<KvFetch>(message);
     const size_t raw = has_none ? 0 : Raw().size();
     for (size_t size = 0; size < bytes.size() - raw; ++size) {
       const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<int64_t>(size));  // a sanitizer sees what is read behind
@@ -143,14 +143,14 @@ TEST(KvMessageTest, WhatEndsEarlyIsRefused) {
 }
 
 TEST(KvMessageTest, WhatGoesOnBehindItsEndOrIsOfNoKindIsRefused) {
-  std::vector<std::byte> bytes = Encode(KvKept{.number = 17});
+  std::vector<std::byte> bytes = Encode(KvStored{.number = 17});
   bytes.push_back(std::byte{0});
   EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("1 bytes follow its end"));
   bytes = Encode(KvFree{});
   bytes.push_back(std::byte{0});
   EXPECT_FALSE(ParseKvMessage(bytes).ok());
   for (const int kind : {0, 8, 255}) {
-    bytes = Encode(KvKept{.number = 17});
+    bytes = Encode(KvStored{.number = 17});
     bytes[0] = static_cast<std::byte>(kind);
     EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("kind "));
   }
@@ -197,7 +197,7 @@ TEST(KvMessageTest, NumbersOfAFetchOutOfBoundsAreRefused) {
 }
 
 TEST(KvMessageTest, NumbersOfAnswersOutOfBoundsAreRefused) {
-  EXPECT_THAT(Refusal(KvKept{.number = -1}), HasSubstr("number -1"));
+  EXPECT_THAT(Refusal(KvStored{.number = -1}), HasSubstr("number -1"));
   EXPECT_THAT(Refusal(KvFree{.sequence = kMaxKvSequences}), HasSubstr("sequence 4096"));
   EXPECT_THAT(Refusal(KvFree{.life = -1}), HasSubstr("life -1"));
   EXPECT_THAT(Refusal(KvRecords{.number = -1}), HasSubstr("number -1"));

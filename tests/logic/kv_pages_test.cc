@@ -38,7 +38,7 @@ TEST(KvPagesTest, GivenUpPagesGoToOthersAndTheRestStays) {
 }
 
 TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
-  KvPages pages({.num_pages = 2 * 2 + 3, .num_layers = 2, .max_sequences = 2, .kept_pages = 2});
+  KvPages pages({.num_pages = 2 * 2 + 3, .num_layers = 2, .max_sequences = 2, .retained_pages = 2});
   ASSERT_TRUE(pages.Reserve(1, 70).ok());  // 5 pages, of which 3 are evicted in the end
   EXPECT_EQ(pages.free_pages(), 0);
   const std::vector<int32_t> ring(pages.Pages(1, 0).begin(), pages.Pages(1, 0).begin() + 2);

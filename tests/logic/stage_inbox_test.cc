@@ -306,7 +306,7 @@ TEST_F(StageInboxTest, TokensComeOnceEachAndOfSequencesThatAreThere) {
 // What is evicted goes ahead of a sequence's rows, with the tokens that the first device has seen.
 TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
   Plan plan = TwoDevices();
-  plan.kept_positions = 32;
+  plan.retained_positions = 32;
   StageInbox first(plan, 0, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2}),
       second(plan, 1, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
   AdmitOrder admit{.sequence = 0, .positions = 64};

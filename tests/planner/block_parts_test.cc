@@ -34,7 +34,7 @@ BlockSpec DenseAttention(int64_t hidden, int64_t kv) {
 void ExpectCovers(const BlockSpec& block, const std::vector<BlockPart>& parts, Bytes max_bytes) {
   std::vector<MatrixRows> expected, found;
   for (const TensorSpec& tensor : block.tensors) {
-    if (!IsKept(tensor) && tensor.part == TensorPart::kWeight) expected.push_back({tensor.role, 0, tensor.info.shape[0]});
+    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight) expected.push_back({tensor.role, 0, tensor.info.shape[0]});
   }
   Bytes bytes = 0;
   for (const BlockPart& part : parts) {
@@ -52,7 +52,7 @@ void ExpectCovers(const BlockSpec& block, const std::vector<BlockPart>& parts, B
     }
   }
   EXPECT_EQ(found, expected);
-  EXPECT_EQ(bytes, block.bytes - KeptBytes(block));
+  EXPECT_EQ(bytes, block.bytes - PinnedBytes(block));
 }
 
 TEST(BlockPartsTest, ASmallBlockIsOnePiece) {

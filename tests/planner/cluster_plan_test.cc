@@ -19,13 +19,13 @@ using ::testing::HasSubstr;
 // Three stages on two devices, a streamed part, a split head.
 Plan SmallPlan() {
   Plan plan = {.epoch = 7, .model_key = "key", .model_name = "small", .vocab_size = 3000, .context = 64, .page_bytes = 1000};
-  plan.embedding_bytes = 500, plan.embedding_kept_bytes = 20;
+  plan.embedding_bytes = 500, plan.embedding_pinned_bytes = 20;
   const auto rows = [](TensorRole role, int64_t begin, int64_t end) { return std::vector<MatrixRows>{{role, begin, end}}; };
-  plan.parts = {{.block = {BlockKind::kAttention, 0}, .rows = rows(TensorRole::kQ, 0, 8), .bytes = 100, .kept_bytes = 3, .kv_pages = 4},
-                {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 0, 64), .bytes = 200, .kept_bytes = 3},
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .rows = rows(TensorRole::kQ, 0, 8), .bytes = 100, .pinned_bytes = 3, .kv_pages = 4},
+                {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 0, 64), .bytes = 200, .pinned_bytes = 3},
                 {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 64, 100), .bytes = 90, .streamed = true},
-                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 0, 2048), .bytes = 300, .kept_bytes = 3},
-                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 2048, 3000), .bytes = 150, .kept_bytes = 3}};
+                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 0, 2048), .bytes = 300, .pinned_bytes = 3},
+                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 2048, 3000), .bytes = 150, .pinned_bytes = 3}};
   plan.stages = {{0, 0, 3}, {1, 3, 4}, {0, 4, 5}};
   plan.devices = {{.name = "a", .kv_pages = 4, .disk_mb_per_ms = 1}, {.name = "b"}};
   plan.devices[0].memory = {.runtime = 10, .activations = 20, .kv = 4000, .ring = 90, .weights = 459, .embedding = 520, .margin = 1};

@@ -37,10 +37,10 @@ TEST(KvSpillTest, CuttingForKvLeavesTheRestOfThePlan) {
   EXPECT_EQ(cut->stages.back().hi, cut->NumParts());
   double decode_ms = 0, cut_decode_ms = 0;
   Bytes kept = 0, cut_kept = 0;
-  for (const PlanPart& part : plan->parts) decode_ms += part.decode_ms, kept += part.kept_bytes;
+  for (const PlanPart& part : plan->parts) decode_ms += part.decode_ms, kept += part.pinned_bytes;
   std::map<int32_t, int64_t> positions;
   for (const PlanPart& part : cut->parts) {
-    cut_decode_ms += part.decode_ms, cut_kept += part.kept_bytes;
+    cut_decode_ms += part.decode_ms, cut_kept += part.pinned_bytes;
     if (part.is_kv()) positions[part.block.layer] += part.kv_end - part.kv_begin;
   }
   EXPECT_NEAR(cut_decode_ms, decode_ms, 0.02 * decode_ms);  // by bytes, which reads round up

@@ -169,7 +169,7 @@ TEST(ProgramRunnerTest, ARingThatAChangeBringsIsUsedOnceItIsThere) {
   Program streamed = whole, kept = whole;
   streamed.ring_bytes = kept.ring_bytes = 10;
   streamed.loads = {{.part = 0, .bytes = 10, .window = 1}};
-  kept.loads = {{.part = 0, .bytes = 10, .window = 1, .keep = true}};
+  kept.loads = {{.part = 0, .bytes = 10, .window = 1, .becomes_resident = true}};
   streamed.step = kept.step = {AwaitWeights{0}, Compute{0, 0, 0, 1, 0}, Evict{0}};
   Runner runner({&whole});
   std::vector<Runner::Action> actions;

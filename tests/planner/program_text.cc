@@ -48,7 +48,7 @@ absl::Status CheckLoads(const Program& program) {
     const Prefetch& load = program.loads[i];
     const std::string name = absl::StrCat("loads[", i, "]");
     LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".part", load.part, 0, kMaxPlanBlocks - 1));
-    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".bytes", load.bytes, 0, load.keep ? kMaxProgramBytes : program.ring_bytes));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".bytes", load.bytes, 0, load.becomes_resident ? kMaxProgramBytes : program.ring_bytes));
     LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".window", load.window, 1, most));
   }
   return program.loads.empty() ? absl::OkStatus() : CheckWindows(program);
@@ -219,7 +219,7 @@ std::string ProgramText(const Program& program, const Plan* plan) {
   for (size_t i = 0; i < loads.size(); ++i) {
     absl::StrAppendFormat(&text, "  load %-3d %-18s %10s  when the load %d before it is evicted%s\n", i,
                           words.Parts(loads[i].part, loads[i].part + 1), FormatBytes(loads[i].bytes), loads[i].window,
-                          loads[i].keep ? ", and stays" : "");
+                          loads[i].becomes_resident ? ", and stays" : "");
   }
   for (size_t at = 0; at < step.size(); ++at) {
     std::string line = std::visit(words, step[at]);

@@ -451,13 +451,13 @@ class SimCluster {
   absl::Status InstallTakingOver(const SimPlan& plan, const SimKvHandover& handover) {
     if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device handed over its KV");
     const bool computed = writer_->remaining().pages > 0;
-    LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_->GoOn(OrdersFor(plan)));
-    if (computed && kept.empty())
+    LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_->GoOn(OrdersFor(plan)));
+    if (computed && continued.empty())
       return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
     SimStage::Takeover takeover{.handover = &handover};
-    for (const OrderWriter::Kept& each : kept) takeover.sequences.push_back(each.sequence);
-    world_.Say("changes to another plan, with KV of ", kept.size(), " sequences");
-    Install(plan.plan, takeover, [this, plan, count = std::ssize(kept)](const absl::Status& status, const std::string& device) {
+    for (const OrderWriter::Continued& each : continued) takeover.sequences.push_back(each.sequence);
+    world_.Say("changes to another plan, with KV of ", continued.size(), " sequences");
+    Install(plan.plan, takeover, [this, plan, count = std::ssize(continued)](const absl::Status& status, const std::string& device) {
       if (status.ok()) {
         result_.taken_over += count;
         return OnChanged(plan, status, device);

@@ -157,7 +157,7 @@ absl::Status SimStage::OnActivation(ActivationMessage message) {
 absl::Status SimStage::OnKv(int32_t from, const std::vector<std::byte>& message) {
   LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
   LIME_RETURN_IF_ERROR(logic_->health());
-  if (!std::holds_alternative<KvKept>(what) && !std::holds_alternative<KvRecords>(what) && !std::holds_alternative<KvFetched>(what)) {
+  if (!std::holds_alternative<KvStored>(what) && !std::holds_alternative<KvRecords>(what) && !std::holds_alternative<KvFetched>(what)) {
     if (hosted_ == nullptr) return absl::InvalidArgumentError("this device is nobody's host");
     const bool asked = hosted_->asked();
     LIME_RETURN_IF_ERROR(hosted_->OnMessage(from, what));
@@ -322,7 +322,7 @@ void SimStage::CheckBudget() {
   Bytes weights = 0;
   for (const int part : PartsOn(plan_, device_)) {
     const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
-    weights += what.kept_bytes + (in_memory_[static_cast<size_t>(part)] ? what.bytes : 0);
+    weights += what.pinned_bytes + (in_memory_[static_cast<size_t>(part)] ? what.bytes : 0);
   }
   const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.hosted + memory.fetched + ring_ + weights +
                       present_pages_ * plan_.page_bytes;
@@ -432,7 +432,7 @@ std::string SimStage::LeftOver() {
   if (hosted_ == nullptr) return "";
   for (const KvHandover::Hosted& of : hosted_->HandOver()) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
-      if (of.places.kept(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
+      if (of.places.stored(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
     }
   }
   return "";

@@ -129,7 +129,7 @@ class SimStage {
   void Sample(const MicroBatch& batch);
   void MakeRing(Bytes ring);
   std::optional<Bytes> PlaceInRing(Bytes bytes);
-  void Keep(const ProgramRunner::StartLoad& start);
+  void StartResidentLoad(const ProgramRunner::StartLoad& start);
   void EndLoad(int64_t number, bool good);
   void ReadPieces(Load& load) const;
   const Load* OldestLoad(int32_t part) const;

@@ -130,7 +130,7 @@ void SimStage::HandOver(SimKvHandover& handover) {
 void SimStage::Carry(const ProgramRunner::StartLoad& start) {
   Load load{.number = start.load, .part = start.what.part, .bytes = start.what.ring_bytes()};
   const PlanPart& part = plan_.parts[static_cast<size_t>(load.part)];
-  if (start.what.keep) return Keep(start);
+  if (start.what.becomes_resident) return StartResidentLoad(start);
   const std::optional<Bytes> place = PlaceInRing(load.bytes);
   if (!place) return;
   load.place = *place;
@@ -172,7 +172,7 @@ std::optional<Bytes> SimStage::PlaceInRing(Bytes bytes) {
 }
 
 // Into memory of its own, which is there from now on.
-void SimStage::Keep(const ProgramRunner::StartLoad& start) {
+void SimStage::StartResidentLoad(const ProgramRunner::StartLoad& start) {
   const PlanPart& part = plan_.parts[static_cast<size_t>(start.what.part)];
   const auto loaded = [this, load = start.load] {
     logic_->OnLoaded(load, world_.clock.now_ms(), actions_);

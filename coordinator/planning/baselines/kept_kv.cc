@@ -48,12 +48,12 @@ class Search {
     return fits > 0 ? Keeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("no position is kept");
   }
 
-  absl::StatusOr<Plan> Keeping(int64_t kept_positions, int32_t batch) {
-    const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
+  absl::StatusOr<Plan> Keeping(int64_t retained_positions, int32_t batch) {
+    const int64_t chunk = std::min(kEvictedRows, retained_positions - kPageTokens);
     if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room beside the positions that are kept");
     const int32_t sequences = all_.request.sequences;
     Plan shape{.context = all_.request.context,
-               .kept_positions = kept_positions,
+               .retained_positions = retained_positions,
                .sequences = sequences,
                .microbatches = (sequences + batch - 1) / batch,
                .batch = batch,
@@ -69,7 +69,7 @@ class Search {
     const Bytes more = MoreActivations(shape, row_bytes);
     KeptKv kept = all_;
     for (ClusterDevice& device : kept.devices) device.activations += more;
-    kept.request.kept_positions = kept_positions;
+    kept.request.retained_positions = retained_positions;
     kept.request.batches = {batch};
     kept.request.chunks = {chunk};
     return how_.search(kept);

@@ -77,7 +77,7 @@ std::vector<HostedLeft> HostedKv::HandOver() {
   std::vector<HostedLeft> handover;
   for (auto& [device, owner] : owners_) {
     bool any = false;
-    for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.kept(s) > 0;
+    for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.stored(s) > 0;
     if (any) handover.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
   }
   owners_.clear();
@@ -106,7 +106,7 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
   }
   LIME_ASSIGN_OR_RETURN(const KvHost::Placed placed, owner.host.OnChunk(chunk));
   if (placed.offset) std::memcpy(owner.memory.data() + *placed.offset, chunk.bytes.data(), chunk.bytes.size());
-  if (placed.ends_layer) options_.send(from, Encode(KvKept{chunk.number}), /*may_wait=*/false);
+  if (placed.ends_layer) options_.send(from, Encode(KvStored{chunk.number}), /*may_wait=*/false);
   return absl::OkStatus();
 }
 

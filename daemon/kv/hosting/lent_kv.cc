@@ -127,8 +127,8 @@ absl::Status LentKv::SendQuery(KvQuery query, const MicroBatch& batch) {
 }
 
 absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnHost(const KvMessage& message) {
-  if (const auto* kept = std::get_if<KvKept>(&message)) {
-    LIME_RETURN_IF_ERROR(lender_.OnKept(kept->number));
+  if (const auto* stored = std::get_if<KvStored>(&message)) {
+    LIME_RETURN_IF_ERROR(lender_.OnStored(stored->number));
     return std::nullopt;
   }
   if (const auto* fetched = std::get_if<KvFetched>(&message)) {

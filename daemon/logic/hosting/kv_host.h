@@ -33,7 +33,7 @@ class KvHost {
   };
   struct Placed {
     std::optional<Bytes> offset;  // where the chunk's bytes go; nothing: they are dropped
-    // The layer's piece is complete: answer KvKept once the bytes are in place.
+    // The layer's piece is complete: answer KvStored once the bytes are in place.
     bool ends_layer = false;
   };
 
@@ -60,7 +60,7 @@ class KvHost {
     ++next_->layer, next_->offset = 0;
     if (next_->layer == shape_.layers) {
       next_.reset();
-      if (alive) ++sequence.kept;
+      if (alive) ++sequence.stored;
     }
     return placed;
   }
@@ -74,7 +74,7 @@ class KvHost {
     if (pieces > std::ssize(free_) || pieces > shape_.pieces_per_sequence)
       return absl::ResourceExhaustedError(
           absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " need slots, but only ", free_.size(), " are free"));
-    for (; of.kept < pieces; ++of.kept) {
+    for (; of.stored < pieces; ++of.stored) {
       of.places.push_back(free_.back());
       free_.pop_back();
     }
@@ -97,24 +97,24 @@ class KvHost {
     if (count < 0 || count > shape_.pieces_per_sequence)
       return Invalid("lent KV: the message counts ", count, " pieces of a sequence, the limit is ", shape_.pieces_per_sequence);
     const Sequence& of = sequences_[static_cast<size_t>(sequence)];
-    if (life - 1 != of.ended || count > of.kept)
+    if (life - 1 != of.ended || count > of.stored)
       return absl::FailedPreconditionError(absl::StrCat("lent KV: ", count, " pieces of sequence ", sequence, " in life ", life,
-                                                        " are not here: ", of.kept, " of the life after ", of.ended, " are stored"));
+                                                        " are not here: ", of.stored, " of the life after ", of.ended, " are stored"));
     std::vector<Bytes> offsets;
     for (int64_t piece = 0; piece < count; ++piece) offsets.push_back(Offset(of.places[static_cast<size_t>(piece)], layer));
     return offsets;
   }
 
   // Pieces of the sequence that are complete in all layers.
-  int64_t kept(int32_t sequence) const { return sequences_.at(static_cast<size_t>(sequence)).kept; }
+  int64_t stored(int32_t sequence) const { return sequences_.at(static_cast<size_t>(sequence)).stored; }
   int64_t free_places() const { return static_cast<int64_t>(free_.size()); }
 
  private:
   struct Sequence {
     int64_t begun = -1;           // the newest life with a chunk
     int64_t ended = -1;           // this life and all before; pieces are of the next one
-    int64_t kept = 0;             // pieces
-    std::vector<int64_t> places;  // by piece; one more than `kept` while a piece is under way
+    int64_t stored = 0;           // pieces
+    std::vector<int64_t> places;  // by piece; one more than `stored` while a piece is under way
   };
   struct Next {  // what the next chunk must continue
     int32_t sequence = 0;
@@ -155,9 +155,9 @@ class KvHost {
     if (IsAlive(chunk.sequence, chunk.life)) {
       // The first chunk of its life: the pieces that are here belong to a life that has ended.
       const bool first = chunk.life - 1 > sequence.ended;
-      const int64_t kept = first ? 0 : sequence.kept;
-      if (chunk.piece != kept)
-        return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " arrived, expected piece ", kept);
+      const int64_t stored = first ? 0 : sequence.stored;
+      if (chunk.piece != stored)
+        return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " arrived, expected piece ", stored);
       if (free_.empty() && (!first || sequence.places.empty()))
         return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.places, " slots are in use"));
       End(sequence, chunk.life - 1);
@@ -187,7 +187,7 @@ class KvHost {
     if (life <= sequence.ended) return;
     free_.insert(free_.end(), sequence.places.rbegin(), sequence.places.rend());
     sequence.places.clear();
-    sequence.kept = 0;
+    sequence.stored = 0;
     sequence.ended = life;
   }
 

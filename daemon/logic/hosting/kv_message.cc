@@ -29,7 +29,7 @@ auto FieldsOf(Message& m) {
   using Kind = std::remove_const_t<Message>;
   if constexpr (std::is_same_v<Kind, KvChunk>) {
     return std::tie(m.number, m.sequence, m.life, m.layer, m.piece, m.offset, m.bytes);
-  } else if constexpr (std::is_same_v<Kind, KvKept>) {
+  } else if constexpr (std::is_same_v<Kind, KvStored>) {
     return std::tie(m.number);
   } else if constexpr (std::is_same_v<Kind, KvFree>) {
     return std::tie(m.sequence, m.life);
@@ -118,7 +118,7 @@ class KvMessageParser {
       case 1:
         return ParseKind<KvChunk>();
       case 2:
-        return ParseKind<KvKept>();
+        return ParseKind<KvStored>();
       case 3:
         return ParseKind<KvFree>();
       case 4:
