@@ -116,7 +116,7 @@ grpc::ServerGenericBidiReactor* ActivationService::CreateReactor(grpc::GenericCa
   const absl::StatusOr<int64_t> epoch = Number(*context, kEpochKey), from = Number(*context, kFromKey);
   if (!epoch.ok()) return new Refusal(ToGrpc(epoch.status()));
   if (!from.ok()) return new Refusal(ToGrpc(from.status()));
-  absl::StatusOr<std::shared_ptr<StageSession>> session = keeper_.Find(*epoch);
+  absl::StatusOr<std::shared_ptr<StageSession>> session = plans_.Find(*epoch);
   if (!session.ok()) return new Refusal(ToGrpc(session.status()));
   if (*from < 0 || *from >= (*session)->plan().NumDevices())
     return new Refusal(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("the plan has no device ", *from)));

@@ -183,7 +183,7 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
 
   void OnDone() override { delete this; }
 
-  // The keeper of the KV holds it. A lost reader does not keep pages in memory.
+  // PlanInstallation holds it. A lost reader does not keep pages in memory.
   const std::weak_ptr<KvHandover> handover_;
   const KvReadCall call_;
   WorkerThread* const worker_;
@@ -236,7 +236,7 @@ absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiv
 
 class PushTaker final : public BulkService {
  public:
-  PushTaker(const PlanKeeper& plans, const Options& options, const DeviceLog& log) : plans_(plans), options_(options), log_(log) {
+  PushTaker(const PlanInstallation& plans, const Options& options, const DeviceLog& log) : plans_(plans), options_(options), log_(log) {
     pushes_.Post([this] { EndRemovals(options_.store); });
   }
 
@@ -414,7 +414,7 @@ class PushTaker final : public BulkService {
     if (log_) log_(sentence);
   }
 
-  const PlanKeeper& plans_;
+  const PlanInstallation& plans_;
   const Options options_;
   const DeviceLog log_;
   StoreDisk real_disk_;
@@ -427,7 +427,7 @@ class PushTaker final : public BulkService {
 
 }  // namespace
 
-std::unique_ptr<BulkService> BulkService::Make(const PlanKeeper& plans, const Options& options, const DeviceLog& log) {
+std::unique_ptr<BulkService> BulkService::Make(const PlanInstallation& plans, const Options& options, const DeviceLog& log) {
   return std::make_unique<PushTaker>(plans, options, log);
 }
 

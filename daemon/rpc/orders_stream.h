@@ -21,8 +21,8 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
  public:
   using Options = OrdersOptions;
   // The reactor of a new call.
-  static std::shared_ptr<OrdersStream> Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options) {
-    std::shared_ptr<OrdersStream> stream = Own(new OrdersStream(keeper, context, options));
+  static std::shared_ptr<OrdersStream> Begin(PlanInstallation& plans, grpc::CallbackServerContext& context, const Options& options) {
+    std::shared_ptr<OrdersStream> stream = Own(new OrdersStream(plans, context, options));
     stream->StartRead(&stream->reading_);
     return stream;
   }
@@ -42,8 +42,8 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
   }
 
  private:
-  OrdersStream(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options)
-      : keeper_(keeper), context_(context), options_(options), heard_(absl::Now()), said_(heard_) {}
+  OrdersStream(PlanInstallation& plans, grpc::CallbackServerContext& context, const Options& options)
+      : plans_(plans), context_(context), options_(options), heard_(absl::Now()), said_(heard_) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(absl::OkStatus());
@@ -63,7 +63,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
       absl::MutexLock lock(&mutex_);
       why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "the run has ended";
     }
-    if (session_ != nullptr) keeper_.OnUserGone(session_, why);
+    if (session_ != nullptr) plans_.OnUserGone(session_, why);
     EventStream::OnDone();
   }
 
@@ -76,7 +76,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
 
   absl::Status OnOpen(int64_t epoch) {
     if (session_ != nullptr) return absl::FailedPreconditionError("the stream of orders is open already");
-    LIME_ASSIGN_OR_RETURN(session_, keeper_.Use(epoch, [weak = weak_from_this()](const FromDevice& what) {
+    LIME_ASSIGN_OR_RETURN(session_, plans_.Use(epoch, [weak = weak_from_this()](const FromDevice& what) {
       if (const auto stream = weak.lock()) stream->Say(what);
     }));
     Say(Opened{});
@@ -103,7 +103,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
     EndWith(status);
   }
 
-  PlanKeeper& keeper_;
+  PlanInstallation& plans_;
   grpc::CallbackServerContext& context_;
   const Options options_;
   // Buffer of the one read at a time.

@@ -7,7 +7,7 @@
 // coordinator has gone. A plan that is installed but not used is unloaded too, unless its
 // coordinator keeps announcing that it will use it (Await).
 //
-// Threads: any; no call waits. Loading and unloading run on the keeper's own thread.
+// Threads: any; no call waits. Loading and unloading run on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@
 
 namespace lime {
 
-class PlanKeeper {
+class PlanInstallation {
  public:
   struct Options {
     std::string weights;  // folder; used if an installation names none
@@ -43,8 +43,8 @@ class PlanKeeper {
     std::function<absl::Time()> now = absl::Now;  // for that time
     DeviceLog log;
   };
-  explicit PlanKeeper(Options options);
-  ~PlanKeeper();  // unloads the plan
+  explicit PlanInstallation(Options options);
+  ~PlanInstallation();  // unloads the plan
 
   struct Installation {
     std::string address;  // of the caller

@@ -1,4 +1,4 @@
-#include "daemon/rpc/plan_keeper.h"
+#include "daemon/rpc/plan_installation.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -28,9 +28,9 @@ bool SameFolder(const std::string& one, const std::string& other) {
 
 }  // namespace
 
-PlanKeeper::PlanKeeper(Options options) : options_(std::move(options)) {}
+PlanInstallation::PlanInstallation(Options options) : options_(std::move(options)) {}
 
-PlanKeeper::~PlanKeeper() {
+PlanInstallation::~PlanInstallation() {
   {
     absl::MutexLock lock(&mutex_);
     if (session_ != nullptr) session_->Cancel();
@@ -44,7 +44,7 @@ PlanKeeper::~PlanKeeper() {
   if (session_ != nullptr) session_->Close();
 }
 
-void PlanKeeper::Post(std::function<void()> task) {
+void PlanInstallation::Post(std::function<void()> task) {
   worker_.Post([task = std::move(task)]() mutable {
     task();
     // Releases what it captured, such as the session that it unloads.
@@ -54,7 +54,7 @@ void PlanKeeper::Post(std::function<void()> task) {
 }
 
 // Aborted: the reason may pass when others have finished, so the caller may try again.
-absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
+absl::Status PlanInstallation::CheckNew(const InstallCall& call) const {
   const int64_t epoch = call.plan.epoch;
   if (taken_from_ != 0 && taken_from_ == call.coordinator.id) return taken_;
   if (stopping_) return absl::UnavailableError("the device is shutting down");
@@ -76,13 +76,13 @@ absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
   return absl::OkStatus();
 }
 
-std::string PlanKeeper::WeightsOf(const std::string& named, uint64_t model) const {
+std::string PlanInstallation::WeightsOf(const std::string& named, uint64_t model) const {
   if (!named.empty()) return named;
   std::string pushed = model != 0 && options_.find_pushed ? options_.find_pushed(model) : "";
   return pushed.empty() ? options_.weights : pushed;
 }
 
-absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall call, Installation installation) {
+absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Install(InstallCall call, Installation installation) {
   call.weights = WeightsOf(call.weights, call.model);
   if (call.weights.empty()) {
     return absl::InvalidArgumentError(
@@ -114,7 +114,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
   return session;
 }
 
-void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation) {
+void PlanInstallation::Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation) {
   if (before != nullptr) before->Close();
   {
     absl::MutexLock lock(&mutex_);
@@ -140,20 +140,20 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
   installation.done(std::move(installed));
 }
 
-void PlanKeeper::Abandon(const std::shared_ptr<StageSession>& session) {
+void PlanInstallation::Abandon(const std::shared_ptr<StageSession>& session) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || (state_ != State::kInstalling && state_ != State::kInstalled)) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), ": the coordinator that installed it has gone"));
   PostUnload(false, {});
 }
 
-absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
+absl::Status PlanInstallation::CheckEpoch(int64_t epoch) const {
   if (state_ == State::kNone || state_ == State::kUnloading) return absl::FailedPreconditionError("no plan is installed");
   if (session_->epoch() == epoch) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is installed, not ", epoch));
 }
 
-absl::Status PlanKeeper::CheckInstalled(int64_t epoch) const {
+absl::Status PlanInstallation::CheckInstalled(int64_t epoch) const {
   LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
   if (state_ != State::kInstalling) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
@@ -161,7 +161,7 @@ absl::Status PlanKeeper::CheckInstalled(int64_t epoch) const {
 
 // A plan that is being installed is unloaded after its loading has ended; Cancel makes it end
 // early.
-absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done) {
+absl::Status PlanInstallation::Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done) {
   absl::MutexLock lock(&mutex_);
   if (state_ == State::kUnloading && session_->epoch() == call.epoch) {
     // Runs after the task that unloads it.
@@ -182,7 +182,7 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
 
 // Tells the user of the plan before anything is unloaded, so that it does not take the consequences
 // for new faults.
-absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done) {
+absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done) {
   // Destroyed after the lock is released.
   PlanHandover gone;
   absl::ReleasableMutexLock lock(&mutex_);
@@ -213,7 +213,7 @@ absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& add
   return absl::OkStatus();
 }
 
-std::optional<PlanUser> PlanKeeper::UserNow() const {
+std::optional<PlanUser> PlanInstallation::UserNow() const {
   const bool awaited = state_ == State::kInstalled && options_.now() - unused_since_ < kAwaited;
   if (state_ != State::kInstalling && state_ != State::kInUse && !awaited) return std::nullopt;
   return PlanUser{.coordinator = session_->call().coordinator,
@@ -221,18 +221,18 @@ std::optional<PlanUser> PlanKeeper::UserNow() const {
                   .seconds = std::max(0.0, absl::ToDoubleSeconds(absl::Now() - installed_at_))};
 }
 
-std::optional<PlanUser> PlanKeeper::User() const {
+std::optional<PlanUser> PlanInstallation::User() const {
   absl::MutexLock lock(&mutex_);
   return UserNow();
 }
 
 // The user of session_.
-std::string PlanKeeper::Who() const {
+std::string PlanInstallation::Who() const {
   const std::optional<PlanUser> user = UserNow();
   return user ? user->Who() : "nobody";
 }
 
-void PlanKeeper::PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) {
+void PlanInstallation::PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) {
   session_->Cancel();
   if (state_ != State::kInstalling) state_ = State::kUnloading;
   Post([this, hand_over_kv, session = session_, done = std::move(done)] {
@@ -255,7 +255,7 @@ void PlanKeeper::PostUnload(bool hand_over_kv, std::function<void(const Unloaded
   });
 }
 
-UnloadedPlan PlanKeeper::Close(StageSession& session, bool hand_over_kv) {
+UnloadedPlan PlanInstallation::Close(StageSession& session, bool hand_over_kv) {
   if (!hand_over_kv) {
     session.Close();
     return {};
@@ -267,19 +267,19 @@ UnloadedPlan PlanKeeper::Close(StageSession& session, bool hand_over_kv) {
   return {.handed_over = true, .hashes = std::move(handover.hashes), .lent = handover_.kv->lent()};
 }
 
-absl::StatusOr<std::shared_ptr<KvHandover>> PlanKeeper::HandoverOf(int64_t epoch) const {
+absl::StatusOr<std::shared_ptr<KvHandover>> PlanInstallation::HandoverOf(int64_t epoch) const {
   absl::MutexLock lock(&mutex_);
   if (handover_.kv == nullptr || handover_epoch_ != epoch)
     return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " handed over no KV on this device"));
   return handover_.kv;
 }
 
-PlanHandover PlanKeeper::ReleaseHandover() {
+PlanHandover PlanInstallation::ReleaseHandover() {
   handover_epoch_ = -1;
   return std::exchange(handover_, {});
 }
 
-void PlanKeeper::LetGo(int64_t epoch) {
+void PlanInstallation::LetGo(int64_t epoch) {
   // Destroyed after the lock is released.
   PlanHandover handover;
   absl::MutexLock lock(&mutex_);
@@ -287,7 +287,7 @@ void PlanKeeper::LetGo(int64_t epoch) {
   handover = ReleaseHandover();
 }
 
-absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
+absl::Status PlanInstallation::RunAlone(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (state_ != State::kNone) {
@@ -300,7 +300,7 @@ absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, StageSession::Sink sink) {
+absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Use(int64_t epoch, StageSession::Sink sink) {
   std::shared_ptr<StageSession> session;
   {
     absl::MutexLock lock(&mutex_);
@@ -317,20 +317,20 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, Sta
   return session;
 }
 
-void PlanKeeper::OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why) {
+void PlanInstallation::OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || state_ != State::kInUse) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), " of ", Who(), ": ", why));
   PostUnload(false, {});
 }
 
-absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
+absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Find(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckInstalled(epoch));
   return session_;
 }
 
-void PlanKeeper::Await(int64_t epoch) {
+void PlanInstallation::Await(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
   if (session_ == nullptr || session_->epoch() != epoch) return;
   if (state_ == State::kInstalled) unused_since_ = options_.now();
@@ -338,7 +338,7 @@ void PlanKeeper::Await(int64_t epoch) {
   if (handover_.kv != nullptr) handover_.kv->Reading();
 }
 
-void PlanKeeper::Tick() {
+void PlanInstallation::Tick() {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   // Destroyed after the lock is released.
   PlanHandover gone;
@@ -350,7 +350,7 @@ void PlanKeeper::Tick() {
   PostUnload(false, {});
 }
 
-std::vector<BlockId> PlanKeeper::BlocksInUse(const std::string& weights) const {
+std::vector<BlockId> PlanInstallation::BlocksInUse(const std::string& weights) const {
   std::shared_ptr<StageSession> session;
   {
     absl::MutexLock lock(&mutex_);
@@ -360,27 +360,27 @@ std::vector<BlockId> PlanKeeper::BlocksInUse(const std::string& weights) const {
   return BlocksOn(session->plan(), session->call().device);
 }
 
-int64_t PlanKeeper::epoch() const {
+int64_t PlanInstallation::epoch() const {
   absl::MutexLock lock(&mutex_);
   return session_ != nullptr ? session_->epoch() : -1;
 }
 
-int64_t PlanKeeper::last_epoch() const {
+int64_t PlanInstallation::last_epoch() const {
   absl::MutexLock lock(&mutex_);
   return last_epoch_;
 }
 
-std::string PlanKeeper::model() const {
+std::string PlanInstallation::model() const {
   absl::MutexLock lock(&mutex_);
   return session_ != nullptr ? session_->plan().model_name : "";
 }
 
-std::shared_ptr<StageSession> PlanKeeper::Installed() const {
+std::shared_ptr<StageSession> PlanInstallation::Installed() const {
   absl::MutexLock lock(&mutex_);
   return state_ == State::kInstalled || state_ == State::kInUse ? session_ : nullptr;
 }
 
-DeviceStatistics PlanKeeper::Statistics() const {
+DeviceStatistics PlanInstallation::Statistics() const {
   const std::shared_ptr<StageSession> session = Installed();
   if (session != nullptr) return session->Statistics();
   DeviceStatistics statistics;
@@ -389,12 +389,12 @@ DeviceStatistics PlanKeeper::Statistics() const {
   return statistics;
 }
 
-TraceChunk PlanKeeper::TakeTrace(const TraceCall& call) {
+TraceChunk PlanInstallation::TakeTrace(const TraceCall& call) {
   const std::shared_ptr<StageSession> session = Installed();
   return session != nullptr ? session->TakeTrace(call) : TraceChunk{};
 }
 
-void PlanKeeper::Log(const std::string& sentence) const {
+void PlanInstallation::Log(const std::string& sentence) const {
   if (options_.log) options_.log(sentence);
 }
 
