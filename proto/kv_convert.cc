@@ -50,7 +50,7 @@ static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, int64_t nu
   ListLent(f, holder.lent, m.mutable_lent());
 }
 
-static void List(MessageFields& f, KvGiven& given, v1::KvGiven& m, int64_t num_layers) {
+static void List(MessageFields& f, KvReaders& given, v1::KvReaders& m, int64_t num_layers) {
   f.Number(LIME_FIELD(m, layer), given.layer, 0, num_layers - 1);
   f.Any(LIME_FIELD(m, hosts), given.hosts);
   f.Number(LIME_FIELD(m, readers), given.readers, 1, 2);  // an owner and its host
@@ -62,7 +62,7 @@ static void List(MessageFields& f, KvSequence& sequence, v1::KvSequence& m, cons
   f.Number(LIME_FIELD(m, positions), sequence.positions, 1, plan.context);
 }
 
-void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan) {
+void List(MessageFields& f, KvTakeoverPlan& take, v1::KvTakeoverPlan& m, const Plan& plan) {
   const int64_t num_layers = NumLayers(plan);
   f.Number(LIME_FIELD(m, epoch), take.epoch, 0, plan.epoch - 1);
   f.Each("sequences", take.sequences, m.mutable_sequences(), 1, plan.sequences, plan);

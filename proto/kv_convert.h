@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "proto/messages.h"
@@ -16,7 +16,7 @@ namespace lime {
 class MessageFields;
 
 // Slots, positions and layers must be those of `plan`. No slot may occur twice.
-void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan);
+void List(MessageFields& f, KvTakeoverPlan& take, v1::KvTakeoverPlan& m, const Plan& plan);
 
 struct UnloadCall {
   int64_t epoch = 0;

@@ -28,7 +28,7 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
   if (plan.NumDevices() != 1) return Invalid("a plan for ", plan.NumDevices(), " devices cannot run in one process");
   plan.epoch = std::max(plan.epoch, plan_.epoch + 1);
   const std::string name = plan.devices.front().name;
-  std::optional<KvTake> take = TakeOf(plan, options.kv);
+  std::optional<KvTakeoverPlan> take = TakeoverFor(plan, options.kv);
   PlanHandover handover = std::exchange(handover_, {});  // freed before loading if not taken over
   if (!take) handover = {};
   before_.reset();
@@ -71,9 +71,9 @@ absl::StatusOr<InstalledPlan> LocalDevice::Load(StageSession& session, const std
   return installed;
 }
 
-std::optional<KvTake> LocalDevice::TakeOf(const Plan& plan, const std::vector<KvSequence>& sequences) const {
+std::optional<KvTakeoverPlan> LocalDevice::TakeoverFor(const Plan& plan, const std::vector<KvSequence>& sequences) const {
   if (!before_ || sequences.empty()) return std::nullopt;
-  return MakeKvTake(plan, 0, *before_, sequences, {}, {});
+  return MakeKvTakeoverPlan(plan, 0, *before_, sequences, {}, {});
 }
 
 absl::Status LocalDevice::Open(News news) {

@@ -60,7 +60,7 @@ class LocalDevice final : public Devices {
  private:
   absl::StatusOr<InstalledPlan> Load(StageSession& session, const std::atomic<bool>* cancelled);
   void ShowToTrace(std::shared_ptr<StageSession> session);
-  std::optional<KvTake> TakeOf(const Plan& plan, const std::vector<KvSequence>& sequences) const;
+  std::optional<KvTakeoverPlan> TakeoverFor(const Plan& plan, const std::vector<KvSequence>& sequences) const;
 
   const Options options_;
   Plan plan_;

@@ -150,17 +150,18 @@ class ClusterClient::Impl {
     Loading loading;
     std::thread watch([&] { Watch(loading, plan.epoch, options); });
     const absl::Status status = ForAll(users_, [&](int32_t device) {
-      absl::StatusOr<InstalledPlan> answer = InstallOn(device,
-                                                       {.plan = plan,
-                                                        .device = device,
-                                                        .addresses = addresses,
-                                                        .weights = by_plan_[device]->device.weights,
-                                                        .model = by_plan_[device]->device.model,
-                                                        .trace_spans = options.trace_spans,
-                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv),
-                                                        .digest = DigestFor(plan, device),
-                                                        .coordinator = coordinator_},
-                                                       options, loading);
+      absl::StatusOr<InstalledPlan> answer =
+          InstallOn(device,
+                    {.plan = plan,
+                     .device = device,
+                     .addresses = addresses,
+                     .weights = by_plan_[device]->device.weights,
+                     .model = by_plan_[device]->device.model,
+                     .trace_spans = options.trace_spans,
+                     .kv = before == nullptr ? std::nullopt : TakeoverFor(plan, device, *before, options.kv),
+                     .digest = DigestFor(plan, device),
+                     .coordinator = coordinator_},
+                    options, loading);
       if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);
       return WithDevice(answer.status(), by_plan_[device]->device.name);
@@ -321,10 +322,11 @@ class ClusterClient::Impl {
     return digest;
   }
 
-  std::optional<KvTake> TakeOf(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences) const {
+  std::optional<KvTakeoverPlan> TakeoverFor(const Plan& plan, int32_t device, const Plan& before,
+                                            const std::vector<KvSequence>& sequences) const {
     std::map<std::string, std::string> addresses;
     for (const Connection& connection : connections_) addresses[connection.device.name] = connection.device.address;
-    return MakeKvTake(plan, device, before, sequences, lent_, addresses);
+    return MakeKvTakeoverPlan(plan, device, before, sequences, lent_, addresses);
   }
 
   absl::StatusOr<InstalledPlan> InstallOn(int32_t device, const InstallCall& call, const InstallOptions& options, Loading& loading) {

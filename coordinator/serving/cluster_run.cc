@@ -248,7 +248,7 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const Change change = *std::exchange(change_, std::nullopt);
   change_began_ = absl::Now();
   goes_on_in_prompt_ = !writer_.decodes();
-  const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change, cancel);
+  const absl::Status status = change.taking_over ? ChangeTakingOver(change, cancel) : ChangeComputingAgain(change, cancel);
   const bool lost = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
   if (lost) change_began_ = absl::InfiniteFuture();  // recovery has no stated bound
   if (!status.ok() && !lost && !IsSet(cancel))
@@ -260,7 +260,7 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   return absl::OkStatus();
 }
 
-absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bool>* cancel) {
+absl::Status ClusterRun::ChangeTakingOver(const Change& change, const std::atomic<bool>* cancel) {
   StatePause(absl::StrCat(change.why, "; changes to another plan"), *change.taking_over);
   const absl::StatusOr<Devices::Handover> handover = devices_.HandOver();
   open_ = false;

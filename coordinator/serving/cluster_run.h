@@ -138,7 +138,7 @@ class ClusterRun {
   // Changes to `change_`. An error is handled as any failure: Recovery installs the plan before
   // again.
   absl::Status ChangePlan(const std::atomic<bool>* cancel);
-  absl::Status ChangeTaking(const Change& change, const std::atomic<bool>* cancel);
+  absl::Status ChangeTakingOver(const Change& change, const std::atomic<bool>* cancel);
   absl::Status ChangeComputingAgain(const Change& change, const std::atomic<bool>* cancel);
   void StatePause(const std::string& what, absl::Duration most);  // `most` counts from now
   // Requests continue with the KV of the plan before.

@@ -35,7 +35,7 @@ int64_t KvHandover::RunAt(int64_t first, int64_t end, Bytes page_bytes) {
   return std::min({std::max<int64_t>(1, kRunBytes / page_bytes), kKvPiecePages - first % kKvPiecePages, end - first});
 }
 
-absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const {
+absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& take) const {
   Reader reader(*this, layer, hosts, extent);
   for (int64_t first = extent.first; first < extent.end;) {
     const int64_t run = RunAt(first, extent.end, content_.page_bytes);
@@ -108,11 +108,11 @@ void KvHandover::Given(int32_t layer, bool hosts) {
   changed_.SignalAll();
 }
 
-absl::Status KvHandover::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
+absl::Status KvHandover::AwaitGiven(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
   absl::MutexLock lock(&mutex_);
   read_at_ = std::max(read_at_, absl::Now());
   while (true) {
-    const auto missing = std::ranges::find_if(all, [&](const KvGiven& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto missing = std::ranges::find_if(all, [&](const KvReaders& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return given_[{each.layer, each.hosts}] < each.readers;
     });
     if (missing == all.end()) return absl::OkStatus();

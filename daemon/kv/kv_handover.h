@@ -5,7 +5,7 @@
 //                                    └─────► other devices: pages of layers that are theirs now
 //
 // Of the device's own layers it has the KV in memory and on the disk. Of other devices' layers it
-// has what they lent to this device (common/kv_take.h).
+// has what they lent to this device (common/kv_takeover_plan.h).
 //
 // Memory: the page pool and the hosted KV of the previous plan, until the last owner of this object
 // releases it.
@@ -26,7 +26,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "common/order.h"
 #include "daemon/kv/hosting/hosted_left.h"
 #include "daemon/kv/kv_file.h"
@@ -87,8 +87,8 @@ class KvHandover {
     int64_t read_ = -1;  // the piece that piece_ has from the file
   };
   // Reads all pages of an extent, and calls `take` with each run: its first page, and its bytes.
-  using Take = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
-  absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const;
+  using PageSink = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
+  absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& take) const;
   // Pages in the run that begins at `first`: up to `end`, within one piece, 1 MiB or one page.
   static int64_t RunAt(int64_t first, int64_t end, Bytes page_bytes);
 
@@ -103,7 +103,7 @@ class KvHandover {
   void Given(int32_t layer, bool hosts);
   // Waits until all these readers are done. Cancelled once `cancelled` is set. DeadlineExceeded if
   // nobody reads for `patience`.
-  absl::Status AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled);
+  absl::Status AwaitGiven(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled);
   // Time since the last read, or since this object was made.
   absl::Duration Unread(absl::Time now) const;
 
@@ -128,7 +128,7 @@ struct KvTakeover {
   // Of this device; null: it had no part in the previous plan.
   std::shared_ptr<const KvHandover> here;
   std::shared_ptr<WeightsHandover> weights;  // of this device; null: none
-  using Take = KvPageSink;
+  using PageSink = KvPageSink;
   KvPageReader read;
   // Called once, when all KV is taken. Waits until the other devices have read their part, and
   // releases every other reference to `here`.

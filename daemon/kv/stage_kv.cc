@@ -127,19 +127,19 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
       if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, " arrived, but that slot does not continue");
-      return TakePages(i, sequence->to, first, pages);
+      return StorePages(i, sequence->to, first, pages);
     };
     LIME_RETURN_IF_ERROR(from.read(options_.layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
   }
   return absl::OkStatus();
 }
 
-absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+absl::Status StageKv::StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
   const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
   const int64_t count = std::ssize(pages) / plan_.page_bytes;
   if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
     return Invalid(pages.size(), " bytes of KV from page ", first, " on arrived, but slot ", sequence, " has ", held.size(), " pages");
-  if (first < book_.away().away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
+  if (first < book_.away().away(sequence) * kKvPiecePages) return StoreOnDisk(layer, sequence, first, pages);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
                 static_cast<size_t>(plan_.page_bytes));
@@ -147,7 +147,7 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
 }
 
 // Collects runs until the piece is complete.
-absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+absl::Status StageKv::StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
   const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
   if (file_ == nullptr || at + count > kKvPiecePages)
     return Invalid("KV from page ", first, " on arrived, but slot ", sequence, " does not keep it on this device");

@@ -136,8 +136,8 @@ class StageKv {
   bool HostHasNext() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex) { return stopping_ || !lent_->lending(); }
   static KvBook::Shape ShapeOf(const Plan& plan, const Options& options);
   void Show(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
-  absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  absl::Status TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);

@@ -99,7 +99,7 @@ std::unique_ptr<Link> RpcTransport::OpenLink(LinkOptions options) {
 }
 
 absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
-                                  const KvTakeover::Take& take) {
+                                  const KvTakeover::PageSink& take) {
   std::shared_ptr<grpc::Channel>& channel = kv_channels_[holder.address];
   if (channel == nullptr) channel = OpenChannel(holder.address, holder.name, options_.keys, ChannelUse::kBulk);
   const std::string who = absl::StrCat("device \"", holder.name, "\" at ", holder.address);

@@ -91,9 +91,8 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   takeover->sequences = call_.kv->sequences;
   takeover->here = handover_.kv;
   takeover->weights = std::move(handover_.weights);
-  takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take) {
-    return ReadKv(layer, numerics_id, wanted, take);
-  };
+  takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
+                          const KvTakeover::PageSink& take) { return ReadKv(layer, numerics_id, wanted, take); };
   takeover->let_go = [this] { return LetGo(); };
   return takeover;
 }
@@ -101,7 +100,7 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
 // Lent pieces come before those that follow them. A holder is asked even if nothing is wanted of
 // it: so it knows that its reader is done.
 absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                                  const KvTakeover::Take& take) {
+                                  const KvTakeover::PageSink& take) {
   const std::string& here = call_.plan.devices[call_.device].name;
   bool found = false;
   for (const bool hosts : {true, false}) {
@@ -130,7 +129,7 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
 }
 
 absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
-                                          std::span<const KvExtent> extents, const KvTakeover::Take& take) const {
+                                          std::span<const KvExtent> extents, const KvTakeover::PageSink& take) const {
   if (handover_.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
   if (handover_.kv->numerics_id() != numerics_id || handover_.kv->page_bytes() != call_.plan.page_bytes)
     return absl::FailedPreconditionError("the KV of the plan before was computed by other kernels, or for another model");

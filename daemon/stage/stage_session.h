@@ -86,9 +86,9 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void OpenLinks();
   StagePeers MakePeers();
   std::shared_ptr<KvTakeover> MakeTakeover();
-  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take);
+  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::PageSink& take);
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
-                              const KvTakeover::Take& take) const;
+                              const KvTakeover::PageSink& take) const;
   absl::Status LetGo();
   void Tell(const FromDevice& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(events_mutex_);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);

@@ -148,7 +148,7 @@ class LoopbackCluster final : public Devices {
     std::unique_ptr<Link> OpenLink(LinkOptions options) override {
       return std::make_unique<MemoryLink>(*cluster_.mailboxes_[static_cast<size_t>(options.to)], options.from);
     }
-    absl::Status ReadKv(const KvHolder&, const KvReadCall&, const std::atomic<bool>&, const KvTakeover::Take&) override {
+    absl::Status ReadKv(const KvHolder&, const KvReadCall&, const std::atomic<bool>&, const KvTakeover::PageSink&) override {
       return absl::UnimplementedError("another plan");
     }
     void EndKvReads() override {}

@@ -101,7 +101,7 @@ StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std:
   KvLentBy lent;
   for (size_t d = 0; d < handover.size(); ++d) lent[absl::StrCat(d)] = handover[d].kv->lent();
   return [&, lent, next = named(next), before = named(before)](int32_t device) {
-    const KvTake take = MakeKvTake(next, device, before, sequences, lent, {});
+    const KvTakeoverPlan take = MakeKvTakeoverPlan(next, device, before, sequences, lent, {});
     auto takeover = std::make_shared<KvTakeover>();
     takeover->sequences = sequences;
     if (device < std::ssize(handover)) {
@@ -109,7 +109,7 @@ StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std:
       takeover->weights = handover[static_cast<size_t>(device)].weights;
     }
     takeover->read = [&, take, device](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                                       const KvTakeover::Take& hand) {
+                                       const KvTakeover::PageSink& hand) {
       for (const bool hosts : {true, false}) {
         for (const KvHolder& holder : take.holders) {
           if (holder.hosts != hosts || !std::ranges::binary_search(holder.layers, layer)) continue;

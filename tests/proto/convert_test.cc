@@ -164,11 +164,11 @@ TEST(ConvertTest, TheDigestOfTheWeightsReturns) {
 TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}};
   call.plan.epoch = 9;
-  call.kv = KvTake{.epoch = 8,
-                   .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
-                   .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}},
-                               {.name = "h", .address = "h:2", .layers = {1}, .hosts = true, .lent = {{5, 2, 3}, {0, 1, 0}}}},
-                   .given = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
+  call.kv = KvTakeoverPlan{.epoch = 8,
+                           .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
+                           .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}},
+                                       {.name = "h", .address = "h:2", .layers = {1}, .hosts = true, .lent = {{5, 2, 3}, {0, 1, 0}}}},
+                           .given = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
   const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->kv, call.kv);
@@ -193,22 +193,22 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
 TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .addresses = {"", "", ""}};
   call.plan.epoch = 9;
-  const KvTake good{.epoch = 8, .sequences = {{.from = 0, .to = 0, .positions = 7}}};
-  const auto refused = [&](const std::function<void(KvTake&)>& spoil) {
+  const KvTakeoverPlan good{.epoch = 8, .sequences = {{.from = 0, .to = 0, .positions = 7}}};
+  const auto refused = [&](const std::function<void(KvTakeoverPlan&)>& spoil) {
     call.kv = good;
     spoil(*call.kv);
     return std::string(Return<v1::InstallRequest>(call).status().message());
   };
-  EXPECT_EQ(refused([](KvTake&) {}), "");
-  EXPECT_THAT(refused([](KvTake& kv) { kv.epoch = 9; }), HasSubstr("\"epoch\" = 9"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences.clear(); }), HasSubstr("\"sequences\" = 0"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].to = 3; }), HasSubstr("\"to\" = 3"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].from = -1; }), HasSubstr("\"from\" = -1"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }), HasSubstr("named twice"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
-  const auto refused_holder = [&](KvHolder holder) { return refused([&](KvTake& kv) { kv.holders = {std::move(holder)}; }); };
+  EXPECT_EQ(refused([](KvTakeoverPlan&) {}), "");
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.epoch = 9; }), HasSubstr("\"epoch\" = 9"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences.clear(); }), HasSubstr("\"sequences\" = 0"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].to = 3; }), HasSubstr("\"to\" = 3"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].from = -1; }), HasSubstr("\"from\" = -1"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }), HasSubstr("named twice"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
+  const auto refused_holder = [&](KvHolder holder) { return refused([&](KvTakeoverPlan& kv) { kv.holders = {std::move(holder)}; }); };
   EXPECT_THAT(refused_holder({.name = "b", .address = "b\n", .layers = {}, .lent = {}}), HasSubstr("control characters"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1000}, .lent = {}}), HasSubstr("\"layers\" = 1000"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1, 1}, .lent = {}}), HasSubstr("\"layers\" = 1"));

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/kv_spill.h"

@@ -1,4 +1,4 @@
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 
 #include <algorithm>
 
@@ -67,11 +67,11 @@ std::vector<KvExtent> HeldBy(const KvHolder& holder, std::span<const KvExtent> w
   return held;
 }
 
-KvTake MakeKvTake(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences, const KvLentBy& lent,
-                  const std::map<std::string, std::string>& addresses) {
+KvTakeoverPlan MakeKvTakeoverPlan(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences,
+                                  const KvLentBy& lent, const std::map<std::string, std::string>& addresses) {
   const std::string& here = plan.devices[device].name;
   const std::map<int32_t, std::vector<Place>> had = PlacesIn(before, nullptr), has = PlacesIn(plan, &sequences);
-  KvTake take{.epoch = before.epoch, .sequences = sequences};
+  KvTakeoverPlan take{.epoch = before.epoch, .sequences = sequences};
   std::map<Place, size_t> holders;  // index in take.holders
   for (const auto& [layer, places] : had) {
     const auto next = has.find(layer);
