@@ -127,7 +127,7 @@ std::string ThereAre(const std::string& did_you_mean) {
 }
 
 std::string TomlFields::String(const char* key) {
-  const TomlNode* const node = Take(key);
+  const TomlNode* const node = Consume(key);
   if (node == nullptr) return {};
   if (node->kind != TomlNode::Kind::kString) return FailAt(key, "is not a string; write it in quotes"), std::string();
   if (node->text.empty()) return FailAt(key, "is empty; give a value, or leave it out"), std::string();
@@ -138,7 +138,7 @@ std::string TomlFields::String(const char* key) {
 }
 
 int64_t TomlFields::Int(const char* key, int64_t low, int64_t high) {
-  const TomlNode* const node = Take(key);
+  const TomlNode* const node = Consume(key);
   if (node == nullptr) return low;
   if (node->kind != TomlNode::Kind::kInteger) return FailAt(key, "is not a whole number"), low;
   if (node->number < low || node->number > high)
@@ -147,7 +147,7 @@ int64_t TomlFields::Int(const char* key, int64_t low, int64_t high) {
 }
 
 bool TomlFields::Bool(const char* key) {
-  const TomlNode* const node = Take(key);
+  const TomlNode* const node = Consume(key);
   if (node == nullptr) return false;
   if (node->kind != TomlNode::Kind::kBoolean) return FailAt(key, "is neither true nor false"), false;
   return node->number != 0;
@@ -197,7 +197,7 @@ absl::Status TomlFields::Finish() {
   return absl::OkStatus();
 }
 
-const TomlNode* TomlFields::Take(const char* key) {
+const TomlNode* TomlFields::Consume(const char* key) {
   taken_.insert(key);
   return error_.ok() ? table_.Find(key) : nullptr;
 }

@@ -61,7 +61,7 @@ json Describe(const std::vector<PushedDevice>& devices, double seconds) {
 absl::Status Push(PushFlags& flags) {
   const absl::Time begin = absl::Now();
   LIME_ASSIGN_OR_RETURN(flags.inputs.cluster, ClusterFileOr(flags.inputs.cluster));
-  LIME_RETURN_IF_ERROR(TakeModelOf(flags.inputs.cluster, flags.inputs.model));
+  LIME_RETURN_IF_ERROR(UseModelOf(flags.inputs.cluster, flags.inputs.model));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.inputs.model));
   LIME_RETURN_IF_ERROR(CompletePush(flags.inputs));
   LIME_ASSIGN_OR_RETURN(const KnownCluster cluster, KnowCluster(flags.inputs));

@@ -72,7 +72,7 @@ absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
 }
 
 absl::Status CheckFlags(RunFlags& flags) {
-  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
+  LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   LIME_RETURN_IF_ERROR(flags.trace.Check());
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
@@ -293,7 +293,7 @@ absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& fi
   }
   absl::Status status;
   if (flags.traces()) {
-    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.TakeTrace());
+    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.DrainTrace());
     status = TellTrace(flags, trace, root);
   }
   return End(flags, summary, root, status);

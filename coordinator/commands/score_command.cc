@@ -164,7 +164,7 @@ absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>
 }
 
 absl::Status Score(ScoreFlags& flags) {
-  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
+  LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
   const int64_t top = flags.top.value_or(kTopInJson);

@@ -140,7 +140,7 @@ std::vector<std::unique_ptr<DeviceClient>> ClusterFile::Clients() const {
   return clients;
 }
 
-absl::Status TakeModelOf(const std::string& cluster, std::string& model) {
+absl::Status UseModelOf(const std::string& cluster, std::string& model) {
   if (!model.empty() || cluster.empty()) return absl::OkStatus();
   ClusterFile file{.path = cluster};
   LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(cluster, kMaxClusterBytes + 1)));

@@ -93,7 +93,7 @@ absl::StatusOr<DeviceStatistics> LocalDevice::Statistics(int32_t /*device*/) con
   return statistics;
 }
 
-absl::StatusOr<TraceChunk> LocalDevice::TakeTrace(const TraceCall& call) const {
+absl::StatusOr<TraceChunk> LocalDevice::DrainTrace(const TraceCall& call) const {
   const double received_ms = SteadyMs();
   std::shared_ptr<StageSession> session;
   {
@@ -101,7 +101,7 @@ absl::StatusOr<TraceChunk> LocalDevice::TakeTrace(const TraceCall& call) const {
     session = traced_;
   }
   if (session == nullptr) return absl::FailedPreconditionError("no plan is installed");
-  TraceChunk chunk = session->TakeTrace(call);
+  TraceChunk chunk = session->DrainTrace(call);
   chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
   return chunk;
 }

@@ -185,10 +185,10 @@ const std::vector<Order>& OrderWriter::NextOrders() {
 }
 
 void OrderWriter::Tell(const MemoryPlanner::Event& event) {
-  if (memory_) TakeLevel(memory_->OnEvent(event));
+  if (memory_) OrderLevel(memory_->OnEvent(event));
 }
 
-void OrderWriter::TakeLevel(std::optional<int> level) {
+void OrderWriter::OrderLevel(std::optional<int> level) {
   if (level) Write(ResidencyOrder{options_.levels[static_cast<size_t>(*level)]});
 }
 
@@ -206,7 +206,7 @@ bool OrderWriter::MayAdmit(const Entry& entry) {
     if (waiting->slot < 0 && free-- == 0) break;
     claims.push_back(ClaimOf(*waiting));
   }
-  TakeLevel(memory_->Want(claims));
+  OrderLevel(memory_->Want(claims));
   return false;
 }
 

@@ -195,7 +195,7 @@ class OrderWriter {
   static MemoryPlanner::Claim ClaimOf(const Entry& entry);
   bool AwaitsPages() const;
   void Tell(const MemoryPlanner::Event& event);
-  void TakeLevel(std::optional<int> level);
+  void OrderLevel(std::optional<int> level);
   bool MayOrderStep() const;
   bool Evicts() const;
   bool WriteStep();

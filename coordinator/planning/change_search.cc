@@ -102,7 +102,7 @@ double SweepMs(const PlanInputs& inputs, const Plan& plan, int64_t known) {
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options) {
   const absl::Time began = absl::Now();
-  TakeRates(search.now, inputs);
+  ApplyRates(search.now, inputs);
   const auto ms_left = [&](const KvLevels& levels) { return MeanMs(levels, search.remaining.pages, search.remaining.pages_at_end); };
   Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
   LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));

@@ -84,7 +84,7 @@ class PushCall {
         state_.looked = looking->done, state_.to_look = looking->total;
         Report();
       } else if (const auto* missing = std::get_if<PushMissing>(&event)) {
-        return TakeMissing(missing->units, units);
+        return QueueMissing(missing->units, units);
       } else {
         return absl::InternalError(absl::StrCat(Who(), " answered an offer with another message; run the same release everywhere"));
       }
@@ -92,7 +92,7 @@ class PushCall {
     return Broken();
   }
 
-  absl::Status TakeMissing(const std::vector<int32_t>& missing, const std::vector<StoreUnit>& units) {
+  absl::Status QueueMissing(const std::vector<int32_t>& missing, const std::vector<StoreUnit>& units) {
     std::vector<Bytes> sizes;
     Bytes bytes = 0;
     for (const int32_t index : missing) {

@@ -138,7 +138,7 @@ Serving::Load Serving::load() const {
 // ---- The thread
 
 void Serving::Serve() {
-  absl::Status status = run_.Run([this](const ClusterRun::Token& token) { return Take(token); }, &stop_);
+  absl::Status status = run_.Run([this](const ClusterRun::Token& token) { return OnToken(token); }, &stop_);
   {
     absl::MutexLock lock(&mutex_);
     const int64_t remaining = queue_.waiting() + queue_.running();
@@ -182,7 +182,7 @@ void Serving::Begin(std::unique_ptr<Active> active) {
   if (!added.ok()) End(id, FinishReason::kInterrupted, added);
 }
 
-bool Serving::Take(const ClusterRun::Token& token) {
+bool Serving::OnToken(const ClusterRun::Token& token) {
   Active& active = *active_.at(token.request);
   ServedToken served{.token = token.token,
                      .known = token.known,

@@ -101,7 +101,7 @@ class Serving {
   void Serve();
   absl::Time AtBorder();
   void Begin(std::unique_ptr<Active> active);
-  bool Take(const ClusterRun::Token& token);
+  bool OnToken(const ClusterRun::Token& token);
   void End(RequestId request, FinishReason reason, absl::Status status);
   void Tell(Active& active, FinishReason reason, absl::Status status);
   void GiveUp(const absl::Status& why);

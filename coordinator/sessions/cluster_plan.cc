@@ -84,7 +84,7 @@ absl::Status MayNotPush(const ClusterSession::Options& options, const std::strin
 
 // A device may use more memory now than when it was measured. Growth within its margin changes no
 // input, so the plan stays the same.
-void TakeRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& inputs) {
+void ApplyRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& inputs) {
   for (ClusterDevice& device : inputs.devices) {
     const auto now = runtime.find(device.name);
     if (now != runtime.end() && now->second > device.runtime + device.margin) device.runtime = now->second;
@@ -165,7 +165,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
   inputs.homes = holdings.homes;
-  TakeRuntimes(holdings.runtime, inputs);
+  ApplyRuntimes(holdings.runtime, inputs);
   return inputs;
 }
 

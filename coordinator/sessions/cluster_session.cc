@@ -361,7 +361,7 @@ void ClusterSession::StartTrace(const ClusterClient::Options& cluster) {
   collector_ = std::make_unique<TraceCollector>(std::move(devices), TraceCollector::Options());
 }
 
-absl::StatusOr<MeasuredTimeline> ClusterSession::TakeTrace() {
+absl::StatusOr<MeasuredTimeline> ClusterSession::DrainTrace() {
   std::vector<std::string> devices, parts;
   for (const PlanDevice& device : plan().devices) devices.push_back(device.name);
   for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));

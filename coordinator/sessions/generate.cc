@@ -35,7 +35,7 @@ class Generator::Prompt final : public RequestSink {
     generator_.TellPrompts();
   }
   void OnToken(const ServedToken& token) override {
-    generator_.TakeToken(*this, token);
+    generator_.OnToken(*this, token);
     if (result.token_ids.empty()) first_token = token.at;
     last_token = token.at;
     result.logits_hash = token.logits_hash;
@@ -129,7 +129,7 @@ void Generator::TellPrompts() {
   options_.on_prompt(computed / rows);
 }
 
-void Generator::TakeToken(Prompt& prompt, const ServedToken& token) {
+void Generator::OnToken(Prompt& prompt, const ServedToken& token) {
   prompt_line_.reset();
   if (!std::exchange(has_token_, true) && options_.on_first_token) options_.on_first_token();
   CountStep(prompt, token.at);

@@ -140,7 +140,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
                                                       .trace_spans = shape.trace ? kTraceSpans : 0}));
   load_ = device_->load();
   read_before_ = statistics().bytes_read;
-  TakeDiskRate(load_.steady);
+  ApplyDiskRate(load_.steady);
   progress.Finish();
   const std::string correction = CorrectionText({.source = local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed,
                                                  .planned = summary_.disk_bytes_per_second,
@@ -153,7 +153,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
 // ---- The prediction
 
 // Uses the rate if enough was read to tell it.
-void LocalSession::TakeDiskRate(const SteadyReads& reads) {
+void LocalSession::ApplyDiskRate(const SteadyReads& reads) {
   if (!summary_.streams() || reads.seconds < kLeastSeconds || reads.bytes < kLeastBytes) return;
   seen_ = reads;
   predicted_ms_ = MsPerStepAt(local_.plan, seen_.bytes_per_second());
@@ -167,7 +167,7 @@ void LocalSession::CorrectPrediction() {
   const double known = seen_.seconds > 0 ? seen_.bytes_per_second() : summary_.disk_bytes_per_second;
   if (now.wait_weights_ms < kWaitedShare * now.disk_ms && reads.bytes_per_second() < known) return;
   if (AreOneRate(seen_, reads)) reads = {.bytes = seen_.bytes + reads.bytes, .seconds = seen_.seconds + reads.seconds};
-  TakeDiskRate(reads);
+  ApplyDiskRate(reads);
 }
 
 PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
@@ -275,13 +275,13 @@ std::string LocalSession::MemoryLine() const {
   return text;
 }
 
-absl::StatusOr<MeasuredTimeline> LocalSession::TakeTrace() {
+absl::StatusOr<MeasuredTimeline> LocalSession::DrainTrace() {
   const std::string name = plan().devices.front().name;
   std::vector<std::string> parts;
   for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));
   DeviceTrace trace{.device = name};
   while (true) {
-    LIME_ASSIGN_OR_RETURN(TraceChunk chunk, device_->TakeTrace({.most = kTraceSpans}));
+    LIME_ASSIGN_OR_RETURN(TraceChunk chunk, device_->DrainTrace({.most = kTraceSpans}));
     trace.epoch = chunk.epoch, trace.lost = chunk.lost;
     if (chunk.spans.empty()) break;
     trace.spans.insert(trace.spans.end(), chunk.spans.begin(), chunk.spans.end());

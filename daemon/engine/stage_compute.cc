@@ -29,7 +29,7 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Invalid("hidden states arrived for a micro-batch without rows");
   if (parts_.visit != nullptr) return RunSliced(start, batch, input);
   if (part == kEmbeddingPart) return Embed(batch);
-  if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeInput(start, batch, input));
+  if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(ReadInput(start, batch, input));
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
   if (part + 1 == plan_.NumParts()) return Sample(batch);
   const int64_t ids = part + 1 == stage.hi ? IdsBefore(plan_, stage.hi) : 0;
@@ -74,17 +74,17 @@ absl::Status StageCompute::Begin(const MicroBatch& batch) {
   return parts_.backend->Begin(begun_);
 }
 
-absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
+absl::Status StageCompute::ReadInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   LIME_RETURN_IF_ERROR(Begin(batch));
   if (const int64_t ids = IdsBefore(plan_, start.what.part); ids > 0) {
-    LIME_ASSIGN_OR_RETURN(input, TakeLogits(ids, batch, input));
+    LIME_ASSIGN_OR_RETURN(input, ReadLogits(ids, batch, input));
   }
   return CopyInput(start, input, parts_.backend->Hidden());
 }
 
 // Copies the logits of the first `ids` ids, which the stage before has sent, into the rows. Returns
 // the hidden states that follow them.
-absl::StatusOr<std::span<const std::byte>> StageCompute::TakeLogits(int64_t ids, const MicroBatch& batch,
+absl::StatusOr<std::span<const std::byte>> StageCompute::ReadLogits(int64_t ids, const MicroBatch& batch,
                                                                     std::span<const std::byte> input) {
   LIME_ASSIGN_OR_RETURN(partial_, ParseHeadPartial(input, ids, plan_.batch, std::move(partial_)));
   LIME_RETURN_IF_ERROR(FindLogitsUsed(batch));

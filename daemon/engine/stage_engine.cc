@@ -70,7 +70,7 @@ class InstalledStage final : public StageEngine {
     const std::unique_ptr<StageWeights> weights = std::move(parts_.weights);
     weights->Cancel(), weights->Close();
     PlanHandover handover{.weights = std::make_shared<WeightsHandover>(checkpoint_.dir())};
-    LIME_ASSIGN_OR_RETURN(handover.kv, parts_.kv->HandOver(numerics_id(), parts_.backend->TakeKv(), parts_.hosted->HandOver()));
+    LIME_ASSIGN_OR_RETURN(handover.kv, parts_.kv->HandOver(numerics_id(), parts_.backend->ShareKv(), parts_.hosted->HandOver()));
     weights->HandOver(*handover.weights);
     return handover;
   }
@@ -290,7 +290,7 @@ class InstalledStage final : public StageEngine {
     if (send.payload == Payload::kToken) {
       if (send.to != device_) activation.payload = Encode(sampled, std::move(activation.payload));
     } else if (send.payload == Payload::kHeadPartial) {
-      activation.payload = compute_->TakeHeadPartial(std::move(activation.payload));
+      activation.payload = compute_->ReleaseHeadPartial(std::move(activation.payload));
     } else if (!logic_->inbox().batch(send.microbatch).rows.empty()) {
       const std::span<const std::byte> hidden = compute_->Hidden();
       activation.payload.assign(hidden.begin(), hidden.end());
@@ -377,7 +377,7 @@ class InstalledStage final : public StageEngine {
       }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
       const double begin = SteadyMs();
-      std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
+      std::vector<std::byte> input = logic_->inbox().PopInput({start.what.stage, start.what.microbatch});
       // Valid while Run computes: the step cannot end before.
       const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);
       mutex_.Unlock();
@@ -394,7 +394,7 @@ class InstalledStage final : public StageEngine {
   }
 
   void AttendForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int32_t from = hosted().Take();
+    const int32_t from = hosted().BeginAnswer();
     const double begin = SteadyMs();
     if (answered_at_ms_ > 0) wait_.Waited(QuestionPlace(plan_), begin - answered_at_ms_);
     mutex_.Unlock();
@@ -420,7 +420,7 @@ class InstalledStage final : public StageEngine {
   // Attends to the positions of a KV part that are on the disk, or uses the host's answer. The
   // other positions are in memory: the rows of O attend to them.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
-    if (AsksForKv(plan_, part)) return parts_.kv->TakeAnswer();
+    if (AsksForKv(plan_, part)) return parts_.kv->UseAnswer();
     {
       absl::MutexLock lock(&mutex_);
       const KvLoad* const load = weights().Kv(part, step);

@@ -100,7 +100,7 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   LIME_RETURN_IF_ERROR(LearnChecksums(options.load));
   LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.pinned, backend, options));
   for (const int part : resident.parts) {
-    std::optional<HugeBuffer> handover = options.handover != nullptr ? options.handover->Take(plan_.parts[part]) : std::nullopt;
+    std::optional<HugeBuffer> handover = options.handover != nullptr ? options.handover->Claim(plan_.parts[part]) : std::nullopt;
     if (!handover) {
       LIME_RETURN_IF_ERROR(ReadPart(part));
       continue;
@@ -122,7 +122,7 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
                                       Backend& backend, const Options& options) {
   std::vector<BlockId> missing;
   for (const BlockId id : whole) {
-    std::optional<LoadedBlock> handover = options.handover != nullptr ? options.handover->Take(id) : std::nullopt;
+    std::optional<LoadedBlock> handover = options.handover != nullptr ? options.handover->Claim(id) : std::nullopt;
     if (!handover) {
       missing.push_back(id);
       continue;

@@ -38,7 +38,7 @@ class BlockNames {
     for (const BlockId id : BlocksOf(manifest)) by_name_.emplace(BlockName(id), id);
   }
 
-  absl::Status Take(const json& names, std::vector<BlockId>& blocks) {
+  absl::Status Parse(const json& names, std::vector<BlockId>& blocks) {
     for (const json& name : names) {
       const auto found = name.is_string() ? by_name_.find(name.get<std::string>()) : by_name_.end();
       if (found == by_name_.end())
@@ -77,8 +77,8 @@ absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_vi
   if (!manifest_xxh3) return Invalid(where, ": field \"manifest_xxh3\" is not 16 hexadecimal digits");
   HeldBlocks blocks{.manifest_xxh3 = *manifest_xxh3};
   BlockNames names(manifest, where);
-  LIME_RETURN_IF_ERROR(names.Take(held, blocks.held));
-  LIME_RETURN_IF_ERROR(names.Take(begun, blocks.begun));
+  LIME_RETURN_IF_ERROR(names.Parse(held, blocks.held));
+  LIME_RETURN_IF_ERROR(names.Parse(begun, blocks.begun));
   return blocks;
 }
 

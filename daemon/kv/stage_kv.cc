@@ -117,7 +117,7 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
   if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
-  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
+  while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
   std::vector<KvExtent> wanted;
   for (size_t s = 0; s < away.size(); ++s) {
     const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : 0, end = KvPages::PagesFor(from.sequences[s].positions, 1);
@@ -200,8 +200,8 @@ std::optional<Bytes> StageKv::disk_room() const {
 
 void StageKv::Follow() {
   options_.mutex->AssertHeld();
-  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
-  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+  while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
+  while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
   }
   WriteNext();
@@ -279,8 +279,8 @@ absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnHost(const
   return lent_->OnHost(message);
 }
 
-absl::Status StageKv::TakeAnswer() {
-  return lent_ == nullptr ? absl::OkStatus() : lent_->TakeAnswer();
+absl::Status StageKv::UseAnswer() {
+  return lent_ == nullptr ? absl::OkStatus() : lent_->UseAnswer();
 }
 
 // ---- Loads and their use

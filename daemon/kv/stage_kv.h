@@ -11,7 +11,7 @@
 // If the plan has a host for this KV, pieces go to the host's memory instead
 // (daemon/kv/hosting/lent_kv.h).
 //
-// Thread: any, under the owner's lock, except Attend and TakeAnswer. Pieces are written by a thread
+// Thread: any, under the owner's lock, except Attend and UseAnswer. Pieces are written by a thread
 // of their own.
 // Invariant: every piece of a sequence is in pages; or on the disk, and its checksum is compared
 // when it is read; or with the host, which has confirmed it.
@@ -72,9 +72,9 @@ class StageKv {
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
   // FailedPrecondition unless the plan keeps all KV.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Hands the KV over to the next plan, with `memory` (Backend::TakeKv) and what this device hosts.
-  // `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps all
-  // KV. Afterwards only the destructor may be called.  Without the lock.
+  // Hands the KV over to the next plan, with `memory` (Backend::ShareKv) and what this device
+  // hosts. `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps
+  // all KV. Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
                                                        std::vector<HostedLeft> hosted);
 
@@ -106,7 +106,7 @@ class StageKv {
   absl::StatusOr<bool> Ask(const LentKv::Visit& visit, const MicroBatch& batch);
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
   // Thread: the compute thread, without the lock, in the visit that asked
-  absl::Status TakeAnswer() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status UseAnswer() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }

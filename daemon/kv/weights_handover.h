@@ -35,7 +35,7 @@ class WeightsHandover {
   }
 
   // Removes and returns a whole block, or the part with the same rows. Nothing if it is not here.
-  std::optional<LoadedBlock> Take(BlockId block) {
+  std::optional<LoadedBlock> Claim(BlockId block) {
     const auto found = std::ranges::find(blocks_, block, &LoadedBlock::id);
     if (found == blocks_.end()) return std::nullopt;
     LoadedBlock taken = std::move(*found);
@@ -43,7 +43,7 @@ class WeightsHandover {
     return taken;
   }
 
-  std::optional<HugeBuffer> Take(const PlanPart& part) {
+  std::optional<HugeBuffer> Claim(const PlanPart& part) {
     const auto found = std::ranges::find_if(parts_, [&](const Part& of) { return of.block == part.block && of.rows == part.rows; });
     if (found == parts_.end()) return std::nullopt;
     HugeBuffer taken = std::move(found->memory);

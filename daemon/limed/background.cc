@@ -45,7 +45,7 @@ struct flock WholeFile(short type) {
 }
 
 // The file stays open, and so the lock is held, as long as the process lives.
-absl::Status TakeLock(const std::string& path) {
+absl::Status LockFile(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file.valid()) return ErrnoStatus(errno, path, "open");
   struct flock lock = WholeFile(F_WRLCK);
@@ -211,7 +211,7 @@ absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string&
   }
   setsid();
   LIME_RETURN_IF_ERROR(SpeakToLog(files.log));
-  LIME_RETURN_IF_ERROR(TakeLock(files.pid));
+  LIME_RETURN_IF_ERROR(LockFile(files.pid));
   LIME_RETURN_IF_ERROR(WriteOrigin(files.origin, origin));
   return tell.Release();
 }

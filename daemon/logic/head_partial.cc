@@ -96,11 +96,11 @@ class HeadPartialParser {
   HeadPartialParser(std::span<const std::byte> payload, int64_t ids) : remaining_(payload), ids_(ids) {}
 
   absl::StatusOr<HeadPartial> Parse(int64_t most_rows, HeadPartial partial) {
-    LIME_ASSIGN_OR_RETURN(const uint32_t rows, TakeNumber());
+    LIME_ASSIGN_OR_RETURN(const uint32_t rows, ReadNumber());
     if (rows > most_rows) return WrongPartial("it has logits of ", rows, " rows, the limit is ", most_rows);
     partial.rows.clear();
     for (uint32_t row = 0; row < rows; ++row) {
-      LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, TakeRow());
+      LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, ReadRow());
       partial.rows.push_back(logits);
     }
     partial.hidden = remaining_;
@@ -108,28 +108,28 @@ class HeadPartialParser {
   }
 
  private:
-  absl::StatusOr<std::span<const std::byte>> Take(int64_t bytes) {
+  absl::StatusOr<std::span<const std::byte>> ReadBytes(int64_t bytes) {
     if (std::ssize(remaining_) < bytes) return WrongPartial("it ends ", bytes - std::ssize(remaining_), " bytes early");
     const std::span<const std::byte> taken = remaining_.first(static_cast<size_t>(bytes));
     remaining_ = remaining_.subspan(taken.size());
     return taken;
   }
 
-  absl::StatusOr<uint32_t> TakeNumber() {
-    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, Take(sizeof(uint32_t)));
+  absl::StatusOr<uint32_t> ReadNumber() {
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, ReadBytes(sizeof(uint32_t)));
     uint32_t number = 0;
     Get(bytes.data(), number);
     return number;
   }
 
-  absl::StatusOr<LogitsSoFar> TakeRow() {
-    LIME_ASSIGN_OR_RETURN(const uint32_t count, TakeNumber());
+  absl::StatusOr<LogitsSoFar> ReadRow() {
+    LIME_ASSIGN_OR_RETURN(const uint32_t count, ReadNumber());
     LogitsSoFar row;
     row.all_ = count == kAllIds;
     row.count_ = row.all_ ? ids_ : int64_t{count};
     if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes))
       return WrongPartial("a row has logits of ", count, " of ", ids_, " ids, which is out of range");
-    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> told, Take(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> told, ReadBytes(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
     row.told_ = told.data();
     if (!row.all_) LIME_RETURN_IF_ERROR(CheckPairs(row));
     return row;

@@ -59,7 +59,7 @@ class KvPages {
     const int64_t needed = std::max<int64_t>(0, wanted - held) * options_.num_layers;
     LIME_RETURN_IF_ERROR(CheckFree(positions, needed));
     for (int64_t page = held; page < wanted; ++page) {
-      for (int64_t layer = 0; layer < options_.num_layers; ++layer) PagesOf(sequence, layer).push_back(TakeLowest());
+      for (int64_t layer = 0; layer < options_.num_layers; ++layer) PagesOf(sequence, layer).push_back(AllocateLowest());
     }
     return needed > 0;
   }
@@ -76,9 +76,9 @@ class KvPages {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       std::vector<int32_t>& ring = PagesOf(sequence, layer);
       for (int64_t page = 0; page < pages; ++page)
-        ring.push_back(page < retained ? TakeLowest() : ring[static_cast<size_t>(page - retained)]);
+        ring.push_back(page < retained ? AllocateLowest() : ring[static_cast<size_t>(page - retained)]);
     }
-    for (int64_t page = retained; page < pages; ++page) shared_[static_cast<size_t>(sequence)].push_back(TakeLowest());
+    for (int64_t page = retained; page < pages; ++page) shared_[static_cast<size_t>(sequence)].push_back(AllocateLowest());
     return absl::OkStatus();
   }
 
@@ -161,7 +161,7 @@ class KvPages {
   }
 
   // REQUIRES: free_ > 0
-  int32_t TakeLowest() {
+  int32_t AllocateLowest() {
     while (held_[lowest_]) ++lowest_;
     held_[lowest_] = true;
     --free_;

@@ -59,7 +59,7 @@ absl::Status StageInbox::AddOrder(const Order& order) {
   return absl::OkStatus();
 }
 
-Order& StageInbox::TakeOrder() {
+Order& StageInbox::PopOrder() {
   LIME_CHECK(!orders_.empty());
   return orders_.Pop();
 }
@@ -129,7 +129,7 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   const ActivationHeader& header = activation.header;
   LIME_RETURN_IF_ERROR(CheckActivation(activation));
   if (header.payload == Payload::kToken) {
-    LIME_RETURN_IF_ERROR(TakeTokens(activation));
+    LIME_RETURN_IF_ERROR(OnTokens(activation));
     GiveMemory(std::move(activation.payload));
     return std::nullopt;
   }
@@ -153,11 +153,11 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   return IsUnderWay(header.step) ? std::optional(visit) : std::nullopt;
 }
 
-absl::Status StageInbox::TakeTokens(const ActivationMessage& activation) {
+absl::Status StageInbox::OnTokens(const ActivationMessage& activation) {
   const size_t most = static_cast<size_t>(std::max<int64_t>(plan_.sequences, MostLogitRows(plan_)));
   LIME_ASSIGN_OR_RETURN(tokens_, ParseSampledTokens(activation.payload, most, std::move(tokens_)));
   LIME_RETURN_IF_ERROR(CheckTokens(activation.header.step, tokens_));
-  TakeTokens(activation.header.step, tokens_);
+  OnTokens(activation.header.step, tokens_);
   return absl::OkStatus();
 }
 
@@ -248,7 +248,7 @@ absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken>
   return absl::OkStatus();
 }
 
-void StageInbox::TakeTokens(int64_t step, std::span<const SampledToken> tokens) {
+void StageInbox::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
   for (const SampledToken& token : tokens) {
     Latest& latest = latest_[static_cast<size_t>(token.sequence)];
     if (step < latest.from_step) continue;
@@ -307,7 +307,7 @@ bool StageInbox::FillTokens(MicroBatch& batch) const {
   return true;
 }
 
-std::vector<std::byte> StageInbox::TakeInput(const Visit& visit) {
+std::vector<std::byte> StageInbox::PopInput(const Visit& visit) {
   const auto found = arrived_.find({steps_begun_ - 1, visit});
   if (found == arrived_.end()) return {};
   std::vector<std::byte> input = std::move(found->second);

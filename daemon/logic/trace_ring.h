@@ -1,7 +1,7 @@
 // A ring of fixed size that carries spans from the threads that measure to the one that collects.
 //
 // Without a trace there is no ring, and its users only look at a null pointer.
-// Threads: Add from any, without a lock; Take from one at a time.
+// Threads: Add from any, without a lock; Drain from one at a time.
 // Memory: allocated and touched when it is made, never later.
 // A span that finds the ring full is counted and dropped: computing never waits for the collector.
 #pragma once
@@ -24,7 +24,7 @@ class TraceRing {
     for (size_t i = 0; i < cells_.size(); ++i) cells_[i].turn.store(i, std::memory_order_relaxed);
   }
 
-  // The thread that moves next_ past a cell owns it. The turn says that Take has emptied the cell.
+  // The thread that moves next_ past a cell owns it. The turn says that Drain has emptied the cell.
   void Add(const TimelineSpan& span) {
     uint64_t number = next_.load(std::memory_order_relaxed);
     while (true) {
@@ -46,7 +46,7 @@ class TraceRing {
   }
 
   // Appends up to `most` spans, oldest first.
-  void Take(size_t most, std::vector<TimelineSpan>& spans) {
+  void Drain(size_t most, std::vector<TimelineSpan>& spans) {
     for (; most > 0; --most, ++oldest_) {
       Cell& cell = cells_[oldest_ & (cells_.size() - 1)];
       if (cell.turn.load(std::memory_order_acquire) != oldest_ + 1) return;

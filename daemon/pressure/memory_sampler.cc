@@ -38,7 +38,7 @@ void MemorySampler::Look(Stalls& stalls, bool triggered, MemorySample::Scope& sc
   stalls.told += scope.stalled;
 }
 
-MemorySample MemorySampler::Take(std::string_view source) {
+MemorySample MemorySampler::Sample(std::string_view source) {
   MemorySample sample{.available = INT64_MAX};
   sample.source = source;
   std::ifstream meminfo(meminfo_);

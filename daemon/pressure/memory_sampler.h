@@ -24,7 +24,7 @@ class MemorySampler {
 
   // `source`: a constant. A PSI trigger counts as a stall of at least kTriggerStall, since the
   // totals in the files may be two seconds old.
-  MemorySample Take(std::string_view source);
+  MemorySample Sample(std::string_view source);
 
  private:
   // A PSI file, and how much of its total was reported: more than all if a trigger came first.

@@ -54,7 +54,7 @@ void PressureMonitor::Run() {
   ::pthread_setname_np(::pthread_self(), "lime-pressure");
 #endif
   for (std::string_view source = kPoll; !source.empty();) {
-    const MemorySample sample = sampler_.Take(source);
+    const MemorySample sample = sampler_.Sample(source);
     options_.on_sample(sample);
     if (source != kPoll && StopWithin(options_.event_interval)) return;
     source = Wait(sample.available < 4 * options_.reserve ? options_.near_interval : options_.interval);

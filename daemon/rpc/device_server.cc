@@ -256,7 +256,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     const double received_ms = SteadyMs();
     const absl::StatusOr<TraceCall> call = FromProto(*request);
     if (!call.ok()) return Answer<TraceChunk>(context->DefaultReactor(), call.status(), reply);
-    TraceChunk chunk = plans_.TakeTrace(*call);
+    TraceChunk chunk = plans_.DrainTrace(*call);
     chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
     return Answer<TraceChunk>(context->DefaultReactor(), chunk, reply);
   }

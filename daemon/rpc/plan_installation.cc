@@ -207,7 +207,7 @@ absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::strin
   if (released.used_by) {
     taken_from_ = released.used_by->coordinator.id;
     taken_ = absl::Status(kTakenAway, absl::StrCat(by, " has taken the device away with `lime unload --force`"));
-    session_->TakeAway(taken_);
+    session_->Revoke(taken_);
   }
   PostUnload(false, [released, done = std::move(done)](const UnloadedPlan&) { done(released); });
   return absl::OkStatus();
@@ -389,9 +389,9 @@ DeviceStatistics PlanInstallation::Statistics() const {
   return statistics;
 }
 
-TraceChunk PlanInstallation::TakeTrace(const TraceCall& call) {
+TraceChunk PlanInstallation::DrainTrace(const TraceCall& call) {
   const std::shared_ptr<StageSession> session = Installed();
-  return session != nullptr ? session->TakeTrace(call) : TraceChunk{};
+  return session != nullptr ? session->DrainTrace(call) : TraceChunk{};
 }
 
 void PlanInstallation::Log(const std::string& sentence) const {

@@ -101,7 +101,7 @@ class PlanInstallation {
   // The coordinator that installs, awaits or uses the plan. Empty if there is none any more.
   std::optional<PlanUser> User() const;
   DeviceStatistics Statistics() const;
-  TraceChunk TakeTrace(const TraceCall& call);
+  TraceChunk DrainTrace(const TraceCall& call);
 
  private:
   enum class State {

@@ -72,7 +72,7 @@ class Expected {
     for (const KvExtent& extent : call.extents) remaining_[extent.sequence] = {extent.first, extent.end};
   }
 
-  absl::Status Take(const KvPagesRead& pages, Bytes page_bytes) {
+  absl::Status Check(const KvPagesRead& pages, Bytes page_bytes) {
     const auto found = remaining_.find(pages.sequence);
     const int64_t count = std::ssize(pages.data) / page_bytes;
     if (found == remaining_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
@@ -117,7 +117,7 @@ absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call
       watch.Heard();
       taken = [&] {
         LIME_ASSIGN_OR_RETURN(const KvPagesRead pages, FromProto(message));
-        LIME_RETURN_IF_ERROR(expected.Take(pages, call.page_bytes));
+        LIME_RETURN_IF_ERROR(expected.Check(pages, call.page_bytes));
         return take(pages.sequence, pages.first, std::as_bytes(std::span(pages.data)));
       }();
     }

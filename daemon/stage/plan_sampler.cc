@@ -100,7 +100,7 @@ std::vector<std::pair<int32_t, std::string>> PlanSampler::HashStates() {
   return states;
 }
 
-PlanSampler::Told PlanSampler::Take(const SampledToken& token) {
+PlanSampler::Told PlanSampler::OnSampled(const SampledToken& token) {
   absl::MutexLock lock(&mutex_);
   if (taken_ == told_.size()) return {};
   ToldOf& next = told_[taken_];

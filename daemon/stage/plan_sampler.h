@@ -50,7 +50,7 @@ class PlanSampler final : public TokenSampler {
   std::vector<std::pair<int32_t, std::string>> HashStates();
 
   // Called once for each token, in the order in which they were sampled.
-  Told Take(const SampledToken& token);
+  Told OnSampled(const SampledToken& token);
 
  private:
   struct Sequence;
@@ -64,7 +64,7 @@ class PlanSampler final : public TokenSampler {
     Told told;
   };
   std::vector<ToldOf> told_ ABSL_GUARDED_BY(mutex_);  // of tokens that ask for it, oldest first
-  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;          // how many of them Take has returned
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;          // how many of them OnSampled has returned
   std::shared_ptr<LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
   Sampler sampler_;            // used by the compute thread
   cpu::RowScorer row_scorer_;  // used by the compute thread

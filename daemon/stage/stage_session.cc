@@ -49,12 +49,12 @@ void StageSession::Cancel() {
 void StageSession::Close() {
   Cancel();
   (void)SetSink({});
-  TakeStage(/*leaves=*/false).reset();
+  ReleaseStage(/*leaves=*/false).reset();
   links_.clear();
   handover_ = {};
 }
 
-std::unique_ptr<StageEngine> StageSession::TakeStage(bool leaves) {
+std::unique_ptr<StageEngine> StageSession::ReleaseStage(bool leaves) {
   absl::MutexLock lock(&stage_mutex_);
   handed_over_ = leaves;
   return std::move(stage_);
@@ -69,7 +69,7 @@ StageSession::Handover StageSession::HandOver() {
   Cancel();
   (void)SetSink({});
   Handover handover;
-  if (const std::unique_ptr<StageEngine> stage = TakeStage(/*leaves=*/true); stage != nullptr) {
+  if (const std::unique_ptr<StageEngine> stage = ReleaseStage(/*leaves=*/true); stage != nullptr) {
     absl::StatusOr<PlanHandover> plan = stage->HandOver();
     if (plan.ok()) {
       handover.plan = *std::move(plan);
@@ -270,12 +270,12 @@ void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, do
                .peer = from});
 }
 
-TraceChunk StageSession::TakeTrace(const TraceCall& call) {
+TraceChunk StageSession::DrainTrace(const TraceCall& call) {
   TraceChunk chunk{.epoch = epoch()};
   if (trace_ == nullptr) return chunk;
   absl::MutexLock lock(&taking_);
   chunk.lost = trace_->lost();
-  trace_->Take(static_cast<size_t>(call.most), chunk.spans);
+  trace_->Drain(static_cast<size_t>(call.most), chunk.spans);
   return chunk;
 }
 
@@ -291,7 +291,7 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
   news.tokens.assign(tokens.begin(), tokens.end());
   news.logits_hashes.clear(), news.scores.clear();
   for (const SampledToken& token : tokens) {
-    PlanSampler::Told told = sampler_.Take(token);
+    PlanSampler::Told told = sampler_.OnSampled(token);
     news.logits_hashes.push_back(told.logits_hash);
     news.scores.push_back(std::move(told.score));
   }

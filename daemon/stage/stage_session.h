@@ -60,7 +60,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   absl::Status SetSink(Sink sink);
 
   // A person has taken the plan away. The coordinator hears that, and nothing after it.
-  void TakeAway(const absl::Status& why) { Fail(why); }
+  void Revoke(const absl::Status& why) { Fail(why); }
   absl::Status failure() const;  // the first; OK: none so far
 
   // Takes an order. After an error nothing has changed.
@@ -77,11 +77,11 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Called every LinkEstimator::kAskAgainUs.
   void Tick();
   // Spans since the last call, oldest first; none if the installation did not ask for them.
-  TraceChunk TakeTrace(const TraceCall& call);
+  TraceChunk DrainTrace(const TraceCall& call);
 
  private:
   bool HasHead() const { return lime::HasHead(call_.plan, call_.device); }
-  std::unique_ptr<StageEngine> TakeStage(bool leaves);
+  std::unique_ptr<StageEngine> ReleaseStage(bool leaves);
   absl::Status NoStage() const ABSL_SHARED_LOCKS_REQUIRED(stage_mutex_);
   void OpenLinks();
   StagePeers MakePeers();

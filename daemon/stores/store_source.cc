@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<StoreSource>> StoreSource::Open(const std::string
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   std::unique_ptr<StoreSource> source(new StoreSource(std::move(checkpoint), std::move(spec)));
   LIME_RETURN_IF_ERROR(source->OpenFiles());
-  LIME_RETURN_IF_ERROR(source->checkpoint_.is_block_store() ? source->TakeManifest() : source->MakeManifest(watch));
+  LIME_RETURN_IF_ERROR(source->checkpoint_.is_block_store() ? source->ReadManifest() : source->MakeManifest(watch));
   return source;
 }
 
@@ -42,7 +42,7 @@ absl::Status StoreSource::OpenFiles() {
   return absl::OkStatus();
 }
 
-absl::Status StoreSource::TakeManifest() {
+absl::Status StoreSource::ReadManifest() {
   LIME_ASSIGN_OR_RETURN(StoreManifest found, ReadStoreManifest(checkpoint_.dir()));
   manifest_ = {.source_xxh3 = found.source_xxh3, .layers = found.layers};
   for (const StoreFileLayout& layout : layouts_) {

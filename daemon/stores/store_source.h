@@ -35,7 +35,7 @@ class StoreSource {
  private:
   StoreSource(Checkpoint checkpoint, ModelSpec spec);
   absl::Status OpenFiles();
-  absl::Status TakeManifest();
+  absl::Status ReadManifest();
   absl::Status MakeManifest(const LoadOptions& watch);
   absl::Status ReadTensor(const StoreTensor& tensor, int64_t begin, std::span<std::byte> out) const;
 

@@ -79,7 +79,7 @@ absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first
     LIME_RETURN_IF_ERROR(FillBuffers(tokens));
     damaged = absl::OkStatus();
     for (size_t i = 0; i < tokens.size(); ++i) {
-      for (const Part& part : parts_) damaged.Update(TakeRow(part, tokens[i], i, first + static_cast<int64_t>(i)));
+      for (const Part& part : parts_) damaged.Update(CopyRow(part, tokens[i], i, first + static_cast<int64_t>(i)));
     }
     if (damaged.ok()) break;
   }
@@ -107,7 +107,7 @@ absl::Status RowReader::FillBuffers(std::span<const int32_t> tokens) {
 }
 
 // Copies a row from its buffer to its place among the rows, and checks it.
-absl::Status RowReader::TakeRow(const Part& part, int32_t token, size_t buffer, int64_t row) {
+absl::Status RowReader::CopyRow(const Part& part, int32_t token, size_t buffer, int64_t row) {
   const Extent extent = ExtentOf(part, token);
   const std::byte* const from =
       memory_.data() + part.buffers_at + static_cast<Bytes>(buffer) * part.buffer_bytes + reader_->BufferOffset(extent);

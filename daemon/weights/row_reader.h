@@ -71,7 +71,7 @@ class RowReader {
   }
   absl::Status ReadGroup(std::span<const int32_t> tokens, int64_t first);
   absl::Status FillBuffers(std::span<const int32_t> tokens);
-  absl::Status TakeRow(const Part& part, int32_t token, size_t buffer, int64_t row);
+  absl::Status CopyRow(const Part& part, int32_t token, size_t buffer, int64_t row);
 
   const Options options_;
   const std::vector<Part> parts_;  // weight; scales and biases if packed

@@ -151,7 +151,7 @@ class CpuBackend final : public Backend {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { kv_.SetPages(sequence, layer, pages); }
 
   std::byte* KvPage(int32_t page) override { return kv_.page(page); }
-  std::shared_ptr<const std::byte> TakeKv() override { return kv_.Take(); }
+  std::shared_ptr<const std::byte> ShareKv() override { return kv_.Share(); }
 
   absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
 
@@ -230,13 +230,13 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
     LIME_CHECK(options_.attends_pieces && std::ssize(taken) == options_.max_sequences) << taken.size();
     LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), workspace_.rows * RecordFloats()));
     for (int64_t row = 0; row < workspace_.rows; ++row)
       LIME_RETURN_IF_ERROR(CheckBehind(workspace_.positions[row], taken[static_cast<size_t>(workspace_.slots[row])]));
     std::ranges::copy(taken, workspace_.taken);
-    return attention(layer).TakeRecords(workspace_, records.data());
+    return attention(layer).ContinueFromRecords(workspace_, records.data());
   }
 
   absl::Status EmbedRows(const RowsInMemory& rows) override {

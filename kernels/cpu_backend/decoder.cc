@@ -127,7 +127,7 @@ absl::Status AttentionBlock::Queries(Workspace& ws, const KvView& kv) const {
   return absl::OkStatus();
 }
 
-absl::Status AttentionBlock::TakeRecords(Workspace& ws, const float* records) const {
+absl::Status AttentionBlock::ContinueFromRecords(Workspace& ws, const float* records) const {
   if (ws.pieces_attended != 0 || ws.records_taken)
     return absl::InternalError(absl::StrCat("records came after attention to ", ws.pieces_attended, " pieces of KV"));
   SetCarried(ws.attention, ws.attention_rows(), AttentionShapeOf(heads, head_dim, window), head_dim, ws.taken, records);

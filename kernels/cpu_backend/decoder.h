@@ -78,7 +78,7 @@ struct AttentionBlock {
   // Call between the rows of v and of o: makes ws.q the final queries and appends K and V to `kv`.
   absl::Status Queries(Workspace& ws, const KvView& kv) const;
   // Call after Queries, instead of AttendPieces: sets `records` of the pieces before ws.taken.
-  absl::Status TakeRecords(Workspace& ws, const float* records) const;
+  absl::Status ContinueFromRecords(Workspace& ws, const float* records) const;
   LinearLayer& linear(TensorRole role) { return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o; }
 
  private:

@@ -95,15 +95,15 @@ class ShardProgram {
   void Extend(int state, int placed) {
     if (!any_order_) {
       for (int next = state; next < std::min(state + kMostSkipped, instance_.NumDevices()); ++next)
-        Take(state, placed, by_speed_[next], next + 1);
+        Assign(state, placed, by_speed_[next], next + 1);
       return;
     }
     for (int d = 0; d < instance_.NumDevices(); ++d) {
-      if ((state >> d & 1) == 0) Take(state, placed, d, state | 1 << d);
+      if ((state >> d & 1) == 0) Assign(state, placed, d, state | 1 << d);
     }
   }
 
-  void Take(int state, int placed, int device, int next) {
+  void Assign(int state, int placed, int device, int next) {
     const double before = At(state, placed).ms;
     double mb = placed == 0 ? instance_.embed_mb : 0, comp_ms = 0;
     const double hop_ms = placed == 0 ? 0 : instance_.net.tx_ms + instance_.net.lat_ms;

@@ -184,7 +184,7 @@ bool ProgramRunner::MayBegin(const Prefetch& load) const {
   return in_ring_ + load.bytes <= (room_made_ ? OfNextLoad() : generations_.front()).programs.front()->ring_bytes;
 }
 
-bool ProgramRunner::TakeArrival(std::pair<int32_t, int32_t> key) {
+bool ProgramRunner::ConsumeArrival(std::pair<int32_t, int32_t> key) {
   int64_t& count = arrivals_.at(key);
   if (count == 0) return false;
   --count;
@@ -192,7 +192,7 @@ bool ProgramRunner::TakeArrival(std::pair<int32_t, int32_t> key) {
 }
 
 bool ProgramRunner::Do(const Recv& recv, std::vector<Action>&) {
-  return TakeArrival({recv.stage, recv.microbatch});
+  return ConsumeArrival({recv.stage, recv.microbatch});
 }
 
 bool ProgramRunner::Do(const AwaitWeights& await, std::vector<Action>&) {

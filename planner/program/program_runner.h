@@ -157,7 +157,7 @@ class ProgramRunner {
 
   void Advance(double now_ms, std::vector<Action>& actions);
   void TryLoad(std::vector<Action>& actions);
-  bool TakeArrival(std::pair<int32_t, int32_t> key);
+  bool ConsumeArrival(std::pair<int32_t, int32_t> key);
 
   // Each returns true if the instruction is done, false if it waits or computes.
   bool Do(const Recv& recv, std::vector<Action>& actions);

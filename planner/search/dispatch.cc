@@ -113,7 +113,7 @@ void Dispatcher::BeginStep() {
 }
 
 // Returns when the unit has been computed.
-double Dispatcher::Take(const Pick& pick, int size, double now_ms) {
+double Dispatcher::Assign(const Pick& pick, int size, double now_ms) {
   Machine& machine = machines_[pick.device];
   const double comp_ms = counts_.CompMs(pick.device, size);
   if (!pick.streamed) {
@@ -148,7 +148,7 @@ Assignment Dispatcher::Arrange(const Question& question) {
       if (pick.device < 0) pick = PickOutOfTurn(size);
       if (pick.device != at) now_ms += hop_ms;
       at = pick.device;
-      now_ms = Take(pick, size, now_ms);
+      now_ms = Assign(pick, size, now_ms);
       plan.device[u] = static_cast<int16_t>(at);
       plan.streamed[u] = pick.streamed ? 1 : 0;
     }

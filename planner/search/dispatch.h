@@ -55,7 +55,7 @@ class Dispatcher {
   Pick PickOutOfTurn(int size);
   int Holder(int size, int at, bool first, const Question& question) const;
   void BeginStep();
-  double Take(const Pick& pick, int size, double now_ms);
+  double Assign(const Pick& pick, int size, double now_ms);
 
   const Instance& instance_;
   const MixedCountProgram& counts_;

@@ -152,11 +152,11 @@ std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& 
     surplus += shares[d].units[0];
     placed -= large_of_[d][placed];
   }
-  TakeOffSlowest(surplus, shares);
+  RemoveFromSlowest(surplus, shares);
   return shares;
 }
 
-void MixedCountProgram::TakeOffSlowest(int surplus, std::vector<Share>& shares) const {
+void MixedCountProgram::RemoveFromSlowest(int surplus, std::vector<Share>& shares) const {
   while (surplus > 0) {
     int slowest = -1;
     for (int d = 0; d < instance_.NumDevices(); ++d) {

@@ -81,7 +81,7 @@ class MixedCountProgram {
   void CountSmall(const Question& question, int d);
   Room RoomOf(const Question& question, int d) const;
   Share MostSmall(const Room& room, int large);
-  void TakeOffSlowest(int surplus, std::vector<Share>& shares) const;
+  void RemoveFromSlowest(int surplus, std::vector<Share>& shares) const;
 
   const Instance& instance_;
   bool applies_ = false;

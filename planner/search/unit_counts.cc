@@ -127,11 +127,11 @@ std::vector<UnitCounts> CountProgram::Share(const Question& question) {
     counts[d] = {small_[large], large};
     placed -= large;
   }
-  TakeOffSlowest(most[all_large] - sizes_[0].count, counts);
+  RemoveFromSlowest(most[all_large] - sizes_[0].count, counts);
   return counts;
 }
 
-void CountProgram::TakeOffSlowest(int surplus, std::vector<UnitCounts>& counts) const {
+void CountProgram::RemoveFromSlowest(int surplus, std::vector<UnitCounts>& counts) const {
   while (surplus > 0) {
     int slowest = -1;
     for (int d = 0; d < instance_.NumDevices(); ++d) {

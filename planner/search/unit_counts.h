@@ -50,7 +50,7 @@ class CountProgram {
   // By number of large units: the small units that device d can hold in addition. Negative: not
   // even the large ones fit.
   void CountSmall(const Question& question, int d);
-  void TakeOffSlowest(int surplus, std::vector<UnitCounts>& counts) const;
+  void RemoveFromSlowest(int surplus, std::vector<UnitCounts>& counts) const;
   void Settle(const std::vector<UnitCounts>& counts, std::vector<int>& device_of) const;
 
   const Instance& instance_;

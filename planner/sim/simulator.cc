@@ -122,7 +122,7 @@ class Simulation {
     const SimulatedChange& change = *device.to_take_up.front();
     device.to_take_up.pop_front();
     const Plan& before = *std::exchange(device.plan, &change.after);
-    TakeBeside(device, std::min<Bytes>(0, change.after.devices[d].memory.kv - before.devices[d].memory.kv));
+    AddBeside(device, std::min<Bytes>(0, change.after.devices[d].memory.kv - before.devices[d].memory.kv));
     ProgramRunner::Change event;
     for (const std::vector<Program>& shape : change.entering) event.entering.push_back(&shape[d]);
     for (const std::vector<Program>& shape : change.settled) event.settled.push_back(&shape[d]);
@@ -136,10 +136,10 @@ class Simulation {
       for (int p = stage.lo; stage.device == device.index && p < stage.hi; ++p) {
         if (!device.plan->parts[p].streamed || !device.resident[p]) continue;
         device.resident[p] = false;
-        TakeBeside(device, -plan_.parts[p].bytes);
+        AddBeside(device, -plan_.parts[p].bytes);
       }
     }
-    TakeBeside(device, std::exchange(device.kv_to_grow, 0));
+    AddBeside(device, std::exchange(device.kv_to_grow, 0));
     After(now_, device.index, ProgramRunner::RoomMade{});
   }
 
@@ -153,7 +153,7 @@ class Simulation {
     }
   }
 
-  void TakeBeside(Device& device, Bytes bytes) {
+  void AddBeside(Device& device, Bytes bytes) {
     device.beside_ring += bytes;
     NoteMemory(device);
   }

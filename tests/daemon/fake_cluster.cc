@@ -127,7 +127,7 @@ class FakeStage final : public StageEngine {
     const ActivationHeader& header = message.header;
     if (header.payload == Payload::kToken) {
       LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens, ParseSampledTokens(message.payload, 1024));
-      TakeTokens(header.step, tokens);
+      OnTokens(header.step, tokens);
     } else if (!arrived_.emplace(std::tuple(header.step, header.stage + 1, header.microbatch), message.payload).second) {
       return absl::InvalidArgumentError("this micro-batch is here already");
     }
@@ -256,12 +256,12 @@ class FakeStage final : public StageEngine {
     }
     setup_.peers.sampled(step_, tokens);
     if (DeviceOf(0) != setup_.device) return Hand(NumStages() - 1, m, Payload::kToken, Encode(tokens));
-    TakeTokens(step_, tokens);
+    OnTokens(step_, tokens);
     return true;
   }
 
   // Those of who had the slot before are nobody's.
-  void TakeTokens(int64_t step, const std::vector<SampledToken>& tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void OnTokens(int64_t step, const std::vector<SampledToken>& tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const SampledToken& token : tokens) {
       if (step >= from_step_[token.sequence]) latest_[{token.sequence, token.position}] = token.token;
     }

@@ -41,7 +41,7 @@ class FakeBackend final : public Backend {
     tables_[{sequence, layer}].assign(pages.begin(), pages.end());
   }
   std::byte* KvPage(int32_t page) override { return memory_.data() + page * plan_.page_bytes; }
-  std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
+  std::shared_ptr<const std::byte> ShareKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
 
   void Compute(const MicroBatch& batch) {
     batch_ = batch;
@@ -88,7 +88,7 @@ class FakeBackend final : public Backend {
   int64_t RecordFloats() const override { return 1; }
 
   // What is taken of a sequence is what has left its pages, and each of its rows has a record of it.
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
     for (size_t row = 0; row < batch_.rows.size(); ++row) {
       const int32_t s = batch_.rows[row].sequence, pieces = taken[static_cast<size_t>(s)];
       const std::vector<int32_t>& table = tables_[{s, layer}];
@@ -226,7 +226,7 @@ class Pair {
         LIME_ASSIGN_OR_RETURN(const bool asked, kv_->Ask({.part = part, .microbatch = 0, .last = true}, batch));
         if (asked) LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return std::exchange(answered_, false); }));
         mutex_.Unlock();
-        const absl::Status taken = kv_->TakeAnswer();
+        const absl::Status taken = kv_->UseAnswer();
         mutex_.Lock();
         LIME_RETURN_IF_ERROR(taken);
       }
@@ -304,7 +304,7 @@ class Pair {
     LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
     LIME_RETURN_IF_ERROR(host_->OnMessage(0, what));
     while (host_->asked()) {
-      EXPECT_EQ(host_->Take(), 0);
+      EXPECT_EQ(host_->BeginAnswer(), 0);
       LIME_RETURN_IF_ERROR(host_->Answer());
       host_->EndAnswer();
     }
@@ -450,7 +450,7 @@ TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
   EXPECT_THAT(std::string(host.OnMessage(0, anew).message()), HasSubstr("asks about sequence 0 and begins it anew"));
   EXPECT_THAT(std::string(host.OnMessage(0, KvFree{}).message()), HasSubstr("asks about sequence 0 and ends it"));
   EXPECT_THAT(std::string(host.OnMessage(0, query).message()), HasSubstr("asks twice"));
-  EXPECT_EQ(host.Take(), 0);
+  EXPECT_EQ(host.BeginAnswer(), 0);
   const absl::Status answered = host.Answer();
   ASSERT_TRUE(answered.ok()) << answered;
   host.EndAnswer();

@@ -46,7 +46,7 @@ class PagesBackend final : public Backend {
     tables_[{sequence, layer}].assign(pages.begin(), pages.end());
   }
   std::byte* KvPage(int32_t page) override { return memory_.data() + page * plan_.page_bytes; }
-  std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
+  std::shared_ptr<const std::byte> ShareKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
 
   void Compute(int32_t sequence, int64_t position) {
     for (const int32_t layer : kLayers) {
@@ -95,7 +95,7 @@ class PagesBackend final : public Backend {
   absl::Status AttendFor(std::span<const int32_t>, std::span<const float>, std::span<const std::byte* const>, std::span<float>) override {
     return absl::OkStatus();
   }
-  absl::Status TakeRecords(int64_t, std::span<const int32_t>, std::span<const float>) override { return absl::OkStatus(); }
+  absl::Status ContinueFromRecords(int64_t, std::span<const int32_t>, std::span<const float>) override { return absl::OkStatus(); }
   absl::Status EmbedRows(const RowsInMemory&) override { return absl::OkStatus(); }
   std::span<std::byte> Hidden() override { return {}; }
   std::span<float> Logits() override { return {}; }
@@ -179,7 +179,7 @@ class Steps {
   }
   size_t loads() const { return loads_.size(); }
 
-  absl::StatusOr<std::shared_ptr<KvHandover>> HandOver() { return kv_->HandOver(backend_.numerics_id(), backend_.TakeKv(), {}); }
+  absl::StatusOr<std::shared_ptr<KvHandover>> HandOver() { return kv_->HandOver(backend_.numerics_id(), backend_.ShareKv(), {}); }
   // That the next plan finds all that was computed, in memory and on the disk.
   void ExpectAllIn(const KvHandover& handover) {
     for (const auto& each : positions_) {

@@ -28,12 +28,12 @@ TEST(WeightsHandoverTest, WhatStaysIsThereOnceAndTheRestIsFreed) {
   handover.RetainOnly({mlp}, {&first, &other});
   EXPECT_TRUE(freed.expired());
   EXPECT_EQ(handover.bytes(), 201 + 4096);
-  EXPECT_FALSE(handover.Take(attention));
-  EXPECT_FALSE(handover.Take(other));
-  EXPECT_FALSE(handover.Take(Part(head, 8)));
-  ASSERT_TRUE(handover.Take(mlp));
-  EXPECT_FALSE(handover.Take(mlp));
-  ASSERT_TRUE(handover.Take(first));
+  EXPECT_FALSE(handover.Claim(attention));
+  EXPECT_FALSE(handover.Claim(other));
+  EXPECT_FALSE(handover.Claim(Part(head, 8)));
+  ASSERT_TRUE(handover.Claim(mlp));
+  EXPECT_FALSE(handover.Claim(mlp));
+  ASSERT_TRUE(handover.Claim(first));
   EXPECT_EQ(handover.bytes(), 0);
 }
 

@@ -437,9 +437,9 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   const Plan plan = PlanFor({.resident = 0.5}, kSlots, 60);
   LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
-  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
+  EXPECT_FALSE(device.DrainTrace({.most = 1}).ok());
   ASSERT_TRUE(device.Install(plan, {.trace_spans = kTraceSpans}).ok());
-  TraceCollector collector({{plan.devices[0].name, [&](const TraceCall& call) { return device.TakeTrace(call); }}}, {});
+  TraceCollector collector({{plan.devices[0].name, [&](const TraceCall& call) { return device.DrainTrace(call); }}}, {});
   ByAPlan(device, Options({.temperature = 0}));
   const std::vector<DeviceTrace> traces = collector.Finish();
   ASSERT_EQ(traces.size(), 1u);
@@ -455,7 +455,7 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
   EXPECT_TRUE(
       std::ranges::any_of(measured->timeline.spans, [](const TimelineSpan& span) { return span.kind == TimelineSpan::Kind::kLoad; }));
   EXPECT_TRUE(device.Unload().ok());
-  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
+  EXPECT_FALSE(device.DrainTrace({.most = 1}).ok());
 }
 
 TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {

@@ -454,7 +454,7 @@ class Lending {
     const int64_t end = std::min(sequence.target, sequence.positions + positions);
     const int64_t needed = (end + 15) / 16 - (sequence.positions + 15) / 16;
     while (PagesHeld() + needed > pages_in_memory_) {
-      const auto gone = away_.TakeAway();
+      const auto gone = away_.FreeNext();
       if (!gone) return;
       TakeFromMemory(*gone);
     }

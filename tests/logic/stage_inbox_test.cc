@@ -89,7 +89,7 @@ TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   EXPECT_EQ(inbox.NextOrder(), nullptr);
   EXPECT_TRUE(inbox.AddOrder({.number = 0, .what = RetireOrder{3}}).ok());
   EXPECT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
-  EXPECT_EQ(inbox.TakeOrder(), (Order{.number = 0, .what = RetireOrder{3}}));
+  EXPECT_EQ(inbox.PopOrder(), (Order{.number = 0, .what = RetireOrder{3}}));
   EXPECT_EQ(inbox.NextOrder()->number, 1);
 }
 
@@ -110,19 +110,19 @@ TEST_F(StageInboxTest, AsManyRowsAskForLogitsAsThePlanHasRoomFor) {
 TEST_F(StageInboxTest, ASteppedOrderLeavesItsMemoryToTheNext) {
   StageInbox inbox = Inbox(1);
   ASSERT_TRUE(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
-  auto* step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  auto* step = &std::get<StepOrder>(inbox.PopOrder().what);
   const BatchRow* const first = step->microbatches[0].rows.data();
   inbox.BeginStep(std::move(step->microbatches));
   EXPECT_EQ(inbox.batch(0).rows.data(), first);
   inbox.EndStep();
   ASSERT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 4, 2)}}}).ok());
-  step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  step = &std::get<StepOrder>(inbox.PopOrder().what);
   const BatchRow* const second = step->microbatches[0].rows.data();
   EXPECT_NE(second, first);
   inbox.BeginStep(std::move(step->microbatches));
   inbox.EndStep();
   ASSERT_TRUE(inbox.AddOrder({.number = 2, .what = StepOrder{{Rows(0, 6, 2)}}}).ok());
-  step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  step = &std::get<StepOrder>(inbox.PopOrder().what);
   EXPECT_EQ(step->microbatches[0].rows.data(), first);
   EXPECT_THAT(step->microbatches, ElementsAre(Rows(0, 6, 2)));
 }
@@ -142,8 +142,8 @@ TEST_F(StageInboxTest, WhatIsEarlyIsToldWhenItsStepBegins) {
   EXPECT_EQ(*inbox.OnActivation(Hidden(1, 0, 0)), std::nullopt);
   EXPECT_THAT(inbox.BeginStep({Rows(0, 0), Rows(1, 0)}), ElementsAre(Visit(1, 1)));
   EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 0)), Visit(1, 0));
-  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), kRowBytes);
-  EXPECT_EQ(inbox.TakeInput({1, 1}).size(), kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 0}).size(), kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 1}).size(), kRowBytes);
   inbox.EndStep();
   EXPECT_THAT(inbox.BeginStep({Rows(0, 1)}), ElementsAre(Visit(1, 0)));
 }
@@ -164,7 +164,7 @@ TEST_F(StageInboxTest, WhatComesAgainOrForAnotherPlanIsRefusedAndChangesNothing)
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(100, 0, 0))), HasSubstr("far beyond"));
   EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 0)), Visit(1, 0));
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("already"));
-  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 0}).size(), kRowBytes);
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("has used micro-batch 0"));
   inbox.EndStep();
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("step 0 has ended"));
@@ -227,7 +227,7 @@ TEST_F(SharedHeadTest, LogitsComeWithTheRowsThatAskForThem) {
   none.header.microbatch = 1;  // has no rows, so nothing is said of it
   EXPECT_THAT(Says(inbox.OnActivation(none)), HasSubstr("4 bytes arrived for 0 rows"));
   EXPECT_EQ(*inbox.OnActivation(Partial(0, 3, {INT64_MAX})), Visit(1, 0));
-  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), 4 + 4 + 4 * kIds + 3 * kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 0}).size(), 4 + 4 + 4 * kIds + 3 * kRowBytes);
   inbox.EndStep();
   EXPECT_THAT(inbox.BeginStep({Rows(0, 0, 3)}), ElementsAre(Visit(1, 0)));
 }
@@ -258,7 +258,7 @@ TEST_F(StageInboxTest, TheMemoryOfWhatWasUsedServesWhatIsSentAndGivesWayToWhatCo
   EXPECT_EQ(inbox.TakeMemory().capacity(), 0u);
   inbox.BeginStep({Rows(0, 0, 3)});
   EXPECT_TRUE(inbox.OnActivation(Hidden(0, 0, 0, 3)).ok());
-  inbox.GiveMemory(inbox.TakeInput({1, 0}));
+  inbox.GiveMemory(inbox.PopInput({1, 0}));
   const std::vector<std::byte> memory = inbox.TakeMemory();
   EXPECT_TRUE(memory.empty());
   EXPECT_EQ(memory.capacity(), 3 * kRowBytes);
@@ -329,7 +329,7 @@ TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
                                   .payload = std::vector<std::byte>(static_cast<size_t>(rows * kRowBytes))};
         EXPECT_TRUE(inbox->OnActivation(std::move(message)).ok());
       }
-      inbox->TakeTokens(position - 31, sampled);
+      inbox->OnTokens(position - 31, sampled);
       inbox->EndStep();
     }
   }
@@ -373,10 +373,10 @@ TEST_F(StageInboxTest, APeerThatRepeatsAndInventsIsHeardOncePerVisit) {
         if (below(10) == 0) message.header.payload = Payload::kToken;
         const absl::StatusOr<std::optional<Visit>> visit = inbox.OnActivation(std::move(message));
         if (visit.ok() && *visit) tell(**visit);
-        if (below(4) == 0 && !told.empty()) inbox.TakeInput(*told.begin());
+        if (below(4) == 0 && !told.empty()) inbox.PopInput(*told.begin());
       }
       for (const Visit& visit : told) {
-        const std::vector<std::byte> input = inbox.TakeInput(visit);
+        const std::vector<std::byte> input = inbox.PopInput(visit);
         if (!input.empty()) {
           EXPECT_EQ(input[0], std::byte{static_cast<uint8_t>(visit.first - 1)});
         }

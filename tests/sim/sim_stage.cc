@@ -179,7 +179,7 @@ absl::Status SimStage::OnKv(int32_t from, const std::vector<std::byte>& message)
 void SimStage::AnswerOthers() {
   After(world_.Between(0.02, 0.3), [this] {
     if (dead_) return;
-    hosted_->Take();
+    hosted_->BeginAnswer();
     if (const absl::Status status = hosted_->Answer(); !status.ok()) return world_.Violation(device().name, ": ", status.message());
     hosted_->EndAnswer();
     if (hosted_->asked()) AnswerOthers();
@@ -334,7 +334,7 @@ void SimStage::CheckBudget() {
 // ---- Computing
 
 void SimStage::Carry(const ProgramRunner::StartCompute& start) {
-  std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
+  std::vector<std::byte> input = logic_->inbox().PopInput({start.what.stage, start.what.microbatch});
   const double rows = static_cast<double>(logic_->inbox().batch(start.what.microbatch).rows.size());
   After(world_.Between(0.02, 0.1) * (1 + rows / 8), [this, start, input = std::move(input)] {
     if (dead_) return;
@@ -369,7 +369,7 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
   const auto [first, end] = PartsOf(plan_, what.block);
   if (part == first) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
   if (AsksForKv(plan_, part)) {
-    if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->TakeAnswer());
+    if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->UseAnswer());
   } else if (what.is_kv() && StreamsIn(part, step)) {
     LIME_RETURN_IF_ERROR(AttendToDisk(part, batch));
   }

@@ -13,12 +13,12 @@ namespace lime {
 // ---- KV
 
 void SimStage::FollowBook() {
-  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+  while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     for (std::vector<int32_t>& pages : backend_.shown(ended->sequence)) pages.clear();
     if (lent_ != nullptr && !world_.Plants(PlantedBug::kForgottenEnd, 30)) lent_->Free(ended->sequence, ended->life);
   }
   bool changed = false;
-  while (const std::optional<int32_t> sequence = book_.TakeShown()) {
+  while (const std::optional<int32_t> sequence = book_.NextShown()) {
     for (size_t layer = 0; layer < layers_.size(); ++layer)
       backend_.SetPages(*sequence, layers_[layer], book_.pages().Pages(*sequence, static_cast<int64_t>(layer)));
     changed = true;

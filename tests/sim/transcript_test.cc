@@ -174,7 +174,7 @@ class StageTranscript {
         const StageLogic::Action action = actions_[i];
         absl::StrAppend(&text_, ActionText(action), "\n");
         if (const auto* start = std::get_if<ProgramRunner::StartCompute>(&action))
-          stage_.inbox().TakeInput({start->what.stage, start->what.microbatch});
+          stage_.inbox().PopInput({start->what.stage, start->what.microbatch});
         if (const auto* change = std::get_if<StageLogic::ChangeResidency>(&action)) residency_.OnOrder(change->order->to, changes_);
         if (std::holds_alternative<ProgramRunner::Border>(action)) residency_.OnBorder(changes_);
         if (std::holds_alternative<ProgramRunner::StepEnded>(action)) residency_.OnStepEnded(changes_);

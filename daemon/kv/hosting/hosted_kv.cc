@@ -169,7 +169,7 @@ absl::Status HostedKv::CheckRows(const KvQuery& query) const {
   return absl::OkStatus();
 }
 
-int32_t HostedKv::Take() {
+int32_t HostedKv::BeginAnswer() {
   LIME_CHECK(asked());
   answered_ = &owners_.at(waiting_.front());
   return waiting_.front();

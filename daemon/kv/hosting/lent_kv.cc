@@ -157,7 +157,7 @@ absl::Status LentKv::OnRecords(const KvRecords& records) {
   return absl::OkStatus();
 }
 
-absl::Status LentKv::TakeAnswer() {
+absl::Status LentKv::UseAnswer() {
   const int32_t layer = plan_.parts[asking_.part].block.layer;
   switch (std::exchange(asking_.answer, Answer::kNone)) {
     case Answer::kNone:  // the host has nothing that the batch sees
@@ -166,7 +166,7 @@ absl::Status LentKv::TakeAnswer() {
       return options_.backend->AttendPieces(layer, 0, asking_.end, asking_.places);
     case Answer::kRecords: {
       const size_t floats = asking_.num_rows * static_cast<size_t>(options_.backend->RecordFloats());
-      return options_.backend->TakeRecords(layer, asking_.taken, std::span<const float>(asking_.records).first(floats));
+      return options_.backend->ContinueFromRecords(layer, asking_.taken, std::span<const float>(asking_.records).first(floats));
     }
   }
   return absl::OkStatus();

@@ -96,7 +96,7 @@ class KvFetcher {
           const KvFetch what{.sequence = s, .life = sequence.life, .layer = layer, .piece = piece};
           if (where_.contains(KeyOf(what))) continue;
           const std::optional<int64_t> place = PlaceFor(turn);
-          return place ? std::optional(Take(*place, what)) : std::nullopt;
+          return place ? std::optional(StartFetch(*place, what)) : std::nullopt;
         }
       }
     }
@@ -195,7 +195,7 @@ class KvFetcher {
     return best;
   }
 
-  KvFetch Take(int64_t i, const KvFetch& what) {
+  KvFetch StartFetch(int64_t i, const KvFetch& what) {
     Place& place = places_[static_cast<size_t>(i)];
     if (place.taken) where_.erase(KeyOf(place.what));
     place = {.taken = true, .what = what};

@@ -113,7 +113,7 @@ class KvMessageParser {
 
   absl::StatusOr<KvMessage> Parse() {
     uint32_t kind = 0;
-    LIME_RETURN_IF_ERROR(Take(kind));
+    LIME_RETURN_IF_ERROR(Parse(kind));
     switch (kind) {
       case 1:
         return ParseKind<KvChunk>();
@@ -138,49 +138,49 @@ class KvMessageParser {
   template <typename Message>
   absl::StatusOr<KvMessage> ParseKind() {
     Message message;
-    LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return this->TakeAll(fields...); }, FieldsOf(message)));
+    LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return this->ParseAll(fields...); }, FieldsOf(message)));
     if (!remaining_.empty()) return WrongKvMessage(remaining_.size(), " bytes follow its end");
     LIME_RETURN_IF_ERROR(Check(message));
     return message;
   }
 
   template <typename... Field>
-  absl::Status TakeAll(Field&... fields) {
+  absl::Status ParseAll(Field&... fields) {
     absl::Status status;
-    ((status.ok() ? status = Take(fields) : status), ...);
+    ((status.ok() ? status = Parse(fields) : status), ...);
     return status;
   }
 
   template <std::integral Number>
-  absl::Status Take(Number& number) {
+  absl::Status Parse(Number& number) {
     if (remaining_.size() < sizeof(number)) return WrongKvMessage("it ends ", sizeof(number) - remaining_.size(), " bytes early");
     Get(remaining_.data(), number);
     remaining_ = remaining_.subspan(sizeof(number));
     return absl::OkStatus();
   }
 
-  absl::Status Take(std::span<const std::byte>& raw) {
+  absl::Status Parse(std::span<const std::byte>& raw) {
     raw = std::exchange(remaining_, {});
     return absl::OkStatus();
   }
 
-  absl::Status Take(std::vector<KvQuery::Sequence>& all) {
+  absl::Status Parse(std::vector<KvQuery::Sequence>& all) {
     uint32_t count = 0;
-    LIME_RETURN_IF_ERROR(Take(count));
+    LIME_RETURN_IF_ERROR(Parse(count));
     if (count == 0 || count > kMaxKvSequences) return WrongKvMessage("a query names ", count, " sequences, need 1 to ", kMaxKvSequences);
     int64_t rows = 0;
     for (uint32_t i = 0; i < count; ++i) {
-      LIME_ASSIGN_OR_RETURN(KvQuery::Sequence sequence, TakeSequence(kMaxKvQueryRows - rows));
+      LIME_ASSIGN_OR_RETURN(KvQuery::Sequence sequence, ParseSequence(kMaxKvQueryRows - rows));
       rows += std::ssize(sequence.positions);
       all.push_back(std::move(sequence));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<KvQuery::Sequence> TakeSequence(int64_t most_rows) {
+  absl::StatusOr<KvQuery::Sequence> ParseSequence(int64_t most_rows) {
     KvQuery::Sequence sequence;
     uint32_t rows = 0;
-    LIME_RETURN_IF_ERROR(TakeAll(sequence.sequence, sequence.life, sequence.pieces, rows));
+    LIME_RETURN_IF_ERROR(ParseAll(sequence.sequence, sequence.life, sequence.pieces, rows));
     LIME_RETURN_IF_ERROR(CheckSequence(sequence.sequence, sequence.life));
     if (sequence.pieces < 1 || sequence.pieces > kMaxKvPieces)
       return WrongKvMessage("a sequence has ", sequence.pieces, " pieces, need 1 to ", kMaxKvPieces);
@@ -190,7 +190,7 @@ class KvMessageParser {
       return WrongKvMessage("positions of ", rows, " rows do not fit in ", remaining_.size(), " bytes");
     sequence.positions.resize(rows);
     for (int32_t& position : sequence.positions) {
-      LIME_RETURN_IF_ERROR(Take(position));
+      LIME_RETURN_IF_ERROR(Parse(position));
       if (position < 0) return WrongKvMessage("position ", position, " is negative");
     }
     return sequence;
