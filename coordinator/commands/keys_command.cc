@@ -51,7 +51,7 @@ std::string PathIn(const std::string& folder, const std::string& name, const cha
 absl::Status StageKeys(const std::string& folder, const std::string& name, const MadeKeys& keys, std::vector<NewFile>& files) {
   for (const auto& [ending, text] : {std::pair(".key", &keys.key), std::pair(".pem", &keys.certificate)}) {
     // Existing files were checked before.
-    LIME_ASSIGN_OR_RETURN(NewFile file, OfUser(StageOutput(PathIn(folder, name, ending), *text, {.overwrite = true, .secret = true})));
+    LIME_ASSIGN_OR_RETURN(NewFile file, OfUser(PrepareOutput(PathIn(folder, name, ending), *text, {.overwrite = true, .secret = true})));
     files.push_back(std::move(file));
   }
   return absl::OkStatus();

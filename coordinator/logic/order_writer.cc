@@ -72,37 +72,37 @@ void OrderWriter::ReserveMemory() {
   }
 }
 
-OrderWriter::Room OrderWriter::RoomOf(const Options& options) {
-  Room room{.context = options.context};
-  if (!options.levels.empty()) room.layer_pages = options.levels.back().layer_pages;
-  return room;
+OrderWriter::RequestLimits OrderWriter::LimitsOf(const Options& options) {
+  RequestLimits limits{.context = options.context};
+  if (!options.levels.empty()) limits.layer_pages = options.levels.back().layer_pages;
+  return limits;
 }
 
-absl::Status OrderWriter::CheckFits(const Request& request, const Room& room) {
+absl::Status OrderWriter::CheckFits(const Request& request, const RequestLimits& limits) {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  if (request.max_new_tokens > room.context - prompt) {
+  if (request.max_new_tokens > limits.context - prompt) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens, " new tokens, but the plan has ", room.context,
+        absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens, " new tokens, but the plan has ", limits.context,
                      " positions for a request; plan with more --tokens, or shorten the prompt or --max-tokens"));
   }
   const int64_t pages = (prompt + request.max_new_tokens + kPageTokens - 1) / kPageTokens;
-  if (pages > room.layer_pages) {
+  if (pages > limits.layer_pages) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens, but the plan has at most ", room.layer_pages,
+                                                     " new tokens, but the plan has at most ", limits.layer_pages,
                                                      " pages of 16; plan with more --kv-tokens or memory, or shorten the prompt or "
                                                      "--max-tokens"));
   }
   return absl::OkStatus();
 }
 
-absl::Status OrderWriter::Check(const Request& request, Logits logits, const Room& room) {
+absl::Status OrderWriter::Check(const Request& request, Logits logits, const RequestLimits& limits) {
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens, and the model has no BOS token; give a prompt");
   if (request.max_new_tokens < (logits == Logits::kAll ? 0 : 1)) return absl::InvalidArgumentError("max-tokens must be at least 1");
-  return CheckFits(request, room);
+  return CheckFits(request, limits);
 }
 
 absl::StatusOr<RequestId> OrderWriter::Add(Request request, Logits logits, std::optional<RequestId> id) {
-  LIME_RETURN_IF_ERROR(Check(request, logits, room()));
+  LIME_RETURN_IF_ERROR(Check(request, logits, limits()));
   LIME_CHECK_GE(id.value_or(next_id_), next_id_);
   Entry entry{.id = id.value_or(next_id_)};
   next_id_ = entry.id + 1;
@@ -122,7 +122,7 @@ OrderWriter::Entry* OrderWriter::Find(RequestId request) {
 }
 
 absl::Status OrderWriter::CheckAll(const Options& options) const {
-  for (const auto& [id, entry] : entries_) LIME_RETURN_IF_ERROR(CheckFits(entry.request, RoomOf(options)));
+  for (const auto& [id, entry] : entries_) LIME_RETURN_IF_ERROR(CheckFits(entry.request, LimitsOf(options)));
   return absl::OkStatus();
 }
 

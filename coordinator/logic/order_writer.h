@@ -69,14 +69,14 @@ class OrderWriter {
     kAll,     // also the prompt's, to score it; max_new_tokens may be 0
   };
   // The limits of one request under a plan.
-  struct Room {
+  struct RequestLimits {
     int64_t context = 0;                                        // positions of one slot
     int64_t layer_pages = std::numeric_limits<int64_t>::max();  // maximum KV, if it grows
   };
   // InvalidArgument for an invalid request; ResourceExhausted, with the numbers, for a request that
   // can never fit.  Thread: any
-  static absl::Status Check(const Request& request, Logits logits, const Room& room);
-  Room room() const { return RoomOf(options_); }
+  static absl::Status Check(const Request& request, Logits logits, const RequestLimits& limits);
+  RequestLimits limits() const { return LimitsOf(options_); }
   // Whether all requests that have not ended fit another plan. Returns the first error of Check.
   absl::Status CheckAll(const Options& options) const;
 
@@ -179,8 +179,8 @@ class OrderWriter {
     std::vector<Chunk> chunks;  // of prompts
   };
 
-  static Room RoomOf(const Options& options);
-  static absl::Status CheckFits(const Request& request, const Room& room);
+  static RequestLimits LimitsOf(const Options& options);
+  static absl::Status CheckFits(const Request& request, const RequestLimits& limits);
   void BeginPlan();
   void ReserveMemory();
   bool WantsLogits(const Entry& entry) const;

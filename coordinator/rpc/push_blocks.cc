@@ -29,7 +29,7 @@ class PushCall {
   PushCall(const StoreSource& source, const PushTarget& target, const PushOptions& options, PushState& state)
       : source_(source), target_(target), options_(options), state_(state) {}
 
-  absl::Status Run(v1::Bulk::Stub& stub, const std::vector<StoreUnit>& units, const StoreOffer& offer) {
+  absl::Status Run(v1::Bulk::Stub& stub, const std::vector<PushUnit>& units, const StoreOffer& offer) {
     context_.set_wait_for_ready(false);
     stream_ = stub.Push(&context_);
     std::thread watch([this] { Watch(); });
@@ -75,7 +75,7 @@ class PushCall {
 
   // ---- Before the first chunk
 
-  absl::Status AwaitMissing(const std::vector<StoreUnit>& units) {
+  absl::Status AwaitMissing(const std::vector<PushUnit>& units) {
     v1::PushEvent message;
     while (stream_->Read(&message)) {
       Heard();
@@ -92,7 +92,7 @@ class PushCall {
     return Broken();
   }
 
-  absl::Status QueueMissing(const std::vector<int32_t>& missing, const std::vector<StoreUnit>& units) {
+  absl::Status QueueMissing(const std::vector<int32_t>& missing, const std::vector<PushUnit>& units) {
     std::vector<Bytes> sizes;
     Bytes bytes = 0;
     for (const int32_t index : missing) {
@@ -143,7 +143,7 @@ class PushCall {
   }
 
   absl::Status Fill(const PushSender::Chunk& chunk, v1::PushRequest& request) const {
-    const StoreUnit& unit = units_[chunk.unit];
+    const PushUnit& unit = units_[chunk.unit];
     std::string data(static_cast<size_t>(chunk.bytes), '\0');
     LIME_RETURN_IF_ERROR(source_.Read(unit.file, unit.offset + chunk.offset, std::as_writable_bytes(std::span(data))));
     const uint64_t xxh3 = XXH3_64bits(data.data(), data.size());
@@ -221,9 +221,9 @@ class PushCall {
   const PushTarget& target_;
   const PushOptions& options_;
   PushState& state_;
-  std::vector<StoreUnit> units_;  // that the device lacks
-  bool broken_ = false;           // owner's thread only
-  Bytes before_ = 0;              // missing bytes that earlier connections sent
+  std::vector<PushUnit> units_;  // that the device lacks
+  bool broken_ = false;          // owner's thread only
+  Bytes before_ = 0;             // missing bytes that earlier connections sent
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::PushRequest, v1::PushEvent>> stream_;
 
@@ -267,10 +267,10 @@ absl::Status GivenUp(const absl::Status& status, const PushTarget& target, const
 }  // namespace
 
 absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget& target, const PushOptions& options) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<StoreUnit> units, CutIntoUnits(source.manifest(), target.blocks));
+  LIME_ASSIGN_OR_RETURN(const std::vector<PushUnit> units, CutIntoUnits(source.manifest(), target.blocks));
   StoreOffer offer = source.OfferOf(target.blocks, options.check);
   PushState state;
-  for (const StoreUnit& unit : units) state.needed += unit.bytes;
+  for (const PushUnit& unit : units) state.needed += unit.bytes;
   const auto stub = v1::Bulk::NewStub(OpenChannel(target.address, target.name, options.keys, ChannelUse::kBulk));
   absl::Time last_progress = absl::Now();
   while (true) {

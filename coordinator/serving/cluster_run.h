@@ -91,7 +91,7 @@ class ClusterRun {
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling, std::optional<RequestId> id = std::nullopt);
   // Ends a request at once, in any state. No callback mentions it again.  REQUIRES: not finished
   void Stop(RequestId request);
-  OrderWriter::Room room() const { return writer_.room(); }
+  OrderWriter::RequestLimits limits() const { return writer_.limits(); }
   // The `logits` argument of OrderWriter::Add for this sampling.
   static OrderWriter::Logits LogitsFor(const RequestSampling& sampling);
   // `at_border` is called soon.  Thread: any

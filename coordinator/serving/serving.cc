@@ -22,7 +22,7 @@ Serving::Serving(Devices& devices, Options options)
       vocab_size_(devices.plan().vocab_size),
       run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun(options.outlives_failures)),
       queue_(options.queue, devices.plan().sequences),
-      room_(run_.room()),
+      limits_(run_.limits()),
       thread_([this] { Serve(); }) {}
 
 Serving::~Serving() {
@@ -44,7 +44,7 @@ ClusterRun::Owner Serving::OwnerOfRun(bool outlives_failures) {
                              .on_plan =
                                  [this] {
                                    absl::MutexLock lock(&mutex_);
-                                   room_ = run_.room();
+                                   limits_ = run_.limits();
                                    queue_.set_slots(devices_.plan().sequences);
                                  }};
   if (outlives_failures) owner.on_give_up = [this](const absl::Status& why) { GiveUp(why); };
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Serving::Active>> Serving::Make(Submission submis
   active->request = {
       .prompt = std::move(request.prompt), .max_new_tokens = request.max_new_tokens, .end_tokens = std::move(request.end_tokens)};
   active->sampling = std::move(request.sampling);
-  LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), room()));
+  LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), limits()));
   if (tokenizer_ != nullptr && request.max_new_tokens > 0) active->text.emplace(*tokenizer_, request.stop_strings, active->request.prompt);
   active->end.submitted = ServingClock::now();
   return active;
@@ -125,9 +125,9 @@ absl::Status Serving::Drain(absl::Time deadline) {
   return over_with_;
 }
 
-OrderWriter::Room Serving::room() const {
+OrderWriter::RequestLimits Serving::limits() const {
   absl::MutexLock lock(&mutex_);
-  return room_;
+  return limits_;
 }
 
 Serving::Load Serving::load() const {

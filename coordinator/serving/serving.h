@@ -76,7 +76,7 @@ class Serving {
   absl::Status Drain(absl::Time deadline);
 
   // The limits of one request that Submit checks.
-  OrderWriter::Room room() const;
+  OrderWriter::RequestLimits limits() const;
   struct Load {
     int64_t waiting = 0, running = 0;
   };
@@ -117,7 +117,7 @@ class Serving {
 
   mutable absl::Mutex mutex_;
   ServeQueue queue_ ABSL_GUARDED_BY(mutex_);
-  OrderWriter::Room room_ ABSL_GUARDED_BY(mutex_);
+  OrderWriter::RequestLimits limits_ ABSL_GUARDED_BY(mutex_);
   RequestId next_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<Active>> arrived_ ABSL_GUARDED_BY(mutex_);  // since the last border
   absl::Status over_with_ ABSL_GUARDED_BY(mutex_);

@@ -10,7 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/logits_hash.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "daemon/machine/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"

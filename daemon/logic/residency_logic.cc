@@ -68,7 +68,7 @@ void ResidencyLogic::TryChange(Actions& actions) {
   if (change_.under_way || stopped_ || !stage_->health().ok()) return;
   if (target_ && IsFree(*target_)) return Begin(*std::exchange(target_, std::nullopt), /*by_order=*/true, actions);
   if (!target_bytes_ || !to_give_) return;
-  const WeightsToGive::Choice to_give = ToGive(ordered_);
+  const WeightsToShed::Choice to_give = ToGive(ordered_);
   if (to_give.streamed == given_.streamed && to_give.embedding == given_.embedding) return;
   // What comes back while nobody computes could not be evicted again until the next step ends.
   if (to_give.bytes < given_.bytes && Idle()) return;
@@ -86,7 +86,7 @@ bool ResidencyLogic::IsFree(const Residency& to) {
 }
 
 // While nobody computes, evicts everything at once: a second change must wait for the next step.
-WeightsToGive::Choice ResidencyLogic::ToGive(const Residency& ordered) const {
+WeightsToShed::Choice ResidencyLogic::ToGive(const Residency& ordered) const {
   if (!target_bytes_ || !to_give_) return {.streamed = ordered.streamed, .embedding = given_.embedding};
   const Bytes bytes = std::max<Bytes>(0, most_ - *target_bytes_);
   return to_give_->Choose(ordered, bytes > 0 && Idle() ? INT64_MAX : bytes, given_.embedding);
@@ -96,7 +96,7 @@ WeightsToGive::Choice ResidencyLogic::ToGive(const Residency& ordered) const {
 
 void ResidencyLogic::Begin(Residency ordered, bool by_order, Actions& actions) {
   ordered_ = std::move(ordered);
-  WeightsToGive::Choice to_give = ToGive(ordered_);
+  WeightsToShed::Choice to_give = ToGive(ordered_);
   change_ = {.under_way = true,
              .by_order = by_order,
              .ordered_at = stage_->inbox().steps_begun(),
@@ -110,7 +110,7 @@ void ResidencyLogic::OnNotPrepared(bool no_rows, const absl::Status& why, Action
   if (!to_give_ || (!no_rows && given_.bytes > 0)) return stage_->Fail(why, of_stage);
   actions.push_back(Report{absl::StrCat("memory is short, but the device cannot free as much as is needed: ", why.message())});
   if (no_rows) {
-    WeightsToGive::Options giving = *options_.giving;
+    WeightsToShed::Options giving = *options_.giving;
     giving.embedding = false;
     to_give_.emplace(plan_, std::move(giving));
     most_ = to_give_->most();

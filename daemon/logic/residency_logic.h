@@ -22,7 +22,7 @@
 
 #include "daemon/logic/kv_book.h"
 #include "daemon/logic/stage_logic.h"
-#include "daemon/logic/weights_to_give.h"
+#include "daemon/logic/weights_to_shed.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_residency.h"
@@ -38,7 +38,7 @@ class ResidencyLogic {
     int64_t layers = 0;       // whose KV is here
     bool ring_comes = false;  // the ring exists only while something streams
     // What may be evicted under pressure; nothing: the memory is not watched.
-    std::optional<WeightsToGive::Options> giving;
+    std::optional<WeightsToShed::Options> giving;
   };
 
   // ---- Actions
@@ -135,7 +135,7 @@ class ResidencyLogic {
     bool begun = false;     // the runner has accepted it
     bool at_work = false;   // room is being made
     bool has_room = false;  // room was made
-    WeightsToGive::Choice to_give;
+    WeightsToShed::Choice to_give;
   };
 
   bool MustBegin() const;
@@ -144,7 +144,7 @@ class ResidencyLogic {
   const PlanDevice& Device(const Plan& plan) const { return plan.devices[static_cast<size_t>(options_.device)]; }
   int64_t ReachOf(const Plan& plan) const;
   bool IsFree(const Residency& to);
-  WeightsToGive::Choice ToGive(const Residency& ordered) const;
+  WeightsToShed::Choice ToGive(const Residency& ordered) const;
   void Begin(Residency ordered, bool by_order, Actions& actions);
   void NoteRing(std::vector<Program>& programs) const;
   void BeginRoom(Actions& actions);
@@ -165,11 +165,11 @@ class ResidencyLogic {
   std::vector<Program> entering_;  // of the current change
   std::vector<Program> settled_;   // after the current change
   int64_t num_changes_ = 0;
-  std::optional<WeightsToGive> to_give_;  // nothing: no eviction under pressure
+  std::optional<WeightsToShed> to_give_;  // nothing: no eviction under pressure
   Bytes most_ = 0;                        // bytes that can be evicted
   // How many bytes should be resident; nothing: the memory is not watched yet.
   std::optional<Bytes> target_bytes_;
-  WeightsToGive::Choice given_;  // with the current change
+  WeightsToShed::Choice given_;  // with the current change
   bool has_rows_ = false, reads_rows_ = false;
   bool stopped_ = false;
 };

@@ -294,7 +294,7 @@ absl::Status WriteOutput(const std::string& path, std::string_view text, const O
   return file.Commit();
 }
 
-absl::StatusOr<NewFile> StageOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
+absl::StatusOr<NewFile> PrepareOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
   LIME_ASSIGN_OR_RETURN(const OutputPlace place, FollowLinks(path));
   LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
   const bool plain = !place.info || (S_ISREG(place.info->st_mode) && place.info->st_nlink == 1);
@@ -375,7 +375,7 @@ constexpr Bytes kStep = kMiB, kSampleBytes = 4 * kKiB;
 
 }  // namespace
 
-absl::StatusOr<WrittenFile> RecordOf(const FileDescriptor& file, const std::string& path) {
+absl::StatusOr<WrittenFile> DescribeFile(const FileDescriptor& file, const std::string& path) {
   WrittenFile written{.name = std::filesystem::path(path).filename().string()};
   LIME_ASSIGN_OR_RETURN(written.bytes, FileBytes(file, path));
   std::vector<std::byte> buffer(static_cast<size_t>(kStep));
@@ -397,7 +397,7 @@ bool IsUnchanged(const std::string& folder, const WrittenFile& written) {
   const std::string path = folder + "/" + written.name;
   const absl::StatusOr<FileDescriptor> file = OpenForReading(path);
   if (!file.ok()) return false;
-  const absl::StatusOr<WrittenFile> found = RecordOf(*file, path);
+  const absl::StatusOr<WrittenFile> found = DescribeFile(*file, path);
   return found.ok() && *found == written;
 }
 

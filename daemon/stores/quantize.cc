@@ -135,7 +135,7 @@ class Quantizer {
   absl::StatusOr<std::vector<WrittenFile>> Records() const {
     std::vector<WrittenFile> records;
     for (const auto& writer : writers_) {
-      LIME_ASSIGN_OR_RETURN(WrittenFile record, RecordOf(writer->file().descriptor(), writer->file().path()));
+      LIME_ASSIGN_OR_RETURN(WrittenFile record, DescribeFile(writer->file().descriptor(), writer->file().path()));
       records.push_back(std::move(record));
     }
     return records;
@@ -360,7 +360,7 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
 absl::Status Record(const Quantizer& quantizer, const std::vector<NewFile>& small, Mark& mark) {
   LIME_ASSIGN_OR_RETURN(mark.files, quantizer.Records());
   for (const NewFile& file : small) {
-    LIME_ASSIGN_OR_RETURN(WrittenFile written, RecordOf(file.descriptor(), file.path()));
+    LIME_ASSIGN_OR_RETURN(WrittenFile written, DescribeFile(file.descriptor(), file.path()));
     mark.files.push_back(std::move(written));
   }
   return absl::OkStatus();

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/formats/block_store_manifest.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "daemon/machine/files.h"
 #include "daemon/stores/block_store_layout.h"
 #include "daemon/weights/checkpoint.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/hashing_reader.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 
 namespace lime {
 namespace {

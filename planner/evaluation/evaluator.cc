@@ -158,7 +158,7 @@ void Evaluator::ComputeWindows(const Runner& runner, double pool_mb) {
     const int32_t fitting = std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4);
     // CheckPools found that these fit. Rounding must not contradict it.
     const int32_t least = together_ ? stage_rank_[runner.first_load + i] : 1;
-    loads_[runner.first_load + i].window = std::max(fitting, least);
+    loads_[runner.first_load + i].loads_in_ring = std::max(fitting, least);
   }
 }
 
@@ -180,7 +180,7 @@ double Evaluator::RunBlocks(const Stage& stage, double now) {
     if constexpr (kFirst) {
       const Load load = loads[slot];
       slot = slot + 1 == q ? 0 : slot + 1;
-      if (wait >= load.window) load_end = std::max(load_end, release_ms[wait - load.window]);
+      if (wait >= load.loads_in_ring) load_end = std::max(load_end, release_ms[wait - load.loads_in_ring]);
       load_end += load.ms;
       ++wait;
       now = std::max(now, load_end);

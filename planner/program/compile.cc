@@ -36,7 +36,7 @@ void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
   for (int64_t i = 0; i < q; ++i) {
     begin = std::max(begin, i + 1);
     while (begin <= i + q && before[i + q + 1] - before[begin] > rest) ++begin;
-    loads[i].window = static_cast<int32_t>(std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4));
+    loads[i].loads_in_ring = static_cast<int32_t>(std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4));
   }
 }
 

@@ -179,7 +179,7 @@ void ProgramRunner::TryLoad(std::vector<Action>& actions) {
 // Within one residency, windows alone guarantee room. After a border, loads from before it count
 // too. A ring that a change adds exists once the change has made room.
 bool ProgramRunner::MayBegin(const Prefetch& load) const {
-  if (loads_begun_ - load.window >= evicted_) return false;  // negative: there was always room
+  if (loads_begun_ - load.loads_in_ring >= evicted_) return false;  // negative: there was always room
   if (load.becomes_resident) return room_made_;
   return in_ring_ + load.bytes <= (room_made_ ? OfNextLoad() : generations_.front()).programs.front()->ring_bytes;
 }

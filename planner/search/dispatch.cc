@@ -135,7 +135,7 @@ Assignment Dispatcher::Arrange(const Question& question) {
   Assignment plan = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(question.order.back())),
                      .streamed = std::vector<uint8_t>(instance_.blocks.size())};
   const double hop_ms = instance_.net.tx_ms + instance_.net.lat_ms;
-  const int units = counts_.NumUnits();
+  const int units = counts_.NumHalves();
   double now_ms = 0;
   int at = question.order.front();
   for (int step = 0; step < kSteps; ++step) {

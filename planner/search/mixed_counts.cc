@@ -117,7 +117,7 @@ void MixedCountProgram::CountSmall(const Question& question, int d) {
 
 std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& question) {
   const int devices = instance_.NumDevices(), all_large = sizes_[1].count;
-  work_ = NumUnits();
+  work_ = NumHalves();
   room_of_.resize(devices);
   best_of_.resize(devices);
   large_of_.resize(devices);
@@ -197,7 +197,7 @@ Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const st
   // Share of the model after the middle of the next unit of a size.
   double remaining[] = {1 - each[0] / 2, 1 - each[1] / 2};
   size_t at = 0;
-  for (int u = 0; u < NumUnits(); ++u) {
+  for (int u = 0; u < NumHalves(); ++u) {
     const int size = size_of_[u];
     Pace* const of_size = &paces[size * devices];
     const auto behind = [&](const Pace& pace) { return pace.remaining - pace.units * remaining[size]; };

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/search/exhaustive.h"
-#include "planner/search/level_search.h"
 #include "planner/search/part_groups.h"
+#include "planner/search/refining_search.h"
 
 namespace lime {
 namespace {
@@ -48,7 +48,7 @@ class Search {
       best.reason = Reason();
       return best;
     }
-    LevelSearch parts(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
+    RefiningSearch parts(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
     OfferSeeds(parts);
     const bool small = options_.exhaustive && IsSmall();
     if (small) {
@@ -84,33 +84,33 @@ class Search {
                        [&](const Stage& stage) { return std::binary_search(unit_begins_.begin(), unit_begins_.end(), stage.lo); });
   }
 
-  void OfferSeeds(LevelSearch& level) {
+  void OfferSeeds(RefiningSearch& level) {
     for (const StagePlan& seed : options_.seeds) {
-      if (BeginsAtUnits(seed)) level.Offer(ToAssignment(seed, instance_.NumBlocks()), LevelSearch::kSeed);
+      if (BeginsAtUnits(seed)) level.Offer(ToAssignment(seed, instance_.NumBlocks()), RefiningSearch::kSeed);
     }
   }
 
   // Model blocks first in one part, then in a few, then in all parts. Each level starts from the
   // best plans of the level before.
-  void Descend(LevelSearch& parts, bool has_starts) {
+  void Descend(RefiningSearch& parts, bool has_starts) {
     const std::vector<Level> levels = CoarseLevels();
-    std::vector<LevelSearch::Line> lines;
+    std::vector<RefiningSearch::Line> lines;
     double shares = 1;  // of this level and the next ones
     for (size_t i = 0; i < levels.size(); ++i) {
       const Level& level = levels[i];
-      LevelSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
+      RefiningSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
       for (const StagePlan& seed : options_.seeds) {
-        search.Offer(ToGroups(ToAssignment(seed, instance_.NumBlocks()), level.begins), LevelSearch::kSeed);
+        search.Offer(ToGroups(ToAssignment(seed, instance_.NumBlocks()), level.begins), RefiningSearch::kSeed);
       }
-      for (const LevelSearch::Line& line : lines) search.Offer(ToGroups(line.best.plan, level.begins), line.kind);
+      for (const RefiningSearch::Line& line : lines) search.Offer(ToGroups(line.best.plan, level.begins), line.kind);
       const double part = std::max(0.0, budget_.remaining()) * level.share / shares;
       shares -= level.share;
       if (MayMove()) search.OfferStarts(kStartsOfLevel * part);
       search.Improve((1 - kStartsOfLevel) * part, options_.good_enough_ms);
       lines = search.lines();
-      for (LevelSearch::Line& line : lines) line.best.plan = ToParts(line.best.plan, level.begins);
+      for (RefiningSearch::Line& line : lines) line.best.plan = ToParts(line.best.plan, level.begins);
     }
-    for (const LevelSearch::Line& line : lines) parts.Offer(line.best.plan, line.kind);
+    for (const RefiningSearch::Line& line : lines) parts.Offer(line.best.plan, line.kind);
     if (levels.empty() && !has_starts && MayMove()) parts.OfferStarts(kStartsAlone * work_);
     parts.Improve(0.95 * budget_.remaining(), options_.good_enough_ms);
   }
@@ -159,10 +159,10 @@ class Search {
 
   // The best plan of the level, if better than `best`. Its order is that of the quick evaluation,
   // up to rounding.
-  void Settle(const LevelSearch& level, FoundPlan& best) {
+  void Settle(const RefiningSearch& level, FoundPlan& best) {
     constexpr double kRounding = 1 + 1e-6;
-    for (const LevelSearch::Line& line : level.lines()) {
-      const LevelSearch::Candidate& candidate = line.best;
+    for (const RefiningSearch::Line& line : level.lines()) {
+      const RefiningSearch::Candidate& candidate = line.best;
       if (candidate.cost >= Annealer::kDoesNotFit || (best.feasible && candidate.cost > best.cost * kRounding)) return;
       FoundPlan plan = Exactly(candidate.plan);
       if (plan.feasible && (!best.feasible || plan.cost < best.cost)) best = std::move(plan);

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "planner/search/dispatch.h"
-#include "planner/search/unit_counts.h"
+#include "planner/search/half_counts.h"
 
 namespace lime {
 namespace {
@@ -82,7 +82,7 @@ class RecipeSearch {
     std::optional<Assignment> plan;
     if (IsMixed(recipe)) return CookMixed(recipe);
     if (IsCounted(recipe)) {
-      const std::vector<UnitCounts> counts = Counts(recipe);
+      const std::vector<HalfCounts> counts = Counts(recipe);
       if (counts.empty()) return std::nullopt;
       plan = counts_.Arrange(counts, recipe.order, recipe.rounds);
     } else {
@@ -114,7 +114,7 @@ class RecipeSearch {
     return plan;
   }
 
-  std::vector<UnitCounts> Counts(const Recipe& recipe) {
+  std::vector<HalfCounts> Counts(const Recipe& recipe) {
     const auto counts =
         counts_.Share({.limit_ms = recipe.limit_ms, .usable = recipe.shares, .styles = recipe.styles, .order = recipe.order});
     budget_.Spend(counts_.work());

@@ -140,7 +140,7 @@ TEST_F(ServingTest, WhatIsNoRequestIsRefusedAtOnce) {
   EXPECT_TRUE(absl::IsInvalidArgument(Refusal(Ask({-1}, 3))));
   EXPECT_THAT(std::string(Refusal(Ask({1, 8000}, 3)).message()), HasSubstr("id 8000 of the prompt, number 1"));
   EXPECT_TRUE(absl::IsResourceExhausted(Refusal(Ask({1}, 256))));
-  EXPECT_EQ(serving_->room().context, 256);
+  EXPECT_EQ(serving_->limits().context, 256);
   ServingRequest request = Ask({1}, 3);
   request.sampling.params.top_p = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(Refusal(request)));
@@ -442,7 +442,7 @@ TEST_F(ServingTest, RequestsGoOnWhereAnotherPlanIsBetter) {
     EXPECT_EQ(answers[r]->tokens(), FakeDevices::Answer(PromptOf(r), 30, r));
   }
   EXPECT_EQ(serving_->changes(), 1);
-  EXPECT_EQ(serving_->room().context, 512) << "of the plan in use";
+  EXPECT_EQ(serving_->limits().context, 512) << "of the plan in use";
 }
 
 // ---- The end

@@ -227,7 +227,7 @@ TEST(NewFileTest, WhatIsStagedComesThroughLinksForItsOwnerAloneOnceItIsCommitted
   fs::create_symlink("target", dir / "link");
   const OutputOptions secret{.overwrite = true, .secret = true};
   {
-    absl::StatusOr<NewFile> file = StageOutput(dir / "link", "secret", secret);
+    absl::StatusOr<NewFile> file = PrepareOutput(dir / "link", "secret", secret);
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_FALSE(fs::exists(dir / "target"));
     ASSERT_TRUE(file->Commit().ok());
@@ -236,7 +236,7 @@ TEST(NewFileTest, WhatIsStagedComesThroughLinksForItsOwnerAloneOnceItIsCommitted
   EXPECT_EQ(dir.Read("target"), "secret");
   EXPECT_EQ(fs::status(dir / "target").permissions(), fs::perms::owner_read | fs::perms::owner_write);
   fs::create_hard_link(dir / "target", dir / "name");
-  EXPECT_THAT(std::string(StageOutput(dir / "name", "x", secret).status().message()), HasSubstr("a file with several names"));
+  EXPECT_THAT(std::string(PrepareOutput(dir / "name", "x", secret).status().message()), HasSubstr("a file with several names"));
 }
 
 TEST(OutputFolderTest, AFolderThatHoldsOtherThingsIsRefusedWithTheirNames) {

@@ -14,7 +14,7 @@
 #include "coordinator/rpc/cluster_client.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/push_blocks.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "daemon/stores/pushed_store.h"
 #include "lime/v1/bulk.grpc.pb.h"
 #include "proto/bulk_convert.h"
@@ -131,7 +131,7 @@ TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {
   ASSERT_TRUE(rest.ok()) << rest.status();
   const auto units = CutIntoUnits(source_->manifest(), target_.blocks);
   ASSERT_TRUE(units.ok()) << units.status();
-  const Bytes largest = std::ranges::max(*units, {}, &StoreUnit::bytes).bytes;
+  const Bytes largest = std::ranges::max(*units, {}, &PushUnit::bytes).bytes;
   EXPECT_LE(rest->sent, rest->needed - stored + largest) << "no more is lost than the unit that was under way";
   EXPECT_GT(rest->sent, 0);
   ExpectAllThere();

@@ -42,7 +42,7 @@ Pushed Push(const StoreSource& source, StoreDisk& disk, const std::string& root,
     pushed.blocks = store->BlocksOf(pushed.units);
     LIME_RETURN_IF_ERROR(store->Begin(pushed.units));
     for (const int32_t index : pushed.units) {
-      const StoreUnit& unit = store->units()[static_cast<size_t>(index)];
+      const PushUnit& unit = store->units()[static_cast<size_t>(index)];
       std::vector<std::byte> data(static_cast<size_t>(unit.bytes));
       LIME_RETURN_IF_ERROR(source.Read(unit.file, unit.offset, data));
       for (size_t at = 0; at < data.size(); at += 7000) {  // several writes for each

@@ -108,7 +108,7 @@ TEST_F(WeightsDigestTest, AFolderItsShardsAStoreAndPushedBlocksAgree) {
   ASSERT_TRUE(missing.ok()) << missing.status();
   ASSERT_TRUE((*pushed)->Begin(*missing).ok());
   for (const int32_t index : *missing) {
-    const StoreUnit& unit = (*pushed)->units()[static_cast<size_t>(index)];
+    const PushUnit& unit = (*pushed)->units()[static_cast<size_t>(index)];
     std::vector<std::byte> data(static_cast<size_t>(unit.bytes));
     ASSERT_TRUE((*source)->Read(unit.file, unit.offset, data).ok());
     ASSERT_TRUE((*pushed)->Write(data).ok());

@@ -1,4 +1,4 @@
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 
 #include <algorithm>
 #include <set>
@@ -20,7 +20,7 @@ std::tuple<int32_t, int64_t, int64_t> Place(const PlacedBlock& placed) {
 }
 
 // Cuts the part of one block behind `covered`.
-absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_t covered, std::vector<StoreUnit>& units) {
+absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_t covered, std::vector<PushUnit>& units) {
   const auto hole = [&](int64_t end) {
     if (end - covered >= kStoreAlignment) {
       return Invalid(file.name, ": block ", BlockName(placed.block.id), " has no checksum for the bytes from ", covered, " to ", end,
@@ -101,9 +101,9 @@ absl::StatusOr<std::vector<PlacedBlock>> PlaceBlocks(const StoreManifest& manife
   return placed;
 }
 
-absl::StatusOr<std::vector<StoreUnit>> CutIntoUnits(const StoreManifest& manifest, std::span<const BlockId> blocks) {
+absl::StatusOr<std::vector<PushUnit>> CutIntoUnits(const StoreManifest& manifest, std::span<const BlockId> blocks) {
   LIME_ASSIGN_OR_RETURN(const std::vector<PlacedBlock> placed, PlaceBlocks(manifest, blocks));
-  std::vector<StoreUnit> units;
+  std::vector<PushUnit> units;
   int32_t file = -1;
   int64_t covered = 0;  // end of the bytes of `file` that are in units
   for (const PlacedBlock& block : placed) {

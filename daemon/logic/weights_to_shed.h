@@ -21,7 +21,7 @@
 
 namespace lime {
 
-class WeightsToGive {
+class WeightsToShed {
  public:
   struct Options {
     int32_t device = 0;
@@ -41,7 +41,7 @@ class WeightsToGive {
   // Nothing is evicted from a plan of which nothing may change. If several micro-batches
   // share what is read, a ring holds everything that a stage streams: making one would take as much
   // as is evicted.
-  WeightsToGive(const Plan& plan, Options options) : plan_(plan), options_(std::move(options)) {
+  WeightsToShed(const Plan& plan, Options options) : plan_(plan), options_(std::move(options)) {
     const bool has_ring = plan.devices[options_.device].memory.ring > 0;
     together_ = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
     if (IsFixed(plan) || (!has_ring && (together_ || GrowsKv(plan)))) return;
