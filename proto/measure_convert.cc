@@ -57,7 +57,7 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Number(LIME_FIELD(m, kv_read), statistics.kv_read, 0, kMaxCount);
   f.Number(LIME_FIELD(m, kv_fetched), statistics.kv_fetched, 0, kMaxCount);
   f.Number(LIME_FIELD(m, residency_changes), statistics.residency_changes, 0, kMaxCount);
-  f.Number(LIME_FIELD(m, given_bytes), statistics.given, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, given_bytes), statistics.shed, 0, kMaxCount);
   f.Number(LIME_FIELD(m, sent_messages), statistics.sent_messages, 0, kMaxCount);
   f.Number(LIME_FIELD(m, sent_bytes), statistics.sent_bytes, 0, kMaxCount);
   f.Number(LIME_FIELD(m, received_messages), statistics.received_messages, 0, kMaxCount);

@@ -182,7 +182,7 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
     seen.disk_rate_profiled = seen_.seconds > 0 ? seen_.bytes_per_second() : summary_.disk_bytes_per_second;
     seen.disk_rate_source = seen_.seconds > 0 ? RateSource::kSeen : local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed;
   }
-  seen.shed_bytes_per_step = static_cast<double>(statistics().given);
+  seen.shed_bytes_per_step = static_cast<double>(statistics().shed);
   const PredictionReport report = ExplainDifference(predicted_ms_, summary.ms_per_step, seen);
   const bool open = report.cause == DifferenceCause::kUnknown || report.cause == DifferenceCause::kNotProfiled;
   if (!open || has_budget_) return report;  // threads that lack CPU time also read memory slowly
@@ -235,12 +235,12 @@ json LocalSession::Describe() const {
   if (!local_.budget_text.empty()) memory["budget"] = local_.budget_text;
   json streaming = {{"resident_blocks", summary_.resident_blocks},
                     {"blocks", summary_.blocks},
-                    {"streamed_bytes_per_step", summary_.streamed_bytes + now.given}};
-  if (summary_.streams() || now.given > 0) {
+                    {"streamed_bytes_per_step", summary_.streamed_bytes + now.shed}};
+  if (summary_.streams() || now.shed > 0) {
     streaming["bytes_read"] = now.bytes_read - read_before_;
     streaming["disk_busy_ms"] = now.disk_ms;
     streaming["waited_ms"] = now.wait_weights_ms;
-    streaming["given_bytes"] = now.given;
+    streaming["given_bytes"] = now.shed;
   }
   json device = DeviceJson(plan().devices.front(), device_->installed().front(), now);
   device["backend"] = load_.backend;
@@ -266,12 +266,12 @@ std::string LocalSession::MemoryLine() const {
   if (!local_.budget_text.empty()) absl::StrAppend(&text, "\nbudget      ", local_.budget_text);
   if (now.kv_written > 0)
     absl::StrAppend(&text, "\nKV on disk  ", FormatBytes(now.kv_written), " written, ", FormatBytes(now.kv_read), " read");
-  if (!summary_.streams() && now.given == 0) return text;
+  if (!summary_.streams() && now.shed == 0) return text;
   const double rate = now.disk_ms > 0 ? 1000 * static_cast<double>(now.disk_bytes) / now.disk_ms : 0;
-  absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.given), " a step, ", summary_.resident_blocks, " of ",
+  absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.shed), " a step, ", summary_.resident_blocks, " of ",
                   summary_.blocks, " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)), "/s while busy, waited ",
                   absl::StrFormat("%.1f s", now.wait_weights_ms / 1000));
-  if (now.given > 0) absl::StrAppend(&text, "; ", FormatBytes(now.given), " of them were evicted because other programs needed memory");
+  if (now.shed > 0) absl::StrAppend(&text, "; ", FormatBytes(now.shed), " of them were evicted because other programs needed memory");
   return text;
 }
 

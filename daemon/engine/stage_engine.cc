@@ -150,7 +150,7 @@ class InstalledStage final : public StageEngine {
         kv = parts_.kv.get();
         stats.kv_read = kv->bytes_read(), stats.kv_written = kv->bytes_written(), stats.kv_fetched = kv->bytes_fetched();
         stats.bytes_read = BytesRead();
-        stats.residency_changes = residency_->logic().num_changes(), stats.given = residency_->logic().given();
+        stats.residency_changes = residency_->logic().num_changes(), stats.shed = residency_->logic().shed();
       }
     }
     if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: without the lock

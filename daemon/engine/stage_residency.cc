@@ -29,7 +29,7 @@ ResidencyLogic::Options StageResidency::LogicOptions() const {
   if (!parts_.stage.follow_memory) return options;
   std::vector<bool> may(plan_.parts.size());
   for (const int part : PartsOn(plan_, device_)) may[part] = !plan_.parts[part].is_kv() && parts_.weights->MayStream(part);
-  options.giving = {
+  options.shedding = {
       .device = device_, .tied = parts_.spec.config.tie_embeddings, .rows_bytes = parts_.RowsBytes(), .may_stream = std::move(may)};
   return options;
 }

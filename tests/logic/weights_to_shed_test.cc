@@ -56,20 +56,20 @@ class WeightsToShedTest : public ::testing::Test {
 
 TEST_F(WeightsToShedTest, BlocksGoFromTheHighestLayerDownThenTheHeadThenTheEmbedding) {
   const Plan plan = Make();
-  const WeightsToShed give(plan, Options(plan));
+  const WeightsToShed shed(plan, Options(plan));
   const Residency all = ResidencyOf(plan);
   Bytes largest = 0;
   for (const PlanPart& part : plan.parts) largest = std::max(largest, part.bytes);
-  EXPECT_EQ(give.ring_to_make(), 2 * largest);
-  EXPECT_THAT(give.Choose(all, 0, false).streamed, IsEmpty());
+  EXPECT_EQ(shed.ring_to_make(), 2 * largest);
+  EXPECT_THAT(shed.Choose(all, 0, false).streamed, IsEmpty());
   const auto last_mlp = PartsOf(plan, {BlockKind::kMlp, 3}), last_attention = PartsOf(plan, {BlockKind::kAttention, 3});
-  const WeightsToShed::Choice little = give.Choose(all, 1, false);
+  const WeightsToShed::Choice little = shed.Choose(all, 1, false);
   EXPECT_GE(little.bytes, 1);
   EXPECT_EQ(little.streamed.back(), last_mlp.second - 1);
   EXPECT_FALSE(little.embedding);
   size_t before = 0;
-  for (Bytes bytes = 1; bytes < give.most(); bytes += give.most() / 37) {
-    const WeightsToShed::Choice choice = give.Choose(all, bytes, false);
+  for (Bytes bytes = 1; bytes < shed.most(); bytes += shed.most() / 37) {
+    const WeightsToShed::Choice choice = shed.Choose(all, bytes, false);
     EXPECT_GE(choice.bytes, bytes);
     EXPECT_GE(choice.streamed.size(), before) << "more bytes, no fewer parts";
     before = choice.streamed.size();
@@ -77,21 +77,21 @@ TEST_F(WeightsToShedTest, BlocksGoFromTheHighestLayerDownThenTheHeadThenTheEmbed
       EXPECT_EQ(choice.streamed.size(), static_cast<size_t>(last_mlp.second - last_mlp.first));
     }
   }
-  const WeightsToShed::Choice most = give.Choose(all, INT64_MAX, false);
+  const WeightsToShed::Choice most = shed.Choose(all, INT64_MAX, false);
   EXPECT_EQ(static_cast<int>(most.streamed.size()), plan.NumParts());
   EXPECT_TRUE(most.embedding);
-  EXPECT_EQ(most.bytes, give.most());
-  const WeightsToShed::Choice again = give.Choose(all, INT64_MAX, true);
+  EXPECT_EQ(most.bytes, shed.most());
+  const WeightsToShed::Choice again = shed.Choose(all, INT64_MAX, true);
   EXPECT_TRUE(again.embedding);
-  EXPECT_EQ(again.bytes, give.most() - plan.embedding_bytes);
+  EXPECT_EQ(again.bytes, shed.most() - plan.embedding_bytes);
 }
 
 TEST_F(WeightsToShedTest, ATiedEmbeddingGoesWithTheHeadAndNotWithoutIt) {
   const Plan plan = Make();
-  const WeightsToShed give(plan, Options(plan, 0, /*tied=*/true));
+  const WeightsToShed shed(plan, Options(plan, 0, /*tied=*/true));
   const int head = PartsOf(plan, {BlockKind::kHead, 0}).first;
-  for (Bytes bytes = 1; bytes < give.most(); bytes += give.most() / 37) {
-    const WeightsToShed::Choice choice = give.Choose(ResidencyOf(plan), bytes, false);
+  for (Bytes bytes = 1; bytes < shed.most(); bytes += shed.most() / 37) {
+    const WeightsToShed::Choice choice = shed.Choose(ResidencyOf(plan), bytes, false);
     EXPECT_EQ(choice.embedding, std::ranges::find(choice.streamed, head) != choice.streamed.end());
   }
   WeightsToShed::Options options = Options(plan, 0, /*tied=*/true);
@@ -115,10 +115,10 @@ TEST_F(WeightsToShedTest, ADeviceGivesItsOwnAndLeavesWhatIsOrdered) {
 TEST_F(WeightsToShedTest, WhereMicroBatchesShareWhatIsReadNoRingIsMade) {
   Plan plan = Make();
   plan.sequences = 2, plan.microbatches = 2;
-  const WeightsToShed give(plan, Options(plan));
-  EXPECT_EQ(give.most(), 0);
-  EXPECT_EQ(give.ring_to_make(), 0);
-  EXPECT_THAT(give.Choose(ResidencyOf(plan), INT64_MAX, false).streamed, IsEmpty());
+  const WeightsToShed shed(plan, Options(plan));
+  EXPECT_EQ(shed.most(), 0);
+  EXPECT_EQ(shed.ring_to_make(), 0);
+  EXPECT_THAT(shed.Choose(ResidencyOf(plan), INT64_MAX, false).streamed, IsEmpty());
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .received_bytes = 10,
                                     .peak_resident = 11,
                                     .residency_changes = 12,
-                                    .given = 13,
+                                    .shed = 13,
                                     .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
   for (const std::optional<Bytes> room : {std::optional<Bytes>(), std::optional<Bytes>(0)})

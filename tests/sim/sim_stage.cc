@@ -119,8 +119,8 @@ void SimStage::TakeMemory(std::vector<Program> programs) {
       .device = device_, .by_order = GrowsKv(plan_) || SpillsKv(plan_), .layers = std::ssize(layers_), .ring_comes = ring_ == 0};
   const bool here = std::ranges::find(plan_.stages, device_, &Stage::device) != plan_.stages.end();
   if (here && plan_.reads == ReadsPerStep::kOnce) {
-    options.giving = {.device = device_, .embedding = false, .may_stream = std::vector<bool>(plan_.parts.size())};
-    for (const int part : PartsOn(plan_, device_)) options.giving->may_stream[static_cast<size_t>(part)] = !plan_.parts[part].is_kv();
+    options.shedding = {.device = device_, .embedding = false, .may_stream = std::vector<bool>(plan_.parts.size())};
+    for (const int part : PartsOn(plan_, device_)) options.shedding->may_stream[static_cast<size_t>(part)] = !plan_.parts[part].is_kv();
   }
   for (const int part : PartsOn(plan_, device_))
     in_memory_[static_cast<size_t>(part)] = !streamed_[static_cast<size_t>(part)] && !plan_.parts[part].is_kv();
