@@ -55,10 +55,10 @@ absl::Status ServeQueue::WhyEnd(const Waiter& waiter, absl::Time now) const {
 std::vector<ServeQueue::Ending> ServeQueue::Due(absl::Time now) {
   std::vector<Ending> due;
   for (auto& [request, waiter] : requests_) {
-    if (waiter.told) continue;
+    if (waiter.returned) continue;
     absl::Status why = WhyEnd(waiter, now);
     if (why.ok()) continue;
-    waiter.told = true;
+    waiter.returned = true;
     due.push_back({request, std::move(why)});
   }
   return due;
@@ -67,7 +67,7 @@ std::vector<ServeQueue::Ending> ServeQueue::Due(absl::Time now) {
 absl::Time ServeQueue::NextDue() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [request, waiter] : requests_) {
-    if (!waiter.started && !waiter.told) next = std::min(next, waiter.until);
+    if (!waiter.started && !waiter.returned) next = std::min(next, waiter.until);
   }
   return next;
 }

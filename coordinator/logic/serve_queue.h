@@ -64,7 +64,7 @@ class ServeQueue {
     absl::Time until;
     bool started = false;
     bool cancelled = false;
-    bool told = false;  // returned by Due
+    bool returned = false;  // returned by Due
   };
   absl::Status WhyEnd(const Waiter& waiter, absl::Time now) const;
 

@@ -101,9 +101,9 @@ void OrdersCall::OnDone(const grpc::Status& status) {
 }
 
 void OrdersCall::Tell(FromDevice what) {
-  if (failed_told_) return;
+  if (failure_delivered_) return;
   if (auto* failed = std::get_if<FailedNews>(&what)) {
-    failed_told_ = true;
+    failure_delivered_ = true;
     failed->status = absl::Status(failed->status.code(), absl::StrCat("device \"", options_.device, "\": ", failed->status.message()));
   }
   {

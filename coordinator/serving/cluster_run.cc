@@ -198,7 +198,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     }
     const cpu::RowScore* const score = news.scores[token.index] ? &*news.scores[token.index] : nullptr;
     asked.position = sampled.position, asked.logits_hash = logits_hash;
-    if (!token.again) asked.told_share = 1;
+    if (!token.again) asked.reported_share = 1;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
     const bool go_on = on_token({.request = token.request,
@@ -236,7 +236,7 @@ void ClusterRun::TellPrompts() {
     const double computed = static_cast<double>(of.computed) + static_cast<double>(of.under_way) * in_step;
     Asked& asked = asked_.at(of.request);
     const double share = std::min(1.0, computed / static_cast<double>(of.rows));
-    if (share > asked.told_share) owner_.on_prompt(of.request, asked.told_share = share);
+    if (share > asked.reported_share) owner_.on_prompt(of.request, asked.reported_share = share);
   }
 }
 
@@ -366,7 +366,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install, const std::atom
 // Checks that the requests fit, and computes the levels, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan, const std::atomic<bool>* cancel) {
   LIME_RETURN_IF_ERROR(writer_.Restart(NextOrdersFor(plan, cancel)));
-  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.told_share = 0;
+  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.reported_share = 0;
   return Install(plan, {});
 }
 
@@ -400,14 +400,14 @@ void ClusterRun::CompareKernels() {
   }
   const bool moved = first_ && DevicesUsed(devices_.plan()) != DevicesUsed(*first_);
   const bool same = before == 0 || numerics_.size() == 1 || (numerics_.size() == before && !moved);
-  if (same || std::exchange(told_bits_, true)) return;
+  if (same || std::exchange(reported_bits_, true)) return;
   Say("the devices' kernels add up in different orders, so logits may differ in their last bits from now on; --numerics portable on every "
       "limed gives them one order");
 }
 
 void ClusterRun::CompareLogits(RequestId request, int32_t position, uint64_t logits_hash) {
   const Asked& asked = asked_.at(request);
-  if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(told_bits_, true)) return;
+  if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(reported_bits_, true)) return;
   Say(absl::StrCat("request ", request, ": the logits computed again differ from those before in some bits"));
 }
 

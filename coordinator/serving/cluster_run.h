@@ -178,7 +178,7 @@ class ClusterRun {
     RequestSampling sampling;
     int32_t position = -1;  // of the newest token
     uint64_t logits_hash = 0;
-    double told_share = 0;
+    double reported_share = 0;
   };
   int32_t head() const { return devices_.plan().stages.back().device; }  // samples; ends steps
 
@@ -204,7 +204,7 @@ class ClusterRun {
   std::optional<Recovery> recovery_;
   std::optional<Plan> first_, newest_;  // the plans that Recovery names
   std::set<std::string> numerics_;      // of all kernels used so far
-  bool told_bits_ = false;
+  bool reported_bits_ = false;
 };
 
 }  // namespace lime

@@ -79,11 +79,11 @@ std::vector<std::byte> HeadPartialEncoder::Encode(std::span<const float> logits,
 void LogitsSoFar::CopyTo(std::span<float> logits) const {
   if (all_) {
     LIME_CHECK(std::ssize(logits) == count_);
-    std::memcpy(logits.data(), told_, logits.size_bytes());
+    std::memcpy(logits.data(), encoded_, logits.size_bytes());
     return;
   }
   std::ranges::fill(logits, -kInfinity);
-  const std::byte* in = told_;
+  const std::byte* in = encoded_;
   for (int64_t i = 0; i < count_; ++i) {
     uint32_t id = 0, bits = 0;
     in = Get(Get(in, id), bits);
@@ -129,14 +129,14 @@ class HeadPartialParser {
     row.count_ = row.all_ ? ids_ : int64_t{count};
     if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes))
       return WrongPartial("a row has logits of ", count, " of ", ids_, " ids, which is out of range");
-    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> told, ReadBytes(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
-    row.told_ = told.data();
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> encoded, ReadBytes(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
+    row.encoded_ = encoded.data();
     if (!row.all_) LIME_RETURN_IF_ERROR(CheckPairs(row));
     return row;
   }
 
   absl::Status CheckPairs(const LogitsSoFar& row) const {
-    const std::byte* in = row.told_;
+    const std::byte* in = row.encoded_;
     int64_t next = 0;
     for (int64_t i = 0; i < row.count_; ++i) {
       uint32_t id = 0, bits = 0;

@@ -32,7 +32,7 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
       again_(RowsAgain::For(plan, device)),
       latest_(static_cast<size_t>(plan.sequences)),
-      told_(latest_.size()) {
+      received_(latest_.size()) {
   const auto reserve = [&](std::vector<MicroBatch>& batches) {
     batches.resize(static_cast<size_t>(shape_.microbatches));
     for (MicroBatch& batch : batches) batch.rows.reserve(static_cast<size_t>(plan_.batch));
@@ -235,11 +235,11 @@ absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken>
   for (const SampledToken& token : tokens) {
     LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
     LIME_RETURN_IF_ERROR(CheckIds({&token.token, 1}));
-    told_[static_cast<size_t>(token.sequence)] = latest_[static_cast<size_t>(token.sequence)].position;
+    received_[static_cast<size_t>(token.sequence)] = latest_[static_cast<size_t>(token.sequence)].position;
   }
   for (const SampledToken& token : tokens) {
     if (step < latest_[static_cast<size_t>(token.sequence)].from_step) continue;
-    int32_t& before = told_[static_cast<size_t>(token.sequence)];
+    int32_t& before = received_[static_cast<size_t>(token.sequence)];
     if (token.position <= before || token.position > plan_.context)
       return Invalid("sequence ", token.sequence, " got its token at position ", token.position,
                      ", but it already has the token at position ", before);

@@ -145,7 +145,7 @@ class StageInbox {
   Bytes spare_bytes_ = 0;                        // of their memory
   std::vector<SampledToken> tokens_;             // of the current message
   // Of the current message: by slot, the last position with a known token.
-  std::vector<int32_t> told_;
+  std::vector<int32_t> received_;
   HeadPartial partial_;  // of the current message
 };
 

@@ -34,8 +34,8 @@ void MemorySampler::Look(Stalls& stalls, bool triggered, MemorySample::Scope& sc
   const std::optional<absl::Duration> now = ReadMemoryStalls(stalls.path);
   if (!now) return;
   const absl::Duration least = triggered ? kTriggerStall : absl::ZeroDuration();
-  scope.stalled = std::max(least, *now - stalls.told);
-  stalls.told += scope.stalled;
+  scope.stalled = std::max(least, *now - stalls.reported);
+  stalls.reported += scope.stalled;
 }
 
 MemorySample MemorySampler::Sample(std::string_view source) {

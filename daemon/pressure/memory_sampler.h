@@ -30,7 +30,7 @@ class MemorySampler {
   // A PSI file, and how much of its total was reported: more than all if a trigger came first.
   struct Stalls {
     std::string path;
-    absl::Duration told;
+    absl::Duration reported;
   };
   static void Look(Stalls& stalls, bool triggered, MemorySample::Scope& scope);
 

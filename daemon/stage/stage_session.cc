@@ -291,9 +291,9 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
   news.tokens.assign(tokens.begin(), tokens.end());
   news.logits_hashes.clear(), news.scores.clear();
   for (const SampledToken& token : tokens) {
-    PlanSampler::Told told = sampler_.OnSampled(token);
-    news.logits_hashes.push_back(told.logits_hash);
-    news.scores.push_back(std::move(told.score));
+    PlanSampler::TokenReport report = sampler_.OnSampled(token);
+    news.logits_hashes.push_back(report.logits_hash);
+    news.scores.push_back(std::move(report.score));
   }
   if (call_.plan.microbatches == 1 && call_.plan.chunks_per_sweep <= 1) {
     awaits_end_ = true;

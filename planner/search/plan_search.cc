@@ -21,7 +21,7 @@ constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;
 constexpr double kIncumbentWork = 10 * SearchBudget::kWorkPerMs;
 
 // An instance with model blocks in few parts, and the matching options.
-struct Level {
+struct Resolution {
   std::vector<int32_t> begins;  // first parts of its blocks
   Instance instance;
   std::optional<FirstTokenBound> first_token;
@@ -84,59 +84,59 @@ class Search {
                        [&](const Stage& stage) { return std::binary_search(unit_begins_.begin(), unit_begins_.end(), stage.lo); });
   }
 
-  void OfferSeeds(RefiningSearch& level) {
+  void OfferSeeds(RefiningSearch& resolution) {
     for (const StagePlan& seed : options_.seeds) {
-      if (BeginsAtUnits(seed)) level.Offer(ToAssignment(seed, instance_.NumBlocks()), RefiningSearch::kSeed);
+      if (BeginsAtUnits(seed)) resolution.Offer(ToAssignment(seed, instance_.NumBlocks()), RefiningSearch::kSeed);
     }
   }
 
   // Model blocks first in one part, then in a few, then in all parts. Each level starts from the
   // best plans of the level before.
   void Descend(RefiningSearch& parts, bool has_starts) {
-    const std::vector<Level> levels = CoarseLevels();
+    const std::vector<Resolution> resolutions = CoarseResolutions();
     std::vector<RefiningSearch::Line> lines;
     double shares = 1;  // of this level and the next ones
-    for (size_t i = 0; i < levels.size(); ++i) {
-      const Level& level = levels[i];
-      RefiningSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
+    for (size_t i = 0; i < resolutions.size(); ++i) {
+      const Resolution& resolution = resolutions[i];
+      RefiningSearch search(resolution.instance, AnnealerOptions(resolution.first_token, resolution.move_cost), budget_);
       for (const StagePlan& seed : options_.seeds) {
-        search.Offer(ToGroups(ToAssignment(seed, instance_.NumBlocks()), level.begins), RefiningSearch::kSeed);
+        search.Offer(ToGroups(ToAssignment(seed, instance_.NumBlocks()), resolution.begins), RefiningSearch::kSeed);
       }
-      for (const RefiningSearch::Line& line : lines) search.Offer(ToGroups(line.best.plan, level.begins), line.kind);
-      const double part = std::max(0.0, budget_.remaining()) * level.share / shares;
-      shares -= level.share;
+      for (const RefiningSearch::Line& line : lines) search.Offer(ToGroups(line.best.plan, resolution.begins), line.kind);
+      const double part = std::max(0.0, budget_.remaining()) * resolution.share / shares;
+      shares -= resolution.share;
       if (MayMove()) search.OfferStarts(kStartsOfLevel * part);
       search.Improve((1 - kStartsOfLevel) * part, options_.good_enough_ms);
       lines = search.lines();
-      for (RefiningSearch::Line& line : lines) line.best.plan = ToParts(line.best.plan, level.begins);
+      for (RefiningSearch::Line& line : lines) line.best.plan = ToParts(line.best.plan, resolution.begins);
     }
     for (const RefiningSearch::Line& line : lines) parts.Offer(line.best.plan, line.kind);
-    if (levels.empty() && !has_starts && MayMove()) parts.OfferStarts(kStartsAlone * work_);
+    if (resolutions.empty() && !has_starts && MayMove()) parts.OfferStarts(kStartsAlone * work_);
     parts.Improve(0.95 * budget_.remaining(), options_.good_enough_ms);
   }
 
-  std::vector<Level> CoarseLevels() const {
+  std::vector<Resolution> CoarseResolutions() const {
     constexpr size_t kFewBlocks = 8;
-    std::vector<Level> levels;
+    std::vector<Resolution> resolutions;
     size_t before = 0;
     for (const auto& [most_groups, share] : {std::pair{1, 0.25}, std::pair{4, 0.6}}) {
-      Level level = {.begins = GroupParts(instance_, most_groups), .share = share};
-      const size_t blocks = level.begins.size() - 1;
+      Resolution resolution = {.begins = GroupParts(instance_, most_groups), .share = share};
+      const size_t blocks = resolution.begins.size() - 1;
       if (blocks < kFewBlocks || blocks == before || 2 * blocks > instance_.blocks.size()) continue;
       before = blocks;
-      level.instance = PutTogether(instance_, level.begins);
-      level.first_token = options_.first_token;
-      if (level.first_token) {
-        for (PrefillChunk& chunk : level.first_token->problem.chunks) chunk.instance = PutTogether(chunk.instance, level.begins);
+      resolution.instance = PutTogether(instance_, resolution.begins);
+      resolution.first_token = options_.first_token;
+      if (resolution.first_token) {
+        for (PrefillChunk& chunk : resolution.first_token->problem.chunks) chunk.instance = PutTogether(chunk.instance, resolution.begins);
       }
-      level.move_cost = options_.move_cost;
-      if (level.move_cost) {
-        level.move_cost->home.clear();
-        for (size_t p = 0; p < blocks; ++p) level.move_cost->home.push_back(options_.move_cost->home[level.begins[p]]);
+      resolution.move_cost = options_.move_cost;
+      if (resolution.move_cost) {
+        resolution.move_cost->home.clear();
+        for (size_t p = 0; p < blocks; ++p) resolution.move_cost->home.push_back(options_.move_cost->home[resolution.begins[p]]);
       }
-      levels.push_back(std::move(level));
+      resolutions.push_back(std::move(resolution));
     }
-    return levels;
+    return resolutions;
   }
 
   FoundPlan Exactly(const Assignment& assignment) {
@@ -159,9 +159,9 @@ class Search {
 
   // The best plan of the level, if better than `best`. Its order is that of the quick evaluation,
   // up to rounding.
-  void Settle(const RefiningSearch& level, FoundPlan& best) {
+  void Settle(const RefiningSearch& resolution, FoundPlan& best) {
     constexpr double kRounding = 1 + 1e-6;
-    for (const RefiningSearch::Line& line : level.lines()) {
+    for (const RefiningSearch::Line& line : resolution.lines()) {
       const RefiningSearch::Candidate& candidate = line.best;
       if (candidate.cost >= Annealer::kDoesNotFit || (best.feasible && candidate.cost > best.cost * kRounding)) return;
       FoundPlan plan = Exactly(candidate.plan);
