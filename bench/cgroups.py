@@ -18,7 +18,7 @@ def disk_of(path):
     name = f"{os.major(device)}:{os.minor(device)}"
     node = pathlib.Path("/sys/dev/block") / name
     if not node.exists():
-        raise Unavailable(f"{path} is on no block device, so its reads cannot be limited")
+        raise Unavailable(f"{path} is not on a block device, so its reads cannot be limited")
     if (node / "partition").exists():
         name = (node.resolve().parent / "dev").read_text().strip()
     return name
@@ -41,7 +41,7 @@ def _parent(controller):
         return v1, False
     v2 = _v2_root()
     if v2 is None or controller not in (v2 / "cgroup.controllers").read_text().split():
-        raise Unavailable(f"no cgroup of either version offers the {controller} controller here")
+        raise Unavailable(f"neither version of cgroups offers the {controller} controller on this machine")
     (v2 / "cgroup.subtree_control").write_text(f"+{controller}")
     return v2, True
 

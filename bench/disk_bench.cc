@@ -49,8 +49,10 @@ int main(int argc, char** argv) {
   app.add_option("--model", flags.model, "Checkpoint folder")->required();
   app.add_option("--read-kib", flags.read_kib, "Size of a read")->check(CLI::Range(4, 65536))->capture_default_str();
   app.add_option("--depth", flags.depth, "Reads in flight")->check(CLI::Range(1, 256))->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "How long to read, about")->check(CLI::Range(0.1, 600.0))->capture_default_str();
-  app.add_option("--spread-mib", flags.spread_mib, "Memory that reads go round in")->check(CLI::Range(0, 65536))->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "Seconds to read, about")->check(CLI::Range(0.1, 600.0))->capture_default_str();
+  app.add_option("--spread-mib", flags.spread_mib, "Memory that the reads fill in turn")
+      ->check(CLI::Range(0, 65536))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = lime::Run(flags);
   if (!status.ok()) std::fprintf(stderr, "disk_bench: %s\n", std::string(status.message()).c_str());

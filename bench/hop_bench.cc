@@ -99,11 +99,13 @@ int main(int argc, char** argv) {
   int messages = 10000;
   double pause_ms = 0;
   int64_t read_mb = 0;
-  CLI::App app("What a hop between two daemons costs");
-  app.add_option("--bytes", bytes, "Of a message")->capture_default_str();
-  app.add_option("--messages", messages, "There and back")->capture_default_str();
-  app.add_option("--pause-ms", pause_ms, "Before each message both devices sleep so long, as between two tokens")->capture_default_str();
-  app.add_option("--read-mb", read_mb, "Then the first one reads so much memory, as computing does: its caches hold nothing else")
+  CLI::App app("Measures the cost of a hop between two daemons");
+  app.add_option("--bytes", bytes, "Bytes of a message")->capture_default_str();
+  app.add_option("--messages", messages, "Messages in each direction")->capture_default_str();
+  app.add_option("--pause-ms", pause_ms, "Milliseconds that both devices sleep before each message, as between two tokens")
+      ->capture_default_str();
+  app.add_option("--read-mb", read_mb,
+                 "Megabytes that the first device reads then, as computing does, so that its caches hold nothing else")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 

@@ -318,13 +318,13 @@ absl::Status Run(const Flags& flags) {
 }  // namespace lime
 
 int main(int argc, char** argv) {
-  CLI::App app("Load to first pass over the weights: mapped, read, and the adaptive choice");
+  CLI::App app("Measures loading and the first pass over the weights: mapped, read, and the adaptive choice");
   lime::Flags flags;
   app.add_option("--sizes", flags.sizes, "Sizes of the weights")->capture_default_str();
-  app.add_option("--dir", flags.folder, "Folder for the models; on the disk to be measured")->capture_default_str();
+  app.add_option("--dir", flags.folder, "Folder for the models, on the disk to measure")->capture_default_str();
   app.add_option("--rounds", flags.rounds)->capture_default_str();
   app.add_option("--threads", flags.threads)->capture_default_str();
-  app.add_option("--json", flags.json, "File for the figures as JSON");
+  app.add_option("--json", flags.json, "JSON file for the figures");
   app.add_flag("--keep", flags.keep, "Leave the models for the next run");
   app.add_flag("--warm-only", flags.warm_only, "Only with the files in the page cache");
   app.add_flag("--cold-only", flags.cold_only, "Only with the files dropped from the page cache");

@@ -148,7 +148,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=HERE.parent / "build/release/bin")
     parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--latency-ms", type=float, default=50, help="longest a packet waits in the bucket's queue")
+    parser.add_argument("--latency-ms", type=float, default=50, help="longest time that a packet waits in the bucket's queue")
     parser.add_argument("--gb", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=pathlib.Path, help="folder for model and store; a temporary one by default")

@@ -37,7 +37,7 @@ std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& hea
 
 absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte> bytes) {
   if (bytes.size() < kActivationHeaderBytes)
-    return Invalid("activation: ", bytes.size(), " bytes, and a header has ", kActivationHeaderBytes);
+    return Invalid("activation: the message has ", bytes.size(), " bytes, and a header needs ", kActivationHeaderBytes);
   uint32_t magic = 0, version = 0, payload = 0, answered = 0;
   ActivationHeader header;
   const std::byte* in = Get(bytes.data(), magic);
@@ -49,26 +49,29 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
   in = Get(in, payload);
   in = Get(in, answered);
   Get(in, header.bytes);
-  if (magic != kMagic) return Invalid("activation: this is none: it begins with ", absl::Hex(magic));
+  if (magic != kMagic) return Invalid("activation: the message is not an activation, it begins with ", absl::Hex(magic));
   if (version != kVersion)
-    return Invalid("activation: version ", version, ", and this program speaks ", kVersion, "; run the same release everywhere");
+    return Invalid("activation: the message has version ", version, ", but this program uses version ", kVersion,
+                   "; run the same release everywhere");
   header.probe = payload == kProbe;
   header.kv = payload == kKv;
   const bool of_a_stage = !header.probe && !header.kv;
   if ((payload > static_cast<uint32_t>(Payload::kHeadPartial) && of_a_stage) || answered > 1)
-    return Invalid("activation: payload kind ", payload, ", answered ", answered);
+    return Invalid("activation: the header is invalid: payload kind ", payload, ", answered ", answered);
   header.answered = answered == 1;
   if (of_a_stage) header.payload = static_cast<Payload>(payload);
-  if (header.epoch < 0 || header.step < 0 || header.stage < 0 || header.microbatch < 0) return Invalid("activation: a negative number");
+  if (header.epoch < 0 || header.step < 0 || header.stage < 0 || header.microbatch < 0)
+    return Invalid("activation: the header has a negative number");
   if (header.stage >= kMaxPlanBlocks || header.microbatch >= kMaxMicrobatches) {
-    return Invalid("activation: stage ", header.stage, ", micro-batch ", header.microbatch, " are beyond all plans");
+    return Invalid("activation: stage ", header.stage, " or micro-batch ", header.microbatch, " is larger than any plan allows");
   }
   if (header.bytes < 0 || header.bytes > kMaxActivationBytes)
-    return Invalid("activation: ", header.bytes, " bytes, at most ", kMaxActivationBytes);
+    return Invalid("activation: the payload has ", header.bytes, " bytes, the limit is ", kMaxActivationBytes);
   if (header.probe && (header.step != 0 || header.stage != 0 || header.microbatch != 0 || !IsProbe(header.bytes)))
-    return Invalid("activation: a probe of ", header.bytes, " bytes, and one has ", kProbeBytes, " or ", kLargeProbeBytes,
-                   " in all and belongs to no step");
-  if (header.kv && (header.step != 0 || header.stage != 0 || header.microbatch != 0)) return Invalid("activation: KV belongs to no step");
+    return Invalid("activation: the probe has ", header.bytes, " bytes; a probe has ", kProbeBytes, " or ", kLargeProbeBytes,
+                   " and belongs to no step");
+  if (header.kv && (header.step != 0 || header.stage != 0 || header.microbatch != 0))
+    return Invalid("activation: the header names a step, but KV belongs to no step");
   return header;
 }
 
@@ -85,15 +88,16 @@ std::vector<std::byte> Encode(std::span<const SampledToken> tokens, std::vector<
 
 absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most,
                                                              std::vector<SampledToken> memory) {
-  if (bytes.size() % kTokenBytes != 0) return Invalid("activation: ", bytes.size(), " bytes are no whole number of sampled tokens");
-  if (bytes.size() / kTokenBytes > most) return Invalid("activation: ", bytes.size() / kTokenBytes, " sampled tokens, at most ", most);
+  if (bytes.size() % kTokenBytes != 0) return Invalid("activation: ", bytes.size(), " bytes are not a whole number of sampled tokens");
+  if (bytes.size() / kTokenBytes > most)
+    return Invalid("activation: the message has ", bytes.size() / kTokenBytes, " sampled tokens, the limit is ", most);
   memory.resize(bytes.size() / kTokenBytes);
   const std::byte* in = bytes.data();
   for (SampledToken& token : memory) {
     in = Get(in, token.sequence);
     in = Get(in, token.position);
     in = Get(in, token.token);
-    if (token.sequence < 0 || token.position < 0 || token.token < 0) return Invalid("activation: a negative number in a sampled token");
+    if (token.sequence < 0 || token.position < 0 || token.token < 0) return Invalid("activation: a sampled token has a negative number");
   }
   return memory;
 }
@@ -108,12 +112,12 @@ std::vector<std::byte> EncodeArrivals(std::span<const int64_t> arrivals_us) {
 absl::StatusOr<std::vector<int64_t>> ParseArrivals(std::span<const std::byte> bytes) {
   const size_t count = bytes.size() / kArrivalBytes;
   if (bytes.size() % kArrivalBytes != 0 || count == 0 || count > kMostArrivals)
-    return Invalid("activation: ", bytes.size(), " bytes are no times of arrival, at most ", kMostArrivals);
+    return Invalid("activation: ", bytes.size(), " bytes are not a list of arrival times; the list has at most ", kMostArrivals);
   std::vector<int64_t> arrivals_us(count);
   const std::byte* in = bytes.data();
   for (int64_t& arrived_us : arrivals_us) {
     in = Get(in, arrived_us);
-    if (arrived_us < 0 || arrived_us > kMostArrivalUs) return Invalid("activation: ", arrived_us, " is no time of a clock");
+    if (arrived_us < 0 || arrived_us > kMostArrivalUs) return Invalid("activation: ", arrived_us, " is not a valid time");
   }
   return arrivals_us;
 }

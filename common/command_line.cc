@@ -83,7 +83,7 @@ absl::Status CheckWholeNumber(const std::string& flag, std::string_view value, b
   int64_t number = 0;
   uint64_t natural = 0;
   const bool fits = has_sign ? absl::SimpleAtoi(Text(value), &number) : absl::SimpleAtoi(Text(value), &natural);
-  return fits ? absl::OkStatus() : Invalid(flag, " ", AsTyped(value), " is larger than any number that it could be");
+  return fits ? absl::OkStatus() : Invalid(flag, " ", AsTyped(value), " does not fit in 64 bits; give a smaller number");
 }
 
 // Whether it is a decimal number: no hexadecimal, white space, infinity or NaN.
@@ -148,7 +148,7 @@ class WordCheck {
       return equals == std::string::npos ? absl::OkStatus() : Wrong(name, " takes no value; leave ", AsTyped(word.substr(equals)), " out");
     if (equals == std::string::npos) return NextValue(*option, name);
     if (equals + 1 < word.size()) return Value(*option, name, word.substr(equals + 1));
-    if (!IsFreeText(*option)) return Wrong(name, "= has nothing behind it; write ", name, " VALUE, or leave it out");
+    if (!IsFreeText(*option)) return Wrong(name, "= has no value; write ", name, " VALUE, or leave it out");
     words_[at_ - 1] = name;  // CLI11 would take the next word for the value
     words_.insert(words_.begin() + static_cast<ptrdiff_t>(at_), "");
     return NextValue(*option, name);
@@ -189,11 +189,11 @@ class WordCheck {
     // A list is a single value, so its flag may occur only once.
     const bool list = option.get_delimiter() != '\0',
                once = list || (option.get_items_expected_max() == 1 && option.get_multi_option_policy() == CLI::MultiOptionPolicy::Throw);
-    if (++given_[&option] > 1 && once) return Wrong(name, " is given twice; leave one out");
+    if (++given_[&option] > 1 && once) return Wrong(name, " is given twice; give it once");
     if (IsFreeText(option)) return absl::OkStatus();
     if (value.empty()) return Wrong(name, " is empty; give a value, or leave it out");
     if (value.starts_with("--") && Find(value.substr(0, value.find('='))) != nullptr)
-      return Wrong(name, " needs a value, and ", AsTyped(value), " is a flag");
+      return Wrong(name, " needs a value, but ", AsTyped(value), " is a flag");
     const absl::Status numbers = CheckNumbers(option, name, value);
     return numbers.ok() ? numbers : Wrong(Text(std::string(numbers.message())));
   }
@@ -210,7 +210,7 @@ class WordCheck {
     if (folder && Find("--model") != nullptr)
       return Wrong("unexpected folder ", AsTyped(word), "; the model is given as --model ", AsTyped(word));
     if (Find("--prompt") != nullptr) return Wrong("unexpected word ", Quoted(word), "; a prompt is given as --prompt \"TEXT\", in quotes");
-    return Wrong("unexpected word ", Quoted(word), "; ", HelpOf(*app_), " tells what follows");
+    return Wrong("unexpected word ", Quoted(word), "; ", HelpOf(*app_), " shows the arguments");
   }
 
   absl::Status Command(const std::string& word, const std::vector<std::string>& commands) {
@@ -345,7 +345,7 @@ absl::Status CheckWords(const CLI::App& app, std::vector<std::string>& words) {
 
 std::string SentenceOf(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App* command) { return command->parsed(); });
-  if (commands.empty() && !CommandsOf(app).empty()) return absl::StrCat("no command is given; ", HelpOf(app), " lists them");
+  if (commands.empty() && !CommandsOf(app).empty()) return absl::StrCat("no command is given; ", HelpOf(app), " lists the commands");
   return absl::StrCat(commands.empty() ? "" : Opening(*commands.front()), error.what());
 }
 

@@ -21,7 +21,7 @@ absl::Status CheckDeviceName(std::string_view name) {
   const std::string shown = absl::StrCat("\"", absl::Utf8SafeCHexEscape(Text(name.substr(0, kShownBytes))), "\"");
   if (!IsDeviceName(name)) return Invalid(shown, " is not ", Text(kDeviceNameRule));
   if (name != kAuthorityName && name != kCoordinatorName) return absl::OkStatus();
-  return Invalid(shown, " is the name of keys that every cluster has; choose another");
+  return Invalid(shown, " is reserved for keys that every cluster has; choose another name");
 }
 
 }  // namespace lime

@@ -8,7 +8,7 @@
 
 namespace lime {
 
-inline constexpr std::string_view kDeviceNameRule = "1 to 64 letters, digits, '.', '_' and '-', the first no '.' and no '-'";
+inline constexpr std::string_view kDeviceNameRule = "1 to 64 letters, digits, '.', '_' and '-', not beginning with '.' or '-'";
 bool IsDeviceName(std::string_view name);
 
 // Names of a cluster's own keys, next to those of its devices.

@@ -45,7 +45,7 @@ struct DeviceStatistics {
   Bytes received_bytes = 0;
   Bytes peak_resident = 0;
   int64_t residency_changes = 0;
-  Bytes given = 0;  // bytes of weights given back while other programs need memory
+  Bytes shed = 0;  // bytes of weights given back while other programs need memory
   std::vector<LinkRate> links;
 
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;

@@ -19,7 +19,7 @@ absl::StatusOr<int> ParsePort(std::string_view text) {
   int port = 0;
   const bool digits = !text.empty() && std::ranges::all_of(text, [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
   if (!digits || (text.size() > 1 && text.front() == '0') || !absl::SimpleAtoi(Text(text), &port) || port > 65535)
-    return Invalid("its port is no number from 0 to 65535");
+    return Invalid("its port is not a number from 0 to 65535");
   return port;
 }
 
@@ -28,7 +28,7 @@ absl::StatusOr<std::string> PlainIpv6(std::string_view host) {
   const std::string_view zone = host.substr(std::min(host.find('%'), host.size()));
   struct in6_addr address = {};
   if (inet_pton(AF_INET6, std::string(host.substr(0, host.size() - zone.size())).c_str(), &address) != 1)
-    return Invalid("no IPv6 address stands in its brackets");
+    return Invalid("its brackets do not hold an IPv6 address");
   char text[INET6_ADDRSTRLEN] = {};
   if (IN6_IS_ADDR_V4MAPPED(&address)) return inet_ntop(AF_INET, &address.s6_addr[12], text, sizeof(text));
   return absl::StrCat(inet_ntop(AF_INET6, &address, text, sizeof(text)), Text(zone));
@@ -37,7 +37,7 @@ absl::StatusOr<std::string> PlainIpv6(std::string_view host) {
 absl::StatusOr<std::string> PlainName(const std::string& host) {
   const bool letters =
       std::ranges::all_of(host, [](unsigned char c) { return absl::ascii_isalnum(c) || c >= 0x80 || c == '-' || c == '.' || c == '_'; });
-  if (host.empty() || !letters) return Invalid(host.empty() ? "it names no host" : "its host is no name and no address");
+  if (host.empty() || !letters) return Invalid(host.empty() ? "it has no host" : "its host is neither a name nor an address");
   struct in_addr address = {};
   if (inet_aton(host.c_str(), &address) == 0) return host;
   char text[INET_ADDRSTRLEN] = {};
@@ -48,7 +48,8 @@ absl::StatusOr<std::string> PlainName(const std::string& host) {
 
 absl::StatusOr<HostPort> ParseAddress(std::string_view address) {
   const auto wrong = [&](const auto&... why) {
-    return Invalid("\"", absl::CHexEscape(Text(address.substr(0, kShownBytes))), "\" is no address: ", why..., "; ", Text(kAddressRule));
+    return Invalid("\"", absl::CHexEscape(Text(address.substr(0, kShownBytes))), "\" is not an address: ", why..., "; ",
+                   Text(kAddressRule));
   };
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) return wrong("it has no port");

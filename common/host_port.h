@@ -15,7 +15,7 @@ struct HostPort {
   int port = 0;
 };
 
-inline constexpr std::string_view kAddressRule = "write HOST:PORT, the port in plain digits, an IPv6 address in brackets";
+inline constexpr std::string_view kAddressRule = "write HOST:PORT, with the port in digits and an IPv6 address in brackets";
 
 // "host:port", "[::1]:7001". InvalidArgument for anything else.
 absl::StatusOr<HostPort> ParseAddress(std::string_view address);

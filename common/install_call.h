@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/weights_digest.h"
 
@@ -27,7 +27,7 @@ struct InstallCall {
   std::string weights;                  // folder on the device; empty: its own
   uint64_t model = 0;                   // ModelDigest that identifies pushed weights; 0: unknown
   int64_t trace_spans = 0;              // capacity for recorded spans; 0: no tracing
-  std::optional<KvTake> kv;             // KV of the plan before; nullopt: all sequences begin anew
+  std::optional<KvTakeoverPlan> kv;     // KV of the plan before; nullopt: all sequences begin anew
   std::optional<WeightsDigest> digest;  // required digest of the weights; nullopt: any
   Coordinator coordinator;              // the caller
 };

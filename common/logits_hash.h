@@ -43,13 +43,13 @@ class LogitsHash {
     LogitsHash hash;
     uint32_t version = 0;
     uint64_t stripes = 0, total = 0;
-    if (text.size() != kStateBytes) return absl::InvalidArgumentError("a state of a hash has another size");
+    if (text.size() != kStateBytes) return absl::InvalidArgumentError("the saved state of a hash has the wrong size");
     const char* at = text.data();
     const auto take = [&](auto& field) { std::memcpy(&field, at, sizeof(field)), at += sizeof(field); };
     take(version), take(hash.state_->acc), take(hash.state_->buffer), take(hash.state_->bufferedSize), take(stripes), take(total);
     hash.state_->nbStripesSoFar = static_cast<size_t>(stripes), hash.state_->totalLen = total;
     if (version != kVersion || hash.state_->bufferedSize > sizeof(hash.state_->buffer) || stripes > hash.state_->nbStripesPerBlock)
-      return absl::InvalidArgumentError("a state of a hash that this program does not make");
+      return absl::InvalidArgumentError("the saved state of a hash is not one that this program writes");
     return hash;
   }
 

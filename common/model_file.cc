@@ -14,7 +14,7 @@ absl::Status RefuseDeadLink(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_symlink(path, error) || std::filesystem::exists(path, error)) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat(path, ": is a link to ", std::filesystem::read_symlink(path, error).string(),
-                                          ", which is not there; download it again"));
+                                          ", which does not exist; download the file again"));
 }
 
 absl::StatusOr<bool> FindModelFile(const std::string& path) {
@@ -26,7 +26,8 @@ absl::StatusOr<bool> FindModelFile(const std::string& path) {
     return absl::UnavailableError(absl::StrCat(path, ": cannot open: ", std::strerror(error)));
   }
   if (S_ISREG(info.st_mode)) return true;
-  return Invalid(path, S_ISDIR(info.st_mode) ? ": is a folder" : ": is a pipe or a device", ", where a file of the model belongs");
+  return Invalid(path, S_ISDIR(info.st_mode) ? ": is a folder" : ": is a pipe or a device",
+                 ", but must be a file of the model; download the model again");
 }
 
 }  // namespace lime

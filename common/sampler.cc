@@ -17,7 +17,8 @@ absl::Status CheckLogits(std::span<const float> logits) {
   bool possible = false;
   for (size_t id = 0; id < logits.size(); ++id) {
     if (std::isnan(logits[id])) {
-      return absl::DataLossError(absl::StrCat("the logit of id ", id, " is NaN; the weights or a kernel are broken, check the checkpoint"));
+      return absl::DataLossError(
+          absl::StrCat("the logit of id ", id, " is NaN, so the weights or a kernel are broken; check the checkpoint"));
     }
     if (logits[id] == -kNever) return absl::DataLossError(absl::StrCat("the logit of id ", id, " is infinite; check the checkpoint"));
     possible = possible || logits[id] != kNever;

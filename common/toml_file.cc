@@ -57,7 +57,7 @@ int64_t LineOf(const toml::node& node) {
 // per line; TOML_MAX_NESTED_VALUES bounds nested values.
 absl::Status CheckShape(std::string_view text, std::string_view file, Bytes most) {
   if (static_cast<Bytes>(text.size()) > most)
-    return Invalid(Text(file), ": is longer than ", FormatBytes(most), "; this is no file of settings");
+    return Invalid(Text(file), ": is longer than ", FormatBytes(most), ", which is too long for a settings file");
   for (int64_t line = 1; !text.empty(); ++line) {
     const std::string_view row = text.substr(0, text.find('\n'));
     if (std::count(row.begin(), row.end(), '.') > kMaxDotsPerLine) return WrongLine(file, line, "has more than ", kMaxDotsPerLine, " dots");
@@ -104,9 +104,9 @@ absl::StatusOr<TomlNode> ParseToml(std::string_view text, std::string_view file,
   try {
     return ToNode(toml::parse(text));
   } catch (const toml::parse_error& error) {
-    return WrongLine(file, static_cast<int64_t>(error.source().begin.line), "is no TOML: ", ShownToml(WordsOf(error)));
+    return WrongLine(file, static_cast<int64_t>(error.source().begin.line), "is not valid TOML: ", ShownToml(WordsOf(error)));
   } catch (const std::exception& error) {
-    return Invalid(Text(file), ": is no TOML: ", ShownToml(error.what()));
+    return Invalid(Text(file), ": is not valid TOML: ", ShownToml(error.what()));
   }
 }
 
@@ -123,11 +123,11 @@ std::string ShownToml(std::string_view text) {
 }
 
 std::string ThereAre(const std::string& did_you_mean) {
-  return did_you_mean.empty() ? "; there are " : did_you_mean + " There are ";
+  return did_you_mean.empty() ? "; the known fields are " : did_you_mean + " The known fields are ";
 }
 
 std::string TomlFields::String(const char* key) {
-  const TomlNode* const node = Take(key);
+  const TomlNode* const node = Consume(key);
   if (node == nullptr) return {};
   if (node->kind != TomlNode::Kind::kString) return FailAt(key, "is not a string; write it in quotes"), std::string();
   if (node->text.empty()) return FailAt(key, "is empty; give a value, or leave it out"), std::string();
@@ -138,7 +138,7 @@ std::string TomlFields::String(const char* key) {
 }
 
 int64_t TomlFields::Int(const char* key, int64_t low, int64_t high) {
-  const TomlNode* const node = Take(key);
+  const TomlNode* const node = Consume(key);
   if (node == nullptr) return low;
   if (node->kind != TomlNode::Kind::kInteger) return FailAt(key, "is not a whole number"), low;
   if (node->number < low || node->number > high)
@@ -147,7 +147,7 @@ int64_t TomlFields::Int(const char* key, int64_t low, int64_t high) {
 }
 
 bool TomlFields::Bool(const char* key) {
-  const TomlNode* const node = Take(key);
+  const TomlNode* const node = Consume(key);
   if (node == nullptr) return false;
   if (node->kind != TomlNode::Kind::kBoolean) return FailAt(key, "is neither true nor false"), false;
   return node->number != 0;
@@ -159,7 +159,7 @@ Bytes TomlFields::Budget(const char* key) {
   const Bytes bytes = plain ? Int(key, 1, kMaxDeviceMemory) : Parsed<Bytes>(key, ParseBytes, 0, kMaxDeviceMemory, ShownBudget);
   if (node != nullptr && bytes < kLeastBudget) {
     FailAt(key, absl::StrCat("= ", plain ? absl::StrCat(node->number) : ShownToml(node->text), " is ", FormatBytes(bytes),
-                             ", and limed alone takes more; write the size with its unit, such as \"8GiB\""));
+                             ", but limed alone needs more; write the size with its unit, such as \"8GiB\""));
   }
   return bytes;
 }
@@ -197,7 +197,7 @@ absl::Status TomlFields::Finish() {
   return absl::OkStatus();
 }
 
-const TomlNode* TomlFields::Take(const char* key) {
+const TomlNode* TomlFields::Consume(const char* key) {
   taken_.insert(key);
   return error_.ok() ? table_.Find(key) : nullptr;
 }

@@ -96,7 +96,7 @@ class TomlFields {
   absl::Status Finish();
 
  private:
-  const TomlNode* Take(const char* key);
+  const TomlNode* Consume(const char* key);
   std::string Opening() const { return what_.empty() ? "" : what_ + ": "; }
 
   const TomlNode& table_;

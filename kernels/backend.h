@@ -13,7 +13,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/model_spec.h"
 
@@ -34,7 +34,7 @@ struct BackendOptions {
   int64_t num_kv_pages = 0;    // in the pool, over all layers
   // Pages at the beginning of the pool that are in memory, until ResizeKv changes it. -1: all.
   int64_t present_kv_pages = -1;
-  bool attends_pieces = false;      // allocate memory for AttendPieces and TakeRecords
+  bool attends_pieces = false;      // allocate memory for AttendPieces and ContinueFromRecords
   bool attends_for_others = false;  // allocate memory for AttendFor
   // The pool's memory is allocated as it is written, instead of up front.
   bool grow_kv = false;
@@ -63,7 +63,7 @@ class Backend {
   virtual std::byte* KvPage(int32_t page) = 0;
   // Shares ownership of the pool's memory, so that it outlives the backend. REQUIRES: no other
   // method is called afterwards.
-  virtual std::shared_ptr<const std::byte> TakeKv() = 0;
+  virtual std::shared_ptr<const std::byte> ShareKv() = 0;
 
   // Makes the first `pages` pages of the pool present and pre-faulted; releases all others with
   // their content. REQUIRES: the pool was made with present_kv_pages. Thread: any, even during a
@@ -77,7 +77,7 @@ class Backend {
   virtual absl::Status Compute(BlockId block) = 0;
 
   // Computes a streamed block as its rows arrive. The block is bound with null pointers for tensors
-  // that are not kept (IsKept). Each call takes the next rows of its matrices, in order of use,
+  // that are not kept (IsPinned). Each call takes the next rows of its matrices, in order of use,
   // from the first row to the last. `rows` may be freed after the call.
   virtual absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) = 0;
   // For an attention block that is computed by rows, between the last rows of V and the first of O:
@@ -117,7 +117,7 @@ class Backend {
   // `records`: [rows, RecordFloats()]; ignored for rows whose sequence has none, or that see none
   // of them. Both may be freed after the call. The result has the same bits. InvalidArgument for
   // positions and sizes that do not agree. REQUIRES: BackendOptions::attends_pieces.
-  virtual absl::Status TakeRecords(int64_t /*layer*/, std::span<const int32_t> /*taken*/, std::span<const float> /*records*/) {
+  virtual absl::Status ContinueFromRecords(int64_t /*layer*/, std::span<const int32_t> /*taken*/, std::span<const float> /*records*/) {
     return InPoolAlone();
   }
 
@@ -139,7 +139,7 @@ class Backend {
   virtual Bytes KvBytes() const = 0;
 
  private:
-  static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend attends to KV in its own memory alone"); }
+  static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend computes attention only over KV in its own memory"); }
 };
 
 }  // namespace lime

@@ -7,7 +7,7 @@ namespace lime {
 absl::StatusOr<int64_t> CheckBatch(const MicroBatch& batch, const ModelSpec& spec, const BackendOptions& options,
                                    std::span<const int64_t> positions) {
   if (batch.rows.empty() || std::ssize(batch.rows) > options.max_rows)
-    return Invalid("a batch of ", batch.rows.size(), " rows, 1 to ", options.max_rows, " were planned");
+    return Invalid("a batch has ", batch.rows.size(), " rows, the plan allows 1 to ", options.max_rows);
   // Position tables have exactly `context` rows, but KV pages are whole, so a page may exist beyond
   // it.
   const int64_t context = spec.config.learned_positions() ? std::min(options.context, spec.config.max_positions) : options.context;
@@ -22,7 +22,7 @@ absl::StatusOr<int64_t> CheckBatch(const MicroBatch& batch, const ModelSpec& spe
     logit_rows += row.wants_logits ? 1 : 0;
   }
   if (logit_rows > options.max_logit_rows)
-    return Invalid("a batch asks for logits of ", logit_rows, " rows, at most ", options.max_logit_rows, " were planned");
+    return Invalid("a batch asks for logits of ", logit_rows, " rows, the plan allows at most ", options.max_logit_rows);
   return logit_rows;
 }
 

@@ -34,7 +34,7 @@ class SystemClock final : public PaceClock {
 };
 
 Bytes MatrixBytes(const BlockSpec& block) {
-  return block.bytes - KeptBytes(block);
+  return block.bytes - PinnedBytes(block);
 }
 
 class PacedBackend final : public Backend {
@@ -52,7 +52,7 @@ class PacedBackend final : public Backend {
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override { return real_->BindBlock(block, std::move(weights)); }
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { real_->SetPages(sequence, layer, pages); }
   std::byte* KvPage(int32_t page) override { return real_->KvPage(page); }
-  std::shared_ptr<const std::byte> TakeKv() override { return real_->TakeKv(); }
+  std::shared_ptr<const std::byte> ShareKv() override { return real_->ShareKv(); }
   absl::Status ResizeKv(int64_t pages) override { return real_->ResizeKv(pages); }
   std::span<std::byte> Hidden() override { return real_->Hidden(); }
   std::span<float> Logits() override { return real_->Logits(); }
@@ -96,12 +96,12 @@ class PacedBackend final : public Backend {
   }
   // The device need not attend to pieces that a host has attended to, so the parts that follow
   // become shorter.
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
     int64_t pieces = sequences_.empty() ? 0 : INT64_MAX;
     for (const int32_t sequence : sequences_) pieces = std::min<int64_t>(pieces, taken[static_cast<size_t>(sequence)]);
     const int64_t rows = std::ssize(positions_), seen = Attended(positions_, pieces * kKvPiece);
     if (seen > 0) saved_ms_ += std::max(0.0, AttentionMs(rows, context_) - AttentionMs(rows, std::max<int64_t>(1, context_ - seen)));
-    return real_->TakeRecords(layer, taken, records);
+    return real_->ContinueFromRecords(layer, taken, records);
   }
   absl::Status EmbedRows(const RowsInMemory& rows) override {
     return Paced(BlockKind::kEmbedding, 1, [&] { return real_->EmbedRows(rows); });
@@ -112,7 +112,7 @@ class PacedBackend final : public Backend {
   static double Share(const BlockSpec& block, const MatrixRows& rows) {
     double bytes = 0;
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != rows.role || IsKept(tensor)) continue;
+      if (tensor.role != rows.role || IsPinned(tensor)) continue;
       bytes +=
           static_cast<double>(tensor.info.bytes) * static_cast<double>(rows.end - rows.begin) / static_cast<double>(tensor.info.shape[0]);
     }

@@ -1,8 +1,8 @@
 """Manual pages (roff, macros of man) from what the programs say with --help. Pure."""
 import re
 
-EXIT_CODES = [("0", "Done."), ("1", "The work failed: a device, a disk, no room."),
-              ("2", "The call was wrong, or a file in it that you wrote."), ("130", "Interrupted by Ctrl-C or SIGTERM.")]
+EXIT_CODES = [("0", "Done."), ("1", "The work failed: a device, a disk, no memory."),
+              ("2", "The call was wrong, or a file that you wrote."), ("130", "Interrupted by Ctrl-C or SIGTERM.")]
 FILES = [("./cluster.toml, ~/.config/lime/cluster.toml", "The cluster, where \\fB--cluster\\fR names no file."),
          ("~/.local/state/lime", "What was measured of this machine, and logs of daemons that \\fBlime up\\fR started.")]
 
@@ -99,7 +99,7 @@ def of_lime(help_text, version):
 def of_limed(help_text, version):
     examples, notes = footer(help_text.footer)
     service = ("\\fBlimed.service\\fR starts limed with the machine. It reads \\fI/etc/lime/limed.toml\\fR, whose keys are the\n"
-               "names of the options without dashes in front.\n")
+               "names of the options without the leading dashes.\n")
     return page("limed", 8, version, sentence(help_text.description),
                 [("SYNOPSIS", synopsis(help_text.usage)), ("OPTIONS", groups(help_text)), ("EXAMPLES", examples), ("NOTES", notes),
                  ("SERVICE", service), ("SEE ALSO", "\\fBlime\\fR(1), \\fBlime\\-up\\fR(1), \\fBlime\\-keys\\fR(1)\n")])

@@ -35,8 +35,8 @@ absl::StatusOr<std::vector<BatchedInstance>> BatchChoices(const Instance& instan
     choices.push_back(std::move(choice));
   }
   if (!choices.empty()) return choices;
-  return Invalid("instance: no batch size is in \"tx_ms_by_batch\" and in \"comp_ms_by_batch\" of every device, and \"sequences\" = ",
-                 instance.sequences, " are to be served");
+  return Invalid("instance: no batch size is in \"tx_ms_by_batch\" and in \"comp_ms_by_batch\" of every device, but \"sequences\" = ",
+                 instance.sequences, " must be served");
 }
 
 namespace {
@@ -104,7 +104,7 @@ absl::StatusOr<Instance> WithBatch(const Instance& instance, int32_t microbatche
   for (const BatchedInstance& choice : choices) {
     if (choice.batch == batch && choice.instance.microbatches == microbatches) return choice.instance;
   }
-  return Invalid("plan: ", microbatches, " micro-batches of ", batch, " are none of the ways in which the instance says how to serve its ",
+  return Invalid("plan: ", microbatches, " micro-batches of ", batch, " are not a choice that the instance gives for its ",
                  instance.sequences, " sequences");
 }
 

@@ -21,11 +21,11 @@
 namespace lime {
 namespace {
 
-// Ring sizes to try besides one, two and kSteadyPieces parts.
+// Ring sizes to try besides one, two and kSteadyParts parts.
 constexpr std::array<Bytes, 5> kRings = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
 // Two parts suffice if the disk and the computation always take the same time. Four allow for
 // variation.
-constexpr int64_t kSteadyPieces = 4;
+constexpr int64_t kSteadyParts = 4;
 constexpr double kAsGood = 1.005;    // times within this factor are equal
 constexpr double kTightRing = 1.02;  // expected cost of a small ring beyond the evaluation
 // The same for a resident part in every block, each with its own memory and its own read.
@@ -54,9 +54,9 @@ class Planner {
     LIME_CHECK_EQ(problem.head.NumDevices(), 1);
     LIME_CHECK(!grows_ || (request.placement == Placement::kAuto && !request.ring && !request.share));
     const PlanDevice& device = problem.head.devices.front();
-    Bytes fixed = device.memory.total() + problem.head.embedding_kept_bytes;
+    Bytes fixed = device.memory.total() + problem.head.embedding_pinned_bytes;
     for (const PlanPart& part : problem.head.parts) {
-      fixed += part.kept_bytes + part.kv_pages * problem.head.page_bytes;
+      fixed += part.pinned_bytes + part.kv_pages * problem.head.page_bytes;
       parts_ += part.bytes;
       largest_ = std::max(largest_, part.bytes);
     }
@@ -75,9 +75,9 @@ class Planner {
     room_ -= request_.streaming_margin + largest_;
     const Bytes least = request_.ring ? std::max(*request_.ring, 2 * largest_) : largest_;
     if (least > room_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("weights would have ", FormatBytes(std::max<Bytes>(0, room_ + largest_)), ", and a ring of two pieces takes ",
-                       FormatBytes(2 * largest_), request_.ring ? absl::StrCat(", --pool asks for ", FormatBytes(*request_.ring)) : ""));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "weights would have ", FormatBytes(std::max<Bytes>(0, room_ + largest_)), ", but a ring of two pieces needs ",
+          FormatBytes(2 * largest_), request_.ring ? absl::StrCat(", and --pool asks for ", FormatBytes(*request_.ring)) : ""));
     }
     for (const Bytes ring : Rings()) {
       for (ResidencyDraft& draft : Drafts(std::min(room_ - ring, most))) Consider(std::move(draft), ring);
@@ -103,7 +103,7 @@ class Planner {
       if (ring > rings.back() && ring <= room_) rings.push_back(ring);
     };
     add(2 * largest_);
-    add(kSteadyPieces * largest_);
+    add(kSteadyParts * largest_);
     for (const Bytes ring : kRings) add(ring);
     return rings;
   }
@@ -128,7 +128,7 @@ class Planner {
     for (int p = begin; p < end; ++p) bytes += problem_.head.parts[p].bytes;
     return bytes;
   }
-  static void Keep(int begin, int end, Bytes bytes, ResidencyDraft& draft) {
+  static void MakeResident(int begin, int end, Bytes bytes, ResidencyDraft& draft) {
     std::fill(draft.streamed.begin() + begin, draft.streamed.begin() + end, 0);
     draft.resident += bytes;
   }
@@ -141,7 +141,7 @@ class Planner {
       const int p = backwards ? parts - 1 - i : i;
       const Bytes bytes = problem_.head.parts[p].bytes;
       if (draft.resident + bytes > room) break;
-      Keep(p, p + 1, bytes, draft);
+      MakeResident(p, p + 1, bytes, draft);
     }
     return draft;
   }
@@ -159,11 +159,11 @@ class Planner {
       const Bytes bytes = BytesOf(begin, end);
       seen += bytes;
       if (static_cast<double>(draft.resident + bytes) <= share * static_cast<double>(seen) && draft.resident + bytes <= room)
-        Keep(begin, end, bytes, draft);
+        MakeResident(begin, end, bytes, draft);
     }
     for (int p = 0; p < parts; ++p) {
       const Bytes bytes = problem_.head.parts[p].bytes;
-      if (draft.streamed[p] != 0 && draft.resident + bytes <= room) Keep(p, p + 1, bytes, draft);
+      if (draft.streamed[p] != 0 && draft.resident + bytes <= room) MakeResident(p, p + 1, bytes, draft);
     }
     return draft;
   }
@@ -172,7 +172,7 @@ class Planner {
 
   // The disk and the computation bound any schedule. Skips drafts that cannot be chosen.
   void Consider(ResidencyDraft draft, Bytes ring) {
-    const double factor = (ring < kSteadyPieces * largest_ ? kTightRing : 1) * (draft.scattered ? kScattered : 1);
+    const double factor = (ring < kSteadyParts * largest_ ? kTightRing : 1) * (draft.scattered ? kScattered : 1);
     const double read_ms = static_cast<double>(parts_ - draft.resident) / 1e6 / instance_.devices.front().disk_mb_per_ms;
     if (factor * std::max(compute_ms_, read_ms) > kAsGood * best_ms_) return;
     instance_.devices.front().mem_mb = ToMb(fixed_ + draft.resident + ring);
@@ -255,7 +255,7 @@ absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
                                            {Placement::kLastN, "last_n"},
                                            {Placement::kInterleaved, "interleaved"}}};
   if (const std::optional<Placement> placement = kNames.Find(name)) return *placement;
-  return Invalid("\"", Text(name), "\" is no placement; auto, first_n, last_n and interleaved are");
+  return Invalid("\"", Text(name), "\" is not a placement; use auto, first_n, last_n or interleaved");
 }
 
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request) {
@@ -264,10 +264,10 @@ absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRe
 
 PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& request) {
   PlanMemory memory = problem.head.devices.front().memory;
-  memory.embedding = problem.head.embedding_kept_bytes;
+  memory.embedding = problem.head.embedding_pinned_bytes;
   Bytes largest = 0;
   for (const PlanPart& part : problem.head.parts) {
-    memory.weights += part.kept_bytes;
+    memory.weights += part.pinned_bytes;
     memory.kv += part.kv_pages * problem.head.page_bytes;
     largest = std::max(largest, part.bytes);
   }

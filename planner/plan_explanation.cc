@@ -191,20 +191,20 @@ class Explainer {
   std::string PerToken(double ms_per_step) const { return Ms(ms_per_step / options_.tokens_per_step); }
 
   std::string WhyUsed(const DeviceExplanation& device) const {
-    if (!device.otherwise_ms) return "without it nothing fits";
+    if (!device.otherwise_ms) return "without it no plan fits";
     const double more = (*device.otherwise_ms / ms_ - 1) * 100;
     if (more < 0.05) return absl::StrCat("no slower than without it (", PerToken(*device.otherwise_ms), " per token)");
     return absl::StrCat("without it ", PerToken(*device.otherwise_ms), absl::StrFormat(" per token (+%.1f %%)", more));
   }
 
   std::string WhyLeftOut(int d, const DeviceExplanation& device) const {
-    if (options_.strategy != Strategy::kLime) return absl::StrCat(Text(kStrategyNames.Of(options_.strategy)), " leaves it out");
+    if (options_.strategy != Strategy::kLime) return absl::StrCat(Text(kStrategyNames.Of(options_.strategy)), " does not use it");
     if (!device.otherwise_ms)
-      return absl::StrCat("its memory, ", Size(instance_.devices[d].mem_mb), " beside what it needs to run, does not hold a layer");
+      return absl::StrCat("its memory, ", Size(instance_.devices[d].mem_mb), " besides its own needs, does not hold a layer");
     const int other = plan_.stages.front().device;
-    return absl::StrCat("a layer on it would make it ", PerToken(*device.otherwise_ms), " per token: one takes ", Ms(LayerMs(d)),
-                        " there and ", Ms(LayerMs(other)), " on ", Name(instance_, other),
-                        absl::StrFormat(", a hop %.2f ms", instance_.net.tx_ms + instance_.net.lat_ms));
+    return absl::StrCat("with a layer on it the time would be ", PerToken(*device.otherwise_ms), " per token: a layer takes ",
+                        Ms(LayerMs(d)), " there and ", Ms(LayerMs(other)), " on ", Name(instance_, other),
+                        absl::StrFormat(", and a hop takes %.2f ms", instance_.net.tx_ms + instance_.net.lat_ms));
   }
 
   // Time of all blocks of the first layer.
@@ -305,21 +305,22 @@ std::vector<DeviceExplanation> ExplainDevices(const Instance& instance, const St
 }
 
 std::string ExplainInfeasible(const Instance& instance, const std::string& reason, const ExplainOptions& options) {
-  double weights = 0, kept = 0, memory = 0;
-  for (const Instance::Block& block : instance.blocks) weights += block.mb, kept += block.kv_mb;
+  double weights = 0, pinned = 0, memory = 0;
+  for (const Instance::Block& block : instance.blocks) weights += block.mb, pinned += block.kv_mb;
   for (const Instance::Device& device : instance.devices) memory += device.mem_mb;
   const Remedy remedy(instance, options);
   const int largest = remedy.largest();
-  std::string text = absl::StrCat("no plan fits: weights of ", Size(weights), " and ", Size(kept), " that always stay in memory (KV of ");
-  absl::StrAppend(&text, options.context, " tokens, norms) meet ", Size(memory), " on ", instance.NumDevices(),
+  std::string text =
+      absl::StrCat("no plan fits: weights need ", Size(weights), ", and ", Size(pinned), " more must stay in memory (KV of ");
+  absl::StrAppend(&text, options.context, " tokens, norms), but there are ", Size(memory), " on ", instance.NumDevices(),
                   instance.NumDevices() == 1 ? " device" : " devices", "; ", Name(instance, largest), " has ",
                   Size(instance.devices[largest].mem_mb),
                   instance.devices[largest].disk_mb_per_ms > 0 ? "" : " and no disk to stream from");
   const std::optional<double> more = remedy.MoreMemory();
-  const std::optional<int64_t> context = kept > 0 ? remedy.LessContext() : std::nullopt;
+  const std::optional<int64_t> context = pinned > 0 ? remedy.LessContext() : std::nullopt;
   if (more) absl::StrAppend(&text, "; it would fit with ", Size(*more), " more on ", Name(instance, largest));
   if (context) absl::StrAppend(&text, more ? ", or" : "; it would fit", " with a context of ", *context, " tokens");
-  if (options.strategy != Strategy::kLime) absl::StrAppend(&text, "; --strategy lime streams what does not fit");
+  if (options.strategy != Strategy::kLime) absl::StrAppend(&text, "; --strategy lime streams weights that do not fit");
   if (!more && !context) absl::StrAppend(&text, "; ", reason);
   return text;
 }

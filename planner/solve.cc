@@ -136,7 +136,7 @@ Answer SolveReplan(const json& problem, const SolveOptions& options) {
   }
   if (replan.instance.NumDevices() < before.NumDevices()) {
     return Invalid("problem: field \"new_devices\" has ", replan.instance.NumDevices(), " devices, fewer than the ", before.NumDevices(),
-                   " before; give one that is gone a mem_mb of 0");
+                   " before; give a lost device a mem_mb of 0");
   }
   LIME_ASSIGN_OR_RETURN(const SearchOptions search, ReadOptions(problem, options));
   const Replan again = PlanAgain(replan, search);

@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const HostPort& address, absl
   std::future<Resolved> future = promise->get_future();
   std::thread([promise, address] { promise->set_value(ResolveNow(address)); }).detach();
   if (future.wait_for(absl::ToChronoMilliseconds(patience)) != std::future_status::ready)
-    return absl::DeadlineExceededError(absl::StrCat("no name server answers within ", absl::FormatDuration(patience)));
+    return absl::DeadlineExceededError(absl::StrCat("no name server answered within ", absl::FormatDuration(patience)));
   Resolved resolved = future.get();
   if (resolved.error != 0) return absl::NotFoundError(gai_strerror(resolved.error));
   return std::move(resolved.addresses);

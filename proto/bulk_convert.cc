@@ -83,7 +83,7 @@ absl::StatusOr<PushRequest> FromProto(v1::PushRequest& message) {
     case v1::PushRequest::WHAT_NOT_SET:
       break;
   }
-  return Wrong("a push says what is not known here; run the same release everywhere");
+  return Wrong("a push sent a message of an unknown kind; run the same release everywhere");
 }
 
 static void List(MessageFields& f, StoredModel& stored, v1::StoredModel& m) {
@@ -129,7 +129,7 @@ static void List(MessageFields& f, PushEvent& event, v1::PushEvent& m) {
   f.Case<PushStored>(LIME_PART(m, stored), event);
   f.Case<PushAgain>(LIME_PART(m, again), event);
   f.Case<PushComplete>(LIME_PART(m, complete), event);
-  f.NoOther("a device says what is not known here; run the same release everywhere");
+  f.NoOther("a device sent a message of an unknown kind; run the same release everywhere");
 }
 LIME_CONVERT(PushEvent, v1::PushEvent)
 

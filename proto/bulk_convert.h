@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "proto/messages.h"

@@ -99,7 +99,7 @@ Trust Verify(X509* authority, X509* certificate, std::time_t now) {
 
 absl::Status Bad(const std::string& folder, const std::string& file, const std::string& what, const std::string& name) {
   return Invalid(folder, "/", file, " ", what, "; copy ca.pem, ", name, ".pem and ", name,
-                 ".key together from the folder where `lime keys` made them, or make them anew there with "
+                 ".key together from the folder where `lime keys` made them, or make new ones there with "
                  "`lime keys --renew --name ",
                  name, "`");
 }

@@ -144,7 +144,7 @@ static void List(MessageFields& f, InstalledPlan& installed, v1::Installed& m) {
 static void List(MessageFields& f, InstallNews& news, v1::InstallEvent& m) {
   f.Case<LoadedBytes>(LIME_PART(m, progress), news);
   f.Case<InstalledPlan>(LIME_PART(m, installed), news);
-  f.NoOther("news of an installation of a kind that is not known; run the same release everywhere");
+  f.NoOther("a report on an installation is of an unknown kind; run the same release everywhere");
 }
 LIME_CONVERT(InstallNews, v1::InstallEvent)
 

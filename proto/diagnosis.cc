@@ -30,7 +30,7 @@ std::string HostOf(const ProbeTarget& target) {
 }
 
 std::string Renew(const std::string& name) {
-  return absl::StrCat("`lime keys --renew --name ", name, " --out FOLDER` where ca.key is makes new ones");
+  return absl::StrCat("run `lime keys --renew --name ", name, " --out FOLDER` on the machine that has ca.key");
 }
 
 // Names the protocol of the first bytes, if it is known.
@@ -52,13 +52,13 @@ Diagnosis Unreached(const ProbeTarget& target, int error) {
       return {Fault::kNobodyListens, absl::StrCat("nobody listens on port ", port),
               target.start.empty() ? "start limed there" : target.start};
     case ETIMEDOUT:
-      return {Fault::kNoAnswer, "nothing answers there",
-              absl::StrCat("is its machine on, is its address right, or does a firewall drop port ", port, "?")};
+      return {Fault::kNoAnswer, "nothing answers at its address",
+              absl::StrCat("check that the machine is on, that its address is right, and that no firewall drops port ", port)};
     case ECONNRESET:
-      return OtherProgram(target, "it ends the connection at once");
+      return OtherProgram(target, "it closes the connection at once");
     default:
-      return {Fault::kUnreachable, absl::StrCat("no way leads there (", words, ")"),
-              "check its address, and that both machines are on one network"};
+      return {Fault::kUnreachable, absl::StrCat("there is no route to its address (", words, ")"),
+              "check its address, and check that both machines are on one network"};
   }
 }
 
@@ -77,7 +77,7 @@ std::optional<Diagnosis> OwnDates(const Probed& probed, const Certificate& own) 
                      Renew(own.name)};
   if (own.from > probed.now)
     return Diagnosis{Fault::kOurKeysNotYet,
-                     absl::StrCat("the keys of this machine are valid from ", FormatClock(own.from), " on, and ", clock),
+                     absl::StrCat("the keys of this machine become valid on ", FormatClock(own.from), ", but ", clock),
                      "set the clock of this machine (`timedatectl set-ntp true`)"};
   return std::nullopt;
 }
@@ -89,13 +89,13 @@ std::optional<Diagnosis> ItsDates(const ProbeTarget& target, const Probed& probe
   if (probed.peer->trust == Trust::kExpired) {
     if (good_there) return ClockApart(target, probed, "its keys seem to have expired");
     return Diagnosis{Fault::kExpired, absl::StrCat("its keys expired on ", FormatClock(its.until)),
-                     absl::StrCat(Renew(target.name), "; copy them there and start limed again")};
+                     absl::StrCat(Renew(target.name), "; copy the new keys to the device and start limed again")};
   }
   if (probed.peer->trust == Trust::kNotYet) {
     if (good_there) return ClockApart(target, probed, "its keys seem not to be valid yet");
     return Diagnosis{
         Fault::kNotYetValid,
-        absl::StrCat("its keys are valid from ", FormatClock(its.from), " on, and this machine's clock says ", FormatClock(probed.now)),
+        absl::StrCat("its keys become valid on ", FormatClock(its.from), ", but this machine's clock says ", FormatClock(probed.now)),
         kSetClock};
   }
   return std::nullopt;
@@ -104,34 +104,35 @@ std::optional<Diagnosis> ItsDates(const ProbeTarget& target, const Probed& probe
 // The device refuses our keys, although its own are valid.
 Diagnosis Refusal(const ProbeTarget& target, const Probed& probed, const std::optional<Certificate>& own) {
   if (probed.hello && own && probed.hello->clock < own->from)
-    return ClockApart(target, probed, "it takes the keys of this machine for not valid yet");
+    return ClockApart(target, probed, "it considers the keys of this machine not valid yet");
   if (probed.hello && own && probed.hello->clock > own->until)
-    return ClockApart(target, probed, "it takes the keys of this machine for expired");
+    return ClockApart(target, probed, "it considers the keys of this machine expired");
   if (probed.verdict == Probed::Verdict::kUnknown || (probed.hello && probed.verdict == Probed::Verdict::kRefused))
     return {Fault::kOurKeysForeign, "it does not know the authority of this machine's keys",
             absl::StrCat("copy ca.pem, ", target.name, ".pem and ", target.name,
                          ".key there from the folder where `lime keys` made them, and start limed again")};
   if (probed.verdict == Probed::Verdict::kDates)
-    return {Fault::kClockApart, "it takes the keys of this machine for expired or not valid yet by its own clock", kSetClock};
-  return {Fault::kOurKeysRefused, "it turns the keys of this machine away without saying why",
-          "look whether its clock is right (`date` there), and whether its ca.pem is the one here"};
+    return {Fault::kClockApart, "it considers the keys of this machine expired or not valid yet", kSetClock};
+  return {Fault::kOurKeysRefused, "it refuses the keys of this machine and gives no reason",
+          "check that its clock is right (run `date` there) and that its ca.pem is the same as on this machine"};
 }
 
 Diagnosis WithKeys(const ProbeTarget& target, const Probed& probed) {
-  if (!probed.peer) return OtherProgram(target, "it speaks TLS, but shows no certificate");
+  if (!probed.peer) return OtherProgram(target, "it speaks TLS, but has no certificate");
   std::optional<Certificate> own;
   if (absl::StatusOr<Certificate> read = ReadCertificate(target.keys.certificate); read.ok()) own = *std::move(read);
   const Certificate& its = probed.peer->certificate;
   if (probed.peer->trust == Trust::kForeign)
     return {Fault::kForeignKeys, absl::StrCat("its keys (of \"", its.name, "\") were made by another authority than the keys here"),
             absl::StrCat("copy ca.pem, ", target.name, ".pem and ", target.name,
-                         ".key there from the folder where `lime keys` made those of this cluster, and start limed again")};
+                         ".key there from the folder where `lime keys` made the keys of this cluster, and start limed again")};
   if (own) {
     if (std::optional<Diagnosis> dates = OwnDates(probed, *own)) return *std::move(dates);
   }
   if (std::optional<Diagnosis> dates = ItsDates(target, probed)) return *std::move(dates);
   if (probed.peer->trust != Trust::kGood)
-    return OtherProgram(target, absl::StrCat("it speaks TLS with a certificate of \"", its.name, "\" that is not of this cluster"));
+    return OtherProgram(target,
+                        absl::StrCat("it speaks TLS with a certificate of \"", its.name, "\", which does not belong to this cluster"));
   if (its.name != target.name) return DiagnoseAnswer(target, its.name, kProtocol, std::string(Release()));
   if (probed.verdict != Probed::Verdict::kAccepted) return Refusal(target, probed, own);
   return {};
@@ -142,21 +143,21 @@ Diagnosis Answered(const ProbeTarget& target, const Probed& probed) {
   switch (probed.answer) {
     case Probed::Answer::kHttp2:
       if (!keys) return {};
-      return {Fault::kNoKeysThere, "it runs without keys, while the cluster's file names some (tls)",
+      return {Fault::kNoKeysThere, "it runs without keys, but the cluster's file names keys (tls)",
               absl::StrCat("start limed there with --tls FOLDER, or leave tls out on every machine")};
     case Probed::Answer::kTls:
       if (keys) return WithKeys(target, probed);
-      return {Fault::kKeysWanted, "it asks for keys, and the cluster's file names none",
+      return {Fault::kKeysWanted, "it asks for keys, but the cluster's file names none",
               "add tls = \"FOLDER\", the folder that `lime keys` made, to [cluster]"};
     case Probed::Answer::kOther:
       return OtherProgram(target, Speaks(probed.said));
     case Probed::Answer::kClosed:
-      return OtherProgram(target, "it ends the connection without a word");
+      return OtherProgram(target, "it closes the connection without an answer");
     case Probed::Answer::kNothing:
       break;
   }
-  return {Fault::kSilent, absl::StrCat("a program listens on port ", PortOf(target), ", but says nothing"),
-          "limed there is stopped or stuck, or it is another program; look there with `ss -ltnp`, and start limed again"};
+  return {Fault::kSilent, absl::StrCat("a program listens on port ", PortOf(target), ", but does not answer"),
+          "limed is stopped or stuck, or another program has the port; run `ss -ltnp` there, then start limed again"};
 }
 
 }  // namespace
@@ -198,22 +199,22 @@ Diagnosis Diagnose(const ProbeTarget& target, const Probed& probed) {
 
 Diagnosis DiagnoseAnswer(const ProbeTarget& target, const std::string& name, uint32_t protocol, const std::string& release) {
   if (protocol != kProtocol) {
-    const std::string its = release.empty() ? "a release that does not say its number" : absl::StrCat("release ", release);
+    const std::string its = release.empty() ? "an unknown release" : absl::StrCat("release ", release);
     return {Fault::kOtherRelease,
-            absl::StrCat("it is of ", its, " (protocol ", protocol, "), and this program of release ", std::string(Release()),
-                         " (protocol ", kProtocol, ")"),
+            absl::StrCat("it runs ", its, " (protocol ", protocol, "), but this program is release ", std::string(Release()), " (protocol ",
+                         kProtocol, ")"),
             "install one release on every machine"};
   }
   if (name != target.name)
     return {Fault::kWrongName, absl::StrCat("it calls itself \"", name, "\""),
-            absl::StrCat("correct the address in the cluster's file (where \"", name,
-                         "\" is in it too, the two may be changed round), or start limed there with --name ", target.name)};
+            absl::StrCat("correct the address in the cluster's file (if the file also has \"", name,
+                         "\", the two addresses may be swapped), or start limed there with --name ", target.name)};
   return {};
 }
 
 Diagnosis DiagnoseUnknownCall(const ProbeTarget& target, const std::optional<Hello>& hello) {
   if (hello && hello->protocol != kProtocol) return DiagnoseAnswer(target, target.name, hello->protocol, hello->release);
-  return OtherProgram(target, "it speaks gRPC, but is no limed of this release");
+  return OtherProgram(target, "it speaks gRPC, but it is not a limed of this release");
 }
 
 Diagnosis DiagnosisOf(const absl::Status& status) {

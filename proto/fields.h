@@ -35,11 +35,11 @@ inline absl::Status Between(const char* field, double value, double low, double 
 
 inline absl::Status Milliseconds(const char* field, double value) {
   if (std::isfinite(value) && value >= 0) return absl::OkStatus();
-  return Wrong("field \"", field, "\" = ", value, " is no time");
+  return Wrong("field \"", field, "\" = ", value, " is not a time");
 }
 
 inline absl::Status Printable(const char* field, std::string_view text, size_t most) {
-  if (text.size() > most) return Wrong("field \"", field, "\" has ", text.size(), " bytes, at most ", most);
+  if (text.size() > most) return Wrong("field \"", field, "\" has ", text.size(), " bytes, the limit is ", most);
   const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(text, control)) return Wrong("field \"", field, "\" holds control characters");
   return absl::OkStatus();

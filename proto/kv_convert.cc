@@ -36,7 +36,7 @@ void ListLent(MessageFields& f, std::vector<KvLent>& lent, google::protobuf::Rep
   });
   std::set<int32_t> sequences;
   for (const KvLent& each : lent) {
-    if (!sequences.insert(each.sequence).second) f.Check(Wrong("slot ", each.sequence, " is named twice among what is lent"));
+    if (!sequences.insert(each.sequence).second) f.Check(Wrong("the list of lent KV names slot ", each.sequence, " twice"));
   }
 }
 
@@ -50,7 +50,7 @@ static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, int64_t nu
   ListLent(f, holder.lent, m.mutable_lent());
 }
 
-static void List(MessageFields& f, KvGiven& given, v1::KvGiven& m, int64_t num_layers) {
+static void List(MessageFields& f, KvReaders& given, v1::KvReaders& m, int64_t num_layers) {
   f.Number(LIME_FIELD(m, layer), given.layer, 0, num_layers - 1);
   f.Any(LIME_FIELD(m, hosts), given.hosts);
   f.Number(LIME_FIELD(m, readers), given.readers, 1, 2);  // an owner and its host
@@ -62,14 +62,14 @@ static void List(MessageFields& f, KvSequence& sequence, v1::KvSequence& m, cons
   f.Number(LIME_FIELD(m, positions), sequence.positions, 1, plan.context);
 }
 
-void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan) {
+void List(MessageFields& f, KvTakeoverPlan& take, v1::KvTakeoverPlan& m, const Plan& plan) {
   const int64_t num_layers = NumLayers(plan);
   f.Number(LIME_FIELD(m, epoch), take.epoch, 0, plan.epoch - 1);
   f.Each("sequences", take.sequences, m.mutable_sequences(), 1, plan.sequences, plan);
   std::set<int32_t> from, to;
   for (const KvSequence& sequence : take.sequences) {
     if (!from.insert(sequence.from).second || !to.insert(sequence.to).second)
-      f.Check(Wrong("slot ", sequence.from, " goes on as ", sequence.to, ", and one of them is named twice"));
+      f.Check(Wrong("slot ", sequence.from, " continues as slot ", sequence.to, ", but the list names one of them twice"));
   }
   f.Each("holders", take.holders, m.mutable_holders(), 0, kMostDevices, num_layers);
   f.Each("given", take.given, m.mutable_given(), 0, 2 * num_layers, num_layers);
@@ -77,12 +77,12 @@ void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan) {
 
 static void List(MessageFields& f, UnloadCall& call, v1::UnloadRequest& m) {
   f.Any(LIME_FIELD(m, epoch), call.epoch);
-  f.Any(LIME_FIELD(m, leave_kv), call.leave_kv);
+  f.Any(LIME_FIELD(m, hand_over_kv), call.hand_over_kv);
 }
 LIME_CONVERT(UnloadCall, v1::UnloadRequest)
 
 static void List(MessageFields& f, UnloadedPlan& unloaded, v1::UnloadReply& m) {
-  f.Any(LIME_FIELD(m, left), unloaded.left);
+  f.Any(LIME_FIELD(m, handed_over), unloaded.handed_over);
   f.EachBy("hashes", unloaded.hashes, m.mutable_hashes(), 0, kMaxWireSequences, [&](auto& hash, v1::SequenceHash& each) {
     f.Number(LIME_FIELD(each, sequence), hash.first, 0, kMaxWireSequences - 1);
     f.Data(LIME_FIELD(each, state), hash.second, 1, kMostHashState);
@@ -125,7 +125,7 @@ absl::StatusOr<KvPagesRead> FromProto(v1::KvPages& message) {
   LIME_RETURN_IF_ERROR(Within("data", std::ssize(message.data()), 1, kMostPagesBytes));
   KvPagesRead pages{
       .sequence = message.sequence(), .first = message.first(), .data = std::move(*message.mutable_data()), .xxh3 = message.xxh3()};
-  if (!pages.intact()) return absl::DataLossError("KV arrived otherwise than it was sent");
+  if (!pages.intact()) return absl::DataLossError("KV was damaged on the way: its checksum differs");
   return pages;
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "proto/messages.h"
@@ -16,18 +16,18 @@ namespace lime {
 class MessageFields;
 
 // Slots, positions and layers must be those of `plan`. No slot may occur twice.
-void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan);
+void List(MessageFields& f, KvTakeoverPlan& take, v1::KvTakeoverPlan& m, const Plan& plan);
 
 struct UnloadCall {
   int64_t epoch = 0;
-  bool leave_kv = false;
+  bool hand_over_kv = false;
   friend bool operator==(const UnloadCall&, const UnloadCall&) = default;
 };
 void ToProto(const UnloadCall& call, v1::UnloadRequest& message);
 absl::StatusOr<UnloadCall> FromProto(const v1::UnloadRequest& message);
 
 struct UnloadedPlan {
-  bool left = false;                                    // its KV is kept, as requested
+  bool handed_over = false;                             // its KV is kept, as requested
   std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: LogitsHash::State
   std::vector<KvLent> lent;                             // pieces on its host
   friend bool operator==(const UnloadedPlan&, const UnloadedPlan&) = default;

@@ -57,7 +57,7 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Number(LIME_FIELD(m, kv_read), statistics.kv_read, 0, kMaxCount);
   f.Number(LIME_FIELD(m, kv_fetched), statistics.kv_fetched, 0, kMaxCount);
   f.Number(LIME_FIELD(m, residency_changes), statistics.residency_changes, 0, kMaxCount);
-  f.Number(LIME_FIELD(m, given_bytes), statistics.given, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, given_bytes), statistics.shed, 0, kMaxCount);
   f.Number(LIME_FIELD(m, sent_messages), statistics.sent_messages, 0, kMaxCount);
   f.Number(LIME_FIELD(m, sent_bytes), statistics.sent_bytes, 0, kMaxCount);
   f.Number(LIME_FIELD(m, received_messages), statistics.received_messages, 0, kMaxCount);
@@ -116,7 +116,7 @@ static void List(MessageFields& f, MeasuredDevice& measured, v1::Profiled& m) {
 static void List(MessageFields& f, ProfileNews& news, v1::ProfileEvent& m) {
   f.Case<ProfileProgress>(LIME_PART(m, progress), news);
   f.Case<MeasuredDevice>(LIME_PART(m, profiled), news);
-  f.NoOther("news of a measurement that is not known here; run the same release everywhere");
+  f.NoOther("a report on a measurement is of an unknown kind; run the same release everywhere");
 }
 LIME_CONVERT(ProfileNews, v1::ProfileEvent)
 

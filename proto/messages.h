@@ -12,7 +12,7 @@ class InstallEvent;
 class InstallRequest;
 class KvPages;
 class KvRequest;
-class KvTake;
+class KvTakeoverPlan;
 class ListStoreReply;
 class OrderEvent;
 class OrderRequest;

@@ -88,7 +88,7 @@ static void List(MessageFields& f, OrderMessage& what, v1::Order& m) {
   f.Case<RetireOrder>(LIME_PART(m, retire), what.order.what);
   f.Case<StepOrder>(LIME_PART(m, step), what.order.what);
   f.Case<ResidencyOrder>(LIME_PART(m, residency), what.order.what);
-  f.NoOther("an order of a kind that is not known; run the same release everywhere");
+  f.NoOther("an order is of an unknown kind; run the same release everywhere");
 }
 
 static void List(MessageFields& f, cpu::RowScore& score, v1::Score& m) {
@@ -100,11 +100,11 @@ static void List(MessageFields& f, cpu::RowScore& score, v1::Score& m) {
   }
   f.Check(Within("top_ids", m.top_ids_size(), 0, kMostScoreTop));
   if (m.top_logits_size() != m.top_ids_size())
-    return f.Check(Wrong(m.top_ids_size(), " likeliest ids with ", m.top_logits_size(), " logits"));
-  if (score.logprob && std::isnan(*score.logprob)) f.Check(Wrong("a log-probability that is no number"));
+    return f.Check(Wrong("a score has ", m.top_ids_size(), " likeliest ids, but ", m.top_logits_size(), " logits"));
+  if (score.logprob && std::isnan(*score.logprob)) f.Check(Wrong("a log-probability is not a number"));
   for (int i = 0; i < m.top_ids_size() && f.status().ok(); ++i) {
     f.Check(Within("top_ids", m.top_ids(i), 0, kMaxWirePosition - 1));
-    if (std::isnan(m.top_logits(i))) f.Check(Wrong("a logit that is no number"));
+    if (std::isnan(m.top_logits(i))) f.Check(Wrong("a logit is not a number"));
     score.top.emplace_back(m.top_ids(i), m.top_logits(i));
   }
 }
@@ -150,7 +150,7 @@ static void List(MessageFields& f, FromCoordinator& what, v1::OrderRequest& m) {
   f.Case<OpenOrders>(LIME_PART(m, open), what);
   f.Case<OrderMessage>(LIME_PART(m, order), what);
   f.Case<Alive>(LIME_PART(m, alive), what);
-  f.NoOther("the coordinator says what is not known here; run the same release everywhere");
+  f.NoOther("the coordinator sent a message of an unknown kind; run the same release everywhere");
 }
 LIME_CONVERT(FromCoordinator, v1::OrderRequest)
 
@@ -160,7 +160,7 @@ static void List(MessageFields& f, FromDevice& what, v1::OrderEvent& m) {
   f.Case<StepEndedNews>(LIME_PART(m, step_ended), what);
   f.Case<FailedNews>(LIME_PART(m, failed), what);
   f.Case<Alive>(LIME_PART(m, alive), what);
-  f.NoOther("a device says what is not known here; run the same release everywhere");
+  f.NoOther("a device sent a message of an unknown kind; run the same release everywhere");
 }
 LIME_CONVERT(FromDevice, v1::OrderEvent)
 

@@ -39,9 +39,9 @@ using Owned = std::unique_ptr<T, FreeSsl>;
 // Whether the socket becomes ready before `until`.
 bool Await(const FileDescriptor& socket, short events, absl::Time until) {
   while (absl::Now() < until) {  // whatever else arrives
-    const int64_t left = absl::ToInt64Milliseconds(until - absl::Now());
+    const int64_t remaining = absl::ToInt64Milliseconds(until - absl::Now());
     struct pollfd event = {.fd = socket.get(), .events = events, .revents = 0};
-    const int ready = poll(&event, 1, static_cast<int>(std::max<int64_t>(0, left)));
+    const int ready = poll(&event, 1, static_cast<int>(std::max<int64_t>(0, remaining)));
     if (ready > 0) return true;
     if (ready == 0 || errno != EINTR) return false;
   }

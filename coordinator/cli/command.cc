@@ -57,7 +57,7 @@ void PrintJsonError(const absl::Status& status, const std::string& sentence, int
   std::cout << JsonText(answer) << std::endl;
 }
 
-constexpr int64_t kMaxPieces = 1024;  // larger numbers are taken as bytes
+constexpr int64_t kMaxParts = 1024;  // larger numbers are taken as bytes
 
 // "0.5" or "50%", 0 to 1.
 absl::StatusOr<double> ParseShare(const std::string& said) {
@@ -66,7 +66,7 @@ absl::StatusOr<double> ParseShare(const std::string& said) {
   if (percent) text.pop_back();
   double value = 0;
   if (text.find_first_not_of("0123456789.+-eE") != std::string::npos || !absl::SimpleAtod(text, &value) || !std::isfinite(value))
-    return WrongCall(absl::StrCat("--resident ", AsTyped(said), " is no share, such as 0.5 or 50%"));
+    return WrongCall(absl::StrCat("--resident ", AsTyped(said), " is not a share; give one such as 0.5 or 50%"));
   if (percent) value /= 100;
   if (value < 0 || value > 1) return WrongCall(absl::StrCat("--resident ", said, " is outside 0 to 1"));
   return value;
@@ -89,7 +89,7 @@ absl::Status CheckModelFolder(const std::string& model, const std::string& says)
     if (fs::exists(model + "/config.json", ignored) || fs::exists(model + "/" + kStoreJournalName, ignored)) return absl::OkStatus();
     return WrongCall(absl::StrCat(says, " ", model, " holds no config.json; ", kAdvice));
   }
-  if (model.ends_with(".gguf")) return WrongCall(absl::StrCat(says, " ", model, ": GGUF files are not read; ", kAdvice));
+  if (model.ends_with(".gguf")) return WrongCall(absl::StrCat(says, " ", model, ": LIME does not read GGUF files; ", kAdvice));
   if (fs::exists(model, ignored)) return WrongCall(absl::StrCat(says, " ", model, " is a file; ", kAdvice));
   const size_t slash = model.find('/');
   const bool hub_name = slash != std::string::npos && slash > 0 && slash + 1 < model.size() &&
@@ -97,8 +97,9 @@ absl::Status CheckModelFolder(const std::string& model, const std::string& says)
   return WrongCall(absl::StrCat(
       says, " ", model, " is not a folder; ",
       hub_name
-          ? absl::StrCat("LIME downloads nothing: if this is a model's name, get it first, such as with `git clone https://huggingface.co/",
-                         model, "` (git-lfs), and give the folder")
+          ? absl::StrCat(
+                "LIME downloads nothing: if this is a model's name, download it first, such as with `git clone https://huggingface.co/",
+                model, "` (git-lfs), and give the folder")
           : std::string(kAdvice)));
 }
 
@@ -161,36 +162,37 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
 }
 
 void ModelFlags::AddTo(const CommandFlags& command) {
-  command.Add("--model,-m", &model, "Folder of a Hugging Face checkpoint; with --cluster, without it the one that the file names");
+  command.Add("--model,-m", &model, "Folder of a Hugging Face checkpoint; with --cluster, without it the model that the file names");
   command.Add("--threads", &threads, "Compute threads; 0: one for every core this process may use").Shown();
   command.Add("--loader", &loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto").Shown();
   command.Add("--context", &context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
   command
       .Add("--kv", &kv,
-           "Memory of the KV cache: reserve all of it up front, or let it grow as it is written; where parts stream, more of them do "
-           "then as it grows")
+           "Memory of the KV cache: reserve all of it up front, or let it grow as it is written; if parts stream, more of them stream "
+           "as it grows")
       .Shown();
-  command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that memory has no room for; else that of the model");
+  command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that does not fit in memory; without it the folder of the model");
   command.Add("--no-kv-spill", &no_kv_spill, kNoKvSpill);
   command.Add("--chunk", &chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
-  command.Add("--memory", &memory, "Memory budget of the process, such as 2GiB; what does not fit streams from the disk");
+  command.Add("--memory", &memory, "Memory budget of the process, such as 2GiB; weights that do not fit stream from the disk");
   command
       .Add("--memory-mode", &priority,
-           "Without --memory, what is kept free: max-tps (KV of 512 tokens), balanced (1,024) or max-context (all of the model's)")
+           "Without --memory, the KV to leave memory for: max-tps (512 tokens), balanced (1,024) or max-context (the model's context)")
       .Shown();
-  command.Add("--placement", &placement, "Which blocks stay where not all fit: first_n, last_n, interleaved, or auto for the fastest")
+  command
+      .Add("--placement", &placement, "Which blocks stay in memory if not all fit: first_n, last_n, interleaved, or auto for the fastest")
       .Shown();
-  command.Add("--pool", &pool, "Ring for streamed pieces: a number of pieces or a size such as 128MiB, two pieces at least; else chosen");
-  command.Add("--resident", &resident, "Share of the weights to keep in memory at most, such as 50%; else as much as fits");
-  command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");
+  command.Add("--pool", &pool,
+              "Ring for streamed pieces: a number of pieces or a size such as 128MiB, at least two pieces; without it LIME chooses");
+  command.Add("--resident", &resident, "Largest share of the weights to keep in memory, such as 50%; without it as much as fits");
+  command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the stored profile of this machine");
   command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
   AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
   command.Add("--json", &json, "Print one JSON object and nothing else on stdout");
 }
 
 absl::Status ModelFlags::Check(bool on_cluster) const {
-  if (!cluster.empty() && !on_cluster)
-    return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
+  if (!cluster.empty() && !on_cluster) return WrongCall("--cluster: this command runs on one device only; use `lime run` or `lime score`");
   if (model.empty()) return WrongCall("--model is required: the folder of a Hugging Face checkpoint");
   if (!LoaderNamed(loader)) return WrongCall(absl::StrCat("--loader ", AsTyped(loader), " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", AsTyped(kv), " is unknown; use reserve or grow"));
@@ -215,7 +217,7 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
   if (!memory.empty()) {
     const absl::StatusOr<Bytes> bytes = ParseBytes(memory);
     if (!bytes.ok()) return WrongCall(absl::StrCat("--memory: ", bytes.status().message()));
-    if (*bytes < 1) return WrongCall(absl::StrCat("--memory ", memory, " is nothing; give a size such as 2GiB"));
+    if (*bytes < 1) return WrongCall(absl::StrCat("--memory ", memory, " is too small; give a size such as 2GiB"));
     LIME_RETURN_IF_ERROR(OfUser(CheckBudget(absl::StrCat("--memory ", memory), *bytes)));
     request.budget = *bytes;
   }
@@ -228,11 +230,11 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
   if (!resident.empty()) {
     LIME_ASSIGN_OR_RETURN(request.resident_share, ParseShare(resident));
   }
-  int64_t pieces = 0;
+  int64_t parts = 0;
   if (pool.empty()) return absl::OkStatus();
-  if (absl::SimpleAtoi(pool, &pieces) && pieces <= kMaxPieces) {
-    if (pieces < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring holds two pieces at least"));
-    request.ring_pieces = pieces;
+  if (absl::SimpleAtoi(pool, &parts) && parts <= kMaxParts) {
+    if (parts < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring needs at least two pieces"));
+    request.ring_parts = parts;
     return absl::OkStatus();
   }
   const absl::StatusOr<Bytes> bytes = ParseBytes(pool);

@@ -58,7 +58,7 @@ void AnswerInJson(bool json);
 void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& without);
 
 // Of --no-kv-spill, wherever it is one.
-inline constexpr char kNoKvSpill[] = "Keep all KV in memory: none of it goes to disks";
+inline constexpr char kNoKvSpill[] = "Keep all KV in memory; write none of it to disks";
 
 // Flags of the commands that compute with a model.
 struct ModelFlags {

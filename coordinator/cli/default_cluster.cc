@@ -36,8 +36,8 @@ absl::StatusOr<std::string> FindClusterFile() {
     std::error_code ignored;
     if (path.empty() || !fs::exists(fs::symlink_status(path, ignored))) continue;
     if (fs::exists(path, ignored)) return path;
-    return WrongCall(absl::StrCat(path, " leads to ", fs::read_symlink(path, ignored).string(),
-                                  ", which is not there; mend or remove the link, or give --cluster FILE"));
+    return WrongCall(absl::StrCat(path, " is a link to ", fs::read_symlink(path, ignored).string(),
+                                  ", which does not exist; correct or remove the link, or give --cluster FILE"));
   }
   return WrongCall(absl::StrCat("there is no ./", kName, own.empty() ? "" : absl::StrCat(" and no ", own),
                                 "; write one (docs/getting-started.md), or give --cluster FILE"));

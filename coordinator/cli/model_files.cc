@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<int32_t>> ModelFiles::EncodePrompt(std::string_view t
   if (ids.empty()) return absl::InvalidArgumentError("the prompt is empty and the model has no BOS token to start from; give a prompt");
   for (const int32_t id : ids) {
     if (id >= spec.config.vocab_size) {
-      return Invalid("the tokenizer gives id ", id, " and the model has ", spec.config.vocab_size,
+      return Invalid("the tokenizer gives id ", id, ", but the model has ", spec.config.vocab_size,
                      " ids; tokenizer and weights belong to different models");
     }
   }

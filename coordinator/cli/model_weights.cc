@@ -54,7 +54,7 @@ absl::StatusOr<Plan> ReadPlanOf(const ModelWeights& weights, const std::string& 
   LIME_RETURN_IF_ERROR(fields.status());
   const bool same_shape = plan.model_key == ModelKey(weights.spec);
   if (same_shape && (made_for.empty() || made_for == HashOf(weights))) return plan;
-  return WrongCall(absl::StrCat("--plan ", path, " was made for \"", plan.model_name, "\", and --model ", weights.folder, " has other ",
+  return WrongCall(absl::StrCat("--plan ", path, " was made for \"", plan.model_name, "\", but --model ", weights.folder, " has other ",
                                 same_shape ? "weights" : "tensors",
                                 "; give the model of the plan, or make a plan for this one with `lime plan`"));
 }

@@ -51,7 +51,7 @@ OutputOptions OptionsOf(const OutputFlag& out) {
           .kind = std::string(kOutputNames.Of(out.kind)),
           .inputs = InputsOf(out),
           .cancelled = &Interrupted(),
-          .waits = [path = out.path] { Screen::Say(absl::StrCat("waits until somebody reads ", path)); }};
+          .waits = [path = out.path] { Screen::Say(absl::StrCat("waits until a program reads ", path)); }};
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ void OutputFlag::AddTo(const CommandFlags& flags, const std::string& names, cons
   flags.Add(names, &path, what);
   flag = names.substr(0, names.find(','));
   command = flags;
-  flags.Add("--overwrite", &overwrite, absl::StrCat("Replace the file of ", flag, " even where LIME did not write it"));
+  flags.Add("--overwrite", &overwrite, absl::StrCat("Replace the file of ", flag, " even if LIME did not write it"));
 }
 
 absl::Status OutputFlag::Check() const {

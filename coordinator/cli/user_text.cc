@@ -82,7 +82,7 @@ absl::Status CheckStdin() {
   struct stat info = {};
   const bool readable = fstat(STDIN_FILENO, &info) == 0 && (S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode) ||
                                                             S_ISSOCK(info.st_mode) || S_ISBLK(info.st_mode));
-  return readable ? absl::OkStatus() : WrongCall("stdin is closed, or no file or pipe; pipe into it what is to be read");
+  return readable ? absl::OkStatus() : WrongCall("stdin is closed, or is not a file or a pipe; pipe the text into it");
 }
 
 absl::Status CheckIsUtf8(std::string_view name, std::string_view text) {
@@ -92,7 +92,7 @@ absl::Status CheckIsUtf8(std::string_view name, std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Char next = DecodeUtf8(text.substr(at));
     if (!next.ok)
-      return WrongCall(absl::StrCat(Text(name), " line ", line, " byte ", at - begin + 1, " is no UTF-8 (0x",
+      return WrongCall(absl::StrCat(Text(name), " line ", line, " byte ", at - begin + 1, " is not UTF-8 (0x",
                                     absl::Hex(static_cast<unsigned char>(text[at]), absl::kZeroPad2), "); save it as UTF-8"));
     at += static_cast<size_t>(next.length);
     if (next.code == U'\n') ++line, begin = at;
@@ -108,7 +108,7 @@ absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::strin
   if (!from_stdin && std::filesystem::is_directory(path, ignored)) return WrongCall(absl::StrCat(name, " is a folder; name a file in it"));
   std::ifstream file;
   if (!from_stdin) file.open(path, std::ios::binary);
-  if (!from_stdin && !file) return WrongCall(absl::StrCat(name, " cannot be read; is it there, and may you read it?"));
+  if (!from_stdin && !file) return WrongCall(absl::StrCat(name, " cannot be read; check that it exists and that you may read it"));
   std::string text = ReadUpTo(from_stdin ? std::cin : file, most);
   if (file.bad() || (from_stdin && std::cin.bad())) return absl::UnavailableError(absl::StrCat(name, " cannot be read to its end"));
   if (static_cast<Bytes>(text.size()) > most) return WrongCall(absl::StrCat(name, " is larger than ", FormatBytes(most)));
@@ -119,7 +119,7 @@ absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::strin
 
 absl::Status ReadPrompts(const std::string& file, std::vector<std::string>& prompts) {
   const auto piped = std::ranges::count(prompts, kStdin) + (file == kStdin ? 1 : 0);
-  if (piped > 1) return WrongCall("stdin can be read once; give - to one --prompt or to --prompts-file");
+  if (piped > 1) return WrongCall("stdin can be read only once; give - to only one --prompt or to --prompts-file");
   for (std::string& prompt : prompts) {
     if (prompt != kStdin) continue;
     LIME_ASSIGN_OR_RETURN(prompt, ReadUserText("--prompt", prompt, kMaxPromptBytes));

@@ -38,7 +38,7 @@ void CheckPathsThere(const ClusterConfig::Device& device, TomlFields& fields) {
     const bool on_path = std::string_view(key) == "limed" && path->find('/') == std::string::npos;
     if (path->empty() || path->front() == '/' || on_path) continue;
     return fields.FailAt(
-        key, absl::StrCat("= \"", ShownToml(*path), "\" is relative, and the device is on another machine; write the whole path"));
+        key, absl::StrCat("= \"", ShownToml(*path), "\" is relative, but the device is on another machine; write the whole path"));
   }
 }
 
@@ -75,7 +75,7 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
   device.written = fields.Written();
   LIME_RETURN_IF_ERROR(fields.Finish());
   if (!fields.Has("name"))
-    fields.Missing("name", "every device has one of its own");
+    fields.Missing("name", "give every device its own name");
   else if (const absl::Status name = CheckDeviceName(device.name); !name.ok())
     fields.FailAt("name", absl::StrCat("= ", name.message()));
   else if (fields.Has("ssh") && !ParseSshWay(device.ssh).ok())
@@ -105,11 +105,12 @@ absl::StatusOr<std::vector<const TomlNode*>> Tables(const TomlNode& root, const 
   std::vector<const TomlNode*> tables;
   const TomlNode* const node = root.Find(key);
   if (node == nullptr) return tables;
-  if (node->kind != TomlNode::Kind::kArray) return WrongLine(file, node->line, "\"", key, "\" is one table or value; write [[", key, "]]");
+  if (node->kind != TomlNode::Kind::kArray)
+    return WrongLine(file, node->line, "\"", key, "\" is a single table or value; write [[", key, "]]");
   if (node->items.size() > max) return WrongLine(file, node->line, "has ", node->items.size(), " [[", key, "]], more than ", max);
   for (const TomlNode& element : node->items) {
     if (element.kind != TomlNode::Kind::kTable)
-      return WrongLine(file, element.line, "\"", key, "\" holds what is no table; write [[", key, "]]");
+      return WrongLine(file, element.line, "\"", key, "\" has an entry that is not a table; write [[", key, "]]");
     tables.push_back(&element);
   }
   return tables;
@@ -122,7 +123,7 @@ absl::Status ReadDevices(const TomlNode& root, std::string_view file, ClusterCon
   for (const TomlNode* const table : tables) {
     LIME_ASSIGN_OR_RETURN(ClusterConfig::Device device, ReadDevice(*table, file));
     if (!names.insert(device.name).second)
-      return WrongLine(file, device.line, "[[device]]: there is a device \"", device.name, "\" already; give each a name of its own");
+      return WrongLine(file, device.line, "[[device]]: there is a device \"", device.name, "\" already; give each device its own name");
     config.devices.push_back(std::move(device));
   }
   return absl::OkStatus();
@@ -142,8 +143,8 @@ absl::Status ReadLinks(const TomlNode& root, std::string_view file, ClusterConfi
     if (!link.from.empty() && link.from == link.to)
       return WrongLine(file, table->line, "[[link]]: leads from \"", link.from, "\" to itself");
     if (!pairs.insert(std::minmax(link.from, link.to)).second)
-      return WrongLine(file, table->line, "[[link]]: ", link.from.empty() ? "there is one for all pairs" : "these two have one",
-                       " already");
+      return WrongLine(file, table->line,
+                       "[[link]]: ", link.from.empty() ? "there is a link for all pairs" : "these two devices have a link", " already");
     config.links.push_back(std::move(link));
   }
   return absl::OkStatus();
@@ -152,7 +153,7 @@ absl::Status ReadLinks(const TomlNode& root, std::string_view file, ClusterConfi
 absl::Status ReadCluster(const TomlNode& root, std::string_view file, ClusterConfig& config) {
   const TomlNode* const node = root.Find("cluster");
   if (node == nullptr) return absl::OkStatus();
-  if (node->kind != TomlNode::Kind::kTable) return WrongLine(file, node->line, "\"cluster\" is no table; write [cluster] once");
+  if (node->kind != TomlNode::Kind::kTable) return WrongLine(file, node->line, "\"cluster\" is not a table; write [cluster] once");
   TomlFields fields(*node, file, "[cluster]");
   config.name = fields.String("name");
   config.model = fields.String("model");
@@ -172,7 +173,7 @@ absl::Status CheckDistinctAddresses(const ClusterConfig& config, std::string_vie
     const auto [first, is_new] = at.emplace(absl::StrCat(PlainHost(address->host), " ", address->port), &device);
     if (is_new) continue;
     return WrongLine(name, device.line, "[[device]]: device \"", device.name, "\" has the address ", device.address, " of device \"",
-                     first->second->name, "\"; give each a port or a host of its own");
+                     first->second->name, "\"; give each device its own port or host");
   }
   return absl::OkStatus();
 }
@@ -195,16 +196,16 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::str
   return config;
 }
 
-absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config) {
+absl::Status Exclude(const std::vector<std::string>& names, ClusterConfig& config) {
   std::vector<std::string> all;
   for (const ClusterConfig::Device& device : config.devices) all.push_back(device.name);
   for (const std::string& name : names) {
     if (std::ranges::find(all, name) == all.end())
-      return Invalid("--without ", ShownToml(name), ": there is no such device; there are ", absl::StrJoin(all, ", "));
+      return Invalid("--without ", ShownToml(name), ": there is no such device; the devices are ", absl::StrJoin(all, ", "));
     std::erase_if(config.devices, [&](const ClusterConfig::Device& device) { return device.name == name; });
     std::erase_if(config.links, [&](const ClusterConfig::Link& link) { return link.from == name || link.to == name; });
   }
-  if (config.devices.empty()) return absl::InvalidArgumentError("--without leaves no device; keep one at least");
+  if (config.devices.empty()) return absl::InvalidArgumentError("--without leaves out every device; keep at least one");
   return absl::OkStatus();
 }
 

@@ -92,6 +92,6 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::str
 
 // Removes the named devices and their links. InvalidArgument if a name is unknown or no device
 // remains.
-absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config);
+absl::Status Exclude(const std::vector<std::string>& names, ClusterConfig& config);
 
 }  // namespace lime

@@ -18,11 +18,11 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
          kScratch;
 }
 
-Bytes RingSlack(const ModelSpec& spec, Bytes piece_bytes) {
+Bytes RingSlack(const ModelSpec& spec, Bytes part_bytes) {
   constexpr Bytes kEnds = 64 * kKiB;  // reads begin and end on 4 KiB
   Bytes largest = 0;
   for (const BlockSpec& block : spec.blocks) largest = std::max(largest, block.id.kind == BlockKind::kEmbedding ? 0 : block.bytes);
-  return kEnds + (piece_bytes > 0 ? std::min(piece_bytes, largest) : largest);
+  return kEnds + (part_bytes > 0 ? std::min(part_bytes, largest) : largest);
 }
 
 }  // namespace lime

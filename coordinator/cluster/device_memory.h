@@ -20,7 +20,7 @@ inline constexpr Bytes kAssumedMargin = 16 * kMiB;
 Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows, int64_t context);
 
 // Memory of a ring beyond its streamed parts. A part is contiguous, so a part that does not fit
-// before the ring's end starts again at its beginning. `piece_bytes` 0: whole blocks.
-Bytes RingSlack(const ModelSpec& spec, Bytes piece_bytes);
+// before the ring's end starts again at its beginning. `part_bytes` 0: whole blocks.
+Bytes RingSlack(const ModelSpec& spec, Bytes part_bytes);
 
 }  // namespace lime

@@ -30,8 +30,8 @@ absl::Status Wrong(const std::string& where, const std::string& what) {
 absl::Status CheckKnown(const json& object, const std::set<std::string>& known, const std::string& where) {
   for (const auto& [key, value] : object.items()) {
     if (!known.contains(key) && !key.starts_with("_"))
-      return Wrong(where,
-                   absl::StrCat("field \"", absl::CHexEscape(key.substr(0, 80)), "\" is unknown; there are ", absl::StrJoin(known, ", ")));
+      return Wrong(where, absl::StrCat("field \"", absl::CHexEscape(key.substr(0, 80)), "\" is unknown; the known fields are ",
+                                       absl::StrJoin(known, ", ")));
   }
   return absl::OkStatus();
 }
@@ -200,7 +200,7 @@ absl::StatusOr<DescribedCluster> ParseDeviceProfiles(std::string_view text, std:
     LIME_ASSIGN_OR_RETURN(cluster.link, ReadLink(link, where + ".link"));
   }
   LIME_RETURN_IF_ERROR(fields.status());
-  if (devices.empty()) return Wrong(where, "field \"devices\" is empty; describe one at least");
+  if (devices.empty()) return Wrong(where, "field \"devices\" is empty; describe at least one device");
   std::set<std::string> names;
   for (const json& object : devices) {
     LIME_ASSIGN_OR_RETURN(DescribedDevice device, ReadDevice(object, absl::StrCat(where, ": devices[", cluster.devices.size(), "]")));

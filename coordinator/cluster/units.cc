@@ -30,7 +30,7 @@ absl::StatusOr<double> Parse(std::string_view text, std::span<const NamedUnit> u
     if (end == std::string_view::npos || text.substr(end) != unit.name) continue;
     if (absl::SimpleAtod(Text(text.substr(0, end)), &number) && std::isfinite(number) && number >= 0) return number * unit.factor;
   }
-  return Invalid("\"", absl::CHexEscape(Text(text.substr(0, 40))), "\" is no ", Text(what), "; write one such as ", Text(example));
+  return Invalid("\"", absl::CHexEscape(Text(text.substr(0, 40))), "\" is not a ", Text(what), "; write one such as ", Text(example));
 }
 
 }  // namespace

@@ -327,7 +327,7 @@ void PrintReport(const Report& report, const BenchFlags& flags) {
   for (const Row& row : report.rows)
     absl::PrintF("%-20s %10.2f %7.2f %-7s %7.2f %-7s %4.2f  %s\n", row.figure, row.ms, row.value, row.unit, row.limit, row.unit,
                  row.value / row.limit, row.limited_by);
-  absl::PrintF("a batch of %d costs %.2f times one\n", flags.batch, report.batch_cost);
+  absl::PrintF("a batch of %d takes %.2f times as long as one sequence\n", flags.batch, report.batch_cost);
 }
 
 absl::Status Bench(const BenchFlags& flags) {
@@ -339,7 +339,7 @@ absl::Status Bench(const BenchFlags& flags) {
   for (const auto& [name, value, most] : {std::tuple("--prompt", flags.prompt, spec.config.max_positions),
                                           std::tuple("--position", flags.position, spec.config.max_positions - 1)}) {
     if (value < 1 || value > most)
-      return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", most, ", as long as the model goes"));
+      return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", most, ", the positions of the model"));
   }
   const int64_t context = std::max(flags.prompt, flags.position + 1);
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model.model));
@@ -360,8 +360,8 @@ absl::Status Bench(const BenchFlags& flags) {
 void AddBenchCommand(Commands& commands) {
   const auto [command, flags] =
       commands.Add<BenchFlags>("bench",
-                               "Load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
-                               "products where all of it is resident, the disk where it streams (--memory)",
+                               "Measure load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
+                               "products if the model is resident, the disk if it streams (--memory)",
                                "", Bench);
   flags.model.AddTo(command);
   // --prompt and --position set the first two. The same positions again and again have no KV on disk.
@@ -369,7 +369,7 @@ void AddBenchCommand(Commands& commands) {
   command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
   command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();
-  command.Add("--rounds", &flags.rounds, "Rounds; medians are printed").Shown();
+  command.Add("--rounds", &flags.rounds, "Rounds to measure; the medians are printed").Shown();
 }
 
 }  // namespace lime::cli

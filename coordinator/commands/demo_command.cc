@@ -102,7 +102,7 @@ LinkPoint BestLink(const std::vector<DescribedDevice>& devices) {
 absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& model, const ModelSpec& spec, int64_t prompt_tokens,
                              const ScratchFolder& folder) {
   const int64_t context = prompt_tokens + kStoryTokens;
-  const Bytes activations = AssumedActivations(spec, prompt_tokens, 1, context) + RingSlack(spec, kPieceBytes);
+  const Bytes activations = AssumedActivations(spec, prompt_tokens, 1, context) + RingSlack(spec, kPartBytes);
   const Bytes all = spec.WeightBytes() + context * spec.KvBytesPerToken();
   const Bytes room = static_cast<Bytes>(kShareOfPart * static_cast<double>(all) / std::size(kNames));
   std::string toml = absl::StrCat("[cluster]\nname = \"demo\"\nmodel = \"", fs::absolute(model).string(), "\"\n");
@@ -111,7 +111,7 @@ absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& mod
     devices.push_back(std::make_unique<DeviceClient>(kNames[i], daemons.address(i), ClusterKeys{}));
     absl::StrAppend(&toml, "[[device]]\nname = \"", kNames[i], "\"\naddress = \"", daemons.address(i), "\"\n");
   }
-  ProgressLine progress("Measuring what they can do");
+  ProgressLine progress("Measuring the daemons");
   LIME_ASSIGN_OR_RETURN(DescribedCluster cluster, MeasureCluster(devices, {.seconds = kMeasureSeconds,
                                                                            .link_seconds = kMeasureSeconds,
                                                                            .progress = [&](double share) { progress.UpdateShare(share); },
@@ -222,14 +222,15 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
                  FormatBytes(static_cast<Bytes>(static_cast<double>(session.disk_bytes()) / tokens)), session.DeviceLines(),
                  difference.Differs() ? difference.sentence + "\n" : "");
     absl::PrintF(
-        "What happened: three daemons were started, each allowed little more memory than a program with its libraries takes.\n"
-        "They measured themselves, a plan was made and tried, and hidden states of a few hundred bytes went from one to the\n"
-        "next, round after round. What a device had no room for it read from the disk ahead of time, computed with it, and\n"
-        "forgot it. The prediction knows that they share the disk and the cores of one machine, and what a few tokens took.\n"
-        "Then this process ran the same prompt alone, with everything in memory: %.2f ms a token.\n"
-        "Logits of the three: %s, of the one: %s. %s\n\nWith a checkpoint and machines of your own: docs/getting-started.md.\n",
+        "What happened: LIME started three daemons, each with little more memory than a program and its libraries need.\n"
+        "They measured themselves. LIME made a plan and tried it, and hidden states of a few hundred bytes went from one\n"
+        "daemon to the next, round after round. Each daemon read weights that did not fit from the disk ahead of time,\n"
+        "computed with them, and evicted them. The prediction includes that the daemons share the disk and the cores of\n"
+        "one machine, and the times of the first tokens. Then this process ran the same prompt alone, with everything in memory: %.2f ms a "
+        "token.\n"
+        "Logits of the three: %s, of the one: %s. %s\n\nFor your own checkpoint and machines see docs/getting-started.md.\n",
         b.ms_per_token, HashText(a.logits_hash), HashText(b.logits_hash),
-        same ? "The same bits, every one." : "THEY DIFFER, which must not be: please report it.");
+        same ? "All bits are the same." : "THEY DIFFER, which is an error: please report it.");
   }
   return same ? absl::OkStatus() : absl::InternalError("demo: the logits of the cluster and of one process differ");
 }
@@ -258,8 +259,8 @@ absl::Status Demo(const DemoFlags& flags) {
     PlanReport report{.strategy = "lime", .plan = session->plan()};
     LIME_ASSIGN_OR_RETURN(report.uses, UsesOf(report.plan));
     absl::PrintF(
-        "LIME runs large language models, losslessly, on the machines you own, however small.\nHere is the small one it ships with, %s of "
-        "weights, over three daemons on this machine that together have no room for it:\n\n%s\n",
+        "LIME runs large language models, losslessly, on the machines you own, however small.\nHere is the small model that it ships "
+        "with, %s of weights, on three daemons on this machine. Together they have no room for it:\n\n%s\n",
         FormatBytes(files.spec.WeightBytes()), PlanText(report, OutputColumns()));
     Screen::Text("  " + flags.prompt);
   }

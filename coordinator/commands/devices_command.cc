@@ -40,14 +40,14 @@ struct Seen {
   std::vector<LinkRate> links;                // outgoing, now; empty without a plan in use
 };
 
-std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
+std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& stored) {
   const std::vector<std::unique_ptr<DeviceClient>> clients = file.Clients();
   std::vector<Seen> seen(clients.size());
   AtOnce(clients.size(), [&](size_t i) {
     const DeviceClient& client = *clients[i];
     Seen& device = seen[i];
     device.config = &file.config.devices[i];
-    device.measured = kept.Find(client.name());
+    device.measured = stored.Find(client.name());
     device.health = client.Health(kDevicesPatience);
     if (!device.health.ok() || device.health->epoch < 0) return;
     if (absl::StatusOr<DeviceStatistics> statistics = client.Statistics(kDevicesPatience); statistics.ok())
@@ -174,8 +174,8 @@ void Print(const std::vector<Seen>& devices, const ClusterKeys& own) {
 absl::Status Devices(const DevicesFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(path, flags.insecure));
-  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, KeptProfiles(file.path));
-  const std::vector<Seen> seen = Ask(file, kept);
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster stored, StoredProfiles(file.path));
+  const std::vector<Seen> seen = Ask(file, stored);
   json root = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
   root["notices"] = NoticesOf(seen, file.keys);
@@ -193,14 +193,12 @@ absl::Status Devices(const DevicesFlags& flags) {
 }  // namespace
 
 void AddDevicesCommand(Commands& commands) {
-  const auto [command, flags] = commands.Add<DevicesFlags>(
-      "devices", "What devices a cluster has, which answer, and what is known of them",
-      "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are those of the last `lime profile --cluster`; how fast links "
-      "are now is known while a plan "
-      "is in use. Exit code 1 "
-      "where a "
-      "device does not answer.",
-      Devices);
+  const auto [command, flags] =
+      commands.Add<DevicesFlags>("devices", "List the devices of a cluster, whether they answer, and their profiles",
+                                 "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are from the last `lime profile "
+                                 "--cluster`; the present rate of "
+                                 "links is known only while a plan is in use. Exit code 1 if a device does not answer.",
+                                 Devices);
   AddClusterFlag(command, flags.cluster);
   command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");

@@ -73,7 +73,7 @@ std::vector<StoreRoom> RoomOf(const KnownCluster& cluster, const std::vector<Pus
   std::vector<StoreRoom> rooms;
   for (const PushedDevice& device : wanted) {
     const auto home = cluster.holdings.homes.find(device.at.name);
-    if (home == cluster.holdings.homes.end() || cluster.holdings.keep.contains(device.at.name)) continue;
+    if (home == cluster.holdings.homes.end() || cluster.holdings.no_push.contains(device.at.name)) continue;
     const absl::StatusOr<StoreContent> content = DeviceClient(device.at.name, device.at.address, cluster.client.keys).ListStore();
     if (!content.ok()) continue;
     StoreRoom room = {.device = device.at.name, .free = content->free};
@@ -109,7 +109,7 @@ void TellRoom(const StoreRoom& room, const std::string& what, Grade lacking, std
   absl::StrAppend(&row->finding.what, "; ", what, " needs ", FormatBytes(room.missing), " more there");
   if (room.missing <= room.free) return;
   row->finding.grade = lacking;
-  row->finding.remedy = "make room there (`lime store --remove MODEL` removes what is no longer used), or name a `store` on a larger disk";
+  row->finding.remedy = "free some space there (`lime store --remove MODEL` removes a model), or name a `store` on a larger disk";
 }
 
 // Adds this to the row of each store's disk. Adds nothing if a device is silent, because other rows
@@ -133,17 +133,17 @@ void CheckCluster(const ClusterFile& file, const DoctorFlags& flags, const std::
     rows.push_back({kHere, {"keys", Grade::kOk, "the cluster's file names none", ""}});
   } else {
     Finding keys = InspectExpiry("the keys of this machine", EndOf(file.keys), std::time(nullptr),
-                                 "`lime keys --renew --name coordinator --out FOLDER` where ca.key is makes new ones");
+                                 "run `lime keys --renew --name coordinator --out FOLDER` on the machine that has ca.key");
     const absl::StatusOr<Certificate> own = ReadCertificate(file.keys.certificate);
     if (own.ok() && own->from > std::time(nullptr))
-      keys = {"keys", Grade::kFail, absl::StrCat("the keys of this machine are valid from ", FormatClock(own->from), " on"),
+      keys = {"keys", Grade::kFail, absl::StrCat("the keys of this machine become valid on ", FormatClock(own->from)),
               "set the clock of this machine (`timedatectl set-ntp true`)"};
     rows.push_back({kHere, std::move(keys)});
   }
-  const absl::StatusOr<DescribedCluster> kept = KeptProfiles(file.path);
-  if (!kept.ok())
-    rows.push_back({kHere, {"profiles", Grade::kFail, std::string(kept.status().message()), "run `lime profile --cluster` again"}});
-  std::vector<Checked> devices = CheckDevices(file, kept.ok() ? *kept : DescribedCluster(), {});
+  const absl::StatusOr<DescribedCluster> stored = StoredProfiles(file.path);
+  if (!stored.ok())
+    rows.push_back({kHere, {"profiles", Grade::kFail, std::string(stored.status().message()), "run `lime profile --cluster` again"}});
+  std::vector<Checked> devices = CheckDevices(file, stored.ok() ? *stored : DescribedCluster(), {});
   const bool all_answer = std::ranges::none_of(devices, [](const Checked& row) { return row.fault != Fault::kNone; });
   if (!model.empty() && all_answer) CheckStoreRoom({.cluster = file.path, .model = model, .insecure = flags.insecure}, devices);
   std::ranges::move(devices, std::back_inserter(rows));
@@ -200,7 +200,8 @@ absl::Status Doctor(const DoctorFlags& flags) {
   if (file.ok()) {
     CheckCluster(*file, flags, model, rows);
   } else if (!cluster.empty()) {
-    rows.push_back({kHere, {"cluster file", Grade::kFail, std::string(file.status().message()), "correct it, and call this again"}});
+    rows.push_back(
+        {kHere, {"cluster file", Grade::kFail, std::string(file.status().message()), "correct the file, and run this command again"}});
   }
   const auto count = [&](Grade grade) {
     return std::ranges::count_if(rows, [&](const Checked& row) { return row.finding.grade == grade; });
@@ -219,13 +220,13 @@ void AddDoctorCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<DoctorFlags>(
       "doctor", "Look at this machine and at every device of a cluster, and say what is wrong and what to do",
       "Example: lime doctor --cluster shelf.toml\n"
-      "Looks at reachability, keys and when they expire, clocks, releases, memory against budgets and control groups, disks (room, rate, "
+      "Checks reachability, keys and when they expire, clocks, releases, memory against budgets and control groups, disks (room, rate, "
       "file\n"
-      "system, direct reads, io_uring), weights, and the ways between devices. Exit code 0 where nothing fails, 1 where something does.",
+      "system, direct reads, io_uring), weights, and the links between devices. Exit code 0 if no check fails, 1 if one fails.",
       Doctor);
   command.Add("--cluster,-c", &flags.cluster,
               "cluster.toml; without it ./cluster.toml, then ~/.config/lime/cluster.toml; without those, this machine alone");
-  command.Add("--model,-m", &flags.model, "Folder of a checkpoint on this machine to look at, too");
+  command.Add("--model,-m", &flags.model, "Folder of a checkpoint on this machine to check, too");
   command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }

@@ -51,7 +51,7 @@ std::string PathIn(const std::string& folder, const std::string& name, const cha
 absl::Status StageKeys(const std::string& folder, const std::string& name, const MadeKeys& keys, std::vector<NewFile>& files) {
   for (const auto& [ending, text] : {std::pair(".key", &keys.key), std::pair(".pem", &keys.certificate)}) {
     // Existing files were checked before.
-    LIME_ASSIGN_OR_RETURN(NewFile file, OfUser(StageOutput(PathIn(folder, name, ending), *text, {.overwrite = true, .secret = true})));
+    LIME_ASSIGN_OR_RETURN(NewFile file, OfUser(PrepareOutput(PathIn(folder, name, ending), *text, {.overwrite = true, .secret = true})));
     files.push_back(std::move(file));
   }
   return absl::OkStatus();
@@ -77,8 +77,7 @@ absl::StatusOr<MadeKeys> AuthorityOf(const std::string& folder, const std::vecto
   }
   for (const std::string& path : {certificate, key}) {
     if (!FileExists(path))
-      return WrongCall(
-          absl::StrCat(path, " is not there: keys are added where the others were made, in the folder that has ca.pem and ca.key"));
+      return WrongCall(absl::StrCat(path, " is not there: keys can be added only in the folder that has ca.pem and ca.key"));
   }
   MadeKeys there;
   LIME_ASSIGN_OR_RETURN(there.certificate, OfUser(ReadTextFile(certificate, kMaxPem)));
@@ -110,18 +109,19 @@ absl::StatusOr<std::optional<Certificate>> FindKeys(const std::string& folder, c
   if (!FileExists(certificate)) {
     if (!FileExists(key)) return std::nullopt;
     return WrongCall(
-        absl::StrCat(key, " is there without ", certificate, ": LIME makes them together; move it away, then call this again"));
+        absl::StrCat(key, " is there without ", certificate, ": LIME makes them together; move it away, then run this command again"));
   }
   ClusterKeys there{.authority = authority.certificate, .certificate = "", .key = ""};
   LIME_ASSIGN_OR_RETURN(there.certificate, OfUser(ReadTextFile(certificate, kMaxPem)));
   const absl::StatusOr<Certificate> read = ReadCertificate(there.certificate);
   const Trust trust = Judge(there.authority, there.certificate, std::time(nullptr));
   if (!read.ok() || trust == Trust::kForeign || trust == Trust::kUnusable)
-    return WrongCall(absl::StrCat(certificate, " was not made by the authority of ", folder, "; move it away, then call this again"));
+    return WrongCall(
+        absl::StrCat(certificate, " was not made by the authority of ", folder, "; move it away, then run this command again"));
   if (!FileExists(key)) return *read;
   LIME_ASSIGN_OR_RETURN(there.key, OfUser(ReadTextFile(key, kMaxPem)));
   if (CheckKeys(there, folder, name).ok()) return *read;
-  return WrongCall(absl::StrCat(certificate, " and ", key, " are not the keys of ", name, "; move them away, then call this again"));
+  return WrongCall(absl::StrCat(certificate, " and ", key, " are not the keys of ", name, "; move them away, then run this command again"));
 }
 
 // Existing keys stay, unless --renew. Only keys of this folder's authority are ever replaced.
@@ -147,18 +147,19 @@ void Print(const KeysFlags& flags, const std::vector<KeyOutcome>& outcomes) {
   for (const KeyOutcome& outcome : outcomes) {
     if (outcome.made) made.push_back(outcome.name);
   }
-  if (!made.empty()) sentences.push_back(absl::StrCat("keys for ", Listed(made), flags.renew ? " made anew" : " made", " in ", flags.out));
+  if (!made.empty()) sentences.push_back(absl::StrCat("keys for ", Listed(made), flags.renew ? " renewed" : " made", " in ", flags.out));
   for (const KeyOutcome& outcome : outcomes) {
     if (outcome.made) continue;
-    const std::time_t left = outcome.until - std::time(nullptr);
+    const std::time_t remaining = outcome.until - std::time(nullptr);
     sentences.push_back(absl::StrCat(
-        outcome.name, " has keys already, ", left > 0 ? "valid until " : "EXPIRED on ", FormatClock(outcome.until),
-        left > kExpiryNotice ? "" : absl::StrCat(" (`lime keys --renew --name ", outcome.name, " --out ", flags.out, "` makes new ones)")));
+        outcome.name, " has keys already, ", remaining > 0 ? "valid until " : "EXPIRED on ", FormatClock(outcome.until),
+        remaining > kExpiryNotice ? ""
+                                  : absl::StrCat(" (`lime keys --renew --name ", outcome.name, " --out ", flags.out, "` makes new ones)")));
   }
   std::cout << absl::StrJoin(sentences, "; ") << ".\n";
   if (made.empty()) return;
-  std::cout << "Copy ca.pem, NAME.pem and NAME.key to each device, for `limed --tls`; here, write tls = \"" << flags.out
-            << "\" into [cluster]. Keep ca.key to yourself: who has it can make keys." << std::endl;
+  std::cout << "Copy ca.pem, NAME.pem and NAME.key to each device, for `limed --tls`; on this machine, write tls = \"" << flags.out
+            << "\" into [cluster]. Keep ca.key secret: everyone who has it can make keys." << std::endl;
 }
 
 absl::Status Run(const KeysFlags& flags) {
@@ -174,7 +175,7 @@ absl::Status Run(const KeysFlags& flags) {
     outcomes.push_back(std::move(outcome));
   }
   for (NewFile& file : files) LIME_RETURN_IF_ERROR(file.Commit());
-  folder.Keep();
+  folder.Commit();
   if (!flags.json) return Print(flags, outcomes), absl::OkStatus();
   json root = {{"folder", flags.out}, {"keys", json::array()}};
   for (const KeyOutcome& outcome : outcomes)
@@ -186,15 +187,15 @@ absl::Status Run(const KeysFlags& flags) {
 
 void AddKeysCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<KeysFlags>(
-      "keys", "Make the keys by which the devices of a cluster know each other",
+      "keys", "Make the keys with which the devices of a cluster recognise each other",
       "Example: lime keys --cluster shelf.toml --out keys\n"
-      "Called again, it adds keys for devices that have none. `lime keys --renew --name orin` makes those of orin anew and touches no\n"
-      "others: the old ones stay good until they expire. Keys are valid for ten years, from a day before they were made.",
+      "Called again, it adds keys for devices that have none. `lime keys --renew --name orin` makes new keys for orin and changes no\n"
+      "others: the old keys stay valid until they expire. Keys are valid for ten years, from a day before they were made.",
       Run);
   command.Add("--cluster,-c", &flags.cluster, "cluster.toml: keys for each of its devices");
   command.Add("--name,--device", &flags.names, "A device; may be given several times").Repeats();
-  command.Add("--out,-o", &flags.out, "Folder; what is there already stays").Shown();
-  command.Add("--renew", &flags.renew, "Make the keys of --name (without it, of all devices and of this machine) anew");
+  command.Add("--out,-o", &flags.out, "Folder for the keys; files that are there already stay").Shown();
+  command.Add("--renew", &flags.renew, "Make new keys for --name (without it, for all devices and for this machine)");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 

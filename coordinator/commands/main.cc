@@ -27,7 +27,7 @@ namespace {
 // Adds a command that is not built yet. It says so, for any arguments.
 void AddUnbuilt(CLI::App& app, lime::cli::Commands& commands) {
   const auto [command, as_json] = commands.Add<bool>("serve", "HTTP server compatible with OpenAI's (not built yet)", "", [](bool) {
-    return lime::cli::WrongCall("`serve` is not built yet; see `lime --help` for what is");
+    return lime::cli::WrongCall("`serve` is not built yet; see `lime --help` for the other commands");
   });
   command.Add("--json", &as_json, "Print one JSON object");
   app.get_subcommand("serve")->group("Not built yet")->allow_extras();
@@ -72,8 +72,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", absl::StrCat("lime ", std::string(lime::Release()), ", protocol ", lime::kProtocol));
   app.footer(
-      "`lime COMMAND --help` or `lime help COMMAND` tells the flags of a command.\n"
-      "Exit codes: 0 done; 1 the work failed: a device, a disk, no room; 2 the call was wrong, or a file in it that you wrote;\n"
+      "`lime COMMAND --help` or `lime help COMMAND` shows the flags of a command.\n"
+      "Exit codes: 0 done; 1 the work failed: a device, a disk, no memory; 2 the call was wrong, or a file that you wrote;\n"
       "130 interrupted by Ctrl-C or SIGTERM. An error is one sentence on stderr that begins with `lime:`; with --json it is also\n"
       "{\"error\": {\"message\", \"kind\", \"exit_code\"}} on stdout.");
   lime::cli::Commands commands{lime::CommandFlags(app)};

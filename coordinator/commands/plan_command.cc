@@ -46,7 +46,7 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
   if (!(flags.max_ttft_ms >= 0 && flags.max_ttft_ms <= kMaxPlanNumber))
     return WrongCall(absl::StrCat("--max-ttft ", flags.max_ttft_ms, " is outside 0 to ", kMaxPlanNumber, " ms"));
   if (flags.max_ttft_ms > 0 && flags.inputs.prompt_tokens == 0)
-    return WrongCall("--max-ttft bounds the time to the first token after a prompt; say how long one is with --prompt-tokens");
+    return WrongCall("--max-ttft bounds the time to the first token after a prompt; give the length of a prompt with --prompt-tokens");
   return *strategy;
 }
 
@@ -99,7 +99,7 @@ absl::Status RunPlan(PlanFlags& flags) {
   } else {
     std::cout << PlanText(*report, OutputColumns()) << KvLevelsText(report->plan, levels);
     const std::string& out = flags.out.path;
-    if (!out.empty()) std::cout << "\nkept in " << out << "; `lime simulate --plan " << out << "` shows its timeline\n";
+    if (!out.empty()) std::cout << "\nwritten to " << out << "; `lime simulate --plan " << out << "` shows its timeline\n";
     std::cout << std::flush;
   }
   return std::cout ? absl::OkStatus() : absl::UnavailableError("plan: cannot write the answer to stdout");
@@ -114,13 +114,13 @@ void AddPlanCommand(Commands& commands) {
       "  lime plan --model Llama-3.1-8B --cluster shelf.toml --sequences 4 --prompt-tokens 512 --max-ttft 3000\n"
       "  lime plan --model-spec testbed/clusters/llama-3.3-70b.json --device-profiles testbed/clusters/setting-2.json --bandwidth "
       "200Mbit/s\n"
-      "Exit code 1 where no plan fits; the sentence says what would make it fit.",
+      "Exit code 1 if no plan fits; the error says what would make one fit.",
       RunPlan);
   flags.inputs.AddTo(command);
   command.Add("--strategy,-s", &flags.strategy, "lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard").Shown();
-  command.Add("--max-ttft", &flags.max_ttft_ms, "Milliseconds to the first token at most; 0: no bound");
+  command.Add("--max-ttft", &flags.max_ttft_ms, "Bound on the time to the first token, in milliseconds; 0: no bound");
   command.Add("--time-limit", &flags.time_limit_ms,
-              "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed gives the same plan again");
+              "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed always gives the same plan");
   command.Add("--split-head", &flags.inputs.split_head, "Let devices share the head by ranges of the vocabulary");
   command.Add("--seed", &flags.seed, "Same seed, same plan").Shown();
   flags.out.AddTo(command, "--out,-o", "File to write the plan to, for `lime simulate`");

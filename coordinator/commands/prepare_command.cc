@@ -104,7 +104,7 @@ void AddPrepareCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<PrepareFlags>(
       "prepare", "Write the block store that streams fastest",
       "Example: lime prepare Llama-3.2-1B --out Llama-3.2-1B.store --verify\n"
-      "An interrupted call goes on where it stopped when it is given again. `lime prepare STORE --verify` only checks a store.",
+      "An interrupted call continues where it stopped when it is given again. `lime prepare STORE --verify` only checks a store.",
       Prepare);
   command.Add("model,--model,-m", &flags.model, "Folder of a Hugging Face checkpoint").Required();
   command.Add("--out,-o", &flags.out, "Folder of the store");

@@ -67,7 +67,7 @@ absl::StatusOr<Bytes> Allowed(const ProfileFlags& flags) {
   const Bytes own = ProcessResidentBytes();
   if (*memory < own + kMeasuringRoom) {
     return absl::ResourceExhaustedError(absl::StrCat("--memory ", AsTyped(flags.memory),
-                                                     " leaves no room to measure with: this process takes ", FormatBytes(own), "; give ",
+                                                     " leaves no room for measuring: this process uses ", FormatBytes(own), "; give ",
                                                      BudgetAtLeast(own + 2 * kMeasuringRoom), " or more"));
   }
   return std::min(free, *memory - own);
@@ -79,7 +79,7 @@ absl::StatusOr<DeviceProfile> KnownProfile(const ProfileFlags& flags, const std:
   const absl::StatusOr<DeviceProfile> known = ReadProfile(flags.profile.empty() ? out : flags.profile);
   if (!flags.profile.empty() && !known.ok()) return OfUser(known.status());
   if (!flags.profile.empty() && !IsOwn(*known, threads)) {
-    return WrongCall(absl::StrCat("--profile ", flags.profile, " is of ", known->cpu, " with ", known->threads,
+    return WrongCall(absl::StrCat("--profile ", flags.profile, " is a profile of ", known->cpu, " with ", known->threads,
                                   " threads; measure into a new file with --out"));
   }
   return known.ok() && IsOwn(*known, threads) ? *known : EmptyProfile(threads);
@@ -148,14 +148,14 @@ void Print(const DeviceProfile& profile, const ModelCompute* model) {
                  FormatBytes(p.read_bytes), p.depth);
   }
   if (model == nullptr) return;
-  absl::PrintF("%s: milliseconds of one block; %.3f ms of a step beside its blocks\n", model->name, model->step_overhead_ms);
+  absl::PrintF("%s: milliseconds of one block; a step takes %.3f ms besides its blocks\n", model->name, model->step_overhead_ms);
   for (const BlockKind kind : {BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead, BlockKind::kEmbedding}) PrintBlocks(*model, kind);
 }
 
 absl::Status Profile(const ProfileFlags& flags) {
   LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", flags.threads)));
   if (!(flags.seconds > 0 && flags.seconds <= 600))
-    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is not more than 0 and at most 600"));
+    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " must be more than 0 and at most 600"));
   LIME_ASSIGN_OR_RETURN(const Bytes memory, Allowed(flags));
   const Bytes bytes = std::min(kMeasuredBytes, memory / kMiB * kMiB);
   if (bytes < kMiB) return absl::ResourceExhaustedError("less than 1 MiB of memory may be used; end other programs, or raise --memory");
@@ -183,7 +183,7 @@ absl::Status Profile(const ProfileFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.out.Write(ToJsonText(profile) + "\n"));
   if (flags.json) return Answered(nlohmann::json::parse(ToJsonText(profile)), true);
   Print(profile, profile.FindModel(key));
-  absl::PrintF("kept in %s\n", out);
+  absl::PrintF("written to %s\n", out);
   return absl::OkStatus();
 }
 
@@ -228,8 +228,8 @@ void Print(const DescribedCluster& cluster) {
 // the device.
 absl::Status CheckBudgetOf(const ClusterFile& file, const ClusterConfig::Device& device, const DeviceHealth& health) {
   if (device.memory == 0 || device.memory > health.runtime) return absl::OkStatus();
-  return WrongCall(absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\" has memory for ",
-                                FormatBytes(device.memory), ", and limed itself takes ", FormatBytes(health.runtime), " there; give it ",
+  return WrongCall(absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\" has a memory of ",
+                                FormatBytes(device.memory), ", but limed itself needs ", FormatBytes(health.runtime), " there; give it ",
                                 BudgetAtLeast(health.runtime + kLeastForPlans), " or more"));
 }
 
@@ -237,7 +237,7 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
   if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
   const OutputFlag beside{.kind = OutputKind::kClusterProfiles,
-                          .flag = "the figures' file",
+                          .flag = "the file of the profiles",
                           .path = ProfilesPathOf(file.path),
                           .overwrite = flags.out.overwrite};
   LIME_RETURN_IF_ERROR(beside.Check());
@@ -268,16 +268,16 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
   for (const std::string& problem : problems) absl::FPrintF(stderr, "lime: %s\n", problem);
   if (flags.json) return Answered(nlohmann::json::parse(ToJsonText(measured)), true);
   Print(measured);
-  absl::PrintF("kept in %s, where `lime plan` and `lime run` with --cluster %s find it\n", ProfilesPathOf(file.path), file.path);
+  absl::PrintF("written to %s, where `lime plan` and `lime run` with --cluster %s find it\n", ProfilesPathOf(file.path), file.path);
   return absl::OkStatus();
 }
 
 absl::Status ProfileAny(const ProfileFlags& flags) {
   if (flags.cluster.empty()) return Profile(flags);
   if (!(flags.seconds > 0.01 && flags.seconds <= kMaxProfileSeconds))
-    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is not more than 0.01 and at most ", kMaxProfileSeconds));
+    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " must be more than 0.01 and at most ", kMaxProfileSeconds));
   if (!(flags.link_seconds > 0.01 && flags.link_seconds <= 60))
-    return WrongCall(absl::StrCat("--link-seconds ", flags.link_seconds, " is not more than 0.01 and at most 60"));
+    return WrongCall(absl::StrCat("--link-seconds ", flags.link_seconds, " must be more than 0.01 and at most 60"));
   return ProfileDevices(flags);
 }
 
@@ -285,18 +285,18 @@ absl::Status ProfileAny(const ProfileFlags& flags) {
 
 void AddProfileCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<ProfileFlags>(
-      "profile", "Measure this machine, or the devices of a cluster, and keep the figures for predictions",
+      "profile", "Measure this machine, or the devices of a cluster, and store the profiles for predictions",
       "Examples:\n  lime profile --model Llama-3.1-8B\n  lime profile --cluster shelf.toml     every device measures itself, then the "
-      "ways between them are measured;\n                                        kept in shelf.profiles.json beside shelf.toml",
+      "links between them are measured;\n                                        the profiles are in shelf.profiles.json",
       ProfileAny);
   command.Add("--model,-m", &flags.model, "Also measure the blocks of this checkpoint, and the disk that holds it");
   command.Add("--threads", &flags.threads, "Compute threads; 0: one for every core this process may use").Shown();
-  command.Add("--seconds", &flags.seconds, "Time for the disk, twice as much for the blocks of the model, half for the rest").Shown();
-  command.Add("--memory", &flags.memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
-  command.Add("--profile", &flags.profile, "Profile to add to, instead of the one that is kept");
-  flags.out.AddTo(command, "--out", "File to keep the figures in, instead of the one that every run reads");
+  command.Add("--seconds", &flags.seconds, "Seconds for the disk; the blocks of the model get twice as much, the rest half").Shown();
+  command.Add("--memory", &flags.memory, "Memory that measuring may use, such as 512MiB; without it: half of the free memory");
+  command.Add("--profile", &flags.profile, "Profile to add to, instead of the stored one");
+  flags.out.AddTo(command, "--out", "File for the profile, instead of the stored one that every run reads");
   AddOptionalClusterFlag(command, flags.cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
-  command.Add("--link-seconds", &flags.link_seconds, "With --cluster, time for each way from one device to another").Shown();
+  command.Add("--link-seconds", &flags.link_seconds, "With --cluster, seconds for each link from one device to another").Shown();
   command.Add("--insecure", &flags.insecure, "With --cluster, talk to other machines without keys");
   command.Add("--json", &flags.json, "Print one JSON object");
 }

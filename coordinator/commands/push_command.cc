@@ -61,7 +61,7 @@ json Describe(const std::vector<PushedDevice>& devices, double seconds) {
 absl::Status Push(PushFlags& flags) {
   const absl::Time begin = absl::Now();
   LIME_ASSIGN_OR_RETURN(flags.inputs.cluster, ClusterFileOr(flags.inputs.cluster));
-  LIME_RETURN_IF_ERROR(TakeModelOf(flags.inputs.cluster, flags.inputs.model));
+  LIME_RETURN_IF_ERROR(UseModelOf(flags.inputs.cluster, flags.inputs.model));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.inputs.model));
   LIME_RETURN_IF_ERROR(CompletePush(flags.inputs));
   LIME_ASSIGN_OR_RETURN(const KnownCluster cluster, KnowCluster(flags.inputs));
@@ -86,22 +86,22 @@ void AddPushCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<PushFlags>(
       "push", "Send the devices of a cluster the weights that they need",
       "Example: lime push --cluster cluster.toml --model Llama-3.2-1B --plan plan.json\n"
-      "limed takes them where it was started with --store FOLDER. What a device has already is not sent; an interrupted call goes on where "
-      "it\n"
-      "stopped when it is given again. A device for which cluster.toml names `weights` keeps to those.",
+      "limed accepts weights if it was started with --store FOLDER. Blocks that a device has already are not sent. An interrupted call\n"
+      "continues where it stopped when it is given again. A device for which cluster.toml names `weights` uses those.",
       Push);
   ClusterSession::Options& inputs = flags.inputs;
   AddClusterFlag(command, inputs.cluster);
-  command.Add("--model,-m", &inputs.model,
-              "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without it the one that the cluster's file names");
-  command.Add("--plan", &inputs.plan, "Plan of `lime plan --out`, for what each device needs; without it one is made now");
-  command.Add("--context", &inputs.context, "Positions planned for, where no plan is given; without it 2048, or as many as the model has");
-  command.Add("--prompt-tokens", &inputs.prompt_tokens, "Length of a prompt planned for, where no plan is given");
-  command.Add("--sequences", &inputs.sequences, "Requests planned for at a time, where no plan is given").Shown();
+  command.Add(
+      "--model,-m", &inputs.model,
+      "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without it the model that the cluster's file names");
+  command.Add("--plan", &inputs.plan, "Plan of `lime plan --out`, which says what each device needs; without it LIME plans now");
+  command.Add("--context", &inputs.context, "Positions to plan for, if no plan is given; without it 2048, or as many as the model has");
+  command.Add("--prompt-tokens", &inputs.prompt_tokens, "Length of a prompt to plan for, if no plan is given");
+  command.Add("--sequences", &inputs.sequences, "Requests at a time to plan for, if no plan is given").Shown();
   AddWithoutFlag(command, inputs.without);
   command.Add("--all", &flags.all, "Send every device the whole model");
-  command.Add("--quick", &flags.quick, "Trust what the devices have, instead of letting them read it back and compare its checksums");
-  command.Add("--insecure", &inputs.insecure, "Talk to devices elsewhere without keys");
+  command.Add("--quick", &flags.quick, "Trust the blocks on the devices, instead of reading them back and comparing their checksums");
+  command.Add("--insecure", &inputs.insecure, "Talk to other machines without keys");
   command.Add("--json", &flags.json, "Print one JSON object");
 }
 

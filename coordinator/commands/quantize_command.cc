@@ -49,7 +49,7 @@ absl::Status Quantize(const QuantizeFlags& flags) {
   }
   absl::PrintF("%s: %s became %s, %d matrices in groups of %d at %d bits\n", flags.out, FormatBytes(report.source_bytes),
                FormatBytes(report.bytes), report.quantized, group, bits);
-  for (const std::string& name : report.dense) absl::PrintF("left dense, columns no multiple of %d: %s\n", group, name);
+  for (const std::string& name : report.dense) absl::PrintF("left dense, because its columns are not a multiple of %d: %s\n", group, name);
   return absl::OkStatus();
 }
 

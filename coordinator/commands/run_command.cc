@@ -62,7 +62,7 @@ struct RunFlags {
 absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
   if (flags.no_memory_planner && flags.online != "lime") {
     return WrongCall(
-        absl::StrCat("--no-memory-planner streams whole layers and --online ", AsTyped(flags.online), " does not; leave one out"));
+        absl::StrCat("--no-memory-planner streams whole layers, but --online ", AsTyped(flags.online), " does not; leave one out"));
   }
   if (flags.no_memory_planner) return &WholeLayersRule;
   if (flags.online == "lime") return kLimeRule;
@@ -72,7 +72,7 @@ absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
 }
 
 absl::Status CheckFlags(RunFlags& flags) {
-  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
+  LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   LIME_RETURN_IF_ERROR(flags.trace.Check());
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
@@ -125,7 +125,7 @@ absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files)
     if (asked > limit - length) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "the request needs ", length, " prompt + ", asked, " new = ", static_cast<uint64_t>(length) + static_cast<uint64_t>(asked),
-          " positions and the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit, "; shorten the prompt",
+          " positions, but the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit, "; shorten the prompt",
           flags.model.context > 0 ? ", lower --max-tokens, or raise --context" : ", or lower --max-tokens"));
     }
     needed = std::max(needed, length + asked);
@@ -229,7 +229,7 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
   options.stop_strings = flags.stops;
   options.hash_logits = flags.hash_logits;
-  options.keep_times = flags.token_times;
+  options.record_times = flags.token_times;
   options.cancel = &Interrupted();
   options.on_prompt = [&output](double share) { output.Prompt(share); };
   options.on_first_token = [&output] { output.PromptDone(); };
@@ -270,8 +270,7 @@ void PrintSummary(const ClusterSession& session, const GenerateSummary& summary)
                 later > 0 ? summary.decode_ms / static_cast<double>(later) : 0, session.predicted_ms_per_token(),
                 summary.interrupted ? " (interrupted)" : "");
   if (summary.pauses > 0)
-    absl::FPrintF(stderr, "beside that     %d pauses for recoveries and changes of plans, %.1f s\n", summary.pauses,
-                  summary.pause_ms / 1000);
+    absl::FPrintF(stderr, "pauses          %d for recoveries and changes of plans, %.1f s\n", summary.pauses, summary.pause_ms / 1000);
   absl::FPrintF(stderr, "%s", session.DeviceLines());
   const PredictionReport report = session.Compare(summary);
   if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
@@ -294,7 +293,7 @@ absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& fi
   }
   absl::Status status;
   if (flags.traces()) {
-    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.TakeTrace());
+    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.DrainTrace());
     status = TellTrace(flags, trace, root);
   }
   return End(flags, summary, root, status);
@@ -353,38 +352,38 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
       .Repeats();
   command.Add("--prompts-file", &flags.prompts_file, "One prompt a line, plain or as a JSON string; - reads stdin");
   command.Add("--batch-with", &flags.batch_with,
-              "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
+              "File of other sequences, one line of ids like 1,2,3 each, continued in the same steps; no bit of the answer changes");
   command
       .Add("--max-tokens,-n", &flags.max_tokens,
-           "Tokens to generate, or by prompt such as 64,32, the last one's for all others; without it 128, or as many as the "
-           "context holds")
+           "Tokens to generate, or one number for each prompt such as 64,32, the last one for all further prompts; without it 128, or "
+           "as many as the context holds")
       .Listed();
-  command.Add("--temperature", &flags.sampling.temperature, "0 takes the likeliest token").Shown();
+  command.Add("--temperature", &flags.sampling.temperature, "0 chooses the likeliest token").Shown();
   command.Add("--top-k", &flags.sampling.top_k, "Keep the K likeliest tokens; 0 keeps all").Shown();
   command.Add("--top-p", &flags.sampling.top_p, "Keep the likeliest tokens that hold this share of the probability").Shown();
   command.Add("--min-p", &flags.sampling.min_p, "Drop tokens below this share of the likeliest one's probability").Shown();
   command.Add("--repetition-penalty", &flags.sampling.repetition_penalty, "Above 1 makes tokens seen before less likely").Shown();
   flags.on_cluster.AddTo(command);
-  command.Add("--patience", &flags.patience_s, "With --cluster, seconds that a lost device is waited for before planning without it")
-      .Shown();
-  command.Add("--give-up", &flags.give_up_s, "With --cluster, seconds that one is waited for which cannot be done without").Shown();
+  command.Add("--patience", &flags.patience_s, "With --cluster, seconds to wait for a lost device before planning without it").Shown();
+  command.Add("--give-up", &flags.give_up_s, "With --cluster, seconds to wait for a lost device if there is no plan without it").Shown();
   command.Add("--kv-tokens", &flags.kv_tokens,
-              "With --cluster or --kv grow, positions that KV is reserved for at first: more comes as parts stream instead; 0: all of "
-              "them on a cluster, else the prompt and a few tokens");
+              "With --cluster or --kv grow, positions for which KV is reserved at first; as KV grows, more parts stream; 0: all "
+              "positions on a cluster, otherwise the prompt and a few tokens");
   flags.on_cluster.kv.AddTo(command);
   command
       .Add("--online", &flags.online,
-           "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")
+           "With --cluster, how LIME chooses what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off (KV does not "
+           "grow)")
       .Shown();
   command.Add("--no-replan", &flags.no_replan,
-              "With --cluster, keep the plan whatever becomes of links and devices; one given with --plan is kept anyway");
-  command.Add("--no-memory-planner", &flags.no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
+              "With --cluster, keep the plan even if rates of links and devices change; a plan given with --plan is always kept");
+  command.Add("--no-memory-planner", &flags.no_memory_planner, "With --cluster, stream whole layers as KV grows, for comparison");
   command.Add("--seed", &flags.sampling.seed, "Same seed, same text").Shown();
   command.Add("--stop", &flags.stops, "End before this text; may be given several times").FreeText().Repeats();
-  command.Add("--ignore-eos", &flags.ignore_eos, "Go on after the model's end token");
+  command.Add("--ignore-eos", &flags.ignore_eos, "Continue after the model's end token");
   command.Add("--hash-logits", &flags.hash_logits, "Hash the logits of every generated position (logits_xxh3)");
   command.Add("--token-times", &flags.token_times, "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
-  flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of what every device did when");
+  flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of the work of every device");
   // The other flags stay under "Options".
   command.ShowUnder("Prompts and answers",
                     {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"});
@@ -408,7 +407,7 @@ void AddRunCommand(Commands& commands) {
 
 void AddTraceCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<RunFlags>(
-      "trace", "Run, and show what every device did when and how much of its loading was hidden",
+      "trace", "Run, and show the times of every device and how much of its loading was hidden",
       "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json", Run);
   flags.show_trace = true;
   AddFlags(command, flags);

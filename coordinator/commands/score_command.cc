@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
   if (!flags.ids.empty()) {
     LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, files.spec.config.vocab_size, "--ids"));
     if (static_cast<int64_t>(ids.size()) > limit) {
-      return absl::ResourceExhaustedError(absl::StrCat("--ids holds ", ids.size(), " ids and the context is ", limit, "; score fewer"));
+      return absl::ResourceExhaustedError(absl::StrCat("--ids holds ", ids.size(), " ids, but the context is ", limit, "; score fewer"));
     }
     return std::vector<std::vector<int32_t>>{std::move(ids)};
   }
@@ -108,7 +108,7 @@ void PrintTop(const std::vector<ScoredPosition>& positions) {
 void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, uint64_t hash) {
   const std::optional<double> perplexity = Perplexity(positions);
   absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %s\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
-               perplexity ? absl::StrFormat("%.4f", *perplexity) : "none; an id is scored behind another one", HashText(hash));
+               perplexity ? absl::StrFormat("%.4f", *perplexity) : "none, because the first id has no score", HashText(hash));
 }
 
 // The positions of the longest window, and of each companion with the one token that it makes.
@@ -164,7 +164,7 @@ absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>
 }
 
 absl::Status Score(ScoreFlags& flags) {
-  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
+  LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
   const int64_t top = flags.top.value_or(kTopInJson);
@@ -194,11 +194,11 @@ void AddScoreCommand(Commands& commands) {
       commands.Add<ScoreFlags>("score", "Log-probabilities and perplexity of given ids or text",
                                "Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048", Score);
   flags.model.AddTo(command);
-  command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; nothing is added to them");
+  command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; LIME adds none");
   command.Add("--text-file", &flags.text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
-  command.Add("--top", &flags.top, "Likeliest ids to print after each position; without it 5 with --json, and else none");
+  command.Add("--top", &flags.top, "Likeliest ids to print after each position; without it 5 with --json, otherwise none");
   command.Add("--batch-with", &flags.batch_with,
-              "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
+              "File of other sequences, one line of ids like 1,2,3 each, computed in the same steps; no bit of the answer changes");
   flags.on_cluster.AddTo(command);
 }
 

@@ -170,7 +170,7 @@ absl::Status RunSimulate(const SimulateFlags& flags) {
   LIME_ASSIGN_OR_RETURN(Plan plan, OfUser(ReadPlan(flags.plan)));
   plan.decode.tx_ms /= flags.link_speed, plan.prefill.tx_ms /= flags.link_speed;
   if (flags.prompt && plan.prompt_tokens == 0)
-    return WrongCall("--prompt: the plan is made for no prompt; give `lime plan` its length with --prompt-tokens");
+    return WrongCall("--prompt: the plan has no prompt; plan again and give the length of one with --prompt-tokens");
   absl::StatusOr<Simulation> simulation = flags.prompt ? SimulatePrompt(std::move(plan)) : SimulateSteps(std::move(plan), flags);
   if (!simulation.ok()) return simulation.status();
   const Timeline shown = Shown(*simulation);
@@ -190,12 +190,12 @@ void AddSimulateCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<SimulateFlags>(
       "simulate", "The timeline of a plan",
       "Example: lime plan ... --out plan.json && lime simulate --plan plan.json --trace plan.trace.json", RunSimulate);
-  command.Add("--plan,-p", &flags.plan, "File of `lime plan --out`, or what `lime plan --json` printed").Required();
+  command.Add("--plan,-p", &flags.plan, "File of `lime plan --out`, or the output of `lime plan --json`").Required();
   command.Add("--steps,-n", &flags.steps, "Decode steps to show, once the pipeline has settled").Shown();
-  command.Add("--link-speed", &flags.link_speed, "Links so many times as fast as planned, such as 0.5").Shown();
+  command.Add("--link-speed", &flags.link_speed, "Factor on the planned speed of links, such as 0.5").Shown();
   command.Add("--from-start", &flags.from_start, "Show the first steps, from an idle start with nothing read ahead");
   command.Add("--prompt", &flags.prompt, "Show the prompt that the plan is made for, up to its first token, instead of decode steps");
-  flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of what is shown");
+  flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of the steps shown");
   command.Add("--json", &flags.json, "Print one JSON object, with all events shown, and nothing else on stdout");
 }
 

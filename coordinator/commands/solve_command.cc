@@ -32,7 +32,7 @@ void AddSolveCommand(Commands& commands) {
   const auto [command, as_json] =
       commands.Add<bool>("solve", "Planner problems, JSON in and out",
                          "One object with a \"kind\" on stdin: optimize, eval, replan, eq1, slots, online or kvtransfer.", RunSolve);
-  command.Add("--json", &as_json, "Print JSON, as it does anyway");
+  command.Add("--json", &as_json, "Print JSON, which this command always does");
 }
 
 }  // namespace lime::cli

@@ -92,7 +92,7 @@ void Print(const std::vector<Holder>& holders) {
     if (!holder.content.ok()) {
       std::cout << std::string(holder.content.status().message()) << "\n";
     } else if (holder.content->folder.empty()) {
-      std::cout << name << " takes no weights: limed was started without --store\n";
+      std::cout << name << " accepts no weights: limed was started without --store\n";
     } else {
       std::cout << name << (holder.content->models.empty() ? " holds nothing, and has " : " has ") << FormatBytes(holder.content->free)
                 << " of " << FormatBytes(holder.content->total) << " free in " << holder.content->folder << "\n";
@@ -178,7 +178,8 @@ absl::Status Store(const StoreFlags& flags) {
     Print(holders);
     std::cout << std::flush;
     const auto silent = std::ranges::count_if(holders, [](const Holder& holder) { return !holder.content.ok(); });
-    if (silent > 0) return absl::UnavailableError(absl::StrCat(silent, " of ", holders.size(), " devices do not say what they hold"));
+    if (silent > 0)
+      return absl::UnavailableError(absl::StrCat(silent, " of ", holders.size(), " devices did not list their models; run `lime devices`"));
     return absl::OkStatus();
   }
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
@@ -190,16 +191,16 @@ absl::Status Store(const StoreFlags& flags) {
 
 void AddStoreCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<StoreFlags>(
-      "store", "Which models the devices of a cluster hold, and remove them",
+      "store", "List the models that the devices of a cluster hold, and remove models",
       "Examples:\n"
-      "  lime store                                     what `lime push` has sent to each device, and when it was used last\n"
-      "  lime store --remove Llama-3.1-8B               from all devices, without a question\n"
-      "  lime store --remove 1f3c0d5e --device orin     by the first digits of its digest, from one\n"
-      "What an installed plan reads is not removed. Folders that cluster.toml names with `weights` are never touched.",
+      "  lime store                                     models that `lime push` sent to each device, and when each was last used\n"
+      "  lime store --remove Llama-3.1-8B               from all devices, without asking\n"
+      "  lime store --remove 1f3c0d5e --device orin     by the first digits of its digest, from one device\n"
+      "A model that an installed plan reads is not removed. Folders that cluster.toml names with `weights` are never touched.",
       Store);
   AddClusterFlag(command, flags.cluster);
   command.Add("--remove", &flags.remove, "Model to remove: its name, its digest or the first 8 digits of it, or its folder here");
-  command.Add("--device", &flags.device, "This device alone");
+  command.Add("--device", &flags.device, "Only this device");
   command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }

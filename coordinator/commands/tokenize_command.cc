@@ -42,8 +42,8 @@ void AddTokenizeCommand(Commands& commands) {
                                                             "Example: echo -n Hello | lime tokenize --model Llama-3.2-1B --json", Tokenize);
   command.Add("--model,-m", &flags.model, "Folder that holds the tokenizer's files").Required();
   command.Add("--decode", &flags.options.decode, "Ids to text");
-  command.Add("--no-special", &flags.options.no_special, "Add no BOS, and take special tokens in the text as ordinary text");
-  command.Add("--jsonl", &flags.options.jsonl, "One {\"text\"} or {\"ids\"} object a line in, one object a line out");
+  command.Add("--no-special", &flags.options.no_special, "Add no BOS, and treat special tokens in the text as ordinary text");
+  command.Add("--jsonl", &flags.options.jsonl, "Read one {\"text\"} or {\"ids\"} object from each line, and write one object for each");
   command.Add("--json", &flags.options.json, "Print one JSON object");
 }
 

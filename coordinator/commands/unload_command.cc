@@ -76,13 +76,13 @@ absl::Status Unload(const UnloadFlags& flags) {
 
 void AddUnloadCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<UnloadFlags>(
-      "unload", "Take a plan off the devices of a cluster",
+      "unload", "Unload the plan from the devices of a cluster",
       "Example: lime unload\n"
-      "A run unloads its plan itself; this is for a plan that one has left behind, or for devices that you need. A plan that somebody\n"
-      "uses stays, and the answer says who does and since when; with --force that run ends with a sentence that names you.",
+      "A run unloads its plan itself. Use this command if a run left its plan behind, or if you need the devices. A plan in use\n"
+      "stays, and the answer names its user and since when; with --force that run ends with an error that names you.",
       Unload);
   AddClusterFlag(command, flags.cluster);
-  command.Add("--force", &flags.force, "Even while a run uses the plan: that run ends");
+  command.Add("--force", &flags.force, "Unload the plan even if a run uses it; that run ends");
   command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }

@@ -129,8 +129,8 @@ class Starter {
     const absl::StatusOr<DeviceHealth> health = client_.Health(kGlance);
     if (health.ok()) return Compare(*health, RunsAlready(*health));
     const std::string host = call_.listen().substr(0, call_.listen().rfind(':'));
-    return NotUp(absl::StrCat(host, " is no address of this machine, and nobody answers there as \"", call_.name(), "\"; add ssh = \"USER@",
-                              host, "\" to it (", call_.where(), "), or start limed there"));
+    return NotUp(absl::StrCat(host, " is not an address of this machine, and nobody answers there as \"", call_.name(),
+                              "\"; add ssh = \"USER@", host, "\" to it (", call_.where(), "), or start limed there"));
   }
 
   // The port may be in use by the same device, started in another way.
@@ -164,7 +164,7 @@ class Starter {
     } else if (!restart_) {
       warn(absl::StrCat(what, "; `lime up --restart` starts it again"));
     } else if (health.used_by) {
-      return absl::FailedPreconditionError(absl::StrCat(what, ", and is not started again while it runs ", health.model, " for ",
+      return absl::FailedPreconditionError(absl::StrCat(what, ", but LIME does not restart it while it runs ", health.model, " for ",
                                                         health.used_by->Who(), "; wait for its end"));
     } else {
       return Restart();
@@ -208,7 +208,7 @@ absl::Status Up(const UpFlags& flags) {
 std::string HowToEnd(const DeviceHealth& health) {
   if (!health.settings) return "end it where it was started";
   const DaemonSettings& settings = *health.settings;
-  const std::string process = absl::StrCat(settings.user.empty() ? "its user" : settings.user, " has it as process ", settings.process);
+  const std::string process = absl::StrCat(settings.user.empty() ? "its user" : settings.user, " runs it as process ", settings.process);
   if (!settings.cluster.empty())
     return absl::StrCat(process, ", started by `lime up` for cluster \"", settings.cluster, "\": end it with that cluster's file");
   return absl::StrCat(process, "; end it there with `kill ", settings.process, "`, or `systemctl stop limed` if it is a service");
@@ -280,21 +280,22 @@ void AddUpCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<UpFlags>(
       "up", "Start limed on every device of a cluster, here and over ssh",
       "Example: lime up --cluster shelf.toml\n"
-      "A device with ssh = \"USER@HOST\" in the file is started there, by limed on its PATH or where limed = \"PATH\" says; the others\n"
-      "on this machine. What runs already stays, and where it runs with other settings than the file says, that is told. Log and process\n"
-      "number of each are in ~/.local/state/lime/CLUSTER on its machine.",
+      "A device with ssh = \"USER@HOST\" in the file is started there, with the limed on its PATH or the one that limed = \"PATH\" names; "
+      "the\n"
+      "others on this machine. A device that runs already stays; a warning says if its settings differ from the file. The log and the\n"
+      "process number of each device are in ~/.local/state/lime/CLUSTER on its machine.",
       Up);
   AddClusterFlag(command, flags.cluster);
   command.Add("--restart", &flags.restart,
-              "Start again what `lime up` started with other settings than the file says now, where nobody uses it");
-  command.Add("--insecure", &flags.insecure, "Let anyone who reaches the devices use them, where the file names no keys");
+              "Restart devices that `lime up` started with other settings than the file has now, if nobody uses them");
+  command.Add("--insecure", &flags.insecure, "Let anyone who reaches the devices use them, if the file names no keys");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 void AddDownCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<UpFlags>(
-      "down", "End what `lime up` has started, and nothing else",
-      "Example: lime down --cluster shelf.toml\nA device that was started by other means goes on, and the answer says how to end it.",
+      "down", "End the devices that `lime up` started, and nothing else",
+      "Example: lime down --cluster shelf.toml\nA device that was started by other means keeps running, and the answer says how to end it.",
       Down);
   AddClusterFlag(command, flags.cluster);
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");

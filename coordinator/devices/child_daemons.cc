@@ -108,7 +108,7 @@ absl::Status ChildDaemons::AwaitPort(Child& child) {
     if (says || Clock::now() - begin > kStart) {
       const std::string words = LastLine(TextOf(child.log, 64 * kKiB));
       return absl::UnavailableError(
-          absl::StrCat("the daemon \"", child.name, "\" has not started: ", words.empty() ? "it says nothing" : words));
+          absl::StrCat("the daemon \"", child.name, "\" has not started: ", words.empty() ? "it printed nothing" : words));
     }
   }
   return absl::CancelledError("interrupted");

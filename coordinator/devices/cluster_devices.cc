@@ -28,8 +28,8 @@ absl::StatusOr<std::vector<DeviceHealth>> AskHealthOfAll(const DeviceClients& de
   }
   if (problems.empty()) return health;
   if (problems.size() == devices.size()) return absl::Status(first.code(), absl::StrJoin(problems, "; "));
-  return absl::Status(first.code(), absl::StrCat(absl::StrJoin(problems, "; "), "; or go on without ", problems.size() > 1 ? "them" : "it",
-                                                 ": ", absl::StrJoin(flags, " ")));
+  return absl::Status(first.code(), absl::StrCat(absl::StrJoin(problems, "; "), "; or continue without ",
+                                                 problems.size() > 1 ? "them" : "it", ": ", absl::StrJoin(flags, " ")));
 }
 
 absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const DeviceClients& devices, uint64_t model) {
@@ -45,7 +45,7 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
     if (answers[i]->whole) continue;
     const ClusterConfig::Device& device = file.config.devices[i];
     holdings.homes[device.name] = answers[i]->blocks;
-    if (!answers[i]->takes || !device.weights.empty()) holdings.keep.insert(device.name);
+    if (!answers[i]->takes || !device.weights.empty()) holdings.no_push.insert(device.name);
   }
   return holdings;
 }
@@ -53,17 +53,17 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
 std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings) {
   std::vector<std::string> sentences;
   for (const ClusterConfig::Device& device : file.config.devices) {
-    if (!holdings.keep.contains(device.name)) continue;
+    if (!holdings.no_push.contains(device.name)) continue;
     const std::string where = absl::StrCat("device \"", device.name, "\"");
     if (!device.weights.empty()) {
       const std::filesystem::path store = std::filesystem::path(device.weights).lexically_normal().parent_path();
-      sentences.push_back(absl::StrCat(where, " is to read ", device.weights,
-                                       ", which holds some pushed blocks of the model only: name its store = \"", store.string(),
-                                       "\" instead of weights, then `lime push` sends the others"));
+      sentences.push_back(absl::StrCat(where, " should read ", device.weights,
+                                       ", which holds only some pushed blocks of the model: write store = \"", store.string(),
+                                       "\" instead of weights, then `lime push` sends the other blocks"));
     } else {
       sentences.push_back(absl::StrCat(where,
                                        " has neither the model nor a store for it: add weights = \"FOLDER\" or store = \"FOLDER\" in ",
-                                       file.path, " and start limed anew"));
+                                       file.path, " and restart limed"));
     }
   }
   return absl::StrJoin(sentences, "; ");

@@ -17,7 +17,7 @@ namespace lime::cli {
 // The answers of the devices.
 struct ClusterHoldings {
   BlockHomes homes;                      // of devices that hold only some blocks
-  std::set<std::string> keep;            // devices that accept no push
+  std::set<std::string> no_push;         // devices that accept no push
   std::map<std::string, Bytes> runtime;  // memory of limed itself, on devices without a plan
 };
 

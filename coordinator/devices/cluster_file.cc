@@ -47,18 +47,18 @@ std::string OpenFolderOf(const fs::path& path) {
 absl::Status CheckOwner(const FileDescriptor& file, const std::string& path) {
   const auto refuse = [&path](const std::string& why, const std::string& mend) {
     return absl::PermissionDeniedError(
-        absl::StrCat(path, why, "; `lime up` starts what it names, so give --cluster ", path, " if you trust it", mend));
+        absl::StrCat(path, why, "; `lime up` runs programs that it names, so give --cluster ", path, " if you trust it", mend));
   };
   struct stat info = {}, link = {};
   if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
   if (info.st_uid != geteuid()) return refuse(absl::StrCat(" belongs to ", UserName(info.st_uid)), "");
-  if ((info.st_mode & S_IWOTH) != 0) return refuse(" can be written by anybody", absl::StrCat(", or run `chmod o-w ", path, "`"));
+  if ((info.st_mode & S_IWOTH) != 0) return refuse(" can be written by everyone", absl::StrCat(", or run `chmod o-w ", path, "`"));
   if (lstat(path.c_str(), &link) != 0) return ErrnoStatus(errno, path, "stat");
-  if (link.st_uid != geteuid()) return refuse(absl::StrCat(" is a link of ", UserName(link.st_uid)), "");
+  if (link.st_uid != geteuid()) return refuse(absl::StrCat(" is a link that belongs to ", UserName(link.st_uid)), "");
   std::error_code ignored;
   for (const fs::path& each : {fs::path(path), fs::canonical(path, ignored)}) {
     const std::string folder = OpenFolderOf(each);
-    if (!folder.empty()) return refuse(" can be replaced by anybody", absl::StrCat(", or run `chmod o-w ", folder, "`"));
+    if (!folder.empty()) return refuse(" can be replaced by everyone", absl::StrCat(", or run `chmod o-w ", folder, "`"));
   }
   return absl::OkStatus();
 }
@@ -140,7 +140,7 @@ std::vector<std::unique_ptr<DeviceClient>> ClusterFile::Clients() const {
   return clients;
 }
 
-absl::Status TakeModelOf(const std::string& cluster, std::string& model) {
+absl::Status UseModelOf(const std::string& cluster, std::string& model) {
   if (!model.empty() || cluster.empty()) return absl::OkStatus();
   ClusterFile file{.path = cluster};
   LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(cluster, kMaxClusterBytes + 1)));
@@ -160,7 +160,7 @@ void AtOnce(size_t count, const std::function<void(size_t)>& what) {
 std::string HowToStart(const ClusterConfig::Device& device, const std::string& path) {
   if (!device.ssh.empty() || HasOwnAddress(device.address)) return absl::StrCat("`lime up --cluster ", path, "` starts it");
   return absl::StrCat("start limed there (`limed --name ", device.name, " --listen ", device.address,
-                      " ...`), or give the device ssh = \"USER@HOST\", so that `lime up` can");
+                      " ...`), or give the device ssh = \"USER@HOST\", so that `lime up` can start it");
 }
 
 }  // namespace lime::cli

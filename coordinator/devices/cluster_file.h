@@ -41,7 +41,7 @@ struct ClusterFile {
 
 // Uses the model that the cluster's file names, if the call names none. A wrong call if neither
 // names one.
-absl::Status TakeModelOf(const std::string& cluster, std::string& model);
+absl::Status UseModelOf(const std::string& cluster, std::string& model);
 
 // Calls `what` with 0 to count - 1, each on a thread of its own. Returns when all calls have
 // returned.

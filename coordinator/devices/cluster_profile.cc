@@ -123,11 +123,11 @@ absl::StatusOr<DescribedCluster> MeasureCluster(const DeviceClients& devices, co
   return Measuring(devices, options).Run();
 }
 
-absl::StatusOr<DescribedCluster> KeptProfiles(const std::string& cluster_path) {
-  const std::string kept = ProfilesPathOf(cluster_path);
-  if (!FileExists(kept)) return DescribedCluster{};
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(kept, kMaxJsonBytes));
-  return ParseDeviceProfiles(text, kept);
+absl::StatusOr<DescribedCluster> StoredProfiles(const std::string& cluster_path) {
+  const std::string stored = ProfilesPathOf(cluster_path);
+  if (!FileExists(stored)) return DescribedCluster{};
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(stored, kMaxJsonBytes));
+  return ParseDeviceProfiles(text, stored);
 }
 
 void AddKnownModels(const DescribedCluster& before, DescribedCluster& measured) {

@@ -29,7 +29,7 @@ absl::StatusOr<DescribedCluster> MeasureCluster(const DeviceClients& devices, co
 
 // The profiles that `lime profile --cluster` has stored beside the cluster's file; empty if it
 // never ran.
-absl::StatusOr<DescribedCluster> KeptProfiles(const std::string& cluster_path);
+absl::StatusOr<DescribedCluster> StoredProfiles(const std::string& cluster_path);
 
 // Adds measurements of other models from `before`, if the hardware is the same.
 void AddKnownModels(const DescribedCluster& before, DescribedCluster& measured);

@@ -69,8 +69,8 @@ std::string Outcome(const PushedDevice& device) {
   if (state.missing == 0) return absl::StrFormat("has its %d blocks (%s) already", device.blocks.size(), FormatBytes(state.needed));
   const double rate = state.send_seconds > 0 ? static_cast<double>(state.missing) / state.send_seconds : 0;
   const std::string more = state.sent > state.missing ? absl::StrCat(", ", FormatBytes(state.sent - state.missing), " of it again") : "";
-  return absl::StrFormat("took %s of its %s in %.1f s (%s/s%s)", FormatBytes(state.missing), FormatBytes(state.needed), state.send_seconds,
-                         FormatBytes(static_cast<Bytes>(rate)), more);
+  return absl::StrFormat("received %s of its %s in %.1f s (%s/s%s)", FormatBytes(state.missing), FormatBytes(state.needed),
+                         state.send_seconds, FormatBytes(static_cast<Bytes>(rate)), more);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ std::string Sentence(const std::vector<SettingDifference>& differences) {
     absl::StrAppend(out,
                     difference.runs_with == kNothing ? absl::StrCat("no ", difference.setting)
                                                      : absl::StrCat(difference.setting, " ", difference.runs_with),
-                    " where the file says ", difference.file_says);
+                    " (the file says ", difference.file_says, ")");
   });
 }
 

@@ -36,7 +36,7 @@ bool IsStartedByUp(const DaemonSettings& settings, const WantedSettings& wanted)
 // file gives. Empty if the daemon does not report its settings.
 std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const WantedSettings& wanted);
 
-// "memory 1.00 GiB where the file says 2.00 GiB, and threads 1 where the file says 2"
+// "memory 1.00 GiB (the file says 2.00 GiB), and threads 1 (the file says 2)"
 std::string Sentence(const std::vector<SettingDifference>& differences);
 
 }  // namespace lime::cli

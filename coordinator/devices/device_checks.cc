@@ -20,8 +20,8 @@ namespace lime::cli {
 namespace {
 
 std::string Renew(const std::string& name) {
-  return absl::StrCat("`lime keys --renew --name ", name, " --out FOLDER` where ca.key is makes new ones",
-                      name == kCoordinatorName ? "" : "; copy them to the device and start limed again");
+  return absl::StrCat("run `lime keys --renew --name ", name, " --out FOLDER` on the machine that has ca.key",
+                      name == kCoordinatorName ? "" : "; copy the new keys to the device and start limed again");
 }
 
 class DeviceChecks {
@@ -58,8 +58,7 @@ class DeviceChecks {
   Finding CheckPort() const {
     const std::string port = config_.address.substr(config_.address.rfind(':') + 1);
     if (AskHello(client_.target())) return {"port", Grade::kOk, absl::StrCat("TCP and UDP port ", port, " answer"), ""};
-    return {"port", Grade::kWarn,
-            absl::StrCat("UDP port ", port, " does not answer: where keys are refused, nobody can tell what its clock says"),
+    return {"port", Grade::kWarn, absl::StrCat("UDP port ", port, " does not answer: if keys are refused, LIME cannot read its clock"),
             absl::StrCat("let UDP port ", port, " pass the firewall, as TCP does")};
   }
 
@@ -68,7 +67,7 @@ class DeviceChecks {
       return {"budget", Grade::kOk, health.memory > 0 ? absl::StrCat("may use ", FormatBytes(health.memory)) : "none is set", ""};
     return {"budget", Grade::kWarn,
             absl::StrCat("limed was started with ", health.memory > 0 ? FormatBytes(health.memory) : "no budget",
-                         ", and the cluster's file says ", FormatBytes(config_.memory)),
+                         ", but the cluster's file says ", FormatBytes(config_.memory)),
             absl::StrCat("start it again: `lime down --cluster ", file_.path, "`, then `lime up --cluster ", file_.path, "`")};
   }
 
@@ -110,15 +109,14 @@ Checked CheckLink(const DeviceClient& from, const DeviceClient& to, double secon
 }  // namespace
 
 Finding CheckRelease(const DeviceHealth& health) {
-  const std::string theirs = health.release.empty() ? "a release that does not say its number" : health.release;
+  const std::string theirs = health.release.empty() ? "unknown" : health.release;
   if (health.release == Release()) return {"release", Grade::kOk, theirs, ""};
-  return {"release", Grade::kWarn, absl::StrCat("limed there is of ", theirs, ", and lime here of ", std::string(Release())),
+  return {"release", Grade::kWarn, absl::StrCat("limed there has release ", theirs, ", but lime here has release ", std::string(Release())),
           "install one release on every machine"};
 }
 
 Finding CheckClock(const DeviceHealth& health, std::time_t now) {
-  if (health.clock == 0)
-    return {"clock", Grade::kWarn, "the device does not say what its clock shows", "install one release on every machine"};
+  if (health.clock == 0) return {"clock", Grade::kWarn, "the device does not tell its clock", "install one release on every machine"};
   if (std::llabs(health.clock - now) < kClockNotice) return {"clock", Grade::kOk, "agrees with this machine's", ""};
   return {"clock", Grade::kWarn, absl::StrCat(FormatClock(health.clock), ": ", FormatClockApart(health.clock, now)),
           "set the clock that is wrong (`timedatectl set-ntp true`): keys may seem not valid"};
@@ -138,11 +136,11 @@ std::vector<std::string> ExpiryNotices(const ClusterKeys& own, const std::vector
   return notices;
 }
 
-std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& kept, const DeviceCheckOptions& options) {
+std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& stored, const DeviceCheckOptions& options) {
   const std::vector<std::unique_ptr<DeviceClient>> clients = file.Clients();
   std::vector<DeviceChecks> checks;
   for (size_t i = 0; i < clients.size(); ++i)
-    checks.emplace_back(file, file.config.devices[i], *clients[i], kept.Find(clients[i]->name()), options);
+    checks.emplace_back(file, file.config.devices[i], *clients[i], stored.Find(clients[i]->name()), options);
   AtOnce(checks.size(), [&](size_t i) { checks[i].Run(); });
   std::vector<Checked> rows;
   for (size_t i = 0; i < checks.size(); ++i) {

@@ -28,7 +28,7 @@ struct DeviceCheckOptions {
 };
 // Checks all devices at once, then the links between devices that answer and have no plan in use.
 // `kept`: stored results of `lime profile`.
-std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& kept, const DeviceCheckOptions& options);
+std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& stored, const DeviceCheckOptions& options);
 
 // For a device that answers.
 Finding CheckRelease(const DeviceHealth& health);

@@ -32,8 +32,8 @@ absl::StatusOr<LimedCall> LimedCall::For(const ClusterFile& file, const ClusterC
   call.where_ = absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\"");
   call.cluster_ = file.Name();
   if (!IsDeviceName(call.cluster_))
-    return WrongCall(absl::StrCat(file.path, ": the name of the file names no cluster: it is not ", std::string(kDeviceNameRule),
-                                  "; add name = \"NAME\" under [cluster]"));
+    return WrongCall(absl::StrCat(file.path, ": the name of the file cannot be the name of a cluster: it is not ",
+                                  std::string(kDeviceNameRule), "; add name = \"NAME\" under [cluster]"));
   call.from_ = device.ssh.empty() ? file.FullPath() : absl::StrCat(NewCoordinator().host, ":", file.FullPath());
   call.id_ = {"--name", device.name, "--background", call.cluster_, "--cluster-file", call.from_};
   LIME_ASSIGN_OR_RETURN(call.keys_, call.KeysOf(file, insecure));
@@ -153,7 +153,7 @@ absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words) {
   text.resize(text.find_last_not_of("\n\r ") + 1);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
   text = text.substr(text.rfind('\n') + 1);
-  if (text.empty()) return absl::UnavailableError(absl::StrCat(words.front(), " has failed without a word"));
+  if (text.empty()) return absl::UnavailableError(absl::StrCat(words.front(), " failed without a message"));
   return WIFEXITED(status) && WEXITSTATUS(status) == kWrongCall ? absl::InvalidArgumentError(text) : absl::UnavailableError(text);
 }
 

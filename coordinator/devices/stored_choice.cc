@@ -48,8 +48,8 @@ absl::StatusOr<uint64_t> ChooseStored(const std::string& word, const std::vector
     }
   }
   if (named.size() == 1) return named.begin()->first;
-  if (!named.empty()) return Invalid("\"", word, "\" is several models: ", ShownAll(named), "; name one by its digits");
-  return absl::NotFoundError(absl::StrCat("no device holds \"", word, "\"; they hold ", all.empty() ? "nothing" : ShownAll(all)));
+  if (!named.empty()) return Invalid("\"", word, "\" names several models: ", ShownAll(named), "; name one by the digits of its digest");
+  return absl::NotFoundError(absl::StrCat("no device holds \"", word, "\"; the devices hold ", all.empty() ? "nothing" : ShownAll(all)));
 }
 
 }  // namespace lime::cli

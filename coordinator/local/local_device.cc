@@ -28,9 +28,9 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
   if (plan.NumDevices() != 1) return Invalid("a plan for ", plan.NumDevices(), " devices cannot run in one process");
   plan.epoch = std::max(plan.epoch, plan_.epoch + 1);
   const std::string name = plan.devices.front().name;
-  std::optional<KvTake> take = TakeOf(plan, options.kv);
-  LeftByPlan left = std::exchange(left_, {});  // freed before loading if not taken over
-  if (!take) left = {};
+  std::optional<KvTakeoverPlan> take = TakeoverFor(plan, options.kv);
+  PlanHandover handover = std::exchange(handover_, {});  // freed before loading if not taken over
+  if (!take) handover = {};
   before_.reset();
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = {.plan = plan,
                                                                                .device = 0,
@@ -44,7 +44,7 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
                                                                           [tell = options.progress](const LoadProgress& progress) {
                                                                             if (tell) tell(progress.done, progress.total);
                                                                           },
-                                                                      .left = std::move(left)});
+                                                                      .handover = std::move(handover)});
   absl::StatusOr<InstalledPlan> installed = Load(*session, options.cancelled);
   if (!installed.ok()) {
     session->Close();
@@ -71,9 +71,9 @@ absl::StatusOr<InstalledPlan> LocalDevice::Load(StageSession& session, const std
   return installed;
 }
 
-std::optional<KvTake> LocalDevice::TakeOf(const Plan& plan, const std::vector<KvSequence>& sequences) const {
+std::optional<KvTakeoverPlan> LocalDevice::TakeoverFor(const Plan& plan, const std::vector<KvSequence>& sequences) const {
   if (!before_ || sequences.empty()) return std::nullopt;
-  return MakeKvTake(plan, 0, *before_, sequences, {}, {});
+  return MakeKvTakeoverPlan(plan, 0, *before_, sequences, {}, {});
 }
 
 absl::Status LocalDevice::Open(News news) {
@@ -93,7 +93,7 @@ absl::StatusOr<DeviceStatistics> LocalDevice::Statistics(int32_t /*device*/) con
   return statistics;
 }
 
-absl::StatusOr<TraceChunk> LocalDevice::TakeTrace(const TraceCall& call) const {
+absl::StatusOr<TraceChunk> LocalDevice::DrainTrace(const TraceCall& call) const {
   const double received_ms = SteadyMs();
   std::shared_ptr<StageSession> session;
   {
@@ -101,7 +101,7 @@ absl::StatusOr<TraceChunk> LocalDevice::TakeTrace(const TraceCall& call) const {
     session = traced_;
   }
   if (session == nullptr) return absl::FailedPreconditionError("no plan is installed");
-  TraceChunk chunk = session->TakeTrace(call);
+  TraceChunk chunk = session->DrainTrace(call);
   chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
   return chunk;
 }
@@ -116,14 +116,14 @@ absl::Status LocalDevice::Unload() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Devices::Left> LocalDevice::Leave() {
+absl::StatusOr<Devices::Handover> LocalDevice::HandOver() {
   ShowToTrace(nullptr);
-  StageSession::Left left = session_->Leave();
+  StageSession::Handover handover = session_->HandOver();
   session_.reset();
-  left_ = std::move(left.plan);
-  if (left_.kv == nullptr) return Left{};
+  handover_ = std::move(handover.plan);
+  if (handover_.kv == nullptr) return Handover{};
   before_ = plan_;
-  return Left{.all = true, .hashes = {left.hashes.begin(), left.hashes.end()}};
+  return Handover{.all = true, .hashes = {handover.hashes.begin(), handover.hashes.end()}};
 }
 
 void LocalDevice::Abandon() {
@@ -134,7 +134,7 @@ void LocalDevice::Abandon() {
 
 std::set<std::string> LocalDevice::Free() {
   Abandon();
-  left_ = {};
+  handover_ = {};
   before_.reset();
   return DevicesUsed(plan_);
 }

@@ -5,7 +5,7 @@
 //   news ◄── StageSession ◄──
 //
 // Threads: one owner. News comes on threads of the stage, under its locks; an order that the stage
-// refuses fails on the owner's thread. TakeTrace may be called on another thread.
+// refuses fails on the owner's thread. DrainTrace may be called on another thread.
 #pragma once
 
 #include <memory>
@@ -50,9 +50,9 @@ class LocalDevice final : public Devices {
   // The answer of a daemon: spans since the last call, oldest first, if the installation asked for
   // a trace. Times are of this process's clock. FailedPrecondition if nothing is installed.
   // Thread: any, one call at a time
-  absl::StatusOr<TraceChunk> TakeTrace(const TraceCall& call) const;
+  absl::StatusOr<TraceChunk> DrainTrace(const TraceCall& call) const;
   absl::Status Unload() override;
-  absl::StatusOr<Left> Leave() override;
+  absl::StatusOr<Handover> HandOver() override;
   // Waits for the running computation and unloads the plan.
   void Abandon() override;
   std::set<std::string> Free() override;
@@ -60,17 +60,17 @@ class LocalDevice final : public Devices {
  private:
   absl::StatusOr<InstalledPlan> Load(StageSession& session, const std::atomic<bool>* cancelled);
   void ShowToTrace(std::shared_ptr<StageSession> session);
-  std::optional<KvTake> TakeOf(const Plan& plan, const std::vector<KvSequence>& sequences) const;
+  std::optional<KvTakeoverPlan> TakeoverFor(const Plan& plan, const std::vector<KvSequence>& sequences) const;
 
   const Options options_;
   Plan plan_;
   std::vector<InstalledPlan> installed_;
   std::shared_ptr<StageSession> session_;  // null: nothing is installed
   mutable absl::Mutex traced_mutex_;
-  std::shared_ptr<StageSession> traced_ ABSL_GUARDED_BY(traced_mutex_);  // session_, for TakeTrace
+  std::shared_ptr<StageSession> traced_ ABSL_GUARDED_BY(traced_mutex_);  // session_, for DrainTrace
   News news_;
   std::optional<Plan> before_;  // the plan that has left its KV
-  LeftByPlan left_;             // KV and weights of before_
+  PlanHandover handover_;       // KV and weights of before_
 };
 
 }  // namespace lime

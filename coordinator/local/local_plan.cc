@@ -48,7 +48,7 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(request.model_name, ": ", request.sequences, " sequences of ", request.context, " positions need ",
-                   static_cast<uint64_t>(pages) * static_cast<uint64_t>(request.sequences), " KV pages, more than can be numbered"));
+                   static_cast<uint64_t>(pages) * static_cast<uint64_t>(request.sequences), " KV pages, which exceeds the limit"));
 }
 
 class LocalPlanning {
@@ -66,14 +66,14 @@ class LocalPlanning {
                      .expected_positions = std::clamp<int64_t>(request.expected_positions, 0, request.context),
                      .sequences = request.sequences,
                      .batches = {request.sequences},
-                     .piece_bytes = request.piece_bytes,
+                     .part_bytes = request.part_bytes,
                      .embedding_with_head = true,
                      .prompt_tokens = prompt_tokens_};
   }
 
   absl::StatusOr<LocalPlan> Run() {
     absl::StatusOr<LocalPlan> whole = PlanForKv();
-    const bool asks = request_.placement != Placement::kAuto || request_.ring || request_.ring_pieces || request_.resident_share;
+    const bool asks = request_.placement != Placement::kAuto || request_.ring || request_.ring_parts || request_.resident_share;
     if (absl::IsResourceExhausted(whole.status()) && !asks) {
       const Bytes in_memory = enough_;
       absl::StatusOr<LocalPlan> spills = request_.spills_kv ? Spill() : whole;
@@ -101,7 +101,7 @@ class LocalPlanning {
   // The most KV at first, or as much as is asked for, that has a plan which can go on to all of it.
   absl::StatusOr<LocalPlan> Spill() {
     const int64_t most = request_.context / 2;
-    if (request_.at) request_.at("where KV goes that memory has no room for");
+    if (request_.at) request_.at("KV that does not fit in memory");
     spills_ = true;
     for (int64_t tokens = request_.kv_tokens > 0 ? std::min(std::max(request_.kv_tokens, kKvPiece), most) : most; tokens >= kKvPiece;
          tokens /= 2) {
@@ -202,7 +202,7 @@ class LocalPlanning {
                        .share = request_.resident_share,
                        .rows = RowReader::BytesFor(spec_, posed.rows)};
     if (spills_) posed.residency.spills = &spec_;
-    if (request_.ring_pieces) posed.residency.ring = *request_.ring_pieces * posed.largest;
+    if (request_.ring_parts) posed.residency.ring = *request_.ring_parts * posed.largest;
     posed.least = LeastMemory(posed.problem, posed.residency);
     return posed;
   }
@@ -264,9 +264,9 @@ class LocalPlanning {
     return static_cast<Bytes>(std::ceil(static_cast<double>(least + kRuntimeGrowth) / share));
   }
 
-  // The advised budget suffices for a model that streams all it can. `piece`: the part of the
+  // The advised budget suffices for a model that streams all it can. `part`: the part of the
   // activations that the ring may leave unused.
-  absl::Status TooSmall(Bytes budget, const PlanMemory& least, Bytes piece) const {
+  absl::Status TooSmall(Bytes budget, const PlanMemory& least, Bytes part) const {
     const Bytes enough = Enough(least.total());
     const std::string advised = BudgetAtLeast(enough);
     const std::string but =
@@ -276,10 +276,10 @@ class LocalPlanning {
             : absl::StrCat(FormatBytes(budget), " are free here; end other programs, raise the limit of the control group to ", advised,
                            ", or give a smaller --context or --chunk");
     return absl::ResourceExhaustedError(absl::StrCat(request_.model_name, " needs ", advised, " (two pieces of streamed weights ",
-                                                     FormatBytes(least.weights + least.embedding + least.ring + piece), ", KV ",
-                                                     FormatBytes(least.kv), ", activations ", FormatBytes(least.activations - piece),
+                                                     FormatBytes(least.weights + least.embedding + least.ring + part), ", KV ",
+                                                     FormatBytes(least.kv), ", activations ", FormatBytes(least.activations - part),
                                                      ", runtime ", FormatBytes(least.runtime), ", margin ",
-                                                     FormatBytes(enough - least.total() + least.margin), ") and ", but));
+                                                     FormatBytes(enough - least.total() + least.margin), "), but ", but));
   }
 
   const ModelSpec& spec_;

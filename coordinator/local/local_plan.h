@@ -12,7 +12,7 @@
 #include "planner/base/status.h"
 #include "planner/one_device.h"
 #include "planner/plan/backend_names.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/model_spec.h"
 #include "planner/plan/plan.h"
@@ -49,9 +49,9 @@ struct LocalPlanRequest {
   // Used if not everything stays in memory.
   Placement placement = Placement::kAuto;
   std::optional<Bytes> ring;             // for streamed parts; else chosen
-  std::optional<int64_t> ring_pieces;    // the same, in parts of the largest size
+  std::optional<int64_t> ring_parts;     // the same, in parts of the largest size
   std::optional<double> resident_share;  // maximum, 0 to 1, of the weights; else as much as fits
-  Bytes piece_bytes = kPieceBytes;       // maximum bytes of a streamed part
+  Bytes part_bytes = kPartBytes;         // maximum bytes of a streamed part
   Bytes beside = 0;                      // other memory of the process, for a trace for instance
 
   // Receives what the search does now, if it may take many seconds. May be empty.

@@ -86,8 +86,9 @@ Cause OfComputing(const Plan& plan, const std::vector<const DeviceWork*>& group)
     const Took took = Computed(plan, *work);
     sum.planned_ms += took.planned_ms, sum.seen_ms += took.seen_ms;
   }
-  return {DifferenceCause::kDeviceRate, sum.more(),
-          absl::StrFormat("%s computed for %.2f ms a step where %.2f were planned", NamesOf(group, "cores"), sum.seen_ms, sum.planned_ms)};
+  return {
+      DifferenceCause::kDeviceRate, sum.more(),
+      absl::StrFormat("%s computed for %.2f ms a step instead of the planned %.2f", NamesOf(group, "cores"), sum.seen_ms, sum.planned_ms)};
 }
 
 // Devices read in parallel, so the slowest one delays all others. Reading that overlaps with
@@ -105,7 +106,7 @@ Cause OfReading(const Plan& plan, const std::vector<const DeviceWork*>& group) {
           longest.more() > 0 ? longer
           : decided          ? longest.more()
                              : 0,
-          absl::StrFormat("the disk of %s read for %.2f ms a step where %.2f were planned", NamesOf(group, "disk"), longest.seen_ms,
+          absl::StrFormat("the disk of %s read for %.2f ms a step instead of the planned %.2f", NamesOf(group, "disk"), longest.seen_ms,
                           longest.planned_ms)};
 }
 
@@ -119,7 +120,7 @@ Cause OfLink(const Plan& plan, const LinkWork& link) {
   }
   const double planned_ms = times * plan.decode.tx_ms * std::max(1, plan.microbatches);
   return {DifferenceCause::kLinkRate, planned_ms * (link.planned_bytes_per_second / link.bytes_per_second - 1),
-          absl::StrFormat("the link from \"%s\" to \"%s\" carries %.3g Mbit/s where its profile says %.3g", link.from, link.to,
+          absl::StrFormat("the link from \"%s\" to \"%s\" carries %.3g Mbit/s, but its profile says %.3g", link.from, link.to,
                           link.bytes_per_second / 125e3, link.planned_bytes_per_second / 125e3)};
 }
 
@@ -138,7 +139,7 @@ PredictionReport ExplainClusterDifference(const Plan& plan, double measured_ms, 
   }
   for (const LinkWork& link : seen.links) causes.push_back(OfLink(plan, link));
   const double difference = (measured_ms - predicted_ms) * std::max(1, plan.sequences);  // per step
-  Cause best{.text = "neither computing, disks nor links of its devices explain it; `lime profile --cluster` measures them anew"};
+  Cause best{.text = "neither computing, disks nor links of its devices explain it; `lime profile --cluster` measures them again"};
   for (Cause& cause : causes) {
     const double ms = difference > 0 ? cause.ms : -cause.ms;
     if (ms >= kLeastExplained * std::abs(difference) && ms > std::abs(best.ms)) best = std::move(cause);

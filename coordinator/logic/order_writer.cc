@@ -33,7 +33,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.rows_ahead = Flow::Of(plan).RowsAhead();
   if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
-  options.kept_positions = plan.kept_positions;
+  options.retained_positions = plan.retained_positions;
   options.evicting_ahead = EvictingAhead(plan);
   return options;
 }
@@ -72,37 +72,37 @@ void OrderWriter::ReserveMemory() {
   }
 }
 
-OrderWriter::Room OrderWriter::RoomOf(const Options& options) {
-  Room room{.context = options.context};
-  if (!options.levels.empty()) room.layer_pages = options.levels.back().layer_pages;
-  return room;
+OrderWriter::RequestLimits OrderWriter::LimitsOf(const Options& options) {
+  RequestLimits limits{.context = options.context};
+  if (!options.levels.empty()) limits.layer_pages = options.levels.back().layer_pages;
+  return limits;
 }
 
-absl::Status OrderWriter::CheckFits(const Request& request, const Room& room) {
+absl::Status OrderWriter::CheckFits(const Request& request, const RequestLimits& limits) {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  if (request.max_new_tokens > room.context - prompt) {
-    return absl::ResourceExhaustedError(absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens and the plan has ", room.context,
-                                                     " positions for one; plan with more --tokens, or shorten the prompt or --max-tokens"));
+  if (request.max_new_tokens > limits.context - prompt) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens, " new tokens, but the plan has ", limits.context,
+                     " positions for a request; plan with more --tokens, or shorten the prompt or --max-tokens"));
   }
   const int64_t pages = (prompt + request.max_new_tokens + kPageTokens - 1) / kPageTokens;
-  if (pages > room.layer_pages) {
+  if (pages > limits.layer_pages) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens, and the plan comes to have ", room.layer_pages,
+                                                     " new tokens, but the plan has at most ", limits.layer_pages,
                                                      " pages of 16; plan with more --kv-tokens or memory, or shorten the prompt or "
                                                      "--max-tokens"));
   }
   return absl::OkStatus();
 }
 
-absl::Status OrderWriter::Check(const Request& request, Logits logits, const Room& room) {
-  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens and the model no BOS token; give a prompt");
+absl::Status OrderWriter::Check(const Request& request, Logits logits, const RequestLimits& limits) {
+  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens, and the model has no BOS token; give a prompt");
   if (request.max_new_tokens < (logits == Logits::kAll ? 0 : 1)) return absl::InvalidArgumentError("max-tokens must be at least 1");
-  return CheckFits(request, room);
+  return CheckFits(request, limits);
 }
 
 absl::StatusOr<RequestId> OrderWriter::Add(Request request, Logits logits, std::optional<RequestId> id) {
-  LIME_RETURN_IF_ERROR(Check(request, logits, room()));
+  LIME_RETURN_IF_ERROR(Check(request, logits, limits()));
   LIME_CHECK_GE(id.value_or(next_id_), next_id_);
   Entry entry{.id = id.value_or(next_id_)};
   next_id_ = entry.id + 1;
@@ -122,7 +122,7 @@ OrderWriter::Entry* OrderWriter::Find(RequestId request) {
 }
 
 absl::Status OrderWriter::CheckAll(const Options& options) const {
-  for (const auto& [id, entry] : entries_) LIME_RETURN_IF_ERROR(CheckFits(entry.request, RoomOf(options)));
+  for (const auto& [id, entry] : entries_) LIME_RETURN_IF_ERROR(CheckFits(entry.request, LimitsOf(options)));
   return absl::OkStatus();
 }
 
@@ -145,18 +145,18 @@ absl::Status OrderWriter::Restart(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& options) {
+absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Options& options) {
   LIME_CHECK(under_way_.empty());
-  std::vector<Kept> kept;
+  std::vector<Continued> continued;
   int64_t pages = options.levels.empty() ? std::numeric_limits<int64_t>::max() : options.levels.front().layer_pages;
   for (const Entry* entry : running_) {
     pages -= (entry->ordered + kPageTokens - 1) / kPageTokens;
-    if (pages < 0 || std::ssize(kept) == options.sequences) break;
+    if (pages < 0 || std::ssize(continued) == options.sequences) break;
     if (entry->ordered > 0)
-      kept.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(kept.size()), .positions = entry->ordered}});
+      continued.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(continued.size()), .positions = entry->ordered}});
   }
   LIME_RETURN_IF_ERROR(Restart(options));
-  for (const Kept& each : kept) {
+  for (const Continued& each : continued) {
     Entry& entry = entries_.at(each.request);
     entry.slot = each.sequence.to;
     entry.ordered = entry.computed = each.sequence.positions;
@@ -164,7 +164,7 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
   }
   // A request that has a slot does not wait for other requests.
   std::stable_partition(waiting_.begin(), waiting_.end(), [](const Entry* entry) { return entry->slot >= 0; });
-  return kept;
+  return continued;
 }
 
 const std::vector<Order>& OrderWriter::NextOrders() {
@@ -185,10 +185,10 @@ const std::vector<Order>& OrderWriter::NextOrders() {
 }
 
 void OrderWriter::Tell(const MemoryPlanner::Event& event) {
-  if (memory_) TakeLevel(memory_->OnEvent(event));
+  if (memory_) OrderLevel(memory_->OnEvent(event));
 }
 
-void OrderWriter::TakeLevel(std::optional<int> level) {
+void OrderWriter::OrderLevel(std::optional<int> level) {
   if (level) Write(ResidencyOrder{options_.levels[static_cast<size_t>(*level)]});
 }
 
@@ -206,7 +206,7 @@ bool OrderWriter::MayAdmit(const Entry& entry) {
     if (waiting->slot < 0 && free-- == 0) break;
     claims.push_back(ClaimOf(*waiting));
   }
-  TakeLevel(memory_->Want(claims));
+  OrderLevel(memory_->Want(claims));
   return false;
 }
 
@@ -266,8 +266,8 @@ bool OrderWriter::MayOrderStep() const {
 
 // Whether the next step may have rows of a sequence that evicts positions.
 bool OrderWriter::Evicts() const {
-  if (options_.kept_positions == 0) return false;
-  return std::ranges::any_of(running_, [&](const Entry* entry) { return entry->ordered + options_.chunk > options_.kept_positions; });
+  if (options_.retained_positions == 0) return false;
+  return std::ranges::any_of(running_, [&](const Entry* entry) { return entry->ordered + options_.chunk > options_.retained_positions; });
 }
 
 bool OrderWriter::WriteStep() {
@@ -322,7 +322,7 @@ bool OrderWriter::WantsLogits(const Entry& entry) const {
 int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
   const int64_t before = entry.ordered;
   std::span<MicroBatch> free = batches_;
-  if (options_.kept_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
+  if (options_.retained_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
   const int64_t most_logits = std::max<int64_t>(options_.batch, options_.logit_rows);
   for (MicroBatch& batch : free) {
     int64_t logits = LogitRows(batch);
@@ -346,7 +346,7 @@ void OrderWriter::AddRow(Entry& entry, int32_t token, bool wants_logits, MicroBa
 absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
   UnderWay* found = nullptr;
   for (size_t i = 0; i < under_way_.size() && found == nullptr; ++i) found = under_way_[i].step == step ? &under_way_[i] : nullptr;
-  if (found == nullptr) return Invalid("tokens of step ", step, ", which is not under way");
+  if (found == nullptr) return Invalid("tokens of step ", step, " arrived, but that step is not under way");
   awaited_ = found->awaited;
   requests_.clear();
   for (const SampledToken& token : tokens) {
@@ -382,7 +382,7 @@ absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_
 
 absl::Status OrderWriter::OnStepEnded(int64_t step) {
   if (under_way_.empty() || under_way_.front().step != step)
-    return Invalid("step ", step, " is said to have ended, and is not the oldest under way");
+    return Invalid("step ", step, " is reported as ended, but it is not the oldest step under way");
   if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
     return Invalid("step ", step, " has ended without ", missing, " of its tokens");
   for (const UnderWay::Chunk& chunk : under_way_.Pop().chunks) {
@@ -425,24 +425,24 @@ std::span<const OrderWriter::InPromptOf> OrderWriter::in_prompt() {
   return in_prompt_;
 }
 
-OrderWriter::Left OrderWriter::left() const {
-  Left left;
+OrderWriter::Remaining OrderWriter::remaining() const {
+  Remaining remaining;
   int64_t tokens = 0;
   for (const auto& [id, entry] : entries_) {
     const int64_t made = static_cast<int64_t>(entry.generated.size());
     const int64_t to_make = std::max<int64_t>(entry.request.max_new_tokens - made, 0);
     tokens += to_make;
-    left.steps = std::max(left.steps, to_make);
+    remaining.steps = std::max(remaining.steps, to_make);
     const int64_t known = static_cast<int64_t>(entry.request.prompt.size()) + made;
-    left.known = std::max(left.known, known);
-    left.again = std::max(left.again, known - entry.logits_from);
+    remaining.known = std::max(remaining.known, known);
+    remaining.again = std::max(remaining.again, known - entry.logits_from);
     if (!entry.running) continue;
-    left.pages += (known + kPageTokens - 1) / kPageTokens, left.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
+    remaining.pages += (known + kPageTokens - 1) / kPageTokens, remaining.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
   }
-  left.steps = std::max(left.steps, tokens / options_.sequences);
-  if (memory_) left.level_pages = options_.levels[static_cast<size_t>(memory_->level())].layer_pages;
-  left.decodes = decodes();
-  return left;
+  remaining.steps = std::max(remaining.steps, tokens / options_.sequences);
+  if (memory_) remaining.level_pages = options_.levels[static_cast<size_t>(memory_->level())].layer_pages;
+  remaining.decodes = decodes();
+  return remaining;
 }
 
 }  // namespace lime

@@ -52,7 +52,7 @@ class OrderWriter {
     int32_t prompts_ahead = 16;      // the same for prompt-only steps, which wait for no token
     int64_t rows_ahead = INT64_MAX;  // of all steps ordered and not ended: the devices' capacity
     int32_t prompt_logits = kAny;    // prompt rows of a step that ask for logits
-    int64_t kept_positions = 0;      // KV kept of a sequence; older KV is evicted. 0: all
+    int64_t retained_positions = 0;  // KV kept of a sequence; older KV is evicted. 0: all
     int32_t evicting_ahead = 1;      // the same for steps that compute evicted positions
     std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
   };
@@ -69,14 +69,14 @@ class OrderWriter {
     kAll,     // also the prompt's, to score it; max_new_tokens may be 0
   };
   // The limits of one request under a plan.
-  struct Room {
+  struct RequestLimits {
     int64_t context = 0;                                        // positions of one slot
     int64_t layer_pages = std::numeric_limits<int64_t>::max();  // maximum KV, if it grows
   };
   // InvalidArgument for an invalid request; ResourceExhausted, with the numbers, for a request that
   // can never fit.  Thread: any
-  static absl::Status Check(const Request& request, Logits logits, const Room& room);
-  Room room() const { return RoomOf(options_); }
+  static absl::Status Check(const Request& request, Logits logits, const RequestLimits& limits);
+  RequestLimits limits() const { return LimitsOf(options_); }
   // Whether all requests that have not ended fit another plan. Returns the first error of Check.
   absl::Status CheckAll(const Options& options) const;
 
@@ -94,11 +94,11 @@ class OrderWriter {
   // positions, as far as the new plan has slots and initial KV for them. Returns these requests.
   // They own their slots from now on.
   // REQUIRES: no step is under way.
-  struct Kept {
+  struct Continued {
     RequestId request = 0;
     KvSequence sequence;
   };
-  absl::StatusOr<std::vector<Kept>> GoOn(const Options& options);
+  absl::StatusOr<std::vector<Continued>> GoOn(const Options& options);
 
   // The orders that may be sent now, in sequence; may be empty. Valid until the next call.
   const std::vector<Order>& NextOrders();
@@ -128,14 +128,14 @@ class OrderWriter {
   // ended. `known`: known positions of the longest request. `again`: the most positions of one
   // request whose logits a Restart computes again. `pages`: KV pages per layer of running requests,
   // now and at their ends.
-  struct Left {
+  struct Remaining {
     int64_t steps = 0;
     int64_t known = 0, again = 0;
     int64_t pages = 0, pages_at_end = 0;
     int64_t level_pages = 0;  // of the level in use or ordered; 0: KV does not grow
     bool decodes = false;     // see decodes()
   };
-  Left left() const;
+  Remaining remaining() const;
   // A running request whose tokens known at admission are not all computed. Counts rows: in ended
   // steps, in the oldest step under way, and all.
   struct InPromptOf {
@@ -179,8 +179,8 @@ class OrderWriter {
     std::vector<Chunk> chunks;  // of prompts
   };
 
-  static Room RoomOf(const Options& options);
-  static absl::Status CheckFits(const Request& request, const Room& room);
+  static RequestLimits LimitsOf(const Options& options);
+  static absl::Status CheckFits(const Request& request, const RequestLimits& limits);
   void BeginPlan();
   void ReserveMemory();
   bool WantsLogits(const Entry& entry) const;
@@ -195,7 +195,7 @@ class OrderWriter {
   static MemoryPlanner::Claim ClaimOf(const Entry& entry);
   bool AwaitsPages() const;
   void Tell(const MemoryPlanner::Event& event);
-  void TakeLevel(std::optional<int> level);
+  void OrderLevel(std::optional<int> level);
   bool MayOrderStep() const;
   bool Evicts() const;
   bool WriteStep();

@@ -58,11 +58,11 @@ Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Sta
   if (!IsLoss(why)) ++strikes_[device];
   if (attempts_ >= options_.attempts) {
     return End(absl::Status(why.code(), absl::StrCat(why.message(), "; the plan was installed ", attempts_,
-                                                     " times without a token in between, so this will not pass by itself")));
+                                                     " times without a token in between, so another try would not help")));
   }
   state_ = State::kAsking;
-  return {Ask{}, absl::StrCat(why.message(), "; the requests wait, for at most ", absl::FormatDuration(options_.patience),
-                              " until all devices are there again")};
+  return {Ask{}, absl::StrCat(why.message(), "; the requests wait for at most ", absl::FormatDuration(options_.patience),
+                              " until all devices are back")};
 }
 
 void Recovery::Forget(absl::Time now) {
@@ -100,17 +100,18 @@ Recovery::Answer Recovery::PlanWithout(const Devices& free, bool all_answer) {
   state_ = State::kPlanning;
   planned_for_ = free;
   const bool one = missing_.size() == 1;
-  const std::string what = all_answer ? (one ? " fails again and again; planning without" : " fail again and again; planning without")
+  const std::string what = all_answer ? (one ? " fails again and again; planning for the other devices"
+                                             : " fail again and again; planning for the other devices")
                                       : absl::StrCat(one ? " has" : " have", " not come back for ", absl::FormatDuration(options_.patience),
-                                                     "; planning without");
+                                                     "; planning for the other devices");
   return {MakePlan{free}, absl::StrCat(Names(missing_), what)};
 }
 
 absl::Status Recovery::WhoIsMissing() const {
   const std::string what = absl::StrCat(Names(missing_), missing_.size() == 1 ? " is" : " are", " missing (", why_.message(), ")");
-  if (no_plan_.ok()) return absl::UnavailableError(absl::StrCat(what, " and no other device works; start limed there and run again"));
+  if (no_plan_.ok()) return absl::UnavailableError(absl::StrCat(what, ", and no other device works; start limed there and run again"));
   return absl::UnavailableError(
-      absl::StrCat(what, " and the others cannot do without: ", no_plan_.message(), "; start limed there and run again"));
+      absl::StrCat(what, ", and there is no plan for the other devices: ", no_plan_.message(), "; start limed there and run again"));
 }
 
 Recovery::Answer Recovery::On(const NoPlan& event, absl::Time) {
@@ -118,7 +119,7 @@ Recovery::Answer Recovery::On(const NoPlan& event, absl::Time) {
   state_ = State::kAsking;
   no_plan_ = event.why;
   return {Ask{options_.look}, absl::StrCat("there is no plan without ", Names(missing_), " (", event.why.message(),
-                                           "); the requests wait for it, ", absl::FormatDuration(options_.give_up), " in all")};
+                                           "); the requests wait for it, at most ", absl::FormatDuration(options_.give_up), " in all")};
 }
 
 Recovery::Answer Recovery::On(const Planned& event, absl::Time) {
@@ -137,7 +138,7 @@ Recovery::Answer Recovery::BeginInstall(bool first) {
 Recovery::Answer Recovery::On(const Installed&, absl::Time) {
   LIME_CHECK(state_ == State::kInstalling) << static_cast<int>(state_);
   state_ = State::kRunning;
-  return {GoOn{}, "goes on with the tokens known so far"};
+  return {GoOn{}, "continues with the tokens known so far"};
 }
 
 Recovery::Answer Recovery::On(const TryAgain&, absl::Time now) {

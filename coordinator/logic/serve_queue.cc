@@ -10,9 +10,9 @@ namespace lime {
 
 absl::Status ServeQueue::Arrive(RequestId first, absl::Time now, int64_t count) {
   if (state_ == State::kClosed) return why_;
-  if (state_ == State::kDraining) return absl::UnavailableError("no request is taken any more: those that run are the last");
+  if (state_ == State::kDraining) return absl::UnavailableError("no more requests are accepted: the running requests are the last");
   if (std::ssize(requests_) + count > slots_ + options_.most_waiting) {
-    return absl::ResourceExhaustedError(absl::StrCat(waiting(), " requests wait and ", running(), " run, and ", options_.most_waiting,
+    return absl::ResourceExhaustedError(absl::StrCat(waiting(), " requests wait and ", running(), " run, but only ", options_.most_waiting,
                                                      " may wait beside ", slots_, " that run; try again later, or allow more to wait"));
   }
   for (RequestId request = first; request < first + count; ++request) {
@@ -26,8 +26,8 @@ void ServeQueue::Start(RequestId request) {
   requests_.at(request).started = true;
 }
 
-void ServeQueue::Leave(RequestId request) {
-  if (const auto found = requests_.find(request); found != requests_.end()) found->second.left = true;
+void ServeQueue::Cancel(RequestId request) {
+  if (const auto found = requests_.find(request); found != requests_.end()) found->second.cancelled = true;
 }
 
 void ServeQueue::End(RequestId request) {
@@ -44,21 +44,21 @@ void ServeQueue::Close(absl::Status why) {
 }
 
 absl::Status ServeQueue::WhyEnd(const Waiter& waiter, absl::Time now) const {
-  if (waiter.left) return absl::CancelledError("cancelled");
+  if (waiter.cancelled) return absl::CancelledError("cancelled");
   if (waiter.started) return absl::OkStatus();
-  if (state_ != State::kOpen) return absl::UnavailableError("it had no slot yet when the last requests had theirs; send it again later");
+  if (state_ != State::kOpen) return absl::UnavailableError("the queue was closed before this request had a slot; send it again later");
   if (now < waiter.until) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      absl::StrCat("waited ", absl::FormatDuration(options_.most_wait), " for a slot, which is as long as it may; try again later"));
+      absl::StrCat("waited ", absl::FormatDuration(options_.most_wait), " for a slot, which is the limit; try again later"));
 }
 
 std::vector<ServeQueue::Ending> ServeQueue::Due(absl::Time now) {
   std::vector<Ending> due;
   for (auto& [request, waiter] : requests_) {
-    if (waiter.told) continue;
+    if (waiter.returned) continue;
     absl::Status why = WhyEnd(waiter, now);
     if (why.ok()) continue;
-    waiter.told = true;
+    waiter.returned = true;
     due.push_back({request, std::move(why)});
   }
   return due;
@@ -67,7 +67,7 @@ std::vector<ServeQueue::Ending> ServeQueue::Due(absl::Time now) {
 absl::Time ServeQueue::NextDue() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [request, waiter] : requests_) {
-    if (!waiter.started && !waiter.told) next = std::min(next, waiter.until);
+    if (!waiter.started && !waiter.returned) next = std::min(next, waiter.until);
   }
   return next;
 }

@@ -33,8 +33,8 @@ class ServeQueue {
   // Errors: ResourceExhausted if too many would wait; Unavailable while draining; after Close, its
   // status.
   absl::Status Arrive(RequestId first, absl::Time now, int64_t count = 1);
-  void Start(RequestId request);  // has a slot, for good: never waits again
-  void Leave(RequestId request);  // its sender cancels it; nothing if it has ended
+  void Start(RequestId request);   // has a slot, for good: never waits again
+  void Cancel(RequestId request);  // its sender cancels it; nothing if it has ended
   void End(RequestId request);
   // Accepts no more requests. Due returns the waiting ones.
   void Drain();
@@ -44,7 +44,7 @@ class ServeQueue {
     RequestId request = 0;
     absl::Status why;
   };
-  // The requests to end now, each once. Cancelled: by Leave. DeadlineExceeded: it has waited too
+  // The requests to end now, each once. Cancelled: by Cancel. DeadlineExceeded: it has waited too
   // long. Unavailable: it waits and the queue drains.
   std::vector<Ending> Due(absl::Time now);
   // The time when the next request will have waited too long.
@@ -63,8 +63,8 @@ class ServeQueue {
   struct Waiter {
     absl::Time until;
     bool started = false;
-    bool left = false;
-    bool told = false;  // returned by Due
+    bool cancelled = false;
+    bool returned = false;  // returned by Due
   };
   absl::Status WhyEnd(const Waiter& waiter, absl::Time now) const;
 

@@ -56,7 +56,7 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
     if (takes == 0 || free == room.end()) continue;
     const Bytes then = free->second + (there < 0 ? 0 : KvOnDiskBytes(before, there));
     if (takes <= then) continue;
-    return absl::ResourceExhaustedError(absl::StrCat("KV beyond the memory of device \"", name, "\" may take ", takes,
+    return absl::ResourceExhaustedError(absl::StrCat("KV that does not fit in the memory of device \"", name, "\" may need ", takes,
                                                      " bytes of its disk, which has room for ", std::max<Bytes>(0, then)));
   }
   return absl::OkStatus();
@@ -96,17 +96,17 @@ int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room) {
 namespace {
 
 Bytes BlockBytes(const Plan& plan, BlockId id, bool with_parts) {
-  if (id.kind == BlockKind::kEmbedding) return plan.embedding_kept_bytes + (with_parts ? plan.embedding_bytes : 0);
+  if (id.kind == BlockKind::kEmbedding) return plan.embedding_pinned_bytes + (with_parts ? plan.embedding_bytes : 0);
   Bytes bytes = 0;
   const auto [begin, end] = PartsOf(plan, id);
-  for (int p = begin; p < end; ++p) bytes += plan.parts[p].kept_bytes + (with_parts && !plan.parts[p].is_kv() ? plan.parts[p].bytes : 0);
+  for (int p = begin; p < end; ++p) bytes += plan.parts[p].pinned_bytes + (with_parts && !plan.parts[p].is_kv() ? plan.parts[p].bytes : 0);
   return bytes;
 }
 
 Bytes BytesOf(const Plan& plan, const ResidentWeights& weights) {
   Bytes bytes = 0;
   for (const BlockId id : weights.whole) bytes += BlockBytes(plan, id, /*with_parts=*/true);
-  for (const BlockId id : weights.kept) bytes += BlockBytes(plan, id, /*with_parts=*/false);
+  for (const BlockId id : weights.pinned) bytes += BlockBytes(plan, id, /*with_parts=*/false);
   for (const int part : weights.parts) bytes += plan.parts[part].bytes;
   return bytes;
 }

@@ -47,11 +47,11 @@ struct Then {
 Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double after_ms) {
   const int64_t sequences = std::max<int64_t>(1, search.current.sequences), context = search.current.context;
   const auto meanwhile = kKvAhead + static_cast<int64_t>(std::min(1e9, after_ms / ms_per_step));
-  const int64_t tokens = std::min(context, search.left.pages * kPageTokens / sequences + meanwhile);
+  const int64_t tokens = std::min(context, search.remaining.pages * kPageTokens / sequences + meanwhile);
   return {.tokens = tokens,
           .pages = std::min(FullLayerPages(search.current), sequences * ((tokens + kPageTokens - 1) / kPageTokens)),
-          .known = std::min(context, std::max<int64_t>(1, search.left.known) + meanwhile),
-          .again = search.left.again > 0 ? std::min(context, search.left.again + meanwhile) : 0};
+          .known = std::min(context, std::max<int64_t>(1, search.remaining.known) + meanwhile),
+          .again = search.remaining.again > 0 ? std::min(context, search.remaining.again + meanwhile) : 0};
 }
 
 // The plan at the level with at least `pages` pages.
@@ -102,8 +102,8 @@ double SweepMs(const PlanInputs& inputs, const Plan& plan, int64_t known) {
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options) {
   const absl::Time began = absl::Now();
-  TakeRates(search.now, inputs);
-  const auto ms_left = [&](const KvLevels& levels) { return MeanMs(levels, search.left.pages, search.left.pages_at_end); };
+  ApplyRates(search.now, inputs);
+  const auto ms_left = [&](const KvLevels& levels) { return MeanMs(levels, search.remaining.pages, search.remaining.pages_at_end); };
   Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
   LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));
   today.predicted.ms_per_step = simulated.MsPerStep();
@@ -138,14 +138,14 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
     return {.fixed_ms = installing.Ms(plan, ms_per_step) + (waits ? 2 * kResidencyLead * ms_per_step : 0) +
                         kPauseMargin * ComputeAgainMs(inputs, AtLevel(plan, levels, then.pages + ahead), then.known, then.again)};
   };
-  const Plan before = AtLevel(search.current, options.levels, std::max(search.left.level_pages, then.pages + ahead));
+  const Plan before = AtLevel(search.current, options.levels, std::max(search.remaining.level_pages, then.pages + ahead));
   found.computing_again = again(found.plan, ResidenciesOf(found.levels), found.ms_per_step);
   found.going_back = again(today, options.levels, found.current_ms);
   found.most_pages = then.pages;
-  const int64_t soon = std::min(then.pages, search.left.pages + 2 * search.current.sequences);
+  const int64_t soon = std::min(then.pages, search.remaining.pages + 2 * search.current.sequences);
   if (!TakesOver(before, found.plan, soon, options.kv_room)) return found;
   found.most_pages = std::min(then.pages, MostPages(before, found.plan, options.kv_room));
-  found.in_prompt = !search.left.decodes;
+  found.in_prompt = !search.remaining.decodes;
   const Pause kv = MoveKv(inputs, before, found.plan);
   // If the decoding request ends, another one may still be in its prompt.
   const bool prompts = found.in_prompt || search.current.sequences > 1;

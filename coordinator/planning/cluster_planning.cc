@@ -130,7 +130,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
 absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   LIME_ASSIGN_OR_RETURN(Plan plan, Search());
   if (!GrowsKv(plan)) return plan;
-  if (IsFixed(plan)) return cli::WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
+  if (IsFixed(plan)) return cli::WrongCall("KV cannot grow if every micro-batch reads the streamed parts again; leave --kv-tokens out");
   absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;
@@ -146,11 +146,11 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
 // As KV grows, either more weights stream, or KV goes to disks or other devices. Chooses what is
 // faster in the mean over all levels. KV also leaves if no more weights can stream.
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
-  At("what streams as KV grows");
+  At("streaming as KV grows");
   KvLevelOptions options{.work = LevelWork(), .disks = MaySpill(), .cancelled = [this] { return Ends(); }};
   absl::StatusOr<Plan> grows = only_away_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
   if (!MaySpill() && !MayLend()) return grows;
-  At("where KV goes that memory has no room for");
+  At("KV that does not fit in memory");
   absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
   if (leaves.ok()) {
     KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
@@ -165,7 +165,7 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
 
 // Finds the plan with the most initial KV that can grow to all KV.
 absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
-  absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context is left");
+  absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context fits");
   const PlanProblem problem = problem_;
   const BatchedPlan best = best_;
   only_away_ = true;
@@ -185,8 +185,8 @@ absl::StatusOr<Plan> ClusterPlanning::SearchKept() {
   const auto before = std::tuple(inputs_, problem_, best_);
   auto best = before;
   LIME_ASSIGN_OR_RETURN(const double bound_ms, BoundMs());
-  const auto search = [this](const KeptKv& kept) {
-    inputs_.request = kept.request, inputs_.devices = kept.devices;
+  const auto search = [this](const KeptKv& retained) {
+    inputs_.request = retained.request, inputs_.devices = retained.devices;
     return Search();
   };
   absl::StatusOr<Plan> plan = SearchKeptKv(inputs_.spec, {inputs_.request, inputs_.devices},
@@ -301,7 +301,7 @@ absl::Status ClusterPlanning::Infeasible() const {
     if (best.ok() && best->found.feasible) {
       const FirstToken first = FirstTokenPredictor(*problem_.first_token).Predict(best->found.plan);
       return absl::ResourceExhaustedError(absl::StrFormat(
-          "no plan found has the first token within %.0f ms after %d tokens; the fastest per token takes %.0f ms to it; raise "
+          "no plan found has the first token within %.0f ms after %d tokens; the plan that is fastest per token needs %.0f ms; raise "
           "--max-ttft or shorten --prompt-tokens",
           options_.max_ttft_ms, inputs_.request.prompt_tokens, first.ms));
     }

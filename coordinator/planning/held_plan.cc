@@ -16,7 +16,7 @@ constexpr size_t kNamedBlocks = 4;  // named per device in one sentence
 BlockHomes HomesThatStay(const cli::ClusterHoldings& holdings) {
   BlockHomes stay;
   for (const auto& [name, blocks] : holdings.homes) {
-    if (holdings.keep.contains(name)) stay[name] = blocks;
+    if (holdings.no_push.contains(name)) stay[name] = blocks;
   }
   return stay;
 }

@@ -31,9 +31,9 @@ namespace fs = std::filesystem;
 using cli::OfUser;
 using cli::WrongCall;
 
-constexpr char kNoPieces[] = "none", kUsualPiece[] = "64MB";
+constexpr char kWholeBlocks[] = "none", kUsualPart[] = "64MB";
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
-constexpr Bytes kLeastPiece = 1 * kMiB;
+constexpr Bytes kLeastPart = 1 * kMiB;
 constexpr std::array<int64_t, 4> kPrefillChunks = {64, 128, 256, 512};  // longer ones gain little
 
 std::string NameOf(const std::string& path) {
@@ -42,24 +42,24 @@ std::string NameOf(const std::string& path) {
 
 absl::Status CheckFlags(const PlanInputFlags& flags) {
   if (flags.cluster.empty() == flags.device_profiles.empty())
-    return WrongCall(flags.cluster.empty() ? "plan: no devices; give --cluster C.toml or --device-profiles F.json"
+    return WrongCall(flags.cluster.empty() ? "plan: no devices are given; use --cluster C.toml or --device-profiles F.json"
                                            : "plan: --cluster and --device-profiles both name devices; leave one out");
   if (!flags.model.empty() && !flags.model_spec.empty())
     return WrongCall("plan: --model and --model-spec both name a model; leave one out");
   if (flags.tokens < 1 || flags.tokens > kMaxTokens)
     return WrongCall(absl::StrCat("--tokens ", flags.tokens, " is outside 1 to ", kMaxTokens));
   if (flags.kv_tokens < 0 || flags.kv_tokens > flags.tokens || (flags.kv_tokens > 0 && flags.kv_tokens < flags.prompt_tokens)) {
-    return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is outside the prompt's ", flags.prompt_tokens, " to the ",
-                                  flags.tokens, " of --tokens"));
+    return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is outside ", flags.prompt_tokens, " (the prompt) to ", flags.tokens,
+                                  " (--tokens)"));
   }
   if (flags.prompt_tokens < 0 || flags.prompt_tokens > flags.tokens)
-    return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to the ", flags.tokens, " of --tokens"));
+    return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to ", flags.tokens, " (--tokens)"));
   for (const auto& [name, value] : {std::pair("--batch", flags.batch), std::pair("--sequences", flags.sequences)}) {
     if (value && (*value < 1 || *value > kMaxMicrobatches))
       return WrongCall(absl::StrCat(name, " ", *value, " is outside 1 to ", kMaxMicrobatches));
   }
   if (flags.batch && flags.sequences && *flags.batch > *flags.sequences)
-    return WrongCall(absl::StrCat("--batch ", *flags.batch, " is more than the ", *flags.sequences, " of --sequences"));
+    return WrongCall(absl::StrCat("--batch ", *flags.batch, " is more than --sequences ", *flags.sequences));
   return absl::OkStatus();
 }
 
@@ -74,7 +74,7 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
     return absl::OkStatus();
   }
   if (flags.model_spec.empty())
-    return WrongCall("plan: no model; give --model FOLDER, or --model-spec CONFIG.json for one whose weights are not here");
+    return WrongCall("plan: no model is given; use --model FOLDER, or --model-spec CONFIG.json for a model whose weights are not here");
   LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.model_spec, kMaxJsonBytes)));
   LIME_ASSIGN_OR_RETURN(inputs.spec, OfUser(DescribeModel(text, flags.model_spec)));
   const std::string file = fs::path(flags.model_spec).stem().string();
@@ -89,15 +89,15 @@ absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
   request.sequences = static_cast<int32_t>(flags.sequences.value_or(flags.batch.value_or(1)));
   if (flags.batch) request.batches = {static_cast<int32_t>(*flags.batch)};
-  const std::string asked = flags.piece.value_or(flags.whole_blocks ? kNoPieces : kUsualPiece);
-  if (asked == kNoPieces) {
-    request.piece_bytes = 0;
+  const std::string asked = flags.part.value_or(flags.whole_blocks ? kWholeBlocks : kUsualPart);
+  if (asked == kWholeBlocks) {
+    request.part_bytes = 0;
     return absl::OkStatus();
   }
-  const absl::StatusOr<Bytes> piece = ParseBytes(asked);
-  if (!piece.ok()) return WrongCall(absl::StrCat("--piece: ", piece.status().message(), ", or none for whole blocks"));
-  if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", asked, " is less than 1 MiB; disks are slow in small reads"));
-  request.piece_bytes = *piece;
+  const absl::StatusOr<Bytes> part = ParseBytes(asked);
+  if (!part.ok()) return WrongCall(absl::StrCat("--piece: ", part.status().message(), ", or none for whole blocks"));
+  if (*part < kLeastPart) return WrongCall(absl::StrCat("--piece ", asked, " is less than 1 MiB; disks are slow in small reads"));
+  request.part_bytes = *part;
   return absl::OkStatus();
 }
 
@@ -123,7 +123,7 @@ ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inp
       .budget = described.memory,
       .runtime = described.runtime.value_or(kAssumedRuntime),
       .activations = described.activations.value_or(AssumedActivations(inputs.spec, MostRows(request), request.sequences, request.context) +
-                                                    RingSlack(inputs.spec, request.piece_bytes) + AssumedWaiting(inputs, devices)),
+                                                    RingSlack(inputs.spec, request.part_bytes) + AssumedWaiting(inputs, devices)),
       .margin = described.margin.value_or(kAssumedMargin),
       .profile = described.profile};
 }
@@ -146,10 +146,10 @@ void ApplyLinks(const ClusterConfig& config, DescribedCluster& cluster) {
 }
 
 // `where` opens every error.
-absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& kept,
+absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& stored,
                                            const std::string& where) {
   DescribedDevice described = {.name = device.name};
-  const DescribedDevice* const found = kept.Find(device.name);
+  const DescribedDevice* const found = stored.Find(device.name);
   if (found != nullptr) described = *found;
   if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
@@ -166,7 +166,7 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
                                                       "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
   }
   if (device.memory > 0) described.memory = device.memory;
-  if (described.memory == 0) return Invalid(where, " states no memory; add what limed may use, such as memory = \"8GiB\"");
+  if (described.memory == 0) return Invalid(where, " states no memory; add the memory that limed may use, such as memory = \"8GiB\"");
   return described;
 }
 
@@ -177,11 +177,11 @@ std::vector<std::vector<std::string>> MachinesShared(const ClusterConfig& config
 }
 
 absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, cli::KeptProfiles(path));
-  DescribedCluster cluster = {.devices = {}, .link = kept.link};
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster stored, cli::StoredProfiles(path));
+  DescribedCluster cluster = {.devices = {}, .link = stored.link};
   for (const ClusterConfig::Device& device : config.devices) {
     const std::string where = absl::StrCat(path, " line ", device.line, ": device \"", device.name, "\"");
-    LIME_ASSIGN_OR_RETURN(DescribedDevice described, ReadDevice(device, path, kept, where));
+    LIME_ASSIGN_OR_RETURN(DescribedDevice described, ReadDevice(device, path, stored, where));
     cluster.devices.push_back(std::move(described));
   }
   ApplyLinks(config, cluster);
@@ -216,8 +216,8 @@ absl::Status CheckLinks(const PlanInputFlags& flags, std::optional<double> bandw
   for (const DescribedDevice& a : cluster.devices) {
     for (const DescribedDevice& b : cluster.devices) {
       if (a.name == b.name || has(a, b.name) || has(b, a.name)) continue;
-      return Invalid(flags.cluster.empty() ? flags.device_profiles : flags.cluster, ": nothing is said about the link between \"", a.name,
-                     "\" and \"", b.name, "\"; ",
+      return Invalid(flags.cluster.empty() ? flags.device_profiles : flags.cluster, ": there is no description of the link between \"",
+                     a.name, "\" and \"", b.name, "\"; ",
                      flags.cluster.empty() ? "add \"link\": {\"bandwidth\": \"100Mbit/s\", \"latency_ms\": 0.3}"
                                            : "add [[link]] with bandwidth = \"100Mbit/s\" and latency = \"0.3ms\"",
                      ", or give --bandwidth");
@@ -252,28 +252,29 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
 }  // namespace
 
 void KvBounds::AddTo(const CommandFlags& command) {
-  command.Add("--no-kv-lending", &no_lending, "Keep all KV on the devices of its layers: none of it in the memory of others");
+  command.Add("--no-kv-lending", &no_lending, "Keep all KV on the devices that compute its layers; lend none to other devices");
   command.Add("--no-remote-attention", &no_remote_attention,
-              "No device attends to KV of another one's layers: what it keeps of it comes back for every use");
+              "Let no device compute attention for another one; lent KV comes back for every use");
 }
 
 void PlanInputFlags::AddTo(const CommandFlags& command) {
   command.Add("--model,-m", &model, "Folder of a checkpoint; its headers are read, its weights are not");
-  command.Add("--model-spec", &model_spec, "A config.json with a dtype: a model whose weights are not here");
+  command.Add("--model-spec", &model_spec, "A config.json with a dtype, for a model whose weights are not here");
   cli::AddOptionalClusterFlag(command, cluster, "cluster.toml: the devices, each with a profile");
   cli::AddWithoutFlag(command, without);
   command.Add("--device-profiles", &device_profiles, "JSON that describes devices by profiles or by rates");
-  command.Add("--bandwidth", &bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say");
-  command.Add("--tokens,--context", &tokens, "Context planned for: prompt and answer of each sequence").Shown();
-  command.Add("--sequences", &sequences, "Requests served at a time; how they are batched is chosen (without it: 1)");
-  command.Add("--batch", &batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests");
-  command.Add("--kv-tokens", &kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all");
+  command.Add("--bandwidth", &bandwidth, "Bandwidth of every link, such as 200Mbit/s, instead of the values in the files");
+  command.Add("--tokens,--context", &tokens, "Context to plan for: prompt and answer of each sequence").Shown();
+  command.Add("--sequences", &sequences, "Requests served at a time; LIME chooses their batches (without it: 1)");
+  command.Add("--batch", &batch,
+              "Sequences in one micro-batch, instead of LIME's choice; without --sequences it is also the number of requests");
+  command.Add("--kv-tokens", &kv_tokens, "Positions for which KV is reserved at first; as KV grows, more parts stream; 0: all of --tokens");
   command.Add("--no-kv-spill", &kv.no_spill, cli::kNoKvSpill);
   kv.AddTo(command);
   command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
-  command.Add("--piece", &piece,
-              "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for the strategies that lime is "
-              "compared with");
+  command.Add("--piece", &part,
+              "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for strategies other than "
+              "lime");
 }
 
 int64_t MostRows(const PlanRequest& request) {
@@ -293,7 +294,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   if (!flags.cluster.empty()) {
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));
     LIME_ASSIGN_OR_RETURN(ClusterConfig config, OfUser(ParseClusterConfig(text, flags.cluster)));
-    if (const absl::Status left = LeaveOut(flags.without, config); !left.ok()) return WrongCall(std::string(left.message()));
+    if (const absl::Status left = Exclude(flags.without, config); !left.ok()) return WrongCall(std::string(left.message()));
     std::string cluster_model;
     if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
     LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));

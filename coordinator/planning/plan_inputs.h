@@ -31,8 +31,8 @@ struct PlanInputFlags {
   std::vector<std::string> without;  // its excluded devices
   std::string device_profiles;       // JSON
   std::string bandwidth;             // of every link; overrides the files
-  std::optional<std::string> piece;  // nullopt: 64MB, or whole blocks
-  bool whole_blocks = false;         // if `piece` is not given
+  std::optional<std::string> part;   // nullopt: 64MB, or whole blocks
+  bool whole_blocks = false;         // if `part` is not given
   int64_t tokens = 2048;
   std::optional<int64_t> batch;
   std::optional<int64_t> sequences;

@@ -35,7 +35,7 @@ void ScaleCompute(double times, DeviceProfile& profile) {
 
 }  // namespace
 
-void TakeRates(const ClusterRates& rates, PlanInputs& inputs) {
+void ApplyRates(const ClusterRates& rates, PlanInputs& inputs) {
   for (const auto& [key, rate] : rates) {
     const auto device = std::ranges::find(inputs.devices, key.device, &ClusterDevice::name);
     if (device == inputs.devices.end()) continue;

@@ -11,7 +11,7 @@ namespace lime {
 ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan);
 
 // Replaces the rates of the files: scales the profiles of devices, sets links.
-void TakeRates(const ClusterRates& rates, PlanInputs& inputs);
+void ApplyRates(const ClusterRates& rates, PlanInputs& inputs);
 
 // The plan in use on the devices and links of `inputs`, which already have the rates `now`.
 // `made_with`: rates of disks and computing that the plan was made with; missing ones are 1.

@@ -57,8 +57,8 @@ std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevel
     }
     if (resident == 0) return "all of its weights stream already";
     const Bytes rest = AwayBytes(plan, levels.levels.back())[static_cast<size_t>(&device - plan.devices.data())];
-    if (resident <= rest) return absl::StrCat("the ", FormatBytes(resident), " of weights that stay would not make room for it all");
-    return absl::StrCat("faster on average than to stream more of the ", FormatBytes(resident), " of weights that stay");
+    if (resident <= rest) return absl::StrCat("the ", FormatBytes(resident), " of resident weights would not make enough room");
+    return absl::StrCat("this is faster on average than streaming more of the ", FormatBytes(resident), " of resident weights");
   }
   return "for contexts that no level has";
 }
@@ -80,21 +80,21 @@ std::string WhyHosted(const Plan& planned, const PlanDevice& of, const KvLevels&
   const int64_t pages = levels.levels.back().residency.layer_pages, in_time = LayersInTime(plan, d, pages);
   std::string text;
   if (device.kv_fetch_pieces > 0)
-    text = absl::StrFormat("that of %d of %d layers comes back in time over the link, a layer takes it %.2f ms, into %s of memory; ",
-                           in_time, layers.size(), FetchLayerMs(plan, d, pages), FormatBytes(device.memory.fetched));
+    text = absl::StrFormat("KV of %d of %d layers comes back in time over the link, in %.2f ms a layer, into %s of memory; ", in_time,
+                           layers.size(), FetchLayerMs(plan, d, pages), FormatBytes(device.memory.fetched));
   if (device.asks_kv) {
-    absl::StrAppendFormat(&text, "asking takes %.2f ms a layer", AnswerMs(plan, asks, pages));
+    absl::StrAppendFormat(&text, "asking the host takes %.2f ms a layer", AnswerMs(plan, asks, pages));
   } else {
-    absl::StrAppend(&text, in_time < std::ssize(layers) ? "the others are waited for" : "none is waited for");
+    absl::StrAppend(&text, in_time < std::ssize(layers) ? "computing waits for the others" : "computing waits for none");
   }
-  if (device.disk_mb_per_ms <= 0) return absl::StrCat(text, ", and it has no disk to stream from");
-  return absl::StrCat(text, absl::StrFormat(", and reading as many bytes, of KV or of weights that make room for it, %.2f from its disk",
+  if (device.disk_mb_per_ms <= 0) return absl::StrCat(text, ", and the device has no disk to stream from");
+  return absl::StrCat(text, absl::StrFormat(", and reading as many bytes of KV or weights from its disk takes %.2f ms",
                                             mb / device.disk_mb_per_ms + device.disk_lat_ms));
 }
 
 std::string EvictionText(const Plan& plan, const KvLevels& levels) {
-  std::string text = absl::StrCat("\nKV of the newest ", plan.kept_positions,
-                                  " tokens of a sequence is kept, and that of all others computed again in every "
+  std::string text = absl::StrCat("\nKV of the newest ", plan.retained_positions,
+                                  " tokens of a sequence stays in memory; KV of all other tokens is computed again in every "
                                   "step (tokens of each sequence; ms per token):\n");
   for (const KvLevel& level : levels.levels)
     absl::StrAppend(&text, absl::StrFormat("  up to %6d tokens  %9.2f ms\n", std::min(plan.context, Tokens(plan, level)),
@@ -107,7 +107,7 @@ std::string EvictionText(const Plan& plan, const KvLevels& levels) {
 std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
   if (!KeepsAllKv(plan)) return EvictionText(plan, levels);
   if (levels.levels.size() < 2 && levels.exhausted.empty()) return "";
-  std::string text = "\nAs KV grows, more streams (tokens of each sequence; ms per token; read in a step by each device):\n";
+  std::string text = "\nAs KV grows, more parts stream (tokens of each sequence; ms per token; bytes that each device reads in a step):\n";
   for (const KvLevel& level : levels.levels) {
     absl::StrAppend(&text, absl::StrFormat("  up to %6d tokens  %9.2f ms  ", Tokens(plan, level), level.ms_per_step / plan.sequences));
     const std::vector<Bytes> bytes = StreamedBytes(plan, level), away = AwayBytes(plan, level);
@@ -125,12 +125,13 @@ std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
     if (device.max_layer_pages == 0) continue;
     absl::StrAppend(&text, "  ", device.name, " keeps KV of ", device.max_layer_pages * kPageTokens / plan.sequences,
                     " tokens of each sequence in memory and the rest ",
-                    HasKvOnHost(device) ? absl::StrCat("in that of ", plan.devices[static_cast<size_t>(device.kv_host)].name,
-                                                       device.asks_kv ? ", which attends to it: " : ": ", WhyHosted(plan, device, levels))
-                                        : absl::StrCat("on its disk: ", WhySpilled(plan, device, levels)),
+                    HasKvOnHost(device)
+                        ? absl::StrCat("in the memory of ", plan.devices[static_cast<size_t>(device.kv_host)].name,
+                                       device.asks_kv ? ", which computes attention to it: " : ": ", WhyHosted(plan, device, levels))
+                        : absl::StrCat("on its disk: ", WhySpilled(plan, device, levels)),
                     "\n");
   }
-  if (!levels.exhausted.empty()) absl::StrAppend(&text, "  then no further: ", levels.exhausted, "\n");
+  if (!levels.exhausted.empty()) absl::StrAppend(&text, "  KV grows no further: ", levels.exhausted, "\n");
   return text;
 }
 

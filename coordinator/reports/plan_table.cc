@@ -47,7 +47,7 @@ std::string Predicted(const PlanReport& report) {
   if (plan.prompt_tokens > 0) {
     absl::StrAppend(&text, absl::StrFormat("first token  %.2f s after a prompt of %d tokens, in chunks of %d",
                                            plan.predicted.ttft_ms / 1000, plan.prompt_tokens, plan.prefill_chunk));
-    if (report.max_ttft_ms > 0) absl::StrAppend(&text, absl::StrFormat(" (at most %.2f s asked for)", report.max_ttft_ms / 1000));
+    if (report.max_ttft_ms > 0) absl::StrAppend(&text, absl::StrFormat(" (the bound is %.2f s)", report.max_ttft_ms / 1000));
     absl::StrAppend(&text, "\n");
   }
   return text;
@@ -97,9 +97,8 @@ std::string Bars(const PlanReport& report, int columns) {
   const int width = std::clamp(columns - longest - 36, 20, 120);
   const bool hosts = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.hosted > 0; });
   const bool fetches = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.fetched > 0; });
-  std::string text =
-      absl::StrCat("memory: R runtime, A activations, K KV cache, ", hosts ? "H KV of other devices, " : "",
-                   fetches ? "F KV back from another device, " : "", "E embedding, W resident weights, S ring for what streams, . free\n");
+  std::string text = absl::StrCat("memory: R runtime, A activations, K KV cache, ", hosts ? "H KV of other devices, " : "",
+                                  fetches ? "F fetched KV, " : "", "E embedding, W resident weights, S ring for streamed parts, . free\n");
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const PlanDevice& device = plan.devices[d];
     absl::StrAppendFormat(&text, "%-*s  [%s]  %s of %s\n", longest, device.name, MemoryBar(device.memory, device.budget, width),
@@ -145,7 +144,7 @@ std::string Reasons(const PlanReport& report, int columns) {
   std::vector<std::string> texts;
   for (size_t d = 0; d < report.explanations.size(); ++d) {
     const DeviceExplanation& device = report.explanations[d];
-    const char* const hosts = report.plan.devices[d].memory.hosted > 0 ? "has KV of other devices, and no stage: " : "left out: ";
+    const char* const hosts = report.plan.devices[d].memory.hosted > 0 ? "keeps KV of other devices, has no stage: " : "left out: ";
     texts.push_back(absl::StrCat(device.used ? "used: " : hosts, device.why, Gain(device, report.TokensPerStep())));
   }
   return Lines(report.plan, texts, columns);

@@ -64,7 +64,7 @@ std::string TraceSentence(const MeasuredTimeline& trace) {
   const std::optional<double> hidden = HiddenLoading(TimesOfRun(trace.timeline));
   std::string sentence = hidden ? absl::StrFormat("%.1f %% of the loading was hidden", *hidden * 100) : "nothing was loaded";
   absl::StrAppend(&sentence, "; ", trace.timeline.spans.size(), " spans");
-  if (const int64_t lost = LostSpans(trace); lost > 0) absl::StrAppend(&sentence, ", and ", lost, " more found no room");
+  if (const int64_t lost = LostSpans(trace); lost > 0) absl::StrAppend(&sentence, ", and ", lost, " more did not fit in the buffers");
   return sentence;
 }
 

@@ -25,7 +25,8 @@ absl::Status AddTrace(const DeviceTrace& trace, int32_t device, MeasuredTimeline
   MeasuredTimeline::Device& about = measured.devices[static_cast<size_t>(device)];
   about = {.traced = true, .round_trip_ms = trace.clock.round_trip_ms(), .lost = trace.lost};
   for (TimelineSpan span : trace.spans) {
-    if (!Names(span, timeline)) return Invalid("device \"", trace.device, "\" has traced what its plan does not have");
+    if (!Names(span, timeline))
+      return Invalid("device \"", trace.device, "\" sent a trace with steps or parts that its plan does not have");
     about.clock_error_ms = std::max({about.clock_error_ms, trace.clock.ErrorMs(span.begin_ms), trace.clock.ErrorMs(span.end_ms)});
     span.device = device;
     span.begin_ms = trace.clock.ToOurs(span.begin_ms);

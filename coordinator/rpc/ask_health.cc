@@ -58,7 +58,7 @@ absl::StatusOr<DeviceHealth> AskHealth(v1::Control::Stub& stub, const ProbeTarge
     if (diagnosis.lasts() || absl::Now() >= until) {
       LIME_RETURN_IF_ERROR(diagnosis.ToStatus(target));
       if (absl::Now() >= until)
-        return absl::UnavailableError(absl::StrCat(silent.message(), ", although it takes connections; its machine may be overloaded"));
+        return absl::UnavailableError(absl::StrCat(silent.message(), ", although it accepts connections; its machine may be overloaded"));
     }
     look = until;
   }

@@ -138,7 +138,7 @@ class ClusterClient::Impl {
     return absl::OkStatus();
   }
 
-  // `before`: the plan whose KV Leave kept.
+  // `before`: the plan whose KV HandOver kept.
   absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options, const Plan* before) {
     std::vector<InstalledPlan> installed(plan.devices.size());
     {
@@ -150,17 +150,18 @@ class ClusterClient::Impl {
     Loading loading;
     std::thread watch([&] { Watch(loading, plan.epoch, options); });
     const absl::Status status = ForAll(users_, [&](int32_t device) {
-      absl::StatusOr<InstalledPlan> answer = InstallOn(device,
-                                                       {.plan = plan,
-                                                        .device = device,
-                                                        .addresses = addresses,
-                                                        .weights = by_plan_[device]->device.weights,
-                                                        .model = by_plan_[device]->device.model,
-                                                        .trace_spans = options.trace_spans,
-                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv),
-                                                        .digest = DigestFor(plan, device),
-                                                        .coordinator = coordinator_},
-                                                       options, loading);
+      absl::StatusOr<InstalledPlan> answer =
+          InstallOn(device,
+                    {.plan = plan,
+                     .device = device,
+                     .addresses = addresses,
+                     .weights = by_plan_[device]->device.weights,
+                     .model = by_plan_[device]->device.model,
+                     .trace_spans = options.trace_spans,
+                     .kv = before == nullptr ? std::nullopt : TakeoverFor(plan, device, *before, options.kv),
+                     .digest = DigestFor(plan, device),
+                     .coordinator = coordinator_},
+                    options, loading);
       if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);
       return WithDevice(answer.status(), by_plan_[device]->device.name);
@@ -212,32 +213,32 @@ class ClusterClient::Impl {
   }
 
   // Ends the streams last: when a stream ends, its device unloads everything of the plan.
-  absl::StatusOr<Left> Leave(int64_t epoch) {
+  absl::StatusOr<Handover> HandOver(int64_t epoch) {
     std::vector<UnloadedPlan> unloaded(by_plan_.size());
     const absl::Status status = ForAll(users_, [&](int32_t device) {
-      absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = epoch, .leave_kv = true}, kUnload);
+      absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = epoch, .hand_over_kv = true}, kUnload);
       if (answer.ok()) unloaded[device] = *std::move(answer);
       return WithDevice(answer.status(), by_plan_[device]->device.name);
     });
     CloseCalls(/*ended=*/true);
     LIME_RETURN_IF_ERROR(status);
-    Left left{.all = true};
+    Handover handover{.all = true};
     lent_.clear();
     for (const int32_t device : users_) {
       lent_[by_plan_[device]->device.name] = unloaded[device].lent;
-      left.all = left.all && unloaded[device].left;
-      left.hashes.insert(unloaded[device].hashes.begin(), unloaded[device].hashes.end());
+      handover.all = handover.all && unloaded[device].handed_over;
+      handover.hashes.insert(unloaded[device].hashes.begin(), unloaded[device].hashes.end());
     }
-    return left;
+    return handover;
   }
 
   // Unloads what the plan `left` has left on its devices.
-  void LetGo(const Plan& left) {
+  void LetGo(const Plan& handed_over) {
     std::vector<int32_t> devices;
     for (size_t i = 0; i < connections_.size(); ++i) {
-      if (DevicesUsed(left).contains(connections_[i].device.name)) devices.push_back(static_cast<int32_t>(i));
+      if (DevicesUsed(handed_over).contains(connections_[i].device.name)) devices.push_back(static_cast<int32_t>(i));
     }
-    (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = left.epoch}, kHurry).status(); });
+    (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = handed_over.epoch}, kHurry).status(); });
   }
 
   // `ended`: the run is complete, and reachable devices are told so.
@@ -321,10 +322,11 @@ class ClusterClient::Impl {
     return digest;
   }
 
-  std::optional<KvTake> TakeOf(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences) const {
+  std::optional<KvTakeoverPlan> TakeoverFor(const Plan& plan, int32_t device, const Plan& before,
+                                            const std::vector<KvSequence>& sequences) const {
     std::map<std::string, std::string> addresses;
     for (const Connection& connection : connections_) addresses[connection.device.name] = connection.device.address;
-    return MakeKvTake(plan, device, before, sequences, lent_, addresses);
+    return MakeKvTakeoverPlan(plan, device, before, sequences, lent_, addresses);
   }
 
   absl::StatusOr<InstalledPlan> InstallOn(int32_t device, const InstallCall& call, const InstallOptions& options, Loading& loading) {
@@ -343,7 +345,7 @@ class ClusterClient::Impl {
     const grpc::Status status = reader->Finish();
     loading.Done(context);
     LIME_RETURN_IF_ERROR(FromGrpc(status, by_plan_[device]->Who()));
-    if (!installed) return absl::InternalError(absl::StrCat(by_plan_[device]->Who(), " has ended the installation without a word"));
+    if (!installed) return absl::InternalError(absl::StrCat(by_plan_[device]->Who(), " ended the installation without an answer"));
     return *installed;
   }
 
@@ -440,9 +442,10 @@ absl::Status ClusterClient::InstallNew(Plan plan, const InstallOptions& options)
   LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch(options.cancelled));
   plan.epoch = std::max({plan.epoch, epoch, epochs_.empty() ? 0 : *epochs_.rbegin() + 1});
   epochs_.insert(plan.epoch);
-  const std::optional<Plan> left = std::exchange(left_, std::nullopt);
-  absl::StatusOr<std::vector<InstalledPlan>> installed = impl_->Install(plan, options, left && !options.kv.empty() ? &*left : nullptr);
-  if (left) impl_->LetGo(*left);
+  const std::optional<Plan> handed_over = std::exchange(handed_over_, std::nullopt);
+  absl::StatusOr<std::vector<InstalledPlan>> installed =
+      impl_->Install(plan, options, handed_over && !options.kv.empty() ? &*handed_over : nullptr);
+  if (handed_over) impl_->LetGo(*handed_over);
   LIME_RETURN_IF_ERROR(installed.status());
   installed_ = *std::move(installed);
   plan_ = std::move(plan);
@@ -461,9 +464,9 @@ absl::StatusOr<DeviceStatistics> ClusterClient::Statistics(int32_t device) const
 absl::Status ClusterClient::Unload() {
   return impl_->Unload(plan_.epoch, kUnload);
 }
-absl::StatusOr<ClusterClient::Left> ClusterClient::Leave() {
-  left_ = plan_;
-  return impl_->Leave(plan_.epoch);
+absl::StatusOr<ClusterClient::Handover> ClusterClient::HandOver() {
+  handed_over_ = plan_;
+  return impl_->HandOver(plan_.epoch);
 }
 void ClusterClient::Abandon() {
   impl_->CloseCalls(/*ended=*/false);

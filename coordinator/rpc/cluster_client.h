@@ -51,7 +51,7 @@ class ClusterClient final : public Devices {
 
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const override;
   absl::Status Unload() override;
-  absl::StatusOr<Left> Leave() override;
+  absl::StatusOr<Handover> HandOver() override;
   void Abandon() override;
   // Waits at most one second for the answer of each device.
   std::set<std::string> Free() override;
@@ -65,8 +65,8 @@ class ClusterClient final : public Devices {
   std::vector<DeviceHealth> health_;
   std::vector<InstalledPlan> installed_;
   Plan plan_;
-  std::optional<Plan> left_;  // devices may still hold its KV
-  std::set<int64_t> epochs_;  // of all plans installed so far
+  std::optional<Plan> handed_over_;  // devices may still hold its KV
+  std::set<int64_t> epochs_;         // of all plans installed so far
 };
 
 // FailedPrecondition: another coordinator uses the device. `who` opens the sentence.

@@ -104,7 +104,7 @@ absl::StatusOr<MeasuredDevice> DeviceClient::Profile(const ProfileCall& call, co
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kProfilePatience + absl::Seconds(kProfileFactor * call.seconds)));
   const auto reader = stubs_->control->Profile(&context, MessageOf<v1::ProfileRequest>(call));
-  absl::StatusOr<MeasuredDevice> measured = absl::InternalError(absl::StrCat(Who(), " has ended the measurement without a word"));
+  absl::StatusOr<MeasuredDevice> measured = absl::InternalError(absl::StrCat(Who(), " ended the measurement without an answer"));
   for (v1::ProfileEvent event; reader->Read(&event);) {
     absl::StatusOr<ProfileNews> news = FromProto(event);
     if (!news.ok()) {

@@ -92,7 +92,7 @@ void OrdersCall::OnDone(const grpc::Status& status) {
     silent = silent_;
   }
   if (silent) {
-    Tell(FailedNews{absl::UnavailableError(absl::StrCat("it has said nothing for ", absl::FormatDuration(options_.silence)))});
+    Tell(FailedNews{absl::UnavailableError(absl::StrCat("it has sent nothing for ", absl::FormatDuration(options_.silence)))});
   } else {
     Tell(FailedNews{status.ok() ? absl::UnavailableError("it has ended the stream of orders") : FromGrpc(status, "its stream of orders")});
   }
@@ -101,9 +101,9 @@ void OrdersCall::OnDone(const grpc::Status& status) {
 }
 
 void OrdersCall::Tell(FromDevice what) {
-  if (failed_told_) return;
+  if (failure_delivered_) return;
   if (auto* failed = std::get_if<FailedNews>(&what)) {
-    failed_told_ = true;
+    failure_delivered_ = true;
     failed->status = absl::Status(failed->status.code(), absl::StrCat("device \"", options_.device, "\": ", failed->status.message()));
   }
   {

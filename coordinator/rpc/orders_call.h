@@ -50,7 +50,7 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   const Options options_;
   grpc::ClientContext context_;
   v1::OrderEvent reading_;
-  bool failed_told_ = false;  // news comes one at a time
+  bool failure_delivered_ = false;  // news comes one at a time
 
   absl::Mutex mutex_;
   absl::Time heard_ ABSL_GUARDED_BY(mutex_), said_ ABSL_GUARDED_BY(mutex_);

@@ -29,7 +29,7 @@ class PushCall {
   PushCall(const StoreSource& source, const PushTarget& target, const PushOptions& options, PushState& state)
       : source_(source), target_(target), options_(options), state_(state) {}
 
-  absl::Status Run(v1::Bulk::Stub& stub, const std::vector<StoreUnit>& units, const StoreOffer& offer) {
+  absl::Status Run(v1::Bulk::Stub& stub, const std::vector<PushUnit>& units, const StoreOffer& offer) {
     context_.set_wait_for_ready(false);
     stream_ = stub.Push(&context_);
     std::thread watch([this] { Watch(); });
@@ -66,8 +66,8 @@ class PushCall {
   absl::Status Reason(const absl::Status& status, const absl::Status& end) {
     absl::MutexLock lock(&mutex_);
     if (interrupted() && !complete_)
-      return absl::CancelledError(absl::StrCat("pushing to ", Who(), " was interrupted; the same call goes on where it stopped"));
-    if (silent_) return absl::UnavailableError(absl::StrCat(Who(), " has said nothing for ", absl::FormatDuration(options_.silence)));
+      return absl::CancelledError(absl::StrCat("pushing to ", Who(), " was interrupted; the same command continues where it stopped"));
+    if (silent_) return absl::UnavailableError(absl::StrCat(Who(), " has sent nothing for ", absl::FormatDuration(options_.silence)));
     if (!said_.ok()) return said_;
     if (!end.ok() && !absl::IsCancelled(end)) return end;
     return status;
@@ -75,7 +75,7 @@ class PushCall {
 
   // ---- Before the first chunk
 
-  absl::Status AwaitMissing(const std::vector<StoreUnit>& units) {
+  absl::Status AwaitMissing(const std::vector<PushUnit>& units) {
     v1::PushEvent message;
     while (stream_->Read(&message)) {
       Heard();
@@ -84,15 +84,15 @@ class PushCall {
         state_.looked = looking->done, state_.to_look = looking->total;
         Report();
       } else if (const auto* missing = std::get_if<PushMissing>(&event)) {
-        return TakeMissing(missing->units, units);
+        return QueueMissing(missing->units, units);
       } else {
-        return absl::InternalError(absl::StrCat(Who(), " answers an offer with something else; run the same release everywhere"));
+        return absl::InternalError(absl::StrCat(Who(), " answered an offer with another message; run the same release everywhere"));
       }
     }
     return Broken();
   }
 
-  absl::Status TakeMissing(const std::vector<int32_t>& missing, const std::vector<StoreUnit>& units) {
+  absl::Status QueueMissing(const std::vector<int32_t>& missing, const std::vector<PushUnit>& units) {
     std::vector<Bytes> sizes;
     Bytes bytes = 0;
     for (const int32_t index : missing) {
@@ -143,7 +143,7 @@ class PushCall {
   }
 
   absl::Status Fill(const PushSender::Chunk& chunk, v1::PushRequest& request) const {
-    const StoreUnit& unit = units_[chunk.unit];
+    const PushUnit& unit = units_[chunk.unit];
     std::string data(static_cast<size_t>(chunk.bytes), '\0');
     LIME_RETURN_IF_ERROR(source_.Read(unit.file, unit.offset + chunk.offset, std::as_writable_bytes(std::span(data))));
     const uint64_t xxh3 = XXH3_64bits(data.data(), data.size());
@@ -181,10 +181,10 @@ class PushCall {
       } else if (const auto* again = std::get_if<PushAgain>(&event)) {
         LIME_RETURN_IF_ERROR(sender_->OnAgain(again->position));
       } else if (std::holds_alternative<PushComplete>(event)) {
-        if (!sender_->done()) return absl::InternalError("says it has all before it was sent");
+        if (!sender_->done()) return absl::InternalError("reports a complete push before all data was sent");
         complete_ = true;
       } else {
-        return absl::InternalError("speaks of looking while it receives");
+        return absl::InternalError("reports a check of its blocks while it receives data");
       }
       state_.stored = before_ + sender_->stored();
       changed_.SignalAll();
@@ -221,9 +221,9 @@ class PushCall {
   const PushTarget& target_;
   const PushOptions& options_;
   PushState& state_;
-  std::vector<StoreUnit> units_;  // that the device lacks
-  bool broken_ = false;           // owner's thread only
-  Bytes before_ = 0;              // missing bytes that earlier connections sent
+  std::vector<PushUnit> units_;  // that the device lacks
+  bool broken_ = false;          // owner's thread only
+  Bytes before_ = 0;             // missing bytes that earlier connections sent
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::PushRequest, v1::PushEvent>> stream_;
 
@@ -261,16 +261,16 @@ absl::Status GivenUp(const absl::Status& status, const PushTarget& target, const
   if (!absl::IsUnavailable(status)) return status;
   const absl::Status fault = FaultOfTarget(target, options, /*lasting_only=*/false);
   const absl::Status& why = fault.ok() ? status : fault;
-  return absl::UnavailableError(absl::StrCat(why.message(), ". The same call goes on where this one stopped"));
+  return absl::UnavailableError(absl::StrCat(why.message(), ". The same command continues where this one stopped"));
 }
 
 }  // namespace
 
 absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget& target, const PushOptions& options) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<StoreUnit> units, CutIntoUnits(source.manifest(), target.blocks));
+  LIME_ASSIGN_OR_RETURN(const std::vector<PushUnit> units, CutIntoUnits(source.manifest(), target.blocks));
   StoreOffer offer = source.OfferOf(target.blocks, options.check);
   PushState state;
-  for (const StoreUnit& unit : units) state.needed += unit.bytes;
+  for (const PushUnit& unit : units) state.needed += unit.bytes;
   const auto stub = v1::Bulk::NewStub(OpenChannel(target.address, target.name, options.keys, ChannelUse::kBulk));
   absl::Time last_progress = absl::Now();
   while (true) {

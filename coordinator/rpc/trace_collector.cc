@@ -63,13 +63,13 @@ int64_t TraceCollector::Ask(Collecting& collecting, int64_t most) const {
   trace.status = chunk.status();
   if (!chunk.ok()) return -1;
   trace.clock.Add({.sent_ms = sent_ms, .received_ms = chunk->received_ms, .answered_ms = chunk->answered_ms, .came_ms = came_ms});
-  Take(collecting, *chunk);
+  Add(collecting, *chunk);
   return static_cast<int64_t>(chunk->spans.size());
 }
 
 // Stages and parts belong to one plan. When a new plan replaces it, the spans of the old one are
 // dropped.
-void TraceCollector::Take(Collecting& collecting, const TraceChunk& chunk) const {
+void TraceCollector::Add(Collecting& collecting, const TraceChunk& chunk) const {
   DeviceTrace& trace = collecting.trace;
   if (chunk.epoch < trace.epoch) return;
   if (chunk.epoch > trace.epoch) trace.spans.clear(), collecting.dropped = 0;

@@ -63,7 +63,7 @@ class TraceCollector {
   void Collect(Collecting& collecting) const;
   int64_t Ask(Collecting& collecting, int64_t most) const;
   void CompareClocks(Collecting& collecting) const;
-  void Take(Collecting& collecting, const TraceChunk& chunk) const;
+  void Add(Collecting& collecting, const TraceChunk& chunk) const;
 
   const Options options_;
   absl::Notification finishing_;

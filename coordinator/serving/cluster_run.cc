@@ -79,7 +79,7 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   while (!Over(cancel)) {
     LIME_RETURN_IF_ERROR(OnNextNews(on_token));
     TellPrompts();
-    if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
+    if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.remaining());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
   }
@@ -198,7 +198,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     }
     const cpu::RowScore* const score = news.scores[token.index] ? &*news.scores[token.index] : nullptr;
     asked.position = sampled.position, asked.logits_hash = logits_hash;
-    if (!token.again) asked.told_share = 1;
+    if (!token.again) asked.reported_share = 1;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
     const bool go_on = on_token({.request = token.request,
@@ -236,7 +236,7 @@ void ClusterRun::TellPrompts() {
     const double computed = static_cast<double>(of.computed) + static_cast<double>(of.under_way) * in_step;
     Asked& asked = asked_.at(of.request);
     const double share = std::min(1.0, computed / static_cast<double>(of.rows));
-    if (share > asked.told_share) owner_.on_prompt(of.request, asked.told_share = share);
+    if (share > asked.reported_share) owner_.on_prompt(of.request, asked.reported_share = share);
   }
 }
 
@@ -248,11 +248,11 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const Change change = *std::exchange(change_, std::nullopt);
   change_began_ = absl::Now();
   goes_on_in_prompt_ = !writer_.decodes();
-  const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change, cancel);
+  const absl::Status status = change.taking_over ? ChangeTakingOver(change, cancel) : ChangeComputingAgain(change, cancel);
   const bool lost = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
   if (lost) change_began_ = absl::InfiniteFuture();  // recovery has no stated bound
   if (!status.ok() && !lost && !IsSet(cancel))
-    StatePause("goes on with the plan before and computes the KV so far again", change.going_back);
+    StatePause("continues with the plan before and computes the KV so far again", change.going_back);
   LIME_RETURN_IF_ERROR(status);
   ++changes_;
   first_ = newest_ = devices_.plan();
@@ -260,15 +260,15 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   return absl::OkStatus();
 }
 
-absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bool>* cancel) {
+absl::Status ClusterRun::ChangeTakingOver(const Change& change, const std::atomic<bool>* cancel) {
   StatePause(absl::StrCat(change.why, "; changes to another plan"), *change.taking_over);
-  const absl::StatusOr<Devices::Left> left = devices_.Leave();
+  const absl::StatusOr<Devices::Handover> handover = devices_.HandOver();
   open_ = false;
-  LIME_RETURN_IF_ERROR(left.status());
-  const absl::Status status = InstallTaking(change.plan, *left, cancel);
+  LIME_RETURN_IF_ERROR(handover.status());
+  const absl::Status status = InstallTakingOver(change.plan, *handover, cancel);
   if (status.ok() || IsSet(cancel)) return status;
   goes_on_in_prompt_ = false;
-  StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), ") and is computed again"), change.computing_again);
+  StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), "), so it is computed again"), change.computing_again);
   return InstallAgain(change.plan, cancel);
 }
 
@@ -284,21 +284,23 @@ absl::Status ClusterRun::ChangeComputingAgain(const Change& change, const std::a
 void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
   const absl::Duration stated = absl::Ceil(most, absl::Milliseconds(100));
   stated_pause_ = absl::Now() - change_began_ + stated;
-  Say(absl::StrCat(what, ", which takes ", absl::FormatDuration(stated), " at most"));
+  Say(absl::StrCat(what, ", which takes at most ", absl::FormatDuration(stated)));
 }
 
-absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& left, const std::atomic<bool>* cancel) {
-  if (!left.all) return absl::FailedPreconditionError("not every device has left its own");
+absl::Status ClusterRun::InstallTakingOver(const Plan& plan, const Devices::Handover& handover, const std::atomic<bool>* cancel) {
+  if (!handover.all) return absl::FailedPreconditionError("not every device handed over its KV");
   const OrderWriter::Options orders = NextOrdersFor(plan, cancel);
-  const bool computed = writer_.left().pages > 0;
-  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(orders));
-  if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
+  const bool computed = writer_.remaining().pages > 0;
+  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_.GoOn(orders));
+  if (computed && continued.empty())
+    return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
   for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear();
   std::vector<KvSequence> sequences;
-  for (const OrderWriter::Kept& each : kept) {
+  for (const OrderWriter::Continued& each : continued) {
     RequestSampling& sampling = asked_.at(each.request).sampling;
-    const auto state = left.hashes.find(each.sequence.from);
-    if (sampling.hash_logits && state == left.hashes.end()) return absl::FailedPreconditionError("nobody has left the hash of the logits");
+    const auto state = handover.hashes.find(each.sequence.from);
+    if (sampling.hash_logits && state == handover.hashes.end())
+      return absl::FailedPreconditionError("no device handed over the hash of the logits");
     if (sampling.hash_logits) sampling.hash_state = state->second;
     sequences.push_back(each.sequence);
   }
@@ -310,8 +312,8 @@ void ClusterRun::TellPause() {
   goes_on_in_prompt_ = false;
   if (began == absl::InfiniteFuture()) return;
   const absl::Duration took = absl::Now() - began;
-  Say(absl::StrCat("goes on after ", absl::FormatDuration(absl::Floor(took, absl::Milliseconds(1))),
-                   took > stated_pause_ ? ", longer than was stated" : ""));
+  Say(absl::StrCat("continues after ", absl::FormatDuration(absl::Floor(took, absl::Milliseconds(1))),
+                   took > stated_pause_ ? ", which is longer than stated" : ""));
 }
 
 // ---- After a failure
@@ -345,7 +347,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>
 }
 
 Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make, const std::atomic<bool>* cancel) {
-  if (!survival_->plan) return Recovery::NoPlan{absl::UnimplementedError("nobody plans here")};
+  if (!survival_->plan) return Recovery::NoPlan{absl::UnimplementedError("this run cannot plan")};
   absl::StatusOr<Plan> plan = Beside([&] { return survival_->plan(make.devices, cancel); });
   if (!plan.ok()) return Recovery::NoPlan{plan.status()};
   // If a request does not fit this plan, the missing device may still come back.
@@ -364,7 +366,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install, const std::atom
 // Checks that the requests fit, and computes the levels, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan, const std::atomic<bool>* cancel) {
   LIME_RETURN_IF_ERROR(writer_.Restart(NextOrdersFor(plan, cancel)));
-  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.told_share = 0;
+  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.reported_share = 0;
   return Install(plan, {});
 }
 
@@ -398,15 +400,15 @@ void ClusterRun::CompareKernels() {
   }
   const bool moved = first_ && DevicesUsed(devices_.plan()) != DevicesUsed(*first_);
   const bool same = before == 0 || numerics_.size() == 1 || (numerics_.size() == before && !moved);
-  if (same || std::exchange(told_bits_, true)) return;
+  if (same || std::exchange(reported_bits_, true)) return;
   Say("the devices' kernels add up in different orders, so logits may differ in their last bits from now on; --numerics portable on every "
-      "limed gives them one");
+      "limed gives them one order");
 }
 
 void ClusterRun::CompareLogits(RequestId request, int32_t position, uint64_t logits_hash) {
   const Asked& asked = asked_.at(request);
-  if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(told_bits_, true)) return;
-  Say(absl::StrCat("request ", request, ": the logits computed again are not those of before, in some bits"));
+  if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(reported_bits_, true)) return;
+  Say(absl::StrCat("request ", request, ": the logits computed again differ from those before in some bits"));
 }
 
 void ClusterRun::Say(const std::string& sentence) const {

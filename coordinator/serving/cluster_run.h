@@ -55,7 +55,7 @@ class ClusterRun {
     Devices::InstallOptions install;
     std::function<void(const std::string& sentence)> say;  // tells the user what happens
     // Returns a plan to change to, or nothing. Called often while tokens arrive. Must not block.
-    std::function<std::optional<Change>(const OrderWriter::Left& left)> change = nullptr;
+    std::function<std::optional<Change>(const OrderWriter::Remaining& remaining)> change = nullptr;
     // Called with every plan that replaces another one.
     std::function<void(const Plan& plan)> in_use = nullptr;
   };
@@ -91,7 +91,7 @@ class ClusterRun {
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling, std::optional<RequestId> id = std::nullopt);
   // Ends a request at once, in any state. No callback mentions it again.  REQUIRES: not finished
   void Stop(RequestId request);
-  OrderWriter::Room room() const { return writer_.room(); }
+  OrderWriter::RequestLimits limits() const { return writer_.limits(); }
   // The `logits` argument of OrderWriter::Add for this sampling.
   static OrderWriter::Logits LogitsFor(const RequestSampling& sampling);
   // `at_border` is called soon.  Thread: any
@@ -138,11 +138,11 @@ class ClusterRun {
   // Changes to `change_`. An error is handled as any failure: Recovery installs the plan before
   // again.
   absl::Status ChangePlan(const std::atomic<bool>* cancel);
-  absl::Status ChangeTaking(const Change& change, const std::atomic<bool>* cancel);
+  absl::Status ChangeTakingOver(const Change& change, const std::atomic<bool>* cancel);
   absl::Status ChangeComputingAgain(const Change& change, const std::atomic<bool>* cancel);
   void StatePause(const std::string& what, absl::Duration most);  // `most` counts from now
   // Requests continue with the KV of the plan before.
-  absl::Status InstallTaking(const Plan& plan, const Devices::Left& left, const std::atomic<bool>* cancel);
+  absl::Status InstallTakingOver(const Plan& plan, const Devices::Handover& handover, const std::atomic<bool>* cancel);
   void TellPause();
   // OK: a plan is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
@@ -178,7 +178,7 @@ class ClusterRun {
     RequestSampling sampling;
     int32_t position = -1;  // of the newest token
     uint64_t logits_hash = 0;
-    double told_share = 0;
+    double reported_share = 0;
   };
   int32_t head() const { return devices_.plan().stages.back().device; }  // samples; ends steps
 
@@ -204,7 +204,7 @@ class ClusterRun {
   std::optional<Recovery> recovery_;
   std::optional<Plan> first_, newest_;  // the plans that Recovery names
   std::set<std::string> numerics_;      // of all kernels used so far
-  bool told_bits_ = false;
+  bool reported_bits_ = false;
 };
 
 }  // namespace lime

@@ -3,7 +3,7 @@
 //
 //   Install -> Open -> Send ... Send -> Unload
 //     ▲ ▲                          │ │
-//     │ └────────── Leave ◄────────┤ another plan takes over
+//     │ └─────── HandOver ◄────────┤ another plan takes over
 //     └── Free ◄── Abandon ◄───────┴ a device has failed
 //
 // Threads: one owner; another thread may Install while it waits. News comes on threads of the
@@ -42,7 +42,7 @@ class Devices {
     std::function<void(Bytes done, Bytes total)> progress;
     const std::atomic<bool>* cancelled = nullptr;
     int64_t trace_spans = 0;     // trace spans kept on each device; 0: no trace
-    std::vector<KvSequence> kv;  // that continue with KV from Leave
+    std::vector<KvSequence> kv;  // that continue with KV from HandOver
   };
   // Installs the plan on every device that has a stage, under an epoch that is new to all of them.
   // If one device refuses the plan, the others unload it. DeviceOf(the error) names that device.
@@ -64,11 +64,11 @@ class Devices {
   virtual absl::Status Unload() = 0;
   // Unload, but the devices keep the KV so that the next plan can take it over.  REQUIRES: no step
   // is under way.
-  struct Left {
+  struct Handover {
     bool all = false;                       // every device kept its KV
     std::map<int32_t, std::string> hashes;  // of logits, by slot: LogitsHash::State
   };
-  virtual absl::StatusOr<Left> Leave() = 0;
+  virtual absl::StatusOr<Handover> HandOver() = 0;
   // Stops news and waits for no device. Devices that are there unload the plan by themselves.
   virtual void Abandon() = 0;
   // Names of the devices that answer and hold no plan. Unloads on them what remains of plans that

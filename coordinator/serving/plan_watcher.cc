@@ -60,19 +60,19 @@ void PlanWatcher::Look() {
     if (const auto found = measured.find(key); found != measured.end()) found->second *= times;
   }
   std::optional<ClusterRates> rates;
-  OrderWriter::Left left;
+  OrderWriter::Remaining remaining;
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_ || plan_.epoch != plan.epoch) return;
-    left = left_;
-    if (GrowsKv(plan)) replanner_.OnKv(left.pages);
+    remaining = remaining_;
+    if (GrowsKv(plan)) replanner_.OnKv(remaining.pages);
     rates = replanner_.OnRates(measured, options_.now(), ages);
     if (!rates) return;
     rates_ = *rates;
     cancelled_ = false;
   }
   absl::StatusOr<Candidate> found =
-      options_.search({.current = plan, .made_with = made_with, .now = *rates, .left = left, .cancelled = cancelled_});
+      options_.search({.current = plan, .made_with = made_with, .now = *rates, .remaining = remaining, .cancelled = cancelled_});
   absl::MutexLock lock(&mutex_);
   if (cancelled_) return;
   if (found.ok()) {
@@ -83,29 +83,30 @@ void PlanWatcher::Look() {
   options_.say(absl::StrCat(replanner_.why(), "; looked for another plan: ", found.status().message()));
 }
 
-std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& left) {
+std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Remaining& remaining) {
   absl::MutexLock lock(&mutex_);
-  left_ = left;
-  if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;  // until tokens come
+  remaining_ = remaining;
+  if (!found_ || (!remaining.decodes && !found_->in_prompt)) return std::nullopt;  // until tokens come
   Candidate found = *std::exchange(found_, std::nullopt);
-  if (left.pages + plan_.sequences > found.most_pages) {  // the search took too long
+  if (remaining.pages + plan_.sequences > found.most_pages) {  // the search took too long
     replanner_.OnStale(options_.now());
     return std::nullopt;
   }
   const double ms = found.ms_per_step;
-  const absl::Duration computing_again = found.computing_again.Of(left.known);
-  const std::optional<absl::Duration> taking_over = found.taking_over ? std::optional(found.taking_over->Of(left.known)) : std::nullopt;
+  const absl::Duration computing_again = found.computing_again.Of(remaining.known);
+  const std::optional<absl::Duration> taking_over =
+      found.taking_over ? std::optional(found.taking_over->Of(remaining.known)) : std::nullopt;
   const double pause_ms = absl::ToDoubleMilliseconds(taking_over.value_or(computing_again));
   const bool change = replanner_.OnFound(Replanner::Found{.current_ms = found.current_ms, .ms_per_step = ms, .pause_ms = pause_ms},
-                                         static_cast<double>(left.steps), options_.now());
+                                         static_cast<double>(remaining.steps), options_.now());
   if (!change) return std::nullopt;
   proposed_ = found.plan;
   return ClusterRun::Change{
       .plan = std::move(found.plan),
-      .why = absl::StrFormat("%s; a step would take %.1f ms and takes %.1f with another plan", replanner_.why(), found.current_ms, ms),
+      .why = absl::StrFormat("%s; a step would take %.1f ms, with another plan %.1f ms", replanner_.why(), found.current_ms, ms),
       .taking_over = taking_over,
       .computing_again = computing_again,
-      .going_back = found.going_back.Of(left.known)};
+      .going_back = found.going_back.Of(remaining.known)};
 }
 
 void PlanWatcher::OnPlan(const Plan& plan) {

@@ -39,7 +39,7 @@ class PlanWatcher {
     const Plan& current;
     const ClusterRates& made_with;  // rates of disks and computing; missing ones are 1
     const ClusterRates& now;
-    const OrderWriter::Left& left;
+    const OrderWriter::Remaining& remaining;
     const std::atomic<bool>& cancelled;  // set when the result is not needed any more
   };
   struct Options {
@@ -57,7 +57,7 @@ class PlanWatcher {
   ~PlanWatcher();  // cancels a running search
 
   // The plan to change to. Returns each plan once.
-  std::optional<ClusterRun::Change> Next(const OrderWriter::Left& left);
+  std::optional<ClusterRun::Change> Next(const OrderWriter::Remaining& remaining);
   void OnPlan(const Plan& plan);
 
   // What the thread does every `look`: measures and may search, unless a result waits for Next.
@@ -70,9 +70,9 @@ class PlanWatcher {
   absl::Mutex mutex_;
   Plan plan_ ABSL_GUARDED_BY(mutex_);
   Replanner replanner_ ABSL_GUARDED_BY(mutex_);
-  ClusterRates made_with_ ABSL_GUARDED_BY(mutex_);  // of disks and computing, used to make plan_
-  ClusterRates rates_ ABSL_GUARDED_BY(mutex_);      // of the last search
-  OrderWriter::Left left_ ABSL_GUARDED_BY(mutex_);  // when the owner last called Next
+  ClusterRates made_with_ ABSL_GUARDED_BY(mutex_);            // of disks and computing, used to make plan_
+  ClusterRates rates_ ABSL_GUARDED_BY(mutex_);                // of the last search
+  OrderWriter::Remaining remaining_ ABSL_GUARDED_BY(mutex_);  // when the owner last called Next
   std::optional<Candidate> found_ ABSL_GUARDED_BY(mutex_);
   std::optional<Plan> proposed_ ABSL_GUARDED_BY(mutex_);  // by Next
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -22,7 +22,7 @@ Serving::Serving(Devices& devices, Options options)
       vocab_size_(devices.plan().vocab_size),
       run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun(options.outlives_failures)),
       queue_(options.queue, devices.plan().sequences),
-      room_(run_.room()),
+      limits_(run_.limits()),
       thread_([this] { Serve(); }) {}
 
 Serving::~Serving() {
@@ -44,7 +44,7 @@ ClusterRun::Owner Serving::OwnerOfRun(bool outlives_failures) {
                              .on_plan =
                                  [this] {
                                    absl::MutexLock lock(&mutex_);
-                                   room_ = run_.room();
+                                   limits_ = run_.limits();
                                    queue_.set_slots(devices_.plan().sequences);
                                  }};
   if (outlives_failures) owner.on_give_up = [this](const absl::Status& why) { GiveUp(why); };
@@ -54,10 +54,10 @@ ClusterRun::Owner Serving::OwnerOfRun(bool outlives_failures) {
 absl::Status Serving::Check(const ServingRequest& request) const {
   LIME_RETURN_IF_ERROR(ValidateSamplingParams(request.sampling.params));
   if (tokenizer_ == nullptr && !request.stop_strings.empty())
-    return absl::InvalidArgumentError("stop strings were given, and there is no tokenizer that would make text of tokens");
+    return absl::InvalidArgumentError("stop strings were given, but there is no tokenizer to turn tokens into text");
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] >= 0 && request.prompt[i] < vocab_size_) continue;
-    return Invalid("id ", request.prompt[i], " of the prompt, number ", i, ", is none of the model's, which are 0 to ", vocab_size_ - 1);
+    return Invalid("id ", request.prompt[i], " of the prompt, number ", i, ", is outside the model's ids 0 to ", vocab_size_ - 1);
   }
   return absl::OkStatus();
 }
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Serving::Active>> Serving::Make(Submission submis
   active->request = {
       .prompt = std::move(request.prompt), .max_new_tokens = request.max_new_tokens, .end_tokens = std::move(request.end_tokens)};
   active->sampling = std::move(request.sampling);
-  LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), room()));
+  LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), limits()));
   if (tokenizer_ != nullptr && request.max_new_tokens > 0) active->text.emplace(*tokenizer_, request.stop_strings, active->request.prompt);
   active->end.submitted = ServingClock::now();
   return active;
@@ -105,7 +105,7 @@ absl::StatusOr<RequestId> Serving::SubmitTogether(std::vector<Submission> submis
 void Serving::Cancel(RequestId request) {
   {
     absl::MutexLock lock(&mutex_);
-    queue_.Leave(request);
+    queue_.Cancel(request);
   }
   run_.Wake();
 }
@@ -125,9 +125,9 @@ absl::Status Serving::Drain(absl::Time deadline) {
   return over_with_;
 }
 
-OrderWriter::Room Serving::room() const {
+OrderWriter::RequestLimits Serving::limits() const {
   absl::MutexLock lock(&mutex_);
-  return room_;
+  return limits_;
 }
 
 Serving::Load Serving::load() const {
@@ -138,19 +138,20 @@ Serving::Load Serving::load() const {
 // ---- The thread
 
 void Serving::Serve() {
-  absl::Status status = run_.Run([this](const ClusterRun::Token& token) { return Take(token); }, &stop_);
+  absl::Status status = run_.Run([this](const ClusterRun::Token& token) { return OnToken(token); }, &stop_);
   {
     absl::MutexLock lock(&mutex_);
-    const int64_t left = queue_.waiting() + queue_.running();
+    const int64_t remaining = queue_.waiting() + queue_.running();
     if (stop_) status = absl::OkStatus();  // an error after the stop is not the reason for the end
-    if (stop_ && left > 0)
-      status = absl::DeadlineExceededError(absl::StrCat(left, left == 1 ? " request was" : " requests were", " cancelled at the deadline"));
-    queue_.Close(status.ok() ? absl::UnavailableError("no request is taken any more") : status);
+    if (stop_ && remaining > 0)
+      status = absl::DeadlineExceededError(
+          absl::StrCat(remaining, remaining == 1 ? " request was" : " requests were", " cancelled at the deadline"));
+    queue_.Close(status.ok() ? absl::UnavailableError("no more requests are accepted") : status);
     over_with_ = status;
     std::ranges::move(arrived_, std::back_inserter(beginning_));
     arrived_.clear();
   }
-  EndAll(stop_ ? absl::CancelledError("cancelled: no request may go on any more") : status);
+  EndAll(stop_ ? absl::CancelledError("cancelled: all requests were stopped") : status);
   over_.Notify();
 }
 
@@ -181,7 +182,7 @@ void Serving::Begin(std::unique_ptr<Active> active) {
   if (!added.ok()) End(id, FinishReason::kInterrupted, added);
 }
 
-bool Serving::Take(const ClusterRun::Token& token) {
+bool Serving::OnToken(const ClusterRun::Token& token) {
   Active& active = *active_.at(token.request);
   ServedToken served{.token = token.token,
                      .known = token.known,

@@ -76,7 +76,7 @@ class Serving {
   absl::Status Drain(absl::Time deadline);
 
   // The limits of one request that Submit checks.
-  OrderWriter::Room room() const;
+  OrderWriter::RequestLimits limits() const;
   struct Load {
     int64_t waiting = 0, running = 0;
   };
@@ -101,7 +101,7 @@ class Serving {
   void Serve();
   absl::Time AtBorder();
   void Begin(std::unique_ptr<Active> active);
-  bool Take(const ClusterRun::Token& token);
+  bool OnToken(const ClusterRun::Token& token);
   void End(RequestId request, FinishReason reason, absl::Status status);
   void Tell(Active& active, FinishReason reason, absl::Status status);
   void GiveUp(const absl::Status& why);
@@ -117,7 +117,7 @@ class Serving {
 
   mutable absl::Mutex mutex_;
   ServeQueue queue_ ABSL_GUARDED_BY(mutex_);
-  OrderWriter::Room room_ ABSL_GUARDED_BY(mutex_);
+  OrderWriter::RequestLimits limits_ ABSL_GUARDED_BY(mutex_);
   RequestId next_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<Active>> arrived_ ABSL_GUARDED_BY(mutex_);  // since the last border
   absl::Status over_with_ ABSL_GUARDED_BY(mutex_);

@@ -84,7 +84,7 @@ absl::Status MayNotPush(const ClusterSession::Options& options, const std::strin
 
 // A device may use more memory now than when it was measured. Growth within its margin changes no
 // input, so the plan stays the same.
-void TakeRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& inputs) {
+void ApplyRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& inputs) {
   for (ClusterDevice& device : inputs.devices) {
     const auto now = runtime.find(device.name);
     if (now != runtime.end() && now->second > device.runtime + device.margin) device.runtime = now->second;
@@ -104,9 +104,9 @@ absl::Status CheckGiven(const ClusterSession::Options& options, const KnownClust
   const std::string lacking = Lacking(cluster.holdings.homes, plan);
   if (lacking.empty()) return absl::OkStatus();
   ClusterHoldings kept = cluster.holdings;
-  std::erase_if(kept.homes, [&](const auto& home) { return !kept.keep.contains(home.first); });
+  std::erase_if(kept.homes, [&](const auto& home) { return !kept.no_push.contains(home.first); });
   if (const std::string never = Lacking(kept.homes, plan); !never.empty())
-    return absl::FailedPreconditionError(absl::StrCat(never, ", and nothing can be sent there: ", HowToTakePushes(cluster.file, kept)));
+    return absl::FailedPreconditionError(absl::StrCat(never, ", and LIME cannot send them there: ", HowToTakePushes(cluster.file, kept)));
   return may_push ? absl::OkStatus() : MayNotPush(options, lacking);
 }
 
@@ -115,7 +115,7 @@ absl::Status CheckGiven(const ClusterSession::Options& options, const KnownClust
 absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options) {
   KnownCluster cluster;
   LIME_ASSIGN_OR_RETURN(cluster.file, ClusterFile::Open(options.cluster, options.insecure));
-  if (const absl::Status left = LeaveOut(options.without, cluster.file.config); !left.ok()) return WrongCall(std::string(left.message()));
+  if (const absl::Status left = Exclude(options.without, cluster.file.config); !left.ok()) return WrongCall(std::string(left.message()));
   LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(cluster.file.config, options.model));
   LIME_ASSIGN_OR_RETURN(cluster.weights, LookAtWeights(options.model));
   if (!options.plan.empty()) LIME_RETURN_IF_ERROR(ReadPlan(options, cluster.weights).status());  // before devices are asked
@@ -147,7 +147,7 @@ absl::Status CompletePush(ClusterSession::Options& options) {
     return WrongCall(absl::StrCat("--context ", options.context, " is outside 1 to the ", most, " positions of the model"));
   if (options.context == 0) options.context = std::min(kPushContext, most);
   if (options.prompt_tokens < 0 || options.prompt_tokens > options.context)
-    return WrongCall(absl::StrCat("--prompt-tokens ", options.prompt_tokens, " is outside 0 to the ", options.context, " of --context"));
+    return WrongCall(absl::StrCat("--prompt-tokens ", options.prompt_tokens, " is outside 0 to ", options.context, " (--context)"));
   return absl::OkStatus();
 }
 
@@ -165,7 +165,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
   inputs.homes = holdings.homes;
-  TakeRuntimes(holdings.runtime, inputs);
+  ApplyRuntimes(holdings.runtime, inputs);
   return inputs;
 }
 

@@ -68,7 +68,7 @@ void TellExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceH
 void ClusterSession::Options::AddTo(const CommandFlags& command) {
   command.Add("--plan", &plan, "With --cluster, the file of `lime plan --out` instead of planning now");
   AddWithoutFlag(command, without);
-  command.Add("--push", &push, "With --cluster, send the devices what they lack of the plan first");
+  command.Add("--push", &push, "With --cluster, first send the devices the blocks of the plan that they lack");
   command.Add("--insecure", &insecure, "With --cluster, talk to other machines without keys");
 }
 
@@ -177,7 +177,7 @@ ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
       .install = {.trace_spans = options_.trace ? kTraceSpans : 0},
       .say = Say};
   if (watcher != nullptr) {
-    survival.change = [watcher](const OrderWriter::Left& left) { return watcher->Next(left); };
+    survival.change = [watcher](const OrderWriter::Remaining& remaining) { return watcher->Next(remaining); };
     survival.in_use = [watcher](const Plan& plan) { watcher->OnPlan(plan); };
   }
   return survival;
@@ -361,13 +361,13 @@ void ClusterSession::StartTrace(const ClusterClient::Options& cluster) {
   collector_ = std::make_unique<TraceCollector>(std::move(devices), TraceCollector::Options());
 }
 
-absl::StatusOr<MeasuredTimeline> ClusterSession::TakeTrace() {
+absl::StatusOr<MeasuredTimeline> ClusterSession::DrainTrace() {
   std::vector<std::string> devices, parts;
   for (const PlanDevice& device : plan().devices) devices.push_back(device.name);
   for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));
   std::vector<DeviceTrace> traces = std::exchange(traces_, {});
   for (const DeviceTrace& trace : traces) {
-    if (!trace.status.ok()) Say(absl::StrCat("the trace may lack the last of a device: ", trace.status.message()));
+    if (!trace.status.ok()) Say(absl::StrCat("the trace may lack the last spans of a device: ", trace.status.message()));
   }
   std::erase_if(traces, [this](const DeviceTrace& trace) { return trace.epoch != plan().epoch; });
   return MergeTraces(std::move(devices), std::move(parts), traces);

@@ -44,7 +44,7 @@ class ClusterSession {
     bool insecure = false;  // allows devices on other machines without keys
     Recovery::Options recovery;
     bool replan = true;  // change to a better plan when rates change; a given plan stays
-    bool trace = false;  // devices record spans, see TakeTrace
+    bool trace = false;  // devices record spans, see DrainTrace
     const std::atomic<bool>* cancel = nullptr;
 
     // --plan, --without, --push, --insecure.
@@ -77,7 +77,7 @@ class ClusterSession {
   // Bytes that the disks of all devices read while the prompts ran.
   Bytes disk_bytes() const;
   // The trace of the last plan. Call once, after the prompts have run.  REQUIRES: Options::trace
-  absl::StatusOr<MeasuredTimeline> TakeTrace();
+  absl::StatusOr<MeasuredTimeline> DrainTrace();
 
  private:
   ClusterSession(const Options& options, ClusterHoldings holdings, PlanSource source)

@@ -26,7 +26,7 @@ class Generator::Prompt final : public RequestSink {
     const int64_t most = options().MaxNewTokens(index);
     result.prompt_tokens = prompt_tokens;
     result.token_ids.reserve(static_cast<size_t>(most));
-    if (options().keep_times) result.token_times.reserve(static_cast<size_t>(most));
+    if (options().record_times) result.token_times.reserve(static_cast<size_t>(most));
     result.text.reserve(static_cast<size_t>(std::min(most * kBytesPerToken, kMaxReservedBytes)));
   }
 
@@ -35,12 +35,12 @@ class Generator::Prompt final : public RequestSink {
     generator_.TellPrompts();
   }
   void OnToken(const ServedToken& token) override {
-    generator_.TakeToken(*this, token);
+    generator_.OnToken(*this, token);
     if (result.token_ids.empty()) first_token = token.at;
     last_token = token.at;
     result.logits_hash = token.logits_hash;
     result.token_ids.push_back(token.token);
-    if (options().keep_times) result.token_times.push_back(std::chrono::duration<double>(token.at.time_since_epoch()).count());
+    if (options().record_times) result.token_times.push_back(std::chrono::duration<double>(token.at.time_since_epoch()).count());
     Deliver(token.text);
   }
   void OnEnd(const RequestEnd& end) override {
@@ -54,7 +54,7 @@ class Generator::Prompt final : public RequestSink {
   }
   // Excludes the step that ends with the next token from ms_per_token: a recovery or a change of
   // plans delayed it.
-  void LeaveOut(Clock::duration step) {
+  void Exclude(Clock::duration step) {
     if (!result.token_ids.empty() && result.finish == FinishReason::kNone) left_out_ += step, ++steps_left_out_;
   }
 
@@ -129,7 +129,7 @@ void Generator::TellPrompts() {
   options_.on_prompt(computed / rows);
 }
 
-void Generator::TakeToken(Prompt& prompt, const ServedToken& token) {
+void Generator::OnToken(Prompt& prompt, const ServedToken& token) {
   prompt_line_.reset();
   if (!std::exchange(has_token_, true) && options_.on_first_token) options_.on_first_token();
   CountStep(prompt, token.at);
@@ -142,7 +142,7 @@ void Generator::CountStep(Prompt& prompt, Clock::time_point now) {
   if (breaks != breaks_ && last_ != Clock::time_point()) {
     summary_.pause_ms += Milliseconds(now - last_);
     ++summary_.pauses;
-    for (const auto& other : prompts_) other->LeaveOut(now - last_);
+    for (const auto& other : prompts_) other->Exclude(now - last_);
     pause_end_ = now;
   } else if (!prompt.result.token_ids.empty() && prompt.last_token >= pause_end_) {
     const double ms = Milliseconds(now - prompt.last_token);

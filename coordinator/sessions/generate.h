@@ -31,7 +31,7 @@ struct GenerateOptions {
   std::vector<int32_t> end_tokens;
   std::vector<std::string> stop_strings;
   bool hash_logits = false;
-  bool keep_times = false;               // record token_times
+  bool record_times = false;             // record token_times
   std::function<void()> on_first_token;  // called once, before its text; may be empty
   // Computed share of the prompts that begin together, until the first token. May be empty.
   std::function<void(double share)> on_prompt;
@@ -103,7 +103,7 @@ class Generator {
  private:
   class Prompt;
   void TellPrompts();
-  void TakeToken(Prompt& prompt, const ServedToken& token);
+  void OnToken(Prompt& prompt, const ServedToken& token);
   void CountStep(Prompt& prompt, Clock::time_point now);
   GenerateSummary Summary();
   double StepDeviationMs() const;

@@ -113,7 +113,7 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   ElapsedLine progress("Planning");
   request.at = [&](const std::string& what) { progress.Say(what); };
   LIME_ASSIGN_OR_RETURN(local_, PlanForThisProcess(spec_, request));
-  progress.Say("what streams as KV grows");
+  progress.Say("streaming as KV grows");
   levels_ = LevelsOf(local_.plan, kLimeRule);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
@@ -140,7 +140,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
                                                       .trace_spans = shape.trace ? kTraceSpans : 0}));
   load_ = device_->load();
   read_before_ = statistics().bytes_read;
-  TakeDiskRate(load_.steady);
+  ApplyDiskRate(load_.steady);
   progress.Finish();
   const std::string correction = CorrectionText({.source = local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed,
                                                  .planned = summary_.disk_bytes_per_second,
@@ -153,7 +153,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
 // ---- The prediction
 
 // Uses the rate if enough was read to tell it.
-void LocalSession::TakeDiskRate(const SteadyReads& reads) {
+void LocalSession::ApplyDiskRate(const SteadyReads& reads) {
   if (!summary_.streams() || reads.seconds < kLeastSeconds || reads.bytes < kLeastBytes) return;
   seen_ = reads;
   predicted_ms_ = MsPerStepAt(local_.plan, seen_.bytes_per_second());
@@ -167,7 +167,7 @@ void LocalSession::CorrectPrediction() {
   const double known = seen_.seconds > 0 ? seen_.bytes_per_second() : summary_.disk_bytes_per_second;
   if (now.wait_weights_ms < kWaitedShare * now.disk_ms && reads.bytes_per_second() < known) return;
   if (AreOneRate(seen_, reads)) reads = {.bytes = seen_.bytes + reads.bytes, .seconds = seen_.seconds + reads.seconds};
-  TakeDiskRate(reads);
+  ApplyDiskRate(reads);
 }
 
 PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
@@ -182,7 +182,7 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
     seen.disk_rate_profiled = seen_.seconds > 0 ? seen_.bytes_per_second() : summary_.disk_bytes_per_second;
     seen.disk_rate_source = seen_.seconds > 0 ? RateSource::kSeen : local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed;
   }
-  seen.shed_bytes_per_step = static_cast<double>(statistics().given);
+  seen.shed_bytes_per_step = static_cast<double>(statistics().shed);
   const PredictionReport report = ExplainDifference(predicted_ms_, summary.ms_per_step, seen);
   const bool open = report.cause == DifferenceCause::kUnknown || report.cause == DifferenceCause::kNotProfiled;
   if (!open || has_budget_) return report;  // threads that lack CPU time also read memory slowly
@@ -235,12 +235,12 @@ json LocalSession::Describe() const {
   if (!local_.budget_text.empty()) memory["budget"] = local_.budget_text;
   json streaming = {{"resident_blocks", summary_.resident_blocks},
                     {"blocks", summary_.blocks},
-                    {"streamed_bytes_per_step", summary_.streamed_bytes + now.given}};
-  if (summary_.streams() || now.given > 0) {
+                    {"streamed_bytes_per_step", summary_.streamed_bytes + now.shed}};
+  if (summary_.streams() || now.shed > 0) {
     streaming["bytes_read"] = now.bytes_read - read_before_;
     streaming["disk_busy_ms"] = now.disk_ms;
     streaming["waited_ms"] = now.wait_weights_ms;
-    streaming["given_bytes"] = now.given;
+    streaming["given_bytes"] = now.shed;
   }
   json device = DeviceJson(plan().devices.front(), device_->installed().front(), now);
   device["backend"] = load_.backend;
@@ -266,22 +266,22 @@ std::string LocalSession::MemoryLine() const {
   if (!local_.budget_text.empty()) absl::StrAppend(&text, "\nbudget      ", local_.budget_text);
   if (now.kv_written > 0)
     absl::StrAppend(&text, "\nKV on disk  ", FormatBytes(now.kv_written), " written, ", FormatBytes(now.kv_read), " read");
-  if (!summary_.streams() && now.given == 0) return text;
+  if (!summary_.streams() && now.shed == 0) return text;
   const double rate = now.disk_ms > 0 ? 1000 * static_cast<double>(now.disk_bytes) / now.disk_ms : 0;
-  absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.given), " a step, ", summary_.resident_blocks, " of ",
+  absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.shed), " a step, ", summary_.resident_blocks, " of ",
                   summary_.blocks, " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)), "/s while busy, waited ",
                   absl::StrFormat("%.1f s", now.wait_weights_ms / 1000));
-  if (now.given > 0) absl::StrAppend(&text, "; of them ", FormatBytes(now.given), " were given back to the machine");
+  if (now.shed > 0) absl::StrAppend(&text, "; ", FormatBytes(now.shed), " of them were evicted because other programs needed memory");
   return text;
 }
 
-absl::StatusOr<MeasuredTimeline> LocalSession::TakeTrace() {
+absl::StatusOr<MeasuredTimeline> LocalSession::DrainTrace() {
   const std::string name = plan().devices.front().name;
   std::vector<std::string> parts;
   for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));
   DeviceTrace trace{.device = name};
   while (true) {
-    LIME_ASSIGN_OR_RETURN(TraceChunk chunk, device_->TakeTrace({.most = kTraceSpans}));
+    LIME_ASSIGN_OR_RETURN(TraceChunk chunk, device_->DrainTrace({.most = kTraceSpans}));
     trace.epoch = chunk.epoch, trace.lost = chunk.lost;
     if (chunk.spans.empty()) break;
     trace.spans.insert(trace.spans.end(), chunk.spans.begin(), chunk.spans.end());

@@ -77,14 +77,14 @@ class LocalSession {
   // The recorded spans. Unloads the plan first, because the trace is written in the memory that the
   // model used. Call once, as the last call.
   // REQUIRES: Shape::trace
-  absl::StatusOr<MeasuredTimeline> TakeTrace();
+  absl::StatusOr<MeasuredTimeline> DrainTrace();
 
  private:
   LocalSession(const ModelFlags& flags, ModelSpec spec) : flags_(flags), spec_(std::move(spec)) {}
   absl::Status MakePlan(const Shape& shape);
   absl::Status Install(const Shape& shape);
   Serving::Options HowToServe() const;
-  void TakeDiskRate(const SteadyReads& reads);
+  void ApplyDiskRate(const SteadyReads& reads);
   void CorrectPrediction();
 
   const ModelFlags flags_;

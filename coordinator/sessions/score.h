@@ -20,11 +20,11 @@ namespace lime::cli {
 class RequestEnds {
  public:
   // REQUIRES: requests > 0
-  explicit RequestEnds(int64_t requests) : left_(requests) {}
+  explicit RequestEnds(int64_t requests) : remaining_(requests) {}
 
   // One request has ended.  Thread: that of Serving
   void Count() {
-    if (--left_ == 0) all_.Notify();
+    if (--remaining_ == 0) all_.Notify();
   }
   // False if `cancel` was set before the last request ended.
   bool Wait(const std::atomic<bool>* cancel) const {
@@ -36,7 +36,7 @@ class RequestEnds {
   }
 
  private:
-  int64_t left_;
+  int64_t remaining_;
   absl::Notification all_;
 };
 

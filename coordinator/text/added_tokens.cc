@@ -30,13 +30,13 @@ absl::Status CheckToken(const AddedToken& token) {
     return Invalid("added token \"", Text(token.content), "\" has id ", token.id, ", need 0 to ", kMaxTokenId - 1);
   }
   if (token.content.size() > kMaxContentBytes) {
-    return Invalid("added token ", token.id, " has ", token.content.size(), " bytes; at most ", kMaxContentBytes);
+    return Invalid("added token ", token.id, " has ", token.content.size(), " bytes, the limit is ", kMaxContentBytes);
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckNoPiece(int32_t id, const AddedToken& token, const Vocab& vocab) {
-  const std::string_view piece = vocab.Piece(id);
+  const std::string_view piece = vocab.TokenText(id);
   if (piece.empty()) return absl::OkStatus();
   return Invalid("id ", id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\"");
 }
@@ -49,7 +49,7 @@ bool TouchesWord(std::string_view before, std::string_view behind) {
 
 absl::StatusOr<std::vector<AddedToken>> AddedTokens::Parse(const Json& json) {
   std::vector<AddedToken> tokens;
-  if (!json.is_null() && !json.is_array()) return absl::InvalidArgumentError("\"added_tokens\" is no array");
+  if (!json.is_null() && !json.is_array()) return absl::InvalidArgumentError("\"added_tokens\" is not an array");
   for (const Json& entry : json) {
     LIME_ASSIGN_OR_RETURN(auto token, ParseToken(entry));
     tokens.push_back(std::move(token));
@@ -139,7 +139,7 @@ absl::StatusOr<int32_t> AddedTokens::IdOf(const Section& section) const {
   if (token.counted < 0 || token.counted == token.id) return token.id;
   return Invalid("added token \"", token.content, "\", which the text has, states the id ", token.id,
                  ", but the tokenizers library gives it ", token.counted,
-                 ", as it counts on from the pieces; state that id, or list the token among the pieces with its own");
+                 ", because it numbers added tokens after the pieces; state that id, or list the token among the pieces with its own id");
 }
 
 const AddedToken* AddedTokens::Find(int32_t id) const {

@@ -198,14 +198,14 @@ absl::Status BpeModel::TokenizeLate(std::string_view word, std::vector<int32_t>&
     parts.clear();
     AppendSplit(symbol.id, splits, parts);
     for (const int32_t id : parts) {
-      LIME_RETURN_IF_ERROR(AppendPiece(id, word.substr(symbol.begin, symbol.length), unknown_end, ids));
+      LIME_RETURN_IF_ERROR(AppendToken(id, word.substr(symbol.begin, symbol.length), unknown_end, ids));
     }
   }
   return absl::OkStatus();
 }
 
 // `unknown_end`: the length of `ids` after the last unknown token.
-absl::Status BpeModel::AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const {
+absl::Status BpeModel::AppendToken(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const {
   const UnknownPolicy& policy = options_.unknown;
   const int32_t loose = id - vocab_.size();
   if (id >= 0 && loose < 0) {

@@ -53,7 +53,7 @@ class BpeModel : public TokenModel {
   absl::Status AppendSymbols(std::string_view word, std::vector<int32_t>& symbols) const;
   absl::Status TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const;
   absl::Status TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const;
-  absl::Status AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const;
+  absl::Status AppendToken(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const;
 
   Options options_;
   Vocab vocab_;

@@ -30,11 +30,11 @@ uint32_t LittleEndian32(std::string_view bytes) {
 absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view bytes) {
   Charsmap map;
   if (bytes.empty()) return map;
-  if (bytes.size() < 4) return absl::InvalidArgumentError("precompiled_charsmap: no room for its size field");
+  if (bytes.size() < 4) return absl::InvalidArgumentError("precompiled_charsmap: it is too short for its size field");
   const uint32_t trie_bytes = LittleEndian32(bytes);
   bytes.remove_prefix(4);
   if (trie_bytes > bytes.size() || trie_bytes % 4 != 0 || trie_bytes == 0) {
-    return Invalid("precompiled_charsmap: a trie of ", trie_bytes, " bytes in a blob of ", bytes.size());
+    return Invalid("precompiled_charsmap: a trie of ", trie_bytes, " bytes does not fit in a blob of ", bytes.size());
   }
   for (size_t at = 0; at < trie_bytes; at += 4) map.units_.push_back(LittleEndian32(bytes.substr(at)));
   map.replacements_ = bytes.substr(trie_bytes);

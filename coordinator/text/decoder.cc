@@ -21,7 +21,7 @@ std::string StripBoth(std::string bytes, std::string_view content, int64_t start
 absl::Status NotPerToken(std::string_view type) {
   return absl::UnimplementedError(absl::StrCat(
       "decoder \"", Text(type),
-      "\" behind \"Fuse\" or \"ByteLevel\" is not supported: text could not be printed token by token; supported there is Strip "
+      "\" after \"Fuse\" or \"ByteLevel\" is not supported: text could not be printed token by token; supported there is Strip "
       "with stop 0"));
 }
 
@@ -69,7 +69,7 @@ absl::Status Decoder::Append(const Json& json) {
   } else if (type == "ByteFallback") {
     replaces_by_byte_ = true;
     steps_.push_back([](std::string bytes, bool) -> Result {
-      const int byte = ByteOfPiece(bytes);
+      const int byte = ByteOfToken(bytes);
       return byte < 0 ? bytes : std::string(1, static_cast<char>(byte));
     });
   } else if (type == "Replace") {

@@ -14,7 +14,7 @@ StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const Dec
 }
 
 std::string_view StreamingDetokenizer::Push(int32_t id) {
-  if (tokenizer_.IdToPiece(id).empty() || (options_.skip_special && tokenizer_.IsSpecial(id))) return {};
+  if (tokenizer_.IdToText(id).empty() || (options_.skip_special && tokenizer_.IsSpecial(id))) return {};
   held_.append(tokenizer_.TokenBytes(id, first_));
   first_ = false;
   Strip();

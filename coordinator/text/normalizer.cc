@@ -281,7 +281,7 @@ absl::Status AppendSteps(const Json& json, std::vector<NormalizeStep>& steps) {
 
 absl::Status CheckTextSize(size_t bytes) {
   if (bytes <= kMaxTextBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("text of ", bytes, " bytes; at most ", kMaxTextBytes, " can be tokenised at once"));
+  return absl::ResourceExhaustedError(absl::StrCat("the text has ", bytes, " bytes; LIME tokenises at most ", kMaxTextBytes, " at once"));
 }
 
 absl::StatusOr<Regex> ParsePattern(const Json& component) {

@@ -11,7 +11,7 @@ constexpr size_t kMaxTemplateIds = 64;
 
 absl::StatusOr<int32_t> ParseId(const Json& json) {
   if (!json.is_number_unsigned() || json.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
-    return Invalid("post_processor: ", JsonText(json), " is no token id");
+    return Invalid("post_processor: ", JsonText(json), " is not a token id");
   }
   return json.get<int32_t>();
 }
@@ -59,7 +59,7 @@ absl::Status Append(const Json& json, PostProcessor& result) {
   }
   if (!result.prefix.empty() || !result.suffix.empty()) {
     return absl::UnimplementedError(absl::StrCat("post_processor: a Sequence with \"", type,
-                                                 "\" behind another processor that adds tokens is not supported; one that adds them is"));
+                                                 "\" after another processor that adds tokens is not supported; one such processor is"));
   }
   if (type == "TemplateProcessing") return AppendTemplate(json, result);
   if (type == "BertProcessing" || type == "RobertaProcessing") {

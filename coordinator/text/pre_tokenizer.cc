@@ -143,12 +143,12 @@ absl::Status FindWords(std::string_view text, std::vector<TextRange>& ranges) {
 
 PreTokenizeStep FixedLengthSplit(int64_t length) {
   const auto find = [length](std::string_view word, std::vector<TextRange>& ranges) {
-    int64_t left = 0;
-    for (size_t begin = 0; begin < word.size(); begin = ranges.back().end, --left) {
+    int64_t remaining = 0;
+    for (size_t begin = 0; begin < word.size(); begin = ranges.back().end, --remaining) {
       const size_t end = begin + DecodeUtf8(word.substr(begin)).length;
-      if (left == 0) {
+      if (remaining == 0) {
         ranges.push_back({begin, end});
-        left = length;
+        remaining = length;
       }
       ranges.back().end = end;
     }
@@ -183,7 +183,7 @@ absl::Status AppendByteLevel(const Json& json, Steps& steps) {
 absl::StatusOr<std::string> PrependScheme(const Json& json) {
   LIME_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true));
   LIME_ASSIGN_OR_RETURN(const std::string scheme, StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never"));
-  if (!add_prefix_space && scheme != "never") return Invalid("add_prefix_space false against prepend_scheme \"", scheme, "\"");
+  if (!add_prefix_space && scheme != "never") return Invalid("add_prefix_space is false, but prepend_scheme is \"", scheme, "\"");
   if (scheme == "always" || scheme == "first" || scheme == "never") return scheme;
   return Invalid("prepend_scheme \"", scheme, "\" is not supported; supported are always, first, never");
 }

@@ -104,7 +104,8 @@ std::string SearchError(int rc) {
 }  // namespace
 
 absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
-  if (pattern.size() > kMaxPatternBytes) return Invalid("regular expression of ", pattern.size(), " bytes; at most ", kMaxPatternBytes);
+  if (pattern.size() > kMaxPatternBytes)
+    return Invalid("the regular expression has ", pattern.size(), " bytes, the limit is ", kMaxPatternBytes);
   LIME_ASSIGN_OR_RETURN(const std::string spelled, SpellOutClasses(pattern));
   auto code = CompileOniguruma(spelled);
   // A class that is spelled out is not allowed in every place where its name is.

@@ -91,8 +91,8 @@ class Speller {
       }
       if (other_meaning_) return std::string(pattern);
       if (out_.size() > kMaxSpelledBytes) {
-        return Invalid("regular expression \"", Text(pattern.substr(0, 100)), "\" holds too many classes: at most ", kMaxSpelledBytes,
-                       " bytes when spelled out");
+        return Invalid("regular expression \"", Text(pattern.substr(0, 100)), "\" holds too many classes: the limit is ", kMaxSpelledBytes,
+                       " bytes when they are spelled out");
       }
     }
     return std::move(out_);

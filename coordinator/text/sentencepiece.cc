@@ -121,7 +121,7 @@ class MergeBuilder {
 
  private:
   void AddPiece(int id, uint32_t rank) {
-    const std::string_view piece = vocab_.Piece(id);
+    const std::string_view piece = vocab_.TokenText(id);
     for (size_t cut = DecodeUtf8(piece).length; cut < piece.size(); cut += DecodeUtf8(piece.substr(cut)).length) {
       const int32_t left = Symbol(piece.substr(0, cut)), right = Symbol(piece.substr(cut));
       if (left >= 0 && right >= 0) table_[{left, right}] = {rank, id};
@@ -242,8 +242,8 @@ bool IsTiktokenLine(std::string_view line) {
 absl::Status NoModel(std::string_view bytes) {
   if (bytes.empty()) return absl::InvalidArgumentError("is empty; download it again");
   if (IsTiktokenLine(bytes.substr(0, bytes.find_first_of("\r\n"))))
-    return absl::UnimplementedError("is a file of tiktoken, which is not read; download tokenizer.json, which would be read instead");
-  return absl::InvalidArgumentError("is cut short, or no SentencePiece model; download it again");
+    return absl::UnimplementedError("is a file of tiktoken, which LIME does not read; download tokenizer.json, which LIME reads instead");
+  return absl::InvalidArgumentError("is truncated, or is not a SentencePiece model; download it again");
 }
 
 }  // namespace

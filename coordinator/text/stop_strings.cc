@@ -60,9 +60,9 @@ std::string_view StopStrings::Release(size_t keep) {
   return text_;
 }
 
-std::string_view StopStrings::Push(std::string_view piece) {
+std::string_view StopStrings::Push(std::string_view text) {
   if (stopped_) return {};
-  for (const char c : piece) {
+  for (const char c : text) {
     if (Feed(c)) return Release(matched().size());
   }
   return Release(LongestHeld());

@@ -17,7 +17,7 @@ class StopStrings {
 
   // Returns text that can be printed now. It ends before the stop string once one is complete.
   // Valid until the next call.
-  std::string_view Push(std::string_view piece);
+  std::string_view Push(std::string_view text);
 
   // Returns the text that was held back, if the text ends without a stop string.
   std::string_view Finish();

@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, const Token
     int64_t id = 0;
     const auto parsed = std::from_chars(text.data() + at, text.data() + end, id);
     if (parsed.ec != std::errc() || parsed.ptr != text.data() + end) {
-      return Invalid("\"", std::string(text.substr(at, std::min<size_t>(end - at, 40))), "\" is no token id");
+      return Invalid("\"", std::string(text.substr(at, std::min<size_t>(end - at, 40))), "\" is not a token id");
     }
     LIME_RETURN_IF_ERROR(CheckId(id, tokenizer));
     ids.push_back(static_cast<int32_t>(id));
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, const Token
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const Json& json, const Tokenizer& tokenizer) {
   std::vector<int32_t> ids;
   for (const Json& entry : json) {
-    if (!entry.is_number_integer()) return absl::InvalidArgumentError("\"ids\" holds something that is no whole number");
+    if (!entry.is_number_integer()) return absl::InvalidArgumentError("\"ids\" holds an element that is not a whole number");
     if (entry.is_number_unsigned() && entry.get<uint64_t>() > INT64_MAX) return Invalid("id ", entry.dump(), " is outside the vocabulary");
     LIME_RETURN_IF_ERROR(CheckId(entry.get<int64_t>(), tokenizer));
     ids.push_back(entry.get<int32_t>());

@@ -86,7 +86,7 @@ absl::Status Tokenizer::Finish(const TokenizerConfig& config) {
   PlaceEnds(config);
   LIME_RETURN_IF_ERROR(CheckIds(parts_.post_processor.prefix, vocab_size_));
   LIME_RETURN_IF_ERROR(CheckIds(parts_.post_processor.suffix, vocab_size_));
-  const auto piece = [this](int32_t id) { return DecodedPiece(id); };
+  const auto piece = [this](int32_t id) { return DecodedText(id); };
   LIME_ASSIGN_OR_RETURN(bytes_, ByteTable::Create(parts_.decoder, false, vocab_size_, piece));
   if (!parts_.decoder.first_differs()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(first_bytes_, ByteTable::Create(parts_.decoder, true, vocab_size_, piece));
@@ -147,9 +147,9 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, const DecodeOptions&
   return text;
 }
 
-std::string_view Tokenizer::IdToPiece(int32_t id) const {
+std::string_view Tokenizer::IdToText(int32_t id) const {
   const AddedToken* added = added_.Find(id);
-  return added != nullptr ? std::string_view(added->content) : parts_.model->vocab().Piece(id);
+  return added != nullptr ? std::string_view(added->content) : parts_.model->vocab().TokenText(id);
 }
 
 std::optional<int32_t> Tokenizer::TokenToId(std::string_view piece) const {
@@ -158,13 +158,13 @@ std::optional<int32_t> Tokenizer::TokenToId(std::string_view piece) const {
   return id < 0 ? std::nullopt : std::optional<int32_t>(id);
 }
 
-std::string_view Tokenizer::DecodedPiece(int32_t id) const {
+std::string_view Tokenizer::DecodedText(int32_t id) const {
   const AddedToken* added = added_.Find(id);
-  return added != nullptr && !added->form.empty() ? std::string_view(added->form) : IdToPiece(id);
+  return added != nullptr && !added->form.empty() ? std::string_view(added->form) : IdToText(id);
 }
 
 bool Tokenizer::IsSpecial(int32_t id) const {
-  const AddedToken* added = added_.FindContent(DecodedPiece(id));
+  const AddedToken* added = added_.FindContent(DecodedText(id));
   return added != nullptr && added->special;
 }
 

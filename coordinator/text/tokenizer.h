@@ -65,7 +65,7 @@ class Tokenizer {
   int32_t vocab_size() const { return vocab_size_; }
 
   // The piece as in the file ("Ġthe", "▁the", "<0x0A>"); empty for an id without a piece.
-  std::string_view IdToPiece(int32_t id) const;
+  std::string_view IdToText(int32_t id) const;
   std::optional<int32_t> TokenToId(std::string_view piece) const;
 
   // A control token, not text: Decode skips it.
@@ -87,7 +87,7 @@ class Tokenizer {
 
   // The piece from which an id is decoded. For an added token that is found in normalised text: its
   // normalised form.
-  std::string_view DecodedPiece(int32_t id) const;
+  std::string_view DecodedText(int32_t id) const;
   void PlaceEnds(const TokenizerConfig& config);
   absl::Status Finish(const TokenizerConfig& config);
   absl::Status EncodeSection(std::string_view text, bool at_start, bool parse_special, std::vector<int32_t>& ids) const;

@@ -47,12 +47,12 @@ bool Holds(const std::vector<AddedToken>& tokens, std::string_view content) {
 
 // Reads "added_tokens_decoder", {"id": token}.
 absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
-  if (!decoder.is_object()) return absl::InvalidArgumentError("field \"added_tokens_decoder\" is no object");
+  if (!decoder.is_object()) return absl::InvalidArgumentError("field \"added_tokens_decoder\" is not an object");
   for (const auto& [key, value] : decoder.items()) {
     LIME_ASSIGN_OR_RETURN(AddedToken token, ParseNamedToken(value, key, false));
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
-      return Invalid("field \"added_tokens_decoder\": \"", Text(key), "\" is no token id");
+      return Invalid("field \"added_tokens_decoder\": \"", Text(key), "\" is not a token id");
     }
     tokens.push_back(std::move(token));
   }
@@ -63,7 +63,7 @@ absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
 absl::Status ReadAddedTokens(const Json& file, const std::vector<AddedToken>& named, std::vector<AddedToken>& tokens) {
   for (const auto& [content, id] : file.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
-      return Invalid("the id of \"", content, "\" is no token id");
+      return Invalid("the id of \"", content, "\" is not a token id");
     }
     const bool special = Holds(named, content);
     tokens.push_back({.id = id.get<int32_t>(), .content = content, .normalized = !special, .special = special});

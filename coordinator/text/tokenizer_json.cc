@@ -11,12 +11,12 @@ namespace lime {
 namespace {
 
 absl::StatusOr<Vocab> ParseVocab(const Json& vocab) {
-  if (!vocab.is_object()) return absl::InvalidArgumentError("model: \"vocab\" is no object");
+  if (!vocab.is_object()) return absl::InvalidArgumentError("model: \"vocab\" is not an object");
   std::vector<std::pair<std::string, int64_t>> pieces;
   pieces.reserve(vocab.size());
   for (const auto& [piece, id] : vocab.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > INT64_MAX) {
-      return Invalid("model: the id of piece \"", piece, "\" is no whole number");
+      return Invalid("model: the id of piece \"", piece, "\" is not a whole number");
     }
     pieces.emplace_back(piece, id.get<int64_t>());
   }
@@ -52,7 +52,7 @@ absl::Status AddMerge(const Json& merge, uint32_t rank, std::string_view continu
 }
 
 absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view continuing_prefix, const Vocab& vocab) {
-  if (!merges.is_array()) return absl::InvalidArgumentError("model: \"merges\" is no array");
+  if (!merges.is_array()) return absl::InvalidArgumentError("model: \"merges\" is not an array");
   MergeTable table;
   table.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {

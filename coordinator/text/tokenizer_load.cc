@@ -24,7 +24,7 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return absl::NotFoundError(absl::StrCat(path.string(), ": ", error.message()));
-  if (size > kMaxFileBytes) return Invalid(path.string(), " has ", size, " bytes; at most ", kMaxFileBytes);
+  if (size > kMaxFileBytes) return Invalid(path.string(), " has ", size, " bytes, the limit is ", kMaxFileBytes);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) return failed("open");
@@ -102,11 +102,11 @@ absl::Status NoTokenizer(const std::filesystem::path& folder) {
                                                              {"merges.txt", "without its vocab.json"},
                                                              {"tekken.json", "which is Mistral's own format"},
                                                              {"tokenizer.model.v3", "which is Mistral's own name"},
-                                                             {"spiece.model", "which is of T5 and its kin"},
-                                                             {"sentencepiece.bpe.model", "which is of XLM-RoBERTa and its kin"},
-                                                             {"vocab.txt", "which is WordPiece, of BERT and its kin"},
-                                                             {"qwen.tiktoken", "which is the first Qwen's format"},
-                                                             {"encoder.json", "which is fairseq's name of vocab.json"}};
+                                                             {"spiece.model", "which is for models like T5"},
+                                                             {"sentencepiece.bpe.model", "which is for models like XLM-RoBERTa"},
+                                                             {"vocab.txt", "which is WordPiece, for models like BERT"},
+                                                             {"qwen.tiktoken", "which is the format of the first Qwen"},
+                                                             {"encoder.json", "which is fairseq's name for vocab.json"}};
   std::string others;
   std::error_code ignored;
   for (const auto& [name, what] : kOthers) {
@@ -114,9 +114,9 @@ absl::Status NoTokenizer(const std::filesystem::path& folder) {
   }
   return absl::NotFoundError(absl::StrCat(
       folder.string(), ": holds no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt",
-      others.empty()
-          ? "; download the whole folder of the model"
-          : absl::StrCat(", but ", others, "; download tokenizer.json of a repository for transformers, or convert it to that")));
+      others.empty() ? "; download the whole folder of the model"
+                     : absl::StrCat(", but ", others,
+                                    "; download tokenizer.json from a repository for transformers, or convert the tokenizer to it")));
 }
 
 }  // namespace

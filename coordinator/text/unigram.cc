@@ -28,7 +28,7 @@ UnigramModel::UnigramModel(Options options, Vocab vocab) : options_(std::move(op
   bool first = true;
   for (int32_t id = 0; id < vocab_.size(); ++id) {
     if (options_.not_from_text.contains(id)) continue;
-    trie_.Insert(vocab_.Piece(id), id);
+    trie_.Insert(vocab_.TokenText(id), id);
     if (options_.user_defined.contains(id)) continue;
     const double score = options_.scores[id];
     min_score = first ? score : std::min(min_score, score);

@@ -32,7 +32,7 @@ absl::StatusOr<Vocab> Vocab::Create(std::vector<std::pair<std::string, int64_t>>
   return vocab;
 }
 
-int ByteOfPiece(std::string_view piece) {
+int ByteOfToken(std::string_view piece) {
   if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') return -1;
   int byte = 0;
   for (const char c : piece.substr(3, 2)) {

@@ -36,7 +36,7 @@ class Vocab {
   }
 
   // Empty for an id without a piece.
-  std::string_view Piece(int32_t id) const { return id < 0 || id >= size() ? std::string_view() : pieces_[id]; }
+  std::string_view TokenText(int32_t id) const { return id < 0 || id >= size() ? std::string_view() : pieces_[id]; }
 
   // The id of <0xE4> for 0xE4, or -1.
   int32_t ByteToken(unsigned char byte) const { return byte_tokens_[byte]; }
@@ -50,6 +50,6 @@ class Vocab {
 };
 
 // The byte that the piece <0xE4> stands for, or -1 for any other piece.
-int ByteOfPiece(std::string_view piece);
+int ByteOfToken(std::string_view piece);
 
 }  // namespace lime

@@ -44,7 +44,7 @@ absl::StatusOr<KnownClass> FindClass(const std::string& name) {
   }
   return absl::UnimplementedError(absl::StrCat("tokenizer_class \"", name,
                                                "\" of vocab.json with merges.txt is not supported; supported are ", KnownClasses(),
-                                               "; a tokenizer.json beside them would be read instead"));
+                                               "; LIME would read a tokenizer.json beside them instead"));
 }
 
 Json ParseMergeLines(std::string_view text) {
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> ClassOfModelType(std::string_view model_type) {
   if (model_type.starts_with("qwen2") || model_type.starts_with("qwen3")) return "Qwen2Tokenizer";
   return absl::UnimplementedError(
       absl::StrCat("no file says how this tokenizer splits a text: config.json has model_type \"", Text(model_type.substr(0, 80)),
-                   "\", whose tokenizer is made of other files; download its tokenizer.json or tokenizer.model, or name "
+                   "\", which uses other tokenizer files; download its tokenizer.json or tokenizer.model, or name "
                    "the \"tokenizer_class\" in tokenizer_config.json: ",
                    KnownClasses()));
 }

@@ -28,7 +28,7 @@ absl::Status CheckThreads(std::string_view flag, int64_t threads) {
   const int64_t cores = UsableCores(), most = std::min<int64_t>(kMostThreads, std::max(kThreadsAnywhere, kThreadsPerCore * cores));
   if (threads >= 0 && threads <= most) return absl::OkStatus();
   return Invalid(Text(flag), " ", threads, " is outside 0 to ", most, ": this process may use ", cores, cores == 1 ? " core" : " cores",
-                 ", and more threads only wait for each other; leave it out to use one for each core");
+                 ", and more threads would only wait for each other; leave the flag out to use one thread for each core");
 }
 
 absl::Status CheckBudget(std::string_view said, Bytes budget) {
@@ -42,11 +42,12 @@ absl::Status CheckBudget(std::string_view said, Bytes budget) {
 absl::Status CheckWritable(const std::string& said, const std::string& folder) {
   std::error_code error;
   const bool is_there = fs::is_directory(folder, error);
-  if (!is_there && fs::exists(fs::symlink_status(folder, error))) return Invalid(said, " is not a folder, and none can be made there");
+  if (!is_there && fs::exists(fs::symlink_status(folder, error)))
+    return Invalid(said, " is not a folder, and limed cannot make one there; choose another path");
   const fs::path path = fs::absolute(folder, error).lexically_normal(),
                  above = (path.has_filename() ? path : path.parent_path()).parent_path();
   if (!is_there && !fs::is_directory(above, error))
-    return Invalid(said, " is not there, and ", above.string(), " is no folder; make it, mount its disk, or correct the path");
+    return Invalid(said, " is not there, and ", above.string(), " is not a folder; make that folder, mount its disk, or correct the path");
   if (access((is_there ? path : above).c_str(), R_OK | W_OK | X_OK) == 0) return absl::OkStatus();
   return Invalid(said, is_there ? " may not be written (" : " cannot be made (", std::strerror(errno),
                  "); choose another folder, or change ",

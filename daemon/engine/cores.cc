@@ -27,7 +27,7 @@ Cores CoresNow() {
 
 absl::Status NoCores(std::string_view text) {
   return Invalid("\"", absl::string_view(text.data(), std::min<size_t>(text.size(), 80)),
-                 "\" is no list of cores; give numbers and ranges, such as 0-3,5");
+                 "\" is not a list of cores; give numbers and ranges, such as 0-3,5");
 }
 
 }  // namespace
@@ -43,7 +43,8 @@ absl::StatusOr<Cores> ParseCores(std::string_view text) {
     if (range.find('-') != absl::string_view::npos && (!absl::SimpleAtoi(ends.second, &last) || last < first)) return NoCores(text);
     for (int core = first; core <= last; ++core) {
       if (!std::ranges::binary_search(usable, core)) {
-        return Invalid("core ", core, " is none that this process may use; it may use ", usable.size(),
+        return Invalid("core ", core, " is not available to this process; it may use ", usable.size(),
+                       usable.size() == 1 ? " core" : " cores",
                        usable.empty() ? "" : absl::StrCat(", from ", usable.front(), " to ", usable.back()));
       }
       cores.push_back(core);
@@ -60,7 +61,7 @@ Cores OtherCores(const Cores& cores) {
   return others;
 }
 
-void KeepTo(const Cores& cores) {
+void BindToCores(const Cores& cores) {
 #ifdef __linux__
   if (cores.empty()) return;
   cpu_set_t set;
@@ -72,12 +73,12 @@ void KeepTo(const Cores& cores) {
 #endif
 }
 
-KeptTo::KeptTo(const Cores& cores) : before_(cores.empty() ? Cores() : CoresNow()) {
-  KeepTo(cores);
+ScopedCoreBinding::ScopedCoreBinding(const Cores& cores) : before_(cores.empty() ? Cores() : CoresNow()) {
+  BindToCores(cores);
 }
 
-KeptTo::~KeptTo() {
-  KeepTo(before_);
+ScopedCoreBinding::~ScopedCoreBinding() {
+  BindToCores(before_);
 }
 
 }  // namespace lime

@@ -18,15 +18,15 @@ absl::StatusOr<Cores> ParseCores(std::string_view text);
 Cores OtherCores(const Cores& cores);
 
 // Binds the calling thread to these cores. Does nothing if `cores` is empty. Ignores errors.
-void KeepTo(const Cores& cores);
+void BindToCores(const Cores& cores);
 
 // Binds the calling thread to cores while this object lives. Threads made meanwhile stay bound.
-class KeptTo {
+class ScopedCoreBinding {
  public:
-  explicit KeptTo(const Cores& cores);
-  ~KeptTo();
-  KeptTo(const KeptTo&) = delete;
-  KeptTo& operator=(const KeptTo&) = delete;
+  explicit ScopedCoreBinding(const Cores& cores);
+  ~ScopedCoreBinding();
+  ScopedCoreBinding(const ScopedCoreBinding&) = delete;
+  ScopedCoreBinding& operator=(const ScopedCoreBinding&) = delete;
 
  private:
   const Cores before_;

@@ -12,7 +12,7 @@ namespace {
 absl::Status CopyInput(const ProgramRunner::StartCompute& start, std::span<const std::byte> input, std::span<std::byte> hidden) {
   if (input.size() != hidden.size())
     return Invalid("step ", start.step, ", stage ", start.what.stage, ": ", input.size(),
-                   " bytes of hidden states have come, and its rows have ", hidden.size());
+                   " bytes of hidden states arrived, but its rows have ", hidden.size());
   std::memcpy(hidden.data(), input.data(), input.size());
   return absl::OkStatus();
 }
@@ -26,10 +26,10 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   const Stage& stage = plan_.stages[start.what.stage];
   const int part = start.what.part;
   sampled_.clear();  // a micro-batch without rows samples nothing
-  if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Invalid("hidden states have come for a micro-batch without rows");
+  if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Invalid("hidden states arrived for a micro-batch without rows");
   if (parts_.visit != nullptr) return RunSliced(start, batch, input);
   if (part == kEmbeddingPart) return Embed(batch);
-  if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeInput(start, batch, input));
+  if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(ReadInput(start, batch, input));
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
   if (part + 1 == plan_.NumParts()) return Sample(batch);
   const int64_t ids = part + 1 == stage.hi ? IdsBefore(plan_, stage.hi) : 0;
@@ -74,25 +74,25 @@ absl::Status StageCompute::Begin(const MicroBatch& batch) {
   return parts_.backend->Begin(begun_);
 }
 
-absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
+absl::Status StageCompute::ReadInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   LIME_RETURN_IF_ERROR(Begin(batch));
   if (const int64_t ids = IdsBefore(plan_, start.what.part); ids > 0) {
-    LIME_ASSIGN_OR_RETURN(input, TakeLogits(ids, batch, input));
+    LIME_ASSIGN_OR_RETURN(input, ReadLogits(ids, batch, input));
   }
   return CopyInput(start, input, parts_.backend->Hidden());
 }
 
 // Copies the logits of the first `ids` ids, which the stage before has sent, into the rows. Returns
 // the hidden states that follow them.
-absl::StatusOr<std::span<const std::byte>> StageCompute::TakeLogits(int64_t ids, const MicroBatch& batch,
+absl::StatusOr<std::span<const std::byte>> StageCompute::ReadLogits(int64_t ids, const MicroBatch& batch,
                                                                     std::span<const std::byte> input) {
   LIME_ASSIGN_OR_RETURN(partial_, ParseHeadPartial(input, ids, plan_.batch, std::move(partial_)));
   LIME_RETURN_IF_ERROR(FindLogitsUsed(batch));
   const std::vector<LogitsSoFar>& rows = partial_.rows;
-  if (rows.size() != used_.size()) return Invalid("logits of ", rows.size(), " rows have come, and ", used_.size(), " ask for them");
+  if (rows.size() != used_.size()) return Invalid("logits of ", rows.size(), " rows arrived, but ", used_.size(), " rows need logits");
   for (size_t row = 0; row < used_.size(); ++row) {
     if (rows[row].count() < std::min(used_[row], ids)) {
-      return Invalid("logits of ", rows[row].count(), " ids have come, and sampling needs ", std::min(used_[row], ids), " of ", ids);
+      return Invalid("logits of ", rows[row].count(), " ids arrived, but sampling needs ", std::min(used_[row], ids), " of ", ids);
     }
     rows[row].CopyTo(parts_.backend->Logits().subspan(row * vocab(), static_cast<size_t>(ids)));
   }
@@ -110,7 +110,7 @@ absl::Status StageCompute::FindLogitsUsed(const MicroBatch& batch) {
   used_.clear();
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
-    if (sampler_ == nullptr) return Invalid("the plan puts a part of the head here, and nobody samples");
+    if (sampler_ == nullptr) return Invalid("the plan puts a part of the head on this device, but the device has no sampler");
     LIME_ASSIGN_OR_RETURN(used_.emplace_back(), sampler_->LogitsUsed(row.sequence));
   }
   return absl::OkStatus();
@@ -134,7 +134,7 @@ absl::Status StageCompute::Sample(const MicroBatch& batch) {
   size_t at = 0;
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
-    if (sampler_ == nullptr) return Invalid("the plan puts the head here, and nobody samples");
+    if (sampler_ == nullptr) return Invalid("the plan puts the head on this device, but the device has no sampler");
     LIME_ASSIGN_OR_RETURN(const int32_t token, sampler_->Sample(row, logits.subspan(at++ * vocab(), vocab())));
     sampled_.push_back({.sequence = row.sequence, .position = row.position + 1, .token = token});
   }

@@ -46,7 +46,7 @@ class StageCompute {
   const std::vector<SampledToken>& sampled() const { return sampled_; }
   // After a part of the head that ends its stage but not the plan: the payload for the next stage.
   // Empty for a batch without rows. `memory` is used for the payload after that.
-  std::vector<std::byte> TakeHeadPartial(std::vector<std::byte> memory) {
+  std::vector<std::byte> ReleaseHeadPartial(std::vector<std::byte> memory) {
     memory.clear();
     return std::exchange(head_partial_, std::move(memory));
   }
@@ -57,8 +57,8 @@ class StageCompute {
   absl::Status EmbedBegun(const MicroBatch& batch);
   void ForBackend(MicroBatch& batch) const;
   absl::Status Begin(const MicroBatch& batch);
-  absl::Status TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
-  absl::StatusOr<std::span<const std::byte>> TakeLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
+  absl::Status ReadInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
+  absl::StatusOr<std::span<const std::byte>> ReadLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status ComputePart(int part, int64_t step);
   absl::Status Sample(const MicroBatch& batch);
   absl::Status TellLogits(int64_t ids, const MicroBatch& batch);

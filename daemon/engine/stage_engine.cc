@@ -33,8 +33,8 @@ std::string LoadSentence(const LoadSummary& load) {
 absl::Status CheckMemory(const PlanDevice& device, Bytes memory) {
   if (memory == 0 || device.budget <= memory) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("the plan gives device \"", device.name, "\" ", FormatBytes(device.budget),
-                                                   ", and limed was started with --memory ", FormatBytes(memory),
-                                                   "; plan with the smaller one, or start it with more"));
+                                                   ", but limed was started with --memory ", FormatBytes(memory),
+                                                   "; plan with the smaller budget, or start limed with more memory"));
 }
 
 class InstalledStage final : public StageEngine {
@@ -60,7 +60,7 @@ class InstalledStage final : public StageEngine {
     parts_.kv.reset();  // its reads and writes end under the lock
   }
 
-  absl::StatusOr<LeftByPlan> Leave() override {
+  absl::StatusOr<PlanHandover> HandOver() override {
     {
       absl::MutexLock lock(&mutex_);
       LIME_RETURN_IF_ERROR(Health());
@@ -69,10 +69,10 @@ class InstalledStage final : public StageEngine {
     Stop();
     const std::unique_ptr<StageWeights> weights = std::move(parts_.weights);
     weights->Cancel(), weights->Close();
-    LeftByPlan left{.weights = std::make_shared<WeightsLeft>(checkpoint_.dir())};
-    LIME_ASSIGN_OR_RETURN(left.kv, parts_.kv->Leave(numerics_id(), parts_.backend->TakeKv(), parts_.hosted->Leave()));
-    weights->Leave(*left.weights);
-    return left;
+    PlanHandover handover{.weights = std::make_shared<WeightsHandover>(checkpoint_.dir())};
+    LIME_ASSIGN_OR_RETURN(handover.kv, parts_.kv->HandOver(numerics_id(), parts_.backend->ShareKv(), parts_.hosted->HandOver()));
+    weights->HandOver(*handover.weights);
+    return handover;
   }
 
   absl::Status Open() {
@@ -122,7 +122,7 @@ class InstalledStage final : public StageEngine {
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(Health());
     const bool of_host =
-        std::holds_alternative<KvKept>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
+        std::holds_alternative<KvStored>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
     if (!of_host) {
       LIME_RETURN_IF_ERROR(hosted().OnMessage(from, what));
       if (hosted().asked()) wait_.Give();
@@ -150,7 +150,7 @@ class InstalledStage final : public StageEngine {
         kv = parts_.kv.get();
         stats.kv_read = kv->bytes_read(), stats.kv_written = kv->bytes_written(), stats.kv_fetched = kv->bytes_fetched();
         stats.bytes_read = BytesRead();
-        stats.residency_changes = residency_->logic().num_changes(), stats.given = residency_->logic().given();
+        stats.residency_changes = residency_->logic().num_changes(), stats.shed = residency_->logic().shed();
       }
     }
     if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: without the lock
@@ -183,7 +183,7 @@ class InstalledStage final : public StageEngine {
     residency_->Start(*logic_, compute_.get());
     logic_->Start(actions_);
     CarryOut();
-    const KeptTo kept(options_.cores);
+    const ScopedCoreBinding binding(options_.cores);
     thread_ = std::thread([this] { ComputeThread(); });
   }
 
@@ -262,7 +262,7 @@ class InstalledStage final : public StageEngine {
     const double now_ms = SteadyMs();
     disk_.LoadBegun(now_ms);
     if (trace_) trace_->LoadBegun(start, StepOf(start), now_ms);
-    if (start.what.keep) return residency_->Keep(start);
+    if (start.what.becomes_resident) return residency_->StartResidentLoad(start);
     weights().StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
   }
 
@@ -290,7 +290,7 @@ class InstalledStage final : public StageEngine {
     if (send.payload == Payload::kToken) {
       if (send.to != device_) activation.payload = Encode(sampled, std::move(activation.payload));
     } else if (send.payload == Payload::kHeadPartial) {
-      activation.payload = compute_->TakeHeadPartial(std::move(activation.payload));
+      activation.payload = compute_->ReleaseHeadPartial(std::move(activation.payload));
     } else if (!logic_->inbox().batch(send.microbatch).rows.empty()) {
       const std::span<const std::byte> hidden = compute_->Hidden();
       activation.payload.assign(hidden.begin(), hidden.end());
@@ -377,7 +377,7 @@ class InstalledStage final : public StageEngine {
       }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
       const double begin = SteadyMs();
-      std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
+      std::vector<std::byte> input = logic_->inbox().PopInput({start.what.stage, start.what.microbatch});
       // Valid while Run computes: the step cannot end before.
       const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);
       mutex_.Unlock();
@@ -394,7 +394,7 @@ class InstalledStage final : public StageEngine {
   }
 
   void AttendForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int32_t from = hosted().Take();
+    const int32_t from = hosted().BeginAnswer();
     const double begin = SteadyMs();
     if (answered_at_ms_ > 0) wait_.Waited(QuestionPlace(plan_), begin - answered_at_ms_);
     mutex_.Unlock();
@@ -420,7 +420,7 @@ class InstalledStage final : public StageEngine {
   // Attends to the positions of a KV part that are on the disk, or uses the host's answer. The
   // other positions are in memory: the rows of O attend to them.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
-    if (AsksForKv(plan_, part)) return parts_.kv->TakeAnswer();
+    if (AsksForKv(plan_, part)) return parts_.kv->UseAnswer();
     {
       absl::MutexLock lock(&mutex_);
       const KvLoad* const load = weights().Kv(part, step);
@@ -465,7 +465,8 @@ class InstalledStage final : public StageEngine {
 absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(Options options) {
   const Plan& plan = options.plan;
   const int32_t device = options.device;
-  if (device < 0 || device >= plan.NumDevices()) return Invalid("device ", device, " of a plan for ", plan.NumDevices());
+  if (device < 0 || device >= plan.NumDevices())
+    return Invalid("device ", device, " is outside a plan for ", plan.NumDevices(), " devices");
   LIME_RETURN_IF_ERROR(CheckMemory(plan.devices[device], options.memory));
   LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::OpenPart(options.weights));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());

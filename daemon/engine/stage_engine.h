@@ -1,6 +1,6 @@
 // One device's part of a plan: its weights, KV pages and backend. The plan's Programs drive it.
 //
-//   orders, activations, finished reads ──► ProgramRunner ──► compute thread, PieceReader, peers
+//   orders, activations, finished reads ──► ProgramRunner ──► compute thread, PartReader, peers
 //
 // Threads: one thread computes. Orders and activations may come on any thread. The thread that
 // brings an event also carries out what follows from it, under one mutex; only computing needs no
@@ -20,7 +20,7 @@
 #include "common/order.h"
 #include "daemon/engine/cores.h"
 #include "daemon/engine/token_sampler.h"
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/trace_ring.h"
 #include "daemon/machine/stall_watch.h"
 #include "daemon/pressure/pressure_monitor.h"
@@ -28,7 +28,7 @@
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/loader_choice.h"
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 #include "planner/base/status.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
@@ -105,7 +105,7 @@ class StageEngine {
   // Takes a message about KV from this device's host, or from a device that it hosts
   // (daemon/logic/hosting/kv_message.h). Errors as for OnActivation.
   virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
-    return Invalid("this device has no KV with others");
+    return Invalid("this device has no KV on other devices");
   }
 
   // Statistics of the stage, without its epoch, links and process. May wait for the disk.
@@ -118,7 +118,7 @@ class StageEngine {
   // Stops between two steps, and leaves KV and resident weights for the next plan.
   // FailedPrecondition if a step is under way, or unless the plan keeps all KV. Afterwards
   // only the destructor may be called, whatever this returns.
-  virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
+  virtual absl::StatusOr<PlanHandover> HandOver() { return absl::UnimplementedError("this device hands over no KV"); }
   virtual std::string numerics_id() const = 0;
 };
 

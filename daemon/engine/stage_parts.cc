@@ -29,7 +29,7 @@ struct Taken {
 };
 
 // A piece on its way to the disk or to a host: its copy, and for a host its messages.
-Bytes LeavingBytes(const Plan& plan, const PlanDevice& device) {
+Bytes EvictedBytes(const Plan& plan, const PlanDevice& device) {
   return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan);
 }
 
@@ -37,35 +37,35 @@ Bytes LeavingBytes(const Plan& plan, const PlanDevice& device) {
 // and visits with evicted positions.
 Bytes MessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec, Bytes row_bytes) {
   return StageInbox::WaitingBytes(plan, device, row_bytes) + AskingBytes(plan, device, spec.config) +
-         LeavingBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
+         EvictedBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
 }
 
 std::string HowToFit(const PlanDevice& device, Bytes runtime) {
   const Bytes planned = device.memory.runtime + device.memory.margin;
-  if (runtime <= planned) return "; raise its memory, or plan with a longer list of devices or a shorter context";
-  return absl::StrCat("; the process itself holds ", FormatBytes(runtime), " by now where the plan leaves it ", FormatBytes(planned),
-                      ": plan again, or start it anew");
+  if (runtime <= planned) return "; raise its memory, or plan with more devices or a shorter context";
+  return absl::StrCat("; the process itself uses ", FormatBytes(runtime), ", but the plan counts ", FormatBytes(planned),
+                      " for it: plan again, or restart limed");
 }
 
 absl::Status CheckFits(const PlanDevice& device, const Taken& taken) {
   if (taken.total() <= device.budget) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(taken.total()), " (runtime ",
+  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would need ", FormatBytes(taken.total()), " (runtime ",
                                                    FormatBytes(taken.runtime), ", activations ", FormatBytes(taken.activations), ", KV ",
                                                    FormatBytes(taken.kv), ", weights and ring ", FormatBytes(taken.weights),
-                                                   ") and may take ", FormatBytes(device.budget), HowToFit(device, taken.runtime)));
+                                                   "), but it may use ", FormatBytes(device.budget), HowToFit(device, taken.runtime)));
 }
 
 absl::Status CheckBothFit(const PlanDevice& device, Bytes both) {
   if (both <= device.budget) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "device \"", device.name, "\" has no room for the KV of two plans at once: ", FormatBytes(both), " of ", FormatBytes(device.budget)));
+  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" has no room for the KV of two plans at once: they need ",
+                                                   FormatBytes(both), ", the budget is ", FormatBytes(device.budget)));
 }
 
 // ---- What computes
 
 // How much was paced. Shows that a profile is too fast for this machine.
 std::string PaceSentence(const PaceReport& report) {
-  return absl::StrFormat("paced %d parts to %.0f ms, of which the kernels took %.0f; %d came late, at most by %.1f ms", report.parts,
+  return absl::StrFormat("paced %d parts to %.0f ms (the kernels ran for %.0f ms); %d parts were late, by at most %.1f ms", report.parts,
                          report.paced_ms, report.real_ms, report.late, report.latest_ms);
 }
 
@@ -96,7 +96,7 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .loader = stage.loader,
                                                      .passes = stage.planned_steps > 0 ? stage.planned_steps : plan().context,
                                                      .kv = kv.get(),
-                                                     .left = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
+                                                     .handover = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
                                                      .wrap_device = stage.wrap_device}));
   LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
   if (!EmbedsByRows()) return absl::OkStatus();
@@ -134,9 +134,9 @@ BackendOptions StageParts::OptionsOfBackend() const {
 
 // Keeps weights of the previous plan that stay. The others are freed before anything is allocated.
 void StageParts::KeepWeights() {
-  if (KeptBytes() == 0) return;
+  if (HandoverWeightBytes() == 0) return;
   if (stage.takeover->weights->dir() != checkpoint.dir()) return stage.takeover->weights.reset();
-  StageWeights::KeepFor(spec, plan(), stage.device, *stage.takeover->weights);
+  StageWeights::RetainFor(spec, plan(), stage.device, *stage.takeover->weights);
 }
 
 absl::Status StageParts::MakeRoom(const BackendOptions& options) {
@@ -144,27 +144,27 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   LIME_ASSIGN_OR_RETURN(const Bytes weight_bytes, StageWeights::MemoryFor(checkpoint, spec, plan(), stage.device));
   KeepWeights();
   ReturnFreedMemory();  // free heap pages must not count as resident
-  const Bytes left = stage.takeover == nullptr ? 0 : stage.takeover->left_bytes();
-  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()),
+  const Bytes handover = stage.takeover == nullptr ? 0 : stage.takeover->handover_bytes();
+  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - HandoverWeightBytes()),
                     .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
                     .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
                     .weights = weight_bytes};
   LIME_RETURN_IF_ERROR(CheckFits(device(), taken));
-  const Bytes both = taken.total() - weight_bytes + left + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
-  if (KeptBytes() > 0 && both + KeptBytes() > device().budget)
+  const Bytes both = taken.total() - weight_bytes + handover + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
+  if (HandoverWeightBytes() > 0 && both + HandoverWeightBytes() > device().budget)
     stage.takeover->weights.reset();  // rather than KV: weights can be read from the disk again
-  return left > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
+  return handover > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
 }
 
 absl::Status StageParts::OpenTheBackend(const BackendOptions& options) {
   {
-    const KeptTo kept(stage.cores);
+    const ScopedCoreBinding binding(stage.cores);
     LIME_ASSIGN_OR_RETURN(backend, OpenBackend(stage.backend, spec, options));
   }
   if (stage.pace) backend = Pace(stage, std::move(backend), spec);
   if (device().numerics_id.empty() || device().numerics_id == backend->numerics_id()) return absl::OkStatus();
-  return Invalid("the plan was made for kernels of order ", device().numerics_id, " on device \"", device().name, "\", which has ",
-                 backend->numerics_id(), "; profile the device again, or choose --numerics portable");
+  return Invalid("the plan was made for kernels of order ", device().numerics_id, " on device \"", device().name,
+                 "\", which has the order ", backend->numerics_id(), "; profile the device again, or choose --numerics portable");
 }
 
 absl::Status StageParts::OpenKv(const Owner& owner) {

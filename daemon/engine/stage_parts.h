@@ -63,7 +63,7 @@ struct StageParts {
   absl::Status OpenKv(const Owner& owner);
   absl::Status TakeOver();
   void KeepWeights();
-  Bytes KeptBytes() const { return stage.takeover == nullptr ? 0 : stage.takeover->kept_bytes(); }
+  Bytes HandoverWeightBytes() const { return stage.takeover == nullptr ? 0 : stage.takeover->weight_bytes(); }
   bool EmbedsByRows() const;
 };
 

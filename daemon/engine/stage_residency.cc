@@ -29,7 +29,7 @@ ResidencyLogic::Options StageResidency::LogicOptions() const {
   if (!parts_.stage.follow_memory) return options;
   std::vector<bool> may(plan_.parts.size());
   for (const int part : PartsOn(plan_, device_)) may[part] = !plan_.parts[part].is_kv() && parts_.weights->MayStream(part);
-  options.giving = {
+  options.shedding = {
       .device = device_, .tied = parts_.spec.config.tie_embeddings, .rows_bytes = parts_.RowsBytes(), .may_stream = std::move(may)};
   return options;
 }
@@ -120,7 +120,7 @@ void StageResidency::OnStepEnded() {
 }
 
 // The worker makes memory present for what becomes resident, so that no token waits for that.
-void StageResidency::Keep(const ProgramRunner::StartLoad& start) {
+void StageResidency::StartResidentLoad(const ProgramRunner::StartLoad& start) {
   worker_->Post([this, start] {
     // None of it is on the disk (ResidencyLogic::IsFree).
     if (plan_.parts[start.what.part].is_kv()) return owner_.loaded(start.load, absl::OkStatus());
@@ -128,8 +128,8 @@ void StageResidency::Keep(const ProgramRunner::StartLoad& start) {
     absl::MutexLock lock(owner_.mutex);
     if (!room.ok()) return owner_.fail(room.status());
     if (logic_.healthy())
-      parts_.weights->StartKeeping(start.what.part, *std::move(room),
-                                   [loaded = owner_.loaded, load = start.load](const absl::Status& status) { loaded(load, status); });
+      parts_.weights->StartResidentLoad(start.what.part, *std::move(room),
+                                        [loaded = owner_.loaded, load = start.load](const absl::Status& status) { loaded(load, status); });
   });
 }
 
@@ -176,16 +176,16 @@ void StageResidency::Compile(const ResidencyLogic::Prepare& prepare) {
 }
 
 void StageResidency::Carry(const ResidencyLogic::ChangeWeights& change) {
-  parts_.weights->Change(*change.after, change.border, change.embedding_leaves);
-  if (!parts_.weights->Leaves()) logic_.OnNothingLeaves(actions_);
+  parts_.weights->Change(*change.after, change.border, change.evicts_embedding);
+  if (!parts_.weights->Evicts()) logic_.OnNothingEvicted(actions_);
 }
 
 void StageResidency::Carry(const ResidencyLogic::MakeRoom& make) {
-  auto leaving = std::make_shared<LeavingWeights>(parts_.weights->TakeLeaving());
+  auto evicted = std::make_shared<EvictedWeights>(parts_.weights->ReleaseEvicted());
   if (make.reads_rows) compute_->ReadRowsWith(rows_.get());
   const bool needs_ring = parts_.weights->NeedsRing();
-  worker_->Post([this, leaving, needs_ring, make]() mutable {
-    leaving.reset();
+  worker_->Post([this, evicted, needs_ring, make]() mutable {
+    evicted.reset();
     HugeBuffer memory;
     const absl::Status status = [&] {
       if (make.pages > make.pages_before) LIME_RETURN_IF_ERROR(parts_.backend->ResizeKv(make.pages));

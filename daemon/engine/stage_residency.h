@@ -56,7 +56,7 @@ class StageResidency {
   // A sequence has ended, or a sample of the machine's memory asks for a change.
   void TryChange();
   void OnBorder();
-  void Keep(const ProgramRunner::StartLoad& start);
+  void StartResidentLoad(const ProgramRunner::StartLoad& start);
   void OnStepEnded();
 
  private:

@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "planner/base/check.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 
@@ -14,20 +14,20 @@ namespace lime {
 namespace {
 
 // Cuts blocks as the plan does. Blocks that the plan does not name are not read.
-std::function<std::vector<BlockPiece>(const BlockSpec&)> CutOf(const Plan& plan) {
+std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) {
   return [&plan](const BlockSpec& block) {
-    std::vector<BlockPiece> pieces;
+    std::vector<BlockPart> parts;
     const auto [begin, end] = PartsOf(plan, block.id);
     for (int part = begin; part < end; ++part) {
       const PlanPart& what = plan.parts[part];
-      if (!what.is_kv()) pieces.push_back({.rows = what.rows, .bytes = what.bytes});
+      if (!what.is_kv()) parts.push_back({.rows = what.rows, .bytes = what.bytes});
     }
-    return pieces;
+    return parts;
   };
 }
 
 // The index of a part among its block's parts with rows.
-int PieceIndex(const Plan& plan, int part) {
+int IndexInBlock(const Plan& plan, int part) {
   const auto begin = plan.parts.begin() + PartsOf(plan, plan.parts[part].block).first;
   return static_cast<int>(std::count_if(begin, plan.parts.begin() + part, [](const PlanPart& p) { return !p.is_kv(); }));
 }
@@ -36,9 +36,9 @@ int BlockIndex(const ModelSpec& spec, BlockId id) {
   return static_cast<int>(std::ranges::find(spec.blocks, id, &BlockSpec::id) - spec.blocks.begin());
 }
 
-absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
-                                                        const StageWeights::Options& options) {
-  return PieceReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
+absl::StatusOr<std::unique_ptr<PartReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
+                                                       const StageWeights::Options& options) {
+  return PartReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
 }
 
 // The largest place of a part that streams, or may stream later.
@@ -62,22 +62,22 @@ StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv)
       own_(plan.parts.size()),
       read_(std::make_unique<std::atomic<bool>[]>(plan.parts.size())) {
   for (int part = 0; part < plan.NumParts(); ++part) {
-    place_of_.emplace_back(BlockIndex(spec, plan.parts[part].block), PieceIndex(plan, part));
+    place_of_.emplace_back(BlockIndex(spec, plan.parts[part].block), IndexInBlock(plan, part));
     streamed_.push_back(plan.parts[part].streamed);
   }
   streamed_before_ = streamed_;
 }
 
 absl::StatusOr<Bytes> StageWeights::MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device) {
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PieceReader> reader, OpenReader(checkpoint, spec, plan, {}));
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PartReader> reader, OpenReader(checkpoint, spec, plan, {}));
   const PlanMemory& memory = plan.devices[device].memory;
   const auto place_bytes = [&](int part) { return PlaceBytesOf(*reader, spec, plan, part); };
   return memory.weights + memory.embedding + memory.ring + LargestPlace(plan, PartsOn(plan, device), place_bytes);
 }
 
-Bytes StageWeights::PlaceBytesOf(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, int part) {
+Bytes StageWeights::PlaceBytesOf(const PartReader& reader, const ModelSpec& spec, const Plan& plan, int part) {
   const PlanPart& what = plan.parts[part];
-  return what.is_kv() ? what.bytes : reader.PlaceBytes(BlockIndex(spec, what.block), PieceIndex(plan, part));
+  return what.is_kv() ? what.bytes : reader.PlaceBytes(BlockIndex(spec, what.block), IndexInBlock(plan, part));
 }
 
 absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
@@ -96,16 +96,16 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   parts_here_ = parts;
   backend_ = &backend;
   for (const int part : parts) whole_[part] = std::ranges::find(resident.whole, plan_.parts[part].block) != resident.whole.end();
-  if (options.left != nullptr) KeepFor(spec_, plan_, device, *options.left);
+  if (options.handover != nullptr) RetainFor(spec_, plan_, device, *options.handover);
   LIME_RETURN_IF_ERROR(LearnChecksums(options.load));
-  LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.kept, backend, options));
+  LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.pinned, backend, options));
   for (const int part : resident.parts) {
-    std::optional<HugeBuffer> left = options.left != nullptr ? options.left->Take(plan_.parts[part]) : std::nullopt;
-    if (!left) {
+    std::optional<HugeBuffer> handover = options.handover != nullptr ? options.handover->Claim(plan_.parts[part]) : std::nullopt;
+    if (!handover) {
       LIME_RETURN_IF_ERROR(ReadPart(part));
       continue;
     }
-    own_[part] = *std::move(left);
+    own_[part] = *std::move(handover);
     read_[part] = true;
   }
   // A place that does not fit before the ring's end begins at 0. Less than one place stays unused.
@@ -118,20 +118,20 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   return absl::OkStatus();
 }
 
-absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
+absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& pinned,
                                       Backend& backend, const Options& options) {
   std::vector<BlockId> missing;
   for (const BlockId id : whole) {
-    std::optional<LoadedBlock> left = options.left != nullptr ? options.left->Take(id) : std::nullopt;
-    if (!left) {
+    std::optional<LoadedBlock> handover = options.handover != nullptr ? options.handover->Claim(id) : std::nullopt;
+    if (!handover) {
       missing.push_back(id);
       continue;
     }
-    blocks_.push_back({.block = *std::move(left), .whole = true, .copied = true});
+    blocks_.push_back({.block = *std::move(handover), .whole = true, .copied = true});
   }
-  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, kept.empty(), options));
-  for (const BlockId id : kept) {
-    LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
+  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, pinned.empty(), options));
+  for (const BlockId id : pinned) {
+    LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadPinned(checkpoint, spec_.block(id)));
     blocks_.push_back({.block = std::move(block)});
   }
   for (const Bound& bound : blocks_) {
@@ -146,7 +146,7 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
 absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole,
                                      const Options& options) {
   const LoaderKind loader = options.loader == LoaderKind::kAuto && !all_whole ? LoaderKind::kRead : options.loader;
-  if (loader != options.loader || (ids.empty() && !all_whole)) load_.loader = "read: blocks that stay are worth a copy of their own";
+  if (loader != options.loader || (ids.empty() && !all_whole)) load_.loader = "read: resident blocks are copied into memory";
   if (ids.empty()) return absl::OkStatus();
   Bytes bytes = 0;
   const bool has_head = std::ranges::any_of(ids, [](BlockId id) { return id.kind == BlockKind::kHead; });
@@ -170,29 +170,29 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
   return absl::OkStatus();
 }
 
-void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left) {
+void StageWeights::RetainFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover) {
   const ResidentWeights resident = WeightsThatMayStay(ResidentWeightsOn(plan, device), spec.config.tie_embeddings);
   std::vector<const PlanPart*> parts;
   for (const int part : resident.parts) parts.push_back(&plan.parts[part]);
-  left.Keep(resident.whole, parts);
+  handover.RetainOnly(resident.whole, parts);
 }
 
-void StageWeights::Leave(WeightsLeft& left) {
+void StageWeights::HandOver(WeightsHandover& handover) {
   for (Bound& bound : blocks_) {
-    if (bound.whole && bound.copied) left.Add(std::move(bound.block));
+    if (bound.whole && bound.copied) handover.Add(std::move(bound.block));
   }
   blocks_.clear();
   for (size_t part = 0; part < own_.size(); ++part) {
-    if (own_[part].data() != nullptr && read_[part]) left.Add(plan_.parts[part], std::move(own_[part]));
+    if (own_[part].data() != nullptr && read_[part]) handover.Add(plan_.parts[part], std::move(own_[part]));
   }
 }
 
 absl::Status StageWeights::LearnChecksums(const LoadOptions& options) {
-  std::map<int, std::vector<int>> pieces;  // by block
+  std::map<int, std::vector<int>> parts;  // by block
   for (const int part : parts_here_) {
-    if (!whole_[part] && !plan_.parts[part].is_kv()) pieces[BlockOf(part)].push_back(PieceOf(part));
+    if (!whole_[part] && !plan_.parts[part].is_kv()) parts[BlockOf(part)].push_back(PartInBlock(part));
   }
-  for (const auto& [block, of_block] : pieces) LIME_RETURN_IF_ERROR(reader_->LearnChecksums(block, of_block, options.cancelled));
+  for (const auto& [block, of_block] : parts) LIME_RETURN_IF_ERROR(reader_->LearnChecksums(block, of_block, options.cancelled));
   return absl::OkStatus();
 }
 
@@ -201,14 +201,14 @@ absl::Status StageWeights::ReadPart(int part) {
   LIME_ASSIGN_OR_RETURN(own_[part], Room(part));
   load_.bytes += plan_.parts[part].bytes;
   AwaitedReads reads;
-  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), reads.Add());
+  reader_->StartRead(BlockOf(part), PartInBlock(part), own_[part].data(), reads.Add());
   const absl::Status status = reads.Await();
   read_[part] = status.ok();
   return status;
 }
 
 RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
-  return reader_->Rows(BlockOf(part), PieceOf(part), i, StreamsIn(part, step) ? OldestLoad(part).place : own_[part].data());
+  return reader_->Rows(BlockOf(part), PartInBlock(part), i, StreamsIn(part, step) ? OldestLoad(part).place : own_[part].data());
 }
 
 const KvLoad* StageWeights::Kv(int part, int64_t step) const {
@@ -221,7 +221,7 @@ const StageWeights::Loaded& StageWeights::OldestLoad(int part) const {
   return *loaded;
 }
 
-void StageWeights::StartLoad(int part, PieceReader::Completion done) {
+void StageWeights::StartLoad(int part, PartReader::Completion done) {
   const std::optional<Bytes> offset = ring_.Allocate(PlaceBytes(part));
   LIME_CHECK(offset.has_value()) << "the ring has no room for part " << part;
   std::byte* const place = ring_memory_.data() + *offset;
@@ -230,11 +230,11 @@ void StageWeights::StartLoad(int part, PieceReader::Completion done) {
     loaded_.back().kv = kv_->StartLoad(part, place, std::move(done));
     return;
   }
-  reader_->StartRead(BlockOf(part), PieceOf(part), place, std::move(done));
+  reader_->StartRead(BlockOf(part), PartInBlock(part), place, std::move(done));
 }
 
-void StageWeights::Change(const Plan& after, int64_t border, bool embedding_leaves) {
-  embedding_leaves_ = embedding_leaves;
+void StageWeights::Change(const Plan& after, int64_t border, bool evicts_embedding) {
+  evicts_embedding_ = evicts_embedding;
   streamed_before_ = streamed_;
   for (size_t part = 0; part < streamed_.size(); ++part) streamed_[part] = after.parts[part].streamed;
   border_ = border;
@@ -244,47 +244,47 @@ bool StageWeights::Streams() const {
   return std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part]; });
 }
 
-bool StageWeights::Leaves() const {
+bool StageWeights::Evicts() const {
   if (ring_is_made_ && !Streams()) return true;
   if (std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part] && (whole_[part] || own_[part].data() != nullptr); }))
     return true;
-  return embedding_leaves_ &&
+  return evicts_embedding_ &&
          std::ranges::any_of(blocks_, [](const Bound& bound) { return bound.whole && bound.block.id.kind == BlockKind::kEmbedding; });
 }
 
-LeavingWeights StageWeights::TakeLeaving() {
-  LeavingWeights leaving;
+EvictedWeights StageWeights::ReleaseEvicted() {
+  EvictedWeights evicted;
   for (const int part : parts_here_) {
     if (!streamed_[part] || plan_.parts[part].is_kv()) continue;
-    if (whole_[part]) Unbind(plan_.parts[part].block, leaving);
+    if (whole_[part]) Unbind(plan_.parts[part].block, evicted);
     read_[part] = false;
-    if (own_[part].data() != nullptr) leaving.parts.push_back(std::move(own_[part]));
+    if (own_[part].data() != nullptr) evicted.parts.push_back(std::move(own_[part]));
   }
-  if (embedding_leaves_) Unbind({BlockKind::kEmbedding, 0}, leaving);
+  if (evicts_embedding_) Unbind({BlockKind::kEmbedding, 0}, evicted);
   if (ring_is_made_ && !Streams()) {
-    leaving.parts.push_back(std::move(ring_memory_));
+    evicted.parts.push_back(std::move(ring_memory_));
     ring_ = ByteRing(0), ring_is_made_ = false;
   }
-  return leaving;
+  return evicted;
 }
 
 // From now on the backend has only what stays in memory while the block streams.
-void StageWeights::Unbind(BlockId id, LeavingWeights& leaving) {
+void StageWeights::Unbind(BlockId id, EvictedWeights& evicted) {
   const auto bound = std::ranges::find_if(blocks_, [id](const Bound& b) { return b.block.id == id; });
-  LIME_CHECK(bound != blocks_.end()) << "a block that leaves is not here";
+  LIME_CHECK(bound != blocks_.end()) << "an evicted block is not in memory";
   if (!std::exchange(bound->whole, false)) return;
   if (id.kind != BlockKind::kEmbedding) {
     const auto [begin, end] = PartsOf(plan_, id);
     std::fill(whole_.begin() + begin, whole_.begin() + end, false);
   }
   const BlockSpec& spec = spec_.block(id);
-  LoadedBlock& matrices = leaving.blocks.emplace_back(bound->block);
-  for (size_t i = 0; i < spec.tensors.size(); ++i) (IsKept(spec.tensors[i]) ? matrices : bound->block).tensors[i].data = nullptr;
+  LoadedBlock& matrices = evicted.blocks.emplace_back(bound->block);
+  for (size_t i = 0; i < spec.tensors.size(); ++i) (IsPinned(spec.tensors[i]) ? matrices : bound->block).tensors[i].data = nullptr;
   const absl::Status status = backend_->BindBlock(spec, ToWeights(bound->block));
   LIME_CHECK(status.ok()) << status.message();  // it was bound before
 }
 
-LeavingWeights::~LeavingWeights() {
+EvictedWeights::~EvictedWeights() {
   for (const LoadedBlock& block : blocks) {
     for (const LoadedTensor& tensor : block.tensors) {
       if (tensor.data != nullptr) ReturnPages(tensor.data, tensor.bytes);
@@ -316,9 +316,9 @@ absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
   return room;
 }
 
-void StageWeights::StartKeeping(int part, HugeBuffer room, PieceReader::Completion done) {
+void StageWeights::StartResidentLoad(int part, HugeBuffer room, PartReader::Completion done) {
   own_[part] = std::move(room);
-  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [this, part, done = std::move(done)](const absl::Status& status) {
+  reader_->StartRead(BlockOf(part), PartInBlock(part), own_[part].data(), [this, part, done = std::move(done)](const absl::Status& status) {
     read_[part] = status.ok();
     done(status);
   });

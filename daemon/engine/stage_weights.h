@@ -19,13 +19,13 @@
 #include <vector>
 
 #include "daemon/kv/stage_kv.h"
-#include "daemon/kv/weights_left.h"
+#include "daemon/kv/weights_handover.h"
 #include "daemon/logic/byte_ring.h"
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
@@ -34,11 +34,11 @@
 namespace lime {
 
 // Weights that no computation uses any more. Their memory goes with them, which takes a while.
-struct LeavingWeights {
-  LeavingWeights() = default;
-  LeavingWeights(LeavingWeights&&) = default;
-  LeavingWeights& operator=(LeavingWeights&&) = delete;
-  ~LeavingWeights();
+struct EvictedWeights {
+  EvictedWeights() = default;
+  EvictedWeights(EvictedWeights&&) = default;
+  EvictedWeights& operator=(EvictedWeights&&) = delete;
+  ~EvictedWeights();
 
   std::vector<HugeBuffer> parts;    // and the ring
   std::vector<LoadedBlock> blocks;  // matrices of blocks that were whole
@@ -53,7 +53,7 @@ class StageWeights {
     int64_t passes = 1;     // how often all weights will be read, for kAuto
     StageKv* kv = nullptr;  // reads KV parts; outlives this object
     // Of the previous plan: what stays is used, the rest is freed first.
-    WeightsLeft* left = nullptr;
+    WeightsHandover* handover = nullptr;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -66,16 +66,16 @@ class StageWeights {
   static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
 
   // Keeps in `left` what Load would use, and frees the rest.
-  static void KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left);
+  static void RetainFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover);
   // Moves resident weights to `left`, except views of files: they cost nothing to make again.
   // REQUIRES: closed; nothing computes with the weights
-  void Leave(WeightsLeft& left);
+  void HandOver(WeightsHandover& handover);
 
   // Whether the part's block is computed as a whole, not by rows.
   bool IsWhole(int part) const { return whole_[part]; }
   // Its rows in memory for `step`, in order of use.
   // REQUIRES: not whole; resident, or loaded and not released
-  int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PieceOf(part)); }
+  int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PartInBlock(part)); }
   RowsInMemory Rows(int part, int i, int64_t step) const;
 
   // The load of a KV part for `step`; null if the part does not stream then.  REQUIRES: if it
@@ -83,17 +83,17 @@ class StageWeights {
   const KvLoad* Kv(int part, int64_t step) const;
 
   // Starts reading a streamed part into the ring. REQUIRES: the ring has room (Programs ensure it)
-  void StartLoad(int part, PieceReader::Completion done);
+  void StartLoad(int part, PartReader::Completion done);
 
   // ---- Residency that changes
 
   // From step `border` on, the parts that stream in `after` stream, and no others; of a whole block
-  // all or none. `embedding_leaves`: from then on the rows of the embedding are read one by one.
-  void Change(const Plan& after, int64_t border, bool embedding_leaves = false);
+  // all or none. `evicts_embedding`: from then on the rows of the embedding are read one by one.
+  void Change(const Plan& after, int64_t border, bool evicts_embedding = false);
   // Whether memory can be freed: of weights that stream now, or of a ring.
-  bool Leaves() const;
+  bool Evicts() const;
   // Removes and returns that memory. Called once nothing computes with it.
-  LeavingWeights TakeLeaving();
+  EvictedWeights ReleaseEvicted();
   // Whether the ring exists only while something streams. NeedsRing: whether it must be made now.
   // MakeRing: a pre-faulted ring for `ring` bytes of parts.  Thread of MakeRing: any
   bool ring_comes_and_goes() const { return slack_ == 0; }
@@ -103,13 +103,13 @@ class StageWeights {
   // Pre-faulted memory for a part that becomes resident.  Thread: any.
   absl::StatusOr<HugeBuffer> Room(int part) const;
   // Starts reading a part into memory from Room, where it stays.
-  void StartKeeping(int part, HugeBuffer room, PieceReader::Completion done);
+  void StartResidentLoad(int part, HugeBuffer room, PartReader::Completion done);
 
   // Frees the ring space of the oldest load.
   void ReleaseOldest();
 
   void Cancel() { reader_->Cancel(); }
-  // Ends all reads and the reader's thread. Afterwards only Leave may be called.
+  // Ends all reads and the reader's thread. Afterwards only HandOver may be called.
   void Close() { reader_.reset(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
   const LoadSummary& loaded() const { return load_; }
@@ -125,7 +125,7 @@ class StageWeights {
 
   StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv);
   absl::Status LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options);
-  absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
+  absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& pinned,
                           Backend& backend, const Options& options);
   absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole, const Options& options);
   // Of all parts that are not in whole blocks.
@@ -133,12 +133,12 @@ class StageWeights {
   absl::Status ReadPart(int part);
   bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }
   bool Streams() const;
-  void Unbind(BlockId id, LeavingWeights& leaving);
+  void Unbind(BlockId id, EvictedWeights& evicted);
   const Loaded& OldestLoad(int part) const;
   Bytes PlaceBytes(int part) const { return PlaceBytesOf(*reader_, spec_, plan_, part); }
-  static Bytes PlaceBytesOf(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, int part);
+  static Bytes PlaceBytesOf(const PartReader& reader, const ModelSpec& spec, const Plan& plan, int part);
   int BlockOf(int part) const { return place_of_[part].first; }
-  int PieceOf(int part) const { return place_of_[part].second; }
+  int PartInBlock(int part) const { return place_of_[part].second; }
 
   const ModelSpec& spec_;
   const Plan& plan_;
@@ -158,7 +158,7 @@ class StageWeights {
   };
   std::vector<Bound> blocks_;
   LoadSummary load_;
-  bool embedding_leaves_ = false;  // from border_ on
+  bool evicts_embedding_ = false;  // from border_ on
   std::vector<int> parts_here_;
   Backend* backend_ = nullptr;
   Bytes slack_ = 0;            // the ring's extra room: its largest place
@@ -166,7 +166,7 @@ class StageWeights {
   HugeBuffer ring_memory_;
   ByteRing ring_{0};
   std::deque<Loaded> loaded_;  // loads begun and not released, oldest first
-  std::unique_ptr<PieceReader> reader_;
+  std::unique_ptr<PartReader> reader_;
 };
 
 // A loaded block in the form that the backend takes.

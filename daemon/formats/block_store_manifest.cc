@@ -10,7 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/device_profile.h"
 
 namespace lime {
@@ -182,7 +182,7 @@ absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std
   // All ids are valid and different, so their number tells whether some are missing.
   if (complete && static_cast<int64_t>(blocks.size()) != 2 * manifest.layers + 2) {
     return FieldError(name, "files",
-                      absl::StrCat("holds ", blocks.size(), " blocks where ", manifest.layers, " layers have ", 2 * manifest.layers + 2));
+                      absl::StrCat("holds ", blocks.size(), " blocks, but ", manifest.layers, " layers have ", 2 * manifest.layers + 2));
   }
   return absl::OkStatus();
 }
@@ -196,10 +196,10 @@ absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& na
   if (version != kStoreVersion) {
     return FieldError(
         name, "version",
-        absl::StrCat("= ", version, "; this program knows ", kStoreVersion, ", so remove the folder and prepare the model again"));
+        absl::StrCat("= ", version, ", but this program reads version ", kStoreVersion, "; remove the folder and prepare the model again"));
   }
   fields.Int("alignment", kStoreAlignment, kStoreAlignment);
-  fields.Int("piece_bytes", kPieceBytes, kPieceBytes);
+  fields.Int("piece_bytes", kPartBytes, kPartBytes);
   StoreManifest manifest;
   manifest.layers = fields.Int("layers", 1, kMaxLayers);
   LIME_RETURN_IF_ERROR(fields.status());
@@ -261,7 +261,7 @@ std::string StoreManifestText(const StoreManifest& manifest) {
   const json root = {{"format", kFormat},
                      {"version", kStoreVersion},
                      {"alignment", kStoreAlignment},
-                     {"piece_bytes", kPieceBytes},
+                     {"piece_bytes", kPartBytes},
                      {"layers", manifest.layers},
                      {"source_xxh3", HashText(manifest.source_xxh3)},
                      {"files", files}};
@@ -273,8 +273,8 @@ absl::StatusOr<StoreManifest> ReadStoreManifest(const std::string& dir) {
   if (!FileExists(path)) {
     return absl::FailedPreconditionError(
         FileExists(dir + "/" + kStoreJournalName)
-            ? absl::StrCat(dir, ": is a block store that is not finished; run `lime prepare` again, it goes on where it stopped")
-            : absl::StrCat(dir, ": is no block store, it lacks ", kStoreManifestName, "; write one with `lime prepare`"));
+            ? absl::StrCat(dir, ": is an unfinished block store; run `lime prepare` again to continue it")
+            : absl::StrCat(dir, ": is not a block store, it lacks ", kStoreManifestName, "; make one with `lime prepare`"));
   }
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
   return ParseStoreManifest(text, path);

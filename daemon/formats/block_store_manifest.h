@@ -40,7 +40,7 @@ struct StoredBlock {
   friend bool operator==(const StoredBlock&, const StoredBlock&) = default;
 };
 
-// Bytes that streaming reads at once: a tensor that stays in memory (IsKept), or the rows of a
+// Bytes that streaming reads at once: a tensor that stays in memory (IsPinned), or the rows of a
 // matrix that lie in one piece of its block.
 struct StoredRange {
   int64_t offset = 0;

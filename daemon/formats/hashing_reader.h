@@ -26,8 +26,8 @@ class HashingReader {
   absl::StatusOr<StoredFile> Hash(const std::string& path, int64_t begin, const StoredFile& shape, const Progress& progress);
 
  private:
-  explicit HashingReader(HugeBuffer slots) : slots_(std::move(slots)) {}
-  HugeBuffer slots_;
+  explicit HashingReader(HugeBuffer buffers) : buffers_(std::move(buffers)) {}
+  HugeBuffer buffers_;
 };
 
 }  // namespace lime

@@ -10,7 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/logits_hash.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "daemon/machine/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
@@ -38,10 +38,11 @@ class BlockNames {
     for (const BlockId id : BlocksOf(manifest)) by_name_.emplace(BlockName(id), id);
   }
 
-  absl::Status Take(const json& names, std::vector<BlockId>& blocks) {
+  absl::Status Parse(const json& names, std::vector<BlockId>& blocks) {
     for (const json& name : names) {
       const auto found = name.is_string() ? by_name_.find(name.get<std::string>()) : by_name_.end();
-      if (found == by_name_.end()) return Invalid(where_, ": ", absl::CEscape(name.dump()), " is no block of the model, or is named twice");
+      if (found == by_name_.end())
+        return Invalid(where_, ": ", absl::CEscape(name.dump()), " is not a block of the model, or is named twice");
       blocks.push_back(found->second);
       by_name_.erase(found);
     }
@@ -71,13 +72,13 @@ absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_vi
   const std::string hash = fields.String("manifest_xxh3");
   const json &held = fields.Array("held", kMaxBlocks), &begun = fields.Array("begun", kMaxBlocks);
   LIME_RETURN_IF_ERROR(fields.status());
-  if (!known) return absl::InvalidArgumentError(where + ": is no list of held blocks that this program knows");
+  if (!known) return absl::InvalidArgumentError(where + ": is not a list of held blocks that this program can read");
   const std::optional<uint64_t> manifest_xxh3 = ParseHash(hash);
   if (!manifest_xxh3) return Invalid(where, ": field \"manifest_xxh3\" is not 16 hexadecimal digits");
   HeldBlocks blocks{.manifest_xxh3 = *manifest_xxh3};
   BlockNames names(manifest, where);
-  LIME_RETURN_IF_ERROR(names.Take(held, blocks.held));
-  LIME_RETURN_IF_ERROR(names.Take(begun, blocks.begun));
+  LIME_RETURN_IF_ERROR(names.Parse(held, blocks.held));
+  LIME_RETURN_IF_ERROR(names.Parse(begun, blocks.begun));
   return blocks;
 }
 
@@ -107,7 +108,7 @@ absl::StatusOr<PushedManifest> ReadPushedManifest(const std::string& dir) {
 absl::StatusOr<std::optional<std::vector<BlockId>>> BlocksHeldIn(const std::string& dir) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir, ignored))
-    return absl::NotFoundError(absl::StrCat(dir, ": is no folder; name the one that holds the model's config.json and safetensors"));
+    return absl::NotFoundError(absl::StrCat(dir, ": is not a folder; name the folder that holds the model's config.json and safetensors"));
   if (!FileExists(dir + "/" + kHeldBlocksName) || FileExists(dir + "/" + kStoreManifestName)) return std::nullopt;
   absl::StatusOr<PushedManifest> pushed = ReadPushedManifest(dir);
   if (pushed.ok()) return std::move(pushed->held.held);

@@ -103,7 +103,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (value >= 0) return number_unsigned(static_cast<number_unsigned_t>(value));
     return Unexpected("the negative number " + std::to_string(value));
   }
-  bool number_float(number_float_t, const string_t&) override { return Unexpected("a number that is no 64-bit integer"); }
+  bool number_float(number_float_t, const string_t&) override { return Unexpected("a number that is not a 64-bit integer"); }
   bool null() override { return Unexpected("null"); }
   bool boolean(bool) override { return Unexpected("a boolean"); }
   bool binary(binary_t&) override { return Unexpected("binary data"); }
@@ -208,11 +208,10 @@ absl::StatusOr<int64_t> ParseSafetensorsLength(std::span<const std::byte> prefix
   for (int i = kSafetensorsLengthBytes - 1; i >= 0; --i) length = length << 8 | std::to_integer<uint64_t>(prefix[i]);
   if (length > static_cast<uint64_t>(file_bytes - kSafetensorsLengthBytes)) {
     return Invalid(Text(name), ": says its safetensors header has ", length, " bytes, but the file has ", file_bytes,
-                   "; it is truncated or no safetensors file");
+                   "; it is truncated or not a safetensors file");
   }
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
-    return Invalid(Text(name), ": says its safetensors header has ", length, " bytes, at most ", kMaxSafetensorsHeaderBytes,
-                   " are allowed");
+    return Invalid(Text(name), ": says its safetensors header has ", length, " bytes, the limit is ", kMaxSafetensorsHeaderBytes);
   }
   return static_cast<int64_t>(length);
 }

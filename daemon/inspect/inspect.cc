@@ -37,10 +37,10 @@ Finding InspectMemory(Bytes budget, Bytes runtime) {
   const std::string uses = absl::StrCat("limed may use ", FormatBytes(budget), ", and ");
   if (budget > machine)
     return {"memory", Grade::kFail,
-            absl::StrCat(uses, "there are ", FormatBytes(machine), limit < INT64_MAX ? " in its control group" : ""),
+            absl::StrCat(uses, limit < INT64_MAX ? "its control group allows " : "the machine has ", FormatBytes(machine)),
             absl::StrCat("start it with --memory of at most ", FormatBytes(machine), " (`memory` in the cluster's file)")};
   if (runtime > 0 && budget <= runtime)
-    return {"memory", Grade::kFail, absl::StrCat(uses, "itself it takes ", FormatBytes(runtime)),
+    return {"memory", Grade::kFail, absl::StrCat(uses, "the process itself needs ", FormatBytes(runtime)),
             absl::StrCat("start it with --memory of more than ", FormatBytes(runtime))};
   if (budget > available + runtime)
     return {"memory", Grade::kWarn, absl::StrCat(uses, whole), "end other programs, or give it less memory"};
@@ -70,8 +70,7 @@ Finding InspectStore(const std::string& folder) {
   if (models == 0) return {"store", Grade::kOk, absl::StrCat(folder, ": nothing was pushed yet"), ""};
   const std::string what = absl::StrCat(folder, ": ", held, " blocks of ", models, models == 1 ? " model" : " models");
   if (whole == models) return {"store", Grade::kOk, what, ""};
-  return {"store", Grade::kWarn, absl::StrCat(what, ", and a push that did not end"),
-          "call `lime push` again: it goes on where it stopped"};
+  return {"store", Grade::kWarn, absl::StrCat(what, ", and a push is unfinished"), "run `lime push` again; it continues where it stopped"};
 }
 
 Finding InspectExpiry(const std::string& what, std::time_t until, std::time_t now, const std::string& renew) {
@@ -94,7 +93,7 @@ std::vector<Finding> InspectMachine(const InspectOptions& options) {
   if (!options.kv.empty() && options.kv != options.weights && options.kv != options.store)
     findings.push_back(InspectDisk("disk for KV", options.kv, true, 0));
   if (options.weights.empty() && options.store.empty())
-    findings.push_back({"weights", Grade::kWarn, "neither weights nor a store are named", "give the device `weights` or `store`"});
+    findings.push_back({"weights", Grade::kWarn, "the device has neither weights nor a store", "add `weights` or `store` to the device"});
   return findings;
 }
 

@@ -28,7 +28,7 @@ struct FileSystem {
 
 FileSystem FileSystemOf(const std::string& folder) {
   struct statfs status = {};
-  if (statfs(folder.c_str(), &status) != 0) return {"a file system that cannot be looked at"};
+  if (statfs(folder.c_str(), &status) != 0) return {"an unknown file system"};
   switch (static_cast<uint64_t>(static_cast<uint32_t>(status.f_type))) {
     case EXT4_SUPER_MAGIC:
       return {"ext4"};
@@ -41,9 +41,9 @@ FileSystem FileSystemOf(const std::string& folder) {
     case OVERLAYFS_SUPER_MAGIC:
       return {"overlay"};
     case TMPFS_MAGIC:
-      return {"tmpfs", "its files take memory"};
+      return {"tmpfs", "its files use memory"};
     case RAMFS_MAGIC:
-      return {"ramfs", "its files take memory"};
+      return {"ramfs", "its files use memory"};
     case NFS_SUPER_MAGIC:
       return {"NFS", "every read goes over the network"};
     case SMB_SUPER_MAGIC:
@@ -82,11 +82,12 @@ std::string Reads(const std::string& file, double seconds, Finding& finding) {
   const auto warn = [&](const char* remedy) {
     if (finding.grade == Grade::kOk) finding.grade = Grade::kWarn, finding.remedy = remedy;
   };
-  if (how.find("O_DIRECT") == how.npos) warn("put them on a file system with direct reads, such as ext4: these take memory from others");
+  if (how.find("O_DIRECT") == how.npos)
+    warn("put them on a file system with direct reads, such as ext4: buffered reads use memory that others need");
   if (how.find("io_uring") == how.npos)
     warn(
-        "let limed use io_uring (sysctl kernel.io_uring_disabled, or the container's list of system calls): threads read for it, which is "
-        "slower");
+        "let limed use io_uring (sysctl kernel.io_uring_disabled, or the container's list of system calls): without it, threads read, "
+        "which is slower");
   if (seconds <= 0) return how;
   const absl::StatusOr<std::vector<DiskPoint>> points =
       MeasureDisk({file}, {.seconds = seconds, .memory = 16 * kMiB, .spread = 16 * kMiB, .read_bytes = {kReadAtOnce}, .depths = {8}});
@@ -116,10 +117,10 @@ Finding InspectDisk(const std::string& check, const std::string& named, bool wri
   }
   const FileSystem system = FileSystemOf(folder);
   const absl::StatusOr<Bytes> room = FreeDiskBytes(folder);
-  finding.what = absl::StrCat(named, ": ", system.name, ", ", room.ok() ? absl::StrCat(FormatBytes(*room), " free") : "room not known");
+  finding.what = absl::StrCat(named, ": ", system.name, ", ", room.ok() ? absl::StrCat(FormatBytes(*room), " free") : "free space unknown");
   if (writes && access(folder.c_str(), W_OK) != 0) {
     finding.grade = Grade::kFail;
-    absl::StrAppend(&finding.what, ", and limed may not write there");
+    absl::StrAppend(&finding.what, ", but limed may not write there");
     finding.remedy = "let the user of limed write there, or name another folder";
     return finding;
   }
@@ -129,10 +130,10 @@ Finding InspectDisk(const std::string& check, const std::string& named, bool wri
     finding.remedy = "name a folder on a disk of that machine";
   } else if (writes && room.ok() && *room < kLittleRoom) {
     finding.grade = Grade::kWarn;
-    finding.remedy = "make room there";
+    finding.remedy = "free some space there";
   }
   const std::string file = LargestFile(named);
-  absl::StrAppend(&finding.what, "; ", file.empty() ? "nothing there to measure reads with" : Reads(file, seconds, finding));
+  absl::StrAppend(&finding.what, "; ", file.empty() ? "it holds no file to measure reads with" : Reads(file, seconds, finding));
   return finding;
 }
 

@@ -16,7 +16,7 @@ namespace lime {
 namespace {
 
 constexpr int kMaxReads = 3;  // of a piece whose checksum is wrong
-constexpr int kLanes = 4;     // reads in flight; consecutive pieces are one read
+constexpr int kChannels = 4;  // reads in flight; consecutive pieces are one read
 
 // Bypasses the page cache if the file system allows that.
 void WriteDirect(int file) {
@@ -31,8 +31,8 @@ void WriteDirect(int file) {
 absl::Status CheckRoom(const std::string& folder, Bytes bytes) {
   LIME_ASSIGN_OR_RETURN(const Bytes free, FreeDiskBytes(folder));
   if (free >= bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("KV beyond the memory of this device may take ", FormatBytes(bytes), " in ", folder,
-                                                   ", whose disk has ", FormatBytes(free),
+  return absl::ResourceExhaustedError(absl::StrCat("KV that does not fit in memory may need ", FormatBytes(bytes), " in ", folder,
+                                                   ", but its disk has ", FormatBytes(free),
                                                    " free; give --kv-dir on another disk, or plan a shorter context"));
 }
 
@@ -45,10 +45,10 @@ absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
   FileDescriptor file(::mkstemp(path.data()));
   if (!file.valid()) {
     return absl::FailedPreconditionError(absl::StrCat(ErrnoStatus(errno, folder, "create a file").message(),
-                                                      "; KV beyond the memory of this device goes there: give --kv-dir where it may"));
+                                                      "; KV that does not fit in memory goes there: give a --kv-dir that limed may write"));
   }
   // Opened twice, for writing and for reading; then the name goes.
-  absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.lanes = kLanes});
+  absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.channels = kChannels});
   ::unlink(path.c_str());
   LIME_RETURN_IF_ERROR(device.status());
   LIME_RETURN_IF_ERROR(CheckRoom(folder, shape.bytes()));
@@ -84,7 +84,7 @@ absl::Status KvFile::Read(int64_t layer, int64_t sequence, int64_t piece, uint64
     if (HashOf(place) == hash) return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat("KV of positions from ", piece * kKvPiece,
-                                          " on came back from the disk otherwise than it was written; look after the disk of ", folder_));
+                                          " on was damaged on the disk (its checksum differs); check the disk of ", folder_));
 }
 
 uint64_t KvFile::HashOf(const std::byte* data) const {

@@ -34,7 +34,7 @@ namespace {
 class LoadEnd {
  public:
   LoadEnd(const KvFile& file, std::shared_ptr<KvLoad> load, int reads, std::function<void(absl::Status)> done)
-      : file_(file), load_(std::move(load)), left_(reads), done_(std::move(done)) {}
+      : file_(file), load_(std::move(load)), remaining_(reads), done_(std::move(done)) {}
 
   // Thread: the reader's, one call after another. A checksum is wrong if another sequence has taken
   // the place meanwhile, or the disk has erred. Attend reads such a piece again if it needs it.
@@ -43,13 +43,13 @@ class LoadEnd {
     KvLoad::Sequence& s = load_->sequences[static_cast<size_t>(sequence)];
     while (status.ok() && s.there < s.begun && file_.HashOf(load_->Place(sequence, s.there)) == s.hashes[static_cast<size_t>(s.there)])
       ++s.there;
-    if (--left_ == 0) done_(status_);
+    if (--remaining_ == 0) done_(status_);
   }
 
  private:
   const KvFile& file_;
   const std::shared_ptr<KvLoad> load_;
-  int left_;
+  int remaining_;
   const std::function<void(absl::Status)> done_;
   absl::Status status_;
 };
@@ -114,10 +114,10 @@ void StageKv::Show(int32_t sequence) {
 // ---- From one plan to the next
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
-  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
+  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
-  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
+  while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
   std::vector<KvExtent> wanted;
   for (size_t s = 0; s < away.size(); ++s) {
     const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : 0, end = KvPages::PagesFor(from.sequences[s].positions, 1);
@@ -126,20 +126,20 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
   for (int64_t i = 0; i < std::ssize(options_.layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
-      if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, ", which does not go on");
-      return TakePages(i, sequence->to, first, pages);
+      if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, " arrived, but that slot does not continue");
+      return StorePages(i, sequence->to, first, pages);
     };
     LIME_RETURN_IF_ERROR(from.read(options_.layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
   }
   return absl::OkStatus();
 }
 
-absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+absl::Status StageKv::StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
   const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
   const int64_t count = std::ssize(pages) / plan_.page_bytes;
   if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
-    return Invalid(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages");
-  if (first < book_.away().away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
+    return Invalid(pages.size(), " bytes of KV from page ", first, " on arrived, but slot ", sequence, " has ", held.size(), " pages");
+  if (first < book_.away().away(sequence) * kKvPiecePages) return StoreOnDisk(layer, sequence, first, pages);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
                 static_cast<size_t>(plan_.page_bytes));
@@ -147,10 +147,10 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
 }
 
 // Collects runs until the piece is complete.
-absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+absl::Status StageKv::StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
   const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
   if (file_ == nullptr || at + count > kKvPiecePages)
-    return Invalid("KV from page ", first, " on, which slot ", sequence, " is not to have here");
+    return Invalid("KV from page ", first, " on arrived, but slot ", sequence, " does not keep it on this device");
   std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
   if (at + count < kKvPiecePages) return absl::OkStatus();
   file_->hash(layer, sequence, piece) = file_->HashOf(staging_.data());
@@ -159,8 +159,8 @@ absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                       std::vector<HostedLeft> hosted) {
+absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                              std::vector<HostedLeft> hosted) {
   {
     absl::MutexLock lock(options_.mutex);
     stopping_ = true;
@@ -178,16 +178,16 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
   for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
     if (away.away(s) > 0) lent.push_back({.sequence = s, .pieces = away.away(s), .life = away.life(s)});
   }
-  return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
-                                                  .page_bytes = plan_.page_bytes,
-                                                  .layers = options_.layers,
-                                                  .sequences = plan_.sequences,
-                                                  .memory = std::move(memory),
-                                                  .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
-                                                  .pages = std::move(book_.pages()),
-                                                  .file = std::move(file_),
-                                                  .lent = std::move(lent),
-                                                  .hosted = std::move(hosted)});
+  return std::make_shared<KvHandover>(KvHandover::Content{.numerics_id = numerics_id,
+                                                          .page_bytes = plan_.page_bytes,
+                                                          .layers = options_.layers,
+                                                          .sequences = plan_.sequences,
+                                                          .memory = std::move(memory),
+                                                          .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
+                                                          .pages = std::move(book_.pages()),
+                                                          .file = std::move(file_),
+                                                          .lent = std::move(lent),
+                                                          .hosted = std::move(hosted)});
 }
 
 std::optional<Bytes> StageKv::disk_room() const {
@@ -200,8 +200,8 @@ std::optional<Bytes> StageKv::disk_room() const {
 
 void StageKv::Follow() {
   options_.mutex->AssertHeld();
-  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
-  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+  while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
+  while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
   }
   WriteNext();
@@ -275,12 +275,12 @@ absl::StatusOr<bool> StageKv::Ask(const LentKv::Visit& visit, const MicroBatch& 
 
 absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnHost(const KvMessage& message) {
   options_.mutex->AssertHeld();
-  if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV with a host");
+  if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV on a host");
   return lent_->OnHost(message);
 }
 
-absl::Status StageKv::TakeAnswer() {
-  return lent_ == nullptr ? absl::OkStatus() : lent_->TakeAnswer();
+absl::Status StageKv::UseAnswer() {
+  return lent_ == nullptr ? absl::OkStatus() : lent_->UseAnswer();
 }
 
 // ---- Loads and their use

@@ -11,7 +11,7 @@
 // If the plan has a host for this KV, pieces go to the host's memory instead
 // (daemon/kv/hosting/lent_kv.h).
 //
-// Thread: any, under the owner's lock, except Attend and TakeAnswer. Pieces are written by a thread
+// Thread: any, under the owner's lock, except Attend and UseAnswer. Pieces are written by a thread
 // of their own.
 // Invariant: every piece of a sequence is in pages; or on the disk, and its checksum is compared
 // when it is read; or with the host, which has confirmed it.
@@ -28,7 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/kv/hosting/lent_kv.h"
 #include "daemon/kv/kv_file.h"
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/kv_book.h"
 #include "daemon/machine/huge_buffer.h"
@@ -72,11 +72,11 @@ class StageKv {
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
   // FailedPrecondition unless the plan keeps all KV.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Hands the KV over to the next plan, with `memory` (Backend::TakeKv) and what this device hosts.
-  // `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps all
-  // KV. Afterwards only the destructor may be called.  Without the lock.
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                std::vector<HostedLeft> hosted);
+  // Hands the KV over to the next plan, with `memory` (Backend::ShareKv) and what this device
+  // hosts. `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps
+  // all KV. Afterwards only the destructor may be called.  Without the lock.
+  absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                       std::vector<HostedLeft> hosted);
 
   // ---- Decisions
 
@@ -106,7 +106,7 @@ class StageKv {
   absl::StatusOr<bool> Ask(const LentKv::Visit& visit, const MicroBatch& batch);
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
   // Thread: the compute thread, without the lock, in the visit that asked
-  absl::Status TakeAnswer() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status UseAnswer() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
@@ -136,8 +136,8 @@ class StageKv {
   bool HostHasNext() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex) { return stopping_ || !lent_->lending(); }
   static KvBook::Shape ShapeOf(const Plan& plan, const Options& options);
   void Show(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
-  absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  absl::Status TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);

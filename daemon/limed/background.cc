@@ -45,11 +45,12 @@ struct flock WholeFile(short type) {
 }
 
 // The file stays open, and so the lock is held, as long as the process lives.
-absl::Status TakeLock(const std::string& path) {
+absl::Status LockFile(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file.valid()) return ErrnoStatus(errno, path, "open");
   struct flock lock = WholeFile(F_WRLCK);
-  if (fcntl(file.get(), F_SETLK, &lock) != 0) return absl::AlreadyExistsError(absl::StrCat(path, " is held by another limed"));
+  if (fcntl(file.get(), F_SETLK, &lock) != 0)
+    return absl::AlreadyExistsError(absl::StrCat(path, " is in use by another limed; end it first"));
   const std::string text = absl::StrCat(getpid(), "\n");
   if (ftruncate(file.get(), 0) != 0) return ErrnoStatus(errno, path, "write");
   LIME_RETURN_IF_ERROR(WriteExactly(file, path, 0, std::as_bytes(std::span(text))));
@@ -105,7 +106,7 @@ absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFil
   if (!in_time) kill(child, SIGKILL);
   int status = 0;
   waitpid(child, &status, 0);
-  std::string words = "it says nothing";
+  std::string words = "it printed nothing";
   if (const absl::StatusOr<std::string> log = ReadTextFile(files.log, kMiB); log.ok() && !log->empty()) {
     words = log->substr(0, log->find_last_not_of('\n') + 1);
     words = words.substr(words.rfind('\n') + 1);
@@ -138,10 +139,12 @@ StateFiles FilesIn(const fs::path& folder, const std::string& device) {
 
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device) {
   for (const std::string& name : {cluster, device}) {
-    if (!IsDeviceName(name)) return Invalid("\"", name.substr(0, 80), "\" is no name of files; a name is ", std::string(kDeviceNameRule));
+    if (!IsDeviceName(name))
+      return Invalid("\"", name.substr(0, 80), "\" is not usable in file names; a name is ", std::string(kDeviceNameRule));
   }
   const fs::path base = StateFolder();
-  if (base.empty()) return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME is an absolute path to keep the log in; set one");
+  if (base.empty())
+    return absl::FailedPreconditionError("the log has no folder: neither HOME nor XDG_STATE_HOME is an absolute path; set one of them");
   const fs::path folder = base / cluster;
   std::error_code error;
   fs::create_directories(folder, error);
@@ -167,7 +170,7 @@ std::string OtherOrigin(const StateFiles& files, const Origin& origin) {
   const absl::StatusOr<Origin> other = ReadOrigin(files.origin);
   if (!other.ok() || (!origin.file.empty() && other->file == origin.file)) return "";
   if (other->listen == origin.listen && other->tls == origin.tls) return "";
-  return absl::StrCat("the one of ", other->file.empty() ? "a call by hand" : other->file, " at ", other->listen, ", process ",
+  return absl::StrCat("started ", other->file.empty() ? "by hand" : absl::StrCat("from ", other->file), " at ", other->listen, ", process ",
                       HolderOf(files.pid));
 }
 
@@ -185,7 +188,7 @@ absl::StatusOr<pid_t> EndHolder(const std::string& pid_path) {
   if (AwaitEnd(pid_path, kGraceful)) return holder;
   if (HolderOf(pid_path) == holder) kill(holder, SIGKILL);
   if (AwaitEnd(pid_path, kGraceful)) return holder;
-  return absl::UnavailableError(absl::StrCat("process ", holder, " does not end"));
+  return absl::UnavailableError(absl::StrCat("process ", holder, " does not end; run `kill -9 ", holder, "`"));
 }
 
 absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device, const Origin& origin) {
@@ -208,7 +211,7 @@ absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string&
   }
   setsid();
   LIME_RETURN_IF_ERROR(SpeakToLog(files.log));
-  LIME_RETURN_IF_ERROR(TakeLock(files.pid));
+  LIME_RETURN_IF_ERROR(LockFile(files.pid));
   LIME_RETURN_IF_ERROR(WriteOrigin(files.origin, origin));
   return tell.Release();
 }

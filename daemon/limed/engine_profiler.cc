@@ -95,10 +95,10 @@ class SelfProfile {
   absl::Status NoRoom(Bytes runtime) const {
     if (settings_.memory > 0 && settings_.memory - runtime < kMiB) {
       return absl::ResourceExhaustedError(absl::StrCat("its budget of ", FormatBytes(settings_.memory), " is less than the ",
-                                                       FormatBytes(runtime), " that limed itself takes; give it ",
+                                                       FormatBytes(runtime), " that limed itself needs; give it ",
                                                        BudgetAtLeast(runtime + kMeasuringRoom), " or more"));
     }
-    return absl::ResourceExhaustedError("less than 1 MiB is free to measure with; end other programs");
+    return absl::ResourceExhaustedError("less than 1 MiB of memory is free for measuring; end other programs");
   }
 
   // Shares of the whole, by time: memory 1/7, disk 2/7, blocks 4/7.
@@ -162,7 +162,7 @@ class SelfProfile {
   }
 
   absl::Status ComputeBlocks(const Model& model) {
-    const KeptTo kept(settings_.cores);
+    const ScopedCoreBinding binding(settings_.cores);
     LIME_ASSIGN_OR_RETURN(ModelCompute compute, MeasureCompute(model.spec, {.num_threads = static_cast<int>(measured_.profile.threads),
                                                                             .seconds = 2 * call_.seconds,
                                                                             .memory = room_,

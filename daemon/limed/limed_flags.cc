@@ -146,42 +146,42 @@ absl::Status ReadLimedFile(const CommandFlags& command, LimedFlags& flags) {
 }
 
 void LimedFlags::AddTo(const CommandFlags& command) {
-  command.Add("--listen", &listen, "HOST:PORT; other machines reach it only where HOST is not this one alone").Shown();
-  command.Add("--name", &name, "Of this device, as in cluster.toml");
-  command.Add("--memory", &memory, "What this process may use, such as 8GiB; a plan that takes more is refused");
+  command.Add("--listen", &listen, "HOST:PORT to listen on; other machines need an address of this machine that they can reach").Shown();
+  command.Add("--name", &name, "Name of this device, as in cluster.toml");
+  command.Add("--memory", &memory, "Memory that this process may use, such as 8GiB; limed refuses a plan that needs more");
   command.Add("--memory-mode", &memory_mode,
               "Without --memory, choose it at the start as `lime run` does, and keep free: max-tps (KV of 512 tokens of --model), balanced "
               "(1,024) or max-context (all of the model's)");
-  command.Add("--model,-m", &model, "Folder of the weights, where the coordinator names none");
-  command.Add("--store", &store, "Folder for the weights that `lime push` sends; without it none are taken");
-  command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that memory has no room for; else that of the weights");
+  command.Add("--model,-m", &model, "Folder of the weights, if the coordinator names none");
+  command.Add("--store", &store, "Folder for the weights that `lime push` sends; without it limed refuses a push");
+  command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that does not fit in memory; without it the folder of the weights");
   command.Add("--tls", &tls, "Folder of the cluster's keys (`lime keys` makes them): ca.pem, NAME.pem, NAME.key");
   command.Add("--insecure", &insecure, "Let anyone who reaches the address use this device");
   command.Add("--threads", &threads, "Compute threads; 0: one for every core this process may use").Shown();
   command.Add("--compute-cores", &compute_cores,
-              "Cores that compute, such as 4-7, and nothing else of this process: what brings work then never takes their time. Not for "
-              "cores that others compute on, too");
-  command.Add("--backend", &backend, "What computes: cpu, or torch: libtorch, to compare with, where its module is installed").Shown();
+              "Cores for the compute threads alone, such as 4-7; the other threads of this process use the other cores. Do not name "
+              "cores on which other programs compute");
+  command.Add("--backend", &backend, "Backend that computes: cpu, or torch (libtorch, for comparison, if its module is installed)").Shown();
   command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
   command
       .Add("--loader", &loader,
-           "How weights reach memory: read (direct reads), mmap (zero copy), or auto: which suits the plan and what is cached")
+           "How weights reach memory: read (direct reads), mmap (zero copy), or auto (chosen by the plan and the page cache)")
       .Shown();
   command.Add("--pace", &pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
-  command.Add("--no-link-probes", &no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
+  command.Add("--no-link-probes", &no_link_probes, "Measure links by the plan's own traffic only; send no probes");
   command.Add("--follow-memory", &follow_memory,
-              "Give weights back while others on this machine need the memory, and take them back afterwards; steps take longer meanwhile");
+              "Evict weights while other programs need the memory, and load them again afterwards; steps are slower in between");
   command.Add("--log", &log_level, "trace, debug, info, warning or error").Shown();
   const Flag background_flag =
       command.Add("--background", &background,
-                  "Run in the background as a device of the cluster of this name; log and process number are kept in "
+                  "Run in the background as a device of the cluster of this name; the log and the process number are in "
                   "~/.local/state/lime/NAME");
-  command.Add("--stop", &stop, "End the one that --background started, and no other").Needs(background_flag);
-  command.Add("--ready-fd", &ready_fd, "Descriptor that the port is written to, once it listens");
+  command.Add("--stop", &stop, "End the limed that --background started, and no other").Needs(background_flag);
+  command.Add("--ready-fd", &ready_fd, "File descriptor to which limed writes its port once it listens");
   command.Add("--cluster-file", &cluster_file,
-              "That `lime up` and `lime down` were given: with --stop, what another file has started stays");
-  command.Add("--stop-all", &stop_all, "End all that `lime up` has started from --cluster-file here");
-  command.Add("--config", &config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
+              "File given to `lime up` and `lime down`; --stop does not end a limed that another file started");
+  command.Add("--stop-all", &stop_all, "End every limed that `lime up` started from --cluster-file on this machine");
+  command.Add("--config", &config, "TOML file with these flags as fields, without the leading dashes; a flag overrides its field");
   // For `lime up` and `lime down`.
   command.ShowUnder("", {"--ready-fd", "--cluster-file", "--stop-all"});
 }
@@ -204,7 +204,8 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckThreads(threads.substr(0, threads.rfind(' ')), flags.threads));
   if (std::ranges::find(kLogLevels, flags.log_level) == kLogLevels.end())
     return Invalid("--log ", flags.log_level, " is unknown; use ", absl::StrJoin(kLogLevels, ", "));
-  if (flags.ready_fd >= 0 && fcntl(flags.ready_fd, F_GETFD) < 0) return Invalid("--ready-fd ", flags.ready_fd, " is no open descriptor");
+  if (flags.ready_fd >= 0 && fcntl(flags.ready_fd, F_GETFD) < 0)
+    return Invalid("--ready-fd ", flags.ready_fd, " is not an open descriptor");
   settings.threads = flags.threads;
   if (!flags.compute_cores.empty()) {
     const absl::StatusOr<Cores> cores = ParseCores(flags.compute_cores);
@@ -222,7 +223,7 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   if (!flags.memory.empty()) {
     const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
     if (!memory.ok()) return Invalid("--memory: ", memory.status().message());
-    if (*memory < 1) return Invalid(flags.Said("memory", flags.memory), " is nothing; give a size such as 8GiB, or leave it out");
+    if (*memory < 1) return Invalid(flags.Said("memory", flags.memory), " is too small; give a size such as 8GiB, or leave it out");
     LIME_RETURN_IF_ERROR(CheckBudget(flags.Said("memory", flags.memory), *memory));
     settings.memory = *memory;
   }

@@ -53,7 +53,7 @@ int AwaitEnd(const sigset_t& signals, const Log& log) {
   for (int signal = 0;;) {
     if (sigwait(&signals, &signal) != 0) continue;
     if (signal == SIGTERM || signal == SIGINT) return signal;
-    log(std::string("goes on after a signal (") + strsignal(signal) + "); settings are read at the start alone, and SIGTERM ends it");
+    log(std::string("continues after a signal (") + strsignal(signal) + "); it reads its settings only at the start, and SIGTERM ends it");
   }
 }
 
@@ -62,8 +62,8 @@ constexpr lime::Bytes kLeastBeside = 32 * lime::kMiB;
 
 absl::Status CheckOwnNeed(const lime::LimedFlags& flags, lime::Bytes memory, lime::Bytes runtime) {
   if (memory == 0 || memory >= runtime + kLeastBeside) return absl::OkStatus();
-  return lime::Invalid(flags.Said("memory", flags.memory), " is less than limed needs, which itself takes ", lime::FormatBytes(runtime),
-                       "; give ", lime::BudgetAtLeast(runtime + 2 * kLeastBeside), " or more");
+  return lime::Invalid(flags.Said("memory", flags.memory), " is too small: limed itself needs ", lime::FormatBytes(runtime), "; give ",
+                       lime::BudgetAtLeast(runtime + 2 * kLeastBeside), " or more");
 }
 
 int Fail(const absl::Status& status, int code) {
@@ -88,7 +88,7 @@ int Stop(const lime::LimedFlags& flags) {
   if (!files.ok()) return Fail(files.status(), kWrongCall);
   const std::string other = flags.cluster_file.empty() ? "" : lime::OtherOrigin(*files, OriginOf(flags));
   if (!other.empty()) {
-    std::printf("device %s does not run; another cluster of this name has one, which stays: %s\n", flags.name.c_str(), other.c_str());
+    std::printf("device %s does not run; the device of another cluster of this name stays: %s\n", flags.name.c_str(), other.c_str());
     return AnswerPrinted();
   }
   const absl::StatusOr<pid_t> ended = lime::EndHolder(files->pid);
@@ -124,7 +124,7 @@ int Run(lime::LimedFlags flags) {
     if (*ready < 0) return AnswerPrinted();
     flags.ready_fd = *ready;
   }
-  if (!settings->compute_cores.empty()) lime::KeepTo(lime::OtherCores(settings->compute_cores));
+  if (!settings->compute_cores.empty()) lime::BindToCores(lime::OtherCores(settings->compute_cores));
   std::signal(SIGPIPE, SIG_IGN);
   const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -194,10 +194,10 @@ int Run(lime::LimedFlags flags) {
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
   log("listens on port " + std::to_string((*server)->port()) + " of " + flags.listen.substr(0, flags.listen.rfind(':')) +
-      (settings->keys.empty() ? ", without keys" : ", with keys") + "; itself it takes " + lime::FormatBytes(runtime));
+      (settings->keys.empty() ? ", without keys" : ", with keys") + "; the process itself uses " + lime::FormatBytes(runtime));
   if (!settings->keys.empty()) {
     const lime::Finding keys = lime::InspectExpiry("its keys", lime::EndOf(settings->keys), std::time(nullptr),
-                                                   "`lime keys --renew --name " + flags.name + "` where ca.key is makes new ones");
+                                                   "run `lime keys --renew --name " + flags.name + "` on the machine that has ca.key");
     if (keys.grade != lime::Grade::kOk) log(keys.what + "; " + keys.remedy);
   }
   lime::TellReady((*server)->port(), flags.ready_fd);

@@ -79,11 +79,11 @@ std::vector<std::byte> HeadPartialEncoder::Encode(std::span<const float> logits,
 void LogitsSoFar::CopyTo(std::span<float> logits) const {
   if (all_) {
     LIME_CHECK(std::ssize(logits) == count_);
-    std::memcpy(logits.data(), told_, logits.size_bytes());
+    std::memcpy(logits.data(), encoded_, logits.size_bytes());
     return;
   }
   std::ranges::fill(logits, -kInfinity);
-  const std::byte* in = told_;
+  const std::byte* in = encoded_;
   for (int64_t i = 0; i < count_; ++i) {
     uint32_t id = 0, bits = 0;
     in = Get(Get(in, id), bits);
@@ -93,61 +93,62 @@ void LogitsSoFar::CopyTo(std::span<float> logits) const {
 
 class HeadPartialParser {
  public:
-  HeadPartialParser(std::span<const std::byte> payload, int64_t ids) : left_(payload), ids_(ids) {}
+  HeadPartialParser(std::span<const std::byte> payload, int64_t ids) : remaining_(payload), ids_(ids) {}
 
   absl::StatusOr<HeadPartial> Parse(int64_t most_rows, HeadPartial partial) {
-    LIME_ASSIGN_OR_RETURN(const uint32_t rows, TakeNumber());
-    if (rows > most_rows) return WrongPartial("logits of ", rows, " rows, at most ", most_rows);
+    LIME_ASSIGN_OR_RETURN(const uint32_t rows, ReadNumber());
+    if (rows > most_rows) return WrongPartial("it has logits of ", rows, " rows, the limit is ", most_rows);
     partial.rows.clear();
     for (uint32_t row = 0; row < rows; ++row) {
-      LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, TakeRow());
+      LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, ReadRow());
       partial.rows.push_back(logits);
     }
-    partial.hidden = left_;
+    partial.hidden = remaining_;
     return partial;
   }
 
  private:
-  absl::StatusOr<std::span<const std::byte>> Take(int64_t bytes) {
-    if (std::ssize(left_) < bytes) return WrongPartial("it ends ", bytes - std::ssize(left_), " bytes early");
-    const std::span<const std::byte> taken = left_.first(static_cast<size_t>(bytes));
-    left_ = left_.subspan(taken.size());
+  absl::StatusOr<std::span<const std::byte>> ReadBytes(int64_t bytes) {
+    if (std::ssize(remaining_) < bytes) return WrongPartial("it ends ", bytes - std::ssize(remaining_), " bytes early");
+    const std::span<const std::byte> taken = remaining_.first(static_cast<size_t>(bytes));
+    remaining_ = remaining_.subspan(taken.size());
     return taken;
   }
 
-  absl::StatusOr<uint32_t> TakeNumber() {
-    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, Take(sizeof(uint32_t)));
+  absl::StatusOr<uint32_t> ReadNumber() {
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, ReadBytes(sizeof(uint32_t)));
     uint32_t number = 0;
     Get(bytes.data(), number);
     return number;
   }
 
-  absl::StatusOr<LogitsSoFar> TakeRow() {
-    LIME_ASSIGN_OR_RETURN(const uint32_t count, TakeNumber());
+  absl::StatusOr<LogitsSoFar> ReadRow() {
+    LIME_ASSIGN_OR_RETURN(const uint32_t count, ReadNumber());
     LogitsSoFar row;
     row.all_ = count == kAllIds;
     row.count_ = row.all_ ? ids_ : int64_t{count};
-    if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes)) return WrongPartial(count, " ids of ", ids_, " are told");
-    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> told, Take(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
-    row.told_ = told.data();
+    if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes))
+      return WrongPartial("a row has logits of ", count, " of ", ids_, " ids, which is out of range");
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> encoded, ReadBytes(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
+    row.encoded_ = encoded.data();
     if (!row.all_) LIME_RETURN_IF_ERROR(CheckPairs(row));
     return row;
   }
 
   absl::Status CheckPairs(const LogitsSoFar& row) const {
-    const std::byte* in = row.told_;
+    const std::byte* in = row.encoded_;
     int64_t next = 0;
     for (int64_t i = 0; i < row.count_; ++i) {
       uint32_t id = 0, bits = 0;
       in = Get(Get(in, id), bits);
-      if (id < next || id >= ids_) return WrongPartial("id ", id, " where one of ", next, " to ", ids_ - 1, " may come");
-      if (!(std::bit_cast<float>(bits) < kInfinity)) return WrongPartial("the logit of id ", id, " is none that can be among the largest");
+      if (id < next || id >= ids_) return WrongPartial("id ", id, " is not one of ", next, " to ", ids_ - 1);
+      if (!(std::bit_cast<float>(bits) < kInfinity)) return WrongPartial("the logit of id ", id, " cannot be among the largest");
       next = int64_t{id} + 1;
     }
     return absl::OkStatus();
   }
 
-  std::span<const std::byte> left_;
+  std::span<const std::byte> remaining_;
   const int64_t ids_;
 };
 

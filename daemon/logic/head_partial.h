@@ -57,7 +57,7 @@ class LogitsSoFar {
 
  private:
   friend class HeadPartialParser;
-  const std::byte* told_ = nullptr;
+  const std::byte* encoded_ = nullptr;
   int64_t count_ = 0;
   bool all_ = false;
 };

@@ -1,8 +1,8 @@
 // Which KV pages the sequences of a device have, and which of their pieces leave its memory. Pure:
 // counts and decisions. The owner has pages, files and messages, and carries out the changes.
 //
-//   orders, steps ──► KvPages, KvAway ──► TakeShown: pages to show to the backend
-//                                         TakeEnded: sequences that have ended
+//   orders, steps ──► KvPages, KvAway ──► NextShown: pages to show to the backend
+//                                         NextEnded: sequences that have ended
 //                                         NextWrite: a piece to write
 //
 // Thread: the owner's, under its lock.   Owner: StageKv, or the simulated cluster.
@@ -39,7 +39,7 @@ class KvBook {
         pages_({.num_pages = plan.devices[shape.device].kv_pages,
                 .num_layers = shape.layers,
                 .max_sequences = plan.sequences,
-                .kept_pages = EvictsKv(plan) ? KeptPages(plan) : 0}),
+                .retained_pages = EvictsKv(plan) ? RetainedPages(plan) : 0}),
         away_(plan.sequences),
         taken_over_(static_cast<size_t>(plan.sequences)),
         is_shown_(static_cast<size_t>(plan.sequences), true) {
@@ -98,7 +98,7 @@ class KvBook {
     for (const MicroBatch& batch : step.microbatches) {
       for (const BatchRow& row : batch.rows) {
         absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
-        while (!extended.ok() && TakeAway()) extended = pages_.Extend(row.sequence, row.position + 1);
+        while (!extended.ok() && FreeNext()) extended = pages_.Extend(row.sequence, row.position + 1);
         if (!extended.ok()) {
           if (!write_error_.ok() || !away_.HasToWrite()) return write_error_.ok() ? extended.status() : write_error_;
           return false;
@@ -136,7 +136,7 @@ class KvBook {
   // ---- What the owner carries out
 
   // A sequence whose pages have changed since it was last returned. Nothing if there is none.
-  std::optional<int32_t> TakeShown() {
+  std::optional<int32_t> NextShown() {
     if (shown_.empty()) return std::nullopt;
     const int32_t sequence = shown_.back();
     shown_.pop_back();
@@ -149,7 +149,7 @@ class KvBook {
     int32_t sequence = 0;
     int64_t life = 0;
   };
-  std::optional<Ended> TakeEnded() {
+  std::optional<Ended> NextEnded() {
     if (ended_.empty()) return std::nullopt;
     const Ended ended = ended_.front();
     ended_.erase(ended_.begin());
@@ -170,8 +170,8 @@ class KvBook {
   }
 
  private:
-  bool TakeAway() {
-    const std::optional<KvAway::Piece> piece = away_.TakeAway();
+  bool FreeNext() {
+    const std::optional<KvAway::Piece> piece = away_.FreeNext();
     if (!piece) return false;
     pages_.GiveUp(piece->sequence, piece->piece * kKvPiece, (piece->piece + 1) * kKvPiece);
     Show(piece->sequence);

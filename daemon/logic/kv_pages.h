@@ -32,7 +32,7 @@ class KvPages {
     int64_t num_pages = 0;
     int64_t num_layers = 0;
     int64_t max_sequences = 0;
-    int64_t kept_pages = 0;  // of a layer and sequence; 0: all
+    int64_t retained_pages = 0;  // of a layer and sequence; 0: all
   };
   explicit KvPages(const Options& options)
       : options_(options),
@@ -59,7 +59,7 @@ class KvPages {
     const int64_t needed = std::max<int64_t>(0, wanted - held) * options_.num_layers;
     LIME_RETURN_IF_ERROR(CheckFree(positions, needed));
     for (int64_t page = held; page < wanted; ++page) {
-      for (int64_t layer = 0; layer < options_.num_layers; ++layer) PagesOf(sequence, layer).push_back(TakeLowest());
+      for (int64_t layer = 0; layer < options_.num_layers; ++layer) PagesOf(sequence, layer).push_back(AllocateLowest());
     }
     return needed > 0;
   }
@@ -68,16 +68,17 @@ class KvPages {
   // slot gets all that it will need.
   absl::Status Reserve(int32_t sequence, int64_t positions) {
     if (options_.num_layers > 0 && !PagesOf(sequence, 0).empty())
-      return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " has not been left by the sequence before"));
-    if (options_.kept_pages == 0) return Extend(sequence, positions).status();
+      return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " is still in use by the sequence before"));
+    if (options_.retained_pages == 0) return Extend(sequence, positions).status();
     if (options_.num_layers == 0) return absl::OkStatus();
-    const int64_t pages = PagesFor(positions, 1), kept = std::min(pages, options_.kept_pages);
-    LIME_RETURN_IF_ERROR(CheckFree(positions, kept * options_.num_layers + pages - kept));
+    const int64_t pages = PagesFor(positions, 1), retained = std::min(pages, options_.retained_pages);
+    LIME_RETURN_IF_ERROR(CheckFree(positions, retained * options_.num_layers + pages - retained));
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       std::vector<int32_t>& ring = PagesOf(sequence, layer);
-      for (int64_t page = 0; page < pages; ++page) ring.push_back(page < kept ? TakeLowest() : ring[static_cast<size_t>(page - kept)]);
+      for (int64_t page = 0; page < pages; ++page)
+        ring.push_back(page < retained ? AllocateLowest() : ring[static_cast<size_t>(page - retained)]);
     }
-    for (int64_t page = kept; page < pages; ++page) shared_[static_cast<size_t>(sequence)].push_back(TakeLowest());
+    for (int64_t page = retained; page < pages; ++page) shared_[static_cast<size_t>(sequence)].push_back(AllocateLowest());
     return absl::OkStatus();
   }
 
@@ -89,11 +90,11 @@ class KvPages {
     int64_t& evicted = evicted_[static_cast<size_t>(sequence)];
     const int64_t pages = options_.num_layers == 0 ? 0 : PagesFor(end, 1);
     if (pages > std::ssize(shared))
-      return absl::OutOfRangeError(absl::StrCat("positions up to ", end, " of sequence slot ", sequence, " are to be evicted, and it has ",
+      return absl::OutOfRangeError(absl::StrCat("positions up to ", end, " of sequence slot ", sequence, " are to be evicted, but it has ",
                                                 shared.size(), " pages for them"));
     if (pages < evicted) {
       return absl::OutOfRangeError(absl::StrCat("rows of sequence slot ", sequence, " need KV from position ", end,
-                                                " on, and it is evicted up to ", evicted * kPositionsPerPage));
+                                                " on, but KV is evicted up to position ", evicted * kPositionsPerPage));
     }
     if (pages == evicted) return false;
     for (int64_t layer = 0; layer < options_.num_layers; ++layer)
@@ -154,13 +155,13 @@ class KvPages {
   }
   absl::Status CheckFree(int64_t positions, int64_t needed) const {
     if (needed <= free_pages()) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", positions, " positions needs ", needed, " KV pages and ",
+    return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", positions, " positions needs ", needed, " KV pages, but ",
                                                      free_pages(), " of ", options_.num_pages,
-                                                     " are free; give a larger --context or a shorter prompt and --max-tokens"));
+                                                     " are free; give a larger --context, or a shorter prompt and a smaller --max-tokens"));
   }
 
   // REQUIRES: free_ > 0
-  int32_t TakeLowest() {
+  int32_t AllocateLowest() {
     while (held_[lowest_]) ++lowest_;
     held_[lowest_] = true;
     --free_;

@@ -32,7 +32,7 @@ std::optional<PushSender::Chunk> PushSender::Next() {
 
 absl::Status PushSender::CheckPosition(int64_t position, int64_t low) const {
   if (position >= low && position <= next_) return absl::OkStatus();
-  return Invalid("the device speaks of position ", position, ", and ", low, " to ", next_, " are under way");
+  return Invalid("the device names position ", position, ", but positions ", low, " to ", next_, " are under way");
 }
 
 absl::Status PushSender::OnStored(int64_t position) {
@@ -52,10 +52,10 @@ absl::Status PushSender::OnAgain(int64_t position) {
 }
 
 absl::StatusOr<PushReceiver::Verdict> PushReceiver::OnChunk(int64_t position, Bytes bytes, bool intact) {
-  if (whole_ || bytes <= 0) return Invalid("a chunk of ", bytes, " bytes where none can be");
+  if (whole_ || bytes <= 0) return Invalid("a chunk of ", bytes, " bytes is not allowed here");
   if (position != position_ || position == map_.end()) {
     if (going_back_ && (dropped_ += bytes) <= options_.max_dropped_bytes) return Verdict::kDrop;
-    return Invalid("a chunk at position ", position, ", and ", position_, " of ", map_.end(), " comes next");
+    return Invalid("a chunk at position ", position, " arrived, expected position ", position_, " of ", map_.end());
   }
   const int64_t end = map_.begin(unit() + 1);
   if (bytes > end - position) return Invalid("a chunk of ", bytes, " bytes ends after its unit, at ", end);
@@ -78,7 +78,7 @@ absl::StatusOr<PushReceiver::Verdict> PushReceiver::OnUnit(bool matches) {
 absl::StatusOr<PushReceiver::Verdict> PushReceiver::AskAgain(int64_t position, int& attempts) {
   position_ = position;
   if (++attempts >= options_.max_attempts)
-    return absl::DataLossError(absl::StrCat("what was sent differs from its checksum ", attempts, " times"));
+    return absl::DataLossError(absl::StrCat("the data differed from its checksum ", attempts, " times; check the disk and the network"));
   going_back_ = true;
   dropped_ = 0;
   return Verdict::kAgain;

@@ -27,13 +27,13 @@ Plan WithRing(Plan plan, int32_t device, Bytes ring) {
 
 ResidencyLogic::ResidencyLogic(const Plan& plan, std::vector<Program> programs, KvBook& book, Options options)
     : plan_(plan), options_(std::move(options)), book_(book), programs_(std::move(programs)), ordered_(ResidencyOf(plan)) {
-  if (options_.giving) {
-    to_give_.emplace(plan_, *options_.giving);
-    most_ = to_give_->most();
+  if (options_.shedding) {
+    to_shed_.emplace(plan_, *options_.shedding);
+    most_ = to_shed_->most();
     NoteRing(programs_);
   }
-  given_.streamed = ordered_.streamed;
-  residency_ = std::make_shared<Plan>(to_give_ ? WithRing(plan_, options_.device, to_give_->ring_to_make()) : plan_);
+  shed_.streamed = ordered_.streamed;
+  residency_ = std::make_shared<Plan>(to_shed_ ? WithRing(plan_, options_.device, to_shed_->ring_to_make()) : plan_);
 }
 
 // While nothing streams, a ring that comes and goes does not exist: a change makes it.
@@ -67,11 +67,11 @@ void ResidencyLogic::OnOrder(const Residency& to, Actions& actions) {
 void ResidencyLogic::TryChange(Actions& actions) {
   if (change_.under_way || stopped_ || !stage_->health().ok()) return;
   if (target_ && IsFree(*target_)) return Begin(*std::exchange(target_, std::nullopt), /*by_order=*/true, actions);
-  if (!target_bytes_ || !to_give_) return;
-  const WeightsToGive::Choice to_give = ToGive(ordered_);
-  if (to_give.streamed == given_.streamed && to_give.embedding == given_.embedding) return;
+  if (!target_bytes_ || !to_shed_) return;
+  const WeightsToShed::Choice to_shed = ToShed(ordered_);
+  if (to_shed.streamed == shed_.streamed && to_shed.embedding == shed_.embedding) return;
   // What comes back while nobody computes could not be evicted again until the next step ends.
-  if (to_give.bytes < given_.bytes && Idle()) return;
+  if (to_shed.bytes < shed_.bytes && Idle()) return;
   Begin(ordered_, /*by_order=*/false, actions);
 }
 
@@ -86,37 +86,37 @@ bool ResidencyLogic::IsFree(const Residency& to) {
 }
 
 // While nobody computes, evicts everything at once: a second change must wait for the next step.
-WeightsToGive::Choice ResidencyLogic::ToGive(const Residency& ordered) const {
-  if (!target_bytes_ || !to_give_) return {.streamed = ordered.streamed, .embedding = given_.embedding};
+WeightsToShed::Choice ResidencyLogic::ToShed(const Residency& ordered) const {
+  if (!target_bytes_ || !to_shed_) return {.streamed = ordered.streamed, .embedding = shed_.embedding};
   const Bytes bytes = std::max<Bytes>(0, most_ - *target_bytes_);
-  return to_give_->Choose(ordered, bytes > 0 && Idle() ? INT64_MAX : bytes, given_.embedding);
+  return to_shed_->Choose(ordered, bytes > 0 && Idle() ? INT64_MAX : bytes, shed_.embedding);
 }
 
 // ---- A change
 
 void ResidencyLogic::Begin(Residency ordered, bool by_order, Actions& actions) {
   ordered_ = std::move(ordered);
-  WeightsToGive::Choice to_give = ToGive(ordered_);
+  WeightsToShed::Choice to_shed = ToShed(ordered_);
   change_ = {.under_way = true,
              .by_order = by_order,
              .ordered_at = stage_->inbox().steps_begun(),
              .pages_before = Device(*residency_).kv_pages,
-             .to_give = std::move(to_give)};
+             .to_shed = std::move(to_shed)};
   actions.push_back(Prepare{
-      .from = residency_, .to = {ordered_.layer_pages, change_.to_give.streamed}, .opens_rows = change_.to_give.embedding && !has_rows_});
+      .from = residency_, .to = {ordered_.layer_pages, change_.to_shed.streamed}, .opens_rows = change_.to_shed.embedding && !has_rows_});
 }
 
 void ResidencyLogic::OnNotPrepared(bool no_rows, const absl::Status& why, Actions& actions, StageLogic::Actions& of_stage) {
-  if (!to_give_ || (!no_rows && given_.bytes > 0)) return stage_->Fail(why, of_stage);
-  actions.push_back(Report{absl::StrCat("memory is short, and less of it can be given back: ", why.message())});
+  if (!to_shed_ || (!no_rows && shed_.bytes > 0)) return stage_->Fail(why, of_stage);
+  actions.push_back(Report{absl::StrCat("memory is short, but the device cannot free as much as is needed: ", why.message())});
   if (no_rows) {
-    WeightsToGive::Options giving = *options_.giving;
-    giving.embedding = false;
-    to_give_.emplace(plan_, std::move(giving));
-    most_ = to_give_->most();
+    WeightsToShed::Options shedding = *options_.shedding;
+    shedding.embedding = false;
+    to_shed_.emplace(plan_, std::move(shedding));
+    most_ = to_shed_->most();
     if (target_bytes_) actions.push_back(Most{most_});
   } else {
-    to_give_.reset();
+    to_shed_.reset();
   }
   if (change_.by_order && !target_) target_ = ordered_;
   change_ = {};
@@ -132,19 +132,19 @@ void ResidencyLogic::OnPrepared(Prepared prepared, double now_ms, Actions& actio
   const absl::Status status = stage_->OnChange(entering_, settled_, now_ms, of_stage);
   if (!status.ok()) return stage_->Fail(status, of_stage);
   change_.begun = true;
-  const bool comes_back = change_.to_give.bytes < given_.bytes;
-  if (target_bytes_ && !options_.giving->tied && change_.to_give.embedding && !given_.embedding) {
+  const bool comes_back = change_.to_shed.bytes < shed_.bytes;
+  if (target_bytes_ && !options_.shedding->tied && change_.to_shed.embedding && !shed_.embedding) {
     // The embedding does not come back.
-    most_ -= plan_.embedding_bytes, change_.to_give.bytes -= plan_.embedding_bytes;
+    most_ -= plan_.embedding_bytes, change_.to_shed.bytes -= plan_.embedding_bytes;
     actions.push_back(Most{most_});
   }
-  given_ = change_.to_give;
+  shed_ = change_.to_shed;
   if (comes_back) TellResident(actions);
-  actions.push_back(ChangeWeights{residency_, stage_->runner().border(), given_.embedding});
+  actions.push_back(ChangeWeights{residency_, stage_->runner().border(), shed_.embedding});
   stage_->MayTakeOrders();  // an order that waits may now fail for good
 }
 
-void ResidencyLogic::OnNothingLeaves(Actions& actions) {
+void ResidencyLogic::OnNothingEvicted(Actions& actions) {
   BeginRoom(actions);
 }
 
@@ -160,7 +160,7 @@ void ResidencyLogic::BeginRoom(Actions& actions) {
   actions.push_back(MakeRoom{.pages = device.kv_pages,
                              .pages_before = change_.pages_before,
                              .ring = device.memory.ring,
-                             .reads_rows = given_.embedding && !std::exchange(reads_rows_, given_.embedding)});
+                             .reads_rows = shed_.embedding && !std::exchange(reads_rows_, shed_.embedding)});
 }
 
 void ResidencyLogic::OnRoomMade(double now_ms, Actions& actions, StageLogic::Actions& of_stage) {
@@ -173,7 +173,7 @@ void ResidencyLogic::OnRoomMade(double now_ms, Actions& actions, StageLogic::Act
 }
 
 void ResidencyLogic::TellResident(Actions& actions) {
-  if (target_bytes_) actions.push_back(Resident{std::max<Bytes>(0, most_ - given_.bytes)});
+  if (target_bytes_) actions.push_back(Resident{std::max<Bytes>(0, most_ - shed_.bytes)});
 }
 
 void ResidencyLogic::OnStepEnded(Actions& actions) {

@@ -22,7 +22,7 @@
 
 #include "daemon/logic/kv_book.h"
 #include "daemon/logic/stage_logic.h"
-#include "daemon/logic/weights_to_give.h"
+#include "daemon/logic/weights_to_shed.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_residency.h"
@@ -38,7 +38,7 @@ class ResidencyLogic {
     int64_t layers = 0;       // whose KV is here
     bool ring_comes = false;  // the ring exists only while something streams
     // What may be evicted under pressure; nothing: the memory is not watched.
-    std::optional<WeightsToGive::Options> giving;
+    std::optional<WeightsToShed::Options> shedding;
   };
 
   // ---- Actions
@@ -51,11 +51,11 @@ class ResidencyLogic {
     bool opens_rows = false;  // a reader for rows of an evicted embedding
   };
   // From step `border` on, the parts that stream in `after` stream, and no others. If nothing in
-  // memory leaves, OnNothingLeaves.
+  // memory leaves, OnNothingEvicted.
   struct ChangeWeights {
     std::shared_ptr<const Plan> after;
     int64_t border = 0;
-    bool embedding_leaves = false;
+    bool evicts_embedding = false;
   };
   // While steps go on, parts leave memory; then pages come, and a ring if needed. Then OnRoomMade.
   struct MakeRoom {
@@ -87,15 +87,15 @@ class ResidencyLogic {
   const std::vector<Program>& programs() const { return programs_; }
   StageLogic::Memory memory() const { return {.programs = programs_, .must_begin = MustBegin(), .pages_come = PagesCome()}; }
   // Whether residency may change at all.
-  bool changes() const { return options_.by_order || options_.giving.has_value(); }
+  bool changes() const { return options_.by_order || options_.shedding.has_value(); }
   // Positions of each sequence that may be away under the current residency.
   int64_t Reach() const { return ReachOf(*residency_); }
   int64_t num_changes() const { return num_changes_; }
   // given: bytes evicted under pressure, less what reading them takes. most: bytes that can be
   // evicted. largest: the largest block of these.
-  Bytes given() const { return given_.bytes; }
+  Bytes shed() const { return shed_.bytes; }
   Bytes most() const { return most_; }
-  Bytes largest() const { return to_give_ ? to_give_->largest() : 0; }
+  Bytes largest() const { return to_shed_ ? to_shed_->largest() : 0; }
 
   // ---- Events
 
@@ -120,7 +120,7 @@ class ResidencyLogic {
   // `no_rows`: the rows of the embedding could not be opened. A change by order must succeed, else
   // the stage fails. Under pressure less is evicted instead.
   void OnNotPrepared(bool no_rows, const absl::Status& why, Actions& actions, StageLogic::Actions& of_stage);
-  void OnNothingLeaves(Actions& actions);
+  void OnNothingEvicted(Actions& actions);
   // From this step on, parts stream as the change says.
   void OnBorder(Actions& actions);
   void OnRoomMade(double now_ms, Actions& actions, StageLogic::Actions& of_stage);
@@ -135,7 +135,7 @@ class ResidencyLogic {
     bool begun = false;     // the runner has accepted it
     bool at_work = false;   // room is being made
     bool has_room = false;  // room was made
-    WeightsToGive::Choice to_give;
+    WeightsToShed::Choice to_shed;
   };
 
   bool MustBegin() const;
@@ -144,7 +144,7 @@ class ResidencyLogic {
   const PlanDevice& Device(const Plan& plan) const { return plan.devices[static_cast<size_t>(options_.device)]; }
   int64_t ReachOf(const Plan& plan) const;
   bool IsFree(const Residency& to);
-  WeightsToGive::Choice ToGive(const Residency& ordered) const;
+  WeightsToShed::Choice ToShed(const Residency& ordered) const;
   void Begin(Residency ordered, bool by_order, Actions& actions);
   void NoteRing(std::vector<Program>& programs) const;
   void BeginRoom(Actions& actions);
@@ -165,11 +165,11 @@ class ResidencyLogic {
   std::vector<Program> entering_;  // of the current change
   std::vector<Program> settled_;   // after the current change
   int64_t num_changes_ = 0;
-  std::optional<WeightsToGive> to_give_;  // nothing: no eviction under pressure
+  std::optional<WeightsToShed> to_shed_;  // nothing: no eviction under pressure
   Bytes most_ = 0;                        // bytes that can be evicted
   // How many bytes should be resident; nothing: the memory is not watched yet.
   std::optional<Bytes> target_bytes_;
-  WeightsToGive::Choice given_;  // with the current change
+  WeightsToShed::Choice shed_;  // with the current change
   bool has_rows_ = false, reads_rows_ = false;
   bool stopped_ = false;
 };

@@ -32,7 +32,7 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
       again_(RowsAgain::For(plan, device)),
       latest_(static_cast<size_t>(plan.sequences)),
-      told_(latest_.size()) {
+      received_(latest_.size()) {
   const auto reserve = [&](std::vector<MicroBatch>& batches) {
     batches.resize(static_cast<size_t>(shape_.microbatches));
     for (MicroBatch& batch : batches) batch.rows.reserve(static_cast<size_t>(plan_.batch));
@@ -59,13 +59,13 @@ absl::Status StageInbox::AddOrder(const Order& order) {
   return absl::OkStatus();
 }
 
-Order& StageInbox::TakeOrder() {
+Order& StageInbox::PopOrder() {
   LIME_CHECK(!orders_.empty());
   return orders_.Pop();
 }
 
 absl::Status StageInbox::Check(const Order& order) const {
-  if (order.number != next_order_) return Invalid("order ", order.number, " has come, and ", next_order_, " is the next one");
+  if (order.number != next_order_) return Invalid("order ", order.number, " arrived, expected order ", next_order_);
   if (static_cast<int64_t>(orders_.size()) >= kMaxQueuedOrders) return Invalid(kMaxQueuedOrders, " orders wait already");
   return std::visit([this](const auto& what) { return Check(what); }, order.what);
 }
@@ -73,21 +73,21 @@ absl::Status StageInbox::Check(const Order& order) const {
 absl::Status StageInbox::Check(const AdmitOrder& admit) const {
   LIME_RETURN_IF_ERROR(CheckSlot(admit.sequence));
   if (admit.positions < 1 || admit.positions > plan_.context) {
-    return Invalid("a sequence of ", admit.positions, " positions, and the plan has room for 1 to ", plan_.context);
+    return Invalid("a sequence has ", admit.positions, " positions, the plan allows 1 to ", plan_.context);
   }
   if (admit.computed < 0 || admit.computed > std::ssize(admit.prompt))
-    return Invalid("KV of ", admit.computed, " positions of a sequence of which ", admit.prompt.size(), " tokens are known");
+    return Invalid("a sequence continues with KV of ", admit.computed, " positions, but ", admit.prompt.size(), " of its tokens are known");
   return CheckIds(admit.prompt);
 }
 
 absl::Status StageInbox::Check(const ResidencyOrder& residency) const {
-  if (!grows_kv_) return Invalid("the plan has all KV pages from the start, and nothing of it changes");
+  if (!grows_kv_) return Invalid("the plan reserves all KV pages from the start, so its residency cannot change");
   return WithResidency(plan_, residency.to).status();
 }
 
 absl::Status StageInbox::Check(const StepOrder& step) const {
   if (step.microbatches.empty() || std::ssize(step.microbatches) > shape_.microbatches) {
-    return Invalid("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", shape_.microbatches);
+    return Invalid("a step has ", step.microbatches.size(), " micro-batches, the plan allows 1 to ", shape_.microbatches);
   }
   for (const MicroBatch& batch : step.microbatches) LIME_RETURN_IF_ERROR(CheckBatch(batch));
   return again_ ? again_->Check(step) : absl::OkStatus();
@@ -95,24 +95,25 @@ absl::Status StageInbox::Check(const StepOrder& step) const {
 
 absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
   if (std::ssize(batch.rows) > OwnRows(plan_)) {
-    return Invalid("a micro-batch of ", batch.rows.size(), " rows, at most ", OwnRows(plan_), " were planned");
+    return Invalid("a micro-batch has ", batch.rows.size(), " rows, the plan allows at most ", OwnRows(plan_));
   }
   int64_t logit_rows = 0;
   for (const BatchRow& row : batch.rows) {
     LIME_RETURN_IF_ERROR(CheckSlot(row.sequence));
-    if (row.position < 0 || row.position >= plan_.context) return Invalid("position ", row.position, " of ", plan_.context);
+    if (row.position < 0 || row.position >= plan_.context)
+      return Invalid("position ", row.position, " is outside the context of ", plan_.context);
     if (row.token != kSampledToken) LIME_RETURN_IF_ERROR(CheckIds({&row.token, 1}));
     if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
     logit_rows += row.wants_logits ? 1 : 0;
   }
   if (const int64_t most = MostLogitRows(plan_); logit_rows > most)
-    return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", most);
+    return Invalid("a micro-batch asks for logits of ", logit_rows, " rows, the plan allows at most ", most);
   return absl::OkStatus();
 }
 
 absl::Status StageInbox::CheckSlot(int32_t sequence) const {
   if (sequence >= 0 && sequence < plan_.sequences) return absl::OkStatus();
-  return Invalid("sequence slot ", sequence, ", and the plan has ", plan_.sequences);
+  return Invalid("there is no sequence slot ", sequence, ": the plan has ", plan_.sequences, " slots");
 }
 
 absl::Status StageInbox::CheckIds(std::span<const int32_t> ids) const {
@@ -128,14 +129,14 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   const ActivationHeader& header = activation.header;
   LIME_RETURN_IF_ERROR(CheckActivation(activation));
   if (header.payload == Payload::kToken) {
-    LIME_RETURN_IF_ERROR(TakeTokens(activation));
+    LIME_RETURN_IF_ERROR(OnTokens(activation));
     GiveMemory(std::move(activation.payload));
     return std::nullopt;
   }
   const Visit visit = {header.stage + 1, header.microbatch};
   if (waiting_bytes_ + header.bytes > waiting_allowed_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(waiting_bytes_, " bytes of hidden states wait already, and the plan counts ", waiting_allowed_));
+        absl::StrCat(waiting_bytes_, " bytes of hidden states wait already, the plan allows ", waiting_allowed_));
   }
   const std::pair key(header.step, visit);
   if (arrived_.contains(key)) return Invalid("stage ", visit.first, " has this micro-batch of step ", header.step, " already");
@@ -152,11 +153,11 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   return IsUnderWay(header.step) ? std::optional(visit) : std::nullopt;
 }
 
-absl::Status StageInbox::TakeTokens(const ActivationMessage& activation) {
+absl::Status StageInbox::OnTokens(const ActivationMessage& activation) {
   const size_t most = static_cast<size_t>(std::max<int64_t>(plan_.sequences, MostLogitRows(plan_)));
   LIME_ASSIGN_OR_RETURN(tokens_, ParseSampledTokens(activation.payload, most, std::move(tokens_)));
   LIME_RETURN_IF_ERROR(CheckTokens(activation.header.step, tokens_));
-  TakeTokens(activation.header.step, tokens_);
+  OnTokens(activation.header.step, tokens_);
   return absl::OkStatus();
 }
 
@@ -183,18 +184,18 @@ void StageInbox::MakeRoomFor(Bytes bytes) {
 absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) {
   const ActivationHeader& header = activation.header;
   const int64_t bytes = std::ssize(activation.payload);
-  if (header.epoch != plan_.epoch) return Invalid("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
-  if (header.bytes != bytes) return Invalid("a payload of ", bytes, " bytes, and its header says ", header.bytes);
+  if (header.epoch != plan_.epoch) return Invalid("the message is of epoch ", header.epoch, ", but epoch ", plan_.epoch, " is installed");
+  if (header.bytes != bytes) return Invalid("the payload has ", bytes, " bytes, but its header says ", header.bytes);
   if (header.step > steps_begun_ + MaxEarlySteps()) return Invalid("step ", header.step, " is far beyond step ", steps_begun_);
-  if (header.microbatch >= shape_.microbatches) return Invalid("no micro-batch ", header.microbatch);
+  if (header.microbatch >= shape_.microbatches) return Invalid("the plan has no micro-batch ", header.microbatch);
   const int32_t stages = static_cast<int32_t>(plan_.stages.size());
   if (header.payload == Payload::kToken) {
-    if (!IsFirst() || header.stage + 1 != stages) return Invalid("tokens of stage ", header.stage, " are not awaited here");
+    if (!IsFirst() || header.stage + 1 != stages) return Invalid("this device expects no tokens of stage ", header.stage);
     return absl::OkStatus();
   }
   const bool awaited = header.stage + 1 < stages && plan_.stages[header.stage + 1].device == device_;
   if (!awaited || header.payload != PayloadInto(plan_, header.stage + 1))
-    return Invalid("what stage ", header.stage, " sends is not awaited here");
+    return Invalid("this device expects no message of stage ", header.stage);
   if (header.step < steps_ended()) return Invalid("step ", header.step, " has ended");
   if (!IsUnderWay(header.step)) return CheckPayload(header.stage + 1, nullptr, activation.payload);
   LIME_RETURN_IF_ERROR(CheckVisit({header.stage + 1, header.microbatch}));
@@ -219,34 +220,35 @@ absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, st
     bytes = std::ssize(partial_.hidden);
     const int64_t asked = batch != nullptr ? std::ranges::count_if(batch->rows, &BatchRow::wants_logits) : -1;
     if (batch != nullptr && std::ssize(partial_.rows) != asked)
-      return Invalid("logits of ", partial_.rows.size(), " rows, and ", asked, " ask for them");
+      return Invalid("logits of ", partial_.rows.size(), " rows arrived, but ", asked, " rows need logits");
   }
   if (batch != nullptr && bytes != rows * shape_.row_bytes)
-    return Invalid("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
+    return Invalid("hidden states of ", bytes, " bytes arrived for ", rows, " rows of ", shape_.row_bytes, " bytes");
   if (bytes > most * shape_.row_bytes || bytes % shape_.row_bytes != 0)
-    return Invalid("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", most);
+    return Invalid("hidden states of ", bytes, " bytes arrived in rows of ", shape_.row_bytes, ", the limit is ", most);
   return absl::OkStatus();
 }
 
 // A sequence's tokens come in the order of their positions, each once.
 absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken> tokens) {
-  if (step >= steps_begun_) return Invalid("tokens of step ", step, ", which has not begun");
+  if (step >= steps_begun_) return Invalid("tokens of step ", step, " arrived, but that step has not begun");
   for (const SampledToken& token : tokens) {
     LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
     LIME_RETURN_IF_ERROR(CheckIds({&token.token, 1}));
-    told_[static_cast<size_t>(token.sequence)] = latest_[static_cast<size_t>(token.sequence)].position;
+    received_[static_cast<size_t>(token.sequence)] = latest_[static_cast<size_t>(token.sequence)].position;
   }
   for (const SampledToken& token : tokens) {
     if (step < latest_[static_cast<size_t>(token.sequence)].from_step) continue;
-    int32_t& before = told_[static_cast<size_t>(token.sequence)];
+    int32_t& before = received_[static_cast<size_t>(token.sequence)];
     if (token.position <= before || token.position > plan_.context)
-      return Invalid("sequence ", token.sequence, " is told its token at position ", token.position, ", and was told that at ", before);
+      return Invalid("sequence ", token.sequence, " got its token at position ", token.position,
+                     ", but it already has the token at position ", before);
     before = token.position;
   }
   return absl::OkStatus();
 }
 
-void StageInbox::TakeTokens(int64_t step, std::span<const SampledToken> tokens) {
+void StageInbox::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
   for (const SampledToken& token : tokens) {
     Latest& latest = latest_[static_cast<size_t>(token.sequence)];
     if (step < latest.from_step) continue;
@@ -305,7 +307,7 @@ bool StageInbox::FillTokens(MicroBatch& batch) const {
   return true;
 }
 
-std::vector<std::byte> StageInbox::TakeInput(const Visit& visit) {
+std::vector<std::byte> StageInbox::PopInput(const Visit& visit) {
   const auto found = arrived_.find({steps_begun_ - 1, visit});
   if (found == arrived_.end()) return {};
   std::vector<std::byte> input = std::move(found->second);

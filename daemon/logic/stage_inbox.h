@@ -53,7 +53,7 @@ class StageInbox {
   // The oldest order that waits; null if there is none.
   const Order* NextOrder() const { return orders_.empty() ? nullptr : &orders_.front(); }
   // Removes that order. Valid until the next AddOrder.  REQUIRES: NextOrder() is not null
-  Order& TakeOrder();
+  Order& PopOrder();
 
   // ---- From peers
 
@@ -66,7 +66,7 @@ class StageInbox {
   // Gives back the memory of a used payload.
   void GiveMemory(std::vector<std::byte> payload);
   // Tokens that this device has sampled itself, or that OnActivation has checked.
-  void TakeTokens(int64_t step, std::span<const SampledToken> tokens);
+  void OnTokens(int64_t step, std::span<const SampledToken> tokens);
 
   // ---- Steps
 
@@ -83,7 +83,7 @@ class StageInbox {
   std::optional<int32_t> NextWithTokens();
 
   // The payload with which a visit of the current step begins; empty if none has come.
-  std::vector<std::byte> TakeInput(const Visit& visit);
+  std::vector<std::byte> PopInput(const Visit& visit);
 
   // Micro-batches of the current step.
   int32_t num_batches() const { return static_cast<int32_t>(batches_.size()); }
@@ -112,7 +112,7 @@ class StageInbox {
   absl::Status CheckVisit(const Visit& visit) const;
   absl::Status CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload);
   absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens);
-  absl::Status TakeTokens(const ActivationMessage& activation);
+  absl::Status OnTokens(const ActivationMessage& activation);
   void MakeRoomFor(Bytes bytes);
   bool FillTokens(MicroBatch& batch) const;
 
@@ -145,7 +145,7 @@ class StageInbox {
   Bytes spare_bytes_ = 0;                        // of their memory
   std::vector<SampledToken> tokens_;             // of the current message
   // Of the current message: by slot, the last position with a known token.
-  std::vector<int32_t> told_;
+  std::vector<int32_t> received_;
   HeadPartial partial_;  // of the current message
 };
 

@@ -93,7 +93,7 @@ void StageLogic::Fail(const absl::Status& why, Actions& actions) {
 void StageLogic::NextOrder(const Memory& memory, double now_ms, Actions& actions) {
   LIME_CHECK(HasOrder());
   may_take_orders_ = HasPagesFor(*inbox_.NextOrder(), memory, actions);
-  if (may_take_orders_) std::visit([&](auto& what) { Execute(what, memory, now_ms, actions); }, inbox_.TakeOrder().what);
+  if (may_take_orders_) std::visit([&](auto& what) { Execute(what, memory, now_ms, actions); }, inbox_.PopOrder().what);
 }
 
 // If pages come as sequences grow: gives the rows of a step their pages. False while it must wait.
@@ -108,7 +108,7 @@ bool StageLogic::HasPagesFor(const Order& order, const Memory& memory, Actions& 
 
 void StageLogic::Execute(const AdmitOrder& admit, const Memory&, double, Actions& actions) {
   if (admit.computed != book_.taken_over(admit.sequence)) {
-    return Fail(Invalid("slot ", admit.sequence, " is to go on with KV of ", admit.computed, " positions, and has taken over ",
+    return Fail(Invalid("slot ", admit.sequence, " is to continue with KV of ", admit.computed, " positions, but it took over ",
                         book_.taken_over(admit.sequence)),
                 actions);
   }
@@ -186,7 +186,7 @@ void StageLogic::On(const Typed& action, double now_ms, Actions& actions) {
     // The next token waits for the first device, so it comes first. The coordinator hears of this
     // token while that device computes.
     if (action.what.payload == Payload::kToken && action.what.to == device_) {
-      inbox_.TakeTokens(action.step, sampled_);
+      inbox_.OnTokens(action.step, sampled_);
       GiveTokens(now_ms, actions);
     }
   } else if constexpr (std::is_same_v<Typed, ProgramRunner::StepEnded>) {

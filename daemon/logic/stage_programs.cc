@@ -22,8 +22,8 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
     const int64_t ids = IdsBefore(plan, stage.lo);
     const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
     if (ids == 0 || bytes <= kMaxActivationBytes) continue;
-    return Invalid("the plan splits the head at id ", ids, ", where a message of ", MaxRows(plan), " rows and the logits of ", plan.batch,
-                   " may take ", FormatBytes(bytes), ", at most ", FormatBytes(kMaxActivationBytes),
+    return Invalid("the plan splits the head at id ", ids, ", so a message of ", MaxRows(plan), " rows with the logits of ", plan.batch,
+                   " rows may need ", FormatBytes(bytes), ", the limit is ", FormatBytes(kMaxActivationBytes),
                    "; plan shorter chunks or a smaller batch");
   }
   return absl::OkStatus();

@@ -1,7 +1,7 @@
 // A ring of fixed size that carries spans from the threads that measure to the one that collects.
 //
 // Without a trace there is no ring, and its users only look at a null pointer.
-// Threads: Add from any, without a lock; Take from one at a time.
+// Threads: Add from any, without a lock; Drain from one at a time.
 // Memory: allocated and touched when it is made, never later.
 // A span that finds the ring full is counted and dropped: computing never waits for the collector.
 #pragma once
@@ -20,21 +20,21 @@ namespace lime {
 class TraceRing {
  public:
   // Room for `spans`, rounded up to a power of two.
-  explicit TraceRing(size_t spans) : slots_(std::bit_ceil(std::max<size_t>(spans, 2))) {
-    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].turn.store(i, std::memory_order_relaxed);
+  explicit TraceRing(size_t spans) : cells_(std::bit_ceil(std::max<size_t>(spans, 2))) {
+    for (size_t i = 0; i < cells_.size(); ++i) cells_[i].turn.store(i, std::memory_order_relaxed);
   }
 
-  // The thread that moves next_ past a slot owns it. The turn says that Take has emptied the slot.
+  // The thread that moves next_ past a cell owns it. The turn says that Drain has emptied the cell.
   void Add(const TimelineSpan& span) {
     uint64_t number = next_.load(std::memory_order_relaxed);
     while (true) {
-      Slot& slot = slots_[number & (slots_.size() - 1)];
-      const uint64_t turn = slot.turn.load(std::memory_order_acquire);
+      Cell& cell = cells_[number & (cells_.size() - 1)];
+      const uint64_t turn = cell.turn.load(std::memory_order_acquire);
       if (turn == number) {
         // Another thread has it; `number` is the next one now.
         if (!next_.compare_exchange_weak(number, number + 1, std::memory_order_relaxed)) continue;
-        slot.span = span;
-        slot.turn.store(number + 1, std::memory_order_release);
+        cell.span = span;
+        cell.turn.store(number + 1, std::memory_order_release);
         return;
       }
       if (turn < number) {
@@ -46,26 +46,26 @@ class TraceRing {
   }
 
   // Appends up to `most` spans, oldest first.
-  void Take(size_t most, std::vector<TimelineSpan>& spans) {
+  void Drain(size_t most, std::vector<TimelineSpan>& spans) {
     for (; most > 0; --most, ++oldest_) {
-      Slot& slot = slots_[oldest_ & (slots_.size() - 1)];
-      if (slot.turn.load(std::memory_order_acquire) != oldest_ + 1) return;
-      spans.push_back(slot.span);
-      slot.turn.store(oldest_ + slots_.size(), std::memory_order_release);
+      Cell& cell = cells_[oldest_ & (cells_.size() - 1)];
+      if (cell.turn.load(std::memory_order_acquire) != oldest_ + 1) return;
+      spans.push_back(cell.span);
+      cell.turn.store(oldest_ + cells_.size(), std::memory_order_release);
     }
   }
 
   int64_t lost() const { return lost_.load(std::memory_order_relaxed); }
-  size_t size() const { return slots_.size(); }
+  size_t size() const { return cells_.size(); }
 
  private:
   // Free for the span with number `turn`, or holds the span with number `turn` - 1.
-  struct Slot {
+  struct Cell {
     std::atomic<uint64_t> turn = 0;
     TimelineSpan span;
   };
 
-  std::vector<Slot> slots_;
+  std::vector<Cell> cells_;
   std::atomic<uint64_t> next_ = 0;  // span to be added
   uint64_t oldest_ = 0;             // to be taken
   std::atomic<int64_t> lost_ = 0;

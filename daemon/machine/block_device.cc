@@ -26,7 +26,7 @@ constexpr Bytes kDirectAlignment = 4 * kKiB;
 constexpr int O_DIRECT = 0;
 #endif
 
-// Raises the limit of open files. A store has a file for each layer, and each lane needs a
+// Raises the limit of open files. A store has a file for each layer, and each channel needs a
 // descriptor for each file: more than the usual 1,024. If the system refuses, a later open reports
 // it.
 void AllowDescriptors(size_t more) {
@@ -86,16 +86,16 @@ class ReaderLoop {
 // Common part of both devices: the loop, the names, and whether the page cache is bypassed.
 class LoopDevice : public BlockDevice {
  public:
-  LoopDevice(std::vector<std::string> paths, int lanes, bool direct) : paths_(std::move(paths)), lanes_(lanes), direct_(direct) {}
+  LoopDevice(std::vector<std::string> paths, int channels, bool direct) : paths_(std::move(paths)), channels_(channels), direct_(direct) {}
 
-  int num_lanes() const override { return lanes_; }
+  int num_channels() const override { return channels_; }
   Bytes alignment() const override { return direct_ ? kDirectAlignment : 1; }
   const std::vector<std::string>& paths() const override { return paths_; }
   void Post(std::function<void()> task) override { loop_.Post(std::move(task)); }
 
  protected:
   const std::vector<std::string> paths_;
-  const int lanes_;
+  const int channels_;
   const bool direct_;
   ReaderLoop loop_;
 };
@@ -114,11 +114,11 @@ bool UringCompletes() {
   return completes;
 }
 
-// An asio file object submits one read at a time, so each lane has its own object for each file.
+// An asio file object submits one read at a time, so each channel has its own object for each file.
 class UringDevice : public LoopDevice {
  public:
-  UringDevice(const std::vector<std::string>& paths, const OpenedFiles& opened, int lanes) : LoopDevice(paths, lanes, opened.direct) {
-    for (int lane = 0; lane < lanes; ++lane) {
+  UringDevice(const std::vector<std::string>& paths, const OpenedFiles& opened, int channels) : LoopDevice(paths, channels, opened.direct) {
+    for (int channel = 0; channel < channels; ++channel) {
       for (const FileDescriptor& file : opened.files) {
         asio::random_access_file& object = objects_.emplace_back(loop_.context());
         asio::error_code error;
@@ -136,8 +136,8 @@ class UringDevice : public LoopDevice {
 
   std::string Describe() const override { return direct_ ? "O_DIRECT through io_uring" : "buffered reads through io_uring"; }
 
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    asio::random_access_file& object = objects_[static_cast<size_t>(lane) * paths_.size() + static_cast<size_t>(file)];
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    asio::random_access_file& object = objects_[static_cast<size_t>(channel) * paths_.size() + static_cast<size_t>(file)];
     object.async_read_some_at(static_cast<uint64_t>(offset), asio::buffer(destination, static_cast<size_t>(bytes)),
                               [done = std::move(done)](const asio::error_code& error, size_t got) {
                                 const bool failed = error && error != asio::error::eof;
@@ -150,19 +150,19 @@ class UringDevice : public LoopDevice {
 };
 #endif
 
-// One thread for each lane. The loop's thread runs the completions.
+// One thread for each channel. The loop's thread runs the completions.
 class PreadDevice : public LoopDevice {
  public:
-  PreadDevice(const std::vector<std::string>& paths, OpenedFiles opened, int lanes)
-      : LoopDevice(paths, lanes, opened.direct), files_(std::move(opened.files)), pool_(static_cast<size_t>(lanes)) {}
+  PreadDevice(const std::vector<std::string>& paths, OpenedFiles opened, int channels)
+      : LoopDevice(paths, channels, opened.direct), files_(std::move(opened.files)), pool_(static_cast<size_t>(channels)) {}
   ~PreadDevice() override {
     pool_.join();
     loop_.Stop();
   }
 
-  std::string Describe() const override { return absl::StrCat(direct_ ? "O_DIRECT" : "buffered", " reads by ", lanes_, " threads"); }
+  std::string Describe() const override { return absl::StrCat(direct_ ? "O_DIRECT" : "buffered", " reads by ", channels_, " threads"); }
 
-  void StartRead(int /*lane*/, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+  void StartRead(int /*channel*/, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
     asio::post(pool_, [this, fd = files_[static_cast<size_t>(file)].get(), offset, destination, bytes, done = std::move(done)] {
       const ssize_t got = ::pread(fd, destination, static_cast<size_t>(bytes), offset);
       const Result result{.error = got < 0 ? errno : 0, .bytes = got < 0 ? 0 : static_cast<Bytes>(got)};
@@ -178,8 +178,8 @@ class PreadDevice : public LoopDevice {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockDevice>> OpenBlockDevice(const std::vector<std::string>& paths, const BlockDeviceOptions& options) {
-  LIME_CHECK_GT(options.lanes, 0);
-  AllowDescriptors(paths.size() * static_cast<size_t>(options.lanes + 2));
+  LIME_CHECK_GT(options.channels, 0);
+  AllowDescriptors(paths.size() * static_cast<size_t>(options.channels + 2));
   LIME_ASSIGN_OR_RETURN(OpenedFiles opened, OpenFiles(paths, options.direct));
 #ifdef ASIO_HAS_FILE
   static const bool completes = UringCompletes();
@@ -187,12 +187,12 @@ absl::StatusOr<std::unique_ptr<BlockDevice>> OpenBlockDevice(const std::vector<s
     // asio throws if io_uring is missing or forbidden; UringDevice throws if there are too few
     // descriptors.
     try {
-      return std::unique_ptr<BlockDevice>(std::make_unique<UringDevice>(paths, opened, options.lanes));
+      return std::unique_ptr<BlockDevice>(std::make_unique<UringDevice>(paths, opened, options.channels));
     } catch (const std::exception&) {
     }
   }
 #endif
-  return std::unique_ptr<BlockDevice>(std::make_unique<PreadDevice>(paths, std::move(opened), options.lanes));
+  return std::unique_ptr<BlockDevice>(std::make_unique<PreadDevice>(paths, std::move(opened), options.channels));
 }
 
 }  // namespace lime

@@ -24,8 +24,8 @@ class BlockDevice {
 
   virtual ~BlockDevice() = default;
 
-  // Reads that may be in flight at once. Each uses its own lane.
-  virtual int num_lanes() const = 0;
+  // Reads that may be in flight at once. Each uses its own channel.
+  virtual int num_channels() const = 0;
   // Offset, length and memory of a read are multiples of this.
   virtual Bytes alignment() const = 0;
   virtual const std::vector<std::string>& paths() const = 0;
@@ -35,18 +35,19 @@ class BlockDevice {
   // Runs `task` on the device's thread. Any thread.
   virtual void Post(std::function<void()> task) = 0;
 
-  // Starts one read on an idle lane; `done` runs on the device's thread. Call it on the device's
+  // Starts one read on an idle channel; `done` runs on the device's thread. Call it on the device's
   // thread only.
-  virtual void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) = 0;
+  virtual void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) = 0;
 };
 
 struct BlockDeviceOptions {
-  int lanes = 4;
+  int channels = 4;
   bool direct = true;    // bypass the page cache, if the file system can
   bool io_uring = true;  // false: a pool of threads with pread
 };
 
-// Opens `paths` on the best device that the system offers: io_uring, or one thread for each lane.
+// Opens `paths` on the best device that the system offers: io_uring, or one thread for each
+// channel.
 absl::StatusOr<std::unique_ptr<BlockDevice>> OpenBlockDevice(const std::vector<std::string>& paths, const BlockDeviceOptions& options);
 
 }  // namespace lime

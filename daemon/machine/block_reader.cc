@@ -10,12 +10,12 @@ namespace lime {
 
 struct BlockReader::Request {
   Completion done;
-  int64_t pieces_left = 0;
-  absl::Status status;  // first error; the remaining pieces are not read
+  int64_t reads_left = 0;
+  absl::Status status;  // first error; the remaining reads are not started
 };
 
 // One read, or the rest of it.
-struct BlockReader::Piece {
+struct BlockReader::Read {
   std::shared_ptr<Request> request;
   int file = 0;
   int64_t offset = 0;  // aligned
@@ -27,7 +27,7 @@ struct BlockReader::Piece {
 
 BlockReader::BlockReader(std::unique_ptr<BlockDevice> device, const Options& options) : options_(options), device_(std::move(device)) {
   LIME_CHECK(options_.read_bytes > 0 && options_.read_bytes % device_->alignment() == 0) << options_.read_bytes;
-  for (int lane = device_->num_lanes() - 1; lane >= 0; --lane) idle_lanes_.push_back(lane);
+  for (int channel = device_->num_channels() - 1; channel >= 0; --channel) idle_channels_.push_back(channel);
 }
 
 BlockReader::~BlockReader() {
@@ -37,100 +37,100 @@ BlockReader::~BlockReader() {
       +[](int* open) { return *open == 0; }, &open_requests_));
 }
 
-Bytes BlockReader::SlotOffset(const Extent& extent) const {
+Bytes BlockReader::BufferOffset(const Extent& extent) const {
   return extent.offset % device_->alignment();
 }
 
-Bytes BlockReader::SlotBytes(const Extent& extent) const {
-  return RoundUp(SlotOffset(extent) + extent.bytes, device_->alignment());
+Bytes BlockReader::BufferBytes(const Extent& extent) const {
+  return RoundUp(BufferOffset(extent) + extent.bytes, device_->alignment());
 }
 
-void BlockReader::StartRead(const Extent& extent, std::byte* slot, Completion done) {
+void BlockReader::StartRead(const Extent& extent, std::byte* buffer, Completion done) {
   {
     absl::MutexLock lock(&mutex_);
     ++open_requests_;
   }
-  device_->Post([this, extent, slot, done = std::move(done)] {
+  device_->Post([this, extent, buffer, done = std::move(done)] {
     auto request = std::make_shared<Request>();
     request->done = done;
-    const Bytes total = SlotBytes(extent), needed = SlotOffset(extent) + extent.bytes;
-    const int64_t begin = extent.offset - SlotOffset(extent);
+    const Bytes total = BufferBytes(extent), needed = BufferOffset(extent) + extent.bytes;
+    const int64_t begin = extent.offset - BufferOffset(extent);
     for (Bytes at = 0; at < std::max<Bytes>(total, 1); at += options_.read_bytes) {
       queue_.push_back({.request = request,
                         .file = extent.file,
                         .offset = begin + at,
-                        .destination = slot + at,
+                        .destination = buffer + at,
                         .bytes = std::min(options_.read_bytes, total - at),
                         .needed = std::min(options_.read_bytes, needed - at)});
-      ++request->pieces_left;
+      ++request->reads_left;
     }
-    FillLanes();
+    FillChannels();
   });
 }
 
 void BlockReader::Cancel() {
   device_->Post([this] {
-    for (const Piece& piece : queue_) piece.request->status.Update(absl::CancelledError("reading weights was cancelled"));
-    FillLanes();
+    for (const Read& read : queue_) read.request->status.Update(absl::CancelledError("reading weights was cancelled"));
+    FillChannels();
   });
 }
 
-void BlockReader::FillLanes() {
-  while (!queue_.empty() && (!idle_lanes_.empty() || !queue_.front().request->status.ok())) {
-    Piece piece = std::move(queue_.front());
+void BlockReader::FillChannels() {
+  while (!queue_.empty() && (!idle_channels_.empty() || !queue_.front().request->status.ok())) {
+    Read read = std::move(queue_.front());
     queue_.pop_front();
-    if (!piece.request->status.ok() || piece.needed <= 0) {
-      FinishPiece(piece);
+    if (!read.request->status.ok() || read.needed <= 0) {
+      FinishRead(read);
       continue;
     }
-    const int lane = idle_lanes_.back();
-    idle_lanes_.pop_back();
-    Submit(lane, std::move(piece));
+    const int channel = idle_channels_.back();
+    idle_channels_.pop_back();
+    Submit(channel, std::move(read));
   }
 }
 
-void BlockReader::Submit(int lane, Piece piece) {
-  const int file = piece.file;
-  const int64_t offset = piece.offset;
-  std::byte* const destination = piece.destination;
-  const Bytes bytes = piece.bytes;
-  device_->StartRead(lane, file, offset, destination, bytes,
-                     [this, lane, piece = std::move(piece)](BlockDevice::Result result) { OnRead(lane, piece, result); });
+void BlockReader::Submit(int channel, Read read) {
+  const int file = read.file;
+  const int64_t offset = read.offset;
+  std::byte* const destination = read.destination;
+  const Bytes bytes = read.bytes;
+  device_->StartRead(channel, file, offset, destination, bytes,
+                     [this, channel, read = std::move(read)](BlockDevice::Result result) { OnRead(channel, read, result); });
 }
 
-void BlockReader::OnRead(int lane, Piece piece, BlockDevice::Result result) {
-  bytes_read_.fetch_add(std::min(result.bytes, piece.needed), std::memory_order_relaxed);
-  const bool complete = result.error == 0 && result.bytes >= piece.needed;
+void BlockReader::OnRead(int channel, Read read, BlockDevice::Result result) {
+  bytes_read_.fetch_add(std::min(result.bytes, read.needed), std::memory_order_relaxed);
+  const bool complete = result.error == 0 && result.bytes >= read.needed;
   if (!complete) {
     // Keeps whole aligned units of a short read; reads the rest again.
     const Bytes kept = result.error == 0 ? result.bytes / device_->alignment() * device_->alignment() : 0;
-    bytes_read_.fetch_sub(std::min(result.bytes, piece.needed) - kept, std::memory_order_relaxed);
-    piece.offset += kept, piece.destination += kept, piece.bytes -= kept, piece.needed -= kept;
-    piece.attempts = kept > 0 ? 0 : piece.attempts + 1;
-    if (piece.attempts < options_.max_attempts && piece.request->status.ok()) return Submit(lane, std::move(piece));
+    bytes_read_.fetch_sub(std::min(result.bytes, read.needed) - kept, std::memory_order_relaxed);
+    read.offset += kept, read.destination += kept, read.bytes -= kept, read.needed -= kept;
+    read.attempts = kept > 0 ? 0 : read.attempts + 1;
+    if (read.attempts < options_.max_attempts && read.request->status.ok()) return Submit(channel, std::move(read));
   }
-  idle_lanes_.push_back(lane);
-  // The queued pieces of this request are not read any more.
-  if (!complete) piece.request->status.Update(FinalError(piece, result));
+  idle_channels_.push_back(channel);
+  // The queued reads of this request are not started any more.
+  if (!complete) read.request->status.Update(FinalError(read, result));
   // Start the next reads first: completing a request takes a while (checksums).
-  FillLanes();
-  FinishPiece(piece);
+  FillChannels();
+  FinishRead(read);
 }
 
-absl::Status BlockReader::FinalError(const Piece& piece, BlockDevice::Result result) const {
-  const std::string where = absl::StrCat(device_->paths()[static_cast<size_t>(piece.file)], ": ");
+absl::Status BlockReader::FinalError(const Read& read, BlockDevice::Result result) const {
+  const std::string where = absl::StrCat(device_->paths()[static_cast<size_t>(read.file)], ": ");
   if (result.error == 0) {
-    return absl::DataLossError(absl::StrCat(where, "ends at or before offset ", piece.offset + result.bytes,
-                                            ", but weights reach to offset ", piece.offset + piece.needed,
+    return absl::DataLossError(absl::StrCat(where, "ends at or before offset ", read.offset + result.bytes,
+                                            ", but weights reach to offset ", read.offset + read.needed,
                                             "; the file was truncated after it was opened"));
   }
-  return absl::UnavailableError(absl::StrCat(where, "reading ", piece.bytes, " bytes at offset ", piece.offset, " failed ",
+  return absl::UnavailableError(absl::StrCat(where, "reading ", read.bytes, " bytes at offset ", read.offset, " failed ",
                                              options_.max_attempts, " times: ", std::strerror(result.error), "; check the disk"));
 }
 
-void BlockReader::FinishPiece(const Piece& piece) {
-  Request& request = *piece.request;
-  if (--request.pieces_left > 0) return;
+void BlockReader::FinishRead(const Read& read) {
+  Request& request = *read.request;
+  if (--request.reads_left > 0) return;
   request.done(request.status);
   absl::MutexLock lock(&mutex_);
   --open_requests_;
@@ -138,18 +138,18 @@ void BlockReader::FinishPiece(const Piece& piece) {
 
 BlockReader::Completion AwaitedReads::Add() {
   absl::MutexLock lock(&mutex_);
-  ++left_;
+  ++remaining_;
   return [this](const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     status_.Update(status);
-    --left_;
+    --remaining_;
   };
 }
 
 bool AwaitedReads::Await(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   return mutex_.AwaitWithTimeout(absl::Condition(
-                                     +[](int64_t* left) { return *left == 0; }, &left_),
+                                     +[](int64_t* remaining) { return *remaining == 0; }, &remaining_),
                                  timeout);
 }
 

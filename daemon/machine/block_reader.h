@@ -25,7 +25,8 @@ struct Extent {
 // Thread: StartRead, Post, Cancel and bytes_read from any; everything else, completions included,
 // on the device's thread.
 // Owner: WeightStore, or the prefetcher; one reader for each disk.
-// Invariant: a lane carries at most one read, and reads of a request are submitted in file order.
+// Invariant: a channel carries at most one read, and reads of a request are submitted in file
+// order.
 class BlockReader {
  public:
   struct Options {
@@ -41,15 +42,15 @@ class BlockReader {
   BlockReader& operator=(const BlockReader&) = delete;
 
   // An extent may begin at any offset. The enclosing aligned range is read, and the first byte of
-  // the extent lands at slot + SlotOffset(extent).
-  Bytes SlotOffset(const Extent& extent) const;
-  // Bytes that a slot needs for `extent`.
-  Bytes SlotBytes(const Extent& extent) const;
+  // the extent lands at buffer + BufferOffset(extent).
+  Bytes BufferOffset(const Extent& extent) const;
+  // Bytes that a buffer needs for `extent`.
+  Bytes BufferBytes(const Extent& extent) const;
 
-  // Reads `extent` into `slot` and calls `done` once, on the device's thread. A failed read is
-  // repeated up to max_attempts times; the final error names file and offset. REQUIRES: `slot` has
-  // the device's alignment and lives until `done`.
-  void StartRead(const Extent& extent, std::byte* slot, Completion done);
+  // Reads `extent` into `buffer` and calls `done` once, on the device's thread. A failed read is
+  // repeated up to max_attempts times; the final error names file and offset. REQUIRES: `buffer`
+  // has the device's alignment and lives until `done`.
+  void StartRead(const Extent& extent, std::byte* buffer, Completion done);
 
   // Runs `task` on the device's thread.
   void Post(std::function<void()> task) { device_->Post(std::move(task)); }
@@ -63,18 +64,18 @@ class BlockReader {
 
  private:
   struct Request;
-  struct Piece;
+  struct Read;
 
-  void Submit(int lane, Piece piece);
-  void FillLanes();
-  void OnRead(int lane, Piece piece, BlockDevice::Result result);
-  void FinishPiece(const Piece& piece);
-  absl::Status FinalError(const Piece& piece, BlockDevice::Result result) const;
+  void Submit(int channel, Read read);
+  void FillChannels();
+  void OnRead(int channel, Read read, BlockDevice::Result result);
+  void FinishRead(const Read& read);
+  absl::Status FinalError(const Read& read, BlockDevice::Result result) const;
 
   const Options options_;
   std::atomic<Bytes> bytes_read_ = 0;
-  std::deque<Piece> queue_;      // device's thread
-  std::vector<int> idle_lanes_;  // device's thread
+  std::deque<Read> queue_;          // device's thread
+  std::vector<int> idle_channels_;  // device's thread
   absl::Mutex mutex_;
   int open_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<BlockDevice> device_;  // last member: its thread uses the others
@@ -95,7 +96,7 @@ class AwaitedReads {
 
  private:
   absl::Mutex mutex_;
-  int64_t left_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t remaining_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -101,7 +101,7 @@ absl::Status WriteExactly(const FileDescriptor& file, const std::string& path, i
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes limit) {
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
   LIME_ASSIGN_OR_RETURN(const Bytes bytes, FileBytes(file, path));
-  if (bytes > limit) return Invalid(path, ": has ", bytes, " bytes, at most ", limit, " are expected of such a file");
+  if (bytes > limit) return Invalid(path, ": has ", bytes, " bytes, more than the limit of ", limit, " for such a file");
   std::string text(static_cast<size_t>(bytes), '\0');
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, 0, std::as_writable_bytes(std::span(text))));
   return text;
@@ -121,8 +121,7 @@ absl::StatusOr<std::string> ReadNamedText(const std::string& path, Bytes limit) 
     if (got < 0) return ErrnoStatus(errno, path, "read");
     if (got == 0) return text;
     text.append(some, static_cast<size_t>(got));
-    if (static_cast<Bytes>(text.size()) > limit)
-      return Invalid(path, ": brings more than the ", limit, " bytes that are expected of such a file");
+    if (static_cast<Bytes>(text.size()) > limit) return Invalid(path, ": has more bytes than the limit of ", limit, " for such a file");
   }
 }
 

@@ -14,17 +14,17 @@ constexpr int kMaxWatchedRanges = 16'384;  // more than the shards of a checkpoi
 
 // The data that the signal handler reads, without lock or allocation. A slot is free if `path` is
 // null.
-struct Slot {
+struct Entry {
   std::atomic<const char*> path{nullptr};
   std::atomic<uintptr_t> begin{0}, end{0};
 };
-Slot slots[kMaxWatchedRanges];
+Entry entries[kMaxWatchedRanges];
 std::atomic<int> used{0};  // highest number of slots in use so far
 
 const char* PathOf(uintptr_t address) {
   const int count = used.load();
   for (int i = 0; i < count; ++i) {
-    if (slots[i].begin.load() <= address && address < slots[i].end.load()) return slots[i].path.load();
+    if (entries[i].begin.load() <= address && address < entries[i].end.load()) return entries[i].path.load();
   }
   return nullptr;
 }
@@ -42,14 +42,14 @@ void OnBusError(int signal, siginfo_t* info, void*) {
   }
   Say("lime: ");
   Say(path);
-  Say(": cannot be read any more: it was truncated while it was in use, or its disk failed; copy it again and start anew\n");
+  Say(": cannot be read any more: it was truncated while it was in use, or its disk failed; copy it again and restart\n");
   ::_exit(1);
 }
 
-int TakeSlot(const char* path) {
+int ClaimEntry(const char* path) {
   for (int i = 0; i < kMaxWatchedRanges; ++i) {
     const char* free = nullptr;
-    if (!slots[i].path.compare_exchange_strong(free, path)) continue;
+    if (!entries[i].path.compare_exchange_strong(free, path)) continue;
     for (int count = used.load(); count <= i && !used.compare_exchange_weak(count, i + 1);) {
     }
     return i;
@@ -66,17 +66,17 @@ void ExitOnUnreadablePages() {
   ::sigaction(SIGBUS, &action, nullptr);
 }
 
-MappedRange::MappedRange(const void* data, size_t bytes, const char* path) : slot_(TakeSlot(path)) {
-  if (slot_ < 0) return;
-  slots[slot_].begin = reinterpret_cast<uintptr_t>(data);
-  slots[slot_].end = reinterpret_cast<uintptr_t>(data) + bytes;
+MappedRange::MappedRange(const void* data, size_t bytes, const char* path) : entry_(ClaimEntry(path)) {
+  if (entry_ < 0) return;
+  entries[entry_].begin = reinterpret_cast<uintptr_t>(data);
+  entries[entry_].end = reinterpret_cast<uintptr_t>(data) + bytes;
 }
 
 MappedRange::~MappedRange() {
-  if (slot_ < 0) return;
-  slots[slot_].end = 0;
-  slots[slot_].begin = 0;
-  slots[slot_].path = nullptr;
+  if (entry_ < 0) return;
+  entries[entry_].end = 0;
+  entries[entry_].begin = 0;
+  entries[entry_].path = nullptr;
 }
 
 }  // namespace lime

@@ -24,7 +24,7 @@ class MappedRange {
 
  private:
   // -1: too many mappings to remember this one; its bus errors keep their usual effect.
-  int slot_ = -1;
+  int entry_ = -1;
 };
 
 }  // namespace lime

@@ -34,11 +34,11 @@ void MemorySampler::Look(Stalls& stalls, bool triggered, MemorySample::Scope& sc
   const std::optional<absl::Duration> now = ReadMemoryStalls(stalls.path);
   if (!now) return;
   const absl::Duration least = triggered ? kTriggerStall : absl::ZeroDuration();
-  scope.stalled = std::max(least, *now - stalls.told);
-  stalls.told += scope.stalled;
+  scope.stalled = std::max(least, *now - stalls.reported);
+  stalls.reported += scope.stalled;
 }
 
-MemorySample MemorySampler::Take(std::string_view source) {
+MemorySample MemorySampler::Sample(std::string_view source) {
   MemorySample sample{.available = INT64_MAX};
   sample.source = source;
   std::ifstream meminfo(meminfo_);

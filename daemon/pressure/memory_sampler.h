@@ -24,13 +24,13 @@ class MemorySampler {
 
   // `source`: a constant. A PSI trigger counts as a stall of at least kTriggerStall, since the
   // totals in the files may be two seconds old.
-  MemorySample Take(std::string_view source);
+  MemorySample Sample(std::string_view source);
 
  private:
   // A PSI file, and how much of its total was reported: more than all if a trigger came first.
   struct Stalls {
     std::string path;
-    absl::Duration told;
+    absl::Duration reported;
   };
   static void Look(Stalls& stalls, bool triggered, MemorySample::Scope& scope);
 

@@ -86,8 +86,8 @@ std::vector<PressureEvent> OpenPressureEvents(const std::string& proc, const std
       AddEventsFile(group, events);
     } else if (limit != INT64_MAX) {
       AddCounter(group, "memory.pressure_level", "cgroup pressure level", "low", events);
-      for (const Bytes left : {reserve, 4 * reserve}) {
-        if (left < limit) AddCounter(group, "memory.usage_in_bytes", "cgroup threshold", absl::StrCat(limit - left), events);
+      for (const Bytes free : {reserve, 4 * reserve}) {
+        if (free < limit) AddCounter(group, "memory.usage_in_bytes", "cgroup threshold", absl::StrCat(limit - free), events);
       }
     }
   }

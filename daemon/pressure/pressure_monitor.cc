@@ -39,7 +39,7 @@ PressureMonitor::PressureMonitor(Options options, FileDescriptor stop, std::vect
   for (const PressureEvent& event : events_) sources.push_back(absl::StrCat(event.path, " (", Text(event.source), ")"));
   std::ranges::sort(sources);
   sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
-  description_ = absl::StrCat("memory watched ", sources.empty() ? "" : "through ", absl::StrJoin(sources, ", "),
+  description_ = absl::StrCat("watches memory ", sources.empty() ? "" : "through ", absl::StrJoin(sources, ", "),
                               sources.empty() ? "" : " and ", "every ", absl::FormatDuration(options_.interval));
 }
 
@@ -54,7 +54,7 @@ void PressureMonitor::Run() {
   ::pthread_setname_np(::pthread_self(), "lime-pressure");
 #endif
   for (std::string_view source = kPoll; !source.empty();) {
-    const MemorySample sample = sampler_.Take(source);
+    const MemorySample sample = sampler_.Sample(source);
     options_.on_sample(sample);
     if (source != kPoll && StopWithin(options_.event_interval)) return;
     source = Wait(sample.available < 4 * options_.reserve ? options_.near_interval : options_.interval);
@@ -73,13 +73,13 @@ std::string_view PressureMonitor::Wait(absl::Duration longest) {
   if (::poll(polled.data(), polled.size(), PollMilliseconds(longest)) <= 0) return kPoll;
   if (polled[0].revents != 0) return "";
   std::string_view source = kPoll;
-  std::vector<PressureEvent> left;
+  std::vector<PressureEvent> remaining;
   for (size_t i = 0; i < events_.size(); ++i) {
     const short revents = polled[i + 1].revents;
     if (revents != 0) source = events_[i].source;
-    if (revents == 0 || events_[i].Acknowledge(revents)) left.push_back(std::move(events_[i]));
+    if (revents == 0 || events_[i].Acknowledge(revents)) remaining.push_back(std::move(events_[i]));
   }
-  events_ = std::move(left);
+  events_ = std::move(remaining);
   return source;
 }
 

@@ -23,8 +23,8 @@ std::string PathOf(const FileDescriptor& file) {
 }
 
 absl::Status TooFull(const std::string& folder, Bytes free, const DiskSampleOptions& options) {
-  return absl::ResourceExhaustedError(absl::StrCat(folder, ": has ", FormatBytes(free), " free, and to measure its disk takes ",
-                                                   FormatBytes(2 * options.least), " for a moment; make room there"));
+  return absl::ResourceExhaustedError(absl::StrCat(folder, ": has ", FormatBytes(free), " free, but measuring its disk needs ",
+                                                   FormatBytes(2 * options.least), " for a moment; free some space there"));
 }
 
 // The file has a name only until it is removed. It is opened past the page cache after that: where

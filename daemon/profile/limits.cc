@@ -102,10 +102,10 @@ HugeMemory::~HugeMemory() {
 
 double ReadSeconds(cpu::ThreadPool& pool, const char* memory, int64_t bytes) {
   // Large enough for one stream per thread, and small enough that all threads end together.
-  const int64_t piece_bytes = 1 << 20, pieces = (bytes + piece_bytes - 1) / piece_bytes;
+  const int64_t task_bytes = 1 << 20, tasks = (bytes + task_bytes - 1) / task_bytes;
   return Seconds([&] {
-    pool.ParallelFor(pieces, [&](int64_t piece, int) {
-      const int64_t begin = piece * piece_bytes, count = bytes - begin < piece_bytes ? bytes - begin : piece_bytes;
+    pool.ParallelFor(tasks, [&](int64_t task, int) {
+      const int64_t begin = task * task_bytes, count = bytes - begin < task_bytes ? bytes - begin : task_bytes;
       KeepResult(HWY_DYNAMIC_DISPATCH(ReadAll)(memory + begin, count));
     });
   });
@@ -116,10 +116,10 @@ namespace {
 // Operations per second of a loop that does `operations` per round.
 template <typename Fn>
 double Rate(cpu::ThreadPool& pool, int64_t operations, Fn&& loop) {
-  constexpr int64_t kRounds = 4000, kPiecesPerThread = 64;
-  const int64_t pieces = kPiecesPerThread * pool.num_threads();
-  const double seconds = Seconds([&] { pool.ParallelFor(pieces, [&](int64_t, int) { KeepResult(loop(kRounds)); }); });
-  return static_cast<double>(operations * kRounds * pieces) / seconds;
+  constexpr int64_t kRounds = 4000, kTasksPerThread = 64;
+  const int64_t tasks = kTasksPerThread * pool.num_threads();
+  const double seconds = Seconds([&] { pool.ParallelFor(tasks, [&](int64_t, int) { KeepResult(loop(kRounds)); }); });
+  return static_cast<double>(operations * kRounds * tasks) / seconds;
 }
 
 }  // namespace

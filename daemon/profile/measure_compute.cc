@@ -102,7 +102,7 @@ absl::StatusOr<Need> FitShapes(std::vector<Shape>& shapes, const ModelSpec& spec
     LIME_ASSIGN_OR_RETURN(const Need need, NeedOf(shapes, spec, options, sweep));
     if (need.total() <= room) return need;
     if (shapes.size() == 1) {
-      return absl::ResourceExhaustedError(absl::StrCat("measuring needs ", FormatBytes(need.total()), " beside the weights and ",
+      return absl::ResourceExhaustedError(absl::StrCat("measuring needs ", FormatBytes(need.total()), " besides the weights, but ",
                                                        FormatBytes(std::max<Bytes>(room, 0)),
                                                        " are free; end other programs, or give more memory"));
     }

@@ -16,7 +16,7 @@ namespace lime {
 namespace {
 
 constexpr double kWarmShare = 0.25;  // of a point's time; reads in it do not count
-constexpr int kMinRounds = 6;        // counted requests of every lane
+constexpr int kMinRounds = 6;        // counted requests of every channel
 // In seconds. A limit stops a group for a while and lets it go on, several times in this time.
 constexpr double kLeastPoint = 0.5;
 constexpr double kDrainSeconds = 0.5;
@@ -76,35 +76,36 @@ class DiskRateMeter {
   absl::StatusOr<DiskPoint> Run() {
     device_.Post([this] {
       start_ = last_ = SteadyMs();
-      in_flight_ = device_.num_lanes();
-      for (int lane = 0; lane < device_.num_lanes(); ++lane) Start(lane);
+      in_flight_ = device_.num_channels();
+      for (int channel = 0; channel < device_.num_channels(); ++channel) Start(channel);
     });
     done_.WaitForNotification();
     if (!status_.ok()) return status_;
     std::ranges::sort(latencies_ms_);
     return DiskPoint{.read_bytes = read_bytes_,
-                     .depth = device_.num_lanes(),
+                     .depth = device_.num_channels(),
                      .bytes_per_second = EndsPerSecond(ends_) * static_cast<double>(read_bytes_),
                      .latency_ms = latencies_ms_[latencies_ms_.size() / 2]};
   }
 
  private:
-  void Start(int lane) {
+  void Start(int channel) {
     const auto [file, offset] = cursor_.Next();
     const double begin = SteadyMs();
     if (place_ + read_bytes_ > memory_.bytes()) place_ = 0;
-    device_.StartRead(lane, file, offset, memory_.data() + std::exchange(place_, place_ + read_bytes_), read_bytes_,
-                      [this, lane, file = file, begin](BlockDevice::Result result) { OnRead(lane, file, begin, result); });
+    device_.StartRead(channel, file, offset, memory_.data() + std::exchange(place_, place_ + read_bytes_), read_bytes_,
+                      [this, channel, file = file, begin](BlockDevice::Result result) { OnRead(channel, file, begin, result); });
   }
 
-  void OnRead(int lane, int file, double begin, BlockDevice::Result result) {
+  void OnRead(int channel, int file, double begin, BlockDevice::Result result) {
     if (status_.ok() && (result.error != 0 || result.bytes != read_bytes_)) {
-      const std::string why = result.error != 0 ? std::strerror(result.error) : "a read came back short; was the file cut?";
+      const std::string why =
+          result.error != 0 ? std::strerror(result.error) : "a read returned too few bytes; check whether the file was truncated";
       status_ = absl::UnavailableError(absl::StrCat(device_.paths()[file], ": ", why));
     }
     last_ = SteadyMs();
     Count(begin);
-    if (!Ends()) return Start(lane);
+    if (!Ends()) return Start(channel);
     if (--in_flight_ == 0) done_.Notify();
   }
 
@@ -114,14 +115,14 @@ class DiskRateMeter {
       latencies_ms_.push_back(last_ - begin);
       ends_.push_back((last_ - start_) / 1000);
     }
-    const int lanes = device_.num_lanes();
-    if (!warmed_ && ++unwarmed_ >= lanes && SteadyMs() - start_ >= 1000 * kWarmShare * seconds_) warmed_ = true;
+    const int channels = device_.num_channels();
+    if (!warmed_ && ++unwarmed_ >= channels && SteadyMs() - start_ >= 1000 * kWarmShare * seconds_) warmed_ = true;
   }
 
   bool Ends() {
     if (ending_) return true;
     const double seconds = (SteadyMs() - start_) / 1000;
-    const bool enough = latencies_ms_.size() >= static_cast<size_t>(kMinRounds * device_.num_lanes()) && seconds >= seconds_;
+    const bool enough = latencies_ms_.size() >= static_cast<size_t>(kMinRounds * device_.num_channels()) && seconds >= seconds_;
     const bool too_long = seconds >= std::max(kLongestPoint, seconds_) && latencies_ms_.size() >= 2;
     const bool cancelled = cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
     if (status_.ok() && cancelled) status_ = absl::CancelledError("interrupted");
@@ -168,7 +169,7 @@ class DiskProfile {
     }
     if (shapes.empty()) {
       return Invalid(paths_.empty() ? "no file" : paths_.front(),
-                     " is too small to measure a disk with, or no memory is left for one request");
+                     " is too small to measure a disk with, or the memory does not hold one request");
     }
     LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::Allocate(std::max(MostBytes(shapes), std::min(options_.spread, options_.memory))));
     LIME_RETURN_IF_ERROR(memory_.Prefault());
@@ -197,7 +198,7 @@ class DiskProfile {
   }
 
   absl::StatusOr<DiskPoint> Measure(Bytes read_bytes, int depth, double seconds) {
-    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<BlockDevice> device, OpenBlockDevice(paths_, {.lanes = depth}));
+    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<BlockDevice> device, OpenBlockDevice(paths_, {.channels = depth}));
     DiskRateMeter meter(*device, CursorOf(read_bytes), read_bytes, seconds, options_.cancelled, memory_);
     return meter.Run();
   }

@@ -13,7 +13,7 @@ namespace lime {
 // folder: in a place where anybody may write, such as /tmp, others could set this machine's speed.
 std::string DefaultProfilePath();
 inline constexpr char kNoProfilePath[] =
-    "neither HOME nor XDG_CACHE_HOME is an absolute path to keep the figures in; set one, or give --out FILE";
+    "the profile has no folder: neither HOME nor XDG_CACHE_HOME is an absolute path; set one of them, or give --out FILE";
 
 // NotFound if there is none, InvalidArgument with the field if it is not a profile.
 absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path);

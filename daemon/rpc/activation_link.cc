@@ -70,7 +70,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
         overflow = absl::ResourceExhaustedError("it does not answer");
       } else if (QueueOf(activation).size() >= options_.queued_messages || queued_bytes_ + bytes > options_.queued_bytes) {
         overflow = absl::ResourceExhaustedError(
-            absl::StrCat(QueueOf(activation).size(), " messages, and others of ", queued_bytes_, " bytes in all, wait already"));
+            absl::StrCat(QueueOf(activation).size(), " messages of this kind and ", queued_bytes_, " bytes of all kinds wait already"));
       } else {
         // A queued message follows another one, and so does a message that may wait (a chunk).
         const bool in_train = activation.may_wait || writing_ || !queue_.empty();
@@ -226,7 +226,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     absl::MutexLock lock(&mutex_);
     for (const int64_t arrived_us : arrivals_us) {
       if (!estimator_.OnArrived(arrived_us, now_us))
-        return absl::InvalidArgumentError("it answers what was not sent, or its clock goes back");
+        return absl::InvalidArgumentError("it answers a message that was not sent, or its clock went back");
     }
     MayWrite();
     return absl::OkStatus();

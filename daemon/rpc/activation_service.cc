@@ -53,7 +53,7 @@ class Stream final : public grpc::ServerGenericBidiReactor {
   }
   absl::Status Note(int64_t arrived_us) {
     absl::MutexLock lock(&mutex_);
-    if (arrived_us_.size() >= kMostArrivals) return absl::ResourceExhaustedError("it does not take the answers to its messages");
+    if (arrived_us_.size() >= kMostArrivals) return absl::ResourceExhaustedError("it does not read the answers to its messages");
     arrived_us_.push_back(arrived_us);
     return absl::OkStatus();
   }
@@ -98,7 +98,7 @@ absl::StatusOr<int64_t> Number(const grpc::CallbackServerContext& context, const
   const auto [begin, end] = metadata.equal_range(key);
   int64_t value = 0;
   if (begin == end || std::next(begin) != end || !absl::SimpleAtoi(absl::string_view(begin->second.data(), begin->second.size()), &value))
-    return Invalid("a stream of activations names its ", key, " once, as a number");
+    return Invalid("a stream of activations must name its ", key, " once, as a number");
   return value;
 }
 
@@ -116,13 +116,12 @@ grpc::ServerGenericBidiReactor* ActivationService::CreateReactor(grpc::GenericCa
   const absl::StatusOr<int64_t> epoch = Number(*context, kEpochKey), from = Number(*context, kFromKey);
   if (!epoch.ok()) return new Refusal(ToGrpc(epoch.status()));
   if (!from.ok()) return new Refusal(ToGrpc(from.status()));
-  absl::StatusOr<std::shared_ptr<StageSession>> session = keeper_.Find(*epoch);
+  absl::StatusOr<std::shared_ptr<StageSession>> session = plans_.Find(*epoch);
   if (!session.ok()) return new Refusal(ToGrpc(session.status()));
   if (*from < 0 || *from >= (*session)->plan().NumDevices())
     return new Refusal(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("the plan has no device ", *from)));
   if (const std::string& device = (*session)->plan().devices[*from].name; !Is(device, *context)) {
-    return new Refusal(
-        grpc::Status(grpc::StatusCode::PERMISSION_DENIED, absl::StrCat("whoever sends this is not device \"", device, "\"")));
+    return new Refusal(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, absl::StrCat("the sender is not device \"", device, "\"")));
   }
   return new Stream(*std::move(session), static_cast<int32_t>(*from), log_);
 }

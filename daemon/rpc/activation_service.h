@@ -7,19 +7,19 @@
 
 #include <grpcpp/generic/async_generic_service.h>
 
-#include "daemon/rpc/plan_keeper.h"
+#include "daemon/rpc/plan_installation.h"
 
 namespace lime {
 
 class ActivationService final : public grpc::CallbackGenericService {
  public:
-  // REQUIRES: `keeper` outlives the server that this service is registered with.
-  explicit ActivationService(PlanKeeper& keeper, DeviceLog log) : keeper_(keeper), log_(std::move(log)) {}
+  // REQUIRES: `plans` outlives the server that this service is registered with.
+  explicit ActivationService(PlanInstallation& plans, DeviceLog log) : plans_(plans), log_(std::move(log)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
 
  private:
-  PlanKeeper& keeper_;
+  PlanInstallation& plans_;
   const DeviceLog log_;
 };
 

@@ -18,7 +18,7 @@ grpc::ByteBuffer ToBuffer(ActivationMessage activation) {
 
 absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
-  if (!buffer.Dump(&slices).ok()) return absl::InvalidArgumentError("activation: a message that cannot be read");
+  if (!buffer.Dump(&slices).ok()) return absl::InvalidArgumentError("activation: the message cannot be read");
   std::array<std::byte, kActivationHeaderBytes> head;
   size_t in_head = 0, total = 0;
   for (const grpc::Slice& slice : slices) {
@@ -30,7 +30,7 @@ absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
   ActivationMessage activation;
   LIME_ASSIGN_OR_RETURN(activation.header, ParseActivationHeader(std::span(head).first(in_head)));
   if (static_cast<uint64_t>(activation.header.bytes) != total - kActivationHeaderBytes) {
-    return Invalid("activation: the header says ", activation.header.bytes, " bytes and ", total - kActivationHeaderBytes, " follow it");
+    return Invalid("activation: the header says ", activation.header.bytes, " bytes, but ", total - kActivationHeaderBytes, " follow it");
   }
   if (activation.header.probe) return activation;
   activation.payload.reserve(total - kActivationHeaderBytes);
@@ -61,7 +61,7 @@ grpc::ByteBuffer ToBuffer(std::span<const int64_t> arrivals_us) {
 absl::StatusOr<std::vector<int64_t>> ArrivalsOf(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   if (buffer.Length() > kMostArrivals * kArrivalBytes || !buffer.Dump(&slices).ok())
-    return absl::InvalidArgumentError("activation: an answer that cannot be read");
+    return absl::InvalidArgumentError("activation: the answer cannot be read");
   std::vector<std::byte> bytes;
   for (const grpc::Slice& slice : slices) {
     const auto* const begin = reinterpret_cast<const std::byte*>(slice.begin());

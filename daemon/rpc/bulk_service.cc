@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/formats/held_blocks.h"
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/push_stream.h"
 #include "daemon/machine/worker_thread.h"
 #include "daemon/rpc/event_stream.h"
@@ -121,9 +121,9 @@ class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequ
 class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
  public:
   // Deletes itself at its end. `worker` reads the KV and outlives the stream.
-  static KvPagesStream* Begin(const std::shared_ptr<KvLeft>& left, const KvReadCall& call, WorkerThread& worker) {
-    if (const absl::Status refused = Check(*left, call); !refused.ok()) return Refuse(refused);
-    auto* const stream = new KvPagesStream(left, call, &worker);
+  static KvPagesStream* Begin(const std::shared_ptr<KvHandover>& handover, const KvReadCall& call, WorkerThread& worker) {
+    if (const absl::Status refused = Check(*handover, call); !refused.ok()) return Refuse(refused);
+    auto* const stream = new KvPagesStream(handover, call, &worker);
     worker.Post([stream] { stream->Next(); });
     return stream;
   }
@@ -135,35 +135,36 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   }
 
  private:
-  KvPagesStream(std::weak_ptr<KvLeft> left, KvReadCall call, WorkerThread* worker)
-      : left_(std::move(left)), call_(std::move(call)), worker_(worker) {}
+  KvPagesStream(std::weak_ptr<KvHandover> handover, KvReadCall call, WorkerThread* worker)
+      : handover_(std::move(handover)), call_(std::move(call)), worker_(worker) {}
 
-  static absl::Status Check(const KvLeft& left, const KvReadCall& call) {
-    if (call.numerics_id != left.numerics_id())
-      return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", left.numerics_id(),
-                                                        ", and those that are to go on with it have ", call.numerics_id));
-    if (call.page_bytes != left.page_bytes()) return Invalid("pages of KV have ", left.page_bytes(), " bytes here, not ", call.page_bytes);
+  static absl::Status Check(const KvHandover& handover, const KvReadCall& call) {
+    if (call.numerics_id != handover.numerics_id())
+      return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", handover.numerics_id(),
+                                                        ", but the device that asks for it has kernels of order ", call.numerics_id));
+    if (call.page_bytes != handover.page_bytes())
+      return Invalid("pages of KV have ", handover.page_bytes(), " bytes here, not ", call.page_bytes);
     return absl::OkStatus();
   }
 
   // Thread: the worker.
   void Next() {
-    absl::Status status = absl::FailedPreconditionError("the KV is gone: a plan has been installed in its place");
+    absl::Status status = absl::FailedPreconditionError("the KV is gone: another plan was installed");
     const bool all = extent_ == call_.extents.size();
-    if (const std::shared_ptr<KvLeft> left = left_.lock(); left != nullptr) {
-      status = all ? absl::OkStatus() : Fill(*left);
-      if (all) left->Given(call_.layer, call_.hosts);
-      left->Reading();
+    if (const std::shared_ptr<KvHandover> handover = handover_.lock(); handover != nullptr) {
+      status = all ? absl::OkStatus() : Fill(*handover);
+      if (all) handover->Given(call_.layer, call_.hosts);
+      handover->Reading();
     }
     if (all || !status.ok()) return Finish(ToGrpc(status));
     StartWrite(&message_);
   }
 
-  absl::Status Fill(const KvLeft& left) {
+  absl::Status Fill(const KvHandover& handover) {
     const KvExtent& extent = call_.extents[extent_];
     page_ = std::max(page_, extent.first);
-    const int64_t run = KvLeft::RunAt(page_, extent.end, call_.page_bytes);
-    if (!reader_) reader_.emplace(left, call_.layer, call_.hosts, extent);
+    const int64_t run = KvHandover::RunAt(page_, extent.end, call_.page_bytes);
+    if (!reader_) reader_.emplace(handover, call_.layer, call_.hosts, extent);
     LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader_->Pages(page_, run));
     ToProto(KvPagesRead{.sequence = extent.sequence,
                         .first = page_,
@@ -182,12 +183,12 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
 
   void OnDone() override { delete this; }
 
-  // The keeper of the KV holds it. A lost reader does not keep pages in memory.
-  const std::weak_ptr<KvLeft> left_;
+  // PlanInstallation holds it. A lost reader does not keep pages in memory.
+  const std::weak_ptr<KvHandover> handover_;
   const KvReadCall call_;
   WorkerThread* const worker_;
   // Reads the current extent; keeps the piece that it has read.
-  std::optional<KvLeft::Reader> reader_;
+  std::optional<KvHandover::Reader> reader_;
   size_t extent_ = 0;  // index into call_.extents
   int64_t page_ = 0;   // its next page
   v1::KvPages message_;
@@ -198,7 +199,7 @@ absl::StatusOr<StoreOffer> ReadOffer(BulkStream& stream) {
   if (!message) return absl::CancelledError("the coordinator has gone");
   LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
   if (auto* offer = std::get_if<StoreOffer>(&what)) return std::move(*offer);
-  return absl::FailedPreconditionError("the first message of a push is an offer");
+  return absl::FailedPreconditionError("the first message of a push must be an offer");
 }
 
 absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
@@ -206,7 +207,7 @@ absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
   if (!message) return absl::CancelledError("the coordinator has gone before all was sent");
   LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
   if (auto* chunk = std::get_if<PushChunk>(&what)) return std::move(*chunk);
-  return absl::FailedPreconditionError("an offer comes once in a push");
+  return absl::FailedPreconditionError("a push may have only one offer");
 }
 
 // Turns Unavailable into FailedPrecondition for faults of this device's disk. They do not go away
@@ -235,7 +236,7 @@ absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiv
 
 class PushTaker final : public BulkService {
  public:
-  PushTaker(const PlanKeeper& plans, const Options& options, const DeviceLog& log) : plans_(plans), options_(options), log_(log) {
+  PushTaker(const PlanInstallation& plans, const Options& options, const DeviceLog& log) : plans_(plans), options_(options), log_(log) {
     pushes_.Post([this] { EndRemovals(options_.store); });
   }
 
@@ -269,9 +270,9 @@ class PushTaker final : public BulkService {
   grpc::ServerWriteReactor<v1::KvPages>* ReadKv(grpc::CallbackServerContext*, const v1::KvRequest* request) override {
     const absl::StatusOr<KvReadCall> call = FromProto(*request);
     if (!call.ok()) return KvPagesStream::Refuse(call.status());
-    const absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
-    if (!left.ok()) return KvPagesStream::Refuse(left.status());
-    return KvPagesStream::Begin(*left, *call, kv_reads_);
+    const absl::StatusOr<std::shared_ptr<KvHandover>> handover = plans_.HandoverOf(call->epoch);
+    if (!handover.ok()) return KvPagesStream::Refuse(handover.status());
+    return KvPagesStream::Begin(*handover, *call, kv_reads_);
   }
 
   // Ends a call with the result of `make`, which runs on `worker`.
@@ -330,7 +331,7 @@ class PushTaker final : public BulkService {
       return absl::FailedPreconditionError("limed was started without --store FOLDER, and holds no pushed models");
     if (!plans_.BlocksInUse(PushedFolder(options_.store, model)).empty()) {
       const std::optional<PlanUser> user = plans_.User();
-      return absl::FailedPreconditionError(absl::StrCat("the plan that is installed reads this model",
+      return absl::FailedPreconditionError(absl::StrCat("the installed plan reads this model",
                                                         user ? absl::StrCat(", for ", user->Who()) : std::string(),
                                                         "; wait for its end, or run `lime unload`"));
     }
@@ -364,7 +365,7 @@ class PushTaker final : public BulkService {
     LIME_ASSIGN_OR_RETURN(const StoreOffer offer, ReadOffer(stream));
     if (options_.store.empty())
       return absl::FailedPreconditionError(
-          "limed was started without --store FOLDER, and has no place for weights; add it, or copy them yourself");
+          "limed was started without --store FOLDER, so it cannot store weights; add the flag, or copy the weights yourself");
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PushedStore> store,
                           PushedStore::Open(options_.disk != nullptr ? *options_.disk : real_disk_, options_.store, offer));
     absl::Time next;
@@ -375,8 +376,8 @@ class PushTaker final : public BulkService {
     }));
     LIME_RETURN_IF_ERROR(CheckUnused(*store, missing));
     LIME_RETURN_IF_ERROR(store->Begin(missing));
-    Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", lacks ", missing.size(), " of ",
-                     store->units().size(), " pieces of them"));
+    Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", and lacks ", missing.size(), " of ",
+                     store->units().size(), " pieces"));
     stream.Say(PushMissing{missing});
     LIME_RETURN_IF_ERROR(ReceiveUnits(stream, *store, missing));
     Log(absl::StrCat("holds ", store->held().held.size(), " blocks of ", offer.model, " in ", store->dir()));
@@ -403,8 +404,8 @@ class PushTaker final : public BulkService {
     const std::vector<BlockId> used = plans_.BlocksInUse(store.dir());
     for (const BlockId id : store.BlocksOf(units)) {
       if (std::ranges::find(used, id) == used.end()) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "block ", BlockName(id), " is not as it should be, and the plan that is installed reads it; end that run, then push again"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("block ", BlockName(id), " is damaged, but the installed plan reads it; end that run, then push again"));
     }
     return absl::OkStatus();
   }
@@ -413,7 +414,7 @@ class PushTaker final : public BulkService {
     if (log_) log_(sentence);
   }
 
-  const PlanKeeper& plans_;
+  const PlanInstallation& plans_;
   const Options options_;
   const DeviceLog log_;
   StoreDisk real_disk_;
@@ -426,7 +427,7 @@ class PushTaker final : public BulkService {
 
 }  // namespace
 
-std::unique_ptr<BulkService> BulkService::Make(const PlanKeeper& plans, const Options& options, const DeviceLog& log) {
+std::unique_ptr<BulkService> BulkService::Make(const PlanInstallation& plans, const Options& options, const DeviceLog& log) {
   return std::make_unique<PushTaker>(plans, options, log);
 }
 

@@ -18,7 +18,7 @@ class BulkService : public v1::Bulk::CallbackService {
  public:
   using Options = BulkOptions;
   // REQUIRES: `plans` outlives the service.
-  static std::unique_ptr<BulkService> Make(const PlanKeeper& plans, const Options& options, const DeviceLog& log);
+  static std::unique_ptr<BulkService> Make(const PlanInstallation& plans, const Options& options, const DeviceLog& log);
 
   // Call it regularly.
   virtual void Tick(absl::Time now) = 0;

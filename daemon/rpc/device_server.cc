@@ -106,12 +106,12 @@ std::string Sentence(int error, const HostPort& address, const SocketAddress& at
                           " already, perhaps another limed; `ss -ltnp 'sport = :", address.port,
                           "'` shows which: end it, or choose another port");
     case EADDRNOTAVAIL:
-      return absl::StrCat("this machine has no address ", at.Host(), ", but ", absl::StrJoin(OwnAddresses(), ", "),
+      return absl::StrCat("this machine does not have the address ", at.Host(), ", its addresses are ", absl::StrJoin(OwnAddresses(), ", "),
                           "; start limed on the machine that has it (for `lime up`, give the device ssh = \"USER@HOST\"), or correct the "
                           "address");
     case EACCES:
     case EPERM:
-      return absl::StrCat("this user may not use port ", address.port, "; choose one from 1024 on");
+      return absl::StrCat("this user may not use port ", address.port, "; choose a port of 1024 or more");
     case EAFNOSUPPORT:
       return absl::StrCat("this machine has no ", at.get()->sa_family == AF_INET6 ? "IPv6" : "IPv4", "; choose another address");
     case 0:
@@ -147,9 +147,9 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
  public:
   explicit ListeningServer(const Options& options)
       : options_(options),
-        keeper_(KeeperOptions(options)),
-        activations_(keeper_, options.plans.log),
-        bulk_(BulkService::Make(keeper_, options.bulk, options.plans.log)) {}
+        plans_(PlanOptions(options)),
+        activations_(plans_, options.plans.log),
+        bulk_(BulkService::Make(plans_, options.bulk, options.plans.log)) {}
 
   ~ListeningServer() override {
     {
@@ -189,34 +189,34 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     if (hello.ok())
       hello_ = *std::move(hello);
     else if (options_.plans.log)
-      options_.plans.log(absl::StrCat("tells nobody its clock before keys are shown: ", hello.status().message()));
+      options_.plans.log(absl::StrCat("cannot answer questions about its clock before keys are shown: ", hello.status().message()));
     return absl::OkStatus();
   }
 
   int port() const override { return port_; }
 
  private:
-  static PlanKeeper::Options KeeperOptions(const Options& options) {
-    PlanKeeper::Options plans = options.plans;
+  static PlanInstallation::Options PlanOptions(const Options& options) {
+    PlanInstallation::Options plans = options.plans;
     plans.find_pushed = [store = options.bulk.store](uint64_t model) { return FindPushed(store, model); };
     return plans;
   }
 
   grpc::ServerUnaryReactor* Health(grpc::CallbackServerContext* context, const v1::HealthRequest* request,
                                    v1::HealthReply* reply) override {
-    keeper_.Await(request->awaited());
-    const int64_t epoch = keeper_.epoch();
+    plans_.Await(request->awaited());
+    const int64_t epoch = plans_.epoch();
     // A new plan is made for the memory that remains, so report as little in use as possible.
     if (epoch < 0) ReturnFreedMemory();
     return Answer<DeviceHealth>(context->DefaultReactor(),
                                 DeviceHealth{.name = options_.name,
                                              .protocol = options_.protocol,
                                              .epoch = epoch,
-                                             .last_epoch = keeper_.last_epoch(),
+                                             .last_epoch = plans_.last_epoch(),
                                              .memory = options_.memory,
                                              .runtime = epoch < 0 ? ProcessResidentBytes() : options_.runtime,
-                                             .model = keeper_.model(),
-                                             .used_by = keeper_.User(),
+                                             .model = plans_.model(),
+                                             .used_by = plans_.User(),
                                              .settings = options_.settings,
                                              .release = options_.release,
                                              .clock = std::time(nullptr)},
@@ -229,9 +229,9 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<InspectCall> call = FromProto(*request);
     absl::Status refused = call.status();
-    if (refused.ok() && !options_.inspect) refused = absl::UnimplementedError("this device does not look at its machine");
+    if (refused.ok() && !options_.inspect) refused = absl::UnimplementedError("this device does not inspect its machine");
     if (refused.ok() && inspecting_.exchange(true))
-      refused = absl::UnavailableError("another `lime doctor` looks at this device; try again");
+      refused = absl::UnavailableError("another `lime doctor` inspects this device; try again later");
     if (!refused.ok()) {
       reactor->Finish(ToGrpc(refused));
       return reactor;
@@ -247,7 +247,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
 
   grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* context, const v1::StatisticsRequest*,
                                        v1::StatisticsReply* reply) override {
-    DeviceStatistics statistics = keeper_.Statistics();
+    DeviceStatistics statistics = plans_.Statistics();
     statistics.peak_resident = ProcessPeakResidentBytes();
     return Answer<DeviceStatistics>(context->DefaultReactor(), statistics, reply);
   }
@@ -256,7 +256,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     const double received_ms = SteadyMs();
     const absl::StatusOr<TraceCall> call = FromProto(*request);
     if (!call.ok()) return Answer<TraceChunk>(context->DefaultReactor(), call.status(), reply);
-    TraceChunk chunk = keeper_.TakeTrace(*call);
+    TraceChunk chunk = plans_.DrainTrace(*call);
     chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
     return Answer<TraceChunk>(context->DefaultReactor(), chunk, reply);
   }
@@ -266,19 +266,19 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     absl::StatusOr<InstallCall> what = FromProto(*request);
     if (!what.ok()) return call->End(what.status()), call.get();
     const absl::StatusOr<std::shared_ptr<StageSession>> session =
-        keeper_.Install(*std::move(what), {.address = PeerAddress(context->peer()),
-                                           .progress =
-                                               [call](const LoadProgress& state) {
-                                                 call->Say(EventOf<v1::InstallEvent>(InstallNews(LoadedBytes{state.done, state.total})));
-                                               },
-                                           .done =
-                                               [call](const absl::StatusOr<InstalledPlan>& installed) {
-                                                 if (!installed.ok()) return call->End(installed.status());
-                                                 call->End(absl::OkStatus(), EventOf<v1::InstallEvent>(InstallNews(InstalledPlan{
-                                                                                 installed->numerics_id, ProcessResidentBytes()})));
-                                               }});
+        plans_.Install(*std::move(what), {.address = PeerAddress(context->peer()),
+                                          .progress =
+                                              [call](const LoadProgress& state) {
+                                                call->Say(EventOf<v1::InstallEvent>(InstallNews(LoadedBytes{state.done, state.total})));
+                                              },
+                                          .done =
+                                              [call](const absl::StatusOr<InstalledPlan>& installed) {
+                                                if (!installed.ok()) return call->End(installed.status());
+                                                call->End(absl::OkStatus(), EventOf<v1::InstallEvent>(InstallNews(InstalledPlan{
+                                                                                installed->numerics_id, ProcessResidentBytes()})));
+                                              }});
     if (!session.ok()) return call->End(session.status()), call.get();
-    call->OnGone([this, session = *session] { keeper_.Abandon(session); });
+    call->OnGone([this, session = *session] { plans_.Abandon(session); });
     return call.get();
   }
 
@@ -289,7 +289,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     if (!options_.profile) return call->End(absl::UnimplementedError("this device does not measure itself")), call.get();
     const auto cancelled = std::make_shared<std::atomic<bool>>(false);
     call->OnGone([cancelled] { *cancelled = true; });
-    const absl::Status refused = keeper_.RunAlone([this, call, cancelled, what = *what] {
+    const absl::Status refused = plans_.RunAlone([this, call, cancelled, what = *what] {
       const absl::StatusOr<MeasuredDevice> measured = options_.profile(
           what, [&](const ProfileProgress& progress) { call->Say(EventOf<v1::ProfileEvent>(ProfileNews(progress))); }, *cancelled);
       if (!measured.ok()) return call->End(measured.status());
@@ -305,17 +305,17 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     const absl::StatusOr<LinkProbe> probe = FromProto(*request);
     const absl::Status refused =
         probe.ok()
-            ? keeper_.RunAlone([this, reactor, reply, probe = *probe] { Answer(reactor, MeasureLink(probe, options_.plans.keys), reply); })
+            ? plans_.RunAlone([this, reactor, reply, probe = *probe] { Answer(reactor, MeasureLink(probe, options_.plans.keys), reply); })
             : probe.status();
     if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
   }
 
   grpc::ServerBidiReactor<v1::ProbeData, v1::ProbeAnswer>* Probe(grpc::CallbackServerContext*) override {
-    const int64_t epoch = keeper_.epoch();
-    return AnswerProbe(epoch < 0
-                           ? absl::OkStatus()
-                           : absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is here; links are measured without a plan")));
+    const int64_t epoch = plans_.epoch();
+    return AnswerProbe(epoch < 0 ? absl::OkStatus()
+                                 : absl::FailedPreconditionError(absl::StrCat(
+                                       "epoch ", epoch, " is installed, but links are measured without a plan; run `lime unload`")));
   }
 
   grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context, const v1::UnloadRequest* request,
@@ -323,7 +323,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<UnloadCall> call = FromProto(*request);
     const auto done = [reactor, reply](const UnloadedPlan& unloaded) { Answer<UnloadedPlan>(reactor, unloaded, reply); };
-    const absl::Status refused = call.ok() ? keeper_.Unload(*call, done) : call.status();
+    const absl::Status refused = call.ok() ? plans_.Unload(*call, done) : call.status();
     if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
   }
@@ -333,13 +333,13 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<ReleaseCall> call = FromProto(*request);
     const auto done = [reactor, reply](const ReleasedPlan& released) { Answer<ReleasedPlan>(reactor, released, reply); };
-    const absl::Status refused = call.ok() ? keeper_.Release(*call, PeerAddress(context->peer()), done) : call.status();
+    const absl::Status refused = call.ok() ? plans_.Release(*call, PeerAddress(context->peer()), done) : call.status();
     if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
   }
 
   grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>* Orders(grpc::CallbackServerContext* context) override {
-    const std::shared_ptr<OrdersStream> stream = OrdersStream::Begin(keeper_, *context, options_.orders);
+    const std::shared_ptr<OrdersStream> stream = OrdersStream::Begin(plans_, *context, options_.orders);
     absl::MutexLock lock(&mutex_);
     streams_.push_back(stream);
     return stream.get();
@@ -358,13 +358,13 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
       for (const auto& stream : alive) {
         if (stream != nullptr) stream->Tick(now);
       }
-      keeper_.Tick();
+      plans_.Tick();
       bulk_->Tick(now);
     }
   }
 
   const Options options_;
-  PlanKeeper keeper_;
+  PlanInstallation plans_;
   ActivationService activations_;
   const std::unique_ptr<BulkService> bulk_;
   int port_ = 0;

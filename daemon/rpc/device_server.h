@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/rpc/plan_keeper.h"
+#include "daemon/rpc/plan_installation.h"
 #include "planner/base/finding.h"
 #include "planner/base/release.h"
 #include "proto/convert.h"
@@ -47,7 +47,7 @@ class DeviceServer {
     std::string name;
     Bytes memory = 0;   // what the process may use; 0: unknown
     Bytes runtime = 0;  // what it held when it started; 0: unknown
-    PlanKeeper::Options plans;
+    PlanInstallation::Options plans;
     DaemonSettings settings;  // reported by Health
     Profiler profile;         // empty: this device does not measure itself
     Inspector inspect;        // empty: this device does not examine its machine

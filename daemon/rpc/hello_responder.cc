@@ -26,8 +26,8 @@ absl::StatusOr<std::unique_ptr<HelloResponder>> HelloResponder::Start(const std:
   LIME_ASSIGN_OR_RETURN(const std::vector<SocketAddress> resolved, Resolve(at, kHelloResolve));
   const SocketAddress& own = resolved.front();
   FileDescriptor socket(::socket(own.get()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), wake(eventfd(0, EFD_CLOEXEC));
-  if (!socket.valid() || !wake.valid()) return ErrnoStatus(errno, address, "open a datagram socket at");
-  if (bind(socket.get(), own.get(), own.length) != 0) return ErrnoStatus(errno, address, "take datagrams at");
+  if (!socket.valid() || !wake.valid()) return ErrnoStatus(errno, address, "open a datagram socket");
+  if (bind(socket.get(), own.get(), own.length) != 0) return ErrnoStatus(errno, address, "receive datagrams");
   return std::unique_ptr<HelloResponder>(new HelloResponder(std::move(socket), std::move(wake), std::move(what), std::move(asked)));
 }
 

@@ -54,11 +54,11 @@ class LinkMeter {
   // broken.
   bool Exchange(Bytes bytes, double& ms) {
     const double begin = SteadyMs();
-    for (Bytes left = bytes; left > 0;) {
-      const Bytes now = std::min(left, kMessage);
-      left -= now;
+    for (Bytes remaining = bytes; remaining > 0;) {
+      const Bytes now = std::min(remaining, kMessage);
+      remaining -= now;
       data_.mutable_data()->resize(static_cast<size_t>(now));
-      data_.set_answer(left == 0);
+      data_.set_answer(remaining == 0);
       if (!stream_->Write(data_)) return false;
     }
     v1::ProbeAnswer answer;
@@ -129,7 +129,7 @@ class ProbeReactor final : public grpc::ServerBidiReactor<v1::ProbeData, v1::Pro
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
     taken_ += static_cast<Bytes>(data_.data().size());
-    if (taken_ > kMaxProbeBytes) return Finish(ToGrpc(absl::ResourceExhaustedError("a link is measured with fewer bytes")));
+    if (taken_ > kMaxProbeBytes) return Finish(ToGrpc(absl::ResourceExhaustedError("the measurement of a link sent too many bytes")));
     if (data_.answer()) return StartWrite(&answer_);
     StartRead(&data_);
   }

@@ -21,8 +21,8 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
  public:
   using Options = OrdersOptions;
   // The reactor of a new call.
-  static std::shared_ptr<OrdersStream> Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options) {
-    std::shared_ptr<OrdersStream> stream = Own(new OrdersStream(keeper, context, options));
+  static std::shared_ptr<OrdersStream> Begin(PlanInstallation& plans, grpc::CallbackServerContext& context, const Options& options) {
+    std::shared_ptr<OrdersStream> stream = Own(new OrdersStream(plans, context, options));
     stream->StartRead(&stream->reading_);
     return stream;
   }
@@ -34,7 +34,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
       if (now - heard_ > options_.silence) {
         context_.TryCancel();
         return EndWith(
-            absl::DeadlineExceededError(absl::StrCat("its coordinator has said nothing for ", absl::FormatDuration(now - heard_))));
+            absl::DeadlineExceededError(absl::StrCat("its coordinator has sent nothing for ", absl::FormatDuration(now - heard_))));
       }
       if (!open_ || now - said_ < options_.beat) return;
     }
@@ -42,8 +42,8 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
   }
 
  private:
-  OrdersStream(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options)
-      : keeper_(keeper), context_(context), options_(options), heard_(absl::Now()), said_(heard_) {}
+  OrdersStream(PlanInstallation& plans, grpc::CallbackServerContext& context, const Options& options)
+      : plans_(plans), context_(context), options_(options), heard_(absl::Now()), said_(heard_) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(absl::OkStatus());
@@ -61,22 +61,22 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
     std::string why;
     {
       absl::MutexLock lock(&mutex_);
-      why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "it has come to its end";
+      why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "the run has ended";
     }
-    if (session_ != nullptr) keeper_.Leave(session_, why);
+    if (session_ != nullptr) plans_.OnUserGone(session_, why);
     EventStream::OnDone();
   }
 
   absl::Status OnMessage(const FromCoordinator& what) {
     if (const auto* open = std::get_if<OpenOrders>(&what)) return OnOpen(open->epoch);
-    if (session_ == nullptr) return absl::FailedPreconditionError("the first message of a stream of orders names the plan's epoch");
+    if (session_ == nullptr) return absl::FailedPreconditionError("the first message of a stream of orders must name the plan's epoch");
     if (const auto* order = std::get_if<OrderMessage>(&what)) return session_->OnOrder(*order);
     return absl::OkStatus();
   }
 
   absl::Status OnOpen(int64_t epoch) {
     if (session_ != nullptr) return absl::FailedPreconditionError("the stream of orders is open already");
-    LIME_ASSIGN_OR_RETURN(session_, keeper_.Use(epoch, [weak = weak_from_this()](const FromDevice& what) {
+    LIME_ASSIGN_OR_RETURN(session_, plans_.Use(epoch, [weak = weak_from_this()](const FromDevice& what) {
       if (const auto stream = weak.lock()) stream->Say(what);
     }));
     Say(Opened{});
@@ -89,7 +89,8 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
   void Say(const FromDevice& what) {
     absl::MutexLock lock(&mutex_);
     if (ending_) return;
-    if (queue_.size() >= options_.queued) return EndWith(absl::ResourceExhaustedError("the coordinator does not take what it is told"));
+    if (queue_.size() >= options_.queued)
+      return EndWith(absl::ResourceExhaustedError("the coordinator does not read the messages of this device"));
     v1::OrderEvent event;
     ToProto(what, event);
     said_ = absl::Now();
@@ -102,7 +103,7 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
     EndWith(status);
   }
 
-  PlanKeeper& keeper_;
+  PlanInstallation& plans_;
   grpc::CallbackServerContext& context_;
   const Options options_;
   // Buffer of the one read at a time.

@@ -69,26 +69,26 @@ class Watch {
 class Expected {
  public:
   explicit Expected(const KvReadCall& call) {
-    for (const KvExtent& extent : call.extents) left_[extent.sequence] = {extent.first, extent.end};
+    for (const KvExtent& extent : call.extents) remaining_[extent.sequence] = {extent.first, extent.end};
   }
 
-  absl::Status Take(const KvPagesRead& pages, Bytes page_bytes) {
-    const auto found = left_.find(pages.sequence);
+  absl::Status Check(const KvPagesRead& pages, Bytes page_bytes) {
+    const auto found = remaining_.find(pages.sequence);
     const int64_t count = std::ssize(pages.data) / page_bytes;
-    if (found == left_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
+    if (found == remaining_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
         count * page_bytes != std::ssize(pages.data))
-      return absl::DataLossError(absl::StrCat(pages.data.size(), " bytes of slot ", pages.sequence, " from page ", pages.first,
-                                              " on, which are not the next ones"));
+      return absl::DataLossError(
+          absl::StrCat(pages.data.size(), " bytes of slot ", pages.sequence, " from page ", pages.first, " on arrived out of order"));
     found->second.first += count;
     return absl::OkStatus();
   }
   bool complete() const {
-    return std::ranges::all_of(left_, [](const auto& of) { return of.second.first == of.second.second; });
+    return std::ranges::all_of(remaining_, [](const auto& of) { return of.second.first == of.second.second; });
   }
 
  private:
   // By sequence: the next page, and the end.
-  std::map<int32_t, std::pair<int64_t, int64_t>> left_;
+  std::map<int32_t, std::pair<int64_t, int64_t>> remaining_;
 };
 
 }  // namespace
@@ -99,7 +99,7 @@ std::unique_ptr<Link> RpcTransport::OpenLink(LinkOptions options) {
 }
 
 absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
-                                  const KvTakeover::Take& take) {
+                                  const KvTakeover::PageSink& take) {
   std::shared_ptr<grpc::Channel>& channel = kv_channels_[holder.address];
   if (channel == nullptr) channel = OpenChannel(holder.address, holder.name, options_.keys, ChannelUse::kBulk);
   const std::string who = absl::StrCat("device \"", holder.name, "\" at ", holder.address);
@@ -117,7 +117,7 @@ absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call
       watch.Heard();
       taken = [&] {
         LIME_ASSIGN_OR_RETURN(const KvPagesRead pages, FromProto(message));
-        LIME_RETURN_IF_ERROR(expected.Take(pages, call.page_bytes));
+        LIME_RETURN_IF_ERROR(expected.Check(pages, call.page_bytes));
         return take(pages.sequence, pages.first, std::as_bytes(std::span(pages.data)));
       }();
     }

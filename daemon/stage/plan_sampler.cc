@@ -68,19 +68,19 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
   Sequence& sequence = *found;
   const size_t next = static_cast<size_t>(row.position) + 1;
   if (next > sequence.ids.size()) {
-    return Invalid("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ", sequence.ids.size(),
+    return Invalid("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, but only ", sequence.ids.size(),
                    " ids are known");
   }
   const bool known = next < sequence.ids.size();
   if (sequence.sampling.hash_logits || sequence.sampling.score_top) {
-    Told& told = told_.emplace_back(ToldOf{.sequence = row.sequence, .position = row.position + 1, .told = {}}).told;
+    TokenReport& report = reports_.emplace_back(ReportOf{.sequence = row.sequence, .position = row.position + 1, .report = {}}).report;
     sequence.hash->Add(logits);
-    told.logits_hash = sequence.hash->value();
+    report.logits_hash = sequence.hash->value();
     if (sequence.sampling.score_top) {
-      told.score = row_scorer_.Score(logits, *sequence.sampling.score_top, known ? std::optional(sequence.ids[next]) : std::nullopt);
-      if (!told.score)
-        return absl::DataLossError(
-            absl::StrCat("the logits after position ", row.position, " hold NaN; the weights are broken, check the checkpoint's files"));
+      report.score = row_scorer_.Score(logits, *sequence.sampling.score_top, known ? std::optional(sequence.ids[next]) : std::nullopt);
+      if (!report.score)
+        return absl::DataLossError(absl::StrCat("the logits after position ", row.position,
+                                                " contain NaN, so the weights are broken; check the checkpoint's files"));
     }
   }
   if (known) return sequence.ids[next];
@@ -100,14 +100,14 @@ std::vector<std::pair<int32_t, std::string>> PlanSampler::HashStates() {
   return states;
 }
 
-PlanSampler::Told PlanSampler::Take(const SampledToken& token) {
+PlanSampler::TokenReport PlanSampler::OnSampled(const SampledToken& token) {
   absl::MutexLock lock(&mutex_);
-  if (taken_ == told_.size()) return {};
-  ToldOf& next = told_[taken_];
+  if (taken_ == reports_.size()) return {};
+  ReportOf& next = reports_[taken_];
   if (next.sequence != token.sequence || next.position != token.position) return {};
-  Told told = std::move(next.told);
-  if (++taken_ == told_.size()) told_.clear(), taken_ = 0;
-  return told;
+  TokenReport report = std::move(next.report);
+  if (++taken_ == reports_.size()) reports_.clear(), taken_ = 0;
+  return report;
 }
 
 }  // namespace lime

@@ -41,7 +41,7 @@ class PlanSampler final : public TokenSampler {
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override;
 
   // What a token's logits say, if its request asks for that.
-  struct Told {
+  struct TokenReport {
     // XXH3-64 of the logits of the request's positions so far; with scores: of all scored ones.
     uint64_t logits_hash = 0;
     std::optional<cpu::RowScore> score;
@@ -50,7 +50,7 @@ class PlanSampler final : public TokenSampler {
   std::vector<std::pair<int32_t, std::string>> HashStates();
 
   // Called once for each token, in the order in which they were sampled.
-  Told Take(const SampledToken& token);
+  TokenReport OnSampled(const SampledToken& token);
 
  private:
   struct Sequence;
@@ -59,12 +59,12 @@ class PlanSampler final : public TokenSampler {
   absl::Mutex mutex_;
   std::map<int64_t, RequestSampling> expected_ ABSL_GUARDED_BY(mutex_);             // by request
   std::map<int32_t, std::unique_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);  // by slot
-  struct ToldOf {
+  struct ReportOf {
     int32_t sequence = 0, position = 0;
-    Told told;
+    TokenReport report;
   };
-  std::vector<ToldOf> told_ ABSL_GUARDED_BY(mutex_);  // of tokens that ask for it, oldest first
-  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;          // how many of them Take has returned
+  std::vector<ReportOf> reports_ ABSL_GUARDED_BY(mutex_);  // of tokens that ask for it, oldest first
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;               // how many of them OnSampled has returned
   std::shared_ptr<LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
   Sampler sampler_;            // used by the compute thread
   cpu::RowScorer row_scorer_;  // used by the compute thread

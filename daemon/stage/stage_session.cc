@@ -17,9 +17,9 @@ StageSession::StageSession(Options options)
       log_(std::move(options.log)),
       report_(std::move(options.report)),
       progress_(std::move(options.progress)),
-      left_(std::move(options.left)),
-      kv_left_(left_.kv),
-      left_is_read_(std::move(options.left_is_read)) {}
+      handover_(std::move(options.handover)),
+      kv_handover_(handover_.kv),
+      handover_is_read_(std::move(options.handover_is_read)) {}
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
   if (call_.trace_spans > 0) trace_ = std::make_unique<TraceRing>(static_cast<size_t>(call_.trace_spans));
@@ -42,45 +42,45 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
 
 void StageSession::Cancel() {
   cancelled_.store(true);
-  if (const std::shared_ptr<KvLeft> left = kv_left_.lock(); left != nullptr) left->Cancel();
+  if (const std::shared_ptr<KvHandover> handover = kv_handover_.lock(); handover != nullptr) handover->Cancel();
 }
 
 // The links stay until the stage is gone: its computation may still send.
 void StageSession::Close() {
   Cancel();
   (void)SetSink({});
-  TakeStage(/*leaves=*/false).reset();
+  ReleaseStage(/*leaves=*/false).reset();
   links_.clear();
-  left_ = {};
+  handover_ = {};
 }
 
-std::unique_ptr<StageEngine> StageSession::TakeStage(bool leaves) {
+std::unique_ptr<StageEngine> StageSession::ReleaseStage(bool leaves) {
   absl::MutexLock lock(&stage_mutex_);
-  has_left_ = leaves;
+  handed_over_ = leaves;
   return std::move(stage_);
 }
 
 // Other devices may still run the plan. An error for what they send would make them give it up.
 absl::Status StageSession::NoStage() const {
-  return has_left_ ? absl::OkStatus() : absl::FailedPreconditionError("the plan is not installed any more");
+  return handed_over_ ? absl::OkStatus() : absl::FailedPreconditionError("the plan is not installed any more");
 }
 
-StageSession::Left StageSession::Leave() {
+StageSession::Handover StageSession::HandOver() {
   Cancel();
   (void)SetSink({});
-  Left left;
-  if (const std::unique_ptr<StageEngine> stage = TakeStage(/*leaves=*/true); stage != nullptr) {
-    absl::StatusOr<LeftByPlan> plan = stage->Leave();
+  Handover handover;
+  if (const std::unique_ptr<StageEngine> stage = ReleaseStage(/*leaves=*/true); stage != nullptr) {
+    absl::StatusOr<PlanHandover> plan = stage->HandOver();
     if (plan.ok()) {
-      left.plan = *std::move(plan);
+      handover.plan = *std::move(plan);
       // Others that have a part of the head hash nothing.
-      if (call_.plan.stages.back().device == call_.device) left.hashes = sampler_.HashStates();
+      if (call_.plan.stages.back().device == call_.device) handover.hashes = sampler_.HashStates();
     } else {
-      Log(absl::StrCat("leaves no KV for the next plan: ", plan.status().message()));
+      Log(absl::StrCat("hands over no KV to the next plan: ", plan.status().message()));
     }
   }
   links_.clear();
-  return left;
+  return handover;
 }
 
 // ---- KV of the plan before
@@ -89,11 +89,10 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   if (!call_.kv) return nullptr;
   auto takeover = std::make_shared<KvTakeover>();
   takeover->sequences = call_.kv->sequences;
-  takeover->here = left_.kv;
-  takeover->weights = std::move(left_.weights);
-  takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take) {
-    return ReadKv(layer, numerics_id, wanted, take);
-  };
+  takeover->here = handover_.kv;
+  takeover->weights = std::move(handover_.weights);
+  takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
+                          const KvTakeover::PageSink& take) { return ReadKv(layer, numerics_id, wanted, take); };
   takeover->let_go = [this] { return LetGo(); };
   return takeover;
 }
@@ -101,7 +100,7 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
 // Lent pieces come before those that follow them. A holder is asked even if nothing is wanted of
 // it: so it knows that its reader is done.
 absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                                  const KvTakeover::Take& take) {
+                                  const KvTakeover::PageSink& take) {
   const std::string& here = call_.plan.devices[call_.device].name;
   bool found = false;
   for (const bool hosts : {true, false}) {
@@ -114,7 +113,8 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
         continue;
       }
       if (transport_ == nullptr)
-        return absl::NotFoundError(absl::StrCat("KV of layer ", layer, " is on ", holder.name, ", which nothing reaches"));
+        return absl::NotFoundError(
+            absl::StrCat("KV of layer ", layer, " is on ", holder.name, ", but this device has no connection to it"));
       LIME_RETURN_IF_ERROR(transport_->ReadKv(holder,
                                               {.epoch = call_.kv->epoch,
                                                .layer = layer,
@@ -125,19 +125,19 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
                                               cancelled_, take));
     }
   }
-  return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("nobody is said to have KV of layer ", layer));
+  return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("the plan names no device with KV of layer ", layer));
 }
 
 absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
-                                          std::span<const KvExtent> extents, const KvTakeover::Take& take) const {
-  if (left_.kv == nullptr) return absl::NotFoundError("the plan before has left no KV here");
-  if (left_.kv->numerics_id() != numerics_id || left_.kv->page_bytes() != call_.plan.page_bytes)
-    return absl::FailedPreconditionError("the KV of the plan before is of other kernels, or of another model");
+                                          std::span<const KvExtent> extents, const KvTakeover::PageSink& take) const {
+  if (handover_.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
+  if (handover_.kv->numerics_id() != numerics_id || handover_.kv->page_bytes() != call_.plan.page_bytes)
+    return absl::FailedPreconditionError("the KV of the plan before was computed by other kernels, or for another model");
   for (const KvExtent& extent : extents) {
     const auto take_own = [&](int64_t first, std::span<const std::byte> pages) {
       return cancelled_.load() ? absl::CancelledError("loading was cancelled") : take(extent.sequence, first, pages);
     };
-    LIME_RETURN_IF_ERROR(left_.kv->ReadAll(layer, holder.hosts, extent, take_own));
+    LIME_RETURN_IF_ERROR(handover_.kv->ReadAll(layer, holder.hosts, extent, take_own));
   }
   return absl::OkStatus();
 }
@@ -145,10 +145,10 @@ absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder,
 // Weights will use the memory of KV that others have read.
 absl::Status StageSession::LetGo() {
   if (transport_ != nullptr) transport_->EndKvReads();
-  const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
-  if (left == nullptr) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvLeftPatience, cancelled_));
-  if (left_is_read_) left_is_read_();
+  const std::shared_ptr<KvHandover> handover = std::exchange(handover_.kv, nullptr);
+  if (handover == nullptr) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(handover->AwaitGiven(call_.kv->given, kKvHandoverPatience, cancelled_));
+  if (handover_is_read_) handover_is_read_();
   return absl::OkStatus();
 }
 
@@ -215,13 +215,13 @@ absl::Status StageSession::OnOrder(const OrderMessage& message) {
 // Logs every request and every change of what streams, but no steps.
 void StageSession::LogOrder(const Order& order) const {
   if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
-    Log(absl::StrCat("request ", admit->request, " is to join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
+    Log(absl::StrCat("request ", admit->request, " will join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
                      admit->positions, " tokens are known"));
   } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
-    Log(absl::StrCat("slot ", retire->sequence, " is to be free"));
+    Log(absl::StrCat("slot ", retire->sequence, " will be free"));
   } else if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
-    Log(absl::StrCat("is to have ", residency->to.layer_pages, " KV pages of each layer, and to stream ", residency->to.streamed.size(),
-                     " of ", call_.plan.parts.size(), " parts of the model"));
+    Log(absl::StrCat("will have ", residency->to.layer_pages, " KV pages of each layer, and stream ", residency->to.streamed.size(), " of ",
+                     call_.plan.parts.size(), " parts of the model"));
   }
 }
 
@@ -230,12 +230,12 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   const Plan& plan = call_.plan;
   if (activation.header.epoch != plan.epoch) {
     return absl::FailedPreconditionError(
-        absl::StrCat("an activation of epoch ", activation.header.epoch, ", and epoch ", plan.epoch, " is installed"));
+        absl::StrCat("an activation is of epoch ", activation.header.epoch, ", but epoch ", plan.epoch, " is installed"));
   }
   if (activation.header.probe) return absl::OkStatus();  // its arrival is all it says
   if (activation.header.kv) return OnKv(from, activation.payload);
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
-    return Invalid("an activation of stage ", activation.header.stage, ", which is not the sender's");
+    return Invalid("an activation is of stage ", activation.header.stage, ", but the sender does not compute that stage");
   received_messages_.fetch_add(1, std::memory_order_relaxed);
   received_bytes_.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
   absl::ReaderMutexLock lock(&stage_mutex_);
@@ -252,7 +252,7 @@ absl::Status StageSession::OnKv(int32_t from, const std::vector<std::byte>& mess
     return HasKvOnHost(plan.devices[device]) && plan.devices[device].kv_host == host;
   };
   if (from < 0 || from >= plan.NumDevices() || (!hosts(from, call_.device) && !hosts(call_.device, from)))
-    return absl::InvalidArgumentError("a message about KV from a device that has none of this one's, and none here");
+    return absl::InvalidArgumentError("a message about KV came from a device that neither keeps KV of this device nor has KV on it");
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return NoStage();
   // No answer could be sent.
@@ -270,12 +270,12 @@ void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, do
                .peer = from});
 }
 
-TraceChunk StageSession::TakeTrace(const TraceCall& call) {
+TraceChunk StageSession::DrainTrace(const TraceCall& call) {
   TraceChunk chunk{.epoch = epoch()};
   if (trace_ == nullptr) return chunk;
   absl::MutexLock lock(&taking_);
   chunk.lost = trace_->lost();
-  trace_->Take(static_cast<size_t>(call.most), chunk.spans);
+  trace_->Drain(static_cast<size_t>(call.most), chunk.spans);
   return chunk;
 }
 
@@ -291,9 +291,9 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
   news.tokens.assign(tokens.begin(), tokens.end());
   news.logits_hashes.clear(), news.scores.clear();
   for (const SampledToken& token : tokens) {
-    PlanSampler::Told told = sampler_.Take(token);
-    news.logits_hashes.push_back(told.logits_hash);
-    news.scores.push_back(std::move(told.score));
+    PlanSampler::TokenReport report = sampler_.OnSampled(token);
+    news.logits_hashes.push_back(report.logits_hash);
+    news.scores.push_back(std::move(report.score));
   }
   if (call_.plan.microbatches == 1 && call_.plan.chunks_per_sweep <= 1) {
     awaits_end_ = true;

@@ -37,8 +37,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     StallReport report;                    // what a person has to know; empty: goes to the log
     std::function<void(const LoadProgress&)> progress;
     // Of the previous plan, if the call takes over some of it.
-    LeftByPlan left;
-    std::function<void()> left_is_read = nullptr;  // nobody needs it any more
+    PlanHandover handover;
+    std::function<void()> handover_is_read = nullptr;  // nobody needs it any more
   };
   using Sink = std::function<void(const FromDevice&)>;
 
@@ -50,17 +50,17 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Unloads; returns when nothing of the plan is in memory. Called once.
   void Close();
   // As Close, but leaves what the next plan takes over; null if there is nothing to take.
-  struct Left {
-    LeftByPlan plan;
+  struct Handover {
+    PlanHandover plan;
     std::vector<std::pair<int32_t, std::string>> hashes;  // of logits, by slot
   };
-  Left Leave();
+  Handover HandOver();
 
   // From now on `sink` gets tokens, steps and failures; empty: nobody. Returns the failure, if any.
   absl::Status SetSink(Sink sink);
 
   // A person has taken the plan away. The coordinator hears that, and nothing after it.
-  void TakeAway(const absl::Status& why) { Fail(why); }
+  void Revoke(const absl::Status& why) { Fail(why); }
   absl::Status failure() const;  // the first; OK: none so far
 
   // Takes an order. After an error nothing has changed.
@@ -77,18 +77,18 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Called every LinkEstimator::kAskAgainUs.
   void Tick();
   // Spans since the last call, oldest first; none if the installation did not ask for them.
-  TraceChunk TakeTrace(const TraceCall& call);
+  TraceChunk DrainTrace(const TraceCall& call);
 
  private:
   bool HasHead() const { return lime::HasHead(call_.plan, call_.device); }
-  std::unique_ptr<StageEngine> TakeStage(bool leaves);
+  std::unique_ptr<StageEngine> ReleaseStage(bool leaves);
   absl::Status NoStage() const ABSL_SHARED_LOCKS_REQUIRED(stage_mutex_);
   void OpenLinks();
   StagePeers MakePeers();
   std::shared_ptr<KvTakeover> MakeTakeover();
-  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take);
+  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::PageSink& take);
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
-                              const KvTakeover::Take& take) const;
+                              const KvTakeover::PageSink& take) const;
   absl::Status LetGo();
   void Tell(const FromDevice& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(events_mutex_);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
@@ -107,9 +107,9 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const StallReport report_;
   // Until it is loaded: the listener may hold this session.
   std::function<void(const LoadProgress&)> progress_;
-  LeftByPlan left_;                      // until it is taken over and read
-  const std::weak_ptr<KvLeft> kv_left_;  // left_.kv, for Cancel
-  std::function<void()> left_is_read_;
+  PlanHandover handover_;                        // until it is taken over and read
+  const std::weak_ptr<KvHandover> kv_handover_;  // handover_.kv, for Cancel
+  std::function<void()> handover_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open if spans are asked for
   absl::Mutex taking_;                // its one reader at a time; the ring itself takes no lock
@@ -118,7 +118,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Held for reading while the stage is called. Unloading waits for these calls.
   mutable absl::Mutex stage_mutex_;
   std::unique_ptr<StageEngine> stage_ ABSL_GUARDED_BY(stage_mutex_);
-  bool has_left_ ABSL_GUARDED_BY(stage_mutex_) = false;
+  bool handed_over_ ABSL_GUARDED_BY(stage_mutex_) = false;
   // By device; made before the stage, gone after it.
   std::map<int32_t, std::unique_ptr<Link>> links_;
 

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "common/activation.h"
-#include "common/kv_take.h"
-#include "daemon/kv/kv_left.h"
+#include "common/kv_takeover_plan.h"
+#include "daemon/kv/kv_handover.h"
 #include "daemon/logic/trace_ring.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
@@ -62,7 +62,7 @@ class Transport {
   // kCancelled soon after `cancelled` is set; the device's refusal; DataLoss if pages come damaged
   // or some are missing; the error of `take`.  Thread: the one that loads
   virtual absl::Status ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
-                              const KvTakeover::Take& take) = 0;
+                              const KvTakeover::PageSink& take) = 0;
   // Everything is read.  Thread: the one that loads
   virtual void EndKvReads() = 0;
 };

@@ -199,7 +199,7 @@ class Preparer {
   // other model: a damaged file is cut off or too long. Other files are compared by their text.
   bool IsOurs(const std::string& name, const StoreManifest& found) const {
     const auto layout = std::ranges::find(layouts_, name, &StoreFileLayout::name);
-    if (layout != layouts_.end()) return Kept(*layout) || (BeginsAs(layout->header, Path(name)) && !HoldsOtherTensor(*layout));
+    if (layout != layouts_.end()) return IsStored(*layout) || (BeginsAs(layout->header, Path(name)) && !HoldsOtherTensor(*layout));
     const absl::StatusOr<std::string> text = ReadTextFile(Path(name), kMaxSideFileBytes);
     if (!text.ok()) return false;
     const auto stored = std::ranges::find(found.files, name, &StoredFile::name);
@@ -257,13 +257,13 @@ class Preparer {
     report_.kept_files = static_cast<int64_t>(manifest_.files.size());
   }
 
-  bool Kept(const StoreFileLayout& layout) const {
+  bool IsStored(const StoreFileLayout& layout) const {
     return std::any_of(manifest_.files.begin(), manifest_.files.end(), [&](const StoredFile& file) { return file.name == layout.name; });
   }
 
   Bytes BytesToWrite() const {
     Bytes bytes = 0;
-    for (const StoreFileLayout& layout : layouts_) bytes += Kept(layout) ? 0 : layout.bytes;
+    for (const StoreFileLayout& layout : layouts_) bytes += IsStored(layout) ? 0 : layout.bytes;
     return bytes;
   }
 
@@ -285,7 +285,7 @@ class Preparer {
     SourceReader reader(source_);
     buffer_.resize(static_cast<size_t>(options_.buffer_bytes));
     for (const StoreFileLayout& layout : layouts_) {
-      if (Kept(layout)) continue;
+      if (IsStored(layout)) continue;
       LIME_ASSIGN_OR_RETURN(StoredFile written, WriteLayout(layout, reader, watcher));
       manifest_.files.push_back(std::move(written));
       LIME_RETURN_IF_ERROR(WriteJournal());
@@ -331,9 +331,10 @@ class Preparer {
 
   absl::Status Flush(StoreFileWriter& writer, LoadWatcher& watcher) {
     if (watcher.cancelled()) {
-      if (manifest_.files.empty()) return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted; nothing of it is left"));
+      if (manifest_.files.empty())
+        return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted, and its files were removed"));
       return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted with ", manifest_.files.size(), " of ", layouts_.size(),
-                                               " weight files written; run the same command to go on"));
+                                               " weight files written; run the same command to continue"));
     }
     LIME_RETURN_IF_ERROR(writer.Append(std::span(buffer_).first(filled_)));
     done_ += static_cast<Bytes>(filled_);
@@ -399,10 +400,11 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
   LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
   std::error_code ignored;
-  if (fs::equivalent(source_dir, store_dir, ignored)) return Invalid(store_dir, ": is the model itself; give another folder for the store");
+  if (fs::equivalent(source_dir, store_dir, ignored))
+    return Invalid(store_dir, ": is the folder of the model itself; give another folder for the store");
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();
-  if (report.ok()) folder.Keep();
+  if (report.ok()) folder.Commit();
   return report;
 }
 

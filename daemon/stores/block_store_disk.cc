@@ -24,10 +24,10 @@ Bytes FreeBeside(const std::string& path) {
 
 absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free, bool resumes) {
   const std::string numbers =
-      absl::StrCat(path, ": needs ", FormatBytes(needed), " (", needed, " bytes) and ", FormatBytes(free), " are free there");
-  const char* const cause = free >= needed ? ", where no more files can be made or a quota is used up" : "";
-  return absl::ResourceExhaustedError(
-      absl::StrCat(numbers, cause, "; make room and run the same command", resumes ? ", it goes on where it stopped" : ""));
+      absl::StrCat(path, ": needs ", FormatBytes(needed), " (", needed, " bytes), and the disk has ", FormatBytes(free), " free");
+  const char* const cause = free >= needed ? ", but it holds no more files or a quota is used up" : "";
+  return absl::ResourceExhaustedError(absl::StrCat(numbers, cause, "; free some space and run the same command again",
+                                                   resumes ? ", which continues where it stopped" : ""));
 }
 
 absl::Status StoreDisk::MakeFolder(const std::string& dir) {

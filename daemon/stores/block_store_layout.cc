@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 
 namespace lime {
 namespace {
@@ -96,16 +96,16 @@ void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
 
 using ByteRanges = std::set<std::pair<int64_t, Bytes>>;  // offset and length
 
-// Adds the ranges of one tensor: the whole tensor if it is kept, otherwise its rows in each piece
+// Adds the ranges of one tensor: the whole tensor if it is kept, otherwise its rows in each part
 // of its block.
-void AddRanges(const std::vector<BlockPiece>& pieces, const TensorSpec& tensor, int64_t offset, ByteRanges& ranges) {
-  if (IsKept(tensor)) {
+void AddRanges(const std::vector<BlockPart>& parts, const TensorSpec& tensor, int64_t offset, ByteRanges& ranges) {
+  if (IsPinned(tensor)) {
     ranges.insert({offset, tensor.info.bytes});
     return;
   }
   const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
-  for (const BlockPiece& piece : pieces) {
-    for (const MatrixRows& rows : piece.rows) {
+  for (const BlockPart& part : parts) {
+    for (const MatrixRows& rows : part.rows) {
       if (rows.role == tensor.role) ranges.insert({offset + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes});
     }
   }
@@ -128,8 +128,8 @@ std::vector<StoredRange> RangesOf(const StoreFileLayout& file, const ModelSpec& 
   ByteRanges ranges;
   for (const StoredBlock& stored : file.blocks) {
     const BlockSpec& block = spec.block(stored.id);
-    const std::vector<BlockPiece> pieces = CutBlock(block);
-    for (const TensorSpec& tensor : block.tensors) AddRanges(pieces, tensor, offsets.at(tensor.name), ranges);
+    const std::vector<BlockPart> parts = CutBlock(block);
+    for (const TensorSpec& tensor : block.tensors) AddRanges(parts, tensor, offsets.at(tensor.name), ranges);
   }
   std::vector<StoredRange> stored;
   for (const auto& [offset, bytes] : ranges) stored.push_back({offset, bytes, 0});
@@ -141,7 +141,7 @@ std::vector<StoredRows> RowsOf(const StoreFileLayout& file, const ModelSpec& spe
   const std::map<std::string, int64_t> offsets = OffsetsOf(file);
   std::vector<StoredRows> tables;
   for (const TensorSpec& tensor : spec.block({BlockKind::kEmbedding, 0}).tensors) {
-    if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
+    if (tensor.role != TensorRole::kTokenEmbedding || IsPinned(tensor)) continue;
     const int64_t rows = tensor.info.shape[0];
     tables.push_back({offsets.at(tensor.name), tensor.info.bytes / rows, std::vector<uint32_t>(static_cast<size_t>(rows))});
   }

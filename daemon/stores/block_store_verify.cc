@@ -23,9 +23,9 @@ absl::Status CheckSize(const StoredFile& file, const std::string& path) {
   LIME_ASSIGN_OR_RETURN(const Bytes bytes, FileBytes(opened, path));
   if (bytes == file.bytes) return absl::OkStatus();
   const int64_t first = std::min(bytes, file.bytes);
-  return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes where the manifest says ", file.bytes, ", so ",
+  return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes, but the manifest says ", file.bytes, ", so ",
                                           PlaceOf(file, first, first + 1, std::vector<bool>(file.blocks.size(), true)),
-                                          " differs from offset ", first, "; run `lime prepare` again, it writes the file anew"));
+                                          " differs from offset ", first, "; run `lime prepare` again to write a new file"));
 }
 
 // [begin, end) of the first row whose checksum differs, if there is one.

@@ -142,13 +142,13 @@ absl::StatusOr<OutputPlace> FollowLinks(const std::string& asked) {
     if (error) return ErrnoStatus(error.value(), asked, "read the link");
     path = target.is_absolute() ? target : path.parent_path() / target;
   }
-  return Refused(asked, "is a link that leads back to itself; remove it, or name another file");
+  return Refused(asked, "is a link to itself; remove it, or name another file");
 }
 
 absl::Status CheckFolder(const std::string& asked, const OutputPlace& place) {
   std::error_code ignored;
   const std::string folder = FolderBeside(place.path);
-  if (!fs::is_directory(folder, ignored)) return Refused(asked, "lies in a folder that is not there; make it first");
+  if (!fs::is_directory(folder, ignored)) return Refused(asked, "lies in a folder that does not exist; make that folder first");
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     return Refused(asked, "may not be written; choose another place, or change the permissions of its folder");
   return absl::OkStatus();
@@ -166,16 +166,16 @@ bool IsBesideWeights(const std::string& path) {
 absl::Status CheckOldFile(const std::string& asked, const OutputPlace& place, const OutputOptions& options) {
   for (const std::string& input : options.inputs) {
     std::error_code ignored;
-    if (fs::equivalent(place.path, input, ignored))
-      return Refused(asked, "is read by the same call, which would lose it; name another file");
+    if (fs::equivalent(place.path, input, ignored)) return Refused(asked, "is also read by this command; name another file");
   }
   if (place.info->st_size == 0) return absl::OkStatus();
   if (options.is_ours) {
     const absl::StatusOr<std::string> text = ReadTextFile(place.path, kMaxOursBytes);
     if (text.ok() && options.is_ours(*text)) return absl::OkStatus();
   }
-  if (LooksLikeWeights(place.path)) return Refused(asked, "holds weights of a model, which are never replaced; name another file");
-  if (IsBesideWeights(place.path)) return Refused(asked, "belongs to the model in its folder, and is never replaced; name another file");
+  if (LooksLikeWeights(place.path)) return Refused(asked, "holds weights of a model, which LIME never replaces; name another file");
+  if (IsBesideWeights(place.path))
+    return Refused(asked, "belongs to the model in its folder, and LIME never replaces it; name another file");
   if (options.overwrite) return absl::OkStatus();
   const std::string as = options.kind.empty() ? "" : absl::StrCat(" as ", options.kind);
   return Refused(asked, absl::StrCat("is there already, and LIME did not write it", as, "; name another file, or give --overwrite"));
@@ -294,7 +294,7 @@ absl::Status WriteOutput(const std::string& path, std::string_view text, const O
   return file.Commit();
 }
 
-absl::StatusOr<NewFile> StageOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
+absl::StatusOr<NewFile> PrepareOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
   LIME_ASSIGN_OR_RETURN(const OutputPlace place, FollowLinks(path));
   LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
   const bool plain = !place.info || (S_ISREG(place.info->st_mode) && place.info->st_nlink == 1);
@@ -324,7 +324,7 @@ absl::StatusOr<OutputFolder> OutputFolder::Make(const std::string& dir, std::str
   OutputFolder folder;
   std::error_code error;
   if (fs::exists(fs::symlink_status(dir, error)) && !fs::is_directory(dir, error))
-    return Refused(dir, "is no folder; give an empty or a new one");
+    return Refused(dir, "is not a folder; give an empty or a new folder");
   for (fs::path path = fs::absolute(dir, error).lexically_normal(); !path.empty() && !fs::exists(path, error); path = path.parent_path())
     folder.made_.push_back(path.string());
   fs::create_directories(dir, error);
@@ -333,7 +333,7 @@ absl::StatusOr<OutputFolder> OutputFolder::Make(const std::string& dir, std::str
   folder.lock_ = FileDescriptor(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.lock_.valid()) return ErrnoStatus(errno, dir, "open the folder");
   if (::flock(folder.lock_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return folder;
-  folder.Keep();
+  folder.Commit();
   return absl::FailedPreconditionError(absl::StrCat(dir, ": another `", Text(command), "` is writing here; wait for it to end"));
 }
 
@@ -345,7 +345,7 @@ OutputFolder::~OutputFolder() {
 absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(dir, error))) return absl::OkStatus();
-  if (!fs::is_directory(dir, error)) return Invalid(dir, ": is no folder; give an empty or a new one");
+  if (!fs::is_directory(dir, error)) return Invalid(dir, ": is not a folder; give an empty or a new folder");
   std::vector<std::string> foreign, kept;
   for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
     const fs::directory_entry& entry = *at;
@@ -361,10 +361,10 @@ absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions
   if (foreign.empty() || (options.overwrite && kept.empty())) return absl::OkStatus();
   if (options.overwrite) {
     return Refused(
-        dir, absl::StrCat("holds another model, or links (", Listed(kept), "), which are never replaced; give an empty or a new folder"));
+        dir, absl::StrCat("holds another model, or links (", Listed(kept), "), which LIME never replaces; give an empty or a new folder"));
   }
   const bool helps = kept.empty() && !options.names.empty();
-  return Refused(dir, absl::StrCat("holds files that are no ", options.what, " (", Listed(foreign), "); give an empty or a new folder",
+  return Refused(dir, absl::StrCat("holds files other than the ", options.what, " (", Listed(foreign), "); give an empty or a new folder",
                                    helps ? ", or --overwrite to replace files of the same names" : ""));
 }
 
@@ -375,7 +375,7 @@ constexpr Bytes kStep = kMiB, kSampleBytes = 4 * kKiB;
 
 }  // namespace
 
-absl::StatusOr<WrittenFile> RecordOf(const FileDescriptor& file, const std::string& path) {
+absl::StatusOr<WrittenFile> DescribeFile(const FileDescriptor& file, const std::string& path) {
   WrittenFile written{.name = std::filesystem::path(path).filename().string()};
   LIME_ASSIGN_OR_RETURN(written.bytes, FileBytes(file, path));
   std::vector<std::byte> buffer(static_cast<size_t>(kStep));
@@ -397,7 +397,7 @@ bool IsUnchanged(const std::string& folder, const WrittenFile& written) {
   const std::string path = folder + "/" + written.name;
   const absl::StatusOr<FileDescriptor> file = OpenForReading(path);
   if (!file.ok()) return false;
-  const absl::StatusOr<WrittenFile> found = RecordOf(*file, path);
+  const absl::StatusOr<WrittenFile> found = DescribeFile(*file, path);
   return found.ok() && *found == written;
 }
 

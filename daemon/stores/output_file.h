@@ -77,7 +77,7 @@ absl::Status WriteOutput(const std::string& path, std::string_view text, const O
 // Prepares one of several files that appear together or not at all. Like WriteOutput, but the file
 // gets its name with Commit(). InvalidArgument also if a pipe, a device or a file with several
 // names is there.
-absl::StatusOr<NewFile> StageOutput(const std::string& path, std::string_view text, const OutputOptions& options);
+absl::StatusOr<NewFile> PrepareOutput(const std::string& path, std::string_view text, const OutputOptions& options);
 
 // Whether the file holds weights (safetensors, GGUF, PyTorch, NumPy, ONNX or HDF5), by its name or
 // its first bytes.
@@ -93,7 +93,7 @@ class OutputFolder {
   OutputFolder(OutputFolder&& other) noexcept : made_(std::exchange(other.made_, {})), lock_(std::move(other.lock_)) {}
   OutputFolder& operator=(OutputFolder&&) = delete;
   ~OutputFolder();
-  void Keep() { made_.clear(); }
+  void Commit() { made_.clear(); }
 
  private:
   OutputFolder() = default;
@@ -134,7 +134,7 @@ struct WrittenFile {
 };
 
 // Describes a whole file. The name is the last part of `path`.
-absl::StatusOr<WrittenFile> RecordOf(const FileDescriptor& file, const std::string& path);
+absl::StatusOr<WrittenFile> DescribeFile(const FileDescriptor& file, const std::string& path);
 
 // Whether `folder` still has the file as it was recorded. False if it cannot be read.
 bool IsUnchanged(const std::string& folder, const WrittenFile& written);

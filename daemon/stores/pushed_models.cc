@@ -81,7 +81,7 @@ absl::StatusOr<Bytes> RemovePushed(const std::string& root, uint64_t model) {
   const FileDescriptor folder(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid()) return ErrnoStatus(errno, dir, "open the folder");
   if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
-    return absl::FailedPreconditionError(absl::StrCat(dir, ": is being pushed; wait for its end, or interrupt it"));
+    return absl::FailedPreconditionError(absl::StrCat(dir, ": a push to this folder is running; wait for its end, or interrupt it"));
   const Bytes bytes = DiskBytesOf(dir);
   EndRemovals(root);
   const std::string removed = absl::StrCat(root, "/", Text(kRemoved), fs::path(dir).filename().string());

@@ -173,7 +173,7 @@ absl::StatusOr<std::vector<int32_t>> PushedStore::FindMissing(bool check, const 
   }
   std::vector<int32_t> missing;
   for (size_t i = 0; i < units_.size(); ++i) {
-    const StoreUnit& unit = units_[i];
+    const PushUnit& unit = units_[i];
     if (!intact_[static_cast<size_t>(unit.file)].Contains(unit.offset, unit.offset + unit.bytes))
       missing.push_back(static_cast<int32_t>(i));
   }
@@ -212,7 +212,7 @@ std::vector<BlockId> PushedStore::BlocksOf(std::span<const int32_t> units) const
   std::vector<BlockId> touched;
   for (const PlacedBlock& placed : blocks_) {
     const bool hit = std::ranges::any_of(units, [&](int32_t index) {
-      const StoreUnit& unit = units_[static_cast<size_t>(index)];
+      const PushUnit& unit = units_[static_cast<size_t>(index)];
       return unit.file == placed.file && unit.offset < placed.end() && unit.offset + unit.bytes > placed.block.offset;
     });
     if (hit) touched.push_back(placed.block.id);

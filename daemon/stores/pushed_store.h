@@ -20,7 +20,7 @@
 
 #include "daemon/formats/hashing_reader.h"
 #include "daemon/formats/held_blocks.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "daemon/stores/block_store_disk.h"
 
 namespace lime {
@@ -38,7 +38,7 @@ class PushedStore {
   static absl::StatusOr<std::unique_ptr<PushedStore>> Open(StoreDisk& disk, const std::string& root, const StoreOffer& offer);
 
   const std::string& dir() const { return dir_; }
-  const std::vector<StoreUnit>& units() const { return units_; }
+  const std::vector<PushUnit>& units() const { return units_; }
 
   // Returns the units that are missing, ascending. Reads all blocks that are begun; with `check`
   // also the held ones. A held block that differs from its checksum becomes a begun one.
@@ -74,13 +74,13 @@ class PushedStore {
   absl::Status OpenFile(int32_t file);
   absl::Status Record();
   std::string Path(std::string_view name) const;
-  const StoreUnit& unit() const { return units_[static_cast<size_t>(missing_[next_])]; }
+  const PushUnit& unit() const { return units_[static_cast<size_t>(missing_[next_])]; }
 
   StoreDisk& disk_;
   const std::string dir_;
   const StoreManifest manifest_;
   std::vector<PlacedBlock> blocks_;  // blocks of the offer
-  std::vector<StoreUnit> units_;
+  std::vector<PushUnit> units_;
   FileDescriptor lock_;
   HeldBlocks held_;
   // By file: the bytes that were found to be correct.

@@ -135,7 +135,7 @@ class Quantizer {
   absl::StatusOr<std::vector<WrittenFile>> Records() const {
     std::vector<WrittenFile> records;
     for (const auto& writer : writers_) {
-      LIME_ASSIGN_OR_RETURN(WrittenFile record, RecordOf(writer->file().descriptor(), writer->file().path()));
+      LIME_ASSIGN_OR_RETURN(WrittenFile record, DescribeFile(writer->file().descriptor(), writer->file().path()));
       records.push_back(std::move(record));
     }
     return records;
@@ -209,7 +209,7 @@ class Quantizer {
   }
 
   absl::Status DoChunk(const Chunk& chunk, const FileDescriptor& input, const std::string& path, SafetensorsWriter& writer) {
-    if (watcher_.cancelled()) return absl::CancelledError("quantising was interrupted; nothing of it is left");
+    if (watcher_.cancelled()) return absl::CancelledError("quantising was interrupted, and its files were removed");
     const Job& job = *chunk.job;
     const int64_t unit = job.pack ? job.at.bytes / job.info.shape[0] : 1;
     std::vector<std::byte> bytes(static_cast<size_t>((chunk.end - chunk.begin) * unit));
@@ -303,14 +303,15 @@ struct Mark {
 // them.
 absl::Status CheckTarget(const Checkpoint& source, const std::string& target_dir, const Mark& mark, bool overwrite) {
   std::error_code error;
-  if (fs::equivalent(source.dir(), target_dir, error)) return Invalid(target_dir, ": is the source itself; give another folder");
+  if (fs::equivalent(source.dir(), target_dir, error))
+    return Invalid(target_dir, ": is the folder of the source itself; give another folder");
   const Mark found = Mark::Read(target_dir);
   if (!found.source.empty() && found.source != mark.source) {
     return Invalid(target_dir, ": is the quantised copy of another model than ", source.dir(), "; give another folder, or remove this one");
   }
   if (found.names_only) {
-    return Invalid(target_dir, ": is the quantised copy of an earlier release, which kept no checksums ",
-                   "by which its files are known; give another folder, or remove this one");
+    return Invalid(target_dir, ": is the quantised copy of an earlier release, which wrote no checksums, ",
+                   "so LIME cannot recognise its files; give another folder, or remove this one");
   }
   LIME_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesToWrite(source));
   return CheckOutputFolder(target_dir, {.what = found.source.empty() ? "quantised copy that LIME made" : "quantised copy as LIME wrote it",
@@ -359,7 +360,7 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
 absl::Status Record(const Quantizer& quantizer, const std::vector<NewFile>& small, Mark& mark) {
   LIME_ASSIGN_OR_RETURN(mark.files, quantizer.Records());
   for (const NewFile& file : small) {
-    LIME_ASSIGN_OR_RETURN(WrittenFile written, RecordOf(file.descriptor(), file.path()));
+    LIME_ASSIGN_OR_RETURN(WrittenFile written, DescribeFile(file.descriptor(), file.path()));
     mark.files.push_back(std::move(written));
   }
   return absl::OkStatus();
@@ -406,7 +407,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   LIME_RETURN_IF_ERROR(Record(quantizer, small, mark));
   LIME_ASSIGN_OR_RETURN(NewFile mark_file, NewText(target_dir + "/" + kMarkName, mark.Text(packing)));
   LIME_RETURN_IF_ERROR(CommitAll(quantizer, small, mark_file, target_dir));
-  folder.Keep();
+  folder.Commit();
   return report;
 }
 

@@ -75,7 +75,7 @@ absl::Status SafetensorsWriter::Complete() {
   const int64_t data_bytes = begins_.back() - begins_.front();
   if (written_ != data_bytes) {
     return absl::FailedPreconditionError(
-        absl::StrCat(file_.path(), ": ", written_.load(), " of ", data_bytes, " tensor bytes were written; the file is not kept"));
+        absl::StrCat(file_.path(), ": ", written_.load(), " of ", data_bytes, " tensor bytes were written, so the file was removed"));
   }
   return ::fsync(file_.descriptor().get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, file_.path(), "sync");
 }

@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<StoreSource>> StoreSource::Open(const std::string
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   std::unique_ptr<StoreSource> source(new StoreSource(std::move(checkpoint), std::move(spec)));
   LIME_RETURN_IF_ERROR(source->OpenFiles());
-  LIME_RETURN_IF_ERROR(source->checkpoint_.is_block_store() ? source->TakeManifest() : source->MakeManifest(watch));
+  LIME_RETURN_IF_ERROR(source->checkpoint_.is_block_store() ? source->ReadManifest() : source->MakeManifest(watch));
   return source;
 }
 
@@ -42,13 +42,13 @@ absl::Status StoreSource::OpenFiles() {
   return absl::OkStatus();
 }
 
-absl::Status StoreSource::TakeManifest() {
+absl::Status StoreSource::ReadManifest() {
   LIME_ASSIGN_OR_RETURN(StoreManifest found, ReadStoreManifest(checkpoint_.dir()));
   manifest_ = {.source_xxh3 = found.source_xxh3, .layers = found.layers};
   for (const StoreFileLayout& layout : layouts_) {
     const auto file = std::ranges::find(found.files, layout.name, &StoredFile::name);
     if (file == found.files.end() || !SameShape(*file, layout)) {
-      return Invalid(checkpoint_.dir(), "/", layout.name, ": lies otherwise than this program lays a store out; prepare the model again");
+      return Invalid(checkpoint_.dir(), "/", layout.name, ": has another layout than this program writes; prepare the model again");
     }
     manifest_.files.push_back(std::move(*file));
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/formats/block_store_manifest.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "daemon/machine/files.h"
 #include "daemon/stores/block_store_layout.h"
 #include "daemon/weights/checkpoint.h"
@@ -35,7 +35,7 @@ class StoreSource {
  private:
   StoreSource(Checkpoint checkpoint, ModelSpec spec);
   absl::Status OpenFiles();
-  absl::Status TakeManifest();
+  absl::Status ReadManifest();
   absl::Status MakeManifest(const LoadOptions& watch);
   absl::Status ReadTensor(const StoreTensor& tensor, int64_t begin, std::span<std::byte> out) const;
 

@@ -161,7 +161,7 @@ absl::StatusOr<BlockDigest> DigestBlock(const Checkpoint& checkpoint, const Bloc
     return digest;
   }
   LIME_ASSIGN_OR_RETURN(digest.sample, Sample(checkpoint, block));
-  if (!key.empty()) memory->Keep(key, digest.sample);
+  if (!key.empty()) memory->Remember(key, digest.sample);
   return digest;
 }
 
@@ -177,7 +177,7 @@ std::optional<uint64_t> SampleMemory::Find(const std::string& key) const {
   return found == samples_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void SampleMemory::Keep(const std::string& key, uint64_t sample) {
+void SampleMemory::Remember(const std::string& key, uint64_t sample) {
   absl::MutexLock lock(&mutex_);
   if (samples_.size() >= kMostSamplesKept) samples_.clear();
   samples_[key] = sample;
@@ -223,7 +223,7 @@ uint64_t ConfigXxh3(const ModelConfig& config) {
 
 absl::Status CheckWeights(const Checkpoint& checkpoint, const ModelSpec& spec, const WeightsDigest& expected, SampleMemory* memory) {
   const auto differs = [&](const std::string& what) {
-    return absl::FailedPreconditionError(absl::StrCat("the weights in ", checkpoint.dir(), " are not those of the coordinator's \"",
+    return absl::FailedPreconditionError(absl::StrCat("the weights in ", checkpoint.dir(), " differ from those of the coordinator's \"",
                                                       expected.model, "\": ", what,
                                                       "; give this device the same model, or send it with `lime push`"));
   };

@@ -41,7 +41,7 @@ class SampleMemory {
  public:
   // Returns nothing if the block was never sampled, or if its files have changed.
   std::optional<uint64_t> Find(const std::string& key) const;
-  void Keep(const std::string& key, uint64_t sample);
+  void Remember(const std::string& key, uint64_t sample);
 
  private:
   mutable absl::Mutex mutex_;

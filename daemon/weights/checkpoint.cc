@@ -37,7 +37,8 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
   std::map<std::string, std::string> shards;
   for (const auto& [tensor, shard] : json["weight_map"].items()) {
     if (!shard.is_string()) {
-      return Invalid(path, ": weight_map gives tensor \"", absl::CEscape(tensor), "\" no file name but ", shard.type_name());
+      return Invalid(path, ": weight_map gives tensor \"", absl::CEscape(tensor), "\" a value of type ", shard.type_name(),
+                     " instead of a file name");
     }
     shards.emplace(tensor, shard.get<std::string>());
   }
@@ -148,7 +149,7 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
     first_tensor.emplace(shard, tensor);
   }
   if (first_tensor.size() > kMaxShards) {
-    return Invalid(index_path, ": names ", first_tensor.size(), " shards, at most ", kMaxShards, " are read");
+    return Invalid(index_path, ": names ", first_tensor.size(), " shards, the limit is ", kMaxShards);
   }
   for (const auto& [shard, tensor] : first_tensor) {
     const std::string path = Join(dir_, shard);
@@ -169,7 +170,7 @@ absl::Status Checkpoint::AddNumberedShards(const std::vector<std::string>& names
 }
 
 absl::Status Checkpoint::MissingShard(const std::string& shard, const std::string& tensor) const {
-  return absl::NotFoundError(absl::StrCat(Join(dir_, shard), ": the shard is missing, which ", shard_index_, " says holds tensor \"",
+  return absl::NotFoundError(absl::StrCat(Join(dir_, shard), ": the shard is missing, but ", shard_index_, " says that it holds tensor \"",
                                           absl::CEscape(tensor), "\"; download the folder again"));
 }
 
@@ -182,8 +183,8 @@ absl::Status Checkpoint::ExplainMissing(const absl::Status& status) const {
   const auto named = not_in_shards_.find(tensor);
   if (named == not_in_shards_.end()) return status;
   if (!FileExists(Join(dir_, named->second))) return MissingShard(named->second, tensor);
-  return Invalid(shard_index_, ": says ", named->second, " holds tensor \"", absl::CEscape(tensor),
-                 "\", which is in no shard; download the folder again");
+  return Invalid(shard_index_, ": says that ", named->second, " holds tensor \"", absl::CEscape(tensor),
+                 "\", but no shard holds it; download the folder again");
 }
 
 const TensorLocation& Checkpoint::location(std::string_view name) const {
@@ -204,11 +205,12 @@ absl::Status Checkpoint::PlaceBlocks(const StoreManifest& manifest) {
     const std::string path = Join(dir_, stored.name);
     const auto file = std::find_if(files_.begin(), files_.end(), [&](const CheckpointFile& f) { return f.path == path; });
     if (file == files_.end()) {
-      return Invalid(path, ": holds blocks by ", kStoreManifestName, " and is no weight file of the folder; prepare the model again");
+      return Invalid(path, ": holds blocks according to ", kStoreManifestName,
+                     ", but it is not a weight file of the folder; prepare the model again");
     }
     if (file->bytes != stored.bytes) {
-      return absl::DataLossError(absl::StrCat(path, ": has ", file->bytes, " bytes where ", kStoreManifestName, " says ", stored.bytes,
-                                              "; run `lime prepare` again, it writes the file anew"));
+      return absl::DataLossError(absl::StrCat(path, ": has ", file->bytes, " bytes, but ", kStoreManifestName, " says ", stored.bytes,
+                                              "; run `lime prepare` again to write a new file"));
     }
     const auto index = static_cast<int32_t>(file - files_.begin());
     for (const StoredBlock& block : stored.blocks) store_extents_.push_back({block.id, {index, block.offset, block.bytes, block.xxh3}});

@@ -72,7 +72,7 @@ class Checkpoint {
   const BlockExtent* StoreExtent(BlockId id) const;
 
   // XXH3-64 of bytes [offset, offset + bytes) of files()[file], if the block store lists exactly
-  // this range. It lists every tensor that IsKept(), and the rows of every matrix part in every
+  // this range. It lists every tensor that IsPinned(), and the rows of every matrix part in every
   // piece of CutBlock(block).
   std::optional<uint64_t> RangeHash(int32_t file, int64_t offset, Bytes bytes) const;
   // All listed ranges that overlap these bytes, with their checksums, by offset.

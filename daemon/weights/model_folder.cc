@@ -64,9 +64,9 @@ absl::Status NoWeights(const std::string& folder, std::vector<std::string> weigh
   };
   if (weights.empty()) return absl::NotFoundError(absl::StrCat(nothing, "; download the whole folder of the model"));
   if (std::ranges::find(weights, "adapter_model.safetensors") != weights.end())
-    return absl::NotFoundError(absl::StrCat(nothing, ", but adapter_model.safetensors; merge the adapter into its model first"));
+    return absl::NotFoundError(absl::StrCat(nothing, ", only adapter_model.safetensors; merge the adapter into its model first"));
   if (ends(".safetensors"))
-    return absl::NotFoundError(absl::StrCat(nothing, ", but ", SomeOf(weights), "; a Hugging Face folder has those names"));
+    return absl::NotFoundError(absl::StrCat(nothing, ", only ", SomeOf(weights), "; use the file names of a Hugging Face folder"));
   return absl::NotFoundError(absl::StrCat(nothing, "; convert ", SomeOf(weights), " to safetensors"));
 }
 
@@ -96,18 +96,18 @@ std::string SomeOf(const std::vector<std::string>& names, size_t most) {
 absl::Status NoModelFolder(const std::string& path) {
   std::error_code ignored;
   if (fs::exists(path, ignored)) {
-    const std::string_view kind = path.ends_with(".gguf") ? "is a GGUF file, which is not read" : "is a file, not a folder";
+    const std::string_view kind = path.ends_with(".gguf") ? "is a GGUF file, which LIME does not read" : "is a file, not a folder";
     return absl::NotFoundError(
         absl::StrCat(path, ": ", Text(kind), "; give the folder of a Hugging Face model, which holds config.json and safetensors"));
   }
   if (IsHubName(path)) {
     return absl::NotFoundError(absl::StrCat(path,
-                                            ": is no folder here, and models are not downloaded; fetch it, for example with `git clone "
+                                            ": is not a folder, and LIME downloads no models; download it, for example with `git clone "
                                             "https://huggingface.co/",
                                             path, "` (git-lfs installed), and give that folder"));
   }
   return absl::NotFoundError(
-      absl::StrCat(path, ": is no folder; give the folder of a Hugging Face model, which holds config.json and safetensors"));
+      absl::StrCat(path, ": is not a folder; give the folder of a Hugging Face model, which holds config.json and safetensors"));
 }
 
 absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& folder) {
@@ -122,7 +122,8 @@ absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& f
   if (totals.empty()) return NoWeights(folder, files);
   std::ranges::sort(there);
   const std::string no_index = absl::StrCat(folder, ": holds shards without model.safetensors.index.json, and ");
-  if (totals.size() > 1) return absl::NotFoundError(absl::StrCat(no_index, "not all of one set: ", SomeOf(there), "; download the index"));
+  if (totals.size() > 1)
+    return absl::NotFoundError(absl::StrCat(no_index, "they are not all of one set: ", SomeOf(there), "; download the index"));
   std::vector<std::string> shards, missing;
   for (int number = 1; number <= *totals.begin(); ++number) {
     shards.push_back(ShardName(number, *totals.begin()));
@@ -130,7 +131,7 @@ absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& f
   }
   if (missing.empty()) return shards;
   return absl::NotFoundError(absl::StrCat(no_index, missing.size(), " of ", shards.size(), " are missing: ", SomeOf(missing),
-                                          "; download what is missing, with the index"));
+                                          "; download the missing files and the index"));
 }
 
 bool IsRotaryTable(std::string_view tensor) {

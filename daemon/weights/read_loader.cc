@@ -150,7 +150,7 @@ class ReadLoader : public Loader {
       BlockReader& reader = from_cache ? *cache_ : *disk_;
       const Extent run{extent.file, at, to - at};
       std::byte* destination = buffer + placement.region + (at - placement.begin);
-      reader.StartRead(run, destination - reader.SlotOffset(run), reads.Add());
+      reader.StartRead(run, destination - reader.BufferOffset(run), reads.Add());
       at = to;
     }
   }
@@ -170,10 +170,10 @@ absl::StatusOr<std::unique_ptr<Loader>> MakeReadLoader(const std::vector<Checkpo
   std::vector<std::string> paths;
   for (const CheckpointFile& file : files) paths.push_back(file.path);
   const BlockReader::Options reader_options{.read_bytes = options.read_bytes};
-  LIME_ASSIGN_OR_RETURN(auto disk, OpenBlockDevice(paths, {.lanes = options.queue_depth, .direct = true, .io_uring = options.io_uring}));
+  LIME_ASSIGN_OR_RETURN(auto disk, OpenBlockDevice(paths, {.channels = options.queue_depth, .direct = true, .io_uring = options.io_uring}));
   std::unique_ptr<BlockReader> cache_reader;
   if (options.use_page_cache) {
-    LIME_ASSIGN_OR_RETURN(auto cache, OpenBlockDevice(paths, {.lanes = kCopyThreads, .direct = false, .io_uring = false}));
+    LIME_ASSIGN_OR_RETURN(auto cache, OpenBlockDevice(paths, {.channels = kCopyThreads, .direct = false, .io_uring = false}));
     cache_reader = std::make_unique<BlockReader>(std::move(cache), reader_options);
   }
   return std::unique_ptr<Loader>(std::make_unique<ReadLoader>(std::make_unique<BlockReader>(std::move(disk), reader_options),

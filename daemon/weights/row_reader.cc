@@ -20,7 +20,7 @@ std::vector<RowReader::Part> RowReader::LayOut(const Checkpoint* checkpoint, con
   std::vector<Part> parts;
   bytes = 0;
   for (const TensorSpec& tensor : spec.blocks.front().tensors) {
-    if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
+    if (tensor.role != TensorRole::kTokenEmbedding || IsPinned(tensor)) continue;
     Part part{.table = checkpoint == nullptr ? TensorLocation{} : checkpoint->location(tensor.name),
               .path = "",
               .xxh3 = {},
@@ -29,9 +29,9 @@ std::vector<RowReader::Part> RowReader::LayOut(const Checkpoint* checkpoint, con
       part.path = checkpoint->files()[static_cast<size_t>(part.table.file)].path;
       part.xxh3 = checkpoint->RowHashes(part.table, part.row_bytes);
     }
-    part.slot_bytes = RoundUp(part.row_bytes, kPage) + kPage;
-    part.slots_at = bytes;
-    bytes += kGroup * part.slot_bytes;
+    part.buffer_bytes = RoundUp(part.row_bytes, kPage) + kPage;
+    part.buffers_at = bytes;
+    bytes += kGroup * part.buffer_bytes;
     part.rows_at = bytes;
     bytes += RoundUp(max_rows * part.row_bytes, kPage);
     parts.push_back(part);
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<RowReader>> RowReader::Open(const Checkpoint& che
     if (found == paths.end()) paths.push_back(part.path);
   }
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
-                        OpenBlockDevice(paths, {.lanes = 16, .direct = true, .io_uring = options.io_uring}));
+                        OpenBlockDevice(paths, {.channels = 16, .direct = true, .io_uring = options.io_uring}));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{});
   LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(bytes));
@@ -76,23 +76,23 @@ absl::Status RowReader::Read(std::span<const int32_t> tokens) {
 absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first) {
   absl::Status damaged;
   for (int attempt = 0; attempt < options_.max_attempts; ++attempt) {
-    LIME_RETURN_IF_ERROR(FillSlots(tokens));
+    LIME_RETURN_IF_ERROR(FillBuffers(tokens));
     damaged = absl::OkStatus();
     for (size_t i = 0; i < tokens.size(); ++i) {
-      for (const Part& part : parts_) damaged.Update(TakeRow(part, tokens[i], i, first + static_cast<int64_t>(i)));
+      for (const Part& part : parts_) damaged.Update(CopyRow(part, tokens[i], i, first + static_cast<int64_t>(i)));
     }
     if (damaged.ok()) break;
   }
   return damaged;
 }
 
-// Reads the row of tokens[i] into slot i of every part. Blocks.
-absl::Status RowReader::FillSlots(std::span<const int32_t> tokens) {
+// Reads the row of tokens[i] into buffer i of every part. Blocks.
+absl::Status RowReader::FillBuffers(std::span<const int32_t> tokens) {
   AwaitedReads reads;
   for (size_t i = 0; i < tokens.size(); ++i) {
     for (const Part& part : parts_) {
-      std::byte* const slot = memory_.data() + part.slots_at + static_cast<Bytes>(i) * part.slot_bytes;
-      reader_->StartRead(ExtentOf(part, tokens[i]), slot, reads.Add());
+      std::byte* const buffer = memory_.data() + part.buffers_at + static_cast<Bytes>(i) * part.buffer_bytes;
+      reader_->StartRead(ExtentOf(part, tokens[i]), buffer, reads.Add());
     }
   }
   const std::function<std::string()> what = [] { return std::string("rows of the embedding"); };
@@ -106,10 +106,11 @@ absl::Status RowReader::FillSlots(std::span<const int32_t> tokens) {
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat("embedding: ", status.message()));
 }
 
-// Copies a row from its slot to its place among the rows, and checks it.
-absl::Status RowReader::TakeRow(const Part& part, int32_t token, size_t slot, int64_t row) {
+// Copies a row from its buffer to its place among the rows, and checks it.
+absl::Status RowReader::CopyRow(const Part& part, int32_t token, size_t buffer, int64_t row) {
   const Extent extent = ExtentOf(part, token);
-  const std::byte* const from = memory_.data() + part.slots_at + static_cast<Bytes>(slot) * part.slot_bytes + reader_->SlotOffset(extent);
+  const std::byte* const from =
+      memory_.data() + part.buffers_at + static_cast<Bytes>(buffer) * part.buffer_bytes + reader_->BufferOffset(extent);
   std::memcpy(memory_.data() + part.rows_at + row * part.row_bytes, from, static_cast<size_t>(part.row_bytes));
   if (part.xxh3.empty()) return absl::OkStatus();
   const auto hash = static_cast<uint32_t>(XXH3_64bits(from, static_cast<size_t>(part.row_bytes)));

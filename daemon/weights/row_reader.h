@@ -15,7 +15,7 @@
 
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/machine/stall_watch.h"
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 
 namespace lime {
 
@@ -58,8 +58,8 @@ class RowReader {
     Bytes row_bytes = 0;
     Bytes rows_at = 0;  // in memory_: [max_rows, row_bytes]
     // In memory_: kGroup buffers for aligned reads.
-    Bytes slots_at = 0;
-    Bytes slot_bytes = 0;
+    Bytes buffers_at = 0;
+    Bytes buffer_bytes = 0;
   };
   static constexpr int64_t kGroup = 32;  // rows in flight
 
@@ -70,8 +70,8 @@ class RowReader {
     return {part.table.file, part.table.offset + token * part.row_bytes, part.row_bytes};
   }
   absl::Status ReadGroup(std::span<const int32_t> tokens, int64_t first);
-  absl::Status FillSlots(std::span<const int32_t> tokens);
-  absl::Status TakeRow(const Part& part, int32_t token, size_t slot, int64_t row);
+  absl::Status FillBuffers(std::span<const int32_t> tokens);
+  absl::Status CopyRow(const Part& part, int32_t token, size_t buffer, int64_t row);
 
   const Options options_;
   const std::vector<Part> parts_;  // weight; scales and biases if packed

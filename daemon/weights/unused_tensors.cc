@@ -13,13 +13,14 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kPiece = 64 * kKiB;
-constexpr int64_t kMostPieces = 256;  // enough, since heads differ everywhere or nowhere
+constexpr Bytes kSampleBytes = 64 * kKiB;
+constexpr int64_t kMostSamples = 256;  // enough, since heads differ everywhere or nowhere
 constexpr char kHead[] = "lm_head.weight";
 
 std::string DescribeIgnored(const std::vector<std::string>& ignored) {
   const bool one = ignored.size() == 1;
-  return absl::StrCat(ignored.size(), one ? " tensor is" : " tensors are", " not used, since config.json does not say that the model has ",
+  return absl::StrCat(ignored.size(), one ? " tensor is" : " tensors are",
+                      " not used, because config.json does not say that the model has ",
                       one ? "it: " : "them: ", absl::CEscape(SomeOf(ignored)));
 }
 
@@ -40,20 +41,20 @@ std::string DescribeFurther(const std::set<int64_t>& layers, const ModelSpec& sp
   const bool one = layers.size() == 1;
   const std::string which =
       one ? absl::StrCat("layer ", *layers.begin()) : absl::StrCat("layers ", *layers.begin(), " to ", *layers.rbegin());
-  return absl::StrCat(which, " of the weights ", one ? "is" : "are", " not used, since config.json says num_hidden_layers ",
+  return absl::StrCat(which, " of the weights ", one ? "is" : "are", " not used, because config.json says num_hidden_layers ",
                       spec.config.num_layers, " (they count from 0)");
 }
 
-// Compares evenly spread pieces of two tensors. REQUIRES: both have the same size.
+// Compares evenly spread samples of two tensors. REQUIRES: both have the same size.
 absl::StatusOr<bool> BytesDiffer(const Checkpoint& checkpoint, const TensorLocation& a, const TensorLocation& b) {
   const std::string &path_a = checkpoint.files()[a.file].path, &path_b = checkpoint.files()[b.file].path;
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file_a, OpenForReading(path_a));
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file_b, OpenForReading(path_b));
-  const int64_t pieces = std::min((a.bytes + kPiece - 1) / kPiece, kMostPieces);
-  std::vector<std::byte> of_a(static_cast<size_t>(std::min(a.bytes, kPiece))), of_b(of_a.size());
-  for (int64_t i = 0; i < pieces; ++i) {
+  const int64_t samples = std::min((a.bytes + kSampleBytes - 1) / kSampleBytes, kMostSamples);
+  std::vector<std::byte> of_a(static_cast<size_t>(std::min(a.bytes, kSampleBytes))), of_b(of_a.size());
+  for (int64_t i = 0; i < samples; ++i) {
     const int64_t last = a.bytes - static_cast<Bytes>(of_a.size());
-    const int64_t at = pieces == 1 ? 0 : last / (pieces - 1) * i + last % (pieces - 1) * i / (pieces - 1);
+    const int64_t at = samples == 1 ? 0 : last / (samples - 1) * i + last % (samples - 1) * i / (samples - 1);
     LIME_RETURN_IF_ERROR(ReadExactly(file_a, path_a, a.offset + at, of_a));
     LIME_RETURN_IF_ERROR(ReadExactly(file_b, path_b, b.offset + at, of_b));
     if (std::memcmp(of_a.data(), of_b.data(), of_a.size()) != 0) return true;
@@ -82,8 +83,8 @@ absl::StatusOr<std::vector<std::string>> DescribeUnused(const Checkpoint& checkp
   LIME_ASSIGN_OR_RETURN(const bool head_differs, HeadDiffers(checkpoint, spec));
   if (head_differs) {
     sentences.push_back(
-        "lm_head.weight is not used, although it is not the same as the embedding: config.json says tie_word_embeddings; where the head is "
-        "to count, as transformers 5 has it, set that to false");
+        "lm_head.weight is not used, although it differs from the embedding, because config.json sets tie_word_embeddings; to use the "
+        "head, as transformers 5 does, set that field to false");
   }
   return sentences;
 }

@@ -137,10 +137,10 @@ absl::StatusOr<LoadedTensors> WeightStore::LoadChecked(const std::vector<WantedT
 
 namespace {
 
-constexpr Bytes kKeptAlignment = 64;
+constexpr Bytes kPinnedAlignment = 64;
 
 struct FreeAligned {
-  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(kKeptAlignment)); }
+  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(kPinnedAlignment)); }
 };
 
 absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorSpec& tensor, std::byte* target) {
@@ -156,22 +156,22 @@ absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorSpec& tensor, 
 
 }  // namespace
 
-Bytes KeptMemory(const BlockSpec& block) {
+Bytes PinnedMemory(const BlockSpec& block) {
   Bytes bytes = 0;
-  for (const TensorSpec& tensor : block.tensors) bytes += IsKept(tensor) ? RoundUp(tensor.info.bytes, kKeptAlignment) : 0;
+  for (const TensorSpec& tensor : block.tensors) bytes += IsPinned(tensor) ? RoundUp(tensor.info.bytes, kPinnedAlignment) : 0;
   return bytes;
 }
 
-absl::StatusOr<LoadedBlock> LoadKept(const Checkpoint& checkpoint, const BlockSpec& block) {
+absl::StatusOr<LoadedBlock> LoadPinned(const Checkpoint& checkpoint, const BlockSpec& block) {
   auto* const memory =
-      static_cast<std::byte*>(::operator new[](static_cast<size_t>(KeptMemory(block)) + 1, std::align_val_t(kKeptAlignment)));
+      static_cast<std::byte*>(::operator new[](static_cast<size_t>(PinnedMemory(block)) + 1, std::align_val_t(kPinnedAlignment)));
   LoadedBlock loaded{.id = block.id, .tensors = {}, .storage = std::shared_ptr<std::byte>(memory, FreeAligned())};
   std::byte* next = memory;
   for (const TensorSpec& tensor : block.tensors) {
     std::byte* data = nullptr;
-    if (IsKept(tensor)) {
+    if (IsPinned(tensor)) {
       data = next;
-      next += RoundUp(tensor.info.bytes, kKeptAlignment);
+      next += RoundUp(tensor.info.bytes, kPinnedAlignment);
       LIME_RETURN_IF_ERROR(ReadTensor(checkpoint, tensor, data));
     }
     loaded.tensors.push_back({tensor.role, tensor.part, tensor.info.dtype, tensor.info.shape, data, tensor.info.bytes});

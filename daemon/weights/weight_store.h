@@ -13,7 +13,7 @@
 #include "daemon/weights/loader.h"
 #include "daemon/weights/loader_choice.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/model_spec.h"
 
 namespace lime {
@@ -90,12 +90,12 @@ class WeightStore {
 
 // The small tensors of a streamed block stay in memory: norms, biases, learned positions.
 
-// Reads these tensors (IsKept) of one block into memory of their own, each aligned to 64 bytes;
+// Reads these tensors (IsPinned) of one block into memory of their own, each aligned to 64 bytes;
 // `data` of all other tensors is null. Compares checksums if the checkpoint has them: kDataLoss
 // names file and tensor.
-absl::StatusOr<LoadedBlock> LoadKept(const Checkpoint& checkpoint, const BlockSpec& block);
+absl::StatusOr<LoadedBlock> LoadPinned(const Checkpoint& checkpoint, const BlockSpec& block);
 
-// Memory that LoadKept needs for the block.
-Bytes KeptMemory(const BlockSpec& block);
+// Memory that LoadPinned needs for the block.
+Bytes PinnedMemory(const BlockSpec& block);
 
 }  // namespace lime

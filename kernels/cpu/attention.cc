@@ -78,7 +78,7 @@ void MergePiece(const AttentionCall& call, const AttentionTile& tile, int64_t pi
 }
 
 // Loads the carried state of rows whose first piece is before the call's first piece.
-void TakeCarried(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, float* records) {
+void ContinueFromCarried(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, float* records) {
   for (int r = 0; r < tile.rows; ++r) {
     const int64_t token = call.Token(tile, r), floats = call.RecordFloats();
     if (call.FirstPiece(token) >= call.PieceBegin(token) || call.LastPiece(token) < call.PieceBegin(token)) continue;
@@ -113,7 +113,7 @@ void AttendTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv
   alignas(64) float records[kTileRows * kMaxRecord];
   alignas(64) float piece_records[kTileRows * kMaxRecord];
   PackQueries(call, tile, kv_head, q);
-  TakeCarried(call, tile, kv_head, records);
+  ContinueFromCarried(call, tile, kv_head, records);
   for (int64_t piece = tile.piece_begin; piece < tile.piece_end; ++piece) {
     PieceRecords(call, tile, kv_head, piece, q, piece_records);
     MergePiece(call, tile, piece, piece_records, records);
@@ -131,7 +131,7 @@ void AttendPiece(const AttentionCall& call, const AttentionTile& tile, int64_t k
 // Merges the results of AttendPiece for all pieces: [pieces][rows][RecordFloats].
 void MergeTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, const float* piece_records) {
   alignas(64) float records[kTileRows * kMaxRecord];
-  TakeCarried(call, tile, kv_head, records);
+  ContinueFromCarried(call, tile, kv_head, records);
   for (int64_t piece = tile.piece_begin; piece < tile.piece_end; ++piece, piece_records += tile.rows * call.RecordFloats())
     MergePiece(call, tile, piece, piece_records, records);
   WriteRows(call, tile, kv_head, records);

@@ -24,9 +24,9 @@ static_assert(kPreparedRows * kMaxGemvTokens <= kMaxPanelRows * kMaxTileTokens);
 // several blocks.
 constexpr int64_t kOneBlockTokens = 516, kManyBlockTokens = 258;
 static_assert(kOneBlockTokens % kMaxTileTokens == 0 && kManyBlockTokens % kMaxTileTokens == 0);
-// Bytes of weights of one GEMV piece.
-constexpr int64_t kMaxPieceBytes = 128 << 10, kMinPieceBytes = 8 << 10;
-constexpr int64_t kPiecesPerThread = 8;
+// Bytes of weights of one GEMV slice.
+constexpr int64_t kMaxSliceBytes = 128 << 10, kMinSliceBytes = 8 << 10;
+constexpr int64_t kSlicesPerThread = 8;
 
 int64_t Ceil(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -65,10 +65,10 @@ LinearKernels PortableKernels(LaneOrder order) {
           .multiply_panel = MultiplyPanel};
 }
 
-// The rows of all tasks with one lane order, cut into pieces; each piece belongs to one task.
-class Pieces {
+// The rows of all tasks with one lane order, cut into slices; each slice belongs to one task.
+class Slices {
  public:
-  Pieces(std::span<const LinearTask> tasks, LaneOrder order, LaneOrder bf16) : tasks_(tasks), order_(order), bf16_(bf16) {
+  Slices(std::span<const LinearTask> tasks, LaneOrder order, LaneOrder bf16) : tasks_(tasks), order_(order), bf16_(bf16) {
     for (const LinearTask& task : tasks) {
       if (LaneOrderOf(*task.weight, bf16) != order) continue;
       total_rows_ += task.weight->rows;
@@ -78,17 +78,17 @@ class Pieces {
   int64_t total_rows() const { return total_rows_; }
   int64_t total_bytes() const { return total_bytes_; }
 
-  void Cut(int64_t rows_per_piece) {
-    rows_ = rows_per_piece;
+  void Cut(int64_t rows_per_slice) {
+    rows_ = rows_per_slice;
     count_ = 0;
     for (const LinearTask& task : tasks_) count_ += CountOf(task);
   }
   int64_t count() const { return count_; }
 
-  const LinearTask& Find(int64_t piece, RowRange& rows) const {
+  const LinearTask& Find(int64_t slice, RowRange& rows) const {
     const LinearTask* task = tasks_.data();
-    for (; piece >= CountOf(*task); ++task) piece -= CountOf(*task);
-    rows = {task->weight, piece * rows_, std::min(rows_, task->weight->rows - piece * rows_)};
+    for (; slice >= CountOf(*task); ++task) slice -= CountOf(*task);
+    rows = {task->weight, slice * rows_, std::min(rows_, task->weight->rows - slice * rows_)};
     return *task;
   }
 
@@ -209,32 +209,32 @@ void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_t
   }
 }
 
-// Few tokens: pieces are rows in the order of memory.
-void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, Pieces& pieces) {
+// Few tokens: slices are rows in the order of memory.
+void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, Slices& slices) {
   kernels.pack_rows(x, ws.packed);
-  const int64_t piece_bytes = std::clamp(pieces.total_bytes() / (pool.num_threads() * kPiecesPerThread), kMinPieceBytes, kMaxPieceBytes);
-  pieces.Cut(std::clamp<int64_t>(piece_bytes * pieces.total_rows() / pieces.total_bytes(), 1, kMaxOutputs / x.tokens));
-  pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
+  const int64_t slice_bytes = std::clamp(slices.total_bytes() / (pool.num_threads() * kSlicesPerThread), kMinSliceBytes, kMaxSliceBytes);
+  slices.Cut(std::clamp<int64_t>(slice_bytes * slices.total_rows() / slices.total_bytes(), 1, kMaxOutputs / x.tokens));
+  pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
     const ThreadScratch& scratch = ws.scratch[thread];
     RowRange range;
-    const LinearTask& task = pieces.Find(piece, range);
+    const LinearTask& task = slices.Find(slice, range);
     kernels.dot_rows(range, ws.packed, x.tokens, scratch);
     for (int64_t t = 0; t < x.tokens; ++t) FinishRows(task, x.dtype, t, range.begin, range.count, scratch.y + t * range.count);
   });
 }
 
-// Many tokens, at most GemmTokens(chunks): pieces are panels of rows. first_token: the index of x's
+// Many tokens, at most GemmTokens(chunks): slices are panels of rows. first_token: the index of x's
 // first token in the tasks' outputs.
 void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, int64_t first_token,
-          Pieces& pieces) {
+          Slices& slices) {
   const int64_t tile_floats = kernels.tile_tokens * Ceil(x.cols, kernels.chunk_elements) * kChunk;
   pool.ParallelFor(Ceil(x.tokens, kernels.tile_tokens),
                    [&](int64_t tile, int) { kernels.pack_tile(x, tile, ws.packed + tile * tile_floats); });
-  const int64_t even_share = Ceil(pieces.total_rows(), pool.num_threads() * kPiecesPerThread * 4) * 4;
-  pieces.Cut(std::min<int64_t>(kMaxPanelRows, even_share));
-  pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
+  const int64_t even_share = Ceil(slices.total_rows(), pool.num_threads() * kSlicesPerThread * 4) * 4;
+  slices.Cut(std::min<int64_t>(kMaxPanelRows, even_share));
+  pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
     RowRange range;
-    const LinearTask& task = pieces.Find(piece, range);
+    const LinearTask& task = slices.Find(slice, range);
     const auto finish = [&](const TileResult& result) {
       for (int64_t t = 0; t < result.count; ++t) {
         FinishRows(task, x.dtype, first_token + result.token + t, range.begin, range.count, result.y + t * result.stride);
@@ -256,8 +256,8 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
   const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : nullptr;
   for (const LaneOrder order : kLaneOrders) {
-    Pieces pieces(tasks, order, Bf16Order(x_dtype, tokens, bf16));
-    if (pieces.total_rows() == 0) continue;
+    Slices slices(tasks, order, Bf16Order(x_dtype, tokens, bf16));
+    if (slices.total_rows() == 0) continue;
     const LinearKernels kernels = order == LaneOrder::kPairs ? bf16->linear : PortableKernels(order);
     const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(Ceil(all.cols, kernels.chunk_elements)));
     const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
@@ -266,7 +266,7 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
       part.order = order;
       part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
       part.tokens = std::min(batch, tokens - first);
-      tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), kernels, part, pieces) : Gemm(pool, ws.impl(), kernels, part, first, pieces);
+      tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), kernels, part, slices) : Gemm(pool, ws.impl(), kernels, part, first, slices);
     }
   }
 }

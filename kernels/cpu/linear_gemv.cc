@@ -128,7 +128,7 @@ HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
   const int64_t ahead_step = block.ahead_step, ahead_row = block.ahead_row;
   const auto prefetch = [&] HWY_ATTR {
     // With one token, the rows of a set are prefetched as one run of memory.
-    constexpr int kRuns = kTokens == 1 ? 1 : kRows, kRunBytes = Row::kUnitChunks * Row::kChunkBytes * kRows / kRuns;
+    constexpr int kRuns = kTokens == 1 ? 1 : kRows, kRunBytes = Row::kScaleChunks * Row::kChunkBytes * kRows / kRuns;
     LIME_UNROLL for (int r = 0; r < kRuns; ++r) {
       LIME_UNROLL for (int b = 0; b < kRunBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b);
     }
@@ -194,7 +194,7 @@ void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scra
   const bool has_tail = Row::HasTail(m);
   const int units_per_group_log2 = Row::UnitsPerGroupLog2(m);
   Block b{
-      .lanes = scratch.lanes, .y_stride = rows.count, .ahead_step = kRows * Row::kUnitChunks * Row::kChunkBytes, .ahead_row = row_bytes};
+      .lanes = scratch.lanes, .y_stride = rows.count, .ahead_step = kRows * Row::kScaleChunks * Row::kChunkBytes, .ahead_row = row_bytes};
   const auto multiply = [&](auto& readers, const char* data, float* y) HWY_ATTR {
     b.y = y;
     for (int64_t begin = 0; begin < chunks; begin += block_chunks) {
@@ -235,7 +235,7 @@ template <class Row, class X>
 void DotRowsOf(const RowRange& rows, const X* x, int64_t tokens, const ThreadScratch& scratch) {
   constexpr int kRows = kPlanes == 2 && !std::is_same_v<X, BF16> ? 2 : 1;
   const Matrix& m = *rows.matrix;
-  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kUnitChunks * Row::kChunkBytes;
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kScaleChunks * Row::kChunkBytes;
   const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks<X>(tokens);
   Block b{.y_stride = rows.count, .ahead_step = unit_bytes / passes, .ahead_row = row_bytes};
 
@@ -259,7 +259,7 @@ void DotRowsOf(const RowRange& rows, const X* x, int64_t tokens, const ThreadScr
       b.ahead = end < chunks ? data_at(row + kRowsAhead - kPreparedRows, end) : data_at(row + kRowsAhead, 0);
     } else {
       b.ahead = (end < chunks ? data_at(row, end) : data_at(row + kPreparedRows, 0)) +
-                token / kDotTokens * b.ahead_step * (block_chunks / Row::kUnitChunks);
+                token / kDotTokens * b.ahead_step * (block_chunks / Row::kScaleChunks);
     }
     const auto reader = [&](int64_t i) HWY_ATTR {
       if (end == chunks) Row::PrefetchPrepared(m, rows.begin + set + kPreparedRows + i);

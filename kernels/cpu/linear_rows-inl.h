@@ -3,7 +3,7 @@
 //
 // A reader stands at a chunk of its row. Next(group, planes) reads it and moves on. NextTail(group,
 // planes) reads the last chunk if Next would read beyond the row's bytes (HasTail). Chunks come in
-// units of kUnitChunks, which share a scale. ForEachChunk does all of this.
+// units of kScaleChunks, which share a scale. ForEachChunk does all of this.
 #include "kernels/cpu/hwy_targets.h"
 
 #if defined(LIME_KERNELS_CPU_LINEAR_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
@@ -47,7 +47,7 @@ class DenseRow {
   static constexpr bool kEvenOdd = std::is_same_v<T, BF16>;
   static constexpr int kRowsAtOnce = 1;
   static constexpr int kChunkBytes = kChunk * sizeof(T);
-  static constexpr int kUnitChunks = 2;
+  static constexpr int kScaleChunks = 2;
 
   static void Prepare(const Matrix&, int64_t, int64_t, float*) {}
   static void PrefetchPrepared(const Matrix&, int64_t) {}
@@ -128,7 +128,7 @@ class PackedRow {
   // chunk; with chunks of 24 bytes or more, memory is no faster than that.
   static constexpr int kRowsAtOnce = kPlanes != 2 ? 2 : kBits >= 6 ? 1 : 4;
   static constexpr int kChunkBytes = Layout::kBytes;
-  static constexpr int kUnitChunks = kUnit;
+  static constexpr int kScaleChunks = kUnit;
   // With 16 lanes and at most 4 bits, the weights of all q are computed once for each group, and
   // looked up.
   static constexpr bool kTable = HWY_TARGET <= HWY_AVX3 && kBits <= 4;
@@ -282,7 +282,7 @@ template <int kUnits, int kRows, class Row, typename Begin, typename Fn>
 HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Begin&& begin, Fn&& fn) {
   LaneVec w[kRows][kPlanes];
   typename Row::Group group[kRows];
-  const int64_t full = range.count - (range.tail ? 1 : 0), units = full / Row::kUnitChunks;
+  const int64_t full = range.count - (range.tail ? 1 : 0), units = full / Row::kScaleChunks;
   const auto begin_unit = [&](int64_t unit) HWY_ATTR {
     begin();
     LIME_UNROLL for (int r = 0; r < kRows; ++r) group[r] = rows[r].GroupAt(unit >> range.units_per_group_log2);
@@ -293,7 +293,7 @@ HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Begin&
   };
   const auto read_unit = [&](int64_t unit) HWY_ATTR {
     begin_unit(unit);
-    LIME_UNROLL for (int c = 0; c < Row::kUnitChunks; ++c) next();
+    LIME_UNROLL for (int c = 0; c < Row::kScaleChunks; ++c) next();
   };
   int64_t unit = 0;
   if constexpr (kUnits > 1) {
@@ -302,9 +302,9 @@ HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Begin&
     }
   }
   for (; unit < units; ++unit) read_unit(unit);
-  if (units * Row::kUnitChunks == range.count) return;
+  if (units * Row::kScaleChunks == range.count) return;
   begin_unit(units);
-  if (units * Row::kUnitChunks < full) next();
+  if (units * Row::kScaleChunks < full) next();
   if (!range.tail) return;
   LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].NextTail(group[r], w[r]);
   fn(w);

@@ -61,17 +61,17 @@ bool SpinUntil(Done done) {
 
 }  // namespace
 
-// Threads claim a region's pieces from `unclaimed` with a compare-and-swap. A claimed piece keeps
-// the region alive until it is done, so `context`, `fn` and `num_pieces` are read only after the
-// claim. A thread that is late for one region may claim a piece of the next one; it then runs the
+// Threads claim a region's tasks from `unclaimed` with a compare-and-swap. A claimed task keeps
+// the region alive until it is done, so `context`, `fn` and `num_tasks` are read only after the
+// claim. A thread that is late for one region may claim a task of the next one; it then runs the
 // next one's function.
 struct ThreadPool::Impl {
   alignas(64) std::atomic<int64_t> unclaimed{0};
   void* context = nullptr;
-  PieceFn fn = nullptr;
-  int64_t num_pieces = 0;
+  TaskFn fn = nullptr;
+  int64_t num_tasks = 0;
 
-  alignas(64) std::atomic<uint32_t> unfinished{0};  // pieces of the region that are not done
+  alignas(64) std::atomic<uint32_t> unfinished{0};  // tasks of the region that are not done
   std::atomic<bool> caller_parked{false};           // waits on `unfinished`
 
   // Counts regions. It changes to start a region, or to stop.
@@ -81,21 +81,21 @@ struct ThreadPool::Impl {
 
   std::vector<std::thread> workers;
 
-  void RunPieces(int thread);
+  void RunTasks(int thread);
   void AwaitRegion(uint32_t seen);
   void AwaitUnfinished();
   void StartRegion();
   void Worker(int thread);
 };
 
-void ThreadPool::Impl::RunPieces(int thread) {
+void ThreadPool::Impl::RunTasks(int thread) {
   uint32_t done = 0;
-  int64_t left = unclaimed.load(std::memory_order_relaxed);
-  while (left > 0) {
-    if (!unclaimed.compare_exchange_weak(left, left - 1, std::memory_order_acquire, std::memory_order_relaxed)) continue;
-    fn(context, num_pieces - left, thread);
+  int64_t remaining = unclaimed.load(std::memory_order_relaxed);
+  while (remaining > 0) {
+    if (!unclaimed.compare_exchange_weak(remaining, remaining - 1, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+    fn(context, num_tasks - remaining, thread);
     ++done;
-    left = unclaimed.load(std::memory_order_relaxed);
+    remaining = unclaimed.load(std::memory_order_relaxed);
   }
   if (done == 0) return;
   // Sequentially consistent with AwaitUnfinished: either the caller sees the count, or this thread
@@ -106,7 +106,7 @@ void ThreadPool::Impl::RunPieces(int thread) {
 void ThreadPool::Impl::AwaitUnfinished() {
   if (SpinUntil([this] { return unfinished.load(std::memory_order_acquire) == 0; })) return;
   caller_parked.store(true);
-  while (const uint32_t left = unfinished.load()) Park(unfinished, left);
+  while (const uint32_t remaining = unfinished.load()) Park(unfinished, remaining);
   caller_parked.store(false);
 }
 
@@ -128,7 +128,7 @@ void ThreadPool::Impl::Worker(int thread) {
     AwaitRegion(seen);
     seen = region.load(std::memory_order_acquire);
     if (stopping.load(std::memory_order_relaxed)) return;
-    RunPieces(thread);
+    RunTasks(thread);
   }
 }
 
@@ -150,20 +150,20 @@ int ThreadPool::num_threads() const {
   return static_cast<int>(impl_->workers.size()) + 1;
 }
 
-void ThreadPool::Run(int64_t num_pieces, void* context, PieceFn fn) {
-  LIME_CHECK_LE(num_pieces, std::numeric_limits<int32_t>::max());
+void ThreadPool::Run(int64_t num_tasks, void* context, TaskFn fn) {
+  LIME_CHECK_LE(num_tasks, std::numeric_limits<int32_t>::max());
   LIME_CHECK_EQ(impl_->unfinished.load(std::memory_order_relaxed), 0u) << "ParallelFor inside ParallelFor, or from two threads at once";
-  if (num_pieces <= 1 || impl_->workers.empty()) {
-    for (int64_t piece = 0; piece < num_pieces; ++piece) fn(context, piece, 0);
+  if (num_tasks <= 1 || impl_->workers.empty()) {
+    for (int64_t task = 0; task < num_tasks; ++task) fn(context, task, 0);
     return;
   }
   impl_->context = context;
   impl_->fn = fn;
-  impl_->num_pieces = num_pieces;
-  impl_->unfinished.store(static_cast<uint32_t>(num_pieces), std::memory_order_relaxed);
-  impl_->unclaimed.store(num_pieces, std::memory_order_release);
+  impl_->num_tasks = num_tasks;
+  impl_->unfinished.store(static_cast<uint32_t>(num_tasks), std::memory_order_relaxed);
+  impl_->unclaimed.store(num_tasks, std::memory_order_release);
   impl_->StartRegion();
-  impl_->RunPieces(0);
+  impl_->RunTasks(0);
   impl_->AwaitUnfinished();
 }
 

@@ -99,7 +99,7 @@ absl::Status CheckSize(const char* what, int64_t size, int64_t expected) {
 
 absl::Status CheckBehind(int32_t position, int64_t pieces) {
   if (position >= 0 && pieces >= 0 && position / kPiecePositions >= pieces) return absl::OkStatus();
-  return Invalid("position ", position, " is not behind ", pieces, " pieces of KV");
+  return Invalid("position ", position, " does not follow ", pieces, " pieces of KV");
 }
 
 class CpuBackend final : public Backend {
@@ -151,7 +151,7 @@ class CpuBackend final : public Backend {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { kv_.SetPages(sequence, layer, pages); }
 
   std::byte* KvPage(int32_t page) override { return kv_.page(page); }
-  std::shared_ptr<const std::byte> TakeKv() override { return kv_.Take(); }
+  std::shared_ptr<const std::byte> ShareKv() override { return kv_.Share(); }
 
   absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
 
@@ -230,18 +230,18 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
     LIME_CHECK(options_.attends_pieces && std::ssize(taken) == options_.max_sequences) << taken.size();
     LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), workspace_.rows * RecordFloats()));
     for (int64_t row = 0; row < workspace_.rows; ++row)
       LIME_RETURN_IF_ERROR(CheckBehind(workspace_.positions[row], taken[static_cast<size_t>(workspace_.slots[row])]));
     std::ranges::copy(taken, workspace_.taken);
-    return attention(layer).TakeRecords(workspace_, records.data());
+    return attention(layer).ContinueFromRecords(workspace_, records.data());
   }
 
   absl::Status EmbedRows(const RowsInMemory& rows) override {
     if (rows.rows.end - rows.rows.begin < workspace_.rows)
-      return Invalid(rows.rows.end - rows.rows.begin, " rows of the embedding for a batch of ", workspace_.rows);
+      return Invalid(rows.rows.end - rows.rows.begin, " rows of the embedding were given for a batch of ", workspace_.rows);
     std::iota(workspace_.tokens, workspace_.tokens + workspace_.rows, 0);
     embedding_.table.PointAt(rows);
     embedding_.Forward(workspace_);
@@ -286,8 +286,8 @@ class CpuBackend final : public Backend {
 
   absl::Status CheckForOthers(std::span<const int32_t> positions, int64_t pieces) const {
     if (positions.empty() || std::ssize(positions) > options_.max_rows)
-      return Invalid(positions.size(), " rows for another device, 1 to ", options_.max_rows, " were planned");
-    if (pieces < 1) return Invalid("no pieces of KV to attend to for another device");
+      return Invalid("another device sent ", positions.size(), " rows, the plan allows 1 to ", options_.max_rows);
+    if (pieces < 1) return Invalid("another device asks for attention to no pieces of KV");
     for (const int32_t position : positions) LIME_RETURN_IF_ERROR(CheckBehind(position, pieces));
     return absl::OkStatus();
   }

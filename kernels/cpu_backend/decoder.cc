@@ -127,9 +127,9 @@ absl::Status AttentionBlock::Queries(Workspace& ws, const KvView& kv) const {
   return absl::OkStatus();
 }
 
-absl::Status AttentionBlock::TakeRecords(Workspace& ws, const float* records) const {
+absl::Status AttentionBlock::ContinueFromRecords(Workspace& ws, const float* records) const {
   if (ws.pieces_attended != 0 || ws.records_taken)
-    return absl::InternalError(absl::StrCat("records after ", ws.pieces_attended, " pieces of KV"));
+    return absl::InternalError(absl::StrCat("records came after attention to ", ws.pieces_attended, " pieces of KV"));
   SetCarried(ws.attention, ws.attention_rows(), AttentionShapeOf(heads, head_dim, window), head_dim, ws.taken, records);
   ws.records_taken = true;
   return absl::OkStatus();
@@ -138,7 +138,8 @@ absl::Status AttentionBlock::TakeRecords(Workspace& ws, const float* records) co
 absl::Status AttentionBlock::AttendPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const {
   LIME_RETURN_IF_ERROR(Queries(ws, kv));
   if (pieces.begin != ws.pieces_attended || ws.records_taken)
-    return absl::InternalError(absl::StrCat("pieces of KV from ", pieces.begin, " on, and ", ws.pieces_attended, " were attended to"));
+    return absl::InternalError(
+        absl::StrCat("attention is to continue at piece ", pieces.begin, " of KV, but it has covered ", ws.pieces_attended, " pieces"));
   cpu::Attend(ws.pool, ws.attention, kv, ws.attention_rows(), ws.q, AttentionShapeOf(heads, head_dim, window), ws.attended, pieces);
   ws.pieces_attended = pieces.end;
   return absl::OkStatus();

@@ -15,7 +15,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu_backend/workspace.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/model_config.h"
 
 namespace lime::cpu {
@@ -78,7 +78,7 @@ struct AttentionBlock {
   // Call between the rows of v and of o: makes ws.q the final queries and appends K and V to `kv`.
   absl::Status Queries(Workspace& ws, const KvView& kv) const;
   // Call after Queries, instead of AttendPieces: sets `records` of the pieces before ws.taken.
-  absl::Status TakeRecords(Workspace& ws, const float* records) const;
+  absl::Status ContinueFromRecords(Workspace& ws, const float* records) const;
   LinearLayer& linear(TensorRole role) { return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o; }
 
  private:

@@ -27,7 +27,7 @@ class KvPool {
 
   std::byte* page(int32_t page) { return memory_.get() + page * page_bytes_; }
   // The memory of all pages. It may outlive the pool.
-  std::shared_ptr<const std::byte> Take() const { return memory_; }
+  std::shared_ptr<const std::byte> Share() const { return memory_; }
   // The pages of one layer, in the form that the operators use.
   KvView layer(int64_t layer) const;
   // By sequence slot, how many positions have pages. The whole context if this backend computes no

@@ -19,7 +19,7 @@ std::filesystem::path ModulePath() {
 }
 
 std::string Here() {
-  return absl::StrCat("; here there is ", absl::StrJoin(BackendsHere(), " and "));
+  return absl::StrCat("; this program has ", absl::StrJoin(BackendsHere(), " and "));
 }
 
 absl::Status Unknown(const std::string& name) {
@@ -27,7 +27,7 @@ absl::Status Unknown(const std::string& name) {
 }
 
 absl::Status NotHere(const std::string& why) {
-  return absl::NotFoundError(absl::StrCat("the backend \"", kTorchBackend, "\" is not here: ", why, Here(),
+  return absl::NotFoundError(absl::StrCat("the backend \"", kTorchBackend, "\" is not available: ", why, Here(),
                                           ". Build the target lime_torch, or install liblime_torch.so beside the program"));
 }
 
@@ -38,7 +38,7 @@ absl::StatusOr<Fn*> FindInModule(const char* name) {
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) return NotHere(dlerror());
   void* const function = dlsym(module, name);
-  if (function == nullptr) return NotHere(absl::StrCat(path, " is no module of this release"));
+  if (function == nullptr) return NotHere(absl::StrCat(path, " is not a module of this release"));
   return reinterpret_cast<Fn*>(function);
 }
 

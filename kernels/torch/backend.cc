@@ -269,7 +269,7 @@ class TorchBackend final : public Backend {
   }
 
   std::byte* KvPage(int32_t page) override { return PoolData() + page * page_bytes_; }
-  std::shared_ptr<const std::byte> TakeKv() override { return {std::make_shared<at::Tensor>(kv_.front().pages), PoolData()}; }
+  std::shared_ptr<const std::byte> ShareKv() override { return {std::make_shared<at::Tensor>(kv_.front().pages), PoolData()}; }
   // Nothing to allocate: the system allocates a page of the pool when it is first written.
   absl::Status ResizeKv(int64_t pages) override {
     LIME_CHECK(pages >= 0 && pages <= options_.num_kv_pages) << pages;
@@ -456,7 +456,8 @@ extern "C" __attribute__((visibility("default"))) void lime_create_backend(const
   using lime::torch_ops::TorchBackend;
   if (options.attends_pieces || options.attends_for_others) {
     *result = absl::UnimplementedError(
-        "the backend \"torch\" attends to KV in its own memory alone; plan without KV on a disk or on another device, or use the backend "
+        "the backend \"torch\" computes attention only over KV in its own memory; plan without KV on a disk or on another device, or use "
+        "the backend "
         "\"cpu\"");
     return;
   }

@@ -32,7 +32,7 @@ absl::Status RefuseForeignFile(std::string_view beginning, std::string_view name
   if (text.starts_with("/annex/objects/"))
     return refuse("is a pointer of git-annex, not the file itself; fetch it with `git annex get` in its folder");
   if (StartsWithWord(text, "<!doctype html") || StartsWithWord(text, "<html"))
-    return refuse("is a web page, not the file itself; download the file again, where needed with a login");
+    return refuse("is a web page, not the file itself; download the file again, with a login if needed");
   if (StartsWithWord(text, "<?xml")) return refuse("is an XML document, such as servers answer with errors; download the file again");
   if (beginning.starts_with("GGUF")) return refuse("is a GGUF file; LIME reads the safetensors that it was made from");
   if (beginning.starts_with("PK\x03\x04")) return refuse("is a zip archive, as PyTorch writes its weights; convert it to safetensors");

@@ -42,7 +42,7 @@ class JsonList {
 
   template <typename T, typename Low, typename High>
   void Number(const std::string& key, T& value, Low low, High high, Presence presence = kRequired) {
-    if (!Takes(key, presence, value != T{})) return;
+    if (!Handles(key, presence, value != T{})) return;
     if (!reads()) {
       (*to_)[key] = value;
     } else if constexpr (std::is_floating_point_v<T>) {
@@ -52,11 +52,11 @@ class JsonList {
     }
   }
   void Flag(const std::string& key, bool& value, Presence presence) {
-    if (!Takes(key, presence, value)) return;
+    if (!Handles(key, presence, value)) return;
     reads() ? static_cast<void>(value = from_->BoolOr(key, value)) : static_cast<void>((*to_)[key] = value);
   }
   void Text(const std::string& key, std::string& value, Presence presence = kRequired, size_t max_bytes = std::string::npos) {
-    if (!Takes(key, presence, !value.empty())) return;
+    if (!Handles(key, presence, !value.empty())) return;
     if (!reads()) return static_cast<void>((*to_)[key] = value);
     value = from_->String(key);
     if (value.size() > max_bytes) from_->Wrong(key, absl::StrCat("is longer than ", max_bytes, " bytes"));
@@ -64,7 +64,7 @@ class JsonList {
   // One of `names`; `problem` says that it is none of them.
   template <typename T, size_t kCount>
   void Named(const std::string& key, T& value, const Names<T, kCount>& names, std::string_view problem, Presence presence = kRequired) {
-    if (!Takes(key, presence, true)) return;
+    if (!Handles(key, presence, true)) return;
     if (!reads()) return static_cast<void>((*to_)[key] = names.Of(value));
     const std::optional<T> named = names.Find(from_->String(key));
     named ? static_cast<void>(value = *named) : from_->Wrong(key, problem);
@@ -72,7 +72,7 @@ class JsonList {
 
   template <typename T>
   void Object(const std::string& key, T& value, Presence presence = kRequired) {
-    if (!Takes(key, presence, true)) return;
+    if (!Handles(key, presence, true)) return;
     if (!reads()) return static_cast<void>((*to_)[key] = WriteObject(value));
     JsonFields inner(from_->Object(key), absl::StrCat(from_->where(), ".", key));
     JsonList list(inner);
@@ -82,7 +82,7 @@ class JsonList {
   // At most `max_size` objects.
   template <typename T, typename... More>
   void Each(const std::string& key, std::vector<T>& values, size_t max_size, Presence presence = kRequired, const More&... more) {
-    if (!Takes(key, presence, true)) return;
+    if (!Handles(key, presence, true)) return;
     if (!reads()) {
       nlohmann::ordered_json& array = (*to_)[key] = nlohmann::ordered_json::array();
       for (const T& value : values) array.push_back(WriteObject(value, more...));
@@ -114,7 +114,7 @@ class JsonList {
   }
 
  private:
-  bool Takes(const std::string& key, Presence presence, bool worth_writing) const {
+  bool Handles(const std::string& key, Presence presence, bool worth_writing) const {
     return reads() ? presence == kRequired || from_->Has(key) : presence != kSparse || worth_writing;
   }
 

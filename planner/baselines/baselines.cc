@@ -95,15 +95,15 @@ class ShardProgram {
   void Extend(int state, int placed) {
     if (!any_order_) {
       for (int next = state; next < std::min(state + kMostSkipped, instance_.NumDevices()); ++next)
-        Take(state, placed, by_speed_[next], next + 1);
+        Assign(state, placed, by_speed_[next], next + 1);
       return;
     }
     for (int d = 0; d < instance_.NumDevices(); ++d) {
-      if ((state >> d & 1) == 0) Take(state, placed, d, state | 1 << d);
+      if ((state >> d & 1) == 0) Assign(state, placed, d, state | 1 << d);
     }
   }
 
-  void Take(int state, int placed, int device, int next) {
+  void Assign(int state, int placed, int device, int next) {
     const double before = At(state, placed).ms;
     double mb = placed == 0 ? instance_.embed_mb : 0, comp_ms = 0;
     const double hop_ms = placed == 0 ? 0 : instance_.net.tx_ms + instance_.net.lat_ms;
@@ -148,7 +148,7 @@ FoundPlan PlanPipeline(const Instance& instance) {
 FoundPlan PlanPipelineOffload(const Instance& instance) {
   constexpr int64_t kMostReloads = 1 << 19;  // limit because all 48 steps are stored
   if (int64_t{instance.NumBlocks()} * instance.microbatches > kMostReloads) {
-    return {.reason = absl::StrCat("more than ", kMostReloads, " blocks to read in a step where every micro-batch reads them again")};
+    return {.reason = absl::StrCat("a step would read more than ", kMostReloads, " blocks, because every micro-batch reads them again")};
   }
   const LayerView view = LayersOf(instance);
   std::vector<LayerRun> runs = SharesByMemory(instance, view);
@@ -171,7 +171,7 @@ FoundPlan PlanPipelineOffload(const Instance& instance) {
 FoundPlan PlanEdgeShard(const Instance& instance) {
   const LayerView view = LayersOf(instance);
   const std::vector<LayerRun> runs = ShardProgram(instance, view, instance.microbatches > 1).Run();
-  if (runs.empty()) return {.reason = "out of memory: EdgeShard streams nothing, and found no devices that hold all layers"};
+  if (runs.empty()) return {.reason = "out of memory: EdgeShard streams nothing, and no choice of devices holds all layers"};
   return Judge(instance, AssignRuns(instance, view, runs), Evaluator::Reload::kOncePerStep);
 }
 

@@ -7,7 +7,7 @@
 namespace lime {
 
 // Layers in proportion to memory; nothing streams. The instance may include the time to compute
-// evicted KV again (PlanRequest::kept_positions).
+// evicted KV again (PlanRequest::retained_positions).
 FoundPlan PlanPipeline(const Instance& instance);
 
 // The same shares. Each device streams as many whole layers as it must, through memory for one

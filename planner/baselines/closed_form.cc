@@ -21,7 +21,7 @@ absl::StatusOr<std::vector<LayerTimes>> LayerTimesOf(const Instance& instance, c
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     const Instance::Block& block = instance.blocks[b];
     if (block.kind == Instance::Kind::kHead) {
-      return Invalid("instance.blocks[", b, "]: the closed form is of layers alone; leave the head out");
+      return Invalid("instance.blocks[", b, "]: the closed form covers layers only; leave the head out");
     }
     if (b == 0 || block.layer != instance.blocks[b - 1].layer || block.kind == Instance::Kind::kLayer) layers.emplace_back();
     layers.back().comp_ms += device.comp_ms[b];
@@ -31,13 +31,13 @@ absl::StatusOr<std::vector<LayerTimes>> LayerTimesOf(const Instance& instance, c
   return layers;
 }
 
-double UncoveredMs(const SlotProblem& problem, size_t device, int64_t k) {
+double UncoveredMs(const OffloadSlotProblem& problem, size_t device, int64_t k) {
   const double count = static_cast<double>(k);
   return std::max(0.0, count * problem.load_ms[device] - (problem.c_ms - count * problem.comp_ms[device]));
 }
 
 // The most slots that a device can take with at most `limit_ms` uncovered.
-int64_t MostSlots(const SlotProblem& problem, size_t device, double limit_ms) {
+int64_t MostOffloadSlots(const OffloadSlotProblem& problem, size_t device, double limit_ms) {
   int64_t fits = 0, fails = std::min(problem.kmax[device], problem.need) + 1;
   while (fails - fits > 1) {
     const int64_t middle = fits + (fails - fits) / 2;
@@ -46,9 +46,9 @@ int64_t MostSlots(const SlotProblem& problem, size_t device, double limit_ms) {
   return fits;
 }
 
-bool Suffices(const SlotProblem& problem, double limit_ms) {
+bool Suffices(const OffloadSlotProblem& problem, double limit_ms) {
   int64_t missing = problem.need;
-  for (size_t i = 0; i < problem.kmax.size() && missing > 0; ++i) missing -= MostSlots(problem, i, limit_ms);
+  for (size_t i = 0; i < problem.kmax.size() && missing > 0; ++i) missing -= MostOffloadSlots(problem, i, limit_ms);
   return missing <= 0;
 }
 
@@ -60,8 +60,8 @@ absl::StatusOr<std::vector<LayerTimes>> UniformLayerTimes(const Instance& instan
     LIME_ASSIGN_OR_RETURN(const std::vector<LayerTimes> layers, LayerTimesOf(instance, device));
     for (size_t i = 1; i < layers.size(); ++i) {
       if (Alike(layers[i], layers[0])) continue;
-      return Invalid("instance: layer ", i, " takes another time than layer 0 on ", DeviceLabel(instance, static_cast<int>(times.size())),
-                     "; the closed form is of layers that are all alike");
+      return Invalid("instance: layer ", i, " has another time than layer 0 on ", DeviceLabel(instance, static_cast<int>(times.size())),
+                     "; the closed form needs equal layers");
     }
     times.push_back(layers[0]);
   }
@@ -83,8 +83,8 @@ ClosedForm EvaluateClosedForm(const std::vector<LayerTimes>& layers, double hop_
 
 // The least sufficient limit is a value of UncoveredMs. Non-negative doubles have the order of
 // their bits, so bisection over the bits ends at exactly this value.
-SlotShares ShareSlots(const SlotProblem& problem) {
-  SlotShares out;
+OffloadSlotShares ShareOffloadSlots(const OffloadSlotProblem& problem) {
+  OffloadSlotShares out;
   LIME_CHECK(problem.load_ms.size() == problem.kmax.size() && problem.comp_ms.size() == problem.kmax.size());
   double highest = 0;
   int64_t room = 0;
@@ -107,7 +107,7 @@ SlotShares ShareSlots(const SlotProblem& problem) {
   out.uncovered_ms = std::bit_cast<double>(high);
   int64_t missing = problem.need;
   for (size_t i = 0; i < problem.kmax.size(); ++i) {
-    out.k.push_back(std::min(missing, MostSlots(problem, i, out.uncovered_ms)));
+    out.k.push_back(std::min(missing, MostOffloadSlots(problem, i, out.uncovered_ms)));
     missing -= out.k.back();
   }
   return out;

@@ -42,7 +42,7 @@ struct ClosedForm {
 ClosedForm EvaluateClosedForm(const std::vector<LayerTimes>& layers, double hop_ms, const UniformPlan& plan);
 
 // Divides `need` offloaded slots among the devices, at most kmax[i] on device i.
-struct SlotProblem {
+struct OffloadSlotProblem {
   std::vector<double> load_ms;  // l_i
   std::vector<double> comp_ms;  // c_i
   std::vector<int64_t> kmax;
@@ -50,7 +50,7 @@ struct SlotProblem {
   double c_ms = 0;  // C
 };
 
-struct SlotShares {
+struct OffloadSlotShares {
   bool feasible = false;  // sum kmax >= need
   // The minimum of max_i max(0, k_i l_i - (C - k_i c_i)). Disks load in parallel.
   double uncovered_ms = 0;
@@ -58,6 +58,6 @@ struct SlotShares {
 };
 
 // Exact.  REQUIRES: lists of equal length, all values finite and not negative.
-SlotShares ShareSlots(const SlotProblem& problem);
+OffloadSlotShares ShareOffloadSlots(const OffloadSlotProblem& problem);
 
 }  // namespace lime

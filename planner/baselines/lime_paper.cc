@@ -43,7 +43,7 @@ class PaperPlanner {
   bool TryOrder(const std::vector<int32_t>& order) {
     order_ = order;
     // Step 1.
-    int left = Layers();
+    int remaining = Layers();
     held_.assign(order.size(), 0);
     room_mb_.assign(order.size(), 0);
     const double layer_mb = view_.largest_mb + view_.largest_kv_mb;
@@ -52,14 +52,14 @@ class PaperPlanner {
                     (i + 1 == order.size() ? view_.heads_mb : 0);
       const double fit = layer_mb > 0 ? std::floor(std::max(0.0, room_mb_[i]) / layer_mb) : Layers();
       held_[i] = static_cast<int>(std::min<double>(fit, Layers()));
-      left -= held_[i];
+      remaining -= held_[i];
     }
-    if (left <= 0) return TryResident();
+    if (remaining <= 0) return TryResident();
     // Step 2.
     const int devices = static_cast<int>(order.size());
-    const int most = std::min(left + 1, (Layers() + devices - 1) / devices);
+    const int most = std::min(remaining + 1, (Layers() + devices - 1) / devices);
     for (int rounds = 2; rounds <= most; ++rounds) {
-      if (!TryRounds(rounds, left)) return false;
+      if (!TryRounds(rounds, remaining)) return false;
     }
     return true;
   }
@@ -83,9 +83,9 @@ class PaperPlanner {
   }
 
   // Steps 2 to 5 for one S.
-  bool TryRounds(int rounds, int left) {
-    const int gained = rounds - 1, need = (left + gained - 1) / gained;
-    SlotProblem slots = {.need = need};
+  bool TryRounds(int rounds, int remaining) {
+    const int gained = rounds - 1, need = (remaining + gained - 1) / gained;
+    OffloadSlotProblem slots = {.need = need};
     for (size_t i = 0; i < order_.size(); ++i) {
       const double spare_mb = room_mb_[i] - held_[i] * (view_.largest_mb + view_.largest_kv_mb);
       const double kv_mb = gained * view_.largest_kv_mb;
@@ -95,15 +95,15 @@ class PaperPlanner {
       slots.comp_ms.push_back(comp_ms_[order_[i]]);
       slots.kmax.push_back(reads ? static_cast<int64_t>(std::clamp<double>(most, 0, held_[i])) : 0);
     }
-    slots.c_ms = SegmentMs(rounds, std::vector<int64_t>(order_.size(), 0), left);
-    SlotShares shares;
+    slots.c_ms = SegmentMs(rounds, std::vector<int64_t>(order_.size(), 0), remaining);
+    OffloadSlotShares shares;
     // C depends on the devices that compute the gained layers.
     for (int pass = 0; pass < 3; ++pass) {
-      shares = ShareSlots(slots);
+      shares = ShareOffloadSlots(slots);
       if (!shares.feasible) return budget_.Spend(100);
       slots.c_ms = SegmentMs(rounds, shares.k, 0);
     }
-    return Judge(Refined(Uniform(rounds, left, shares.k)));
+    return Judge(Refined(Uniform(rounds, remaining, shares.k)));
   }
 
   // C: the compute time of all layers in one segment, and a hop per device. `unplaced` layers count
@@ -119,9 +119,9 @@ class PaperPlanner {
 
   // Step 5: spreads layers evenly over the segments. If slots have more places than layers, the
   // slots of the slowest disk get fewer.
-  Assignment Uniform(int rounds, int left, const std::vector<int64_t>& slots) {
+  Assignment Uniform(int rounds, int remaining, const std::vector<int64_t>& slots) {
     std::vector<int> streamed(order_.size()), resident(order_.size());
-    int surplus = -left;
+    int surplus = -remaining;
     for (size_t i = 0; i < order_.size(); ++i) {
       streamed[i] = static_cast<int>(slots[i]) * rounds;
       resident[i] = held_[i] - static_cast<int>(slots[i]);
@@ -150,15 +150,15 @@ class PaperPlanner {
     Measure(plan, spare_mb, cycle_ms);
     while (true) {
       const size_t slowest = std::max_element(cycle_ms.begin(), cycle_ms.end()) - cycle_ms.begin();
-      int keep = -1;
+      int resident = -1;
       for (int b = 0; b < instance_.NumBlocks(); ++b) {
         const bool fits = plan.streamed[b] && plan.device[b] == static_cast<int>(slowest) && instance_.blocks[b].mb <= spare_mb[slowest];
-        if (fits && (keep < 0 || instance_.blocks[b].mb > instance_.blocks[keep].mb)) keep = b;
+        if (fits && (resident < 0 || instance_.blocks[b].mb > instance_.blocks[resident].mb)) resident = b;
       }
-      if (cycle_ms[slowest] <= 0 || keep < 0) return plan;
-      plan.streamed[keep] = 0;
-      spare_mb[slowest] -= instance_.blocks[keep].mb;
-      cycle_ms[slowest] -= CycleMs(slowest, keep);
+      if (cycle_ms[slowest] <= 0 || resident < 0) return plan;
+      plan.streamed[resident] = 0;
+      spare_mb[slowest] -= instance_.blocks[resident].mb;
+      cycle_ms[slowest] -= CycleMs(slowest, resident);
     }
   }
 

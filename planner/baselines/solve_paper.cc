@@ -71,7 +71,7 @@ Answer SolveEq1(const json& problem) {
 
 Answer SolveSlots(const json& problem) {
   JsonFields fields(problem, "problem");
-  SlotProblem slots;
+  OffloadSlotProblem slots;
   slots.load_ms = fields.Doubles("load_ms", 0, kMax, kMaxPlanBlocks);
   slots.comp_ms = fields.Doubles("comp_ms", 0, kMax, kMaxPlanBlocks);
   slots.kmax = fields.Ints("kmax", 0, kMaxCount, kMaxPlanBlocks);
@@ -82,7 +82,7 @@ Answer SolveSlots(const json& problem) {
     return Invalid("problem: fields \"load_ms\", \"comp_ms\" and \"kmax\" have ", slots.load_ms.size(), ", ", slots.comp_ms.size(), " and ",
                    slots.kmax.size(), " numbers; give one each per device");
   }
-  const SlotShares shares = ShareSlots(slots);
+  const OffloadSlotShares shares = ShareOffloadSlots(slots);
   if (!shares.feasible) {
     return ordered_json{{"feasible", false}, {"reason", absl::StrCat("the devices have fewer slots than the ", slots.need, " needed")}};
   }

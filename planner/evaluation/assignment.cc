@@ -17,9 +17,9 @@ bool MayBegin(const Instance& instance, int block, Granularity granularity) {
     case Granularity::kLayer:
       return BeginsLayer(instance, block);
     case Granularity::kWholeBlock:
-      return !instance.IsLaterPiece(block);
+      return !instance.ContinuesBlock(block);
     case Granularity::kModelBlock:
-      return !instance.IsLaterPiece(block) || instance.blocks[block].kind == Instance::Kind::kHead;
+      return !instance.ContinuesBlock(block) || instance.blocks[block].kind == Instance::Kind::kHead;
   }
   return true;
 }

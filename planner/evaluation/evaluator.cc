@@ -158,7 +158,7 @@ void Evaluator::ComputeWindows(const Runner& runner, double pool_mb) {
     const int32_t fitting = std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4);
     // CheckPools found that these fit. Rounding must not contradict it.
     const int32_t least = together_ ? stage_rank_[runner.first_load + i] : 1;
-    loads_[runner.first_load + i].window = std::max(fitting, least);
+    loads_[runner.first_load + i].loads_in_ring = std::max(fitting, least);
   }
 }
 
@@ -180,7 +180,7 @@ double Evaluator::RunBlocks(const Stage& stage, double now) {
     if constexpr (kFirst) {
       const Load load = loads[slot];
       slot = slot + 1 == q ? 0 : slot + 1;
-      if (wait >= load.window) load_end = std::max(load_end, release_ms[wait - load.window]);
+      if (wait >= load.loads_in_ring) load_end = std::max(load_end, release_ms[wait - load.loads_in_ring]);
       load_end += load.ms;
       ++wait;
       now = std::max(now, load_end);
@@ -234,13 +234,13 @@ std::string Evaluator::Infeasibility() const {
     case Problem::kNone:
       return "";
     case Problem::kMemory:
-      return absl::StrFormat("%s needs %.6g MB for resident weights and KV, and has %.6g MB", label, need_mb_, have_mb_);
+      return absl::StrFormat("%s needs %.6g MB for resident weights and KV, but has %.6g MB", label, need_mb_, have_mb_);
     case Problem::kPool:
-      return absl::StrFormat("%s has %.6g MB left for streaming, and %s of stage %d need%s %.6g MB", label, have_mb_,
+      return absl::StrFormat("%s has %.6g MB free for streaming, but %s of stage %d need%s %.6g MB", label, have_mb_,
                              together_ ? "the streamed blocks" : "the largest streamed block", problem_stage_, together_ ? "" : "s",
                              need_mb_);
     case Problem::kNoDisk:
-      return absl::StrFormat("%s streams in stage %d, and its disk reads 0 MB/ms", label, problem_stage_);
+      return absl::StrFormat("%s streams in stage %d, but its disk reads 0 MB/ms", label, problem_stage_);
   }
   return "";
 }

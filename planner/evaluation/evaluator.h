@@ -71,8 +71,8 @@ class Evaluator {
 
   // One streamed block of a device, in order of use.
   struct Load {
-    double ms = 0;       // time to read it
-    int32_t window = 0;  // w: loads that fit in the pool together, this one being the last
+    double ms = 0;              // time to read it
+    int32_t loads_in_ring = 0;  // w: loads that fit in the pool together, this one being the last
   };
 
   // The compiled work of a device, and its state while the schedule runs.

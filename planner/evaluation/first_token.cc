@@ -5,20 +5,20 @@
 
 namespace lime {
 absl::Status FirstTokenProblem::Validate(const Instance& decode) const {
-  if (prompt_tokens < 1) return Invalid("first token: a prompt of ", prompt_tokens, " tokens; need at least 1");
-  if (max_chunks_per_sweep < 1) return Invalid("first token: ", max_chunks_per_sweep, " chunks in a sweep; need at least 1");
-  if (chunks.empty()) return Invalid("first token: no size of chunk to choose from");
+  if (prompt_tokens < 1) return Invalid("first token: the prompt has ", prompt_tokens, " tokens, need at least 1");
+  if (max_chunks_per_sweep < 1) return Invalid("first token: a sweep has at most ", max_chunks_per_sweep, " chunks, need at least 1");
+  if (chunks.empty()) return Invalid("first token: there is no chunk size to choose from");
   for (const PrefillChunk& chunk : chunks) {
-    if (chunk.rows < 1) return Invalid("first token: a chunk of ", chunk.rows, " tokens; need at least 1");
+    if (chunk.rows < 1) return Invalid("first token: a chunk has ", chunk.rows, " tokens, need at least 1");
     LIME_RETURN_IF_ERROR(chunk.instance.Validate());
     if (chunk.instance.NumBlocks() != decode.NumBlocks() || chunk.instance.NumDevices() != decode.NumDevices()) {
       return Invalid("first token: chunks of ", chunk.rows, " tokens have ", chunk.instance.NumBlocks(), " blocks on ",
-                     chunk.instance.NumDevices(), " devices, and the plan is of ", decode.NumBlocks(), " on ", decode.NumDevices());
+                     chunk.instance.NumDevices(), " devices, but the plan has ", decode.NumBlocks(), " blocks on ", decode.NumDevices());
     }
     for (int d = 0; d < decode.NumDevices(); ++d) {
       if (chunk.instance.devices[d].embed_rows_ms.has_value() == decode.devices[d].embed_rows_ms.has_value()) continue;
-      return Invalid("first token: ", DeviceLabel(decode, d), " reads rows of the embedding for tokens or for chunks of ", chunk.rows,
-                     " alone");
+      return Invalid("first token: ", DeviceLabel(decode, d), " reads rows of the embedding either only for tokens or only for chunks of ",
+                     chunk.rows);
     }
   }
   return absl::OkStatus();

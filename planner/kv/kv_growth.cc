@@ -211,7 +211,7 @@ absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options)
   std::optional<Spilling> best;
   std::string reason = "no ring fits";
   for (const int parts : kRings) {
-    if (options.Ends()) reason = "the search was ended";
+    if (options.Ends()) reason = "the search was stopped";
     if (options.Ends()) break;
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
@@ -227,7 +227,7 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
   std::string reason = "no ring fits";
   int worse = 0;
   for (const int parts : kRings) {
-    if (options.Ends()) reason = "the search was ended";
+    if (options.Ends()) reason = "the search was stopped";
     if (options.Ends()) break;
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;

@@ -175,17 +175,17 @@ class LevelDraft {
 // Memory for a device's parts at a level, after the margin. Negative: not even the pages fit.
 Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
   const PlanMemory& memory = plan.devices[device].memory;
-  Bytes kept = 0, pages = 0;
+  Bytes pinned = 0, pages = 0;
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
       const PlanPart& part = plan.parts[p];
-      kept += part.kept_bytes;
+      pinned += part.pinned_bytes;
       const bool first = p == 0 || !(plan.parts[p - 1].block == part.block);
       if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
   return plan.devices[device].budget - plan.devices[device].least_margin - memory.runtime - memory.activations - memory.ring -
-         memory.embedding - memory.hosted - memory.fetched - kept - pages * plan.page_bytes;
+         memory.embedding - memory.hosted - memory.fetched - pinned - pages * plan.page_bytes;
 }
 
 // Searches one level, starting from the level before.
@@ -262,7 +262,7 @@ class KvLevelSearch {
   void Improve() {
     double now_ms = draft_.QuickMs(budget_);
     int misses = 0;
-    while (budget_.left() > 0 && misses < 40 + 2 * plan_.NumParts() && !options_.Ends()) {
+    while (budget_.remaining() > 0 && misses < 40 + 2 * plan_.NumParts() && !options_.Ends()) {
       const int out = random_.Below(plan_.NumParts()), in = random_.Below(plan_.NumParts());
       ++misses;
       budget_.Spend(1);
@@ -342,7 +342,7 @@ namespace {
 // Evicted positions grow in pages.
 KvLevels EvictionLevels(const Plan& plan, int max_levels) {
   KvLevels answer;
-  const int64_t first = KeptPages(plan), more = SharedPages(plan), levels = std::min<int64_t>(max_levels, more);
+  const int64_t first = RetainedPages(plan), more = SharedPages(plan), levels = std::min<int64_t>(max_levels, more);
   for (int64_t level = 0, before = first - 1; level <= levels; ++level) {
     const int64_t pages = first + more * level / levels;
     const Plan middle =
@@ -372,7 +372,7 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   for (int64_t pages = first; pages < full;) {
     pages = std::min(full, pages + step);
     if (options.Ends()) {
-      answer.exhausted = "the search was ended";
+      answer.exhausted = "the search was stopped";
       break;
     }
     std::optional<KvLevel> level = NextLevel(plan, pages, options, answer, answer.stuck);
@@ -384,7 +384,7 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
       std::ranges::sort(all.streamed);
       const std::string reason = NoRoom(plan, all);
       answer.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
-                                      reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
+                                      reason.empty() ? " besides the parts that stream by this rule" : absl::StrCat(": ", reason));
       break;
     }
     levels.push_back(*std::move(level));
@@ -405,7 +405,8 @@ absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
     plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
   Residency first = ResidencyOf(plan);
   LevelDraft draft(plan, first.layer_pages, first.streamed);
-  if (KvLevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");
+  if (KvLevelSearch(plan, first.layer_pages, options, draft).Run())
+    return absl::ResourceExhaustedError("memory has no room for the first level");
   first.streamed = draft.Streamed();
   const double ms_per_step = LevelDraft(plan, first.layer_pages, first.streamed).ExactMs();
   LIME_ASSIGN_OR_RETURN(Plan changed, WithResidency(plan, first));

@@ -54,7 +54,7 @@ class Cutter {
     const double share = cut.rows.size() == part.rows.size() ? 1 : static_cast<double>(cut.bytes) / static_cast<double>(part.bytes);
     cut.decode_ms *= share;
     cut.prefill_ms *= share;
-    if (!first) cut.kept_bytes = 0, cut.kv_pages = 0;
+    if (!first) cut.pinned_bytes = 0, cut.kv_pages = 0;
     cut_.parts.push_back(std::move(cut));
   }
 
@@ -89,11 +89,11 @@ class Cutter {
 
 absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec, bool for_hosts) {
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
-  if (plan.reads != ReadsPerStep::kOnce) return absl::InvalidArgumentError("KV leaves memory only where a step reads every part once");
+  if (plan.reads != ReadsPerStep::kOnce) return absl::InvalidArgumentError("KV can leave memory only if a step reads every part once");
   Plan cut = Cutter(plan, spec, for_hosts).Cut();
   if (cut.NumParts() > kMaxPlanBlocks)
     return absl::ResourceExhaustedError(
-        absl::StrCat("KV in ", cut.NumParts(), " parts is more than ", kMaxPlanBlocks, "; plan a shorter context"));
+        absl::StrCat("KV would make ", cut.NumParts(), " parts, the limit is ", kMaxPlanBlocks, "; plan a shorter context"));
   return cut;
 }
 

@@ -41,7 +41,7 @@ absl::StatusOr<MatrixRows> ReadRows(const json& value, const std::string& where)
   const bool well_formed =
       value.is_array() && value.size() == 3 && value[0].is_string() && value[1].is_number_integer() && value[2].is_number_integer();
   const std::optional<TensorRole> role = well_formed ? kRoleNames.Find(value[0].get_ref<const std::string&>()) : std::nullopt;
-  if (!role) return Invalid(where, ": rows are no [matrix, begin, end]");
+  if (!role) return Invalid(where, ": rows are not [matrix, begin, end]");
   // What is too large for an int64 becomes negative here, and is refused as such.
   return MatrixRows{.role = *role, .begin = value[1].get<int64_t>(), .end = value[2].get<int64_t>()};
 }
@@ -71,7 +71,7 @@ static void List(JsonList& f, PlanPart& part) {
     ListRows(f, part.rows);
   }
   f.Number("bytes", part.bytes, 0, kMaxInt);
-  f.Number("kept_bytes", part.kept_bytes, 0, kMaxInt, kSparse);
+  f.Number("kept_bytes", part.pinned_bytes, 0, kMaxInt, kSparse);
   f.Number("kv_pages", part.kv_pages, 0, kMaxInt, kSparse);
   f.Flag("streamed", part.streamed, kSparse);
   f.Number("decode_ms", part.decode_ms, 0, kHigh);
@@ -142,7 +142,7 @@ static void List(JsonList& f, Plan& plan) {
   f.Named("reads", plan.reads, kReadsNames, "is neither once nor per_microbatch", kOptional);
   f.Named("embedding", plan.embedding, kEmbeddingNames, "is none of resident, by_rows and with_head", kOptional);
   f.Number("embedding_bytes", plan.embedding_bytes, 0, kMaxInt);
-  f.Number("embedding_kept_bytes", plan.embedding_kept_bytes, 0, kMaxInt, kOptional);
+  f.Number("embedding_kept_bytes", plan.embedding_pinned_bytes, 0, kMaxInt, kOptional);
   f.Number("page_bytes", plan.page_bytes, 1, kMaxInt);
   f.Number("prompt_tokens", plan.prompt_tokens, 0, kMaxInt, kOptional);
   f.Number("prefill_chunk", plan.prefill_chunk, 0, kMaxInt, kOptional);
@@ -151,7 +151,7 @@ static void List(JsonList& f, Plan& plan) {
   f.Object("decode", plan.decode, kOptional);
   f.Object("prefill", plan.prefill, kOptional);
   f.Number("logit_rows", plan.logit_rows, 0, kMaxInt32, kSparse);
-  f.Number("kept_positions", plan.kept_positions, 0, kMaxInt, kSparse);
+  f.Number("kept_positions", plan.retained_positions, 0, kMaxInt, kSparse);
   f.Each("devices", plan.devices, kMaxPlanDevices);
   f.Each("stages", plan.stages, kMaxPlanBlocks, kRequired, plan);
   f.Each("parts", plan.parts, kMaxPlanBlocks);

@@ -112,8 +112,8 @@ absl::Status RefuseUntyped(JsonFields fields, std::string_view where) {
                           "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"}) {
     if (!fields.Has(key)) continue;
     return Invalid(Text(where), ": states \"", key,
-                   "\", but no \"rope_type\" says which scaling it is of; add "
-                   "it, such as \"linear\" or \"yarn\", or remove the field");
+                   "\", but no \"rope_type\" says which scaling the field is for; add "
+                   "a type, such as \"linear\" or \"yarn\", or remove the field");
   }
   return absl::OkStatus();
 }

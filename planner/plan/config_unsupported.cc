@@ -25,7 +25,7 @@ bool IsNumber(const json& value, double number) {
 absl::Status Refuse(std::string_view name, const std::string& key, const json& value) {
   const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 80);
   return Unsupported(name, absl::StrCat("field \"", key, "\" with the value ", text),
-                     "models whose computation it does not change are supported");
+                     "models are supported if the field does not change their computation");
 }
 
 // If one of them is on, the computation differs.

@@ -64,7 +64,7 @@ absl::StatusOr<LayerTypes> ReadLayerTypes(const json& root, std::string_view nam
   LayerTypes layers = stated.value_or(implied);
   layers.window = window;
   if (layers.sliding && window == 0) {
-    return Unsupported(name, "layer_types with sliding_attention and no sliding_window that is in use",
+    return Unsupported(name, "layer_types with sliding_attention but without a sliding_window in use",
                        "a window of stated length on all layers, or full_attention, is supported");
   }
   if (!qwen && layers.full && window > 0) {

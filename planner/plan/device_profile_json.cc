@@ -26,11 +26,11 @@ constexpr int64_t kMaxRows = int64_t{1} << 24, kMaxContext = int64_t{1} << 32, k
 template <typename T, typename Key>
 absl::Status CheckDistinct(const std::vector<T>& sorted, Key key, const std::string& where, const std::string& what) {
   const auto twice = std::ranges::adjacent_find(sorted, {}, key);
-  return twice == sorted.end() ? absl::OkStatus() : Invalid(where, ": ", what, " is there twice");
+  return twice == sorted.end() ? absl::OkStatus() : Invalid(where, ": ", what, " is listed twice");
 }
 
 absl::Status CheckModels(const DeviceProfile& profile, size_t models_read, const std::string& where) {
-  if (profile.models.size() < models_read) return Invalid(where, ": a model is there twice");
+  if (profile.models.size() < models_read) return Invalid(where, ": a model is listed twice");
   for (const ModelCompute& model : profile.models) {
     const auto place = [](const ComputePoint& p) { return std::tuple(p.kind, p.rows, p.context); };
     LIME_RETURN_IF_ERROR(CheckDistinct(model.points, place, where, absl::StrCat("a point of model \"", model.key, "\"")));

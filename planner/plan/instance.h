@@ -69,7 +69,7 @@ struct Instance {
   int NumBlocks() const { return static_cast<int>(blocks.size()); }
   int NumDevices() const { return static_cast<int>(devices.size()); }
   // Whether blocks b and b - 1 are parts of one model block. A whole layer (kLayer) has no parts.
-  bool IsLaterPiece(int b) const {
+  bool ContinuesBlock(int b) const {
     return b > 0 && blocks[b].kind != Kind::kLayer && blocks[b].kind == blocks[b - 1].kind && blocks[b].layer == blocks[b - 1].layer;
   }
 };

@@ -18,16 +18,16 @@ bool EndsSequence(const MicroBatch& batch, size_t row) {
 }  // namespace
 
 int64_t EvictedPositions(const Plan& plan, int64_t positions) {
-  return EvictsKv(plan) ? RoundUp(std::max<int64_t>(0, positions - plan.kept_positions), kPageTokens) : 0;
+  return EvictsKv(plan) ? RoundUp(std::max<int64_t>(0, positions - plan.retained_positions), kPageTokens) : 0;
 }
 
 int64_t MostEvicted(const Plan& plan) {
   return EvictedPositions(plan, plan.context);
 }
 
-int64_t KeptPages(const Plan& plan) {
-  const int64_t kept = EvictsKv(plan) ? std::min(plan.kept_positions, plan.context) : plan.context;
-  return (kept + kPageTokens - 1) / kPageTokens;
+int64_t RetainedPages(const Plan& plan) {
+  const int64_t retained = EvictsKv(plan) ? std::min(plan.retained_positions, plan.context) : plan.context;
+  return (retained + kPageTokens - 1) / kPageTokens;
 }
 
 int64_t SharedPages(const Plan& plan) {
@@ -89,37 +89,40 @@ Plan WithEvictedPositions(const Plan& plan, double evicted) {
 absl::Status CheckEviction(const Plan& plan) {
   for (const PlanPart& part : plan.parts) {
     if (part.evicted_ms > part.decode_ms || (part.evicted_ms > 0 && !EvictsKv(plan)))
-      return absl::InvalidArgumentError("plan: field \"evicted_ms\" of a part is more than it takes to compute again what is evicted");
+      return absl::InvalidArgumentError(
+          "plan: field \"evicted_ms\" of a part is more than its time to compute the evicted positions again");
   }
   if (!EvictsKv(plan)) return absl::OkStatus();
-  const int64_t kept = plan.kept_positions, least = OwnRows(plan) + kPageTokens;
-  if (kept % kPageTokens != 0 || kept < least || kept >= plan.context) {
-    return Invalid("plan: field \"kept_positions\" = ", kept, " is no multiple of ", kPageTokens, " from ", least,
-                   " on, one page more than a chunk of a prompt, and below the ", plan.context, " of the context");
+  const int64_t retained = plan.retained_positions, least = OwnRows(plan) + kPageTokens;
+  if (retained % kPageTokens != 0 || retained < least || retained >= plan.context) {
+    return Invalid("plan: field \"kept_positions\" = ", retained, " is not a multiple of ", kPageTokens, " that is at least ", least,
+                   " (one page more than a chunk of a prompt) and below the context of ", plan.context);
   }
   if (plan.sequences > kMostComputedAgain / MostEvicted(plan)) {
-    return Invalid("plan: field \"kept_positions\" = ", kept, " leaves ", MostEvicted(plan), " positions of ", plan.sequences,
-                   " sequences to be computed again in a step, more than there can be");
+    return Invalid("plan: field \"kept_positions\" = ", retained, " leaves ", MostEvicted(plan), " positions of ", plan.sequences,
+                   " sequences to be computed again in a step, which exceeds the limit");
   }
   if (SharedPages(plan) > kMostShared / plan.page_bytes / plan.sequences)
-    return Invalid("plan: field \"kept_positions\" = ", kept, " leaves ", SharedPages(plan), " pages of each of ", plan.sequences,
-                   " sequences to all layers in turn, more than there can be");
+    return Invalid("plan: field \"kept_positions\" = ", retained, " leaves ", SharedPages(plan), " pages of each of ", plan.sequences,
+                   " sequences to all layers in turn, which exceeds the limit");
   if (plan.reads != ReadsPerStep::kOnce)
-    return Invalid("plan: field \"kept_positions\" is given, and every micro-batch reads what streams; what evicts KV streams nothing");
-  if (plan.chunks_per_sweep > 1) return Invalid("plan: field \"kept_positions\" is given, and chunks of a prompt share a sweep");
+    return Invalid(
+        "plan: field \"kept_positions\" is given, but every micro-batch reads streamed parts; a plan that evicts KV streams nothing");
+  if (plan.chunks_per_sweep > 1) return Invalid("plan: field \"kept_positions\" is given, but chunks of a prompt share a sweep");
   if (std::ranges::any_of(plan.parts, [](const PlanPart& part) { return part.streamed || part.is_kv(); }))
-    return Invalid("plan: field \"kept_positions\" is given, and parts stream; what evicts KV streams nothing");
+    return Invalid("plan: field \"kept_positions\" is given, but parts stream; a plan that evicts KV streams nothing");
   if (std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0; }))
-    return Invalid("plan: field \"kept_positions\" is given, and KV leaves memory; it does one or the other");
-  const int64_t pages = plan.sequences * KeptPages(plan);
+    return Invalid("plan: field \"kept_positions\" is given, but KV also leaves memory; a plan does one or the other");
+  const int64_t pages = plan.sequences * RetainedPages(plan);
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
     const bool has_pages = part.block.kind == BlockKind::kAttention && (p == 0 || !(plan.parts[p - 1].block == part.block));
     if (has_pages && part.kv_pages != pages)
-      return Invalid("plan: field \"kept_positions\" = ", kept, " makes ", pages, " pages of a layer, and one has ", part.kv_pages);
+      return Invalid("plan: field \"kept_positions\" = ", retained, " needs ", pages, " pages of a layer, but one layer has ",
+                     part.kv_pages);
   }
   for (const Stage& stage : plan.stages) {
-    if (IdsBefore(plan, stage.lo) > 0) return Invalid("plan: field \"kept_positions\" is given, and devices share the head");
+    if (IdsBefore(plan, stage.lo) > 0) return Invalid("plan: field \"kept_positions\" is given, but devices share the head");
   }
   return absl::OkStatus();
 }

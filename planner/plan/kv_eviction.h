@@ -1,8 +1,8 @@
 // Evicted KV: KV that does not fit and is computed again, not streamed or lent. The baselines of
 // the LIME paper do this when memory is full (section V-A).
 //
-// A plan with Plan::kept_positions keeps the KV of that many newest positions per sequence. Every
-// step sends the tokens of older positions through all layers again, before its own rows, and
+// A plan with Plan::retained_positions keeps the KV of that many newest positions per sequence.
+// Every step sends the tokens of older positions through all layers again, before its own rows, and
 // attends to the resulting K and V together with the kept KV.
 //
 //   positions of a sequence   0 ....... evicted | .......... kept ........... | the step's own rows
@@ -32,9 +32,9 @@ int64_t EvictedPositions(const Plan& plan, int64_t positions);
 // The same at the end of the context.
 int64_t MostEvicted(const Plan& plan);
 
-// Pages per sequence: of each layer (KeptPages), and shared by a device's layers in turn
+// Pages per sequence: of each layer (RetainedPages), and shared by a device's layers in turn
 // (SharedPages).
-int64_t KeptPages(const Plan& plan);
+int64_t RetainedPages(const Plan& plan);
 int64_t SharedPages(const Plan& plan);
 
 // The micro-batch that goes from stage to stage: each sequence's evicted positions come before its

@@ -169,7 +169,7 @@ void ReadBiases(JsonFields& fields, ModelConfig& config) {
 }
 
 absl::Status ReadGated(const json& root, std::string_view name, ModelConfig& config) {
-  if (config.num_heads > config.hidden_size) return Invalid(Text(name), ": more attention heads than hidden_size");
+  if (config.num_heads > config.hidden_size) return Invalid(Text(name), ": num_attention_heads is larger than hidden_size");
   if (root.contains("rms_norm_eps") && root.at("rms_norm_eps").is_null())
     return Invalid(Text(name), ": field \"rms_norm_eps\" is null; state it, or leave it out for 1e-6");
   JsonFields fields(root, std::string(name));
@@ -200,7 +200,7 @@ absl::Status ReadOpt(const json& root, std::string_view name, ModelConfig& confi
   LIME_RETURN_IF_ERROR(fields.status());
   if (!norm_before) return Unsupported(name, "OPT with do_layer_norm_before false", "the norm before each block is supported");
   if (projected != config.hidden_size)
-    return Unsupported(name, "OPT with a word_embed_proj_dim of its own", "one equal to hidden_size is supported");
+    return Unsupported(name, "OPT with another word_embed_proj_dim than hidden_size", "one equal to hidden_size is supported");
   config.head_dim = config.hidden_size / config.num_heads;
   LIME_ASSIGN_OR_RETURN(config.activation, ParseActivation(activation, name));
   return absl::OkStatus();

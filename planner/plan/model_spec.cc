@@ -76,7 +76,7 @@ class SpecBuilder {
     CheckIsFloat(tensor, dtype);
     if (!working_) working_ = dtype;
     if (*working_ != dtype) {
-      Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), " where earlier ones are ", Text(DTypeName(*working_)),
+      Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), ", but earlier tensors are ", Text(DTypeName(*working_)),
                         "; one dtype for all is supported"));
     }
   }
@@ -84,14 +84,14 @@ class SpecBuilder {
   // The remedy for a missing tensor.
   std::string Remedy(std::string_view tensor) const {
     if (tensor == "lm_head.weight")
-      return ", since config.json does not say tie_word_embeddings; a checkpoint of the base model alone has no head: download that of the "
-             "whole";
+      return ", because config.json does not set tie_word_embeddings; a checkpoint of the base model alone has no head: download the "
+             "checkpoint of the whole model";
     const std::string_view inner = tensor.substr(std::min(prefix_.size(), tensor.size()));
     for (const auto& [name, info] : index_) {
       if (!name.ends_with(absl::StrCat(".", Text(inner))) || name == tensor) continue;
-      return absl::StrCat(", and here is ", absl::CEscape(name.substr(0, 120)), "; save the weights with the names of that class");
+      return absl::StrCat(", but the file has ", absl::CEscape(name.substr(0, 120)), "; save the weights with the names of that class");
     }
-    return "; download the weights again, all files of them";
+    return "; download all files of the weights again";
   }
 
   const TensorInfo* Find(const std::string& tensor) {
@@ -132,7 +132,7 @@ class SpecBuilder {
     if (implied_dtype_ && !index_.contains(tensor)) Imply(tensor, *implied_dtype_, shape);
     const TensorInfo* info = Find(tensor);
     if (info == nullptr || info->shape == shape) return info;
-    Fail(absl::StrCat("tensor ", tensor, " has shape ", ShapeText(info->shape), " where config.json implies ", ShapeText(shape)));
+    Fail(absl::StrCat("tensor ", tensor, " has shape ", ShapeText(info->shape), ", but config.json implies ", ShapeText(shape)));
     return nullptr;
   }
 
@@ -154,7 +154,7 @@ class SpecBuilder {
     if (packed->shape.size() != 2 || packed->shape[0] != rows || scales->shape.size() != 2 || scales->shape[0] != rows ||
         biases->shape != scales->shape) {
       return Fail(absl::StrCat("tensor ", stem, ".weight has shape ", ShapeText(packed->shape), " with scales ", ShapeText(scales->shape),
-                               " and biases ", ShapeText(biases->shape), " where config.json implies ", rows, " rows"));
+                               " and biases ", ShapeText(biases->shape), ", but config.json implies ", rows, " rows"));
     }
     const absl::StatusOr<Quantization> packing = PackingOf(*packed, *scales, cols);
     if (!packing.ok()) return Fail(absl::StrCat("tensor ", stem, ".weight: ", packing.status().message()));
@@ -181,7 +181,7 @@ class SpecBuilder {
     const TensorInfo* bias = FindShaped(stem + ".bias", {size});
     if (bias == nullptr) return;
     if (bias->dtype != weight->dtype) {
-      return Fail(absl::StrCat("tensor ", stem, ".bias is ", Text(DTypeName(bias->dtype)), " where its weight is ",
+      return Fail(absl::StrCat("tensor ", stem, ".bias is ", Text(DTypeName(bias->dtype)), ", but its weight is ",
                                Text(DTypeName(weight->dtype)), "; one dtype for both is supported"));
     }
     Push(role, TensorPart::kBias, stem + ".bias", *bias);

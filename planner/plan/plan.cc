@@ -51,14 +51,14 @@ absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckName("model_name", plan.model_name));
   LIME_RETURN_IF_ERROR(CheckInt("vocab_size", plan.vocab_size, 1, kMaxTokens));
   LIME_RETURN_IF_ERROR(CheckInt("context", plan.context, 1, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", plan.kept_positions, 0, plan.context));
+  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", plan.retained_positions, 0, plan.context));
   LIME_RETURN_IF_ERROR(CheckInt("microbatches", plan.microbatches, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("batch", plan.batch, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt("logit_rows", plan.logit_rows, 0, plan.kept_positions > 0 ? 0 : OwnRows(plan)));
+  LIME_RETURN_IF_ERROR(CheckInt("logit_rows", plan.logit_rows, 0, plan.retained_positions > 0 ? 0 : OwnRows(plan)));
   LIME_RETURN_IF_ERROR(CheckInt("embedding_bytes", plan.embedding_bytes, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt("embedding_kept_bytes", plan.embedding_kept_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("embedding_kept_bytes", plan.embedding_pinned_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt("page_bytes", plan.page_bytes, 1, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", plan.prompt_tokens, 0, plan.context));
   LIME_RETURN_IF_ERROR(CheckInt("prefill_chunk", plan.prefill_chunk, plan.prompt_tokens > 0 ? 1 : 0, plan.prompt_tokens));
@@ -89,7 +89,7 @@ int64_t Place(BlockId id) {
 absl::Status CheckBlockOrder(const Plan& plan, int p) {
   const BlockId block = plan.parts[p].block;
   const std::string name = absl::StrCat("parts[", p, "]");
-  if (block.kind == BlockKind::kEmbedding) return Invalid("plan: ", name, " is of the embedding, which is no part");
+  if (block.kind == BlockKind::kEmbedding) return Invalid("plan: ", name, " is of the embedding, which is not a part");
   const int64_t before = p > 0 ? Place(plan.parts[p - 1].block) : -1;
   const int64_t here = Place(block);
   const bool next = here == before + 1 || (block.kind == BlockKind::kHead && before % 2 == 1);
@@ -117,7 +117,7 @@ absl::Status CheckRows(const Plan& plan, int p) {
   for (const MatrixRows& rows : part.rows) {
     const bool goes_on = before != nullptr && before->role == rows.role;
     if (rows.begin != (goes_on ? before->end : 0) || rows.end <= rows.begin || rows.end > kMaxTokens) {
-      return Invalid("plan: ", name, ": ", rows.begin, " to ", rows.end, " where rows from ", goes_on ? before->end : 0, " on are next");
+      return Invalid("plan: ", name, ": ", rows.begin, " to ", rows.end, ", but rows from ", goes_on ? before->end : 0, " on are next");
     }
     before = &rows;
   }
@@ -133,7 +133,7 @@ absl::Status CheckHeadPart(const Plan& plan, int p) {
   const bool last = p + 1 == plan.NumParts();
   if (last ? end == plan.vocab_size : end % kVocabRange == 0 && end < plan.vocab_size) return absl::OkStatus();
   return Invalid("plan: ", name, " of the head end at ", end,
-                 last ? ", not at the vocabulary's " : ", no multiple of 1024 below the vocabulary's ", plan.vocab_size);
+                 last ? ", not at the vocabulary's " : ", which is not a multiple of 1024 below the vocabulary's ", plan.vocab_size);
 }
 
 // Positions continue where the KV part before ended, after all rows of V and before the rows of O.
@@ -145,24 +145,24 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   const bool goes_on = before != nullptr && before->block == part.block && before->is_kv();
   const int64_t begin = goes_on ? before->kv_end : 0, most = RoundUp(plan.context, kKvPiece);
   if (part.block.kind != BlockKind::kAttention || !part.rows.empty())
-    return Invalid("plan: ", name, " has positions of KV, and is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
+    return Invalid("plan: ", name, " has positions of KV, but is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
   if (part.kv_begin != begin || part.kv_end <= begin || part.kv_end % kKvPiece != 0 || part.kv_end > most) {
-    return Invalid("plan: ", name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, where a multiple of ", kKvPiece,
-                   " from ", begin, " on up to ", most, " is next");
+    return Invalid("plan: ", name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, but the next part has a multiple of ",
+                   kKvPiece, " positions, from ", begin, " on and up to ", most);
   }
   const MatrixRows* const rows = RowsBefore(plan, p);
   if (rows == nullptr || rows->role != TensorRole::kV)
-    return Invalid("plan: ", name, " has positions of KV that are not behind the rows of v");
+    return Invalid("plan: ", name, " has positions of KV that do not follow the rows of v");
   const bool last = next == nullptr || !(next->block == part.block) || !next->is_kv();
   if (last && part.kv_end != most) return Invalid("plan: ", name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
   const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;
-  if (last && !o_is_next) return Invalid("plan: ", name, " has positions of KV that are not before the rows of o");
+  if (last && !o_is_next) return Invalid("plan: ", name, " has positions of KV that do not precede the rows of o");
   // Of the whole layer. The bound keeps sums over parts and layers from overflowing.
   const int64_t pieces = most / kKvPiece;
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
-    return Invalid("plan: ", name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");
+    return Invalid("plan: ", name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, which exceeds the limit");
   LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, 0));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.pinned_bytes, 0, 0));
   return CheckInt(name + ".kv_pages", part.kv_pages, 0, 0);
 }
 
@@ -175,7 +175,7 @@ absl::Status CheckPart(const Plan& plan, int p) {
   LIME_RETURN_IF_ERROR(part.is_kv() ? CheckKvPart(plan, p) : CheckRows(plan, p));
   if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", part.bytes, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.pinned_bytes, 0, kMaxPartBytes));
   const int64_t most_pages = part.block.kind == BlockKind::kAttention ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_pages", part.kv_pages, 0, most_pages));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".decode_ms", part.decode_ms));
@@ -206,7 +206,7 @@ absl::Status CheckStages(const Plan& plan) {
   for (size_t j = 0; j < plan.stages.size(); ++j) {
     LIME_RETURN_IF_ERROR(CheckStage(plan, static_cast<int>(j)));
     if (!visited.insert(plan.stages[j].device).second && plan.reads == ReadsPerStep::kPerMicrobatch) {
-      return Invalid("plan: stages[", j, "] visits its device again, and parts are read for every micro-batch");
+      return Invalid("plan: stages[", j, "] visits its device again, but parts are read for every micro-batch");
     }
   }
   if (plan.stages.back().hi == plan.NumParts()) return absl::OkStatus();
@@ -215,11 +215,11 @@ absl::Status CheckStages(const Plan& plan) {
 
 absl::Status CheckEmbedding(const Plan& plan) {
   if (plan.embedding != EmbeddingPlacement::kWithHead) return absl::OkStatus();
-  if (GrowsKv(plan)) return Invalid("plan: the embedding is with the head, parts of which may come to stream as KV grows");
+  if (GrowsKv(plan)) return Invalid("plan: the embedding is with the head, but parts of the head may stream as KV grows");
   for (int p = plan.NumParts() - 1; p >= 0 && plan.parts[p].block.kind == BlockKind::kHead; --p) {
-    if (plan.parts[p].streamed) return Invalid("plan: the embedding is with the head, and parts[", p, "] of that streams");
+    if (plan.parts[p].streamed) return Invalid("plan: the embedding is with the head, but parts[", p, "] of the head streams");
     if (plan.stages[StageOf(plan, p)].device != plan.stages.front().device)
-      return Invalid("plan: the embedding is with the head, and parts[", p, "] of that is on another device than the first stage");
+      return Invalid("plan: the embedding is with the head, but parts[", p, "] of the head is on another device than the first stage");
   }
   return absl::OkStatus();
 }
@@ -233,10 +233,10 @@ absl::Status CheckHost(const Plan& plan, int d) {
   const PlanDevice& host = plan.devices[device.kv_host];
   if (device.kv_host == d) return Invalid("plan: ", name, " is the device itself");
   if (HasKvOnHost(device) && std::ranges::find(plan.stages, d, &Stage::device) == plan.stages.end())
-    return Invalid("plan: ", name, " is given, and the device has no stage");
+    return Invalid("plan: ", name, " is given, but the device has no stage");
   if (host.numerics_id != device.numerics_id)
-    return Invalid("plan: ", name, " has kernels of order \"", host.numerics_id, "\", and the device those of \"", device.numerics_id,
-                   "\"");
+    return Invalid("plan: ", name, " has kernels of order \"", host.numerics_id, "\", but the device has kernels of order \"",
+                   device.numerics_id, "\"");
   return absl::OkStatus();
 }
 
@@ -247,10 +247,11 @@ absl::Status CheckFetching(const Plan& plan, int d) {
   const std::string name = absl::StrCat("devices[", d, "].kv_fetch_pieces");
   LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
   if (!HasKvOnHost(device))
-    return device.kv_fetch_pieces > 0 ? Invalid("plan: ", name, " is given, and no host has KV of it") : absl::OkStatus();
+    return device.kv_fetch_pieces > 0 ? Invalid("plan: ", name, " is given, but no host has KV of the device") : absl::OkStatus();
   if (device.asks_kv || HostedPieces(plan, device) == 0) return absl::OkStatus();
   if (!(device.kv_fetch_mb_per_ms > 0))
-    return Invalid("plan: devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " where all KV that the host has comes back");
+    return Invalid("plan: devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms,
+                   ", but all KV on the host comes back, which needs a rate");
   const int64_t least = HostedPieces(plan, device) + kKvFetchesUnderWay;
   if (device.kv_fetch_pieces < least)
     return Invalid("plan: ", name, " = ", device.kv_fetch_pieces, " has no room for the ", least,
@@ -263,7 +264,7 @@ absl::Status CheckFetching(const Plan& plan, int d) {
 absl::Status CheckSpill(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) LIME_RETURN_IF_ERROR(CheckHost(plan, d));
   if (!SpillsKv(plan) && std::ranges::none_of(plan.parts, &PlanPart::is_kv)) return absl::OkStatus();
-  if (plan.reads != ReadsPerStep::kOnce) return Invalid("plan: KV leaves memory only where a step reads every part once");
+  if (plan.reads != ReadsPerStep::kOnce) return Invalid("plan: KV can leave memory only if a step reads every part once");
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const int64_t most = plan.devices[d].max_layer_pages;
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
@@ -282,12 +283,12 @@ absl::Status CheckSpill(const Plan& plan) {
       const auto [begin, end] = PartsOf(plan, part.block);
       const bool has_kv = std::any_of(plan.parts.begin() + begin, plan.parts.begin() + end, std::mem_fn(&PlanPart::is_kv));
       if (device.max_layer_pages > 0 && !has_kv)
-        return Invalid("plan: ", BlockName(part.block), " has no KV parts, and device \"", device.name,
+        return Invalid("plan: ", BlockName(part.block), " has no KV parts, but device \"", device.name,
                        "\" does not keep all of its pages");
     }
     if (part.is_kv() && part.streamed != (part.kv_begin < on_disk)) {
       return Invalid("plan: parts[", p, "] has positions of KV from ", part.kv_begin, " on and ",
-                     part.streamed ? "streams" : "does not stream", ", and ", on_disk, " positions of ", layer_pages,
+                     part.streamed ? "streams" : "does not stream", ", but ", on_disk, " positions of ", layer_pages,
                      " pages are on the disk");
     }
   }
@@ -307,9 +308,9 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckSum(name + ".kv_pages", device.kv_pages, need.kv_pages, "the pages of its parts"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.weights", memory.weights, need.weights, "the bytes of its parts that stay"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.embedding", memory.embedding, need.embedding, "what it keeps of the embedding"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.hosted", memory.hosted, need.hosted, "what it keeps of others' KV"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.fetched", memory.fetched, need.fetched, "the room for what its host sends back"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.embedding", memory.embedding, need.embedding, "the bytes of the embedding that it keeps"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.hosted", memory.hosted, need.hosted, "the bytes of KV that it keeps for others"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.fetched", memory.fetched, need.fetched, "the room for KV that its host sends back"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".budget", device.budget, memory.total(), "the sum of its memory"));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".ask_kv_ms", device.ask_kv_ms));
@@ -318,7 +319,7 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
     return Invalid("plan: ", name, ".kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " is below ", kMinDiskRate);
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
-  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Invalid("plan: ", name, " streams, and its disk reads 0 MB/ms");
+  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Invalid("plan: ", name, " streams, but its disk reads 0 MB/ms");
   return absl::OkStatus();
 }
 
@@ -326,7 +327,7 @@ void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& 
   Bytes streamed = 0;
   for (int p = stage.lo; p < stage.hi; ++p) {
     const PlanPart& part = plan.parts[p];
-    need.weights += part.kept_bytes + (part.streamed || part.is_kv() ? 0 : part.bytes);
+    need.weights += part.pinned_bytes + (part.streamed || part.is_kv() ? 0 : part.bytes);
     need.kv_pages += PagesInMemory(plan.devices[stage.device], part.kv_pages);
     if (!part.streamed) continue;
     need.streams = true;
@@ -358,7 +359,7 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   const bool together = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
   for (const Stage& stage : plan.stages) NeedOfStage(plan, stage, together, needs[stage.device]);
   const bool resident = plan.embedding == EmbeddingPlacement::kResident;
-  needs[plan.stages.front().device].embedding = plan.embedding_kept_bytes + (resident ? plan.embedding_bytes : 0);
+  needs[plan.stages.front().device].embedding = plan.embedding_pinned_bytes + (resident ? plan.embedding_bytes : 0);
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
     needs[d].fetched = FetchedBytes(plan, plan.devices[d]);
@@ -375,7 +376,7 @@ absl::Status Plan::Validate() const {
   LIME_RETURN_IF_ERROR(CheckStages(*this));
   LIME_RETURN_IF_ERROR(CheckEmbedding(*this));
   if (logit_rows > 0 && IdsBefore(*this, stages.back().lo) > 0)
-    return Invalid("plan: field \"logit_rows\" is given, and devices share the head");
+    return Invalid("plan: field \"logit_rows\" is given, but devices share the head");
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
   LIME_RETURN_IF_ERROR(CheckEviction(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);

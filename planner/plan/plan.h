@@ -14,7 +14,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "planner/plan/model_spec.h"
 #include "planner/plan/stage_plan.h"
 
@@ -39,7 +39,7 @@ struct PlanPart {
   Bytes bytes = 0;  // of these rows or positions
   // Norms and biases, always in memory. In the first part of a block, and in every part of the
   // head.
-  Bytes kept_bytes = 0;
+  Bytes pinned_bytes = 0;
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
   bool streamed = false;
@@ -140,7 +140,7 @@ struct Plan {
   int64_t vocab_size = 0;
   int64_t context = 0;  // positions of each sequence that have KV memory
   // Only the newest positions keep their KV (planner/plan/kv_eviction.h). 0: all do.
-  int64_t kept_positions = 0;
+  int64_t retained_positions = 0;
   int32_t sequences = 1;     // running at the same time
   int32_t microbatches = 1;  // per decode step
   int32_t batch = 1;         // sequences per micro-batch; the last one may have fewer
@@ -149,11 +149,11 @@ struct Plan {
   int32_t logit_rows = 0;
   ReadsPerStep reads = ReadsPerStep::kOnce;
   EmbeddingPlacement embedding = EmbeddingPlacement::kResident;
-  Bytes embedding_bytes = 0;       // of the rows
-  Bytes embedding_kept_bytes = 0;  // learned positions; always in memory
-  Bytes page_bytes = 0;            // of one KV page
-  int64_t prompt_tokens = 0;       // planned prompt length; 0: none
-  int64_t prefill_chunk = 0;       // prompt tokens per micro-batch; 0 without a prompt
+  Bytes embedding_bytes = 0;         // of the rows
+  Bytes embedding_pinned_bytes = 0;  // learned positions; always in memory
+  Bytes page_bytes = 0;              // of one KV page
+  int64_t prompt_tokens = 0;         // planned prompt length; 0: none
+  int64_t prefill_chunk = 0;         // prompt tokens per micro-batch; 0 without a prompt
   // Chunks that share the reads of one step. 0 without a prompt; 1 with kPerMicrobatch.
   int32_t chunks_per_sweep = 0;
   std::vector<PlanDevice> devices;

@@ -45,12 +45,12 @@ std::vector<int> PartsOn(const Plan& plan, int32_t device) {
 ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device) {
   ResidentWeights resident;
   if (plan.stages.front().device == device)
-    (plan.embedding == EmbeddingPlacement::kByRows ? resident.kept : resident.whole).push_back({BlockKind::kEmbedding, 0});
+    (plan.embedding == EmbeddingPlacement::kByRows ? resident.pinned : resident.whole).push_back({BlockKind::kEmbedding, 0});
   const bool parts_leave = GrowsKv(plan);
   for (const int part : PartsOn(plan, device)) {
     const PlanPart& what = plan.parts[part];
     const bool whole = !parts_leave && IsWhole(plan, device, what.block);
-    std::vector<BlockId>& list = whole ? resident.whole : resident.kept;
+    std::vector<BlockId>& list = whole ? resident.whole : resident.pinned;
     if (list.empty() || !(list.back() == what.block)) list.push_back(what.block);
     if (!whole && !what.streamed && !what.is_kv()) resident.parts.push_back(part);
   }
@@ -58,7 +58,7 @@ ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device) {
 }
 
 ResidentWeights WeightsThatMayStay(ResidentWeights weights, bool tied) {
-  weights.kept.clear();
+  weights.pinned.clear();
   if (tied) std::erase_if(weights.whole, [](BlockId id) { return id.kind == BlockKind::kEmbedding || id.kind == BlockKind::kHead; });
   return weights;
 }

@@ -20,9 +20,9 @@ std::vector<int> PartsOn(const Plan& plan, int32_t device);
 
 // The device's weights that are in memory while the plan runs.
 struct ResidentWeights {
-  std::vector<BlockId> whole;  // blocks that are entirely resident, and will not stream
-  std::vector<BlockId> kept;   // the other blocks, whose norms and biases are resident
-  std::vector<int> parts;      // resident parts of the blocks in `kept`
+  std::vector<BlockId> whole;   // blocks that are entirely resident, and will not stream
+  std::vector<BlockId> pinned;  // the other blocks, whose norms and biases are resident
+  std::vector<int> parts;       // resident parts of the blocks in `pinned`
 };
 ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device);
 

@@ -43,7 +43,7 @@ absl::StatusOr<Instance::Block> ReadBlock(JsonFields& fields, const std::string&
 absl::StatusOr<int32_t> ReadBatch(const std::string& key, const std::string& where) {
   int32_t batch = 0;
   if (absl::SimpleAtoi(key, &batch) && batch >= 1 && batch <= kMaxMicrobatches) return batch;
-  return Invalid(where, ": \"", key.substr(0, 80), "\" is no batch size of 1 to ", kMaxMicrobatches);
+  return Invalid(where, ": \"", key.substr(0, 80), "\" is not a batch size of 1 to ", kMaxMicrobatches);
 }
 
 absl::Status ReadTimesByBatch(JsonFields& fields, const std::string& where, Instance::Device& device) {

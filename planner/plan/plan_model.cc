@@ -15,7 +15,7 @@ constexpr Bytes kReadSlack = 12 * kKiB;
 std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
   std::vector<std::pair<TensorRole, int64_t>> matrices;
   for (const TensorSpec& tensor : block.tensors) {
-    if (!IsKept(tensor) && tensor.part == TensorPart::kWeight) matrices.emplace_back(tensor.role, tensor.info.shape[0]);
+    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight) matrices.emplace_back(tensor.role, tensor.info.shape[0]);
   }
   return matrices;
 }
@@ -41,10 +41,10 @@ absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
   for (int p = begin; p < end; ++p) {
     if (plan.parts[p].is_kv()) continue;
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
-    if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, " where its rows take ", bytes);
-    const Bytes kept = p == begin || block.id.kind == BlockKind::kHead ? KeptBytes(block) : 0;
-    if (plan.parts[p].kept_bytes != kept) {
-      return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].kept_bytes, " where ", kept, " bytes are kept");
+    if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, ", but its rows need ", bytes);
+    const Bytes pinned = p == begin || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;
+    if (plan.parts[p].pinned_bytes != pinned) {
+      return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are kept");
     }
   }
   return absl::OkStatus();
@@ -56,7 +56,7 @@ Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
   Bytes bytes = 0;
   for (const MatrixRows& range : rows) {
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != range.role || IsKept(tensor)) continue;
+      if (tensor.role != range.role || IsPinned(tensor)) continue;
       bytes += tensor.info.bytes / tensor.info.shape[0] * (range.end - range.begin) + kReadSlack;
     }
   }
@@ -65,25 +65,25 @@ Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
 
 absl::Status Plan::Validate(const ModelSpec& spec) const {
   LIME_RETURN_IF_ERROR(Validate());
-  if (model_key != ModelKey(spec)) return Invalid("plan: it is for \"", model_key, "\", and the model is \"", ModelKey(spec), "\"");
+  if (model_key != ModelKey(spec)) return Invalid("plan: it is for \"", model_key, "\", but the model is \"", ModelKey(spec), "\"");
   if (vocab_size != spec.config.vocab_size)
-    return Invalid("plan: vocab_size = ", vocab_size, " where the model has ", spec.config.vocab_size);
+    return Invalid("plan: vocab_size = ", vocab_size, ", but the model has ", spec.config.vocab_size);
   if (PartsOf(*this, {BlockKind::kAttention, static_cast<int32_t>(spec.config.num_layers)}).first !=
       PartsOf(*this, {BlockKind::kHead, 0}).first) {
-    return Invalid("plan: it has layers that the model has not");
+    return Invalid("plan: it has layers that the model does not have");
   }
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind != BlockKind::kEmbedding) LIME_RETURN_IF_ERROR(CheckBlock(*this, block));
   }
   const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
-  if (embedding_bytes + embedding_kept_bytes != table.bytes || embedding_kept_bytes != KeptBytes(table)) {
-    return Invalid("plan: embedding_bytes = ", embedding_bytes, " and ", embedding_kept_bytes, " kept where the model has ", table.bytes,
-                   " and ", KeptBytes(table));
+  if (embedding_bytes + embedding_pinned_bytes != table.bytes || embedding_pinned_bytes != PinnedBytes(table)) {
+    return Invalid("plan: embedding_bytes = ", embedding_bytes, " and ", embedding_pinned_bytes, " kept, but the model has ", table.bytes,
+                   " and ", PinnedBytes(table));
   }
   if (embedding == EmbeddingPlacement::kWithHead && !spec.config.tie_embeddings)
-    return Invalid("plan: the embedding is with the head, and the model has a tensor for each");
+    return Invalid("plan: the embedding is with the head, but the model has a tensor for each");
   const Bytes page = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens;
-  if (page_bytes != page) return Invalid("plan: page_bytes = ", page_bytes, " where the model's are ", page);
+  if (page_bytes != page) return Invalid("plan: page_bytes = ", page_bytes, ", but the model's pages have ", page);
   return absl::OkStatus();
 }
 

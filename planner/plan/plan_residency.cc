@@ -18,8 +18,8 @@ absl::Status CheckPages(const Plan& plan) {
   const int64_t pages = ResidencyOf(plan).layer_pages;
   for (int p = 0; p < plan.NumParts(); ++p) {
     if (HasPages(plan, p) && plan.parts[p].kv_pages != pages) {
-      return Invalid("residency: ", PartName(plan, p), " has ", plan.parts[p].kv_pages, " KV pages and others have ", pages,
-                     "; a plan whose KV grows has the same for all");
+      return Invalid("residency: ", PartName(plan, p), " has ", plan.parts[p].kv_pages, " KV pages, but others have ", pages,
+                     "; a plan whose KV grows has the same number for all");
     }
   }
   return absl::OkStatus();
@@ -33,13 +33,13 @@ absl::Status SetMemory(const PlanNeed& need, Bytes page_bytes, PlanDevice& devic
   memory.hosted = need.hosted, memory.fetched = need.fetched;
   memory.margin = device.least_margin;
   if (memory.ring < need.ring) {
-    return absl::ResourceExhaustedError(absl::StrCat("residency: what device \"", device.name, "\" would stream needs a ring of ",
-                                                     FormatBytes(need.ring), ", and it has ", FormatBytes(memory.ring)));
+    return absl::ResourceExhaustedError(absl::StrCat("residency: the parts that device \"", device.name, "\" would stream need a ring of ",
+                                                     FormatBytes(need.ring), ", but it has ", FormatBytes(memory.ring)));
   }
   if (memory.total() > device.budget) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "residency: device \"", device.name, "\" would take ", FormatBytes(memory.total()), " (KV ", FormatBytes(memory.kv), ", weights ",
-        FormatBytes(memory.weights), ", left free ", FormatBytes(memory.margin), ") and may take ", FormatBytes(device.budget)));
+        "residency: device \"", device.name, "\" would need ", FormatBytes(memory.total()), " (KV ", FormatBytes(memory.kv), ", weights ",
+        FormatBytes(memory.weights), ", margin ", FormatBytes(memory.margin), "), but it may use ", FormatBytes(device.budget)));
   }
   memory.margin += device.budget - memory.total();
   return absl::OkStatus();
@@ -57,13 +57,14 @@ Residency ResidencyOf(const Plan& plan) {
 }
 
 int64_t FullLayerPages(const Plan& plan) {
-  return KeptPages(plan) * plan.sequences;
+  return RetainedPages(plan) * plan.sequences;
 }
 
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency) {
   LIME_RETURN_IF_ERROR(CheckPages(plan));
   if (residency.layer_pages < 0 || residency.layer_pages > FullLayerPages(plan)) {
-    return Invalid("residency: ", residency.layer_pages, " KV pages of a layer, and the plan has room for 0 to ", FullLayerPages(plan));
+    return Invalid("residency: ", residency.layer_pages, " KV pages of a layer are asked for, but the plan has room for 0 to ",
+                   FullLayerPages(plan));
   }
   Plan changed = plan;
   for (int p = 0; p < plan.NumParts(); ++p) {
@@ -72,7 +73,7 @@ absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency)
   }
   int32_t before = -1;
   for (const int32_t p : residency.streamed) {
-    if (p <= before || p >= plan.NumParts()) return Invalid("residency: part ", p, " after ", before, ", of ", plan.NumParts());
+    if (p <= before || p >= plan.NumParts()) return Invalid("residency: part ", p, " cannot follow part ", before, " of ", plan.NumParts());
     changed.parts[before = p].streamed = true;
   }
   const std::vector<PlanNeed> needs = NeedsOf(changed);

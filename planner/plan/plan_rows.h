@@ -12,7 +12,7 @@ namespace lime {
 
 // Whether every position keeps its KV until its sequence ends. If not, the plan takes over no KV.
 inline bool KeepsAllKv(const Plan& plan) {
-  return plan.kept_positions == 0;
+  return plan.retained_positions == 0;
 }
 
 // Whether nothing of the plan may change while it runs: it does not keep all KV, or every

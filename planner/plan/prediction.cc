@@ -21,15 +21,15 @@ std::string Rate(double bytes_per_second) {
                                  : absl::StrFormat("%.0f MB/s", bytes_per_second / 1e6);
 }
 
-// "where the profile says 2.00 GB/s".
+// "(the profile says 2.00 GB/s)".
 std::string PredictedWith(RateSource source, double bytes_per_second) {
   switch (source) {
     case RateSource::kProfile:
-      return absl::StrCat("where the profile says ", Rate(bytes_per_second));
+      return absl::StrCat("(the profile says ", Rate(bytes_per_second), ")");
     case RateSource::kAssumed:
-      return absl::StrCat("where ", Rate(bytes_per_second), " was assumed");
+      return absl::StrCat("(", Rate(bytes_per_second), " was assumed)");
     case RateSource::kSeen:
-      return absl::StrCat("where it was ", Rate(bytes_per_second), " when the run began");
+      return absl::StrCat("(it was ", Rate(bytes_per_second), " when the run began)");
   }
   return "";
 }
@@ -62,16 +62,17 @@ Explanation OfShedding(const PredictionObservations& seen) {
       seen.disk_busy_seconds > 0 && seen.disk_bytes > 0 ? seen.disk_bytes / seen.disk_busy_seconds : seen.disk_rate_profiled;
   if (seen.shed_bytes_per_step <= 0 || rate <= 0) return {};
   return {DifferenceCause::kMemoryShed, 1000 * seen.shed_bytes_per_step / rate,
-          absl::StrCat("others needed memory: ", FormatBytes(static_cast<Bytes>(seen.shed_bytes_per_step)),
-                       " of weights were given back, and read for every step")};
+          absl::StrCat("other programs needed memory: ", FormatBytes(static_cast<Bytes>(seen.shed_bytes_per_step)),
+                       " of weights were evicted, and were read in every step")};
 }
 
 Explanation OfCpu(const PredictionObservations& seen, double measured_ms) {
   const double wall = seen.wall_seconds * static_cast<double>(seen.threads);
   if (wall <= 0) return {};
   return {DifferenceCause::kCpuTaken, measured_ms * LostShare(seen),
-          absl::StrFormat("the CPUs were not ours alone: other processes used %.0f %% and the hypervisor %.0f %% of what %d threads need",
-                          100 * seen.other_seconds / wall, 100 * seen.stolen_seconds / wall, seen.threads)};
+          absl::StrFormat(
+              "other programs used the CPUs: other processes used %.0f %% and the hypervisor %.0f %% of the time that %d threads need",
+              100 * seen.other_seconds / wall, 100 * seen.stolen_seconds / wall, seen.threads)};
 }
 
 Explanation OfMemory(const PredictionObservations& seen, double predicted_ms) {
@@ -87,7 +88,7 @@ Explanation Unexplained(const PredictionObservations& seen) {
             "the time was estimated from the rates of this machine; `lime profile --model` measures this model's blocks"};
   }
   return {DifferenceCause::kUnknown, 0,
-          "neither disk, memory nor other processes explain it; `lime profile --model` measures this machine anew"};
+          "neither disk, memory nor other processes explain it; `lime profile --model` measures this machine again"};
 }
 
 // The explanation of the most time, if it has the direction of the difference and explains enough.
@@ -125,7 +126,7 @@ PredictionReport ExplainDifference(double predicted_ms, double measured_ms, cons
   if (!CanJudge(predicted_ms, measured_ms, seen)) {
     report.error = 0;
     report.cause = DifferenceCause::kTooShort;
-    report.sentence = absl::StrFormat("%.0f steps in %.0f ms are too few, or differ too much, to judge the prediction by", seen.steps,
+    report.sentence = absl::StrFormat("%.0f steps in %.0f ms are too few, or differ too much, to judge the prediction", seen.steps,
                                       1000 * seen.decode_seconds);
     return report;
   }

@@ -6,10 +6,10 @@
 // a time, in order, and repeat in every step. With k = step x loads per step + index, load k begins
 // when
 //   - load k - 1 has ended, and
-//   - k < window, or load k - window has been evicted, so its ring memory is free.
-// Here `window` is Prefetch::window of load k. The ring therefore never holds more than its size,
-// at any speed. Memory in the ring is counted, not placed. The implementation maps the ring twice
-// in a row, so that a part that crosses the end is contiguous.
+//   - k < loads_in_ring, or load k - loads_in_ring has been evicted, so its ring memory is free.
+// Here `loads_in_ring` is Prefetch::loads_in_ring of load k. The ring therefore never holds more
+// than its size, at any speed. Memory in the ring is counted, not placed. The implementation maps
+// the ring twice in a row, so that a part that crosses the end is contiguous.
 //
 // A load with `keep` goes to its own memory and stays there. It occurs in the step in which a
 // streamed part becomes resident (CompileChange). It is awaited and evicted like other loads, but
@@ -94,10 +94,10 @@ struct Evict {
 struct Prefetch {
   int32_t part = 0;
   Bytes bytes = 0;
-  int32_t window = 0;  // waits for the eviction of the load this many before it
-  bool keep = false;   // loads into its own memory and stays there
+  int32_t loads_in_ring = 0;      // waits for the eviction of the load this many before it
+  bool becomes_resident = false;  // loads into its own memory and stays there
 
-  Bytes ring_bytes() const { return keep ? 0 : bytes; }
+  Bytes ring_bytes() const { return becomes_resident ? 0 : bytes; }
   friend bool operator==(const Prefetch&, const Prefetch&) = default;
 };
 

@@ -41,7 +41,7 @@ absl::Status StagePlan::Validate(const Instance& instance) const {
   }
   const int first = stages.front().device;
   if (embedding_by_rows && !instance.devices[first].embed_rows_ms) {
-    return Invalid("plan: field \"embedding_by_rows\" is true, and ", DeviceLabel(instance, first),
+    return Invalid("plan: field \"embedding_by_rows\" is true, but ", DeviceLabel(instance, first),
                    " of the first stage has no \"embed_rows_ms\"");
   }
   return CheckStreamed(instance, streamed);

@@ -32,7 +32,7 @@ absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
     const std::string where = absl::StrCat("device \"", device.name.substr(0, 80), "\": ");
     if (device.name.empty() || device.name.size() > kMaxPlanName)
       return Invalid("planning: ", where, "give a name of 1 to ", kMaxPlanName, " bytes");
-    if (!names.insert(device.name).second) return Invalid("planning: ", where, "is there twice");
+    if (!names.insert(device.name).second) return Invalid("planning: ", where, "is listed twice");
     LIME_RETURN_IF_ERROR(CheckInt(where + "budget", device.budget, 0, kMaxDeviceMemory));
     LIME_RETURN_IF_ERROR(CheckInt(where + "runtime", device.runtime, 0, kMaxDeviceMemory));
     LIME_RETURN_IF_ERROR(CheckInt(where + "activations", device.activations, 0, kMaxDeviceMemory));
@@ -44,26 +44,26 @@ absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
 absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
   LIME_RETURN_IF_ERROR(CheckInt("kv_tokens", request.kv_tokens, 0, request.context));
-  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.kept_positions, 0, request.context));
+  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.retained_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("expected_positions", request.expected_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceMemory));
+  LIME_RETURN_IF_ERROR(CheckInt("part_bytes", request.part_bytes, 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
   for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
   for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
-  if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs a length of chunk to choose");
+  if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs at least one chunk length");
   const LinkPoint& link = request.default_link;
   if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
-  return Invalid("planning: a default link of ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
+  return Invalid("planning: a default link cannot have ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
 }
 
 // ---- Parts
 
-// Cuts the head into ranges of about equal length, at most `piece_bytes` but at least kVocabRange
+// Cuts the head into ranges of about equal length, at most `part_bytes` but at least kVocabRange
 // ids.
-std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes piece_bytes) {
-  const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - KeptBytes(head)) / vocab);
-  const int64_t most = piece_bytes > 0 ? std::max(kVocabRange, piece_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
+std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes part_bytes) {
+  const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - PinnedBytes(head)) / vocab);
+  const int64_t most = part_bytes > 0 ? std::max(kVocabRange, part_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
   const int64_t count = (vocab + most - 1) / most;
   const int64_t ids = std::min(RoundUp((vocab + count - 1) / count, kVocabRange), vocab);
   std::vector<std::vector<MatrixRows>> cut;
@@ -72,17 +72,19 @@ std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t voca
 }
 
 std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const PlanRequest& request, int64_t vocab) {
-  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.piece_bytes);
+  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.part_bytes);
   // CutBlock makes parts of at least 64 rows, which may be far more than a small matrix has. For a
   // whole block, ask for far more than its bytes.
-  const Bytes longest = request.piece_bytes > 0 ? request.piece_bytes : 66 * block.bytes + kMiB;
+  const Bytes longest = request.part_bytes > 0 ? request.part_bytes : 66 * block.bytes + kMiB;
   std::vector<std::vector<MatrixRows>> cut;
-  for (BlockPiece& piece : CutBlock(block, longest)) cut.push_back(std::move(piece.rows));
+  for (BlockPart& part : CutBlock(block, longest)) cut.push_back(std::move(part.rows));
   return cut;
 }
 
 std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
-  const int64_t tokens = request.kv_tokens > 0 ? request.kv_tokens : request.kept_positions > 0 ? request.kept_positions : request.context;
+  const int64_t tokens = request.kv_tokens > 0            ? request.kv_tokens
+                         : request.retained_positions > 0 ? request.retained_positions
+                                                          : request.context;
   const int64_t pages = request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
   std::vector<PlanPart> parts;
   for (const BlockSpec& block : spec.blocks) {
@@ -93,7 +95,7 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
       parts.push_back({.block = block.id,
                        .rows = std::move(rows),
                        .bytes = bytes,
-                       .kept_bytes = first || block.id.kind == BlockKind::kHead ? KeptBytes(block) : 0,
+                       .pinned_bytes = first || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0,
                        .kv_pages = first && block.id.kind == BlockKind::kAttention ? pages : 0});
       first = false;
     }
@@ -215,7 +217,7 @@ std::vector<int32_t> Batches(const PlanRequest& request) {
 }
 
 Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
-  Instance::Block block = {.layer = part.block.layer, .mb = Mb(part.bytes), .kv_mb = Mb(part.kept_bytes + part.kv_pages * page_bytes)};
+  Instance::Block block = {.layer = part.block.layer, .mb = Mb(part.bytes), .kv_mb = Mb(part.pinned_bytes + part.kv_pages * page_bytes)};
   block.kind = part.block.kind == BlockKind::kAttention ? Instance::Kind::kAttention
                : part.block.kind == BlockKind::kMlp     ? Instance::Kind::kMlp
                                                         : Instance::Kind::kHead;
@@ -240,10 +242,10 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
                .model_name = request.model_name.substr(0, kMaxPlanName),
                .vocab_size = spec.config.vocab_size,
                .context = request.context,
-               .kept_positions = request.kept_positions,
+               .retained_positions = request.retained_positions,
                .sequences = request.sequences,
-               .embedding_bytes = table.bytes - KeptBytes(table),
-               .embedding_kept_bytes = KeptBytes(table),
+               .embedding_bytes = table.bytes - PinnedBytes(table),
+               .embedding_pinned_bytes = PinnedBytes(table),
                .page_bytes = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens,
                .prompt_tokens = request.prompt_tokens};
   for (const ClusterDevice& device : devices) {
@@ -300,7 +302,7 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, con
   if (!problem.first_token) return absl::OkStatus();
   const FirstToken& first = choice.first_token;
   const auto chunk = std::ranges::find(problem.first_token->chunks, first.chunk_rows, &PrefillChunk::rows);
-  if (!first.feasible) return absl::ResourceExhaustedError("planning: the prompt fits in chunks of no length beside this plan");
+  if (!first.feasible) return absl::ResourceExhaustedError("planning: the prompt does not fit beside this plan, with any chunk length");
   if (chunk == problem.first_token->chunks.end())
     return Invalid("planning: chunks of ", first.chunk_rows, " tokens were not among the choices");
   plan.prefill_chunk = first.chunk_rows;
@@ -334,9 +336,9 @@ void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanC
   for (const int32_t p : choice.stages.streamed) plan.parts[p].streamed = true;
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms = instance.devices[stage.device].comp_ms[p];
-    if (problem.kept_ms.empty()) continue;
-    const std::vector<double>& kept_ms = problem.kept_ms[static_cast<size_t>(stage.device)].at(plan.batch);
-    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].evicted_ms = std::max(0.0, plan.parts[p].decode_ms - kept_ms[p]);
+    if (problem.retained_ms.empty()) continue;
+    const std::vector<double>& retained_ms = problem.retained_ms[static_cast<size_t>(stage.device)].at(plan.batch);
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].evicted_ms = std::max(0.0, plan.parts[p].decode_ms - retained_ms[p]);
   }
   for (int d = 0; d < plan.NumDevices(); ++d) {
     plan.devices[d].disk_mb_per_ms = instance.devices[d].disk_mb_per_ms;
@@ -362,9 +364,9 @@ void DivideMemory(Plan& plan) {
     device.memory.kv = device.kv_pages * plan.page_bytes;
     device.memory.weights = needs[d].weights;
     device.memory.embedding = needs[d].embedding;
-    const Bytes left = device.budget - device.memory.total();
-    device.memory.ring = needs[d].streams ? std::min(left, 6 * sweep[d]) : 0;
-    device.memory.margin += left - device.memory.ring;
+    const Bytes remaining = device.budget - device.memory.total();
+    device.memory.ring = needs[d].streams ? std::min(remaining, 6 * sweep[d]) : 0;
+    device.memory.margin += remaining - device.memory.ring;
   }
 }
 
@@ -377,7 +379,7 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   LIME_RETURN_IF_ERROR(CheckInt("parts", problem.head.NumParts(), 1, kMaxPlanBlocks));
   Instance& instance = problem.instance;
   for (const PlanPart& part : problem.head.parts) instance.blocks.push_back(ToBlock(part, problem.head.page_bytes));
-  instance.blocks.front().kv_mb += Mb(problem.head.embedding_kept_bytes);
+  instance.blocks.front().kv_mb += Mb(problem.head.embedding_pinned_bytes);
   instance.embed_mb = Mb(problem.head.embedding_bytes);
   problem.tied_embedding = spec.config.tie_embeddings && request.embedding_with_head;
   instance.sequences = request.sequences;
@@ -385,13 +387,13 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   const int64_t read = request.expected_positions > 0 && !EvictsKv(problem.head) ? request.expected_positions : request.context;
   for (const ClusterDevice& device : devices) {
     Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head));
-    if (EvictsKv(problem.head)) problem.kept_ms.emplace_back();
+    if (EvictsKv(problem.head)) problem.retained_ms.emplace_back();
     for (const int32_t batch : batches) {
       Rows rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
       added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
       if (!EvictsKv(problem.head)) continue;
       rows.evicted = 0;
-      problem.kept_ms.back()[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
+      problem.retained_ms.back()[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
     }
     added.comp_ms = added.comp_ms_by_batch.rbegin()->second;
     added.embed_rows_ms = EmbedRowsMs(spec, device, request, batches.back() * (1 + MostEvicted(problem.head)));

@@ -7,8 +7,8 @@
 //
 // If KV is evicted, the decode step is the one at the end of the context. A prompt chunk computes
 // the mean number of evicted positions again. These chunks run one after another, so a prompt takes
-// longer than predicted. A chunk must be at least a page shorter than kept_positions, with at most
-// kEvictedRows tokens.
+// longer than predicted. A chunk must be at least a page shorter than retained_positions, with at
+// most kEvictedRows tokens.
 //
 // Memory is exact: parts, KV pages and pinned tensors are counted in bytes. A plan that fits by the
 // Evaluator fits to the byte.
@@ -54,11 +54,11 @@ struct PlanRequest {
   // Positions that attention reads per sequence in the predicted step. 0, or if KV is evicted: all.
   int64_t expected_positions = 0;
   // The newest positions, whose KV stays (planner/plan/kv_eviction.h). 0: all.
-  int64_t kept_positions = 0;
+  int64_t retained_positions = 0;
   int32_t sequences = 1;  // running at the same time
   // Sequences per micro-batch to choose from. Empty: 1, 2, 4 .. and all of them.
   std::vector<int32_t> batches;
-  Bytes piece_bytes = kPieceBytes;  // largest streamed part; 0: whole blocks
+  Bytes part_bytes = kPartBytes;  // largest streamed part; 0: whole blocks
   // Whether a tied embedding may use the head's memory, if the whole head is resident and KV never
   // grows.
   bool embedding_with_head = false;
@@ -77,7 +77,7 @@ struct PlanProblem {
   Instance instance;
   std::optional<FirstTokenProblem> first_token;  // with a prompt: one instance per chunk length
   // By device and batch: decode times without computing evicted KV. Empty if none is evicted.
-  std::vector<std::map<int32_t, std::vector<double>>> kept_ms;
+  std::vector<std::map<int32_t, std::vector<double>>> retained_ms;
   bool tied_embedding = false;  // embedding and head are one tensor, and may share memory
   // A plan without stages: model, request, one part per block of the instance, and the known fields
   // of devices.

@@ -12,13 +12,13 @@ namespace {
 
 absl::Status CheckShape(const Plan& plan, const StepShape& shape) {
   if (shape.microbatches < 1 || shape.microbatches > kMaxMicrobatches)
-    return Invalid("compile: a step of ", shape.microbatches, " micro-batches");
+    return Invalid("compile: a step cannot have ", shape.microbatches, " micro-batches");
   if (int64_t{plan.NumParts()} * shape.microbatches > kMaxPlanRuns) {
     return Invalid("compile: ", plan.NumParts(), " parts x ", shape.microbatches, " micro-batches are more than ", kMaxPlanRuns);
   }
   if (shape.rows >= 1 && shape.last_rows >= 1 && shape.rows <= kMaxProgramBytes && shape.last_rows <= kMaxProgramBytes)
     return absl::OkStatus();
-  return Invalid("compile: micro-batches of ", shape.rows, " and ", shape.last_rows, " rows");
+  return Invalid("compile: micro-batches cannot have ", shape.rows, " and ", shape.last_rows, " rows");
 }
 
 // Sets for each load how many loads, this one being the last, fit in the ring together: whole
@@ -36,16 +36,16 @@ void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
   for (int64_t i = 0; i < q; ++i) {
     begin = std::max(begin, i + 1);
     while (begin <= i + q && before[i + q + 1] - before[begin] > rest) ++begin;
-    loads[i].window = static_cast<int32_t>(std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4));
+    loads[i].loads_in_ring = static_cast<int32_t>(std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4));
   }
 }
 
 class Compiler {
  public:
   // `keep`: by part, whether its load stays; empty: none does.
-  Compiler(const Plan& plan, const StepShape& shape, std::vector<bool> keep = {})
-      : plan_(plan), shape_(shape), together_(StaysTogether(plan, shape.microbatches)), keep_(std::move(keep)) {
-    keep_.resize(plan.parts.size(), false);
+  Compiler(const Plan& plan, const StepShape& shape, std::vector<bool> becomes_resident = {})
+      : plan_(plan), shape_(shape), together_(StaysTogether(plan, shape.microbatches)), becomes_resident_(std::move(becomes_resident)) {
+    becomes_resident_.resize(plan.parts.size(), false);
     programs_.resize(plan.devices.size());
     for (int d = 0; d < plan.NumDevices(); ++d) {
       programs_[d] = {.device = d,
@@ -67,7 +67,7 @@ class Compiler {
 
  private:
   bool decodes() const { return shape_.kind == StepShape::Kind::kDecode; }
-  bool IsLoaded(int part) const { return plan_.parts[part].streamed || keep_[part]; }
+  bool IsLoaded(int part) const { return plan_.parts[part].streamed || becomes_resident_[part]; }
   int32_t DeviceOf(int stage) const { return plan_.stages[stage].device; }
   int LastStage() const { return static_cast<int>(plan_.stages.size()) - 1; }
   int64_t RowsOf(int m) const { return m + 1 == shape_.microbatches ? shape_.last_rows : shape_.rows; }
@@ -83,13 +83,14 @@ class Compiler {
     Bytes together = 0;
     for (int p = stage.lo; p < stage.hi; ++p) {
       if (!IsLoaded(p)) continue;
-      program.loads.push_back({.part = p, .bytes = plan_.parts[p].bytes, .keep = keep_[p]});
+      program.loads.push_back({.part = p, .bytes = plan_.parts[p].bytes, .becomes_resident = becomes_resident_[p]});
       together += program.loads.back().ring_bytes();
     }
     if (!together_ || together <= program.ring_bytes) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat("compile: stage ", j, " streams ", together, " bytes, which ", shape_.microbatches,
-                                                     " micro-batches share, and the ring of device \"", plan_.devices[stage.device].name,
-                                                     "\" has ", program.ring_bytes, "; fewer in a step, or a larger ring"));
+                                                     " micro-batches share, but the ring of device \"", plan_.devices[stage.device].name,
+                                                     "\" has ", program.ring_bytes,
+                                                     "; plan fewer micro-batches in a step, or a larger ring"));
   }
 
   // With kPerMicrobatch, each micro-batch repeats the same loads.
@@ -136,7 +137,7 @@ class Compiler {
   const Plan& plan_;
   const StepShape shape_;
   const bool together_;
-  std::vector<bool> keep_;
+  std::vector<bool> becomes_resident_;
   std::vector<Program> programs_;
   std::vector<int32_t> next_await_, next_evict_;  // by device, loads
 };
@@ -175,11 +176,11 @@ absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Pla
   LIME_RETURN_IF_ERROR(before.Validate());
   LIME_RETURN_IF_ERROR(after.Validate());
   LIME_RETURN_IF_ERROR(CheckShape(after, shape));
-  if (after.reads != ReadsPerStep::kOnce) return Invalid("compile: residency changes where a step reads every part once only");
+  if (after.reads != ReadsPerStep::kOnce) return Invalid("compile: residency can change only if a step reads every part once");
   if (!DifferInResidencyOnly(before, after)) return Invalid("compile: the plans differ in more than residency");
-  std::vector<bool> keep(after.parts.size());
-  for (int p = 0; p < after.NumParts(); ++p) keep[p] = before.parts[p].streamed && !after.parts[p].streamed;
-  return Compiler(after, shape, std::move(keep)).Compile();
+  std::vector<bool> becomes_resident(after.parts.size());
+  for (int p = 0; p < after.NumParts(); ++p) becomes_resident[p] = before.parts[p].streamed && !after.parts[p].streamed;
+  return Compiler(after, shape, std::move(becomes_resident)).Compile();
 }
 
 }  // namespace lime

@@ -55,27 +55,28 @@ std::optional<int> ProgramRunner::awaited_part() const {
 
 absl::Status ProgramRunner::On(const BeginStep& event) {
   if (event.program < 0 || event.program >= static_cast<int32_t>(generations_.front().programs.size()))
-    return Invalid("program runner: no program ", event.program);
+    return Invalid("program runner: there is no program ", event.program);
   if (static_cast<int64_t>(steps_.size()) >= kMaxAhead) return Invalid("program runner: ", kMaxAhead, " steps were begun already");
   steps_.push_back(event.program);
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::On(const Arrived& event) {
-  if (event.microbatch < 0) return Invalid("program runner: no micro-batch ", event.microbatch);
+  if (event.microbatch < 0) return Invalid("program runner: there is no micro-batch ", event.microbatch);
   return CountArrival({event.stage, event.microbatch});
 }
 
 absl::Status ProgramRunner::On(const KvArrived& event) {
   if (!asked_ || asked_->part != event.part || asked_->microbatch != event.microbatch || answered_)
-    return Invalid("program runner: KV of part ", event.part, " for micro-batch ", event.microbatch, " has come, and was not asked for");
+    return Invalid("program runner: KV of part ", event.part, " for micro-batch ", event.microbatch, " arrived, but was not asked for");
   answered_ = true;
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::CountArrival(std::pair<int32_t, int32_t> key) {
   const auto found = arrivals_.find(key);
-  if (found == arrivals_.end()) return Invalid("program runner: nothing is awaited for stage ", key.first, ", micro-batch ", key.second);
+  if (found == arrivals_.end())
+    return Invalid("program runner: no message is expected for stage ", key.first, ", micro-batch ", key.second);
   if (found->second >= kMaxAhead) return Invalid("program runner: ", kMaxAhead, " messages are early for stage ", key.first);
   ++found->second;
   return absl::OkStatus();
@@ -98,7 +99,7 @@ absl::Status ProgramRunner::On(const Change& event) {
   const Generation& now = generations_.front();
   if (!settled()) return Invalid("program runner: residency is changing already");
   if (event.entering.size() != now.programs.size() || event.settled.size() != now.programs.size()) {
-    return Invalid("program runner: a change to ", event.settled.size(), " programs, and there are ", now.programs.size());
+    return Invalid("program runner: a change has ", event.settled.size(), " programs, but there are ", now.programs.size());
   }
   const int64_t border = BorderStep();
   Generation entering = MakeGeneration(event.entering, border, now.first_load + (border - now.first_step) * now.num_loads());
@@ -110,7 +111,7 @@ absl::Status ProgramRunner::On(const Change& event) {
 }
 
 absl::Status ProgramRunner::On(const RoomMade&) {
-  if (settled()) return Invalid("program runner: there is room for what is not awaited");
+  if (settled()) return Invalid("program runner: room was made, but no change waits for it");
   room_made_ = true;
   return absl::OkStatus();
 }
@@ -178,12 +179,12 @@ void ProgramRunner::TryLoad(std::vector<Action>& actions) {
 // Within one residency, windows alone guarantee room. After a border, loads from before it count
 // too. A ring that a change adds exists once the change has made room.
 bool ProgramRunner::MayBegin(const Prefetch& load) const {
-  if (loads_begun_ - load.window >= evicted_) return false;  // negative: there was always room
-  if (load.keep) return room_made_;
+  if (loads_begun_ - load.loads_in_ring >= evicted_) return false;  // negative: there was always room
+  if (load.becomes_resident) return room_made_;
   return in_ring_ + load.bytes <= (room_made_ ? OfNextLoad() : generations_.front()).programs.front()->ring_bytes;
 }
 
-bool ProgramRunner::TakeArrival(std::pair<int32_t, int32_t> key) {
+bool ProgramRunner::ConsumeArrival(std::pair<int32_t, int32_t> key) {
   int64_t& count = arrivals_.at(key);
   if (count == 0) return false;
   --count;
@@ -191,7 +192,7 @@ bool ProgramRunner::TakeArrival(std::pair<int32_t, int32_t> key) {
 }
 
 bool ProgramRunner::Do(const Recv& recv, std::vector<Action>&) {
-  return TakeArrival({recv.stage, recv.microbatch});
+  return ConsumeArrival({recv.stage, recv.microbatch});
 }
 
 bool ProgramRunner::Do(const AwaitWeights& await, std::vector<Action>&) {
@@ -221,7 +222,7 @@ bool ProgramRunner::Do(const Compute& compute, std::vector<Action>& actions) {
 bool ProgramRunner::Do(const Evict& evict, std::vector<Action>& actions) {
   const Prefetch& load = OfStep().loads()[static_cast<size_t>(evict.load)];
   in_ring_ -= load.ring_bytes();
-  if (!load.keep) actions.push_back(Release{evicted_, load.bytes});
+  if (!load.becomes_resident) actions.push_back(Release{evicted_, load.bytes});
   ++evicted_;
   return true;
 }

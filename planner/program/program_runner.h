@@ -7,7 +7,7 @@
 // Two activities run in parallel, and each has one current place:
 //   computation  Instructions of a step in order, then those of the next begun step. It is at a
 //                running Compute, at a Recv, AwaitWeights or AwaitKv that waits, or between steps.
-//   disk         Loads begin in order, load k after load k - window was evicted. Up to
+//   disk         Loads begin in order, load k after load k - loads_in_ring was evicted. Up to
 //                loads_under_way are in flight, so that a real disk never idles between two.
 // A message that a peer sends too often or at the wrong time is an error. It changes nothing.
 //
@@ -157,7 +157,7 @@ class ProgramRunner {
 
   void Advance(double now_ms, std::vector<Action>& actions);
   void TryLoad(std::vector<Action>& actions);
-  bool TakeArrival(std::pair<int32_t, int32_t> key);
+  bool ConsumeArrival(std::pair<int32_t, int32_t> key);
 
   // Each returns true if the instruction is done, false if it waits or computes.
   bool Do(const Recv& recv, std::vector<Action>& actions);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "planner/search/pieces.h"
+#include "planner/search/part_groups.h"
 
 namespace lime {
 namespace {
@@ -22,7 +22,7 @@ Annealer::Annealer(const Instance& instance, Options options, SearchBudget& budg
       random_(options_.seed),
       unit_begins_(UnitBegins(instance, options_.granularity)),
       units_(static_cast<int>(unit_begins_.size()) - 1),
-      longest_run_(instance.NumBlocks() * 2 / static_cast<int>(GroupPieces(instance, 1).size() - 1) - 1),
+      longest_run_(instance.NumBlocks() * 2 / static_cast<int>(GroupParts(instance, 1).size() - 1) - 1),
       may_move_(instance.NumDevices() > 1 && !(options_.move_cost && !options_.move_cost->MayMove())),
       used_mb_(instance.devices.size()),
       need_mb_(instance.devices.size()),
@@ -72,7 +72,7 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
   tidies_ = schedule.tidies;
   Look();
   Candidate best = start;
-  const double begin = budget_.left();
+  const double begin = budget_.remaining();
   double done = 0, heat = schedule.hot;
   for (int64_t i = 0; done < schedule.work; ++i) {
     if (i % 32 == 0) heat = schedule.hot * std::pow(schedule.cold / schedule.hot, done / schedule.work);
@@ -87,7 +87,7 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
       if (judged < limit) Accept(cost, judged, best);
     }
     if (!budget_.Spend(work)) break;
-    done = begin - budget_.left();
+    done = begin - budget_.remaining();
   }
   return best;
 }

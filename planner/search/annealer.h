@@ -73,7 +73,7 @@ class Annealer {
   bool SwapDevicesInRange();
   bool Toggle();
   bool SwapResidency(bool near);
-  int PieceRun();
+  int PartRun();
   int SetStreamed(int block, int count, uint8_t streamed);
 
   void SetUnits(int begin, int end, int device);

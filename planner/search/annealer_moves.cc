@@ -186,12 +186,12 @@ bool Annealer::Toggle() {
     return instance_.devices[draft_.device[0]].embed_rows_ms.has_value();
   }
   const int block = random_.Below(instance_.NumBlocks());
-  SetStreamed(block, PieceRun(), draft_.streamed[block] ^ 1);
+  SetStreamed(block, PartRun(), draft_.streamed[block] ^ 1);
   return true;
 }
 
 // Mostly one. For a model block in parts sometimes a larger number.
-int Annealer::PieceRun() {
+int Annealer::PartRun() {
   return longest_run_ == 1 || random_.Chance(50) ? 1 : 1 + random_.Below(longest_run_);
 }
 
@@ -221,7 +221,7 @@ bool Annealer::SwapResidency(bool near) {
     other = (other + step) % blocks;
     if (draft_.device[other] != draft_.device[block] || draft_.streamed[other]) continue;
     if (skip-- > 0) continue;
-    SetStreamed(other, SetStreamed(block, PieceRun(), 0), 1);
+    SetStreamed(other, SetStreamed(block, PartRun(), 0), 1);
     return true;
   }
   return false;

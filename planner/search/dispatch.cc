@@ -58,13 +58,13 @@ void Dispatcher::Load(int d) {
 // The device that computes a resident unit: the token's current device, else the one with the most
 // units left.
 int Dispatcher::Holder(int size, int at, bool first, const Question& question) const {
-  if (first) return machines_[question.order.front()].left[size] > 0 ? question.order.front() : -1;
-  if (at >= 0 && machines_[at].left[size] > 0) return at;
+  if (first) return machines_[question.order.front()].remaining[size] > 0 ? question.order.front() : -1;
+  if (at >= 0 && machines_[at].remaining[size] > 0) return at;
   int most = -1;
   for (const int32_t d : question.order) {
     const Machine& machine = machines_[d];
-    if (machine.left[size] == 0) continue;
-    if (most < 0 || machine.left[size] * machines_[most].held[size] > machines_[most].left[size] * machine.held[size]) most = d;
+    if (machine.remaining[size] == 0) continue;
+    if (most < 0 || machine.remaining[size] * machines_[most].held[size] > machines_[most].remaining[size] * machine.held[size]) most = d;
   }
   return most;
 }
@@ -86,7 +86,7 @@ Dispatcher::Pick Dispatcher::PickFor(const Question& question, int size, double 
   if (next < 0) return {.device = holder};
   if (holder < 0 || next_ms <= now_ms) return {.device = next, .streamed = true};
   const double due = held_[size] * std::min(1.0, (now_ms - begin_ms) / question.limit_ms) + question.ahead;
-  return held_[size] - left_[size] < due ? Pick{.device = holder} : Pick{.device = next, .streamed = true};
+  return held_[size] - remaining_[size] < due ? Pick{.device = holder} : Pick{.device = next, .streamed = true};
 }
 
 // If every remaining block of a size comes after one of the other size: any of them, out of order.
@@ -105,20 +105,20 @@ Dispatcher::Pick Dispatcher::PickOutOfTurn(int size) {
 }
 
 void Dispatcher::BeginStep() {
-  left_ = held_;
+  remaining_ = held_;
   for (Machine& machine : machines_) {
-    machine.left = machine.held;
+    machine.remaining = machine.held;
     machine.streams_left = static_cast<int>(machine.reads.size());
   }
 }
 
 // Returns when the unit has been computed.
-double Dispatcher::Take(const Pick& pick, int size, double now_ms) {
+double Dispatcher::Assign(const Pick& pick, int size, double now_ms) {
   Machine& machine = machines_[pick.device];
   const double comp_ms = counts_.CompMs(pick.device, size);
   if (!pick.streamed) {
-    --machine.left[size];
-    --left_[size];
+    --machine.remaining[size];
+    --remaining_[size];
     return now_ms + comp_ms;
   }
   const double come_ms = machine.come_ms[machine.used % static_cast<int64_t>(machine.reads.size())];
@@ -135,7 +135,7 @@ Assignment Dispatcher::Arrange(const Question& question) {
   Assignment plan = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(question.order.back())),
                      .streamed = std::vector<uint8_t>(instance_.blocks.size())};
   const double hop_ms = instance_.net.tx_ms + instance_.net.lat_ms;
-  const int units = counts_.NumUnits();
+  const int units = counts_.NumHalves();
   double now_ms = 0;
   int at = question.order.front();
   for (int step = 0; step < kSteps; ++step) {
@@ -148,7 +148,7 @@ Assignment Dispatcher::Arrange(const Question& question) {
       if (pick.device < 0) pick = PickOutOfTurn(size);
       if (pick.device != at) now_ms += hop_ms;
       at = pick.device;
-      now_ms = Take(pick, size, now_ms);
+      now_ms = Assign(pick, size, now_ms);
       plan.device[u] = static_cast<int16_t>(at);
       plan.streamed[u] = pick.streamed ? 1 : 0;
     }

@@ -41,7 +41,7 @@ class Dispatcher {
     int64_t loaded = 0, used = 0;
     double pool_mb = 0, disk_free_ms = 0, room_ms = 0;
     // Resident units, and the ones not taken yet in this step.
-    std::array<int, 2> held = {}, left = {};
+    std::array<int, 2> held = {}, remaining = {};
     int streams_left = 0;
   };
   struct Pick {
@@ -55,12 +55,12 @@ class Dispatcher {
   Pick PickOutOfTurn(int size);
   int Holder(int size, int at, bool first, const Question& question) const;
   void BeginStep();
-  double Take(const Pick& pick, int size, double now_ms);
+  double Assign(const Pick& pick, int size, double now_ms);
 
   const Instance& instance_;
   const MixedCountProgram& counts_;
   std::vector<Machine> machines_;
-  std::array<int, 2> held_ = {}, left_ = {};
+  std::array<int, 2> held_ = {}, remaining_ = {};
   double work_ = 0;
 };
 

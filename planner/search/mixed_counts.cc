@@ -117,7 +117,7 @@ void MixedCountProgram::CountSmall(const Question& question, int d) {
 
 std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& question) {
   const int devices = instance_.NumDevices(), all_large = sizes_[1].count;
-  work_ = NumUnits();
+  work_ = NumHalves();
   room_of_.resize(devices);
   best_of_.resize(devices);
   large_of_.resize(devices);
@@ -152,11 +152,11 @@ std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& 
     surplus += shares[d].units[0];
     placed -= large_of_[d][placed];
   }
-  TakeOffSlowest(surplus, shares);
+  RemoveFromSlowest(surplus, shares);
   return shares;
 }
 
-void MixedCountProgram::TakeOffSlowest(int surplus, std::vector<Share>& shares) const {
+void MixedCountProgram::RemoveFromSlowest(int surplus, std::vector<Share>& shares) const {
   while (surplus > 0) {
     int slowest = -1;
     for (int d = 0; d < instance_.NumDevices(); ++d) {
@@ -175,7 +175,7 @@ void MixedCountProgram::TakeOffSlowest(int surplus, std::vector<Share>& shares) 
 Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const std::vector<int32_t>& order, int rounds,
                                       uint64_t seed) const {
   struct Pace {
-    double units = 0, left = 0, ahead = 0, streams = 0, begin = 0;
+    double units = 0, remaining = 0, ahead = 0, streams = 0, begin = 0;
   };
   Random random(seed);
   const size_t devices = shares.size();
@@ -185,7 +185,7 @@ Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const st
     for (size_t size = 0; size < 2; ++size) {
       const double units = share.units[size];
       paces[size * devices + i] = {.units = units,
-                                   .left = units,
+                                   .remaining = units,
                                    .ahead = 0.5 * units / rounds,
                                    .streams = units > 0 ? share.streamed[size] / units : 0,
                                    .begin = random.Uniform()};
@@ -195,24 +195,24 @@ Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const st
                      .streamed = std::vector<uint8_t>(instance_.blocks.size())};
   const double each[] = {1.0 / std::max(1, sizes_[0].count), 1.0 / std::max(1, sizes_[1].count)};
   // Share of the model after the middle of the next unit of a size.
-  double left[] = {1 - each[0] / 2, 1 - each[1] / 2};
+  double remaining[] = {1 - each[0] / 2, 1 - each[1] / 2};
   size_t at = 0;
-  for (int u = 0; u < NumUnits(); ++u) {
+  for (int u = 0; u < NumHalves(); ++u) {
     const int size = size_of_[u];
     Pace* const of_size = &paces[size * devices];
-    const auto behind = [&](const Pace& pace) { return pace.left - pace.units * left[size]; };
-    if (of_size[at].left < 0.5 || behind(of_size[at]) < -of_size[at].ahead) {
+    const auto behind = [&](const Pace& pace) { return pace.remaining - pace.units * remaining[size]; };
+    if (of_size[at].remaining < 0.5 || behind(of_size[at]) < -of_size[at].ahead) {
       double most = -std::numeric_limits<double>::infinity();
       for (size_t i = 0; i < devices; ++i) {
-        if (of_size[i].left > 0.5 && behind(of_size[i]) > most + 1e-9) most = behind(of_size[i]), at = i;
+        if (of_size[i].remaining > 0.5 && behind(of_size[i]) > most + 1e-9) most = behind(of_size[i]), at = i;
       }
     }
     Pace& pace = of_size[at];
-    const double done = pace.units - pace.left + pace.begin;
+    const double done = pace.units - pace.remaining + pace.begin;
     plan.device[u] = static_cast<int16_t>(order[at]);
     plan.streamed[u] = static_cast<int>((done + 1) * pace.streams) > static_cast<int>(done * pace.streams) ? 1 : 0;
-    pace.left -= 1;
-    left[size] -= each[size];
+    pace.remaining -= 1;
+    remaining[size] -= each[size];
   }
   return plan;
 }

@@ -42,7 +42,7 @@ class MixedCountProgram {
   Assignment Arrange(const std::vector<Share>& shares, const std::vector<int32_t>& order, int rounds, uint64_t seed) const;
 
   // Units without the head, with means of their size and of their time on a device.
-  int NumUnits() const { return static_cast<int>(size_of_.size()); }
+  int NumHalves() const { return static_cast<int>(size_of_.size()); }
   int SizeOf(int unit) const { return size_of_[unit]; }
   double WeightsMb(int size) const { return sizes_[size].mb; }
   double KvMb(int size) const { return sizes_[size].kv_mb; }
@@ -81,7 +81,7 @@ class MixedCountProgram {
   void CountSmall(const Question& question, int d);
   Room RoomOf(const Question& question, int d) const;
   Share MostSmall(const Room& room, int large);
-  void TakeOffSlowest(int surplus, std::vector<Share>& shares) const;
+  void RemoveFromSlowest(int surplus, std::vector<Share>& shares) const;
 
   const Instance& instance_;
   bool applies_ = false;

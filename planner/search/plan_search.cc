@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/search/exhaustive.h"
-#include "planner/search/level_search.h"
-#include "planner/search/pieces.h"
+#include "planner/search/part_groups.h"
+#include "planner/search/refining_search.h"
 
 namespace lime {
 namespace {
@@ -21,7 +21,7 @@ constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;
 constexpr double kIncumbentWork = 10 * SearchBudget::kWorkPerMs;
 
 // An instance with model blocks in few parts, and the matching options.
-struct Level {
+struct Resolution {
   std::vector<int32_t> begins;  // first parts of its blocks
   Instance instance;
   std::optional<FirstTokenBound> first_token;
@@ -48,18 +48,18 @@ class Search {
       best.reason = Reason();
       return best;
     }
-    LevelSearch pieces(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
-    OfferSeeds(pieces);
+    RefiningSearch parts(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
+    OfferSeeds(parts);
     const bool small = options_.exhaustive && IsSmall();
     if (small) {
-      if (MayMove()) pieces.OfferStarts(std::min(kIncumbentWork, 0.2 * work_));
-      pieces.Improve(std::min(0.02 * work_, kIncumbentWork), options_.good_enough_ms);
-      Settle(pieces, best);
+      if (MayMove()) parts.OfferStarts(std::min(kIncumbentWork, 0.2 * work_));
+      parts.Improve(std::min(0.02 * work_, kIncumbentWork), options_.good_enough_ms);
+      Settle(parts, best);
       Exhaust(best);
     }
     if (!best.optimal) {
-      Descend(pieces, small);
-      Settle(pieces, best);
+      Descend(parts, small);
+      Settle(parts, best);
     }
     KeepToSeeds(best);
     if (best.feasible) PreferResident(best);
@@ -84,59 +84,59 @@ class Search {
                        [&](const Stage& stage) { return std::binary_search(unit_begins_.begin(), unit_begins_.end(), stage.lo); });
   }
 
-  void OfferSeeds(LevelSearch& level) {
+  void OfferSeeds(RefiningSearch& resolution) {
     for (const StagePlan& seed : options_.seeds) {
-      if (BeginsAtUnits(seed)) level.Offer(ToAssignment(seed, instance_.NumBlocks()), LevelSearch::kSeed);
+      if (BeginsAtUnits(seed)) resolution.Offer(ToAssignment(seed, instance_.NumBlocks()), RefiningSearch::kSeed);
     }
   }
 
   // Model blocks first in one part, then in a few, then in all parts. Each level starts from the
   // best plans of the level before.
-  void Descend(LevelSearch& pieces, bool has_starts) {
-    const std::vector<Level> levels = CoarseLevels();
-    std::vector<LevelSearch::Line> lines;
+  void Descend(RefiningSearch& parts, bool has_starts) {
+    const std::vector<Resolution> resolutions = CoarseResolutions();
+    std::vector<RefiningSearch::Line> lines;
     double shares = 1;  // of this level and the next ones
-    for (size_t i = 0; i < levels.size(); ++i) {
-      const Level& level = levels[i];
-      LevelSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
+    for (size_t i = 0; i < resolutions.size(); ++i) {
+      const Resolution& resolution = resolutions[i];
+      RefiningSearch search(resolution.instance, AnnealerOptions(resolution.first_token, resolution.move_cost), budget_);
       for (const StagePlan& seed : options_.seeds) {
-        search.Offer(ToParts(ToAssignment(seed, instance_.NumBlocks()), level.begins), LevelSearch::kSeed);
+        search.Offer(ToGroups(ToAssignment(seed, instance_.NumBlocks()), resolution.begins), RefiningSearch::kSeed);
       }
-      for (const LevelSearch::Line& line : lines) search.Offer(ToParts(line.best.plan, level.begins), line.kind);
-      const double part = std::max(0.0, budget_.left()) * level.share / shares;
-      shares -= level.share;
+      for (const RefiningSearch::Line& line : lines) search.Offer(ToGroups(line.best.plan, resolution.begins), line.kind);
+      const double part = std::max(0.0, budget_.remaining()) * resolution.share / shares;
+      shares -= resolution.share;
       if (MayMove()) search.OfferStarts(kStartsOfLevel * part);
       search.Improve((1 - kStartsOfLevel) * part, options_.good_enough_ms);
       lines = search.lines();
-      for (LevelSearch::Line& line : lines) line.best.plan = ToPieces(line.best.plan, level.begins);
+      for (RefiningSearch::Line& line : lines) line.best.plan = ToParts(line.best.plan, resolution.begins);
     }
-    for (const LevelSearch::Line& line : lines) pieces.Offer(line.best.plan, line.kind);
-    if (levels.empty() && !has_starts && MayMove()) pieces.OfferStarts(kStartsAlone * work_);
-    pieces.Improve(0.95 * budget_.left(), options_.good_enough_ms);
+    for (const RefiningSearch::Line& line : lines) parts.Offer(line.best.plan, line.kind);
+    if (resolutions.empty() && !has_starts && MayMove()) parts.OfferStarts(kStartsAlone * work_);
+    parts.Improve(0.95 * budget_.remaining(), options_.good_enough_ms);
   }
 
-  std::vector<Level> CoarseLevels() const {
+  std::vector<Resolution> CoarseResolutions() const {
     constexpr size_t kFewBlocks = 8;
-    std::vector<Level> levels;
+    std::vector<Resolution> resolutions;
     size_t before = 0;
-    for (const auto& [most_pieces, share] : {std::pair{1, 0.25}, std::pair{4, 0.6}}) {
-      Level level = {.begins = GroupPieces(instance_, most_pieces), .share = share};
-      const size_t blocks = level.begins.size() - 1;
+    for (const auto& [most_groups, share] : {std::pair{1, 0.25}, std::pair{4, 0.6}}) {
+      Resolution resolution = {.begins = GroupParts(instance_, most_groups), .share = share};
+      const size_t blocks = resolution.begins.size() - 1;
       if (blocks < kFewBlocks || blocks == before || 2 * blocks > instance_.blocks.size()) continue;
       before = blocks;
-      level.instance = PutTogether(instance_, level.begins);
-      level.first_token = options_.first_token;
-      if (level.first_token) {
-        for (PrefillChunk& chunk : level.first_token->problem.chunks) chunk.instance = PutTogether(chunk.instance, level.begins);
+      resolution.instance = PutTogether(instance_, resolution.begins);
+      resolution.first_token = options_.first_token;
+      if (resolution.first_token) {
+        for (PrefillChunk& chunk : resolution.first_token->problem.chunks) chunk.instance = PutTogether(chunk.instance, resolution.begins);
       }
-      level.move_cost = options_.move_cost;
-      if (level.move_cost) {
-        level.move_cost->home.clear();
-        for (size_t p = 0; p < blocks; ++p) level.move_cost->home.push_back(options_.move_cost->home[level.begins[p]]);
+      resolution.move_cost = options_.move_cost;
+      if (resolution.move_cost) {
+        resolution.move_cost->home.clear();
+        for (size_t p = 0; p < blocks; ++p) resolution.move_cost->home.push_back(options_.move_cost->home[resolution.begins[p]]);
       }
-      levels.push_back(std::move(level));
+      resolutions.push_back(std::move(resolution));
     }
-    return levels;
+    return resolutions;
   }
 
   FoundPlan Exactly(const Assignment& assignment) {
@@ -159,10 +159,10 @@ class Search {
 
   // The best plan of the level, if better than `best`. Its order is that of the quick evaluation,
   // up to rounding.
-  void Settle(const LevelSearch& level, FoundPlan& best) {
+  void Settle(const RefiningSearch& resolution, FoundPlan& best) {
     constexpr double kRounding = 1 + 1e-6;
-    for (const LevelSearch::Line& line : level.lines()) {
-      const LevelSearch::Candidate& candidate = line.best;
+    for (const RefiningSearch::Line& line : resolution.lines()) {
+      const RefiningSearch::Candidate& candidate = line.best;
       if (candidate.cost >= Annealer::kDoesNotFit || (best.feasible && candidate.cost > best.cost * kRounding)) return;
       FoundPlan plan = Exactly(candidate.plan);
       if (plan.feasible && (!best.feasible || plan.cost < best.cost)) best = std::move(plan);
@@ -242,7 +242,7 @@ class Search {
     for (const Instance::Block& block : instance_.blocks) need_mb += block.kv_mb;
     return absl::StrCat("no plan fits: the devices have ", have_mb, " MB together, the KV cache",
                         cold ? " needs " : " and the embedding need ", need_mb,
-                        " MB beside a pool for the streamed blocks on every device that streams");
+                        " MB besides a pool for the streamed blocks on every device that streams");
   }
 
   const Instance& instance_;

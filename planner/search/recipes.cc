@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "planner/search/dispatch.h"
-#include "planner/search/unit_counts.h"
+#include "planner/search/half_counts.h"
 
 namespace lime {
 namespace {
@@ -38,17 +38,17 @@ class RecipeSearch {
   }
 
   void Run(double work) {
-    const double begin = budget_.left();
-    const auto spent = [&] { return begin - budget_.left(); };
-    while (spent() < work / 3 && budget_.left() > 0) Sample();
-    std::stable_sort(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) { return a.cost < b.cost; });
+    const double begin = budget_.remaining();
+    const auto spent = [&] { return begin - budget_.remaining(); };
+    while (spent() < work / 3 && budget_.remaining() > 0) Sample();
+    std::stable_sort(survivors_.begin(), survivors_.end(), [](const Survivor& a, const Survivor& b) { return a.cost < b.cost; });
     KeepClimbers();
     const double sampled = spent();
-    while (spent() < work && budget_.left() > 0 && !kept_.empty()) {
+    while (spent() < work && budget_.remaining() > 0 && !survivors_.empty()) {
       const double done = (spent() - sampled) / (work - sampled);
       if (done > 0.25) KeepWithin(done > 0.75 ? 1.02 : done > 0.5 ? 1.06 : 1.12);
       heat_ = kClimbHeat * std::max(0.0, 1 - done / 0.8);
-      for (Kept& kept : kept_) Climb(kept);
+      for (Survivor& survivor : survivors_) Climb(survivor);
     }
   }
 
@@ -60,7 +60,7 @@ class RecipeSearch {
   static constexpr double kMixedPool = 1.25;  // in blocks
   static constexpr double kClimbHeat = 0.01;
 
-  struct Kept {
+  struct Survivor {
     Recipe recipe;
     double cost;
   };
@@ -82,7 +82,7 @@ class RecipeSearch {
     std::optional<Assignment> plan;
     if (IsMixed(recipe)) return CookMixed(recipe);
     if (IsCounted(recipe)) {
-      const std::vector<UnitCounts> counts = Counts(recipe);
+      const std::vector<HalfCounts> counts = Counts(recipe);
       if (counts.empty()) return std::nullopt;
       plan = counts_.Arrange(counts, recipe.order, recipe.rounds);
     } else {
@@ -114,7 +114,7 @@ class RecipeSearch {
     return plan;
   }
 
-  std::vector<UnitCounts> Counts(const Recipe& recipe) {
+  std::vector<HalfCounts> Counts(const Recipe& recipe) {
     const auto counts =
         counts_.Share({.limit_ms = recipe.limit_ms, .usable = recipe.shares, .styles = recipe.styles, .order = recipe.order});
     budget_.Spend(counts_.work());
@@ -177,15 +177,15 @@ class RecipeSearch {
 
   // Keeps the best of every kind, because it is not known yet which kind ends better.
   void KeepClimbers() {
-    std::array<size_t, 4> kept = {};
-    std::erase_if(kept_, [&](const Kept& each) { return ++kept[static_cast<size_t>(KindOf(each.recipe))] > kClimbers; });
+    std::array<size_t, 4> survivor = {};
+    std::erase_if(survivors_, [&](const Survivor& each) { return ++survivor[static_cast<size_t>(KindOf(each.recipe))] > kClimbers; });
   }
 
   // Drops recipes that are too far behind the best to catch up with the remaining work.
   void KeepWithin(double most) {
     double least = std::numeric_limits<double>::infinity();
-    for (const Kept& kept : kept_) least = std::min(least, kept.cost);
-    std::erase_if(kept_, [&](const Kept& kept) { return kept.cost > least * most; });
+    for (const Survivor& survivor : survivors_) least = std::min(least, survivor.cost);
+    std::erase_if(survivors_, [&](const Survivor& survivor) { return survivor.cost > least * most; });
   }
 
   // Tries numbers of rounds in turn. Keeps the best recipe of each number and kind.
@@ -206,10 +206,11 @@ class RecipeSearch {
     if (kind == RecipeKind::kCounted) CountFrom(random_.Below(static_cast<int>(styles_.size())), recipe);
     if ((kind == RecipeKind::kMixed || kind == RecipeKind::kDispatched) && !MixFrom(recipe)) return;
     const double cost = Taste(recipe);
-    const auto same = std::find_if(kept_.begin(), kept_.end(),
-                                   [&](const Kept& kept) { return kept.recipe.rounds == rounds && KindOf(kept.recipe) == KindOf(recipe); });
-    if (same == kept_.end()) {
-      kept_.push_back({std::move(recipe), cost});
+    const auto same = std::find_if(survivors_.begin(), survivors_.end(), [&](const Survivor& survivor) {
+      return survivor.recipe.rounds == rounds && KindOf(survivor.recipe) == KindOf(recipe);
+    });
+    if (same == survivors_.end()) {
+      survivors_.push_back({std::move(recipe), cost});
     } else if (cost < same->cost) {
       *same = {std::move(recipe), cost};
     }
@@ -233,12 +234,12 @@ class RecipeSearch {
     return true;
   }
 
-  void Climb(Kept& kept) {
-    Recipe recipe = kept.recipe;
+  void Climb(Survivor& survivor) {
+    Recipe recipe = survivor.recipe;
     Change(recipe);
     if (random_.Chance(30)) Change(recipe);
     const double cost = Taste(recipe);
-    if (cost <= kept.cost * (1 - heat_ * std::log(1 - random_.Uniform()))) kept = {std::move(recipe), cost};
+    if (cost <= survivor.cost * (1 - heat_ * std::log(1 - random_.Uniform()))) survivor = {std::move(recipe), cost};
   }
 
   void ChangeMixed(Recipe& recipe) {
@@ -310,7 +311,7 @@ class RecipeSearch {
   double least_mixed_ms_ = -1;
   double heat_ = 0;
   std::vector<std::vector<int32_t>> orders_;
-  std::vector<Kept> kept_;
+  std::vector<Survivor> survivors_;
   size_t next_ = 0;
 };
 

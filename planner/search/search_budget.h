@@ -22,29 +22,30 @@ class SearchBudget {
 
   // An empty `elapsed_ms` limits only the work.
   SearchBudget(double work, double limit_ms, std::function<double()> elapsed_ms)
-      : work_(work), left_(work), limit_ms_(limit_ms), elapsed_ms_(std::move(elapsed_ms)) {}
+      : work_(work), remaining_(work), limit_ms_(limit_ms), elapsed_ms_(std::move(elapsed_ms)) {}
 
   // Uses `work`. Returns false if the search must stop, and from then on.
   bool Spend(double work) {
-    left_ -= work;
+    remaining_ -= work;
     since_look_ += work;
     if (elapsed_ms_ && since_look_ > kWorkPerMs) {
       since_look_ = 0;
       const double elapsed_ms = elapsed_ms_();
       // Written so that NaN is false: a clock that began after all time has infinity less infinity.
       const bool in_time = elapsed_ms < limit_ms_;
-      left_ = in_time ? std::min(left_, kPatience * work_ * (1 - elapsed_ms / limit_ms_)) : -std::numeric_limits<double>::infinity();
+      remaining_ =
+          in_time ? std::min(remaining_, kPatience * work_ * (1 - elapsed_ms / limit_ms_)) : -std::numeric_limits<double>::infinity();
     }
-    return left_ > 0;
+    return remaining_ > 0;
   }
-  double left() const { return left_; }
+  double remaining() const { return remaining_; }
 
   // Whether the time limit has not passed.
   bool InTime() const { return !elapsed_ms_ || elapsed_ms_() < limit_ms_; }
 
  private:
   double work_;
-  double left_;
+  double remaining_;
   double limit_ms_;
   std::function<double()> elapsed_ms_;
   double since_look_ = 0;

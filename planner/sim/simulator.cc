@@ -122,7 +122,7 @@ class Simulation {
     const SimulatedChange& change = *device.to_take_up.front();
     device.to_take_up.pop_front();
     const Plan& before = *std::exchange(device.plan, &change.after);
-    TakeBeside(device, std::min<Bytes>(0, change.after.devices[d].memory.kv - before.devices[d].memory.kv));
+    AddBeside(device, std::min<Bytes>(0, change.after.devices[d].memory.kv - before.devices[d].memory.kv));
     ProgramRunner::Change event;
     for (const std::vector<Program>& shape : change.entering) event.entering.push_back(&shape[d]);
     for (const std::vector<Program>& shape : change.settled) event.settled.push_back(&shape[d]);
@@ -136,24 +136,24 @@ class Simulation {
       for (int p = stage.lo; stage.device == device.index && p < stage.hi; ++p) {
         if (!device.plan->parts[p].streamed || !device.resident[p]) continue;
         device.resident[p] = false;
-        TakeBeside(device, -plan_.parts[p].bytes);
+        AddBeside(device, -plan_.parts[p].bytes);
       }
     }
-    TakeBeside(device, std::exchange(device.kv_to_grow, 0));
+    AddBeside(device, std::exchange(device.kv_to_grow, 0));
     After(now_, device.index, ProgramRunner::RoomMade{});
   }
 
   void NoteLoaded(Device& device) {
     const Prefetch load = device.loading.front();
     device.loading.pop_front();
-    if (load.keep) {
+    if (load.becomes_resident) {
       device.resident[load.part] = true;
     } else {
       ++device.loaded[load.part];
     }
   }
 
-  void TakeBeside(Device& device, Bytes bytes) {
+  void AddBeside(Device& device, Bytes bytes) {
     device.beside_ring += bytes;
     NoteMemory(device);
   }
@@ -186,7 +186,7 @@ class Simulation {
     device.computing = start;
     if (const int part = start.what.part; part != kEmbeddingPart && !device.resident[part] && device.loaded[part] == 0) {
       status_ = absl::InternalError(
-          absl::StrCat("simulation: device ", device.index, " computes part ", part, " in step ", start.step, ", and it is not in memory"));
+          absl::StrCat("simulation: device ", device.index, " computes part ", part, " in step ", start.step, ", but it is not in memory"));
     }
     const double end_ms = now_ + ComputeMs(start.what.part);
     AddSpan({.kind = Kind::kCompute,
@@ -210,8 +210,8 @@ class Simulation {
              .step = StepOf(device, start),
              .part = start.what.part});
     device.loading.push_back(start.what);
-    if (!start.what.keep) device.ring.push_back(start.what);
-    (start.what.keep ? device.beside_ring : device.in_ring) += start.what.bytes;
+    if (!start.what.becomes_resident) device.ring.push_back(start.what);
+    (start.what.becomes_resident ? device.beside_ring : device.in_ring) += start.what.bytes;
     NoteMemory(device);
     After(now_ + load_ms, device.index, ProgramRunner::Loaded{start.load});
   }
@@ -286,9 +286,9 @@ class Simulation {
     memory.most_in_ring = std::max(memory.most_in_ring, device.in_ring);
     memory.most_used = std::max(memory.most_used, device.beside_ring + device.in_ring);
     if (memory.most_used <= planned.budget - planned.least_margin) return;
-    status_ = absl::InternalError(absl::StrCat("simulation: device ", device.index, " has ", FormatBytes(memory.most_used), " of ",
-                                               FormatBytes(planned.budget), " in use, of which ", FormatBytes(planned.least_margin),
-                                               " are to be left free"));
+    status_ =
+        absl::InternalError(absl::StrCat("simulation: device ", device.index, " uses ", FormatBytes(memory.most_used), " of ",
+                                         FormatBytes(planned.budget), ", but ", FormatBytes(planned.least_margin), " must stay free"));
   }
 
   // The last part of the last stage ends a micro-batch. The last micro-batch ends the step.
@@ -339,7 +339,7 @@ absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const Simulate
 
 absl::StatusOr<SimulationResult> SimulatePrefill(const Plan& plan, const SimulateOptions& options) {
   const std::vector<StepShape> shapes = PrefillShapes(plan);
-  if (shapes.empty()) return absl::InvalidArgumentError("simulation: the plan is for no prompt");
+  if (shapes.empty()) return absl::InvalidArgumentError("simulation: the plan has no prompt");
   SimulatedSteps script = {.kind = StepShape::Kind::kPrefill};
   for (const StepShape& shape : shapes) {
     if (script.steps.empty() || !(shape == shapes[script.steps.size() - 1])) {

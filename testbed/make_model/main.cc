@@ -25,17 +25,17 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--hidden", config.hidden_size)->capture_default_str();
   app.add_option("--heads", config.num_heads)->capture_default_str();
   app.add_option("--kv-heads", config.num_kv_heads)->capture_default_str();
-  app.add_option("--head-dim", config.head_dim, "0: hidden / heads")->capture_default_str();
+  app.add_option("--head-dim", config.head_dim, "Columns of a head; 0: hidden / heads")->capture_default_str();
   app.add_option("--intermediate", config.intermediate_size)->capture_default_str();
   app.add_option("--vocab", config.vocab_size)->capture_default_str();
   app.add_option("--positions", config.max_positions, "Longest context")->capture_default_str();
-  app.add_option("--sliding-window", config.sliding_window, "mistral: 0 for none")->capture_default_str();
+  app.add_option("--sliding-window", config.sliding_window, "Window of mistral; 0 for none")->capture_default_str();
   app.add_option("--activation", flags.activation, "silu or relu");
-  app.add_flag("--tie", config.tie_embeddings, "The head is the embedding");
+  app.add_flag("--tie", config.tie_embeddings, "Use the embedding as head");
   app.add_flag("--attention-bias", config.qkv_bias, "llama: biases of q, k, v and o");
   app.add_flag("--mlp-bias", config.mlp_bias, "llama: biases of the MLP");
   app.add_option("--dtype", flags.dtype, "BF16, F16 or F32")->capture_default_str();
-  app.add_option("--bits", flags.bits, "Quantise to 3, 4, 6 or 8 bits; 0: dense")->capture_default_str();
+  app.add_option("--bits", flags.bits, "Bits of quantised weights: 3, 4, 6 or 8; 0: dense")->capture_default_str();
   app.add_option("--group-size", flags.group_size, "32, 64 or 128")->capture_default_str();
   app.add_option("--rope", flags.rope, "default, linear, dynamic, llama3 or yarn")->capture_default_str();
   app.add_option("--rope-theta", config.rope.theta)->capture_default_str();
@@ -43,7 +43,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--rope-original-positions", config.rope.original_max_position, "0: --positions")->capture_default_str();
   app.add_option("--shards", flags.options.shards)->capture_default_str();
   app.add_option("--seed", flags.options.seed)->capture_default_str();
-  app.add_flag("!--no-tokenizer", flags.options.tokenizer, "Leave tokenizer.json out");
+  app.add_flag("!--no-tokenizer", flags.options.tokenizer, "Write no tokenizer.json");
 }
 
 constexpr char kMarkName[] = "made_by_make_model";

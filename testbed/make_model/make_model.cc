@@ -44,7 +44,7 @@ absl::StatusOr<T> ValueOf(const std::pair<std::string_view, T> (&names)[N], std:
     if (known == name) return value;
     absl::StrAppend(&known_names, known_names.empty() ? "" : ", ", Text(known));
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is no ", Text(what), "; known are ", known_names));
+  return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is not a ", Text(what), "; use one of ", known_names));
 }
 
 std::string ArchitectureName(ModelFamily family) {
@@ -106,12 +106,12 @@ absl::Status CheckGeometry(const MakeModelOptions& options) {
   if (options.tokenizer && options.config.vocab_size < kByteTokenizerEos + 1) {
     return absl::InvalidArgumentError(absl::StrCat("a vocabulary of ", options.config.vocab_size,
                                                    " cannot hold the byte-level tokenizer's ", kByteTokenizerEos + 1,
-                                                   "; ask for more or for no tokenizer"));
+                                                   "; give a larger --vocab, or --no-tokenizer"));
   }
   if (options.shards < 1) return absl::InvalidArgumentError("the number of shards must be at least 1");
   if (!IsWorkingDType(options.dtype)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("dtype ", Text(DTypeName(options.dtype)), " cannot be computed with; BF16, F16 and F32 can"));
+        absl::StrCat("dtype ", Text(DTypeName(options.dtype)), " is not supported; BF16, F16 and F32 are supported"));
   }
   return ParseModelConfig(ConfigJson(options), "the model asked for").status();
 }

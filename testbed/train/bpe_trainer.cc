@@ -203,17 +203,17 @@ absl::StatusOr<ByteBpe> ByteBpe::FromJson(const nlohmann::json& tokenizer) {
   const auto bad = [](std::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("tokenizer.json is not one that this trainer wrote: ", std::string(what)));
   };
-  if (!tokenizer.is_object() || !tokenizer.contains("model")) return bad("no model");
+  if (!tokenizer.is_object() || !tokenizer.contains("model")) return bad("it has no model");
   const auto& model = tokenizer["model"];
-  if (!model.is_object() || !model.contains("vocab") || !model.contains("merges")) return bad("no vocab or merges");
+  if (!model.is_object() || !model.contains("vocab") || !model.contains("merges")) return bad("it has no vocab or no merges");
   std::vector<Merge> merges;
   for (const auto& line : model["merges"]) {
-    if (!line.is_string()) return bad("a merge that is no string");
+    if (!line.is_string()) return bad("a merge is not a string");
     const std::pair<std::string, std::string> names = absl::StrSplit(line.get<std::string>(), absl::MaxSplits(' ', 1));
-    if (!model["vocab"].contains(names.first) || !model["vocab"].contains(names.second)) return bad("a merge of unknown tokens");
+    if (!model["vocab"].contains(names.first) || !model["vocab"].contains(names.second)) return bad("a merge has unknown tokens");
     const int made = kFirstMergeId + static_cast<int>(merges.size());
     const int left = model["vocab"][names.first], right = model["vocab"][names.second];
-    if (left < kFirstByteId || right < kFirstByteId || left >= made || right >= made) return bad("a merge before its parts");
+    if (left < kFirstByteId || right < kFirstByteId || left >= made || right >= made) return bad("a merge comes before its parts");
     merges.emplace_back(left, right);
   }
   return ByteBpe(std::move(merges));

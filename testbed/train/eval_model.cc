@@ -213,19 +213,20 @@ absl::Status Main(const Options& o) try {
   LIME_RETURN_IF_ERROR(WriteFile(o.model + "/eval.json", eval.dump(2) + "\n"));
   return WriteFile(o.model + "/TRAINING.md", Report(name, runs, eval, samples));
 } catch (const Json::exception& e) {
-  return absl::InvalidArgumentError(absl::StrCat(o.model, "/training.json: not a record of train_model, make the model again: ", e.what()));
+  return absl::InvalidArgumentError(
+      absl::StrCat(o.model, "/training.json: is not a record of train_model; make the model again: ", e.what()));
 }
 
 }  // namespace
 }  // namespace lime::train
 
 int main(int argc, char** argv) {
-  CLI::App app("Judges a model that train_model wrote.");
+  CLI::App app("Evaluates a model that train_model wrote.");
   lime::train::Options o;
   app.add_option("--model", o.model, "model folder")->required();
   app.add_option("--prompts", o.prompts, "file with one prompt a line")->required();
   app.add_option("--grammar", o.grammar)->capture_default_str();
-  app.add_option("--max-tokens", o.max_tokens, "of a continuation")->capture_default_str();
+  app.add_option("--max-tokens", o.max_tokens, "tokens of a continuation")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   if (absl::Status status = lime::train::Main(o); !status.ok()) {

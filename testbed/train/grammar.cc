@@ -143,15 +143,15 @@ class Expansion {
 absl::Status CheckProduction(const Rules& rules, absl::string_view rule, absl::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if ((text[i] == '[' || text[i] == '{') && Closing(text, i) == absl::string_view::npos) {
-      return absl::InvalidArgumentError(absl::StrCat("grammar: a bracket stays open in rule ", rule, ": ", text));
+      return absl::InvalidArgumentError(absl::StrCat("grammar: a bracket is not closed in rule ", rule, ": ", text));
     }
     if (text[i] != '#') continue;
     const size_t end = text.find('#', i + 1);
     if (end == absl::string_view::npos)
-      return absl::InvalidArgumentError(absl::StrCat("grammar: a # stays open in rule ", rule, ": ", text));
+      return absl::InvalidArgumentError(absl::StrCat("grammar: a # is not closed in rule ", rule, ": ", text));
     const absl::string_view call = text.substr(i + 1, end - i - 1), name = call.substr(0, call.find('('));
     if (rules.find(name) == rules.end())
-      return absl::InvalidArgumentError(absl::StrCat("grammar: rule ", rule, " calls ", name, ", which is not there"));
+      return absl::InvalidArgumentError(absl::StrCat("grammar: rule ", rule, " calls ", name, ", which does not exist"));
     i = end;
   }
   return absl::OkStatus();
@@ -190,7 +190,7 @@ absl::StatusOr<Grammar> Grammar::Parse(absl::string_view text) {
     if (line[0] != ' ') {
       rule = &rules[std::string(absl::StripSuffix(body, ":"))];
     } else if (rule == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("grammar: a production before any rule: ", body));
+      return absl::InvalidArgumentError(absl::StrCat("grammar: a production comes before any rule: ", body));
     } else {
       rule->emplace_back(body);
     }

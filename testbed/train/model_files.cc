@@ -135,7 +135,7 @@ absl::StatusOr<ModelFolder> ReadModelFolder(const std::string& folder) try {
   LIME_ASSIGN_OR_RETURN(ByteBpe tokenizer, ByteBpe::FromJson(nlohmann::json::parse(tokenizer_text)));
   return ModelFolder{ParseSafetensors(ParseConfig(Json::parse(config)), weights), std::move(tokenizer)};
 } catch (const nlohmann::json::exception& e) {
-  return absl::InvalidArgumentError(absl::StrCat(folder, ": not a folder that train_model wrote: ", e.what()));
+  return absl::InvalidArgumentError(absl::StrCat(folder, ": is not a folder that train_model wrote: ", e.what()));
 }
 
 absl::Status WriteCheckpoint(const std::string& path, const Llama& model, const torch::optim::Optimizer& optimizer, int64_t steps) try {
@@ -166,7 +166,7 @@ absl::StatusOr<int64_t> ReadCheckpoint(const std::string& path, Llama& model, to
   archive.read("steps", steps);
   return steps.item<int64_t>();
 } catch (const std::exception& e) {
-  return absl::DataLossError(absl::StrCat(path, ": cannot be resumed from, remove it to start again: ", e.what()));
+  return absl::DataLossError(absl::StrCat(path, ": the training cannot be resumed from this file; remove it to start again: ", e.what()));
 }
 
 }  // namespace lime::train

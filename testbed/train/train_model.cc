@@ -99,7 +99,7 @@ absl::StatusOr<Json> EarlierRuns(const Options& o) try {
   runs.push_back(std::move(last));
   return runs;
 } catch (const Json::exception& e) {
-  return absl::InvalidArgumentError(absl::StrCat(o.init_from, "/training.json: not a record of train_model: ", e.what()));
+  return absl::InvalidArgumentError(absl::StrCat(o.init_from, "/training.json: is not a record of train_model: ", e.what()));
 }
 
 class Training {
@@ -230,17 +230,17 @@ int main(int argc, char** argv) {
   CLI::App app("Trains a small Llama on the corpus of fables.grammar.");
   lime::train::Options o;
   app.add_option("--out", o.out, "model folder to write")->required();
-  app.add_option("--checkpoint", o.checkpoint, "file to resume from and to write; the model of that moment goes to FILE.model");
+  app.add_option("--checkpoint", o.checkpoint, "file to resume from and to write; the present model goes to FILE.model");
   app.add_option("--init-from", o.init_from, "model folder to start from, with its tokenizer");
   app.add_option("--hidden-act", o.hidden_act, "silu or relu")->check(CLI::IsMember({"silu", "relu"}))->capture_default_str();
   app.add_option("--sparsity", o.sparsity, "weight of the mean activation in the loss")->capture_default_str();
   app.add_option("--grammar", o.grammar)->capture_default_str();
   app.add_option("--root", o.root, "rule of the grammar that a document expands: document, reader, pupil or scholar")
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "of the corpus and of the first weights")->capture_default_str();
+  app.add_option("--seed", o.seed, "seed of the corpus and of the first weights")->capture_default_str();
   app.add_option("--steps", o.steps)->capture_default_str();
-  app.add_option("--long-steps", o.long_steps, "last steps, in rows of the long context")->capture_default_str();
-  app.add_option("--decay-steps", o.decay_steps, "last steps, in which the learning rate falls")->capture_default_str();
+  app.add_option("--long-steps", o.long_steps, "number of last steps, with rows of the long context")->capture_default_str();
+  app.add_option("--decay-steps", o.decay_steps, "number of last steps, in which the learning rate falls")->capture_default_str();
   app.add_option("--practice-first", o.practice_first, "step at which practice in copying begins")->capture_default_str();
   app.add_option("--practice-steps", o.practice_steps, "steps of practice in copying")->capture_default_str();
   app.add_option("--batch", o.batch, "rows of the short context per step")->capture_default_str();

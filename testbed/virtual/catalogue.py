@@ -150,7 +150,7 @@ def select(questions, names):
     known = {q.name() for q in questions} | {q.group for q in questions}
     wrong = [name for name in names if name not in known]
     if wrong:
-        raise ValueError(f"there is no {', '.join(wrong)}; --list names what there is")
+        raise ValueError(f"there is no experiment {', '.join(wrong)}; --list shows the names")
     return [q for q in questions if not names or q.name() in names or q.group in names]
 
 

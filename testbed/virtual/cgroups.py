@@ -10,7 +10,7 @@ def disk_of(path):
     device = os.stat(path).st_dev
     node = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     if not node.exists():
-        raise RuntimeError(f"{path} lies on no disk of its own; choose a --work folder on one")
+        raise RuntimeError(f"{path} is not on a block device; choose a --work folder on a disk")
     if (node / "partition").exists():
         return (node.resolve().parent / "dev").read_text().strip()
     return f"{os.major(device)}:{os.minor(device)}"

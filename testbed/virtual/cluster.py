@@ -80,7 +80,7 @@ class VirtualCluster:
         signal.signal(signal.SIGTERM, self.on_term)
         left = self.ledger.remove_all(lambda words: subprocess.run(words, check=False).returncode)
         if left:
-            print("could not be removed, try testbed/clean:", ", ".join(left), flush=True)
+            print("these could not be removed; run testbed/clean:", ", ".join(left), flush=True)
 
     def start_daemons(self, paces, memory_limits):
         """`paces`: the profile objects; None: as fast as the machine. `memory_limits`: hard, bytes, in the order of the devices; None: no limit."""
@@ -144,11 +144,11 @@ class VirtualCluster:
                 break
             for device, offset in waiting:
                 if device.process.poll() is not None:
-                    raise RuntimeError(f"limed of {device.spec.name} has ended: {device.log_since(offset)[-500:]}")
+                    raise RuntimeError(f"limed of {device.spec.name} ended: {device.log_since(offset)[-500:]}")
             if not alive():
                 return False
             if time.monotonic() > until:
-                raise RuntimeError(f"{waiting[0][0].spec.name} has not said \"{sentence}\" within {patience_s:.0f} s")
+                raise RuntimeError(f"{waiting[0][0].spec.name} did not log \"{sentence}\" within {patience_s:.0f} s")
             time.sleep(0.01)
         return True
 

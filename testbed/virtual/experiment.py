@@ -123,8 +123,8 @@ class Experiment:
             small = ROOT / "models" / "lime-fables"
             kept.write_text(json.dumps({"bytes": measure_runtime(self.make_cluster, small, self.work)}))
         overheads = self.known_overheads()
-        self.say(f"a limed takes {overheads.runtime / MIB:.0f} MiB beside what plans count; each device's budget has that and "
-                 f"{(self.activations() + Overheads.margin) / MIB:.0f} MiB for activations and margin beside the scaled memory")
+        self.say(f"a limed needs {overheads.runtime / MIB:.0f} MiB more than plans count; each device's budget has these and "
+                 f"{(self.activations() + Overheads.margin) / MIB:.0f} MiB for activations and margin in addition to the scaled memory")
         return overheads
 
     def kept_runtime(self):

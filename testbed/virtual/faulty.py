@@ -120,7 +120,7 @@ class FaultyCluster:
         end_processes([(d.process.pid, start_time(d.process.pid)) for d in self.daemons if d.process is not None])
         left = self.ledger.remove_all(lambda words: subprocess.run(words, check=False).returncode)
         if left:
-            print("could not be removed, try testbed/clean:", ", ".join(left), flush=True)
+            print("these could not be removed; run testbed/clean:", ", ".join(left), flush=True)
 
     def profile_of(self, name):
         return self.folder / f"profile{f'-{name}' if name in self.profiles else ''}.json"
@@ -170,7 +170,7 @@ class FaultyCluster:
         while time.monotonic() < until and run.poll() is None:
             with open(log, encoding="utf-8", errors="replace") as file:
                 file.seek(offset)
-                if "is to join in slot" in file.read():
+                if "will join in slot" in file.read():
                     return True
             time.sleep(0.01)
         return False

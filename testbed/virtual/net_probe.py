@@ -18,7 +18,7 @@ def receive_exactly(link, count):
     while count > 0:
         data = link.recv(min(count, 1 << 16))
         if not data:
-            raise ConnectionError("the other end has gone")
+            raise ConnectionError("the other end closed the connection")
         count -= len(data)
 
 

@@ -123,7 +123,7 @@ class Turn:
             return self.not_measured(f"tokens came before the disks were limited; raise --warm-up above {warm_up}")
         levels = answer.get("plan", {}).get("kv_levels", [])
         if not workload.all_fit(levels, self.options["prompt"], self.options["tokens"]):
-            return self.not_measured(f"{REFUSED} more KV than the devices come to have for all {len(times)} at once")
+            return self.not_measured(f"{REFUSED} more KV than the devices can have for all {len(times)} requests at once")
         wall = time.monotonic() - limited
         step = step_ms(times, warm_up)
         found = self.predictions(levels, times, warm_up) | {
@@ -169,7 +169,7 @@ def step_ms(requests, warm_up):
     inside = [[t for t in times if begin <= t <= end] for times in requests]
     means = [(times[-1] - times[0]) / (len(times) - 1) for times in inside if len(times) > 1]
     if not means:
-        raise RuntimeError("the requests hardly ran at the same time; raise --tokens")
+        raise RuntimeError("the requests did not run long enough at the same time; raise --tokens")
     return 1000 * statistics.median(means)
 
 

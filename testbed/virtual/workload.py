@@ -40,7 +40,7 @@ def load_of_plan(question, plan):
     tokens = tuple(question.tokens + -(-behind * longest // chunk) + waits for behind in range(others, -1, -1))
     prompt = plan["context"] - tokens[0] if question.fill else longest
     if prompt < 1 or prompt + tokens[0] > plan["context"]:
-        raise ValueError(f"{tokens[0]} tokens after prompts of {prompt} do not fit a context of {plan['context']}")
+        raise ValueError(f"{tokens[0]} tokens after prompts of {prompt} do not fit in a context of {plan['context']}")
     return Load(prompt, tokens)
 
 

@@ -66,9 +66,9 @@ TEST_F(CommandLineTest, OneDashInFrontOfALongNameIsNoValueOfAShortOne) {
 }
 
 TEST_F(CommandLineTest, AFlagIsNoValueOfAnother) {
-  EXPECT_EQ(Error({"run", "--memory", "--json"}), "run: --memory needs a value, and --json is a flag");
+  EXPECT_EQ(Error({"run", "--memory", "--json"}), "run: --memory needs a value, but --json is a flag");
   EXPECT_EQ(Error({"run", "--memory"}), "run: --memory needs a value");
-  EXPECT_THAT(Error({"run", "--memory=", "--json"}), HasSubstr("run: --memory= has nothing behind it"));
+  EXPECT_THAT(Error({"run", "--memory=", "--json"}), HasSubstr("run: --memory= has no value"));
 }
 
 TEST_F(CommandLineTest, EmptyValuesAreWrongButForTexts) {
@@ -84,8 +84,8 @@ TEST_F(CommandLineTest, APromptMayBeAnyText) {
 
 TEST_F(CommandLineTest, WholeNumbersAreWrittenPlainlyAndFit) {
   EXPECT_EQ(Error({"run", "--seed", "-1"}), "run: --seed -1 is not a whole number of 0 or more");
-  EXPECT_EQ(Error({"run", "-n", "99999999999999999999"}), "run: -n 99999999999999999999 is larger than any number that it could be");
-  EXPECT_EQ(Error({"run", "-n", "5", "-n", "6"}), "run: -n is given twice; leave one out");
+  EXPECT_EQ(Error({"run", "-n", "99999999999999999999"}), "run: -n 99999999999999999999 does not fit in 64 bits; give a smaller number");
+  EXPECT_EQ(Error({"run", "-n", "5", "-n", "6"}), "run: -n is given twice; give it once");
   EXPECT_EQ(Error({"run", "-n", "5,x"}), "run: -n x is not a whole number");
   EXPECT_EQ(Error({"run", "-n", "5,"}), "run: -n \"\" is not a whole number");
   EXPECT_EQ(Error({"run", "-n", "1e3"}), "run: -n 1e3 is not a whole number");
@@ -117,7 +117,7 @@ TEST_F(CommandLineTest, ATextIsEmptyInBothForms) {
 }
 
 TEST_F(CommandLineTest, AFlagGivenTwiceIsNamed) {
-  EXPECT_EQ(Error({"run", "--memory", "1GiB", "--memory", "2GiB"}), "run: --memory is given twice; leave one out");
+  EXPECT_EQ(Error({"run", "--memory", "1GiB", "--memory", "2GiB"}), "run: --memory is given twice; give it once");
   EXPECT_EQ(Error({"run", "-p", "a", "-p", "b"}), "");
 }
 
@@ -125,7 +125,7 @@ TEST_F(CommandLineTest, AWordThatBelongsToNothingIsNoPrompt) {
   EXPECT_EQ(Error({"run", "--model", "m", "hello"}), "run: unexpected word \"hello\"; a prompt is given as --prompt \"TEXT\", in quotes");
   EXPECT_EQ(Error({"run", "/tmp"}), "run: unexpected folder /tmp; the model is given as --model /tmp");
   EXPECT_EQ(Error({"run", "--"}), "run: unexpected word \"--\"; a prompt is given as --prompt \"TEXT\", in quotes");
-  EXPECT_EQ(Error({"prepare", "m", "n"}), "prepare: unexpected word \"n\"; `lime prepare --help` tells what follows");
+  EXPECT_EQ(Error({"prepare", "m", "n"}), "prepare: unexpected word \"n\"; `lime prepare --help` shows the arguments");
   EXPECT_EQ(Error({"prepare", "m", "--out", "s"}), "");
 }
 
@@ -161,7 +161,7 @@ TEST_F(CommandLineTest, WhatIsMissingIsSaidInTheNameOfTheCommand) {
     return std::string();
   };
   EXPECT_EQ(sentence({"run"}), "run: --model is required");
-  EXPECT_EQ(sentence({}), "no command is given; `lime --help` lists them");
+  EXPECT_EQ(sentence({}), "no command is given; `lime --help` lists the commands");
 }
 
 TEST_F(CommandLineTest, ControlCharactersOfAWordAreNotShown) {

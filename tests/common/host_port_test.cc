@@ -25,16 +25,17 @@ TEST(HostPortTest, OneAddressHasOneText) {
 
 TEST(HostPortTest, APortIsPlainDigits) {
   for (const char* port : {"", "x", "+7911", "-1", "07911", " 7911", "7911 ", "7e3", "65536", "99999999999"})
-    EXPECT_THAT(Plain(std::string("h:") + port), HasSubstr("is no address: its port is no number from 0 to 65535; write HOST:PORT"))
+    EXPECT_THAT(Plain(std::string("h:") + port), HasSubstr("is not an address: its port is not a number from 0 to 65535; write HOST:PORT"))
         << port;
 }
 
 TEST(HostPortTest, AHostIsANameOrAnAddress) {
   EXPECT_THAT(Plain("7001"), HasSubstr("it has no port"));
-  EXPECT_THAT(Plain(":7001"), HasSubstr("it names no host"));
+  EXPECT_THAT(Plain(":7001"), HasSubstr("it has no host"));
   for (const char* wrong : {"a b:1", "fe80::1:7001", "[fe80::1:7001", "http://h:1", "me@h:1"})
-    EXPECT_THAT(Plain(wrong), HasSubstr("its host is no name and no address")) << wrong;
-  for (const char* wrong : {"[h]:1", "[1.2.3.4]:1", "[::1::]:1"}) EXPECT_THAT(Plain(wrong), HasSubstr("no IPv6 address")) << wrong;
+    EXPECT_THAT(Plain(wrong), HasSubstr("its host is neither a name nor an address")) << wrong;
+  for (const char* wrong : {"[h]:1", "[1.2.3.4]:1", "[::1::]:1"})
+    EXPECT_THAT(Plain(wrong), HasSubstr("its brackets do not hold an IPv6 address")) << wrong;
 }
 
 TEST(HostPortTest, KnowsWhichAddressesOthersReach) {

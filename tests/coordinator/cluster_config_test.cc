@@ -74,7 +74,7 @@ TEST(ClusterConfigTest, PathsOnAnotherMachineAreWholeOnes) {
       const std::string field = absl::StrCat(key, " = \"", path, "\"\n");
       EXPECT_EQ(Error(Device(field)), "") << "of this machine: beside the file";
       EXPECT_THAT(Error(Device("ssh = \"me@orin\"\n" + field)),
-                  StartsWith(absl::StrCat("c.toml line 4: [[device]]: field \"", key, "\" = \"", path, "\" is relative, and")));
+                  StartsWith(absl::StrCat("c.toml line 4: [[device]]: field \"", key, "\" = \"", path, "\" is relative, but")));
     }
   }
   EXPECT_EQ(Error(Device("ssh = \"me@orin\"\nlimed = \"limed\"")), "") << "on the PATH there";
@@ -140,18 +140,18 @@ TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
 
 TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_EQ(Error(""), "c.toml: has no [[device]]; write one for each device");
-  EXPECT_EQ(Error("[[device]]\n"), "c.toml line 1: [[device]]: field \"name\" is missing; every device has one of its own");
+  EXPECT_EQ(Error("[[device]]\n"), "c.toml line 1: [[device]]: field \"name\" is missing; give every device its own name");
   EXPECT_THAT(Error("[device]\nname = \"a\"\n"), HasSubstr("write [[device]]"));
-  EXPECT_THAT(Error("device = [1]\n"), HasSubstr("holds what is no table; write [[device]]"));
+  EXPECT_THAT(Error("device = [1]\n"), HasSubstr("has an entry that is not a table; write [[device]]"));
   EXPECT_THAT(Error("[[cluster]]\n"), HasSubstr("write [cluster] once"));
   EXPECT_THAT(Error("[[device]]\nname = 7\n"), HasSubstr("field \"name\" is not a string"));
   EXPECT_THAT(Error("[[device]]\nname = \"a b\"\n"), HasSubstr("is not 1 to 64 letters, digits"));
   EXPECT_THAT(Error("[[device]]\nname = \"" + std::string(65, 'a') + "\"\n"), HasSubstr("is not 1 to 64 letters"));
   EXPECT_THAT(Error(Device("memory = \"lots\"")), HasSubstr("c.toml line 3: [[device]]: field \"memory\": "));
   EXPECT_THAT(Error(Device("memory = 0")), HasSubstr("field \"memory\" = 0 is outside 1 to"));
-  EXPECT_THAT(Error(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, and limed alone takes more"));
+  EXPECT_THAT(Error(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, but limed alone needs more"));
   EXPECT_THAT(Error(Device("memory = \"6\"")), HasSubstr("write the size with its unit, such as \"8GiB\""));
-  EXPECT_THAT(Error(Device("memory = \"0\"")), HasSubstr("field \"memory\" = 0 is 0 B, and limed alone takes more"));
+  EXPECT_THAT(Error(Device("memory = \"0\"")), HasSubstr("field \"memory\" = 0 is 0 B, but limed alone needs more"));
   EXPECT_THAT(Error(Device("memory = -5")), HasSubstr("field \"memory\" = -5 is outside"));
   EXPECT_THAT(Error(Device("memory = 1.5")), HasSubstr("field \"memory\" is not a string"));
   EXPECT_THAT(Error(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
@@ -185,7 +185,7 @@ TEST(ClusterConfigTest, NamesAreThoseOfFilesAndNotOfTheClustersOwnKeys) {
   for (const char* name : {"ca", "coordinator"}) {
     EXPECT_EQ(Error(absl::StrCat("[[device]]\nname = \"", name, "\"\n")),
               absl::StrCat("c.toml line 2: [[device]]: field \"name\" = \"", name,
-                           "\" is the name of keys that every cluster has; choose another"));
+                           "\" is reserved for keys that every cluster has; choose another name"));
   }
 }
 
@@ -201,9 +201,9 @@ TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
   const std::string two = Device("") + "[[device]]\nname = \"b\"\n";
   const auto link = [](const std::string& ends) { return "[[link]]\n" + ends + "bandwidth = \"1MB/s\"\n"; };
   EXPECT_EQ(Error(two + link("") + link("from = \"a\"\nto = \"b\"\n")), "");
-  EXPECT_THAT(Error(two + link("") + link("")), HasSubstr("there is one for all pairs already"));
+  EXPECT_THAT(Error(two + link("") + link("")), HasSubstr("there is a link for all pairs already"));
   EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"b\"\n") + link("from = \"b\"\nto = \"a\"\n")),
-              HasSubstr("these two have one already"));
+              HasSubstr("these two devices have a link already"));
   EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"c\"\n")), HasSubstr("there is no device \"c\""));
   EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"a\"\n")), HasSubstr("to itself"));
   EXPECT_THAT(Error(two + link("from = \"a\"\n")), HasSubstr("field \"to\" is missing; name both ends"));
@@ -222,7 +222,7 @@ TEST(ClusterConfigTest, TwoDevicesWithOneAddressCannotBothAnswer) {
     return Error(text);
   };
   EXPECT_EQ(error("h:7001", "h:7001"),
-            "c.toml line 4: [[device]]: device \"b\" has the address h:7001 of device \"a\"; give each a port or a host of its own");
+            "c.toml line 4: [[device]]: device \"b\" has the address h:7001 of device \"a\"; give each device its own port or host");
   EXPECT_THAT(error("H:7001", "h:7001"), HasSubstr("has the address"));
   EXPECT_THAT(error("127.0.0.1:7001", "localhost:7001"), HasSubstr("has the address localhost:7001 of device \"a\""));
   EXPECT_THAT(error("127.0.0.1:7001", "127.1:7001"), HasSubstr("has the address 127.0.0.1:7001 of device \"a\""));
@@ -237,28 +237,28 @@ TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
                            "[[link]]\nfrom = \"a\"\nto = \"c\"\nbandwidth = \"1MB/s\"\n";
   auto config = ParseClusterConfig(text, "c.toml");
   ASSERT_TRUE(config.ok()) << config.status();
-  ASSERT_TRUE(LeaveOut({"b", "b"}, *config).ok());
+  ASSERT_TRUE(Exclude({"b", "b"}, *config).ok());
   ASSERT_EQ(config->devices.size(), 2u);
   EXPECT_EQ(config->devices[1].name, "c");
   ASSERT_EQ(config->links.size(), 1u);
   EXPECT_EQ(config->links[0].to, "c");
-  EXPECT_THAT(std::string(LeaveOut({"d"}, *config).message()), HasSubstr("--without d: there is no such device; there are a, c"));
-  EXPECT_THAT(std::string(LeaveOut({"a", "c"}, *config).message()), HasSubstr("leaves no device"));
+  EXPECT_THAT(std::string(Exclude({"d"}, *config).message()), HasSubstr("--without d: there is no such device; the devices are a, c"));
+  EXPECT_THAT(std::string(Exclude({"a", "c"}, *config).message()), HasSubstr("leaves out every device"));
 }
 
 TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
   EXPECT_THAT(Error("[cluster\nname"), HasSubstr("']'"));  // not escaped twice
-  EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is no TOML: "));
-  EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is no TOML: "));
+  EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is not valid TOML: "));
+  EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is not valid TOML: "));
   EXPECT_THAT(Error("a = \"x\nb = 1\n"), HasSubstr("its closing quotation mark is missing"));
-  EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is no TOML: "));
-  EXPECT_THAT(Error("[[[link]]\n"), HasSubstr("c.toml: is no TOML: "));  // asserted by the parser
-  EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is no TOML: "));
+  EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is not valid TOML: "));
+  EXPECT_THAT(Error("[[[link]]\n"), HasSubstr("c.toml: is not valid TOML: "));  // asserted by the parser
+  EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is not valid TOML: "));
 }
 
 TEST(ClusterConfigTest, LettersBeyondAsciiStandInStringsAndCommentsAlone) {
   for (const char* outside : {"gr\u00f6\u00dfe = 1\n", "[clust\u00e9r]\n", "a = \u4e2d\n", "a = 9{\"9\u00e4\n", "a = b\"\u00e4\"\n"}) {
-    EXPECT_THAT(Error(outside), StartsWith("c.toml line 1: is no TOML: ")) << outside;
+    EXPECT_THAT(Error(outside), StartsWith("c.toml line 1: is not valid TOML: ")) << outside;
   }
   const auto weights = [](const std::string& value) {
     const auto config = ParseClusterConfig(
@@ -276,10 +276,10 @@ TEST(ClusterConfigTest, SizeAndDepthAreBounded) {
   std::string dots = "a";
   for (int i = 0; i < 60'000; ++i) dots += ".a";
   EXPECT_THAT(Error(dots + " = 1\n"), HasSubstr("line 1: has more than 64 dots"));
-  EXPECT_THAT(Error("a = " + std::string(100'000, '[')), HasSubstr("is no TOML"));
+  EXPECT_THAT(Error("a = " + std::string(100'000, '[')), HasSubstr("is not valid TOML"));
   std::string tables = "a = ";
   for (int i = 0; i < 10'000; ++i) tables += "{a=";
-  EXPECT_THAT(Error(tables), HasSubstr("is no TOML"));
+  EXPECT_THAT(Error(tables), HasSubstr("is not valid TOML"));
   std::string devices;
   for (int i = 0; i < 1025; ++i) absl::StrAppend(&devices, "[[device]]\nname = \"d", i, "\"\n");
   EXPECT_THAT(Error(devices), HasSubstr("has 1025 [[device]], more than 1024"));

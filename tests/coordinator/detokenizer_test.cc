@@ -26,7 +26,7 @@ void ExpectStreamsAsDecode(const Tokenizer& tokenizer, const std::vector<int32_t
   bool first = true;
   std::string bytes;
   for (const int32_t id : ids) {
-    if (tokenizer.IdToPiece(id).empty() || (options.skip_special && tokenizer.IsSpecial(id))) continue;
+    if (tokenizer.IdToText(id).empty() || (options.skip_special && tokenizer.IsSpecial(id))) continue;
     bytes.append(tokenizer.TokenBytes(id, std::exchange(first, false)));
   }
   for (int64_t i = 0; i < tokenizer.strip().count && bytes.starts_with(tokenizer.strip().content); ++i) {

@@ -80,7 +80,7 @@ TEST(DeviceProfilesTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error("{}"), HasSubstr("field \"devices\" is missing"));
   EXPECT_THAT(Error(R"({"devices": []})"), HasSubstr("field \"devices\" is empty"));
   EXPECT_THAT(Error(R"({"devices": [3]})"), HasSubstr("d.json: devices[0]: is not an object"));
-  EXPECT_THAT(Error(R"({"device": []})"), HasSubstr("field \"device\" is unknown; there are devices, link"));
+  EXPECT_THAT(Error(R"({"device": []})"), HasSubstr("field \"device\" is unknown; the known fields are devices, link"));
   EXPECT_THAT(Error(One(R"("read_bytes_per_second": 1e9)")), HasSubstr("field \"memory_bytes\" is missing"));
   EXPECT_THAT(Error(One(R"("memory": "much", "read_bytes_per_second": 1e9)")), HasSubstr("field \"memory\": "));
   EXPECT_THAT(Error(One(R"("memory_bytes": -1, "read_bytes_per_second": 1e9)")), HasSubstr("\"memory_bytes\" = -1 is outside"));

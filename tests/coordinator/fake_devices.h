@@ -136,11 +136,11 @@ class FakeDevices final : public Devices {
     Abandon();
     return absl::OkStatus();
   }
-  absl::StatusOr<Left> Leave() override {
+  absl::StatusOr<Handover> HandOver() override {
     absl::MutexLock lock(&mutex_);
     EXPECT_TRUE(orders_.empty()) << "a step is under way";
     news_ = nullptr;
-    return Left{.all = true, .hashes = {}};
+    return Handover{.all = true, .hashes = {}};
   }
   void Abandon() override {
     absl::MutexLock lock(&mutex_);

@@ -64,7 +64,7 @@ class LocalPlanTest : public ::testing::Test {
   }
 
   LocalPlanRequest Request(Bytes budget) const {
-    return {.model_name = model_, .budget = budget, .context = 96, .prompt_tokens = 60, .piece_bytes = kMiB, .num_threads = 1};
+    return {.model_name = model_, .budget = budget, .context = 96, .prompt_tokens = 60, .part_bytes = kMiB, .num_threads = 1};
   }
 
   std::string Refusal(const LocalPlanRequest& request) const {
@@ -149,7 +149,7 @@ TEST_F(LocalPlanTest, ARefusalSaysWhatKvOnTheDiskNeedsIfThereIsNoRoomForThatEith
       const auto spills = PlanForThisProcess(spec_, request);
       ASSERT_TRUE(spills.ok()) << spills.status();
       EXPECT_TRUE(SpillsKv(spills->plan));
-      EXPECT_EQ(does, "where KV goes that memory has no room for") << "which may take long";
+      EXPECT_EQ(does, "KV that does not fit in memory") << "which may take long";
     } else {
       EXPECT_THAT(Refusal(request), ::testing::EndsWith("or --chunk; without --no-kv-spill KV may go to the disk"));
     }
@@ -163,11 +163,11 @@ TEST_F(LocalPlanTest, ARingThatIsAskedForIsKeptOrRefused) {
   const auto bytes = PlanForThisProcess(spec_, request);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(Summarize(bytes->plan).ring, 20 * kMiB);
-  request.ring.reset(), request.ring_pieces = 7;
+  request.ring.reset(), request.ring_parts = 7;
   const auto pieces = PlanForThisProcess(spec_, request);
   ASSERT_TRUE(pieces.ok()) << pieces.status();
   EXPECT_EQ(Summarize(pieces->plan).ring, 7 * std::ranges::max_element(pieces->plan.parts, {}, &PlanPart::bytes)->bytes);
-  request.ring_pieces.reset(), request.ring = 500 * kMiB;
+  request.ring_parts.reset(), request.ring = 500 * kMiB;
   EXPECT_THAT(Refusal(request), ::testing::EndsWith("--pool asks for 500.00 MiB; lower --pool"));
 }
 
@@ -182,7 +182,7 @@ TEST_F(LocalPlanTest, WhatTheModelHasNotIsRefused) {
   ModelSpec deep = spec_;
   deep.config.max_positions = int64_t{1} << 40;
   request.context = int64_t{1} << 36;
-  EXPECT_THAT(std::string(PlanForThisProcess(deep, request).status().message()), HasSubstr("KV pages, more than can be numbered"));
+  EXPECT_THAT(std::string(PlanForThisProcess(deep, request).status().message()), HasSubstr("KV pages, which exceeds the limit"));
   request = Request(kGiB);
   request.backend = "abacus";
   EXPECT_TRUE(absl::IsInvalidArgument(PlanForThisProcess(spec_, request).status()));
@@ -284,9 +284,9 @@ TEST_F(LocalPlanTest, KvThatIsReservedForFewTokensGrowsByLevelsWithinTheSameBudg
   EXPECT_TRUE(installed.ok()) << installed;
   EXPECT_TRUE(device.Unload().ok());
   // All of it at once where that is what was asked for, or nothing streams.
-  request.ring_pieces = 4;
+  request.ring_parts = 4;
   EXPECT_FALSE(GrowsKv(PlanForThisProcess(spec_, request)->plan));
-  request.ring_pieces.reset(), request.budget = 4 * kGiB;
+  request.ring_parts.reset(), request.budget = 4 * kGiB;
   EXPECT_FALSE(GrowsKv(PlanForThisProcess(spec_, request)->plan));
 }
 
@@ -333,9 +333,9 @@ TEST_F(LocalPlanTest, KvThatMemoryHasNoRoomForGoesToTheDiskWithinTheSameBudget) 
 
 // Whatever the model, the budget and the disk: it adds up, no memory is left over, and more of it is never worse.
 TEST_F(LocalPlanTest, AsMuchStaysAsFitsAndMoreMemoryIsNotSlower) {
-  constexpr double kAsGood = 1.04;            // times that differ by less may be taken for one
-  constexpr Bytes kUnused = 3 * kPieceBytes;  // a part that just does not fit, room at the end of the ring, rows of the embedding
-  constexpr Bytes kOther = 8 * kMiB;          // that this process takes between two plans
+  constexpr double kAsGood = 1.04;           // times that differ by less may be taken for one
+  constexpr Bytes kUnused = 3 * kPartBytes;  // a part that just does not fit, room at the end of the ring, rows of the embedding
+  constexpr Bytes kOther = 8 * kMiB;         // that this process takes between two plans
   for (const Shape& shape : Shapes()) {
     const ModelSpec spec = *DescribeModel(shape.config, shape.name);
     for (const double disk_rate : {5e8, 5e9}) {

@@ -53,7 +53,9 @@ TEST(PlanExplanationTest, ADeviceThatOnlyCostsIsLeftOutAndItsPriceIsNamed) {
   EXPECT_THAT(e.devices[0].why, StartsWith("everything fits on it"));
   EXPECT_FALSE(e.devices[1].used);
   EXPECT_DOUBLE_EQ(e.devices[1].otherwise_ms.value(), 15);
-  EXPECT_EQ(e.devices[1].why, "a layer on it would make it 15.00 ms per token: one takes 5.00 ms there and 1.00 ms on fast, a hop 2.00 ms");
+  EXPECT_EQ(
+      e.devices[1].why,
+      "with a layer on it the time would be 15.00 ms per token: a layer takes 5.00 ms there and 1.00 ms on fast, and a hop takes 2.00 ms");
   EXPECT_DOUBLE_EQ(e.devices[0].alone_ms.value(), 8);
   EXPECT_DOUBLE_EQ(e.devices[1].alone_ms.value(), 40);
 }
@@ -62,7 +64,7 @@ TEST(PlanExplanationTest, ADeviceWithoutWhichNothingFitsSaysSo) {
   const Explained e = Explain(Layers(8, 100, 0, {Device("a", 500, 0, 1, 8), Device("b", 500, 0, 1, 8)}));
   for (const DeviceExplanation& device : e.devices) {
     EXPECT_TRUE(device.used);
-    EXPECT_EQ(device.why, "without it nothing fits");
+    EXPECT_EQ(device.why, "without it no plan fits");
     EXPECT_FALSE(device.otherwise_ms.has_value());
     EXPECT_FALSE(device.alone_ms.has_value());
   }
@@ -85,7 +87,7 @@ TEST(PlanExplanationTest, OneMoreGibIsWorthTheLayersItHolds) {
 
 TEST(PlanExplanationTest, ADeviceTooSmallForALayerSaysSo) {
   const Explained e = Explain(Layers(8, 100, 0, {Device("a", 1000, 0, 1, 8), Device("tiny", 50, 1, 1, 8)}));
-  EXPECT_EQ(e.devices[1].why, "its memory, 47.68 MiB beside what it needs to run, does not hold a layer");
+  EXPECT_EQ(e.devices[1].why, "its memory, 47.68 MiB besides its own needs, does not hold a layer");
 }
 
 TEST(PlanExplanationTest, WithoutTimeNothingIsSearched) {
@@ -112,7 +114,7 @@ TEST(PlanExplanationTest, WhatIsMissingIsNamedWithWhatWouldMakeItFit) {
   const FoundPlan none = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 200});
   ASSERT_FALSE(none.feasible);
   const std::string text = ExplainInfeasible(instance, none.reason, {.total_ms = 400, .context = 1000});
-  EXPECT_THAT(text, HasSubstr("no plan fits: weights of 95.37 MiB and 953.67 MiB that always stay in memory"));
+  EXPECT_THAT(text, HasSubstr("no plan fits: weights need 95.37 MiB, and 953.67 MiB more must stay in memory"));
   EXPECT_THAT(text, HasSubstr("a has 476.84 MiB and no disk to stream from"));
   EXPECT_THAT(text, HasSubstr("it would fit with 576.00 MiB more on a, or with a context of 360 tokens"));
   EXPECT_EQ(text.find('\n'), std::string::npos);
@@ -123,7 +125,7 @@ TEST(PlanExplanationTest, OtherStrategiesPointToTheOneThatStreams) {
   const FoundPlan none = PlanBy(Strategy::kPp, instance, {});
   ASSERT_FALSE(none.feasible);
   EXPECT_THAT(ExplainInfeasible(instance, none.reason, {.strategy = Strategy::kPp, .total_ms = 400}),
-              HasSubstr("--strategy lime streams what does not fit"));
+              HasSubstr("--strategy lime streams weights that do not fit"));
 }
 
 }  // namespace

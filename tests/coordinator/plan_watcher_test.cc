@@ -55,12 +55,12 @@ class PlanWatcherTest : public ::testing::Test {
             .say = [this](const std::string& sentence) { said_ = sentence; }};
   }
   // What Next answers, asked as a run asks it, until the watcher has looked so often.
-  std::optional<ClusterRun::Change> Await(PlanWatcher& watcher, const OrderWriter::Left& left, int looks = kMany) {
+  std::optional<ClusterRun::Change> Await(PlanWatcher& watcher, const OrderWriter::Remaining& remaining, int looks = kMany) {
     for (int i = 0; i < looks; ++i) {
-      if (auto change = watcher.Next(left)) return change;
+      if (auto change = watcher.Next(remaining)) return change;
       Look(watcher);
     }
-    return watcher.Next(left);
+    return watcher.Next(remaining);
   }
   template <typename Holds>
   bool Becomes(PlanWatcher& watcher, Holds holds) {
@@ -93,7 +93,7 @@ TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   EXPECT_EQ(change->taking_over, absl::Milliseconds(150)) << "to install, and 50 positions";
   EXPECT_EQ(change->computing_again, absl::Milliseconds(400));
   EXPECT_EQ(change->going_back, absl::Seconds(1));
-  EXPECT_EQ(change->why, "link a -> b: 100 -> 20 Mbit/s; a step would take 30.0 ms and takes 20.0 with another plan");
+  EXPECT_EQ(change->why, "link a -> b: 100 -> 20 Mbit/s; a step would take 30.0 ms, with another plan 20.0 ms");
   // Installed: it was made for 20 Mbit/s.
   watcher.OnPlan(PlanOf(2, 20));
   EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, kSome));

@@ -41,7 +41,7 @@ namespace {
 // Counts tokens, and lets the next request come when its own has ended.
 class Chain final : public RequestSink {
  public:
-  Chain(Serving& serving, int64_t requests) : serving_(serving), left_(requests) {}
+  Chain(Serving& serving, int64_t requests) : serving_(serving), remaining_(requests) {}
 
   void Begin(const std::shared_ptr<Chain>& self) {
     self_ = self;
@@ -50,7 +50,7 @@ class Chain final : public RequestSink {
   void OnToken(const ServedToken&) override { ++tokens_; }
   void OnEnd(const RequestEnd& end) override {
     EXPECT_TRUE(end.status.ok()) << end.status;
-    if (--left_ > 0) return Next();
+    if (--remaining_ > 0) return Next();
     self_.reset();
     done_.Notify();
   }
@@ -62,12 +62,12 @@ class Chain final : public RequestSink {
  private:
   void Next() {
     ServingRequest request{
-        .prompt = {1, static_cast<int32_t>(left_ % 200)}, .max_new_tokens = 2, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
+        .prompt = {1, static_cast<int32_t>(remaining_ % 200)}, .max_new_tokens = 2, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
     EXPECT_TRUE(serving_.Submit(std::move(request), self_).ok());
   }
 
   Serving& serving_;
-  int64_t left_, tokens_ = 0;
+  int64_t remaining_, tokens_ = 0;
   std::shared_ptr<Chain> self_;
   absl::Notification done_;
 };

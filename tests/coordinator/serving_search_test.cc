@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "planner/plan/plan_residency.h"
 #include "tests/coordinator/fake_devices.h"
-#include "tests/coordinator/kept_answer.h"
+#include "tests/coordinator/recorded_answer.h"
 
 namespace lime {
 namespace {
@@ -41,7 +41,7 @@ class HeldSearch {
   bool begun_ ABSL_GUARDED_BY(mutex_) = false, let_go_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-using Asked = std::pair<RequestId, std::shared_ptr<KeptAnswer>>;
+using Asked = std::pair<RequestId, std::shared_ptr<RecordedAnswer>>;
 
 class ServingSearchTest : public ::testing::Test {
  protected:
@@ -56,7 +56,7 @@ class ServingSearchTest : public ::testing::Test {
     serving_ = std::make_unique<Serving>(*devices_, std::move(options));
   }
   Asked Send(int32_t first, int64_t tokens) {
-    auto answer = std::make_shared<KeptAnswer>();
+    auto answer = std::make_shared<RecordedAnswer>();
     const absl::StatusOr<RequestId> id =
         serving_->Submit({.prompt = {first, 1, 2}, .max_new_tokens = tokens, .end_tokens = {}, .stop_strings = {}, .sampling = {}}, answer);
     EXPECT_TRUE(id.ok()) << id.status();
@@ -77,8 +77,9 @@ class ServingSearchTest : public ::testing::Test {
   Serving::Options WithChange() {
     Serving::Options options = Options();
     options.survival->say = [this](const std::string& sentence) { said_ += sentence + "\n"; };
-    options.survival->change = [this, changed = false](const OrderWriter::Left& left) mutable -> std::optional<ClusterRun::Change> {
-      if (!left.decodes || left.steps > 25 || std::exchange(changed, true)) return std::nullopt;
+    options.survival->change = [this,
+                                changed = false](const OrderWriter::Remaining& remaining) mutable -> std::optional<ClusterRun::Change> {
+      if (!remaining.decodes || remaining.steps > 25 || std::exchange(changed, true)) return std::nullopt;
       devices_->HoldInstalls();
       return ClusterRun::Change{.plan = OneStage(2, 512), .why = "why", .taking_over = absl::Seconds(20)};
     };
@@ -191,7 +192,7 @@ TEST_F(ServingSearchTest, APauseThatNoRequestIsLeftForIsNotTold) {
   EXPECT_TRUE(Send(1, 9).second->Wait().status.ok());
   EXPECT_TRUE(serving_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_THAT(said_, HasSubstr("changes to another plan"));
-  EXPECT_THAT(said_, Not(HasSubstr("goes on after")));
+  EXPECT_THAT(said_, Not(HasSubstr("continues after")));
 }
 
 // The device fails behind the step that ends the last request, while that step is waited for. The change was still pending after the
@@ -201,7 +202,7 @@ TEST(ClusterRunTest, APlanToChangeToIsForgottenWhereTheStepsBeforeItFail) {
   devices.Hold();
   ClusterRun::Survival survival{.recovery = {.look = absl::Milliseconds(1)}, .plan = nullptr, .install = {}, .say = nullptr};
   std::vector<int32_t> tokens;
-  survival.change = [&, proposed = false](const OrderWriter::Left&) mutable -> std::optional<ClusterRun::Change> {
+  survival.change = [&, proposed = false](const OrderWriter::Remaining&) mutable -> std::optional<ClusterRun::Change> {
     if (tokens.size() != 1 || std::exchange(proposed, true)) return std::nullopt;
     devices.Step();  // the last one, which is ordered ahead of its token
     devices.Fail(absl::UnavailableError("lost"));

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/coordinator/fake_devices.h"
-#include "tests/coordinator/kept_answer.h"
+#include "tests/coordinator/recorded_answer.h"
 #include "tests/coordinator/small_tokenizers.h"
 #include "tests/waiting_threads.h"
 
@@ -39,13 +39,13 @@ class ServingTest : public ::testing::Test {
     devices_ = std::make_unique<FakeDevices>(OneStage(slots));
     serving_ = std::make_unique<Serving>(*devices_, std::move(options));
   }
-  std::pair<RequestId, std::shared_ptr<KeptAnswer>> Send(ServingRequest request) {
-    auto answer = std::make_shared<KeptAnswer>();
+  std::pair<RequestId, std::shared_ptr<RecordedAnswer>> Send(ServingRequest request) {
+    auto answer = std::make_shared<RecordedAnswer>();
     const absl::StatusOr<RequestId> id = serving_->Submit(std::move(request), answer);
     EXPECT_TRUE(id.ok()) << id.status();
     return {id.value_or(-1), answer};
   }
-  absl::Status Refusal(ServingRequest request) { return serving_->Submit(std::move(request), std::make_shared<KeptAnswer>()).status(); }
+  absl::Status Refusal(ServingRequest request) { return serving_->Submit(std::move(request), std::make_shared<RecordedAnswer>()).status(); }
   void AwaitLoad(int64_t waiting, int64_t running) {
     for (int i = 0; i < 1000; ++i) {
       const Serving::Load load = serving_->load();
@@ -72,7 +72,7 @@ class ServingTest : public ::testing::Test {
 
 TEST_F(ServingTest, RequestsThatComeAtAnyTimeAnswerAsTheyDoAlone) {
   Start({}, 3);
-  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
   for (int r = 0; r < 60; ++r) {
     auto [id, answer] = Send(Ask(PromptOf(r, 1 + r % 40), 1 + r % 17));
     EXPECT_EQ(id, r);
@@ -140,7 +140,7 @@ TEST_F(ServingTest, WhatIsNoRequestIsRefusedAtOnce) {
   EXPECT_TRUE(absl::IsInvalidArgument(Refusal(Ask({-1}, 3))));
   EXPECT_THAT(std::string(Refusal(Ask({1, 8000}, 3)).message()), HasSubstr("id 8000 of the prompt, number 1"));
   EXPECT_TRUE(absl::IsResourceExhausted(Refusal(Ask({1}, 256))));
-  EXPECT_EQ(serving_->room().context, 256);
+  EXPECT_EQ(serving_->limits().context, 256);
   ServingRequest request = Ask({1}, 3);
   request.sampling.params.top_p = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(Refusal(request)));
@@ -153,7 +153,7 @@ TEST_F(ServingTest, WhatIsNoRequestIsRefusedAtOnce) {
 TEST_F(ServingTest, AFullQueueSaysHowManyWait) {
   Start({.queue = {.most_waiting = 3}});
   devices_->Hold();
-  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
   for (int r = 0; r < 2; ++r) answers.push_back(Send(Ask(PromptOf(r), 4)).second);
   AwaitLoad(0, 2);
   for (int r = 2; r < 5; ++r) answers.push_back(Send(Ask(PromptOf(r), 4)).second);
@@ -169,9 +169,9 @@ TEST_F(ServingTest, RequestsThatComeTogetherBeginTogetherOrNotAtAll) {
   Start({.queue = {.most_waiting = 1}}, 2);
   devices_->Hold();
   std::vector<Submission> submissions;
-  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
   for (int r = 0; r < 4; ++r) {
-    answers.push_back(std::make_shared<KeptAnswer>());
+    answers.push_back(std::make_shared<RecordedAnswer>());
     submissions.push_back({Ask(PromptOf(r), 4), answers.back()});
   }
   EXPECT_TRUE(absl::IsResourceExhausted(serving_->SubmitTogether(submissions).status()));
@@ -191,7 +191,7 @@ TEST_F(ServingTest, RequestsThatComeTogetherBeginTogetherOrNotAtAll) {
 TEST_F(ServingTest, WhoWaitsGetsASlotInTheOrderOfArrival) {
   Start({}, 1);
   devices_->Hold();
-  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
   for (int r = 0; r < 8; ++r) answers.push_back(Send(Ask(PromptOf(r), 2)).second);
   devices_->Release();
   for (int r = 0; r + 1 < 8; ++r) EXPECT_LE(answers[r]->Wait().started, answers[r + 1]->Wait().started);
@@ -264,7 +264,7 @@ TEST_F(ServingTest, PromptsTellHowMuchOfThemIsComputed) {
 
 TEST_F(ServingTest, ASinkMaySubmitAndCancel) {
   Start({}, 1);
-  const auto second = std::make_shared<KeptAnswer>(), first = std::make_shared<KeptAnswer>();
+  const auto second = std::make_shared<RecordedAnswer>(), first = std::make_shared<RecordedAnswer>();
   first->at_end = [&] {
     EXPECT_TRUE(serving_->Submit(Ask(PromptOf(1), 3), second).ok());
     serving_->Cancel(0);
@@ -430,19 +430,19 @@ TEST_F(ServingTest, DevicesThatAreLostWhileNobodyAsksAreInstalledAgainAndAgain) 
 TEST_F(ServingTest, RequestsGoOnWhereAnotherPlanIsBetter) {
   Serving::Options options;
   options.survival = Survival();
-  options.survival->change = [changed = false](const OrderWriter::Left& left) mutable -> std::optional<ClusterRun::Change> {
-    if (!left.decodes || left.steps > 25 || std::exchange(changed, true)) return std::nullopt;
+  options.survival->change = [changed = false](const OrderWriter::Remaining& remaining) mutable -> std::optional<ClusterRun::Change> {
+    if (!remaining.decodes || remaining.steps > 25 || std::exchange(changed, true)) return std::nullopt;
     return ClusterRun::Change{.plan = OneStage(3, 512), .why = "why", .taking_over = absl::Seconds(20)};
   };
   Start(std::move(options), 2);
-  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
   for (int r = 0; r < 4; ++r) answers.push_back(Send(Ask(PromptOf(r), 30)).second);
   for (int r = 0; r < 4; ++r) {
     EXPECT_TRUE(answers[r]->Wait().status.ok());
     EXPECT_EQ(answers[r]->tokens(), FakeDevices::Answer(PromptOf(r), 30, r));
   }
   EXPECT_EQ(serving_->changes(), 1);
-  EXPECT_EQ(serving_->room().context, 512) << "of the plan in use";
+  EXPECT_EQ(serving_->limits().context, 512) << "of the plan in use";
 }
 
 // ---- The end
@@ -511,7 +511,7 @@ TEST_F(ServingTest, RandomRequestsAndCancelsFromManyThreadsLoseNothing) {
         const auto prompt = PromptOf(static_cast<int32_t>(random() % 100), 1 + static_cast<int>(random() % 40));
         const int64_t count = 1 + static_cast<int64_t>(random() % 20);
         const uint64_t choice = random() % 5;
-        const auto answer = std::make_shared<KeptAnswer>();
+        const auto answer = std::make_shared<RecordedAnswer>();
         const absl::StatusOr<RequestId> id = serving_->Submit(Ask(prompt, count, choice), answer);
         if (!id.ok()) {
           EXPECT_TRUE(absl::IsResourceExhausted(id.status())) << id.status();

@@ -43,10 +43,10 @@ TEST_F(TokenizeCommandTest, IdsBecomeText) {
 }
 
 TEST_F(TokenizeCommandTest, BadIdsAreNamed) {
-  EXPECT_THAT(Run("1 two 3", {.decode = true}), HasSubstr("\"two\" is no token id"));
+  EXPECT_THAT(Run("1 two 3", {.decode = true}), HasSubstr("\"two\" is not a token id"));
   EXPECT_THAT(Run("99999", {.decode = true}), HasSubstr("id 99999 is outside the vocabulary"));
   EXPECT_THAT(Run("-1", {.decode = true}), HasSubstr("id -1 is outside"));
-  EXPECT_THAT(Run("99999999999999999999", {.decode = true}), HasSubstr("is no token id"));
+  EXPECT_THAT(Run("99999999999999999999", {.decode = true}), HasSubstr("is not a token id"));
   EXPECT_THAT(Run(R"({"ids":[18446744073709551615]})", {.jsonl = true}), HasSubstr("id 18446744073709551615 is outside the vocabulary"));
 }
 

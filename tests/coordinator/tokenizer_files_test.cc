@@ -168,7 +168,7 @@ TEST(TokenizerFilesTest, AddedTokensDecoderReplacesTheOtherFiles) {
   folder.Write("added_tokens.json", R"({"<y>": 262})");
   EXPECT_EQ(Encode(folder, "<x>  a"), (Ids{1, 262, 261}));
   folder.Write("tokenizer_config.json", R"({"added_tokens_decoder": {"seven": {"content": "<x>"}}})");
-  EXPECT_THAT(LoadError(folder), HasSubstr("\"seven\" is no token id"));
+  EXPECT_THAT(LoadError(folder), HasSubstr("\"seven\" is not a token id"));
   folder.Write("tokenizer_config.json", R"({"added_tokens_decoder": {"260": {"content": "<x>"}}})");
   EXPECT_THAT(LoadError(folder), HasSubstr("id 260 belongs to the piece \"a\""));
 }
@@ -256,8 +256,8 @@ TEST(TokenizerFilesTest, AModelWhoseTokenizerHasOtherFilesIsRefusedByName) {
       WriteVocab(folder, *name == '\0' ? Json::object() : Json{{"tokenizer_class", name}});
       folder.Write("config.json", Json{{"model_type", model_type}}.dump());
       EXPECT_THAT(LoadError(folder), HasSubstr("config.json has model_type \"" + std::string(model_type) +
-                                               "\", whose tokenizer is made of "
-                                               "other files; download its tokenizer.json or tokenizer.model, or name the"));
+                                               "\", which uses other tokenizer "
+                                               "files; download its tokenizer.json or tokenizer.model, or name the"));
       folder.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})");
       EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
     }
@@ -296,7 +296,7 @@ TEST(TokenizerFilesTest, ErrorsNameTheFileThatIsWrong) {
   EXPECT_EQ(LoadError(folder), folder.file("tokenizer_config.json") + ": is array, need an object: {\"name\": ...}");
   WriteJson(folder, Json::object());
   folder.Write("added_tokens.json", R"({"<x>": -1})");
-  EXPECT_EQ(LoadError(folder), folder.file("added_tokens.json") + ": the id of \"<x>\" is no token id");
+  EXPECT_EQ(LoadError(folder), folder.file("added_tokens.json") + ": the id of \"<x>\" is not a token id");
   folder.Write("special_tokens_map.json", R"({"pad_token": 7})");
   EXPECT_THAT(LoadError(folder), HasSubstr("special_tokens_map.json: field \"pad_token\" is number"));
 }
@@ -321,7 +321,7 @@ TEST(TokenizerFilesTest, ALinkToNothingIsNoMissingFile) {
     WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
     std::filesystem::remove(folder.file(name));
     std::filesystem::create_symlink("../blobs/abc", folder.file(name));
-    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a link to ../blobs/abc, which is not there; download it again");
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a link to ../blobs/abc, which does not exist; download the file again");
   }
   for (const char* name : {"vocab.json", "merges.txt", "config.json"}) {
     TempDir folder;
@@ -338,10 +338,10 @@ TEST(TokenizerFilesTest, AFolderOrAPipeInPlaceOfAFileIsNoMissingFile) {
     WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
     std::filesystem::remove(folder.file(name));
     std::filesystem::create_directory(folder.file(name));
-    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a folder, where a file of the model belongs");
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a folder, but must be a file of the model; download the model again");
     std::filesystem::remove(folder.file(name));
     ASSERT_EQ(::mkfifo(folder.file(name).c_str(), 0600), 0);
-    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a pipe or a device, where a file of the model belongs");
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a pipe or a device, but must be a file of the model; download the model again");
   }
 }
 
@@ -373,13 +373,14 @@ TEST(TokenizerFilesTest, WhatIsNoSentencePieceModelIsSaidToBeWhatItIs) {
   };
   const std::string name = folder.file("tokenizer.model");
   EXPECT_EQ(error_of(""), name + ": is empty; download it again");
-  EXPECT_THAT(error_of("IQ== 0\nIg== 1\r\n"), HasSubstr(name + ": is a file of tiktoken, which is not read; download tokenizer.json"));
+  EXPECT_THAT(error_of("IQ== 0\nIg== 1\r\n"),
+              HasSubstr(name + ": is a file of tiktoken, which LIME does not read; download tokenizer.json"));
   for (size_t bytes = 1; bytes < whole.size() - 1; bytes += 5) {
     const std::string error = error_of(whole.substr(0, bytes));
     if (error.empty()) continue;  // the cut is behind the last field that counts
-    EXPECT_EQ(error, name + ": is cut short, or no SentencePiece model; download it again") << bytes;
+    EXPECT_EQ(error, name + ": is truncated, or is not a SentencePiece model; download it again") << bytes;
   }
-  EXPECT_THAT(error_of(whole.substr(0, whole.size() / 2)), HasSubstr("is cut short"));
+  EXPECT_THAT(error_of(whole.substr(0, whole.size() / 2)), HasSubstr("is truncated"));
 }
 
 TEST(TokenizerFilesTest, AFileThatMayNotBeReadIsSaidSo) {
@@ -396,10 +397,11 @@ TEST(TokenizerFilesTest, BrokenFilesAreErrorsThatNameTheField) {
   const auto error = [](TokenizerConfigFiles files) { return std::string(ParseTokenizerConfig(files).status().message()); };
   EXPECT_THAT(error({.tokenizer_config = {{"pad_token", 7}}}), HasSubstr("field \"pad_token\" is number, need a token"));
   EXPECT_THAT(error({.tokenizer_config = {{"bos_token", {{"lstrip", true}}}}}), HasSubstr("field \"content\" is missing"));
-  EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", 1}}}), HasSubstr("\"added_tokens_decoder\" is no object"));
-  EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", {{"99999999999", {{"content", "x"}}}}}}}), HasSubstr("is no token id"));
+  EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", 1}}}), HasSubstr("\"added_tokens_decoder\" is not an object"));
+  EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", {{"99999999999", {{"content", "x"}}}}}}}),
+              HasSubstr("is not a token id"));
   EXPECT_THAT(error({.tokenizer_config = {{"legacy", "no"}}}), HasSubstr("field \"legacy\" is string, need true or false"));
-  EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = {{"<x>", -1}}}), HasSubstr("the id of \"<x>\" is no token id"));
+  EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = {{"<x>", -1}}}), HasSubstr("the id of \"<x>\" is not a token id"));
   EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = 3}), HasSubstr("added_tokens.json: is number, need an object"));
 }
 

@@ -386,7 +386,7 @@ TEST(SentencePieceTest, HostileModelsAreErrors) {
     return std::string(Tokenizer::FromSentencePiece(model.SerializeAsString(), "the.model").status().message());
   };
   EXPECT_THAT(std::string(Tokenizer::FromSentencePiece("\xFF\xFF", "the.model").status().message()),
-              HasSubstr("the.model: is cut short, or no SentencePiece model"));
+              HasSubstr("the.model: is truncated, or is not a SentencePiece model"));
   EXPECT_THAT(error(SmallModel(TrainerSpec::WORD, false, {})), HasSubstr("model type 3 is not supported"));
   EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{"a", 0}, {"a", 0}})), HasSubstr("has the ids 3 and 4"));
   EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{"a", NAN}})), HasSubstr("piece 3 has a score that is not finite"));
@@ -409,11 +409,11 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
   EXPECT_THAT(JsonError({{"model", {{"merges", {"b a"}}}}}), HasSubstr("piece \"ba\" is not in the vocabulary"));
   EXPECT_THAT(JsonError({{"model", {{"merges", {"abc"}}}}}), HasSubstr("merge 0: it is neither"));
   EXPECT_THAT(JsonError({{"model", {{"merges", {7}}}}}), HasSubstr("merge 0: it is neither"));
-  EXPECT_THAT(JsonError({{"model", {{"merges", 3}}}}), HasSubstr("\"merges\" is no array"));
+  EXPECT_THAT(JsonError({{"model", {{"merges", 3}}}}), HasSubstr("\"merges\" is not an array"));
   EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", 258}}}}}}), HasSubstr("id 258 belongs to"));
-  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", -1}}}}}}), HasSubstr("is no whole number"));
+  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", -1}}}}}}), HasSubstr("is not a whole number"));
   EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", 1u << 31}}}}}}), HasSubstr("has id 2147483648"));
-  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", UINT64_MAX}}}}}}), HasSubstr("is no whole number"));
+  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", UINT64_MAX}}}}}}), HasSubstr("is not a whole number"));
   EXPECT_THAT(JsonError({{"model", {{"dropout", 0.1}}}}), HasSubstr("dropout is not supported"));
   EXPECT_THAT(JsonError({{"model", 1}}), HasSubstr("\"model\" is missing"));
   EXPECT_THAT(JsonError({{"pre_tokenizer", {{"type", "UnicodeScripts"}}}}), HasSubstr("pre_tokenizer \"UnicodeScripts\" is not supported"));
@@ -425,11 +425,11 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
   EXPECT_THAT(JsonError({{"post_processor", {{"single", Json::array()}}}}), HasSubstr("has no Sequence"));
   EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 97}, {"content", "<x>"}}}}}), HasSubstr("id 97 belongs to the piece \"a\""));
   EXPECT_THAT(JsonError({{"added_tokens", {{{"id", int64_t{1} << 40}, {"content", "<x>"}}}}}), HasSubstr("added token id"));
-  EXPECT_THAT(JsonError({{"added_tokens", "x"}}), HasSubstr("\"added_tokens\" is no array"));
+  EXPECT_THAT(JsonError({{"added_tokens", "x"}}), HasSubstr("\"added_tokens\" is not an array"));
   const Json adds = ByteLevelJson()["post_processor"];
   EXPECT_EQ(JsonError({{"post_processor", {{"type", "Sequence"}, {"processors", {adds, {{"type", "ByteLevel"}}}}}}}), "");
   EXPECT_THAT(JsonError({{"post_processor", {{"type", "Sequence"}, {"processors", {adds, adds}}}}}),
-              HasSubstr("\"TemplateProcessing\" behind another processor that adds tokens is not supported"));
+              HasSubstr("\"TemplateProcessing\" after another processor that adds tokens is not supported"));
 }
 
 TEST(TokenizerJsonTest, BrokenJsonIsAnErrorThatNamesTheFile) {
@@ -454,7 +454,7 @@ TEST(TokenizerTest, ConfigNamesBosAndEos) {
 TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {
   const auto tokenizer = ByteLevelTokenizer();
   EXPECT_EQ(tokenizer->Decode(Ids{-1, 'a', 260, 1 << 30, INT32_MIN, INT32_MAX}), "a");
-  EXPECT_EQ(tokenizer->IdToPiece(-1), "");
+  EXPECT_EQ(tokenizer->IdToText(-1), "");
   EXPECT_FALSE(tokenizer->IsSpecial(1 << 30));
 }
 

@@ -35,7 +35,7 @@ class BlockReaderTest : public ::testing::TestWithParam<std::pair<bool, bool>> {
   BlockReaderTest() : contents_(Contents()) { dir_.Write("data", contents_); }
 
   std::unique_ptr<BlockReader> MakeReader(FaultyDevice::Plan plan = nullptr) {
-    auto device = OpenBlockDevice({dir_.file("data")}, {.lanes = 3, .direct = GetParam().first, .io_uring = GetParam().second});
+    auto device = OpenBlockDevice({dir_.file("data")}, {.channels = 3, .direct = GetParam().first, .io_uring = GetParam().second});
     LIME_CHECK(device.ok()) << device.status();
     if (plan) device = std::make_unique<FaultyDevice>(*std::move(device), std::move(plan));
     return std::make_unique<BlockReader>(*std::move(device), BlockReader::Options{.read_bytes = 64 * kKiB});
@@ -44,7 +44,7 @@ class BlockReaderTest : public ::testing::TestWithParam<std::pair<bool, bool>> {
   // Reads one extent and compares it with the file.
   absl::Status ReadAndCompare(BlockReader& reader, int64_t offset, Bytes bytes) {
     const Extent extent{0, offset, bytes};
-    absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(reader.SlotBytes(extent) + 4096);
+    absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(reader.BufferBytes(extent) + 4096);
     LIME_RETURN_IF_ERROR(slot.status());
     absl::Notification done;
     absl::Status result;
@@ -54,7 +54,7 @@ class BlockReaderTest : public ::testing::TestWithParam<std::pair<bool, bool>> {
     });
     done.WaitForNotification();
     if (result.ok()) {
-      EXPECT_EQ(std::memcmp(slot->data() + reader.SlotOffset(extent), contents_.data() + offset, static_cast<size_t>(bytes)), 0)
+      EXPECT_EQ(std::memcmp(slot->data() + reader.BufferOffset(extent), contents_.data() + offset, static_cast<size_t>(bytes)), 0)
           << "offset " << offset << " bytes " << bytes;
     }
     return result;
@@ -144,7 +144,8 @@ TEST_P(BlockReaderTest, CancelEndsEveryRequestAndTheReaderLivesOn) {
   reader->Cancel();
   cancel_has_come.Notify();
   EXPECT_TRUE(ReadAndCompare(*reader, 5, 100).ok());
-  // A read that was in flight when Cancel came may end after the one above, which took another lane.
+  // A read that was in flight when Cancel came may end after the one above, which took another
+  // channel.
   ended.Wait();
   EXPECT_GT(cancelled, 40);
 }
@@ -185,7 +186,7 @@ TEST(BlockDeviceTest, FilesInMemoryAreReadWhetherOrNotTheyAllowDirectReads) {
     done.Notify();
   });
   done.WaitForNotification();
-  EXPECT_EQ(std::string(slot + reader.SlotOffset(extent), 3), "ell");
+  EXPECT_EQ(std::string(slot + reader.BufferOffset(extent), 3), "ell");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ TEST_F(PreparedTest, ATruncatedFileIsNamedByEveryoneAndWrittenAgain) {
   const auto size = static_cast<int64_t>(fs::file_size(path));
   fs::resize_file(path, static_cast<uintmax_t>(size - 5));
   const std::string found(VerifyBlockStore(store_).status().message());
-  EXPECT_THAT(found, HasSubstr("layer_0001.safetensors: has " + std::to_string(size - 5) + " bytes where the manifest says"));
+  EXPECT_THAT(found, HasSubstr("layer_0001.safetensors: has " + std::to_string(size - 5) + " bytes, but the manifest says"));
   EXPECT_THAT(found, HasSubstr("block mlp 1 differs from offset " + std::to_string(size - 5)));
   EXPECT_THAT(std::string(Checkpoint::Open(store_).status().message()), HasSubstr("layer_0001.safetensors"));
   const auto report = PrepareBlockStore(model_, store_);
@@ -45,7 +45,7 @@ TEST_F(PreparedTest, WhatSomebodyPutIntoAStoreSinceIsNotWrittenAnew) {
     EXPECT_THAT(std::string(again(false).message()), HasSubstr(absl::StrCat("no block store as LIME wrote it (", name, ")")));
     EXPECT_EQ(Contents(store_), before);
     if (weights) {
-      EXPECT_THAT(std::string(again(true).message()), HasSubstr("which are never replaced"));
+      EXPECT_THAT(std::string(again(true).message()), HasSubstr("which LIME never replaces"));
       EXPECT_EQ(Contents(store_), before);
       fs::remove(InStore(name));
       EXPECT_TRUE(again(false).ok());

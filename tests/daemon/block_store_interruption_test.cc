@@ -123,7 +123,8 @@ TEST_F(PreparedTest, AnInterruptBeforeTheFirstFileLeavesNothingAndSaysSo) {
   const std::atomic<bool> stop = true;
   PrepareOptions options;
   options.watch.cancelled = &stop;
-  EXPECT_THAT(std::string(PrepareBlockStore(model_, store_, options).status().message()), HasSubstr("interrupted; nothing of it is left"));
+  EXPECT_THAT(std::string(PrepareBlockStore(model_, store_, options).status().message()),
+              HasSubstr("interrupted, and its files were removed"));
   EXPECT_FALSE(fs::exists(store_));
 }
 
@@ -133,7 +134,7 @@ TEST_F(PreparedTest, ADiskTooSmallIsToldBeforeTheCopyWithTheNumbers) {
   if (::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=128k") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
   const absl::Status status = PrepareBlockStore(model_, mount).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("small: needs .* and .* are free there"));
+  EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("small: needs .*, and the disk has .* free"));
   EXPECT_FALSE(Checkpoint::Open(mount).ok());
   EXPECT_TRUE(fs::is_empty(mount)) << "nothing to go on with is left";
   ::umount(mount.c_str());
@@ -150,7 +151,7 @@ TEST_F(PreparedTest, ADiskThatFillsUpInTheMiddleNamesTheFileAndKeepsWhatIsFinish
   ASSERT_TRUE(MakeModel(options_, model_).ok());
   const absl::Status status = PrepareBlockStore(model_, mount, {.disk = &disk}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("small/layer_000.*: needs .* and .* are free there"));
+  EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("small/layer_000.*: needs .*, and the disk has .* free"));
   EXPECT_FALSE(Checkpoint::Open(mount).ok());
   ASSERT_EQ(::mount("tmpfs", mount.c_str(), "tmpfs", MS_REMOUNT, "size=16m"), 0);
   const auto report = PrepareBlockStore(model_, mount);

@@ -27,7 +27,7 @@ TEST(StoreManifestTest, TextAndBack) {
   manifest.files.pop_back();
   EXPECT_TRUE(ParseStoreJournal(StoreManifestText(manifest), "m").ok());
   EXPECT_THAT(std::string(ParseStoreManifest(StoreManifestText(manifest), "m").status().message()),
-              HasSubstr("m: field \"files\" holds 2 blocks where 1 layers have 4"));
+              HasSubstr("m: field \"files\" holds 2 blocks, but 1 layers have 4"));
 }
 
 TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
@@ -42,13 +42,13 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
   };
   const Case cases[] = {
       {"/format", "zip", "field \"format\" is not \"lime-block-store\""},
-      {"/version", 1, "field \"version\" = 1; this program knows 3, so remove the folder and prepare the model again"},
+      {"/version", 1, "field \"version\" = 1, but this program reads version 3; remove the folder and prepare the model again"},
       {"/version", "2", "field \"version\" is not an integer"},
       {"/alignment", 512, "field \"alignment\" = 512 is outside"},
       {"/piece_bytes", 0, "field \"piece_bytes\""},
       {"/layers", 0, "field \"layers\" = 0 is outside"},
       {"/layers", 18446744073709551615u, "field \"layers\" is too large"},
-      {"/layers", 3, "holds 6 blocks where 3 layers have 8"},
+      {"/layers", 3, "holds 6 blocks, but 3 layers have 8"},
       {"/source_xxh3", "12", "field \"source_xxh3\" is not 16 hexadecimal digits"},
       {"/files", 7, "field \"files\" is not an array"},
       {"/files/0", 7, "m: files[0]: is not an object"},

@@ -12,7 +12,7 @@
 #include "daemon/stores/block_store.h"
 #include "daemon/stores/block_store_layout.h"
 #include "daemon/weights/checkpoint.h"
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"
 
@@ -33,11 +33,11 @@ uint64_t HashOf(const CheckpointFile& file, int64_t offset, Bytes bytes) {
 
 // What streaming reads of one tensor: (first byte in the tensor, bytes).
 std::vector<std::pair<int64_t, Bytes>> ReadsOf(const BlockSpec& block, const TensorSpec& tensor) {
-  if (IsKept(tensor)) return {{0, tensor.info.bytes}};
+  if (IsPinned(tensor)) return {{0, tensor.info.bytes}};
   std::vector<std::pair<int64_t, Bytes>> reads;
   const Bytes row = tensor.info.bytes / tensor.info.shape[0];
-  for (const BlockPiece& piece : CutBlock(block)) {
-    for (const MatrixRows& rows : piece.rows) {
+  for (const BlockPart& part : CutBlock(block)) {
+    for (const MatrixRows& rows : part.rows) {
       if (rows.role == tensor.role) reads.emplace_back(rows.begin * row, (rows.end - rows.begin) * row);
     }
   }
@@ -48,7 +48,7 @@ std::vector<std::pair<int64_t, Bytes>> ReadsOf(const BlockSpec& block, const Ten
 void ExpectRowsOf(const Checkpoint& store, const ModelSpec& spec) {
   int tables = 0;
   for (const TensorSpec& tensor : spec.block({BlockKind::kEmbedding, 0}).tensors) {
-    if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
+    if (tensor.role != TensorRole::kTokenEmbedding || IsPinned(tensor)) continue;
     ++tables;
     const TensorLocation& at = store.location(tensor.name);
     const Bytes row = at.bytes / tensor.info.shape[0];

@@ -169,11 +169,11 @@ TEST_F(PreparedTest, OtherModelsAndOtherFoldersAreRefusedUntouched) {
   EXPECT_EQ(Contents(store_), before);
   fs::rename(InStore("lime_store.json"), InStore("lime_store.partial"));
   EXPECT_THAT(std::string(PrepareBlockStore(dir_.file("other"), store_).status().message()), HasSubstr("the block store of another model"));
-  EXPECT_THAT(std::string(PrepareBlockStore(model_, model_).status().message()), HasSubstr("is the model itself"));
+  EXPECT_THAT(std::string(PrepareBlockStore(model_, model_).status().message()), HasSubstr("is the folder of the model itself"));
   dir_.Write("a file", "");
-  EXPECT_THAT(std::string(PrepareBlockStore(model_, dir_.file("a file")).status().message()), HasSubstr("is no folder"));
+  EXPECT_THAT(std::string(PrepareBlockStore(model_, dir_.file("a file")).status().message()), HasSubstr("is not a folder"));
   EXPECT_THAT(std::string(PrepareBlockStore(model_, dir_.file("other")).status().message()),
-              HasSubstr("holds files that are no block store"));
+              HasSubstr("holds files other than the block store"));
 }
 
 TEST_F(PreparedTest, OverwriteReplacesNoOtherModel) {

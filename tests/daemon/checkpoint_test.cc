@@ -73,7 +73,7 @@ TEST_F(ShardsTest, ALinkToNothingIsNoMissingFile) {
     return error;
   };
   const auto dead = [&](const std::string& name) {
-    return dir_.file(name) + ": is a link to ../blobs/abc, which is not there; download it again";
+    return dir_.file(name) + ": is a link to ../blobs/abc, which does not exist; download the file again";
   };
   EXPECT_EQ(error_with("two.safetensors"), dead("two.safetensors"));
   EXPECT_EQ(error_with("model.safetensors"), dead("model.safetensors"));
@@ -84,7 +84,7 @@ TEST_F(ShardsTest, ALinkToNothingIsNoMissingFile) {
 
 TEST_F(ShardsTest, AFolderInPlaceOfTheWeightsIsNoMissingFile) {
   std::filesystem::create_directory(dir_.file("model.safetensors"));
-  EXPECT_EQ(OpenError(dir_), dir_.file("model.safetensors") + ": is a folder, where a file of the model belongs");
+  EXPECT_EQ(OpenError(dir_), dir_.file("model.safetensors") + ": is a folder, but must be a file of the model; download the model again");
 }
 
 TEST_F(ShardsTest, AnIndexThatNamesTheWrongShardIsPassedOver) {
@@ -122,16 +122,16 @@ TEST_F(ShardsTest, AnIndexWithoutAWeightMapIsRefused) {
   WriteIndex("{}");
   EXPECT_THAT(OpenError(dir_), HasSubstr("weight_map is empty; download the file again"));
   WriteIndex(R"({"x":7})");
-  EXPECT_THAT(OpenError(dir_), HasSubstr("gives tensor \"x\" no file name but number"));
+  EXPECT_THAT(OpenError(dir_), HasSubstr("gives tensor \"x\" a value of type number instead of a file name"));
 }
 
 TEST_F(ShardsTest, AnIndexBeyondAnyBoundIsRefused) {
   WriteIndex(std::string(1000, '[') + std::string(1000, ']'));
   EXPECT_THAT(OpenError(dir_), HasSubstr("model.safetensors.index.json: nests more than 64 levels"));
   dir_.Write("model.safetensors.index.json", std::string(kMaxJsonBytes + 1, ' '));
-  EXPECT_THAT(OpenError(dir_), HasSubstr("model.safetensors.index.json: has 16777217 bytes, at most 16777216"));
+  EXPECT_THAT(OpenError(dir_), HasSubstr("model.safetensors.index.json: has 16777217 bytes, more than the limit of 16777216"));
   dir_.Write("config.json", std::string(kMaxJsonBytes + 1, ' '));
-  EXPECT_THAT(OpenError(dir_), HasSubstr("config.json: has 16777217 bytes, at most 16777216"));
+  EXPECT_THAT(OpenError(dir_), HasSubstr("config.json: has 16777217 bytes, more than the limit of 16777216"));
 }
 
 TEST_F(ShardsTest, ATruncatedShardIsRefused) {
@@ -185,7 +185,7 @@ TEST_F(ModelShardsTest, ATensorThatIsInNoShardIsNamedWhereTheModelNeedsIt) {
   config["attention_bias"] = true;
   dir_.Write("config.json", config.dump());
   Claim({{"model.layers.0.self_attn.q_proj.bias", Shards().front()}});
-  EXPECT_THAT(SpecError(), HasSubstr("holds tensor \"model.layers.0.self_attn.q_proj.bias\", which is in no shard"));
+  EXPECT_THAT(SpecError(), HasSubstr("holds tensor \"model.layers.0.self_attn.q_proj.bias\", but no shard holds it"));
 }
 
 TEST_F(ModelShardsTest, AWholeSetOfShardsNeedsNoIndex) {
@@ -264,12 +264,12 @@ TEST(CheckpointTest, AFolderWithoutWeightsSaysWhatWasLookedFor) {
 
 TEST(CheckpointTest, APathThatIsNoFolderIsRefused) {
   const auto error = [](const std::string& path) { return std::string(Checkpoint::Open(path).status().message()); };
-  EXPECT_THAT(error("/nowhere/at/all"), HasSubstr("/nowhere/at/all: is no folder"));
+  EXPECT_THAT(error("/nowhere/at/all"), HasSubstr("/nowhere/at/all: is not a folder"));
   EXPECT_THAT(error("org/name"),
-              HasSubstr("models are not downloaded; fetch it, for example with `git clone https://huggingface.co/org/name`"));
+              HasSubstr("LIME downloads no models; download it, for example with `git clone https://huggingface.co/org/name`"));
   TempDir dir;
   dir.Write("a.gguf", "GGUF");
-  EXPECT_THAT(error(dir.file("a.gguf")), HasSubstr("is a GGUF file, which is not read; give the folder"));
+  EXPECT_THAT(error(dir.file("a.gguf")), HasSubstr("is a GGUF file, which LIME does not read; give the folder"));
 }
 
 TEST(CheckpointTest, SharedModelsResolve) {

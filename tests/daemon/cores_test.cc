@@ -19,10 +19,10 @@ TEST(CoresTest, ListsAreNumbersAndRangesOfCoresThatMayBeUsed) {
   EXPECT_EQ(*ParseCores(first), Cores{all.front()});
   EXPECT_EQ(*ParseCores(first + "," + first + "-" + first), Cores{all.front()});
   for (const char* const wrong : {"", ",", "a", "-1", "1-", "0x1", "3-1", "1;2", "99999999999"}) {
-    EXPECT_THAT(std::string(ParseCores(wrong).status().message()), HasSubstr("is no list of cores")) << wrong;
+    EXPECT_THAT(std::string(ParseCores(wrong).status().message()), HasSubstr("is not a list of cores")) << wrong;
   }
   for (const char* const absent : {"1000000", "1000000-2000000000"}) {
-    EXPECT_THAT(std::string(ParseCores(absent).status().message()), HasSubstr("core 1000000 is none that this process may use")) << absent;
+    EXPECT_THAT(std::string(ParseCores(absent).status().message()), HasSubstr("core 1000000 is not available to this process")) << absent;
   }
 }
 
@@ -31,7 +31,7 @@ TEST(CoresTest, AThreadKeepsToThemForAWhileAndThoseItMakesForGood) {
   int inside = 0, made = 0;
   std::thread worker;
   {
-    const KeptTo kept(one);
+    const ScopedCoreBinding binding(one);
     inside = UsableCores();
     worker = std::thread([&] { made = UsableCores(); });
   }
@@ -40,7 +40,7 @@ TEST(CoresTest, AThreadKeepsToThemForAWhileAndThoseItMakesForGood) {
   EXPECT_EQ(made, 1);
   EXPECT_EQ(UsableCores(), std::ssize(all));
   EXPECT_EQ(std::ssize(OtherCores(one)), std::ssize(all) - 1);
-  const KeptTo any({});
+  const ScopedCoreBinding any({});
   EXPECT_EQ(UsableCores(), std::ssize(all));
 }
 

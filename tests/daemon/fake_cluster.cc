@@ -55,8 +55,8 @@ namespace {
 
 class FakeStage final : public StageEngine {
  public:
-  explicit FakeStage(StageSetup setup, bool leaves_kv = true)
-      : setup_(std::move(setup)), layers_(LayersOn(setup_.plan, setup_.device)), leaves_kv_(leaves_kv) {}
+  explicit FakeStage(StageSetup setup, bool hands_over_kv = true)
+      : setup_(std::move(setup)), layers_(LayersOn(setup_.plan, setup_.device)), hands_over_kv_(hands_over_kv) {}
 
   // Of the plan before.
   absl::Status TakeOver() {
@@ -84,9 +84,9 @@ class FakeStage final : public StageEngine {
     return from.let_go();
   }
 
-  absl::StatusOr<LeftByPlan> Leave() override {
+  absl::StatusOr<PlanHandover> HandOver() override {
     absl::MutexLock lock(&mutex_);
-    if (current_ || !leaves_kv_) return absl::FailedPreconditionError("a step is under way, or that is how it is");
+    if (current_ || !hands_over_kv_) return absl::FailedPreconditionError("a step is under way, or that is how it is");
     const Plan& plan = setup_.plan;
     const int64_t most = plan.sequences * KvPages::PagesFor(plan.context, std::ssize(layers_));
     KvPages pages({.num_pages = most, .num_layers = std::ssize(layers_), .max_sequences = plan.sequences});
@@ -103,14 +103,14 @@ class FakeStage final : public StageEngine {
         }
       }
     }
-    return LeftByPlan{.kv = std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id(),
-                                                                     .page_bytes = plan.page_bytes,
-                                                                     .layers = layers_,
-                                                                     .sequences = plan.sequences,
-                                                                     .memory = {memory, memory->data()},
-                                                                     .memory_bytes = std::ssize(*memory),
-                                                                     .pages = std::move(pages),
-                                                                     .file = nullptr})};
+    return PlanHandover{.kv = std::make_shared<KvHandover>(KvHandover::Content{.numerics_id = numerics_id(),
+                                                                               .page_bytes = plan.page_bytes,
+                                                                               .layers = layers_,
+                                                                               .sequences = plan.sequences,
+                                                                               .memory = {memory, memory->data()},
+                                                                               .memory_bytes = std::ssize(*memory),
+                                                                               .pages = std::move(pages),
+                                                                               .file = nullptr})};
   }
 
   absl::Status OnOrder(const Order& order) override {
@@ -127,7 +127,7 @@ class FakeStage final : public StageEngine {
     const ActivationHeader& header = message.header;
     if (header.payload == Payload::kToken) {
       LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens, ParseSampledTokens(message.payload, 1024));
-      TakeTokens(header.step, tokens);
+      OnTokens(header.step, tokens);
     } else if (!arrived_.emplace(std::tuple(header.step, header.stage + 1, header.microbatch), message.payload).second) {
       return absl::InvalidArgumentError("this micro-batch is here already");
     }
@@ -256,12 +256,12 @@ class FakeStage final : public StageEngine {
     }
     setup_.peers.sampled(step_, tokens);
     if (DeviceOf(0) != setup_.device) return Hand(NumStages() - 1, m, Payload::kToken, Encode(tokens));
-    TakeTokens(step_, tokens);
+    OnTokens(step_, tokens);
     return true;
   }
 
   // Those of who had the slot before are nobody's.
-  void TakeTokens(int64_t step, const std::vector<SampledToken>& tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void OnTokens(int64_t step, const std::vector<SampledToken>& tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const SampledToken& token : tokens) {
       if (step >= from_step_[token.sequence]) latest_[{token.sequence, token.position}] = token.token;
     }
@@ -285,7 +285,7 @@ class FakeStage final : public StageEngine {
 
   const StageSetup setup_;
   const std::vector<int32_t> layers_;  // whose KV is here
-  const bool leaves_kv_;
+  const bool hands_over_kv_;
   mutable absl::Mutex mutex_;
   std::map<std::pair<int32_t, int32_t>, std::vector<uint64_t>> kv_ ABSL_GUARDED_BY(mutex_);  // by layer and slot
   std::map<int32_t, int64_t> requests_ ABSL_GUARDED_BY(mutex_);                              // by slot
@@ -321,17 +321,17 @@ Plan MakeStages(const std::vector<int32_t>& order, int32_t sequences, int32_t ba
   return *MakePlan(problem, choice);
 }
 
-std::unique_ptr<StageEngine> MakeFakeStage(StageSetup setup, bool leaves_kv) {
-  return std::make_unique<FakeStage>(std::move(setup), leaves_kv);
+std::unique_ptr<StageEngine> MakeFakeStage(StageSetup setup, bool hands_over_kv) {
+  return std::make_unique<FakeStage>(std::move(setup), hands_over_kv);
 }
 
-DeviceServer::Options FakeDevice(const std::string& name, bool leaves_kv) {
+DeviceServer::Options FakeDevice(const std::string& name, bool hands_over_kv) {
   DeviceServer::Options options;
   options.name = name;
   options.plans.weights = "nowhere";
-  options.plans.make_stage = [leaves_kv](StageSetup setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
+  options.plans.make_stage = [hands_over_kv](StageSetup setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     if (setup.load.progress) setup.load.progress({.done = 1, .total = 2});
-    auto stage = std::make_unique<FakeStage>(std::move(setup), leaves_kv);
+    auto stage = std::make_unique<FakeStage>(std::move(setup), hands_over_kv);
     LIME_RETURN_IF_ERROR(stage->TakeOver());
     return stage;
   };

@@ -25,10 +25,10 @@ uint64_t FakeKv(int32_t layer, int64_t request, int64_t position);
 Plan MakeStages(const std::vector<int32_t>& order, int32_t sequences, int32_t batch);
 
 // Carries orders out one step after another, a micro-batch through a stage as soon as it is there. Computes where the event comes in.
-// `leaves_kv`: for the plan that comes next.
-std::unique_ptr<StageEngine> MakeFakeStage(StageSetup setup, bool leaves_kv = true);
+// `hands_over_kv`: for the plan that comes next.
+std::unique_ptr<StageEngine> MakeFakeStage(StageSetup setup, bool hands_over_kv = true);
 
-DeviceServer::Options FakeDevice(const std::string& name, bool leaves_kv = true);
+DeviceServer::Options FakeDevice(const std::string& name, bool hands_over_kv = true);
 
 // A server of gRPC that is no limed, on a free port of loopback, for as long as what is returned.
 std::shared_ptr<void> StartOtherServer(int& port);

@@ -14,7 +14,7 @@ namespace lime {
 class FaultyDevice : public BlockDevice {
  public:
   struct Read {
-    int lane;
+    int channel;
     int file;
     int64_t offset;
     Bytes bytes;
@@ -27,17 +27,17 @@ class FaultyDevice : public BlockDevice {
 
   FaultyDevice(std::unique_ptr<BlockDevice> device, Plan plan) : device_(std::move(device)), plan_(std::move(plan)) {}
 
-  int num_lanes() const override { return device_->num_lanes(); }
+  int num_channels() const override { return device_->num_channels(); }
   Bytes alignment() const override { return device_->alignment(); }
   const std::vector<std::string>& paths() const override { return device_->paths(); }
   std::string Describe() const override { return "faulty " + device_->Describe(); }
   void Post(std::function<void()> task) override { device_->Post(std::move(task)); }
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    const Fault fault = plan_({lane, file, offset, bytes});
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    const Fault fault = plan_({channel, file, offset, bytes});
     if (fault.error != 0) return device_->Post([done = std::move(done), fault] { done({.error = fault.error, .bytes = 0}); });
     const Bytes length = fault.shortened_to >= 0 ? std::min(bytes, fault.shortened_to) : bytes;
     if (length == 0) return device_->Post([done = std::move(done)] { done({.error = 0, .bytes = 0}); });
-    device_->StartRead(lane, file, offset, destination, length, std::move(done));
+    device_->StartRead(channel, file, offset, destination, length, std::move(done));
   }
 
  private:

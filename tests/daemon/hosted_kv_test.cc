@@ -41,7 +41,7 @@ class FakeBackend final : public Backend {
     tables_[{sequence, layer}].assign(pages.begin(), pages.end());
   }
   std::byte* KvPage(int32_t page) override { return memory_.data() + page * plan_.page_bytes; }
-  std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
+  std::shared_ptr<const std::byte> ShareKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
 
   void Compute(const MicroBatch& batch) {
     batch_ = batch;
@@ -88,7 +88,7 @@ class FakeBackend final : public Backend {
   int64_t RecordFloats() const override { return 1; }
 
   // What is taken of a sequence is what has left its pages, and each of its rows has a record of it.
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
     for (size_t row = 0; row < batch_.rows.size(); ++row) {
       const int32_t s = batch_.rows[row].sequence, pieces = taken[static_cast<size_t>(s)];
       const std::vector<int32_t>& table = tables_[{s, layer}];
@@ -226,7 +226,7 @@ class Pair {
         LIME_ASSIGN_OR_RETURN(const bool asked, kv_->Ask({.part = part, .microbatch = 0, .last = true}, batch));
         if (asked) LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return std::exchange(answered_, false); }));
         mutex_.Unlock();
-        const absl::Status taken = kv_->TakeAnswer();
+        const absl::Status taken = kv_->UseAnswer();
         mutex_.Lock();
         LIME_RETURN_IF_ERROR(taken);
       }
@@ -304,7 +304,7 @@ class Pair {
     LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
     LIME_RETURN_IF_ERROR(host_->OnMessage(0, what));
     while (host_->asked()) {
-      EXPECT_EQ(host_->Take(), 0);
+      EXPECT_EQ(host_->BeginAnswer(), 0);
       LIME_RETURN_IF_ERROR(host_->Answer());
       host_->EndAnswer();
     }
@@ -396,23 +396,23 @@ TEST(HostedKvTest, WhatCannotBeIsRefused) {
       return std::string(answer.status().message());
     }
   };
-  EXPECT_THAT(refusal(pair.kv().OnHost(KvRecords{.number = 7})), HasSubstr("query 7 of KV, which was not asked"));
-  EXPECT_FALSE(pair.kv().OnHost(KvKept{.number = 99}).ok());
+  EXPECT_THAT(refusal(pair.kv().OnHost(KvRecords{.number = 7})), HasSubstr("query 7 of KV arrived, but that query was not sent"));
+  EXPECT_FALSE(pair.kv().OnHost(KvStored{.number = 99}).ok());
   EXPECT_THAT(refusal(pair.kv().OnHost(KvFree{})), HasSubstr("neither lends nor asks"));
-  EXPECT_THAT(refusal(pair.kv().OnHost(KvFetched{})), HasSubstr("comes back, and none was to"));
-  EXPECT_THAT(refusal(pair.host().OnMessage(1, KvFree{})), HasSubstr("device 1 has none here"));
-  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetch{})), HasSubstr("device 0 has no room for what it fetches"));
-  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetched{})), HasSubstr("not asked anything"));
-  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvRecords{})), HasSubstr("not asked anything"));
+  EXPECT_THAT(refusal(pair.kv().OnHost(KvFetched{})), HasSubstr("came back, but none was requested"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(1, KvFree{})), HasSubstr("device 1 has no KV on this device"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetch{})), HasSubstr("device 0 has no room for fetched KV"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetched{})), HasSubstr("but this device asked nothing"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvRecords{})), HasSubstr("but this device asked nothing"));
   const std::vector<std::byte> floats(kQueryFloats * sizeof(float));
   KvQuery query{.number = 0, .sequences = {{.sequence = 0, .life = 0, .pieces = 1, .positions = {300}}}, .queries = floats};
   EXPECT_FALSE(pair.host().OnMessage(0, query).ok()) << "it has no such piece";
   query.sequences[0].positions = {10};
   EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("position 10 asks for 1 pieces"));
   query.sequences[0].positions = {300, 301};
-  EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("16 bytes of queries for 2 rows"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("16 bytes of queries arrived for 2 rows"));
   query.sequences.clear();
-  EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("a query of 0 rows"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("a query has 0 rows"));
   EXPECT_FALSE(pair.host().asked());
 }
 
@@ -420,11 +420,11 @@ TEST(HostedKvTest, WhatIsNotThereDoesNotGoBack) {
   Pair pair(1, 8);
   absl::MutexLock lock(&pair.mutex());
   const auto refusal = [&](const KvFetch& fetch) { return std::string(pair.host().OnMessage(0, fetch).message()); };
-  EXPECT_THAT(refusal({}), HasSubstr("1 pieces of sequence 0 in life 0, and 0"));
-  EXPECT_THAT(refusal({.sequence = 3}), HasSubstr("sequence 3 of 3"));
-  EXPECT_THAT(refusal({.layer = 2}), HasSubstr("layer 2 of 2"));
-  EXPECT_THAT(refusal({.piece = 8}), HasSubstr("9 pieces of 8"));
-  EXPECT_THAT(std::string(pair.kv().OnHost(KvFetched{}).status().message()), HasSubstr("none is under way"));
+  EXPECT_THAT(refusal({}), HasSubstr("1 pieces of sequence 0 in life 0 are not here: 0"));
+  EXPECT_THAT(refusal({.sequence = 3}), HasSubstr("sequence 3 is outside the plan's 3"));
+  EXPECT_THAT(refusal({.layer = 2}), HasSubstr("layer 2 is outside the device's 2"));
+  EXPECT_THAT(refusal({.piece = 8}), HasSubstr("9 pieces of a sequence, the limit is 8"));
+  EXPECT_THAT(std::string(pair.kv().OnHost(KvFetched{}).status().message()), HasSubstr("no fetch is under way"));
 }
 
 TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
@@ -450,7 +450,7 @@ TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
   EXPECT_THAT(std::string(host.OnMessage(0, anew).message()), HasSubstr("asks about sequence 0 and begins it anew"));
   EXPECT_THAT(std::string(host.OnMessage(0, KvFree{}).message()), HasSubstr("asks about sequence 0 and ends it"));
   EXPECT_THAT(std::string(host.OnMessage(0, query).message()), HasSubstr("asks twice"));
-  EXPECT_EQ(host.Take(), 0);
+  EXPECT_EQ(host.BeginAnswer(), 0);
   const absl::Status answered = host.Answer();
   ASSERT_TRUE(answered.ok()) << answered;
   host.EndAnswer();

@@ -122,7 +122,7 @@ TEST(LimedFileTest, EveryWrongValueHasItsLineAndKey) {
 }
 
 TEST(LimedFileTest, BrokenTomlKeepsItsQuotesAsTheyAre) {
-  EXPECT_THAT(Error("name = \"a\n"), StartsWith("limed.toml line 1: is no TOML: Error while parsing string: "));
+  EXPECT_THAT(Error("name = \"a\n"), StartsWith("limed.toml line 1: is not valid TOML: Error while parsing string: "));
   EXPECT_THAT(Error("[a\n"), testing::Not(HasSubstr("\\'")));
 }
 
@@ -146,7 +146,7 @@ TEST(LimedFlagsTest, FoldersAreLookedAtBeforeWorkBegins) {
   flags = Flags();
   std::ofstream(dir / "file") << "x";
   flags.store = dir / "file";
-  EXPECT_THAT(Refusal(flags), HasSubstr("is not a folder, and none can be made there"));
+  EXPECT_THAT(Refusal(flags), HasSubstr("is not a folder, and limed cannot make one there"));
   flags.store.clear();
   flags.kv_dir = dir / "file/kv";
   EXPECT_THAT(Refusal(flags), HasSubstr("--kv-dir"));
@@ -160,7 +160,7 @@ TEST(LimedFlagsTest, AMemoryModeIsForMemoryThatIsChosenForAModel) {
   ASSERT_TRUE(MakeModel(options, dir / "m").ok());
   LimedFlags flags = Flags();
   flags.memory_mode = "fast";
-  EXPECT_THAT(Refusal(flags), HasSubstr("\"fast\" is no memory priority"));
+  EXPECT_THAT(Refusal(flags), HasSubstr("\"fast\" is not a memory priority"));
   flags.memory_mode = "max-context";
   EXPECT_THAT(Refusal(flags), HasSubstr("--memory-mode max-context keeps memory free for the KV of a model; give its folder"));
   flags.model = dir / "m";
@@ -179,7 +179,7 @@ TEST(LimedFlagsTest, OnlyTheLastFolderIsMadeAndOnlyInTheEnd) {
   const TempDir dir;
   LimedFlags flags = Flags();
   flags.kv_dir = dir / "unmounted/kv";
-  EXPECT_THAT(Refusal(flags), HasSubstr(dir / "unmounted is no folder; make it, mount its disk, or correct the path"));
+  EXPECT_THAT(Refusal(flags), HasSubstr(dir / "unmounted is not a folder; make that folder, mount its disk, or correct the path"));
   for (const std::string& path : {dir / "kv", dir / "kv2/"}) {
     flags.kv_dir = path;
     EXPECT_EQ(Refusal(flags), "");
@@ -197,8 +197,8 @@ TEST(LimedFlagsTest, WhatIsWrongInTheFileIsToldWithItsLineAsItIsWritten) {
               testing::AnyOf(opens("\"memory\" = \"15TiB\": this machine has "), HasSubstr("control group")));
   EXPECT_THAT(refusal("threads = 1000"), opens("\"threads\" = 1000 is outside 0 to "));
   EXPECT_THAT(refusal("model = \"/nope\""), opens("\"model\" = \"/nope\" is not a folder"));
-  EXPECT_THAT(refusal("store = \"/nope/s\""), opens("\"store\" = \"/nope/s\" is not there, and /nope is no folder"));
-  EXPECT_THAT(refusal("listen = \"h:+1\""), opens("\"listen\" = \"h:+1\": \"h:+1\" is no address"));
+  EXPECT_THAT(refusal("store = \"/nope/s\""), opens("\"store\" = \"/nope/s\" is not there, and /nope is not a folder"));
+  EXPECT_THAT(refusal("listen = \"h:+1\""), opens("\"listen\" = \"h:+1\": \"h:+1\" is not an address"));
   EXPECT_THAT(refusal("listen = \"h:1\""), opens("\"listen\" = \"h:1\" can be reached from other machines"));
   EXPECT_THAT(refusal("compute-cores = \"x\""), opens("\"compute-cores\" = \"x\": "));
   EXPECT_THAT(refusal("tls = \"/nope\""), opens("\"tls\" = \"/nope\": /nope/ca.pem is not there"));
@@ -229,14 +229,14 @@ TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {
   EXPECT_EQ(Refusal(flags), "--log foo is unknown; use trace, debug, info, warning, error");
   flags = Flags();
   flags.ready_fd = 987;
-  EXPECT_EQ(Refusal(flags), "--ready-fd 987 is no open descriptor");
+  EXPECT_EQ(Refusal(flags), "--ready-fd 987 is not an open descriptor");
   flags = Flags();
   flags.threads = 1000;
   EXPECT_THAT(Refusal(flags), StartsWith("--threads 1000 is outside 0 to "));
   flags = Flags();
   for (const char* nothing : {"0", "0GiB"}) {
     flags.memory = nothing;
-    EXPECT_EQ(Refusal(flags), std::string("--memory ") + nothing + " is nothing; give a size such as 8GiB, or leave it out");
+    EXPECT_EQ(Refusal(flags), std::string("--memory ") + nothing + " is too small; give a size such as 8GiB, or leave it out");
   }
   flags.memory = "500TiB";
   EXPECT_THAT(Refusal(flags), StartsWith("--memory 500TiB: "));
@@ -244,7 +244,7 @@ TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {
   flags.name.clear();
   EXPECT_EQ(Refusal(flags), "--name is missing; give the device's name in cluster.toml");
   flags.name = "ca";
-  EXPECT_THAT(Refusal(flags), StartsWith("--name: \"ca\" is the name of keys"));
+  EXPECT_THAT(Refusal(flags), StartsWith("--name: \"ca\" is reserved for keys"));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_F(MeasureRpcTest, NothingIsMeasuredWhereAPlanIs) {
   ASSERT_TRUE((*cluster)->Install(MakeStages({0, 1}, 1, 1), {}).ok());
   const auto measured = clients_[0]->Profile({.seconds = 0.1}, {}, nullptr);
   EXPECT_TRUE(absl::IsFailedPrecondition(measured.status())) << measured.status();
-  EXPECT_THAT(std::string(measured.status().message()), HasSubstr("epoch 1 is here"));
+  EXPECT_THAT(std::string(measured.status().message()), HasSubstr("epoch 1 is installed"));
   EXPECT_TRUE(absl::IsFailedPrecondition(clients_[0]->ProbeLink({.peer = "c", .address = Address(2)}).status()));  // who asks
   EXPECT_TRUE(absl::IsFailedPrecondition(clients_[2]->ProbeLink({.peer = "b", .address = Address(1)}).status()));  // who is asked
   EXPECT_EQ(clients_[0]->Health(absl::Seconds(5))->model, "small");

@@ -73,7 +73,7 @@ TEST(OutputFileTest, WhatTheCallReadsAndWhatAModelNeedsIsNotReplacedWhateverTheF
   fs::create_symlink("read", dir / "link");
   OutputOptions reading = Options(/*overwrite=*/true);
   reading.inputs = {"a word", dir / "nothing", dir / "read"};
-  for (const char* name : {"read", "link"}) EXPECT_THAT(Refusal(dir / name, reading), HasSubstr("is read by the same call"));
+  for (const char* name : {"read", "link"}) EXPECT_THAT(Refusal(dir / name, reading), HasSubstr("is also read by this command"));
   EXPECT_TRUE(WriteOutput(dir / "other", "new", reading).ok());
   fs::create_directory(dir / "model");
   for (const char* name : {"model/config.json", "model/tokenizer.json", "model/model.safetensors.index.json"}) {
@@ -93,7 +93,7 @@ TEST(OutputFileTest, WeightsAreNotReplacedWhateverTheFlags) {
   dir.Write("safetensors", std::string("\x02\0\0\0\0\0\0\0{}", 10));
   for (const char* name : {"named.safetensors", "gguf", "zip", "safetensors"}) {
     const std::string before = dir.Read(name);
-    EXPECT_THAT(Refusal(dir / name, Options(/*overwrite=*/true)), HasSubstr("holds weights of a model, which are never replaced"));
+    EXPECT_THAT(Refusal(dir / name, Options(/*overwrite=*/true)), HasSubstr("holds weights of a model, which LIME never replaces"));
     EXPECT_EQ(dir.Read(name), before);
   }
   dir.Write("short", "{}");
@@ -154,11 +154,11 @@ TEST(OutputFileTest, ADescriptorOfThisProcessIsGoneOnWithWhereItIs) {
 TEST(OutputFileTest, FoldersSocketsAndLinksIntoThemselvesAreRefused) {
   TempDir dir;
   EXPECT_THAT(Refusal(dir.path()), HasSubstr("is a folder; name a file in it"));
-  EXPECT_THAT(Refusal(dir / "no/file"), HasSubstr("lies in a folder that is not there"));
+  EXPECT_THAT(Refusal(dir / "no/file"), HasSubstr("lies in a folder that does not exist"));
   EXPECT_THAT(Refusal(dir / "new/"), HasSubstr("names a folder"));
   EXPECT_THAT(Refusal(""), HasSubstr("names no file"));
   fs::create_symlink("loop", dir / "loop");
-  EXPECT_THAT(Refusal(dir / "loop"), HasSubstr("a link that leads back to itself"));
+  EXPECT_THAT(Refusal(dir / "loop"), HasSubstr("a link to itself"));
   struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
   (dir / "socket").copy(address.sun_path, sizeof(address.sun_path) - 1);
   const FileDescriptor listener(::socket(AF_UNIX, SOCK_STREAM, 0));
@@ -227,7 +227,7 @@ TEST(NewFileTest, WhatIsStagedComesThroughLinksForItsOwnerAloneOnceItIsCommitted
   fs::create_symlink("target", dir / "link");
   const OutputOptions secret{.overwrite = true, .secret = true};
   {
-    absl::StatusOr<NewFile> file = StageOutput(dir / "link", "secret", secret);
+    absl::StatusOr<NewFile> file = PrepareOutput(dir / "link", "secret", secret);
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_FALSE(fs::exists(dir / "target"));
     ASSERT_TRUE(file->Commit().ok());
@@ -236,7 +236,7 @@ TEST(NewFileTest, WhatIsStagedComesThroughLinksForItsOwnerAloneOnceItIsCommitted
   EXPECT_EQ(dir.Read("target"), "secret");
   EXPECT_EQ(fs::status(dir / "target").permissions(), fs::perms::owner_read | fs::perms::owner_write);
   fs::create_hard_link(dir / "target", dir / "name");
-  EXPECT_THAT(std::string(StageOutput(dir / "name", "x", secret).status().message()), HasSubstr("a file with several names"));
+  EXPECT_THAT(std::string(PrepareOutput(dir / "name", "x", secret).status().message()), HasSubstr("a file with several names"));
 }
 
 TEST(OutputFolderTest, AFolderThatHoldsOtherThingsIsRefusedWithTheirNames) {
@@ -254,10 +254,10 @@ TEST(OutputFolderTest, AFolderThatHoldsOtherThingsIsRefusedWithTheirNames) {
   dir.Write("out/config.json", "{}");
   dir.Write("out/photo.jpg", "");
   EXPECT_THAT(std::string(check(false).message()),
-              HasSubstr("holds files that are no copy (config.json, photo.jpg); give an empty or a new folder, or --overwrite"));
+              HasSubstr("holds files other than the copy (config.json, photo.jpg); give an empty or a new folder, or --overwrite"));
   EXPECT_TRUE(check(true).ok());
   dir.Write("out/w.safetensors", "w");
-  EXPECT_THAT(std::string(check(true).message()), HasSubstr("(w.safetensors), which are never replaced"));
+  EXPECT_THAT(std::string(check(true).message()), HasSubstr("(w.safetensors), which LIME never replaces"));
   EXPECT_THAT(std::string(check(false).message()), Not(HasSubstr("--overwrite"))) << "which would not help";
   fs::remove(dir / "out/w.safetensors");
   // Not to be written, but the folder is another model's.
@@ -280,7 +280,7 @@ TEST(OutputFolderTest, OnlyFoldersThatWereMadeGoAgain) {
   {
     absl::StatusOr<OutputFolder> kept = OutputFolder::Make(dir / "a/b", "lime");
     ASSERT_TRUE(kept.ok());
-    kept->Keep();
+    kept->Commit();
   }
   EXPECT_TRUE(fs::exists(dir / "a/b"));
 }
@@ -297,7 +297,7 @@ TEST(OutputFolderTest, OneCallAloneWrites) {
   }
   EXPECT_TRUE(OutputFolder::Make(dir / "a", "lime keys").ok());
   dir.Write("file", "");
-  EXPECT_THAT(std::string(OutputFolder::Make(dir / "file", "lime").status().message()), HasSubstr("is no folder"));
+  EXPECT_THAT(std::string(OutputFolder::Make(dir / "file", "lime").status().message()), HasSubstr("is not a folder"));
   EXPECT_THAT(std::string(OutputFolder::Make(dir / "file/a", "lime").status().message()), HasSubstr("lies below a file"));
 }
 

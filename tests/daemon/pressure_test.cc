@@ -52,7 +52,7 @@ class FakeKernelTest : public ::testing::Test {
 
 TEST_F(FakeKernelTest, WithoutGroupsAndPsiTheMachineIsSampled) {
   MemorySampler sampler = Sampler();
-  const MemorySample sample = sampler.Take("poll");
+  const MemorySample sample = sampler.Sample("poll");
   EXPECT_EQ(sample.available, 8000 * kKiB);
   EXPECT_EQ(sample.machine.free, 3000 * kKiB);
   EXPECT_EQ(sample.machine.stalled, absl::ZeroDuration());
@@ -66,12 +66,12 @@ TEST_F(FakeKernelTest, TheTightestLimitCountsAndPageCacheIsAvailableButNotFree) 
   dir_.Write("v2/memory.stat", "active_file 300000\ninactive_file 200000\n");
   dir_.Write("v1/memory.limit_in_bytes", "9223372036854771712");
   MemorySampler sampler = Sampler();
-  EXPECT_EQ(sampler.Take("poll").available, 1500000);
-  EXPECT_EQ(sampler.Take("poll").group.free, 1000000);
+  EXPECT_EQ(sampler.Sample("poll").available, 1500000);
+  EXPECT_EQ(sampler.Sample("poll").group.free, 1000000);
   dir_.Write("v1/memory.limit_in_bytes", "3000000");
   dir_.Write("v1/memory.usage_in_bytes", "2900000");
-  EXPECT_EQ(sampler.Take("poll").available, 100000);
-  EXPECT_EQ(sampler.Take("poll").group.free, 100000);
+  EXPECT_EQ(sampler.Sample("poll").available, 100000);
+  EXPECT_EQ(sampler.Sample("poll").group.free, 100000);
 }
 
 TEST_F(FakeKernelTest, StallsAreCountedFromOneSampleToTheNext) {
@@ -79,20 +79,20 @@ TEST_F(FakeKernelTest, StallsAreCountedFromOneSampleToTheNext) {
   SetStalls("v2/memory.pressure", 1000);
   dir_.Write("v2/memory.current", "4000000");
   MemorySampler sampler = Sampler();
-  EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::ZeroDuration()) << "what was before counts for nothing";
+  EXPECT_EQ(sampler.Sample("poll").machine.stalled, absl::ZeroDuration()) << "what was before counts for nothing";
   SetStalls("proc/pressure/memory", 5'250'000);
   SetStalls("v2/memory.pressure", 11'000);
-  const MemorySample sample = sampler.Take("poll");
+  const MemorySample sample = sampler.Sample("poll");
   EXPECT_EQ(sample.machine.stalled, absl::Milliseconds(250));
   EXPECT_EQ(sample.group.stalled, absl::Milliseconds(10));
-  EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::ZeroDuration());
-  EXPECT_EQ(sampler.Take(kPsiSource).machine.stalled, absl::Milliseconds(100)) << "a trigger is faster than the totals";
+  EXPECT_EQ(sampler.Sample("poll").machine.stalled, absl::ZeroDuration());
+  EXPECT_EQ(sampler.Sample(kPsiSource).machine.stalled, absl::Milliseconds(100)) << "a trigger is faster than the totals";
   SetStalls("proc/pressure/memory", 5'370'000);
-  EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::Milliseconds(20)) << "and counts once";
-  EXPECT_EQ(sampler.Take(kGroupPsiSource).machine.stalled, absl::ZeroDuration());
+  EXPECT_EQ(sampler.Sample("poll").machine.stalled, absl::Milliseconds(20)) << "and counts once";
+  EXPECT_EQ(sampler.Sample(kGroupPsiSource).machine.stalled, absl::ZeroDuration());
   for (const char* damaged : {"", "some", "some avg10=1 total=", "full avg10=0.00 total=9999999"}) {
     dir_.Write("proc/pressure/memory", damaged);
-    EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::ZeroDuration()) << damaged;
+    EXPECT_EQ(sampler.Sample("poll").machine.stalled, absl::ZeroDuration()) << damaged;
   }
 }
 
@@ -100,7 +100,7 @@ TEST_F(FakeKernelTest, StallsOfAGroupThatCountsNoMemoryAreTheMachines) {
   SetStalls("v2/memory.pressure", 1000);
   MemorySampler sampler = Sampler();
   SetStalls("v2/memory.pressure", 11'000);
-  EXPECT_EQ(sampler.Take("poll").group.stalled, absl::ZeroDuration());
+  EXPECT_EQ(sampler.Sample("poll").group.stalled, absl::ZeroDuration());
 }
 
 TEST_F(FakeKernelTest, WithoutAnyEventItPollsAndSeesTheRoomGoAndCome) {
@@ -117,7 +117,7 @@ TEST_F(FakeKernelTest, WithoutAnyEventItPollsAndSeesTheRoomGoAndCome) {
                                                .proc = dir_.file("proc"),
                                                .groups = {}});
   ASSERT_TRUE(monitor.ok()) << monitor.status();
-  EXPECT_EQ((*monitor)->Describe(), "memory watched every 20ms");
+  EXPECT_EQ((*monitor)->Describe(), "watches memory every 20ms");
   for (const Bytes kib : {8000, 500, 8000}) {
     SetMachine(kib, 0);
     const auto seen = [&] { return available == kib * kKiB; };
@@ -231,8 +231,8 @@ class MemoryGroupTest : public ::testing::Test {
     const absl::Time end = absl::Now() + absl::Seconds(30);
     for (;;) {
       pollfd input{pipe_[0], POLLIN, 0};
-      const absl::Duration left = end - absl::Now();
-      if (left <= absl::ZeroDuration() || ::poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left))) <= 0) return false;
+      const absl::Duration remaining = end - absl::Now();
+      if (remaining <= absl::ZeroDuration() || ::poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(remaining))) <= 0) return false;
       if (::read(pipe_[0], &seen, sizeof seen) == sizeof seen && wanted(seen)) return true;
     }
   }

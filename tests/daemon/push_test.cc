@@ -14,7 +14,7 @@
 #include "coordinator/rpc/cluster_client.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/push_blocks.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 #include "daemon/stores/pushed_store.h"
 #include "lime/v1/bulk.grpc.pb.h"
 #include "proto/bulk_convert.h"
@@ -125,13 +125,13 @@ TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {
   };
   const absl::Status status = Push().status();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("goes on where it stopped"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("continues where it stopped"));
   push_.cancelled = nullptr, push_.progress = nullptr, push_.spoil = nullptr;
   const auto rest = Push();
   ASSERT_TRUE(rest.ok()) << rest.status();
   const auto units = CutIntoUnits(source_->manifest(), target_.blocks);
   ASSERT_TRUE(units.ok()) << units.status();
-  const Bytes largest = std::ranges::max(*units, {}, &StoreUnit::bytes).bytes;
+  const Bytes largest = std::ranges::max(*units, {}, &PushUnit::bytes).bytes;
   EXPECT_LE(rest->sent, rest->needed - stored + largest) << "no more is lost than the unit that was under way";
   EXPECT_GT(rest->sent, 0);
   ExpectAllThere();
@@ -297,7 +297,7 @@ TEST_F(PushTest, BlocksThatAnInstalledPlanReadsAreNotWritten) {
   target_.blocks.push_back({BlockKind::kAttention, 0});
   const absl::Status status = Push().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the plan that is installed reads it"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the installed plan reads it"));
   ASSERT_TRUE((*client)->Unload().ok());
   EXPECT_TRUE(Push().ok());
 }

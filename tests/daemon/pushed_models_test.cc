@@ -37,7 +37,7 @@ class PushedModelsTest : public PreparedTest {
     ASSERT_TRUE((*store)->Begin(*missing).ok());
     for (const int32_t index : *missing) {
       if (units-- == 0) return;
-      const StoreUnit& unit = (*store)->units()[static_cast<size_t>(index)];
+      const PushUnit& unit = (*store)->units()[static_cast<size_t>(index)];
       std::vector<std::byte> data(static_cast<size_t>(unit.bytes));
       ASSERT_TRUE(source_->Read(unit.file, unit.offset, data).ok());
       ASSERT_TRUE((*store)->Write(data).ok());
@@ -125,7 +125,7 @@ TEST_F(PushedModelsTest, WhatIsBeingPushedIsNotRemoved) {
   {
     const auto store = PushedStore::Open(disk_, root_, source_->OfferOf({{BlockKind::kMlp, 0}}, false));
     ASSERT_TRUE(store.ok());
-    EXPECT_THAT(std::string(RemovePushed(root_, model_digest_).status().message()), HasSubstr("is being pushed"));
+    EXPECT_THAT(std::string(RemovePushed(root_, model_digest_).status().message()), HasSubstr("a push to this folder is running"));
   }
   EXPECT_TRUE(RemovePushed(root_, model_digest_).ok());
 }

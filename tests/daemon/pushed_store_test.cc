@@ -42,7 +42,7 @@ Pushed Push(const StoreSource& source, StoreDisk& disk, const std::string& root,
     pushed.blocks = store->BlocksOf(pushed.units);
     LIME_RETURN_IF_ERROR(store->Begin(pushed.units));
     for (const int32_t index : pushed.units) {
-      const StoreUnit& unit = store->units()[static_cast<size_t>(index)];
+      const PushUnit& unit = store->units()[static_cast<size_t>(index)];
       std::vector<std::byte> data(static_cast<size_t>(unit.bytes));
       LIME_RETURN_IF_ERROR(source.Read(unit.file, unit.offset, data));
       for (size_t at = 0; at < data.size(); at += 7000) {  // several writes for each
@@ -292,7 +292,7 @@ TEST_F(PushedStoreTest, ADiskThatIsTooSmallIsToldBeforeAnythingIsSent) {
   } disk;
   const Pushed pushed = Push(*source_, disk, root_, source_->OfferOf(Everything(), true));
   EXPECT_TRUE(absl::IsResourceExhausted(pushed.status)) << pushed.status;
-  EXPECT_THAT(std::string(pushed.status.message()), HasSubstr("and 4.88 KiB are free there"));
+  EXPECT_THAT(std::string(pushed.status.message()), HasSubstr("and the disk has 4.88 KiB free"));
   EXPECT_EQ(pushed.bytes, 0);
 }
 
@@ -347,10 +347,10 @@ TEST_F(PushedStoreTest, AnOfferThatIsNotAStoreIsRefusedAndLeavesNoFile) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(words));
     EXPECT_FALSE(fs::exists(root_)) << words;
   };
-  refused([](StoreOffer& o) { o.manifest.files[0].name = "../outside.safetensors"; }, "is no weight file");
-  refused([](StoreOffer& o) { o.manifest.files[0].name = ".hidden.safetensors"; }, "is no weight file");
-  refused([](StoreOffer& o) { o.manifest.files[0].name = "config.json"; }, "is no weight file");
-  refused([](StoreOffer& o) { o.manifest.files[0].blocks.clear(); }, "is no weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].name = "../outside.safetensors"; }, "is not a weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].name = ".hidden.safetensors"; }, "is not a weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].name = "config.json"; }, "is not a weight file");
+  refused([](StoreOffer& o) { o.manifest.files[0].blocks.clear(); }, "is not a weight file");
   refused([](StoreOffer& o) { o.headers.pop_back(); }, "headers were sent");
   refused([](StoreOffer& o) { o.headers[0] += "x"; }, "were sent");
   refused([](StoreOffer& o) { o.headers[0][20] = '\1'; }, "layer_0000");

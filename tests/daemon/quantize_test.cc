@@ -270,7 +270,7 @@ TEST(QuantizeTest, ImpossibleRequestsAreRefusedInOneSentence) {
   };
   EXPECT_THAT(error(dir.file("packed"), {.bits = 5, .group_size = 64}), HasSubstr("cannot quantise to 5 bits"));
   EXPECT_THAT(error(dir.file("packed"), {.bits = 4, .group_size = 128}), HasSubstr("no matrix has a multiple of 128 columns"));
-  EXPECT_THAT(error(dir.file("dense"), {.bits = 4, .group_size = 64}), HasSubstr("is the source itself"));
+  EXPECT_THAT(error(dir.file("dense"), {.bits = 4, .group_size = 64}), HasSubstr("is the folder of the source itself"));
   EXPECT_TRUE(LoadModelSpec(dir.file("dense")).ok()) << "the source is untouched";
   ASSERT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64}).ok());
   EXPECT_THAT(std::string(QuantizeCheckpoint(dir.file("packed"), dir.file("again"), {.bits = 4, .group_size = 64}).status().message()),
@@ -295,7 +295,7 @@ TEST(QuantizeTest, ADiskTooSmallIsToldWithTheNumbersAndNothingIsLeft) {
   const absl::Status status = QuantizeCheckpoint(dir.file("dense"), dir.file("small/copy"), {.bits = 4, .group_size = 64}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              ::testing::ContainsRegex("copy: needs .* and .* are free there; make room and run the same command$"));
+              ::testing::ContainsRegex("copy: needs .*, and the disk has .* free; free some space and run the same command again$"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.file("small")));
   ::umount(dir.file("small").c_str());
 }
@@ -326,7 +326,7 @@ TEST(QuantizeTest, AnotherModelsFolderIsRefusedAndKeptAsItIs) {
   ASSERT_TRUE(QuantizeCheckpoint(dir.file("other"), dir.file("copy"), {.bits = 8, .group_size = 64}).ok());
   std::filesystem::create_directory(dir.file("notes"));
   dir.Write("notes/config.json", "my own");
-  const std::pair<const char*, const char*> refused[] = {{"other", "holds files that are no quantised copy that LIME made (config.json"},
+  const std::pair<const char*, const char*> refused[] = {{"other", "holds files other than the quantised copy that LIME made (config.json"},
                                                          {"copy", "is the quantised copy of another model"},
                                                          {"notes", "(config.json)"}};
   for (const auto& [name, why] : refused) {
@@ -350,7 +350,7 @@ TEST(QuantizeTest, AFileThatTheCopyWouldLackIsAnError) {
   const auto refused = [&] {
     return std::string(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).status().message());
   };
-  EXPECT_THAT(refused(), HasSubstr("tokenizer_config.json: is a link to ../blobs/abc, which is not there; download it again"));
+  EXPECT_THAT(refused(), HasSubstr("tokenizer_config.json: is a link to ../blobs/abc, which does not exist; download the file again"));
   EXPECT_FALSE(std::filesystem::exists(dir.file("copy/config.json")));
   std::filesystem::remove(dir.file("dense/tokenizer_config.json"));
   EXPECT_EQ(refused(), "");
@@ -371,10 +371,11 @@ TEST(QuantizeTest, WhatSomebodyHasChangedInAnEarlierCopyIsNoLongerLimes) {
     SCOPED_TRACE(name);
     dir.Write("copy/" + name, text.substr(0, text.size() - 1) + "\t");
     const auto before = FilesOf(dir, "copy");
-    EXPECT_THAT(std::string(again(false).message()), HasSubstr("holds files that are no quantised copy as LIME wrote it (" + name + ")"));
+    EXPECT_THAT(std::string(again(false).message()),
+                HasSubstr("holds files other than the quantised copy as LIME wrote it (" + name + ")"));
     EXPECT_EQ(FilesOf(dir, "copy"), before);
     if (name.ends_with(".safetensors")) {
-      EXPECT_THAT(std::string(again(true).message()), HasSubstr("which are never replaced"));
+      EXPECT_THAT(std::string(again(true).message()), HasSubstr("which LIME never replaces"));
       EXPECT_EQ(FilesOf(dir, "copy"), before);
       dir.Write("copy/" + name, text);
     } else {
@@ -393,7 +394,7 @@ TEST(QuantizeTest, TheMarkOfAnEarlierReleaseDoesNotTellWhatIsLimes) {
   dir.Write("copy/lime_quantized.json", mark.dump());
   const auto before = FilesOf(dir, "copy");
   EXPECT_THAT(std::string(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).status().message()),
-              HasSubstr("of an earlier release, which kept no checksums"));
+              HasSubstr("of an earlier release, which wrote no checksums"));
   EXPECT_EQ(FilesOf(dir, "copy"), before);
 }
 

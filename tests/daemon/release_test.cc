@@ -142,7 +142,7 @@ TEST_F(ReleaseTest, TheLogTellsANormalEndFromACoordinatorThatHasGone) {
   ASSERT_TRUE(RunWith([] {}).ok());
   ASSERT_TRUE(client_->Unload().ok());
   // The end of the stream of orders, or the call to unload: whichever the device hears of first.
-  EXPECT_THAT(Log(), AnyOf(HasSubstr(": it has come to its end"), HasSubstr("has unloaded epoch 1")));
+  EXPECT_THAT(Log(), AnyOf(HasSubstr(": the run has ended"), HasSubstr("has unloaded epoch 1")));
   EXPECT_THAT(Log(), Not(HasSubstr("has gone")));
   ASSERT_TRUE(client_->Install(MakeStages({0, 1}, 1, 1), {}).ok());
   ASSERT_TRUE(client_->Open([](int32_t, const FromDevice&) {}).ok());

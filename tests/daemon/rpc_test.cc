@@ -59,7 +59,7 @@ TEST_F(RpcTest, ARefusalNamesTheDeviceAndItsReasonAndUnloadsTheOthers) {
   Start(FakeDevice("a"));
   DeviceServer::Options full = FakeDevice("b");
   full.plans.make_stage = [](const StageSetup&) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
-    return absl::ResourceExhaustedError("would take 9 GiB and may take 8 GiB");
+    return absl::ResourceExhaustedError("would need 9 GiB, but it may use 8 GiB");
   };
   Start(full);
   const std::unique_ptr<ClusterClient> client = Connect();
@@ -237,9 +237,9 @@ class Babbler final : public grpc::CallbackGenericService {
 
 TEST(ActivationLinkTest, IsLostWhereThePeerAnswersWhatCannotBe) {
   for (const auto& [answer, why] :
-       {std::pair(std::string(8, '\0'), "answers what was not sent"), std::pair(std::string(7, '\0'), "times of arrival"),
-        std::pair(std::string(8, '\xff'), "no time of a clock"), std::pair(std::string(1 << 20, '\0'), "cannot be read"),
-        std::pair(std::string(), "times of arrival")}) {
+       {std::pair(std::string(8, '\0'), "answers a message that was not sent"), std::pair(std::string(7, '\0'), "list of arrival times"),
+        std::pair(std::string(8, '\xff'), "not a valid time"), std::pair(std::string(1 << 20, '\0'), "cannot be read"),
+        std::pair(std::string(), "list of arrival times")}) {
     Babbler babbler(answer);
     grpc::ServerBuilder builder;
     int port = 0;

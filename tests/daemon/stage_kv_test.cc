@@ -46,7 +46,7 @@ class PagesBackend final : public Backend {
     tables_[{sequence, layer}].assign(pages.begin(), pages.end());
   }
   std::byte* KvPage(int32_t page) override { return memory_.data() + page * plan_.page_bytes; }
-  std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
+  std::shared_ptr<const std::byte> ShareKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
 
   void Compute(int32_t sequence, int64_t position) {
     for (const int32_t layer : kLayers) {
@@ -95,7 +95,7 @@ class PagesBackend final : public Backend {
   absl::Status AttendFor(std::span<const int32_t>, std::span<const float>, std::span<const std::byte* const>, std::span<float>) override {
     return absl::OkStatus();
   }
-  absl::Status TakeRecords(int64_t, std::span<const int32_t>, std::span<const float>) override { return absl::OkStatus(); }
+  absl::Status ContinueFromRecords(int64_t, std::span<const int32_t>, std::span<const float>) override { return absl::OkStatus(); }
   absl::Status EmbedRows(const RowsInMemory&) override { return absl::OkStatus(); }
   std::span<std::byte> Hidden() override { return {}; }
   std::span<float> Logits() override { return {}; }
@@ -179,9 +179,9 @@ class Steps {
   }
   size_t loads() const { return loads_.size(); }
 
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() { return kv_->Leave(backend_.numerics_id(), backend_.TakeKv(), {}); }
+  absl::StatusOr<std::shared_ptr<KvHandover>> HandOver() { return kv_->HandOver(backend_.numerics_id(), backend_.ShareKv(), {}); }
   // That the next plan finds all that was computed, in memory and on the disk.
-  void ExpectAllIn(const KvLeft& left) {
+  void ExpectAllIn(const KvHandover& handover) {
     for (const auto& each : positions_) {
       const int32_t sequence = each.first;
       const int64_t positions = each.second;
@@ -189,7 +189,7 @@ class Steps {
       for (const int32_t layer : kLayers) {
         int64_t next = 0;
         const absl::Status status =
-            left.ReadAll(layer, /*hosts=*/false, {.sequence = sequence, .first = 0, .end = pages}, [&](int64_t first, auto bytes) {
+            handover.ReadAll(layer, /*hosts=*/false, {.sequence = sequence, .first = 0, .end = pages}, [&](int64_t first, auto bytes) {
               EXPECT_EQ(first, next);
               for (int64_t at = 0; at < std::ssize(bytes) && first * kPageTokens + at / kPositionBytes < positions; ++at) {
                 const int64_t position = first * kPageTokens + at / kPositionBytes;
@@ -339,8 +339,8 @@ class FlippingDevice : public FaultyDevice {
  public:
   FlippingDevice(std::unique_ptr<BlockDevice> device, std::function<bool()> flips)
       : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), flips_(std::move(flips)) {}
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    FaultyDevice::StartRead(channel, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
       if (result.bytes > 100 && flips_()) destination[100] ^= std::byte{1};
       done(result);
     });
@@ -355,15 +355,15 @@ class GatedDevice : public FaultyDevice {
  public:
   explicit GatedDevice(std::unique_ptr<BlockDevice> device) : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }) {}
 
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
     {
       absl::MutexLock lock(&mutex_);
       if (closed_) {
-        held_.push_back([=, this] { FaultyDevice::StartRead(lane, file, offset, destination, bytes, done); });
+        held_.push_back([=, this] { FaultyDevice::StartRead(channel, file, offset, destination, bytes, done); });
         return;
       }
     }
-    FaultyDevice::StartRead(lane, file, offset, destination, bytes, std::move(done));
+    FaultyDevice::StartRead(channel, file, offset, destination, bytes, std::move(done));
   }
   void Close() {
     absl::MutexLock lock(&mutex_);
@@ -399,11 +399,11 @@ TEST(StageKvTest, LoadsUnderWayEndBeforeItLeavesAllThatWasComputed) {
   const size_t before = steps.loads();
   steps.StartLoads(8);
   absl::Notification left;
-  absl::StatusOr<std::shared_ptr<KvLeft>> kv = absl::UnknownError("");
+  absl::StatusOr<std::shared_ptr<KvHandover>> kv = absl::UnknownError("");
   std::atomic<pid_t> leaver = 0;
   std::thread leaves([&] {
     leaver = ::gettid();
-    kv = steps.Leave();
+    kv = steps.HandOver();
     left.Notify();
   });
   while (leaver == 0) std::this_thread::yield();
@@ -423,9 +423,9 @@ TEST(StageKvTest, WhatItLeavesIsAllThatWasComputed) {
     Steps steps(seed);
     const absl::Status status = steps.Run(120);
     ASSERT_TRUE(status.ok()) << status;
-    const auto left = steps.Leave();
-    ASSERT_TRUE(left.ok()) << left.status();
-    steps.ExpectAllIn(**left);
+    const auto handover = steps.HandOver();
+    ASSERT_TRUE(handover.ok()) << handover.status();
+    steps.ExpectAllIn(**handover);
   }
 }
 
@@ -444,7 +444,7 @@ TEST(StageKvTest, ADiskThatAlwaysErrsIsNamed) {
               [](std::unique_ptr<BlockDevice> device) { return std::make_unique<FlippingDevice>(std::move(device), [] { return true; }); });
   const absl::Status status = steps.Run(200);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("came back from the disk otherwise than it was written"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was damaged on the disk"));
   EXPECT_THAT(std::string(status.message()), HasSubstr(steps.dir().path()));
 }
 

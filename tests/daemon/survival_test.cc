@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
-#include "tests/coordinator/kept_answer.h"
+#include "tests/coordinator/recorded_answer.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"
 
@@ -37,9 +37,9 @@ class SurvivalTest : public RpcTest {
     return {.plan = plan, .why = why, .taking_over = taking_over, .computing_again = absl::Seconds(40), .going_back = absl::Seconds(60)};
   }
   // When some tokens have come.
-  static std::function<std::optional<ClusterRun::Change>(const OrderWriter::Left& left)> Once(const ClusterRun::Change& change) {
-    return [change, changed = false](const OrderWriter::Left& left) mutable -> std::optional<ClusterRun::Change> {
-      if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
+  static std::function<std::optional<ClusterRun::Change>(const OrderWriter::Remaining& remaining)> Once(const ClusterRun::Change& change) {
+    return [change, changed = false](const OrderWriter::Remaining& remaining) mutable -> std::optional<ClusterRun::Change> {
+      if (remaining.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
       return change;
     };
   }
@@ -109,11 +109,11 @@ TEST_F(SurvivalTest, ADeviceThatIsStartedAgainCostsNoToken) {
 TEST_F(SurvivalTest, RequestsThatComeAndLeaveAtAnyTimeSurviveLossesToo) {
   Serving serving(*client_, {.survival = ClusterRun::Survival{.say = [this](const std::string& sentence) { said_ += sentence + "\n"; }}});
   std::vector<std::vector<int32_t>> prompts;
-  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
   std::set<size_t> left;
   for (int r = 0; r < 12; ++r) {
     prompts.push_back(Ids(3 + 5 * r, r));
-    answers.push_back(std::make_shared<KeptAnswer>());
+    answers.push_back(std::make_shared<RecordedAnswer>());
     ServingRequest request{.prompt = prompts.back(), .max_new_tokens = 40, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
     const absl::StatusOr<RequestId> id = serving.Submit(std::move(request), answers.back());
     ASSERT_TRUE(id.ok()) << id.status();
@@ -175,9 +175,9 @@ TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
   ClusterRun::Survival survival;
   std::vector<int64_t> steps_left;
   std::optional<Plan> in_use;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    steps_left.push_back(left.steps);
-    if (left.steps > kTokens - 20 || in_use) return std::nullopt;
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    steps_left.push_back(remaining.steps);
+    if (remaining.steps > kTokens - 20 || in_use) return std::nullopt;
     return ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "link a -> b is slow");
   };
   survival.in_use = [&](const Plan& plan) { in_use = plan; };
@@ -189,8 +189,8 @@ TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
   ASSERT_TRUE(in_use);
   EXPECT_EQ(DevicesUsed(*in_use), (Recovery::Devices{"a", "c"}));
   EXPECT_EQ(client_->plan(), *in_use);
-  EXPECT_THAT(said_, HasSubstr("link a -> b is slow; changes to another plan, which takes 20s at most\n"));
-  EXPECT_THAT(said_, HasSubstr("goes on after "));
+  EXPECT_THAT(said_, HasSubstr("link a -> b is slow; changes to another plan, which takes at most 20s\n"));
+  EXPECT_THAT(said_, HasSubstr("continues after "));
   EXPECT_THAT(said_, Not(HasSubstr("computed again"))) << "KV follows its layers";
   EXPECT_TRUE(BecomesFree(1)) << "it has no stage any more";
 }
@@ -200,8 +200,8 @@ TEST_F(SurvivalTest, KvFollowsItsLayersFromPlanToPlan) {
                                    MakeStages({0, 1, 0, 1}, 2, 1)};
   ClusterRun::Survival survival;
   size_t next = 0;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (next == plans.size() || left.steps > kTokens - 20 * static_cast<int64_t>(next + 1)) return std::nullopt;
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    if (next == plans.size() || remaining.steps > kTokens - 20 * static_cast<int64_t>(next + 1)) return std::nullopt;
     return ChangeTo(plans[next++], "why");
   };
   ExpectNothingLost(RunWith([] {}, survival));
@@ -211,7 +211,7 @@ TEST_F(SurvivalTest, KvFollowsItsLayersFromPlanToPlan) {
 }
 
 TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
-  DeviceServer::Options options = FakeDevice("b", /*leaves_kv=*/false);
+  DeviceServer::Options options = FakeDevice("b", /*hands_over_kv=*/false);
   options.listen = devices_[1].address;
   ASSERT_TRUE(client_->Unload().ok());
   servers_[1].reset();
@@ -225,9 +225,9 @@ TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
-  EXPECT_THAT(said_, HasSubstr("the KV so far cannot be taken over (not every device has left its own) and is computed again, which takes "
-                               "40s at most\n"));
-  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+  EXPECT_THAT(said_, HasSubstr("the KV so far cannot be taken over (not every device handed over its KV), so it is computed again, "
+                               "which takes at most 40s\n"));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }
 
 TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
@@ -236,15 +236,15 @@ TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
-  EXPECT_THAT(said_, HasSubstr("why; changes to another plan and computes the KV so far again, which takes 40s at most\ngoes on after "));
-  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+  EXPECT_THAT(said_, HasSubstr("why; changes to another plan and computes the KV so far again, which takes at most 40s\ncontinues after "));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }
 
 TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsTold) {
   ClusterRun::Survival survival;
   survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why", absl::ZeroDuration()));
   ExpectNothingLost(RunWith([] {}, survival));
-  EXPECT_THAT(said_, HasSubstr(", longer than was stated\n"));
+  EXPECT_THAT(said_, HasSubstr(", which is longer than stated\n"));
 }
 
 TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
@@ -272,9 +272,9 @@ TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
                         .page_bytes = plan.page_bytes};
   EXPECT_TRUE(absl::IsFailedPrecondition(read(call))) << "the plan is still here";
   ASSERT_TRUE(client_->Open([](int32_t, const FromDevice&) {}).ok());
-  const absl::StatusOr<ClusterClient::Left> left = client_->Leave();
-  ASSERT_TRUE(left.ok()) << left.status();
-  EXPECT_TRUE(left->all);
+  const absl::StatusOr<ClusterClient::Handover> handover = client_->HandOver();
+  ASSERT_TRUE(handover.ok()) << handover.status();
+  EXPECT_TRUE(handover->all);
   EXPECT_TRUE(absl::IsNotFound(read(call))) << "no sequence was computed";
   KvReadCall other = call;
   other.epoch += 1;
@@ -298,9 +298,9 @@ TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
 TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
   ClusterRun::Survival survival;
   bool changed = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps == kTokens || std::exchange(changed, true)) {
-      if (left.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    if (remaining.steps == kTokens || std::exchange(changed, true)) {
+      if (remaining.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
       return std::nullopt;
     }
     return ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why");
@@ -314,8 +314,8 @@ TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
 TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
   ClusterRun::Survival survival;
   bool asked = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
+  survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+    if (remaining.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
     Plan plan = MakeStages({0, 2, 0, 2}, 2, 1);
     for (PlanDevice& device : plan.devices) device.name += "?";
     return ChangeTo(plan, "why");
@@ -324,9 +324,9 @@ TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
   EXPECT_EQ(changes_, 0);
   EXPECT_EQ(recoveries_, 1);
   EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "b", "c"}));
-  EXPECT_THAT(said_, HasSubstr("goes on with the plan before and computes the KV so far again, which takes 1m at most\n"));
-  EXPECT_THAT(said_, HasSubstr("goes on after "));
-  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+  EXPECT_THAT(said_, HasSubstr("continues with the plan before and computes the KV so far again, which takes at most 1m\n"));
+  EXPECT_THAT(said_, HasSubstr("continues after "));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ TEST_F(UnusedTensorsTest, AHeadOfAnotherShapeIsAnotherHead) {
 TEST_F(UnusedTensorsTest, FurtherLayersAreMentionedInOneSentence) {
   Make(/*tied=*/false);
   Configure("num_hidden_layers", 1);
-  EXPECT_THAT(Unused(), ElementsAre("layer 1 of the weights is not used, since config.json says num_hidden_layers 1 (they count from 0)"));
+  EXPECT_THAT(Unused(),
+              ElementsAre("layer 1 of the weights is not used, because config.json says num_hidden_layers 1 (they count from 0)"));
   Copy("model.norm.weight", "model.layers.4.input_layernorm.weight", false);
   EXPECT_THAT(Unused(), ElementsAre(HasSubstr("layers 1 to 4 of the weights are not used")));
   Configure("num_hidden_layers", 2);

@@ -108,7 +108,7 @@ TEST_F(WeightsDigestTest, AFolderItsShardsAStoreAndPushedBlocksAgree) {
   ASSERT_TRUE(missing.ok()) << missing.status();
   ASSERT_TRUE((*pushed)->Begin(*missing).ok());
   for (const int32_t index : *missing) {
-    const StoreUnit& unit = (*pushed)->units()[static_cast<size_t>(index)];
+    const PushUnit& unit = (*pushed)->units()[static_cast<size_t>(index)];
     std::vector<std::byte> data(static_cast<size_t>(unit.bytes));
     ASSERT_TRUE((*source)->Read(unit.file, unit.offset, data).ok());
     ASSERT_TRUE((*pushed)->Write(data).ok());
@@ -123,7 +123,7 @@ TEST_F(WeightsDigestTest, AFolderItsShardsAStoreAndPushedBlocksAgree) {
 TEST_F(WeightsDigestTest, OtherValuesAreRefusedWithFolderModelAndBlock) {
   const std::string tuned = Other([](MakeModelOptions& options) { options.seed = 2; });
   EXPECT_THAT(CheckError(tuned, DigestOf(model_)),
-              AllOf(HasSubstr("the weights in " + tuned + " are not those of the coordinator's \"the model\""),
+              AllOf(HasSubstr("the weights in " + tuned + " differ from those of the coordinator's \"the model\""),
                     HasSubstr("embedding has other values, and so have 5 more blocks"), HasSubstr("lime push")));
   EXPECT_NE(WeightsXxh3(DigestOf(tuned)), WeightsXxh3(DigestOf(model_)));
 }

@@ -15,13 +15,13 @@
 
 namespace {
 
-constexpr lime::KvHost::Shape kShape{.layers = 2, .sequences = 2, .pieces_per_sequence = 3, .piece_bytes = 4, .slots = 4};
+constexpr lime::KvHost::Shape kShape{.layers = 2, .sequences = 2, .pieces_per_sequence = 3, .piece_bytes = 4, .places = 4};
 
 void CheckBounds(const lime::KvHost& host) {
-  int64_t kept = 0;
-  for (int32_t sequence = 0; sequence < kShape.sequences; ++sequence) kept += host.kept(sequence);
-  const int64_t held = kShape.slots - host.free_slots();
-  LIME_CHECK(held == kept || held == kept + 1) << held << " slots for " << kept << " pieces";
+  int64_t stored = 0;
+  for (int32_t sequence = 0; sequence < kShape.sequences; ++sequence) stored += host.stored(sequence);
+  const int64_t held = kShape.places - host.free_places();
+  LIME_CHECK(held == stored || held == stored + 1) << held << " slots for " << stored << " pieces";
 }
 
 void CheckPlace(const lime::KvChunk& chunk, const lime::KvHost::Placed& placed) {
@@ -53,13 +53,13 @@ void Tell(const lime::KvFetch& fetch, lime::KvHost& host) {
   LIME_CHECK(offsets->back() >= 0 && offsets->back() + kShape.piece_bytes <= kShape.bytes()) << offsets->back();
 }
 
-void Tell(const lime::KvKept&, lime::KvHost&) {}
+void Tell(const lime::KvStored&, lime::KvHost&) {}
 void Tell(const lime::KvFetched&, lime::KvHost&) {}
 void Tell(const lime::KvRecords&, lime::KvHost&) {}
 
 // What an owner wants, and whatever its host sends of it, of two bytes each.
 void Fetch(std::span<const std::byte> bytes) {
-  constexpr lime::KvFetcher::Shape kRoom{.layers = 3, .sequences = 2, .piece_bytes = 4, .slots = 5};
+  constexpr lime::KvFetcher::Shape kRoom{.layers = 3, .sequences = 2, .piece_bytes = 4, .places = 5};
   static constexpr std::byte kContent[8] = {};
   lime::KvFetcher fetcher(kRoom);
   for (; bytes.size() >= 2; bytes = bytes.subspan(2)) {

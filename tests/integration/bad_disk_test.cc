@@ -159,12 +159,12 @@ TEST(BadDiskTest, AFullDiskLeavesNothingThatLooksComplete) {
   fs::create_directory(small);
   if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=16m,nr_inodes=4") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
   const Answer full = Call({"prepare", kShipped, "--out", small});
-  ExpectRefused(full, 1, "no more files can be made");
+  ExpectRefused(full, 1, "it holds no more files");
   EXPECT_THAT(full.err, HasSubstr("small/"));
   EXPECT_NE(Call(Generation(small, {})).exit_code, 0);
   EXPECT_FALSE(fs::exists(small + "/lime_store.json"));
   ASSERT_EQ(::mount("tmpfs", small.c_str(), "tmpfs", MS_REMOUNT, "size=1m,nr_inodes=64"), 0);
-  ExpectRefused(Call({"prepare", kShipped, "--out", small}), 1, "are free there");
+  ExpectRefused(Call({"prepare", kShipped, "--out", small}), 1, "and the disk has");
   ASSERT_EQ(::mount("tmpfs", small.c_str(), "tmpfs", MS_REMOUNT, "size=16m,nr_inodes=64"), 0);
   EXPECT_EQ(Call({"prepare", kShipped, "--out", small}).exit_code, 0) << "goes on where there is room again";
   EXPECT_EQ(Call({"prepare", small, "--verify"}).exit_code, 0);

@@ -82,7 +82,7 @@ TEST_F(CallsTest, AWordThatIsNotKnownIsNamedWithTheNearest) {
 TEST_F(CallsTest, AModelThatIsNoFolderIsSaidWithWhereModelsComeFrom) {
   ExpectRefused(Call({"run", "--model", "meta-llama/Llama-3.2-1B", "--prompt", "x"}), 2,
                 "git clone https://huggingface.co/meta-llama/Llama-3.2-1B");
-  ExpectRefused(Call({"run", "--model", "m.gguf", "--prompt", "x"}), 2, "GGUF files are not read");
+  ExpectRefused(Call({"run", "--model", "m.gguf", "--prompt", "x"}), 2, "LIME does not read GGUF files");
   ExpectRefused(Call({"score", "--model", model_ + "/config.json", "--ids", "1"}), 2, "is a file; give the folder");
 }
 
@@ -191,7 +191,7 @@ TEST_F(CallsTest, AFileThatMayNotGrowFurtherIsOneSentenceAndNothingIsLeft) {
 TEST_F(CallsTest, AnOutputReplacesNothingThatTheCallReads) {
   WriteFile(dir_ / "p", "Once\n");
   const auto trace = [this](const std::string& path) { return Call(Run({"--prompts-file", dir_ / "p", "--trace", path, "--overwrite"})); };
-  ExpectRefused(trace(dir_ / "p"), 2, "is read by the same call");
+  ExpectRefused(trace(dir_ / "p"), 2, "is also read by this command");
   ExpectRefused(trace(model_ + "/config.json"), 2, "belongs to the model in its folder");
   EXPECT_EQ(Slurp(dir_ / "p"), "Once\n");
   EXPECT_EQ(trace(dir_ / "t").exit_code, 0);
@@ -214,10 +214,10 @@ TEST_F(CallsTest, AByteOrderMarkIsNoPartOfAPrompt) {
 TEST_F(CallsTest, TextThatIsNoUtf8IsRefusedWithItsPlace) {
   const std::string latin = "Once\nupon \xe9t\xe9\n";
   WriteFile(dir_ / "p", latin);
-  ExpectRefused(Call(Run({"--prompts-file", dir_ / "p"})), 2, "p line 2 byte 6 is no UTF-8 (0xe9); save it as UTF-8");
-  ExpectRefused(Call({"score", "--model", model_, "--text-file", dir_ / "p"}), 2, "p line 2 byte 6 is no UTF-8");
-  ExpectRefused(Call(Run({"--prompt", "-"}), latin), 2, "line 2 byte 6 is no UTF-8");
-  ExpectRefused(Call({"tokenize", "--model", model_}, latin), 2, "stdin line 2 byte 6 is no UTF-8");
+  ExpectRefused(Call(Run({"--prompts-file", dir_ / "p"})), 2, "p line 2 byte 6 is not UTF-8 (0xe9); save it as UTF-8");
+  ExpectRefused(Call({"score", "--model", model_, "--text-file", dir_ / "p"}), 2, "p line 2 byte 6 is not UTF-8");
+  ExpectRefused(Call(Run({"--prompt", "-"}), latin), 2, "line 2 byte 6 is not UTF-8");
+  ExpectRefused(Call({"tokenize", "--model", model_}, latin), 2, "stdin line 2 byte 6 is not UTF-8");
 }
 
 TEST_F(CallsTest, PromptsArePipedIn) {
@@ -225,7 +225,7 @@ TEST_F(CallsTest, PromptsArePipedIn) {
   EXPECT_EQ(Call(Run({"--prompt", "-"}), "hello\n").Json()["token_ids"], typed["token_ids"]);
   EXPECT_EQ(Call(Run({"--prompts-file", "-"}), "hello\r\n").Json()["token_ids"], typed["token_ids"]);
   EXPECT_EQ(Call(Run({"--prompt", "-"}), "hello\n\n").Json()["prompt_tokens"], 6) << "only the end of the last line is dropped";
-  ExpectRefused(Call(Run({"--prompt", "-", "--prompts-file", "-"}), "x\n"), 2, "stdin can be read once");
+  ExpectRefused(Call(Run({"--prompt", "-", "--prompts-file", "-"}), "x\n"), 2, "stdin can be read only once");
   ExpectRefused(Call(Run({"--prompts-file", model_})), 2, "is a folder; name a file in it");
   ExpectRefused(Call(Run({"--prompts-file", dir_ / "none"})), 2, "cannot be read");
   ExpectRefused(Call({"score", "--model", model_, "--text-file", model_}), 2, "is a folder; name a file in it");

@@ -74,7 +74,7 @@ TEST_F(ChangeCostsTest, KvGoesOnWhereDisksHaveRoomForBothFiles) {
   EXPECT_EQ(MostPages(plan_, spills, {{"a", takes}}), 10);
   EXPECT_TRUE(CheckKvRoom(plan_, spills, {{"a", takes}, {"b", 0}}).ok());
   EXPECT_EQ(CheckKvRoom(plan_, spills, {{"a", takes - 1}}).message(),
-            "KV beyond the memory of device \"a\" may take 131072 bytes of its disk, which has room for 131071");
+            "KV that does not fit in the memory of device \"a\" may need 131072 bytes of its disk, which has room for 131071");
   // Where the plan before has a file, too, its place comes free before KV is computed again, and not before it is taken over.
   EXPECT_TRUE(CheckKvRoom(spills, spills, {{"a", 0}}).ok());
   EXPECT_FALSE(CheckKvRoom(spills, spills, {{"a", -1}}).ok()) << "others have taken it";
@@ -94,7 +94,7 @@ TEST_F(ChangeCostsTest, KvIsComputedAgainAsAPrompt) {
 }
 
 TEST_F(ChangeCostsTest, WhatStaysInMemoryIsNotRead) {
-  for (int32_t p = 0; p < 3; ++p) plan_.parts[p].bytes = 9'000'000, plan_.parts[p].kept_bytes = 1'000'000;
+  for (int32_t p = 0; p < 3; ++p) plan_.parts[p].bytes = 9'000'000, plan_.parts[p].pinned_bytes = 1'000'000;
   for (PlanDevice& device : plan_.devices) device.budget = 100'000'000;
   const auto ms = [&](const Plan& after) { return ReadWeightsMs(inputs_.spec, after, &plan_); };
   EXPECT_DOUBLE_EQ(ms(plan_), 0);
@@ -108,7 +108,7 @@ TEST_F(ChangeCostsTest, WhatStaysInMemoryIsNotRead) {
   after = plan_, after.devices[1].disk_mb_per_ms = 0.1;
   for (Stage& stage : after.stages) stage.device = 1;
   EXPECT_DOUBLE_EQ(ms(after), 100) << "from a disk that has become slower";
-  after = plan_, after.embedding_bytes = 6'000'000, after.embedding_kept_bytes = 2'000'000;
+  after = plan_, after.embedding_bytes = 6'000'000, after.embedding_pinned_bytes = 2'000'000;
   EXPECT_DOUBLE_EQ(ms(after), 0) << "a has the embedding as before";
   after.embedding = EmbeddingPlacement::kByRows;
   EXPECT_DOUBLE_EQ(ms(after), 5);

@@ -67,9 +67,10 @@ class ChangeSearchTest : public ::testing::Test {
   // With KV of `from` to `to` positions left to go through.
   absl::StatusOr<PlanWatcher::Candidate> TrySearch(int64_t from, int64_t to, ClusterRates now, KvRoom room) {
     for (const auto& [key, rate] : PlannedRates(inputs_, first_)) now.emplace(key, rate);
-    const OrderWriter::Left left = {
+    const OrderWriter::Remaining remaining = {
         .steps = to - from, .known = from, .pages = from / kPageTokens, .pages_at_end = to / kPageTokens, .decodes = decodes_};
-    return SearchForChange(inputs_, {.current = first_, .made_with = made_with_, .now = now, .left = left, .cancelled = cancelled_},
+    return SearchForChange(inputs_,
+                           {.current = first_, .made_with = made_with_, .now = now, .remaining = remaining, .cancelled = cancelled_},
                            {.online = online_,
                             .first = &installed_,
                             .install_ms = install_ms_,

@@ -333,7 +333,7 @@ TEST_F(CliTest, AnInterruptedPrepareSaysWhetherItGoesOn) {
   const Answer answer = lime.Wait();
   if (answer.exit_code == 0) return;  // it was done
   EXPECT_EQ(answer.exit_code, 130) << answer.err;
-  EXPECT_THAT(answer.err, HasSubstr("weight files written; run the same command to go on"));
+  EXPECT_THAT(answer.err, HasSubstr("weight files written; run the same command to continue"));
 }
 
 TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
@@ -388,8 +388,8 @@ TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
   WriteFile(dir_ / "wrong.json", R"({"cpu": "x", "threads": -3})");
   ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 2, "\"threads\" = -3");
   WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
-  ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is of another with 7 threads");
-  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is not more than 0 and at most 600");
+  ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is a profile of another with 7 threads");
+  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 must be more than 0 and at most 600");
   ExpectRefused(Call({"profile", "--memory", "lots"}), 2, "--memory");
 }
 
@@ -417,17 +417,17 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
 
 TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "1000"}), 1,
-                "5 prompt + 1000 new = 1005 positions and the model's context is 512");
+                "5 prompt + 1000 new = 1005 positions, but the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "9223372036854775807"}), 1,
-                "5 prompt + 9223372036854775807 new = 9223372036854775812 positions and the model's context is 512");
+                "5 prompt + 9223372036854775807 new = 9223372036854775812 positions, but the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "20", "--context", "10"}), 1,
-                "and the --context is 10; shorten the prompt, lower --max-tokens, or raise --context");
+                "but the --context is 10; shorten the prompt, lower --max-tokens, or raise --context");
   for (const std::vector<std::string>& words : {std::vector<std::string>{"run", "--prompt", "x"}, {"score", "--ids", "1,2"}}) {
     std::vector<std::string> call = words;
     call.insert(call.end(), {"--model", model_, "--context", "99999999"});
     ExpectRefused(Call(call), 2, "--context 99999999 is outside 1 to the 512 positions of the model");
   }
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions and the model's context is 512");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions, but the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "1MiB"}), 1, "--memory allows 1.00 MiB");
 }
 
@@ -448,11 +448,11 @@ TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
   WriteFile(model_ + "/generation_config.json", "{\"eos_token_id\": " + std::string(100000, '['));
   ExpectRefused(run(), 1, "generation_config.json: nests more than 64 levels");
   WriteFile(model_ + "/generation_config.json", std::string((16 << 20) + 1, ' '));
-  ExpectRefused(run(), 1, "generation_config.json: has 16777217 bytes, at most 16777216");
+  ExpectRefused(run(), 1, "generation_config.json: has 16777217 bytes, more than the limit of 16777216");
 }
 
 TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that is not there");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that does not exist");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 2, "is a folder");
   ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 2, "nowhere");
   std::filesystem::remove(model_ + "/model.safetensors");
@@ -566,8 +566,8 @@ TEST_F(CliTest, PrepareAnswersWithTheFieldsOthersRelyOnAndTheStoreRuns) {
 
 TEST_F(CliTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
-  ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the model itself");
-  ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is no block store");
+  ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the folder of the model itself");
+  ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is not a block store");
   const std::string store = dir_ / "store";
   ASSERT_EQ(Call({"prepare", model_, "--out", store}).exit_code, 0);
   std::string bytes = Slurp(store + "/layer_0001.safetensors");

@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(FirstMiddleLast, AnyDevice, ::testing::Values(0, 1, 2))
 TEST_F(FaultTest, KvThatHasGrownGrowsAgainAfterALoss) {
   dir_.Write("plan.json", ToJsonText(GrowingPlan()));
   const std::unique_ptr<Lime> run = Begin();
-  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 10 KV pages of each layer")) << limed_[1]->log();
+  ASSERT_TRUE(limed_[1]->AwaitLog("will have 10 KV pages of each layer")) << limed_[1]->log();
   EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
   Restart(1);
   const Answer answer = run->Wait();
@@ -109,7 +109,7 @@ TEST_F(FaultTest, EvictedKvIsComputedAgainAfterALoss) {
   Restart(1);
   const Answer answer = run->Wait();
   ExpectNothingLost(answer);
-  const std::string log = limed_[1]->log(), joins = "is to join in slot 0: ";
+  const std::string log = limed_[1]->log(), joins = "will join in slot 0: ";
   const size_t at = log.find(joins);
   ASSERT_NE(at, std::string::npos) << log;
   EXPECT_GT(std::atoi(log.c_str() + at + joins.size()), 64) << "of which all are kept";
@@ -119,7 +119,7 @@ TEST_F(FaultTest, EvictedKvIsComputedAgainAfterALoss) {
 TEST_F(FaultTest, KvThatHasGrownIsPlannedWithoutALostDevice) {
   dir_.Write("plan.json", ToJsonText(GrowingPlan()));
   const std::unique_ptr<Lime> run = Begin({"--patience", "0.2"});
-  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 10 KV pages of each layer")) << limed_[1]->log();
+  ASSERT_TRUE(limed_[1]->AwaitLog("will have 10 KV pages of each layer")) << limed_[1]->log();
   EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
   const Answer answer = run->Wait();
   ExpectNothingLost(answer);
@@ -132,7 +132,7 @@ class AwayKv : public FaultTest, public ::testing::WithParamInterface<KvFrom> {}
 TEST_P(AwayKv, IsMadeAgainAfterALoss) {
   dir_.Write("plan.json", ToJsonText(SpillingPlan(GetParam())));
   const std::unique_ptr<Lime> run = Begin();
-  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 28 KV pages of each layer")) << limed_[1]->log();
+  ASSERT_TRUE(limed_[1]->AwaitLog("will have 28 KV pages of each layer")) << limed_[1]->log();
   EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
   Restart(1);
   const Answer answer = run->Wait();

@@ -89,7 +89,7 @@ TEST_F(DefaultClusterTest, AnOutputDoesNotReplaceTheFileThatTheFlagWithoutAValue
                                                {"run", "--model", kModel, "--prompt", "Once", "--trace", "./cluster.toml"}}) {
     std::vector<std::string> words = call;
     words.insert(words.end(), {"--overwrite", "--cluster"});
-    ExpectAlso(Call(words), "is read by the same call");
+    ExpectAlso(Call(words), "is also read by this command");
     EXPECT_EQ(dir_.Read("here/cluster.toml"), before);
   }
 }
@@ -122,7 +122,7 @@ TEST_F(DefaultClusterTest, AnEmptyNameIsAWrongCall) {
 TEST_F(DefaultClusterTest, UpStartsNothingThatAnotherUsersFileNames) {
   Write("here/cluster.toml", "here");
   ASSERT_EQ(chmod("cluster.toml", 0666), 0);
-  ExpectAlso(Call({"up"}), "can be written by anybody");
+  ExpectAlso(Call({"up"}), "can be written by everyone");
   ASSERT_EQ(chmod("cluster.toml", 0644), 0);
   EXPECT_THAT(Call({"up"}).err, HasSubstr("/bin/false"));  // its own is used
   if (chown("cluster.toml", 65534, 65534) != 0) GTEST_SKIP() << "only root can give a file away";
@@ -135,18 +135,18 @@ TEST_F(DefaultClusterTest, UpTakesNoFileThatOthersCanPutThere) {
   std::filesystem::create_symlink(dir_ / "elsewhere.toml", "cluster.toml");
   EXPECT_THAT(Call({"up"}).err, HasSubstr("/bin/false"));  // its own link to its own file
   ASSERT_EQ(chmod(".", 0777), 0);
-  ExpectAlso(Call({"up"}), "cluster.toml can be replaced by anybody");
+  ExpectAlso(Call({"up"}), "cluster.toml can be replaced by everyone");
   ASSERT_EQ(chmod(".", 01777), 0);  // as /tmp, where only owners may replace a file
   EXPECT_THAT(Call({"up"}).err, HasSubstr("/bin/false"));
   ASSERT_EQ(chmod(".", 0755), 0);
   if (lchown("cluster.toml", 65534, 65534) != 0) GTEST_SKIP() << "only root can give a link away";
-  ExpectAlso(Call({"up"}), "cluster.toml is a link of nobody");
+  ExpectAlso(Call({"up"}), "cluster.toml is a link that belongs to nobody");
 }
 
 TEST_F(DefaultClusterTest, ALinkThatLeadsNowhereIsToldAndNotPassedOver) {
   Write("config/lime/cluster.toml", "own");
   std::filesystem::create_symlink("gone.toml", "cluster.toml");
-  ExpectRefused(Call({"devices"}), 2, "cluster.toml leads to gone.toml, which is not there");
+  ExpectRefused(Call({"devices"}), 2, "cluster.toml is a link to gone.toml, which does not exist");
 }
 
 TEST_F(DefaultClusterTest, OneAddressTwiceIsRefusedByEveryCommand) {

@@ -146,14 +146,14 @@ TEST_F(DoctorTest, AMachineThatDoesNotAnswerIsNoneThatRefuses) {
   SilentPort full(0);
   full.FillUp();
   WriteCluster({{"b", At(full.port())}});
-  ExpectFault("b", "no_answer", "nothing answers there", "is its machine on");
+  ExpectFault("b", "no_answer", "nothing answers at its address", "check that the machine is on");
 }
 
 TEST_F(DoctorTest, ADaemonThatIsStoppedIsSilent) {
   const Limed b("b");
   b.Signal(SIGSTOP);
   WriteCluster({{"b", At(b.port())}});
-  ExpectFault("b", "silent", "but says nothing", "limed there is stopped or stuck");
+  ExpectFault("b", "silent", "but does not answer", "limed is stopped or stuck");
 }
 
 TEST_F(DoctorTest, OtherProgramsAreNamed) {
@@ -166,7 +166,7 @@ TEST_F(DoctorTest, OtherProgramsAreNamed) {
     WriteCluster({{"b", At(ssh.port())}}, tls);
     ExpectFault("b", "other_program", absl::StrCat(begin, ssh.port(), ": it is an SSH server"), remedy);
     WriteCluster({{"b", At(mute.port())}}, tls);
-    ExpectFault("b", "other_program", absl::StrCat(begin, mute.port(), ": it ends the connection"), remedy);
+    ExpectFault("b", "other_program", absl::StrCat(begin, mute.port(), ": it closes the connection"), remedy);
   }
 }
 
@@ -204,7 +204,7 @@ TEST_F(DoctorTest, KeysThatAreNotOfTheAuthorityBesideThemAreRefusedBeforeAnybody
 
 TEST_F(DoctorTest, AddressesThatAreChangedRound) {
   const std::string keys = MakeKeys("keys", {"a", "b", "coordinator"}, authority_);
-  const std::string remedy = "changed round";
+  const std::string remedy = "may be swapped";
   for (const bool with_keys : {false, true}) {
     const std::vector<std::string> more = with_keys ? std::vector<std::string>{"--tls", keys} : std::vector<std::string>();
     const Limed a("a", {.more = more}), b("b", {.more = more});
@@ -282,12 +282,12 @@ TEST_F(DoctorTest, ClocksThatAreApart) {
   {
     const Limed b("b", {.more = {"--tls", keys}, .clock_shift = -3 * kDay});
     WriteCluster({{"b", At(b.port())}}, keys);
-    ExpectFault("b", "clock_apart", "3 days behind this machine's, so it takes the keys of this machine for not valid yet", remedy);
+    ExpectFault("b", "clock_apart", "3 days behind this machine's, so it considers the keys of this machine not valid yet", remedy);
   }
   {
     const Limed b("b", {.more = {"--tls", keys}, .clock_shift = 4 * kDay});
     WriteCluster({{"b", At(b.port())}}, keys);
-    ExpectFault("b", "clock_apart", "4 days ahead of this machine's, so it takes the keys of this machine for expired", remedy);
+    ExpectFault("b", "clock_apart", "4 days ahead of this machine's, so it considers the keys of this machine expired", remedy);
   }
   // Within what the keys allow for it is told, and everything works.
   const Limed b("b", {.more = {"--tls", keys}, .clock_shift = -3 * 3600});
@@ -307,7 +307,7 @@ TEST_F(DoctorTest, AClockOfThisMachineThatIsBehind) {
   WriteCluster({{"b", At(b.port())}}, keys);
   setenv("LD_PRELOAD", LIME_SHIFTED_CLOCK, 1);
   setenv("LIME_TEST_CLOCK_SHIFT", absl::StrCat(-5 * kDay).c_str(), 1);
-  ExpectFault("b", "our_keys_not_yet_valid", "and this machine's clock says", "set the clock of this machine");
+  ExpectFault("b", "our_keys_not_yet_valid", "but this machine's clock says", "set the clock of this machine");
   unsetenv("LD_PRELOAD");
   unsetenv("LIME_TEST_CLOCK_SHIFT");
 #endif
@@ -320,7 +320,7 @@ TEST_F(DoctorTest, AnotherProtocolAndAnotherRelease) {
   ASSERT_TRUE(server.ok()) << server.status();
   WriteCluster({{"b", At((*server)->port())}});
   ExpectFault("b", "other_release",
-              absl::StrCat("it is of release 0.0.9 (protocol ", kProtocol - 1, "), and this program of release ", std::string(Release()),
+              absl::StrCat("it runs release 0.0.9 (protocol ", kProtocol - 1, "), but this program is release ", std::string(Release()),
                            " (protocol ", kProtocol, ")"),
               "install one release on every machine");
 
@@ -330,14 +330,14 @@ TEST_F(DoctorTest, AnotherProtocolAndAnotherRelease) {
   WriteCluster({{"b", At((*works)->port())}});
   const Answer devices = Call({"devices", "--cluster", path()});
   EXPECT_EQ(devices.exit_code, 0) << devices.err;
-  EXPECT_THAT(devices.out, HasSubstr("limed there is of 0.0.9, and lime here of"));
+  EXPECT_THAT(devices.out, HasSubstr("limed there has release 0.0.9, but lime here has release"));
 }
 
 TEST_F(DoctorTest, AnotherServerOfGrpc) {
   int port = 0;
   const auto server = StartOtherServer(port);
   WriteCluster({{"b", At(port)}});
-  ExpectFault("b", "other_program", "it speaks gRPC, but is no limed of this release", "correct the address");
+  ExpectFault("b", "other_program", "it speaks gRPC, but it is not a limed of this release", "correct the address");
 }
 
 // ---- limed's own side
@@ -353,7 +353,7 @@ TEST_F(DoctorTest, LimedSaysWhyItCannotListen) {
   const SilentPort taken;
   refused(At(taken.port()), {}, absl::StrCat("cannot listen on ", At(taken.port()), ": another program listens on port ", taken.port()),
           "choose another port");
-  refused("203.0.113.9:7001", {"--insecure"}, "cannot listen on 203.0.113.9:7001: this machine has no address 203.0.113.9",
+  refused("203.0.113.9:7001", {"--insecure"}, "cannot listen on 203.0.113.9:7001: this machine does not have the address 203.0.113.9",
           "ssh = \"USER@HOST\"");
   refused("no-such-host.invalid:7001", {"--insecure"}, "the name no-such-host.invalid does not resolve", "give an address of this machine");
 
@@ -436,7 +436,7 @@ TEST_F(DoctorTest, KeysGoOnlyWhereNothingElseIsAndTogetherOrNotAtAll) {
   dir_.Write("new/a.pem", "my notes");
   ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "was not made by the authority of");
   dir_.Write("new/config.json", "{}");
-  ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "holds files that are no keys of a cluster (config.json); give");
+  ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "holds files other than the keys of a cluster (config.json); give");
   EXPECT_EQ(files(out), 3);
 
   std::filesystem::create_directory(dir_ / "linked");

@@ -94,7 +94,7 @@ TEST_F(HeldPlanTest, WithoutAPlanForTheBlocksThatAreThereOthersArePushedOrNamed)
 }
 
 TEST_F(HeldPlanTest, NoPlanIsMadeWithBlocksThatCannotBePushed) {
-  holdings_.keep = {"a", "b", "c"};
+  holdings_.no_push = {"a", "b", "c"};
   best_ = TakeTurns(inputs_, 1, 1);
   EXPECT_EQ(Choose(true)->plan, *pushed_) << "the search was told where blocks have to stay";
 }

@@ -101,7 +101,7 @@ class LocalDeviceTest : public ::testing::Test {
                                                  .chunk = kChunk,
                                                  .logit_rows = shape.logit_rows,
                                                  .resident_share = shape.resident,
-                                                 .piece_bytes = 16 * kKiB,
+                                                 .part_bytes = 16 * kKiB,
                                                  .num_threads = shape.threads});
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.ok() ? plan->plan : Plan{};
@@ -258,7 +258,7 @@ TEST_F(LocalDeviceTest, ABudgetThatIsTooSmallForAllIsKept) {
   options.config.intermediate_size = 1536;
   ASSERT_TRUE(MakeModel(options, model).ok());
   const ModelSpec spec = *Checkpoint::Open(model)->BuildModelSpec();
-  LocalPlanRequest request{.budget = 8 * kGiB, .context = kContext, .prompt_tokens = 60, .piece_bytes = kMiB, .num_threads = 1};
+  LocalPlanRequest request{.budget = 8 * kGiB, .context = kContext, .prompt_tokens = 60, .part_bytes = kMiB, .num_threads = 1};
   const auto whole = PlanForThisProcess(spec, request);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const PlanMemory& memory = whole->plan.devices.front().memory;
@@ -406,8 +406,8 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
     bool changed = false;
     std::string said;
     ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
-    survival.change = [&, shape = after](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-      if (left.steps > 20 || std::exchange(changed, true)) return std::nullopt;
+    survival.change = [&, shape = after](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+      if (remaining.steps > 20 || std::exchange(changed, true)) return std::nullopt;
       return ClusterRun::Change{
           .plan = PlanFor(shape, kSlots, 60), .why = "why", .taking_over = absl::Seconds(20), .computing_again = absl::Seconds(40)};
     };
@@ -438,9 +438,9 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   const Plan plan = PlanFor({.resident = 0.5}, kSlots, 60);
   LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
-  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
+  EXPECT_FALSE(device.DrainTrace({.most = 1}).ok());
   ASSERT_TRUE(device.Install(plan, {.trace_spans = kTraceSpans}).ok());
-  TraceCollector collector({{plan.devices[0].name, [&](const TraceCall& call) { return device.TakeTrace(call); }}}, {});
+  TraceCollector collector({{plan.devices[0].name, [&](const TraceCall& call) { return device.DrainTrace(call); }}}, {});
   ByAPlan(device, Options({.temperature = 0}));
   const std::vector<DeviceTrace> traces = collector.Finish();
   ASSERT_EQ(traces.size(), 1u);
@@ -456,7 +456,7 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
   EXPECT_TRUE(
       std::ranges::any_of(measured->timeline.spans, [](const TimelineSpan& span) { return span.kind == TimelineSpan::Kind::kLoad; }));
   EXPECT_TRUE(device.Unload().ok());
-  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
+  EXPECT_FALSE(device.DrainTrace({.most = 1}).ok());
 }
 
 TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
@@ -500,7 +500,7 @@ TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
                            .sequences = 2,
                            .prompt_tokens = 1250,
                            .chunk = 64,
-                           .piece_bytes = 64 * kKiB,
+                           .part_bytes = 64 * kKiB,
                            .num_threads = 1};
   const auto whole = PlanForThisProcess(spec_, request);
   ASSERT_TRUE(whole.ok()) << whole.status();
@@ -520,7 +520,7 @@ TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
     EXPECT_EQ(spills->plan.devices.front().budget, request.budget);
     EXPECT_LE(spills->plan.devices.front().memory.total(), request.budget);
     LocalDevice nowhere({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .kv_dir = dir_ / "nowhere"})});
-    EXPECT_THAT(std::string(nowhere.Install(spills->plan, {}).message()), ::testing::HasSubstr("give --kv-dir where it may"));
+    EXPECT_THAT(std::string(nowhere.Install(spills->plan, {}).message()), ::testing::HasSubstr("give a --kv-dir that limed may write"));
     LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .grow_kv = kv_tokens > 0})});
     const absl::Status installed = device.Install(spills->plan, {});
     ASSERT_TRUE(installed.ok()) << installed;
@@ -532,7 +532,7 @@ TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
     EXPECT_GT(statistics->residency_changes, 0);
   }
   // What is asked for of a ring or of what stays is kept or refused.
-  request.ring_pieces = 4;
+  request.ring_parts = 4;
   EXPECT_TRUE(absl::IsResourceExhausted(PlanForThisProcess(spec_, request).status()));
 }
 
@@ -542,7 +542,7 @@ TEST_F(LocalDeviceTest, SaysHowTheWeightsWereLoaded) {
   const Bytes all = spec_.WeightBytes();
   for (const auto& [shape, says] : {std::pair<Shape, const char*>{{}, "read ("},
                                     {{.loader = LoaderKind::kMmap}, "mmap (views of the files"},
-                                    {{.resident = 0.5, .loader = LoaderKind::kAuto}, "read: blocks that stay"}}) {
+                                    {{.resident = 0.5, .loader = LoaderKind::kAuto}, "read: resident blocks"}}) {
     const LoadSummary load = Install(PlanFor(shape, kSlots, 60), shape)->load();
     EXPECT_THAT(load.loader, StartsWith(says));
     EXPECT_GT(load.seconds, 0);

@@ -120,7 +120,7 @@ class LoopbackCluster final : public Devices {
     Abandon();
     return absl::OkStatus();
   }
-  absl::StatusOr<Left> Leave() override { return absl::UnimplementedError("another plan"); }
+  absl::StatusOr<Handover> HandOver() override { return absl::UnimplementedError("another plan"); }
   void Abandon() override {
     closing_ = true;
     for (const auto& session : sessions_) session->Close();
@@ -148,7 +148,7 @@ class LoopbackCluster final : public Devices {
     std::unique_ptr<Link> OpenLink(LinkOptions options) override {
       return std::make_unique<MemoryLink>(*cluster_.mailboxes_[static_cast<size_t>(options.to)], options.from);
     }
-    absl::Status ReadKv(const KvHolder&, const KvReadCall&, const std::atomic<bool>&, const KvTakeover::Take&) override {
+    absl::Status ReadKv(const KvHolder&, const KvReadCall&, const std::atomic<bool>&, const KvTakeover::PageSink&) override {
       return absl::UnimplementedError("another plan");
     }
     void EndKvReads() override {}
@@ -195,7 +195,7 @@ inline absl::StatusOr<Plan> SplitPlan(const ModelSpec& spec, const SplitShape& s
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     const bool range = shape.split_head && instance.blocks[b].kind == Instance::Kind::kHead;
     const auto begun = static_cast<int>(stages.size());
-    const bool share = !instance.IsLaterPiece(b) && b * shape.rounds * shape.devices >= begun * instance.NumBlocks();
+    const bool share = !instance.ContinuesBlock(b) && b * shape.rounds * shape.devices >= begun * instance.NumBlocks();
     if (b == 0 || range || share) {
       stages.push_back({begun % shape.devices, b, b + 1});
     } else {

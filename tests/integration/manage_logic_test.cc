@@ -53,9 +53,8 @@ TEST(DaemonSettingsTest, EveryFieldThatWasEditedIsNamedWithBothValues) {
   EXPECT_THAT(all, ElementsAre(SettingDifference{"memory", "1.00 GiB", "nothing"}, SettingDifference{"threads", "2", "one for every core"},
                                SettingDifference{"weights", "/w", "nothing"}, SettingDifference{"store", "nothing", "/s"},
                                SettingDifference{"tls", "/keys", "nothing"}, SettingDifference{"listen", "127.0.0.1:1", "127.0.0.1:2"}));
-  EXPECT_THAT(Sentence(all),
-              HasSubstr("memory 1.00 GiB where the file says nothing, and threads 2 where the file says one for every core"));
-  EXPECT_THAT(Sentence(all), HasSubstr("no store where the file says /s"));
+  EXPECT_THAT(Sentence(all), HasSubstr("memory 1.00 GiB (the file says nothing), and threads 2 (the file says one for every core)"));
+  EXPECT_THAT(Sentence(all), HasSubstr("no store (the file says /s)"));
 }
 
 // A service has settings of its own, of which the file need not say anything.

@@ -177,7 +177,7 @@ TEST_F(MeasureDiskTest, AFolderWithoutWeightsIsMeasuredWithAFileThatLeavesNothin
 TEST_F(MeasureDiskTest, ADiskWithoutRoomForTheFileIsSaid) {
   const auto full = DiskSample::Write(dir_ / "store", {.least = Bytes{1} << 60});
   EXPECT_TRUE(absl::IsResourceExhausted(full.status())) << full.status();
-  EXPECT_THAT(std::string(full.status().message()), HasSubstr("free, and to measure its disk takes"));
+  EXPECT_THAT(std::string(full.status().message()), HasSubstr("free, but measuring its disk needs"));
   EXPECT_FALSE(DiskSample::Write("/proc/nowhere", {}).ok());
   const std::atomic<bool> cancelled = true;
   EXPECT_TRUE(absl::IsCancelled(DiskSample::Write(dir_ / "store", {.cancelled = &cancelled}).status()));

@@ -60,8 +60,8 @@ struct RunShape {
   // What stays in memory; all of it where no share is given.
   std::optional<double> resident;
   Placement placement = Placement::kAuto;
-  std::optional<int64_t> ring_pieces;
-  Bytes piece_bytes = kPieceBytes;
+  std::optional<int64_t> ring_parts;
+  Bytes part_bytes = kPartBytes;
 };
 
 // The model by itself, with room for one sequence of `context` positions beside the companions'.
@@ -107,9 +107,9 @@ inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape
           .chunk = shape.chunk * sequences,
           .logit_rows = shape.chunk,
           .placement = shape.placement,
-          .ring_pieces = shape.ring_pieces,
+          .ring_parts = shape.ring_parts,
           .resident_share = shape.resident,
-          .piece_bytes = shape.piece_bytes,
+          .part_bytes = shape.part_bytes,
           .num_threads = shape.threads,
           .backend = shape.backend,
           .numerics = shape.numerics};

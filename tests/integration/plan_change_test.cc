@@ -58,8 +58,8 @@ class PlanChangeTest : public ::testing::Test {
     std::string said;
     bool changed = false;
     ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
-    survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-      if (left.steps > kTokens - change_after || std::exchange(changed, true)) return std::nullopt;
+    survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+      if (remaining.steps > kTokens - change_after || std::exchange(changed, true)) return std::nullopt;
       return ClusterRun::Change{.plan = next, .why = "why", .taking_over = absl::Seconds(20), .computing_again = absl::Seconds(40)};
     };
     ASSERT_TRUE(client_->Install(first, {}).ok());

@@ -46,12 +46,12 @@ TEST_F(PlanRatesTest, APlanDependsOnItsDevicesAndOnTheLinksBetweenItsStages) {
 }
 
 TEST_F(PlanRatesTest, WhatIsMeasuredGoesBeforeTheFiles) {
-  TakeRates({{LinkKey("a", "b"), 20 * kMbit},
-             {LinkKey("c", "a"), 10 * kMbit},
-             {DiskKey("b"), 0.5},
-             {ComputeKey("a"), 0.25},
-             {DiskKey("gone"), 2}},
-            inputs_);
+  ApplyRates({{LinkKey("a", "b"), 20 * kMbit},
+              {LinkKey("c", "a"), 10 * kMbit},
+              {DiskKey("b"), 0.5},
+              {ComputeKey("a"), 0.25},
+              {DiskKey("gone"), 2}},
+             inputs_);
   const LinkPoint slow = LinkBetween(inputs_.devices[0], inputs_.devices[1], inputs_.request.default_link);
   EXPECT_EQ(slow.bytes_per_second, 20 * kMbit);
   EXPECT_EQ(slow.latency_ms, 1) << "is not measured";
@@ -70,7 +70,7 @@ TEST_F(PlanRatesTest, WhatIsMeasuredGoesBeforeTheFiles) {
 
 TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
   const ClusterRates now = {{LinkKey("a", "b"), 20 * kMbit}, {DiskKey("b"), 0.5}, {ComputeKey("a"), 0.25}};
-  TakeRates(now, inputs_);
+  ApplyRates(now, inputs_);
   const Plan is = AsItIsNow(inputs_, plan_, {}, now);
   EXPECT_DOUBLE_EQ(is.decode.tx_ms, 10) << "25 KB over the slowest link that it uses";
   EXPECT_EQ(is.devices[0].disk_mb_per_ms, 0.1);

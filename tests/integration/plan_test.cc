@@ -211,7 +211,7 @@ TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
     EXPECT_EQ(Call({"simulate", "--plan", plan, "--trace", trace}).exit_code, 0);
   }
   const std::string planned = Slurp(plan);
-  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2, "--trace " + plan + ": is read by the same call");
+  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2, "--trace " + plan + ": is also read by this command");
   ExpectRefused(Plan({"--out", trace}), 2, "--out " + trace + ": is there already, and LIME did not write it as a plan");
   dir_.Write("letter", "dear reader");
   ExpectRefused(Plan({"--out", letter}), 2, "or give --overwrite");
@@ -220,7 +220,7 @@ TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
   EXPECT_EQ(Slurp(letter), planned);
   EXPECT_EQ(Plan({"--out", ""}).exit_code, 2);
   EXPECT_THAT(Plan({"--out", "/dev/stdout"}).out, HasSubstr(planned));
-  ExpectRefused(Plan({"--out", model_ + "/model.safetensors", "--overwrite"}), 2, "holds weights of a model, which are never replaced");
+  ExpectRefused(Plan({"--out", model_ + "/model.safetensors", "--overwrite"}), 2, "holds weights of a model, which LIME never replaces");
 }
 
 TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {
@@ -284,7 +284,7 @@ TEST_F(PlanTest, WhereNothingFitsTheSentenceSaysWhatWould) {
   EXPECT_EQ(as_json.exit_code, 1);
   EXPECT_EQ(as_json.Json()["feasible"], false);
   EXPECT_THAT(as_json.Json()["reason"].get<std::string>(), HasSubstr("more on b"));
-  ExpectRefused(Plan({"--strategy", "pp"}), 1, "--strategy lime streams what does not fit");
+  ExpectRefused(Plan({"--strategy", "pp"}), 1, "--strategy lime streams weights that do not fit");
 }
 
 TEST_F(PlanTest, ABoundOnTheFirstTokenIsKeptOrRefused) {
@@ -315,10 +315,10 @@ TEST_F(PlanTest, KvThatGrowsHasLevelsUpToTheContext) {
   }
   EXPECT_LT(levels.front()["ms_per_token"].get<double>(), whole["ms_per_token"].get<double>()) << "what growing is for";
   const Answer text = Plan({"--tokens", "512", "--kv-tokens", "64"});
-  EXPECT_THAT(text.out, HasSubstr("As KV grows, more streams"));
+  EXPECT_THAT(text.out, HasSubstr("As KV grows, more parts stream"));
   WriteDevices({Device("a", 2000 * kKiB, kDisk), Device("b", 2000 * kKiB, kDisk)});
   EXPECT_FALSE(Plan({"--json", "--tokens", "512", "--kv-tokens", "64"}).Json().contains("kv_levels")) << "all of it fits";
-  ExpectRefused(Plan({"--kv-tokens", "65"}), 2, "--kv-tokens 65 is outside the prompt's 0 to the 64 of --tokens");
+  ExpectRefused(Plan({"--kv-tokens", "65"}), 2, "--kv-tokens 65 is outside 0 (the prompt) to 64 (--tokens)");
 }
 
 // What the paper's baselines do where KV has no room: the strategies that stream nothing keep as much of it as they can.
@@ -353,19 +353,19 @@ TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
   WriteDevices({Device("a", 1 * kGiB)});
   ExpectRefused(Plan({"--strategy", "best"}), 2, "--strategy best is unknown; use lime, lime-paper, pp");
   ExpectRefused(Plan({"--tokens", "0"}), 2, "--tokens 0 is outside 1 to");
-  ExpectRefused(Plan({"--prompt-tokens", "65"}), 2, "--prompt-tokens 65 is outside 0 to the 64 of --tokens");
+  ExpectRefused(Plan({"--prompt-tokens", "65"}), 2, "--prompt-tokens 65 is outside 0 to 64 (--tokens)");
   ExpectRefused(Plan({"--batch", "-1"}), 2, "--batch -1 is outside");
   ExpectRefused(Plan({"--sequences", "0"}), 2, "--sequences 0 is outside 1 to");
-  ExpectRefused(Plan({"--batch", "3", "--sequences", "2"}), 2, "--batch 3 is more than the 2 of --sequences");
+  ExpectRefused(Plan({"--batch", "3", "--sequences", "2"}), 2, "--batch 3 is more than --sequences 2");
   ExpectRefused(Plan({"--time-limit", "nan"}), 2, "--time-limit");
-  ExpectRefused(Plan({"--max-ttft", "100"}), 2, "say how long one is with --prompt-tokens");
+  ExpectRefused(Plan({"--max-ttft", "100"}), 2, "give the length of a prompt with --prompt-tokens");
   ExpectRefused(Plan({"--bandwidth", "fast"}), 2, "--bandwidth: \"fast\" is no bandwidth");
   ExpectRefused(Plan({"--piece", "big"}), 2, "--piece: ");
   ExpectRefused(Plan({"--piece", "4KiB"}), 2, "is less than 1 MiB");
   ExpectRefused(Plan({"--cluster", "c.toml"}), 2, "--cluster and --device-profiles both name devices");
   ExpectRefused(Plan({"--model-spec", "c.json"}), 2, "--model and --model-spec both name a model");
-  ExpectRefused(Call({"plan", "--model", model_}), 2, "no devices; give --cluster C.toml or --device-profiles F.json");
-  ExpectRefused(Call({"plan", "--device-profiles", dir_ / "devices.json"}), 2, "no model; give --model FOLDER");
+  ExpectRefused(Call({"plan", "--model", model_}), 2, "no devices are given; use --cluster C.toml or --device-profiles F.json");
+  ExpectRefused(Call({"plan", "--device-profiles", dir_ / "devices.json"}), 2, "no model is given; use --model FOLDER");
   ExpectRefused(Call({"simulate", "--plan", "x", "--steps", "0"}), 2, "--steps 0 is outside 1 to");
 }
 
@@ -386,7 +386,7 @@ TEST_F(PlanTest, BadFilesAreOneSentence) {
   }
   ExpectRefused(Call({"simulate", "--plan", dir_ / "none.json"}), 2, "none.json");
   dir_.Write("devices.json", absl::StrCat("{\"devices\": [", Device("a", 1 * kGiB), ",", Device("b", 1 * kGiB), "]}"));
-  ExpectRefused(Plan({}), 2, "nothing is said about the link between \"a\" and \"b\"; add \"link\"");
+  ExpectRefused(Plan({}), 2, "there is no description of the link between \"a\" and \"b\"; add \"link\"");
 }
 
 class ClusterFileTest : public PlanTest {
@@ -427,8 +427,8 @@ TEST_F(ClusterFileTest, WhatIsMissingIsNamedWithItsRemedy) {
   ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"\nprofile = \"none.json\"")), 2, "none.json");
   const std::string device = "memory = \"1GiB\"\nprofile = \"measured.json\"";
   ExpectRefused(PlanCluster(Cluster() + Device("a", device) + Device("b", device)), 2, "add [[link]] with bandwidth = \"100Mbit/s\"");
-  ExpectRefused(PlanCluster(Device("a", device)), 2, "no model; give --model FOLDER");
-  ExpectRefused(PlanCluster("[cluster"), 2, "c.toml line 1: is no TOML");
+  ExpectRefused(PlanCluster(Device("a", device)), 2, "no model is given; use --model FOLDER");
+  ExpectRefused(PlanCluster("[cluster"), 2, "c.toml line 1: is not valid TOML");
 }
 
 // algorithms.md, section 4: 201, 466 and 1,002 ms for whole blocks and a resident embedding.

@@ -81,7 +81,7 @@ Plan TakeTurns(const std::string& model, int turns, int first) {
     devices[d].profile.read_bytes_per_second = 1e10;
     devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
   }
-  PlanRequest request{.model_name = "pushed", .context = 512, .batches = {1}, .piece_bytes = 32 * kKiB, .prompt_tokens = 16};
+  PlanRequest request{.model_name = "pushed", .context = 512, .batches = {1}, .part_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
   const auto problem = MakePlanProblem(*spec, devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
@@ -91,7 +91,7 @@ Plan TakeTurns(const std::string& model, int turns, int first) {
   const Instance& instance = problem->instance;
   std::vector<Stage>& stages = choice.stages.stages;
   for (int b = 0, begun = 0; b < instance.NumBlocks(); ++b) {
-    const bool begins = b == 0 || (!instance.IsLaterPiece(b) && b * turns / instance.NumBlocks() >= begun);
+    const bool begins = b == 0 || (!instance.ContinuesBlock(b) && b * turns / instance.NumBlocks() >= begun);
     if (begins) stages.push_back({(first + begun++) % kDevices, b, b});
     stages.back().hi = b + 1;
     if (b % 2 == 1) choice.stages.streamed.push_back(b);
@@ -213,7 +213,7 @@ TEST_P(PushRunTest, ADeviceWhoseWeightsHaveOtherValuesIsRefusedByName) {
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_EQ(refused.Json()["text"], nullptr) << "nothing is computed";
   EXPECT_THAT(refused.err, AllOf(HasSubstr("device \"a\" at 127.0.0.1:"),
-                                 HasSubstr("the weights in " + dir_ / "tuned" + " are not those of the coordinator's \"model\""),
+                                 HasSubstr("the weights in " + dir_ / "tuned" + " differ from those of the coordinator's \"model\""),
                                  HasSubstr("has other values")));
   WriteCluster(model_);
   ExpectTokensOfOneProcess();
@@ -228,7 +228,7 @@ TEST_P(PushRunTest, APlanOfAnotherModelIsAWrongCall) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"push"}, RunWords()}) {
     const Answer refused = Call(OverCluster(words));
     EXPECT_EQ(refused.exit_code, 2) << words.front();
-    EXPECT_THAT(refused.err, AllOf(HasSubstr("plan.json was made for \"another\", and --model " + model_ + " has other weights"),
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("plan.json was made for \"another\", but --model " + model_ + " has other weights"),
                                    HasSubstr("`lime plan`")));
   }
 }

@@ -26,9 +26,9 @@ inline const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
 inline constexpr int kDevices = 3;
 
 struct ClusterShape {
-  int64_t kv_tokens = 0;       // KV for so many at first; 0: for all
-  bool split_head = false;     // each of its ranges on a device of its own
-  int64_t kept_positions = 0;  // KV of so many, and then nothing streams; 0: of all
+  int64_t kv_tokens = 0;           // KV for so many at first; 0: for all
+  bool split_head = false;         // each of its ranges on a device of its own
+  int64_t retained_positions = 0;  // KV of so many, and then nothing streams; 0: of all
 };
 
 // Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
@@ -43,10 +43,10 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
     devices[d].profile.read_bytes_per_second = 1e10;
     devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
   }
-  PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .piece_bytes = 32 * kKiB, .prompt_tokens = 16};
+  PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .part_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
   request.kv_tokens = shape.kv_tokens;
-  request.kept_positions = shape.kept_positions;
+  request.retained_positions = shape.retained_positions;
   const auto problem = MakePlanProblem(*spec, devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
   PlanChoice choice{.batch = 1};
@@ -57,13 +57,13 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     std::vector<Stage>& stages = choice.stages.stages;
     const bool range = shape.split_head && instance.blocks[b].kind == Instance::Kind::kHead;
-    const bool begins = b == 0 || range || (!instance.IsLaterPiece(b) && b * 3 * kDevices / instance.NumBlocks() >= begun);
+    const bool begins = b == 0 || range || (!instance.ContinuesBlock(b) && b * 3 * kDevices / instance.NumBlocks() >= begun);
     if (begins) {
       stages.push_back({begun++ % kDevices, b, b + 1});
     } else {
       stages.back().hi = b + 1;
     }
-    if (b % 2 == 1 && shape.kept_positions == 0) choice.stages.streamed.push_back(b);
+    if (b % 2 == 1 && shape.retained_positions == 0) choice.stages.streamed.push_back(b);
   }
   auto plan = MakePlan(*problem, choice);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -84,7 +84,7 @@ inline Plan GrowingPlan() {
 
 // That keeps the KV of few positions, as tight.
 inline Plan EvictingPlan() {
-  Plan plan = InterleavedPlan({.kept_positions = 64});
+  Plan plan = InterleavedPlan({.retained_positions = 64});
   for (PlanDevice& device : plan.devices) {
     device.memory.margin = device.least_margin = 0;
     device.budget = device.memory.total();

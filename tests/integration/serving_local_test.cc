@@ -12,7 +12,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
 #include "testbed/make_model/make_model.h"
-#include "tests/coordinator/kept_answer.h"
+#include "tests/coordinator/recorded_answer.h"
 #include "tests/temp_dir.h"
 #include "tests/waiting_threads.h"
 
@@ -48,7 +48,7 @@ class ServingLocalTest : public ::testing::Test {
                                                  .prompt_tokens = 60,
                                                  .chunk = 16,
                                                  .resident_share = resident,
-                                                 .piece_bytes = 16 * kKiB,
+                                                 .part_bytes = 16 * kKiB,
                                                  .num_threads = 2});
     ASSERT_TRUE(plan.ok()) << plan.status();
     device_ =
@@ -84,13 +84,13 @@ class ServingLocalTest : public ::testing::Test {
     FinishReason reason = FinishReason::kNone;
     friend bool operator==(const Answer&, const Answer&) = default;
   };
-  static Answer Of(const KeptAnswer& kept) {
+  static Answer Of(const RecordedAnswer& kept) {
     const RequestEnd end = kept.Wait();
     EXPECT_TRUE(end.status.ok()) << end.status;
     return {kept.tokens(), kept.text(), kept.hash(), end.reason};
   }
-  std::shared_ptr<KeptAnswer> Send(ServingRequest request) {
-    auto kept = std::make_shared<KeptAnswer>();
+  std::shared_ptr<RecordedAnswer> Send(ServingRequest request) {
+    auto kept = std::make_shared<RecordedAnswer>();
     EXPECT_TRUE(serving_->Submit(std::move(request), kept).ok());
     return kept;
   }
@@ -118,9 +118,9 @@ TEST_F(ServingLocalTest, ARequestAnswersTheSameAloneInCompanyAndWhileOthersAreCa
   for (const double resident : {1.0, 0.4}) {
     ASSERT_NO_FATAL_FAILURE(Start(resident));
     std::mt19937 random(7);
-    std::vector<std::shared_ptr<KeptAnswer>> kept;
+    std::vector<std::shared_ptr<RecordedAnswer>> kept;
     for (int r = 0; r < kRequests; ++r) {
-      const auto other = std::make_shared<KeptAnswer>();
+      const auto other = std::make_shared<RecordedAnswer>();
       const absl::StatusOr<RequestId> leaves = serving_->Submit(Ask(r + 100), other);
       ASSERT_TRUE(leaves.ok()) << leaves.status();
       kept.push_back(Send(requests[r]));

@@ -50,13 +50,13 @@ class SplitHeadTest : public ::testing::TestWithParam<bool> {
       cluster[d].profile.flops = 1e11;
       cluster[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
     }
-    PlanRequest request{.context = kContext, .sequences = sequences, .batches = {batch}, .piece_bytes = 64 * kKiB, .prompt_tokens = 32};
+    PlanRequest request{.context = kContext, .sequences = sequences, .batches = {batch}, .part_bytes = 64 * kKiB, .prompt_tokens = 32};
     request.chunks = {16};
     const auto problem = MakePlanProblem(spec_, cluster, request);
     EXPECT_TRUE(problem.ok()) << problem.status();
     const int parts = problem->instance.NumBlocks(), begin = parts - static_cast<int>(head.size());
     EXPECT_EQ(problem->instance.blocks[static_cast<size_t>(begin)].kind, Instance::Kind::kHead);
-    EXPECT_TRUE(problem->instance.IsLaterPiece(begin + 1) && !problem->instance.IsLaterPiece(begin));
+    EXPECT_TRUE(problem->instance.ContinuesBlock(begin + 1) && !problem->instance.ContinuesBlock(begin));
     PlanChoice choice{.stages = {.stages = {{0, 0, begin}}}, .microbatches = (sequences + batch - 1) / batch, .batch = batch};
     for (size_t i = 0; i < head.size(); ++i) {
       std::vector<Stage>& stages = choice.stages.stages;
@@ -207,10 +207,10 @@ TEST_P(SplitHeadTest, WhatIsNoPartOfTheHeadIsRefusedAndChangesNothing) {
   const auto partial = [&](const std::vector<int64_t>& used, int64_t ids, size_t hidden_bytes) {
     return HeadPartialEncoder().Encode(logits, kVocab, ids, used, std::span(hidden).first(hidden_bytes));
   };
-  EXPECT_THAT(refusal(hidden, Payload::kHidden), HasSubstr("not awaited here"));
+  EXPECT_THAT(refusal(hidden, Payload::kHidden), HasSubstr("this device expects no message"));
   EXPECT_THAT(refusal(hidden), HasSubstr("hidden states of 252 bytes"));  // behind logits of no row
-  EXPECT_THAT(refusal(std::vector<std::byte>(1 << 20, std::byte{0xff})), HasSubstr("at most 1"));
-  EXPECT_THAT(refusal(partial({1, 1}, 2048, 256)), HasSubstr("logits of 2 rows, at most 1"));
+  EXPECT_THAT(refusal(std::vector<std::byte>(1 << 20, std::byte{0xff})), HasSubstr("the limit is 1"));
+  EXPECT_THAT(refusal(partial({1, 1}, 2048, 256)), HasSubstr("logits of 2 rows, the limit is 1"));
   EXPECT_THAT(refusal(partial({1}, 1024, 0)), HasSubstr("bytes early"));
   EXPECT_THAT(refusal(partial({1}, 2048, 255)), HasSubstr("hidden states of 255 bytes"));
   const Reference reference = Alone(dir_, RandomIds(7, 9, kVocab));

@@ -117,7 +117,7 @@ TEST_F(TwoDevices, ASlotIsNotTakenWhileItIsTaken) {
   StageCluster cluster(dir_, plan_, 1);
   ASSERT_TRUE(cluster.ok());
   ASSERT_TRUE(cluster.engine(0).OnOrder({0, AdmitOrder{.positions = 9}}).ok());
-  EXPECT_THAT(std::string(cluster.engine(0).OnOrder({1, AdmitOrder{.positions = 9}}).message()), HasSubstr("has not been left"));
+  EXPECT_THAT(std::string(cluster.engine(0).OnOrder({1, AdmitOrder{.positions = 9}}).message()), HasSubstr("is still in use"));
 }
 
 TEST_F(TwoDevices, OrdersThatCannotBeAreRefusedAndChangeNothing) {
@@ -129,7 +129,7 @@ TEST_F(TwoDevices, OrdersThatCannotBeAreRefusedAndChangeNothing) {
     return std::string(status.message());
   };
   const auto step = [](BatchRow row) { return StepOrder{{MicroBatch{{row}}}}; };
-  EXPECT_THAT(refusal(1, RetireOrder{}), HasSubstr("0 is the next one"));
+  EXPECT_THAT(refusal(1, RetireOrder{}), HasSubstr("expected order 0"));
   EXPECT_THAT(refusal(0, AdmitOrder{.sequence = 1, .positions = 1}), HasSubstr("slot 1"));
   EXPECT_THAT(refusal(0, AdmitOrder{.positions = kContext + 1}), HasSubstr("97 positions"));
   EXPECT_THAT(refusal(0, AdmitOrder{.positions = 9, .prompt = {1 << 20}}), HasSubstr("vocabulary"));
@@ -162,15 +162,15 @@ TEST_F(TwoDevices, ActivationsThatDoNotBelongAreRefusedAndChangeNothing) {
   EXPECT_THAT(refusal(1, with([](auto& h) { h.epoch = 9; }), 0), HasSubstr("epoch 9"));
   EXPECT_THAT(refusal(1, with([](auto& h) { h.bytes = 9; }), 8), HasSubstr("its header says 9"));
   EXPECT_THAT(refusal(1, with([](auto& h) { h.step = int64_t{1} << 40; }), 8), HasSubstr("far beyond"));
-  EXPECT_THAT(refusal(1, with([](auto& h) { h.stage = 1; }), 8), HasSubstr("not awaited here"));
-  EXPECT_THAT(refusal(1, with([](auto& h) { h.stage = 1 << 14; }), 8), HasSubstr("not awaited here"));
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.stage = 1; }), 8), HasSubstr("this device expects no"));
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.stage = 1 << 14; }), 8), HasSubstr("this device expects no"));
   EXPECT_THAT(refusal(1, with([](auto& h) { h.microbatch = 7; }), 8), HasSubstr("micro-batch 7"));
   EXPECT_THAT(refusal(1, hidden, 7), HasSubstr("7 bytes"));
-  EXPECT_THAT(refusal(1, hidden, 1 << 20), HasSubstr("at most 1"));
-  EXPECT_THAT(refusal(0, hidden, 8), HasSubstr("not awaited here"));
+  EXPECT_THAT(refusal(1, hidden, 1 << 20), HasSubstr("the limit is 1"));
+  EXPECT_THAT(refusal(0, hidden, 8), HasSubstr("this device expects no"));
   const ActivationHeader tokens{.epoch = plan_.epoch, .stage = 1, .payload = Payload::kToken};
-  EXPECT_THAT(refusal(1, tokens, 12), HasSubstr("not awaited here"));
-  EXPECT_THAT(refusal(0, tokens, 24), HasSubstr("at most 1"));
+  EXPECT_THAT(refusal(1, tokens, 12), HasSubstr("this device expects no"));
+  EXPECT_THAT(refusal(0, tokens, 24), HasSubstr("the limit is 1"));
   const Reference reference = Alone(dir_, RandomIds(3, 4, 512));
   OrderOne(cluster, reference.prompt, kNewTokens);
   EXPECT_EQ(cluster.Await(0, kNewTokens), reference.tokens);

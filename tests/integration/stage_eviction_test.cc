@@ -101,7 +101,7 @@ TEST(StageEvictionTest, ALongContextHasTheSameBits) {
 TEST(StageEvictionTest, APromptBesideATokenHasTheSameBits) {
   const std::string dir = ShippedModel("lime-fables");
   Plan plan;
-  for (uint64_t seed = 1; plan.NumDevices() < 2 || plan.batch != 2 || plan.kept_positions != 32 || plan.prefill_chunk < 6; ++seed)
+  for (uint64_t seed = 1; plan.NumDevices() < 2 || plan.batch != 2 || plan.retained_positions != 32 || plan.prefill_chunk < 6; ++seed)
     plan = RandomPlan(SpecOf(dir), seed, {.prompt = 64, .evicts = true}).Draw();
   const Reference first = Alone(dir, RandomIds(1, 60, 512), 30), second = Alone(dir, RandomIds(2, 70, 512));
   StageCluster cluster(dir, plan, 3);
@@ -131,7 +131,7 @@ TEST(StageEvictionTest, APromptBesideATokenHasTheSameBits) {
 TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
   const std::string dir = ShippedModel("lime-fables");
   Plan plan;
-  for (uint64_t seed = 1; plan.NumDevices() != 2 || plan.sequences != 1 || plan.kept_positions != 32; ++seed)
+  for (uint64_t seed = 1; plan.NumDevices() != 2 || plan.sequences != 1 || plan.retained_positions != 32; ++seed)
     plan = RandomPlan(SpecOf(dir), seed, {.prompt = 48, .evicts = true}).Draw();
   StageCluster cluster(dir, plan, 1);
   ASSERT_TRUE(cluster.ok());
@@ -148,7 +148,7 @@ TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
     cluster.Give(RetireOrder{});
   }
   EXPECT_EQ(cluster.sampler().hash(0), hash);
-  EXPECT_THAT(std::string(cluster.engine(0).Leave().status().message()), HasSubstr("evicts"));
+  EXPECT_THAT(std::string(cluster.engine(0).HandOver().status().message()), HasSubstr("evicts"));
 }
 
 // As `lime plan` makes it, of devices whose memory ends short of all KV: what it says of activations is enough for what a device allocates.
@@ -159,7 +159,7 @@ TEST(StageEvictionTest, APlanOfThePlannersIsInstalledWithinItsBudgets) {
   TempDir dir;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());
   Plan plan;
-  for (Bytes budget = 240 * kMiB; plan.kept_positions == 0; budget -= 256 * kKiB) {
+  for (Bytes budget = 240 * kMiB; plan.retained_positions == 0; budget -= 256 * kKiB) {
     const std::string device = absl::StrCat(R"(", "memory_bytes": )", budget, R"(, "read_bytes_per_second": 1e10})");
     dir.Write("devices.json", absl::StrCat(R"({"link": {"bandwidth": "1Gbit/s", "latency_ms": 0.1}, "devices": [{"name": "a)", device,
                                            R"(, {"name": "b)", device, "]}"));

@@ -78,9 +78,9 @@ class RandomPlan {
       cluster.push_back(std::move(device));
     }
     PlanRequest request{.context = shape_.context, .sequences = 1 + Below(3), .prompt_tokens = shape_.prompt};
-    request.piece_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
-    if (shape_.evicts) request.kept_positions = kPageTokens * (2 + Below(3));
-    request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.kept_positions - kPageTokens) : shape_.most_chunk)};
+    request.part_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
+    if (shape_.evicts) request.retained_positions = kPageTokens * (2 + Below(3));
+    request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.retained_positions - kPageTokens) : shape_.most_chunk)};
     for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);
     EXPECT_TRUE(problem.ok()) << problem.status();
@@ -117,7 +117,7 @@ class RandomPlan {
     for (int b = 0; b < instance.NumBlocks(); ++b) {
       if (b == 0) {
         plan.stages.push_back({Below(devices), 0, 1});
-      } else if ((!instance.IsLaterPiece(b) || (IsHead(instance, b) && !shape_.evicts)) && devices > 1 && Below(100) < cut) {
+      } else if ((!instance.ContinuesBlock(b) || (IsHead(instance, b) && !shape_.evicts)) && devices > 1 && Below(100) < cut) {
         plan.stages.push_back({(plan.stages.back().device + 1 + Below(devices - 1)) % devices, b, b + 1});
       } else {
         plan.stages.back().hi = b + 1;

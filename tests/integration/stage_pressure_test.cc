@@ -164,23 +164,23 @@ TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
     OrderToken(cluster, plan, requests, token);
     cluster.AwaitSteps();
     if (token == 8) {
-      EXPECT_EQ(engine.stats().given, 0);
+      EXPECT_EQ(engine.stats().shed, 0);
       EXPECT_EQ(engine.stats().bytes_read, 0) << "nothing of streaming while there is no pressure";
       machine.SetAvailable(kNothing);
-      AwaitThat([&] { return engine.stats().given > 0; }, "an idle stage gives");
+      AwaitThat([&] { return engine.stats().shed > 0; }, "an idle stage gives");
     }
     if (token == 20) {
       Bytes matrices = 0;
       for (const PlanPart& part : plan.parts) matrices += part.bytes;
-      EXPECT_GT(engine.stats().given, matrices / 2);
+      EXPECT_GT(engine.stats().shed, matrices / 2);
       EXPECT_GT(engine.stats().bytes_read, 8 * matrices) << "every step reads all";
       machine.SetAvailable(kPlenty);
       machine.AwaitSamples(40);  // the pressure has to have passed for at most a third of them
-      EXPECT_GT(engine.stats().given, matrices / 2) << "nothing comes back while nobody computes";
+      EXPECT_GT(engine.stats().shed, matrices / 2) << "nothing comes back while nobody computes";
     }
   }
   ASSERT_NO_FATAL_FAILURE(ExpectBits(cluster, plan));
-  EXPECT_EQ(engine.stats().given, 0);
+  EXPECT_EQ(engine.stats().shed, 0);
   EXPECT_GT(engine.stats().residency_changes, 1);
 }
 
@@ -204,8 +204,8 @@ TEST_F(StagePressure, WhatIsGivenTheSystemHas) {
     ASSERT_TRUE(cluster.ok());
     const Bytes before = ProcessResidentBytes();
     machine.SetAvailable(kNothing);
-    AwaitThat([&] { return cluster.engine(0).stats().given > 20 * kMiB; }, "an idle stage gives");
-    AwaitThat([&] { return ProcessResidentBytes() < before - 3 * cluster.engine(0).stats().given / 4; }, "the system has it");
+    AwaitThat([&] { return cluster.engine(0).stats().shed > 20 * kMiB; }, "an idle stage gives");
+    AwaitThat([&] { return ProcessResidentBytes() < before - 3 * cluster.engine(0).stats().shed / 4; }, "the system has it");
   }
 }
 
@@ -214,16 +214,16 @@ TEST_F(StagePressure, APlanThatFollowsOneUnderPressureHasTheSameBits) {
   ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));
   const Plan plan = OnOneDevice();
   FakeMachine machine;
-  std::shared_ptr<WeightsLeft> weights;
+  std::shared_ptr<WeightsHandover> weights;
   {
     StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
     ASSERT_TRUE(cluster.ok());
     machine.SetAvailable(3 * kMiB);
-    AwaitThat([&] { return cluster.engine(0).stats().given > 0; }, "an idle stage gives");
+    AwaitThat([&] { return cluster.engine(0).stats().shed > 0; }, "an idle stage gives");
     cluster.EndDelivery();
-    absl::StatusOr<LeftByPlan> left = cluster.engine(0).Leave();
-    ASSERT_TRUE(left.ok()) << left.status();
-    weights = left->weights;
+    absl::StatusOr<PlanHandover> handover = cluster.engine(0).HandOver();
+    ASSERT_TRUE(handover.ok()) << handover.status();
+    weights = handover->weights;
   }
   machine.SetAvailable(kPlenty);
   const auto takeover = [&](int32_t) {

@@ -74,15 +74,15 @@ void GoOn(StageCluster& cluster, const Plan& plan, std::vector<Sequence>& sequen
 }
 
 // What every device leaves.
-std::vector<LeftByPlan> LeaveAll(StageCluster& cluster, const Plan& plan) {
+std::vector<PlanHandover> HandOverAll(StageCluster& cluster, const Plan& plan) {
   cluster.EndDelivery();
-  std::vector<LeftByPlan> left;
+  std::vector<PlanHandover> handover;
   for (int d = 0; d < plan.NumDevices(); ++d) {
-    absl::StatusOr<LeftByPlan> leaves = cluster.engine(d).Leave();
-    EXPECT_TRUE(leaves.ok()) << leaves.status();
-    if (leaves.ok()) left.push_back(*std::move(leaves));
+    absl::StatusOr<PlanHandover> of_device = cluster.engine(d).HandOver();
+    EXPECT_TRUE(of_device.ok()) << of_device.status();
+    if (of_device.ok()) handover.push_back(*std::move(of_device));
   }
-  return left;
+  return handover;
 }
 
 // What travelled, and from where.
@@ -92,28 +92,28 @@ struct Travelled {
 };
 
 // A device of the next plan has what the one with its number had before, where there was one.
-StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std::vector<LeftByPlan>& left,
+StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std::vector<PlanHandover>& handover,
                                 const std::vector<KvSequence>& sequences, Travelled& travelled) {
   const auto named = [](Plan plan) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) plan.devices[d].name = absl::StrCat(d);
     return plan;
   };
   KvLentBy lent;
-  for (size_t d = 0; d < left.size(); ++d) lent[absl::StrCat(d)] = left[d].kv->lent();
+  for (size_t d = 0; d < handover.size(); ++d) lent[absl::StrCat(d)] = handover[d].kv->lent();
   return [&, lent, next = named(next), before = named(before)](int32_t device) {
-    const KvTake take = MakeKvTake(next, device, before, sequences, lent, {});
+    const KvTakeoverPlan take = MakeKvTakeoverPlan(next, device, before, sequences, lent, {});
     auto takeover = std::make_shared<KvTakeover>();
     takeover->sequences = sequences;
-    if (device < std::ssize(left)) {
-      takeover->here = left[static_cast<size_t>(device)].kv;
-      takeover->weights = left[static_cast<size_t>(device)].weights;
+    if (device < std::ssize(handover)) {
+      takeover->here = handover[static_cast<size_t>(device)].kv;
+      takeover->weights = handover[static_cast<size_t>(device)].weights;
     }
     takeover->read = [&, take, device](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                                       const KvTakeover::Take& hand) {
+                                       const KvTakeover::PageSink& hand) {
       for (const bool hosts : {true, false}) {
         for (const KvHolder& holder : take.holders) {
           if (holder.hosts != hosts || !std::ranges::binary_search(holder.layers, layer)) continue;
-          const KvLeft& from = *left[static_cast<size_t>(std::stoi(holder.name))].kv;
+          const KvHandover& from = *handover[static_cast<size_t>(std::stoi(holder.name))].kv;
           EXPECT_EQ(from.numerics_id(), numerics_id);
           if (holder.name != absl::StrCat(device)) travelled.fetched.push_back(layer);
           for (const KvExtent& extent : HeldBy(holder, wanted)) {
@@ -156,7 +156,7 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
     sequences.push_back({.request = &references[static_cast<size_t>(s)], .known = references[static_cast<size_t>(s)].prompt, .hash = {}});
   std::optional<int64_t> mid_prompt;
   if (below(3) == 0) mid_prompt = 1 + below(std::ssize(sequences.back().known) - 1);
-  std::vector<LeftByPlan> left;
+  std::vector<PlanHandover> handover;
   {
     StageCluster cluster(dir, first, seed);
     ASSERT_TRUE(cluster.ok());
@@ -164,8 +164,8 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
     if (testing::Test::HasFatalFailure()) return;
     Bytes written = 0;
     for (int d = 0; d < first.NumDevices(); ++d) written += cluster.engine(d).stats().kv_written;
-    left = LeaveAll(cluster, first);
-    if (std::ssize(left) != first.NumDevices()) return;
+    handover = HandOverAll(cluster, first);
+    if (std::ssize(handover) != first.NumDevices()) return;
     totals.from_disk += written > 0;
   }
   // In any slots.
@@ -182,8 +182,8 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
   totals.to_disk += BeginWithout(next, taken, HasKvOnDisk), totals.to_hosts += BeginWithout(next, taken, HasKvOnHost);
   StageCluster cluster(
       dir, next, seed, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); },
-      TakeFrom(next, first, left, taken, totals.travelled));
-  left.clear();
+      TakeFrom(next, first, handover, taken, totals.travelled));
+  handover.clear();
   ASSERT_TRUE(cluster.ok());
   GoOn(cluster, next, after, kTokens, std::nullopt);
   if (testing::Test::HasFatalFailure()) return;
@@ -266,13 +266,13 @@ TEST(StageTakeoverWeights, WhatStaysInMemoryIsNotReadAgain) {
       dir / "model", RandomIds(7, 40, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size))), kTokens, kLongContext)};
   const Plan plan = AllResident(*spec);
   std::vector<Sequence> sequences = {{.request = &references[0], .known = references[0].prompt, .hash = {}}};
-  std::vector<LeftByPlan> left;
+  std::vector<PlanHandover> handover;
   {
     StageCluster cluster(dir / "model", plan, 1);
     ASSERT_TRUE(cluster.ok());
     ASSERT_NO_FATAL_FAILURE(GoOn(cluster, plan, sequences, kTokens / 2, std::nullopt));
-    left = LeaveAll(cluster, plan);
-    ASSERT_EQ(std::ssize(left), plan.NumDevices());
+    handover = HandOverAll(cluster, plan);
+    ASSERT_EQ(std::ssize(handover), plan.NumDevices());
   }
   ASSERT_NO_FATAL_FAILURE(ZeroMatrices(*checkpoint));
   EXPECT_NE(Alone(dir / "model", references[0].prompt, kTokens, kLongContext).hash, references[0].hash) << "or this test tells nothing";
@@ -280,8 +280,8 @@ TEST(StageTakeoverWeights, WhatStaysInMemoryIsNotReadAgain) {
   const std::vector<KvSequence> taken = {{.from = 0, .to = 0, .positions = sequences[0].computed}};
   StageCluster cluster(
       dir / "model", plan, 1, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); },
-      TakeFrom(plan, plan, left, taken, travelled));
-  left.clear();
+      TakeFrom(plan, plan, handover, taken, travelled));
+  handover.clear();
   ASSERT_TRUE(cluster.ok());
   ASSERT_NO_FATAL_FAILURE(GoOn(cluster, plan, sequences, kTokens, std::nullopt));
   EXPECT_EQ(cluster.sampler().hash(0), references[0].hash);

@@ -174,7 +174,7 @@ TEST_F(StoreClusterTest, ADeviceThatIsDownIsNamedAndCanBeLeftOut) {
   const Answer plan = Over({"plan", "--without", "c", "--tokens", "64", "--json"});
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
   EXPECT_THAT(plan.out, ::testing::Not(HasSubstr("\"c\"")));
-  ExpectRefused(Over(RunWords({"--without", "d"})), 2, "--without d: there is no such device; there are a, b, c");
+  ExpectRefused(Over(RunWords({"--without", "d"})), 2, "--without d: there is no such device; the devices are a, b, c");
 }
 
 TEST_F(StoreClusterTest, WeightsOnTheDevicesAreReadWhereTheyLie) {
@@ -221,7 +221,7 @@ TEST_F(StoreClusterTest, ABudgetThatLeavesNothingToMeasureWithIsTheCauseThatIsSa
     return;
   }
   const Answer profile = Over({"profile", "--seconds", "0.3", "--link-seconds", "0.1"});
-  ExpectRefused(profile, 1, "limed itself takes");
+  ExpectRefused(profile, 1, "limed itself needs");
   EXPECT_THAT(profile.err, HasSubstr("32.00 MiB"));
 }
 

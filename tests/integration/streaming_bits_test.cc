@@ -16,10 +16,10 @@ constexpr Placement kPlacements[] = {Placement::kAuto, Placement::kFirstN, Place
 constexpr LoaderKind kLoaders[] = {LoaderKind::kRead, LoaderKind::kMmap};
 
 // A folder, plain or prepared, in which nothing, half or all stays, placed in each way where that makes a difference.
-void ExpectSameBitsWhateverStays(const std::string& dir, const std::vector<int32_t>& ids, Bytes piece_bytes, uint64_t expected) {
+void ExpectSameBitsWhateverStays(const std::string& dir, const std::vector<int32_t>& ids, Bytes part_bytes, uint64_t expected) {
   for (const LoaderKind loader : kLoaders) {
     const auto expect = [&](double resident, Placement placement) {
-      const RunShape shape{.loader = loader, .chunk = 64, .resident = resident, .placement = placement, .piece_bytes = piece_bytes};
+      const RunShape shape{.loader = loader, .chunk = 64, .resident = resident, .placement = placement, .part_bytes = part_bytes};
       EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected)
           << dir << ", " << LoaderName(loader) << ", " << resident << " resident, " << static_cast<int>(placement);
     };
@@ -40,14 +40,14 @@ void ExpectSameBitsThroughEveryRing(const std::string& dir, const std::vector<in
   constexpr int64_t kChunks[] = {1, 7, 300};
   int next = 0;
   for (const int64_t pieces : {2, 3, 50}) {
-    for (const Bytes piece_bytes : {4 * kKiB, 20 * kKiB}) {
+    for (const Bytes part_bytes : {4 * kKiB, 20 * kKiB}) {
       const int64_t chunk = kChunks[(next++ * 2) % 3];
-      const RunShape shape{.chunk = chunk, .resident = 0.3, .ring_pieces = pieces, .piece_bytes = piece_bytes};
+      const RunShape shape{.chunk = chunk, .resident = 0.3, .ring_parts = pieces, .part_bytes = part_bytes};
       EXPECT_EQ(LogitsHashOf(dir, shape, chunk == 1 ? some : ids), chunk == 1 ? expected_of_some : expected)
-          << pieces << " pieces of " << piece_bytes << " in the ring, chunk " << chunk;
+          << pieces << " pieces of " << part_bytes << " in the ring, chunk " << chunk;
     }
   }
-  const RunShape batch{.chunk = 16, .companions = {RandomIds(5, 40, 200), RandomIds(6, 3, 200)}, .resident = 0, .piece_bytes = 8 * kKiB};
+  const RunShape batch{.chunk = 16, .companions = {RandomIds(5, 40, 200), RandomIds(6, 3, 200)}, .resident = 0, .part_bytes = 8 * kKiB};
   EXPECT_EQ(LogitsHashOf(dir, batch, ids), expected) << "in a batch";
 }
 
@@ -56,7 +56,7 @@ void ExpectSameBits(const std::string& model, const std::string& store, int64_t 
   ASSERT_TRUE(PrepareBlockStore(model, store).ok());
   const uint64_t expected = ReferenceHash(model, ids);
   ExpectSameBitsWhateverStays(model, ids, 32 * kKiB, expected);
-  ExpectSameBitsWhateverStays(store, ids, kPieceBytes, expected);
+  ExpectSameBitsWhateverStays(store, ids, kPartBytes, expected);
   ExpectSameBitsThroughEveryRing(model, ids);
 }
 

@@ -37,7 +37,7 @@ class Streaming {
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     const auto spec = checkpoint->BuildModelSpec();
     EXPECT_TRUE(spec.ok()) << spec.status();
-    const auto plan = PlanForThisProcess(*spec, RequestFor(model, {.threads = 1, .resident = 0, .ring_pieces = 2}, /*context=*/16));
+    const auto plan = PlanForThisProcess(*spec, RequestFor(model, {.threads = 1, .resident = 0, .ring_parts = 2}, /*context=*/16));
     EXPECT_TRUE(plan.ok()) << plan.status();
     options.weights = model, options.plan = plan->plan;
     options.num_threads = 1;
@@ -176,8 +176,8 @@ class GatedDevice : public FaultyDevice {
  public:
   GatedDevice(std::unique_ptr<BlockDevice> device, Gate& gate, Bytes least)
       : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), gate_(gate), least_(least) {}
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    const auto read = [=, this] { FaultyDevice::StartRead(lane, file, offset, destination, bytes, done); };
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    const auto read = [=, this] { FaultyDevice::StartRead(channel, file, offset, destination, bytes, done); };
     if (bytes < least_ || !gate_.Hold([this, read] { Post(read); })) read();
   }
 

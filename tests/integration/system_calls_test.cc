@@ -81,15 +81,15 @@ std::string ReadPath(pid_t thread, uint64_t address) {
 
 // The first lock of the process that is contended asks how many cores there are, for how long it pays to spin, and how fast a clock is: an
 // openat, a read, a close of each file that is there.
-void LeaveOut(const char* path, std::vector<SystemCall>& calls) {
+void Exclude(const char* path, std::vector<SystemCall>& calls) {
   const auto asks = std::ranges::find(calls, path, &SystemCall::path);
   if (asks == calls.end()) return;
   const pid_t thread = asks->thread;
-  int left = 3;
+  int remaining = 3;
   calls.erase(std::remove_if(asks, calls.end(),
                              [&](const SystemCall& call) {
-                               const uint64_t expected = left == 3 ? SYS_openat : left == 2 ? SYS_read : SYS_close;
-                               return left > 0 && call.thread == thread && call.number == expected && left-- > 0;
+                               const uint64_t expected = remaining == 3 ? SYS_openat : remaining == 2 ? SYS_read : SYS_close;
+                               return remaining > 0 && call.thread == thread && call.number == expected && remaining-- > 0;
                              }),
               calls.end());
 }
@@ -198,8 +198,8 @@ void ExpectNothingBetweenTokens(void (*run)(), const std::set<uint64_t>& waits =
   std::vector<SystemCall> calls = Trace(run, exit_code);
   if (exit_code == 126) GTEST_SKIP() << "this system does not let a process trace its child";
   ASSERT_EQ(exit_code, 0);
-  LeaveOut("/sys/devices/system/cpu/online", calls);
-  LeaveOut("/sys/devices/system/cpu/cpu0/tsc_freq_khz", calls);
+  Exclude("/sys/devices/system/cpu/online", calls);
+  Exclude("/sys/devices/system/cpu/cpu0/tsc_freq_khz", calls);
   std::vector<size_t> texts;
   for (size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].writes_text()) texts.push_back(i);

@@ -152,7 +152,7 @@ TEST_F(UpTest, TheBackendThatTheFileNamesComputes) {
   EXPECT_EQ(run.Json()["completion_tokens"], 4);
   Edit("torch", "cpu");
   const Answer again = Over({"up"});
-  EXPECT_THAT(again.out + again.err, HasSubstr("backend torch where the file says cpu"));
+  EXPECT_THAT(again.out + again.err, HasSubstr("backend torch (the file says cpu)"));
 }
 
 TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
@@ -176,7 +176,7 @@ TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
   EXPECT_LT(held["models"][0]["unused_seconds"], 60);
   EXPECT_GT(held["free_bytes"], 0);
   EXPECT_THAT(Over({"store"}).out, HasSubstr("lime-fables"));
-  ExpectRefused(Over({"store", "--remove", "other"}), 1, "no device holds \"other\"; they hold lime-fables (");
+  ExpectRefused(Over({"store", "--remove", "other"}), 1, "no device holds \"other\"; the devices hold lime-fables (");
   ExpectRefused(Over({"store", "--remove", "lime-fables", "--device", "x"}), 2, "has no such device");
   const Answer removed = Over({"store", "--remove", "lime-fables", "--json"});
   ASSERT_EQ(removed.exit_code, 0) << removed.err;
@@ -249,7 +249,7 @@ TEST_F(UpTest, ADeviceOfAnotherMachineWithoutSshIsNotStartedHere) {
   Edit("address = \"127.0.0.1", "address = \"203.0.113.9");
   const Answer answer = Over({"up", "--insecure"});
   EXPECT_EQ(answer.exit_code, 1);
-  EXPECT_THAT(answer.err, HasSubstr("203.0.113.9 is no address of this machine"));
+  EXPECT_THAT(answer.err, HasSubstr("203.0.113.9 is not an address of this machine"));
   EXPECT_THAT(answer.err, HasSubstr("add ssh = \"USER@203.0.113.9\" to it"));
   EXPECT_THAT(answer.err, HasSubstr("or start limed there"));
   EXPECT_THAT(answer.out, HasSubstr("device b listens"));
@@ -261,7 +261,7 @@ TEST_F(UpTest, EditedBudgetsAreToldAndTakenOverWhenAsked) {
   Edit("memory = \"1GiB\"", "memory = \"2GiB\"");  // of a
   Answer up = Over({"up"});
   EXPECT_EQ(up.exit_code, 0) << up.err;
-  EXPECT_THAT(up.err, HasSubstr("device \"a\" runs with memory 1.00 GiB where the file says 2.00 GiB; `lime up --restart`"));
+  EXPECT_THAT(up.err, HasSubstr("device \"a\" runs with memory 1.00 GiB (the file says 2.00 GiB); `lime up --restart`"));
   EXPECT_THAT(up.err, Not(HasSubstr("\"b\"")));
   EXPECT_EQ(PidOf("a"), a);
   up = Over({"up", "--restart", "--json"});
@@ -283,7 +283,7 @@ TEST_F(UpTest, ClustersOfOneNameAreToldApart) {
   dir_.Write("other.toml", dir_.Read("pair.toml"));
   dir_.Write("pair.toml", first);
   const auto other = [this](const std::string& command) { return Call({command, "--cluster", dir_ / "other.toml"}); };
-  const std::string whose = absl::StrCat("the one of ", dir_ / "pair.toml", " at 127.0.0.1:", PortOf("a"), ", process ", a);
+  const std::string whose = absl::StrCat("started from ", dir_ / "pair.toml", " at 127.0.0.1:", PortOf("a"), ", process ", a);
   const Answer up = other("up");
   EXPECT_EQ(up.exit_code, 1) << up.out;
   EXPECT_THAT(up.err, HasSubstr(whose));
@@ -372,7 +372,7 @@ TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
   const std::string where = absl::StrCat("lime: ", dir_ / "pair.toml", " line ");
   EXPECT_THAT(refusal("threads = 1", "threads = 1000"), HasSubstr(where + "8: device \"a\": threads = 1000 is outside 0 to "));
   EXPECT_THAT(refusal("1GiB", "15TiB"), HasSubstr(where + "7: device \"a\": memory = \"15TiB\": "));
-  EXPECT_THAT(refusal("1GiB", "24MiB"), HasSubstr(where + "7: device \"a\": memory = \"24MiB\" is less than limed needs"));
+  EXPECT_THAT(refusal("1GiB", "24MiB"), HasSubstr(where + "7: device \"a\": memory = \"24MiB\" is too small: limed itself needs"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "weights = \"/nope"),
               HasSubstr(where + "9: device \"a\": weights = \"/nope\" is not a folder"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "store = \"/nope/s"),
@@ -388,7 +388,7 @@ TEST_F(UpTest, ADaemonThatWasStartedOtherwiseIsToldAsSuch) {
   EXPECT_EQ(up.exit_code, 0) << up.err;
   EXPECT_THAT(up.out, HasSubstr("device a runs already at 127.0.0.1:"));
   EXPECT_THAT(up.out, HasSubstr(absl::StrCat("as process ", limed)));
-  EXPECT_THAT(up.err, HasSubstr("runs with memory 512.00 MiB where the file says 1.00 GiB"));
+  EXPECT_THAT(up.err, HasSubstr("runs with memory 512.00 MiB (the file says 1.00 GiB)"));
   EXPECT_THAT(up.err, HasSubstr("restart it there"));
   const Answer down = Over({"down"});
   EXPECT_EQ(down.exit_code, 1);

@@ -50,7 +50,7 @@ class Cache {
   float* V(int32_t slot, int32_t position) { return &v_[(slot * positions_ + position) * g_.kv_heads * g_.head_dim]; }
   int32_t sequences() const { return static_cast<int32_t>(static_cast<int64_t>(table_.size()) / stride_); }
   // Takes a piece out of its pages, which then hold nothing but NaN.
-  std::vector<std::byte> TakeAway(int32_t slot, int64_t piece) {
+  std::vector<std::byte> MoveOut(int32_t slot, int64_t piece) {
     std::vector<std::byte> taken;
     for (int64_t page = 16 * piece; page < 16 * (piece + 1); ++page) {
       const auto begin = pages_.begin() + table_[static_cast<size_t>(slot * stride_ + page)] * page_bytes_;
@@ -307,7 +307,7 @@ TEST(AttentionTest, PiecesThatLieElsewhereAndSeveralCallsChangeNoBit) {
           std::vector<std::vector<std::byte>> memory;
           for (const auto& [slot, piece] : std::vector<std::pair<int32_t, int64_t>>{{0, 0}, {0, 1}, {0, 3}, {1, 0}, {1, 1}}) {
             if (piece >= ends.back()) continue;
-            memory.push_back(cache.TakeAway(slot, piece));
+            memory.push_back(cache.MoveOut(slot, piece));
             calls.away[{slot, piece}] = memory.back().data();
           }
           EXPECT_EQ(Step(pool, g, cache, batch, calls), expected) << DTypeName(dtype) << " window " << window << ", " << ends.size()
@@ -353,7 +353,7 @@ std::vector<std::vector<std::byte>> StepWithRecords(ThreadPool& pool, const Geom
   std::vector<float> records(count * width, std::numeric_limits<float>::quiet_NaN());
   for (int32_t slot = 0; slot < cache.sequences(); ++slot) {
     std::vector<std::vector<std::byte>> pieces;
-    for (int32_t piece = 0; piece < taken[slot]; ++piece) pieces.push_back(cache.TakeAway(slot, piece));
+    for (int32_t piece = 0; piece < taken[slot]; ++piece) pieces.push_back(cache.MoveOut(slot, piece));
     std::vector<Row> of_slot;
     std::vector<int64_t> at;
     for (int64_t row = 0; row < count; ++row) {

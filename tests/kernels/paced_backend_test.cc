@@ -43,7 +43,7 @@ class FakeBackend final : public Backend {
   }
   void SetPages(int32_t, int64_t, std::span<const int32_t>) override { calls_.push_back("pages"); }
   std::byte* KvPage(int32_t) override { return nullptr; }
-  std::shared_ptr<const std::byte> TakeKv() override { return nullptr; }
+  std::shared_ptr<const std::byte> ShareKv() override { return nullptr; }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
   absl::Status Begin(const MicroBatch& batch) override {
     return calls_.push_back("begin " + std::to_string(batch.rows.size())), absl::OkStatus();
@@ -60,7 +60,7 @@ class FakeBackend final : public Backend {
                          std::span<float>) override {
     return Compute(std::to_string(positions.size()) + " rows for others, pieces " + std::to_string(pieces.size()));
   }
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t>, std::span<const float>) override {
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t>, std::span<const float>) override {
     return calls_.push_back("records " + std::to_string(layer)), absl::OkStatus();
   }
   absl::Status EmbedRows(const RowsInMemory&) override { return Compute("embed rows"); }
@@ -198,7 +198,7 @@ TEST_F(PacedBackendTest, WhatAHostAttendsToTakesTheOwnerNoTime) {
   const auto layer_ms = [&](std::vector<int32_t> taken) {
     Begin(2, 4000);
     const double begin = time_.now_ms += 10;
-    EXPECT_TRUE(backend_->TakeRecords(0, taken, {}).ok());
+    EXPECT_TRUE(backend_->ContinueFromRecords(0, taken, {}).ok());
     EXPECT_TRUE(backend_->Compute({BlockKind::kAttention, 0}).ok() && backend_->Compute({BlockKind::kMlp, 0}).ok());
     return time_.now_ms - begin;
   };
@@ -218,7 +218,7 @@ TEST_F(PacedBackendTest, OnlyComputingSleeps) {
   EXPECT_THAT(calls_, ElementsAre("bind embedding", "begin 1", "pages"));
   EXPECT_EQ(backend_->numerics_id(), "fake-1");
   EXPECT_EQ(backend_->Queries(1)->size(), 2U);
-  EXPECT_TRUE(backend_->TakeRecords(1, std::vector<int32_t>{0}, {}).ok());
+  EXPECT_TRUE(backend_->ContinueFromRecords(1, std::vector<int32_t>{0}, {}).ok());
   EXPECT_THAT(calls_, ElementsAre("bind embedding", "begin 1", "pages", "queries 1", "records 1"));
   EXPECT_EQ(backend_->RecordFloats(), 11);
   EXPECT_EQ(backend_->Hidden().size(), 8U);

@@ -31,7 +31,7 @@ TEST(RegistryTest, ANameThatIsNoneIsRefusedWithWhatThereIs) {
   for (const absl::Status& status :
        {LoadBackend("cuda"), OpenBackend("cuda", spec, options).status(), PlanActivationBytes("cuda", spec, options).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("there is no backend \"cuda\""), HasSubstr("here there is cpu")));
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("there is no backend \"cuda\""), HasSubstr("this program has cpu")));
   }
 }
 
@@ -39,7 +39,7 @@ TEST(RegistryTest, AModuleThatIsNotInstalledIsNotFound) {
   if (IsHere(kTorchBackend)) GTEST_SKIP() << "liblime_torch.so lies beside this program";
   const absl::Status status = LoadBackend(kTorchBackend);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("\"torch\" is not here"), HasSubstr("here there is cpu.")));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("\"torch\" is not available"), HasSubstr("this program has cpu.")));
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ class Device {
   }
 
   // Takes the first pieces of a sequence out of their pages, which then hold nothing but NaN and are not named any more.
-  std::vector<std::byte> TakeAway(int32_t sequence, int64_t layer, int64_t pieces) {
+  std::vector<std::byte> MoveOut(int32_t sequence, int64_t layer, int64_t pieces) {
     const int64_t page_bytes = cpu::KvPageBytes(spec_.working_dtype, spec_.config.num_kv_heads, spec_.config.head_dim);
     std::vector<std::byte> taken;
     for (int64_t i = 0; i < 16 * pieces; ++i) {
@@ -101,7 +101,7 @@ class Device {
 
  private:
   const std::byte* Bound(size_t block, size_t tensor) const {
-    const bool streams = spec_.blocks[block].id.kind == BlockKind::kAttention && !IsKept(spec_.blocks[block].tensors[tensor]);
+    const bool streams = spec_.blocks[block].id.kind == BlockKind::kAttention && !IsPinned(spec_.blocks[block].tensors[tensor]);
     return streams ? nullptr : weights_[block][tensor].data.data();
   }
 
@@ -117,7 +117,7 @@ class Device {
       if (!(spec_.blocks[i].id == BlockId{BlockKind::kAttention, layer})) continue;
       for (size_t t = 0; t < spec_.blocks[i].tensors.size(); ++t) {
         const TensorSpec& tensor = spec_.blocks[i].tensors[t];
-        if (tensor.role != role || IsKept(tensor)) continue;
+        if (tensor.role != role || IsPinned(tensor)) continue;
         const RowsInMemory rows{.rows = {role, 0, tensor.info.shape[0]}, .weight = weights_[i][t].data.data()};
         const absl::Status status = backend_->ComputeRows(spec_.blocks[i].id, rows);
         EXPECT_TRUE(status.ok()) << status;
@@ -155,7 +155,7 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
   void MoveAway(const std::vector<int32_t>& taken, Device& owner) {
     memory_.clear();
     for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer)
-      for (int32_t sequence = 0; sequence < kSequences; ++sequence) memory_.push_back(owner.TakeAway(sequence, layer, taken[sequence]));
+      for (int32_t sequence = 0; sequence < kSequences; ++sequence) memory_.push_back(owner.MoveOut(sequence, layer, taken[sequence]));
   }
 
   // The owner's batch of which the host has the pieces that were moved away.
@@ -181,7 +181,7 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
         std::ranges::copy(ask.records, records.begin() + static_cast<int64_t>(begin * width));
         asked_.push_back(std::move(ask));
       }
-      const absl::Status status = owner->TakeRecords(layer, taken, records);
+      const absl::Status status = owner->ContinueFromRecords(layer, taken, records);
       ASSERT_TRUE(status.ok()) << status;
       std::ranges::fill(records, std::numeric_limits<float>::quiet_NaN());  // nobody needs them afterwards
     });
@@ -261,17 +261,18 @@ TEST_P(RemoteAttentionTest, WhatDoesNotAgreeIsRefused) {
   const std::vector<float> records(batch_.rows.size() * width);
   const std::vector<int32_t> none = {0, 0, 0};
   device.Step(batch_, [&](int64_t layer) {
-    EXPECT_THAT(std::string(device->TakeRecords(layer, none, records).message()), HasSubstr("records after -1 pieces"));
+    EXPECT_THAT(std::string(device->ContinueFromRecords(layer, none, records).message()),
+                HasSubstr("records came after attention to -1 pieces"));
     ASSERT_TRUE(device->Queries(layer).ok());
-    EXPECT_EQ(device->TakeRecords(layer, std::vector<int32_t>{3, 0, 0}, records).code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(device->TakeRecords(layer, none, std::span(records).first(width)).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(device->ContinueFromRecords(layer, std::vector<int32_t>{3, 0, 0}, records).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(device->ContinueFromRecords(layer, none, std::span(records).first(width)).code(), absl::StatusCode::kInvalidArgument);
     if (layer == 0) {
-      EXPECT_TRUE(device->TakeRecords(layer, none, records).ok());
+      EXPECT_TRUE(device->ContinueFromRecords(layer, none, records).ok());
       EXPECT_FALSE(device.AttendPiece(layer, 0).ok());
-      EXPECT_FALSE(device->TakeRecords(layer, none, records).ok()) << "twice";
+      EXPECT_FALSE(device->ContinueFromRecords(layer, none, records).ok()) << "twice";
     } else {
       EXPECT_TRUE(device.AttendPiece(layer, 0).ok());
-      EXPECT_FALSE(device->TakeRecords(layer, none, records).ok());
+      EXPECT_FALSE(device->ContinueFromRecords(layer, none, records).ok());
     }
   });
 }

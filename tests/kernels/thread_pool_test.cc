@@ -14,13 +14,13 @@ namespace {
 
 class ThreadPoolTest : public testing::TestWithParam<int> {};
 
-TEST_P(ThreadPoolTest, RunsEveryPieceOnce) {
+TEST_P(ThreadPoolTest, RunsEveryTaskOnce) {
   ThreadPool pool(GetParam());
   EXPECT_EQ(pool.num_threads(), GetParam());
-  for (int64_t num_pieces : {0, 1, 2, 3, 7, 64, 1000}) {
-    std::vector<int> runs(num_pieces, 0);  // not atomic: each piece owns one, and they are visible on return
-    pool.ParallelFor(num_pieces, [&](int64_t piece, int) { ++runs[piece]; });
-    for (int64_t piece = 0; piece < num_pieces; ++piece) EXPECT_EQ(runs[piece], 1) << piece << " of " << num_pieces;
+  for (int64_t num_tasks : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<int> runs(num_tasks, 0);  // not atomic: each task owns one, and they are visible on return
+    pool.ParallelFor(num_tasks, [&](int64_t task, int) { ++runs[task]; });
+    for (int64_t task = 0; task < num_tasks; ++task) EXPECT_EQ(runs[task], 1) << task << " of " << num_tasks;
   }
 }
 
@@ -39,11 +39,11 @@ TEST_P(ThreadPoolTest, NoTwoOverlappingCallsShareAThreadIndex) {
 
 TEST_P(ThreadPoolTest, ManyTinyRegionsOfChangingSizeSeeTheirOwnFunction) {
   ThreadPool pool(GetParam());
-  std::vector<int64_t> last(16, -1);  // the region that wrote each piece last
+  std::vector<int64_t> last(16, -1);  // the region that wrote each task last
   for (int64_t region = 0; region < 20000; ++region) {
-    const int64_t num_pieces = region % 16;
-    pool.ParallelFor(num_pieces, [&last, region](int64_t piece, int) { last[piece] = region; });
-    for (int64_t piece = 0; piece < num_pieces; ++piece) ASSERT_EQ(last[piece], region);
+    const int64_t num_tasks = region % 16;
+    pool.ParallelFor(num_tasks, [&last, region](int64_t task, int) { last[task] = region; });
+    for (int64_t task = 0; task < num_tasks; ++task) ASSERT_EQ(last[task], region);
   }
 }
 
@@ -58,14 +58,14 @@ TEST_P(ThreadPoolTest, WorksAfterItsThreadsParked) {
   }
 }
 
-TEST_P(ThreadPoolTest, CallerParksForASlowPiece) {
+TEST_P(ThreadPoolTest, CallerParksForASlowTask) {
   ThreadPool pool(GetParam());
   const pid_t caller = ::gettid();
   int64_t slow = 0;
-  pool.ParallelFor(4, [&](int64_t piece, int) {
-    if (piece != 3) return;
+  pool.ParallelFor(4, [&](int64_t task, int) {
+    if (task != 3) return;
     EXPECT_TRUE(::gettid() == caller || AwaitWaiting(std::to_string(caller)));
-    slow = piece;
+    slow = task;
   });
   EXPECT_EQ(slow, 3);
 }
@@ -86,7 +86,7 @@ TEST(ThreadPoolTest, TwoPoolsWorkSideBySide) {
   std::atomic<int64_t> sum{0};
   auto use = [&sum] {
     ThreadPool pool(3);
-    for (int round = 0; round < 1000; ++round) pool.ParallelFor(7, [&](int64_t piece, int) { sum += piece; });
+    for (int round = 0; round < 1000; ++round) pool.ParallelFor(7, [&](int64_t task, int) { sum += task; });
   };
   std::thread other(use);
   use();

@@ -17,11 +17,11 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSequences = 2, kLayers = 2, kPages = kRandomModelContext / 16;
 const BackendOptions kOptions{.num_threads = 2,
-                                  .max_rows = 64,
-                                  .max_logit_rows = kSequences,
-                                  .max_sequences = kSequences,
-                                  .context = kRandomModelContext,
-                                  .num_kv_pages = kSequences * kLayers * kPages};
+                              .max_rows = 64,
+                              .max_logit_rows = kSequences,
+                              .max_sequences = kSequences,
+                              .context = kRandomModelContext,
+                              .num_kv_pages = kSequences * kLayers * kPages};
 
 class TorchBackendTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -34,7 +34,7 @@ class TorchBackendTest : public ::testing::TestWithParam<std::string> {
     for (size_t i = 0; i < spec_.blocks.size(); ++i) {
       BlockWeights bound;
       for (size_t t = 0; t < spec_.blocks[i].tensors.size(); ++t) {
-        const bool away = streams && spec_.blocks[i].id.kind != BlockKind::kEmbedding && !IsKept(spec_.blocks[i].tensors[t]);
+        const bool away = streams && spec_.blocks[i].id.kind != BlockKind::kEmbedding && !IsPinned(spec_.blocks[i].tensors[t]);
         bound.tensors.push_back(away ? nullptr : weights_[i][t].data.data());
       }
       EXPECT_TRUE((*backend)->BindBlock(spec_.blocks[i], bound).ok());
@@ -51,11 +51,11 @@ class TorchBackendTest : public ::testing::TestWithParam<std::string> {
 
   // All rows of a block's matrices, in pieces as the disk brings them.
   void ComputeInRows(Backend& backend, const BlockSpec& block, const std::vector<cpu::Array>& weights) {
-    for (const BlockPiece& piece : CutBlock(block, 4 * kKiB)) {
+    for (const BlockPart& piece : CutBlock(block, 4 * kKiB)) {
       for (const MatrixRows& rows : piece.rows) {
         for (size_t t = 0; t < block.tensors.size(); ++t) {
           const TensorSpec& tensor = block.tensors[t];
-          if (tensor.role != rows.role || IsKept(tensor)) continue;
+          if (tensor.role != rows.role || IsPinned(tensor)) continue;
           const int64_t row_bytes = tensor.info.shape[1] * ElementBytes(tensor.info.dtype);
           const absl::Status status =
               backend.ComputeRows(block.id, {.rows = rows, .weight = weights[t].data.data() + rows.begin * row_bytes});
@@ -145,7 +145,7 @@ TEST(TorchBackendOptionsTest, WhatItDoesNotDoIsRefused) {
   for (const BackendOptions& options : {pieces, others}) {
     const auto refused = OpenBackend(kTorchBackend, spec, options);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("in its own memory alone"));
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("only over KV in its own memory"));
   }
   const auto backend = OpenBackend(kTorchBackend, spec, kOptions);
   ASSERT_TRUE(backend.ok()) << backend.status();

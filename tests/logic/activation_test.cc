@@ -73,14 +73,14 @@ TEST(ActivationTest, WhatIsNoHeaderIsRefusedWithASentence) {
     return std::string(ParseActivationHeader(Encode(header)).status().message());
   };
   EXPECT_THAT(refusal([](ActivationHeader& h) { h.epoch = -1; }), HasSubstr("negative"));
-  EXPECT_THAT(refusal([](ActivationHeader& h) { h.stage = 1 << 30; }), HasSubstr("beyond all plans"));
-  EXPECT_THAT(refusal([](ActivationHeader& h) { h.bytes = kMaxActivationBytes + 1; }), HasSubstr("at most"));
+  EXPECT_THAT(refusal([](ActivationHeader& h) { h.stage = 1 << 30; }), HasSubstr("larger than any plan allows"));
+  EXPECT_THAT(refusal([](ActivationHeader& h) { h.bytes = kMaxActivationBytes + 1; }), HasSubstr("the limit is"));
   auto bytes = Encode(Example());
   EXPECT_FALSE(ParseActivationHeader(std::span(bytes).first(kActivationHeaderBytes - 1)).ok());
   bytes[4] = std::byte{9};
   EXPECT_THAT(std::string(ParseActivationHeader(bytes).status().message()), HasSubstr("version 9"));
   bytes[0] = std::byte{0};
-  EXPECT_THAT(std::string(ParseActivationHeader(bytes).status().message()), HasSubstr("this is none"));
+  EXPECT_THAT(std::string(ParseActivationHeader(bytes).status().message()), HasSubstr("is not an activation"));
 }
 
 TEST(ActivationTest, RandomBytesAreAHeaderOnlyIfTheyEncodeToThemselves) {

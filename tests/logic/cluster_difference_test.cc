@@ -40,7 +40,7 @@ TEST(ClusterDifferenceTest, ADeviceThatComputesSlowerIsNamed) {
   const PredictionReport report = ExplainClusterDifference(ThreeDevices(), 60, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kDeviceRate);
   EXPECT_NEAR(report.explained_ms, 20, 1e-9);
-  EXPECT_EQ(report.sentence, "predicted 33 % too low: device \"b\" computed for 30.00 ms a step where 10.00 were planned");
+  EXPECT_EQ(report.sentence, "predicted 33 % too low: device \"b\" computed for 30.00 ms a step instead of the planned 10.00");
 }
 
 TEST(ClusterDifferenceTest, DaemonsThatShareTheCoresOfOneMachineAreNamedTogether) {
@@ -59,7 +59,7 @@ TEST(ClusterDifferenceTest, ASlowDiskIsNamedForWhatDoesNotHideBehindComputing) {
   const PredictionReport report = ExplainClusterDifference(ThreeDevices(), 100, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kDiskRate);
   EXPECT_NEAR(report.explained_ms, 60, 1e-9);
-  EXPECT_THAT(report.sentence, HasSubstr("the disk of device \"a\" read for 100.00 ms a step where 20.00 were planned"));
+  EXPECT_THAT(report.sentence, HasSubstr("the disk of device \"a\" read for 100.00 ms a step instead of the planned 20.00"));
   seen.devices[0].disk_ms = 1900;  // 38 ms: hidden
   EXPECT_EQ(ExplainClusterDifference(ThreeDevices(), 100, seen).cause, DifferenceCause::kUnknown);
 }
@@ -70,7 +70,7 @@ TEST(ClusterDifferenceTest, ALinkThatIsSlowerThanItsProfileIsNamedWithBothRates)
   const PredictionReport report = ExplainClusterDifference(ThreeDevices(), 58, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kLinkRate);
   EXPECT_NEAR(report.explained_ms, 18, 1e-9);
-  EXPECT_THAT(report.sentence, HasSubstr("the link from \"b\" to \"c\" carries 10 Mbit/s where its profile says 100"));
+  EXPECT_THAT(report.sentence, HasSubstr("the link from \"b\" to \"c\" carries 10 Mbit/s, but its profile says 100"));
 }
 
 TEST(ClusterDifferenceTest, FewStepsAreNotJudged) {

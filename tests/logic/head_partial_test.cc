@@ -77,17 +77,17 @@ TEST(HeadPartialTest, WhatIsNoneIsRefusedWithASentence) {
   ASSERT_EQ(refusal({1, 2, 3, one, 7, one}), "");
   ASSERT_EQ(refusal({2, 1, 0, one, kAllIds, 0, 0}, 2), "");
   EXPECT_THAT(refusal({}), HasSubstr("ends 4 bytes early"));
-  EXPECT_THAT(refusal({3}), HasSubstr("logits of 3 rows, at most 2"));
-  EXPECT_THAT(refusal({UINT32_MAX}), HasSubstr("at most 2"));
+  EXPECT_THAT(refusal({3}), HasSubstr("logits of 3 rows, the limit is 2"));
+  EXPECT_THAT(refusal({UINT32_MAX}), HasSubstr("the limit is 2"));
   EXPECT_THAT(refusal({1}), HasSubstr("ends 4 bytes early"));
-  EXPECT_THAT(refusal({1, 0}), HasSubstr("0 ids of 8"));
-  EXPECT_THAT(refusal({1, 5}), HasSubstr("5 ids of 8"));  // all of them were shorter
-  EXPECT_THAT(refusal({1, kAllIds - 1}), HasSubstr("4294967294 ids of 8"));
+  EXPECT_THAT(refusal({1, 0}), HasSubstr("logits of 0 of 8 ids"));
+  EXPECT_THAT(refusal({1, 5}), HasSubstr("logits of 5 of 8 ids"));  // all of them were shorter
+  EXPECT_THAT(refusal({1, kAllIds - 1}), HasSubstr("logits of 4294967294 of 8 ids"));
   EXPECT_THAT(refusal({1, 2, 3, one, 7}), HasSubstr("ends 4 bytes early"));
   EXPECT_THAT(refusal({1, kAllIds, one}), HasSubstr("ends 28 bytes early"));
   EXPECT_THAT(refusal({1, kAllIds}, int64_t{1} << 40), HasSubstr("early"));
-  EXPECT_THAT(refusal({1, 2, 3, one, 3, one}), HasSubstr("id 3 where one of 4 to 7"));
-  EXPECT_THAT(refusal({1, 1, 8, one}), HasSubstr("id 8 where one of 0 to 7"));
+  EXPECT_THAT(refusal({1, 2, 3, one, 3, one}), HasSubstr("id 3 is not one of 4 to 7"));
+  EXPECT_THAT(refusal({1, 1, 8, one}), HasSubstr("id 8 is not one of 0 to 7"));
   EXPECT_THAT(refusal({1, 1, 3, std::bit_cast<uint32_t>(kNaN)}), HasSubstr("the logit of id 3"));
   EXPECT_THAT(refusal({1, 1, 3, std::bit_cast<uint32_t>(kInfinity)}), HasSubstr("the logit of id 3"));
 }

@@ -20,12 +20,12 @@ TEST(KvAwayTest, APieceIsWrittenOnceItIsFullAndMayGoAndGoesWhenItIsWritten) {
   away.SetReach(1);
   EXPECT_EQ(away.BeginWrite(), (KvAway::Piece{.sequence = 0, .piece = 0}));
   EXPECT_EQ(away.BeginWrite(), std::nullopt) << "one at a time";
-  EXPECT_EQ(away.TakeAway(), std::nullopt) << "it is not written yet";
+  EXPECT_EQ(away.FreeNext(), std::nullopt) << "it is not written yet";
   EXPECT_TRUE(away.HasToWrite());
   away.EndWrite(true);
   EXPECT_FALSE(away.HasToWrite()) << "the second piece is full and may not go";
-  EXPECT_EQ(away.TakeAway(), (KvAway::Piece{.sequence = 0, .piece = 0}));
-  EXPECT_EQ(away.TakeAway(), std::nullopt);
+  EXPECT_EQ(away.FreeNext(), (KvAway::Piece{.sequence = 0, .piece = 0}));
+  EXPECT_EQ(away.FreeNext(), std::nullopt);
   EXPECT_EQ(away.away(0), 1);
   EXPECT_EQ(away.most_away(), 1);
 }
@@ -37,7 +37,7 @@ TEST(KvAwayTest, ThoseClosestToTheFrontGoFirst) {
   away.Computed(2, 512);
   std::vector<std::pair<int32_t, int64_t>> written, gone;
   while (const auto piece = away.BeginWrite()) written.emplace_back(piece->sequence, piece->piece), away.EndWrite(true);
-  while (const auto piece = away.TakeAway()) gone.emplace_back(piece->sequence, piece->piece);
+  while (const auto piece = away.FreeNext()) gone.emplace_back(piece->sequence, piece->piece);
   const std::vector<std::pair<int32_t, int64_t>> in_turn = {{0, 0}, {2, 0}, {0, 1}, {2, 1}, {0, 2}, {0, 3}};
   EXPECT_EQ(written, in_turn);
   EXPECT_EQ(gone, in_turn);
@@ -51,13 +51,13 @@ TEST(KvAwayTest, WhatWasWrittenForASequenceThatEndedIsNotTheNextOnes) {
   away.Release(0);
   away.Computed(0, 256);
   away.EndWrite(true);
-  EXPECT_EQ(away.TakeAway(), std::nullopt);
+  EXPECT_EQ(away.FreeNext(), std::nullopt);
   ASSERT_TRUE(away.BeginWrite().has_value());
   away.EndWrite(false);
-  EXPECT_EQ(away.TakeAway(), std::nullopt) << "the disk did not take it";
+  EXPECT_EQ(away.FreeNext(), std::nullopt) << "the disk did not take it";
   ASSERT_TRUE(away.BeginWrite().has_value());
   away.EndWrite(true);
-  EXPECT_TRUE(away.TakeAway().has_value());
+  EXPECT_TRUE(away.FreeNext().has_value());
 }
 
 TEST(KvAwayTest, ALowerReachKeepsWhatIsAway) {
@@ -65,10 +65,10 @@ TEST(KvAwayTest, ALowerReachKeepsWhatIsAway) {
   away.SetReach(3);
   away.Computed(0, 768);
   while (away.BeginWrite()) away.EndWrite(true);
-  ASSERT_TRUE(away.TakeAway().has_value());
-  ASSERT_TRUE(away.TakeAway().has_value());
+  ASSERT_TRUE(away.FreeNext().has_value());
+  ASSERT_TRUE(away.FreeNext().has_value());
   away.SetReach(1);
-  EXPECT_EQ(away.TakeAway(), std::nullopt);
+  EXPECT_EQ(away.FreeNext(), std::nullopt);
   EXPECT_EQ(away.most_away(), 2);
 }
 
@@ -77,10 +77,10 @@ TEST(KvAwayTest, WhatWasAwayBeforeStaysAway) {
   away.SetReach(3);
   away.TakeOver(1, 1000, 2);
   EXPECT_EQ(away.away(1), 2);
-  EXPECT_EQ(away.TakeAway(), std::nullopt) << "the third is not written";
+  EXPECT_EQ(away.FreeNext(), std::nullopt) << "the third is not written";
   EXPECT_EQ(away.BeginWrite(), (KvAway::Piece{.sequence = 1, .piece = 2}));
   away.EndWrite(true);
-  EXPECT_EQ(away.TakeAway(), (KvAway::Piece{.sequence = 1, .piece = 2}));
+  EXPECT_EQ(away.FreeNext(), (KvAway::Piece{.sequence = 1, .piece = 2}));
   away.Release(1);
   EXPECT_EQ(away.away(1), 0);
 }
@@ -118,7 +118,7 @@ class Growth {
         int64_t& at = positions[static_cast<size_t>(s)];
         at += rows[static_cast<size_t>(s)];
         while (!pages.Extend(s, at).ok()) {
-          const auto gone = away.TakeAway();
+          const auto gone = away.FreeNext();
           ASSERT_TRUE(gone.has_value()) << "step " << step << ": nothing can go, and sequence " << s << " needs pages for " << at;
           pages.GiveUp(gone->sequence, gone->piece * kKvPiece, (gone->piece + 1) * kKvPiece);
         }

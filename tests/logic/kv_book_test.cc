@@ -47,15 +47,15 @@ TEST(KvBookTest, WhatChangedIsToldOnce) {
   KvBook book(plan, {.layers = 1});
   Grow(book, 0, 16);
   Grow(book, 0, 32);
-  EXPECT_EQ(book.TakeShown(), 0);
-  EXPECT_EQ(book.TakeShown(), std::nullopt);
+  EXPECT_EQ(book.NextShown(), 0);
+  EXPECT_EQ(book.NextShown(), std::nullopt);
   Grow(book, 0, 20);
-  EXPECT_EQ(book.TakeShown(), std::nullopt) << "it lacked no page";
+  EXPECT_EQ(book.NextShown(), std::nullopt) << "it lacked no page";
   book.Release(0);
-  const std::optional<KvBook::Ended> ended = book.TakeEnded();
+  const std::optional<KvBook::Ended> ended = book.NextEnded();
   ASSERT_TRUE(ended);
   EXPECT_EQ(ended->life + 1, book.away().life(0));
-  EXPECT_FALSE(book.TakeEnded());
+  EXPECT_FALSE(book.NextEnded());
 }
 
 TEST(KvBookTest, AWriteThatFailsIsTheErrorOfWhoNeedsItsPages) {

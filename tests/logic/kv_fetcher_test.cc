@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 class KvFetcherTest : public ::testing::Test {
  protected:
   void Make(int64_t slots) {
-    fetcher_.emplace(KvFetcher::Shape{.layers = 4, .sequences = 2, .piece_bytes = 8, .slots = slots});
+    fetcher_.emplace(KvFetcher::Shape{.layers = 4, .sequences = 2, .piece_bytes = 8, .places = slots});
     fetcher_->SetSequence(0, 5, 0, 2);
     fetcher_->SetSequence(1, 0, 3, 4);
     fetcher_->SetLayers(4);
@@ -109,17 +109,17 @@ TEST_F(KvFetcherTest, TwoAreOnTheirWayAndComeInOrderAndWhole) {
     const std::vector<std::byte> bytes(count);
     return std::string(fetcher_->On({.number = number, .offset = offset, .bytes = bytes}).status().message());
   };
-  EXPECT_THAT(refusal(1, 0, 8), HasSubstr("bytes of fetch 1 come where 0 is the next"));
-  EXPECT_THAT(refusal(0, 4, 4), HasSubstr("4 bytes at 4 behind 0 of 8"));
-  EXPECT_THAT(refusal(0, 0, 9), HasSubstr("9 bytes at 0 behind 0 of 8"));
-  EXPECT_THAT(refusal(0, 0, 0), HasSubstr("0 bytes at 0"));
+  EXPECT_THAT(refusal(1, 0, 8), HasSubstr("bytes of fetch 1 arrived, expected fetch 0"));
+  EXPECT_THAT(refusal(0, 4, 4), HasSubstr("4 bytes at offset 4 do not follow the 0 bytes of 8"));
+  EXPECT_THAT(refusal(0, 0, 9), HasSubstr("9 bytes at offset 0 do not follow the 0 bytes of 8"));
+  EXPECT_THAT(refusal(0, 0, 0), HasSubstr("0 bytes at offset 0"));
   EXPECT_EQ(refusal(0, 0, 5), "");
   EXPECT_EQ(fetcher_->Missing(0, 0, 5, 0, 1), 3);
   EXPECT_FALSE(fetcher_->Find(0, 0, 5, 0).has_value());
   EXPECT_EQ(refusal(0, 5, 3), "");
   EXPECT_TRUE(fetcher_->Find(0, 0, 5, 0).has_value());
   EXPECT_EQ(refusal(1, 0, 8), "");
-  EXPECT_THAT(refusal(1, 0, 8), HasSubstr("none is under way"));
+  EXPECT_THAT(refusal(1, 0, 8), HasSubstr("no fetch is under way"));
 }
 
 // ---- How many layers

@@ -50,7 +50,7 @@ TEST(KvLenderTest, ALayerGoesInChunksThatAreNumberedOverAllOfThem) {
     }
     EXPECT_EQ(offset, 10);
     EXPECT_TRUE(lender.under_way());
-    ASSERT_TRUE(lender.OnKept(number - 1).ok());
+    ASSERT_TRUE(lender.OnStored(number - 1).ok());
     EXPECT_FALSE(lender.under_way());
   }
 }
@@ -61,24 +61,24 @@ TEST(KvLenderTest, ALayerOfWholeChunksHasNoEmptyOne) {
   EXPECT_EQ(lender.Begin({}, 0, bytes).size(), 2u);
 }
 
-TEST(KvLenderTest, OnlyTheLastChunkUnderWayIsKept) {
+TEST(KvLenderTest, OnlyTheLastChunkUnderWayIsStored) {
   KvLender lender({.layers = 1, .piece_bytes = 8, .chunk_bytes = 4});
   const std::vector<std::byte> bytes(8);
-  EXPECT_EQ(lender.OnKept(0).code(), absl::StatusCode::kInvalidArgument) << "nothing is under way";
+  EXPECT_EQ(lender.OnStored(0).code(), absl::StatusCode::kInvalidArgument) << "nothing is under way";
   (void)lender.Begin({}, 0, bytes);
   for (const int64_t number : {-1, 0, 2}) {
-    EXPECT_EQ(lender.OnKept(number).code(), absl::StatusCode::kInvalidArgument) << number;
+    EXPECT_EQ(lender.OnStored(number).code(), absl::StatusCode::kInvalidArgument) << number;
     EXPECT_TRUE(lender.under_way());
   }
-  EXPECT_TRUE(lender.OnKept(1).ok());
-  EXPECT_FALSE(lender.OnKept(1).ok()) << "twice";
+  EXPECT_TRUE(lender.OnStored(1).ok());
+  EXPECT_FALSE(lender.OnStored(1).ok()) << "twice";
 }
 
 TEST(KvLenderDeathTest, OneLayerIsUnderWayAtATime) {
   KvLender lender({.layers = 1, .piece_bytes = 4});
   const std::vector<std::byte> bytes(4);
   (void)lender.Begin({}, 0, bytes);
-  EXPECT_DEATH((void)lender.Begin({}, 0, bytes), "chunk 0 is not kept yet");
+  EXPECT_DEATH((void)lender.Begin({}, 0, bytes), "chunk 0 is not stored yet");
 }
 
 // ---- The host's side
@@ -86,7 +86,7 @@ TEST(KvLenderDeathTest, OneLayerIsUnderWayAtATime) {
 // Two layers of 8 bytes, which come in chunks of 4.
 class KvHostTest : public ::testing::Test {
  protected:
-  static constexpr KvHost::Shape kShape{.layers = 2, .sequences = 3, .pieces_per_sequence = 4, .piece_bytes = 8, .slots = 4};
+  static constexpr KvHost::Shape kShape{.layers = 2, .sequences = 3, .pieces_per_sequence = 4, .piece_bytes = 8, .places = 4};
 
   KvChunk Chunk(int32_t sequence, int64_t life, int64_t piece, int32_t layer, Bytes offset) const {
     return {.number = number_,
@@ -100,11 +100,11 @@ class KvHostTest : public ::testing::Test {
 
   // InvalidArgument with this sentence, and what comes next is taken as if nothing had come.
   void ExpectRefused(const KvChunk& chunk, const std::string& sentence) {
-    const int64_t free_slots = host_.free_slots();
+    const int64_t free_places = host_.free_places();
     const auto placed = host_.OnChunk(chunk);
     EXPECT_EQ(placed.status().code(), absl::StatusCode::kInvalidArgument) << sentence;
     EXPECT_THAT(std::string(placed.status().message()), HasSubstr(sentence));
-    EXPECT_EQ(host_.free_slots(), free_slots);
+    EXPECT_EQ(host_.free_places(), free_places);
   }
 
   KvHost::Placed Take(const KvChunk& chunk) {
@@ -133,7 +133,7 @@ TEST_F(KvHostTest, AChunkGoesWhereItsLayerOfItsSlotIs) {
   for (const int64_t piece : {0, 1}) {
     for (const int32_t layer : {0, 1}) {
       for (const Bytes offset : {0, 4}) {
-        EXPECT_EQ(host_.kept(1), piece);
+        EXPECT_EQ(host_.stored(1), piece);
         const KvHost::Placed placed = Take(Chunk(1, 0, piece, layer, offset));
         ASSERT_TRUE(placed.offset.has_value());
         offsets.push_back(*placed.offset);
@@ -142,8 +142,8 @@ TEST_F(KvHostTest, AChunkGoesWhereItsLayerOfItsSlotIs) {
     }
   }
   EXPECT_THAT(offsets, ElementsAre(0, 4, 8, 12, 16, 20, 24, 28));
-  EXPECT_EQ(host_.kept(1), 2);
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.stored(1), 2);
+  EXPECT_EQ(host_.free_places(), 2);
   EXPECT_THAT(*host_.Pieces(1, 0, 0, 2), ElementsAre(0, 16));
   EXPECT_THAT(*host_.Pieces(1, 0, 1, 2), ElementsAre(8, 24));
   EXPECT_THAT(*host_.Pieces(1, 0, 1, 1), ElementsAre(8));
@@ -156,62 +156,62 @@ TEST_F(KvHostTest, AChunkOutOfBoundsIsRefused) {
     change(chunk);
     ExpectRefused(chunk, sentence);
   };
-  refused("chunk 1 comes where 0 is the next", [](KvChunk& c) { c.number = 1; });
-  refused("chunk -1 comes where 0 is the next", [](KvChunk& c) { c.number = -1; });
-  refused("sequence -1 of 3", [](KvChunk& c) { c.sequence = -1; });
-  refused("sequence 3 of 3", [](KvChunk& c) { c.sequence = 3; });
+  refused("chunk 1 arrived, expected chunk 0", [](KvChunk& c) { c.number = 1; });
+  refused("chunk -1 arrived, expected chunk 0", [](KvChunk& c) { c.number = -1; });
+  refused("sequence -1 is outside the plan's 3", [](KvChunk& c) { c.sequence = -1; });
+  refused("sequence 3 is outside the plan's 3", [](KvChunk& c) { c.sequence = 3; });
   refused("life -1", [](KvChunk& c) { c.life = -1; });
-  refused("layer -1 of 2", [](KvChunk& c) { c.layer = -1; });
-  refused("layer 2 of 2", [](KvChunk& c) { c.layer = 2; });
-  refused("piece -1 of 4", [](KvChunk& c) { c.piece = -1; });
-  refused("piece 4 of 4", [](KvChunk& c) { c.piece = 4; });
-  refused("4 bytes at -1 of 8", [](KvChunk& c) { c.offset = -1; });
-  refused("4 bytes at 5 of 8", [](KvChunk& c) { c.offset = 5; });
-  refused("of 8", [](KvChunk& c) { c.offset = std::numeric_limits<int64_t>::max(); });
-  refused("0 bytes at 0 of 8", [](KvChunk& c) { c.bytes = {}; });
-  refused("16 bytes at 0 of 8", [&](KvChunk& c) { c.bytes = bytes_; });
+  refused("layer -1 is outside the device's 2", [](KvChunk& c) { c.layer = -1; });
+  refused("layer 2 is outside the device's 2", [](KvChunk& c) { c.layer = 2; });
+  refused("piece -1 is outside a sequence of 4", [](KvChunk& c) { c.piece = -1; });
+  refused("piece 4 is outside a sequence of 4", [](KvChunk& c) { c.piece = 4; });
+  refused("4 bytes at offset -1 do not fit in a piece of 8", [](KvChunk& c) { c.offset = -1; });
+  refused("4 bytes at offset 5 do not fit in a piece of 8", [](KvChunk& c) { c.offset = 5; });
+  refused("do not fit in a piece of 8", [](KvChunk& c) { c.offset = std::numeric_limits<int64_t>::max(); });
+  refused("0 bytes at offset 0 do not fit in a piece of 8", [](KvChunk& c) { c.bytes = {}; });
+  refused("16 bytes at offset 0 do not fit in a piece of 8", [&](KvChunk& c) { c.bytes = bytes_; });
   TakePiece(0, 0, 0);
   KvChunk again = Chunk(0, 0, 1, 0, 0);
   --again.number;
-  ExpectRefused(again, "chunk 3 comes where 4 is the next");
+  ExpectRefused(again, "chunk 3 arrived, expected chunk 4");
 }
 
 TEST_F(KvHostTest, AChunkThatDoesNotGoOnWhatCameIsRefused) {
-  ExpectRefused(Chunk(0, 0, 0, 0, 4), "does not go on");
-  ExpectRefused(Chunk(0, 0, 0, 1, 0), "does not go on");
+  ExpectRefused(Chunk(0, 0, 0, 0, 4), "does not continue");
+  ExpectRefused(Chunk(0, 0, 0, 1, 0), "does not continue");
   (void)Take(Chunk(0, 0, 0, 0, 0));
-  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not go on");
-  ExpectRefused(Chunk(0, 0, 0, 0, 2), "does not go on");
-  ExpectRefused(Chunk(0, 0, 0, 1, 4), "does not go on");
-  ExpectRefused(Chunk(0, 0, 1, 0, 4), "does not go on");
-  ExpectRefused(Chunk(0, 1, 0, 0, 4), "does not go on");
-  ExpectRefused(Chunk(1, 0, 0, 0, 4), "does not go on");
-  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not go on");
-  ExpectRefused(Chunk(0, 1, 0, 0, 0), "does not go on");
+  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not continue");
+  ExpectRefused(Chunk(0, 0, 0, 0, 2), "does not continue");
+  ExpectRefused(Chunk(0, 0, 0, 1, 4), "does not continue");
+  ExpectRefused(Chunk(0, 0, 1, 0, 4), "does not continue");
+  ExpectRefused(Chunk(0, 1, 0, 0, 4), "does not continue");
+  ExpectRefused(Chunk(1, 0, 0, 0, 4), "does not continue");
+  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
+  ExpectRefused(Chunk(0, 1, 0, 0, 0), "does not continue");
   (void)Take(Chunk(0, 0, 0, 0, 4));
-  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not go on");
-  ExpectRefused(Chunk(0, 0, 1, 0, 0), "does not go on");
-  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not go on");
+  ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not continue");
+  ExpectRefused(Chunk(0, 0, 1, 0, 0), "does not continue");
+  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   TakeLayer(0, 0, 0, 1);
-  EXPECT_EQ(host_.kept(0), 1);
+  EXPECT_EQ(host_.stored(0), 1);
 }
 
 TEST_F(KvHostTest, APieceThatIsNotTheNextOfItsSequenceIsRefused) {
-  ExpectRefused(Chunk(0, 0, 1, 0, 0), "piece 1 of sequence 0 comes where 0 is the next");
+  ExpectRefused(Chunk(0, 0, 1, 0, 0), "piece 1 of sequence 0 arrived, expected piece 0");
   TakePiece(0, 0, 0);
-  ExpectRefused(Chunk(0, 0, 0, 0, 0), "piece 0 of sequence 0 comes where 1 is the next");
-  ExpectRefused(Chunk(0, 0, 2, 0, 0), "piece 2 of sequence 0 comes where 1 is the next");
-  ExpectRefused(Chunk(0, 1, 1, 0, 0), "piece 1 of sequence 0 comes where 0 is the next");
-  EXPECT_EQ(host_.kept(0), 1) << "what is refused ends no life";
+  ExpectRefused(Chunk(0, 0, 0, 0, 0), "piece 0 of sequence 0 arrived, expected piece 1");
+  ExpectRefused(Chunk(0, 0, 2, 0, 0), "piece 2 of sequence 0 arrived, expected piece 1");
+  ExpectRefused(Chunk(0, 1, 1, 0, 0), "piece 1 of sequence 0 arrived, expected piece 0");
+  EXPECT_EQ(host_.stored(0), 1) << "what is refused ends no life";
   TakePiece(1, 0, 0);
   TakePiece(0, 0, 1);
 }
 
 TEST_F(KvHostTest, ALifeBeforeOneThatHasBegunIsRefused) {
   TakePiece(0, 5, 0);
-  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 comes when 5 has begun");
+  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 arrived, but life 5 has begun");
   ASSERT_TRUE(host_.OnFree(0, 5).ok());
-  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 comes when 5 has begun");
+  ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 arrived, but life 5 has begun");
   TakePiece(1, 4, 0);
 }
 
@@ -219,28 +219,28 @@ TEST_F(KvHostTest, ALaterLifeFreesWhatTheOneBeforeHad) {
   TakePiece(0, 0, 0);
   TakePiece(0, 0, 1);
   (void)Take(Chunk(0, 2, 0, 0, 0));
-  EXPECT_EQ(host_.kept(0), 0);
-  EXPECT_EQ(host_.free_slots(), 3);
+  EXPECT_EQ(host_.stored(0), 0);
+  EXPECT_EQ(host_.free_places(), 3);
   EXPECT_EQ(host_.Pieces(0, 0, 0, 1).status().code(), absl::StatusCode::kFailedPrecondition);
   (void)Take(Chunk(0, 2, 0, 0, 4));
   TakePiece(0, 3, 0);  // and of a piece that was on its way
-  EXPECT_EQ(host_.kept(0), 1);
-  EXPECT_EQ(host_.free_slots(), 3);
+  EXPECT_EQ(host_.stored(0), 1);
+  EXPECT_EQ(host_.free_places(), 3);
 }
 
 TEST_F(KvHostTest, FreeTakesAllLivesUpToOne) {
   TakePiece(0, 3, 0);
   TakePiece(1, 3, 0);
   ASSERT_TRUE(host_.OnFree(0, 2).ok());
-  EXPECT_EQ(host_.kept(0), 1) << "a life before";
+  EXPECT_EQ(host_.stored(0), 1) << "a life before";
   ASSERT_TRUE(host_.OnFree(0, 3).ok());
-  EXPECT_EQ(host_.kept(0), 0);
-  EXPECT_EQ(host_.kept(1), 1);
-  EXPECT_EQ(host_.free_slots(), 3);
+  EXPECT_EQ(host_.stored(0), 0);
+  EXPECT_EQ(host_.stored(1), 1);
+  EXPECT_EQ(host_.free_places(), 3);
   ASSERT_TRUE(host_.OnFree(0, 3).ok());
-  EXPECT_EQ(host_.free_slots(), 3) << "twice";
+  EXPECT_EQ(host_.free_places(), 3) << "twice";
   ASSERT_TRUE(host_.OnFree(1, std::numeric_limits<int64_t>::max()).ok());
-  EXPECT_EQ(host_.free_slots(), 4);
+  EXPECT_EQ(host_.free_places(), 4);
   EXPECT_EQ(host_.OnFree(-1, 0).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(host_.OnFree(3, 0).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(host_.OnFree(0, -1).code(), absl::StatusCode::kInvalidArgument);
@@ -250,9 +250,9 @@ TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
   TakePiece(0, 0, 0);
   TakeLayer(0, 0, 1, 0);
   EXPECT_TRUE(Take(Chunk(0, 0, 1, 1, 0)).offset.has_value());
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
-  EXPECT_EQ(host_.free_slots(), 4) << "what is partly there gives its slot back too";
+  EXPECT_EQ(host_.free_places(), 4) << "what is partly there gives its slot back too";
   const KvHost::Placed rest = Take(Chunk(0, 0, 1, 1, 4));
   EXPECT_EQ(rest.offset, std::nullopt);
   EXPECT_TRUE(rest.ends_layer);
@@ -261,51 +261,51 @@ TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
   EXPECT_FALSE(next.ends_layer);
   EXPECT_TRUE(Take(Chunk(0, 0, 2, 0, 4)).ends_layer);
   TakeLayer(0, 0, 2, 1);
-  EXPECT_EQ(host_.kept(0), 0);
-  EXPECT_EQ(host_.free_slots(), 4);
+  EXPECT_EQ(host_.stored(0), 0);
+  EXPECT_EQ(host_.free_places(), 4);
   TakePiece(0, 1, 0);
-  EXPECT_EQ(host_.kept(0), 1);
+  EXPECT_EQ(host_.stored(0), 1);
 }
 
 TEST_F(KvHostTest, APieceIsGivenUpForAnotherOneBetweenTwoLayersOnceItsSequenceHasEnded) {
   TakeLayer(0, 0, 0, 0);
-  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not go on");
+  ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
   TakePiece(1, 0, 0);
   (void)Take(Chunk(2, 0, 0, 0, 0));
   ASSERT_TRUE(host_.OnFree(2, 0).ok());
-  ExpectRefused(Chunk(1, 0, 1, 0, 0), "does not go on");  // within a layer
+  ExpectRefused(Chunk(1, 0, 1, 0, 0), "does not continue");  // within a layer
   (void)Take(Chunk(2, 0, 0, 0, 4));
   TakePiece(1, 0, 1);
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, WithoutAFreeSlotAPieceIsRefusedUntilThereIsOne) {
   for (int64_t piece = 0; piece < 4; ++piece) TakePiece(0, 0, piece);
-  EXPECT_EQ(host_.free_slots(), 0);
+  EXPECT_EQ(host_.free_places(), 0);
   EXPECT_EQ(host_.OnChunk(Chunk(1, 0, 0, 0, 0)).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(host_.kept(0), 4);
+  EXPECT_EQ(host_.stored(0), 4);
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
   TakePiece(1, 0, 0);
   for (int64_t piece = 0; piece < 3; ++piece) TakePiece(0, 1, piece);
-  EXPECT_EQ(host_.free_slots(), 0);
+  EXPECT_EQ(host_.free_places(), 0);
   TakePiece(0, 2, 0);  // what its own life before had is enough
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, WhatWasThereBeforeGoesOnInTheFirstLife) {
   ASSERT_TRUE(host_.TakeOver(1, 2).ok());
   ASSERT_TRUE(host_.TakeOver(0, 0).ok());
   EXPECT_EQ(host_.TakeOver(2, 3).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.free_places(), 2);
   ASSERT_TRUE(host_.Pieces(1, 0, 1, 2).ok());
-  ExpectRefused(Chunk(1, 0, 1, 0, 0), "comes where 2 is the next");
+  ExpectRefused(Chunk(1, 0, 1, 0, 0), "arrived, expected piece 2");
   TakePiece(1, 0, 2);
   TakePiece(0, 0, 0);
-  EXPECT_EQ(host_.kept(1), 3);
+  EXPECT_EQ(host_.stored(1), 3);
   TakePiece(1, 1, 0);
-  EXPECT_EQ(host_.kept(1), 1) << "of the next sequence";
-  EXPECT_EQ(host_.free_slots(), 2);
+  EXPECT_EQ(host_.stored(1), 1) << "of the next sequence";
+  EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, OnlyWholePiecesOfALifeAreFound) {
@@ -385,7 +385,7 @@ class Lending {
         }
       }
     }
-    EXPECT_EQ(host_.free_slots(), host_shape_.slots);
+    EXPECT_EQ(host_.free_places(), host_shape_.places);
     EXPECT_FALSE(lender_.under_way());
     EXPECT_FALSE(lending_.has_value());
     EXPECT_FALSE(away_.HasToWrite());
@@ -399,7 +399,7 @@ class Lending {
   int64_t answered() const { return answered_; }
   int64_t used() const { return used_; }
   int64_t waits() const { return waits_; }
-  bool slots_ran_full() const { return slots_ran_full_; }
+  bool slots_ran_full() const { return places_ran_full_; }
 
  private:
   struct OwnerSequence {
@@ -454,7 +454,7 @@ class Lending {
     const int64_t end = std::min(sequence.target, sequence.positions + positions);
     const int64_t needed = (end + 15) / 16 - (sequence.positions + 15) / 16;
     while (PagesHeld() + needed > pages_in_memory_) {
-      const auto gone = away_.TakeAway();
+      const auto gone = away_.FreeNext();
       if (!gone) return;
       TakeFromMemory(*gone);
     }
@@ -510,7 +510,7 @@ class Lending {
     Follow();
     if (CheckRoom(using_)) {
       fetcher_.SetInUse(using_);
-    } else if (MostPieces() + kKvFetchesUnderWay <= room_shape_.slots) {
+    } else if (MostPieces() + kKvFetchesUnderWay <= room_shape_.places) {
       awaited_ = using_;
       fetcher_.SetAwaited(awaited_);
       ++waits_;
@@ -592,8 +592,8 @@ class Lending {
       return;
     }
     if (const auto* fetched = std::get_if<KvFetched>(&message)) return TakeBack(*fetched);
-    const absl::Status kept = lender_.OnKept(std::get<KvKept>(message).number);
-    ASSERT_TRUE(kept.ok()) << kept;
+    const absl::Status stored = lender_.OnStored(std::get<KvStored>(message).number);
+    ASSERT_TRUE(stored.ok()) << stored;
     const bool given_up = !goes_on_ && away_.life(lending_->sequence) != lending_->life;
     if (next_layer_ < layers_ && !given_up) return;
     away_.EndWrite(!given_up);
@@ -633,7 +633,7 @@ class Lending {
     } else {
       ++dropped_;
     }
-    if (placed->ends_layer) to_owner_.Send(KvKept{.number = chunk.number}, now_, Delay());
+    if (placed->ends_layer) to_owner_.Send(KvStored{.number = chunk.number}, now_, Delay());
   }
 
   void EndLives(int32_t sequence, int64_t life) {
@@ -655,24 +655,24 @@ class Lending {
   // ---- What always holds
 
   void Check() {
-    if (host_.free_slots() == 0) slots_ran_full_ = true;
+    if (host_.free_places() == 0) places_ran_full_ = true;
     ASSERT_LE(PagesHeld(), pages_in_memory_);
-    ASSERT_EQ(host_.free_slots() + std::ssize(tags_), host_shape_.slots);
+    ASSERT_EQ(host_.free_places() + std::ssize(tags_), host_shape_.places);
     for (int32_t s = 0; s < sequences_; ++s) CheckSequence(s);
   }
 
   void CheckSequence(int32_t s) const {
     const OwnerSequence& sequence = owned_[static_cast<size_t>(s)];
-    const int64_t kept = host_.kept(s);
+    const int64_t stored = host_.stored(s);
     for (size_t piece = 0; piece < sequence.in_memory.size(); ++piece) {
       if (sequence.in_memory[piece]) continue;
-      ASSERT_LT(static_cast<int64_t>(piece), kept) << "nobody has piece " << piece << " of sequence " << s;
+      ASSERT_LT(static_cast<int64_t>(piece), stored) << "nobody has piece " << piece << " of sequence " << s;
       for (int32_t layer = 0; layer < layers_; ++layer) CheckContent(s, static_cast<int64_t>(piece), layer);
     }
-    if (kept == 0) return;
-    const auto offsets = host_.Pieces(s, ended_[static_cast<size_t>(s)] + 1, 0, kept);
+    if (stored == 0) return;
+    const auto offsets = host_.Pieces(s, ended_[static_cast<size_t>(s)] + 1, 0, stored);
     ASSERT_TRUE(offsets.ok()) << offsets.status();
-    for (int64_t piece = 0; piece < kept; ++piece) {
+    for (int64_t piece = 0; piece < stored; ++piece) {
       const auto tag = tags_.find((*offsets)[static_cast<size_t>(piece)] / piece_bytes_ / layers_);
       ASSERT_TRUE(tag != tags_.end());
       ASSERT_TRUE(tag->second == (Tag{.sequence = s, .life = ended_[static_cast<size_t>(s)] + 1, .piece = piece}));
@@ -703,7 +703,7 @@ class Lending {
                                   .sequences = sequences_,
                                   .pieces_per_sequence = pieces_,
                                   .piece_bytes = piece_bytes_,
-                                  .slots = sequences_ * most_reach_};
+                                  .places = sequences_ * most_reach_};
 
   int64_t now_ = 0;
   int64_t to_admit_ = 1 + Below(24);
@@ -718,7 +718,7 @@ class Lending {
   const KvFetcher::Shape room_shape_{.layers = layers_,
                                      .sequences = sequences_,
                                      .piece_bytes = piece_bytes_,
-                                     .slots = 1 + Below(layers_ * sequences_ * most_reach_ + kKvFetchesUnderWay)};
+                                     .places = 1 + Below(layers_ * sequences_ * most_reach_ + kKvFetchesUnderWay)};
   KvFetcher fetcher_{room_shape_};
   std::vector<std::byte> room_ = std::vector<std::byte>(static_cast<size_t>(room_shape_.bytes()));
   int32_t using_ = 0;
@@ -732,7 +732,7 @@ class Lending {
   std::vector<int64_t> ended_ = std::vector<int64_t>(static_cast<size_t>(sequences_), -1);  // lives, as the host knows
 
   int64_t taken_away_ = 0, dropped_ = 0, answered_ = 0, used_ = 0, waits_ = 0;
-  bool slots_ran_full_ = false;
+  bool places_ran_full_ = false;
 };
 
 TEST(KvLendingTest, WhatIsFullIsInMemoryOrKeptAsItWasWhateverTheLinksDo) {

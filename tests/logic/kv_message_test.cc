@@ -45,7 +45,7 @@ KvFetch Fetch() {
 
 std::vector<KvMessage> Examples() {
   return {Chunk(),
-          KvKept{.number = 17},
+          KvStored{.number = 17},
           KvFree{.sequence = 2, .life = 3},
           Query(),
           KvRecords{.number = 9, .records = Raw()},
@@ -102,7 +102,7 @@ TEST(KvMessageTest, AMessageArrivesAsItWasAndItsBytesAreNotCopied) {
     EXPECT_TRUE(std::ranges::equal(query.queries, Raw()));
     EXPECT_TRUE(IsIn(query.queries, bytes));
   }
-  EXPECT_EQ(Returned<KvKept>(KvKept{.number = 17}, Encode(KvKept{.number = 17})).number, 17);
+  EXPECT_EQ(Returned<KvStored>(KvStored{.number = 17}, Encode(KvStored{.number = 17})).number, 17);
   const KvRecords records{.number = 9, .records = Raw()};
   const std::vector<std::byte> bytes = Encode(records);
   EXPECT_EQ(Returned<KvRecords>(records, bytes).number, 9);
@@ -133,7 +133,7 @@ TEST(KvMessageTest, WhatEndsEarlyIsRefused) {
   for (const KvMessage& message : Examples()) {
     const std::vector<std::byte> bytes = Encode(message);
     const bool has_none =
-        std::holds_alternative<KvKept>(message) || std::holds_alternative<KvFree>(message) || std::holds_alternative<KvFetch>(message);
+        std::holds_alternative<KvStored>(message) || std::holds_alternative<KvFree>(message) || std::holds_alternative<KvFetch>(message);
     const size_t raw = has_none ? 0 : Raw().size();
     for (size_t size = 0; size < bytes.size() - raw; ++size) {
       const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<int64_t>(size));  // a sanitizer sees what is read behind
@@ -143,14 +143,14 @@ TEST(KvMessageTest, WhatEndsEarlyIsRefused) {
 }
 
 TEST(KvMessageTest, WhatGoesOnBehindItsEndOrIsOfNoKindIsRefused) {
-  std::vector<std::byte> bytes = Encode(KvKept{.number = 17});
+  std::vector<std::byte> bytes = Encode(KvStored{.number = 17});
   bytes.push_back(std::byte{0});
-  EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("1 bytes behind its end"));
+  EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("1 bytes follow its end"));
   bytes = Encode(KvFree{});
   bytes.push_back(std::byte{0});
   EXPECT_FALSE(ParseKvMessage(bytes).ok());
   for (const int kind : {0, 8, 255}) {
-    bytes = Encode(KvKept{.number = 17});
+    bytes = Encode(KvStored{.number = 17});
     bytes[0] = static_cast<std::byte>(kind);
     EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("kind "));
   }
@@ -172,11 +172,11 @@ TEST(KvMessageTest, NumbersOfAChunkOutOfBoundsAreRefused) {
   EXPECT_THAT(refusal([](KvChunk& c) { c.layer = kMaxPlanBlocks; }), HasSubstr("layer 65536"));
   EXPECT_THAT(refusal([](KvChunk& c) { c.piece = -1; }), HasSubstr("piece -1"));
   EXPECT_THAT(refusal([](KvChunk& c) { c.piece = kMaxKvPieces; }), HasSubstr("piece 1048576"));
-  EXPECT_THAT(refusal([](KvChunk& c) { c.offset = -1; }), HasSubstr("12 bytes at -1"));
-  EXPECT_THAT(refusal([](KvChunk& c) { c.offset = std::numeric_limits<int64_t>::max(); }), HasSubstr("12 bytes at "));
-  EXPECT_THAT(refusal([](KvChunk& c) { c.offset = kMaxKvLayerPieceBytes - 11; }), HasSubstr("12 bytes at "));
+  EXPECT_THAT(refusal([](KvChunk& c) { c.offset = -1; }), HasSubstr("12 bytes at offset -1"));
+  EXPECT_THAT(refusal([](KvChunk& c) { c.offset = std::numeric_limits<int64_t>::max(); }), HasSubstr("12 bytes at offset "));
+  EXPECT_THAT(refusal([](KvChunk& c) { c.offset = kMaxKvLayerPieceBytes - 11; }), HasSubstr("12 bytes at offset "));
   EXPECT_EQ(refusal([](KvChunk& c) { c.offset = kMaxKvLayerPieceBytes - 12; }), "");
-  EXPECT_THAT(refusal([](KvChunk& c) { c.bytes = {}; }), HasSubstr("no bytes"));
+  EXPECT_THAT(refusal([](KvChunk& c) { c.bytes = {}; }), HasSubstr("a chunk is empty"));
 }
 
 TEST(KvMessageTest, NumbersOfAFetchOutOfBoundsAreRefused) {
@@ -192,12 +192,12 @@ TEST(KvMessageTest, NumbersOfAFetchOutOfBoundsAreRefused) {
   EXPECT_THAT(refusal([](KvFetch& f) { f.layer = -1; }), HasSubstr("layer -1"));
   EXPECT_THAT(refusal([](KvFetch& f) { f.piece = kMaxKvPieces; }), HasSubstr("piece 1048576"));
   EXPECT_THAT(Refusal(KvFetched{.number = -1, .bytes = Raw()}), HasSubstr("number -1"));
-  EXPECT_THAT(Refusal(KvFetched{.offset = -1, .bytes = Raw()}), HasSubstr("12 bytes at -1"));
-  EXPECT_THAT(Refusal(KvFetched{}), HasSubstr("no bytes"));
+  EXPECT_THAT(Refusal(KvFetched{.offset = -1, .bytes = Raw()}), HasSubstr("12 bytes at offset -1"));
+  EXPECT_THAT(Refusal(KvFetched{}), HasSubstr("a chunk is empty"));
 }
 
 TEST(KvMessageTest, NumbersOfAnswersOutOfBoundsAreRefused) {
-  EXPECT_THAT(Refusal(KvKept{.number = -1}), HasSubstr("number -1"));
+  EXPECT_THAT(Refusal(KvStored{.number = -1}), HasSubstr("number -1"));
   EXPECT_THAT(Refusal(KvFree{.sequence = kMaxKvSequences}), HasSubstr("sequence 4096"));
   EXPECT_THAT(Refusal(KvFree{.life = -1}), HasSubstr("life -1"));
   EXPECT_THAT(Refusal(KvRecords{.number = -1}), HasSubstr("number -1"));
@@ -212,17 +212,17 @@ TEST(KvMessageTest, NumbersOfAQueryOutOfBoundsAreRefused) {
   EXPECT_EQ(refusal([](KvQuery&) {}), "");
   EXPECT_THAT(refusal([](KvQuery& q) { q.number = -1; }), HasSubstr("number -1"));
   EXPECT_THAT(refusal([](KvQuery& q) { q.layer = kMaxPlanBlocks; }), HasSubstr("layer 65536"));
-  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences.clear(); }), HasSubstr("a query for 0 sequences"));
-  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences.resize(kMaxKvSequences + 1); }), HasSubstr("a query for 4097 sequences"));
+  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences.clear(); }), HasSubstr("a query names 0 sequences"));
+  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences.resize(kMaxKvSequences + 1); }), HasSubstr("a query names 4097 sequences"));
   EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[1].sequence = -1; }), HasSubstr("sequence -1"));
   EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].life = -1; }), HasSubstr("life -1"));
   EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].pieces = 0; }), HasSubstr("0 pieces"));
   EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].pieces = kMaxKvPieces + 1; }), HasSubstr("1048577 pieces"));
-  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].positions.clear(); }), HasSubstr("a sequence of 0 rows"));
+  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].positions.clear(); }), HasSubstr("a sequence has 0 rows"));
   EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].positions[1] = -1; }), HasSubstr("position -1"));
-  EXPECT_THAT(refusal([](KvQuery& q) { q.queries = {}; }), HasSubstr("0 bytes of queries for 3 rows"));
-  EXPECT_THAT(refusal([](KvQuery& q) { q.queries = q.queries.first(11); }), HasSubstr("11 bytes of queries for 3 rows"));
-  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].positions.pop_back(); }), HasSubstr("12 bytes of queries for 2 rows"));
+  EXPECT_THAT(refusal([](KvQuery& q) { q.queries = {}; }), HasSubstr("0 bytes of queries do not match 3 rows"));
+  EXPECT_THAT(refusal([](KvQuery& q) { q.queries = q.queries.first(11); }), HasSubstr("11 bytes of queries do not match 3 rows"));
+  EXPECT_THAT(refusal([](KvQuery& q) { q.sequences[0].positions.pop_back(); }), HasSubstr("12 bytes of queries do not match 2 rows"));
 }
 
 TEST(KvMessageTest, AllSequencesOfAQueryTogetherHaveABoundOfRows) {
@@ -232,14 +232,14 @@ TEST(KvMessageTest, AllSequencesOfAQueryTogetherHaveABoundOfRows) {
   EXPECT_EQ(Refusal(query), "");
   query.sequences[1].positions.push_back(0);
   query.queries = values;
-  EXPECT_THAT(Refusal(query), HasSubstr("a sequence of 2 rows, at most 1 "));
+  EXPECT_THAT(Refusal(query), HasSubstr("a sequence has 2 rows, but a query may have 1 "));
 }
 
 TEST(KvMessageTest, ACountThatTheBytesCannotHoldIsRefusedBeforeThereIsRoomForIt) {
   std::vector<std::byte> bytes = Encode(Query());
   bytes.resize(20 + 20 + 8);  // up to the first sequence's positions, which its count says more of
   bytes[20 + 16] = std::byte{3};
-  EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("positions of 3 rows in 8 bytes"));
+  EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("positions of 3 rows do not fit in 8 bytes"));
 }
 
 TEST(KvMessageTest, WhateverComesIsRefusedOrReturnsAsItIs) {

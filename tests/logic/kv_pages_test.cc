@@ -15,7 +15,7 @@ TEST(KvPagesTest, RefusesWithTheNumbers) {
   EXPECT_TRUE(pages.Reserve(0, 33).ok());  // 3 pages in each of 2 layers
   EXPECT_EQ(pages.free_pages(), 2);
   EXPECT_EQ(pages.Reserve(0, 1).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(pages.Reserve(1, 17).message()), ::testing::HasSubstr("needs 4 KV pages and 2 of 8 are free"));
+  EXPECT_THAT(std::string(pages.Reserve(1, 17).message()), ::testing::HasSubstr("needs 4 KV pages, but 2 of 8 are free"));
   pages.Release(0);
   EXPECT_TRUE(pages.Reserve(1, 64).ok());
 }
@@ -38,7 +38,7 @@ TEST(KvPagesTest, GivenUpPagesGoToOthersAndTheRestStays) {
 }
 
 TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
-  KvPages pages({.num_pages = 2 * 2 + 3, .num_layers = 2, .max_sequences = 2, .kept_pages = 2});
+  KvPages pages({.num_pages = 2 * 2 + 3, .num_layers = 2, .max_sequences = 2, .retained_pages = 2});
   ASSERT_TRUE(pages.Reserve(1, 70).ok());  // 5 pages, of which 3 are evicted in the end
   EXPECT_EQ(pages.free_pages(), 0);
   const std::vector<int32_t> ring(pages.Pages(1, 0).begin(), pages.Pages(1, 0).begin() + 2);

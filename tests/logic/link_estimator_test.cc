@@ -34,7 +34,7 @@ class BucketLink {
   // When the last byte is at the other end.
   double Carry(double now_us, Bytes bytes) {
     Advance(std::max(now_us, free_us_));
-    for (Bytes left = bytes; left > 0; left -= kPacket) CarryPacket(static_cast<double>(std::min(left, kPacket)));
+    for (Bytes remaining = bytes; remaining > 0; remaining -= kPacket) CarryPacket(static_cast<double>(std::min(remaining, kPacket)));
     return free_us_ + latency_us_;
   }
   double free_us() const { return free_us_; }
@@ -442,11 +442,11 @@ class SharedWay {
         continue;
       }
       idle = 0;
-      Bytes& left = sender.messages.front();
-      const Bytes frame = std::min(left, kFrame);
+      Bytes& remaining = sender.messages.front();
+      const Bytes frame = std::min(remaining, kFrame);
       const double there_us = way_.Carry(now_us, frame);
-      left -= frame;
-      if (left > 0) continue;
+      remaining -= frame;
+      if (remaining > 0) continue;
       sender.arrived_us.push_back(there_us);
       sender.messages.pop_front();
     }

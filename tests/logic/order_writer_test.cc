@@ -66,16 +66,16 @@ TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
   EXPECT_FALSE(writer.decodes());
   (void)writer.NextOrders();
   EXPECT_FALSE(writer.decodes()) << "the prompt is ordered, and no token is there";
-  EXPECT_EQ(writer.left().steps, 7) << "one after another";
-  EXPECT_EQ(writer.left().known, 5);
-  EXPECT_EQ(writer.left().again, 0);
-  EXPECT_EQ(writer.left().pages, 1);
-  EXPECT_EQ(writer.left().level_pages, 0) << "KV does not grow";
+  EXPECT_EQ(writer.remaining().steps, 7) << "one after another";
+  EXPECT_EQ(writer.remaining().known, 5);
+  EXPECT_EQ(writer.remaining().again, 0);
+  EXPECT_EQ(writer.remaining().pages, 1);
+  EXPECT_EQ(writer.remaining().level_pages, 0) << "KV does not grow";
   ASSERT_TRUE(writer.OnStepEnded(0).ok());
   ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 3}}).ok());
-  EXPECT_TRUE(writer.decodes() && writer.left().decodes);
-  EXPECT_EQ(writer.left().known, 6);
-  EXPECT_EQ(writer.left().again, 1) << "of a hash over all logits";
+  EXPECT_TRUE(writer.decodes() && writer.remaining().decodes);
+  EXPECT_EQ(writer.remaining().known, 6);
+  EXPECT_EQ(writer.remaining().again, 1) << "of a hash over all logits";
   ASSERT_TRUE(writer.Restart(Small()).ok());
   EXPECT_FALSE(writer.decodes()) << "its tokens are a prompt again";
 }
@@ -83,7 +83,7 @@ TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
 // With rows ahead of a sequence's own a step is long, and its rows are all in one micro-batch.
 TEST(OrderWriterTest, WhereKvIsEvictedASlotsRowsAreInItsMicroBatchAndFewStepsAhead) {
   OrderWriter::Options options = Small();
-  options.sequences = 2, options.microbatches = 2, options.kept_positions = 20, options.evicting_ahead = 1;
+  options.sequences = 2, options.microbatches = 2, options.retained_positions = 20, options.evicting_ahead = 1;
   OrderWriter writer(options);
   ASSERT_TRUE(writer.Add(Ask({5}, 90)).ok());
   ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 10)).ok());
@@ -245,11 +245,11 @@ TEST(OrderWriterTest, WithItsKvARequestGoesOnBehindWhatIsComputed) {
   }
   OrderWriter::Options two = Small();
   two.sequences = two.microbatches = 2;
-  const auto kept = writer.GoOn(two);
-  ASSERT_TRUE(kept.ok()) << kept.status();
-  ASSERT_EQ(kept->size(), 1u);
-  EXPECT_EQ(kept->front().request, 0);
-  EXPECT_EQ(kept->front().sequence, (KvSequence{.from = 0, .to = 0, .positions = 4}));
+  const auto continued = writer.GoOn(two);
+  ASSERT_TRUE(continued.ok()) << continued.status();
+  ASSERT_EQ(continued->size(), 1u);
+  EXPECT_EQ(continued->front().request, 0);
+  EXPECT_EQ(continued->front().sequence, (KvSequence{.from = 0, .to = 0, .positions = 4}));
   const std::vector<Order> orders = writer.NextOrders();
   const auto& admit = std::get<AdmitOrder>(orders.at(0).what);
   EXPECT_EQ(admit.computed, 4);
@@ -275,7 +275,7 @@ TEST(OrderWriterTest, WithinItsPromptARequestGoesOnWithTheRestOfIt) {
 TEST(OrderWriterTest, RequestsGoOnWithTheirKvAsFarAsThePlanHasSlotsAndPages) {
   OrderWriter::Options three = Small();
   three.sequences = three.batch = 3, three.max_rows = three.chunk = 60;
-  const auto kept = [&](const OrderWriter::Options& next) {
+  const auto continued = [&](const OrderWriter::Options& next) {
     OrderWriter writer(three);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(writer.Add(Ask(std::vector<int32_t>(20, i + 1), 9)).ok());
     (void)writer.NextOrders();
@@ -286,13 +286,13 @@ TEST(OrderWriterTest, RequestsGoOnWithTheirKvAsFarAsThePlanHasSlotsAndPages) {
     }
     return writer.GoOn(next)->size();
   };
-  EXPECT_EQ(kept(three), 3u);
+  EXPECT_EQ(continued(three), 3u);
   OrderWriter::Options two = three;
   two.sequences = 2;
-  EXPECT_EQ(kept(two), 2u);
+  EXPECT_EQ(continued(two), 2u);
   OrderWriter::Options few = three;
   few.levels = {{.layer_pages = 3}, {.layer_pages = 8}};
-  EXPECT_EQ(kept(few), 1u) << "22 positions are two pages";
+  EXPECT_EQ(continued(few), 1u) << "22 positions are two pages";
 }
 
 TEST(OrderWriterTest, WhatIsStoppedBeforeItGoesOnGivesItsSlotBack) {

@@ -87,7 +87,7 @@ TEST(RecoveryTest, ADeviceThatFailsByItselfTwiceIsPlannedWithout) {
   const Recovery::Answer plan = recovery.OnEvent(Recovery::Answered{{"a", "b"}}, At(13));
   ASSERT_TRUE(As<Recovery::MakePlan>(plan));
   EXPECT_EQ(As<Recovery::MakePlan>(plan)->devices, (Devices{"a"}));
-  EXPECT_THAT(plan.say, HasSubstr("device \"b\" fails again and again; planning without"));
+  EXPECT_THAT(plan.say, HasSubstr("device \"b\" fails again and again; planning for the other devices"));
 }
 
 // A device fails twice, at 0 s and at 3 s.

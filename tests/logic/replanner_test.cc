@@ -178,10 +178,10 @@ TEST(ReplannerTest, NeverChangesForTheWorseOrWithoutRestWhateverTheLinksDo) {
       last = now;
       planned = rates->at(LinkKey("a", "b")) / kMbit;
       const Replanner::Found found{.current_ms = draw(10, 100), .ms_per_step = draw(10, 100), .pause_ms = draw(0, 3000)};
-      const double left = draw(0, 300);
-      if (!replanner.OnFound(found, left, now)) continue;
+      const double remaining = draw(0, 300);
+      if (!replanner.OnFound(found, remaining, now)) continue;
       ++changes;
-      EXPECT_GT((found.current_ms - found.ms_per_step) * left, found.pause_ms);
+      EXPECT_GT((found.current_ms - found.ms_per_step) * remaining, found.pause_ms);
       replanner.OnPlan(Rates(planned, 100), now);
       rest = options.rest;
     }

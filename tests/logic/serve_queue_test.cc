@@ -77,11 +77,11 @@ TEST(ServeQueueTest, WhoLeavesIsToldOnceWhereverItIs) {
   ServeQueue queue({}, 1);
   EXPECT_TRUE(queue.Arrive(0, kStart).ok() && queue.Arrive(1, kStart).ok());
   queue.Start(0);
-  queue.Leave(0), queue.Leave(1), queue.Leave(1), queue.Leave(77);
+  queue.Cancel(0), queue.Cancel(1), queue.Cancel(1), queue.Cancel(77);
   EXPECT_THAT(Show(queue.Due(kStart)), ElementsAre("0 CANCELLED", "1 CANCELLED"));
   EXPECT_THAT(queue.Due(kStart), IsEmpty());
   queue.End(0), queue.End(1);
-  queue.Leave(0);
+  queue.Cancel(0);
   EXPECT_THAT(queue.Due(kStart), IsEmpty());
 }
 

@@ -76,19 +76,20 @@ class StageInboxTest : public ::testing::Test {
 
 TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   StageInbox inbox = Inbox(1);
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 1, .what = RetireOrder{0}})), HasSubstr("and 0 is the next one"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 1, .what = RetireOrder{0}})), HasSubstr("expected order 0"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{4}})), HasSubstr("the plan has 4"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 65}})), HasSubstr("room for 1 to 64"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 65}})),
+              HasSubstr("the plan allows 1 to 64"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {kVocab}}})),
               HasSubstr("outside the vocabulary"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{}})), HasSubstr("0 micro-batches"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 5)}}})), HasSubstr("at most 4"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 64)}}})), HasSubstr("position 64 of 64"));
-  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = ResidencyOrder{}})), HasSubstr("nothing of it changes"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 5)}}})), HasSubstr("allows at most 4"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 64)}}})), HasSubstr("position 64 is outside the context of 64"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = ResidencyOrder{}})), HasSubstr("its residency cannot change"));
   EXPECT_EQ(inbox.NextOrder(), nullptr);
   EXPECT_TRUE(inbox.AddOrder({.number = 0, .what = RetireOrder{3}}).ok());
   EXPECT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
-  EXPECT_EQ(inbox.TakeOrder(), (Order{.number = 0, .what = RetireOrder{3}}));
+  EXPECT_EQ(inbox.PopOrder(), (Order{.number = 0, .what = RetireOrder{3}}));
   EXPECT_EQ(inbox.NextOrder()->number, 1);
 }
 
@@ -98,7 +99,7 @@ TEST_F(StageInboxTest, AsManyRowsAskForLogitsAsThePlanHasRoomFor) {
     for (BatchRow& row : batch.rows) row.wants_logits = true;
     return Order{.number = 0, .what = StepOrder{{batch}}};
   };
-  EXPECT_THAT(Says(Inbox(1).AddOrder(ask(3))), HasSubstr("logits of 3 rows in one micro-batch, at most 2"));
+  EXPECT_THAT(Says(Inbox(1).AddOrder(ask(3))), HasSubstr("a micro-batch asks for logits of 3 rows, the plan allows at most 2"));
   Plan plan = plan_;
   plan.logit_rows = 3;
   StageInbox inbox(plan, 1, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
@@ -109,19 +110,19 @@ TEST_F(StageInboxTest, AsManyRowsAskForLogitsAsThePlanHasRoomFor) {
 TEST_F(StageInboxTest, ASteppedOrderLeavesItsMemoryToTheNext) {
   StageInbox inbox = Inbox(1);
   ASSERT_TRUE(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
-  auto* step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  auto* step = &std::get<StepOrder>(inbox.PopOrder().what);
   const BatchRow* const first = step->microbatches[0].rows.data();
   inbox.BeginStep(std::move(step->microbatches));
   EXPECT_EQ(inbox.batch(0).rows.data(), first);
   inbox.EndStep();
   ASSERT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 4, 2)}}}).ok());
-  step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  step = &std::get<StepOrder>(inbox.PopOrder().what);
   const BatchRow* const second = step->microbatches[0].rows.data();
   EXPECT_NE(second, first);
   inbox.BeginStep(std::move(step->microbatches));
   inbox.EndStep();
   ASSERT_TRUE(inbox.AddOrder({.number = 2, .what = StepOrder{{Rows(0, 6, 2)}}}).ok());
-  step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  step = &std::get<StepOrder>(inbox.PopOrder().what);
   EXPECT_EQ(step->microbatches[0].rows.data(), first);
   EXPECT_THAT(step->microbatches, ElementsAre(Rows(0, 6, 2)));
 }
@@ -141,8 +142,8 @@ TEST_F(StageInboxTest, WhatIsEarlyIsToldWhenItsStepBegins) {
   EXPECT_EQ(*inbox.OnActivation(Hidden(1, 0, 0)), std::nullopt);
   EXPECT_THAT(inbox.BeginStep({Rows(0, 0), Rows(1, 0)}), ElementsAre(Visit(1, 1)));
   EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 0)), Visit(1, 0));
-  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), kRowBytes);
-  EXPECT_EQ(inbox.TakeInput({1, 1}).size(), kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 0}).size(), kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 1}).size(), kRowBytes);
   inbox.EndStep();
   EXPECT_THAT(inbox.BeginStep({Rows(0, 1)}), ElementsAre(Visit(1, 0)));
 }
@@ -152,18 +153,18 @@ TEST_F(StageInboxTest, WhatComesAgainOrForAnotherPlanIsRefusedAndChangesNothing)
   inbox.BeginStep({Rows(0, 0)});
   ActivationMessage other = Hidden(0, 0, 0);
   other.header.epoch = 4;
-  EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("epoch 4, and epoch 5 is installed"));
+  EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("epoch 4, but epoch 5 is installed"));
   other = Hidden(0, 0, 0);
   other.header.bytes = 7;
   EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("its header says 7"));
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 1, 0))), HasSubstr("not awaited here"));  // stage 2 is device 0's
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 3, 0))), HasSubstr("not awaited here"));  // the last one sends tokens
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 2))), HasSubstr("16 bytes for 1 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 1, 0))), HasSubstr("this device expects no"));  // stage 2 is device 0's
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 3, 0))), HasSubstr("this device expects no"));  // the last one sends tokens
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 2))), HasSubstr("16 bytes arrived for 1 rows"));
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 1))), HasSubstr("no micro-batch 1"));
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(100, 0, 0))), HasSubstr("far beyond"));
   EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 0)), Visit(1, 0));
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("already"));
-  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 0}).size(), kRowBytes);
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("has used micro-batch 0"));
   inbox.EndStep();
   EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("step 0 has ended"));
@@ -216,17 +217,17 @@ TEST_F(SharedHeadTest, LogitsComeWithTheRowsThatAskForThem) {
   StageInbox inbox = Last();
   EXPECT_TRUE(inbox.OnActivation(Partial(1, 3, {INT64_MAX})).ok());  // nobody knows its rows yet
   inbox.BeginStep({Rows(0, 0, 3), {}});
-  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 3))), HasSubstr("not awaited here"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 2, {1}))), HasSubstr("16 bytes for 3 rows"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {}))), HasSubstr("logits of 0 rows, and 1 ask"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1}))), HasSubstr("logits of 2 rows, and 1 ask"));
-  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1, 1}))), HasSubstr("at most 2"));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 3))), HasSubstr("this device expects no"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 2, {1}))), HasSubstr("16 bytes arrived for 3 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {}))), HasSubstr("logits of 0 rows arrived, but 1 rows need logits"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1}))), HasSubstr("logits of 2 rows arrived, but 1 rows need logits"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1, 1}))), HasSubstr("the limit is 2"));
   EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 0, {1}, 8))), HasSubstr("early"));
   ActivationMessage none = Partial(0, 0, {});
   none.header.microbatch = 1;  // has no rows, so nothing is said of it
-  EXPECT_THAT(Says(inbox.OnActivation(none)), HasSubstr("4 bytes for 0 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(none)), HasSubstr("4 bytes arrived for 0 rows"));
   EXPECT_EQ(*inbox.OnActivation(Partial(0, 3, {INT64_MAX})), Visit(1, 0));
-  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), 4 + 4 + 4 * kIds + 3 * kRowBytes);
+  EXPECT_EQ(inbox.PopInput({1, 0}).size(), 4 + 4 + 4 * kIds + 3 * kRowBytes);
   inbox.EndStep();
   EXPECT_THAT(inbox.BeginStep({Rows(0, 0, 3)}), ElementsAre(Visit(1, 0)));
 }
@@ -257,7 +258,7 @@ TEST_F(StageInboxTest, TheMemoryOfWhatWasUsedServesWhatIsSentAndGivesWayToWhatCo
   EXPECT_EQ(inbox.TakeMemory().capacity(), 0u);
   inbox.BeginStep({Rows(0, 0, 3)});
   EXPECT_TRUE(inbox.OnActivation(Hidden(0, 0, 0, 3)).ok());
-  inbox.GiveMemory(inbox.TakeInput({1, 0}));
+  inbox.GiveMemory(inbox.PopInput({1, 0}));
   const std::vector<std::byte> memory = inbox.TakeMemory();
   EXPECT_TRUE(memory.empty());
   EXPECT_EQ(memory.capacity(), 3 * kRowBytes);
@@ -292,20 +293,20 @@ TEST_F(StageInboxTest, AMicroBatchWaitsForItsTokensInTurn) {
 TEST_F(StageInboxTest, TokensComeOnceEachAndOfSequencesThatAreThere) {
   StageInbox inbox = Inbox(0);
   inbox.Admit({.sequence = 0});
-  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("which has not begun"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("that step has not begun"));
   inbox.BeginStep({Rows(0, 0)});
   EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{4, 1, 7}}))), HasSubstr("sequence slot 4"));
   EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, kVocab}}))), HasSubstr("outside the vocabulary"));
-  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}, {0, 1, 8}}))), HasSubstr("and was told that at 1"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}, {0, 1, 8}}))), HasSubstr("but it already has the token at position 1"));
   EXPECT_TRUE(inbox.OnActivation(Tokens(0, {{0, 1, 7}})).ok());
-  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("and was told that at 1"));
-  EXPECT_THAT(Says(Inbox(1).OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("not awaited here"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("but it already has the token at position 1"));
+  EXPECT_THAT(Says(Inbox(1).OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("this device expects no"));
 }
 
 // What is evicted goes ahead of a sequence's rows, with the tokens that the first device has seen.
 TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
   Plan plan = TwoDevices();
-  plan.kept_positions = 32;
+  plan.retained_positions = 32;
   StageInbox first(plan, 0, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2}),
       second(plan, 1, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
   AdmitOrder admit{.sequence = 0, .positions = 64};
@@ -328,7 +329,7 @@ TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
                                   .payload = std::vector<std::byte>(static_cast<size_t>(rows * kRowBytes))};
         EXPECT_TRUE(inbox->OnActivation(std::move(message)).ok());
       }
-      inbox->TakeTokens(position - 31, sampled);
+      inbox->OnTokens(position - 31, sampled);
       inbox->EndStep();
     }
   }
@@ -372,10 +373,10 @@ TEST_F(StageInboxTest, APeerThatRepeatsAndInventsIsHeardOncePerVisit) {
         if (below(10) == 0) message.header.payload = Payload::kToken;
         const absl::StatusOr<std::optional<Visit>> visit = inbox.OnActivation(std::move(message));
         if (visit.ok() && *visit) tell(**visit);
-        if (below(4) == 0 && !told.empty()) inbox.TakeInput(*told.begin());
+        if (below(4) == 0 && !told.empty()) inbox.PopInput(*told.begin());
       }
       for (const Visit& visit : told) {
-        const std::vector<std::byte> input = inbox.TakeInput(visit);
+        const std::vector<std::byte> input = inbox.PopInput(visit);
         if (!input.empty()) {
           EXPECT_EQ(input[0], std::byte{static_cast<uint8_t>(visit.first - 1)});
         }

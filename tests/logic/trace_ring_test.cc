@@ -13,9 +13,9 @@ TimelineSpan Numbered(int32_t thread, int32_t number) {
   return {.begin_ms = static_cast<double>(number), .end_ms = static_cast<double>(number) + thread, .step = number, .stage = thread};
 }
 
-std::vector<TimelineSpan> TakeAll(TraceRing& ring) {
+std::vector<TimelineSpan> DrainAll(TraceRing& ring) {
   std::vector<TimelineSpan> spans;
-  ring.Take(SIZE_MAX, spans);
+  ring.Drain(SIZE_MAX, spans);
   return spans;
 }
 
@@ -25,7 +25,7 @@ TEST(TraceRingTest, GivesSpansBackInOrderRoundAndRound) {
   int32_t added = 0, taken = 0;
   for (int round = 0; round < 50; ++round) {
     for (int i = 0; i < 1 + round % 8; ++i) ring.Add(Numbered(0, added++));
-    for (const TimelineSpan& span : TakeAll(ring)) EXPECT_EQ(span, Numbered(0, taken++));
+    for (const TimelineSpan& span : DrainAll(ring)) EXPECT_EQ(span, Numbered(0, taken++));
     EXPECT_EQ(taken, added);
   }
   EXPECT_EQ(ring.lost(), 0);
@@ -35,11 +35,11 @@ TEST(TraceRingTest, TakesNoMoreThanAsked) {
   TraceRing ring(8);
   for (int i = 0; i < 6; ++i) ring.Add(Numbered(0, i));
   std::vector<TimelineSpan> spans;
-  ring.Take(0, spans);
+  ring.Drain(0, spans);
   EXPECT_TRUE(spans.empty());
-  ring.Take(4, spans);
+  ring.Drain(4, spans);
   EXPECT_EQ(spans.size(), 4u);
-  ring.Take(4, spans);
+  ring.Drain(4, spans);
   ASSERT_EQ(spans.size(), 6u);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(spans[static_cast<size_t>(i)], Numbered(0, i));
 }
@@ -48,11 +48,11 @@ TEST(TraceRingTest, WhatFindsNoRoomIsCountedAndTheOldestStay) {
   TraceRing ring(4);
   for (int i = 0; i < 10; ++i) ring.Add(Numbered(0, i));
   EXPECT_EQ(ring.lost(), 6);
-  const std::vector<TimelineSpan> spans = TakeAll(ring);
+  const std::vector<TimelineSpan> spans = DrainAll(ring);
   ASSERT_EQ(spans.size(), 4u);
   EXPECT_EQ(spans.back(), Numbered(0, 3));
   ring.Add(Numbered(0, 10));
-  EXPECT_EQ(TakeAll(ring), std::vector<TimelineSpan>{Numbered(0, 10)});
+  EXPECT_EQ(DrainAll(ring), std::vector<TimelineSpan>{Numbered(0, 10)});
 }
 
 // Every span of every thread comes once and whole, those of one thread in order, or is counted as lost.
@@ -69,7 +69,7 @@ TEST(TraceRingTest, ManyThreadsAddWhileOneTakes) {
   std::map<int32_t, int32_t> newest;
   int64_t taken = 0;
   const auto take = [&] {
-    for (const TimelineSpan& span : TakeAll(ring)) {
+    for (const TimelineSpan& span : DrainAll(ring)) {
       EXPECT_EQ(span, Numbered(span.stage, span.step));
       const auto [found, first] = newest.try_emplace(span.stage, -1);
       EXPECT_GT(span.step, found->second);

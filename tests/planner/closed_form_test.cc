@@ -55,7 +55,7 @@ TEST(ClosedFormTest, ALayerIsBothItsHalves) {
   EXPECT_EQ(layers->at(0).load_ms, 42);
 }
 
-double Uncovered(const SlotProblem& problem, const std::vector<int64_t>& k) {
+double Uncovered(const OffloadSlotProblem& problem, const std::vector<int64_t>& k) {
   double most = 0;
   for (size_t i = 0; i < k.size(); ++i) {
     most = std::max(most, static_cast<double>(k[i]) * problem.load_ms[i] - (problem.c_ms - static_cast<double>(k[i]) * problem.comp_ms[i]));
@@ -64,7 +64,7 @@ double Uncovered(const SlotProblem& problem, const std::vector<int64_t>& k) {
 }
 
 // The least over every way of sharing out, by trying them all.
-std::optional<double> BestOfAllShares(const SlotProblem& problem) {
+std::optional<double> BestOfAllShares(const OffloadSlotProblem& problem) {
   std::optional<double> best;
   std::vector<int64_t> k(problem.kmax.size(), 0);
   const std::function<void(size_t, int64_t)> try_from = [&](size_t device, int64_t missing) {
@@ -82,28 +82,29 @@ std::optional<double> BestOfAllShares(const SlotProblem& problem) {
 // A printed recurrence that adds the devices up would let the slack of one hide the excess of another. C = 10, l + c = 11 and 4:
 // (1, 0) leaves max(1, 0) = 1 uncovered, (0, 1) none, (1, 1) one, (0, 2) none, (0, 3) two, (1, 2) one.
 TEST(SlotsTest, TheObjectiveIsAMaximumOverDevices) {
-  SlotProblem problem = {.load_ms = {10, 3}, .comp_ms = {1, 1}, .kmax = {1, 3}, .need = 2, .c_ms = 10};
-  EXPECT_EQ(ShareSlots(problem).uncovered_ms, 0);
-  EXPECT_EQ(ShareSlots(problem).k, (std::vector<int64_t>{0, 2}));
+  OffloadSlotProblem problem = {.load_ms = {10, 3}, .comp_ms = {1, 1}, .kmax = {1, 3}, .need = 2, .c_ms = 10};
+  EXPECT_EQ(ShareOffloadSlots(problem).uncovered_ms, 0);
+  EXPECT_EQ(ShareOffloadSlots(problem).k, (std::vector<int64_t>{0, 2}));
   problem.need = 3;
-  EXPECT_EQ(ShareSlots(problem).uncovered_ms, 1);
-  EXPECT_EQ(ShareSlots(problem).k, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(ShareOffloadSlots(problem).uncovered_ms, 1);
+  EXPECT_EQ(ShareOffloadSlots(problem).k, (std::vector<int64_t>{1, 2}));
   problem.need = 4;
-  EXPECT_EQ(ShareSlots(problem).uncovered_ms, 2);
+  EXPECT_EQ(ShareOffloadSlots(problem).uncovered_ms, 2);
   problem.need = 5;
-  EXPECT_FALSE(ShareSlots(problem).feasible);
+  EXPECT_FALSE(ShareOffloadSlots(problem).feasible);
   problem.need = 0;
-  EXPECT_EQ(ShareSlots(problem).uncovered_ms, 0);
+  EXPECT_EQ(ShareOffloadSlots(problem).uncovered_ms, 0);
 }
 
 TEST(SlotsTest, NoDevicesShareOutNothing) {
-  EXPECT_TRUE(ShareSlots({.need = 0}).feasible);
-  EXPECT_FALSE(ShareSlots({.need = 1}).feasible);
+  EXPECT_TRUE(ShareOffloadSlots({.need = 0}).feasible);
+  EXPECT_FALSE(ShareOffloadSlots({.need = 1}).feasible);
 }
 
 TEST(SlotsTest, HugeCountsTakeNoLonger) {
   const int64_t many = 1'000'000'000'000'000;
-  const SlotShares shares = ShareSlots({.load_ms = {1, 3}, .comp_ms = {0, 0}, .kmax = {many, many}, .need = 4'000'000, .c_ms = 0});
+  const OffloadSlotShares shares =
+      ShareOffloadSlots({.load_ms = {1, 3}, .comp_ms = {0, 0}, .kmax = {many, many}, .need = 4'000'000, .c_ms = 0});
   EXPECT_EQ(shares.uncovered_ms, 3'000'000);
   EXPECT_EQ(shares.k, (std::vector<int64_t>{3'000'000, 1'000'000}));
 }
@@ -113,7 +114,7 @@ TEST(SlotsTest, EqualsTryingEveryShare) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomPlans random(seed);
-    SlotProblem problem;
+    OffloadSlotProblem problem;
     const int devices = random.Int(1, 4);
     for (int i = 0; i < devices; ++i) {
       problem.load_ms.push_back(random.Number(0, 50));
@@ -123,7 +124,7 @@ TEST(SlotsTest, EqualsTryingEveryShare) {
     problem.need = random.Int(0, 12);
     problem.c_ms = random.Number(0, 150);
     const std::optional<double> best = BestOfAllShares(problem);
-    const SlotShares shares = ShareSlots(problem);
+    const OffloadSlotShares shares = ShareOffloadSlots(problem);
     ASSERT_EQ(shares.feasible, best.has_value());
     if (!best) continue;
     ++feasible;

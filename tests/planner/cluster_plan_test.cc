@@ -19,13 +19,13 @@ using ::testing::HasSubstr;
 // Three stages on two devices, a streamed part, a split head.
 Plan SmallPlan() {
   Plan plan = {.epoch = 7, .model_key = "key", .model_name = "small", .vocab_size = 3000, .context = 64, .page_bytes = 1000};
-  plan.embedding_bytes = 500, plan.embedding_kept_bytes = 20;
+  plan.embedding_bytes = 500, plan.embedding_pinned_bytes = 20;
   const auto rows = [](TensorRole role, int64_t begin, int64_t end) { return std::vector<MatrixRows>{{role, begin, end}}; };
-  plan.parts = {{.block = {BlockKind::kAttention, 0}, .rows = rows(TensorRole::kQ, 0, 8), .bytes = 100, .kept_bytes = 3, .kv_pages = 4},
-                {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 0, 64), .bytes = 200, .kept_bytes = 3},
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .rows = rows(TensorRole::kQ, 0, 8), .bytes = 100, .pinned_bytes = 3, .kv_pages = 4},
+                {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 0, 64), .bytes = 200, .pinned_bytes = 3},
                 {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 64, 100), .bytes = 90, .streamed = true},
-                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 0, 2048), .bytes = 300, .kept_bytes = 3},
-                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 2048, 3000), .bytes = 150, .kept_bytes = 3}};
+                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 0, 2048), .bytes = 300, .pinned_bytes = 3},
+                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 2048, 3000), .bytes = 150, .pinned_bytes = 3}};
   plan.stages = {{0, 0, 3}, {1, 3, 4}, {0, 4, 5}};
   plan.devices = {{.name = "a", .kv_pages = 4, .disk_mb_per_ms = 1}, {.name = "b"}};
   plan.devices[0].memory = {.runtime = 10, .activations = 20, .kv = 4000, .ring = 90, .weights = 459, .embedding = 520, .margin = 1};
@@ -58,12 +58,13 @@ TEST(ClusterPlanTest, AnEmbeddingIsWithTheHeadWhereAllOfThatStaysOnTheFirstDevic
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(*parsed, TiedPlan());
   const Wrong wrongs[] = {
-      {"a head that streams", [](Plan& p) { p.parts[4].streamed = true; }, "the embedding is with the head, and parts[4] of that streams"},
+      {"a head that streams", [](Plan& p) { p.parts[4].streamed = true; },
+       "the embedding is with the head, but parts[4] of the head streams"},
       {"a head elsewhere",
        [](Plan& p) {
          p.stages = {{0, 0, 3}, {1, 3, 5}};
        },
-       "parts[4] of that is on another device"},
+       "parts[4] of the head is on another device"},
       {"KV that grows", [](Plan& p) { p.parts[0].kv_pages = 3; }, "as KV grows"},
       {"memory of its own", [](Plan& p) { p.devices[0].memory.embedding = 520; }, "devices[0].memory.embedding\" = 520 is not 20"},
   };
@@ -86,8 +87,8 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"a missing block", [](Plan& p) { p.parts.erase(p.parts.begin()); }, "parts[0] is of mlp 0, which does not follow the embedding"},
       {"layers out of order", [](Plan& p) { p.parts[1].block.layer = 1; }, "parts[1] is of mlp 1"},
       {"no head", [](Plan& p) { p.parts.resize(3), p.stages.resize(1); }, "not of the head"},
-      {"a row missing", [](Plan& p) { p.parts[2].rows[0].begin = 65; }, "65 to 100 where rows from 64 on are next"},
-      {"an odd cut of the head", [](Plan& p) { p.parts[3].rows[0].end = p.parts[4].rows[0].begin = 2000; }, "no multiple of 1024"},
+      {"a row missing", [](Plan& p) { p.parts[2].rows[0].begin = 65; }, "65 to 100, but rows from 64 on are next"},
+      {"an odd cut of the head", [](Plan& p) { p.parts[3].rows[0].end = p.parts[4].rows[0].begin = 2000; }, "not a multiple of 1024"},
       {"a short head", [](Plan& p) { p.parts[4].rows[0].end = 2999; }, "not at the vocabulary's 3000"},
       {"no rows", [](Plan& p) { p.parts[0].rows.clear(); }, "parts[0].rows\" = 0"},
       {"NaN", [&](Plan& p) { p.parts[0].decode_ms = nan; }, "parts[0].decode_ms\" = nan"},
@@ -98,12 +99,12 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"a ring too small", [](Plan& p) { p.devices[0].memory.ring -= 1; }, "devices[0].memory.ring\" = 89"},
       {"a budget exceeded", [](Plan& p) { p.devices[1].budget -= 1; }, "devices[1].budget\""},
       {"pages", [](Plan& p) { p.devices[1].kv_pages = 3; }, "devices[1].kv_pages\" = 3 is not 0, the pages of its parts"},
-      {"no disk", [](Plan& p) { p.devices[0].disk_mb_per_ms = 0; }, "devices[0] streams, and its disk reads 0 MB/ms"},
+      {"no disk", [](Plan& p) { p.devices[0].disk_mb_per_ms = 0; }, "devices[0] streams, but its disk reads 0 MB/ms"},
       {"a name twice", [](Plan& p) { p.devices[1].name = p.devices[0].name; }, "two devices are named \"a\""},
       {"a host that is not there", [](Plan& p) { p.devices[0].kv_host = 2; }, "devices[0].kv_host\" = 2 is outside -1 to 1"},
       {"a host of its own", [](Plan& p) { p.devices[0].kv_host = 0; }, "devices[0].kv_host is the device itself"},
       {"a host of other kernels", [](Plan& p) { p.devices[0].kv_host = 1, p.devices[1].numerics_id = "other"; },
-       "devices[0].kv_host has kernels of order \"other\", and the device those of \"\""},
+       "devices[0].kv_host has kernels of order \"other\", but the device has kernels of order \"\""},
       {"what is hosted for nobody", [](Plan& p) { p.devices[1].memory.hosted = 1; }, "devices[1].memory.hosted\" = 1 is not 0"},
       {"sequences", [](Plan& p) { p.sequences = 2; }, "sequences\" = 2"},
       {"no device", [](Plan& p) { p.devices.clear(); }, "devices\" = 0"},
@@ -111,7 +112,7 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"a prompt without chunks", [](Plan& p) { p.prompt_tokens = 9; }, "prefill_chunk\" = 0"},
       {"logits of more rows than a micro-batch has", [](Plan& p) { p.logit_rows = static_cast<int32_t>(OwnRows(p)) + 1; },
        "logit_rows\" = "},
-      {"logits of many rows where the head is shared", [](Plan& p) { p.logit_rows = 1; }, "logit_rows\" is given, and devices share"},
+      {"logits of many rows where the head is shared", [](Plan& p) { p.logit_rows = 1; }, "logit_rows\" is given, but devices share"},
       {"a prompt beyond the context", [](Plan& p) { p.prompt_tokens = 65, p.prefill_chunk = 5; }, "prompt_tokens\" = 65"},
   };
   for (const Wrong& wrong : wrongs) {
@@ -160,7 +161,7 @@ TEST(ClusterPlanTest, HostileTextsAreSentences) {
 TEST(ClusterPlanTest, APlanIsHeldToItsModel) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("a", 400 * kMiB)};
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.piece_bytes = 4 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.part_bytes = 4 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}});
   ASSERT_TRUE(plan.ok()) << plan.status().message();

@@ -168,10 +168,10 @@ TEST(DeviceProfileTest, WrongFieldsAreNamed) {
 TEST(DeviceProfileTest, WhatIsThereTwiceIsRefused) {
   const std::string point = R"({"read_bytes": 65536, "depth": 1, "bytes_per_second": 1})", model = R"({"key": "k", "points": []})";
   const std::string mlp = R"({"kind": "mlp", "rows": 1, "ms": 1})";
-  EXPECT_THAT(ErrorOf(With(absl::StrCat("\"disk\": [", point, ",", point, "]"))), HasSubstr("disk is there twice"));
-  EXPECT_THAT(ErrorOf(With(absl::StrCat("\"models\": [", model, ",", model, "]"))), HasSubstr("a model is there twice"));
+  EXPECT_THAT(ErrorOf(With(absl::StrCat("\"disk\": [", point, ",", point, "]"))), HasSubstr("disk is listed twice"));
+  EXPECT_THAT(ErrorOf(With(absl::StrCat("\"models\": [", model, ",", model, "]"))), HasSubstr("a model is listed twice"));
   EXPECT_THAT(ErrorOf(With(absl::StrCat(R"("models": [{"key": "k", "points": [)", mlp, ",", mlp, "]}]"))),
-              HasSubstr("\"k\" is there twice"));
+              HasSubstr("\"k\" is listed twice"));
 }
 
 TEST(DeviceProfileTest, LargeAndDeepTextsAreRefused) {

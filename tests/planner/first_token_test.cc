@@ -75,15 +75,15 @@ TEST(FirstTokenTest, TheBestSizeOfChunkIsChosen) {
 TEST(FirstTokenTest, WhatIsWrongIsNamed) {
   const Instance decode = TwoDevices();
   FirstTokenProblem problem = {.prompt_tokens = 0, .chunks = {{.rows = 32, .instance = decode}}};
-  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("a prompt of 0 tokens"));
+  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("the prompt has 0 tokens"));
   problem = {.prompt_tokens = 1};
-  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("no size of chunk"));
+  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("no chunk size"));
   problem.chunks = {{.rows = 0, .instance = decode}};
-  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("a chunk of 0 tokens"));
+  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("a chunk has 0 tokens"));
   problem.chunks = {{.rows = 32, .instance = decode}};
   problem.chunks[0].instance.blocks.pop_back();
   for (Instance::Device& device : problem.chunks[0].instance.devices) device.comp_ms.pop_back();
-  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("1 blocks on 2 devices, and the plan is of 2 on 2"));
+  EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("1 blocks on 2 devices, but the plan has 2 blocks on 2"));
   problem.chunks[0].instance = decode;
   problem.chunks[0].instance.devices[1].embed_rows_ms = 1;
   EXPECT_THAT(std::string(problem.Validate(decode).message()), HasSubstr("device 1 (\"b\") reads rows of the embedding"));

@@ -24,13 +24,14 @@ using ::testing::IsEmpty;
 // Two devices, a stage each, that keep the KV of 128 of 512 positions; the first computes twice as slowly.
 Plan Evicting(int32_t sequences = 1, int64_t kept = 128) {
   const std::vector<ClusterDevice> devices = {Board("a", 1 * kGiB, 5e9), Board("b", 1 * kGiB)};
-  PlanRequest request{.context = 512, .kept_positions = kept, .sequences = sequences, .batches = {1}, .prompt_tokens = 64, .chunks = {64}};
+  PlanRequest request{
+      .context = 512, .retained_positions = kept, .sequences = sequences, .batches = {1}, .prompt_tokens = 64, .chunks = {64}};
   request.embedding_by_rows = false;
   const auto problem = MakePlanProblem(SmallModel(), devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
   const int blocks = problem->instance.NumBlocks();
   int half = blocks / 2;
-  while (problem->instance.IsLaterPiece(half)) ++half;
+  while (problem->instance.ContinuesBlock(half)) ++half;
   const auto plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, half}, {1, half, blocks}}},
                                         .microbatches = sequences,
                                         .batch = 1,
@@ -40,21 +41,21 @@ Plan Evicting(int32_t sequences = 1, int64_t kept = 128) {
 }
 
 TEST(KvEvictionTest, KeepsTheNewestPositionsInWholePages) {
-  const Plan plan{.context = 100, .kept_positions = 32};
+  const Plan plan{.context = 100, .retained_positions = 32};
   EXPECT_EQ(EvictedPositions(plan, 32), 0);
   EXPECT_EQ(EvictedPositions(plan, 33), 16);
   EXPECT_EQ(EvictedPositions(plan, 48), 16);
   EXPECT_EQ(EvictedPositions(plan, 49), 32);
   EXPECT_EQ(MostEvicted(plan), 80);
-  EXPECT_EQ(KeptPages(plan), 2);
+  EXPECT_EQ(RetainedPages(plan), 2);
   EXPECT_EQ(SharedPages(plan), 5);
   const Plan all{.context = 100};
   EXPECT_EQ(EvictedPositions(all, 100), 0);
-  EXPECT_EQ(KeptPages(all), 7);
+  EXPECT_EQ(RetainedPages(all), 7);
 }
 
 TEST(KvEvictionTest, EvictedPositionsGoAheadOfTheirSequencesRows) {
-  const Plan plan{.context = 100, .kept_positions = 32, .sequences = 3, .batch = 3};
+  const Plan plan{.context = 100, .retained_positions = 32, .sequences = 3, .batch = 3};
   const MicroBatch batch{{{.sequence = 2, .token = 9, .position = 33},
                           {.sequence = 0, .token = 4, .position = 7},
                           {.sequence = 0, .token = 5, .position = 8}}};
@@ -119,15 +120,16 @@ std::string Refusal(const std::function<void(Plan&)>& change) {
 
 TEST(KvEvictionTest, PlansThatCannotBeAreRefused) {
   EXPECT_THAT(Refusal([](Plan&) {}), IsEmpty());
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 127; }), HasSubstr("no multiple of 16"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 64; }), HasSubstr("from 80 on"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 512; }), HasSubstr("below the 512"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.kept_positions = 1 << 20; }), HasSubstr("\"kept_positions\" = 1048576 is outside 0 to 512"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 127; }), HasSubstr("not a multiple of 16"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 64; }), HasSubstr("from 80 on"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 512; }), HasSubstr("below the 512"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 1 << 20; }),
+              HasSubstr("\"kept_positions\" = 1048576 is outside 0 to 512"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].streamed = true; }), HasSubstr("streams nothing"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].kv_pages = 9; }), HasSubstr("makes 8 pages of a layer, and one has 9"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].kv_pages = 9; }), HasSubstr("needs 8 pages of a layer, but one layer has 9"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].evicted_ms = 1e9; }), HasSubstr("evicted_ms"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.context = int64_t{1} << 40; }), HasSubstr("more than there can be"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.page_bytes = Bytes{1} << 41; }), HasSubstr("to all layers in turn, more than there can be"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.context = int64_t{1} << 40; }), HasSubstr("which exceeds the limit"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.page_bytes = Bytes{1} << 41; }), HasSubstr("to all layers in turn, which exceeds the limit"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.reads = ReadsPerStep::kPerMicrobatch; }), HasSubstr("every micro-batch reads"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.devices[0].kv_pages += 1; }), HasSubstr("the pages of its parts"));
 }

@@ -34,7 +34,7 @@ struct Planned {
 absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkPoint link, int64_t prompt_tokens = 0,
                                 const ModelSpec& spec = SmallModel()) {
   const PlanRequest request{
-      .context = kContext, .kv_tokens = 512, .piece_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
+      .context = kContext, .kv_tokens = 512, .part_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
   SearchOptions options{.granularity = Granularity::kWholeBlock, .time_limit_ms = 200};
   const FoundPlan found = SearchPlan(problem.instance, options);
@@ -155,7 +155,7 @@ TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
   tight.devices[0].kv_fetch_pieces = -1;
   EXPECT_FALSE(tight.Validate().ok());
   tight = *lends, tight.devices[0].kv_fetch_mb_per_ms = 0;
-  EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("kv_fetch_mb_per_ms = 0 where all KV"));
+  EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("kv_fetch_mb_per_ms = 0, but all KV"));
   tight.devices[0].kv_fetch_mb_per_ms = 1e-320;
   EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("is below"));
 }
@@ -217,7 +217,7 @@ TEST(KvHostingTest, AHostWithoutAnOwnerIsRefused) {
   ASSERT_TRUE(planned.ok()) << planned.status();
   Plan plan = planned->plan;
   plan.devices[1].max_layer_pages = WorkingPages(plan), plan.devices[1].kv_host = 0;
-  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("devices[1].kv_host is given, and the device has no stage"));
+  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("devices[1].kv_host is given, but the device has no stage"));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(KvLevelsTest, AnAverageIsOverThePagesThatAreGoneThrough) {
 absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int32_t sequences = 1) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("a", 60 * kMiB), Board("b", 80 * kMiB, 20e9), Board("c", 50 * kMiB)};
-  const PlanRequest request{.context = 4096, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .piece_bytes = kMiB};
+  const PlanRequest request{.context = 4096, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .part_bytes = kMiB};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
   const FoundPlan found = SearchPlan(problem.instance, {.granularity = Granularity::kWholeBlock, .time_limit_ms = 300});
   if (!found.feasible) return absl::ResourceExhaustedError(found.reason);
@@ -168,7 +168,7 @@ TEST(KvLevelsTest, WhatIsToBeLeftFreeIsFreeAtEveryLevelOfEveryRule) {
 Plan ThreeVisits() {
   const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/12, /*hidden=*/512, /*inner=*/2048, /*vocab=*/8000), "deep");
   const std::vector<ClusterDevice> devices = {Board("a", kGiB), Board("b", kGiB)};
-  const PlanProblem problem = *MakePlanProblem(spec, devices, {.context = 4096, .kv_tokens = 256, .batches = {1}, .piece_bytes = 0});
+  const PlanProblem problem = *MakePlanProblem(spec, devices, {.context = 4096, .kv_tokens = 256, .batches = {1}, .part_bytes = 0});
   PlanChoice choice{.batch = 1};
   choice.stages.embedding_by_rows = true;
   std::vector<Stage>& stages = choice.stages.stages;

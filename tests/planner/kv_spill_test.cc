@@ -20,8 +20,7 @@ using ::testing::HasSubstr;
 absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int64_t context, int32_t sequences = 1, double disk_rate = 1e9) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("a", 40 * kMiB, 10e9, disk_rate), Board("b", 60 * kMiB, 20e9, disk_rate)};
-  const PlanRequest request{
-      .context = context, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .piece_bytes = kMiB};
+  const PlanRequest request{.context = context, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .part_bytes = kMiB};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
   const FoundPlan found = SearchPlan(problem.instance, {.granularity = Granularity::kWholeBlock, .time_limit_ms = 200});
   if (!found.feasible) return absl::ResourceExhaustedError(found.reason);
@@ -38,10 +37,10 @@ TEST(KvSpillTest, CuttingForKvLeavesTheRestOfThePlan) {
   EXPECT_EQ(cut->stages.back().hi, cut->NumParts());
   double decode_ms = 0, cut_decode_ms = 0;
   Bytes kept = 0, cut_kept = 0;
-  for (const PlanPart& part : plan->parts) decode_ms += part.decode_ms, kept += part.kept_bytes;
+  for (const PlanPart& part : plan->parts) decode_ms += part.decode_ms, kept += part.pinned_bytes;
   std::map<int32_t, int64_t> positions;
   for (const PlanPart& part : cut->parts) {
-    cut_decode_ms += part.decode_ms, cut_kept += part.kept_bytes;
+    cut_decode_ms += part.decode_ms, cut_kept += part.pinned_bytes;
     if (part.is_kv()) positions[part.block.layer] += part.kv_end - part.kv_begin;
   }
   EXPECT_NEAR(cut_decode_ms, decode_ms, 0.02 * decode_ms);  // by bytes, which reads round up
@@ -106,7 +105,7 @@ TEST(KvSpillTest, NamesWhatIsWrong) {
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].kv_end += 1; }), HasSubstr("is next"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].bytes += 1; }), HasSubstr("the bytes of its pages"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].kv_pages = 1; }), HasSubstr("kv_pages"));
-  EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].block.kind = BlockKind::kMlp; }), HasSubstr("has positions of KV, and is of mlp 0"));
+  EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].block.kind = BlockKind::kMlp; }), HasSubstr("has positions of KV, but is of mlp 0"));
   EXPECT_THAT(broken([&](Plan& p) { p.reads = ReadsPerStep::kPerMicrobatch; }), HasSubstr("parts are read for every micro-batch"));
   EXPECT_THAT(broken([&](Plan& p) { std::swap(p.parts[kv], p.parts[kv - 1]); }), HasSubstr("ends the positions of its layer's KV"));
 }
@@ -117,7 +116,7 @@ TEST(KvSpillTest, MoreKvThanCanBeCountedIsRefused) {
   ASSERT_TRUE(spills.ok()) << spills.status();
   Plan plan = *spills;
   plan.page_bytes = Bytes{1} << 38;
-  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("sequences in a layer, more than there can be"));
+  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("sequences in a layer, which exceeds the limit"));
 }
 
 TEST(KvSpillTest, EveryPieceHasItsPlaceOnTheDisk) {

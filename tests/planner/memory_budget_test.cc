@@ -31,7 +31,7 @@ TEST(MemoryBudgetTest, PrioritiesHaveNames) {
     EXPECT_EQ(*ParseMemoryPriority(kMemoryPriorityNames.Of(priority)), priority);
   }
   EXPECT_THAT(std::string(ParseMemoryPriority("fast").status().message()),
-              HasSubstr("\"fast\" is no memory priority; give max-tps, balanced or max-context"));
+              HasSubstr("\"fast\" is not a memory priority; give max-tps, balanced or max-context"));
 }
 
 // 8 GiB, 6.5 of them available, 100 MiB taken already; a model with 128 KiB of KV for a token.
@@ -57,10 +57,12 @@ TEST(MemoryBudgetTest, ModesKeepTheKvOf512Or1024TokensOrOfTheFullContext) {
   EXPECT_NEAR(balanced.resident, 0.9 * 6072 * kMiB, 10);
   EXPECT_NEAR(deep.resident, 0.9 * 5176 * kMiB, 10);
   EXPECT_EQ(fast.budget, (100 + 200 + 16) * kMiB + fast.resident);
-  EXPECT_EQ(balanced.text, absl::StrCat(FormatBytes(balanced.budget),
-                                        ": 100.00 MiB that this process has, and more; of 6.50 GiB available 256.00 MiB are left to others "
-                                        "and 128.00 MiB kept for the KV of 1024 tokens (balanced), "
-                                        "and 10 % of the rest"));
+  EXPECT_EQ(
+      balanced.text,
+      absl::StrCat(FormatBytes(balanced.budget),
+                   ": 100.00 MiB that this process has already, and more; of 6.50 GiB available, 256.00 MiB stay free for other programs, "
+                   "128.00 MiB for the KV of 1024 tokens (balanced), "
+                   "and 10 % of the rest"));
 }
 
 TEST(MemoryBudgetTest, AShortContextNeedsNoMoreThanItself) {

@@ -35,7 +35,7 @@ std::vector<int32_t> InTurn(const Instance& instance) {
 // By device, what a plan places, and what of that it streams.
 std::vector<MixedCountProgram::Share> Placed(const Assignment& plan, const MixedCountProgram& program, int devices) {
   std::vector<MixedCountProgram::Share> shares(devices);
-  for (int u = 0; u < program.NumUnits(); ++u) {
+  for (int u = 0; u < program.NumHalves(); ++u) {
     MixedCountProgram::Share& share = shares[plan.device[u]];
     ++share.units[program.SizeOf(u)];
     share.streamed[program.SizeOf(u)] += plan.streamed[u];

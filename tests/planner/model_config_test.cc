@@ -154,9 +154,9 @@ TEST(ModelConfigTest, AWindowThatIsNotStatedIsThatOfTransformersClass) {
   config["sliding_window"] = nullptr;
   EXPECT_EQ(Parse(config)->sliding_window, 0);
   config["layer_types"] = {"sliding_attention", "sliding_attention"};
-  EXPECT_THAT(Error(config), HasSubstr("no sliding_window that is in use"));
+  EXPECT_THAT(Error(config), HasSubstr("without a sliding_window in use"));
   config["sliding_window"] = 8, config["use_sliding_window"] = false;
-  EXPECT_THAT(Error(config), HasSubstr("no sliding_window that is in use"));
+  EXPECT_THAT(Error(config), HasSubstr("without a sliding_window in use"));
   config = Qwen2();
   config["num_hidden_layers"] = 40;
   config.erase("max_window_layers");
@@ -168,7 +168,7 @@ TEST(ModelConfigTest, AWindowThatIsNotStatedIsThatOfTransformersClass) {
   config["sliding_window"] = nullptr;
   EXPECT_EQ(Parse(config)->sliding_window, 0);
   config["layer_types"] = {"full_attention", "sliding_attention"};
-  EXPECT_THAT(Error(config), HasSubstr("no sliding_window that is in use"));
+  EXPECT_THAT(Error(config), HasSubstr("without a sliding_window in use"));
   config["sliding_window"] = 8;
   EXPECT_THAT(Error(config), HasSubstr("layer_types with full_attention beside a sliding_window of 8"));
 }
@@ -269,7 +269,7 @@ TEST(ModelConfigTest, NumbersOfAScalingNeedItsType) {
   json config = Llama();
   for (const json& type : {json(nullptr), json("")}) {
     config["rope_scaling"] = {{"type", type}, {"factor", 4.0}};
-    EXPECT_THAT(Error(config), HasSubstr("rope_scaling: states \"factor\", but no \"rope_type\" says which scaling it is of"));
+    EXPECT_THAT(Error(config), HasSubstr("rope_scaling: states \"factor\", but no \"rope_type\" says which scaling the field is for"));
   }
   config["rope_scaling"] = nullptr;
   for (const char* number : {"factor", "beta_fast", "low_freq_factor", "original_max_position_embeddings"}) {

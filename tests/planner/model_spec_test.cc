@@ -100,13 +100,13 @@ TEST(ModelSpecTest, NamesTheTensorThatDisagrees) {
   TensorIndex index = TinyIndex();
   Put(index, "model.layers.1.mlp.up_proj.weight", {127, 64});
   EXPECT_EQ(Error(TinyConfig(), index),
-            "folder: tensor model.layers.1.mlp.up_proj.weight has shape [127, 64] where config.json implies [128, 64]");
+            "folder: tensor model.layers.1.mlp.up_proj.weight has shape [127, 64], but config.json implies [128, 64]");
   index = TinyIndex();
   index.erase("model.layers.1.self_attn.v_proj.weight");
   EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("tensor model.layers.1.self_attn.v_proj.weight is missing"));
   index = TinyIndex();
   Put(index, "lm_head.weight", {100, 64}, DType::kF32);
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("lm_head.weight is F32 where earlier ones are BF16"));
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("lm_head.weight is F32, but earlier tensors are BF16"));
   index = TinyIndex();
   Put(index, "model.embed_tokens.weight", {100, 64}, DType::kF8E4M3);
   EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("is F8_E4M3; BF16, F16, F32 and MLX affine groups are supported"));
@@ -157,7 +157,7 @@ TEST(ModelSpecTest, NamesOfAnotherClassAreShown) {
   }
   TensorIndex index = TinyIndex();
   index.erase("model.norm.weight");
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("needs it; download the weights again"));
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("needs it; download all files of the weights again"));
 }
 
 TEST(ModelSpecTest, ATiedModelMayStoreItsHeadAlone) {

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Bytes kPiece = 2 * kMiB;
+constexpr Bytes kPart = 2 * kMiB;
 constexpr Bytes kRows = 512 * kKiB, kStreamingMargin = 256 * kKiB;
 
 ModelSpec Model(bool tied) {
@@ -31,7 +31,7 @@ PlanProblem ProblemOf(const ModelSpec& spec, Bytes budget, double disk_rate = 1e
                                        {.context = 200,
                                         .sequences = sequences,
                                         .batches = {sequences},
-                                        .piece_bytes = kPiece,
+                                        .part_bytes = kPart,
                                         .embedding_with_head = true,
                                         .prompt_tokens = 100,
                                         .chunks = {64}});
@@ -123,7 +123,7 @@ TEST(OneDeviceTest, KvGrowsByLevelsAndLeavesTheMarginAtEachOfThem) {
                               {.context = 3200,
                                .kv_tokens = kv_tokens,
                                .batches = {1},
-                               .piece_bytes = kPiece,
+                               .part_bytes = kPart,
                                .embedding_with_head = true,
                                .prompt_tokens = 100,
                                .chunks = {64}});
@@ -140,7 +140,7 @@ TEST(OneDeviceTest, KvGrowsByLevelsAndLeavesTheMarginAtEachOfThem) {
       EXPECT_TRUE(grows->Validate(spec).ok()) << grows->Validate(spec);
       ASSERT_TRUE(GrowsKv(*grows));
       EXPECT_EQ(ResidencyOf(*grows).layer_pages, 16);
-      EXPECT_LE(Streamed(*grows), Streamed(*whole) + 2 * kPiece);
+      EXPECT_LE(Streamed(*grows), Streamed(*whole) + 2 * kPart);
       EXPECT_EQ(grows->devices[0].least_margin, Board("local", 0).margin + kStreamingMargin);
       const KvLevels levels = MakeKvLevels(*grows);
       EXPECT_EQ(levels.exhausted, "");
@@ -191,7 +191,7 @@ TEST(OneDeviceTest, ASlowDiskLeavesNoMemoryUnused) {
   for (Bytes more = 0; more < 40 * kMiB; more += 5 * kMiB) {
     const auto plan = PlanOneDevice(ProblemOf(spec, least + more, 1e8), Request());
     ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_GE(PartsOfModel(*plan) - Streamed(*plan), more - 5 * kPiece) << FormatBytes(more);
+    EXPECT_GE(PartsOfModel(*plan) - Streamed(*plan), more - 5 * kPart) << FormatBytes(more);
   }
 }
 
@@ -247,7 +247,7 @@ TEST(OneDeviceTest, AShareIsKeptTo) {
           PartsOfModel(*plan) - Streamed(*plan) + (plan->embedding == EmbeddingPlacement::kResident ? plan->embedding_bytes : 0);
       EXPECT_LE(static_cast<double>(resident), share * static_cast<double>(all) + 1);
       if (share < 0.9) {
-        EXPECT_GE(static_cast<double>(resident), share * static_cast<double>(all) - 2.0 * kPiece);
+        EXPECT_GE(static_cast<double>(resident), share * static_cast<double>(all) - 2.0 * kPart);
       }
       EXPECT_LE(plan->devices[0].memory.ring, 64 * kMiB) << "the rest is not for the ring";
     }

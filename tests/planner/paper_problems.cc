@@ -8,7 +8,7 @@
 namespace lime {
 namespace {
 
-constexpr double kMostPieceMb = 64;
+constexpr double kMostPartMb = 64;
 
 // Milliseconds a device takes per MB it reads in memory: what larger blocks without KV take longer.
 double MsPerMb(const Instance& instance, const Instance::Device& device) {
@@ -35,28 +35,28 @@ void AddLayers(int layers, double attention_mb, double kv_mb, double mlp_mb, Ins
   }
 }
 
-std::vector<double> Divided(const std::vector<double>& each, const std::vector<int>& pieces) {
+std::vector<double> Divided(const std::vector<double>& each, const std::vector<int>& parts) {
   std::vector<double> out;
-  for (size_t b = 0; b < each.size(); ++b) out.insert(out.end(), pieces[b], each[b] / pieces[b]);
+  for (size_t b = 0; b < each.size(); ++b) out.insert(out.end(), parts[b], each[b] / parts[b]);
   return out;
 }
 
 // Every model block in as many pieces as keep each within `most_mb`.
-Instance CutInPieces(const Instance& instance, double most_mb) {
+Instance CutInParts(const Instance& instance, double most_mb) {
   Instance out = instance;
   out.blocks.clear();
-  std::vector<int> pieces;
+  std::vector<int> parts;
   for (const Instance::Block& block : instance.blocks) {
     const int count = std::max(1, static_cast<int>(std::ceil(block.mb / most_mb - 1e-9)));
-    pieces.push_back(count);
-    Instance::Block piece = block;
-    piece.mb /= count;
-    piece.kv_mb /= count;
-    out.blocks.insert(out.blocks.end(), count, piece);
+    parts.push_back(count);
+    Instance::Block part = block;
+    part.mb /= count;
+    part.kv_mb /= count;
+    out.blocks.insert(out.blocks.end(), count, part);
   }
   for (Instance::Device& device : out.devices) {
-    device.comp_ms = Divided(device.comp_ms, pieces);
-    for (auto& [batch, comp_ms] : device.comp_ms_by_batch) comp_ms = Divided(comp_ms, pieces);
+    device.comp_ms = Divided(device.comp_ms, parts);
+    for (auto& [batch, comp_ms] : device.comp_ms_by_batch) comp_ms = Divided(comp_ms, parts);
   }
   return out;
 }
@@ -115,8 +115,8 @@ Instance WithSequences(Instance instance, int sequences) {
   return instance;
 }
 
-Instance InPieces(const Instance& instance, double wire_mb_per_ms) {
-  Instance out = CutInPieces(instance, kMostPieceMb);
+Instance InParts(const Instance& instance, double wire_mb_per_ms) {
+  Instance out = CutInParts(instance, kMostPartMb);
   for (Instance::Device& device : out.devices) {
     if (device.disk_mb_per_ms <= 0) continue;
     device.embed_rows_ms = device.disk_lat_ms + instance.net.tx_ms * wire_mb_per_ms / device.disk_mb_per_ms;

@@ -20,7 +20,7 @@ Instance WithSequences(Instance instance, int sequences);
 
 // Blocks in pieces of at most 64 MB, and an embedding that may be read by rows: a read of the disk, for the bytes of a hidden state (what
 // `wire_mb_per_ms` sends in tx_ms). After WithSequences, which looks at whole blocks.
-Instance InPieces(const Instance& instance, double wire_mb_per_ms);
+Instance InParts(const Instance& instance, double wire_mb_per_ms);
 
 // Llama 3.1 405B, 126 layers of 1.1 and 5.2 GB and a head of 4.2, on eight machines of three kinds that hold about 0.7 of it.
 Instance LargeProblem();

@@ -39,7 +39,7 @@ absl::StatusOr<Plan> SmallPlan(int32_t sequences, int32_t batch, Bytes b_budget)
                                                                     .context = 256,
                                                                     .sequences = sequences,
                                                                     .batches = {batch},
-                                                                    .piece_bytes = 8 * kMiB,
+                                                                    .part_bytes = 8 * kMiB,
                                                                     .prompt_tokens = 200,
                                                                     .chunks = {64}}));
   const auto begin = [&](BlockId block) {

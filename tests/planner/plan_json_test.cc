@@ -85,8 +85,8 @@ TEST(PlanJsonTest, BatchSizesAreChecked) {
     instance[json::json_pointer(pointer)] = value;
     return std::string(InstanceFromJson(instance).status().message());
   };
-  EXPECT_THAT(error("/devices/0/comp_ms_by_batch/x", {1}), HasSubstr("\"x\" is no batch size of 1 to 1024"));
-  EXPECT_THAT(error("/devices/0/comp_ms_by_batch/0", {1}), HasSubstr("\"0\" is no batch size"));
+  EXPECT_THAT(error("/devices/0/comp_ms_by_batch/x", {1}), HasSubstr("\"x\" is not a batch size of 1 to 1024"));
+  EXPECT_THAT(error("/devices/0/comp_ms_by_batch/0", {1}), HasSubstr("\"0\" is not a batch size"));
   EXPECT_THAT(error("/devices/0/comp_ms_by_batch/5", {1, 2}), HasSubstr("comp_ms_by_batch.5\" has 2 times for 1 blocks"));
   EXPECT_THAT(error("/net/tx_ms_by_batch/5", -1), HasSubstr("\"net.tx_ms_by_batch.5\" = -1 is outside"));
 }

@@ -37,15 +37,14 @@ TEST(PlanProblemTest, PlansOfModelsAreValidForThemAndRunAsPredicted) {
     ASSERT_TRUE(spec.ok()) << spec.status().message();
     const Bytes share = spec->WeightBytes() / 4 + 20 * kMiB;  // three of them hold three quarters
     const std::vector<ClusterDevice> devices = {Board("a", share, 20e9), Board("b", share), Board("c", share, 10e9, 2e9)};
-    for (const Bytes piece_bytes : {Bytes{0}, 2 * kMiB, 16 * kMiB}) {
+    for (const Bytes part_bytes : {Bytes{0}, 2 * kMiB, 16 * kMiB}) {
       for (const int32_t sequences : {1, 3}) {
-        SCOPED_TRACE(absl::StrCat(config, " pieces ", piece_bytes, " sequences ", sequences));
+        SCOPED_TRACE(absl::StrCat(config, " pieces ", part_bytes, " sequences ", sequences));
         const absl::StatusOr<PlanProblem> problem = MakePlanProblem(
-            *spec, devices,
-            {.context = 500, .sequences = sequences, .piece_bytes = piece_bytes, .prompt_tokens = 300, .chunks = {50, 128}});
+            *spec, devices, {.context = 500, .sequences = sequences, .part_bytes = part_bytes, .prompt_tokens = 300, .chunks = {50, 128}});
         ASSERT_TRUE(problem.ok()) << problem.status().message();
         const absl::StatusOr<Plan> plan = PlanFor(*problem);
-        if (piece_bytes == 0 && !plan.ok()) continue;  // whole blocks may be too large for these devices
+        if (part_bytes == 0 && !plan.ok()) continue;  // whole blocks may be too large for these devices
         ASSERT_TRUE(plan.ok()) << plan.status().message();
         EXPECT_TRUE(plan->Validate(*spec).ok()) << plan->Validate(*spec).message();
         const absl::StatusOr<SimulationResult> decode = SimulateDecode(*plan), prefill = SimulatePrefill(*plan);
@@ -104,7 +103,7 @@ TEST(PlanProblemTest, TheSlowestLinkCountsAndThenTheSlowestInUse) {
 TEST(PlanProblemTest, TheHeadIsCutOnRangesOfTheVocabulary) {
   const ModelSpec spec = SmallModel();  // 8,000 ids of 2 KiB
   const std::vector<ClusterDevice> devices = {Board("a", 60 * kMiB)};
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.piece_bytes = 5 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.part_bytes = 5 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   std::vector<int64_t> ends;
   for (const PlanPart& part : problem->head.parts) {
@@ -117,7 +116,7 @@ TEST(PlanProblemTest, ALargeHeadIsSplitByVocabularyWhereThatPays) {
   const absl::StatusOr<ModelSpec> spec = DescribeModel(LlamaConfig(/*layers=*/2, /*hidden=*/1024, /*inner=*/1024, /*vocab=*/65536), "wide");
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   const std::vector<ClusterDevice> devices = {Board("a", 110 * kMiB), Board("b", 110 * kMiB)};  // the head is 128 MiB
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(*spec, devices, {.piece_bytes = 8 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(*spec, devices, {.part_bytes = 8 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = PlanFor(*problem);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -181,7 +180,7 @@ TEST(PlanProblemTest, AttentionIsPredictedForThePositionsThatAreExpected) {
 TEST(PlanProblemTest, ADeviceTooSmallForAnythingIsLeftOut) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("tiny", kMiB), Board("b", 80 * kMiB)};
-  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.piece_bytes = 4 * kMiB});
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.part_bytes = 4 * kMiB});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = PlanFor(*problem);
   // What a device's runtime takes beyond its budget is no plan's to divide.
@@ -198,15 +197,15 @@ TEST(PlanProblemTest, WhatIsOutOfBoundsIsASentence) {
     return std::string(MakePlanProblem(spec, devices, request).status().message());
   };
   EXPECT_THAT(error({}, {}), HasSubstr("the number of devices = 0"));
-  EXPECT_THAT(error({one[0], one[0]}, {}), HasSubstr("device \"a\": is there twice"));
+  EXPECT_THAT(error({one[0], one[0]}, {}), HasSubstr("device \"a\": is listed twice"));
   EXPECT_THAT(error({Board("", kMiB)}, {}), HasSubstr("give a name"));
   EXPECT_THAT(error({Board("a", -1)}, {}), HasSubstr("device \"a\": budget = -1"));
   EXPECT_THAT(error(one, {.context = 0}), HasSubstr("context = 0"));
   EXPECT_THAT(error(one, {.sequences = 0}), HasSubstr("sequences = 0"));
   EXPECT_THAT(error(one, {.sequences = 2, .batches = {3}}), HasSubstr("a batch = 3"));
   EXPECT_THAT(error(one, {.context = 10, .prompt_tokens = 11}), HasSubstr("prompt_tokens = 11"));
-  EXPECT_THAT(error(one, {.prompt_tokens = 9, .chunks = {}}), HasSubstr("needs a length of chunk"));
-  EXPECT_THAT(error(one, {.default_link = {.bytes_per_second = 0}}), HasSubstr("a default link of 0"));
+  EXPECT_THAT(error(one, {.prompt_tokens = 9, .chunks = {}}), HasSubstr("needs at least one chunk length"));
+  EXPECT_THAT(error(one, {.default_link = {.bytes_per_second = 0}}), HasSubstr("a default link cannot have 0"));
   const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, one, {});
   ASSERT_TRUE(problem.ok());
   EXPECT_THAT(std::string(MakePlan(*problem, {.stages = {.stages = {{0, 0, 1}}}}).status().message()), HasSubstr("cover all blocks"));

@@ -67,7 +67,7 @@ std::string PlanText(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) absl::StrAppend(&text, DeviceLine(plan, d));
   absl::StrAppend(&text, "\n", plan.embedding == EmbeddingPlacement::kByRows ? "  embedding by rows\n" : "");
   if (EvictsKv(plan)) {
-    absl::StrAppend(&text, "  KV of the newest ", plan.kept_positions, " positions of a sequence is kept; that of up to ",
+    absl::StrAppend(&text, "  KV of the newest ", plan.retained_positions, " positions of a sequence is kept; that of up to ",
                     MostEvicted(plan), " others is computed again in every step\n");
   }
   for (size_t j = 0; j < plan.stages.size(); ++j) {

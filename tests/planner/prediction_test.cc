@@ -41,7 +41,7 @@ TEST(PredictionTest, ASlowDiskIsNamedWithBothRates) {
   const PredictionReport report = ExplainDifference(50, 100, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kDiskRate);
   EXPECT_NEAR(report.explained_ms, 50, 1e-9);
-  EXPECT_EQ(report.sentence, "predicted 50 % too low: the disk read at 1.00 GB/s where the profile says 2.00 GB/s");
+  EXPECT_EQ(report.sentence, "predicted 50 % too low: the disk read at 1.00 GB/s (the profile says 2.00 GB/s)");
 }
 
 TEST(PredictionTest, AFastDiskExplainsAFastRunOnly) {
@@ -70,7 +70,7 @@ TEST(PredictionTest, WeightsGivenBackAreCounted) {
   const PredictionReport report = ExplainDifference(100, 170, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kMemoryShed);
   EXPECT_NEAR(report.explained_ms, 67.1, 0.1);
-  EXPECT_THAT(report.sentence, HasSubstr("64.00 MiB of weights were given back"));
+  EXPECT_THAT(report.sentence, HasSubstr("64.00 MiB of weights were evicted"));
 }
 
 // Of 20 s that two threads could have had, others took 8 s: 40 % of every step.
@@ -81,7 +81,7 @@ TEST(PredictionTest, CpuThatOthersTookIsNamedWithItsShare) {
   const PredictionReport report = ExplainDifference(100, 150, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kCpuTaken);
   EXPECT_NEAR(report.explained_ms, 60, 1e-9);
-  EXPECT_THAT(report.sentence, HasSubstr("other processes used 35 % and the hypervisor 5 % of what 2 threads need"));
+  EXPECT_THAT(report.sentence, HasSubstr("other processes used 35 % and the hypervisor 5 % of the time that 2 threads need"));
 }
 
 TEST(PredictionTest, OthersOnCoresThatWeDoNotUseTakeNothing) {
@@ -97,7 +97,7 @@ TEST(PredictionTest, SlowMemoryIsNamedWithBothRates) {
   seen.memory_rate_profiled = 16e9;
   const PredictionReport report = ExplainDifference(100, 155, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kMemoryRate);
-  EXPECT_THAT(report.sentence, HasSubstr("memory now reads at 10.00 GB/s where the profile says 16.00 GB/s"));
+  EXPECT_THAT(report.sentence, HasSubstr("memory now reads at 10.00 GB/s (the profile says 16.00 GB/s)"));
 }
 
 TEST(PredictionTest, TheLargestOfSeveralCausesIsNamed) {
@@ -147,14 +147,14 @@ TEST(PredictionTest, AProfileIsNamedOnlyWhereThereIsOne) {
   seen.disk_busy_seconds = 10;
   seen.disk_rate_profiled = 2e9;
   seen.disk_rate_source = RateSource::kAssumed;
-  EXPECT_THAT(ExplainDifference(50, 100, seen).sentence, HasSubstr("1.00 GB/s where 2.00 GB/s was assumed"));
+  EXPECT_THAT(ExplainDifference(50, 100, seen).sentence, HasSubstr("1.00 GB/s (2.00 GB/s was assumed)"));
   seen.disk_rate_source = RateSource::kSeen;
-  EXPECT_THAT(ExplainDifference(50, 100, seen).sentence, HasSubstr("1.00 GB/s where it was 2.00 GB/s when the run began"));
+  EXPECT_THAT(ExplainDifference(50, 100, seen).sentence, HasSubstr("1.00 GB/s (it was 2.00 GB/s when the run began)"));
 }
 
 TEST(PredictionTest, ACorrectionIsSaidWhereItIsMoreThanATenth) {
   EXPECT_EQ(CorrectionText({.source = RateSource::kAssumed, .planned = 1e9, .seen = 0.2e9}, 1400, 6900),
-            "the disk reads at 200 MB/s where 1.00 GB/s was assumed: 6900.0 ms a step are predicted instead of 1400.0");
+            "the disk reads at 200 MB/s (1.00 GB/s was assumed): 6900.0 ms a step are predicted instead of 1400.0");
   EXPECT_THAT(CorrectionText({.planned = 1e9, .seen = 0.2e9}, 1400, 1450), IsEmpty()) << "it hides behind computing";
   EXPECT_THAT(CorrectionText({.planned = 1e9, .seen = 0}, 1400, 6900), IsEmpty());
 }

@@ -34,11 +34,11 @@ std::string Error(const Program& program) {
 TEST(ProgramTest, TheCheckOfWhatIsCompiledNamesTheFirstThingWrong) {
   ASSERT_TRUE(CheckProgram(SmallProgram()).ok()) << Error(SmallProgram());
   Program program = SmallProgram();
-  program.loads[1].window = 2;
+  program.loads[1].loads_in_ring = 2;
   EXPECT_THAT(Error(program), HasSubstr("loads[1] and the 1 before it take 180 bytes together, and the ring has 100"));
   program = SmallProgram();
-  program.loads[0].window = 0;
-  EXPECT_THAT(Error(program), HasSubstr("loads[0].window = 0"));
+  program.loads[0].loads_in_ring = 0;
+  EXPECT_THAT(Error(program), HasSubstr("loads[0].loads_in_ring = 0"));
   program = SmallProgram();
   program.step.erase(program.step.begin() + 6);  // the first eviction
   EXPECT_THAT(Error(program), HasSubstr("awaits load 1, which begins when load 0 is evicted, and that is later"));
@@ -127,7 +127,7 @@ TEST_F(RunnerTest, WhatCannotBeIsAnErrorThatChangesNothing) {
   runner_.Start(actions);
   EXPECT_THAT(Do(Runner::Loaded{1}, 0), ElementsAre(HasSubstr("load 1 is not under way")));
   EXPECT_THAT(Do(Runner::Computed{}, 0), ElementsAre(HasSubstr("nothing is being computed")));
-  EXPECT_THAT(Do(Runner::Arrived{1, 0}, 0), ElementsAre(HasSubstr("nothing is awaited")));
+  EXPECT_THAT(Do(Runner::Arrived{1, 0}, 0), ElementsAre(HasSubstr("no message is expected")));
   EXPECT_THAT(Do(Runner::Arrived{0, -1}, 0), ElementsAre(HasSubstr("no micro-batch -1")));
   EXPECT_THAT(Do(Runner::KvArrived{7, 0}, 0), ElementsAre(HasSubstr("was not asked for")));
   EXPECT_THAT(Do(Runner::BeginStep{1}, 0), ElementsAre(HasSubstr("no program 1")));
@@ -168,8 +168,8 @@ TEST(ProgramRunnerTest, ARingThatAChangeBringsIsUsedOnceItIsThere) {
   const Program whole = {.num_stages = 1, .microbatches = 1, .step = {Compute{0, 0, 0, 1, 0}}};
   Program streamed = whole, kept = whole;
   streamed.ring_bytes = kept.ring_bytes = 10;
-  streamed.loads = {{.part = 0, .bytes = 10, .window = 1}};
-  kept.loads = {{.part = 0, .bytes = 10, .window = 1, .keep = true}};
+  streamed.loads = {{.part = 0, .bytes = 10, .loads_in_ring = 1}};
+  kept.loads = {{.part = 0, .bytes = 10, .loads_in_ring = 1, .becomes_resident = true}};
   streamed.step = kept.step = {AwaitWeights{0}, Compute{0, 0, 0, 1, 0}, Evict{0}};
   Runner runner({&whole});
   std::vector<Runner::Action> actions;

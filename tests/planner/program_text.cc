@@ -24,16 +24,16 @@ absl::Status CheckProgramInt(const std::string& field, int64_t value, int64_t lo
   return WrongProgram(field, " = ", value, " is outside ", low, " to ", high);
 }
 
-// Loads [i + 1 - window, i], cyclically, in the ring together.
+// Loads [i + 1 - loads_in_ring, i], cyclically, in the ring together.
 absl::Status CheckWindows(const Program& program) {
   const int64_t q = static_cast<int64_t>(program.loads.size());
   std::vector<Bytes> before(2 * q + 1, 0);
   for (int64_t i = 0; i < 2 * q; ++i) before[i + 1] = before[i] + program.loads[i % q].ring_bytes();
   for (int64_t i = 0; i < q; ++i) {
-    const int64_t window = program.loads[i].window;
-    const Bytes bytes = window / q * before[q] + before[i + q + 1] - before[i + q + 1 - window % q];
+    const int64_t loads_in_ring = program.loads[i].loads_in_ring;
+    const Bytes bytes = loads_in_ring / q * before[q] + before[i + q + 1] - before[i + q + 1 - loads_in_ring % q];
     if (bytes > program.ring_bytes) {
-      return WrongProgram("loads[", i, "] and the ", window - 1, " before it take ", bytes, " bytes together, and the ring has ",
+      return WrongProgram("loads[", i, "] and the ", loads_in_ring - 1, " before it take ", bytes, " bytes together, and the ring has ",
                           program.ring_bytes);
     }
   }
@@ -48,8 +48,8 @@ absl::Status CheckLoads(const Program& program) {
     const Prefetch& load = program.loads[i];
     const std::string name = absl::StrCat("loads[", i, "]");
     LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".part", load.part, 0, kMaxPlanBlocks - 1));
-    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".bytes", load.bytes, 0, load.keep ? kMaxProgramBytes : program.ring_bytes));
-    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".window", load.window, 1, most));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".bytes", load.bytes, 0, load.becomes_resident ? kMaxProgramBytes : program.ring_bytes));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".loads_in_ring", load.loads_in_ring, 1, most));
   }
   return program.loads.empty() ? absl::OkStatus() : CheckWindows(program);
 }
@@ -105,8 +105,8 @@ class Walk {
       return WrongProgram("step[", at_, "] awaits load ", await.load, " where ", awaited_, " is next of ", program_.loads.size());
     }
     const Prefetch& load = program_.loads[await.load];
-    if (await.load - load.window >= evicted_) {
-      return WrongProgram("step[", at_, "] awaits load ", await.load, ", which begins when load ", await.load - load.window,
+    if (await.load - load.loads_in_ring >= evicted_) {
+      return WrongProgram("step[", at_, "] awaits load ", await.load, ", which begins when load ", await.load - load.loads_in_ring,
                           " is evicted, and that is later");
     }
     ++awaited_;
@@ -218,8 +218,8 @@ std::string ProgramText(const Program& program, const Plan* plan) {
   std::string text = absl::StrCat(words.Device(device), ", ring ", FormatBytes(ring_bytes), "\n");
   for (size_t i = 0; i < loads.size(); ++i) {
     absl::StrAppendFormat(&text, "  load %-3d %-18s %10s  when the load %d before it is evicted%s\n", i,
-                          words.Parts(loads[i].part, loads[i].part + 1), FormatBytes(loads[i].bytes), loads[i].window,
-                          loads[i].keep ? ", and stays" : "");
+                          words.Parts(loads[i].part, loads[i].part + 1), FormatBytes(loads[i].bytes), loads[i].loads_in_ring,
+                          loads[i].becomes_resident ? ", and stays" : "");
   }
   for (size_t at = 0; at < step.size(); ++at) {
     std::string line = std::visit(words, step[at]);

@@ -59,7 +59,7 @@ class RandomClusters {
     for (int i = 0; i < pieces; ++i) {
       PlanPart part = {.block = id, .rows = {{role, i * kVocabRange, (i + 1) * kVocabRange}}};
       part.bytes = random_.Chance(5) ? 0 : RandomBytes(1'000'000, random_.Chance(30) ? 60'000'000 : 20'000'000);
-      part.kept_bytes = i == 0 || id.kind == BlockKind::kHead ? random_.Int(0, 5000) : 0;
+      part.pinned_bytes = i == 0 || id.kind == BlockKind::kHead ? random_.Int(0, 5000) : 0;
       part.kv_pages = i == 0 && id.kind == BlockKind::kAttention ? random_.Int(0, 200) : 0;
       parts.push_back(std::move(part));
     }
@@ -79,7 +79,7 @@ class RandomClusters {
     head.context = 4096;
     head.page_bytes = 1 + random_.Int(0, 40000);
     head.embedding_bytes = random_.Chance(30) ? 0 : RandomBytes(0, 20'000'000);
-    head.embedding_kept_bytes = random_.Chance(70) ? 0 : random_.Int(1, 100000);
+    head.embedding_pinned_bytes = random_.Chance(70) ? 0 : random_.Int(1, 100000);
     for (int32_t layer = 0, layers = random_.Int(1, 5); layer < layers; ++layer) {
       AddBlock({BlockKind::kAttention, layer}, head.parts);
       AddBlock({BlockKind::kMlp, layer}, head.parts);
@@ -101,10 +101,12 @@ class RandomClusters {
       const Instance::Kind kind = part.block.kind == BlockKind::kAttention ? Instance::Kind::kAttention
                                   : part.block.kind == BlockKind::kMlp     ? Instance::Kind::kMlp
                                                                            : Instance::Kind::kHead;
-      instance.blocks.push_back(
-          {.kind = kind, .layer = part.block.layer, .mb = Mb(part.bytes), .kv_mb = Mb(part.kept_bytes + part.kv_pages * head.page_bytes)});
+      instance.blocks.push_back({.kind = kind,
+                                 .layer = part.block.layer,
+                                 .mb = Mb(part.bytes),
+                                 .kv_mb = Mb(part.pinned_bytes + part.kv_pages * head.page_bytes)});
     }
-    instance.blocks.front().kv_mb += Mb(head.embedding_kept_bytes);
+    instance.blocks.front().kv_mb += Mb(head.embedding_pinned_bytes);
     instance.embed_mb = Mb(head.embedding_bytes);
     instance.sequences = head.sequences;
     instance.net.lat_ms = random_.Number(0, 2);
@@ -137,7 +139,7 @@ class RandomClusters {
     StagePlan plan;
     const int devices = instance.NumDevices(), percent = random_.Int(0, 100), cut_percent = random_.Int(10, 60);
     for (int b = 0; b < instance.NumBlocks(); ++b) {
-      const bool may_begin = !instance.IsLaterPiece(b) || instance.blocks[b].kind == Instance::Kind::kHead;
+      const bool may_begin = !instance.ContinuesBlock(b) || instance.blocks[b].kind == Instance::Kind::kHead;
       if (b == 0) {
         plan.stages.push_back({random_.Int(0, devices - 1), 0, 1});
       } else if (may_begin && devices > 1 && random_.Chance(cut_percent)) {

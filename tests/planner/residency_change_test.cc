@@ -176,7 +176,7 @@ TEST(ResidencyChangeTest, WhatAPlanIsToLeaveFreeIsTakenByNoResidencyAndSimulated
   ASSERT_TRUE(WithResidency(plan, same).ok());
   device.memory.margin = 4999, device.budget -= 1;
   EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr(".memory.margin\" = 4999 is outside 5000 to"));
-  EXPECT_THAT(std::string(WithResidency(plan, same).status().message()), HasSubstr("left free 4.88 KiB"));
+  EXPECT_THAT(std::string(WithResidency(plan, same).status().message()), HasSubstr("margin 4.88 KiB"));
   device.least_margin = 4999;
   // As if a level counted its pages too low.
   const StepShape shape = DecodeShape(plan);
@@ -187,7 +187,7 @@ TEST(ResidencyChangeTest, WhatAPlanIsToLeaveFreeIsTakenByNoResidencyAndSimulated
   script.changes[0].after.devices[d].memory.kv += 1;
   const auto result = Simulate(plan, script);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal) << result.status();
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("are to be left free"));
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("must stay free"));
 }
 
 TEST(ResidencyChangeTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
@@ -198,11 +198,11 @@ TEST(ResidencyChangeTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
     return std::string(changed.status().message());
   };
   EXPECT_THAT(refusal({.layer_pages = -1}), HasSubstr("-1 KV pages"));
-  EXPECT_THAT(refusal({.layer_pages = FullLayerPages(plan) + 1}), HasSubstr("and the plan has room for 0 to"));
-  EXPECT_THAT(refusal({.streamed = {1, 1}}), HasSubstr("part 1 after 1"));
+  EXPECT_THAT(refusal({.layer_pages = FullLayerPages(plan) + 1}), HasSubstr("but the plan has room for 0 to"));
+  EXPECT_THAT(refusal({.streamed = {1, 1}}), HasSubstr("part 1 cannot follow part 1"));
   EXPECT_THAT(refusal({.streamed = {plan.NumParts()}}), HasSubstr("of "));
   for (PlanDevice& device : plan.devices) device.budget = device.memory.runtime;
-  EXPECT_THAT(refusal(ResidencyOf(plan)), HasSubstr("and may take"));
+  EXPECT_THAT(refusal(ResidencyOf(plan)), HasSubstr("but it may use"));
 }
 
 }  // namespace

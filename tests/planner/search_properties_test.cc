@@ -5,8 +5,8 @@
 #include "gtest/gtest.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/evaluation/lower_bound.h"
+#include "planner/search/half_counts.h"
 #include "planner/search/plan_search.h"
-#include "planner/search/unit_counts.h"
 #include "planner/solve.h"
 #include "planner/strategies.h"
 #include "tests/cases.h"
@@ -188,30 +188,30 @@ Instance Uniform(int layers, int devices, double mem_mb) {
 // Six layers on two devices of 1130 MB. Three MLP halves each leave 230: two attention halves of 102 each. Where 505 ms are allowed, ten
 // attention halves of 100 MB come from the disk in 50.1 ms each, through a pool of 200: 30 MB are left, for the KV of as many. What is too
 // much is taken off the first of two that are alike.
-TEST(UnitCountsTest, AreWhatFitsBesideWhatTheDiskReads) {
+TEST(HalfCountsTest, AreWhatFitsBesideWhatTheDiskReads) {
   const Instance instance = Uniform(6, 2, 1130);
   const std::vector<int32_t> unit_begins = UnitBegins(instance, Granularity::kBlock), order = {0, 1};
   const std::vector<double> usable = {1, 1};
   const std::vector<StreamingStyle> styles(2, StreamingStyle{.largest_mb = 100, .pool_mb = 200});
   CountProgram program(instance, unit_begins);
   EXPECT_TRUE(program.Share({.limit_ms = 49, .usable = usable, .styles = styles, .order = order}).empty());
-  const std::vector<UnitCounts> counts = program.Share({.limit_ms = 505, .usable = usable, .styles = styles, .order = order});
-  EXPECT_EQ(counts, (std::vector<UnitCounts>{{0, 3}, {6, 3}}));
+  const std::vector<HalfCounts> counts = program.Share({.limit_ms = 505, .usable = usable, .styles = styles, .order = order});
+  EXPECT_EQ(counts, (std::vector<HalfCounts>{{0, 3}, {6, 3}}));
 }
 
-TEST(UnitCountsTest, AnArrangementHasThemAll) {
+TEST(HalfCountsTest, AnArrangementHasThemAll) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     RandomPlans random(seed);
     const int layers = random.Int(1, 30), devices = random.Int(1, 5);
     const Instance instance = Uniform(layers, devices, 1000);
     const std::vector<int32_t> unit_begins = UnitBegins(instance, Granularity::kBlock);
-    std::vector<UnitCounts> counts(devices);
+    std::vector<HalfCounts> counts(devices);
     for (int i = 0; i < 2 * layers; ++i) ++counts[random.Int(0, devices - 1)][i % 2];
     std::vector<int32_t> order(devices);
     std::iota(order.begin(), order.end(), 0);
     const Assignment plan = CountProgram(instance, unit_begins).Arrange(counts, order, random.Int(1, 8));
     for (int b = 0; b < instance.NumBlocks(); ++b) --counts[plan.device[b]][b % 2];
-    EXPECT_EQ(counts, std::vector<UnitCounts>(devices)) << "seed " << seed;
+    EXPECT_EQ(counts, std::vector<HalfCounts>(devices)) << "seed " << seed;
   }
 }
 

@@ -54,18 +54,18 @@ TEST(SolveTest, WhatDoesNotFitIsAnAnswerWithAReason) {
   json answer = Answer(problem);
   EXPECT_EQ(answer["feasible"], false);
   EXPECT_FALSE(answer.contains("ms_per_step"));
-  EXPECT_EQ(answer["reason"], "device 0 (\"a\") needs 405 MB for resident weights and KV, and has 404 MB");
+  EXPECT_EQ(answer["reason"], "device 0 (\"a\") needs 405 MB for resident weights and KV, but has 404 MB");
   problem["plan"]["streamed"] = {1};  // leaves 299 MB for a block of 300
   EXPECT_EQ(Answer(problem)["reason"],
-            "device 0 (\"a\") has 299 MB left for streaming, and the largest streamed block of stage 0 needs 300 MB");
+            "device 0 (\"a\") has 299 MB free for streaming, but the largest streamed block of stage 0 needs 300 MB");
   problem["instance"]["devices"][0]["mem_mb"] = 405;
   problem["instance"]["devices"][0]["disk_mb_per_ms"] = 0;
-  EXPECT_EQ(Answer(problem)["reason"], "device 0 (\"a\") streams in stage 0, and its disk reads 0 MB/ms");
+  EXPECT_EQ(Answer(problem)["reason"], "device 0 (\"a\") streams in stage 0, but its disk reads 0 MB/ms");
   problem = TwoDevices();
   problem["instance"]["microbatches"] = 2;
   problem["instance"]["devices"][0]["mem_mb"] = 404;
   problem["plan"]["streamed"] = {0, 1};  // 399 MB for 400 together
-  EXPECT_EQ(Answer(problem)["reason"], "device 0 (\"a\") has 399 MB left for streaming, and the streamed blocks of stage 0 need 400 MB");
+  EXPECT_EQ(Answer(problem)["reason"], "device 0 (\"a\") has 399 MB free for streaming, but the streamed blocks of stage 0 need 400 MB");
 }
 
 // Four layers of 1 ms (computing) and 100 / 1 + 0.5 ms (loading) on a; 2 ms and 50.5 ms on b. Two segments, each: a runs one resident
@@ -97,7 +97,7 @@ TEST(SolveTest, Eq1IsTheClosedForm) {
   EXPECT_THAT(Error(problem), HasSubstr("field \"r\" has 1 numbers for 2 devices"));
   problem["r"] = {1, 0};
   instance["devices"][1]["comp_ms"][3] = 3;
-  EXPECT_THAT(Error(problem), HasSubstr("layer 3 takes another time than layer 0 on device 1"));
+  EXPECT_THAT(Error(problem), HasSubstr("layer 3 has another time than layer 0 on device 1"));
   instance["devices"][1]["comp_ms"][3] = 2;
   instance["devices"][1]["disk_mb_per_ms"] = 0;
   EXPECT_THAT(Error(problem), HasSubstr("streams on a device whose disk reads 0 MB/ms"));
@@ -256,7 +256,7 @@ TEST(SolveTest, MalformedProblemsAreNamed) {
   EXPECT_THAT(with("/plan/streamed", {1, 1}), HasSubstr("\"streamed\": block 1 is listed twice"));
   EXPECT_THAT(with("/plan/streamed", {4}), HasSubstr("\"streamed\": 4 is none of the 4 blocks"));
   EXPECT_THAT(with("/plan/streamed", {0.5}), HasSubstr("\"streamed[0]\" is not an integer"));
-  EXPECT_THAT(with("/plan/embedding_by_rows", true), HasSubstr("\"embedding_by_rows\" is true, and device 0 (\"a\") of the first stage"));
+  EXPECT_THAT(with("/plan/embedding_by_rows", true), HasSubstr("\"embedding_by_rows\" is true, but device 0 (\"a\") of the first stage"));
   EXPECT_THAT(with("/plan/embedding_by_rows", 1), HasSubstr("field \"embedding_by_rows\" is not true or false"));
   EXPECT_THAT(with("/instance/devices/0/embed_rows_ms", -1), HasSubstr("\"devices[0].embed_rows_ms\" = -1 is outside"));
 }

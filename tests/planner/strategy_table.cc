@@ -54,7 +54,7 @@ absl::Status PrintFiles(std::span<char*> paths, double time_limit_ms) {
   for (const char* path : paths) {
     LIME_ASSIGN_OR_RETURN(const Instance whole, ReadProblem(path));
     const std::string name = std::strrchr(path, '/') != nullptr ? std::strrchr(path, '/') + 1 : path;
-    LIME_RETURN_IF_ERROR(PrintRow("| " + name + " |", whole, InPieces(whole, kHundredMbitPerS), 1, time_limit_ms));
+    LIME_RETURN_IF_ERROR(PrintRow("| " + name + " |", whole, InParts(whole, kHundredMbitPerS), 1, time_limit_ms));
   }
   return absl::OkStatus();
 }
@@ -79,7 +79,7 @@ absl::Status PrintSettings(const std::string& folder, double time_limit_ms) {
       for (const int mbit : {100, 200}) {
         const Instance one = WithSlowerWire(slow, 100.0 / mbit), whole = sequences == 1 ? one : WithSequences(one, sequences);
         const std::string name = std::string("| ") + problem.name + " | " + std::to_string(sequences) + " | " + std::to_string(mbit) + " |";
-        LIME_RETURN_IF_ERROR(PrintRow(name, whole, InPieces(whole, kHundredMbitPerS * mbit / 100), sequences, time_limit_ms));
+        LIME_RETURN_IF_ERROR(PrintRow(name, whole, InParts(whole, kHundredMbitPerS * mbit / 100), sequences, time_limit_ms));
       }
     }
   }

@@ -122,7 +122,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .received_bytes = 10,
                                     .peak_resident = 11,
                                     .residency_changes = 12,
-                                    .given = 13,
+                                    .shed = 13,
                                     .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
   for (const std::optional<Bytes> room : {std::optional<Bytes>(), std::optional<Bytes>(0)})
@@ -164,17 +164,17 @@ TEST(ConvertTest, TheDigestOfTheWeightsReturns) {
 TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}};
   call.plan.epoch = 9;
-  call.kv = KvTake{.epoch = 8,
-                   .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
-                   .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}},
-                               {.name = "h", .address = "h:2", .layers = {1}, .hosts = true, .lent = {{5, 2, 3}, {0, 1, 0}}}},
-                   .given = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
+  call.kv = KvTakeoverPlan{.epoch = 8,
+                           .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
+                           .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}},
+                                       {.name = "h", .address = "h:2", .layers = {1}, .hosts = true, .lent = {{5, 2, 3}, {0, 1, 0}}}},
+                           .given = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
   const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->kv, call.kv);
-  const UnloadCall unload{.epoch = 4, .leave_kv = true};
+  const UnloadCall unload{.epoch = 4, .hand_over_kv = true};
   EXPECT_EQ(*Return<v1::UnloadRequest>(unload), unload);
-  const UnloadedPlan unloaded{.left = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}, .lent = {{3, 7, 12}}};
+  const UnloadedPlan unloaded{.handed_over = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}, .lent = {{3, 7, 12}}};
   EXPECT_EQ(*Return<v1::UnloadReply>(unloaded), unloaded);
   KvReadCall read{.epoch = 8, .layer = 3, .extents = {{0, 0, 17}, {4, 16, 32}}, .numerics_id = "x86-f32-1", .page_bytes = 4096};
   EXPECT_EQ(*Return<v1::KvRequest>(read), read);
@@ -193,22 +193,22 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
 TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .addresses = {"", "", ""}};
   call.plan.epoch = 9;
-  const KvTake good{.epoch = 8, .sequences = {{.from = 0, .to = 0, .positions = 7}}};
-  const auto refused = [&](const std::function<void(KvTake&)>& spoil) {
+  const KvTakeoverPlan good{.epoch = 8, .sequences = {{.from = 0, .to = 0, .positions = 7}}};
+  const auto refused = [&](const std::function<void(KvTakeoverPlan&)>& spoil) {
     call.kv = good;
     spoil(*call.kv);
     return std::string(Return<v1::InstallRequest>(call).status().message());
   };
-  EXPECT_EQ(refused([](KvTake&) {}), "");
-  EXPECT_THAT(refused([](KvTake& kv) { kv.epoch = 9; }), HasSubstr("\"epoch\" = 9"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences.clear(); }), HasSubstr("\"sequences\" = 0"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].to = 3; }), HasSubstr("\"to\" = 3"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].from = -1; }), HasSubstr("\"from\" = -1"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }), HasSubstr("named twice"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
-  const auto refused_holder = [&](KvHolder holder) { return refused([&](KvTake& kv) { kv.holders = {std::move(holder)}; }); };
+  EXPECT_EQ(refused([](KvTakeoverPlan&) {}), "");
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.epoch = 9; }), HasSubstr("\"epoch\" = 9"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences.clear(); }), HasSubstr("\"sequences\" = 0"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].to = 3; }), HasSubstr("\"to\" = 3"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].from = -1; }), HasSubstr("\"from\" = -1"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }), HasSubstr("named twice"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
+  const auto refused_holder = [&](KvHolder holder) { return refused([&](KvTakeoverPlan& kv) { kv.holders = {std::move(holder)}; }); };
   EXPECT_THAT(refused_holder({.name = "b", .address = "b\n", .layers = {}, .lent = {}}), HasSubstr("control characters"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1000}, .lent = {}}), HasSubstr("\"layers\" = 1000"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1, 1}, .lent = {}}), HasSubstr("\"layers\" = 1"));
@@ -309,12 +309,12 @@ TEST(ConvertTest, ScoresOutOfBoundsAreNamed) {
   v1::OrderEvent event;
   v1::SampledToken& token = *event.mutable_sampled()->add_tokens();
   token.mutable_score()->add_top_ids(1);
-  ExpectWrong(event, "1 likeliest ids with 0 logits");
+  ExpectWrong(event, "1 likeliest ids, but 0 logits");
   token.mutable_score()->add_top_logits(std::numeric_limits<float>::quiet_NaN());
-  ExpectWrong(event, "no number");
+  ExpectWrong(event, "is not a number");
   token.mutable_score()->set_top_logits(0, 1);
   token.mutable_score()->set_logprob(std::numeric_limits<double>::quiet_NaN());
-  ExpectWrong(event, "no number");
+  ExpectWrong(event, "is not a number");
   token.mutable_score()->set_logprob(-1);
   token.mutable_score()->set_top_ids(0, -1);
   ExpectWrong(event, "\"top_ids\"");
@@ -369,8 +369,8 @@ TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
     return request;
   };
   const auto row = [&](auto fill) { return order([&](v1::Order& o) { fill(*o.mutable_step()->add_microbatches()->add_rows()); }); };
-  ExpectWrong(v1::OrderRequest(), "not known");
-  ExpectWrong(order([](v1::Order&) {}), "not known");
+  ExpectWrong(v1::OrderRequest(), "unknown kind");
+  ExpectWrong(order([](v1::Order&) {}), "unknown kind");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire(), o.set_number(-1); }), "\"number\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(-1); }), "\"sequence\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(1 << 30); }), "\"sequence\"");
@@ -446,7 +446,7 @@ TEST(ConvertTest, TracesOutOfBoundsAreNamed) {
 
 TEST(ConvertTest, NewsOutOfBoundsIsNamed) {
   v1::OrderEvent event;
-  ExpectWrong(event, "not known");
+  ExpectWrong(event, "unknown kind");
   event.mutable_step_ended()->set_step(-1);
   ExpectWrong(event, "\"step\"");
   event.mutable_sampled();
@@ -475,7 +475,7 @@ TEST(ConvertTest, MeasurementsOutOfBoundsAreNamed) {
   ExpectWrongWith(
       request, [](auto& m) { m.set_config(std::string(kMaxWireConfigBytes + 1, ' ')); }, "\"config\"");
   v1::ProfileEvent event;
-  ExpectWrong(event, "not known");
+  ExpectWrong(event, "unknown kind");
   ToProto(ProfileNews(MeasuredDevice{.profile = SmallProfile(), .runtime = 5, .memory = 6}), event);
   ExpectWrongWith(
       event, [](auto& m) { m.mutable_profiled()->set_profile("{"); }, "the profile");

@@ -56,9 +56,10 @@ TEST_F(DiagnosisTest, WhatDoesNotConnectIsToldApart) {
                  "known, in /etc/hosts for example");
   ExpectSentence({.connect_error = ECONNREFUSED}, Fault::kNobodyListens, "nobody listens on port 7001; start it");
   ExpectSentence({.connect_error = EHOSTUNREACH}, Fault::kUnreachable,
-                 "no way leads there (No route to host); check its address, and that both machines are on one network");
-  ExpectSentence({.connect_error = ETIMEDOUT}, Fault::kNoAnswer,
-                 "nothing answers there; is its machine on, is its address right, or does a firewall drop port 7001?");
+                 "there is no route to its address (No route to host); check its address, and check that both machines are on one network");
+  ExpectSentence(
+      {.connect_error = ETIMEDOUT}, Fault::kNoAnswer,
+      "nothing answers at its address; check that the machine is on, that its address is right, and that no firewall drops port 7001");
 }
 
 TEST_F(DiagnosisTest, AnotherProgramIsNamedByWhatItSays) {
@@ -70,7 +71,7 @@ TEST_F(DiagnosisTest, AnotherProgramIsNamedByWhatItSays) {
                  begin + "it is an SSH server" + remedy);
   ExpectSentence({.answer = Probed::Answer::kOther, .said = "\x1b[2J220 mail\r\n"}, Fault::kOtherProgram,
                  begin + "it says \"?[2J220 mail\"" + remedy);
-  ExpectSentence({.answer = Probed::Answer::kClosed}, Fault::kOtherProgram, begin + "it ends the connection without a word" + remedy);
+  ExpectSentence({.answer = Probed::Answer::kClosed}, Fault::kOtherProgram, begin + "it closes the connection without an answer" + remedy);
   EXPECT_EQ(Diagnose(ours_, {.answer = Probed::Answer::kNothing}).fault, Fault::kSilent);
 }
 
@@ -85,15 +86,15 @@ TEST_F(DiagnosisTest, KeysOfAnotherClusterAreForeignAlthoughAllAuthoritiesHaveOn
   ExpectSentence(
       Shows(KeysOf(other, "b"), Probed::Verdict::kRefused), Fault::kForeignKeys,
       "its keys (of \"b\") were made by another authority than the keys here; copy ca.pem, b.pem and b.key there from the folder "
-      "where `lime keys` made those of this cluster, and start limed again");
+      "where `lime keys` made the keys of this cluster, and start limed again");
   EXPECT_EQ(Diagnose(ours_, Shows(KeysOf(authority_, "b"), Probed::Verdict::kUnknown)).fault, Fault::kOurKeysForeign);
 }
 
 TEST_F(DiagnosisTest, AnotherDeviceAtTheAddressIsNamed) {
-  ExpectSentence(
-      Shows(KeysOf(authority_, "a"), Probed::Verdict::kAccepted), Fault::kWrongName,
-      "it calls itself \"a\"; correct the address in the cluster's file (where \"a\" is in it too, the two may be changed round), or start "
-      "limed there with --name b");
+  ExpectSentence(Shows(KeysOf(authority_, "a"), Probed::Verdict::kAccepted), Fault::kWrongName,
+                 "it calls itself \"a\"; correct the address in the cluster's file (if the file also has \"a\", the two addresses may be "
+                 "swapped), or start "
+                 "limed there with --name b");
 }
 
 TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreToldApart) {
@@ -102,8 +103,8 @@ TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreToldApart) {
   probed.hello = Hello{.clock = kNow + 1};
   probed.peer->trust_there = Judge(authority_.certificate, expired.certificate, probed.hello->clock);
   ExpectSentence(probed, Fault::kExpired,
-                 "its keys expired on 2027-01-12 08:00 UTC; `lime keys --renew --name b --out FOLDER` where ca.key is makes new ones; copy "
-                 "them there and start limed again");
+                 "its keys expired on 2027-01-12 08:00 UTC; run `lime keys --renew --name b --out FOLDER` on the machine that has ca.key; "
+                 "copy the new keys to the device and start limed again");
 
   const ClusterKeys later = KeysOf(authority_, "b", {kNow + kDay, kNow + 90 * kDay});
   probed = Shows(later, Probed::Verdict::kAccepted);
@@ -121,10 +122,10 @@ TEST_F(DiagnosisTest, ADeviceWhoseClockTurnsOurKeysAwayIsToldByHowMuchItIsApart)
   probed.hello = Hello{.clock = kNow - 3 * kDay};
   ExpectSentence(
       probed, Fault::kClockApart,
-      "its clock says 2027-01-12 08:00 UTC, 3 days behind this machine's, so it takes the keys of this machine for not valid yet; "
+      "its clock says 2027-01-12 08:00 UTC, 3 days behind this machine's, so it considers the keys of this machine not valid yet; "
       "set the clock that is wrong: `timedatectl set-ntp true` on box, or here");
   probed.hello = Hello{.clock = kNow + 300 * kDay};
-  EXPECT_THAT(Diagnose(ours_, probed).what, AllOf(HasSubstr("300 days ahead of"), HasSubstr("for expired")));
+  EXPECT_THAT(Diagnose(ours_, probed).what, AllOf(HasSubstr("300 days ahead of"), HasSubstr("expired")));
 }
 
 TEST_F(DiagnosisTest, KeysOfThisMachineThatAreNotValidAreItsOwnFault) {

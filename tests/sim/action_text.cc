@@ -10,7 +10,7 @@ std::string Text(const ProgramRunner::StartCompute& a) {
   return absl::StrCat("compute step ", a.step, " stage ", a.what.stage, " micro-batch ", a.what.microbatch, " part ", a.what.part);
 }
 std::string Text(const ProgramRunner::StartLoad& a) {
-  return absl::StrCat(a.what.keep ? "keep" : "load", " ", a.load, ": part ", a.what.part, ", ", a.what.bytes, " bytes");
+  return absl::StrCat(a.what.becomes_resident ? "keep" : "load", " ", a.load, ": part ", a.what.part, ", ", a.what.bytes, " bytes");
 }
 std::string Text(const ProgramRunner::Release& a) {
   return absl::StrCat("release load ", a.load);

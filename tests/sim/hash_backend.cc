@@ -124,7 +124,7 @@ absl::Status HashBackend::AttendFor(std::span<const int32_t> positions, std::spa
   return absl::OkStatus();
 }
 
-absl::Status HashBackend::TakeRecords(int64_t, std::span<const int32_t> taken, std::span<const float> records) {
+absl::Status HashBackend::ContinueFromRecords(int64_t, std::span<const int32_t> taken, std::span<const float> records) {
   for (size_t r = 0; r < batch_.rows.size(); ++r) {
     const int32_t pieces = taken[static_cast<size_t>(batch_.rows[r].sequence)];
     if (pieces == 0) continue;

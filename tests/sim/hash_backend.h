@@ -54,7 +54,7 @@ class HashBackend final : public Backend {
   absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override;
   std::byte* KvPage(int32_t page) override { return memory_.data() + page * shape_.page_bytes; }
-  std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
+  std::shared_ptr<const std::byte> ShareKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
   absl::Status Begin(const MicroBatch& batch) override;
   absl::Status Compute(BlockId block) override { return block.kind == BlockKind::kEmbedding ? Embed() : absl::OkStatus(); }
@@ -64,7 +64,7 @@ class HashBackend final : public Backend {
   int64_t RecordFloats() const override { return 2; }
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
                          std::span<float> records) override;
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override;
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override;
   absl::Status EmbedRows(const RowsInMemory&) override { return Embed(); }
   std::span<std::byte> Hidden() override { return std::as_writable_bytes(std::span(hidden_)); }
   std::span<float> Logits() override { return {}; }

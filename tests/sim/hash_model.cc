@@ -1,6 +1,6 @@
 #include "tests/sim/hash_model.h"
 
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 
 namespace lime {
 namespace {
@@ -35,7 +35,7 @@ HashReference::HashReference(const ModelSpec& spec, const std::vector<int32_t>& 
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind == BlockKind::kEmbedding) continue;
     uint64_t sum = 0;
-    for (const BlockPiece& piece : CutBlock(block)) sum += WeightsOf(block.id, piece.rows);
+    for (const BlockPart& part : CutBlock(block)) sum += WeightsOf(block.id, part.rows);
     weights_.push_back(sum);
   }
 }

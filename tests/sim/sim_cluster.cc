@@ -271,7 +271,7 @@ class SimCluster {
     plan.epoch = ++epoch_;
     plan_ = std::move(plan);
     links_.clear(), patient_links_.clear();
-    auto left = std::make_shared<SimKvLeft>(takeover.left == nullptr ? SimKvLeft{} : *takeover.left);
+    auto handover = std::make_shared<SimKvHandover>(takeover.handover == nullptr ? SimKvHandover{} : *takeover.handover);
     auto to_do = std::make_shared<int>(0);
     auto ended = std::make_shared<bool>(false);
     const auto end = [this, to_do, ended, done](const absl::Status& status, const std::string& name) {
@@ -285,10 +285,10 @@ class SimCluster {
     for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
       if (!HasPart(*plan_, d)) continue;
       ++*to_do;
-      Later(world_.Between(1, 50), [this, d, end, left, sequences = takeover.sequences] {
+      Later(world_.Between(1, 50), [this, d, end, handover, sequences = takeover.sequences] {
         const std::string& name = plan_->devices[static_cast<size_t>(d)].name;
         Device& device = Named(name);
-        end(InstallOn(device, d, {.sequences = sequences, .left = left.get()}), name);
+        end(InstallOn(device, d, {.sequences = sequences, .handover = handover.get()}), name);
       });
     }
   }
@@ -416,7 +416,7 @@ class SimCluster {
   }
 
   void AfterNews() {
-    if (phase_ == Phase::kRunning && !writer_->idle() && (change_ = watcher_->Next(writer_->left()))) phase_ = Phase::kDraining;
+    if (phase_ == Phase::kRunning && !writer_->idle() && (change_ = watcher_->Next(writer_->remaining()))) phase_ = Phase::kDraining;
     if (phase_ == Phase::kDraining) return MayChangePlan();
     if (phase_ == Phase::kRunning) SendOrders();
   }
@@ -432,31 +432,32 @@ class SimCluster {
     }
     ++result_.plan_changes;
     // What devices have told on their way is waited for by who unloads.
-    SimKvLeft left;
+    SimKvHandover handover;
     for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
       if (!HasPart(*plan_, d)) continue;
       Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
       if (device.stage == nullptr || device.epoch != epoch_)
         return OnFailure(device.name, absl::UnavailableError("it went while it was to leave its KV"));
-      device.stage->Leave(left);
+      device.stage->HandOver(handover);
     }
     const bool takes_over = !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
     Unload();
     phase_ = Phase::kInstalling;
-    const absl::Status taken = takes_over ? InstallTaking(plan, left) : absl::UnimplementedError("KV does not follow");
+    const absl::Status taken = takes_over ? InstallTakingOver(plan, handover) : absl::UnimplementedError("KV does not follow");
     if (!taken.ok()) InstallAgain(plan, [this, plan](const auto& status, const auto& device) { OnChanged(plan, status, device); });
   }
 
   // Requests go on with their KV. Where devices do not take it over, the same plan is installed and it is computed again.
-  absl::Status InstallTaking(const SimPlan& plan, const SimKvLeft& left) {
-    if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device has left its own");
-    const bool computed = writer_->left().pages > 0;
-    LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_->GoOn(OrdersFor(plan)));
-    if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
-    SimStage::Takeover takeover{.left = &left};
-    for (const OrderWriter::Kept& each : kept) takeover.sequences.push_back(each.sequence);
-    world_.Say("changes to another plan, with KV of ", kept.size(), " sequences");
-    Install(plan.plan, takeover, [this, plan, count = std::ssize(kept)](const absl::Status& status, const std::string& device) {
+  absl::Status InstallTakingOver(const SimPlan& plan, const SimKvHandover& handover) {
+    if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device handed over its KV");
+    const bool computed = writer_->remaining().pages > 0;
+    LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_->GoOn(OrdersFor(plan)));
+    if (computed && continued.empty())
+      return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
+    SimStage::Takeover takeover{.handover = &handover};
+    for (const OrderWriter::Continued& each : continued) takeover.sequences.push_back(each.sequence);
+    world_.Say("changes to another plan, with KV of ", continued.size(), " sequences");
+    Install(plan.plan, takeover, [this, plan, count = std::ssize(continued)](const absl::Status& status, const std::string& device) {
       if (status.ok()) {
         result_.taken_over += count;
         return OnChanged(plan, status, device);

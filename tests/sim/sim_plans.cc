@@ -19,7 +19,7 @@ StagePlan DrawStages(Random& random, const Instance& instance) {
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     if (b == 0) {
       plan.stages.push_back({random.Below(devices), 0, 1});
-    } else if (!instance.IsLaterPiece(b) && devices > 1 && random.Below(100) < cut) {
+    } else if (!instance.ContinuesBlock(b) && devices > 1 && random.Below(100) < cut) {
       plan.stages.push_back({(plan.stages.back().device + 1 + random.Below(devices - 1)) % devices, b, b + 1});
     } else {
       plan.stages.back().hi = b + 1;
@@ -142,7 +142,7 @@ absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const
     cluster.push_back(std::move(device));
   }
   PlanRequest request{.model_name = "sim", .context = shape.context, .sequences = shape.sequences, .prompt_tokens = shape.prompt};
-  request.piece_bytes = random.Below(3) == 0 ? 0 : Bytes{2 * kKiB} << random.Below(4);
+  request.part_bytes = random.Below(3) == 0 ? 0 : Bytes{2 * kKiB} << random.Below(4);
   request.chunks = {1 + random.Below(shape.most_chunk)};
   for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, cluster, request));

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/kv_spill.h"
@@ -92,8 +92,8 @@ absl::Status SimStage::TakeOver(const Takeover& takeover) {
   for (size_t s = 0; s < takeover.sequences.size(); ++s) {
     const KvSequence& sequence = takeover.sequences[s];
     for (const int32_t layer : layers_) {
-      const auto found = takeover.left->find({layer, sequence.from});
-      if (found == takeover.left->end() || std::ssize(found->second) < sequence.positions)
+      const auto found = takeover.handover->find({layer, sequence.from});
+      if (found == takeover.handover->end() || std::ssize(found->second) < sequence.positions)
         return absl::NotFoundError(absl::StrCat("KV of layer ", layer, ", slot ", sequence.from));
       for (int64_t p = 0; p < sequence.positions; ++p) {
         const uint64_t kv = found->second[static_cast<size_t>(p)];
@@ -119,8 +119,8 @@ void SimStage::TakeMemory(std::vector<Program> programs) {
       .device = device_, .by_order = GrowsKv(plan_) || SpillsKv(plan_), .layers = std::ssize(layers_), .ring_comes = ring_ == 0};
   const bool here = std::ranges::find(plan_.stages, device_, &Stage::device) != plan_.stages.end();
   if (here && plan_.reads == ReadsPerStep::kOnce) {
-    options.giving = {.device = device_, .embedding = false, .may_stream = std::vector<bool>(plan_.parts.size())};
-    for (const int part : PartsOn(plan_, device_)) options.giving->may_stream[static_cast<size_t>(part)] = !plan_.parts[part].is_kv();
+    options.shedding = {.device = device_, .embedding = false, .may_stream = std::vector<bool>(plan_.parts.size())};
+    for (const int part : PartsOn(plan_, device_)) options.shedding->may_stream[static_cast<size_t>(part)] = !plan_.parts[part].is_kv();
   }
   for (const int part : PartsOn(plan_, device_))
     in_memory_[static_cast<size_t>(part)] = !streamed_[static_cast<size_t>(part)] && !plan_.parts[part].is_kv();
@@ -157,7 +157,7 @@ absl::Status SimStage::OnActivation(ActivationMessage message) {
 absl::Status SimStage::OnKv(int32_t from, const std::vector<std::byte>& message) {
   LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
   LIME_RETURN_IF_ERROR(logic_->health());
-  if (!std::holds_alternative<KvKept>(what) && !std::holds_alternative<KvRecords>(what) && !std::holds_alternative<KvFetched>(what)) {
+  if (!std::holds_alternative<KvStored>(what) && !std::holds_alternative<KvRecords>(what) && !std::holds_alternative<KvFetched>(what)) {
     if (hosted_ == nullptr) return absl::InvalidArgumentError("this device is nobody's host");
     const bool asked = hosted_->asked();
     LIME_RETURN_IF_ERROR(hosted_->OnMessage(from, what));
@@ -179,7 +179,7 @@ absl::Status SimStage::OnKv(int32_t from, const std::vector<std::byte>& message)
 void SimStage::AnswerOthers() {
   After(world_.Between(0.02, 0.3), [this] {
     if (dead_) return;
-    hosted_->Take();
+    hosted_->BeginAnswer();
     if (const absl::Status status = hosted_->Answer(); !status.ok()) return world_.Violation(device().name, ": ", status.message());
     hosted_->EndAnswer();
     if (hosted_->asked()) AnswerOthers();
@@ -293,7 +293,7 @@ void SimStage::Carry(const ResidencyLogic::ChangeWeights& change) {
   bool leaves = false, streams = false;
   for (size_t part = 0; part < streamed_.size(); ++part) leaves = leaves || (streamed_[part] && in_memory_[part]);
   for (const int part : PartsOn(plan_, device_)) streams = streams || streamed_[static_cast<size_t>(part)];
-  if (!leaves && (ring_ == 0 || device().memory.ring > 0 || streams)) residency_->OnNothingLeaves(changes_);
+  if (!leaves && (ring_ == 0 || device().memory.ring > 0 || streams)) residency_->OnNothingEvicted(changes_);
 }
 
 void SimStage::Carry(const ResidencyLogic::MakeRoom& make) {
@@ -322,7 +322,7 @@ void SimStage::CheckBudget() {
   Bytes weights = 0;
   for (const int part : PartsOn(plan_, device_)) {
     const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
-    weights += what.kept_bytes + (in_memory_[static_cast<size_t>(part)] ? what.bytes : 0);
+    weights += what.pinned_bytes + (in_memory_[static_cast<size_t>(part)] ? what.bytes : 0);
   }
   const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.hosted + memory.fetched + ring_ + weights +
                       present_pages_ * plan_.page_bytes;
@@ -334,7 +334,7 @@ void SimStage::CheckBudget() {
 // ---- Computing
 
 void SimStage::Carry(const ProgramRunner::StartCompute& start) {
-  std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
+  std::vector<std::byte> input = logic_->inbox().PopInput({start.what.stage, start.what.microbatch});
   const double rows = static_cast<double>(logic_->inbox().batch(start.what.microbatch).rows.size());
   After(world_.Between(0.02, 0.1) * (1 + rows / 8), [this, start, input = std::move(input)] {
     if (dead_) return;
@@ -369,7 +369,7 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
   const auto [first, end] = PartsOf(plan_, what.block);
   if (part == first) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
   if (AsksForKv(plan_, part)) {
-    if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->TakeAnswer());
+    if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->UseAnswer());
   } else if (what.is_kv() && StreamsIn(part, step)) {
     LIME_RETURN_IF_ERROR(AttendToDisk(part, batch));
   }
@@ -430,9 +430,9 @@ std::string SimStage::LeftOver() {
     if (shown || book_.taken_over(s) > 0 || book_.away().away(s) > 0) return absl::StrCat("slot ", s, " is in use");
   }
   if (hosted_ == nullptr) return "";
-  for (const HostedLeft& of : hosted_->Leave()) {
+  for (const HostedLeft& of : hosted_->HandOver()) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
-      if (of.places.kept(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
+      if (of.places.stored(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
     }
   }
   return "";

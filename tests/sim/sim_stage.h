@@ -28,7 +28,7 @@
 namespace lime {
 
 // KV that a plan leaves, by layer and slot: of every position.
-using SimKvLeft = std::map<std::pair<int32_t, int32_t>, std::vector<uint64_t>>;
+using SimKvHandover = std::map<std::pair<int32_t, int32_t>, std::vector<uint64_t>>;
 
 class SimStage {
  public:
@@ -41,7 +41,7 @@ class SimStage {
   // What of the plan before goes on.
   struct Takeover {
     std::vector<KvSequence> sequences;
-    const SimKvLeft* left = nullptr;
+    const SimKvHandover* handover = nullptr;
   };
 
   // REQUIRES: all outlive this.
@@ -58,7 +58,7 @@ class SimStage {
   // Others on the machine need this share of what can be given, or no longer.
   void Press(double share);
   // Adds what is here.  REQUIRES: no step is under way
-  void Leave(SimKvLeft& left);
+  void HandOver(SimKvHandover& handover);
 
   // Not ok: it has stopped for good.  REQUIRES: begun
   const absl::Status& health() const { return logic_->health(); }
@@ -129,7 +129,7 @@ class SimStage {
   void Sample(const MicroBatch& batch);
   void MakeRing(Bytes ring);
   std::optional<Bytes> PlaceInRing(Bytes bytes);
-  void Keep(const ProgramRunner::StartLoad& start);
+  void StartResidentLoad(const ProgramRunner::StartLoad& start);
   void EndLoad(int64_t number, bool good);
   void ReadPieces(Load& load) const;
   const Load* OldestLoad(int32_t part) const;

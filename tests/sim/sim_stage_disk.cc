@@ -13,12 +13,12 @@ namespace lime {
 // ---- KV
 
 void SimStage::FollowBook() {
-  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+  while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     for (std::vector<int32_t>& pages : backend_.shown(ended->sequence)) pages.clear();
     if (lent_ != nullptr && !world_.Plants(PlantedBug::kForgottenEnd, 30)) lent_->Free(ended->sequence, ended->life);
   }
   bool changed = false;
-  while (const std::optional<int32_t> sequence = book_.TakeShown()) {
+  while (const std::optional<int32_t> sequence = book_.NextShown()) {
     for (size_t layer = 0; layer < layers_.size(); ++layer)
       backend_.SetPages(*sequence, layers_[layer], book_.pages().Pages(*sequence, static_cast<int64_t>(layer)));
     changed = true;
@@ -107,10 +107,10 @@ absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
   return backend_.AttendPieces(what.block.layer, first, first + pieces, places);
 }
 
-void SimStage::Leave(SimKvLeft& left) {
+void SimStage::HandOver(SimKvHandover& handover) {
   for (const int32_t layer : layers_) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
-      std::vector<uint64_t>& kv = left[{layer, s}];
+      std::vector<uint64_t>& kv = handover[{layer, s}];
       const int64_t end = std::ssize(backend_.shown(s)[static_cast<size_t>(layer)]) * kPageTokens;
       for (int64_t p = 0; p < end; ++p) {
         const int32_t page = backend_.PageOf(s, layer, p);
@@ -130,7 +130,7 @@ void SimStage::Leave(SimKvLeft& left) {
 void SimStage::Carry(const ProgramRunner::StartLoad& start) {
   Load load{.number = start.load, .part = start.what.part, .bytes = start.what.ring_bytes()};
   const PlanPart& part = plan_.parts[static_cast<size_t>(load.part)];
-  if (start.what.keep) return Keep(start);
+  if (start.what.becomes_resident) return StartResidentLoad(start);
   const std::optional<Bytes> place = PlaceInRing(load.bytes);
   if (!place) return;
   load.place = *place;
@@ -172,7 +172,7 @@ std::optional<Bytes> SimStage::PlaceInRing(Bytes bytes) {
 }
 
 // Into memory of its own, which is there from now on.
-void SimStage::Keep(const ProgramRunner::StartLoad& start) {
+void SimStage::StartResidentLoad(const ProgramRunner::StartLoad& start) {
   const PlanPart& part = plan_.parts[static_cast<size_t>(start.what.part)];
   const auto loaded = [this, load = start.load] {
     logic_->OnLoaded(load, world_.clock.now_ms(), actions_);

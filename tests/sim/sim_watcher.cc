@@ -54,7 +54,7 @@ void SimWatcher::Look() {
     const auto found = rates_.find(key);
     if (world_.random.Below(5) > 0) measured[key] = (found == rates_.end() ? 1 : found->second) * world_.Between(0.95, 1.05);
   }
-  if (GrowsKv(plan_)) replanner_.OnKv(left_.pages);
+  if (GrowsKv(plan_)) replanner_.OnKv(remaining_.pages);
   const std::optional<ClusterRates> rates = replanner_.OnRates(measured, world_.clock.now());
   if (!rates) return;
   searched_ = *rates;
@@ -71,20 +71,20 @@ void SimWatcher::EndSearch() {
             .current_ms = 10,
             .ms_per_step = world_.Between(0.1, 11),
             .pause_ms = world_.Between(0, 10),
-            .most_pages = world_.random.Below(4) == 0 ? left_.pages : std::numeric_limits<int64_t>::max(),
+            .most_pages = world_.random.Below(4) == 0 ? remaining_.pages : std::numeric_limits<int64_t>::max(),
             .in_prompt = world_.random.Below(4) > 0};
 }
 
-std::optional<SimPlan> SimWatcher::Next(const OrderWriter::Left& left) {
-  left_ = left;
-  if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;
+std::optional<SimPlan> SimWatcher::Next(const OrderWriter::Remaining& remaining) {
+  remaining_ = remaining;
+  if (!found_ || (!remaining.decodes && !found_->in_prompt)) return std::nullopt;
   Candidate found = *std::exchange(found_, std::nullopt);
-  if (left.pages + plan_.sequences > found.most_pages) {
+  if (remaining.pages + plan_.sequences > found.most_pages) {
     replanner_.OnStale(world_.clock.now());
     return std::nullopt;
   }
   const Replanner::Found what{.current_ms = found.current_ms, .ms_per_step = found.ms_per_step, .pause_ms = found.pause_ms};
-  if (!replanner_.OnFound(what, static_cast<double>(left.steps), world_.clock.now())) return std::nullopt;
+  if (!replanner_.OnFound(what, static_cast<double>(remaining.steps), world_.clock.now())) return std::nullopt;
   return std::move(found.plan);
 }
 

@@ -24,7 +24,7 @@ class SimWatcher {
   // Something that the plan runs on is faster or slower from now on. It is looked at for a while.
   void ChangeRate();
   // The plan to change to, once for each that was found.
-  std::optional<SimPlan> Next(const OrderWriter::Left& left);
+  std::optional<SimPlan> Next(const OrderWriter::Remaining& remaining);
   // This one is in use, of whatever cause.
   void OnPlan(const Plan& plan);
 
@@ -46,7 +46,7 @@ class SimWatcher {
   ClusterRates rates_;     // as they are, where they are not 1
   ClusterRates searched_;  // of the last search
   Replanner replanner_;
-  OrderWriter::Left left_;  // when it was asked last
+  OrderWriter::Remaining remaining_;  // when it was asked last
   std::optional<Candidate> found_;
   int looks_ = 0;  // to go
 };

@@ -52,7 +52,7 @@ absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec, int64_t context) {
     cluster.push_back(std::move(device));
   }
   PlanRequest request{.model_name = "sim", .context = context, .sequences = 1, .prompt_tokens = 32, .chunks = {16}};
-  request.piece_bytes = 0;
+  request.part_bytes = 0;
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, cluster, request));
   PlanChoice choice{.stages = {.stages = {{0, 0, 2}, {1, 2, 4}, {0, 4, 5}}, .streamed = {1}}, .batch = 1};
   choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 16, .chunks = 2, .chunks_per_sweep = 1};
@@ -149,9 +149,9 @@ class StageTranscript {
     CarryChanges();
     Carry();
   }
-  void NothingLeaves() {
+  void NothingEvicted() {
     Event("nothing leaves");
-    residency_.OnNothingLeaves(changes_);
+    residency_.OnNothingEvicted(changes_);
     CarryChanges();
   }
   void RoomMade() {
@@ -174,7 +174,7 @@ class StageTranscript {
         const StageLogic::Action action = actions_[i];
         absl::StrAppend(&text_, ActionText(action), "\n");
         if (const auto* start = std::get_if<ProgramRunner::StartCompute>(&action))
-          stage_.inbox().TakeInput({start->what.stage, start->what.microbatch});
+          stage_.inbox().PopInput({start->what.stage, start->what.microbatch});
         if (const auto* change = std::get_if<StageLogic::ChangeResidency>(&action)) residency_.OnOrder(change->order->to, changes_);
         if (std::holds_alternative<ProgramRunner::Border>(action)) residency_.OnBorder(changes_);
         if (std::holds_alternative<ProgramRunner::StepEnded>(action)) residency_.OnStepEnded(changes_);
@@ -432,7 +432,7 @@ TEST(TranscriptTest, AQueueThatDrains) {
       "time passes", [] { return absl::OkStatus(); }, absl::Seconds(9));
   tell("request 1 has ended", [&] { queue.End(1); });
   arrive(2);
-  tell("request 2 is left", [&] { queue.Leave(2); });
+  tell("request 2 is left", [&] { queue.Cancel(2); });
   tell("request 2 has ended", [&] { queue.End(2); });
   arrive(3);
   tell("it drains", [&] { queue.Drain(); });

@@ -46,7 +46,7 @@ TEST(GrammarTest, PolishWritesArticlesCapitalsAndSpaces) {
 
 TEST(GrammarTest, BadGrammarsGetOneSentence) {
   EXPECT_THAT(std::string(Grammar::Parse("  text").status().message()), HasSubstr("before any rule"));
-  EXPECT_THAT(std::string(Grammar::Parse("top:\n  [a|b").status().message()), HasSubstr("stays open"));
+  EXPECT_THAT(std::string(Grammar::Parse("top:\n  [a|b").status().message()), HasSubstr("is not closed"));
   EXPECT_THAT(std::string(Grammar::Parse("top:\n  #other#").status().message()), HasSubstr("calls other"));
   EXPECT_THAT(std::string(Grammar::Parse("top:\n").status().message()), HasSubstr("no production"));
 }

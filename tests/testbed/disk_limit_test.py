@@ -78,7 +78,7 @@ class DiskLimitTest(unittest.TestCase):
               f"measured {measured:.0f} ({predicted / measured:.3f}), the limit alone {bound:.0f}", flush=True)
         self.assertLess(abs(predicted / measured - 1), MOST_APART)
         self.assertLess(planned, 0.7 * measured, "the limit is felt, or nothing is shown")
-        self.assertIn("MB/s where 1.00 GB/s was assumed", said)
+        self.assertIn("MB/s (1.00 GB/s was assumed)", said)
 
     def test_most_of_the_model_in_memory(self):
         self.check(0.9)

@@ -81,7 +81,7 @@ class VirtualClusterTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("same tokens and logits", done.stdout)
         self.assertIn("changes to another plan", done.stdout)
-        self.assertNotIn("longer than was stated", done.stdout)
+        self.assertNotIn("longer than stated", done.stdout)
 
     def test_what_a_killed_run_leaves_is_cleaned(self):
         script = ("import sys\n"

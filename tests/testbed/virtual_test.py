@@ -204,9 +204,9 @@ class WorkloadTest(unittest.TestCase):
 
     def test_a_prompt_that_leaves_no_room_is_refused(self):
         plan = {"prompt_tokens": 16, "sequences": 5, "context": 64, "prefill_chunk": 4}
-        with self.assertRaisesRegex(ValueError, "do not fit a context of 64"):
+        with self.assertRaisesRegex(ValueError, "do not fit in a context of 64"):
             workload.load_of(catalogue.Question("setting-2", requests=5, tokens=20, fill=True), [plan])
-        with self.assertRaisesRegex(ValueError, "do not fit a context of 64"):
+        with self.assertRaisesRegex(ValueError, "do not fit in a context of 64"):
             workload.load_of(catalogue.Question("setting-2", tokens=20, start=8 * 60), [plan | {"sequences": 1}])
 
     def test_a_level_is_taken_up_before_its_pages_are_written(self):

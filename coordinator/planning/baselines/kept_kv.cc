@@ -32,7 +32,7 @@ class Search {
       found = *std::move(plan);
       how_.best();
     }
-    if (!found) return absl::ResourceExhaustedError("no context is left");
+    if (!found) return absl::ResourceExhaustedError("no context fits");
     return *std::move(found);
   }
 
@@ -45,31 +45,31 @@ class Search {
     const auto try_out = [&](int64_t kept) { (Keeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept; };
     for (int64_t share = kShares; share > 0 && fits == 0 && !how_.ends(); --share) try_out(pages * share / kShares);
     while (fits > 0 && too_many - fits > 1 && !how_.ends()) try_out((fits + too_many) / 2);
-    return fits > 0 ? Keeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("none is kept");
+    return fits > 0 ? Keeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("no position is kept");
   }
 
-  absl::StatusOr<Plan> Keeping(int64_t kept_positions, int32_t batch) {
-    const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
-    if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room behind what is kept");
+  absl::StatusOr<Plan> Keeping(int64_t retained_positions, int32_t batch) {
+    const int64_t chunk = std::min(kEvictedRows, retained_positions - kPageTokens);
+    if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room beside the positions that are kept");
     const int32_t sequences = all_.request.sequences;
     Plan shape{.context = all_.request.context,
-               .kept_positions = kept_positions,
+               .retained_positions = retained_positions,
                .sequences = sequences,
                .microbatches = (sequences + batch - 1) / batch,
                .batch = batch,
                .prefill_chunk = chunk};
     if (MostEvicted(shape) > kMostComputedAgain / sequences)
-      return absl::ResourceExhaustedError("more would be computed again in a step than there can be");
+      return absl::ResourceExhaustedError("a step would compute more positions again than the limit");
     const Bytes row_bytes = spec_.config.hidden_size * ElementBytes(spec_.working_dtype);
     Flow flow = Flow::Of(shape);
     flow.devices = std::ssize(all_.devices);
     if (flow.devices > 1 && (VisitRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))
-      return absl::ResourceExhaustedError("what is computed again has no room in the messages of a link");
+      return absl::ResourceExhaustedError("the positions that are computed again do not fit in the messages of a link");
     shape.prefill_chunk = 0;
     const Bytes more = MoreActivations(shape, row_bytes);
     KeptKv kept = all_;
     for (ClusterDevice& device : kept.devices) device.activations += more;
-    kept.request.kept_positions = kept_positions;
+    kept.request.retained_positions = retained_positions;
     kept.request.batches = {batch};
     kept.request.chunks = {chunk};
     return how_.search(kept);

@@ -26,13 +26,13 @@ HostedKv::HostedKv(const Plan& plan, const ModelSpec& spec, Options options)
 absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, const ModelSpec& spec, Options options) {
   std::unique_ptr<HostedKv> hosted(new HostedKv(plan, spec, std::move(options)));
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
-    const int64_t slots = HostedPieces(plan, plan.devices[d]);
-    if (slots == 0 || plan.devices[d].kv_host != hosted->options_.device) continue;
+    const int64_t places = HostedPieces(plan, plan.devices[d]);
+    if (places == 0 || plan.devices[d].kv_host != hosted->options_.device) continue;
     const KvHost::Shape shape{.layers = std::ssize(LayersOn(plan, d)),
                               .sequences = plan.sequences,
                               .pieces_per_sequence = (plan.context + kKvPiece - 1) / kKvPiece,
                               .piece_bytes = KvPieceBytes(plan),
-                              .slots = slots};
+                              .places = places};
     if (shape.layers == 0) continue;
     LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(shape.bytes()));
     LIME_RETURN_IF_ERROR(memory.Prefault());
@@ -63,7 +63,7 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
       const auto sequence = std::ranges::find(sequences, slot, &KvSequence::from);
       const int64_t offset = first % kKvPiecePages * plan_.page_bytes;
       if (sequence == sequences.end() || offset + std::ssize(pages) > KvPieceBytes(plan_))
-        return WrongHosted("pages from ", first, " on of slot ", slot, " are no part of a piece that is wanted");
+        return WrongHosted("pages from ", first, " on of slot ", slot, " do not belong to a piece that this device needs");
       LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> pieces, owner.host.Pieces(sequence->to, 0, i, first / kKvPiecePages + 1));
       std::memcpy(owner.memory.data() + pieces.back() + offset, pages.data(), pages.size());
       return absl::OkStatus();
@@ -73,25 +73,25 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
   return absl::OkStatus();
 }
 
-std::vector<HostedLeft> HostedKv::Leave() {
-  std::vector<HostedLeft> left;
+std::vector<HostedLeft> HostedKv::HandOver() {
+  std::vector<HostedLeft> handover;
   for (auto& [device, owner] : owners_) {
     bool any = false;
-    for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.kept(s) > 0;
-    if (any) left.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
+    for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.stored(s) > 0;
+    if (any) handover.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
   }
   owners_.clear();
-  return left;
+  return handover;
 }
 
 absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {
   const auto owner = owners_.find(from);
-  if (owner == owners_.end()) return WrongHosted("device ", from, " has none here");
+  if (owner == owners_.end()) return WrongHosted("device ", from, " has no KV on this device");
   if (const auto* chunk = std::get_if<KvChunk>(&message)) return On(from, owner->second, *chunk);
   if (const auto* free = std::get_if<KvFree>(&message)) return On(from, owner->second, *free);
   if (const auto* query = std::get_if<KvQuery>(&message)) return On(from, owner->second, *query);
   if (const auto* fetch = std::get_if<KvFetch>(&message)) return On(from, owner->second, *fetch);
-  return WrongHosted("an answer of device ", from, ", which is not asked anything");
+  return WrongHosted("device ", from, " sent an answer, but this device asked nothing");
 }
 
 bool HostedKv::Waits(int32_t from) const {
@@ -106,7 +106,7 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
   }
   LIME_ASSIGN_OR_RETURN(const KvHost::Placed placed, owner.host.OnChunk(chunk));
   if (placed.offset) std::memcpy(owner.memory.data() + *placed.offset, chunk.bytes.data(), chunk.bytes.size());
-  if (placed.ends_layer) options_.send(from, Encode(KvKept{chunk.number}), /*may_wait=*/false);
+  if (placed.ends_layer) options_.send(from, Encode(KvStored{chunk.number}), /*may_wait=*/false);
   return absl::OkStatus();
 }
 
@@ -137,8 +137,8 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
 
 // Sends the piece's bytes as they are now: the owner may free the piece while they travel.
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
-  if (plan_.devices[from].kv_fetch_pieces == 0) return WrongHosted("device ", from, " has no room for what it fetches");
-  if (fetch.number != owner.fetches) return WrongHosted("fetch ", fetch.number, " comes where ", owner.fetches, " is the next");
+  if (plan_.devices[from].kv_fetch_pieces == 0) return WrongHosted("device ", from, " has no room for fetched KV");
+  if (fetch.number != owner.fetches) return WrongHosted("fetch ", fetch.number, " arrived, expected fetch ", owner.fetches);
   LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> offsets, owner.host.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1));
   ++owner.fetches;
   const Bytes piece = KvPieceBytes(plan_), chunk = std::max(kReturnedChunkBytes, piece / kMostReturnedChunks);
@@ -153,7 +153,8 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
 absl::Status HostedKv::CheckRows(const KvQuery& query) const {
   size_t rows = 0;
   for (const KvQuery::Sequence& sequence : query.sequences) {
-    if (sequence.pieces < 1 || sequence.positions.empty()) return WrongHosted("a query about nothing of sequence ", sequence.sequence);
+    if (sequence.pieces < 1 || sequence.positions.empty())
+      return WrongHosted("a query asks for no positions of sequence ", sequence.sequence);
     for (const int32_t position : sequence.positions) {
       if (position / kKvPiece < sequence.pieces || position >= plan_.context)
         return WrongHosted("position ", position, " asks for ", sequence.pieces, " pieces of a context of ", plan_.context);
@@ -161,13 +162,14 @@ absl::Status HostedKv::CheckRows(const KvQuery& query) const {
     rows += sequence.positions.size();
   }
   if (rows == 0 || static_cast<int64_t>(rows) > options_.max_rows)
-    return WrongHosted("a query of ", rows, " rows, 1 to ", options_.max_rows, " were planned");
+    return WrongHosted("a query has ", rows, " rows, the plan allows 1 to ", options_.max_rows);
   const size_t bytes = rows * query_floats_ * sizeof(float);
-  if (query.queries.size() != bytes) return WrongHosted(query.queries.size(), " bytes of queries for ", rows, " rows, which have ", bytes);
+  if (query.queries.size() != bytes)
+    return WrongHosted(query.queries.size(), " bytes of queries arrived for ", rows, " rows, which need ", bytes);
   return absl::OkStatus();
 }
 
-int32_t HostedKv::Take() {
+int32_t HostedKv::BeginAnswer() {
   LIME_CHECK(asked());
   answered_ = &owners_.at(waiting_.front());
   return waiting_.front();

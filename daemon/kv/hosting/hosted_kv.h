@@ -3,7 +3,7 @@
 //
 //   owner ── chunks ──► KvHost: where they go ── kept ──► owner
 //   owner ── fetch ──► the piece, as chunks ──► owner
-//   owner ── query ──► waits for the compute thread ── Take ──► Answer ── records ──► owner
+//   owner ── query ──► waits for the compute thread ── BeginAnswer ──► Answer ── records ──► owner
 //
 // Thread: any, under the engine's lock, except Answer.
 // Memory: Create allocates all of it, as much as the plan says (PlanMemory::hosted).
@@ -48,7 +48,7 @@ class HostedKv {
   // ResourceExhausted if they do not fit.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read);
   // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
-  std::vector<HostedLeft> Leave();
+  std::vector<HostedLeft> HandOver();
 
   // ---- While the plan is in use
 
@@ -59,7 +59,7 @@ class HostedKv {
   bool asked() const { return !waiting_.empty(); }
   // Chooses the oldest query to be answered next. Returns the device that asked.
   // REQUIRES: asked(), and no query is being answered
-  int32_t Take();
+  int32_t BeginAnswer();
   // Computes attention for that query.  Thread: the compute thread, without the lock.
   absl::Status Answer();
   // Sends what Answer has computed.
@@ -93,7 +93,7 @@ class HostedKv {
   std::map<int32_t, Owner> owners_;  // by device
   // Owners with a query, oldest first; the front stays while it is answered.
   std::deque<int32_t> waiting_;
-  const Owner* answered_ = nullptr;  // chosen by Take
+  const Owner* answered_ = nullptr;  // chosen by BeginAnswer
   std::vector<float> records_;       // made by Answer
 };
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "daemon/logic/hosting/kv_host.h"
 #include "daemon/machine/huge_buffer.h"
 #include "planner/base/status.h"

@@ -32,14 +32,14 @@ LentKv::LentKv(const Plan& plan, Options options, const KvAway& away)
 
 absl::StatusOr<std::unique_ptr<LentKv>> LentKv::Create(const Plan& plan, Options options, const KvAway& away) {
   std::unique_ptr<LentKv> lent(new LentKv(plan, std::move(options), away));
-  const int64_t slots = lent->device_.kv_fetch_pieces, layers = std::ssize(lent->options_.layers);
-  if (slots == 0) return lent;
+  const int64_t places = lent->device_.kv_fetch_pieces, layers = std::ssize(lent->options_.layers);
+  if (places == 0) return lent;
   lent->fetcher_.emplace(
-      KvFetcher::Shape{.layers = layers, .sequences = plan.sequences, .piece_bytes = KvPieceBytes(plan), .slots = slots});
+      KvFetcher::Shape{.layers = layers, .sequences = plan.sequences, .piece_bytes = KvPieceBytes(plan), .places = places});
   lent->size_.emplace(layers, KvPieceBytes(plan));
   if (!lent->device_.asks_kv) lent->fetcher_->SetLayers(layers);
   lent->asking_.places.reserve(static_cast<size_t>(plan.sequences * ((plan.context + kKvPiece - 1) / kKvPiece)));
-  LIME_ASSIGN_OR_RETURN(lent->room_, HugeBuffer::Allocate(slots * KvPieceBytes(plan)));
+  LIME_ASSIGN_OR_RETURN(lent->room_, HugeBuffer::Allocate(places * KvPieceBytes(plan)));
   LIME_RETURN_IF_ERROR(lent->room_.Prefault());
   return lent;
 }
@@ -127,8 +127,8 @@ absl::Status LentKv::SendQuery(KvQuery query, const MicroBatch& batch) {
 }
 
 absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnHost(const KvMessage& message) {
-  if (const auto* kept = std::get_if<KvKept>(&message)) {
-    LIME_RETURN_IF_ERROR(lender_.OnKept(kept->number));
+  if (const auto* stored = std::get_if<KvStored>(&message)) {
+    LIME_RETURN_IF_ERROR(lender_.OnStored(stored->number));
     return std::nullopt;
   }
   if (const auto* fetched = std::get_if<KvFetched>(&message)) {
@@ -143,10 +143,10 @@ absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnHost(const 
 
 absl::Status LentKv::OnRecords(const KvRecords& records) {
   if (!asking_.under_way || records.number != asking_.number)
-    return Invalid("an answer to query ", records.number, " of KV, which was not asked");
+    return Invalid("an answer to query ", records.number, " of KV arrived, but that query was not sent");
   const size_t floats = static_cast<size_t>(options_.backend->RecordFloats()), row_bytes = floats * sizeof(float);
   if (records.records.size() != asking_.rows.size() * row_bytes)
-    return Invalid("an answer of ", records.records.size(), " bytes to a query of KV about ", asking_.rows.size(), " rows, which have ",
+    return Invalid("an answer to a query of KV has ", records.records.size(), " bytes, but its ", asking_.rows.size(), " rows need ",
                    asking_.rows.size() * row_bytes);
   for (size_t i = 0; i < asking_.rows.size(); ++i) {
     std::memcpy(asking_.records.data() + asking_.rows[i] * floats, records.records.data() + i * row_bytes, row_bytes);
@@ -157,7 +157,7 @@ absl::Status LentKv::OnRecords(const KvRecords& records) {
   return absl::OkStatus();
 }
 
-absl::Status LentKv::TakeAnswer() {
+absl::Status LentKv::UseAnswer() {
   const int32_t layer = plan_.parts[asking_.part].block.layer;
   switch (std::exchange(asking_.answer, Answer::kNone)) {
     case Answer::kNone:  // the host has nothing that the batch sees
@@ -166,7 +166,7 @@ absl::Status LentKv::TakeAnswer() {
       return options_.backend->AttendPieces(layer, 0, asking_.end, asking_.places);
     case Answer::kRecords: {
       const size_t floats = asking_.num_rows * static_cast<size_t>(options_.backend->RecordFloats());
-      return options_.backend->TakeRecords(layer, asking_.taken, std::span<const float>(asking_.records).first(floats));
+      return options_.backend->ContinueFromRecords(layer, asking_.taken, std::span<const float>(asking_.records).first(floats));
     }
   }
   return absl::OkStatus();
@@ -228,7 +228,7 @@ void LentKv::UsePieces() {
 
 // True if this was the last piece that a visit waits for.
 absl::StatusOr<bool> LentKv::OnFetched(const KvFetched& fetched) {
-  if (!fetcher_) return absl::InvalidArgumentError("KV comes back, and none was to");
+  if (!fetcher_) return absl::InvalidArgumentError("KV came back, but none was requested");
   LIME_ASSIGN_OR_RETURN(const KvFetcher::Placed placed, fetcher_->On(fetched));
   std::memcpy(room_.data() + placed.offset, fetched.bytes.data(), fetched.bytes.size());
   fetched_ += std::ssize(fetched.bytes);

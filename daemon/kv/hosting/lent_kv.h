@@ -7,7 +7,7 @@
 //                    some are missing    ── queries ──► host attends ──► records
 //                                        or waits for them, if that is sooner or planned
 //
-// Thread: any, under the engine's lock, except TakeAnswer.
+// Thread: any, under the engine's lock, except UseAnswer.
 // Memory: Create allocates all of it; for fetched pieces as the plan says (PlanMemory::fetched).
 #pragma once
 
@@ -74,7 +74,7 @@ class LentKv {
   // for, if any. InvalidArgument for an answer that was not asked for; nothing has changed then.
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
   // Attends to the KV of the last Ask.  Thread: the compute thread, without the lock, in that visit
-  absl::Status TakeAnswer();
+  absl::Status UseAnswer();
   // The step's last micro-batch has used every layer.
   void EndStep();
 

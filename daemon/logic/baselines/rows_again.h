@@ -35,10 +35,11 @@ class RowsAgain {
   static absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
     if (!EvictsKv(plan) || plan.stages.size() <= 1) return absl::OkStatus();
     if (VisitRows(plan) > kMaxActivationBytes / row_bytes)
-      return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
-                     FormatBytes(kMaxActivationBytes), " of a message; plan a shorter context or a smaller batch");
+      return Invalid("hidden states of ", VisitRows(plan), " rows, with the rows that are computed again, exceed the limit of ",
+                     FormatBytes(kMaxActivationBytes), " for a message; plan a shorter context or a smaller batch");
     if (const int64_t rows = Flow::Of(plan).WaitingRows(); rows > kMaxQueuedBytes / row_bytes)
-      return Invalid("hidden states of ", rows, " rows, those that are computed again among them, may wait for a link, more than ",
+      return Invalid("hidden states of ", rows,
+                     " rows, with the rows that are computed again, may wait for a link and exceed the limit of ",
                      FormatBytes(kMaxQueuedBytes), "; plan a shorter context or fewer sequences");
     return absl::OkStatus();
   }
@@ -51,7 +52,7 @@ class RowsAgain {
       LIME_RETURN_IF_ERROR(CheckOwn(batch));
       if (!batch.rows.empty() && !slots.insert(batch.rows.front().sequence / plan_.batch).second)
         return Invalid("rows of slot ", batch.rows.front().sequence,
-                       " or its neighbours in two micro-batches of a step, and KV is evicted");
+                       " or its neighbours are in two micro-batches of a step, which a plan that evicts KV does not allow");
     }
     return absl::OkStatus();
   }
@@ -80,12 +81,13 @@ class RowsAgain {
     for (size_t row = 0; row < batch.rows.size(); ++row) {
       const BatchRow &first = batch.rows.front(), &here = batch.rows[row];
       if (here.sequence / plan_.batch != first.sequence / plan_.batch) {
-        return Invalid("rows of slots ", first.sequence, " and ", here.sequence, " in a micro-batch, and each has those of ", plan_.batch,
-                       " slots where KV is evicted");
+        return Invalid("a micro-batch has rows of slots ", first.sequence, " and ", here.sequence, ", but it may have rows of only ",
+                       plan_.batch, " neighbouring slots in a plan that evicts KV");
       }
       const bool goes_on = row > 0 && batch.rows[row - 1].sequence == here.sequence;
       if (goes_on ? int64_t{here.position} != int64_t{batch.rows[row - 1].position} + 1 : !seen.insert(here.sequence).second)
-        return Invalid("position ", here.position, " of slot ", here.sequence, " does not follow its others, and KV is evicted");
+        return Invalid("position ", here.position, " of slot ", here.sequence,
+                       " does not follow the other rows of the slot, which a plan that evicts KV does not allow");
     }
     return absl::OkStatus();
   }

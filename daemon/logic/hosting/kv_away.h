@@ -76,7 +76,7 @@ class KvAway {
   }
 
   // Sends a written piece away, the one closest to the sequence's front. Nothing if there is none.
-  std::optional<Piece> TakeAway() {
+  std::optional<Piece> FreeNext() {
     Slot* best = nullptr;
     for (Slot& slot : slots_) {
       if (slot.away < std::min(slot.written, reach_) && (best == nullptr || slot.away < best->away)) best = &slot;

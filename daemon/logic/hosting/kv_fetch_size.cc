@@ -18,9 +18,9 @@ constexpr double kShare = 0.9;       // of the time between two uses: pieces com
 }  // namespace
 
 double KvFetchSize::Recent::Median(int64_t most) const {
-  std::array<double, kKept> sorted;
-  const int64_t count = std::min({most, count_, kKept});
-  for (int64_t i = 0; i < count; ++i) sorted[static_cast<size_t>(i)] = values_[static_cast<size_t>((count_ - 1 - i) % kKept)];
+  std::array<double, kSamples> sorted;
+  const int64_t count = std::min({most, count_, kSamples});
+  for (int64_t i = 0; i < count; ++i) sorted[static_cast<size_t>(i)] = values_[static_cast<size_t>((count_ - 1 - i) % kSamples)];
   std::sort(sorted.begin(), sorted.begin() + count);
   return sorted[static_cast<size_t>(count / 2)];
 }

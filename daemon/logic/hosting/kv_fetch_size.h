@@ -50,14 +50,14 @@ class KvFetchSize {
   // The newest few of many values.
   class Recent {
    public:
-    void Add(double value) { values_[static_cast<size_t>(count_++) % kKept] = value; }
+    void Add(double value) { values_[static_cast<size_t>(count_++) % kSamples] = value; }
     bool empty() const { return count_ == 0; }
     // Of the newest `most` values, or of all that there are.  REQUIRES: !empty()
-    double Median(int64_t most = kKept) const;
+    double Median(int64_t most = kSamples) const;
 
    private:
-    static constexpr int64_t kKept = 9;
-    std::array<double, kKept> values_ = {};
+    static constexpr int64_t kSamples = 9;
+    std::array<double, kSamples> values_ = {};
     int64_t count_ = 0;
   };
   int64_t MostLayers(int64_t pieces) const;

@@ -31,11 +31,11 @@ namespace lime {
 class KvFetcher {
  public:
   struct Shape {
-    int64_t layers = 0;                                  // of the owner
-    int64_t sequences = 0;                               // slots for them
-    Bytes piece_bytes = 0;                               // of one layer
-    int64_t slots = 0;                                   // each for one layer of a piece
-    Bytes bytes() const { return slots * piece_bytes; }  // of memory
+    int64_t layers = 0;                                   // of the owner
+    int64_t sequences = 0;                                // slots for them
+    Bytes piece_bytes = 0;                                // of one layer
+    int64_t places = 0;                                   // each for one layer of a piece
+    Bytes bytes() const { return places * piece_bytes; }  // of memory
   };
   struct Placed {
     Bytes offset = 0;         // in memory, where the bytes go
@@ -44,9 +44,9 @@ class KvFetcher {
 
   // REQUIRES: all numbers are positive.
   explicit KvFetcher(const Shape& shape)
-      : shape_(shape), sequences_(static_cast<size_t>(shape.sequences)), slots_(static_cast<size_t>(shape.slots)) {
-    LIME_CHECK(shape.layers > 0 && shape.sequences > 0 && shape.piece_bytes > 0 && shape.slots > 0);
-    where_.reserve(slots_.size());
+      : shape_(shape), sequences_(static_cast<size_t>(shape.sequences)), places_(static_cast<size_t>(shape.places)) {
+    LIME_CHECK(shape.layers > 0 && shape.sequences > 0 && shape.piece_bytes > 0 && shape.places > 0);
+    where_.reserve(places_.size());
   }
 
   // ---- Wanted pieces
@@ -95,8 +95,8 @@ class KvFetcher {
         for (int64_t piece = sequence.first; piece < sequence.end; ++piece) {
           const KvFetch what{.sequence = s, .life = sequence.life, .layer = layer, .piece = piece};
           if (where_.contains(KeyOf(what))) continue;
-          const std::optional<int64_t> slot = SlotFor(turn);
-          return slot ? std::optional(Take(*slot, what)) : std::nullopt;
+          const std::optional<int64_t> place = PlaceFor(turn);
+          return place ? std::optional(StartFetch(*place, what)) : std::nullopt;
         }
       }
     }
@@ -107,17 +107,17 @@ class KvFetcher {
   // Takes bytes of a fetch. InvalidArgument if no fetch is under way, or if the bytes do not follow
   // the ones before; nothing has changed then.
   absl::StatusOr<Placed> On(const KvFetched& fetched) {
-    if (under_way_.empty()) return Invalid("fetched KV: bytes of fetch ", fetched.number, ", and none is under way");
+    if (under_way_.empty()) return Invalid("fetched KV: bytes of fetch ", fetched.number, " arrived, but no fetch is under way");
     const int64_t i = under_way_.front();
-    Slot& slot = slots_[static_cast<size_t>(i)];
-    if (fetched.number != slot.what.number)
-      return Invalid("fetched KV: bytes of fetch ", fetched.number, " come where ", slot.what.number, " is the next");
-    if (fetched.offset != slot.there || fetched.bytes.empty() || std::ssize(fetched.bytes) > shape_.piece_bytes - slot.there)
-      return Invalid("fetched KV: ", fetched.bytes.size(), " bytes at ", fetched.offset, " behind ", slot.there, " of ",
-                     shape_.piece_bytes);
-    const Placed placed{.offset = i * shape_.piece_bytes + slot.there,
-                        .ends_piece = slot.there + std::ssize(fetched.bytes) == shape_.piece_bytes};
-    slot.there += std::ssize(fetched.bytes);
+    Place& place = places_[static_cast<size_t>(i)];
+    if (fetched.number != place.what.number)
+      return Invalid("fetched KV: bytes of fetch ", fetched.number, " arrived, expected fetch ", place.what.number);
+    if (fetched.offset != place.there || fetched.bytes.empty() || std::ssize(fetched.bytes) > shape_.piece_bytes - place.there)
+      return Invalid("fetched KV: ", fetched.bytes.size(), " bytes at offset ", fetched.offset, " do not follow the ", place.there,
+                     " bytes of ", shape_.piece_bytes);
+    const Placed placed{.offset = i * shape_.piece_bytes + place.there,
+                        .ends_piece = place.there + std::ssize(fetched.bytes) == shape_.piece_bytes};
+    place.there += std::ssize(fetched.bytes);
     if (placed.ends_piece) under_way_.pop_front();
     return placed;
   }
@@ -129,7 +129,7 @@ class KvFetcher {
   // Where one layer of a piece lies in memory. Nothing if it is not complete.
   std::optional<Bytes> Find(int32_t layer, int32_t sequence, int64_t life, int64_t piece) const {
     const auto found = where_.find(Key{layer, sequence, life, piece});
-    if (found == where_.end() || slots_[static_cast<size_t>(found->second)].there < shape_.piece_bytes) return std::nullopt;
+    if (found == where_.end() || places_[static_cast<size_t>(found->second)].there < shape_.piece_bytes) return std::nullopt;
     return found->second * shape_.piece_bytes;
   }
 
@@ -138,7 +138,7 @@ class KvFetcher {
     Bytes missing = 0;
     for (int64_t piece = first; piece < end; ++piece) {
       const auto found = where_.find(Key{layer, sequence, life, piece});
-      missing += shape_.piece_bytes - (found == where_.end() ? 0 : slots_[static_cast<size_t>(found->second)].there);
+      missing += shape_.piece_bytes - (found == where_.end() ? 0 : places_[static_cast<size_t>(found->second)].there);
     }
     return missing;
   }
@@ -152,7 +152,7 @@ class KvFetcher {
     int64_t first = 0, end = 0;
     friend bool operator==(const Sequence&, const Sequence&) = default;
   };
-  struct Slot {
+  struct Place {
     bool taken = false;
     KvFetch what;     // number: of its fetch
     Bytes there = 0;  // bytes that have come
@@ -180,29 +180,29 @@ class KvFetcher {
     return (layer - next_ + shape_.layers) % shape_.layers;
   }
 
-  // A slot for a piece that is used after `distance` layers. A free one, else the one whose piece
+  // A place for a piece that is used after `distance` layers. A free one, else the one whose piece
   // is used the latest of all, if that is even later.
-  std::optional<int64_t> SlotFor(int64_t distance) const {
+  std::optional<int64_t> PlaceFor(int64_t distance) const {
     std::optional<int64_t> best;
     int64_t latest = distance;
-    for (int64_t i = 0; i < shape_.slots; ++i) {
-      const Slot& slot = slots_[static_cast<size_t>(i)];
-      if (!slot.taken) return i;
-      if (slot.there < shape_.piece_bytes || slot.what.layer == in_use_) continue;
-      const int64_t later = IsWanted(slot.what) ? Distance(slot.what.layer) : kNever;
+    for (int64_t i = 0; i < shape_.places; ++i) {
+      const Place& place = places_[static_cast<size_t>(i)];
+      if (!place.taken) return i;
+      if (place.there < shape_.piece_bytes || place.what.layer == in_use_) continue;
+      const int64_t later = IsWanted(place.what) ? Distance(place.what.layer) : kNever;
       if (later > latest) best = i, latest = later;
     }
     return best;
   }
 
-  KvFetch Take(int64_t i, const KvFetch& what) {
-    Slot& slot = slots_[static_cast<size_t>(i)];
-    if (slot.taken) where_.erase(KeyOf(slot.what));
-    slot = {.taken = true, .what = what};
-    slot.what.number = next_number_++;
+  KvFetch StartFetch(int64_t i, const KvFetch& what) {
+    Place& place = places_[static_cast<size_t>(i)];
+    if (place.taken) where_.erase(KeyOf(place.what));
+    place = {.taken = true, .what = what};
+    place.what.number = next_number_++;
     where_[KeyOf(what)] = i;
     under_way_.push_back(i);
-    return slot.what;
+    return place.what;
   }
 
   const Shape shape_;
@@ -210,9 +210,9 @@ class KvFetcher {
   int64_t fetched_layers_ = 0;
   int32_t next_ = 0;
   std::optional<int32_t> awaited_, in_use_;  // layers
-  std::vector<Slot> slots_;
-  absl::flat_hash_map<Key, int64_t> where_;  // slot
-  std::deque<int64_t> under_way_;            // slots, in order of their fetches
+  std::vector<Place> places_;
+  absl::flat_hash_map<Key, int64_t> where_;  // place
+  std::deque<int64_t> under_way_;            // places, in order of their fetches
   int64_t next_number_ = 0;
   bool all_there_ = false;  // all wanted pieces are here, or on their way
 };

@@ -28,39 +28,39 @@ class KvHost {
     int64_t sequences = 0;  // slots for them, on the owner
     int64_t pieces_per_sequence = 0;
     Bytes piece_bytes = 0;  // of one layer
-    int64_t slots = 0;
-    Bytes bytes() const { return slots * layers * piece_bytes; }  // of memory
+    int64_t places = 0;
+    Bytes bytes() const { return places * layers * piece_bytes; }  // of memory
   };
   struct Placed {
     std::optional<Bytes> offset;  // where the chunk's bytes go; nothing: they are dropped
-    // The layer's piece is complete: answer KvKept once the bytes are in place.
+    // The layer's piece is complete: answer KvStored once the bytes are in place.
     bool ends_layer = false;
   };
 
   explicit KvHost(const Shape& shape) : shape_(shape), sequences_(static_cast<size_t>(shape.sequences)) {
-    LIME_CHECK(shape.layers > 0 && shape.piece_bytes > 0 && shape.slots >= 0);
-    for (int64_t slot = shape.slots - 1; slot >= 0; --slot) free_.push_back(slot);
+    LIME_CHECK(shape.layers > 0 && shape.piece_bytes > 0 && shape.places >= 0);
+    for (int64_t place = shape.places - 1; place >= 0; --place) free_.push_back(place);
   }
 
   // Takes the next chunk. InvalidArgument if it is not the next one, is out of bounds, or is of a
-  // life before one that has begun. ResourceExhausted if no slot is free for its piece. After an
+  // life before one that has begun. ResourceExhausted if no place is free for its piece. After an
   // error nothing has changed.
   absl::StatusOr<Placed> OnChunk(const KvChunk& chunk) {
-    if (chunk.number != next_number_) return Invalid("lent KV: chunk ", chunk.number, " comes where ", next_number_, " is the next");
+    if (chunk.number != next_number_) return Invalid("lent KV: chunk ", chunk.number, " arrived, expected chunk ", next_number_);
     LIME_RETURN_IF_ERROR(CheckBounds(chunk));
     if (!GoesOn(chunk)) LIME_RETURN_IF_ERROR(BeginPiece(chunk));
     ++next_number_;
     Sequence& sequence = sequences_[static_cast<size_t>(chunk.sequence)];
     const bool alive = IsAlive(chunk.sequence, chunk.life);
     Placed placed;
-    if (alive) placed.offset = Offset(sequence.slots.back(), chunk.layer) + chunk.offset;
+    if (alive) placed.offset = Offset(sequence.places.back(), chunk.layer) + chunk.offset;
     next_->offset += std::ssize(chunk.bytes);
     placed.ends_layer = next_->offset == shape_.piece_bytes;
     if (!placed.ends_layer) return placed;
     ++next_->layer, next_->offset = 0;
     if (next_->layer == shape_.layers) {
       next_.reset();
-      if (alive) ++sequence.kept;
+      if (alive) ++sequence.stored;
     }
     return placed;
   }
@@ -70,12 +70,12 @@ class KvHost {
   absl::Status TakeOver(int32_t sequence, int64_t pieces) {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, 0));
     Sequence& of = sequences_[static_cast<size_t>(sequence)];
-    LIME_CHECK(of.begun < 0 && of.slots.empty()) << "sequence " << sequence;
+    LIME_CHECK(of.begun < 0 && of.places.empty()) << "sequence " << sequence;
     if (pieces > std::ssize(free_) || pieces > shape_.pieces_per_sequence)
-      return absl::ResourceExhaustedError(absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " are to be taken over, and ",
-                                                       free_.size(), " slots are free"));
-    for (; of.kept < pieces; ++of.kept) {
-      of.slots.push_back(free_.back());
+      return absl::ResourceExhaustedError(
+          absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " need slots, but only ", free_.size(), " are free"));
+    for (; of.stored < pieces; ++of.stored) {
+      of.places.push_back(free_.back());
       free_.pop_back();
     }
     of.begun = 0;
@@ -94,26 +94,27 @@ class KvHost {
   absl::StatusOr<std::vector<Bytes>> Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
     LIME_RETURN_IF_ERROR(CheckLayer(layer));
-    if (count < 0 || count > shape_.pieces_per_sequence) return Invalid("lent KV: ", count, " pieces of ", shape_.pieces_per_sequence);
+    if (count < 0 || count > shape_.pieces_per_sequence)
+      return Invalid("lent KV: the message counts ", count, " pieces of a sequence, the limit is ", shape_.pieces_per_sequence);
     const Sequence& of = sequences_[static_cast<size_t>(sequence)];
-    if (life - 1 != of.ended || count > of.kept)
-      return absl::FailedPreconditionError(absl::StrCat("lent KV: ", count, " pieces of sequence ", sequence, " in life ", life, ", and ",
-                                                        of.kept, " of the life after ", of.ended, " are kept"));
+    if (life - 1 != of.ended || count > of.stored)
+      return absl::FailedPreconditionError(absl::StrCat("lent KV: ", count, " pieces of sequence ", sequence, " in life ", life,
+                                                        " are not here: ", of.stored, " of the life after ", of.ended, " are stored"));
     std::vector<Bytes> offsets;
-    for (int64_t piece = 0; piece < count; ++piece) offsets.push_back(Offset(of.slots[static_cast<size_t>(piece)], layer));
+    for (int64_t piece = 0; piece < count; ++piece) offsets.push_back(Offset(of.places[static_cast<size_t>(piece)], layer));
     return offsets;
   }
 
   // Pieces of the sequence that are complete in all layers.
-  int64_t kept(int32_t sequence) const { return sequences_.at(static_cast<size_t>(sequence)).kept; }
-  int64_t free_slots() const { return static_cast<int64_t>(free_.size()); }
+  int64_t stored(int32_t sequence) const { return sequences_.at(static_cast<size_t>(sequence)).stored; }
+  int64_t free_places() const { return static_cast<int64_t>(free_.size()); }
 
  private:
   struct Sequence {
-    int64_t begun = -1;          // the newest life with a chunk
-    int64_t ended = -1;          // this life and all before; pieces are of the next one
-    int64_t kept = 0;            // pieces
-    std::vector<int64_t> slots;  // by piece; one more than `kept` while a piece is under way
+    int64_t begun = -1;           // the newest life with a chunk
+    int64_t ended = -1;           // this life and all before; pieces are of the next one
+    int64_t stored = 0;           // pieces
+    std::vector<int64_t> places;  // by piece; one more than `stored` while a piece is under way
   };
   struct Next {  // what the next chunk must continue
     int32_t sequence = 0;
@@ -123,42 +124,44 @@ class KvHost {
   };
 
   absl::Status CheckSequence(int32_t sequence, int64_t life) const {
-    if (sequence < 0 || sequence >= shape_.sequences) return Invalid("lent KV: sequence ", sequence, " of ", shape_.sequences);
-    if (life < 0) return Invalid("lent KV: life ", life, " of sequence ", sequence);
+    if (sequence < 0 || sequence >= shape_.sequences)
+      return Invalid("lent KV: sequence ", sequence, " is outside the plan's ", shape_.sequences);
+    if (life < 0) return Invalid("lent KV: life ", life, " of sequence ", sequence, " is negative");
     return absl::OkStatus();
   }
 
   absl::Status CheckLayer(int32_t layer) const {
-    return layer < 0 || layer >= shape_.layers ? Invalid("lent KV: layer ", layer, " of ", shape_.layers) : absl::OkStatus();
+    return layer < 0 || layer >= shape_.layers ? Invalid("lent KV: layer ", layer, " is outside the device's ", shape_.layers)
+                                               : absl::OkStatus();
   }
 
   absl::Status CheckBounds(const KvChunk& chunk) const {
     LIME_RETURN_IF_ERROR(CheckSequence(chunk.sequence, chunk.life));
     LIME_RETURN_IF_ERROR(CheckLayer(chunk.layer));
     if (chunk.piece < 0 || chunk.piece >= shape_.pieces_per_sequence)
-      return Invalid("lent KV: piece ", chunk.piece, " of ", shape_.pieces_per_sequence);
+      return Invalid("lent KV: piece ", chunk.piece, " is outside a sequence of ", shape_.pieces_per_sequence);
     if (chunk.bytes.empty() || chunk.offset < 0 || chunk.offset > shape_.piece_bytes - std::ssize(chunk.bytes))
-      return Invalid("lent KV: ", chunk.bytes.size(), " bytes at ", chunk.offset, " of ", shape_.piece_bytes);
+      return Invalid("lent KV: ", chunk.bytes.size(), " bytes at offset ", chunk.offset, " do not fit in a piece of ", shape_.piece_bytes);
     return absl::OkStatus();
   }
 
   absl::Status BeginPiece(const KvChunk& chunk) {
     if (!MayBegin(chunk))
       return Invalid("lent KV: sequence ", chunk.sequence, " piece ", chunk.piece, " layer ", chunk.layer, " offset ", chunk.offset,
-                     " does not go on what came");
+                     " does not continue the chunk before");
     Sequence& sequence = sequences_[static_cast<size_t>(chunk.sequence)];
     if (chunk.life < sequence.begun)
-      return Invalid("lent KV: life ", chunk.life, " of sequence ", chunk.sequence, " comes when ", sequence.begun, " has begun");
+      return Invalid("lent KV: life ", chunk.life, " of sequence ", chunk.sequence, " arrived, but life ", sequence.begun, " has begun");
     if (IsAlive(chunk.sequence, chunk.life)) {
       // The first chunk of its life: the pieces that are here belong to a life that has ended.
       const bool first = chunk.life - 1 > sequence.ended;
-      const int64_t kept = first ? 0 : sequence.kept;
-      if (chunk.piece != kept)
-        return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " comes where ", kept, " is the next");
-      if (free_.empty() && (!first || sequence.slots.empty()))
-        return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.slots, " slots have pieces"));
+      const int64_t stored = first ? 0 : sequence.stored;
+      if (chunk.piece != stored)
+        return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " arrived, expected piece ", stored);
+      if (free_.empty() && (!first || sequence.places.empty()))
+        return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.places, " slots are in use"));
       End(sequence, chunk.life - 1);
-      sequence.slots.push_back(free_.back());
+      sequence.places.push_back(free_.back());
       free_.pop_back();
     }
     sequence.begun = chunk.life;
@@ -182,17 +185,17 @@ class KvHost {
   bool IsAlive(int32_t sequence, int64_t life) const { return life > sequences_[static_cast<size_t>(sequence)].ended; }
   void End(Sequence& sequence, int64_t life) {
     if (life <= sequence.ended) return;
-    free_.insert(free_.end(), sequence.slots.rbegin(), sequence.slots.rend());
-    sequence.slots.clear();
-    sequence.kept = 0;
+    free_.insert(free_.end(), sequence.places.rbegin(), sequence.places.rend());
+    sequence.places.clear();
+    sequence.stored = 0;
     sequence.ended = life;
   }
 
-  Bytes Offset(int64_t slot, int32_t layer) const { return (slot * shape_.layers + layer) * shape_.piece_bytes; }
+  Bytes Offset(int64_t place, int32_t layer) const { return (place * shape_.layers + layer) * shape_.piece_bytes; }
 
   const Shape shape_;
   std::vector<Sequence> sequences_;
-  std::vector<int64_t> free_;  // free slots; the last one is given first
+  std::vector<int64_t> free_;  // free places; the last one is given first
   int64_t next_number_ = 0;
   std::optional<Next> next_;  // of the piece under way
 };

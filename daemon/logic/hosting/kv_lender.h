@@ -39,7 +39,7 @@ class KvLender {
   // Begins one layer of a piece. Returns the chunks to send, in order; they point into `bytes`.
   // REQUIRES: !under_way(); bytes.size() == piece_bytes
   std::vector<KvChunk> Begin(const KvAway::Piece& piece, int32_t layer, std::span<const std::byte> bytes) {
-    LIME_CHECK(!under_way()) << "chunk " << *last_ << " is not kept yet";
+    LIME_CHECK(!under_way()) << "chunk " << *last_ << " is not stored yet";
     LIME_CHECK(layer >= 0 && layer < shape_.layers) << "layer " << layer << " of " << shape_.layers;
     LIME_CHECK_EQ(std::ssize(bytes), shape_.piece_bytes);
     std::vector<KvChunk> chunks;
@@ -59,9 +59,9 @@ class KvLender {
 
   // The host has a layer of a piece. InvalidArgument if it is not the one under way; nothing has
   // changed then.
-  absl::Status OnKept(int64_t number) {
+  absl::Status OnStored(int64_t number) {
     if (number != last_) {
-      return Invalid("chunk ", number, " is said to be kept, and ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",
+      return Invalid("chunk ", number, " is reported as stored, but ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",
                      " under way");
     }
     last_.reset();

@@ -29,7 +29,7 @@ auto FieldsOf(Message& m) {
   using Kind = std::remove_const_t<Message>;
   if constexpr (std::is_same_v<Kind, KvChunk>) {
     return std::tie(m.number, m.sequence, m.life, m.layer, m.piece, m.offset, m.bytes);
-  } else if constexpr (std::is_same_v<Kind, KvKept>) {
+  } else if constexpr (std::is_same_v<Kind, KvStored>) {
     return std::tie(m.number);
   } else if constexpr (std::is_same_v<Kind, KvFree>) {
     return std::tie(m.sequence, m.life);
@@ -64,28 +64,30 @@ void Append(std::vector<std::byte>& bytes, const std::vector<KvQuery::Sequence>&
 // ---- Reading
 
 absl::Status CheckNumber(int64_t number) {
-  return number < 0 ? WrongKvMessage("number ", number) : absl::OkStatus();
+  return number < 0 ? WrongKvMessage("number ", number, " is negative") : absl::OkStatus();
 }
 
 absl::Status CheckSequence(int32_t sequence, int64_t life) {
-  if (sequence < 0 || sequence >= kMaxKvSequences) return WrongKvMessage("sequence ", sequence, ", at most ", kMaxKvSequences);
-  if (life < 0) return WrongKvMessage("life ", life, " of sequence ", sequence);
+  if (sequence < 0 || sequence >= kMaxKvSequences)
+    return WrongKvMessage("sequence ", sequence, " is outside the limit of ", kMaxKvSequences);
+  if (life < 0) return WrongKvMessage("life ", life, " of sequence ", sequence, " is negative");
   return absl::OkStatus();
 }
 
 absl::Status CheckLayer(int32_t layer) {
-  return layer < 0 || layer >= kMaxPlanBlocks ? WrongKvMessage("layer ", layer, " is beyond all plans") : absl::OkStatus();
+  return layer < 0 || layer >= kMaxPlanBlocks ? WrongKvMessage("layer ", layer, " is larger than any plan allows") : absl::OkStatus();
 }
 
 absl::Status CheckPiece(int64_t piece) {
-  return piece < 0 || piece >= kMaxKvPieces ? WrongKvMessage("piece ", piece, ", at most ", kMaxKvPieces) : absl::OkStatus();
+  return piece < 0 || piece >= kMaxKvPieces ? WrongKvMessage("piece ", piece, " is outside the limit of ", kMaxKvPieces) : absl::OkStatus();
 }
 
 // A range of bytes in a layer's piece.
 absl::Status CheckPart(Bytes offset, std::span<const std::byte> bytes) {
-  if (bytes.empty()) return WrongKvMessage("a chunk of no bytes");
+  if (bytes.empty()) return WrongKvMessage("a chunk is empty");
   if (offset < 0 || offset > kMaxKvLayerPieceBytes - std::ssize(bytes))
-    return WrongKvMessage(bytes.size(), " bytes at ", offset, ", and a layer's piece has at most ", kMaxKvLayerPieceBytes);
+    return WrongKvMessage(bytes.size(), " bytes at offset ", offset, " do not fit in a layer's piece, which has at most ",
+                          kMaxKvLayerPieceBytes);
   return absl::OkStatus();
 }
 
@@ -100,23 +102,23 @@ absl::Status Check(const Message& m) {
     int64_t rows = 0;
     for (const KvQuery::Sequence& sequence : m.sequences) rows += std::ssize(sequence.positions);
     if (m.queries.empty() || std::ssize(m.queries) % (rows * kQueryValueBytes) != 0)
-      return WrongKvMessage(m.queries.size(), " bytes of queries for ", rows, " rows");
+      return WrongKvMessage(m.queries.size(), " bytes of queries do not match ", rows, " rows");
   }
   return absl::OkStatus();
 }
 
 class KvMessageParser {
  public:
-  explicit KvMessageParser(std::span<const std::byte> payload) : left_(payload) {}
+  explicit KvMessageParser(std::span<const std::byte> payload) : remaining_(payload) {}
 
   absl::StatusOr<KvMessage> Parse() {
     uint32_t kind = 0;
-    LIME_RETURN_IF_ERROR(Take(kind));
+    LIME_RETURN_IF_ERROR(Parse(kind));
     switch (kind) {
       case 1:
         return ParseKind<KvChunk>();
       case 2:
-        return ParseKind<KvKept>();
+        return ParseKind<KvStored>();
       case 3:
         return ParseKind<KvFree>();
       case 4:
@@ -128,7 +130,7 @@ class KvMessageParser {
       case 7:
         return ParseKind<KvFetched>();
       default:
-        return WrongKvMessage("kind ", kind);
+        return WrongKvMessage("kind ", kind, " is unknown");
     }
   }
 
@@ -136,63 +138,65 @@ class KvMessageParser {
   template <typename Message>
   absl::StatusOr<KvMessage> ParseKind() {
     Message message;
-    LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return this->TakeAll(fields...); }, FieldsOf(message)));
-    if (!left_.empty()) return WrongKvMessage(left_.size(), " bytes behind its end");
+    LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return this->ParseAll(fields...); }, FieldsOf(message)));
+    if (!remaining_.empty()) return WrongKvMessage(remaining_.size(), " bytes follow its end");
     LIME_RETURN_IF_ERROR(Check(message));
     return message;
   }
 
   template <typename... Field>
-  absl::Status TakeAll(Field&... fields) {
+  absl::Status ParseAll(Field&... fields) {
     absl::Status status;
-    ((status.ok() ? status = Take(fields) : status), ...);
+    ((status.ok() ? status = Parse(fields) : status), ...);
     return status;
   }
 
   template <std::integral Number>
-  absl::Status Take(Number& number) {
-    if (left_.size() < sizeof(number)) return WrongKvMessage("it ends ", sizeof(number) - left_.size(), " bytes early");
-    Get(left_.data(), number);
-    left_ = left_.subspan(sizeof(number));
+  absl::Status Parse(Number& number) {
+    if (remaining_.size() < sizeof(number)) return WrongKvMessage("it ends ", sizeof(number) - remaining_.size(), " bytes early");
+    Get(remaining_.data(), number);
+    remaining_ = remaining_.subspan(sizeof(number));
     return absl::OkStatus();
   }
 
-  absl::Status Take(std::span<const std::byte>& raw) {
-    raw = std::exchange(left_, {});
+  absl::Status Parse(std::span<const std::byte>& raw) {
+    raw = std::exchange(remaining_, {});
     return absl::OkStatus();
   }
 
-  absl::Status Take(std::vector<KvQuery::Sequence>& all) {
+  absl::Status Parse(std::vector<KvQuery::Sequence>& all) {
     uint32_t count = 0;
-    LIME_RETURN_IF_ERROR(Take(count));
-    if (count == 0 || count > kMaxKvSequences) return WrongKvMessage("a query for ", count, " sequences, at most ", kMaxKvSequences);
+    LIME_RETURN_IF_ERROR(Parse(count));
+    if (count == 0 || count > kMaxKvSequences) return WrongKvMessage("a query names ", count, " sequences, need 1 to ", kMaxKvSequences);
     int64_t rows = 0;
     for (uint32_t i = 0; i < count; ++i) {
-      LIME_ASSIGN_OR_RETURN(KvQuery::Sequence sequence, TakeSequence(kMaxKvQueryRows - rows));
+      LIME_ASSIGN_OR_RETURN(KvQuery::Sequence sequence, ParseSequence(kMaxKvQueryRows - rows));
       rows += std::ssize(sequence.positions);
       all.push_back(std::move(sequence));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<KvQuery::Sequence> TakeSequence(int64_t most_rows) {
+  absl::StatusOr<KvQuery::Sequence> ParseSequence(int64_t most_rows) {
     KvQuery::Sequence sequence;
     uint32_t rows = 0;
-    LIME_RETURN_IF_ERROR(TakeAll(sequence.sequence, sequence.life, sequence.pieces, rows));
+    LIME_RETURN_IF_ERROR(ParseAll(sequence.sequence, sequence.life, sequence.pieces, rows));
     LIME_RETURN_IF_ERROR(CheckSequence(sequence.sequence, sequence.life));
-    if (sequence.pieces < 1 || sequence.pieces > kMaxKvPieces) return WrongKvMessage(sequence.pieces, " pieces, at most ", kMaxKvPieces);
+    if (sequence.pieces < 1 || sequence.pieces > kMaxKvPieces)
+      return WrongKvMessage("a sequence has ", sequence.pieces, " pieces, need 1 to ", kMaxKvPieces);
     if (rows == 0 || rows > most_rows)
-      return WrongKvMessage("a sequence of ", rows, " rows, at most ", most_rows, " of ", kMaxKvQueryRows, " are left");
-    if (left_.size() / sizeof(int32_t) < rows) return WrongKvMessage("positions of ", rows, " rows in ", left_.size(), " bytes");
+      return WrongKvMessage("a sequence has ", rows, " rows, but a query may have ", most_rows, " more of its ", kMaxKvQueryRows);
+    if (remaining_.size() / sizeof(int32_t) < rows)
+      return WrongKvMessage("positions of ", rows, " rows do not fit in ", remaining_.size(), " bytes");
     sequence.positions.resize(rows);
     for (int32_t& position : sequence.positions) {
-      LIME_RETURN_IF_ERROR(Take(position));
-      if (position < 0) return WrongKvMessage("position ", position);
+      LIME_RETURN_IF_ERROR(Parse(position));
+      if (position < 0) return WrongKvMessage("position ", position, " is negative");
     }
     return sequence;
   }
 
-  std::span<const std::byte> left_;
+  std::span<const std::byte> remaining_;
 };
 
 }  // namespace
@@ -215,8 +219,8 @@ absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
   const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
   if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
     return absl::OkStatus();
-  return Invalid("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
-                 FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
+  return Invalid("a query about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may need ",
+                 FormatBytes(MaxRows(plan) * row), "; the limits are ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
                  FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
 }
 

@@ -29,7 +29,7 @@ struct KvChunk {
 };
 
 // Host to owner: one layer of a piece is complete.
-struct KvKept {
+struct KvStored {
   int64_t number = 0;  // of its last chunk
 };
 
@@ -75,7 +75,7 @@ struct KvFetched {
   std::span<const std::byte> bytes;
 };
 
-using KvMessage = std::variant<KvChunk, KvKept, KvFree, KvQuery, KvRecords, KvFetch, KvFetched>;
+using KvMessage = std::variant<KvChunk, KvStored, KvFree, KvQuery, KvRecords, KvFetch, KvFetched>;
 
 inline constexpr int64_t kMaxKvSequences = 4096;          // slots, and sequences of one query
 inline constexpr int64_t kMaxKvQueryRows = 1 << 16;       // of all its sequences

@@ -10,17 +10,17 @@
 
 namespace lime {
 
-// Divides every model block into at most `most_pieces` groups of parts of equal number where
+// Divides every model block into at most `most_groups` groups of parts of equal number where
 // possible. Returns the first part of every group, then the number of all parts.
-std::vector<int32_t> GroupPieces(const Instance& instance, int most_pieces);
+std::vector<int32_t> GroupParts(const Instance& instance, int most_groups);
 
 // The instance with groups as blocks: bytes and compute times are sums, and a group is one disk
 // read. It has no times for other batch sizes.
 Instance PutTogether(const Instance& instance, const std::vector<int32_t>& begins);
 
-// Converts a plan of the groups to one of the parts (ToPieces), and back (ToParts). A group is on
+// Converts a plan of the groups to one of the parts (ToParts), and back (ToGroups). A group is on
 // the device of its first part, and streams if any of its parts does.
-Assignment ToPieces(const Assignment& parts, const std::vector<int32_t>& begins);
-Assignment ToParts(const Assignment& pieces, const std::vector<int32_t>& begins);
+Assignment ToParts(const Assignment& parts, const std::vector<int32_t>& begins);
+Assignment ToGroups(const Assignment& parts, const std::vector<int32_t>& begins);
 
 }  // namespace lime

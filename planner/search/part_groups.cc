@@ -1,4 +1,4 @@
-#include "planner/search/pieces.h"
+#include "planner/search/part_groups.h"
 
 #include <algorithm>
 
@@ -15,13 +15,13 @@ std::vector<double> Summed(const std::vector<double>& each, const std::vector<in
 
 }  // namespace
 
-std::vector<int32_t> GroupPieces(const Instance& instance, int most_pieces) {
+std::vector<int32_t> GroupParts(const Instance& instance, int most_groups) {
   std::vector<int32_t> begins;
   const int blocks = instance.NumBlocks();
   for (int lo = 0, hi = 0; lo < blocks; lo = hi) {
     hi = lo + 1;
-    while (hi < blocks && instance.IsLaterPiece(hi)) ++hi;
-    const int parts = std::min(most_pieces, hi - lo);
+    while (hi < blocks && instance.ContinuesBlock(hi)) ++hi;
+    const int parts = std::min(most_groups, hi - lo);
     for (int part = 0; part < parts; ++part) begins.push_back(lo + static_cast<int32_t>(int64_t{hi - lo} * part / parts));
   }
   begins.push_back(blocks);
@@ -47,7 +47,7 @@ Instance PutTogether(const Instance& instance, const std::vector<int32_t>& begin
   return out;
 }
 
-Assignment ToPieces(const Assignment& parts, const std::vector<int32_t>& begins) {
+Assignment ToParts(const Assignment& parts, const std::vector<int32_t>& begins) {
   Assignment out = {.embedding_by_rows = parts.embedding_by_rows};
   for (size_t p = 0; p + 1 < begins.size(); ++p) {
     out.device.resize(begins[p + 1], parts.device[p]);
@@ -56,11 +56,11 @@ Assignment ToPieces(const Assignment& parts, const std::vector<int32_t>& begins)
   return out;
 }
 
-Assignment ToParts(const Assignment& pieces, const std::vector<int32_t>& begins) {
-  Assignment out = {.embedding_by_rows = pieces.embedding_by_rows};
+Assignment ToGroups(const Assignment& parts, const std::vector<int32_t>& begins) {
+  Assignment out = {.embedding_by_rows = parts.embedding_by_rows};
   for (size_t p = 0; p + 1 < begins.size(); ++p) {
-    out.device.push_back(pieces.device[begins[p]]);
-    out.streamed.push_back(*std::max_element(pieces.streamed.begin() + begins[p], pieces.streamed.begin() + begins[p + 1]));
+    out.device.push_back(parts.device[begins[p]]);
+    out.streamed.push_back(*std::max_element(parts.streamed.begin() + begins[p], parts.streamed.begin() + begins[p + 1]));
   }
   return out;
 }

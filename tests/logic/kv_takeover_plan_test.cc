@@ -1,5 +1,5 @@
 // Who reads what of the KV that a plan has left, where hosts have some of it.
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,9 +12,9 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Three layers: two of device a, one of b; c has none. Two sequences of 1,024 positions.
-class KvTakeTest : public ::testing::Test {
+class KvTakeoverPlanTest : public ::testing::Test {
  protected:
-  KvTakeTest() {
+  KvTakeoverPlanTest() {
     plan_.epoch = 3;
     plan_.context = 1024, plan_.sequences = 2, plan_.batch = 1, plan_.microbatches = 1, plan_.prefill_chunk = 16,
     plan_.chunks_per_sweep = 1;
@@ -28,16 +28,16 @@ class KvTakeTest : public ::testing::Test {
     EXPECT_GT(HostedPieces(plan, plan.devices[owner]), 0);
     return plan;
   }
-  KvTake Take(const Plan& next, int32_t device, const Plan& before, const KvLentBy& lent) const {
-    return MakeKvTake(next, device, before, sequences_, lent, {{"a", "a:1"}, {"b", "b:2"}, {"c", "c:3"}});
+  KvTakeoverPlan Take(const Plan& next, int32_t device, const Plan& before, const KvLentBy& lent) const {
+    return MakeKvTakeoverPlan(next, device, before, sequences_, lent, {{"a", "a:1"}, {"b", "b:2"}, {"c", "c:3"}});
   }
 
   Plan plan_;
   const std::vector<KvSequence> sequences_ = {{.from = 1, .to = 0, .positions = 1000}, {.from = 0, .to = 1, .positions = 300}};
 };
 
-TEST_F(KvTakeTest, LayersThatStayAreTakenFromHereAndGivenToNobody) {
-  const KvTake take = Take(plan_, 0, plan_, {});
+TEST_F(KvTakeoverPlanTest, LayersThatStayAreTakenFromHereAndGivenToNobody) {
+  const KvTakeoverPlan take = Take(plan_, 0, plan_, {});
   EXPECT_EQ(take.epoch, 3);
   EXPECT_EQ(take.sequences, sequences_);
   EXPECT_THAT(take.holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0, 1}, .lent = {}}));
@@ -45,7 +45,7 @@ TEST_F(KvTakeTest, LayersThatStayAreTakenFromHereAndGivenToNobody) {
   EXPECT_THAT(Take(plan_, 2, plan_, {}).holders, IsEmpty());
 }
 
-TEST_F(KvTakeTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
+TEST_F(KvTakeoverPlanTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
   const Plan before = Lending(plan_, 0, 2);
   const KvLentBy lent = {{"a", {{.sequence = 1, .pieces = 2, .life = 5}}}};
   Plan next = plan_;
@@ -54,9 +54,9 @@ TEST_F(KvTakeTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
   const KvHolder host{.name = "c", .address = "c:3", .layers = {1}, .hosts = true, .lent = lent.at("a")};
   const KvHolder own{.name = "b", .address = "b:2", .layers = {2}, .lent = {}};
   EXPECT_THAT(Take(next, 1, before, lent).holders, ElementsAre(owner, host, own));
-  EXPECT_THAT(Take(next, 0, before, lent).given, ElementsAre(KvGiven{.layer = 1, .readers = 1}));
+  EXPECT_THAT(Take(next, 0, before, lent).given, ElementsAre(KvReaders{.layer = 1, .readers = 1}));
   EXPECT_THAT(Take(next, 2, before, lent).given,
-              ElementsAre(KvGiven{.layer = 0, .hosts = true, .readers = 1}, KvGiven{.layer = 1, .hosts = true, .readers = 1}));
+              ElementsAre(KvReaders{.layer = 0, .hosts = true, .readers = 1}, KvReaders{.layer = 1, .hosts = true, .readers = 1}));
   const std::vector<KvExtent> wanted = {{.sequence = 1, .first = 0, .end = 63}, {.sequence = 0, .first = 0, .end = 19}};
   EXPECT_THAT(HeldBy(owner, wanted),
               ElementsAre(KvExtent{.sequence = 1, .first = 32, .end = 63}, KvExtent{.sequence = 0, .first = 0, .end = 19}));
@@ -64,16 +64,16 @@ TEST_F(KvTakeTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
   EXPECT_THAT(HeldBy(host, std::vector<KvExtent>{{.sequence = 1, .first = 32, .end = 63}}), IsEmpty());
 }
 
-TEST_F(KvTakeTest, AHostReadsTheFirstPiecesOfWhatItIsToHave) {
+TEST_F(KvTakeoverPlanTest, AHostReadsTheFirstPiecesOfWhatItIsToHave) {
   const Plan next = Lending(plan_, 0, 2);
-  const KvTake take = Take(next, 2, plan_, {});
+  const KvTakeoverPlan take = Take(next, 2, plan_, {});
   EXPECT_THAT(take.holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0, 1}, .lent = {}}));
-  EXPECT_THAT(Take(next, 0, plan_, {}).given, ElementsAre(KvGiven{.layer = 0, .readers = 1}, KvGiven{.layer = 1, .readers = 1}));
+  EXPECT_THAT(Take(next, 0, plan_, {}).given, ElementsAre(KvReaders{.layer = 0, .readers = 1}, KvReaders{.layer = 1, .readers = 1}));
   // Lent before, too, of a sequence that does not go on: nothing is read of it.
   EXPECT_EQ(Take(next, 2, Lending(plan_, 0, 1), {{"a", {{.sequence = 7, .pieces = 1}}}}), take);
 }
 
-TEST_F(KvTakeTest, AsLittleIsAwayAtFirstAsLeavesRoom) {
+TEST_F(KvTakeoverPlanTest, AsLittleIsAwayAtFirstAsLeavesRoom) {
   const auto away = [&](const Plan& plan) { return AwayAtFirst(plan, 0, sequences_); };
   Plan next = plan_;
   next.devices[0].kv_pages = 2 * 82;  // 63 and 19 pages of two layers

@@ -18,13 +18,13 @@ namespace lime {
 
 // Bytes that are checked together: a range of the manifest, or a hole of less than 4 KiB between
 // two ranges.
-struct StoreUnit {
+struct PushUnit {
   int32_t file = 0;  // index into StoreManifest::files
   int64_t offset = 0;
   Bytes bytes = 0;
   std::optional<uint64_t> xxh3;  // none: a hole
 
-  friend bool operator==(const StoreUnit&, const StoreUnit&) = default;
+  friend bool operator==(const PushUnit&, const PushUnit&) = default;
 };
 
 // A block and its place.
@@ -41,7 +41,7 @@ std::vector<BlockId> BlocksOf(const StoreManifest& manifest);
 
 // The units of the blocks, sorted by file and offset. Bytes that two blocks share appear once.
 // InvalidArgument if the ranges of the manifest leave a hole of 4 KiB or more.
-absl::StatusOr<std::vector<StoreUnit>> CutIntoUnits(const StoreManifest& manifest, std::span<const BlockId> blocks);
+absl::StatusOr<std::vector<PushUnit>> CutIntoUnits(const StoreManifest& manifest, std::span<const BlockId> blocks);
 
 // A set of bytes of a file, as ranges that do not touch.
 class ByteSet {

@@ -1,4 +1,4 @@
-#include "daemon/logic/weights_to_give.h"
+#include "daemon/logic/weights_to_shed.h"
 
 #include <algorithm>
 #include <string>
@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 constexpr char kModel[] = R"({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4,
                               "intermediate_size": 512, "vocab_size": 2048, "max_position_embeddings": 512, "dtype": "bfloat16"})";
 
-class WeightsToGiveTest : public ::testing::Test {
+class WeightsToShedTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto spec = DescribeModel(kModel, "tiny");
@@ -47,29 +47,29 @@ class WeightsToGiveTest : public ::testing::Test {
     return plan.ok() ? *plan : Plan{};
   }
 
-  static WeightsToGive::Options Options(const Plan& plan, int32_t device = 0, bool tied = false) {
+  static WeightsToShed::Options Options(const Plan& plan, int32_t device = 0, bool tied = false) {
     return {.device = device, .tied = tied, .rows_bytes = 1, .may_stream = std::vector<bool>(plan.parts.size(), true)};
   }
 
   ModelSpec spec_;
 };
 
-TEST_F(WeightsToGiveTest, BlocksGoFromTheHighestLayerDownThenTheHeadThenTheEmbedding) {
+TEST_F(WeightsToShedTest, BlocksGoFromTheHighestLayerDownThenTheHeadThenTheEmbedding) {
   const Plan plan = Make();
-  const WeightsToGive give(plan, Options(plan));
+  const WeightsToShed shed(plan, Options(plan));
   const Residency all = ResidencyOf(plan);
   Bytes largest = 0;
   for (const PlanPart& part : plan.parts) largest = std::max(largest, part.bytes);
-  EXPECT_EQ(give.ring_to_make(), 2 * largest);
-  EXPECT_THAT(give.Choose(all, 0, false).streamed, IsEmpty());
+  EXPECT_EQ(shed.ring_to_make(), 2 * largest);
+  EXPECT_THAT(shed.Choose(all, 0, false).streamed, IsEmpty());
   const auto last_mlp = PartsOf(plan, {BlockKind::kMlp, 3}), last_attention = PartsOf(plan, {BlockKind::kAttention, 3});
-  const WeightsToGive::Choice little = give.Choose(all, 1, false);
+  const WeightsToShed::Choice little = shed.Choose(all, 1, false);
   EXPECT_GE(little.bytes, 1);
   EXPECT_EQ(little.streamed.back(), last_mlp.second - 1);
   EXPECT_FALSE(little.embedding);
   size_t before = 0;
-  for (Bytes bytes = 1; bytes < give.most(); bytes += give.most() / 37) {
-    const WeightsToGive::Choice choice = give.Choose(all, bytes, false);
+  for (Bytes bytes = 1; bytes < shed.most(); bytes += shed.most() / 37) {
+    const WeightsToShed::Choice choice = shed.Choose(all, bytes, false);
     EXPECT_GE(choice.bytes, bytes);
     EXPECT_GE(choice.streamed.size(), before) << "more bytes, no fewer parts";
     before = choice.streamed.size();
@@ -77,48 +77,48 @@ TEST_F(WeightsToGiveTest, BlocksGoFromTheHighestLayerDownThenTheHeadThenTheEmbed
       EXPECT_EQ(choice.streamed.size(), static_cast<size_t>(last_mlp.second - last_mlp.first));
     }
   }
-  const WeightsToGive::Choice most = give.Choose(all, INT64_MAX, false);
+  const WeightsToShed::Choice most = shed.Choose(all, INT64_MAX, false);
   EXPECT_EQ(static_cast<int>(most.streamed.size()), plan.NumParts());
   EXPECT_TRUE(most.embedding);
-  EXPECT_EQ(most.bytes, give.most());
-  const WeightsToGive::Choice again = give.Choose(all, INT64_MAX, true);
+  EXPECT_EQ(most.bytes, shed.most());
+  const WeightsToShed::Choice again = shed.Choose(all, INT64_MAX, true);
   EXPECT_TRUE(again.embedding);
-  EXPECT_EQ(again.bytes, give.most() - plan.embedding_bytes);
+  EXPECT_EQ(again.bytes, shed.most() - plan.embedding_bytes);
 }
 
-TEST_F(WeightsToGiveTest, ATiedEmbeddingGoesWithTheHeadAndNotWithoutIt) {
+TEST_F(WeightsToShedTest, ATiedEmbeddingGoesWithTheHeadAndNotWithoutIt) {
   const Plan plan = Make();
-  const WeightsToGive give(plan, Options(plan, 0, /*tied=*/true));
+  const WeightsToShed shed(plan, Options(plan, 0, /*tied=*/true));
   const int head = PartsOf(plan, {BlockKind::kHead, 0}).first;
-  for (Bytes bytes = 1; bytes < give.most(); bytes += give.most() / 37) {
-    const WeightsToGive::Choice choice = give.Choose(ResidencyOf(plan), bytes, false);
+  for (Bytes bytes = 1; bytes < shed.most(); bytes += shed.most() / 37) {
+    const WeightsToShed::Choice choice = shed.Choose(ResidencyOf(plan), bytes, false);
     EXPECT_EQ(choice.embedding, std::ranges::find(choice.streamed, head) != choice.streamed.end());
   }
-  WeightsToGive::Options options = Options(plan, 0, /*tied=*/true);
+  WeightsToShed::Options options = Options(plan, 0, /*tied=*/true);
   options.embedding = false;
-  const WeightsToGive::Choice most = WeightsToGive(plan, options).Choose(ResidencyOf(plan), INT64_MAX, false);
+  const WeightsToShed::Choice most = WeightsToShed(plan, options).Choose(ResidencyOf(plan), INT64_MAX, false);
   EXPECT_FALSE(most.embedding);
   EXPECT_EQ(std::ranges::find(most.streamed, head), most.streamed.end());
 }
 
-TEST_F(WeightsToGiveTest, ADeviceGivesItsOwnAndLeavesWhatIsOrdered) {
+TEST_F(WeightsToShedTest, ADeviceGivesItsOwnAndLeavesWhatIsOrdered) {
   const Plan plan = Make(/*first=*/6, {0, 8});
-  const WeightsToGive second(plan, Options(plan, 1));
+  const WeightsToShed second(plan, Options(plan, 1));
   EXPECT_EQ(second.ring_to_make(), 0) << "the plan's ring does";
-  const WeightsToGive::Choice most = second.Choose(ResidencyOf(plan), INT64_MAX, false);
+  const WeightsToShed::Choice most = second.Choose(ResidencyOf(plan), INT64_MAX, false);
   EXPECT_FALSE(most.embedding) << "which the first device has";
   EXPECT_EQ(most.streamed.front(), 0) << "of the first device";
   EXPECT_EQ(static_cast<int>(most.streamed.size()), 1 + plan.NumParts() - 6);
   EXPECT_THAT(second.Choose(ResidencyOf(plan), 0, false).streamed, ElementsAre(0, 8));
 }
 
-TEST_F(WeightsToGiveTest, WhereMicroBatchesShareWhatIsReadNoRingIsMade) {
+TEST_F(WeightsToShedTest, WhereMicroBatchesShareWhatIsReadNoRingIsMade) {
   Plan plan = Make();
   plan.sequences = 2, plan.microbatches = 2;
-  const WeightsToGive give(plan, Options(plan));
-  EXPECT_EQ(give.most(), 0);
-  EXPECT_EQ(give.ring_to_make(), 0);
-  EXPECT_THAT(give.Choose(ResidencyOf(plan), INT64_MAX, false).streamed, IsEmpty());
+  const WeightsToShed shed(plan, Options(plan));
+  EXPECT_EQ(shed.most(), 0);
+  EXPECT_EQ(shed.ring_to_make(), 0);
+  EXPECT_THAT(shed.Choose(ResidencyOf(plan), INT64_MAX, false).streamed, IsEmpty());
 }
 
 }  // namespace

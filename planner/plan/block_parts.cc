@@ -1,4 +1,4 @@
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 
 #include <algorithm>
 
@@ -19,7 +19,7 @@ struct WholeMatrix {
 std::vector<WholeMatrix> Matrices(const BlockSpec& block) {
   std::vector<WholeMatrix> matrices;
   for (const TensorSpec& tensor : block.tensors) {
-    if (IsKept(tensor)) continue;
+    if (IsPinned(tensor)) continue;
     if (matrices.empty() || matrices.back().role != tensor.role) matrices.push_back({tensor.role, tensor.info.shape[0], 0});
     matrices.back().bytes += tensor.info.bytes;
   }
@@ -28,17 +28,17 @@ std::vector<WholeMatrix> Matrices(const BlockSpec& block) {
 
 }  // namespace
 
-bool IsKept(const TensorSpec& tensor) {
+bool IsPinned(const TensorSpec& tensor) {
   return tensor.info.shape.size() != 2 || tensor.role == TensorRole::kPositionEmbedding;
 }
 
-Bytes KeptBytes(const BlockSpec& block) {
+Bytes PinnedBytes(const BlockSpec& block) {
   Bytes bytes = 0;
-  for (const TensorSpec& tensor : block.tensors) bytes += IsKept(tensor) ? tensor.info.bytes : 0;
+  for (const TensorSpec& tensor : block.tensors) bytes += IsPinned(tensor) ? tensor.info.bytes : 0;
   return bytes;
 }
 
-std::vector<BlockPiece> CutBlock(const BlockSpec& block, Bytes max_bytes) {
+std::vector<BlockPart> CutBlock(const BlockSpec& block, Bytes max_bytes) {
   const std::vector<WholeMatrix> matrices = Matrices(block);
   Bytes total = 0, group = 0;
   for (const WholeMatrix& matrix : matrices) {
@@ -50,29 +50,29 @@ std::vector<BlockPiece> CutBlock(const BlockSpec& block, Bytes max_bytes) {
   const Bytes room = std::max(max_bytes - group, std::max<Bytes>(1, std::min(group, max_bytes)));
   const int64_t count = std::max<int64_t>(1, (total + room - 1) / room);
 
-  std::vector<BlockPiece> pieces(1);
+  std::vector<BlockPart> parts(1);
   Bytes done = 0;
   for (const WholeMatrix& matrix : matrices) {
     const Bytes row_bytes = matrix.RowBytes();
     for (int64_t begin = 0; begin < matrix.rows;) {
-      const int64_t number = std::min(count, static_cast<int64_t>(pieces.size()));
+      const int64_t number = std::min(count, static_cast<int64_t>(parts.size()));
       const Bytes target = static_cast<Bytes>(static_cast<__int128>(total) * number / count) - done;
       const int64_t wanted = RoundUp(RoundUp(std::max<Bytes>(0, target), row_bytes) / row_bytes, kRowGroup);
-      const int64_t fitting = (max_bytes - pieces.back().bytes) / row_bytes;
+      const int64_t fitting = (max_bytes - parts.back().bytes) / row_bytes;
       int64_t end = std::min({matrix.rows, begin + wanted, begin + fitting});
       if (end < matrix.rows) end = end / kRowGroup * kRowGroup;
-      if (end <= begin && pieces.back().rows.empty()) end = std::min(matrix.rows, begin + kRowGroup);
+      if (end <= begin && parts.back().rows.empty()) end = std::min(matrix.rows, begin + kRowGroup);
       if (end > begin) {
-        pieces.back().rows.push_back({matrix.role, begin, end});
-        pieces.back().bytes += (end - begin) * row_bytes;
+        parts.back().rows.push_back({matrix.role, begin, end});
+        parts.back().bytes += (end - begin) * row_bytes;
         done += (end - begin) * row_bytes;
       }
-      if (end <= begin || end < begin + std::min(wanted, matrix.rows - begin) || done >= total * number / count) pieces.emplace_back();
+      if (end <= begin || end < begin + std::min(wanted, matrix.rows - begin) || done >= total * number / count) parts.emplace_back();
       begin = std::max(begin, end);
     }
   }
-  if (pieces.back().rows.empty()) pieces.pop_back();
-  return pieces;
+  if (parts.back().rows.empty()) parts.pop_back();
+  return parts;
 }
 
 }  // namespace lime

@@ -21,7 +21,7 @@
 
 namespace lime {
 
-class WeightsToGive {
+class WeightsToShed {
  public:
   struct Options {
     int32_t device = 0;
@@ -41,7 +41,7 @@ class WeightsToGive {
   // Nothing is evicted from a plan of which nothing may change. If several micro-batches
   // share what is read, a ring holds everything that a stage streams: making one would take as much
   // as is evicted.
-  WeightsToGive(const Plan& plan, Options options) : plan_(plan), options_(std::move(options)) {
+  WeightsToShed(const Plan& plan, Options options) : plan_(plan), options_(std::move(options)) {
     const bool has_ring = plan.devices[options_.device].memory.ring > 0;
     together_ = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
     if (IsFixed(plan) || (!has_ring && (together_ || GrowsKv(plan)))) return;
@@ -89,22 +89,22 @@ class WeightsToGive {
     for (PlanPart& part : changed.parts) part.streamed = false;
     for (const int32_t p : ordered.streamed) changed.parts[p].streamed = true;
     bool head = false, embedding = false;
-    Bytes given = 0;
-    const auto enough = [&] { return bytes <= 0 || given - ring_to_make_ >= bytes; };
+    Bytes shed = 0;
+    const auto enough = [&] { return bytes <= 0 || shed - ring_to_make_ >= bytes; };
     for (const Block& block : blocks_) {
       if (enough()) break;
-      const Bytes here = Give(block, changed);
-      given += here;
+      const Bytes here = Shed(block, changed);
+      shed += here;
       head = head || (here > 0 && block.id.kind == BlockKind::kHead);
     }
     if (options_.tied) {
       embedding = has_embedding_ && head;  // it is the same memory
     } else if (!enough() && has_embedding_ && !embedding_gone) {
-      embedding = true, given += plan_.embedding_bytes;
+      embedding = true, shed += plan_.embedding_bytes;
     }
     // Not more than the ring takes: evicts nothing.
-    if (given <= ring_to_make_) return {.streamed = ordered.streamed, .embedding = embedding_gone};
-    Choice choice{.streamed = {}, .embedding = embedding || embedding_gone, .bytes = given - ring_to_make_};
+    if (shed <= ring_to_make_) return {.streamed = ordered.streamed, .embedding = embedding_gone};
+    Choice choice{.streamed = {}, .embedding = embedding || embedding_gone, .bytes = shed - ring_to_make_};
     for (int32_t p = 0; p < plan_.NumParts(); ++p) {
       if (changed.parts[p].streamed) choice.streamed.push_back(p);
     }
@@ -120,7 +120,7 @@ class WeightsToGive {
     std::vector<int32_t> parts;
   };
   // Lets the block stream, if the ring has room for it too. Returns the bytes that leave memory.
-  Bytes Give(const Block& block, Plan& plan) const {
+  Bytes Shed(const Block& block, Plan& plan) const {
     std::vector<int32_t> parts;
     Bytes bytes = 0, largest = 0;
     for (const int32_t part : block.parts) {

@@ -14,7 +14,7 @@
 namespace lime {
 
 // Units of the small and of the large size. The head is not counted; it is on the last device.
-using UnitCounts = std::array<int, 2>;
+using HalfCounts = std::array<int, 2>;
 
 class CountProgram {
  public:
@@ -27,10 +27,10 @@ class CountProgram {
     const std::vector<int32_t>& order;          // the first device has the embedding, the last one the head
   };
   // One entry per device. Empty if there is no solution.
-  std::vector<UnitCounts> Share(const Question& question);
+  std::vector<HalfCounts> Share(const Question& question);
   // Rounds over `order`. Each device comes as near to its counts as whole units allow. Then single
   // units move until the counts are met.
-  Assignment Arrange(const std::vector<UnitCounts>& counts, const std::vector<int32_t>& order, int rounds) const;
+  Assignment Arrange(const std::vector<HalfCounts>& counts, const std::vector<int32_t>& order, int rounds) const;
 
   // Work of the last Share, in units of SearchBudget.
   double work() const { return work_; }
@@ -43,15 +43,15 @@ class CountProgram {
     std::vector<double> comp_ms;  // by device
   };
 
-  int NumUnits() const { return static_cast<int>(size_of_.size()); }
-  double UnitMb(int size) const { return sizes_[size].mb + sizes_[size].kv_mb; }
+  int NumHalves() const { return static_cast<int>(size_of_.size()); }
+  double HalfMb(int size) const { return sizes_[size].mb + sizes_[size].kv_mb; }
   void Measure();
   const std::array<double, 2>& StreamableMb(double largest_mb);
   // By number of large units: the small units that device d can hold in addition. Negative: not
   // even the large ones fit.
   void CountSmall(const Question& question, int d);
-  void TakeOffSlowest(int surplus, std::vector<UnitCounts>& counts) const;
-  void Settle(const std::vector<UnitCounts>& counts, std::vector<int>& device_of) const;
+  void RemoveFromSlowest(int surplus, std::vector<HalfCounts>& counts) const;
+  void Settle(const std::vector<HalfCounts>& counts, std::vector<int>& device_of) const;
 
   const Instance& instance_;
   const std::vector<int32_t>& unit_begins_;

@@ -11,7 +11,7 @@
 
 namespace lime {
 
-class KeptAnswer final : public RequestSink {
+class RecordedAnswer final : public RequestSink {
  public:
   void OnPrompt(double share) override {
     absl::MutexLock lock(&mutex_);

@@ -1,4 +1,4 @@
-#include "daemon/kv/kv_left.h"
+#include "daemon/kv/kv_handover.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,28 +14,28 @@ constexpr Bytes kRunBytes = kMiB;
 
 }  // namespace
 
-KvLeft::KvLeft(Content content) : content_(std::move(content)), read_at_(absl::Now()) {}
-KvLeft::~KvLeft() = default;
+KvHandover::KvHandover(Content content) : content_(std::move(content)), read_at_(absl::Now()) {}
+KvHandover::~KvHandover() = default;
 
-Bytes KvLeft::memory_bytes() const {
+Bytes KvHandover::memory_bytes() const {
   Bytes bytes = content_.memory_bytes;
   for (const HostedLeft& hosted : content_.hosted) bytes += hosted.memory.bytes();
   return bytes;
 }
 
-void KvLeft::Cancel() {
+void KvHandover::Cancel() {
   if (content_.file != nullptr) content_.file->Cancel();
 }
 
-bool KvLeft::Has(int32_t layer) const {
+bool KvHandover::Has(int32_t layer) const {
   return std::ranges::binary_search(content_.layers, layer);
 }
 
-int64_t KvLeft::RunAt(int64_t first, int64_t end, Bytes page_bytes) {
+int64_t KvHandover::RunAt(int64_t first, int64_t end, Bytes page_bytes) {
   return std::min({std::max<int64_t>(1, kRunBytes / page_bytes), kKvPiecePages - first % kKvPiecePages, end - first});
 }
 
-absl::Status KvLeft::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const {
+absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& take) const {
   Reader reader(*this, layer, hosts, extent);
   for (int64_t first = extent.first; first < extent.end;) {
     const int64_t run = RunAt(first, extent.end, content_.page_bytes);
@@ -46,16 +46,16 @@ absl::Status KvLeft::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, int64_t count) {
+absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::Pages(int64_t first, int64_t count) {
   if (hosts_) return LentPages(first, count);
-  const Content& of = left_.content_;
-  if (!left_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
-    return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is here"));
+  const Content& of = handover_.content_;
+  if (!handover_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
+    return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is on this device"));
   const int64_t index = std::ranges::lower_bound(of.layers, layer_) - of.layers.begin();
   const std::span<const int32_t> held = of.pages.Pages(of_.sequence, index);
   if (first < 0 || first + count > std::ssize(held))
     return absl::NotFoundError(absl::StrCat("slot ", of_.sequence, " has ", held.size(), " pages of layer ", layer_,
-                                            " here, and those from ", first, " on are asked for"));
+                                            " here, but pages from ", first, " on were requested"));
   if (run_.data() == nullptr) {
     LIME_ASSIGN_OR_RETURN(run_, HugeBuffer::Allocate(kKvPiecePages * of.page_bytes));
   }
@@ -70,9 +70,9 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::Pages(int64_t first, 
 }
 
 // A lent piece is contiguous in memory, so its pages need no copy.
-absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t first, int64_t count) const {
-  const Bytes page = left_.content_.page_bytes;
-  for (const HostedLeft& hosted : left_.content_.hosted) {
+absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::LentPages(int64_t first, int64_t count) const {
+  const Bytes page = handover_.content_.page_bytes;
+  for (const HostedLeft& hosted : handover_.content_.hosted) {
     const auto layer = std::ranges::lower_bound(hosted.layers, layer_);
     if (layer == hosted.layers.end() || *layer != layer_) continue;
     LIME_ASSIGN_OR_RETURN(
@@ -81,11 +81,11 @@ absl::StatusOr<std::span<const std::byte>> KvLeft::Reader::LentPages(int64_t fir
     return std::span<const std::byte>(hosted.memory.data() + pieces.back() + first % kKvPiecePages * page,
                                       static_cast<size_t>(count * page));
   }
-  return absl::NotFoundError(absl::StrCat("nobody has lent KV of layer ", layer_, " to this device"));
+  return absl::NotFoundError(absl::StrCat("no device has lent KV of layer ", layer_, " to this device"));
 }
 
-absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
-  const Content& of = left_.content_;
+absl::Status KvHandover::Reader::ReadPiece(int64_t index, int64_t piece) {
+  const Content& of = handover_.content_;
   if (of.file == nullptr) return absl::NotFoundError("a piece of KV is neither in memory nor on the disk");
   if (read_ == piece) return absl::OkStatus();
   if (piece_.data() == nullptr) {
@@ -96,35 +96,35 @@ absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
   return absl::OkStatus();
 }
 
-void KvLeft::Reading() {
+void KvHandover::Reading() {
   absl::MutexLock lock(&mutex_);
   read_at_ = absl::Now();
 }
 
-void KvLeft::Given(int32_t layer, bool hosts) {
+void KvHandover::Given(int32_t layer, bool hosts) {
   absl::MutexLock lock(&mutex_);
   read_at_ = absl::Now();
   ++given_[{layer, hosts}];
   changed_.SignalAll();
 }
 
-absl::Status KvLeft::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
+absl::Status KvHandover::AwaitGiven(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
   absl::MutexLock lock(&mutex_);
   read_at_ = std::max(read_at_, absl::Now());
   while (true) {
-    const auto missing = std::ranges::find_if(all, [&](const KvGiven& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto missing = std::ranges::find_if(all, [&](const KvReaders& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return given_[{each.layer, each.hosts}] < each.readers;
     });
     if (missing == all.end()) return absl::OkStatus();
     if (cancelled.load(std::memory_order_relaxed)) return absl::CancelledError("loading was cancelled");
     if (absl::Now() - read_at_ > patience)
-      return absl::DeadlineExceededError(absl::StrCat("nobody has read KV of layer ", missing->layer, " for ",
-                                                      absl::FormatDuration(patience), ", which is another device's now"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "KV of layer ", missing->layer, " now belongs to another device, which has not read it for ", absl::FormatDuration(patience)));
     changed_.WaitWithTimeout(&mutex_, kLook);
   }
 }
 
-absl::Duration KvLeft::Unread(absl::Time now) const {
+absl::Duration KvHandover::Unread(absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   return now - read_at_;
 }

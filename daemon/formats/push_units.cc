@@ -1,4 +1,4 @@
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 
 #include <algorithm>
 #include <set>
@@ -20,7 +20,7 @@ std::tuple<int32_t, int64_t, int64_t> Place(const PlacedBlock& placed) {
 }
 
 // Cuts the part of one block behind `covered`.
-absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_t covered, std::vector<StoreUnit>& units) {
+absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_t covered, std::vector<PushUnit>& units) {
   const auto hole = [&](int64_t end) {
     if (end - covered >= kStoreAlignment) {
       return Invalid(file.name, ": block ", BlockName(placed.block.id), " has no checksum for the bytes from ", covered, " to ", end,
@@ -55,7 +55,7 @@ absl::Status CheckHeader(const StoredFile& file, const std::string& header) {
   const auto bytes = std::as_bytes(std::span(header));
   LIME_ASSIGN_OR_RETURN(const int64_t json_bytes, ParseSafetensorsLength(bytes, file.bytes, file.name));
   if (static_cast<int64_t>(header.size()) != kSafetensorsLengthBytes + json_bytes) {
-    return Invalid(file.name, ": its header has ", json_bytes, " bytes, and ", header.size(), " were sent");
+    return Invalid(file.name, ": its header has ", json_bytes, " bytes, but ", header.size(), " were sent");
   }
   LIME_RETURN_IF_ERROR(ParseSafetensorsHeader(std::string_view(header).substr(kSafetensorsLengthBytes), file.bytes, file.name).status());
   for (const StoredBlock& block : file.blocks) {
@@ -70,7 +70,7 @@ absl::Status CheckFiles(const StoreOffer& offer) {
   if (offer.headers.size() != files.size()) return Invalid(files.size(), " files and ", offer.headers.size(), " headers were sent");
   for (size_t i = 0; i < files.size(); ++i) {
     if (files[i].blocks.empty() || !files[i].name.ends_with(kWeightFileEnd) || !IsPlainFileName(files[i].name))
-      return Invalid("\"", absl::CEscape(files[i].name), "\" is no weight file of a block store");
+      return Invalid("\"", absl::CEscape(files[i].name), "\" is not a weight file of a block store");
     LIME_RETURN_IF_ERROR(CheckHeader(files[i], offer.headers[i]));
   }
   return absl::OkStatus();
@@ -101,9 +101,9 @@ absl::StatusOr<std::vector<PlacedBlock>> PlaceBlocks(const StoreManifest& manife
   return placed;
 }
 
-absl::StatusOr<std::vector<StoreUnit>> CutIntoUnits(const StoreManifest& manifest, std::span<const BlockId> blocks) {
+absl::StatusOr<std::vector<PushUnit>> CutIntoUnits(const StoreManifest& manifest, std::span<const BlockId> blocks) {
   LIME_ASSIGN_OR_RETURN(const std::vector<PlacedBlock> placed, PlaceBlocks(manifest, blocks));
-  std::vector<StoreUnit> units;
+  std::vector<PushUnit> units;
   int32_t file = -1;
   int64_t covered = 0;  // end of the bytes of `file` that are in units
   for (const PlacedBlock& block : placed) {
@@ -134,7 +134,7 @@ bool ByteSet::Contains(int64_t begin, int64_t end) const {
 
 absl::Status CheckOffer(const StoreOffer& offer) {
   if (static_cast<Bytes>(offer.config_json.size()) > kMaxJsonBytes)
-    return Invalid("config.json has ", offer.config_json.size(), " bytes, at most ", kMaxJsonBytes);
+    return Invalid("config.json has ", offer.config_json.size(), " bytes, the limit is ", kMaxJsonBytes);
   LIME_RETURN_IF_ERROR(CheckFiles(offer));
   std::set<std::pair<BlockKind, int32_t>> seen;
   for (const BlockId id : offer.blocks) {

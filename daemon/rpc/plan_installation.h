@@ -7,7 +7,7 @@
 // coordinator has gone. A plan that is installed but not used is unloaded too, unless its
 // coordinator keeps announcing that it will use it (Await).
 //
-// Threads: any; no call waits. Loading and unloading run on the keeper's own thread.
+// Threads: any; no call waits. Loading and unloading run on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@
 
 namespace lime {
 
-class PlanKeeper {
+class PlanInstallation {
  public:
   struct Options {
     std::string weights;  // folder; used if an installation names none
@@ -43,8 +43,8 @@ class PlanKeeper {
     std::function<absl::Time()> now = absl::Now;  // for that time
     DeviceLog log;
   };
-  explicit PlanKeeper(Options options);
-  ~PlanKeeper();  // unloads the plan
+  explicit PlanInstallation(Options options);
+  ~PlanInstallation();  // unloads the plan
 
   struct Installation {
     std::string address;  // of the caller
@@ -71,7 +71,7 @@ class PlanKeeper {
   // install another plan. `address` is the caller's.
   absl::Status Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done);
   // KV that the plan of that epoch has left here. FailedPrecondition if there is none.
-  absl::StatusOr<std::shared_ptr<KvLeft>> Left(int64_t epoch) const;
+  absl::StatusOr<std::shared_ptr<KvHandover>> HandoverOf(int64_t epoch) const;
 
   // Runs `task` on the loading thread, if no plan is installed. A later installation waits for its
   // end.
@@ -81,7 +81,7 @@ class PlanKeeper {
   // is in use already.
   absl::StatusOr<std::shared_ptr<StageSession>> Use(int64_t epoch, StageSession::Sink sink);
   // The coordinator does not use the plan any more: unloads it.
-  void Leave(const std::shared_ptr<StageSession>& session, const std::string& why);
+  void OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why);
 
   // The session that receives activations of that epoch.
   absl::StatusOr<std::shared_ptr<StageSession>> Find(int64_t epoch);
@@ -101,7 +101,7 @@ class PlanKeeper {
   // The coordinator that installs, awaits or uses the plan. Empty if there is none any more.
   std::optional<PlanUser> User() const;
   DeviceStatistics Statistics() const;
-  TraceChunk TakeTrace(const TraceCall& call);
+  TraceChunk DrainTrace(const TraceCall& call);
 
  private:
   enum class State {
@@ -112,9 +112,9 @@ class PlanKeeper {
     kUnloading,   // the worker unloads it
   };
   void Post(std::function<void()> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  UnloadedPlan Close(StageSession& session, bool leave_kv);
-  LeftByPlan TakeLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  UnloadedPlan Close(StageSession& session, bool hand_over_kv);
+  PlanHandover ReleaseHandover() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(int64_t epoch);
   void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
   absl::Status CheckNew(const InstallCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,8 +129,8 @@ class PlanKeeper {
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
   std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
-  LeftByPlan left_ ABSL_GUARDED_BY(mutex_);  // by the plan of left_epoch_
-  int64_t left_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
+  PlanHandover handover_ ABSL_GUARDED_BY(mutex_);  // by the plan of handover_epoch_
+  int64_t handover_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);
   std::string address_ ABSL_GUARDED_BY(mutex_);      // of the caller of Install

@@ -16,7 +16,7 @@ namespace lime {
 
 // Largest part. Small parts need little memory to load ahead of the computation. Much smaller parts
 // would reduce the disk's rate.
-inline constexpr Bytes kPieceBytes = 16 * kMiB;
+inline constexpr Bytes kPartBytes = 16 * kMiB;
 
 // Rows [begin, end) of one matrix with all input features. If it is packed, with their scales and
 // biases.
@@ -37,19 +37,19 @@ struct RowsInMemory {
   const std::byte* biases = nullptr;
 };
 
-struct BlockPiece {
+struct BlockPart {
   std::vector<MatrixRows> rows;  // in order of use
   Bytes bytes = 0;
 
-  friend bool operator==(const BlockPiece&, const BlockPiece&) = default;
+  friend bool operator==(const BlockPart&, const BlockPart&) = default;
 };
 
-// Whether a tensor stays in memory when its block streams. KeptBytes: the bytes of these tensors.
-bool IsKept(const TensorSpec& tensor);
-Bytes KeptBytes(const BlockSpec& block);
+// Whether a tensor stays in memory when its block streams. PinnedBytes: the bytes of these tensors.
+bool IsPinned(const TensorSpec& tensor);
+Bytes PinnedBytes(const BlockSpec& block);
 
 // All rows of the block's matrices in order of use, in parts of about equal size and at most
 // `max_bytes`, but at least one group of 64 rows. Pure: every device gets the same parts.
-std::vector<BlockPiece> CutBlock(const BlockSpec& block, Bytes max_bytes = kPieceBytes);
+std::vector<BlockPart> CutBlock(const BlockSpec& block, Bytes max_bytes = kPartBytes);
 
 }  // namespace lime

@@ -1,4 +1,4 @@
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class Model {
 
 const TensorSpec* Find(const BlockSpec& block, TensorRole role, TensorPart part) {
   for (const TensorSpec& tensor : block.tensors) {
-    if (tensor.role == role && tensor.part == part && !IsKept(tensor)) return &tensor;
+    if (tensor.role == role && tensor.part == part && !IsPinned(tensor)) return &tensor;
   }
   return nullptr;
 }
@@ -68,10 +68,10 @@ void ExpectRows(const Model& model, const BlockSpec& block, const RowsInMemory& 
   }
 }
 
-absl::Status ReadPiece(PieceReader& reader, int block, int piece, std::byte* place) {
+absl::Status ReadPart(PartReader& reader, int block, int part, std::byte* place) {
   absl::Notification done;
   absl::Status result;
-  reader.StartRead(block, piece, place, [&](absl::Status status) {
+  reader.StartRead(block, part, place, [&](absl::Status status) {
     result = std::move(status);
     done.Notify();
   });
@@ -79,19 +79,19 @@ absl::Status ReadPiece(PieceReader& reader, int block, int piece, std::byte* pla
   return result;
 }
 
-// Every piece of every block holds the rows that it says, each part on its alignment.
-void ExpectPieces(const std::string& dir, Bytes piece_bytes, bool io_uring) {
+// Every part of every block holds the rows that it says, each part on its alignment.
+void ExpectParts(const std::string& dir, Bytes part_bytes, bool io_uring) {
   const Model model(dir);
-  auto reader = PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = piece_bytes, .io_uring = io_uring});
+  auto reader = PartReader::Open(model.checkpoint, model.spec, {.part_bytes = part_bytes, .io_uring = io_uring});
   ASSERT_TRUE(reader.ok()) << reader.status();
   for (int block = 0; block < static_cast<int>(model.spec.blocks.size()); ++block) {
-    for (int piece = 0; piece < (*reader)->NumPieces(block); ++piece) {
-      auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(block, piece));
+    for (int part = 0; part < (*reader)->NumParts(block); ++part) {
+      auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(block, part));
       ASSERT_TRUE(place.ok());
-      const absl::Status status = ReadPiece(**reader, block, piece, place->data());
+      const absl::Status status = ReadPart(**reader, block, part, place->data());
       ASSERT_TRUE(status.ok()) << status;
-      for (int i = 0; i < (*reader)->NumRows(block, piece); ++i) {
-        ExpectRows(model, model.spec.blocks[static_cast<size_t>(block)], (*reader)->Rows(block, piece, i, place->data()));
+      for (int i = 0; i < (*reader)->NumRows(block, part); ++i) {
+        ExpectRows(model, model.spec.blocks[static_cast<size_t>(block)], (*reader)->Rows(block, part, i, place->data()));
       }
     }
   }
@@ -106,22 +106,22 @@ MakeModelOptions Packed() {
   return options;
 }
 
-TEST(PieceReaderTest, PiecesHoldTheirRowsDenseAndPackedWholeAndPrepared) {
+TEST(PartReaderTest, PartsHoldTheirRowsDenseAndPackedWholeAndPrepared) {
   const TempDir dir;
   ASSERT_TRUE(MakeModel({.shards = 2}, dir.file("dense")).ok());
   ASSERT_TRUE(MakeModel(Packed(), dir.file("packed")).ok());
   for (const char* name : {"dense", "packed"}) {
-    for (const Bytes piece_bytes : {kPieceBytes, 4 * kKiB}) {
-      for (const bool io_uring : {true, false}) ExpectPieces(dir.file(name), piece_bytes, io_uring);
+    for (const Bytes part_bytes : {kPartBytes, 4 * kKiB}) {
+      for (const bool io_uring : {true, false}) ExpectParts(dir.file(name), part_bytes, io_uring);
     }
     const std::string store = dir.file(name) + "_store";
     ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
-    ExpectPieces(store, kPieceBytes, true);
+    ExpectParts(store, kPartBytes, true);
   }
 }
 
 // One byte more in the header shifts every tensor off its alignment.
-TEST(PieceReaderTest, TensorsOffTheirAlignmentSlideToIt) {
+TEST(PartReaderTest, TensorsOffTheirAlignmentSlideToIt) {
   const TempDir dir;
   for (const auto& [name, options] : {std::pair<const char*, MakeModelOptions>{"dense", {.dtype = DType::kF32}}, {"packed", Packed()}}) {
     ASSERT_TRUE(MakeModel(options, dir.file(name)).ok());
@@ -137,19 +137,19 @@ TEST(PieceReaderTest, TensorsOffTheirAlignmentSlideToIt) {
     ++header;
     std::memcpy(shifted.data(), &header, sizeof(header));
     std::ofstream(path, std::ios::binary) << shifted << data;
-    ExpectPieces(dir.file(name), kPieceBytes, true);
-    ExpectPieces(dir.file(name), 4 * kKiB, false);
+    ExpectParts(dir.file(name), kPartBytes, true);
+    ExpectParts(dir.file(name), 4 * kKiB, false);
   }
 }
 
 // Spoils what a read brought, as often as asked.
 class Spoiler : public FaultyDevice {
  public:
-  Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& left)
-      : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), left_(left) {}
-  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-    FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
-      if (left_ > 0 && left_-- > 0) {
+  Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& remaining)
+      : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), remaining_(remaining) {}
+  void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    FaultyDevice::StartRead(channel, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
+      if (remaining_ > 0 && remaining_-- > 0) {
         for (Bytes i = 0; i < result.bytes; ++i) destination[i] ^= std::byte{1};
       }
       done(result);
@@ -157,25 +157,25 @@ class Spoiler : public FaultyDevice {
   }
 
  private:
-  std::atomic<int>& left_;
+  std::atomic<int>& remaining_;
 };
 
-TEST(PieceReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
+TEST(PartReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
   const TempDir dir;
   ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
   ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
   const Model model(dir.file("store"));
-  std::atomic<int> left = 0;
-  auto reader = PieceReader::Open(model.checkpoint, model.spec, {.wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                    return std::make_unique<Spoiler>(std::move(device), left);
-                                  }});
+  std::atomic<int> remaining = 0;
+  auto reader = PartReader::Open(model.checkpoint, model.spec, {.wrap_device = [&](std::unique_ptr<BlockDevice> device) {
+                                   return std::make_unique<Spoiler>(std::move(device), remaining);
+                                 }});
   ASSERT_TRUE(reader.ok()) << reader.status();
   auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(2, 0));
   ASSERT_TRUE(place.ok());
-  left = 3;
-  EXPECT_TRUE(ReadPiece(**reader, 2, 0, place->data()).ok()) << "the fourth read is good";
-  left = 1000;
-  const absl::Status status = ReadPiece(**reader, 2, 0, place->data());
+  remaining = 3;
+  EXPECT_TRUE(ReadPart(**reader, 2, 0, place->data()).ok()) << "the fourth read is good";
+  remaining = 1000;
+  const absl::Status status = ReadPart(**reader, 2, 0, place->data());
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("layer_0000.safetensors: mlp 0, "));
   EXPECT_THAT(std::string(status.message()), HasSubstr("differ from their checksum after 4 reads"));
@@ -189,14 +189,15 @@ void Flip(const std::string& path, int64_t offset) {
   file.put(flipped);
 }
 
-std::vector<int> AllPieces(const PieceReader& reader, int block) {
-  std::vector<int> pieces(static_cast<size_t>(reader.NumPieces(block)));
-  std::iota(pieces.begin(), pieces.end(), 0);
-  return pieces;
+std::vector<int> AllParts(const PartReader& reader, int block) {
+  std::vector<int> parts(static_cast<size_t>(reader.NumParts(block)));
+  std::iota(parts.begin(), parts.end(), 0);
+  return parts;
 }
 
-// Pieces of another size than the store's ranges: each is compared nonetheless, whichever byte is damaged, and whenever.
-TEST(PieceReaderTest, PiecesThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverThem) {
+// Parts of another size than the store's ranges: each is compared nonetheless, whichever byte is
+// damaged, and whenever.
+TEST(PartReaderTest, PartsThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverThem) {
   const TempDir dir;
   MakeModelOptions untied, tied;
   tied.config.tie_embeddings = true;
@@ -206,40 +207,40 @@ TEST(PieceReaderTest, PiecesThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverTh
     const std::string store = dir.file(name) + "_store";
     ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
     const Model model(store);
-    std::atomic<int> left = 0;
+    std::atomic<int> remaining = 0;
     auto reader =
-        PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                                           return std::make_unique<Spoiler>(std::move(device), left);
-                                                         }});
+        PartReader::Open(model.checkpoint, model.spec, {.part_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
+                                                          return std::make_unique<Spoiler>(std::move(device), remaining);
+                                                        }});
     ASSERT_TRUE(reader.ok()) << reader.status();
     for (int block = 1; block < static_cast<int>(model.spec.blocks.size()); ++block) {
       SCOPED_TRACE(BlockName(model.spec.blocks[static_cast<size_t>(block)].id));
-      ASSERT_GT((*reader)->NumPieces(block), 1);
-      const absl::Status learned = (*reader)->LearnChecksums(block, AllPieces(**reader, block), nullptr);
+      ASSERT_GT((*reader)->NumParts(block), 1);
+      const absl::Status learned = (*reader)->LearnChecksums(block, AllParts(**reader, block), nullptr);
       ASSERT_TRUE(learned.ok()) << learned;
-      for (int piece = 0; piece < (*reader)->NumPieces(block); ++piece) {
-        auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(block, piece));
+      for (int part = 0; part < (*reader)->NumParts(block); ++part) {
+        auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(block, part));
         ASSERT_TRUE(place.ok());
-        left = 1;
-        EXPECT_TRUE(ReadPiece(**reader, block, piece, place->data()).ok()) << "the second read is good";
-        EXPECT_EQ(left, 0);
-        left = 1000;
-        EXPECT_EQ(ReadPiece(**reader, block, piece, place->data()).code(), absl::StatusCode::kDataLoss) << piece;
+        remaining = 1;
+        EXPECT_TRUE(ReadPart(**reader, block, part, place->data()).ok()) << "the second read is good";
+        EXPECT_EQ(remaining, 0);
+        remaining = 1000;
+        EXPECT_EQ(ReadPart(**reader, block, part, place->data()).code(), absl::StatusCode::kDataLoss) << part;
       }
-      left = 0;
+      remaining = 0;
       for (const TensorSpec& tensor : model.spec.blocks[static_cast<size_t>(block)].tensors) {
-        if (IsKept(tensor)) continue;
+        if (IsPinned(tensor)) continue;
         const TensorLocation& at = model.checkpoint.location(tensor.name);
         const std::string& path = model.checkpoint.files()[static_cast<size_t>(at.file)].path;
         for (const int64_t byte : {int64_t{0}, at.bytes / 2, at.bytes - 1}) {
           Flip(path, at.offset + byte);
-          auto damaged = PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB});
+          auto damaged = PartReader::Open(model.checkpoint, model.spec, {.part_bytes = 4 * kKiB});
           ASSERT_TRUE(damaged.ok()) << damaged.status();
-          absl::Status status = (*damaged)->LearnChecksums(block, AllPieces(**damaged, block), nullptr);
-          for (int piece = 0; status.ok() && piece < (*damaged)->NumPieces(block); ++piece) {  // that the store is cut in, too
-            auto place = HugeBuffer::Allocate((*damaged)->PlaceBytes(block, piece));
+          absl::Status status = (*damaged)->LearnChecksums(block, AllParts(**damaged, block), nullptr);
+          for (int part = 0; status.ok() && part < (*damaged)->NumParts(block); ++part) {  // that the store is cut in, too
+            auto place = HugeBuffer::Allocate((*damaged)->PlaceBytes(block, part));
             ASSERT_TRUE(place.ok());
-            status = ReadPiece(**damaged, block, piece, place->data());
+            status = ReadPart(**damaged, block, part, place->data());
           }
           EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << tensor.name << " " << byte;
           EXPECT_THAT(std::string(status.message()),
@@ -251,22 +252,22 @@ TEST(PieceReaderTest, PiecesThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverTh
       }
     }
     std::atomic<bool> cancelled = true;
-    auto other = PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB});
+    auto other = PartReader::Open(model.checkpoint, model.spec, {.part_bytes = 4 * kKiB});
     const int head = static_cast<int>(model.spec.blocks.size()) - 1;
-    EXPECT_TRUE(absl::IsCancelled((*other)->LearnChecksums(head, AllPieces(**other, head), &cancelled)));
+    EXPECT_TRUE(absl::IsCancelled((*other)->LearnChecksums(head, AllParts(**other, head), &cancelled)));
   }
 }
 
-TEST(PieceReaderTest, ChecksumsOfOtherPiecesAreThoseOfABlockInMemory) {
+TEST(PartReaderTest, ChecksumsOfOtherPartsAreThoseOfABlockInMemory) {
   const TempDir dir;
   ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
   ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
   const Model model(dir.file("store"));
-  std::atomic<int> left = 0;
+  std::atomic<int> remaining = 0;
   auto reader =
-      PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                                         return std::make_unique<Spoiler>(std::move(device), left);
-                                                       }});
+      PartReader::Open(model.checkpoint, model.spec, {.part_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
+                                                        return std::make_unique<Spoiler>(std::move(device), remaining);
+                                                      }});
   ASSERT_TRUE(reader.ok()) << reader.status();
   auto store = WeightStore::Open(model.checkpoint, model.spec, {.loader = LoaderKind::kRead});
   ASSERT_TRUE(store.ok()) << store.status();
@@ -274,13 +275,13 @@ TEST(PieceReaderTest, ChecksumsOfOtherPiecesAreThoseOfABlockInMemory) {
   const auto loaded = (*store)->LoadBlocks(second);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   (*reader)->LearnChecksums(loaded->front());
-  for (int piece = 0; piece < (*reader)->NumPieces(2); ++piece) {
-    auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(2, piece));
+  for (int part = 0; part < (*reader)->NumParts(2); ++part) {
+    auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(2, part));
     ASSERT_TRUE(place.ok());
-    EXPECT_TRUE(ReadPiece(**reader, 2, piece, place->data()).ok());
-    left = 1000;
-    EXPECT_EQ(ReadPiece(**reader, 2, piece, place->data()).code(), absl::StatusCode::kDataLoss);
-    left = 0;
+    EXPECT_TRUE(ReadPart(**reader, 2, part, place->data()).ok());
+    remaining = 1000;
+    EXPECT_EQ(ReadPart(**reader, 2, part, place->data()).code(), absl::StatusCode::kDataLoss);
+    remaining = 0;
   }
 }
 
@@ -318,20 +319,20 @@ TEST(RowReaderTest, RowsOfAStoreAreCheckedReadAgainAndNamed) {
     const std::string store = dir.file(name) + "_store";
     ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
     const Model model(store);
-    std::atomic<int> left = 0;
+    std::atomic<int> remaining = 0;
     auto reader = RowReader::Open(model.checkpoint, model.spec, {.max_rows = 2, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
-                                                                   return std::make_unique<Spoiler>(std::move(device), left);
+                                                                   return std::make_unique<Spoiler>(std::move(device), remaining);
                                                                  }});
     ASSERT_TRUE(reader.ok()) << reader.status();
     const std::vector<int32_t> tokens = {3, 319};
     ASSERT_TRUE((*reader)->Read(tokens).ok()) << name;
-    left = 1;
+    remaining = 1;
     ASSERT_TRUE((*reader)->Read(tokens).ok()) << name << ": the second read is good";
     const TensorSpec* tensor = Find(model.spec.blocks.front(), TensorRole::kTokenEmbedding, TensorPart::kWeight);
     const Bytes row_bytes = tensor->info.bytes / tensor->info.shape[0];
     EXPECT_EQ(std::memcmp((*reader)->rows().weight + row_bytes, model.Rows(tensor->name, 319, row_bytes), static_cast<size_t>(row_bytes)),
               0);
-    left = 1'000'000;
+    remaining = 1'000'000;
     const absl::Status status = (*reader)->Read(tokens);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << name;
     EXPECT_THAT(std::string(status.message()), HasSubstr("non_layer.safetensors: embedding, row of token 3, "));
@@ -346,17 +347,17 @@ TEST(KeptTensorsTest, HoldNormsAndBiasesAndNothingElse) {
   ASSERT_TRUE(MakeModel(options, dir.file("model")).ok());
   const Model model(dir.file("model"));
   const BlockSpec& block = model.spec.blocks[1];
-  const auto loaded = LoadKept(model.checkpoint, block);
+  const auto loaded = LoadPinned(model.checkpoint, block);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  int kept = 0;
+  int pinned = 0;
   for (size_t i = 0; i < block.tensors.size(); ++i) {
     const TensorSpec& tensor = block.tensors[i];
-    ASSERT_EQ(loaded->tensors[i].data != nullptr, IsKept(tensor)) << tensor.name;
-    if (!IsKept(tensor)) continue;
-    ++kept;
+    ASSERT_EQ(loaded->tensors[i].data != nullptr, IsPinned(tensor)) << tensor.name;
+    if (!IsPinned(tensor)) continue;
+    ++pinned;
     EXPECT_EQ(std::memcmp(loaded->tensors[i].data, model.Rows(tensor.name, 0, 0), static_cast<size_t>(tensor.info.bytes)), 0);
   }
-  EXPECT_EQ(kept, 4) << "the norm and the biases of q, k and v";
+  EXPECT_EQ(pinned, 4) << "the norm and the biases of q, k and v";
 }
 
 }  // namespace

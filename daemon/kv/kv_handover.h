@@ -1,11 +1,11 @@
 // KV that a plan leaves on a device for the next plan. KV follows its layers, so nothing of it is
 // computed again.
 //
-//   StageEngine::Leave ──► KvLeft ──► Install: pages of layers that stay here are copied
-//                             └─────► other devices: pages of layers that are theirs now
+//   StageEngine::HandOver ──► KvHandover ──► Install: pages of layers that stay here are copied
+//                                    └─────► other devices: pages of layers that are theirs now
 //
 // Of the device's own layers it has the KV in memory and on the disk. Of other devices' layers it
-// has what they lent to this device (common/kv_take.h).
+// has what they lent to this device (common/kv_takeover_plan.h).
 //
 // Memory: the page pool and the hosted KV of the previous plan, until the last owner of this object
 // releases it.
@@ -26,11 +26,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 #include "common/order.h"
 #include "daemon/kv/hosting/hosted_left.h"
 #include "daemon/kv/kv_file.h"
-#include "daemon/kv/weights_left.h"
+#include "daemon/kv/weights_handover.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/machine/huge_buffer.h"
 #include "planner/base/bytes.h"
@@ -39,9 +39,9 @@
 namespace lime {
 
 // KV that nobody has read for this time is given up. A reader may have to make room first.
-inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
+inline constexpr absl::Duration kKvHandoverPatience = absl::Minutes(10);
 
-class KvLeft {
+class KvHandover {
  public:
   struct Content {
     std::string numerics_id;  // of the kernels that computed it
@@ -55,8 +55,8 @@ class KvLeft {
     std::vector<KvLent> lent = {};            // to the host
     std::vector<HostedLeft> hosted = {};      // of other devices
   };
-  explicit KvLeft(Content content);
-  ~KvLeft();
+  explicit KvHandover(Content content);
+  ~KvHandover();
 
   const std::string& numerics_id() const { return content_.numerics_id; }
   Bytes page_bytes() const { return content_.page_bytes; }
@@ -67,8 +67,9 @@ class KvLeft {
   // Reads pages of one layer of a sequence, run by run.  Thread: one.
   class Reader {
    public:
-    // `hosts`: reads KV lent to this device.  REQUIRES: `left` lives while Pages is called.
-    Reader(const KvLeft& left, int32_t layer, bool hosts, const KvExtent& of) : left_(left), layer_(layer), hosts_(hosts), of_(of) {}
+    // `hosts`: reads KV lent to this device.  REQUIRES: `handover` lives while Pages is called.
+    Reader(const KvHandover& handover, int32_t layer, bool hosts, const KvExtent& of)
+        : handover_(handover), layer_(layer), hosts_(hosts), of_(of) {}
     // The pages [first, first + count), contiguous; valid until the next call. NotFound if they are
     // not here. DataLoss if the disk returns other bytes than were written.  REQUIRES: the run lies
     // in one piece (256 positions)
@@ -78,7 +79,7 @@ class KvLeft {
     absl::StatusOr<std::span<const std::byte>> LentPages(int64_t first, int64_t count) const;
     absl::Status ReadPiece(int64_t index, int64_t piece);
 
-    const KvLeft& left_;
+    const KvHandover& handover_;
     const int32_t layer_;
     const bool hosts_;
     const KvExtent of_;
@@ -86,8 +87,8 @@ class KvLeft {
     int64_t read_ = -1;  // the piece that piece_ has from the file
   };
   // Reads all pages of an extent, and calls `take` with each run: its first page, and its bytes.
-  using Take = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
-  absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const;
+  using PageSink = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
+  absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& take) const;
   // Pages in the run that begins at `first`: up to `end`, within one piece, 1 MiB or one page.
   static int64_t RunAt(int64_t first, int64_t end, Bytes page_bytes);
 
@@ -102,7 +103,7 @@ class KvLeft {
   void Given(int32_t layer, bool hosts);
   // Waits until all these readers are done. Cancelled once `cancelled` is set. DeadlineExceeded if
   // nobody reads for `patience`.
-  absl::Status AwaitGiven(const std::vector<KvGiven>& all, absl::Duration patience, const std::atomic<bool>& cancelled);
+  absl::Status AwaitGiven(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled);
   // Time since the last read, or since this object was made.
   absl::Duration Unread(absl::Time now) const;
 
@@ -116,25 +117,25 @@ class KvLeft {
 };
 
 // All that a plan leaves for the next plan.
-struct LeftByPlan {
-  std::shared_ptr<KvLeft> kv;
-  std::shared_ptr<WeightsLeft> weights;  // null: none
+struct PlanHandover {
+  std::shared_ptr<KvHandover> kv;
+  std::shared_ptr<WeightsHandover> weights;  // null: none
 };
 
 // How the next plan takes over KV and weights of the previous one.
 struct KvTakeover {
   std::vector<KvSequence> sequences;
   // Of this device; null: it had no part in the previous plan.
-  std::shared_ptr<const KvLeft> here;
-  std::shared_ptr<WeightsLeft> weights;  // of this device; null: none
-  using Take = KvPageSink;
+  std::shared_ptr<const KvHandover> here;
+  std::shared_ptr<WeightsHandover> weights;  // of this device; null: none
+  using PageSink = KvPageSink;
   KvPageReader read;
   // Called once, when all KV is taken. Waits until the other devices have read their part, and
   // releases every other reference to `here`.
   std::function<absl::Status()> let_go;
 
-  Bytes left_bytes() const { return here == nullptr ? 0 : here->memory_bytes(); }
-  Bytes kept_bytes() const { return weights == nullptr ? 0 : weights->bytes(); }
+  Bytes handover_bytes() const { return here == nullptr ? 0 : here->memory_bytes(); }
+  Bytes weight_bytes() const { return weights == nullptr ? 0 : weights->bytes(); }
 };
 
 }  // namespace lime

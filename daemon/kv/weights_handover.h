@@ -16,10 +16,10 @@
 
 namespace lime {
 
-class WeightsLeft {
+class WeightsHandover {
  public:
   // `dir`: the folder of the checkpoint.
-  explicit WeightsLeft(std::string dir) : dir_(std::move(dir)) {}
+  explicit WeightsHandover(std::string dir) : dir_(std::move(dir)) {}
 
   void Add(LoadedBlock block) { blocks_.push_back(std::move(block)); }
   void Add(const PlanPart& part, HugeBuffer memory) { parts_.push_back({part.block, part.rows, std::move(memory)}); }
@@ -35,7 +35,7 @@ class WeightsLeft {
   }
 
   // Removes and returns a whole block, or the part with the same rows. Nothing if it is not here.
-  std::optional<LoadedBlock> Take(BlockId block) {
+  std::optional<LoadedBlock> Claim(BlockId block) {
     const auto found = std::ranges::find(blocks_, block, &LoadedBlock::id);
     if (found == blocks_.end()) return std::nullopt;
     LoadedBlock taken = std::move(*found);
@@ -43,7 +43,7 @@ class WeightsLeft {
     return taken;
   }
 
-  std::optional<HugeBuffer> Take(const PlanPart& part) {
+  std::optional<HugeBuffer> Claim(const PlanPart& part) {
     const auto found = std::ranges::find_if(parts_, [&](const Part& of) { return of.block == part.block && of.rows == part.rows; });
     if (found == parts_.end()) return std::nullopt;
     HugeBuffer taken = std::move(found->memory);
@@ -52,7 +52,7 @@ class WeightsLeft {
   }
 
   // Frees everything except these blocks and parts.
-  void Keep(const std::vector<BlockId>& whole, const std::vector<const PlanPart*>& parts) {
+  void RetainOnly(const std::vector<BlockId>& whole, const std::vector<const PlanPart*>& parts) {
     std::erase_if(blocks_, [&](const LoadedBlock& block) { return std::ranges::find(whole, block.id) == whole.end(); });
     std::erase_if(parts_, [&](const Part& of) {
       return std::ranges::none_of(parts, [&](const PlanPart* part) { return part->block == of.block && part->rows == of.rows; });

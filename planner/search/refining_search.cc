@@ -1,4 +1,4 @@
-#include "planner/search/level_search.h"
+#include "planner/search/refining_search.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace lime {
 
-LevelSearch::LevelSearch(const Instance& instance, const Annealer::Options& options, SearchBudget& budget)
+RefiningSearch::RefiningSearch(const Instance& instance, const Annealer::Options& options, SearchBudget& budget)
     : instance_(instance),
       budget_(budget),
       annealer_(instance, options, budget),
@@ -15,7 +15,7 @@ LevelSearch::LevelSearch(const Instance& instance, const Annealer::Options& opti
       unit_begins_(UnitBegins(instance, options.granularity)) {}
 
 // Keeps the cheapest plans of each kind. All have different costs.
-void LevelSearch::Keep(Candidate candidate, int kind) {
+void RefiningSearch::Insert(Candidate candidate, int kind) {
   size_t alike = 0;
   for (const Line& line : lines_) {
     if (line.best.cost == candidate.cost) return;
@@ -35,30 +35,30 @@ void LevelSearch::Keep(Candidate candidate, int kind) {
   lines_.erase(worst);
 }
 
-void LevelSearch::Offer(const Assignment& plan, int kind) {
+void RefiningSearch::Offer(const Assignment& plan, int kind) {
   const double cost = annealer_.Cost(plan);
-  if (cost < Annealer::kDoesNotFit) Keep({plan, cost}, kind);
-  Keep(annealer_.Repaired(plan), kind);
+  if (cost < Annealer::kDoesNotFit) Insert({plan, cost}, kind);
+  Insert(annealer_.Repaired(plan), kind);
 }
 
-void LevelSearch::OfferStarts(double work) {
+void RefiningSearch::OfferStarts(double work) {
   for (int d = 0; d < instance_.NumDevices(); ++d) {
     Assignment alone = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(d)),
                         .streamed = std::vector<uint8_t>(instance_.blocks.size())};
-    Keep(annealer_.Repaired(std::move(alone)), kAlone);
+    Insert(annealer_.Repaired(std::move(alone)), kAlone);
     if (!budget_.Spend(1)) return;
   }
   SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_,
-                [&](const Candidate& plan, int rounds, RecipeKind kind) { Keep(plan, rounds + kCounted * static_cast<int>(kind)); });
+                [&](const Candidate& plan, int rounds, RecipeKind kind) { Insert(plan, rounds + kCounted * static_cast<int>(kind)); });
 }
 
-void LevelSearch::Sort() {
+void RefiningSearch::Sort() {
   std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.best.cost < b.best.cost; });
 }
 
 // If several remain, one began from counts and one did not. Their costs do not show which can
 // improve more.
-void LevelSearch::KeepBest(size_t plans) {
+void RefiningSearch::KeepBest(size_t plans) {
   if (lines_.size() <= plans) return;
   const auto counted = [](const Line& line) { return line.kind >= kCounted; };
   const auto last = lines_.begin() + static_cast<int64_t>(plans) - 1;
@@ -68,7 +68,7 @@ void LevelSearch::KeepBest(size_t plans) {
   lines_.resize(plans);
 }
 
-void LevelSearch::Improve(double work, double good_enough_ms) {
+void RefiningSearch::Improve(double work, double good_enough_ms) {
   const double moves = work / (4.0 * instance_.NumBlocks() + 100);
   const size_t plans = static_cast<size_t>(std::clamp(moves / 10000, 2.0, static_cast<double>(kMostPlans)));
   struct Phase {
@@ -82,7 +82,7 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
   // A line with few moves left loses more than it finds by accepting much worse plans.
   constexpr double kMovesForAllHeat = 60'000, kLeastHeat = 0.25;
   const double heat = std::clamp(moves / kMovesForAllHeat, kLeastHeat, 1.0);
-  const double end = budget_.left() - work;
+  const double end = budget_.remaining() - work;
   double shares = 1;  // of this phase and the next ones
   for (const Phase& phase : phases) {
     Sort();
@@ -91,11 +91,11 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
     if (&phase == phases) {  // every other one
       for (size_t i = 1; i < lines_.size(); i += 2) lines_[i].tidies = true;
     }
-    const double phase_end = budget_.left() - std::max(0.0, budget_.left() - end) * phase.share / shares;
+    const double phase_end = budget_.remaining() - std::max(0.0, budget_.remaining() - end) * phase.share / shares;
     shares -= phase.share;
     double lines_left = static_cast<double>(lines_.size());
     for (Line& line : lines_) {
-      const double work_each = std::max(0.0, budget_.left() - phase_end) / lines_left--;
+      const double work_each = std::max(0.0, budget_.remaining() - phase_end) / lines_left--;
       Annealer::Schedule schedule = {
           .work = work_each, .hot = heat * phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk, .tidies = line.tidies};
       if (&phase != phases) {  // both values of `tidies`

@@ -1,4 +1,4 @@
-#include "common/kv_take.h"
+#include "common/kv_takeover_plan.h"
 
 #include <algorithm>
 
@@ -67,11 +67,11 @@ std::vector<KvExtent> HeldBy(const KvHolder& holder, std::span<const KvExtent> w
   return held;
 }
 
-KvTake MakeKvTake(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences, const KvLentBy& lent,
-                  const std::map<std::string, std::string>& addresses) {
+KvTakeoverPlan MakeKvTakeoverPlan(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences,
+                                  const KvLentBy& lent, const std::map<std::string, std::string>& addresses) {
   const std::string& here = plan.devices[device].name;
   const std::map<int32_t, std::vector<Place>> had = PlacesIn(before, nullptr), has = PlacesIn(plan, &sequences);
-  KvTake take{.epoch = before.epoch, .sequences = sequences};
+  KvTakeoverPlan take{.epoch = before.epoch, .sequences = sequences};
   std::map<Place, size_t> holders;  // index in take.holders
   for (const auto& [layer, places] : had) {
     const auto next = has.find(layer);
@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t devic
     }
     if (best == away.size())
       return absl::ResourceExhaustedError(absl::StrCat("device \"", plan.devices[device].name, "\" has ", room,
-                                                       " KV pages for each layer, and those that there are need ", pages));
+                                                       " KV pages for each layer, but the KV of the running sequences needs ", pages));
     ++away[best];
     pages -= kKvPiecePages;
   }

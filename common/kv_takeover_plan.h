@@ -53,11 +53,11 @@ struct KvHolder {
 std::vector<KvExtent> HeldBy(const KvHolder& holder, std::span<const KvExtent> wanted);
 
 // The number of other devices that read KV of a layer from this device.
-struct KvGiven {
+struct KvReaders {
   int32_t layer = 0;
   bool hosts = false;  // KV that it has as a host
   int64_t readers = 0;
-  friend bool operator==(const KvGiven&, const KvGiven&) = default;
+  friend bool operator==(const KvReaders&, const KvReaders&) = default;
 };
 
 // A request to another device for pages of one layer.
@@ -72,22 +72,22 @@ struct KvReadCall {
 };
 
 // What a device takes over from the plan before, and what others read from it.
-struct KvTake {
+struct KvTakeoverPlan {
   int64_t epoch = -1;  // of the plan before
   std::vector<KvSequence> sequences;
   // Holders of layers that now belong to this device, or whose first pieces do. It may be a holder
   // itself.
   std::vector<KvHolder> holders;
-  std::vector<KvGiven> given;
-  friend bool operator==(const KvTake&, const KvTake&) = default;
+  std::vector<KvReaders> given;
+  friend bool operator==(const KvTakeoverPlan&, const KvTakeoverPlan&) = default;
 };
 
 // The pieces that every device of the plan before has lent, by its name.
 using KvLentBy = std::map<std::string, std::vector<KvLent>>;
 
 // `addresses` of all devices of the plan before, by name. Names are the same in both plans.
-KvTake MakeKvTake(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences, const KvLentBy& lent,
-                  const std::map<std::string, std::string>& addresses);
+KvTakeoverPlan MakeKvTakeoverPlan(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences,
+                                  const KvLentBy& lent, const std::map<std::string, std::string>& addresses);
 
 // The number of first pieces that each sequence begins without in memory: on the disk or the host,
 // as few as let the others fit. One number per sequence, the same on every caller.

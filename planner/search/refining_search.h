@@ -11,7 +11,7 @@
 
 namespace lime {
 
-class LevelSearch {
+class RefiningSearch {
  public:
   using Candidate = Annealer::Candidate;
 
@@ -25,7 +25,7 @@ class LevelSearch {
   static constexpr int kSeed = -1, kAlone = 0, kCounted = 1 << 20;
 
   // REQUIRES: instance.Validate().ok(); `instance` and `budget` outlive this.
-  LevelSearch(const Instance& instance, const Annealer::Options& options, SearchBudget& budget);
+  RefiningSearch(const Instance& instance, const Annealer::Options& options, SearchBudget& budget);
 
   // Adds a plan to continue from, unchanged and repaired.
   void Offer(const Assignment& plan, int kind);
@@ -40,7 +40,7 @@ class LevelSearch {
  private:
   static constexpr size_t kMostPlans = 24, kMostAlike = 4, kMostLines = 256;
 
-  void Keep(Candidate candidate, int kind);
+  void Insert(Candidate candidate, int kind);
   void Sort();
   void KeepBest(size_t plans);
 

@@ -1,4 +1,4 @@
-#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/part_reader.h"
 
 #include <xxhash.h>
 
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/hashing_reader.h"
-#include "daemon/formats/store_units.h"
+#include "daemon/formats/push_units.h"
 
 namespace lime {
 namespace {
@@ -118,9 +118,9 @@ absl::StatusOr<std::vector<std::optional<uint64_t>>> HashCoveredRanges(const Che
 }  // namespace
 
 // Used on the device's thread only, once it was posted.
-struct PieceReader::Request {
+struct PartReader::Request {
   int block = 0;
-  int piece = 0;
+  int part = 0;
   std::byte* place = nullptr;
   Completion done;
   int reads_left = 0;
@@ -128,98 +128,97 @@ struct PieceReader::Request {
   absl::Status status;
 };
 
-absl::StatusOr<std::unique_ptr<PieceReader>> PieceReader::Open(const Checkpoint& checkpoint, const ModelSpec& spec,
-                                                               const Options& options) {
+absl::StatusOr<std::unique_ptr<PartReader>> PartReader::Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options) {
   std::vector<std::string> paths;
   for (const CheckpointFile& file : checkpoint.files()) paths.push_back(file.path);
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
-                        OpenBlockDevice(paths, {.lanes = options.lanes, .direct = true, .io_uring = options.io_uring}));
+                        OpenBlockDevice(paths, {.channels = options.channels, .direct = true, .io_uring = options.io_uring}));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{.read_bytes = options.read_bytes});
-  return std::unique_ptr<PieceReader>(new PieceReader(checkpoint, spec, options, std::move(reader)));
+  return std::unique_ptr<PartReader>(new PartReader(checkpoint, spec, options, std::move(reader)));
 }
 
-PieceReader::PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options, std::unique_ptr<BlockReader> reader)
+PartReader::PartReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options, std::unique_ptr<BlockReader> reader)
     : checkpoint_(checkpoint), spec_(spec), options_(options), reader_(std::move(reader)) {
   for (const BlockSpec& block : spec.blocks) {
-    std::vector<Piece>& pieces = blocks_.emplace_back();
-    const std::vector<BlockPiece> cut = options.cut ? options.cut(block) : CutBlock(block, options.piece_bytes);
-    for (const BlockPiece& piece : cut) pieces.push_back(LayOut(block, piece));
+    std::vector<Part>& parts = blocks_.emplace_back();
+    const std::vector<BlockPart> cut = options.cut ? options.cut(block) : CutBlock(block, options.part_bytes);
+    for (const BlockPart& part : cut) parts.push_back(LayOut(block, part));
   }
 }
 
 // ---- Layout
 
-PieceReader::Piece PieceReader::LayOut(const BlockSpec& block, const BlockPiece& cut) const {
-  Piece piece{.parts = {}, .ranges = {}, .reads = {}};
+PartReader::Part PartReader::LayOut(const BlockSpec& block, const BlockPart& cut) const {
+  Part part{.rows = {}, .ranges = {}, .reads = {}};
   for (const MatrixRows& rows : cut.rows) {
-    Part part{.rows = rows};
+    RowRanges ranges{.rows = rows};
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != rows.role || IsKept(tensor)) continue;
+      if (tensor.role != rows.role || IsPinned(tensor)) continue;
       const TensorLocation& whole = checkpoint_.location(tensor.name);
       const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
       const TensorLocation at{whole.file, whole.offset + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes};
-      part.range[PartIndex(tensor.part)] = static_cast<int>(piece.ranges.size());
-      piece.ranges.push_back(
+      ranges.range[PartIndex(tensor.part)] = static_cast<int>(part.ranges.size());
+      part.ranges.push_back(
           {.at = at, .element = ElementBytes(tensor.info.dtype), .xxh3 = checkpoint_.RangeHash(at.file, at.offset, at.bytes)});
     }
-    piece.parts.push_back(part);
+    part.rows.push_back(ranges);
   }
-  LayOutReads(piece);
-  return piece;
+  LayOutReads(part);
+  return part;
 }
 
 // Joins neighbours in a file into one read. Exception: a range that would not arrive at a multiple
 // of its element gets its own read, and slides down afterwards.
-void PieceReader::LayOutReads(Piece& piece) const {
+void PartReader::LayOutReads(Part& part) const {
   std::vector<Range*> order;
-  for (Range& range : piece.ranges) order.push_back(&range);
+  for (Range& range : part.ranges) order.push_back(&range);
   std::ranges::sort(order, {}, [](const Range* range) { return std::pair(range->at.file, range->at.offset); });
   const Range* previous = nullptr;
   for (Range* range : order) {
     const TensorLocation& at = range->at;
     const auto arrives_at = [&](const Read& read) {
-      return read.place + reader_->SlotOffset(read.extent) + (at.offset - read.extent.offset);
+      return read.place + reader_->BufferOffset(read.extent) + (at.offset - read.extent.offset);
     };
-    Read* last = piece.reads.empty() ? nullptr : &piece.reads.back();
+    Read* last = part.reads.empty() ? nullptr : &part.reads.back();
     const int64_t gap = last == nullptr ? -1 : at.offset - (last->extent.offset + last->extent.bytes);
     const bool joins = last != nullptr && last->extent.file == at.file && gap >= 0 && gap <= kMaxGap && previous->slide == 0 &&
                        arrives_at(*last) % range->element == 0;
     if (joins) {
       last->extent.bytes = at.offset + at.bytes - last->extent.offset;
     } else {
-      piece.reads.push_back({.extent = {at.file, at.offset, at.bytes}, .place = piece.place_bytes});
-      last = &piece.reads.back();
+      part.reads.push_back({.extent = {at.file, at.offset, at.bytes}, .place = part.place_bytes});
+      last = &part.reads.back();
     }
     range->slide = arrives_at(*last) % range->element;
     range->offset = arrives_at(*last) - range->slide;
-    piece.place_bytes = RoundUp(last->place + reader_->SlotBytes(last->extent), kPlaceAlignment);
+    part.place_bytes = RoundUp(last->place + reader_->BufferBytes(last->extent), kPlaceAlignment);
     previous = range;
   }
 }
 
-RowsInMemory PieceReader::Rows(int block, int piece, int i, const std::byte* place) const {
-  const Piece& layout = blocks_[block][piece];
-  const Part& part = layout.parts[i];
-  const auto at = [&](int index) { return part.range[index] < 0 ? nullptr : place + layout.ranges[part.range[index]].offset; };
-  return {.rows = part.rows, .weight = at(0), .scales = at(1), .biases = at(2)};
+RowsInMemory PartReader::Rows(int block, int part, int i, const std::byte* place) const {
+  const Part& layout = blocks_[block][part];
+  const RowRanges& ranges = layout.rows[i];
+  const auto at = [&](int index) { return ranges.range[index] < 0 ? nullptr : place + layout.ranges[ranges.range[index]].offset; };
+  return {.rows = ranges.rows, .weight = at(0), .scales = at(1), .biases = at(2)};
 }
 
 // ---- Checksums
 
-std::vector<PieceReader::Range*> PieceReader::Unchecked(int block, const std::vector<int>& pieces) {
+std::vector<PartReader::Range*> PartReader::Unchecked(int block, const std::vector<int>& parts) {
   std::vector<Range*> unchecked;
   if (!checkpoint_.is_block_store()) return unchecked;
-  for (const int piece : pieces) {
-    for (Range& range : blocks_[block][piece].ranges) {
+  for (const int part : parts) {
+    for (Range& range : blocks_[block][part].ranges) {
       if (!range.xxh3) unchecked.push_back(&range);
     }
   }
   return unchecked;
 }
 
-absl::Status PieceReader::LearnChecksums(int block, const std::vector<int>& pieces, const std::atomic<bool>* cancelled) {
-  const std::vector<Range*> unchecked = Unchecked(block, pieces);
+absl::Status PartReader::LearnChecksums(int block, const std::vector<int>& parts, const std::atomic<bool>* cancelled) {
+  const std::vector<Range*> unchecked = Unchecked(block, parts);
   std::vector<TensorLocation> places;
   for (const Range* range : unchecked) places.push_back(range->at);
   LIME_ASSIGN_OR_RETURN(
@@ -230,7 +229,7 @@ absl::Status PieceReader::LearnChecksums(int block, const std::vector<int>& piec
   return absl::OkStatus();
 }
 
-void PieceReader::LearnChecksums(const LoadedBlock& loaded) {
+void PartReader::LearnChecksums(const LoadedBlock& loaded) {
   const auto block = std::ranges::find(spec_.blocks, loaded.id, &BlockSpec::id);
   std::vector<int> all(blocks_[block - spec_.blocks.begin()].size());
   std::iota(all.begin(), all.end(), 0);
@@ -246,29 +245,29 @@ void PieceReader::LearnChecksums(const LoadedBlock& loaded) {
 
 // ---- Reading
 
-void PieceReader::StartRead(int block, int piece, std::byte* place, Completion done) {
+void PartReader::StartRead(int block, int part, std::byte* place, Completion done) {
   auto request = std::make_shared<Request>();
   request->block = block;
-  request->piece = piece;
+  request->part = part;
   request->place = place;
   request->done = std::move(done);
   Start(request);
 }
 
-void PieceReader::Start(const std::shared_ptr<Request>& request) {
-  const Piece& piece = blocks_[request->block][request->piece];
-  request->reads_left = static_cast<int>(piece.reads.size());
-  for (const Read& read : piece.reads) {
+void PartReader::Start(const std::shared_ptr<Request>& request) {
+  const Part& part = blocks_[request->block][request->part];
+  request->reads_left = static_cast<int>(part.reads.size());
+  for (const Read& read : part.reads) {
     reader_->StartRead(read.extent, request->place + read.place, [this, request](const absl::Status& status) { OnRead(request, status); });
   }
 }
 
-// All reads of a piece have ended: slides, checks, and reads a damaged piece again.
-void PieceReader::OnRead(const std::shared_ptr<Request>& request, const absl::Status& status) {
+// All reads of a part have ended: slides, checks, and reads a damaged part again.
+void PartReader::OnRead(const std::shared_ptr<Request>& request, const absl::Status& status) {
   request->status.Update(status);
   if (--request->reads_left > 0) return;
   if (!request->status.ok()) return request->done(InBlock(request->block, request->status));
-  for (const Range& range : blocks_[request->block][request->piece].ranges) {
+  for (const Range& range : blocks_[request->block][request->part].ranges) {
     std::byte* const data = request->place + range.offset;
     if (range.slide > 0) std::memmove(data, data + range.slide, static_cast<size_t>(range.at.bytes));
   }
@@ -277,8 +276,8 @@ void PieceReader::OnRead(const std::shared_ptr<Request>& request, const absl::St
   request->done(check);
 }
 
-absl::Status PieceReader::Check(const Request& request) const {
-  for (const Range& range : blocks_[request.block][request.piece].ranges) {
+absl::Status PartReader::Check(const Request& request) const {
+  for (const Range& range : blocks_[request.block][request.part].ranges) {
     if (!range.xxh3 || XXH3_64bits(request.place + range.offset, static_cast<size_t>(range.at.bytes)) == *range.xxh3) continue;
     return absl::DataLossError(absl::StrCat(checkpoint_.files()[range.at.file].path, ": ", BlockName(spec_.blocks[request.block].id), ", ",
                                             range.at.bytes, " bytes at offset ", range.at.offset, " differ from their checksum after ",
@@ -287,7 +286,7 @@ absl::Status PieceReader::Check(const Request& request) const {
   return absl::OkStatus();
 }
 
-absl::Status PieceReader::InBlock(int block, const absl::Status& status) const {
+absl::Status PartReader::InBlock(int block, const absl::Status& status) const {
   if (absl::IsCancelled(status)) return status;
   return absl::Status(status.code(), absl::StrCat(BlockName(spec_.blocks[block].id), ": ", status.message()));
 }

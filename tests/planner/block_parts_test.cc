@@ -1,4 +1,4 @@
-#include "planner/plan/block_pieces.h"
+#include "planner/plan/block_parts.h"
 
 #include <gtest/gtest.h>
 
@@ -31,17 +31,17 @@ BlockSpec DenseAttention(int64_t hidden, int64_t kv) {
 }
 
 // Every row once, matrices in order of use, nothing longer than allowed.
-void ExpectCovers(const BlockSpec& block, const std::vector<BlockPiece>& pieces, Bytes max_bytes) {
+void ExpectCovers(const BlockSpec& block, const std::vector<BlockPart>& parts, Bytes max_bytes) {
   std::vector<MatrixRows> expected, found;
   for (const TensorSpec& tensor : block.tensors) {
-    if (!IsKept(tensor) && tensor.part == TensorPart::kWeight) expected.push_back({tensor.role, 0, tensor.info.shape[0]});
+    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight) expected.push_back({tensor.role, 0, tensor.info.shape[0]});
   }
   Bytes bytes = 0;
-  for (const BlockPiece& piece : pieces) {
-    EXPECT_FALSE(piece.rows.empty());
-    EXPECT_LE(piece.bytes, max_bytes);
-    bytes += piece.bytes;
-    for (const MatrixRows& rows : piece.rows) {
+  for (const BlockPart& part : parts) {
+    EXPECT_FALSE(part.rows.empty());
+    EXPECT_LE(part.bytes, max_bytes);
+    bytes += part.bytes;
+    for (const MatrixRows& rows : part.rows) {
       EXPECT_LT(rows.begin, rows.end);
       if (!found.empty() && found.back().role == rows.role) {
         EXPECT_EQ(found.back().end, rows.begin);
@@ -52,35 +52,35 @@ void ExpectCovers(const BlockSpec& block, const std::vector<BlockPiece>& pieces,
     }
   }
   EXPECT_EQ(found, expected);
-  EXPECT_EQ(bytes, block.bytes - KeptBytes(block));
+  EXPECT_EQ(bytes, block.bytes - PinnedBytes(block));
 }
 
-TEST(BlockPiecesTest, ASmallBlockIsOnePiece) {
+TEST(BlockPartsTest, ASmallBlockIsOnePiece) {
   const BlockSpec block = DenseAttention(256, 64);
-  const std::vector<BlockPiece> pieces = CutBlock(block);
-  ASSERT_EQ(pieces.size(), 1u);
-  EXPECT_EQ(pieces[0].rows.size(), 4u);
-  ExpectCovers(block, pieces, kPieceBytes);
+  const std::vector<BlockPart> parts = CutBlock(block);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].rows.size(), 4u);
+  ExpectCovers(block, parts, kPartBytes);
 }
 
-TEST(BlockPiecesTest, ALargeBlockIsCutEvenlyAlsoInsideAMatrix) {
+TEST(BlockPartsTest, ALargeBlockIsCutEvenlyAlsoInsideAMatrix) {
   const BlockSpec block = DenseAttention(8192, 1024);  // q and o 128 MiB each, k and v 16 MiB
-  const std::vector<BlockPiece> pieces = CutBlock(block);
-  EXPECT_EQ(pieces.size(), 20u) << "288 MiB in pieces of at most 16 MiB less a group of 1 MiB";
-  for (const BlockPiece& piece : pieces) EXPECT_GT(piece.bytes, 13 * kMiB);
-  ExpectCovers(block, pieces, kPieceBytes);
+  const std::vector<BlockPart> parts = CutBlock(block);
+  EXPECT_EQ(parts.size(), 20u) << "288 MiB in pieces of at most 16 MiB less a group of 1 MiB";
+  for (const BlockPart& part : parts) EXPECT_GT(part.bytes, 13 * kMiB);
+  ExpectCovers(block, parts, kPartBytes);
 }
 
-TEST(BlockPiecesTest, PackedRowsBringTheirScalesAndBiases) {
+TEST(BlockPartsTest, PackedRowsBringTheirScalesAndBiases) {
   BlockSpec block{.id = {BlockKind::kHead, 0}, .tensors = {}};
   Add(block, Tensor(TensorRole::kNorm, TensorPart::kWeight, {4096}, DType::kBF16));
   Add(block, Tensor(TensorRole::kOutput, TensorPart::kWeight, {32001, 512}, DType::kU32));
   Add(block, Tensor(TensorRole::kOutput, TensorPart::kScales, {32001, 64}, DType::kBF16));
   Add(block, Tensor(TensorRole::kOutput, TensorPart::kGroupBiases, {32001, 64}, DType::kBF16));
-  ExpectCovers(block, CutBlock(block), kPieceBytes);
+  ExpectCovers(block, CutBlock(block), kPartBytes);
 }
 
-TEST(BlockPiecesTest, CoversEveryRowOnceWhateverTheShapes) {
+TEST(BlockPartsTest, CoversEveryRowOnceWhateverTheShapes) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 300; ++round) {
     const int64_t hidden = 64 * static_cast<int64_t>(1 + random() % 40);

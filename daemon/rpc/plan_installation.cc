@@ -1,4 +1,4 @@
-#include "daemon/rpc/plan_keeper.h"
+#include "daemon/rpc/plan_installation.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -28,13 +28,13 @@ bool SameFolder(const std::string& one, const std::string& other) {
 
 }  // namespace
 
-PlanKeeper::PlanKeeper(Options options) : options_(std::move(options)) {}
+PlanInstallation::PlanInstallation(Options options) : options_(std::move(options)) {}
 
-PlanKeeper::~PlanKeeper() {
+PlanInstallation::~PlanInstallation() {
   {
     absl::MutexLock lock(&mutex_);
     if (session_ != nullptr) session_->Cancel();
-    if (left_.kv != nullptr) left_.kv->Cancel();
+    if (handover_.kv != nullptr) handover_.kv->Cancel();
     stopping_ = true;
   }
   // All tasks posted before have ended.
@@ -44,7 +44,7 @@ PlanKeeper::~PlanKeeper() {
   if (session_ != nullptr) session_->Close();
 }
 
-void PlanKeeper::Post(std::function<void()> task) {
+void PlanInstallation::Post(std::function<void()> task) {
   worker_.Post([task = std::move(task)]() mutable {
     task();
     // Releases what it captured, such as the session that it unloads.
@@ -54,13 +54,13 @@ void PlanKeeper::Post(std::function<void()> task) {
 }
 
 // Aborted: the reason may pass when others have finished, so the caller may try again.
-absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
+absl::Status PlanInstallation::CheckNew(const InstallCall& call) const {
   const int64_t epoch = call.plan.epoch;
   if (taken_from_ != 0 && taken_from_ == call.coordinator.id) return taken_;
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (epoch <= last_epoch_) {
     return absl::AbortedError(
-        absl::StrCat("epoch ", epoch, " is not new: ", last_epoch_, " was here already; ask for the device's health first"));
+        absl::StrCat("epoch ", epoch, " is not new: the device already had epoch ", last_epoch_, "; ask for its health first"));
   }
   switch (state_) {
     case State::kNone:
@@ -76,27 +76,28 @@ absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
   return absl::OkStatus();
 }
 
-std::string PlanKeeper::WeightsOf(const std::string& named, uint64_t model) const {
+std::string PlanInstallation::WeightsOf(const std::string& named, uint64_t model) const {
   if (!named.empty()) return named;
   std::string pushed = model != 0 && options_.find_pushed ? options_.find_pushed(model) : "";
   return pushed.empty() ? options_.weights : pushed;
 }
 
-absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall call, Installation installation) {
+absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Install(InstallCall call, Installation installation) {
   call.weights = WeightsOf(call.weights, call.model);
   if (call.weights.empty()) {
     return absl::InvalidArgumentError(
-        "nobody says where the weights are; send them with `lime push`, name them in the cluster's file, or start limed with --model");
+        "the device has no weights of this model; send them with `lime push`, name their folder in the cluster's file, or start limed with "
+        "--model");
   }
   // Destroyed after the lock is released.
-  LeftByPlan gone;
+  PlanHandover gone;
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckNew(call));
   last_epoch_ = call.plan.epoch;
   address_ = installation.address, installed_at_ = absl::Now();
   taken_from_ = 0;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
-  if (before_epoch != left_epoch_) gone = TakeLeft();
+  if (before_epoch != handover_epoch_) gone = ReleaseHandover();
   auto transport = std::make_unique<RpcTransport>(
       RpcTransport::Options{.keys = options_.keys, .patience = options_.link_patience, .probes = options_.link_probes});
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
@@ -104,8 +105,8 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
                                                                       .transport = std::move(transport),
                                                                       .log = options_.log,
                                                                       .progress = installation.progress,
-                                                                      .left = {left_.kv, std::move(left_.weights)},
-                                                                      .left_is_read = [this, before_epoch] { LetGo(before_epoch); }});
+                                                                      .handover = {handover_.kv, std::move(handover_.weights)},
+                                                                      .handover_is_read = [this, before_epoch] { LetGo(before_epoch); }});
   state_ = State::kInstalling;
   Post([this, session, before = std::exchange(session_, session), installation = std::move(installation)] {
     Load(session, before, installation);
@@ -113,7 +114,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
   return session;
 }
 
-void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation) {
+void PlanInstallation::Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation) {
   if (before != nullptr) before->Close();
   {
     absl::MutexLock lock(&mutex_);
@@ -139,20 +140,20 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
   installation.done(std::move(installed));
 }
 
-void PlanKeeper::Abandon(const std::shared_ptr<StageSession>& session) {
+void PlanInstallation::Abandon(const std::shared_ptr<StageSession>& session) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || (state_ != State::kInstalling && state_ != State::kInstalled)) return;
-  Log(absl::StrCat("unloads epoch ", session->epoch(), ": whoever had it installed has gone"));
+  Log(absl::StrCat("unloads epoch ", session->epoch(), ": the coordinator that installed it has gone"));
   PostUnload(false, {});
 }
 
-absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
+absl::Status PlanInstallation::CheckEpoch(int64_t epoch) const {
   if (state_ == State::kNone || state_ == State::kUnloading) return absl::FailedPreconditionError("no plan is installed");
   if (session_->epoch() == epoch) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is installed, not ", epoch));
 }
 
-absl::Status PlanKeeper::CheckInstalled(int64_t epoch) const {
+absl::Status PlanInstallation::CheckInstalled(int64_t epoch) const {
   LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
   if (state_ != State::kInstalling) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
@@ -160,33 +161,33 @@ absl::Status PlanKeeper::CheckInstalled(int64_t epoch) const {
 
 // A plan that is being installed is unloaded after its loading has ended; Cancel makes it end
 // early.
-absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done) {
+absl::Status PlanInstallation::Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done) {
   absl::MutexLock lock(&mutex_);
   if (state_ == State::kUnloading && session_->epoch() == call.epoch) {
     // Runs after the task that unloads it.
     Post([done = std::move(done)] { done({}); });
     return absl::OkStatus();
   }
-  if (left_.kv != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
-    Post([gone = TakeLeft(), done = std::move(done)]() mutable {
+  if (handover_.kv != nullptr && handover_epoch_ == call.epoch && !call.hand_over_kv) {
+    Post([gone = ReleaseHandover(), done = std::move(done)]() mutable {
       gone = {};
       done({});
     });
     return absl::OkStatus();
   }
   LIME_RETURN_IF_ERROR(CheckEpoch(call.epoch));
-  PostUnload(call.leave_kv && state_ == State::kInUse, std::move(done));
+  PostUnload(call.hand_over_kv && state_ == State::kInUse, std::move(done));
   return absl::OkStatus();
 }
 
 // Tells the user of the plan before anything is unloaded, so that it does not take the consequences
 // for new faults.
-absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done) {
+absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done) {
   // Destroyed after the lock is released.
-  LeftByPlan gone;
+  PlanHandover gone;
   absl::ReleasableMutexLock lock(&mutex_);
   if (state_ == State::kNone) {
-    gone = TakeLeft();
+    gone = ReleaseHandover();
     lock.Release();
     done({});
     return absl::OkStatus();
@@ -206,13 +207,13 @@ absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& add
   if (released.used_by) {
     taken_from_ = released.used_by->coordinator.id;
     taken_ = absl::Status(kTakenAway, absl::StrCat(by, " has taken the device away with `lime unload --force`"));
-    session_->TakeAway(taken_);
+    session_->Revoke(taken_);
   }
   PostUnload(false, [released, done = std::move(done)](const UnloadedPlan&) { done(released); });
   return absl::OkStatus();
 }
 
-std::optional<PlanUser> PlanKeeper::UserNow() const {
+std::optional<PlanUser> PlanInstallation::UserNow() const {
   const bool awaited = state_ == State::kInstalled && options_.now() - unused_since_ < kAwaited;
   if (state_ != State::kInstalling && state_ != State::kInUse && !awaited) return std::nullopt;
   return PlanUser{.coordinator = session_->call().coordinator,
@@ -220,21 +221,21 @@ std::optional<PlanUser> PlanKeeper::UserNow() const {
                   .seconds = std::max(0.0, absl::ToDoubleSeconds(absl::Now() - installed_at_))};
 }
 
-std::optional<PlanUser> PlanKeeper::User() const {
+std::optional<PlanUser> PlanInstallation::User() const {
   absl::MutexLock lock(&mutex_);
   return UserNow();
 }
 
 // The user of session_.
-std::string PlanKeeper::Who() const {
+std::string PlanInstallation::Who() const {
   const std::optional<PlanUser> user = UserNow();
   return user ? user->Who() : "nobody";
 }
 
-void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) {
+void PlanInstallation::PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) {
   session_->Cancel();
   if (state_ != State::kInstalling) state_ = State::kUnloading;
-  Post([this, leave_kv, session = session_, done = std::move(done)] {
+  Post([this, hand_over_kv, session = session_, done = std::move(done)] {
     bool here = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -244,8 +245,8 @@ void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan
     }
     UnloadedPlan unloaded;
     if (here) {
-      unloaded = Close(*session, leave_kv);
-      Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.left ? ", but for its KV" : ""));
+      unloaded = Close(*session, hand_over_kv);
+      Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.handed_over ? ", except its KV" : ""));
       absl::MutexLock lock(&mutex_);
       state_ = State::kNone;
       session_ = nullptr;
@@ -254,52 +255,52 @@ void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan
   });
 }
 
-UnloadedPlan PlanKeeper::Close(StageSession& session, bool leave_kv) {
-  if (!leave_kv) {
+UnloadedPlan PlanInstallation::Close(StageSession& session, bool hand_over_kv) {
+  if (!hand_over_kv) {
     session.Close();
     return {};
   }
-  StageSession::Left left = session.Leave();
+  StageSession::Handover handover = session.HandOver();
   absl::MutexLock lock(&mutex_);
-  left_ = std::move(left.plan), left_epoch_ = left_.kv == nullptr ? -1 : session.epoch();
-  if (left_.kv == nullptr) return {};
-  return {.left = true, .hashes = std::move(left.hashes), .lent = left_.kv->lent()};
+  handover_ = std::move(handover.plan), handover_epoch_ = handover_.kv == nullptr ? -1 : session.epoch();
+  if (handover_.kv == nullptr) return {};
+  return {.handed_over = true, .hashes = std::move(handover.hashes), .lent = handover_.kv->lent()};
 }
 
-absl::StatusOr<std::shared_ptr<KvLeft>> PlanKeeper::Left(int64_t epoch) const {
+absl::StatusOr<std::shared_ptr<KvHandover>> PlanInstallation::HandoverOf(int64_t epoch) const {
   absl::MutexLock lock(&mutex_);
-  if (left_.kv == nullptr || left_epoch_ != epoch)
-    return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " has left no KV here"));
-  return left_.kv;
+  if (handover_.kv == nullptr || handover_epoch_ != epoch)
+    return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " handed over no KV on this device"));
+  return handover_.kv;
 }
 
-LeftByPlan PlanKeeper::TakeLeft() {
-  left_epoch_ = -1;
-  return std::exchange(left_, {});
+PlanHandover PlanInstallation::ReleaseHandover() {
+  handover_epoch_ = -1;
+  return std::exchange(handover_, {});
 }
 
-void PlanKeeper::LetGo(int64_t epoch) {
+void PlanInstallation::LetGo(int64_t epoch) {
   // Destroyed after the lock is released.
-  LeftByPlan left;
+  PlanHandover handover;
   absl::MutexLock lock(&mutex_);
-  if (left_epoch_ != epoch) return;
-  left = TakeLeft();
+  if (handover_epoch_ != epoch) return;
+  handover = ReleaseHandover();
 }
 
-absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
+absl::Status PlanInstallation::RunAlone(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (state_ != State::kNone) {
     const std::optional<PlanUser> user = UserNow();
     return absl::FailedPreconditionError(absl::StrCat(
-        "epoch ", session_->epoch(), " is here, ", user ? absl::StrCat("for ", user->Who()) : std::string("and nobody uses it"),
-        "; nothing else is done beside a plan: ", user ? "wait for its end" : "`lime unload` takes it off"));
+        "epoch ", session_->epoch(), " is installed, ", user ? absl::StrCat("for ", user->Who()) : std::string("and nobody uses it"),
+        "; the device does nothing else while a plan is installed: ", user ? "wait for its end" : "run `lime unload`"));
   }
   Post(std::move(task));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, StageSession::Sink sink) {
+absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Use(int64_t epoch, StageSession::Sink sink) {
   std::shared_ptr<StageSession> session;
   {
     absl::MutexLock lock(&mutex_);
@@ -310,45 +311,46 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, Sta
   }
   const absl::Status failed = session->SetSink(std::move(sink));
   if (!failed.ok()) {
-    Leave(session, "it has failed already");
+    OnUserGone(session, "it has already failed");
     return failed;
   }
   return session;
 }
 
-void PlanKeeper::Leave(const std::shared_ptr<StageSession>& session, const std::string& why) {
+void PlanInstallation::OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || state_ != State::kInUse) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), " of ", Who(), ": ", why));
   PostUnload(false, {});
 }
 
-absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
+absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Find(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckInstalled(epoch));
   return session_;
 }
 
-void PlanKeeper::Await(int64_t epoch) {
+void PlanInstallation::Await(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
   if (session_ == nullptr || session_->epoch() != epoch) return;
   if (state_ == State::kInstalled) unused_since_ = options_.now();
   // Others may be busy reading from other devices.
-  if (left_.kv != nullptr) left_.kv->Reading();
+  if (handover_.kv != nullptr) handover_.kv->Reading();
 }
 
-void PlanKeeper::Tick() {
+void PlanInstallation::Tick() {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   // Destroyed after the lock is released.
-  LeftByPlan gone;
+  PlanHandover gone;
   absl::MutexLock lock(&mutex_);
-  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(absl::Now()) > kKvLeftPatience) gone = TakeLeft();
+  if (handover_.kv != nullptr && state_ == State::kNone && handover_.kv->Unread(absl::Now()) > kKvHandoverPatience)
+    gone = ReleaseHandover();
   if (state_ != State::kInstalled || options_.now() - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload(false, {});
 }
 
-std::vector<BlockId> PlanKeeper::BlocksInUse(const std::string& weights) const {
+std::vector<BlockId> PlanInstallation::BlocksInUse(const std::string& weights) const {
   std::shared_ptr<StageSession> session;
   {
     absl::MutexLock lock(&mutex_);
@@ -358,27 +360,27 @@ std::vector<BlockId> PlanKeeper::BlocksInUse(const std::string& weights) const {
   return BlocksOn(session->plan(), session->call().device);
 }
 
-int64_t PlanKeeper::epoch() const {
+int64_t PlanInstallation::epoch() const {
   absl::MutexLock lock(&mutex_);
   return session_ != nullptr ? session_->epoch() : -1;
 }
 
-int64_t PlanKeeper::last_epoch() const {
+int64_t PlanInstallation::last_epoch() const {
   absl::MutexLock lock(&mutex_);
   return last_epoch_;
 }
 
-std::string PlanKeeper::model() const {
+std::string PlanInstallation::model() const {
   absl::MutexLock lock(&mutex_);
   return session_ != nullptr ? session_->plan().model_name : "";
 }
 
-std::shared_ptr<StageSession> PlanKeeper::Installed() const {
+std::shared_ptr<StageSession> PlanInstallation::Installed() const {
   absl::MutexLock lock(&mutex_);
   return state_ == State::kInstalled || state_ == State::kInUse ? session_ : nullptr;
 }
 
-DeviceStatistics PlanKeeper::Statistics() const {
+DeviceStatistics PlanInstallation::Statistics() const {
   const std::shared_ptr<StageSession> session = Installed();
   if (session != nullptr) return session->Statistics();
   DeviceStatistics statistics;
@@ -387,12 +389,12 @@ DeviceStatistics PlanKeeper::Statistics() const {
   return statistics;
 }
 
-TraceChunk PlanKeeper::TakeTrace(const TraceCall& call) {
+TraceChunk PlanInstallation::DrainTrace(const TraceCall& call) {
   const std::shared_ptr<StageSession> session = Installed();
-  return session != nullptr ? session->TakeTrace(call) : TraceChunk{};
+  return session != nullptr ? session->DrainTrace(call) : TraceChunk{};
 }
 
-void PlanKeeper::Log(const std::string& sentence) const {
+void PlanInstallation::Log(const std::string& sentence) const {
   if (options_.log) options_.log(sentence);
 }
 

@@ -1,4 +1,4 @@
-#include "planner/search/unit_counts.h"
+#include "planner/search/half_counts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -56,7 +56,7 @@ const std::array<double, 2>& CountProgram::StreamableMb(double largest_mb) {
   if (largest_mb == streamable_of_mb_) return streamable_mb_;
   streamable_of_mb_ = largest_mb;
   std::array<double, 2>& mb = streamable_mb_ = {};
-  for (int u = 0; u < NumUnits(); ++u) {
+  for (int u = 0; u < NumHalves(); ++u) {
     for (int b = unit_begins_[u]; b < unit_begins_[u + 1]; ++b) {
       if (instance_.blocks[b].mb <= largest_mb) mb[size_of_[u]] += instance_.blocks[b].mb / sizes_[size_of_[u]].count;
     }
@@ -74,7 +74,7 @@ void CountProgram::CountSmall(const Question& question, int d) {
   double streamed_mb = 0;
   if (device.disk_mb_per_ms > 0 && style.largest_mb > 0) {
     // A pool of one block can read the next one only after the block was computed.
-    const double ms_per_mb = (sizes_[0].comp_ms[d] + sizes_[1].comp_ms[d]) / std::max(1e-9, UnitMb(0) + UnitMb(1));
+    const double ms_per_mb = (sizes_[0].comp_ms[d] + sizes_[1].comp_ms[d]) / std::max(1e-9, HalfMb(0) + HalfMb(1));
     const double wait_ms = pool_mb < 2 * style.largest_mb ? style.largest_mb * ms_per_mb : 0;
     const double load_ms = style.largest_mb / device.disk_mb_per_ms + device.disk_lat_ms + wait_ms;
     streamed_mb = std::floor(std::min(question.limit_ms / load_ms + 1e-9, 1e9)) * style.largest_mb;
@@ -82,7 +82,7 @@ void CountProgram::CountSmall(const Question& question, int d) {
   const std::array<double, 2>& streamable_mb = StreamableMb(style.largest_mb);
   const auto fit = [](double room, double each) { return each > 0 ? std::min(std::floor(room / each), 1e6) : room >= 0 ? 1e6 : -1; };
   const double most_comp_ms = question.limit_ms / instance_.microbatches;
-  const double small_mb = UnitMb(0), large_mb = UnitMb(1), stays_mb = small_mb - streamable_mb[0],
+  const double small_mb = HalfMb(0), large_mb = HalfMb(1), stays_mb = small_mb - streamable_mb[0],
                large_stays_mb = large_mb - streamable_mb[1];
   small_.assign(sizes_[1].count + 1, -1);
   for (int large = 0; large <= sizes_[1].count; ++large) {
@@ -97,9 +97,9 @@ void CountProgram::CountSmall(const Question& question, int d) {
   }
 }
 
-std::vector<UnitCounts> CountProgram::Share(const Question& question) {
+std::vector<HalfCounts> CountProgram::Share(const Question& question) {
   const int devices = instance_.NumDevices(), all_large = sizes_[1].count;
-  work_ = NumUnits();
+  work_ = NumHalves();
   // By large units placed: the most small ones.
   std::vector<int> most(all_large + 1, kNone), before;
   most[0] = 0;
@@ -117,21 +117,21 @@ std::vector<UnitCounts> CountProgram::Share(const Question& question) {
       }
       work_ += 0.25 * (all_large + 1 - large);
     }
-    work_ += 2 * NumUnits();
+    work_ += 2 * NumHalves();
   }
   if (most[all_large] < sizes_[0].count) return {};
-  std::vector<UnitCounts> counts(devices);
+  std::vector<HalfCounts> counts(devices);
   for (int d = devices - 1, placed = all_large; d >= 0; --d) {
     const int large = large_of_[d][placed];
     CountSmall(question, d);
     counts[d] = {small_[large], large};
     placed -= large;
   }
-  TakeOffSlowest(most[all_large] - sizes_[0].count, counts);
+  RemoveFromSlowest(most[all_large] - sizes_[0].count, counts);
   return counts;
 }
 
-void CountProgram::TakeOffSlowest(int surplus, std::vector<UnitCounts>& counts) const {
+void CountProgram::RemoveFromSlowest(int surplus, std::vector<HalfCounts>& counts) const {
   while (surplus > 0) {
     int slowest = -1;
     for (int d = 0; d < instance_.NumDevices(); ++d) {
@@ -143,28 +143,28 @@ void CountProgram::TakeOffSlowest(int surplus, std::vector<UnitCounts>& counts) 
   }
 }
 
-Assignment CountProgram::Arrange(const std::vector<UnitCounts>& counts, const std::vector<int32_t>& order, int rounds) const {
-  std::vector<int> device_of(NumUnits());
-  std::vector<UnitCounts> have(instance_.devices.size());
+Assignment CountProgram::Arrange(const std::vector<HalfCounts>& counts, const std::vector<int32_t>& order, int rounds) const {
+  std::vector<int> device_of(NumHalves());
+  std::vector<HalfCounts> have(instance_.devices.size());
   int at = 0;
   for (int stage = 0, stages = rounds * static_cast<int>(order.size()); stage < stages; ++stage) {
     const int d = order[stage % order.size()], round = stage / static_cast<int>(order.size()) + 1;
     double missing_mb[2];
     for (int size = 0; size < 2; ++size) {
       const double due = std::round(static_cast<double>(counts[d][size]) * round / rounds);
-      missing_mb[size] = (due - have[d][size]) * UnitMb(size);
+      missing_mb[size] = (due - have[d][size]) * HalfMb(size);
     }
     // Extends to the nearest match.
     int end = at, last = at;
-    for (double least_mb = std::abs(missing_mb[0]) + std::abs(missing_mb[1]); last < NumUnits();) {
+    for (double least_mb = std::abs(missing_mb[0]) + std::abs(missing_mb[1]); last < NumHalves();) {
       const int size = size_of_[last++];
-      missing_mb[size] -= UnitMb(size);
+      missing_mb[size] -= HalfMb(size);
       const double off_mb = std::abs(missing_mb[0]) + std::abs(missing_mb[1]);
       if (off_mb < least_mb) least_mb = off_mb, end = last;
       if (missing_mb[0] < 0 && missing_mb[1] < 0) break;
-      if (missing_mb[0] + missing_mb[1] < -4 * (UnitMb(0) + UnitMb(1))) break;
+      if (missing_mb[0] + missing_mb[1] < -4 * (HalfMb(0) + HalfMb(1))) break;
     }
-    if (stage + 1 == stages) end = NumUnits();
+    if (stage + 1 == stages) end = NumHalves();
     for (; at < end; ++at) {
       device_of[at] = d;
       ++have[d][size_of_[at]];
@@ -173,7 +173,7 @@ Assignment CountProgram::Arrange(const std::vector<UnitCounts>& counts, const st
   Settle(counts, device_of);
   Assignment plan = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(order.back())),
                      .streamed = std::vector<uint8_t>(instance_.blocks.size())};
-  for (int u = 0; u < NumUnits(); ++u) {
+  for (int u = 0; u < NumHalves(); ++u) {
     for (int b = unit_begins_[u]; b < unit_begins_[u + 1]; ++b) plan.device[b] = static_cast<int16_t>(device_of[u]);
   }
   return plan;
@@ -181,16 +181,16 @@ Assignment CountProgram::Arrange(const std::vector<UnitCounts>& counts, const st
 
 // Units at the ends of a stage move to a device that lacks one of that size, preferably next to its
 // stages.
-void CountProgram::Settle(const std::vector<UnitCounts>& counts, std::vector<int>& device_of) const {
-  std::vector<UnitCounts> lacks = counts;
-  for (int u = 0; u < NumUnits(); ++u) --lacks[device_of[u]][size_of_[u]];
-  const auto device_at = [&](int u) { return u >= 0 && u < NumUnits() ? device_of[u] : -1; };
+void CountProgram::Settle(const std::vector<HalfCounts>& counts, std::vector<int>& device_of) const {
+  std::vector<HalfCounts> lacks = counts;
+  for (int u = 0; u < NumHalves(); ++u) --lacks[device_of[u]][size_of_[u]];
+  const auto device_at = [&](int u) { return u >= 0 && u < NumHalves() ? device_of[u] : -1; };
   // Spreads the moves over the model.
-  int stride = std::max(1, static_cast<int>(0.618 * NumUnits()));
-  while (std::gcd(stride, NumUnits()) > 1) ++stride;
+  int stride = std::max(1, static_cast<int>(0.618 * NumHalves()));
+  while (std::gcd(stride, NumHalves()) > 1) ++stride;
   for (const bool beside : {true, false}) {
-    for (int i = 0; i < NumUnits(); ++i) {
-      const int u = static_cast<int>(int64_t{i} * stride % NumUnits());
+    for (int i = 0; i < NumHalves(); ++i) {
+      const int u = static_cast<int>(int64_t{i} * stride % NumHalves());
       const int from = device_of[u], size = size_of_[u];
       if (lacks[from][size] >= 0) continue;
       const int before = device_at(u - 1), behind = device_at(u + 1);
