@@ -185,7 +185,7 @@ endfunction()
 # Tests are compiled once and run once: what they call is optimised, they themselves are not, but for those that compute for long.
 set(LIME_TEST_LEVEL 0)
 
-option(LIME_SOAK_TESTS "Let tests take half an hour; under a sanitizer, also build and run those that take minutes there" OFF)
+include(${CMAKE_CURRENT_LIST_DIR}/LimeCtest.cmake)
 
 # What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for another one.
 file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
@@ -197,28 +197,6 @@ foreach(level 0 1 2)
   target_precompile_headers(${name} PRIVATE
     <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
 endforeach()
-
-# lime_ctest(name [WAITS] COMMAND ...): an entry of ctest that may take two minutes, or half an hour where LIME_SOAK_TESTS is on.
-# WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest four slots for each core: a test takes all of
-# them, or one if it waits.
-function(lime_ctest name)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "WAITS" "" "COMMAND")  # keeps semicolons within an argument
-  add_test(NAME ${name} COMMAND ${ARG_COMMAND})
-  set(slots 4)
-  if(ARG_WAITS)
-    set(slots 1)
-  endif()
-  set(timeout 120)
-  if(LIME_SOAK_TESTS)
-    set(timeout 1800)
-  endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS ${slots})
-endfunction()
-
-# lime_start_early(tests...): those that take longest, so that the last minute of a parallel run has more than one left.
-function(lime_start_early)
-  set_tests_properties(${ARGN} PROPERTIES COST 100)
-endfunction()
 
 # lime_test(name SRCS ... [DEPS ...] [PROGRAMS lime|limed ...] [SHARDS n] [WAITS] [SOAK] [LEVEL 0|1|2]): a GoogleTest program and its ctest entry.
 # PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.

@@ -49,7 +49,7 @@ void ExpectRandomIdsStream(const Tokenizer& tokenizer) {
 class DetokenizerProperty : public testing::TestWithParam<std::string> {};
 
 TEST_P(DetokenizerProperty, PiecesJoinToTheDecodedText) {
-  LIME_SKIP_WITHOUT(SharedDir() / GetParam());
+  LIME_SKIP_WITHOUT_SHARED(SharedDir() / GetParam());
   ExpectRandomIdsStream(SharedTokenizer(GetParam()));
 }
 

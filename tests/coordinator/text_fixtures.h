@@ -12,13 +12,9 @@
 #include <vector>
 
 #include "coordinator/text/tokenizer.h"
+#include "tests/skips.h"
 
 namespace lime {
-
-inline const std::filesystem::path& SharedDir() {
-  static const std::filesystem::path path(LIME_SHARED_DIR);
-  return path;
-}
 
 inline std::string ReadAll(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -45,7 +41,3 @@ inline const Tokenizer& SharedTokenizer(const std::string& folder) {
 }
 
 }  // namespace lime
-
-// The third-party data is not part of the project; without it these tests have nothing to say.
-#define LIME_SKIP_WITHOUT(path) \
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << (path) << " is absent: place the shared test data beside the project to run this test"

@@ -462,7 +462,7 @@ TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {
 class LargePrompts : public testing::TestWithParam<std::string> {};
 
 TEST_P(LargePrompts, TakeLinearTime) {
-  LIME_SKIP_WITHOUT(SharedDir() / GetParam());
+  LIME_SKIP_WITHOUT_SHARED(SharedDir() / GetParam());
   const Tokenizer& tokenizer = SharedTokenizer(GetParam());
   const size_t size = ManyCases() ? 1'000'000 : 250'000;
   std::string mixed, marks = "a";

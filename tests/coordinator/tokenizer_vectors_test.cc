@@ -20,14 +20,14 @@ class TokenizerVectors : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(TokenizerVectors, EncodesAsTheVectorsSay) {
-  LIME_SKIP_WITHOUT(Folder());
+  LIME_SKIP_WITHOUT_SHARED(Folder());
   const auto rows = ReadJsonl(Folder() / "vectors.jsonl");
   EXPECT_GT(rows.size(), 70u);
   for (const Json& row : rows) ExpectIds(Get(), row);
 }
 
 TEST_P(TokenizerVectors, DecodesAsTheVectorsSay) {
-  LIME_SKIP_WITHOUT(Folder());
+  LIME_SKIP_WITHOUT_SHARED(Folder());
   if (!std::filesystem::exists(Folder() / "decode.jsonl")) GTEST_SKIP() << "the folder has no decode.jsonl";
   for (const Json& row : ReadJsonl(Folder() / "decode.jsonl")) {
     EXPECT_EQ(Get().Decode(row.at("ids").get<std::vector<int32_t>>()), row.at("text").get<std::string>()) << row.at("id");
@@ -35,7 +35,7 @@ TEST_P(TokenizerVectors, DecodesAsTheVectorsSay) {
 }
 
 TEST_P(TokenizerVectors, DecodingWhatWasEncodedGivesTheTextBack) {
-  LIME_SKIP_WITHOUT(Folder());
+  LIME_SKIP_WITHOUT_SHARED(Folder());
   if (GetParam().starts_with("qwen")) GTEST_SKIP() << "this vocabulary normalises its text";
   for (const Json& row : ReadJsonl(Folder() / "vectors.jsonl")) {
     const auto text = row.at("text").get<std::string>();
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Folders, TokenizerVectors, testing::Values("llama3", "l
 // Qwen3.5's split pattern over Qwen3's vocabulary: the set-up that made these vectors.
 TEST(TokenizerVectors, Qwen35PatternSplitsAsLlamaCpp) {
   const auto folder = SharedDir() / "tokenizers";
-  LIME_SKIP_WITHOUT(folder);
+  LIME_SKIP_WITHOUT_SHARED(folder);
   Json json = Json::parse(ReadAll(folder / "qwen3/tokenizer.json"));
   json["pre_tokenizer"] = Json::parse(ReadAll(folder / "qwen35/tokenizer.json")).at("pre_tokenizer");
   json["normalizer"] = nullptr;
@@ -68,7 +68,7 @@ TEST(TokenizerVectors, Qwen35PatternSplitsAsLlamaCpp) {
 
 TEST(TokenizerVectors, Qwen35ExactIdsNameOnePieceEach) {
   const auto folder = SharedDir() / "tokenizers/qwen35";
-  LIME_SKIP_WITHOUT(folder);
+  LIME_SKIP_WITHOUT_SHARED(folder);
   const Tokenizer& tokenizer = SharedTokenizer("tokenizers/qwen35");
   const Json ranges = Json::parse(ReadAll(folder / "exact-ids.json")).at("exact");
   for (const Json& range : ranges) {
@@ -78,7 +78,7 @@ TEST(TokenizerVectors, Qwen35ExactIdsNameOnePieceEach) {
 
 TEST(TokenizerVectors, Llama2ModelFileAgreesWithItsJson) {
   const auto folder = SharedDir() / "tokenizers/llama2-spm";
-  LIME_SKIP_WITHOUT(folder);
+  LIME_SKIP_WITHOUT_SHARED(folder);
   const auto model = Tokenizer::FromSentencePiece(ReadAll(folder / "tokenizer.model"), "tokenizer.model");
   ASSERT_TRUE(model.ok()) << model.status();
   for (const Json& row : ReadJsonl(folder / "vectors.jsonl")) ExpectIds(**model, row);
@@ -90,7 +90,7 @@ TEST(TokenizerVectors, Llama2ModelFileAgreesWithItsJson) {
 // The folder's vocab.json and merges.txt alone, as OPT's repositories are published.
 TEST(TokenizerVectors, OptVocabAndMergesAgreeWithItsJson) {
   const auto folder = SharedDir() / "tokenizers/opt";
-  LIME_SKIP_WITHOUT(folder);
+  LIME_SKIP_WITHOUT_SHARED(folder);
   const auto copy = std::filesystem::path(testing::TempDir()) / "opt_vocab_and_merges";
   std::filesystem::create_directories(copy);
   for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"}) {
@@ -118,12 +118,12 @@ void ExpectGoldenIds(const Tokenizer& tokenizer, const Json& golden) {
 }
 
 TEST_P(ModelFolders, PromptsHaveTheGoldenIds) {
-  LIME_SKIP_WITHOUT(Folder());
+  LIME_SKIP_WITHOUT_SHARED(Folder());
   ExpectGoldenIds(SharedTokenizer("models/" + GetParam()), Json::parse(ReadAll(Folder() / "golden.json")));
 }
 
 TEST_P(ModelFolders, ModelFileAgreesWithItsJson) {
-  LIME_SKIP_WITHOUT(Folder());
+  LIME_SKIP_WITHOUT_SHARED(Folder());
   if (!std::filesystem::exists(Folder() / "tokenizer.model")) GTEST_SKIP() << "the folder has no tokenizer.model";
   const auto model = Tokenizer::FromSentencePiece(ReadAll(Folder() / "tokenizer.model"), "tokenizer.model");
   ASSERT_TRUE(model.ok()) << model.status();

@@ -12,6 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/machine/huge_buffer.h"
 #include "tests/daemon/faulty_device.h"
+#include "tests/skips.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -172,7 +173,7 @@ TEST(BlockDeviceTest, AMissingFileIsNamed) {
 }
 
 TEST(BlockDeviceTest, FilesInMemoryAreReadWhetherOrNotTheyAllowDirectReads) {
-  if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "no tmpfs at /dev/shm";
+  LIME_SKIP_WITHOUT(std::filesystem::is_directory("/dev/shm"), "a tmpfs at /dev/shm");
   TempDir dir("/dev/shm");
   dir.Write("data", "hello");
   auto device = OpenBlockDevice({dir.file("data")}, {});

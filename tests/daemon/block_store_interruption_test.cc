@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/block_store_manifest.h"
 #include "tests/daemon/block_store_fixture.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -131,7 +132,7 @@ TEST_F(PreparedTest, AnInterruptBeforeTheFirstFileLeavesNothingAndSaysSo) {
 TEST_F(PreparedTest, ADiskTooSmallIsToldBeforeTheCopyWithTheNumbers) {
   const std::string mount = dir_.file("small");
   fs::create_directory(mount);
-  if (::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=128k") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
+  LIME_SKIP_WITHOUT(::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=128k") == 0, "the right to mount a tmpfs");
   const absl::Status status = PrepareBlockStore(model_, mount).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("small: needs .*, and the disk has .* free"));
@@ -143,7 +144,7 @@ TEST_F(PreparedTest, ADiskTooSmallIsToldBeforeTheCopyWithTheNumbers) {
 TEST_F(PreparedTest, ADiskThatFillsUpInTheMiddleNamesTheFileAndKeepsWhatIsFinished) {
   const std::string mount = dir_.file("small");
   fs::create_directory(mount);
-  if (::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=420k") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
+  LIME_SKIP_WITHOUT(::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=420k") == 0, "the right to mount a tmpfs");
   struct Optimist : StoreDisk {
     absl::StatusOr<Bytes> FreeBytes(const std::string&) override { return kGiB; }
   } disk;

@@ -18,6 +18,7 @@
 #include "daemon/machine/block_device.h"
 #include "daemon/weights/weight_store.h"
 #include "tests/daemon/block_store_fixture.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -226,7 +227,7 @@ TEST_F(PreparedTest, AStoreOfMoreFilesThanDescriptorsForEveryLaneLoads) {
   Prepare();
   rlimit now;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &now), 0);
-  if (now.rlim_max < 1024) GTEST_SKIP() << "a hard limit of " << now.rlim_max << " descriptors leaves nothing to raise";
+  LIME_SKIP_WITHOUT(now.rlim_max >= 1024, "the right to open 1024 files");
   const std::string usual = (*OpenBlockDevice({model_ + "/model.safetensors"}, {}))->Describe();
   const std::string way = usual.find("io_uring") != std::string::npos ? "io_uring" : "threads";
   EXPECT_EXIT(std::exit(ExitCodeUnderLimit(store_, {200, now.rlim_max}, way)), ::testing::ExitedWithCode(0), "fine");

@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "testbed/make_model/make_model.h"
+#include "tests/skips.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -273,8 +274,8 @@ TEST(CheckpointTest, APathThatIsNoFolderIsRefused) {
 }
 
 TEST(CheckpointTest, SharedModelsResolve) {
-  const std::string models = std::string(LIME_SHARED_DIR) + "/models";
-  if (!std::filesystem::is_directory(models)) GTEST_SKIP() << "no models beside the project";
+  const std::filesystem::path models = SharedDir() / "models";
+  LIME_SKIP_WITHOUT_SHARED(models);
   for (const auto& entry : std::filesystem::directory_iterator(models)) {
     if (!entry.is_directory()) continue;
     const absl::StatusOr<ModelSpec> spec = LoadModelSpec(entry.path().string());

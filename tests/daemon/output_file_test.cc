@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/skips.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -199,7 +200,7 @@ TEST(OutputFileTest, APipeWhoseReaderGoesIsAnErrorAndOneWithoutReaderEndsWithThe
 
 TEST(OutputFileTest, AFullDiskLeavesTheOldFileAndNothingBesideIt) {
   TempDir dir;
-  if (::mount("tmpfs", dir.path().c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "not allowed to mount";
+  LIME_SKIP_WITHOUT(::mount("tmpfs", dir.path().c_str(), "tmpfs", 0, "size=64k") == 0, "the right to mount a tmpfs");
   const std::string old = std::string(kOurs) + "old", large(1 << 20, 'x');
   dir.Write("trace.json", old);
   EXPECT_EQ(WriteOutput(dir / "trace.json", large, Options()).code(), absl::StatusCode::kResourceExhausted);

@@ -18,6 +18,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/pressure/pressure_monitor.h"
+#include "tests/skips.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -140,7 +141,7 @@ TEST_F(FakeKernelTest, ItStopsAtOnceWhateverTheInterval) {
 }
 
 TEST(PressureMonitorTest, PsiOfTheMachineIsUsedWhereTheKernelHasIt) {
-  if (::access("/proc/pressure/memory", W_OK) != 0) GTEST_SKIP() << "this kernel has no /proc/pressure/memory, or not for this user";
+  LIME_SKIP_WITHOUT(::access("/proc/pressure/memory", W_OK) == 0, "a writable /proc/pressure/memory");
   const auto monitor = PressureMonitor::Start({.on_sample = [](const MemorySample&) {}});
   ASSERT_TRUE(monitor.ok()) << monitor.status();
   EXPECT_THAT((*monitor)->Describe(), HasSubstr("/proc/pressure/memory (psi)"));
@@ -182,7 +183,7 @@ class MemoryGroupTest : public ::testing::Test {
       fs::remove(group_, ignored);
     }
     group_.clear();
-    GTEST_SKIP() << "this process may not make a memory cgroup";
+    LIME_SKIP_WITHOUT(false, "the right to make a memory cgroup");
   }
 
   void TearDown() override {
@@ -290,7 +291,7 @@ void ReadForever(const std::string& path) {
 }
 
 TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreToldByThePsiTrigger) {
-  if (::access("/proc/pressure/memory", W_OK) != 0) GTEST_SKIP() << "this kernel has no /proc/pressure/memory, or not for this user";
+  LIME_SKIP_WITHOUT(::access("/proc/pressure/memory", W_OK) == 0, "a writable /proc/pressure/memory");
   const TempDir dir;
   {
     std::ofstream out(dir.file("large"), std::ios::binary);

@@ -18,6 +18,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/weight_store.h"
 #include "testbed/make_model/make_model.h"
+#include "tests/skips.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -291,7 +292,7 @@ TEST(QuantizeTest, ADiskTooSmallIsToldWithTheNumbersAndNothingIsLeft) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
   std::filesystem::create_directory(dir.file("small"));
-  if (::mount("tmpfs", dir.file("small").c_str(), "tmpfs", 0, "size=16k") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
+  LIME_SKIP_WITHOUT(::mount("tmpfs", dir.file("small").c_str(), "tmpfs", 0, "size=16k") == 0, "the right to mount a tmpfs");
   const absl::Status status = QuantizeCheckpoint(dir.file("dense"), dir.file("small/copy"), {.bits = 4, .group_size = 64}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()),

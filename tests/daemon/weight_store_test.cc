@@ -10,6 +10,7 @@
 #include "daemon/machine/mapped_file.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/daemon/drop_from_page_cache.h"
+#include "tests/skips.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -293,8 +294,8 @@ TEST(WeightStoreTest, TheChoiceIsStated) {
 }
 
 TEST(WeightStoreTest, SharedModelsLoadAlikeWithEveryLoader) {
-  const std::string models = std::string(LIME_SHARED_DIR) + "/models";
-  if (!std::filesystem::is_directory(models)) GTEST_SKIP() << "no models beside the project";
+  const std::filesystem::path models = SharedDir() / "models";
+  LIME_SKIP_WITHOUT_SHARED(models);
   for (const auto& entry : std::filesystem::directory_iterator(models)) {
     if (!entry.is_directory()) continue;
     ExpectAllWaysLoad(entry.path().string());

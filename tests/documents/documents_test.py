@@ -20,6 +20,9 @@ import shell
 from pages import Command, File, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import skips  # noqa: E402
+
 BIN = Path(os.environ["LIME_BIN"])
 MACHINES = os.environ.get("LIME_PAGES") == "machines"
 SECONDS = 100  # the longest that one command may take on two busy cores
@@ -64,11 +67,11 @@ def program_of(command):
     return command.text.split()[0]
 
 
-@unittest.skipIf(MACHINES and not machines.are_possible(), "network namespaces take root")
-@unittest.skipUnless(shell.is_there(), "no OpenSSH server (Debian: openssh-server)")
 class DocumentsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        skips.need(cls, shell.is_there(), skips.SSH)
+        skips.need(cls, not MACHINES or machines.are_possible(), skips.NAMESPACES)
         cls.models = Path(tempfile.mkdtemp(prefix="lime-pages."))
         cls.addClassCleanup(shutil.rmtree, cls.models, ignore_errors=True)
         for name, sizes in (("large", LARGE), ("small", SMALL)):

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/bytes.h"
 #include "tests/integration/lime_process.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -140,7 +141,7 @@ TEST_F(BadStoreTest, AReadErrorEndsTheRunAndNamesFileBlockAndOffset) {
   fs::rename(store_ + "/" + name, folder + "/" + name);
   fs::create_symlink(mounted + "/" + name, store_ + "/" + name);
   const LoopDisk disk(folder, dir_ / "image", mounted);
-  if (!disk.mounted()) GTEST_SKIP() << "no loop device, mke2fs or root here to make a disk that fails";
+  LIME_SKIP_WITHOUT(disk.mounted(), "root with a loop device and mke2fs");
   const Answer whole = Call(Generation(store_, {"--resident", "0%"}));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   disk.CutEndOf(mounted + "/" + name, 16 * kKiB);
@@ -157,7 +158,7 @@ TEST(BadDiskTest, AFullDiskLeavesNothingThatLooksComplete) {
   TempDir dir;
   const std::string small = dir / "small";
   fs::create_directory(small);
-  if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=16m,nr_inodes=4") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
+  LIME_SKIP_WITHOUT(::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=16m,nr_inodes=4") == 0, "the right to mount a tmpfs");
   const Answer full = Call({"prepare", kShipped, "--out", small});
   ExpectRefused(full, 1, "it holds no more files");
   EXPECT_THAT(full.err, HasSubstr("small/"));

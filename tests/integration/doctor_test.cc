@@ -21,6 +21,7 @@
 #include "tests/integration/lime_process.h"
 #include "tests/integration/limed_process.h"
 #include "tests/integration/raw_listener.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -446,7 +447,7 @@ TEST_F(DoctorTest, KeysGoOnlyWhereNothingElseIsAndTogetherOrNotAtAll) {
   EXPECT_THAT(Slurp(dir_ / "target.key"), HasSubstr("PRIVATE KEY"));
 
   std::filesystem::create_directory(dir_ / "full");
-  if (::mount("tmpfs", (dir_ / "full").c_str(), "tmpfs", 0, "size=4k") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
+  LIME_SKIP_WITHOUT(::mount("tmpfs", (dir_ / "full").c_str(), "tmpfs", 0, "size=4k") == 0, "the right to mount a tmpfs");
   const Answer full = Call({"keys", "--name", "a", "--out", dir_ / "full/keys"});
   EXPECT_EQ(full.exit_code, 1) << full.err;
   EXPECT_EQ(files(dir_ / "full"), 0);

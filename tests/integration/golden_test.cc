@@ -13,6 +13,7 @@
 #include "kernels/registry/registry.h"
 #include "planner/plan/backend_names.h"
 #include "tests/integration/models.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -22,7 +23,7 @@ using nlohmann::json;
 class GoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "none") GTEST_SKIP() << "no models beside the project in " << LIME_SHARED_DIR << "/models";
+    LIME_SKIP_WITHOUT_SHARED(SharedModel(GetParam()));
     dir_ = SharedModel(GetParam());
     golden_ = ReadJson(dir_ + "/golden.json");
     ASSERT_TRUE(golden_.is_object());
@@ -86,7 +87,7 @@ void GoldenTest::CompareLastLogitsOfOnePrompt() {
 void GoldenTest::CompareWindows() {
   const json& golden = golden_["teacher_forced"];
   std::string source = golden["text"].get<std::string>();
-  const std::string path = std::string(LIME_SHARED_DIR) + source.substr(6, source.find(':') - 6);  // "shared/text/x.txt: first ..."
+  const std::string path = SharedDir().string() + source.substr(6, source.find(':') - 6);  // "shared/text/x.txt: first ..."
   std::ifstream file(path);
   ASSERT_TRUE(file) << path;
   std::string text;

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "planner/base/bytes.h"
 #include "tests/integration/models.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -88,7 +89,7 @@ TEST(MemoryLimitTest, AModelLargerThanTheBudgetRunsUnderAHardLimitOfExactlyTheBu
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());  // 240 MB
   constexpr Bytes kBudget = 192 * kMiB;
   const LimitedGroup group(kBudget), wide(8 * kGiB);
-  if (!group.exists() || !wide.exists()) GTEST_SKIP() << "no memory cgroup can be made here";
+  LIME_SKIP_WITHOUT(group.exists() && wide.exists(), "the right to make a memory cgroup");
   std::string ids = "1";
   for (int i = 0; i < 2000; ++i) absl::StrAppend(&ids, ",", 2 + i * 7 % 4000);
   const std::vector<std::string> score = {"score", "--model", dir / "model", "--ids", ids, "--top", "1", "--json"};

@@ -21,18 +21,19 @@
 #include "nlohmann/json.hpp"
 #include "testbed/make_model/make_model.h"
 #include "tests/integration/reference_model.h"
+#include "tests/skips.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
 
 inline std::string SharedModel(const std::string& name) {
-  return std::string(LIME_SHARED_DIR) + "/models/" + name;
+  return SharedDir() / "models" / name;
 }
 
 inline std::vector<std::string> SharedModels() {
   std::vector<std::string> names;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(LIME_SHARED_DIR) + "/models", error)) {
+  for (const auto& entry : std::filesystem::directory_iterator(SharedDir() / "models", error)) {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   std::ranges::sort(names);

@@ -12,6 +12,7 @@
 #include "tests/integration/stage_cluster.h"
 #include "tests/integration/stage_plans.h"
 #include "tests/integration/variants.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -36,9 +37,8 @@ TEST(StageEngineTest, TheShippedModelGivesTheSameBitsOverAnyPlan) {
 
 // The models beside the project, trained ones of several families and dtypes.
 TEST(StageEngineTest, SharedModelsGiveTheSameBitsOverAnyPlan) {
-  const std::vector<std::string> names = SharedModels();
-  if (names.empty()) GTEST_SKIP() << "needs models/ of the folder shared beside the project";
-  for (const std::string& name : names) {
+  LIME_SKIP_WITHOUT_SHARED(SharedDir() / "models");
+  for (const std::string& name : SharedModels()) {
     SCOPED_TRACE(name);
     ExpectBitsOfOne(SharedModel(name), Cases(8, 8), 200);
   }

@@ -24,6 +24,7 @@
 #include "tests/integration/stage_orders.h"
 #include "tests/integration/stage_plans.h"
 #include "tests/integration/variants.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -80,9 +81,8 @@ TEST(StageEvictionTest, TheShippedModelGivesTheSameBitsInManySlices) {
 }
 
 TEST(StageEvictionTest, SharedModelsGiveTheSameBits) {
-  const std::vector<std::string> names = SharedModels();
-  if (names.empty()) GTEST_SKIP() << "needs models/ of the folder shared beside the project";
-  for (const std::string& name : names) {
+  LIME_SKIP_WITHOUT_SHARED(SharedDir() / "models");
+  for (const std::string& name : SharedModels()) {
     SCOPED_TRACE(name);
     ExpectBitsOfOne(SharedModel(name), Cases(2, 2), kContext, 200);
   }

@@ -25,6 +25,7 @@
 #include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/integration/loopback_cluster.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -187,7 +188,7 @@ TEST(SystemCallsTest, WhicheverPartOfIoUringIsDeniedWeightsAreReadOtherwise) {
   for (const std::vector<int>& denied : parts) {
     for (const int error : {EPERM, ENOSYS}) {
       const std::string without = TextWithout(denied, error);
-      if (without == "skip") GTEST_SKIP() << "this system does not let a process deny itself calls";
+      LIME_SKIP_WITHOUT(without != "skip", "the right to deny oneself system calls");
       EXPECT_EQ(without, text) << denied.size() << " calls from " << denied.front() << " on, error " << error;
     }
   }
@@ -196,7 +197,7 @@ TEST(SystemCallsTest, WhicheverPartOfIoUringIsDeniedWeightsAreReadOtherwise) {
 void ExpectNothingBetweenTokens(void (*run)(), const std::set<uint64_t>& waits = {}) {
   int exit_code = 0;
   std::vector<SystemCall> calls = Trace(run, exit_code);
-  if (exit_code == 126) GTEST_SKIP() << "this system does not let a process trace its child";
+  LIME_SKIP_WITHOUT(exit_code != 126, "the right to trace a child");
   ASSERT_EQ(exit_code, 0);
   Exclude("/sys/devices/system/cpu/online", calls);
   Exclude("/sys/devices/system/cpu/cpu0/tsc_freq_khz", calls);

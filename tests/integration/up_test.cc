@@ -15,6 +15,7 @@
 #include "testbed/make_model/make_model.h"
 #include "tests/integration/lime_process.h"
 #include "tests/integration/loopback_sshd.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -401,9 +402,9 @@ TEST_F(UpTest, ADaemonThatWasStartedOtherwiseIsToldAsSuch) {
 }
 
 TEST_F(UpTest, ADeviceOverSshComesUpIsToldAndGoesDown) {
-  if (!LoopbackSshd::Installed()) GTEST_SKIP() << "the packages openssh-server and openssh-client are not installed";
+  LIME_SKIP_WITHOUT(LoopbackSshd::Installed(), "an SSH server (Debian: openssh-server, openssh-client)");
   const LoopbackSshd sshd("XDG_STATE_HOME=" + dir_ / "there");
-  if (!sshd.Answers()) GTEST_SKIP() << "sshd does not run here: root without a mount namespace";
+  LIME_SKIP_WITHOUT(sshd.Answers(), "the right to run sshd");
   WriteCluster({kModel, kModel});
   const std::string limed = std::filesystem::path(LIME_BINARY).parent_path() / "limed";
   Edit("threads = 1\n", absl::StrCat("threads = 1\nssh = \"", sshd.Way(), "\"\nlimed = \"", limed, "\"\n"));  // a

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/linear.h"
 #include "tests/kernels/random_floats.h"
+#include "tests/skips.h"
 
 namespace lime::cpu {
 namespace {
@@ -59,10 +60,10 @@ class Bf16KernelsTest : public testing::TestWithParam<Numerics> {
   void SetUp() override {
     if (GetParam() == Numerics::kEmulatedBf16) {
       kernels_ = EmulatedBf16();
-      if (kernels_ == nullptr) GTEST_SKIP() << "the emulation of the bf16 dot product needs a CPU with AVX-512";
+      LIME_SKIP_WITHOUT(kernels_ != nullptr, "a CPU with AVX-512");
     } else {
       kernels_ = HardwareBf16();
-      if (kernels_ == nullptr) GTEST_SKIP() << "this CPU has no AVX512-BF16";
+      LIME_SKIP_WITHOUT(kernels_ != nullptr, "a CPU with AVX512-BF16");
     }
   }
   const Bf16Kernels* kernels_ = nullptr;
@@ -179,7 +180,7 @@ TEST(Bf16NumericsIdTest, NamesTheDefinedArithmeticAndTellsAnyOtherApart) {
 
 TEST(Bf16NumericsIdTest, TheCpuStatesWhichOrderIsInForce) {
   EXPECT_STREQ(NumericsId(Numerics::kPortable), "portable-f32-1");
-  if (HardwareBf16() == nullptr) GTEST_SKIP() << "this CPU has no AVX512-BF16: auto is portable";
+  LIME_SKIP_WITHOUT(HardwareBf16() != nullptr, "a CPU with AVX512-BF16");
   EXPECT_EQ(NumericsId(), Bf16NumericsId(*HardwareBf16()));
 }
 

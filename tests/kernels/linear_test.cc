@@ -16,6 +16,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/linear_bf16.h"
 #include "tests/kernels/random_floats.h"
+#include "tests/skips.h"
 
 namespace lime::cpu {
 namespace {
@@ -160,7 +161,7 @@ class LinearFormatTest : public testing::TestWithParam<Format> {
  protected:
   void SetUp() override {
     const bool emulated = GetParam().numerics == Numerics::kEmulatedBf16;
-    if (emulated && EmulatedBf16() == nullptr) GTEST_SKIP() << "the emulation of the bf16 dot product needs a CPU with AVX-512";
+    LIME_SKIP_WITHOUT(!emulated || EmulatedBf16() != nullptr, "a CPU with AVX-512");
   }
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 };

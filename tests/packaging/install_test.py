@@ -7,9 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import skips  # noqa: E402
 
 BIN = Path(os.environ["LIME_BIN"])
 SHELLS = {"bash": "share/bash-completion/completions/{}", "zsh": "share/zsh/site-functions/_{}",
@@ -72,8 +76,7 @@ class InstallTest(unittest.TestCase):
         self.assertFalse((self.prefix / "share/man/man1/lime-serve.1").exists(), "not built yet")
 
     def test_pages_are_roff_without_warnings(self):
-        if not shutil.which("groff"):
-            self.skipTest("no groff")
+        skips.need(self, shutil.which("groff"), "groff")
         for name in self.texts:
             done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", self.page(name)], check=True, capture_output=True, text=True)
             self.assertEqual(done.stderr, "", name)

@@ -1,14 +1,86 @@
 #include "tests/planner/paper_problems.h"
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
 #include "planner/plan/plan_json.h"
 
 namespace lime {
 namespace {
 
 constexpr double kMostPartMb = 64;
+
+constexpr int kContext = 2048, kBf16Bytes = 2;
+
+struct PaperModel {
+  int layers, hidden, heads, kv_heads, intermediate, vocab;
+};
+
+constexpr PaperModel kLlama13b = {40, 5120, 40, 40, 13824, 32000}, kQwen32b = {64, 5120, 64, 8, 25600, 151936},
+                     kLlama70b = {80, 8192, 64, 8, 28672, 128256};
+constexpr int kHeadDim = 128;  // of all three
+
+struct PaperDevice {
+  const char* name;
+  int gib;
+  double disk_gb_per_s, overhead_ms, mem_gb_per_s;
+};
+
+constexpr PaperDevice kNx16 = {"NX16", 16, 1, 0.25, 41.79}, kNx16Half = {"NX16-half", 8, 1, 0.25, 41.79},
+                      kOrin32 = {"Orin32", 32, 2, 0.12, 143.36}, kOrin24 = {"Orin32-8", 24, 2, 0.12, 143.36},
+                      kOrin64 = {"Orin64", 64, 2.5, 0.12, 143.36};
+constexpr double kUsableMemory = 0.82;
+
+struct PaperSetting {
+  const char* name;
+  PaperModel model;
+  int mbit_per_s;
+  std::vector<PaperDevice> devices;
+};
+
+const std::vector<PaperSetting>& PaperSettings() {
+  static const auto& settings = *new std::vector<PaperSetting>{
+      {"E1", kLlama13b, 100, {kNx16, kOrin32}},
+      {"E2", kQwen32b, 200, {kNx16, kOrin32, kOrin64}},
+      {"E3", kLlama70b, 100, {kNx16, kOrin32, kOrin64, kOrin64}},
+      {"S1", kLlama70b, 100, {kOrin64, kOrin32, kOrin32, kNx16, kNx16}},
+      {"S2", kLlama70b, 100, {kOrin64, kOrin32, kOrin32, kNx16, kNx16Half}},
+      {"S3", kLlama70b, 100, {kOrin64, kOrin32, kOrin24, kNx16, kNx16Half}},
+  };
+  return settings;
+}
+
+double SixDecimals(double value) {
+  return std::round(value * 1e6) / 1e6;
+}
+
+// In MB; with the KV of `sequences` requests.
+std::vector<Instance::Block> BlocksOf(const PaperModel& model, int sequences) {
+  const double row_mb = kBf16Bytes * model.hidden / 1e6;
+  const double attention_mb = row_mb * 2 * kHeadDim * (model.heads + model.kv_heads), mlp_mb = row_mb * 3 * model.intermediate;
+  const double kv_mb = sequences * (2.0 * kBf16Bytes * kContext * model.kv_heads * kHeadDim / 1e6);
+  std::vector<Instance::Block> blocks;
+  for (int i = 0; i < model.layers; ++i) {
+    blocks.push_back({.kind = Instance::Kind::kAttention, .layer = i, .mb = attention_mb, .kv_mb = kv_mb});
+    blocks.push_back({.kind = Instance::Kind::kMlp, .layer = i, .mb = mlp_mb});
+  }
+  blocks.push_back({.kind = Instance::Kind::kHead, .layer = model.layers, .mb = row_mb * model.vocab});
+  return blocks;
+}
+
+Instance::Device DeviceOf(const PaperDevice& device, const std::vector<Instance::Block>& blocks) {
+  Instance::Device out = {.name = device.name,
+                          .mem_mb = SixDecimals(kUsableMemory * device.gib * (1 << 30) / 1e6),
+                          .disk_mb_per_ms = device.disk_gb_per_s,
+                          .disk_lat_ms = 0.3};
+  for (const Instance::Block& block : blocks)
+    out.comp_ms.push_back(SixDecimals(device.overhead_ms + (block.mb + block.kv_mb) / device.mem_gb_per_s));
+  return out;
+}
 
 // Milliseconds a device takes per MB it reads in memory: what larger blocks without KV take longer.
 double MsPerMb(const Instance& instance, const Instance::Device& device) {
@@ -63,6 +135,23 @@ Instance CutInParts(const Instance& instance, double most_mb) {
 
 }  // namespace
 
+Instance PaperProblem(const std::string& name) {
+  const int sequences = name.ends_with('b') ? 5 : 1;
+  const auto setting = std::ranges::find_if(PaperSettings(), [&](const PaperSetting& each) { return name.starts_with(each.name); });
+  LIME_CHECK(setting != PaperSettings().end()) << name;
+  Instance instance;
+  instance.blocks = BlocksOf(setting->model, sequences);
+  for (const PaperDevice& device : setting->devices) instance.devices.push_back(DeviceOf(device, instance.blocks));
+  for (Instance::Block& block : instance.blocks) {
+    block.mb = SixDecimals(block.mb);
+    block.kv_mb = SixDecimals(block.kv_mb);
+  }
+  instance.embed_mb = instance.blocks.back().mb;
+  const double message_bytes = sequences * kBf16Bytes * setting->model.hidden;
+  instance.net = {.tx_ms = SixDecimals(message_bytes / (125.0 * setting->mbit_per_s)), .lat_ms = 0.3};
+  return instance;
+}
+
 Instance LargeProblem() {
   Instance instance;
   AddLayers(126, 1140.9, 8.4, 5234.5, instance);
@@ -94,6 +183,11 @@ absl::StatusOr<Instance> ReadProblem(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": no problem with an instance"));
   }
   return InstanceFromJson(problem["instance"]);
+}
+
+absl::StatusOr<Instance> ProblemOf(const std::string& name_or_path) {
+  if (std::ranges::count(kPaperProblems, name_or_path) > 0) return PaperProblem(name_or_path);
+  return ReadProblem(name_or_path);
 }
 
 Instance WithSlowerWire(Instance instance, double factor) {

@@ -1,4 +1,5 @@
-// The problems of the paper's environments and settings, derived from the ones in files: other bandwidths, more requests, pieces.
+// The problems of the paper's environments and settings, and what is derived of them: other
+// bandwidths, more requests, pieces.
 #pragma once
 
 #include <string>
@@ -8,8 +9,19 @@
 
 namespace lime {
 
+// One request with 2,048 tokens of context, in blocks of bf16: "E1" (Llama 2 13B), "E2" (Qwen3 32B,
+// at 200 Mbit/s), "E3", "S1", "S2" and "S3" (Llama 3.3 70B). The last three also with five requests
+// in one micro-batch: "S1b", "S2b", "S3b". Devices as in testbed/clusters. Numbers have six
+// decimals, as in the files of ../shared/planner, so that both give the same plans.
+// REQUIRES: one of these names
+Instance PaperProblem(const std::string& name);
+inline constexpr const char* kPaperProblems[] = {"E1", "E2", "E3", "S1", "S2", "S3", "S1b", "S2b", "S3b"};
+
 // The instance of a file of `lime solve`.
 absl::StatusOr<Instance> ReadProblem(const std::string& path);
+
+// One of kPaperProblems by its name, or the instance of a file.
+absl::StatusOr<Instance> ProblemOf(const std::string& name_or_path);
 
 // Messages take `factor` times as long on the wire.
 Instance WithSlowerWire(Instance instance, double factor);

@@ -47,7 +47,7 @@ absl::StatusOr<Instance> Problem(const std::string& name) {
   if (name == "126x8") return LargeProblem();
   int layers = 0, devices = 0;
   if (std::sscanf(name.c_str(), "%dx%d", &layers, &devices) == 2) return LongProblem(layers, devices);
-  return ReadProblem(name);
+  return ProblemOf(name);
 }
 
 absl::Status PrintRow(const std::string& name, const Lengths& lengths) {

@@ -1,11 +1,10 @@
 // `lime solve`: the fields of every kind, and one sentence for every malformed problem.
 #include "planner/solve.h"
 
-#include <fstream>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/planner/paper_problems.h"
 
 namespace lime {
 namespace {
@@ -295,11 +294,24 @@ TEST(SolveTest, UnknownFieldsAreIgnoredAndStreamedBlocksMayComeInAnyOrder) {
   EXPECT_EQ(Answer(problem), Answer(sorted));
 }
 
+json InstanceToJson(const Instance& instance) {
+  json out = {{"embed_mb", instance.embed_mb}, {"net", {{"tx_ms", instance.net.tx_ms}, {"lat_ms", instance.net.lat_ms}}}};
+  for (const Instance::Block& block : instance.blocks) {
+    const std::string kind(1, KindLetter(block.kind));
+    out["blocks"].push_back({{"kind", kind}, {"layer", block.layer}, {"mb", block.mb}, {"kv_mb", block.kv_mb}});
+  }
+  for (const Instance::Device& device : instance.devices) {
+    out["devices"].push_back({{"name", device.name},
+                              {"mem_mb", device.mem_mb},
+                              {"disk_mb_per_ms", device.disk_mb_per_ms},
+                              {"disk_lat_ms", device.disk_lat_ms},
+                              {"comp_ms", device.comp_ms}});
+  }
+  return out;
+}
+
 TEST(SolveTest, ReadsTheProblemsOfRealSize) {
-  std::ifstream file(std::string(LIME_SHARED_DIR) + "/planner/S2.json");
-  if (!file) GTEST_SKIP() << "needs planner/S2.json of the folder shared beside the project";
-  json problem = json::parse(file);
-  problem["kind"] = "eval";
+  json problem = {{"kind", "eval"}, {"instance", InstanceToJson(PaperProblem("S2"))}};
   problem["plan"] = {{"stages", {{{"device", 0}, {"lo", 0}, {"hi", 161}}}}, {"streamed", json::array()}};
   EXPECT_EQ(Answer(problem)["feasible"], false);
 }

@@ -1,8 +1,6 @@
 // The baselines as plans, and that the search is never worse than any of them.
 #include "planner/strategies.h"
 
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "planner/batches.h"
@@ -12,6 +10,7 @@
 #include "tests/cases.h"
 #include "tests/planner/paper_problems.h"
 #include "tests/planner/random_plans.h"
+#include "tests/skips.h"
 
 namespace lime {
 namespace {
@@ -79,20 +78,50 @@ TEST(BaselinesTest, EdgeShardTakesTheFastestDevices) {
   EXPECT_FALSE(PlanBy(Strategy::kEdgeShard, instance, {}).feasible);
 }
 
-// Five requests at once, derived from one, are those of the files.
-TEST(PaperProblemsTest, BurstsAreThoseOfTheFiles) {
-  for (const char* name : {"S1", "S2", "S3"}) {
-    const std::string path = absl::StrCat(LIME_SHARED_DIR, "/planner/", name);
-    const absl::StatusOr<Instance> one = ReadProblem(path + ".json"), burst = ReadProblem(path + "b.json");
-    if (!one.ok() || !burst.ok()) GTEST_SKIP() << "needs planner/" << name << ".json of the folder shared beside the project";
-    const Instance derived = WithSequences(*one, 5);
-    EXPECT_NEAR(derived.net.tx_ms_by_batch.at(5), burst->net.tx_ms, 1e-5);
+// Five requests at once, derived from one, are those of the burst's own problem.
+TEST(PaperProblemsTest, BurstsAreThoseOfTheirOwnProblems) {
+  for (const std::string name : {"S1", "S2", "S3"}) {
+    const Instance burst = PaperProblem(name + "b"), derived = WithSequences(PaperProblem(name), 5);
+    EXPECT_NEAR(derived.net.tx_ms_by_batch.at(5), burst.net.tx_ms, 1e-5);
     for (int b = 0; b < derived.NumBlocks(); ++b) {
-      EXPECT_NEAR(derived.blocks[b].kv_mb, burst->blocks[b].kv_mb, 1e-5);
+      EXPECT_NEAR(derived.blocks[b].kv_mb, burst.blocks[b].kv_mb, 1e-5);
       for (int d = 0; d < derived.NumDevices(); ++d) {
-        EXPECT_NEAR(derived.devices[d].comp_ms_by_batch.at(5)[b], burst->devices[d].comp_ms[b], 1e-5);
+        EXPECT_NEAR(derived.devices[d].comp_ms_by_batch.at(5)[b], burst.devices[d].comp_ms[b], 1e-5);
       }
     }
+  }
+}
+
+void ExpectSame(const Instance& a, const Instance& b) {
+  EXPECT_EQ(a.embed_mb, b.embed_mb);
+  EXPECT_EQ(a.net.tx_ms, b.net.tx_ms);
+  EXPECT_EQ(a.net.lat_ms, b.net.lat_ms);
+  EXPECT_EQ(a.microbatches, b.microbatches);
+  ASSERT_EQ(a.NumBlocks(), b.NumBlocks());
+  for (int i = 0; i < a.NumBlocks(); ++i) {
+    EXPECT_EQ(a.blocks[i].kind, b.blocks[i].kind);
+    EXPECT_EQ(a.blocks[i].layer, b.blocks[i].layer);
+    EXPECT_EQ(a.blocks[i].mb, b.blocks[i].mb);
+    EXPECT_EQ(a.blocks[i].kv_mb, b.blocks[i].kv_mb);
+  }
+  ASSERT_EQ(a.NumDevices(), b.NumDevices());
+  for (int d = 0; d < a.NumDevices(); ++d) {
+    EXPECT_EQ(a.devices[d].name, b.devices[d].name);
+    EXPECT_EQ(a.devices[d].mem_mb, b.devices[d].mem_mb);
+    EXPECT_EQ(a.devices[d].disk_mb_per_ms, b.devices[d].disk_mb_per_ms);
+    EXPECT_EQ(a.devices[d].disk_lat_ms, b.devices[d].disk_lat_ms);
+    EXPECT_EQ(a.devices[d].comp_ms, b.devices[d].comp_ms);
+  }
+}
+
+// The files whose best known plans the tests below cite.
+TEST(PaperProblemsTest, TheyAreThoseOfTheFiles) {
+  LIME_SKIP_WITHOUT_SHARED(SharedDir() / "planner");
+  for (const std::string name : kPaperProblems) {
+    SCOPED_TRACE(name);
+    const absl::StatusOr<Instance> file = ReadProblem(SharedDir() / "planner" / (name + ".json"));
+    ASSERT_TRUE(file.ok()) << file.status();
+    ExpectSame(PaperProblem(name), *file);
   }
 }
 
@@ -101,9 +130,7 @@ TEST(LimePaperTest, IsAsGoodAsKnownOnProblemsOfRealSize) {
   const std::pair<const char*, double> known[] = {{"E1", 201},  {"E2", 467},   {"E3", 1029},  {"S1", 1433}, {"S2", 2570},
                                                   {"S3", 4131}, {"S1b", 2056}, {"S2b", 2861}, {"S3b", 3716}};
   for (const auto& [name, ms] : known) {
-    std::ifstream file(std::string(LIME_SHARED_DIR) + "/planner/" + name + ".json");
-    if (!file) GTEST_SKIP() << "needs planner/" << name << ".json of the folder shared beside the project";
-    const Instance instance = *InstanceFromJson(nlohmann::json::parse(file).at("instance"));
+    const Instance instance = PaperProblem(name);
     const FoundPlan found = PlanBy(Strategy::kLimePaper, instance, {});
     ASSERT_TRUE(found.feasible) << name;
     EXPECT_LE(found.ms_per_step, ms) << name;

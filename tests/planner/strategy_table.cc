@@ -1,7 +1,7 @@
 // Prints the strategies side by side (Markdown).
 //
-//   strategy_table [--time-limit-ms 5000] FILE...              ms per step of problem files of `lime solve`
-//   strategy_table [--time-limit-ms 5000] --settings FOLDER    the table of docs/internals/planner.md, from FOLDER/E1.json to S3.json
+//   strategy_table [--time-limit-ms 5000] PROBLEM...           ms per step of S1 to S3b, or of files of `lime solve`
+//   strategy_table [--time-limit-ms 5000] --settings           the table of docs/results/plans.md
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,36 +49,35 @@ absl::Status PrintRow(const std::string& name, const Instance& whole, const Inst
   return absl::OkStatus();
 }
 
-absl::Status PrintFiles(std::span<char*> paths, double time_limit_ms) {
+absl::Status PrintProblems(std::span<char*> paths, double time_limit_ms) {
   PrintHead("| problem |");
   for (const char* path : paths) {
-    LIME_ASSIGN_OR_RETURN(const Instance whole, ReadProblem(path));
+    LIME_ASSIGN_OR_RETURN(const Instance whole, ProblemOf(path));
     const std::string name = std::strrchr(path, '/') != nullptr ? std::strrchr(path, '/') + 1 : path;
     LIME_RETURN_IF_ERROR(PrintRow("| " + name + " |", whole, InParts(whole, kHundredMbitPerS), 1, time_limit_ms));
   }
   return absl::OkStatus();
 }
 
-struct PaperProblem {
-  const char* file;
+struct Setting {
+  const char* problem;
   const char* name;
-  double hundred_mbit;  // tx_ms at 100 Mbit/s over that in the file
+  double hundred_mbit;  // tx_ms at 100 Mbit/s over that of the problem
 };
 
-constexpr PaperProblem kPaperProblems[] = {{"E1", "E1, Llama 2 13B", 1},          {"E2", "E2, Qwen3 32B", 2},
-                                           {"E3", "E3, Llama 3.3 70B", 1},        {"S1", "Setting 1, Llama 3.3 70B", 1},
-                                           {"S2", "Setting 2, Llama 3.3 70B", 1}, {"S3", "Setting 3, Llama 3.3 70B", 1}};
+constexpr Setting kSettings[] = {{"E1", "E1, Llama 2 13B", 1},          {"E2", "E2, Qwen3 32B", 2},
+                                 {"E3", "E3, Llama 3.3 70B", 1},        {"S1", "Setting 1, Llama 3.3 70B", 1},
+                                 {"S2", "Setting 2, Llama 3.3 70B", 1}, {"S3", "Setting 3, Llama 3.3 70B", 1}};
 
-absl::Status PrintSettings(const std::string& folder, double time_limit_ms) {
+absl::Status PrintSettings(double time_limit_ms) {
   constexpr int kBurst = 5;
   PrintHead("| problem | requests | Mbit/s |");
-  for (const PaperProblem& problem : kPaperProblems) {
-    LIME_ASSIGN_OR_RETURN(const Instance read, ReadProblem(folder + "/" + problem.file + ".json"));
-    const Instance slow = WithSlowerWire(read, problem.hundred_mbit);
+  for (const Setting& setting : kSettings) {
+    const Instance slow = WithSlowerWire(PaperProblem(setting.problem), setting.hundred_mbit);
     for (const int sequences : {1, kBurst}) {
       for (const int mbit : {100, 200}) {
         const Instance one = WithSlowerWire(slow, 100.0 / mbit), whole = sequences == 1 ? one : WithSequences(one, sequences);
-        const std::string name = std::string("| ") + problem.name + " | " + std::to_string(sequences) + " | " + std::to_string(mbit) + " |";
+        const std::string name = std::string("| ") + setting.name + " | " + std::to_string(sequences) + " | " + std::to_string(mbit) + " |";
         LIME_RETURN_IF_ERROR(PrintRow(name, whole, InParts(whole, kHundredMbitPerS * mbit / 100), sequences, time_limit_ms));
       }
     }
@@ -92,8 +91,8 @@ absl::Status Main(std::span<char*> arguments) {
     time_limit_ms = std::atof(arguments[1]);
     arguments = arguments.subspan(2);
   }
-  const bool settings = arguments.size() == 2 && std::strcmp(arguments[0], "--settings") == 0;
-  return settings ? PrintSettings(arguments[1], time_limit_ms) : PrintFiles(arguments, time_limit_ms);
+  const bool settings = arguments.size() == 1 && std::strcmp(arguments[0], "--settings") == 0;
+  return settings ? PrintSettings(time_limit_ms) : PrintProblems(arguments, time_limit_ms);
 }
 
 }  // namespace
