@@ -55,10 +55,12 @@ class ServingSearchTest : public ::testing::Test {
     devices_ = std::make_unique<FakeDevices>(OneStage(slots));
     serving_ = std::make_unique<Serving>(*devices_, std::move(options));
   }
+  static ServingRequest Ask(int32_t first, int64_t tokens) {
+    return {.prompt = {first, 1, 2}, .max_new_tokens = tokens, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
+  }
   Asked Send(int32_t first, int64_t tokens) {
     auto answer = std::make_shared<RecordedAnswer>();
-    const absl::StatusOr<RequestId> id =
-        serving_->Submit({.prompt = {first, 1, 2}, .max_new_tokens = tokens, .end_tokens = {}, .stop_strings = {}, .sampling = {}}, answer);
+    const absl::StatusOr<RequestId> id = serving_->Submit(Ask(first, tokens), answer);
     EXPECT_TRUE(id.ok()) << id.status();
     return {id.value_or(-1), answer};
   }
@@ -71,6 +73,18 @@ class ServingSearchTest : public ::testing::Test {
     devices_->SetFree(std::move(free));
     devices_->Fail(absl::UnavailableError("lost"));
     return runs;
+  }
+  // Likewise of two requests.
+  std::pair<Asked, std::shared_ptr<RecordedAnswer>> LoseTwo(std::set<std::string> free) {
+    devices_->Hold();
+    const auto one = std::make_shared<RecordedAnswer>(), other = std::make_shared<RecordedAnswer>();
+    const absl::StatusOr<RequestId> first = serving_->SubmitTogether({{Ask(0, 9), one}, {Ask(1, 9), other}});
+    EXPECT_TRUE(first.ok()) << first.status();
+    devices_->Step();
+    one->AwaitTokens(1), other->AwaitTokens(1);
+    devices_->SetFree(std::move(free));
+    devices_->Fail(absl::UnavailableError("lost"));
+    return {{first.value_or(-1), one}, other};
   }
 
   // A plan to change to, once, which takes KV over. Its installation lasts until it is let go.
@@ -146,27 +160,27 @@ TEST_F(ServingSearchTest, WhileLevelsOfAPlanAreSearchedForRequestsAreCancelledAn
     if (cancelled != nullptr) search_.Run(cancelled);  // null: the plan is installed
     return std::vector<Residency>{ResidencyOf(plan)};
   };
-  Start(std::move(options), 1);
-  const auto [id, runs] = Lose({"a"});
+  Start(std::move(options), 2);
+  const auto [cancelled, stays] = LoseTwo({"a"});
   search_.AwaitBegun();
-  const auto waits = Send(1, 9).second;
-  serving_->Cancel(id);
-  EXPECT_TRUE(absl::IsCancelled(runs->Wait().status));
+  serving_->Cancel(cancelled.first);
+  EXPECT_TRUE(absl::IsCancelled(cancelled.second->Wait().status));
+  EXPECT_EQ(stays->ends(), 0);
   EXPECT_TRUE(absl::IsDeadlineExceeded(serving_->Drain(absl::InfinitePast())));
-  EXPECT_TRUE(absl::IsCancelled(waits->Wait().status));
+  EXPECT_TRUE(absl::IsCancelled(stays->Wait().status));
   EXPECT_EQ(devices_->installs(), 0);
 }
 
 TEST_F(ServingSearchTest, WhileAPlanIsInstalledAgainRequestsAreCancelledAndADrainIsHeard) {
-  Start(Options(), 1);
+  Start(Options(), 2);
   devices_->HoldInstalls();
-  const auto [id, runs] = Lose({"a"});
+  const auto [cancelled, stays] = LoseTwo({"a"});
   devices_->AwaitInstalls(1);
-  const auto waits = Send(1, 9).second;
-  serving_->Cancel(id);
-  EXPECT_TRUE(absl::IsCancelled(runs->Wait().status));
+  serving_->Cancel(cancelled.first);
+  EXPECT_TRUE(absl::IsCancelled(cancelled.second->Wait().status));
+  EXPECT_EQ(stays->ends(), 0);
   EXPECT_TRUE(absl::IsDeadlineExceeded(serving_->Drain(absl::InfinitePast())));
-  EXPECT_TRUE(absl::IsCancelled(waits->Wait().status));
+  EXPECT_TRUE(absl::IsCancelled(stays->Wait().status));
 }
 
 TEST_F(ServingSearchTest, ARequestWhoseKvABetterPlanTakesOverIsCancelledWhileThatIsInstalled) {
