@@ -5,7 +5,7 @@ option(LIME_SOAK_TESTS "Let tests take half an hour; under a sanitizer, also bui
 # lime_ctest(name [WAITS] COMMAND ...): an entry of ctest that may take two minutes, or half an hour
 # where LIME_SOAK_TESTS is on.
 # WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest four
-# slots for each core: a test takes all of them, or one if it waits.
+# slots for each core and four more: a test takes four, or one if it waits.
 function(lime_ctest name)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "WAITS" "" "COMMAND")  # keeps semicolons within an argument
   add_test(NAME ${name} COMMAND ${ARG_COMMAND})
