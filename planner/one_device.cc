@@ -76,7 +76,7 @@ class Planner {
     const Bytes least = request_.ring ? std::max(*request_.ring, 2 * largest_) : largest_;
     if (least > room_) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "weights would have ", FormatBytes(std::max<Bytes>(0, room_ + largest_)), ", but a ring of two pieces needs ",
+          "weights would have ", FormatBytes(std::max<Bytes>(0, room_ + largest_)), ", but a ring of two parts needs ",
           FormatBytes(2 * largest_), request_.ring ? absl::StrCat(", and --pool asks for ", FormatBytes(*request_.ring)) : ""));
     }
     for (const Bytes ring : Rings()) {

@@ -23,7 +23,7 @@ inline constexpr Names<Strategy, 6> kStrategyNames = {{{Strategy::kLime, "lime"}
                                                        {Strategy::kEdgeShard, "edgeshard"}}};
 
 // Whether the strategy keeps less KV, and computes the rest again, where memory has no room for all.
-constexpr bool KeepsLessKv(Strategy strategy) {
+constexpr bool RetainsLessKv(Strategy strategy) {
   return strategy == Strategy::kPp || strategy == Strategy::kEdgeShard;
 }
 

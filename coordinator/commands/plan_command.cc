@@ -90,7 +90,7 @@ absl::Status RunPlan(PlanFlags& flags) {
     return WithAnswer(report.status(), {{"feasible", false}, {"reason", std::string(report.status().message())}});
   }
   if (!flags.out.path.empty()) LIME_RETURN_IF_ERROR(WritePlan(*report, flags.out));
-  const bool grows = GrowsKv(report->plan) || !KeepsAllKv(report->plan);
+  const bool grows = GrowsKv(report->plan) || !RetainsAllKv(report->plan);
   const KvLevels levels = grows ? MakeKvLevels(report->plan) : KvLevels{};
   if (flags.json) {
     ordered_json answer = ToJson(*report);

@@ -63,7 +63,7 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
 }
 
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room) {
-  if (!KeepsAllKv(before) || !KeepsAllKv(after)) return false;
+  if (!RetainsAllKv(before) || !RetainsAllKv(after)) return false;
   if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {

@@ -26,8 +26,8 @@ using KvRoom = std::map<std::string, Bytes>;
 absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& room);
 
 // Whether `after` can take over KV of `pages` pages per layer. Memory and disks need room for it
-// beside the KV that `before` holds. Both plans must keep all KV (KeepsAllKv), and the kernels of every
-// layer their order of sums.
+// beside the KV that `before` holds. Both plans must keep all KV (RetainsAllKv), and the kernels of
+// every layer their order of sums.
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room = {});
 // The most pages for which TakesOver is true.  REQUIRES: TakesOver with 0 pages
 int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room = {});

@@ -28,7 +28,7 @@ constexpr double kSearchLimits = 6;
 }  // namespace
 
 KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online, const std::atomic<bool>* cancelled) {
-  if (!KeepsAllKv(plan)) return MakeKvLevels(plan);
+  if (!RetainsAllKv(plan)) return MakeKvLevels(plan);
   if (GrowsKv(plan) && !IsFixed(plan) && online)
     return MakeKvLevels(plan, {.rule = *online, .cancelled = [cancelled] { return cancelled != nullptr && cancelled->load(); }});
   return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/steady_clock.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/planning/baselines/kept_kv.h"
+#include "coordinator/planning/baselines/retained_kv.h"
 #include "planner/evaluation/lower_bound.h"
 #include "planner/kv/hosting/kv_hosting.h"
 #include "planner/kv/kv_growth.h"
@@ -107,8 +107,8 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
   }
-  if (absl::IsResourceExhausted(whole.status()) && MayKeepLess()) {
-    absl::StatusOr<Plan> keeps = SearchKept();
+  if (absl::IsResourceExhausted(whole.status()) && MayRetainLess()) {
+    absl::StatusOr<Plan> keeps = SearchRetained();
     if (keeps.ok()) return keeps;
   }
   if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
@@ -180,21 +180,21 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   return spills;
 }
 
-absl::StatusOr<Plan> ClusterPlanning::SearchKept() {
+absl::StatusOr<Plan> ClusterPlanning::SearchRetained() {
   At("how much KV to keep");
   const auto before = std::tuple(inputs_, problem_, best_);
   auto best = before;
   LIME_ASSIGN_OR_RETURN(const double bound_ms, BoundMs());
-  const auto search = [this](const KeptKv& retained) {
+  const auto search = [this](const RetainedKv& retained) {
     inputs_.request = retained.request, inputs_.devices = retained.devices;
     return Search();
   };
-  absl::StatusOr<Plan> plan = SearchKeptKv(inputs_.spec, {inputs_.request, inputs_.devices},
-                                           {.most_rows = MostRows(inputs_.request),
-                                            .bound_ms = bound_ms,
-                                            .search = search,
-                                            .best = [&] { best = std::tuple(inputs_, problem_, best_); },
-                                            .ends = [this] { return Ends(); }});
+  absl::StatusOr<Plan> plan = SearchRetainedKv(inputs_.spec, {inputs_.request, inputs_.devices},
+                                               {.most_rows = MostRows(inputs_.request),
+                                                .bound_ms = bound_ms,
+                                                .search = search,
+                                                .best = [&] { best = std::tuple(inputs_, problem_, best_); },
+                                                .ends = [this] { return Ends(); }});
   std::tie(inputs_, problem_, best_) = plan.ok() ? std::move(best) : before;
   return plan;
 }

@@ -60,7 +60,7 @@ class ClusterPlanning {
   // Whether KV may leave a device's memory. Baselines use no disks or hosts for KV, and a bound on
   // the first token cannot be checked for such a plan.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
-  bool MayKeepLess() const { return KeepsLessKv(options_.strategy) && options_.max_ttft_ms == 0; }
+  bool MayRetainLess() const { return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0; }
   bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }
   bool MayLend() const { return !inputs_.kv.no_lending && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();
@@ -68,7 +68,7 @@ class ClusterPlanning {
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();
-  absl::StatusOr<Plan> SearchKept();
+  absl::StatusOr<Plan> SearchRetained();
   absl::StatusOr<Plan> Grow(const Plan& plan) const;
   SearchOptions SearchFor() const;
   double LevelWork() const;

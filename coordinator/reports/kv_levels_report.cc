@@ -105,7 +105,7 @@ std::string EvictionText(const Plan& plan, const KvLevels& levels) {
 }  // namespace
 
 std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
-  if (!KeepsAllKv(plan)) return EvictionText(plan, levels);
+  if (!RetainsAllKv(plan)) return EvictionText(plan, levels);
   if (levels.levels.size() < 2 && levels.exhausted.empty()) return "";
   std::string text = "\nAs KV grows, more parts stream (tokens of each sequence; ms per token; bytes that each device reads in a step):\n";
   for (const KvLevel& level : levels.levels) {

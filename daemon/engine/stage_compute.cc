@@ -45,7 +45,7 @@ absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, c
   LIME_RETURN_IF_ERROR(
       parts_.visit->Run(start.what, {.rows = rows,
                                      .embed = [this](const MicroBatch& slice) { return EmbedBegun(slice); },
-                                     .take_input = [&](std::span<std::byte> hidden) { return CopyInput(start, input, hidden); }}));
+                                     .copy_input = [&](std::span<std::byte> hidden) { return CopyInput(start, input, hidden); }}));
   return start.what.part + 1 == plan_.NumParts() ? Sample(batch) : absl::OkStatus();
 }
 

@@ -19,7 +19,7 @@ KvHandover::~KvHandover() = default;
 
 Bytes KvHandover::memory_bytes() const {
   Bytes bytes = content_.memory_bytes;
-  for (const HostedLeft& hosted : content_.hosted) bytes += hosted.memory.bytes();
+  for (const HostedHandover& hosted : content_.hosted) bytes += hosted.memory.bytes();
   return bytes;
 }
 
@@ -72,7 +72,7 @@ absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::Pages(int64_t fir
 // A lent piece is contiguous in memory, so its pages need no copy.
 absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::LentPages(int64_t first, int64_t count) const {
   const Bytes page = handover_.content_.page_bytes;
-  for (const HostedLeft& hosted : handover_.content_.hosted) {
+  for (const HostedHandover& hosted : handover_.content_.hosted) {
     const auto layer = std::ranges::lower_bound(hosted.layers, layer_);
     if (layer == hosted.layers.end() || *layer != layer_) continue;
     LIME_ASSIGN_OR_RETURN(

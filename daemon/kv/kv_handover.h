@@ -28,7 +28,7 @@
 #include "absl/time/time.h"
 #include "common/kv_takeover_plan.h"
 #include "common/order.h"
-#include "daemon/kv/hosting/hosted_left.h"
+#include "daemon/kv/hosting/hosted_handover.h"
 #include "daemon/kv/kv_file.h"
 #include "daemon/kv/weights_handover.h"
 #include "daemon/logic/kv_pages.h"
@@ -53,7 +53,7 @@ class KvHandover {
     KvPages pages;                            // page -1: in the file, or with the host
     std::unique_ptr<KvFile> file;             // null: none is in the file
     std::vector<KvLent> lent = {};            // to the host
-    std::vector<HostedLeft> hosted = {};      // of other devices
+    std::vector<HostedHandover> hosted = {};  // of other devices
   };
   explicit KvHandover(Content content);
   ~KvHandover();

@@ -114,7 +114,7 @@ void StageKv::Show(int32_t sequence) {
 // ---- From one plan to the next
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
-  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
+  if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
@@ -160,7 +160,7 @@ absl::Status StageKv::StoreOnDisk(int64_t layer, int32_t sequence, int64_t first
 }
 
 absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                              std::vector<HostedLeft> hosted) {
+                                                              std::vector<HostedHandover> hosted) {
   {
     absl::MutexLock lock(options_.mutex);
     stopping_ = true;
@@ -171,7 +171,7 @@ absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string&
     loads_mutex_.Await(absl::Condition(
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
-  if (!KeepsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
   absl::MutexLock lock(options_.mutex);
   const KvAway& away = book_.away();
   std::vector<KvLent> lent;

@@ -76,7 +76,7 @@ class StageKv {
   // hosts. `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps
   // all KV. Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                       std::vector<HostedLeft> hosted);
+                                                       std::vector<HostedHandover> hosted);
 
   // ---- Decisions
 

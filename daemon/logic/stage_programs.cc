@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device
 
 bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch) {
   const int64_t rows = std::ssize(batch.rows);
-  const bool decodes = KeepsAllKv(plan) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
+  const bool decodes = RetainsAllKv(plan) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
   return what.part != kEmbeddingPart && decodes &&
          rows == std::min<int64_t>(plan.batch, plan.sequences - int64_t{what.microbatch} * plan.batch);
 }

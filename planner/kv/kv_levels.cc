@@ -362,7 +362,7 @@ double FirstLevelMs(const Plan& plan) {
 }
 
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
-  if (!KeepsAllKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
+  if (!RetainsAllKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
   LIME_CHECK(!IsFixed(plan));
   KvLevels answer;
   std::vector<KvLevel>& levels = answer.levels;

@@ -23,7 +23,7 @@
 namespace lime {
 
 inline bool EvictsKv(const Plan& plan) {
-  return !KeepsAllKv(plan);
+  return !RetainsAllKv(plan);
 }
 
 // Evicted positions of a sequence that has `positions` positions after the step. They begin with

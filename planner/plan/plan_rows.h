@@ -11,14 +11,14 @@
 namespace lime {
 
 // Whether every position keeps its KV until its sequence ends. If not, the plan takes over no KV.
-inline bool KeepsAllKv(const Plan& plan) {
+inline bool RetainsAllKv(const Plan& plan) {
   return plan.retained_positions == 0;
 }
 
 // Whether nothing of the plan may change while it runs: it does not keep all KV, or every
 // micro-batch reads again what streams. Only plans to compare with are like that.
 inline bool IsFixed(const Plan& plan) {
-  return !KeepsAllKv(plan) || plan.reads != ReadsPerStep::kOnce;
+  return !RetainsAllKv(plan) || plan.reads != ReadsPerStep::kOnce;
 }
 
 // Micro-batches of the longest step: one that decodes, or one with chunks of a prompt.

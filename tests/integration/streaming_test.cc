@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 
 // ---- Faults
 
-// The stage of a plan for one device, through a ring of two pieces.
+// The stage of a plan for one device, through a ring of two parts.
 class Streaming {
  public:
   explicit Streaming(const std::string& model, StageEngine::Options options = {}) {

@@ -52,7 +52,7 @@ class SlicedVisit {
     // Computes the embedding of the backend's batch.
     std::function<absl::Status(const MicroBatch& slice)> embed;
     // Fills the hidden states that the stage before has sent.
-    std::function<absl::Status(std::span<std::byte> hidden)> take_input;
+    std::function<absl::Status(std::span<std::byte> hidden)> copy_input;
   };
 
   // Computes one part.
@@ -60,7 +60,7 @@ class SlicedVisit {
     const bool takes_input = what.stage > 0 && what.part == plan_.stages[what.stage].lo;
     if (what.part == kEmbeddingPart || takes_input) Begin(owner.rows());
     if (what.part == kEmbeddingPart) return InSlices(owner.embed);
-    if (takes_input) LIME_RETURN_IF_ERROR(owner.take_input(Hidden()));
+    if (takes_input) LIME_RETURN_IF_ERROR(owner.copy_input(Hidden()));
     const BlockId id = plan_.parts[what.part].block;
     if (what.part != PartsOf(plan_, id).first) return absl::OkStatus();
     const int head = PartsOf(plan_, {BlockKind::kHead, 0}).first;

@@ -73,8 +73,8 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
   return absl::OkStatus();
 }
 
-std::vector<HostedLeft> HostedKv::HandOver() {
-  std::vector<HostedLeft> handover;
+std::vector<HostedHandover> HostedKv::HandOver() {
+  std::vector<HostedHandover> handover;
   for (auto& [device, owner] : owners_) {
     bool any = false;
     for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.stored(s) > 0;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/order.h"
-#include "daemon/kv/hosting/hosted_left.h"
+#include "daemon/kv/hosting/hosted_handover.h"
 #include "daemon/logic/hosting/kv_host.h"
 #include "daemon/logic/hosting/kv_message.h"
 #include "daemon/machine/huge_buffer.h"
@@ -48,7 +48,7 @@ class HostedKv {
   // ResourceExhausted if they do not fit.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read);
   // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
-  std::vector<HostedLeft> HandOver();
+  std::vector<HostedHandover> HandOver();
 
   // ---- While the plan is in use
 

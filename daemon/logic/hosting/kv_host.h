@@ -1,12 +1,12 @@
-// Where a host keeps the pieces of KV that one other device, the owner, has lent to it. Pure: slots
+// Where a host keeps the pieces of KV that one other device, the owner, has lent to it. Pure: places
 // and offsets; the memory is the caller's.
 //
-// A slot has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer
+// A place has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer
 // after another, each in chunks, in order. The pieces of a sequence come from the first on. The
 // message that a sequence has ended may overtake chunks of it, never the other way round. Such
 // chunks are dropped, but answered as kept, since the owner waits for that.
 //
-// Thread: the caller's.   Invariant: a slot has at most one piece, a sequence pieces of one life.
+// Thread: the caller's.   Invariant: a place has at most one piece, a sequence pieces of one life.
 #pragma once
 
 #include <cstdint>
@@ -66,14 +66,14 @@ class KvHost {
   }
 
   // Takes over a sequence's first pieces from the previous plan, in its first life, before any
-  // chunk. ResourceExhausted if too few slots are free.  REQUIRES: the sequence has none
+  // chunk. ResourceExhausted if too few places are free.  REQUIRES: the sequence has none
   absl::Status TakeOver(int32_t sequence, int64_t pieces) {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, 0));
     Sequence& of = sequences_[static_cast<size_t>(sequence)];
     LIME_CHECK(of.begun < 0 && of.places.empty()) << "sequence " << sequence;
     if (pieces > std::ssize(free_) || pieces > shape_.pieces_per_sequence)
       return absl::ResourceExhaustedError(
-          absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " need slots, but only ", free_.size(), " are free"));
+          absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " need places, but only ", free_.size(), " are free"));
     for (; of.stored < pieces; ++of.stored) {
       of.places.push_back(free_.back());
       free_.pop_back();
@@ -159,7 +159,7 @@ class KvHost {
       if (chunk.piece != stored)
         return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " arrived, expected piece ", stored);
       if (free_.empty() && (!first || sequence.places.empty()))
-        return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.places, " slots are in use"));
+        return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.places, " places are in use"));
       End(sequence, chunk.life - 1);
       sequence.places.push_back(free_.back());
       free_.pop_back();

@@ -13,22 +13,22 @@
 
 namespace lime {
 
-// The part of PlanInputs that depends on the KV that is kept.
-struct KeptKv {
+// The part of PlanInputs that depends on the KV that is retained.
+struct RetainedKv {
   PlanRequest request;
   std::vector<ClusterDevice> devices;
 };
 
-struct KeptKvSearch {
+struct RetainedKvSearch {
   int64_t most_rows = 0;  // of a micro-batch that `devices` have activations for
   double bound_ms = 0;    // of a step, by plans that keep all KV
-  std::function<absl::StatusOr<Plan>(const KeptKv& kept)> search;
+  std::function<absl::StatusOr<Plan>(const RetainedKv& retained)> search;
   std::function<void()> best;  // the plan of the last search is the best one so far
   std::function<bool()> ends;
 };
 
 // For each size of micro-batch, finds the most KV that leaves room to compute the rest again.
 // Returns the plan that is fastest at the end of the context; ResourceExhausted if there is none.
-absl::StatusOr<Plan> SearchKeptKv(const ModelSpec& spec, const KeptKv& all, const KeptKvSearch& how);
+absl::StatusOr<Plan> SearchRetainedKv(const ModelSpec& spec, const RetainedKv& all, const RetainedKvSearch& how);
 
 }  // namespace lime

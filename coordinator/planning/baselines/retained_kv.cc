@@ -1,4 +1,4 @@
-#include "coordinator/planning/baselines/kept_kv.h"
+#include "coordinator/planning/baselines/retained_kv.h"
 
 #include <algorithm>
 #include <iterator>
@@ -16,7 +16,7 @@ constexpr int64_t kShares = 32;  // steps of the retained share to try
 
 class Search {
  public:
-  Search(const ModelSpec& spec, const KeptKv& all, const KeptKvSearch& how) : spec_(spec), all_(all), how_(how) {}
+  Search(const ModelSpec& spec, const RetainedKv& all, const RetainedKvSearch& how) : spec_(spec), all_(all), how_(how) {}
 
   absl::StatusOr<Plan> Run() {
     const PlanRequest& request = all_.request;
@@ -25,7 +25,7 @@ class Search {
       batches.push_back(std::min(batch, request.sequences));
     std::optional<Plan> found;
     for (const int32_t batch : batches) {
-      absl::StatusOr<Plan> plan = MostKept(batch);
+      absl::StatusOr<Plan> plan = MostRetained(batch);
       if (!plan.ok() || (found && plan->predicted.ms_per_step >= found->predicted.ms_per_step)) continue;
       // The bound is for plans that retain all KV. It says nothing if this plan is faster.
       plan->predicted.lower_bound_ms = how_.bound_ms <= plan->predicted.ms_per_step ? how_.bound_ms : 0;
@@ -39,16 +39,16 @@ class Search {
  private:
   // The memory for KV and for recomputed rows is linear in the retained positions, so the sizes
   // that fit are an interval.
-  absl::StatusOr<Plan> MostKept(int32_t batch) {
+  absl::StatusOr<Plan> MostRetained(int32_t batch) {
     const int64_t pages = (all_.request.context - 1) / kPageTokens;
     int64_t fits = 0, too_many = pages + 1;
-    const auto try_out = [&](int64_t kept) { (Keeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept; };
+    const auto try_out = [&](int64_t retained) { (Retaining(retained * kPageTokens, batch).ok() ? fits : too_many) = retained; };
     for (int64_t share = kShares; share > 0 && fits == 0 && !how_.ends(); --share) try_out(pages * share / kShares);
     while (fits > 0 && too_many - fits > 1 && !how_.ends()) try_out((fits + too_many) / 2);
-    return fits > 0 ? Keeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("no position is kept");
+    return fits > 0 ? Retaining(fits * kPageTokens, batch) : absl::ResourceExhaustedError("no position is kept");
   }
 
-  absl::StatusOr<Plan> Keeping(int64_t retained_positions, int32_t batch) {
+  absl::StatusOr<Plan> Retaining(int64_t retained_positions, int32_t batch) {
     const int64_t chunk = std::min(kEvictedRows, retained_positions - kPageTokens);
     if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room beside the positions that are kept");
     const int32_t sequences = all_.request.sequences;
@@ -67,12 +67,12 @@ class Search {
       return absl::ResourceExhaustedError("the positions that are computed again do not fit in the messages of a link");
     shape.prefill_chunk = 0;
     const Bytes more = MoreActivations(shape, row_bytes);
-    KeptKv kept = all_;
-    for (ClusterDevice& device : kept.devices) device.activations += more;
-    kept.request.retained_positions = retained_positions;
-    kept.request.batches = {batch};
-    kept.request.chunks = {chunk};
-    return how_.search(kept);
+    RetainedKv retained = all_;
+    for (ClusterDevice& device : retained.devices) device.activations += more;
+    retained.request.retained_positions = retained_positions;
+    retained.request.batches = {batch};
+    retained.request.chunks = {chunk};
+    return how_.search(retained);
   }
 
   // Extra activation memory of every device: hidden states of positions computed again, here and in
@@ -84,13 +84,13 @@ class Search {
   }
 
   const ModelSpec& spec_;
-  const KeptKv& all_;
-  const KeptKvSearch& how_;
+  const RetainedKv& all_;
+  const RetainedKvSearch& how_;
 };
 
 }  // namespace
 
-absl::StatusOr<Plan> SearchKeptKv(const ModelSpec& spec, const KeptKv& all, const KeptKvSearch& how) {
+absl::StatusOr<Plan> SearchRetainedKv(const ModelSpec& spec, const RetainedKv& all, const RetainedKvSearch& how) {
   return Search(spec, all, how).Run();
 }
 

@@ -15,7 +15,7 @@
 
 namespace lime {
 
-struct HostedLeft {
+struct HostedHandover {
   std::vector<int32_t> layers;  // the other device's, ascending
   KvHost places;
   HugeBuffer memory;
