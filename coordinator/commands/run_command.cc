@@ -322,14 +322,15 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
   for (const auto& prompt : shape.prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
   const int64_t rounds = (static_cast<int64_t>(shape.prompts.size()) + shape.sequences - 1) / shape.sequences;
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
-                        LocalSession::Open(flags.model, {.context = shape.context,
-                                                         .kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : longest + kFirstTokens,
-                                                         .expected_positions = longest + shape.most_new_tokens / 2,
-                                                         .sequences = shape.sequences,
-                                                         .prompt_tokens = longest,
-                                                         .all_prompt_tokens = prompt_tokens,
-                                                         .new_tokens = shape.most_new_tokens * rounds,
-                                                         .trace = flags.traces()}));
+                        LocalSession::Open(flags.model,
+                                           {.context = shape.context,
+                                            .kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : longest + kFirstTokens,
+                                            .expected_positions = longest + shape.most_new_tokens / 2,
+                                            .sequences = static_cast<int32_t>(shape.sequences),
+                                            .prompt_tokens = longest,
+                                            .all_prompt_tokens = prompt_tokens,
+                                            .new_tokens = shape.most_new_tokens * rounds},
+                                           flags.traces()));
   return RunIn(*session, flags, files, shape, prompt_tokens);
 }
 

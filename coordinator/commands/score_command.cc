@@ -155,7 +155,7 @@ absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
                         LocalSession::Open(flags.model, {.context = ContextOf(options, longest),
                                                          .expected_positions = longest / 2,
-                                                         .sequences = 1 + static_cast<int64_t>(options.companions.size()),
+                                                         .sequences = 1 + static_cast<int32_t>(options.companions.size()),
                                                          .prompt_tokens = longest,
                                                          .all_prompt_tokens = longest * std::ssize(windows),
                                                          .logit_rows = chunk}));

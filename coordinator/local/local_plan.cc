@@ -303,17 +303,12 @@ absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalP
 
 LocalPlanSummary Summarize(const Plan& plan) {
   const PlanDevice& device = plan.devices.front();
-  const PlanMemory& memory = device.memory;
-  LocalPlanSummary summary{.weights = memory.weights + memory.embedding,
-                           .ring = memory.ring,
-                           .kv = memory.kv,
-                           .activations = memory.activations,
-                           .runtime = memory.runtime,
-                           .margin = memory.margin,
-                           .blocks = 1,
-                           .resident_blocks = plan.embedding == EmbeddingPlacement::kByRows ? 0 : 1,
-                           .resident_bytes = plan.embedding == EmbeddingPlacement::kResident ? plan.embedding_bytes : 0,
-                           .ms_per_step = plan.predicted.ms_per_step};
+  LocalPlanSummary summary{device.memory};
+  summary.weights += std::exchange(summary.embedding, 0);
+  summary.blocks = 1;
+  summary.resident_blocks = plan.embedding == EmbeddingPlacement::kByRows ? 0 : 1;
+  summary.resident_bytes = plan.embedding == EmbeddingPlacement::kResident ? plan.embedding_bytes : 0;
+  summary.ms_per_step = plan.predicted.ms_per_step;
   for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
     end = PartsOf(plan, plan.parts[begin].block).second;
     bool stays = true;

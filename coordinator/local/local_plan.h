@@ -76,15 +76,9 @@ struct LocalPlan {
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
 // The numbers of such a plan that users see.
-struct LocalPlanSummary {
-  // By kind; their sum is the budget.
-  Bytes weights = 0;  // with the embedding and the pinned tensors of streamed parts
-  Bytes ring = 0;
-  Bytes kv = 0;
-  Bytes activations = 0;  // with embedding rows that are read, and unused space at the ring's end
-  Bytes runtime = 0;
-  Bytes margin = 0;
-
+// Memory by kind adds up to the budget: weights with the embedding and the pinned tensors of
+// streamed parts, activations with embedding rows that are read and unused space at the ring's end.
+struct LocalPlanSummary : PlanMemory {
   int blocks = 0;                    // of the model
   int resident_blocks = 0;           // blocks with all parts resident
   Bytes resident_bytes = 0;          // of weights, without pinned tensors
@@ -92,7 +86,6 @@ struct LocalPlanSummary {
   double ms_per_step = 0;            // with one decoded token per sequence
   double disk_bytes_per_second = 0;  // planned rate; 0: nothing streams, and no KV goes to the disk
 
-  Bytes total() const { return weights + ring + kv + activations + runtime + margin; }
   bool streams() const { return disk_bytes_per_second > 0; }
 };
 LocalPlanSummary Summarize(const Plan& plan);

@@ -82,30 +82,23 @@ void LookAtCpu(const CpuUsage& cpu, int threads, PredictionObservations& seen) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, const Shape& shape) {
+absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, LocalPlanRequest request, bool trace) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
-  std::unique_ptr<LocalSession> session(new LocalSession(flags, std::move(spec)));
-  LIME_RETURN_IF_ERROR(session->MakePlan(shape));
-  LIME_RETURN_IF_ERROR(session->Install(shape));
+  std::unique_ptr<LocalSession> session(new LocalSession(flags, std::move(spec), trace ? kTraceSpans : 0));
+  LIME_RETURN_IF_ERROR(session->MakePlan(request));
+  LIME_RETURN_IF_ERROR(session->Install(request));
   return session;
 }
 
-absl::Status LocalSession::MakePlan(const Shape& shape) {
+absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
   threads_ = flags_.threads > 0 ? flags_.threads : UsableCores();
-  LocalPlanRequest request{.model_name = flags_.model,
-                           .context = shape.context,
-                           .kv_tokens = flags_.kv == "grow" ? shape.kv_tokens : 0,
-                           .expected_positions = shape.expected_positions,
-                           .sequences = static_cast<int32_t>(shape.sequences),
-                           .prompt_tokens = shape.prompt_tokens,
-                           .chunk = flags_.chunk,
-                           .all_prompt_tokens = shape.all_prompt_tokens,
-                           .new_tokens = shape.new_tokens,
-                           .logit_rows = shape.logit_rows,
-                           .beside = shape.trace ? kTraceSpans * static_cast<Bytes>(sizeof(TimelineSpan)) : 0,
-                           .num_threads = threads_,
-                           .numerics = flags_.numerics};
+  request.model_name = flags_.model;
+  if (flags_.kv != "grow") request.kv_tokens = 0;
+  request.chunk = flags_.chunk;
+  request.beside = trace_spans_ * static_cast<Bytes>(sizeof(TimelineSpan));
+  request.num_threads = threads_;
+  request.numerics = flags_.numerics;
   LIME_RETURN_IF_ERROR(flags_.Apply(request));
   has_budget_ = request.budget > 0;
   LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
@@ -120,8 +113,8 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   return absl::OkStatus();
 }
 
-absl::Status LocalSession::Install(const Shape& shape) {
-  const int64_t chunks = (std::max(shape.prompt_tokens, shape.all_prompt_tokens) + local_.plan.prefill_chunk - 1) /
+absl::Status LocalSession::Install(const LocalPlanRequest& request) {
+  const int64_t chunks = (std::max(request.prompt_tokens, request.all_prompt_tokens) + local_.plan.prefill_chunk - 1) /
                          std::max<int64_t>(1, local_.plan.prefill_chunk);
   if (!flags_.kv_dir.empty()) LIME_RETURN_IF_ERROR(MakeFolder(flags_.kv_dir));
   device_ = std::make_unique<LocalDevice>(LocalDevice::Options{
@@ -129,7 +122,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
       .make_stage = MakeEngineStages({.num_threads = threads_,
                                       .numerics = flags_.numerics,
                                       .loader = LoaderNamed(flags_.loader).value_or(LoaderKind::kAuto),  // all other names were refused
-                                      .planned_steps = shape.new_tokens + chunks,
+                                      .planned_steps = request.new_tokens + chunks,
                                       .grow_kv = flags_.kv == "grow",
                                       .kv_dir = flags_.kv_dir,
                                       .follow_memory = true}),
@@ -137,7 +130,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
   ProgressLine progress("Loading");
   LIME_RETURN_IF_ERROR(device_->Install(local_.plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
                                                       .cancelled = &Interrupted(),
-                                                      .trace_spans = shape.trace ? kTraceSpans : 0}));
+                                                      .trace_spans = trace_spans_}));
   load_ = device_->load();
   read_before_ = statistics().bytes_read;
   ApplyDiskRate(load_.steady);

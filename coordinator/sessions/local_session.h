@@ -24,22 +24,10 @@ inline constexpr int64_t kMaxBatch = 16;  // sequences in one step of one proces
 
 class LocalSession {
  public:
-  // The workload that the plan is made for.
-  struct Shape {
-    int64_t context = 0;             // positions of each sequence
-    int64_t kv_tokens = 0;           // KV that --kv grow reserves at first; 0: all
-    int64_t expected_positions = 0;  // mean positions of a sequence; 0: the context
-    int64_t sequences = 1;           // that run together
-    int64_t prompt_tokens = 1;       // of the longest prompt
-    int64_t all_prompt_tokens = 0;   // of all prompts; 0: of one
-    int64_t new_tokens = 0;          // decode steps
-    int64_t logit_rows = 0;          // rows of a prompt chunk that may ask for logits
-    bool trace = false;
-  };
-
-  // Makes the plan and loads the weights under a progress line. If loading shows another disk rate
-  // than planned, states a new prediction.
-  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, const Shape& shape);
+  // Makes the plan for the workload of `request`, whose other fields come from `flags`, and loads the
+  // weights under a progress line. Reserves `kv_tokens` at first with --kv grow only. If loading shows
+  // another disk rate than planned, states a new prediction. `trace`: records spans.
+  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, LocalPlanRequest request, bool trace = false);
 
   // Corrects the prediction with the weights that streamed until the first token.
   absl::StatusOr<GenerateSummary> Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
@@ -76,21 +64,23 @@ class LocalSession {
   PredictionReport Compare(const GenerateSummary& summary) const;
   // The recorded spans. Unloads the plan first, because the trace is written in the memory that the
   // model used. Call once, as the last call.
-  // REQUIRES: Shape::trace
+  // REQUIRES: the session was opened with `trace`
   absl::StatusOr<MeasuredTimeline> DrainTrace();
 
  private:
-  LocalSession(const ModelFlags& flags, ModelSpec spec) : flags_(flags), spec_(std::move(spec)) {}
-  absl::Status MakePlan(const Shape& shape);
-  absl::Status Install(const Shape& shape);
+  LocalSession(const ModelFlags& flags, ModelSpec spec, int64_t trace_spans)
+      : flags_(flags), spec_(std::move(spec)), trace_spans_(trace_spans) {}
+  absl::Status MakePlan(LocalPlanRequest request);
+  absl::Status Install(const LocalPlanRequest& request);
   Serving::Options HowToServe() const;
   void ApplyDiskRate(const SteadyReads& reads);
   void CorrectPrediction();
 
   const ModelFlags flags_;
   const ModelSpec spec_;
-  DeviceProfile profile_;  // known before this run
-  LocalPlan local_;        // as it was made
+  const int64_t trace_spans_;  // capacity; 0: no trace
+  DeviceProfile profile_;      // known before this run
+  LocalPlan local_;            // as it was made
   LocalPlanSummary summary_;
   KvLevels levels_;  // what streams, and goes to the disk, as KV grows
   int threads_ = 0;

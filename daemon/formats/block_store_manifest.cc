@@ -1,6 +1,5 @@
 #include "daemon/formats/block_store_manifest.h"
 
-#include <algorithm>
 #include <set>
 
 #include "absl/strings/escaping.h"

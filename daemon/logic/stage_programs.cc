@@ -7,7 +7,6 @@
 #include "daemon/logic/baselines/rows_again.h"
 #include "daemon/logic/head_partial.h"
 #include "daemon/logic/hosting/kv_message.h"
-#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/program/compile.h"

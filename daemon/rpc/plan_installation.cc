@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/machine/files.h"
 #include "daemon/rpc/rpc_transport.h"

@@ -18,7 +18,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #undef LIME_LANES_EMULATED
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128

@@ -2,7 +2,6 @@
 // error names the first wrong one.
 #pragma once
 
-#include <string>
 
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"

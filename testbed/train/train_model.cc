@@ -18,7 +18,6 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "planner/base/status.h"
 #include "planner/base/strings.h"
 #include "testbed/train/evaluate.h"

@@ -353,7 +353,8 @@ TEST_F(LocalPlanTest, AsMuchStaysAsFitsAndMoreMemoryIsNotSlower) {
       const LocalPlanSummary whole = Summarize(all->plan);
       ASSERT_FALSE(whole.streams());
       const Bytes needed = whole.total() - whole.margin + 16 * kMiB;
-      LocalPlanSummary before{.ms_per_step = std::numeric_limits<double>::infinity()};
+      LocalPlanSummary before;
+      before.ms_per_step = std::numeric_limits<double>::infinity();
       for (const double share : {0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1.05}) {
         request.budget = ProcessResidentBytes() + 300 * kMiB + static_cast<Bytes>(share * static_cast<double>(spec.WeightBytes()));
         const auto plan = PlanForThisProcess(spec, request);
