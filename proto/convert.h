@@ -15,11 +15,11 @@
 #include "common/device_news.h"
 #include "common/device_report.h"
 #include "common/install_call.h"
+#include "common/limed_settings.h"
 #include "common/order_message.h"
 #include "planner/base/bytes.h"
 #include "planner/base/finding.h"
 #include "planner/base/status.h"
-#include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 #include "proto/kv_convert.h"
@@ -57,20 +57,6 @@ inline constexpr absl::StatusCode kTakenAway = absl::StatusCode::kUnauthenticate
 
 // Converts gRPC's name of a peer, "ipv4:1.2.3.4:5", to an address.
 std::string PeerAddress(std::string_view peer);
-
-// The settings that limed was started with; empty or 0 if not given.
-struct DaemonSettings {
-  std::string listen, weights, store, kv_dir, tls;
-  int32_t threads = 0;
-  std::string backend = kCpuBackend, loader = kDaemonLoader;
-  bool follow_memory = false;
-  std::string memory_mode;  // limed chose its memory by it; empty: it did not
-  std::string cluster;      // of --background; else empty
-  std::string user;         // user of the process
-  int64_t process = 0;
-
-  friend bool operator==(const DaemonSettings&, const DaemonSettings&) = default;
-};
 
 struct DeviceHealth {
   std::string name;

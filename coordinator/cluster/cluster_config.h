@@ -44,33 +44,25 @@
 #include <vector>
 
 #include "common/device_name.h"
+#include "common/limed_settings.h"
 #include "common/toml_file.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/backend_names.h"
 
 namespace lime {
 
 inline constexpr Bytes kMaxClusterBytes = 256 * kKiB;
 
 struct ClusterConfig {
-  struct Device {
+  // The settings asked for: with `ssh`, paths there are absolute. `listen` empty: the address. `tls`
+  // empty: the cluster's keys, here.
+  struct Device : DaemonSettings {
     std::string name;                          // unique
     std::string address;                       // host:port in canonical form; empty: not given
     Bytes memory = 0;                          // 0: not given
-    std::string memory_mode;                   // in kMemoryModeNames; empty: not given
-    std::string weights;                       // path there, absolute with `ssh`; empty: not given
-    std::string store;                         // the same; empty: nothing can be pushed
-    int32_t threads = 0;                       // 0: one per core
-    std::string backend = "cpu";               // its backend (planner/plan/backend_names.h)
-    std::string loader = kDaemonLoader;        // how weights reach memory there
-    bool follow_memory = false;                // gives weights back while others need the memory
-    std::string kv_dir;                        // path there; empty: the folder of the weights
     std::string profile;                       // relative to the file's folder; empty: not given
     std::string ssh;                           // SshWay, files as `profile`; empty: this machine
     std::string limed;                         // path there; empty: next to lime, or on its PATH
-    std::string tls;                           // folder there; empty: the cluster's, here
-    std::string listen;                        // host:port; empty: the address
     int line = 0;                              // in the file
     std::map<std::string, TomlValue> written;  // its fields, as in the file
   };

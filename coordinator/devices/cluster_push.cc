@@ -79,8 +79,7 @@ std::vector<PushedDevice> DevicesOfPlan(const ClusterClient::Options& cluster, c
   std::vector<PushedDevice> devices;
   for (const ClusterClient::Device& at : cluster.devices) {
     devices.push_back({.at = at});
-    const auto found = std::ranges::find(plan.devices, at.name, &PlanDevice::name);
-    if (found != plan.devices.end()) devices.back().blocks = BlocksOn(plan, static_cast<int32_t>(found - plan.devices.begin()));
+    if (const int32_t device = DeviceNamed(plan, at.name); device >= 0) devices.back().blocks = BlocksOn(plan, device);
   }
   return devices;
 }

@@ -26,11 +26,11 @@ const char* ShownSwitch(bool on) {
 
 }  // namespace
 
-bool IsStartedByUp(const DaemonSettings& settings, const WantedSettings& wanted) {
+bool IsStartedByUp(const DaemonSettings& settings, const DaemonSettings& wanted) {
   return !settings.cluster.empty() && settings.cluster == wanted.cluster;
 }
 
-std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const WantedSettings& wanted) {
+std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const ClusterConfig::Device& wanted) {
   std::vector<SettingDifference> differences;
   if (!health.settings) return differences;
   const DaemonSettings& runs = *health.settings;

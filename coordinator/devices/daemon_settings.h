@@ -4,22 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "planner/base/bytes.h"
-#include "planner/plan/backend_names.h"
+#include "coordinator/cluster/cluster_config.h"
 #include "proto/convert.h"
 
 namespace lime::cli {
-
-// The settings in cluster.toml; empty or 0: not given.
-struct WantedSettings {
-  std::string cluster;  // its name
-  std::string listen, weights, store, kv_dir, tls;
-  Bytes memory = 0;
-  int32_t threads = 0;
-  std::string backend = kCpuBackend, loader = kDaemonLoader;
-  bool follow_memory = false;
-  std::string memory_mode;
-};
 
 struct SettingDifference {
   std::string setting;    // its name in cluster.toml
@@ -30,11 +18,11 @@ struct SettingDifference {
 };
 
 // Whether `lime up` with this file started the daemon.
-bool IsStartedByUp(const DaemonSettings& settings, const WantedSettings& wanted);
+bool IsStartedByUp(const DaemonSettings& settings, const DaemonSettings& wanted);
 
 // All differences for a daemon that `lime up` started. For other daemons only settings that the
 // file gives. Empty if the daemon does not report its settings.
-std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const WantedSettings& wanted);
+std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const ClusterConfig::Device& wanted);
 
 // "memory 1.00 GiB (the file says 2.00 GiB), and threads 1 (the file says 2)"
 std::string Sentence(const std::vector<SettingDifference>& differences);

@@ -103,19 +103,12 @@ absl::Status LimedCall::InFile(std::string_view sentence) const {
   return WrongCall(absl::StrCat(where_, ": ", std::string(sentence)));
 }
 
-WantedSettings LimedCall::Wanted() const {
-  return {.cluster = cluster_,
-          .listen = listen(),
-          .weights = device_.weights,
-          .store = device_.store,
-          .kv_dir = device_.kv_dir,
-          .tls = keys_.size() == 2 ? keys_[1] : "",
-          .memory = device_.memory,
-          .threads = device_.threads,
-          .backend = device_.backend,
-          .loader = device_.loader,
-          .follow_memory = device_.follow_memory,
-          .memory_mode = device_.memory_mode};
+ClusterConfig::Device LimedCall::Wanted() const {
+  ClusterConfig::Device wanted = device_;
+  wanted.cluster = cluster_;
+  wanted.listen = listen();
+  wanted.tls = keys_.size() == 2 ? keys_[1] : "";
+  return wanted;
 }
 
 absl::StatusOr<std::vector<std::string>> LimedCall::KeysOf(const ClusterFile& file, bool insecure) const {

@@ -32,7 +32,8 @@ class LimedCall {
   absl::Status InFile(std::string_view sentence) const;
   // HOST:PORT that it shall listen on.
   const std::string& listen() const { return device_.listen.empty() ? device_.address : device_.listen; }
-  WantedSettings Wanted() const;
+  // Its settings, with the cluster's name, and the address and keys that follow from the file.
+  ClusterConfig::Device Wanted() const;
 
  private:
   absl::StatusOr<std::vector<std::string>> KeysOf(const ClusterFile& file, bool insecure) const;

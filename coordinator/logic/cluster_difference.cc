@@ -25,16 +25,11 @@ struct Cause {
   std::string text;
 };
 
-int32_t IndexOf(const Plan& plan, const std::string& name) {
-  const auto found = std::ranges::find(plan.devices, name, &PlanDevice::name);
-  return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
-}
-
 // In all sweeps of a step.
 Took Computed(const Plan& plan, const DeviceWork& work) {
   if (work.decode_ms <= 0 || work.planned_decode_ms <= 0) return {};
   Took took;
-  const int32_t device = IndexOf(plan, work.name);
+  const int32_t device = DeviceNamed(plan, work.name);
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) took.planned_ms += plan.parts[p].decode_ms;
   }
@@ -46,7 +41,7 @@ Took Computed(const Plan& plan, const DeviceWork& work) {
 // The time to read what the device streams in a step.
 Took Read(const Plan& plan, const DeviceWork& work) {
   Bytes bytes = 0;
-  const int32_t device = IndexOf(plan, work.name);
+  const int32_t device = DeviceNamed(plan, work.name);
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) bytes += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
   }
@@ -113,7 +108,7 @@ Cause OfReading(const Plan& plan, const std::vector<const DeviceWork*>& group) {
 // One hidden state for every hop from one device to the other.
 Cause OfLink(const Plan& plan, const LinkWork& link) {
   if (link.bytes_per_second <= 0 || link.planned_bytes_per_second <= 0) return {};
-  const int32_t from = IndexOf(plan, link.from), to = IndexOf(plan, link.to);
+  const int32_t from = DeviceNamed(plan, link.from), to = DeviceNamed(plan, link.to);
   double times = 0;
   for (size_t j = 0; j < plan.stages.size(); ++j) {
     if (plan.stages[j].device == from && plan.stages[(j + 1) % plan.stages.size()].device == to) ++times;

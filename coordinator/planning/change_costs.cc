@@ -21,12 +21,6 @@ constexpr double kCallMs = 1;            // to ask one device for the KV of one 
 constexpr double kTripsToMeet = 8;       // round trips until two devices have a connection
 constexpr double kTripsOfCall = 4;
 
-// -1: it has no part in the plan.
-int32_t DeviceNamed(const Plan& plan, const std::string& name) {
-  const auto found = std::ranges::find(plan.devices, name, &PlanDevice::name);
-  return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
-}
-
 // Bytes of KV that a device holds under a plan when each layer has `pages` pages.
 Bytes LeftBytes(const Plan& plan, int32_t d, int64_t pages) {
   if (d < 0) return 0;

@@ -50,6 +50,16 @@ struct StoredRange {
   friend bool operator==(const StoredRange&, const StoredRange&) = default;
 };
 
+// A range of a file of many: of a checkpoint, or of a manifest.
+struct BlockExtent {
+  int32_t file = 0;  // index into Checkpoint::files(), or StoreManifest::files
+  int64_t offset = 0;
+  Bytes bytes = 0;
+  std::optional<uint64_t> xxh3;  // checksum of exactly these bytes, if it is known
+
+  friend bool operator==(const BlockExtent&, const BlockExtent&) = default;
+};
+
 // A table whose rows are read one by one: `xxh3.size()` rows of `row_bytes` bytes, without gaps.
 struct StoredRows {
   int64_t offset = 0;

@@ -17,15 +17,8 @@
 namespace lime {
 
 // Bytes that are checked together: a range of the manifest, or a hole of less than 4 KiB between
-// two ranges.
-struct PushUnit {
-  int32_t file = 0;  // index into StoreManifest::files
-  int64_t offset = 0;
-  Bytes bytes = 0;
-  std::optional<uint64_t> xxh3;  // none: a hole
-
-  friend bool operator==(const PushUnit&, const PushUnit&) = default;
-};
+// two ranges, which has no checksum.
+using PushUnit = BlockExtent;
 
 // A block and its place.
 struct PlacedBlock {

@@ -118,7 +118,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.Name("name", flags.name);
   fields.Budget("memory", flags.memory);
   fields.OneOf("memory-mode", flags.memory_mode, kMemoryModeNames);
-  fields.Path("model", flags.model);
+  fields.Path("model", flags.weights);
   fields.Path("store", flags.store);
   fields.Path("kv-dir", flags.kv_dir);
   fields.Path("tls", flags.tls);
@@ -129,7 +129,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.OneOf("loader", flags.loader, kLoaderNames);
   fields.Number("threads", flags.threads, kMostThreads);
   fields.Text("compute-cores", flags.compute_cores);
-  fields.Name("background", flags.background);
+  fields.Name("background", flags.cluster);
   fields.Switch("insecure", flags.insecure);
   fields.Switch("no-link-probes", flags.no_link_probes);
   fields.Switch("follow-memory", flags.follow_memory);
@@ -152,7 +152,7 @@ void LimedFlags::AddTo(const CommandFlags& command) {
   command.Add("--memory-mode", &memory_mode,
               "Without --memory, choose it at the start as `lime run` does, and keep free: max-tps (KV of 512 tokens of --model), balanced "
               "(1,024) or max-context (all of the model's)");
-  command.Add("--model,-m", &model, "Folder of the weights, if the coordinator names none");
+  command.Add("--model,-m", &weights, "Folder of the weights, if the coordinator names none");
   command.Add("--store", &store, "Folder for the weights that `lime push` sends; without it limed refuses a push");
   command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that does not fit in memory; without it the folder of the weights");
   command.Add("--tls", &tls, "Folder of the cluster's keys (`lime keys` makes them): ca.pem, NAME.pem, NAME.key");
@@ -173,7 +173,7 @@ void LimedFlags::AddTo(const CommandFlags& command) {
               "Evict weights while other programs need the memory, and load them again afterwards; steps are slower in between");
   command.Add("--log", &log_level, "trace, debug, info, warning or error").Shown();
   const Flag background_flag =
-      command.Add("--background", &background,
+      command.Add("--background", &cluster,
                   "Run in the background as a device of the cluster of this name; the log and the process number are in "
                   "~/.local/state/lime/NAME");
   command.Add("--stop", &stop, "End the limed that --background started, and no other").Needs(background_flag);
@@ -232,10 +232,10 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
     if (!mode.ok()) return Invalid("--memory-mode: ", mode.status().message());
     const std::string said = flags.Said("memory-mode", flags.memory_mode);
     if (!flags.memory.empty()) return Invalid(said, " is for memory that limed chooses; leave out --memory or --memory-mode");
-    if (flags.model.empty()) return Invalid(said, " keeps memory free for the KV of a model; give its folder with --model");
+    if (flags.weights.empty()) return Invalid(said, " keeps memory free for the KV of a model; give its folder with --model");
     settings.memory_mode = *mode;
   }
-  if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckReadable(flags.Said("model", flags.model), flags.model));
+  if (!flags.weights.empty()) LIME_RETURN_IF_ERROR(CheckReadable(flags.Said("model", flags.weights), flags.weights));
   if (!flags.store.empty()) LIME_RETURN_IF_ERROR(CheckWritable(flags.Said("store", flags.store), flags.store));
   if (!flags.kv_dir.empty()) LIME_RETURN_IF_ERROR(CheckWritable(flags.Said("kv-dir", flags.kv_dir), flags.kv_dir));
   if (!flags.pace.empty()) {

@@ -7,37 +7,29 @@
 #include <string_view>
 
 #include "common/command_line.h"
+#include "common/limed_settings.h"
 #include "daemon/engine/cores.h"
 #include "daemon/weights/loader_choice.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 #include "planner/problem/memory_budget.h"
 #include "proto/certificate.h"
 
 namespace lime {
 
-struct LimedFlags {
-  std::string listen = "127.0.0.1:7001";
+// Without the parts of DaemonSettings that only a running daemon reports.
+struct LimedFlags : DaemonSettings {
+  LimedFlags() { listen = "127.0.0.1:7001"; }
+
   std::string name;
-  std::string memory;       // "8GiB"; empty: as much as the plan gives it
-  std::string memory_mode;  // without `memory`: chosen at the start by this one; empty: not chosen
-  std::string model;        // folder of the weights if an installation names none
-  std::string store;        // folder for pushed weights; empty: none are taken
-  std::string kv_dir;       // folder for KV that does not fit in memory; empty: that of the weights
-  std::string tls;          // folder of the cluster's keys
-  std::string pace;         // file of a profile
+  std::string memory;  // "8GiB"; empty: as much as the plan gives it, or chosen by `memory_mode`
+  std::string pace;    // file of a profile
   std::string log_level = "info";
-  std::string backend = kCpuBackend;
   std::string numerics = "auto";
-  std::string loader = kDaemonLoader;
-  int threads = 0;
   std::string compute_cores;  // "4-7"; empty: any
-  std::string background;     // name of a cluster: run as its device in the background
   bool insecure = false;
   bool no_link_probes = false;
-  bool follow_memory = false;
   bool stop = false;         // end the daemon that runs there
   bool stop_all = false;     // end all daemons that were started from `cluster_file`
   int ready_fd = -1;         // descriptor for the port

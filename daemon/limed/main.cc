@@ -84,7 +84,7 @@ lime::Origin OriginOf(const lime::LimedFlags& flags) {
 // Ends the daemon in the background if it runs; for `lime down`, if the same file has started it.
 int Stop(const lime::LimedFlags& flags) {
   if (const absl::Status named = lime::CheckName(flags); !named.ok()) return Fail(named, kWrongCall);
-  const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
+  const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.cluster, flags.name);
   if (!files.ok()) return Fail(files.status(), kWrongCall);
   const std::string other = flags.cluster_file.empty() ? "" : lime::OtherOrigin(*files, OriginOf(flags));
   if (!other.empty()) {
@@ -116,8 +116,8 @@ int Run(lime::LimedFlags flags) {
   if (flags.stop) return Stop(flags);
   absl::StatusOr<lime::LimedSettings> settings = lime::CheckFlags(flags);
   if (!settings.ok()) return Fail(settings.status(), kWrongCall);
-  if (!flags.background.empty()) {
-    const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
+  if (!flags.cluster.empty()) {
+    const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.cluster, flags.name);
     if (!files.ok()) return Fail(files.status(), kWrongCall);
     const absl::StatusOr<int> ready = lime::GoOnInBackground(*files, flags.name, OriginOf(flags));
     if (!ready.ok()) return Fail(ready.status(), absl::IsInvalidArgument(ready.status()) ? kWrongCall : kFailed);
@@ -139,7 +139,7 @@ int Run(lime::LimedFlags flags) {
   const lime::Bytes runtime = lime::ProcessResidentBytes();
   if (const absl::Status enough = CheckOwnNeed(flags, settings->memory, runtime); !enough.ok()) return Fail(enough, kWrongCall);
   if (settings->memory_mode) {
-    const absl::StatusOr<lime::DerivedBudget> chosen = lime::ChooseMemory(flags.model, *settings->memory_mode, runtime);
+    const absl::StatusOr<lime::DerivedBudget> chosen = lime::ChooseMemory(flags.weights, *settings->memory_mode, runtime);
     if (!chosen.ok()) return Fail(chosen.status(), kFailed);
     settings->memory = chosen->budget;
     log("may use " + chosen->text);
@@ -151,29 +151,19 @@ int Run(lime::LimedFlags flags) {
   options.name = flags.name;
   options.memory = settings->memory;
   options.runtime = runtime;
-  options.settings = {.listen = flags.listen,
-                      .weights = flags.model,
-                      .store = flags.store,
-                      .kv_dir = flags.kv_dir,
-                      .tls = flags.tls,
-                      .threads = flags.threads,
-                      .backend = flags.backend,
-                      .loader = flags.loader,
-                      .follow_memory = flags.follow_memory,
-                      .memory_mode = flags.memory_mode,
-                      .cluster = flags.background,
-                      .user = lime::UserName(geteuid()),
-                      .process = getpid()};
+  options.settings = flags;
+  options.settings.user = lime::UserName(geteuid());
+  options.settings.process = getpid();
   options.inspect = [&flags, &settings, runtime](const lime::InspectCall& call) {
-    return lime::InspectMachine({.weights = call.weights.empty() ? flags.model : call.weights,
+    return lime::InspectMachine({.weights = call.weights.empty() ? flags.weights : call.weights,
                                  .store = flags.store,
                                  .kv = flags.kv_dir,
                                  .memory = settings->memory,
                                  .runtime = runtime,
                                  .seconds = call.seconds});
   };
-  options.plans.weights = flags.model;
-  options.plans.kv_folder = !flags.kv_dir.empty() ? flags.kv_dir : !flags.model.empty() ? flags.model : flags.store;
+  options.plans.weights = flags.weights;
+  options.plans.kv_folder = !flags.kv_dir.empty() ? flags.kv_dir : !flags.weights.empty() ? flags.weights : flags.store;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
   if (flags.no_link_probes) options.plans.link_probes = false;
@@ -190,7 +180,7 @@ int Run(lime::LimedFlags flags) {
                                     .pace = settings->pace,
                                     .log = log};
   options.plans.make_stage = lime::MakeEngineStages(engine);
-  options.profile = lime::MakeEngineProfiler(engine, flags.model, flags.store);
+  options.profile = lime::MakeEngineProfiler(engine, flags.weights, flags.store);
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
   log("listens on port " + std::to_string((*server)->port()) + " of " + flags.listen.substr(0, flags.listen.rfind(':')) +

@@ -10,13 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/formats/block_store_manifest.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/model_spec.h"
 
 namespace lime {
-
-struct StoreManifest;
 
 struct CheckpointFile {
   std::string path;
@@ -28,16 +27,6 @@ struct TensorLocation {
   int32_t file = 0;  // index into Checkpoint::files()
   int64_t offset = 0;
   Bytes bytes = 0;
-};
-
-// A range of a file that holds tensors of a block.
-struct BlockExtent {
-  int32_t file = 0;  // index into Checkpoint::files()
-  int64_t offset = 0;
-  Bytes bytes = 0;
-  std::optional<uint64_t> xxh3;  // checksum of exactly these bytes, if it is known
-
-  friend bool operator==(const BlockExtent&, const BlockExtent&) = default;
 };
 
 // Immutable after Open; any thread.

@@ -26,19 +26,19 @@ class BlockBinder {
   BlockBinder(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
 
   const std::byte* Data(TensorRole role, TensorPart part = TensorPart::kWeight) const {
-    const std::optional<size_t> i = Find(role, part);
+    const std::optional<size_t> i = spec_.Find(role, part);
     return i ? weights_.tensors[*i] : nullptr;
   }
 
   // `cols`: number of input features, which a packed weight does not state.
   LinearLayer Linear(TensorRole role, int64_t cols) const {
-    const std::optional<size_t> weight = Find(role, TensorPart::kWeight);
+    const std::optional<size_t> weight = spec_.Find(role, TensorPart::kWeight);
     if (!weight) return {};
     const TensorInfo& info = spec_.tensors[*weight].info;
     LinearLayer layer{.weight = {.rows = info.shape[0], .cols = cols, .dtype = info.dtype, .data = Data(role)},
                       .bias = Data(role, TensorPart::kBias),
                       .outputs = info.shape[0]};
-    if (const std::optional<size_t> i = Find(role, TensorPart::kScales)) {
+    if (const std::optional<size_t> i = spec_.Find(role, TensorPart::kScales)) {
       const TensorInfo& scales = spec_.tensors[*i].info;
       const absl::StatusOr<Quantization> packing = PackingOf(info, scales, cols);
       LIME_CHECK(packing.ok()) << packing.status().message();
@@ -62,16 +62,9 @@ class BlockBinder {
   HeadNorm ReadHeadNorm(TensorRole role) const { return {.weight = Data(role), .dtype = DTypeOf(role)}; }
 
  private:
-  std::optional<size_t> Find(TensorRole role, TensorPart part) const {
-    for (size_t i = 0; i < spec_.tensors.size(); ++i) {
-      if (spec_.tensors[i].role == role && spec_.tensors[i].part == part) return i;
-    }
-    return std::nullopt;
-  }
-
   // fp32 if there is no such tensor.
   DType DTypeOf(TensorRole role) const {
-    const std::optional<size_t> i = Find(role, TensorPart::kWeight);
+    const std::optional<size_t> i = spec_.Find(role, TensorPart::kWeight);
     return i ? spec_.tensors[*i].info.dtype : DType::kF32;
   }
 

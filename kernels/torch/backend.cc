@@ -164,19 +164,19 @@ class BlockBinder {
  public:
   BlockBinder(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
 
-  bool Has(TensorRole role) const { return Find(role, TensorPart::kWeight).has_value(); }
+  bool Has(TensorRole role) const { return spec_.Find(role, TensorPart::kWeight).has_value(); }
 
   at::Tensor Get(TensorRole role, TensorPart part = TensorPart::kWeight) const {
-    const std::optional<size_t> i = Find(role, part);
+    const std::optional<size_t> i = spec_.Find(role, part);
     return i ? View(spec_.tensors[*i].info, weights_.tensors[*i], weights_.storage) : at::Tensor();
   }
 
   // `cols`: number of input features, which a packed weight does not state.
   LinearWeight Layer(TensorRole role, int64_t cols) const {
     LinearWeight layer{.weight = Get(role), .bias = Get(role, TensorPart::kBias)};
-    if (const std::optional<size_t> scales = Find(role, TensorPart::kScales)) {
+    if (const std::optional<size_t> scales = spec_.Find(role, TensorPart::kScales)) {
       const absl::StatusOr<Quantization> packing =
-          PackingOf(spec_.tensors[*Find(role, TensorPart::kWeight)].info, spec_.tensors[*scales].info, cols);
+          PackingOf(spec_.tensors[*spec_.Find(role, TensorPart::kWeight)].info, spec_.tensors[*scales].info, cols);
       LIME_CHECK(packing.ok()) << packing.status().message();  // ModelSpec::Build has checked it
       layer.scales = Get(role, TensorPart::kScales);
       layer.biases = Get(role, TensorPart::kGroupBiases);
@@ -194,13 +194,6 @@ class BlockBinder {
   }
 
  private:
-  std::optional<size_t> Find(TensorRole role, TensorPart part) const {
-    for (size_t i = 0; i < spec_.tensors.size(); ++i) {
-      if (spec_.tensors[i].role == role && spec_.tensors[i].part == part) return i;
-    }
-    return std::nullopt;
-  }
-
   const BlockSpec& spec_;
   const BlockWeights& weights_;
 };

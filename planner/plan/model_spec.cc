@@ -269,6 +269,13 @@ absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInf
                  " columns; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported");
 }
 
+std::optional<size_t> BlockSpec::Find(TensorRole role, TensorPart part) const {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].role == role && tensors[i].part == part) return i;
+  }
+  return std::nullopt;
+}
+
 const BlockSpec& ModelSpec::block(BlockId id) const {
   for (const BlockSpec& block : blocks) {
     if (block.id == id) return block;

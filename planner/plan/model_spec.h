@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,6 +81,9 @@ struct BlockSpec {
   BlockId id;
   std::vector<TensorSpec> tensors;  // roles in order of use
   Bytes bytes = 0;                  // of all tensors; a tied tensor counts in both of its blocks
+
+  // Index into `tensors`; nullopt: the block has no such tensor.
+  std::optional<size_t> Find(TensorRole role, TensorPart part) const;
 };
 
 // The packing of one quantised parameter, derived from the shapes of its tensors. Layers of one

@@ -350,6 +350,11 @@ int StageOf(const Plan& plan, int part) {
   return static_cast<int>(behind - plan.stages.begin()) - 1;
 }
 
+int32_t DeviceNamed(const Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.devices, name, &PlanDevice::name);
+  return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
+}
+
 bool StaysTogether(const Plan& plan, int64_t microbatches) {
   return microbatches > 1 && plan.reads == ReadsPerStep::kOnce;
 }

@@ -206,6 +206,8 @@ bool StaysTogether(const Plan& plan, int64_t microbatches);
 // REQUIRES: parts and stages in order
 std::pair<int, int> PartsOf(const Plan& plan, BlockId block);
 int StageOf(const Plan& plan, int part);
+// The index of a device; -1: it has no part in the plan.
+int32_t DeviceNamed(const Plan& plan, const std::string& name);
 
 // The ids whose logits this part computes.  REQUIRES: part.block.kind == kHead, validated
 MatrixRows HeadRange(const PlanPart& part);

@@ -86,7 +86,7 @@ TEST(LimedFileTest, PathsAreRelativeToTheFile) {
   ASSERT_TRUE(ReadLimedText("model = \"m\"\nstore = \"s\"\nkv-dir = \"../k\"\ntls = \"/t\"\npace = \"p.json\"", "/etc/lime/limed.toml",
                             CommandFlags(app), flags)
                   .ok());
-  EXPECT_EQ(flags.model, "/etc/lime/m");
+  EXPECT_EQ(flags.weights, "/etc/lime/m");
   EXPECT_EQ(flags.store, "typed") << "of the call: the working directory's";
   EXPECT_EQ(flags.kv_dir, "/etc/lime/../k");
   EXPECT_EQ(flags.tls, "/t");
@@ -139,9 +139,9 @@ std::string Refusal(const LimedFlags& flags) {
 TEST(LimedFlagsTest, FoldersAreLookedAtBeforeWorkBegins) {
   const TempDir dir;
   LimedFlags flags = Flags();
-  flags.model = dir / "nothing";
+  flags.weights = dir / "nothing";
   EXPECT_THAT(Refusal(flags), HasSubstr("is not a folder; give one that holds config.json"));
-  flags.model = dir.path();
+  flags.weights = dir.path();
   EXPECT_THAT(Refusal(flags), HasSubstr("holds no model; give a folder that holds config.json"));
   flags = Flags();
   std::ofstream(dir / "file") << "x";
@@ -163,7 +163,7 @@ TEST(LimedFlagsTest, AMemoryModeIsForMemoryThatIsChosenForAModel) {
   EXPECT_THAT(Refusal(flags), HasSubstr("\"fast\" is not a memory priority"));
   flags.memory_mode = "max-context";
   EXPECT_THAT(Refusal(flags), HasSubstr("--memory-mode max-context keeps memory free for the KV of a model; give its folder"));
-  flags.model = dir / "m";
+  flags.weights = dir / "m";
   EXPECT_EQ(CheckFlags(flags)->memory_mode, MemoryPriority::kMaxContext);
   flags.memory = "1GiB";
   EXPECT_THAT(Refusal(flags), HasSubstr("leave out --memory or --memory-mode"));

@@ -12,19 +12,18 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-WantedSettings Wanted() {
-  return {.cluster = "shelf", .listen = "127.0.0.1:1", .weights = "/w", .store = "", .tls = "/keys", .memory = kGiB, .threads = 2};
+ClusterConfig::Device WantedOf(const DaemonSettings& settings, Bytes memory) {
+  ClusterConfig::Device wanted{settings};
+  wanted.memory = memory;
+  return wanted;
+}
+
+ClusterConfig::Device Wanted() {
+  return WantedOf({.listen = "127.0.0.1:1", .weights = "/w", .tls = "/keys", .threads = 2, .cluster = "shelf"}, kGiB);
 }
 
 DeviceHealth RunsAsWanted() {
-  const WantedSettings wanted = Wanted();
-  return {.memory = wanted.memory,
-          .settings = DaemonSettings{.listen = wanted.listen,
-                                     .weights = wanted.weights,
-                                     .store = wanted.store,
-                                     .tls = wanted.tls,
-                                     .threads = wanted.threads,
-                                     .cluster = wanted.cluster}};
+  return {.memory = kGiB, .settings = Wanted()};
 }
 
 TEST(DaemonSettingsTest, ADaemonThatRunsAsTheFileSaysHasNoDifference) {
@@ -33,7 +32,7 @@ TEST(DaemonSettingsTest, ADaemonThatRunsAsTheFileSaysHasNoDifference) {
 }
 
 TEST(DaemonSettingsTest, EveryFieldThatWasEditedIsNamedWithBothValues) {
-  WantedSettings wanted = Wanted();
+  ClusterConfig::Device wanted = Wanted();
   wanted.memory = 2 * kGiB;
   EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted), ElementsAre(SettingDifference{"memory", "1.00 GiB", "2.00 GiB"}));
   wanted = Wanted();
@@ -48,7 +47,7 @@ TEST(DaemonSettingsTest, EveryFieldThatWasEditedIsNamedWithBothValues) {
   wanted.memory = 0, wanted.memory_mode = "balanced";
   EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted), ElementsAre(SettingDifference{"memory-mode", "nothing", "balanced"}))
       << "and memory is what limed chooses";
-  wanted = {.cluster = "shelf", .listen = "127.0.0.1:2", .store = "/s"};
+  wanted = WantedOf({.listen = "127.0.0.1:2", .store = "/s", .cluster = "shelf"}, 0);
   const std::vector<SettingDifference> all = DifferencesOf(RunsAsWanted(), wanted);
   EXPECT_THAT(all, ElementsAre(SettingDifference{"memory", "1.00 GiB", "nothing"}, SettingDifference{"threads", "2", "one for every core"},
                                SettingDifference{"weights", "/w", "nothing"}, SettingDifference{"store", "nothing", "/s"},
@@ -61,7 +60,7 @@ TEST(DaemonSettingsTest, EveryFieldThatWasEditedIsNamedWithBothValues) {
 TEST(DaemonSettingsTest, OfADaemonThatWasStartedOtherwiseOnlyWhatTheFileSaysCounts) {
   DeviceHealth health = RunsAsWanted();
   health.settings->cluster = "";
-  WantedSettings wanted{.cluster = "shelf", .listen = "127.0.0.1:2"};
+  ClusterConfig::Device wanted = WantedOf({.listen = "127.0.0.1:2", .cluster = "shelf"}, 0);
   EXPECT_FALSE(IsStartedByUp(*health.settings, wanted));
   EXPECT_THAT(DifferencesOf(health, wanted), IsEmpty());
   wanted.memory = 2 * kGiB;
