@@ -20,7 +20,7 @@
 #include "coordinator/rpc/cluster_client.h"
 #include "daemon/rpc/device_server.h"
 #include "nlohmann/json.hpp"
-#include "tests/daemon/fake_cluster.h"
+#include "tests/daemon/rpc/fake_cluster.h"
 
 namespace {
 

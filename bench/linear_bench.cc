@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "daemon/profile/limits.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "planner/base/median.h"
 
 namespace lime::bench {

@@ -27,7 +27,7 @@
 #include "daemon/weights/weight_store.h"
 #include "planner/base/median.h"
 #include "testbed/make_model/make_model.h"
-#include "tests/daemon/drop_from_page_cache.h"
+#include "tests/daemon/weights/drop_from_page_cache.h"
 
 namespace lime {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/little_endian.h"
-#include "planner/plan/instance.h"
+#include "planner/plan/instance/instance.h"
 
 namespace lime {
 namespace {

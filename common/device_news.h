@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/activation.h"
-#include "common/row_score.h"
+#include "common/sampling/row_score.h"
 
 namespace lime {
 

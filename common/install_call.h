@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/kv_takeover_plan.h"
+#include "planner/plan/model/weights_digest.h"
 #include "planner/plan/plan.h"
-#include "planner/plan/weights_digest.h"
 
 namespace lime {
 

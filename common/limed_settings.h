@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "planner/plan/backend_names.h"
+#include "planner/plan/device/backend_names.h"
 
 namespace lime {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/order.h"
-#include "common/sampler.h"
+#include "common/sampling/sampler.h"
 
 namespace lime {
 

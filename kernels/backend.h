@@ -13,9 +13,9 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_parts.h"
 #include "planner/plan/micro_batch.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/block_parts.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "kernels/backend.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 
 namespace lime {
 

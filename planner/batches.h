@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
-#include "planner/plan/instance.h"
+#include "planner/plan/instance/instance.h"
 #include "planner/strategies.h"
 
 namespace lime {

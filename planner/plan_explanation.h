@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan/instance.h"
-#include "planner/plan/stage_plan.h"
+#include "planner/plan/instance/instance.h"
+#include "planner/plan/instance/stage_plan.h"
 #include "planner/search/plan_search.h"
 #include "planner/strategies.h"
 

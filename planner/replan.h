@@ -4,8 +4,8 @@
 #include <string>
 
 #include "planner/base/status.h"
-#include "planner/plan/instance.h"
-#include "planner/plan/stage_plan.h"
+#include "planner/plan/instance/instance.h"
+#include "planner/plan/instance/stage_plan.h"
 #include "planner/search/plan_search.h"
 
 namespace lime {

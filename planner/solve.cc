@@ -16,7 +16,7 @@
 #include "planner/baselines/solve_paper.h"
 #include "planner/batches.h"
 #include "planner/evaluation/evaluator.h"
-#include "planner/plan/plan_json.h"
+#include "planner/plan/instance/plan_json.h"
 #include "planner/replan.h"
 #include "planner/search/plan_search.h"
 

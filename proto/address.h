@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/host_port.h"
+#include "common/input/host_port.h"
 #include "planner/base/status.h"
 
 namespace lime {

@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 
 SHARED = "../shared"
-SSH = "an SSH server (Debian: openssh-server, openssh-client)"  # as tests/integration/up_test.cc calls it
+SSH = "an SSH server (Debian: openssh-server, openssh-client)"  # as tests/integration/programs/up_test.cc calls it
 NAMESPACES = "root that may make network namespaces and control groups"
 REMEDY = " (put that folder beside the project)"
 

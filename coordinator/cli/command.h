@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/local/local_plan.h"
 #include "nlohmann/json_fwd.hpp"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime::cli {
 

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {

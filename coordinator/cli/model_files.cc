@@ -3,13 +3,13 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
-#include "common/model_file.h"
+#include "common/input/model_file.h"
 #include "coordinator/cli/command.h"
 #include "daemon/machine/files.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/unused_tensors.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/token_ids.h"
+#include "planner/plan/model/token_ids.h"
 
 namespace lime::cli {
 namespace {

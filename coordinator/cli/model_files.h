@@ -10,7 +10,7 @@
 
 #include "coordinator/text/tokenizer.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime::cli {
 

@@ -11,8 +11,8 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/device_profile.h"
-#include "planner/plan/limits.h"
+#include "planner/plan/device/device_profile.h"
+#include "planner/plan/device/limits.h"
 
 namespace lime::cli {
 namespace {

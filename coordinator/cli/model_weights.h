@@ -5,9 +5,9 @@
 
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
+#include "planner/plan/model/weights_digest.h"
 #include "planner/plan/plan.h"
-#include "planner/plan/weights_digest.h"
 
 namespace lime::cli {
 

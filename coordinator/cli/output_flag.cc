@@ -10,7 +10,7 @@
 #include "daemon/stores/output_file.h"
 #include "planner/base/names.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 #include "planner/sim/timeline.h"
 
 namespace lime::cli {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {

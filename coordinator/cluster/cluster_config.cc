@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/host_port.h"
+#include "common/input/host_port.h"
 #include "coordinator/cluster/remote_command.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/nearest.h"
 #include "planner/base/strings.h"
-#include "planner/plan/limits.h"
+#include "planner/plan/device/limits.h"
 
 namespace lime {
 namespace {

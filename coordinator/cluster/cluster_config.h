@@ -43,9 +43,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/device_name.h"
+#include "common/input/device_name.h"
+#include "common/input/toml_file.h"
 #include "common/limed_settings.h"
-#include "common/toml_file.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 

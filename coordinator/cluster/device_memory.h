@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "planner/base/bytes.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

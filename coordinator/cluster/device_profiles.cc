@@ -8,12 +8,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/device_name.h"
+#include "common/input/device_name.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
-#include "planner/plan/limits.h"
+#include "planner/plan/device/limits.h"
 
 namespace lime {
 namespace {

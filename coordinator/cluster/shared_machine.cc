@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "common/host_port.h"
+#include "common/input/host_port.h"
 
 namespace lime {
 

@@ -15,7 +15,7 @@
 #include "daemon/profile/limits.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "planner/base/json_text.h"
 #include "planner/base/median.h"
 #include "planner/problem/plan_problem.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "coordinator/cli/command.h"
 #include "planner/base/status.h"
 

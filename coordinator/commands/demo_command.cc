@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/command_line.h"
-#include "common/logits_hash.h"
+#include "common/input/command_line.h"
+#include "common/sampling/logits_hash.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/device_name.h"
+#include "common/input/device_name.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/key_maker.h"
 #include "coordinator/commands/commands.h"

@@ -13,13 +13,13 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "coordinator/commands/commands.h"
 #include "daemon/machine/unreadable_pages.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/base/release.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 #include "proto/grpc_log.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "coordinator/cli/model_weights.h"
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/commands/commands.h"

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/command_line.h"
-#include "common/sampler.h"
+#include "common/input/command_line.h"
+#include "common/sampling/sampler.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/cluster/device_profiles.h"

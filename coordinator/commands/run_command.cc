@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/command_line.h"
-#include "common/logits_hash.h"
+#include "common/input/command_line.h"
+#include "common/sampling/logits_hash.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/user_text.h"

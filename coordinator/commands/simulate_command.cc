@@ -16,7 +16,7 @@
 #include "planner/base/json_text.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/limits.h"
+#include "planner/plan/device/limits.h"
 #include "planner/plan/program.h"
 #include "planner/sim/simulator.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/commands/commands.h"
 #include "coordinator/devices/cluster_file.h"

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/command_line.h"
-#include "common/host_port.h"
+#include "common/input/command_line.h"
+#include "common/input/host_port.h"
 #include "coordinator/cli/command.h"
 #include "daemon/machine/files.h"
 #include "proto/address.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "coordinator/cluster/cluster_config.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace lime::cli {
 

@@ -14,7 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
-#include "proto/prober.h"
+#include "proto/diagnosis/prober.h"
 
 namespace lime::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include "coordinator/devices/cluster_file.h"
 #include "nlohmann/json_fwd.hpp"
 #include "planner/base/finding.h"
-#include "proto/convert.h"
-#include "proto/diagnosis.h"
+#include "proto/convert/convert.h"
+#include "proto/diagnosis/diagnosis.h"
 
 namespace lime::cli {
 

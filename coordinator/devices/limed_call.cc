@@ -14,13 +14,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/device_name.h"
-#include "common/host_port.h"
+#include "common/input/device_name.h"
+#include "common/input/host_port.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/devices/child_daemons.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/machine/files.h"
-#include "planner/plan/backend_names.h"
+#include "planner/plan/device/backend_names.h"
 
 extern char** environ;
 

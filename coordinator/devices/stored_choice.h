@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
-#include "proto/bulk_convert.h"
+#include "proto/convert/bulk_convert.h"
 
 namespace lime::cli {
 

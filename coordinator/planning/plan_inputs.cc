@@ -21,8 +21,8 @@
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/described_model.h"
-#include "planner/plan/limits.h"
+#include "planner/plan/device/limits.h"
+#include "planner/plan/model/described_model.h"
 
 namespace lime {
 namespace {

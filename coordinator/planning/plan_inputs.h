@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/problem/plan_problem.h"
 #include "planner/search/block_homes.h"
 

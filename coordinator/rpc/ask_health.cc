@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "planner/base/release.h"
-#include "proto/prober.h"
+#include "proto/diagnosis/prober.h"
 
 namespace lime {
 namespace {

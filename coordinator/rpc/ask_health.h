@@ -3,8 +3,8 @@
 
 #include "absl/time/time.h"
 #include "lime/v1/control.grpc.pb.h"
-#include "proto/convert.h"
-#include "proto/diagnosis.h"
+#include "proto/convert/convert.h"
+#include "proto/diagnosis/diagnosis.h"
 
 namespace lime {
 

@@ -13,7 +13,7 @@
 #include "coordinator/serving/devices.h"
 #include "planner/plan/plan.h"
 #include "proto/certificate.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace lime {
 

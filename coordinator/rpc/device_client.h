@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "proto/bulk_convert.h"
 #include "proto/certificate.h"
-#include "proto/convert.h"
-#include "proto/diagnosis.h"
+#include "proto/convert/bulk_convert.h"
+#include "proto/convert/convert.h"
+#include "proto/diagnosis/diagnosis.h"
 
 namespace lime {
 

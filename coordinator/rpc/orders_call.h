@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "lime/v1/control.grpc.pb.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace lime {
 

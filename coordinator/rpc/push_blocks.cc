@@ -11,10 +11,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "lime/v1/bulk.grpc.pb.h"
-#include "proto/bulk_convert.h"
 #include "proto/channel.h"
+#include "proto/convert/bulk_convert.h"
+#include "proto/diagnosis/prober.h"
 #include "proto/grpc_status.h"
-#include "proto/prober.h"
 
 namespace lime {
 namespace {

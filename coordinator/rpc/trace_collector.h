@@ -16,7 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "coordinator/logic/clock_alignment.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace lime {
 

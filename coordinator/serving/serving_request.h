@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "common/order_message.h"
-#include "common/row_score.h"
+#include "common/sampling/row_score.h"
 #include "coordinator/logic/order_writer.h"
 
 namespace lime {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/sampler.h"
+#include "common/sampling/sampler.h"
 #include "coordinator/logic/request.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/serving/serving.h"

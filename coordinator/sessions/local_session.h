@@ -15,7 +15,7 @@
 #include "coordinator/sessions/score.h"
 #include "nlohmann/json.hpp"
 #include "planner/kv/kv_levels.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 #include "planner/plan/prediction.h"
 
 namespace lime::cli {

@@ -1,6 +1,6 @@
 #include "coordinator/text/detokenizer.h"
 
-#include "coordinator/text/utf8.h"
+#include "coordinator/text/unicode/utf8.h"
 
 namespace lime {
 

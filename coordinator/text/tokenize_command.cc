@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/text/json_access.h"
+#include "coordinator/text/components/json_access.h"
 
 namespace lime {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "coordinator/text/detokenizer.h"
-#include "coordinator/text/utf8.h"
+#include "coordinator/text/unicode/utf8.h"
 
 namespace lime {
 namespace {

@@ -12,12 +12,12 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/text/added_tokens.h"
-#include "coordinator/text/decoder.h"
-#include "coordinator/text/model.h"
-#include "coordinator/text/normalizer.h"
-#include "coordinator/text/post_processor.h"
-#include "coordinator/text/pre_tokenizer.h"
+#include "coordinator/text/components/added_tokens.h"
+#include "coordinator/text/components/decoder.h"
+#include "coordinator/text/components/normalizer.h"
+#include "coordinator/text/components/post_processor.h"
+#include "coordinator/text/components/pre_tokenizer.h"
+#include "coordinator/text/subwords/model.h"
 #include "coordinator/text/tokenizer_config.h"
 
 namespace lime {

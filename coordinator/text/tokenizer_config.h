@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/text/added_tokens.h"
-#include "coordinator/text/json_access.h"
+#include "coordinator/text/components/added_tokens.h"
+#include "coordinator/text/components/json_access.h"
 
 namespace lime {
 

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/text/bpe.h"
+#include "coordinator/text/subwords/bpe.h"
+#include "coordinator/text/subwords/unigram.h"
 #include "coordinator/text/tokenizer_files.h"
-#include "coordinator/text/unigram.h"
 #include "planner/base/strings.h"
 
 namespace lime {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "common/model_file.h"
+#include "common/input/model_file.h"
 #include "coordinator/text/tokenizer.h"
 #include "coordinator/text/tokenizer_files.h"
 #include "planner/base/foreign_file.h"

@@ -1,6 +1,6 @@
 // How the compute thread waits for work. It sleeps, except in the short windows in which its input
-// usually arrives (daemon/logic/arrival_forecast.h). If it waits for the disk and the disk delivers
-// nothing, it reports that.
+// usually arrives (daemon/logic/rates/arrival_forecast.h). If it waits for the disk and the disk
+// delivers nothing, it reports that.
 //
 // Thread: any, under the owner's lock.   Owner: StageEngine.
 #pragma once
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
-#include "daemon/logic/arrival_forecast.h"
+#include "daemon/logic/rates/arrival_forecast.h"
 #include "daemon/machine/stall_watch.h"
 #include "planner/base/bytes.h"
 #include "planner/plan/plan.h"

@@ -14,7 +14,7 @@
 #include "daemon/engine/stage_parts.h"
 #include "daemon/engine/stage_residency.h"
 #include "daemon/engine/stage_trace.h"
-#include "daemon/logic/disk_meter.h"
+#include "daemon/logic/rates/disk_meter.h"
 #include "daemon/logic/stage_logic.h"
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/plan_blocks.h"

@@ -30,8 +30,8 @@
 #include "daemon/weights/loader_choice.h"
 #include "daemon/weights/part_reader.h"
 #include "planner/base/status.h"
-#include "planner/plan/backend_names.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/backend_names.h"
+#include "planner/plan/device/device_profile.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

@@ -18,7 +18,7 @@
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

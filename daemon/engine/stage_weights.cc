@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "planner/base/check.h"
-#include "planner/plan/block_parts.h"
+#include "planner/plan/model/block_parts.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 

@@ -4,13 +4,13 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/logits_hash.h"
+#include "common/sampling/logits_hash.h"
 #include "daemon/machine/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/block_parts.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
+#include "planner/plan/model/block_parts.h"
 
 namespace lime {
 namespace {

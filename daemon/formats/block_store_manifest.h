@@ -13,7 +13,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

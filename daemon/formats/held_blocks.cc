@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/logits_hash.h"
+#include "common/sampling/logits_hash.h"
 #include "daemon/formats/push_units.h"
 #include "daemon/machine/files.h"
 #include "nlohmann/json.hpp"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

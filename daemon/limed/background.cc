@@ -22,7 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/device_name.h"
+#include "common/input/device_name.h"
 
 namespace lime {
 namespace {

@@ -18,7 +18,7 @@
 #include "daemon/profile/measure_disk.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/weights/checkpoint.h"
-#include "planner/plan/described_model.h"
+#include "planner/plan/model/described_model.h"
 
 namespace lime {
 namespace {

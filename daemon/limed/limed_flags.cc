@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/device_name.h"
-#include "common/host_port.h"
-#include "common/toml_file.h"
+#include "common/input/device_name.h"
+#include "common/input/host_port.h"
+#include "common/input/toml_file.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/machine/files.h"
 #include "daemon/machine/system_memory.h"

@@ -6,13 +6,13 @@
 #include <string>
 #include <string_view>
 
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "common/limed_settings.h"
 #include "daemon/engine/cores.h"
 #include "daemon/weights/loader_choice.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 #include "planner/problem/memory_budget.h"
 #include "proto/certificate.h"
 

@@ -16,8 +16,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "common/command_line.h"
-#include "common/host_port.h"
+#include "common/input/command_line.h"
+#include "common/input/host_port.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
@@ -31,7 +31,7 @@
 #include "kernels/registry/registry.h"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 #include "proto/grpc_log.h"
 
 namespace {

@@ -6,7 +6,7 @@
 
 #include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/program.h"
 

@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "common/model_file.h"
+#include "common/input/model_file.h"
 #include "planner/base/strings.h"
 
 namespace lime {

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #endif
 
-#include "kernels/cpu/hwy_targets.h"
-#include "kernels/cpu/linear_bf16.h"
+#include "kernels/cpu/base/hwy_targets.h"
+#include "kernels/cpu/linear/linear_bf16.h"
 #include "planner/base/check.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/linear.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/base/thread_pool.h"
+#include "kernels/cpu/linear/linear.h"
 
 namespace lime::bench {
 

@@ -8,9 +8,9 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/backend_names.h"
-#include "planner/plan/device_profile.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/device/backend_names.h"
+#include "planner/plan/device/device_profile.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

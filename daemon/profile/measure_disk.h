@@ -8,7 +8,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 
 namespace lime {
 

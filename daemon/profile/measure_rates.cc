@@ -11,7 +11,7 @@
 
 #include "common/steady_clock.h"
 #include "daemon/profile/limits.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "planner/base/median.h"
 
 namespace lime {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "planner/base/bytes.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 
 namespace lime {
 

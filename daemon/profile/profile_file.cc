@@ -7,7 +7,7 @@
 #include "daemon/machine/files.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/stores/output_file.h"
-#include "planner/plan/limits.h"
+#include "planner/plan/device/limits.h"
 
 namespace lime {
 std::string DefaultProfilePath() {

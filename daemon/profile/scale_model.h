@@ -12,7 +12,7 @@
 #include "kernels/backend.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

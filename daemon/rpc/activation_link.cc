@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/steady_clock.h"
-#include "daemon/logic/link_estimator.h"
+#include "daemon/logic/rates/link_estimator.h"
 #include "daemon/rpc/activation_wire.h"
 #include "proto/grpc_status.h"
 

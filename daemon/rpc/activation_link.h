@@ -3,7 +3,7 @@
 //
 // On the wire a message is the header of common/activation.h, then the payload as it lies in
 // memory. The receiver answers messages that follow one another and large ones with their arrival
-// times, which tell how fast the link is (daemon/logic/link_estimator.h).
+// times, which tell how fast the link is (daemon/logic/rates/link_estimator.h).
 // - Messages that may wait are sent only while no other message waits. The next one goes once
 //   earlier ones are answered, or if the unanswered bytes take the link at most a millisecond. So
 //   another message waits for one of them at most, or for a millisecond.

@@ -18,9 +18,9 @@
 #include "daemon/rpc/event_stream.h"
 #include "daemon/stores/pushed_models.h"
 #include "daemon/stores/pushed_store.h"
-#include "proto/bulk_convert.h"
-#include "proto/convert.h"
-#include "proto/kv_convert.h"
+#include "proto/convert/bulk_convert.h"
+#include "proto/convert/convert.h"
+#include "proto/convert/kv_convert.h"
 
 namespace lime {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "common/steady_clock.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/logic/link_estimator.h"
+#include "daemon/logic/rates/link_estimator.h"
 #include "daemon/machine/files.h"
 #include "daemon/rpc/activation_service.h"
 #include "daemon/rpc/bulk_service.h"

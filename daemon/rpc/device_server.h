@@ -10,7 +10,7 @@
 #include "daemon/rpc/plan_installation.h"
 #include "planner/base/finding.h"
 #include "planner/base/release.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace lime {
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/steady_clock.h"
+#include "proto/diagnosis/prober.h"
 #include "proto/grpc_status.h"
-#include "proto/prober.h"
 
 namespace lime {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lime/v1/control.grpc.pb.h"
 #include "proto/channel.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace lime {
 

@@ -21,7 +21,7 @@
 #include "daemon/machine/worker_thread.h"
 #include "daemon/stage/stage_session.h"
 #include "proto/channel.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace lime {
 

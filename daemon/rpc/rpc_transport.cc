@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/host_port.h"
+#include "common/input/host_port.h"
 #include "daemon/rpc/activation_link.h"
 #include "lime/v1/bulk.grpc.pb.h"
+#include "proto/convert/kv_convert.h"
 #include "proto/grpc_status.h"
-#include "proto/kv_convert.h"
 
 namespace lime {
 namespace {

@@ -19,9 +19,9 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/activation.h"
-#include "common/logits_hash.h"
 #include "common/order_message.h"
-#include "common/row_score.h"
+#include "common/sampling/logits_hash.h"
+#include "common/sampling/row_score.h"
 #include "daemon/engine/token_sampler.h"
 #include "kernels/cpu/row_scorer.h"
 

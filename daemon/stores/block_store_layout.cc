@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "planner/plan/block_parts.h"
+#include "planner/plan/model/block_parts.h"
 
 namespace lime {
 namespace {

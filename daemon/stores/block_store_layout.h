@@ -8,7 +8,7 @@
 #include "daemon/formats/block_store_manifest.h"
 #include "daemon/stores/safetensors_writer.h"
 #include "daemon/weights/checkpoint.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/logits_hash.h"
+#include "common/sampling/logits_hash.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"

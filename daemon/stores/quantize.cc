@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/logits_hash.h"
+#include "common/sampling/logits_hash.h"
 #include "daemon/machine/files.h"
 #include "daemon/machine/parallel.h"
 #include "daemon/stores/affine.h"

@@ -8,7 +8,7 @@
 #include "daemon/weights/loader.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_config.h"
+#include "planner/plan/model/model_config.h"
 
 namespace lime {
 

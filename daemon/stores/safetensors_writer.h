@@ -11,7 +11,7 @@
 
 #include "daemon/stores/output_file.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

@@ -15,7 +15,7 @@
 #include "daemon/stores/block_store_layout.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/loader.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

@@ -17,8 +17,8 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
-#include "planner/plan/weights_digest.h"
+#include "planner/plan/model/model_spec.h"
+#include "planner/plan/model/weights_digest.h"
 
 namespace lime {
 

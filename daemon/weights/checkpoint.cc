@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/model_file.h"
+#include "common/input/model_file.h"
 #include "daemon/formats/block_store_manifest.h"
 #include "daemon/formats/held_blocks.h"
 #include "daemon/formats/safetensors.h"

@@ -7,7 +7,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 
@@ -35,7 +35,7 @@ inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // largest known tokeniz
 
 // The names of the side files in `dir`, sorted. config.json and an index of shards are not
 // included, since a copy writes its own. A side file that is no regular file is an error
-// (common/model_file.h), because the copy would lack it.
+// (common/input/model_file.h), because the copy would lack it.
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir);
 
 // Whether a file of this name is a side file.

@@ -19,8 +19,8 @@
 #include "daemon/machine/block_reader.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/weight_store.h"
-#include "planner/plan/block_parts.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/block_parts.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

@@ -13,8 +13,8 @@
 #include "daemon/weights/loader.h"
 #include "daemon/weights/loader_choice.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_parts.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/block_parts.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

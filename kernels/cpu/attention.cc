@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_tile.h"
-#include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/base/hwy_targets.h"
 #include "planner/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,7 +11,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include "kernels/cpu/attention_kernels-inl.h"
-#include "kernels/cpu/lanes-inl.h"
+#include "kernels/cpu/base/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {

@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/base/thread_pool.h"
 #include "planner/base/bytes.h"
 #include "planner/base/dtype.h"
 

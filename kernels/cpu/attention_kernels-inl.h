@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/lanes-inl.h"
+#include "kernels/cpu/base/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {

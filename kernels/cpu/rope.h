@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "planner/base/bytes.h"
-#include "planner/plan/model_config.h"
+#include "planner/plan/model/model_config.h"
 
 namespace lime::cpu {
 

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/base/convert.h"
+#include "kernels/cpu/base/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_ops.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
-#include "kernels/cpu/lanes-inl.h"
+#include "kernels/cpu/base/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {

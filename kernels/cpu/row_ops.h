@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/linear.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/base/thread_pool.h"
+#include "kernels/cpu/linear/linear.h"
 #include "planner/base/dtype.h"
-#include "planner/plan/model_config.h"
+#include "planner/plan/model/model_config.h"
 
 namespace lime::cpu {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "common/row_score.h"
+#include "common/sampling/row_score.h"
 
 namespace lime::cpu {
 
@@ -30,7 +30,7 @@ int64_t TopK(const float* logits, int64_t n, int64_t k, TopEntry* top);
 // Order (portable-f32-1): ranges of 1,024 ids. Within a range, fp32 lane id % 16 adds
 // exp(logit - max), ids ascending; then the lanes are added as in ReduceAdd. Ranges are merged in
 // double in ascending order, wherever they were computed. Sampling has a softmax of its own, in
-// double throughout (common/softmax.h).
+// double throughout (common/sampling/softmax.h).
 
 inline constexpr int64_t kVocabRange = 1024;
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check_batch.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu_backend/decoder.h"
 #include "kernels/cpu_backend/kv_pool.h"
 #include "kernels/cpu_backend/workspace.h"

@@ -12,11 +12,11 @@
 #include <cstdint>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu_backend/workspace.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_parts.h"
-#include "planner/plan/model_config.h"
+#include "planner/plan/model/block_parts.h"
+#include "planner/plan/model/model_config.h"
 
 namespace lime::cpu {
 

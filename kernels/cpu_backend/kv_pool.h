@@ -10,7 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/attention.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime::cpu {
 

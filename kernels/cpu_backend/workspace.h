@@ -12,11 +12,11 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/base/thread_pool.h"
+#include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/rope.h"
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu_backend/buffer.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime::cpu {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/cpu_backend/cpu_backend.h"
-#include "planner/plan/backend_names.h"
+#include "planner/plan/device/backend_names.h"
 
 namespace lime {
 namespace {

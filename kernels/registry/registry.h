@@ -1,6 +1,6 @@
-// Opens backends by name (planner/plan/backend_names.h). "cpu" is linked in. "torch" is a module,
-// liblime_torch.so beside the program, which brings libtorch's hundreds of shared objects. It is
-// opened on first use and stays open.
+// Opens backends by name (planner/plan/device/backend_names.h). "cpu" is linked in. "torch" is a
+// module, liblime_torch.so beside the program, which brings libtorch's hundreds of shared objects.
+// It is opened on first use and stays open.
 #pragma once
 
 #include <memory>

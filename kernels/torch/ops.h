@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "planner/plan/model_config.h"
+#include "planner/plan/model/model_config.h"
 
 namespace lime::torch_ops {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
-#include "planner/plan/instance.h"
+#include "planner/plan/instance/instance.h"
 
 namespace lime {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "planner/evaluation/assignment.h"
-#include "planner/plan/instance.h"
+#include "planner/plan/instance/instance.h"
 
 namespace lime {
 

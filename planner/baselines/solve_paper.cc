@@ -10,7 +10,7 @@
 #include "planner/baselines/closed_form.h"
 #include "planner/baselines/online_memory.h"
 #include "planner/kv/hosting/kv_transfer.h"
-#include "planner/plan/plan_json.h"
+#include "planner/plan/instance/plan_json.h"
 
 namespace lime {
 namespace {

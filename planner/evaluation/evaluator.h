@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan/instance.h"
-#include "planner/plan/stage_plan.h"
+#include "planner/plan/instance/instance.h"
+#include "planner/plan/instance/stage_plan.h"
 
 namespace lime {
 

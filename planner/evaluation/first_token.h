@@ -8,8 +8,8 @@
 
 #include "planner/base/status.h"
 #include "planner/evaluation/evaluator.h"
-#include "planner/plan/instance.h"
-#include "planner/plan/stage_plan.h"
+#include "planner/plan/instance/instance.h"
+#include "planner/plan/instance/stage_plan.h"
 
 namespace lime {
 

@@ -3,7 +3,7 @@
 // computing plus the unavoidable hops take at most T.
 #pragma once
 
-#include "planner/plan/instance.h"
+#include "planner/plan/instance/instance.h"
 
 namespace lime {
 

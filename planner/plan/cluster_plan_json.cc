@@ -6,7 +6,7 @@
 
 #include "planner/base/json_list.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/plan_json.h"
+#include "planner/plan/instance/plan_json.h"
 
 namespace lime {
 namespace {

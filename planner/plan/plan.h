@@ -14,9 +14,9 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/block_parts.h"
-#include "planner/plan/model_spec.h"
-#include "planner/plan/stage_plan.h"
+#include "planner/plan/instance/stage_plan.h"
+#include "planner/plan/model/block_parts.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

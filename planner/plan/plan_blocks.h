@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

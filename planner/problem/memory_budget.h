@@ -8,7 +8,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/names.h"
 #include "planner/base/status.h"
-#include "planner/plan/backend_names.h"
+#include "planner/plan/device/backend_names.h"
 
 namespace lime {
 

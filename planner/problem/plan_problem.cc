@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 #include "planner/evaluation/evaluator.h"
+#include "planner/plan/device/limits.h"
 #include "planner/plan/kv_eviction.h"
-#include "planner/plan/limits.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {

@@ -23,11 +23,11 @@
 
 #include "planner/base/status.h"
 #include "planner/evaluation/first_token.h"
-#include "planner/plan/device_profile.h"
-#include "planner/plan/instance.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/device/device_profile.h"
+#include "planner/plan/instance/instance.h"
+#include "planner/plan/instance/stage_plan.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
-#include "planner/plan/stage_plan.h"
 
 namespace lime {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan/model_spec.h"
+#include "planner/plan/instance/stage_plan.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
-#include "planner/plan/stage_plan.h"
 #include "planner/problem/plan_problem.h"
 
 namespace lime {

@@ -11,8 +11,8 @@
 
 #include "planner/evaluation/assignment.h"
 #include "planner/evaluation/first_token.h"
-#include "planner/plan/instance.h"
-#include "planner/plan/stage_plan.h"
+#include "planner/plan/instance/instance.h"
+#include "planner/plan/instance/stage_plan.h"
 #include "planner/search/annealer.h"
 
 namespace lime {

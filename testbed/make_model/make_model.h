@@ -9,7 +9,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/dtype.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_config.h"
+#include "planner/plan/model/model_config.h"
 
 namespace lime {
 

@@ -1,4 +1,4 @@
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-#include "common/host_port.h"
+#include "common/input/host_port.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "common/sampler.h"
+#include "common/sampling/sampler.h"
 
 #include <gmock/gmock.h>
 
@@ -9,8 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "common/philox.h"
-#include "common/softmax.h"
+#include "common/sampling/philox.h"
+#include "common/sampling/softmax.h"
 
 namespace lime {
 namespace {

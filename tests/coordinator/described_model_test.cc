@@ -1,4 +1,4 @@
-#include "planner/plan/described_model.h"
+#include "planner/plan/model/described_model.h"
 
 #include <fstream>
 #include <iterator>

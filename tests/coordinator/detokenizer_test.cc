@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "coordinator/text/utf8.h"
+#include "coordinator/text/unicode/utf8.h"
 #include "tests/coordinator/small_tokenizers.h"
 #include "tests/coordinator/text_fixtures.h"
 

@@ -1,10 +1,10 @@
 // Patterns of tokenizer files, in Oniguruma's dialect with Unicode's classes of today.
-#include "coordinator/text/regex.h"
+#include "coordinator/text/unicode/regex.h"
 
 #include <gmock/gmock.h>
 
-#include "coordinator/text/regex_classes.h"
-#include "coordinator/text/unicode_data.h"
+#include "coordinator/text/unicode/regex_classes.h"
+#include "coordinator/text/unicode/unicode_data.h"
 
 namespace lime {
 namespace {

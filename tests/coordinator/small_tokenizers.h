@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "coordinator/text/byte_level.h"
 #include "coordinator/text/tokenizer.h"
+#include "coordinator/text/unicode/byte_level.h"
 #include "lime/v1/sentencepiece_model.pb.h"
 
 namespace lime {

@@ -1,8 +1,8 @@
-#include "coordinator/text/utf8.h"
+#include "coordinator/text/unicode/utf8.h"
 
 #include <gtest/gtest.h>
 
-#include "coordinator/text/unicode.h"
+#include "coordinator/text/unicode/unicode.h"
 
 namespace lime {
 namespace {

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
-#include "tests/daemon/faulty_device.h"
+#include "tests/daemon/weights/faulty_device.h"
 #include "tests/temp_dir.h"
 #include "tests/waiting_threads.h"
 

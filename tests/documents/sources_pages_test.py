@@ -37,7 +37,7 @@ class SourcesPagesTest(unittest.TestCase):
         self.assertLessEqual(calls, rows_of("docs/reference/protocol.md"))
 
     def test_the_version_of_the_protocol(self):
-        version = re.search(r"kProtocol = (\d+);", (ROOT / "proto/convert.h").read_text()).group(1)
+        version = re.search(r"kProtocol = (\d+);", (ROOT / "proto/convert/convert.h").read_text()).group(1)
         self.assertIn(f"| Protocol | {version} |", (ROOT / "docs/reference/protocol.md").read_text())
 
 

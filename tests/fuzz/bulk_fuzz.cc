@@ -8,7 +8,7 @@
 #include "daemon/logic/push_stream.h"
 #include "lime/v1/bulk.pb.h"
 #include "planner/base/check.h"
-#include "proto/bulk_convert.h"
+#include "proto/convert/bulk_convert.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Any text as a cluster file and as devices described in JSON: an error in one sentence, or values within their bounds.
 #include <string_view>
 
-#include "common/device_name.h"
+#include "common/input/device_name.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "planner/base/check.h"

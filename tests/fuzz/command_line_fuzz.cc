@@ -5,7 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
-#include "common/command_line.h"
+#include "common/input/command_line.h"
 #include "planner/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -2,8 +2,8 @@
 #include <string_view>
 
 #include "planner/base/check.h"
-#include "planner/plan/model_config.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_config.h"
+#include "planner/plan/model/model_spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lime;

@@ -2,9 +2,9 @@
 #include <array>
 #include <cstdlib>
 
-#include "coordinator/text/byte_level.h"
 #include "coordinator/text/detokenizer.h"
-#include "coordinator/text/utf8.h"
+#include "coordinator/text/unicode/byte_level.h"
+#include "coordinator/text/unicode/utf8.h"
 
 namespace {
 

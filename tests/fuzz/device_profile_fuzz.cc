@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "planner/base/check.h"
-#include "planner/plan/device_profile.h"
+#include "planner/plan/device/device_profile.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "planner/base/check.h"
-#include "proto/diagnosis.h"
+#include "proto/diagnosis/diagnosis.h"
 #include "proto/hello.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -10,7 +10,7 @@
 #include "lime/v1/bulk.pb.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/check.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 // A hostile pattern and a text for it: the input is the pattern, a byte 1, and the text.
 #include <cstdlib>
 
-#include "coordinator/text/regex.h"
-#include "coordinator/text/utf8.h"
+#include "coordinator/text/unicode/regex.h"
+#include "coordinator/text/unicode/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), std::min<size_t>(size, 4096));

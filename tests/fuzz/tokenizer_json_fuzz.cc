@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "coordinator/text/tokenizer.h"
-#include "coordinator/text/utf8.h"
+#include "coordinator/text/unicode/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);

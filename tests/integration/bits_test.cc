@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/linear_bf16.h"
+#include "kernels/cpu/linear/linear_bf16.h"
 #include "tests/cases.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"

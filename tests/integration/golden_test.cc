@@ -11,7 +11,7 @@
 #include "coordinator/sessions/score.h"
 #include "gtest/gtest.h"
 #include "kernels/registry/registry.h"
-#include "planner/plan/backend_names.h"
+#include "planner/plan/device/backend_names.h"
 #include "tests/integration/models.h"
 #include "tests/skips.h"
 

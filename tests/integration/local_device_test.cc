@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "common/logits_hash.h"
-#include "common/sampler.h"
+#include "common/sampling/logits_hash.h"
+#include "common/sampling/sampler.h"
 #include "coordinator/local/local_plan.h"
 #include "coordinator/reports/trace_timeline.h"
 #include "coordinator/rpc/trace_collector.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/logits_hash.h"
+#include "common/sampling/logits_hash.h"
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
 #include "coordinator/serving/serving.h"

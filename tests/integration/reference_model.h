@@ -17,7 +17,7 @@
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
 #include "kernels/registry/registry.h"
-#include "planner/plan/backend_names.h"
+#include "planner/plan/device/backend_names.h"
 #include "planner/plan/micro_batch.h"
 
 namespace lime {

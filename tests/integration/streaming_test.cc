@@ -18,9 +18,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testbed/make_model/make_model.h"
-#include "tests/daemon/faulty_device.h"
+#include "tests/daemon/weights/faulty_device.h"
 #include "tests/integration/models.h"
-#include "tests/integration/stage_cluster.h"
+#include "tests/integration/stage/stage_cluster.h"
 
 namespace lime {
 namespace {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/sampler.h"
+#include "common/sampling/sampler.h"
 #include "coordinator/sessions/generate.h"
 #include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"

@@ -1,12 +1,12 @@
 #include "tests/kernels/convert.h"
 
-#include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/base/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/convert.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
-#include "kernels/cpu/lanes-inl.h"
+#include "kernels/cpu/base/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {

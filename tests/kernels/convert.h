@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/cpu/base/convert.h"
 
 namespace lime::cpu {
 

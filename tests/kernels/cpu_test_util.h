@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "hwy/targets.h"  // after hwy_targets.h
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/base/convert.h"
+#include "kernels/cpu/base/hwy_targets.h"
 #include "planner/base/dtype.h"
 #include "tests/kernels/random_floats.h"
 

@@ -1,6 +1,6 @@
 // The bf16 kernels against their stated order, bit for bit. The emulation of the dot product stands in for the instruction, so that all but
 // that one step is tested on every CPU with AVX-512.
-#include "kernels/cpu/linear_bf16.h"
+#include "kernels/cpu/linear/linear_bf16.h"
 
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,7 @@
 #endif
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "tests/kernels/random_floats.h"
 #include "tests/skips.h"
 

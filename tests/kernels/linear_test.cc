@@ -1,4 +1,4 @@
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 
 #include <hwy/targets.h>
 
@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/linear_bf16.h"
+#include "kernels/cpu/base/convert.h"
+#include "kernels/cpu/linear/linear_bf16.h"
 #include "tests/kernels/random_floats.h"
 #include "tests/skips.h"
 

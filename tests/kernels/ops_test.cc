@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "kernels/cpu/lanes-inl.h"
+#include "kernels/cpu/base/lanes-inl.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/row_scorer.h"
 #include "tests/kernels/convert.h"

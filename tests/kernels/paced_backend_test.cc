@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "planner/plan/described_model.h"
+#include "planner/plan/model/described_model.h"
 
 namespace lime {
 namespace {

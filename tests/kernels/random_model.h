@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "planner/plan/micro_batch.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "tests/kernels/cpu_test_util.h"
 
 namespace lime {

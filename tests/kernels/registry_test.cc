@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "planner/plan/backend_names.h"
-#include "planner/plan/described_model.h"
+#include "planner/plan/device/backend_names.h"
+#include "planner/plan/model/described_model.h"
 #include "tests/kernels/random_model.h"
 
 namespace lime {

@@ -9,8 +9,8 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/registry/registry.h"
-#include "planner/plan/backend_names.h"
-#include "planner/plan/described_model.h"
+#include "planner/plan/device/backend_names.h"
+#include "planner/plan/model/described_model.h"
 #include "tests/kernels/random_model.h"
 
 namespace lime {

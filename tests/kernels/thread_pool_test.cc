@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/base/thread_pool.h"
 
 #include <unistd.h>
 

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/torch/ops.h"

@@ -1,4 +1,4 @@
-#include "daemon/logic/arrival_forecast.h"
+#include "daemon/logic/rates/arrival_forecast.h"
 
 #include <cmath>
 

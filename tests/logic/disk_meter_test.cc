@@ -1,4 +1,4 @@
-#include "daemon/logic/disk_meter.h"
+#include "daemon/logic/rates/disk_meter.h"
 
 #include <algorithm>
 

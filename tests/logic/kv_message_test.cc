@@ -12,7 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/plan/instance.h"
+#include "planner/plan/instance/instance.h"
 
 namespace lime {
 namespace {

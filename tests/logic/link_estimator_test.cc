@@ -1,6 +1,6 @@
 // Links in simulated time: a token bucket of any size whose rate changes, receivers that look late, senders that are busy. Two seconds
 // after each change the estimate is right, whatever flows; and what the probes take of the link and of a token's time is bounded.
-#include "daemon/logic/link_estimator.h"
+#include "daemon/logic/rates/link_estimator.h"
 
 #include <algorithm>
 #include <cmath>

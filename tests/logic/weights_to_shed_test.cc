@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/plan/described_model.h"
+#include "planner/plan/model/described_model.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/problem/plan_problem.h"
 

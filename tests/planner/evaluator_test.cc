@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "planner/plan/plan_json.h"
+#include "planner/plan/instance/plan_json.h"
 #include "tests/planner/random_plans.h"
 #include "tests/planner/schedule_oracle.h"
 

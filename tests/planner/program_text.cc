@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "planner/plan/instance.h"
+#include "planner/plan/instance/instance.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "planner/evaluation/evaluator.h"
-#include "planner/plan/plan_json.h"
+#include "planner/plan/instance/plan_json.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {

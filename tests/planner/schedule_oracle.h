@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "planner/plan/instance.h"
-#include "planner/plan/stage_plan.h"
+#include "planner/plan/instance/instance.h"
+#include "planner/plan/instance/stage_plan.h"
 
 namespace lime {
 

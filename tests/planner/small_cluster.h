@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan/described_model.h"
+#include "planner/plan/model/described_model.h"
 #include "planner/problem/plan_problem.h"
 
 namespace lime {

@@ -1,9 +1,9 @@
-#include "proto/bulk_convert.h"
+#include "proto/convert/bulk_convert.h"
 
 #include "daemon/stores/store_source.h"
 #include "gmock/gmock.h"
 #include "lime/v1/bulk.pb.h"
-#include "tests/daemon/block_store_fixture.h"
+#include "tests/daemon/weights/block_store_fixture.h"
 
 namespace lime {
 namespace {

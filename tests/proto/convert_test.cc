@@ -1,4 +1,4 @@
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 
 #include <xxhash.h>
 
@@ -12,7 +12,7 @@
 #include "lime/v1/bulk.pb.h"
 #include "lime/v1/control.pb.h"
 #include "proto/channel.h"
-#include "tests/daemon/fake_cluster.h"
+#include "tests/daemon/rpc/fake_cluster.h"
 
 namespace lime {
 namespace {

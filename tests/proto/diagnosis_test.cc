@@ -1,5 +1,5 @@
 // Each fault has its sentence; certificates are judged by any clock; what is said before keys are shown is bounded.
-#include "proto/diagnosis.h"
+#include "proto/diagnosis/diagnosis.h"
 
 #include <cerrno>
 #include <string>
@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/base/release.h"
-#include "proto/convert.h"
+#include "proto/convert/convert.h"
 #include "tests/temp_dir.h"
 
 namespace lime {

@@ -14,7 +14,7 @@
 
 #include "kernels/backend.h"
 #include "planner/plan/micro_batch.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 

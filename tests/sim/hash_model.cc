@@ -1,6 +1,6 @@
 #include "tests/sim/hash_model.h"
 
-#include "planner/plan/block_parts.h"
+#include "planner/plan/model/block_parts.h"
 
 namespace lime {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/kv/kv_growth.h"
-#include "planner/plan/described_model.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/model/described_model.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/problem/plan_problem.h"
 

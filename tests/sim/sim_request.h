@@ -5,7 +5,7 @@
 #include <string>
 
 #include "coordinator/logic/request.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "tests/sim/hash_model.h"
 
 namespace lime {

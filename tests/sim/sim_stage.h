@@ -20,7 +20,7 @@
 #include "daemon/logic/byte_ring.h"
 #include "daemon/logic/residency_logic.h"
 #include "daemon/logic/stage_logic.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "tests/sim/hash_backend.h"
 #include "tests/sim/sim_world.h"

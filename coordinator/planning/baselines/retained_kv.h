@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/problem/plan_problem.h"
 

@@ -23,7 +23,7 @@
 #include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

@@ -12,7 +12,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/model_config.h"
+#include "planner/plan/model/model_config.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

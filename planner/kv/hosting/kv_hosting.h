@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "planner/plan/model_spec.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/problem/plan_problem.h"
 

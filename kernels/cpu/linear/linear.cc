@@ -1,0 +1,287 @@
+#include "kernels/cpu/linear/linear.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cpu/linear/linear_bf16.h"
+#include "kernels/cpu/linear/linear_kernels.h"
+#include "planner/base/check.h"
+
+namespace lime::cpu {
+namespace {
+
+// Both use ThreadScratch::lanes.
+static_assert(kPreparedRows * kMaxGemvTokens <= kMaxPanelRows * kMaxTileTokens);
+// Tokens that the GEMM packs at a time. With more tokens, converting weights to fp32 costs less per
+// token. With few enough, x stays in a shared cache, and so do the accumulators if rows have
+// several blocks.
+constexpr int64_t kOneBlockTokens = 516, kManyBlockTokens = 258;
+static_assert(kOneBlockTokens % kMaxTileTokens == 0 && kManyBlockTokens % kMaxTileTokens == 0);
+// Bytes of weights of one GEMV slice.
+constexpr int64_t kMaxSliceBytes = 128 << 10, kMinSliceBytes = 8 << 10;
+constexpr int64_t kSlicesPerThread = 8;
+
+int64_t Ceil(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+// Whether the chunks of one row fit into one block.
+bool OneBlock(int64_t chunks) {
+  return chunks <= kPanelChunks;
+}
+int64_t GemmTokens(int64_t chunks) {
+  return OneBlock(chunks) ? kOneBlockTokens : kManyBlockTokens;
+}
+
+// Rounds up, so that the data behind it begins on a cache line.
+int64_t Lines(int64_t floats) {
+  return Ceil(floats, 16) * 16;
+}
+
+// Lane order of bf16 weights for `tokens` tokens of x. A single token's x is small enough in fp32.
+LaneOrder Bf16Order(DType x_dtype, int64_t tokens, const Bf16Kernels* bf16) {
+  if (bf16 != nullptr) return LaneOrder::kPairs;
+  const bool words = x_dtype == DType::kBF16 && tokens > 1 && tokens <= kMaxGemvTokens;
+  return words ? LaneOrder::kWords : LaneOrder::kEvenOdd;
+}
+
+LaneOrder LaneOrderOf(const Matrix& m, LaneOrder bf16) {
+  if (m.dtype == DType::kBF16) return bf16;
+  return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
+}
+
+LinearKernels PortableKernels(LaneOrder order) {
+  return {.chunk_elements = kChunk,
+          .tile_tokens = static_cast<int>(TileTokens()),
+          .pack_rows = PackRows,
+          .dot_rows = order == LaneOrder::kWords ? DotWords : DotRows,
+          .pack_tile = PackTile,
+          .multiply_panel = MultiplyPanel};
+}
+
+// The rows of all tasks with one lane order, cut into slices; each slice belongs to one task.
+class Slices {
+ public:
+  Slices(std::span<const LinearTask> tasks, LaneOrder order, LaneOrder bf16) : tasks_(tasks), order_(order), bf16_(bf16) {
+    for (const LinearTask& task : tasks) {
+      if (LaneOrderOf(*task.weight, bf16) != order) continue;
+      total_rows_ += task.weight->rows;
+      total_bytes_ += task.weight->TotalBytes();
+    }
+  }
+  int64_t total_rows() const { return total_rows_; }
+  int64_t total_bytes() const { return total_bytes_; }
+
+  void Cut(int64_t rows_per_slice) {
+    rows_ = rows_per_slice;
+    count_ = 0;
+    for (const LinearTask& task : tasks_) count_ += CountOf(task);
+  }
+  int64_t count() const { return count_; }
+
+  const LinearTask& Find(int64_t slice, RowRange& rows) const {
+    const LinearTask* task = tasks_.data();
+    for (; slice >= CountOf(*task); ++task) slice -= CountOf(*task);
+    rows = {task->weight, slice * rows_, std::min(rows_, task->weight->rows - slice * rows_)};
+    return *task;
+  }
+
+ private:
+  int64_t CountOf(const LinearTask& task) const { return LaneOrderOf(*task.weight, bf16_) == order_ ? Ceil(task.weight->rows, rows_) : 0; }
+
+  std::span<const LinearTask> tasks_;
+  LaneOrder order_, bf16_;  // of these tasks; of bf16 weights
+  int64_t total_rows_ = 0;
+  int64_t total_bytes_ = 0;
+  int64_t rows_ = 1;
+  int64_t count_ = 0;
+};
+
+}  // namespace
+
+struct LinearWorkspace::Impl {
+  int64_t max_tokens = 0;
+  int64_t max_cols = 0;
+  Bytes bytes = 0;
+  const Bf16Kernels* bf16 = nullptr;
+  float* memory = nullptr;
+  float* packed = nullptr;
+  std::vector<ThreadScratch> scratch;
+};
+
+namespace {
+
+constexpr int64_t kHugePage = 2 << 20;
+
+// How the scratch memory is divided, counted in floats.
+struct ScratchSizes {
+  int64_t packed = 0;                      // x, for all threads
+  int64_t panel = 0, lanes = 0, rows = 0;  // of one thread, besides kMaxOutputs
+  int64_t per_thread() const { return panel + lanes + kMaxOutputs + rows; }
+};
+
+// Sized for the portable kernels. For the same columns, the bf16 ones have half as many chunks.
+ScratchSizes SizesFor(int64_t max_tokens, int64_t max_cols) {
+  const bool gemm = max_tokens > kMaxGemvTokens;
+  const int64_t chunks = Ceil(max_cols, kChunk), padded = chunks * kChunk;
+  const int64_t lane_tokens =
+      OneBlock(chunks) ? kMaxTileTokens : std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens, kManyBlockTokens);
+  // A call with fewer columns and more tokens at a time needs at most the memory of one block.
+  const int64_t full_batch = std::max(kOneBlockTokens * std::min(padded, kPanelChunks * kChunk), GemmTokens(chunks) * padded);
+  return {.packed = std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens * padded, full_batch),
+          .panel = gemm ? kMaxPanelRows * kPanelChunks * kChunk : 0,
+          .lanes = (gemm ? kMaxPanelRows * lane_tokens : kPreparedRows * kMaxGemvTokens) * kChunk,
+          .rows = Lines(kPreparedRows * 2 * chunks)};
+}
+
+int64_t AlignmentOf(Bytes bytes) {
+  return bytes >= kHugePage ? kHugePage : 64;
+}
+
+}  // namespace
+
+Bytes LinearWorkspace::BytesFor(int num_threads, int64_t max_tokens, int64_t max_cols) {
+  const ScratchSizes sizes = SizesFor(max_tokens, max_cols);
+  const Bytes bytes = (sizes.packed + num_threads * sizes.per_thread()) * static_cast<Bytes>(sizeof(float));
+  return RoundUp(bytes, AlignmentOf(bytes));
+}
+
+Bytes LinearWorkspace::bytes() const {
+  return impl_->bytes;
+}
+
+LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols, Numerics numerics) : impl_(new Impl) {
+  const auto [packed, panel, lanes, rows] = SizesFor(max_tokens, max_cols);
+  const int64_t per_thread = panel + lanes + kMaxOutputs + rows;
+  const Bytes bytes = BytesFor(num_threads, max_tokens, max_cols);
+  const int64_t alignment = AlignmentOf(bytes);
+  impl_->max_tokens = max_tokens;
+  impl_->max_cols = max_cols;
+  impl_->bytes = bytes;
+  impl_->bf16 = ChooseBf16(numerics);
+  impl_->memory = static_cast<float*>(std::aligned_alloc(alignment, bytes));
+  LIME_CHECK(impl_->memory != nullptr) << "scratch memory of linear layers, " << bytes << " bytes";
+#if defined(__linux__)
+  if (alignment == kHugePage) madvise(impl_->memory, bytes, MADV_HUGEPAGE);
+#endif
+  std::fill_n(impl_->memory, bytes / sizeof(float), 0.0f);
+  impl_->packed = impl_->memory;
+  for (int thread = 0; thread < num_threads; ++thread) {
+    float* p = impl_->memory + packed + thread * per_thread;
+    impl_->scratch.push_back({.panel = p, .lanes = p + panel, .y = p + panel + lanes, .rows = p + panel + lanes + kMaxOutputs});
+  }
+}
+
+LinearWorkspace::~LinearWorkspace() {
+  std::free(impl_->memory);
+  delete impl_;
+}
+
+int64_t Matrix::TotalBytes() const {
+  const int64_t groups = dtype == DType::kU32 ? rows * (cols / group_size) : 0;
+  return rows * RowBytes() + 2 * groups * ElementBytes(scale_dtype);
+}
+
+namespace {
+
+void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_threads, std::span<const LinearTask> tasks) {
+  LIME_CHECK_LE(x.tokens, ws.max_tokens);
+  LIME_CHECK_LE(x.cols, ws.max_cols);
+  LIME_CHECK_LE(num_threads, static_cast<int>(ws.scratch.size()));
+  LIME_CHECK(IsWorkingDType(x.dtype));
+  for (const LinearTask& task : tasks) {
+    const Matrix& w = *task.weight;
+    LIME_CHECK_EQ(w.cols, x.cols);
+    LIME_CHECK_GE(task.out_stride, w.rows);
+    LIME_CHECK((task.out != nullptr) != (task.add_to != nullptr));
+    LIME_CHECK(IsWorkingDType(w.dtype) || w.dtype == DType::kU32) << "weights of dtype " << DTypeName(w.dtype);
+    if (w.dtype != DType::kU32) continue;
+    LIME_CHECK(w.bits == 3 || w.bits == 4 || w.bits == 6 || w.bits == 8) << w.bits << " bits";
+    LIME_CHECK(w.group_size == 32 || w.group_size == 64 || w.group_size == 128) << "groups of " << w.group_size;
+    LIME_CHECK_EQ(w.cols % w.group_size, 0);
+    LIME_CHECK(IsWorkingDType(w.scale_dtype));
+  }
+}
+
+// Few tokens: slices are rows in the order of memory.
+void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, Slices& slices) {
+  kernels.pack_rows(x, ws.packed);
+  const int64_t slice_bytes = std::clamp(slices.total_bytes() / (pool.num_threads() * kSlicesPerThread), kMinSliceBytes, kMaxSliceBytes);
+  slices.Cut(std::clamp<int64_t>(slice_bytes * slices.total_rows() / slices.total_bytes(), 1, kMaxOutputs / x.tokens));
+  pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
+    const ThreadScratch& scratch = ws.scratch[thread];
+    RowRange range;
+    const LinearTask& task = slices.Find(slice, range);
+    kernels.dot_rows(range, ws.packed, x.tokens, scratch);
+    for (int64_t t = 0; t < x.tokens; ++t) FinishRows(task, x.dtype, t, range.begin, range.count, scratch.y + t * range.count);
+  });
+}
+
+// Many tokens, at most GemmTokens(chunks): slices are panels of rows. first_token: the index of x's
+// first token in the tasks' outputs.
+void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, int64_t first_token,
+          Slices& slices) {
+  const int64_t tile_floats = kernels.tile_tokens * Ceil(x.cols, kernels.chunk_elements) * kChunk;
+  pool.ParallelFor(Ceil(x.tokens, kernels.tile_tokens),
+                   [&](int64_t tile, int) { kernels.pack_tile(x, tile, ws.packed + tile * tile_floats); });
+  const int64_t even_share = Ceil(slices.total_rows(), pool.num_threads() * kSlicesPerThread * 4) * 4;
+  slices.Cut(std::min<int64_t>(kMaxPanelRows, even_share));
+  pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
+    RowRange range;
+    const LinearTask& task = slices.Find(slice, range);
+    const auto finish = [&](const TileResult& result) {
+      for (int64_t t = 0; t < result.count; ++t) {
+        FinishRows(task, x.dtype, first_token + result.token + t, range.begin, range.count, result.y + t * result.stride);
+      }
+    };
+    kernels.multiply_panel(
+        range, ws.packed, x.tokens, ws.scratch[thread],
+        [](void* context, const TileResult& result) { (*static_cast<decltype(finish)*>(context))(result); },
+        const_cast<void*>(static_cast<const void*>(&finish)));
+  });
+}
+
+}  // namespace
+
+void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
+            std::span<const LinearTask> tasks) {
+  if (tokens == 0 || tasks.empty()) return;
+  Activations all{.data = x, .dtype = x_dtype, .tokens = tokens, .stride = x_stride, .cols = tasks[0].weight->cols};
+  CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
+  const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : nullptr;
+  for (const LaneOrder order : kLaneOrders) {
+    Slices slices(tasks, order, Bf16Order(x_dtype, tokens, bf16));
+    if (slices.total_rows() == 0) continue;
+    const LinearKernels kernels = order == LaneOrder::kPairs ? bf16->linear : PortableKernels(order);
+    const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(Ceil(all.cols, kernels.chunk_elements)));
+    const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
+    for (int64_t first = 0; first < tokens; first += batch) {
+      Activations part = all;
+      part.order = order;
+      part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
+      part.tokens = std::min(batch, tokens - first);
+      tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), kernels, part, slices) : Gemm(pool, ws.impl(), kernels, part, first, slices);
+    }
+  }
+}
+
+const char* NumericsId(Numerics numerics) {
+  static const std::string hardware = HardwareBf16() == nullptr ? "" : Bf16NumericsId(*HardwareBf16());
+  if (ChooseBf16(numerics) == nullptr) return "portable-f32-1";
+  return numerics == Numerics::kEmulatedBf16 ? "emulated-avx512bf16-1" : hardware.c_str();
+}
+
+const char* InstructionSet() {
+  const std::string_view name = TargetName();
+  if (name == "AVX3" || name == "AVX3_DL") return HardwareBf16() == nullptr ? "AVX-512" : "AVX-512 with BF16";
+  if (name == "EMU128" || name == "SCALAR") return "no SIMD with fused multiply-add";
+  return TargetName();
+}
+
+}  // namespace lime::cpu

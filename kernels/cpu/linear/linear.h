@@ -1,0 +1,98 @@
+// Linear layers on the CPU: y = x W^T (+ bias), for every dtype a checkpoint may hold.
+//
+// Numerics (docs/reference/numerics.md), numerics_id "portable-f32-1": every output element is one
+// dot product over K of fp32 values. A fused multiply-add adds each product to one of 32 lanes, in
+// ascending k. The lane depends only on k and the weights' format. After every 2,048 elements the
+// lanes are added in one fixed tree, and these sums in ascending order. So GEMV and GEMM, any
+// number of tokens or threads, any split of the rows and every instruction set give the same bits.
+// A packed weight is fma(q, scale, bias) in fp32; dense weights and x are exact.
+//
+// If the CPU has a bf16 dot product, it multiplies bf16 weights by bf16 activations: numerics_id
+// "x86-avx512bf16-1", another fixed order with the same guarantee. All other layers keep the order
+// above. docs/internals/kernels.md explains both.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/base/thread_pool.h"
+#include "planner/base/bytes.h"
+#include "planner/base/dtype.h"
+
+namespace lime::cpu {
+
+// The weights of one linear layer, row-major [rows = output features, cols = input features]. The
+// caller owns the memory.
+struct Matrix {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16; kU32: packed quantised groups
+  // Dense: rows * cols elements. Packed: row r is a little-endian bit stream of cols * bits bits,
+  // padded to whole uint32s.
+  const void* data = nullptr;
+  // Packed only (MLX affine): weight k of row r is scales[r][g] * q + biases[r][g],
+  // g = k / group_size.
+  int bits = 0;                      // 3, 4, 6 or 8
+  int group_size = 0;                // 32, 64 or 128; divides cols
+  DType scale_dtype = DType::kBF16;  // dtype of scales and biases: the layer's working dtype
+  const void* scales = nullptr;      // [rows, cols / group_size]
+  const void* biases = nullptr;      // [rows, cols / group_size]
+
+  // Bytes of one row in memory, without scales and biases.
+  int64_t RowBytes() const { return dtype == DType::kU32 ? (cols * bits + 31) / 32 * 4 : cols * ElementBytes(dtype); }
+  // Bytes that one use of the matrix reads.
+  int64_t TotalBytes() const;
+};
+
+// One of several layers applied to the same x.
+struct LinearTask {
+  const Matrix* weight = nullptr;
+  const void* bias = nullptr;  // [rows] in the working dtype, or null; added in fp32 at the end
+  // Exactly one of these two is set:
+  float* out = nullptr;  // [tokens, out_stride] fp32, overwritten
+  // [tokens, out_stride] in x's dtype: add_to = round(float(add_to) + y), rounded once.
+  void* add_to = nullptr;
+  int64_t out_stride = 0;  // elements between two tokens' rows, >= weight->rows
+};
+
+// Which fixed order the linear layers follow.
+enum class Numerics : uint8_t {
+  kAuto,      // the fastest order of this CPU
+  kPortable,  // the order that every CPU implements
+  // The order of the bf16 dot product, without the instruction: slow, for tests on CPUs with
+  // AVX-512. On other CPUs kPortable.
+  kEmulatedBf16,
+};
+
+// Scratch memory of Linear, allocated once for the largest call: computing a token allocates
+// nothing.
+class LinearWorkspace {
+ public:
+  LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols, Numerics numerics = Numerics::kAuto);
+  ~LinearWorkspace();
+  LinearWorkspace(const LinearWorkspace&) = delete;
+  LinearWorkspace& operator=(const LinearWorkspace&) = delete;
+  // Bytes of such a workspace, without creating it.
+  static Bytes BytesFor(int num_threads, int64_t max_tokens, int64_t max_cols);
+  Bytes bytes() const;
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  Impl* impl_;
+};
+
+// Applies every task to x: [tokens, x_stride] of x_dtype (the working dtype). The rows of all tasks
+// share one parallel region. REQUIRES: all weights have the same cols; tokens and cols fit the
+// workspace; x, weights and outputs do not overlap; packed weights are aligned to 4 bytes, dense
+// weights to their element.
+void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
+            std::span<const LinearTask> tasks);
+
+// The numerics_id of bf16 layers on this CPU.
+const char* NumericsId(Numerics numerics = Numerics::kAuto);
+
+// The instruction set chosen at run time, for people: "AVX-512", "AVX2", "NEON", ...
+const char* InstructionSet();
+
+}  // namespace lime::cpu

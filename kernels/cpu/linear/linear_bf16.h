@@ -1,0 +1,67 @@
+// Kernels for bf16 weights and bf16 activations on x86 CPUs with AVX512-BF16.
+// docs/reference/numerics.md defines their order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/cpu/base/convert.h"
+#include "kernels/cpu/linear/linear_kernels.h"
+
+#if defined(__x86_64__)
+#define LIME_BF16_X86 1
+#else
+#define LIME_BF16_X86 0
+#endif
+
+namespace lime::cpu {
+
+struct Bf16Kernels {
+  LinearKernels linear;
+  // acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1] for 16 lanes, rounded as one step of the
+  // kernels.
+  void (*step)(const BF16* w, const BF16* x, float* acc);
+  // Does kSpinSteps * rounds steps in independent chains and returns a value that depends on all of
+  // them. Measures the highest possible rate of steps.
+  float (*spin)(int64_t rounds);
+};
+inline constexpr int kSpinSteps = 16;
+// Of one step; a multiplication and an addition count as two.
+inline constexpr int kStepOperations = 64;
+
+// Kernels with the CPU's dot product; null if it has none.
+const Bf16Kernels* HardwareBf16();
+// The same kernels with two fused multiply-adds for each step: slow. They make everything except
+// the one instruction testable on every CPU with AVX-512; null on others. They keep subnormal
+// numbers, which the instruction treats as zero.
+const Bf16Kernels* EmulatedBf16();
+
+// The kernels of `numerics`; null if it multiplies bf16 in the portable order.
+const Bf16Kernels* ChooseBf16(Numerics numerics);
+
+// One step as the instruction's definition says: in each of 16 lanes a fused multiply-add of the
+// odd elements, then one of the even elements. Subnormal inputs and results count as zero.
+void DefinedBf16Step(const BF16* w, const BF16* x, float* acc);
+
+// "x86-avx512bf16-1" if the steps on a set of probing values have the bits of the definition. A CPU
+// that rounds differently gets another name, made of its bits, so that equal names always mean
+// equal bits.
+std::string Bf16NumericsId(const Bf16Kernels& kernels);
+
+// Shared by the files of these kernels. Code compiled for AVX-512 may be called only on CPUs that
+// have it.
+namespace bf16 {
+
+#if LIME_BF16_X86
+extern const Bf16Kernels kHardwareKernels;
+extern const Bf16Kernels kEmulatedKernels;
+#endif
+
+// Packs x for GEMV: [chunk][token][64 elements], padded with zeros to whole chunks.
+void PackRows(const Activations& x, float* packed);
+// Packs one tile of x for GEMM: [plane][chunk][token][32 elements]. If a tile has too few tokens,
+// the last one is repeated.
+void PackTile(const Activations& x, int64_t tile, float* packed);
+
+}  // namespace bf16
+}  // namespace lime::cpu

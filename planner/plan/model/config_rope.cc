@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/json_fields.h"
+#include "planner/base/strings.h"
+#include "planner/plan/model/config_parts.h"
+
+namespace lime::config {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kMaxFactor = 1e6;
+constexpr double kLowestTheta = 1.0, kHighestTheta = 1e15;
+
+std::string Json(const json& value) {
+  return value.dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
+double YarnScale(double factor, double multiplier) {
+  return factor <= 1 ? 1.0 : 0.1 * multiplier * std::log(factor) + 1.0;
+}
+
+absl::StatusOr<RopeType> ParseRopeType(const std::string& spelled, std::string_view name) {
+  constexpr std::pair<std::string_view, RopeType> kTypes[] = {{"default", RopeType::kDefault},
+                                                              {"linear", RopeType::kLinear},
+                                                              {"dynamic", RopeType::kDynamic},
+                                                              {"llama3", RopeType::kLlama3},
+                                                              {"yarn", RopeType::kYarn}};
+  for (const auto& [text, type] : kTypes) {
+    if (spelled == text) return type;
+  }
+  return Unsupported(name, absl::StrCat("rope_scaling type \"", spelled.substr(0, 80), "\""),
+                     "default, linear, dynamic, llama3 and yarn are supported");
+}
+
+// Reads one of the two fields as an object. Empty if it is missing, null or empty.
+absl::StatusOr<json> RopeField(const json& root, const char* key, std::string_view name) {
+  const auto found = root.find(key);
+  if (found == root.end() || found->is_null()) return json::object();
+  if (found->is_object()) return *found;
+  return Invalid(Text(name), ": field \"", key, "\" is not an object");
+}
+
+// If every value is an object, the keys are layer types. Returns the object for the model's layers.
+absl::StatusOr<json> OfLayers(json field, const char* key, const LayerTypes& layers, std::string_view name) {
+  const auto objects = std::ranges::count_if(field, [](const json& value) { return value.is_object(); });
+  if (objects == 0) return field;
+  if (objects < static_cast<ptrdiff_t>(field.size()))
+    return Unsupported(name, absl::StrCat(key, " with objects among other values"), "one set, or one by layer type, is supported");
+  std::optional<json> used;
+  for (const auto& [is_used, type] : {std::pair(layers.full, kFullAttention), std::pair(layers.sliding, kSlidingAttention)}) {
+    if (!is_used) continue;
+    if (!field.contains(type))
+      return Unsupported(name, absl::StrCat(key, " by layer type without \"", type, "\""), "layers of the model are of that type");
+    if (used && *used != field[type])
+      return Unsupported(name, absl::StrCat(key, " that differ by layer type"), "the same for all layers are supported");
+    used = field[type];
+  }
+  return used ? *std::move(used) : json::object();
+}
+
+// "rope_type", called "type" in older files. Empty if neither is present.
+absl::StatusOr<std::string> StatedType(const json& object, std::string_view where) {
+  JsonFields fields(object, std::string(where));
+  const std::string type = fields.StringOr("rope_type", ""), older = fields.StringOr("type", type);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (type.empty() || type == older) return older;
+  if (older.empty()) return type;
+  return Unsupported(where, absl::StrCat("\"type\" ", Json(older), " beside \"rope_type\" ", Json(type)), "state the same, or only one");
+}
+
+// Fails if rope_parameters has a value that rope_scaling replaces and that would change the result.
+absl::Status CheckReplaced(const json& parameters, const json& scaling, double theta, std::string_view name) {
+  for (const auto& [key, value] : parameters.items()) {
+    if (key == "type" || key == "rope_type" || value.is_null() || (key == "partial_rotary_factor" && value == 1.0)) continue;
+    const auto stated = scaling.find(key);
+    const bool is_taken = stated != scaling.end() ? *stated == value : key == "rope_theta" && value == theta;
+    if (is_taken) continue;
+    return Unsupported(name, absl::StrCat("rope_scaling beside a rope_parameters with another ", Json(key.substr(0, 80))),
+                       absl::StrCat("rope_scaling replaces rope_parameters; write ", Json(key.substr(0, 80)), ": ",
+                                    Json(value).substr(0, 80), " in it, or state both in rope_parameters alone"));
+  }
+  return absl::OkStatus();
+}
+
+// Older files have rope_scaling, newer files rope_parameters. As in transformers, rope_scaling wins
+// unless it is empty. It is an error if that loses a value of rope_parameters. `theta` is the
+// default of both.
+absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, double theta, std::string_view name, const char*& key) {
+  const auto read = [&](const char* field) -> absl::StatusOr<json> {
+    LIME_ASSIGN_OR_RETURN(json value, RopeField(root, field, name));
+    return OfLayers(std::move(value), field, layers, name);
+  };
+  LIME_ASSIGN_OR_RETURN(json parameters, read("rope_parameters"));
+  LIME_ASSIGN_OR_RETURN(json scaling, read("rope_scaling"));
+  key = scaling.empty() && !parameters.empty() ? "rope_parameters" : "rope_scaling";
+  if (scaling.empty() || parameters.empty()) return scaling.empty() ? parameters : scaling;
+  LIME_ASSIGN_OR_RETURN(const std::string replaced, StatedType(parameters, absl::StrCat(Text(name), ": rope_parameters")));
+  LIME_ASSIGN_OR_RETURN(const std::string type, StatedType(scaling, absl::StrCat(Text(name), ": rope_scaling")));
+  if (!replaced.empty() && replaced != "default" && replaced != type)
+    return Unsupported(name, "rope_scaling beside a rope_parameters with another \"rope_type\"", "state the scaling once");
+  LIME_RETURN_IF_ERROR(CheckReplaced(parameters, scaling, theta, name));
+  return scaling;
+}
+
+// Refuses the numbers of a scaling without a type, because their meaning is unknown.
+absl::Status RefuseUntyped(JsonFields fields, std::string_view where) {
+  for (const char* key : {"factor", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast",
+                          "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"}) {
+    if (!fields.Has(key)) continue;
+    return Invalid(Text(where), ": states \"", key,
+                   "\", but no \"rope_type\" says which scaling the field is for; add "
+                   "a type, such as \"linear\" or \"yarn\", or remove the field");
+  }
+  return absl::OkStatus();
+}
+
+void ReadYarn(JsonFields& fields, int64_t stated_positions, RopeConfig& rope) {
+  // As in transformers: the default factor is how much the context was extended.
+  const double implied_factor = static_cast<double>(stated_positions) / static_cast<double>(rope.original_max_position);
+  rope.factor = fields.DoubleOr("factor", implied_factor, 1e-6, kMaxFactor);
+  const double mscale = fields.DoubleOr("mscale", 0.0, 0.0, kMaxFactor);
+  const double mscale_all = fields.DoubleOr("mscale_all_dim", 0.0, 0.0, kMaxFactor);
+  const double implied =
+      mscale > 0 && mscale_all > 0 ? YarnScale(rope.factor, mscale) / YarnScale(rope.factor, mscale_all) : YarnScale(rope.factor, 1.0);
+  rope.attention_factor = fields.DoubleOr("attention_factor", implied, 1e-6, kMaxFactor);
+}
+
+// The positions that the scaling reaches, if they are more than the file states. Users add a factor
+// without changing the number.
+int64_t ReachedPositions(const RopeConfig& rope, int64_t stated) {
+  if (rope.type != RopeType::kLinear && rope.type != RopeType::kDynamic && rope.type != RopeType::kYarn) return stated;
+  const double reached = std::floor(rope.factor * static_cast<double>(rope.original_max_position));
+  return std::max(stated, static_cast<int64_t>(std::min(reached, static_cast<double>(kMaxPositions))));
+}
+
+absl::Status RefusePartialRotation(JsonFields fields, std::string_view name) {
+  const double share = fields.DoubleOr("partial_rotary_factor", 1.0, 0.0, kMaxFactor);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (share == 1.0) return absl::OkStatus();
+  return Unsupported(name, absl::StrCat("partial_rotary_factor ", share), "rotary embedding of whole heads (1.0) is supported");
+}
+
+// Refuses fields by which the code of other families changes a scaling.
+absl::Status RefuseOtherScalings(const json& object, std::string_view where) {
+  for (const char* key : {"llama_4_scaling_beta", "alpha"}) {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null() || (found->is_number() && found->get<double>() == 0)) continue;
+    return Unsupported(where, absl::StrCat("\"", key, "\""), "the scalings of Llama, Mistral, Qwen2 and Qwen3 are supported");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_view name, ModelConfig& config) {
+  RopeConfig& rope = config.rope;
+  JsonFields top(root, std::string(name));
+  rope.theta = top.DoubleOr("rope_theta", 10000.0, kLowestTheta, kHighestTheta);
+  const int64_t original = top.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxPositions);
+  rope.original_max_position = config.max_positions;
+  LIME_RETURN_IF_ERROR(top.status());
+  LIME_RETURN_IF_ERROR(RefusePartialRotation(top, name));
+  const char* key = "rope_scaling";
+  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, rope.theta, name, key));
+  const std::string where = absl::StrCat(Text(name), ": ", key);
+  JsonFields fields(object, where);
+  LIME_ASSIGN_OR_RETURN(const std::string type, StatedType(object, where));
+  if (type.empty()) LIME_RETURN_IF_ERROR(RefuseUntyped(fields, where));
+  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type.empty() ? "default" : type, name));
+  LIME_RETURN_IF_ERROR(RefusePartialRotation(fields, where));
+  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, where));
+  rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
+  if (rope.type == RopeType::kDefault) return fields.status();
+  rope.low_freq_factor = fields.DoubleOr("low_freq_factor", 1.0, 1e-6, kMaxFactor);
+  rope.high_freq_factor = fields.DoubleOr("high_freq_factor", 4.0, 1e-6, kMaxFactor);
+  rope.beta_fast = fields.DoubleOr("beta_fast", 32.0, 1e-6, kMaxFactor);
+  rope.beta_slow = fields.DoubleOr("beta_slow", 1.0, 1e-6, kMaxFactor);
+  rope.truncate = fields.BoolOr("truncate", true);
+  const int64_t stated = fields.IntOr("original_max_position_embeddings", original, 1, kMaxPositions);
+  // As in transformers: dynamic scaling begins at max_position_embeddings, whatever else is stated.
+  rope.original_max_position = rope.type == RopeType::kDynamic ? config.max_positions : stated;
+  if (rope.type == RopeType::kYarn) {
+    ReadYarn(fields, config.max_positions, rope);
+  } else {
+    rope.factor = fields.Double("factor", 1e-6, kMaxFactor);
+  }
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor)
+    return Invalid(where, ": high_freq_factor must be above low_freq_factor");
+  config.max_positions = ReachedPositions(rope, config.max_positions);
+  return absl::OkStatus();
+}
+
+}  // namespace lime::config

@@ -1,0 +1,121 @@
+// A model as a list of weight blocks, and the tensors of each block with dtype, shape and role.
+//
+// Blocks are in execution order: the embedding, attention and MLP of every layer, the head. A block
+// is the unit that is resident or streamed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/dtype.h"
+#include "planner/base/status.h"
+#include "planner/plan/model/model_config.h"
+
+namespace lime {
+
+// One tensor, as the headers of a checkpoint describe it.
+struct TensorInfo {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  Bytes bytes = 0;
+};
+
+// All tensors of a checkpoint, by name.
+using TensorIndex = std::map<std::string, TensorInfo, std::less<>>;
+
+enum class BlockKind {
+  kEmbedding,  // token (and position) embeddings
+  kAttention,  // norm, q, k, v, o of one layer
+  kMlp,        // norm and MLP matrices of one layer
+  kHead,       // final norm and output projection
+};
+
+struct BlockId {
+  BlockKind kind = BlockKind::kEmbedding;
+  int32_t layer = 0;  // 0 for embedding and head
+
+  friend bool operator==(const BlockId&, const BlockId&) = default;
+};
+
+// "embedding", "attention 3", "mlp 3", "head".
+std::string BlockName(BlockId id);
+
+// The role of a tensor in its block, the same for all model families.
+enum class TensorRole : uint8_t {
+  kTokenEmbedding,     // [vocab, hidden]
+  kPositionEmbedding,  // [positions + offset, hidden]
+  kNorm,               // norm before the block, or the final norm
+  kQ,
+  kK,
+  kV,  // [heads * head_dim, hidden]
+  kO,  // [hidden, heads * head_dim]
+  kQNorm,
+  kKNorm,   // [head_dim]
+  kGate,    // [intermediate, hidden]
+  kUp,      // [intermediate, hidden]; fc1 of a two-matrix MLP
+  kDown,    // [hidden, intermediate]; fc2 of a two-matrix MLP
+  kOutput,  // [vocab, hidden]; the embedding tensor if the two are tied
+};
+
+// What a tensor stores of a parameter.
+enum class TensorPart : uint8_t {
+  kWeight,       // dense, or packed uint32 words
+  kBias,         // additive bias of a linear layer or a LayerNorm
+  kScales,       // one per packed group
+  kGroupBiases,  // one per packed group
+};
+
+struct TensorSpec {
+  TensorRole role = TensorRole::kNorm;
+  TensorPart part = TensorPart::kWeight;
+  std::string name;  // in the checkpoint
+  TensorInfo info;
+};
+
+struct BlockSpec {
+  BlockId id;
+  std::vector<TensorSpec> tensors;  // roles in order of use
+  Bytes bytes = 0;                  // of all tensors; a tied tensor counts in both of its blocks
+
+  // Index into `tensors`; nullopt: the block has no such tensor.
+  std::optional<size_t> Find(TensorRole role, TensorPart part) const;
+};
+
+// The packing of one quantised parameter, derived from the shapes of its tensors. Layers of one
+// checkpoint may differ.
+absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols);
+
+struct ModelSpec {
+  ModelConfig config;
+  // Of the residual stream, KV and operands. For quantised layers the dtype of the scales (OptMLX
+  // section 3.3).
+  DType working_dtype = DType::kBF16;
+  std::vector<BlockSpec> blocks;
+  std::string tensor_prefix;  // common start of all tensor names except the head's
+
+  const BlockSpec& block(BlockId id) const;
+  // Bytes of all weights. A tied tensor counts once.
+  Bytes WeightBytes() const;
+  // KV bytes of one position in all layers.
+  Bytes KvBytesPerToken() const;
+
+  // Finds every tensor that the architecture needs in `index`, and checks its dtype and shape.
+  // Errors begin with `name` (the folder) and state the tensor, what the checkpoint has and what
+  // config.json implies.
+  static absl::StatusOr<ModelSpec> Build(const ModelConfig& config, const TensorIndex& index, std::string_view name);
+
+  // The spec of a model without a checkpoint. Tensors are as config.json implies: packed if it
+  // states a quantisation, else in `dtype`.
+  static absl::StatusOr<ModelSpec> FromConfig(const ModelConfig& config, DType dtype, std::string_view name);
+};
+
+// The first tensor that `index` lacks, if ModelSpec::Build failed for that reason; else empty. A
+// caller that knows why the tensor is missing can then say so.
+std::string MissingTensor(const absl::Status& status);
+
+}  // namespace lime

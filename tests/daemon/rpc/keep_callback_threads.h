@@ -1,0 +1,23 @@
+// For test programs that begin and end servers and channels many times; to be included is enough.
+#pragma once
+
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "tests/daemon/rpc/fake_cluster.h"
+
+namespace lime {
+
+// gRPC 1.51 ends the threads of its callback API with the last server or channel of a process and begins them with the next one. A test
+// program does so hundreds of times, and AddressSanitizer has seen the two meet and free twice; so one server stays throughout.
+class KeepCallbackThreads final : public ::testing::Environment {
+ public:
+  void SetUp() override { server_ = *DeviceServer::Start(FakeDevice("kept")); }
+  void TearDown() override { server_.reset(); }
+
+ private:
+  std::unique_ptr<DeviceServer> server_;
+};
+inline ::testing::Environment* const kKeepCallbackThreads = ::testing::AddGlobalTestEnvironment(new KeepCallbackThreads);
+
+}  // namespace lime

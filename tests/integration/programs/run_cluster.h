@@ -1,0 +1,171 @@
+// Three `limed` processes on loopback, and plans for them that interleave and stream: what the tests of `lime run --cluster` share.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/rpc/device_client.h"
+#include "daemon/profile/profile_file.h"
+#include "daemon/weights/checkpoint.h"
+#include "planner/kv/kv_growth.h"
+#include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+#include "planner/problem/plan_problem.h"
+#include "tests/integration/programs/limed_process.h"
+
+namespace lime {
+
+inline const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
+inline constexpr int kDevices = 3;
+
+struct ClusterShape {
+  int64_t kv_tokens = 0;           // KV for so many at first; 0: for all
+  bool split_head = false;         // each of its ranges on a device of its own
+  int64_t retained_positions = 0;  // KV of so many, and then nothing streams; 0: of all
+};
+
+// Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
+inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
+  const auto checkpoint = Checkpoint::Open(kModel);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  std::vector<ClusterDevice> devices(kDevices);
+  for (int d = 0; d < kDevices; ++d) {
+    devices[d] = {.name = std::string(1, static_cast<char>('a' + d)), .budget = 2 * kGiB, .runtime = 256 * kMiB, .activations = 64 * kMiB};
+    devices[d].profile.read_bytes_per_second = 1e10;
+    devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
+  }
+  PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .part_bytes = 32 * kKiB, .prompt_tokens = 16};
+  request.chunks = {8};
+  request.kv_tokens = shape.kv_tokens;
+  request.retained_positions = shape.retained_positions;
+  const auto problem = MakePlanProblem(*spec, devices, request);
+  EXPECT_TRUE(problem.ok()) << problem.status();
+  PlanChoice choice{.batch = 1};
+  choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 8, .chunks = 2, .chunks_per_sweep = 1};
+  choice.stages.embedding_by_rows = true;
+  const Instance& instance = problem->instance;
+  int begun = 0;
+  for (int b = 0; b < instance.NumBlocks(); ++b) {
+    std::vector<Stage>& stages = choice.stages.stages;
+    const bool range = shape.split_head && instance.blocks[b].kind == Instance::Kind::kHead;
+    const bool begins = b == 0 || range || (!instance.ContinuesBlock(b) && b * 3 * kDevices / instance.NumBlocks() >= begun);
+    if (begins) {
+      stages.push_back({begun++ % kDevices, b, b + 1});
+    } else {
+      stages.back().hi = b + 1;
+    }
+    if (b % 2 == 1 && shape.retained_positions == 0) choice.stages.streamed.push_back(b);
+  }
+  auto plan = MakePlan(*problem, choice);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : Plan{};
+}
+
+// As tight as its first level: more KV takes the place of parts.
+inline Plan GrowingPlan() {
+  Plan plan = InterleavedPlan({.kv_tokens = 64});
+  for (PlanDevice& device : plan.devices) {
+    device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
+    device.memory.margin = device.least_margin = 0;
+    device.budget = device.memory.total();
+  }
+  EXPECT_TRUE(plan.Validate().ok()) << plan.Validate();
+  return plan;
+}
+
+// That keeps the KV of few positions, as tight.
+inline Plan EvictingPlan() {
+  Plan plan = InterleavedPlan({.retained_positions = 64});
+  for (PlanDevice& device : plan.devices) {
+    device.memory.margin = device.least_margin = 0;
+    device.budget = device.memory.total();
+  }
+  return plan;
+}
+
+// The same where no device keeps more pages than those at work: the rest of KV is on disks, or where there are hosts, with the next device
+// but for the last one's: hosts that are asked about all of it, or about none.
+enum class KvFrom : uint8_t { kDisks, kHostsThatAttend, kHostsThatSendBack };
+inline Plan SpillingPlan(KvFrom from = KvFrom::kDisks) {
+  const bool hosts = from != KvFrom::kDisks;
+  const auto checkpoint = Checkpoint::Open(kModel);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  absl::StatusOr<Plan> cut = CutForKv(InterleavedPlan({.kv_tokens = 64}), *checkpoint->BuildModelSpec());
+  EXPECT_TRUE(cut.ok()) << cut.status();
+  for (PlanDevice& device : cut->devices) {
+    device.max_layer_pages = WorkingPages(*cut);
+    device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
+  }
+  for (int d = 0; hosts && d + 1 < kDevices; ++d) {
+    PlanDevice& device = cut->devices[d];
+    device.kv_host = d + 1, device.asks_kv = from == KvFrom::kHostsThatAttend;
+    if (!device.asks_kv) device.kv_fetch_pieces = HostedPieces(*cut, device) + kKvFetchesUnderWay, device.kv_fetch_mb_per_ms = 0.1;
+  }
+  absl::StatusOr<Plan> plan = WithResidency(*cut, ResidencyOf(*cut));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  for (PlanDevice& device : plan->devices) {
+    device.memory.margin = device.least_margin = 0;
+    device.budget = device.memory.total();
+  }
+  EXPECT_TRUE(plan->Validate().ok()) << plan->Validate();
+  return *std::move(plan);
+}
+
+class ClusterRunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Plan plan = InterleavedPlan();
+    ASSERT_GE(plan.stages.size(), 2u * kDevices) << ToJsonText(plan);
+    dir_.Write("plan.json", ToJsonText(plan));
+    for (int d = 0; d < kDevices; ++d) limed_.push_back(std::make_unique<Limed>(Name(d)));
+    WriteCluster();
+  }
+
+  static std::string Name(int device) { return std::string(1, static_cast<char>('a' + device)); }
+
+  void WriteCluster(bool profiles = true) {
+    DeviceProfile profile{.threads = 1, .read_bytes_per_second = 1e10, .flops = 1e10};
+    profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}});
+    ASSERT_TRUE(WriteProfile(profile, dir_ / "profile.json").ok());
+    std::string text =
+        absl::StrCat("[cluster]\nname = \"test\"\nmodel = \"", kModel, "\"\n[[link]]\nbandwidth = \"1Gbit/s\"\nlatency = \"0.1ms\"\n");
+    for (int d = 0; d < kDevices; ++d) {
+      absl::StrAppend(&text, "[[device]]\nname = \"", Name(d), "\"\naddress = \"127.0.0.1:", limed_[d]->port(),
+                      "\"\nmemory = \"2GiB\"\nweights = \"", kModel, "\"\n", profiles ? "profile = \"profile.json\"\n" : "");
+    }
+    dir_.Write("cluster.toml", text);
+  }
+
+  std::vector<std::string> OverCluster(std::vector<std::string> call) {
+    for (const std::string& more : {std::string("--cluster"), dir_ / "cluster.toml", std::string("--plan"), dir_ / "plan.json"})
+      call.push_back(more);
+    return call;
+  }
+
+  // Until so many steps of the plan in use have ended on the last device; a minute at most.
+  void AwaitSteps(int64_t steps) const {
+    const DeviceClient client(Name(kDevices - 1), absl::StrCat("127.0.0.1:", limed_.back()->port()), {});
+    const absl::Time until = absl::Now() + absl::Minutes(1);
+    int64_t ended = 0;
+    while (ended < steps && absl::Now() < until) {
+      const absl::StatusOr<DeviceStatistics> statistics = client.Statistics(absl::Seconds(5));
+      ended = statistics.ok() ? statistics->steps : 0;
+      if (ended < steps) absl::SleepFor(absl::Milliseconds(5));
+    }
+    EXPECT_GE(ended, steps);
+  }
+
+  TempDir dir_;
+  std::vector<std::unique_ptr<Limed>> limed_;
+};
+
+}  // namespace lime

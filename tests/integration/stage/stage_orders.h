@@ -1,0 +1,51 @@
+// What the tests share whose plans change: rings for any change, and the orders of prompts and tokens.
+#pragma once
+
+#include <vector>
+
+#include "planner/plan/plan_residency.h"
+#include "tests/integration/stage/stage_cluster.h"
+#include "tests/integration/stage/stage_plans.h"
+
+namespace lime {
+
+// With rings for whatever streams, and `more`.
+inline Plan Elastic(Plan plan, Bytes more = 0) {
+  Plan all = plan;
+  for (PlanPart& part : all.parts) part.streamed = true;
+  const std::vector<PlanNeed> needs = NeedsOf(all);
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    PlanMemory& memory = plan.devices[d].memory;
+    memory.margin -= needs[d].ring + more - memory.ring;
+    memory.ring = needs[d].ring + more;
+  }
+  return plan;
+}
+
+// A sequence of so many positions, and its prompt in chunks.
+inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request, int64_t positions) {
+  cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = positions, .prompt = request.prompt});
+  for (size_t at = 0; at < request.prompt.size();) {
+    MicroBatch batch;
+    for (int64_t i = 0; i < plan.prefill_chunk && at < request.prompt.size(); ++i, ++at) {
+      batch.rows.push_back({.sequence = s,
+                            .token = request.prompt[at],
+                            .position = static_cast<int32_t>(at),
+                            .wants_logits = at + 1 == request.prompt.size()});
+    }
+    cluster.Give(StepOrder{{std::move(batch)}});
+  }
+}
+
+// The next token of all sequences, in one step.
+inline void OrderToken(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests, int token) {
+  StepOrder step;
+  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
+    if (s % plan.batch == 0) step.microbatches.emplace_back();
+    step.microbatches.back().rows.push_back(
+        {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
+  }
+  cluster.Give(std::move(step));
+}
+
+}  // namespace lime

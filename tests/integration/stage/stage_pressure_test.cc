@@ -1,0 +1,245 @@
+// Weights that are given back while others on the machine need the memory, and taken back afterwards, leave every bit as the model by
+// itself makes it: random plans and moments, by seed.
+
+#include <chrono>
+#include <thread>
+
+#include "daemon/engine/process_memory.h"
+#include "daemon/engine/stage_engine.h"
+#include "daemon/stores/block_store.h"
+#include "daemon/weights/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/plan_residency.h"
+#include "tests/cases.h"
+#include "tests/integration/fake_machine.h"
+#include "tests/integration/stage/stage_orders.h"
+
+namespace lime {
+namespace {
+
+constexpr int kTokens = 48;
+constexpr Bytes kPlenty = 8 * kGiB, kNothing = 0;
+
+void AwaitThat(const std::function<bool()>& done, const char* what) {
+  for (int i = 0; i < 20'000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(done()) << what;
+}
+
+StageCluster::Adjust Watching(const FakeMachine& machine) {
+  return [&machine](int32_t, StageEngine::Options& options) {
+    options.follow_memory = true;
+    options.pressure = machine.Watch();
+    options.pressure_hold = absl::Milliseconds(40);
+  };
+}
+
+std::unique_ptr<TokenSampler> Greedy() {
+  return std::make_unique<GreedySampler>();
+}
+
+class StagePressure : public ::testing::Test {
+ protected:
+  void Open(const std::string& dir, int64_t vocab) {
+    dir_ = dir;
+    const auto checkpoint = Checkpoint::Open(dir);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    auto spec = checkpoint->BuildModelSpec();
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    spec_ = *std::move(spec);
+    for (int s = 0; s < 3; ++s) references_.push_back(Alone(dir, RandomIds(40 + s, 5 + 13 * s, static_cast<int32_t>(vocab)), kTokens));
+  }
+
+  std::vector<Reference> Requests(const Plan& plan) const { return {references_.begin(), references_.begin() + plan.sequences}; }
+
+  void ExpectBits(StageCluster& cluster, const Plan& plan) {
+    for (int32_t s = 0; s < plan.sequences; ++s) {
+      ASSERT_EQ(cluster.Await(s, kTokens), references_[static_cast<size_t>(s)].tokens);
+      ASSERT_EQ(cluster.sampler().hash(s), references_[static_cast<size_t>(s)].hash);
+    }
+  }
+
+  void ExpectBitsOfRandomPlans(const std::string& model, int64_t vocab);
+
+  // On one device, a token at a time, and all in memory.
+  Plan OnOneDevice() const {
+    for (uint64_t seed = 1;; ++seed) {
+      Plan plan = KeepingAll(RandomPlan(spec_, seed).Draw());
+      Bytes all = 0, largest = 0;
+      for (const PlanPart& part : plan.parts) all += part.bytes, largest = std::max(largest, part.bytes);
+      if (plan.NumDevices() == 1 && plan.microbatches == 1 && plan.chunks_per_sweep == 1 && 8 * largest < all) return plan;
+    }
+  }
+
+  std::string dir_;
+  ModelSpec spec_;
+  std::vector<Reference> references_;
+};
+
+// Random plans: those that keep all, those that stream, and those whose KV grows and whose residency changes by order too; of the folder
+// and of a store prepared from it, by either loader.
+void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vocab) {
+  ASSERT_NO_FATAL_FAILURE(Open(model, vocab));
+  TempDir dir;
+  const std::string store = dir / "store";
+  ASSERT_TRUE(PrepareBlockStore(model, store).ok());
+  int64_t changes = 0;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(6, 6)); ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](uint64_t n) { return random() % n; };
+    Plan plan = RandomPlan(spec_, seed).Draw();
+    const bool grows = seed % 3 == 2;
+    if (seed % 3 == 0) plan = KeepingAll(std::move(plan));
+    if (grows) {
+      plan = Elastic(std::move(plan));
+      const absl::StatusOr<Plan> first = WithResidency(plan, {.layer_pages = FullLayerPages(plan) - 1, .streamed = {}});
+      ASSERT_TRUE(first.ok()) << first.status();
+      plan = *first;
+    }
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(plan)));
+    FakeMachine machine;
+    const auto adjust = [&](int32_t device, StageEngine::Options& options) {
+      Watching(machine)(device, options);
+      options.loader = seed / 3 % 2 == 0 ? LoaderKind::kRead : LoaderKind::kMmap;
+    };
+    StageCluster cluster(seed % 2 == 0 ? dir_ : store, plan, seed, 1, Delivery::kInOrder, Greedy, {}, adjust);
+    ASSERT_TRUE(cluster.ok());
+    const std::vector<Reference> requests = Requests(plan);
+    for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
+    for (int token = 0; token + 1 < kTokens; ++token) {
+      if (below(4) == 0) machine.SetAvailable(below(3) == 0 ? kPlenty : static_cast<Bytes>(below(12)) * kMiB);
+      if (grows && below(8) == 0) {
+        Residency to{.layer_pages = FullLayerPages(plan) - 1, .streamed = {}};
+        for (int p = 0; p < plan.NumParts(); ++p) {
+          if (below(3) == 0) to.streamed.push_back(p);
+        }
+        cluster.Give(ResidencyOrder{to});
+      }
+      OrderToken(cluster, plan, requests, token);
+      if (seed % 2 == 0) cluster.Await(0, static_cast<size_t>(token));
+      if (below(3) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(below(12)));  // moments differ: nothing waits for it
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectBits(cluster, plan));
+    for (int d = 0; d < plan.NumDevices(); ++d) changes += cluster.engine(d).stats().residency_changes;
+  }
+  if (ManyCases()) {
+    EXPECT_GT(changes, 2);
+  }
+}
+
+class StagePressureFamilies : public StagePressure, public ::testing::WithParamInterface<Variant> {};
+
+TEST_P(StagePressureFamilies, LeavesTheBitsOfTheModelByItself) {
+  const MakeModelOptions options = OptionsOf(GetParam());
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ExpectBitsOfRandomPlans(dir / "model", std::min<int64_t>(200, options.config.vocab_size));
+}
+
+constexpr auto kNameOf = [](const auto& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(All, StagePressureFamilies, ::testing::ValuesIn(Variants()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Packed, StagePressureFamilies, ::testing::ValuesIn(PackedVariants()), kNameOf);
+
+class StagePressureShipped : public StagePressure, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(StagePressureShipped, LeavesTheBitsOfTheModelByItself) {
+  ExpectBitsOfRandomPlans(ShippedModel(GetParam()), 512);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StagePressureShipped, ::testing::Values("lime-fables", "lime-fables-relu"),
+                         [](const auto& info) { return info.param == "lime-fables" ? "Silu" : "Relu"; });
+
+TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
+  ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));
+  const Plan plan = OnOneDevice();
+  SCOPED_TRACE(ToJsonText(plan));
+  FakeMachine machine;
+  StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
+  ASSERT_TRUE(cluster.ok());
+  StageEngine& engine = cluster.engine(0);
+  const std::vector<Reference> requests = Requests(plan);
+  for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
+  for (int token = 0; token + 1 < kTokens; ++token) {
+    OrderToken(cluster, plan, requests, token);
+    cluster.AwaitSteps();
+    if (token == 8) {
+      EXPECT_EQ(engine.stats().shed, 0);
+      EXPECT_EQ(engine.stats().bytes_read, 0) << "nothing of streaming while there is no pressure";
+      machine.SetAvailable(kNothing);
+      AwaitThat([&] { return engine.stats().shed > 0; }, "an idle stage gives");
+    }
+    if (token == 20) {
+      Bytes matrices = 0;
+      for (const PlanPart& part : plan.parts) matrices += part.bytes;
+      EXPECT_GT(engine.stats().shed, matrices / 2);
+      EXPECT_GT(engine.stats().bytes_read, 8 * matrices) << "every step reads all";
+      machine.SetAvailable(kPlenty);
+      machine.AwaitSamples(40);  // the pressure has to have passed for at most a third of them
+      EXPECT_GT(engine.stats().shed, matrices / 2) << "nothing comes back while nobody computes";
+    }
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectBits(cluster, plan));
+  EXPECT_EQ(engine.stats().shed, 0);
+  EXPECT_GT(engine.stats().residency_changes, 1);
+}
+
+TEST_F(StagePressure, WhatIsGivenTheSystemHas) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.num_layers = 8;
+  options.config.hidden_size = 512;
+  options.config.num_heads = 8;
+  options.config.intermediate_size = 1536;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ASSERT_NO_FATAL_FAILURE(Open(dir / "model", 200));
+  const Plan plan = OnOneDevice();
+  for (const LoaderKind loader : {LoaderKind::kRead, LoaderKind::kMmap}) {
+    FakeMachine machine;
+    const auto adjust = [&](int32_t device, StageEngine::Options& engine) {
+      Watching(machine)(device, engine);
+      engine.loader = loader;
+    };
+    StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, adjust);
+    ASSERT_TRUE(cluster.ok());
+    const Bytes before = ProcessResidentBytes();
+    machine.SetAvailable(kNothing);
+    AwaitThat([&] { return cluster.engine(0).stats().shed > 20 * kMiB; }, "an idle stage gives");
+    AwaitThat([&] { return ProcessResidentBytes() < before - 3 * cluster.engine(0).stats().shed / 4; }, "the system has it");
+  }
+}
+
+// A stage that has left gives its blocks to the next plan only where they are still whole.
+TEST_F(StagePressure, APlanThatFollowsOneUnderPressureHasTheSameBits) {
+  ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));
+  const Plan plan = OnOneDevice();
+  FakeMachine machine;
+  std::shared_ptr<WeightsHandover> weights;
+  {
+    StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
+    ASSERT_TRUE(cluster.ok());
+    machine.SetAvailable(3 * kMiB);
+    AwaitThat([&] { return cluster.engine(0).stats().shed > 0; }, "an idle stage gives");
+    cluster.EndDelivery();
+    absl::StatusOr<PlanHandover> handover = cluster.engine(0).HandOver();
+    ASSERT_TRUE(handover.ok()) << handover.status();
+    weights = handover->weights;
+  }
+  machine.SetAvailable(kPlenty);
+  const auto takeover = [&](int32_t) {
+    auto taken = std::make_shared<KvTakeover>();
+    taken->weights = weights;
+    taken->read = [](auto&&...) { return absl::OkStatus(); };  // no sequence goes on
+    return taken;
+  };
+  StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, takeover, Watching(machine));
+  weights.reset();
+  ASSERT_TRUE(cluster.ok());
+  const std::vector<Reference> requests = Requests(plan);
+  for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
+  for (int token = 0; token + 1 < kTokens; ++token) OrderToken(cluster, plan, requests, token);
+  ExpectBits(cluster, plan);
+}
+
+}  // namespace
+}  // namespace lime

@@ -1,0 +1,294 @@
+// KV that follows its layers from one plan to another leaves every bit as one engine makes it: random plans, moments at which the next one
+// takes over, and slots, by seed.
+
+#include <fstream>
+
+#include "daemon/engine/stage_engine.h"
+#include "daemon/weights/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
+#include "tests/cases.h"
+#include "tests/integration/stage/spilling_plans.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kTokens = 24;
+
+// A sequence as far as it has come.
+struct Sequence {
+  const Reference* request = nullptr;
+  std::vector<int32_t> known;  // prompt, and tokens so far
+  int64_t computed = 0;        // of them
+  std::string hash;            // of the logits so far
+
+  int64_t made() const { return std::ssize(known) - std::ssize(request->prompt); }
+};
+
+// Orders the rows of what is known and not computed, up to `end` positions.
+void OrderKnown(StageCluster& cluster, const Plan& plan, int32_t slot, Sequence& sequence, int64_t end) {
+  while (sequence.computed < end) {
+    MicroBatch batch;
+    for (int64_t i = 0; i < plan.prefill_chunk && sequence.computed < end; ++i, ++sequence.computed) {
+      batch.rows.push_back({.sequence = slot,
+                            .token = sequence.known[static_cast<size_t>(sequence.computed)],
+                            .position = static_cast<int32_t>(sequence.computed),
+                            .wants_logits = sequence.computed + 1 == std::ssize(sequence.known)});
+    }
+    cluster.Give(StepOrder{{std::move(batch)}});
+  }
+}
+
+// All sequences go on under a plan, until each has `tokens` tokens; `mid_prompt`: the last one stops there, within its prompt.
+void GoOn(StageCluster& cluster, const Plan& plan, std::vector<Sequence>& sequences, int64_t tokens, std::optional<int64_t> mid_prompt) {
+  std::vector<int64_t> before;
+  for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {
+    Sequence& sequence = sequences[static_cast<size_t>(slot)];
+    if (sequence.computed > 0) cluster.sampler().Continue(slot, sequence.hash);
+    before.push_back(sequence.made());
+    cluster.Give(
+        AdmitOrder{.sequence = slot, .request = slot, .positions = kLongContext, .prompt = sequence.known, .computed = sequence.computed});
+  }
+  for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {
+    Sequence& sequence = sequences[static_cast<size_t>(slot)];
+    const bool stops = mid_prompt && slot + 1 == std::ssize(sequences);
+    OrderKnown(cluster, plan, slot, sequence, stops ? *mid_prompt : std::ssize(sequence.known));
+    for (int64_t made = sequence.made() + 1; !stops && made < tokens; ++made) {
+      const int32_t position = static_cast<int32_t>(sequence.computed++);
+      cluster.Give(StepOrder{{{{{.sequence = slot, .token = kSampledToken, .position = position, .wants_logits = true}}}}});
+    }
+  }
+  cluster.AwaitSteps();
+  for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {
+    Sequence& sequence = sequences[static_cast<size_t>(slot)];
+    sequence.hash = cluster.sampler().HashState(slot);
+    if (sequence.computed < std::ssize(sequence.request->prompt)) continue;
+    const std::vector<int32_t> made = cluster.Await(slot, static_cast<size_t>(tokens - before[static_cast<size_t>(slot)]));
+    sequence.known.insert(sequence.known.end(), made.begin(), made.end());
+    ASSERT_EQ(std::vector(sequence.known.begin() + std::ssize(sequence.request->prompt), sequence.known.end()),
+              std::vector(sequence.request->tokens.begin(), sequence.request->tokens.begin() + tokens));
+  }
+}
+
+// What every device leaves.
+std::vector<PlanHandover> HandOverAll(StageCluster& cluster, const Plan& plan) {
+  cluster.EndDelivery();
+  std::vector<PlanHandover> handover;
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    absl::StatusOr<PlanHandover> of_device = cluster.engine(d).HandOver();
+    EXPECT_TRUE(of_device.ok()) << of_device.status();
+    if (of_device.ok()) handover.push_back(*std::move(of_device));
+  }
+  return handover;
+}
+
+// What travelled, and from where.
+struct Travelled {
+  std::vector<int> fetched;  // layers, from other devices
+  int64_t from_hosts = 0;    // runs of pages
+};
+
+// A device of the next plan has what the one with its number had before, where there was one.
+StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std::vector<PlanHandover>& handover,
+                                const std::vector<KvSequence>& sequences, Travelled& travelled) {
+  const auto named = [](Plan plan) {
+    for (int32_t d = 0; d < plan.NumDevices(); ++d) plan.devices[d].name = absl::StrCat(d);
+    return plan;
+  };
+  KvLentBy lent;
+  for (size_t d = 0; d < handover.size(); ++d) lent[absl::StrCat(d)] = handover[d].kv->lent();
+  return [&, lent, next = named(next), before = named(before)](int32_t device) {
+    const KvTakeoverPlan take = MakeKvTakeoverPlan(next, device, before, sequences, lent, {});
+    auto takeover = std::make_shared<KvTakeover>();
+    takeover->sequences = sequences;
+    if (device < std::ssize(handover)) {
+      takeover->here = handover[static_cast<size_t>(device)].kv;
+      takeover->weights = handover[static_cast<size_t>(device)].weights;
+    }
+    takeover->read = [&, take, device](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
+                                       const KvTakeover::PageSink& hand) {
+      for (const bool hosts : {true, false}) {
+        for (const KvHolder& holder : take.holders) {
+          if (holder.hosts != hosts || !std::ranges::binary_search(holder.layers, layer)) continue;
+          const KvHandover& from = *handover[static_cast<size_t>(std::stoi(holder.name))].kv;
+          EXPECT_EQ(from.numerics_id(), numerics_id);
+          if (holder.name != absl::StrCat(device)) travelled.fetched.push_back(layer);
+          for (const KvExtent& extent : HeldBy(holder, wanted)) {
+            LIME_RETURN_IF_ERROR(from.ReadAll(layer, hosts, extent, [&](int64_t first, std::span<const std::byte> pages) {
+              travelled.from_hosts += hosts;
+              return hand(extent.sequence, first, pages);
+            }));
+          }
+        }
+      }
+      return absl::OkStatus();
+    };
+    return takeover;
+  };
+}
+
+struct Totals {
+  int taken = 0, from_disk = 0, to_disk = 0, to_hosts = 0;
+  Travelled travelled;
+};
+
+// Devices that begin without some of the KV in memory, on their disk or with a host.
+int BeginWithout(const Plan& plan, const std::vector<KvSequence>& sequences, bool (*has)(const PlanDevice&)) {
+  int devices = 0;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const auto away = AwayAtFirst(plan, d, sequences);
+    EXPECT_TRUE(away.ok()) << away.status();
+    devices += away.ok() && has(plan.devices[d]) && std::ranges::any_of(*away, [](int64_t pieces) { return pieces > 0; });
+  }
+  return devices;
+}
+
+void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<Reference>& references, uint64_t seed, Totals& totals) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const Plan first = DrawLongPlan(spec, seed), next = DrawLongPlan(spec, seed + 1000, PagesAt(references, kTokens));
+  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(first), "\n", ToJsonText(next)));
+  std::vector<Sequence> sequences;
+  for (int64_t s = 0; s < std::min(first.sequences, next.sequences); ++s)
+    sequences.push_back({.request = &references[static_cast<size_t>(s)], .known = references[static_cast<size_t>(s)].prompt, .hash = {}});
+  std::optional<int64_t> mid_prompt;
+  if (below(3) == 0) mid_prompt = 1 + below(std::ssize(sequences.back().known) - 1);
+  std::vector<PlanHandover> handover;
+  {
+    StageCluster cluster(dir, first, seed);
+    ASSERT_TRUE(cluster.ok());
+    GoOn(cluster, first, sequences, 1 + below(kTokens - 1), mid_prompt);
+    if (testing::Test::HasFatalFailure()) return;
+    Bytes written = 0;
+    for (int d = 0; d < first.NumDevices(); ++d) written += cluster.engine(d).stats().kv_written;
+    handover = HandOverAll(cluster, first);
+    if (std::ssize(handover) != first.NumDevices()) return;
+    totals.from_disk += written > 0;
+  }
+  // In any slots.
+  std::vector<int32_t> order(sequences.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  std::shuffle(order.begin(), order.end(), random);
+  std::vector<KvSequence> taken;
+  std::vector<Sequence> after;
+  for (size_t to = 0; to < order.size(); ++to) {
+    const Sequence& sequence = sequences[static_cast<size_t>(order[to])];
+    taken.push_back({.from = order[to], .to = static_cast<int32_t>(to), .positions = sequence.computed});
+    after.push_back(sequence);
+  }
+  totals.to_disk += BeginWithout(next, taken, HasKvOnDisk), totals.to_hosts += BeginWithout(next, taken, HasKvOnHost);
+  StageCluster cluster(
+      dir, next, seed, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); },
+      TakeFrom(next, first, handover, taken, totals.travelled));
+  handover.clear();
+  ASSERT_TRUE(cluster.ok());
+  GoOn(cluster, next, after, kTokens, std::nullopt);
+  if (testing::Test::HasFatalFailure()) return;
+  for (int32_t slot = 0; slot < std::ssize(after); ++slot)
+    ASSERT_EQ(cluster.sampler().hash(slot), after[static_cast<size_t>(slot)].request->hash);
+  ++totals.taken;
+}
+
+std::vector<Variant> TakeoverVariants() {
+  return {{.name = "llama_bf16", .quantization = std::nullopt},
+          {.name = "mistral_f16", .family = ModelFamily::kMistral, .dtype = DType::kF16, .quantization = std::nullopt, .window = 700},
+          {.name = "qwen3_f32", .family = ModelFamily::kQwen3, .dtype = DType::kF32, .quantization = std::nullopt}};
+}
+
+class StageTakeover : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
+  const int seeds = Cases(30, 60);
+  MakeModelOptions options = OptionsOf(GetParam());
+  options.config.max_positions = 2 * kLongContext;
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const auto checkpoint = Checkpoint::Open(dir / "model");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  std::vector<Reference> references;
+  for (const int length : {1250, 530, 40})
+    references.push_back(Alone(dir / "model",
+                               RandomIds(70 + length, length, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size))),
+                               kTokens, kLongContext));
+  Totals totals;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
+    Generate(dir / "model", *spec, references, seed, totals);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(totals.taken, seeds);
+  if (!ManyCases()) return;
+  EXPECT_GT(totals.from_disk, seeds / 4);
+  EXPECT_GT(totals.travelled.from_hosts, seeds / 4);
+  EXPECT_GT(totals.to_disk, seeds / 8);
+  EXPECT_GT(totals.to_hosts, seeds / 8);
+  EXPECT_GT(std::ssize(totals.travelled.fetched), seeds / 4);
+}
+
+// One on several devices, of which nothing streams.
+Plan AllResident(const ModelSpec& spec) {
+  for (uint64_t seed = 1; seed < 1000; ++seed) {
+    Plan plan = RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
+    if (plan.stages.size() < 2 || plan.embedding != EmbeddingPlacement::kResident) continue;
+    const absl::StatusOr<Plan> resident = WithResidency(plan, {.layer_pages = ResidencyOf(plan).layer_pages});
+    if (resident.ok()) return *resident;
+  }
+  ADD_FAILURE() << "no plan has room for all";
+  return DrawLongPlan(spec, 1);
+}
+
+// Whoever reads a matrix from now on finds zeros.
+void ZeroMatrices(const Checkpoint& checkpoint) {
+  for (const auto& [name, info] : checkpoint.index()) {
+    if (info.shape.size() < 2) continue;
+    const TensorLocation& at = checkpoint.location(name);
+    std::fstream file(checkpoint.files()[static_cast<size_t>(at.file)].path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(at.offset);
+    file << std::string(static_cast<size_t>(at.bytes), '\0');
+    ASSERT_TRUE(file.flush().good());
+  }
+}
+
+TEST(StageTakeoverWeights, WhatStaysInMemoryIsNotReadAgain) {
+  TempDir dir;
+  MakeModelOptions options = OptionsOf(TakeoverVariants().front());
+  options.config.max_positions = 2 * kLongContext;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const auto checkpoint = Checkpoint::Open(dir / "model");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::vector<Reference> references = {Alone(
+      dir / "model", RandomIds(7, 40, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size))), kTokens, kLongContext)};
+  const Plan plan = AllResident(*spec);
+  std::vector<Sequence> sequences = {{.request = &references[0], .known = references[0].prompt, .hash = {}}};
+  std::vector<PlanHandover> handover;
+  {
+    StageCluster cluster(dir / "model", plan, 1);
+    ASSERT_TRUE(cluster.ok());
+    ASSERT_NO_FATAL_FAILURE(GoOn(cluster, plan, sequences, kTokens / 2, std::nullopt));
+    handover = HandOverAll(cluster, plan);
+    ASSERT_EQ(std::ssize(handover), plan.NumDevices());
+  }
+  ASSERT_NO_FATAL_FAILURE(ZeroMatrices(*checkpoint));
+  EXPECT_NE(Alone(dir / "model", references[0].prompt, kTokens, kLongContext).hash, references[0].hash) << "or this test tells nothing";
+  Travelled travelled;
+  const std::vector<KvSequence> taken = {{.from = 0, .to = 0, .positions = sequences[0].computed}};
+  StageCluster cluster(
+      dir / "model", plan, 1, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); },
+      TakeFrom(plan, plan, handover, taken, travelled));
+  handover.clear();
+  ASSERT_TRUE(cluster.ok());
+  ASSERT_NO_FATAL_FAILURE(GoOn(cluster, plan, sequences, kTokens, std::nullopt));
+  EXPECT_EQ(cluster.sampler().hash(0), references[0].hash);
+  EXPECT_TRUE(travelled.fetched.empty()) << "nor did KV travel";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StageTakeover, ::testing::ValuesIn(TakeoverVariants()), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace lime

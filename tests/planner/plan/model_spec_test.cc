@@ -1,0 +1,178 @@
+#include "planner/plan/model/model_spec.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig TinyConfig() {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.num_layers = 2;
+  config.hidden_size = 64;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.intermediate_size = 128;
+  config.vocab_size = 100;
+  config.max_positions = 32;
+  return config;
+}
+
+void Put(TensorIndex& index, const std::string& name, std::vector<int64_t> shape, DType dtype = DType::kBF16) {
+  int64_t elements = 1;
+  for (const int64_t n : shape) elements *= n;
+  index[name] = {dtype, std::move(shape), elements * ElementBytes(dtype)};
+}
+
+TensorIndex TinyIndex() {
+  TensorIndex index;
+  Put(index, "model.embed_tokens.weight", {100, 64});
+  Put(index, "model.norm.weight", {64});
+  Put(index, "lm_head.weight", {100, 64});
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    Put(index, layer + "input_layernorm.weight", {64});
+    Put(index, layer + "post_attention_layernorm.weight", {64});
+    Put(index, layer + "self_attn.q_proj.weight", {64, 64});
+    Put(index, layer + "self_attn.k_proj.weight", {32, 64});
+    Put(index, layer + "self_attn.v_proj.weight", {32, 64});
+    Put(index, layer + "self_attn.o_proj.weight", {64, 64});
+    Put(index, layer + "mlp.gate_proj.weight", {128, 64});
+    Put(index, layer + "mlp.up_proj.weight", {128, 64});
+    Put(index, layer + "mlp.down_proj.weight", {64, 128});
+  }
+  return index;
+}
+
+std::string Error(const ModelConfig& config, const TensorIndex& index) {
+  return std::string(ModelSpec::Build(config, index, "folder").status().message());
+}
+
+TEST(ModelSpecTest, BlocksAreInExecutionOrder) {
+  const ModelSpec spec = *ModelSpec::Build(TinyConfig(), TinyIndex(), "folder");
+  ASSERT_EQ(spec.blocks.size(), 6u);
+  EXPECT_EQ(BlockName(spec.blocks[0].id), "embedding");
+  EXPECT_EQ(BlockName(spec.blocks[1].id), "attention 0");
+  EXPECT_EQ(BlockName(spec.blocks[4].id), "mlp 1");
+  EXPECT_EQ(BlockName(spec.blocks[5].id), "head");
+  EXPECT_EQ(spec.working_dtype, DType::kBF16);
+  EXPECT_EQ(spec.block({BlockKind::kMlp, 0}).bytes, 2 * (64 + 3 * 64 * 128));
+  EXPECT_EQ(spec.KvBytesPerToken(), 2 * 2 * 2 * 16 * 2);
+}
+
+TEST(ModelSpecTest, TiedOutputIsCountedOnce) {
+  ModelConfig config = TinyConfig();
+  const Bytes untied = ModelSpec::Build(config, TinyIndex(), "folder")->WeightBytes();
+  config.tie_embeddings = true;
+  EXPECT_EQ(ModelSpec::Build(config, TinyIndex(), "folder")->WeightBytes(), untied - 2 * 100 * 64);
+}
+
+TEST(ModelSpecTest, WorkingDTypeOfPackedLayersIsThatOfTheScales) {
+  TensorIndex index = TinyIndex();
+  for (auto& [name, info] : index) {
+    info.dtype = DType::kF16;
+  }
+  Put(index, "model.layers.0.mlp.down_proj.weight", {64, 16}, DType::kU32);
+  Put(index, "model.layers.0.mlp.down_proj.scales", {64, 2}, DType::kF16);
+  Put(index, "model.layers.0.mlp.down_proj.biases", {64, 2}, DType::kF16);
+  const ModelSpec spec = *ModelSpec::Build(TinyConfig(), index, "folder");
+  EXPECT_EQ(spec.working_dtype, DType::kF16);
+  EXPECT_EQ(PackingOf(index["model.layers.0.mlp.down_proj.weight"], index["model.layers.0.mlp.down_proj.scales"], 128)->bits, 4);
+}
+
+TEST(ModelSpecTest, NormsMayHaveADTypeOfTheirOwn) {
+  TensorIndex index = TinyIndex();
+  Put(index, "model.layers.0.input_layernorm.weight", {64}, DType::kF32);
+  Put(index, "model.norm.weight", {64}, DType::kF16);
+  const auto spec = ModelSpec::Build(TinyConfig(), index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->working_dtype, DType::kBF16);
+  Put(index, "model.norm.weight", {64}, DType::kI8);
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("model.norm.weight is I8; BF16, F16, F32"));
+}
+
+TEST(ModelSpecTest, NamesTheTensorThatDisagrees) {
+  TensorIndex index = TinyIndex();
+  Put(index, "model.layers.1.mlp.up_proj.weight", {127, 64});
+  EXPECT_EQ(Error(TinyConfig(), index),
+            "folder: tensor model.layers.1.mlp.up_proj.weight has shape [127, 64], but config.json implies [128, 64]");
+  index = TinyIndex();
+  index.erase("model.layers.1.self_attn.v_proj.weight");
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("tensor model.layers.1.self_attn.v_proj.weight is missing"));
+  index = TinyIndex();
+  Put(index, "lm_head.weight", {100, 64}, DType::kF32);
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("lm_head.weight is F32, but earlier tensors are BF16"));
+  index = TinyIndex();
+  Put(index, "model.embed_tokens.weight", {100, 64}, DType::kF8E4M3);
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("is F8_E4M3; BF16, F16, F32 and MLX affine groups are supported"));
+}
+
+TEST(ModelSpecTest, RefusesPackedShapesThatFitNoGroup) {
+  TensorIndex index = TinyIndex();
+  Put(index, "model.layers.0.mlp.down_proj.weight", {64, 15}, DType::kU32);
+  Put(index, "model.layers.0.mlp.down_proj.scales", {64, 2});
+  Put(index, "model.layers.0.mlp.down_proj.biases", {64, 2});
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("has 15 words and 2 groups for 128 columns"));
+  Put(index, "model.layers.0.mlp.down_proj.biases", {64, 3});
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("biases [64, 3]"));
+}
+
+// The same tensors with other names.
+TensorIndex Renamed(const std::string& from, const std::string& to, TensorIndex index = TinyIndex()) {
+  TensorIndex renamed;
+  for (auto& [name, info] : index) renamed[name.starts_with(from) ? to + name.substr(from.size()) : name] = info;
+  return renamed;
+}
+
+TEST(ModelSpecTest, NamesOfTheBaseModelAloneLackItsPrefix) {
+  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kMistral}) {
+    ModelConfig config = TinyConfig();
+    config.family = family;
+    const auto spec = ModelSpec::Build(config, Renamed("model.", ""), "folder");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->tensor_prefix, "");
+    EXPECT_EQ(spec->blocks[0].tensors[0].name, "embed_tokens.weight");
+    EXPECT_EQ(spec->blocks[1].tensors[0].name, "layers.0.input_layernorm.weight");
+    EXPECT_EQ(spec->blocks.back().tensors[1].name, "lm_head.weight");
+  }
+  EXPECT_EQ(ModelSpec::Build(TinyConfig(), TinyIndex(), "folder")->tensor_prefix, "model.");
+  TensorIndex headless = Renamed("model.", "");
+  headless.erase("lm_head.weight");
+  EXPECT_THAT(Error(TinyConfig(), headless), HasSubstr("a checkpoint of the base model alone has no head"));
+  ModelConfig tied = TinyConfig();
+  tied.tie_embeddings = true;
+  EXPECT_EQ(Error(tied, headless), "");
+}
+
+TEST(ModelSpecTest, NamesOfAnotherClassAreShown) {
+  for (const std::string prefix : {"model.model.", "base_model.model.model.", "language_model.model.", "transformer."}) {
+    EXPECT_THAT(Error(TinyConfig(), Renamed("model.", prefix)),
+                HasSubstr("tensor model.embed_tokens.weight is missing; LlamaForCausalLM needs it, and here is " + prefix +
+                          "embed_tokens.weight; save"));
+  }
+  TensorIndex index = TinyIndex();
+  index.erase("model.norm.weight");
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("needs it; download all files of the weights again"));
+}
+
+TEST(ModelSpecTest, ATiedModelMayStoreItsHeadAlone) {
+  ModelConfig config = TinyConfig();
+  config.tie_embeddings = true;
+  TensorIndex index = TinyIndex();
+  index.erase("model.embed_tokens.weight");
+  const auto spec = ModelSpec::Build(config, index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->blocks.front().tensors[0].name, "lm_head.weight");
+  EXPECT_EQ(spec->blocks.back().tensors[1].name, "lm_head.weight");
+  EXPECT_EQ(spec->WeightBytes(), ModelSpec::Build(config, TinyIndex(), "folder")->WeightBytes());
+  config.tie_embeddings = false;
+  EXPECT_THAT(Error(config, index), HasSubstr("model.embed_tokens.weight is missing"));
+}
+
+}  // namespace
+}  // namespace lime
