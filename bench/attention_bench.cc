@@ -1,9 +1,10 @@
-// Attention against the limits of this machine: decode against its read bandwidth, prefill against its fp32 peak.
+// Attention against the limits of this machine: decode against its read bandwidth, prefill against
+// its fp32 peak.
 //
 //   attention_bench [--threads=2] [--rounds=7] [--only=TEXT]
 //
-// Each figure is a median over rounds; in every round the limit is measured just before the figure, and the ratio is the median of the
-// rounds' ratios.
+// Each figure is a median over rounds; in every round the limit is measured just before the figure,
+// and the ratio is the median of the rounds' ratios.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,7 +37,8 @@ struct Case {
   int64_t rows;     // 1: decode; more: the last rows of the context as one chunk
 };
 
-// Layers of one sequence's cache, enough of them that none is still in the last-level cache when it is read again.
+// Layers of one sequence's cache, enough of them that none is still in the last-level cache when it
+// is read again.
 class Layers {
  public:
   explicit Layers(const Case& c)

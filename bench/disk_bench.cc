@@ -1,4 +1,5 @@
-// The disk's rate at one read size and depth, under whatever limits are in force: what streaming is compared with.
+// The disk's rate at one read size and depth, under whatever limits are in force: what streaming is
+// compared with.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>

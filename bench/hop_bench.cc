@@ -1,5 +1,5 @@
-// What a hop from one daemon to another costs: messages there and back between two processes on loopback, a core for each, over the links
-// that activations take. Prints one JSON object.
+// What a hop from one daemon to another costs: messages there and back between two processes on
+// loopback, a core for each, over the links that activations take. Prints one JSON object.
 
 #include <sched.h>
 #include <sys/prctl.h>

@@ -1,10 +1,10 @@
-// The linear layers against the limits of this machine: decode and batched decode against its read bandwidth, prefill against the
-// peak of what multiplies it: fp32, or the bf16 dot product.
+// The linear layers against the limits of this machine: decode and batched decode against its read
+// bandwidth, prefill against the peak of what multiplies it: fp32, or the bf16 dot product.
 //
 //   linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|emulated]
 //
-// Each figure is a median over rounds; in every round the limit is measured just before the figure, and the ratio is the median of the
-// rounds' ratios.
+// Each figure is a median over rounds; in every round the limit is measured just before the figure,
+// and the ratio is the median of the rounds' ratios.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,7 +42,8 @@ double Seconds(const std::function<void()>& fn) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// One layer's geometry; the layers of a 1.2 B Llama are 2048 wide, 8192 in the MLP, with 512 for K and V.
+// One layer's geometry; the layers of a 1.2 B Llama are 2048 wide, 8192 in the MLP, with 512 for K
+// and V.
 struct Shape {
   int64_t rows;
   int64_t cols;

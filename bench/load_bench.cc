@@ -1,10 +1,13 @@
-// Load to first token: opening a checkpoint, bringing its weights into memory, and one pass over every byte of them, by loader and by state
-// of the page cache. The pass stands for the first token, since a mapped page that is not there yet costs at first use.
+// Load to first token: opening a checkpoint, bringing its weights into memory, and one pass over
+// every byte of them, by loader and by state of the page cache. The pass stands for the first
+// token, since a mapped page that is not there yet costs at first use.
 //
-// Every measurement is a process of its own, so that its peak memory is its own. Each round measures every loader, six rounds in all the
-// orders there are, and the disk beside them; medians are printed, and the median of each round's ratio to the loader that is better by its
-// median. Memory that a virtual machine has given back to its host is slow when it is touched again, so a process touches as much as the
-// weights take before each measurement: what loads finds the same memory, whatever came before it.
+// Every measurement is a process of its own, so that its peak memory is its own. Each round
+// measures every loader, six rounds in all the orders there are, and the disk beside them; medians
+// are printed, and the median of each round's ratio to the loader that is better by its median.
+// Memory that a virtual machine has given back to its host is slow when it is touched again, so a
+// process touches as much as the weights take before each measurement: what loads finds the same
+// memory, whatever came before it.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -139,7 +142,8 @@ absl::StatusOr<Sample> MeasureApart(const std::string& dir, LoaderKind kind, int
   return sample;
 }
 
-// The disk's own rate: `threads` sequential streams past the page cache into memory that is there, over up to 512 MiB of the first file.
+// The disk's own rate: `threads` sequential streams past the page cache into memory that is there,
+// over up to 512 MiB of the first file.
 absl::StatusOr<double> DiskBytesPerSecond(const std::string& dir, int threads) {
   constexpr Bytes kRead = 4 * kMiB, kMost = 512 * kMiB;
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
@@ -210,8 +214,9 @@ nlohmann::json Summary(const std::vector<Sample>& samples) {
 
 using Samples = std::map<LoaderKind, std::vector<Sample>>;
 
-// What the automatic choice costs: the time of the loader that each of its rounds took over that of the better one, by the medians of all
-// rounds that took them, asked or chosen. Two runs of one loader differ by more than two loaders at times, and this does not count that.
+// What the automatic choice costs: the time of the loader that each of its rounds took over that of
+// the better one, by the medians of all rounds that took them, asked or chosen. Two runs of one
+// loader differ by more than two loaders at times, and this does not count that.
 double ChoiceCost(const Samples& samples) {
   std::map<LoaderKind, std::vector<double>> by_used;
   for (const auto& [asked, rounds] : samples) {

@@ -1,4 +1,5 @@
-# How every target of the project is built: C++20, warnings as errors in our own code, sanitizers where asked.
+# How every target of the project is built: C++20, warnings as errors in our own code, sanitizers
+# where asked.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -23,32 +24,36 @@ if(LIME_SANITIZE)
   add_compile_options(-fsanitize=${LIME_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LIME_SANITIZE})
   add_compile_definitions(LIME_SANITIZED)
-  # It reads what a pointer points to by a pipe: where a test takes descriptors away, every object is of another type.
+  # It reads what a pointer points to by a pipe: where a test takes descriptors away, every object
+  # is of another type.
   if(LIME_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize=vptr)
   endif()
-  # Checks of every pointer take as long to compile and to run as everything else, and AddressSanitizer sees what they would. The preset
-  # ubsan has them.
+  # Checks of every pointer take as long to compile and to run as everything else, and
+  # AddressSanitizer sees what they would. The preset ubsan has them.
   if(LIME_SANITIZE STREQUAL "address,undefined")
     add_compile_options(-fno-sanitize=null,alignment,object-size,pointer-overflow,function)
   endif()
-  # AddressSanitizer's checks as calls and not in line: where code is optimised they take half of the time to compile.
+  # AddressSanitizer's checks as calls and not in line: where code is optimised they take half of
+  # the time to compile.
   if(LIME_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     add_compile_options("SHELL:-mllvm -asan-instrumentation-with-call-threshold=0")
   endif()
-  # Coverage for the fuzz targets: asked for in all files alike, since headers that are parsed once serve one set of options, and taken back
-  # by lime_uncovered. Not for ThreadSanitizer, which would report its counters.
+  # Coverage for the fuzz targets: asked for in all files alike, since headers that are parsed once
+  # serve one set of options, and taken back by lime_uncovered. Not for ThreadSanitizer, which would
+  # report its counters.
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND NOT LIME_SANITIZE STREQUAL "thread")
     set(LIME_FUZZ ON)
     add_compile_options(-fsanitize=fuzzer-no-link)
   endif()
 endif()
 
-# What GCC has parsed is garbage at the end of a file: to collect it in between takes a tenth of its time.
+# What GCC has parsed is garbage at the end of a file: to collect it in between takes a tenth of its
+# time.
 add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1048576>)  # KiB
 
-# gRPC's and asio's users have -pthread, and parsed headers serve one set of options. GCC 12 forgets that they are the system's, and takes
-# std::string's own code for an access out of bounds.
+# gRPC's and asio's users have -pthread, and parsed headers serve one set of options. GCC 12 forgets
+# that they are the system's, and takes std::string's own code for an access out of bounds.
 add_compile_options(-pthread $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
 
 find_package(absl REQUIRED)
@@ -83,14 +88,16 @@ function(lime_optimize target level)
   endif()
 endfunction()
 
-# lime_cold(target): flags and tables, which run once. The sanitizer builds optimise nothing but HOT libraries, and tests with a level.
+# lime_cold(target): flags and tables, which run once. The sanitizer builds optimise nothing but HOT
+# libraries, and tests with a level.
 function(lime_cold target)
   if(NOT LIME_SANITIZE)
     lime_optimize(${target} 1)
   endif()
 endfunction()
 
-# lime_uncovered(target): what no fuzz target reaches. Coverage takes a fifth of the time that an unoptimised file compiles.
+# lime_uncovered(target): what no fuzz target reaches. Coverage takes a fifth of the time that an
+# unoptimised file compiles.
 function(lime_uncovered target)
   if(LIME_FUZZ)
     target_compile_options(${target} PRIVATE -fno-sanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table,stack-depth)
@@ -113,7 +120,8 @@ if(LIME_SANITIZE)
   target_precompile_headers(lime_hot_headers PRIVATE ${LIME_HEADERS})
 endif()
 
-# lime_library(name SRCS ... [DEPS ...] [HEADERS target] [HOT]): a static library of one folder, and whose parsed headers it uses.
+# lime_library(name SRCS ... [DEPS ...] [HEADERS target] [HOT]): a static library of one folder, and
+# whose parsed headers it uses.
 # HOT: what tests spend their time in.
 function(lime_library name)
   cmake_parse_arguments(ARG "HOT" "HEADERS" "SRCS;DEPS" ${ARGN})
@@ -149,7 +157,8 @@ if(NOT LIME_LOGIC_ONLY)
   find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
 endif()
 
-# libtorch, for whoever includes it. clang 14 refuses its headers as C++20 unless IValue is complete before the lists that hold it.
+# libtorch, for whoever includes it. clang 14 refuses its headers as C++20 unless IValue is complete
+# before the lists that hold it.
 if(LIME_WITH_TORCH AND NOT LIME_LOGIC_ONLY)
   set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # torch's targets name each other, wherever they are linked
   find_package(Torch REQUIRED)
@@ -182,12 +191,14 @@ function(lime_program name)
   endif()
 endfunction()
 
-# Tests are compiled once and run once: what they call is optimised, they themselves are not, but for those that compute for long.
+# Tests are compiled once and run once: what they call is optimised, they themselves are not, but
+# for those that compute for long.
 set(LIME_TEST_LEVEL 0)
 
 include(${CMAKE_CURRENT_LIST_DIR}/LimeCtest.cmake)
 
-# What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for another one.
+# What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for
+# another one.
 file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
 foreach(level 0 1 2)
   set(name lime_test_headers_${level})
@@ -198,12 +209,13 @@ foreach(level 0 1 2)
     <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
 endforeach()
 
-# lime_test(name SRCS ... [DEPS ...] [PROGRAMS lime|limed ...] [SHARDS n] [WAITS] [SOAK] [LEVEL 0|1|2]): a GoogleTest program and its ctest entry.
+# lime_test(name SRCS ... [DEPS ...] [PROGRAMS lime|limed ...] [SHARDS n] [WAITS] [SOAK] [LEVEL
+# 0|1|2]): a GoogleTest program and its ctest entry.
 # PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.
 # SHARDS: it takes long, and is that many entries, each of which runs a part of its tests.
 # SOAK: it takes minutes under a sanitizer, where only LIME_SOAK_TESTS has it.
-# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models
-# and vectors beside it are.
+# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR
+# tell a test where the project and the models and vectors beside it are.
 function(lime_test name)
   cmake_parse_arguments(ARG "WAITS;SOAK" "LEVEL;SHARDS" "SRCS;DEPS;PROGRAMS" ${ARGN})
   if(ARG_SOAK AND LIME_SANITIZE AND NOT LIME_SOAK_TESTS)

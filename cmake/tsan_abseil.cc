@@ -1,10 +1,12 @@
-// Tells ThreadSanitizer of Abseil's locks and of who shares a Status. Distributions build Abseil without it, so that everything under an
-// absl::Mutex would look like a race. Every program of that build is linked with this (LimeTargets.cmake): the functions below stand before
-// those of Abseil's shared library, for gRPC too, and call them.
+// Tells ThreadSanitizer of Abseil's locks and of who shares a Status. Distributions build Abseil
+// without it, so that everything under an absl::Mutex would look like a race. Every program of that
+// build is linked with this (LimeTargets.cmake): the functions below stand before those of Abseil's
+// shared library, for gRPC too, and call them.
 //
-// What Abseil says when it is built with ThreadSanitizer, said from outside: a wait gives the lock up and takes it again. Between the two
-// halves of an annotation nothing is looked at, conditions included: another thread may evaluate them for the one that waits. Who awaits
-// holds the lock as a writer; a reader who does is reported.
+// What Abseil says when it is built with ThreadSanitizer, said from outside: a wait gives the lock
+// up and takes it again. Between the two halves of an annotation nothing is looked at, conditions
+// included: another thread may evaluate them for the one that waits. Who awaits holds the lock as a
+// writer; a reader who does is reported.
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 

@@ -1,4 +1,5 @@
-// Settings of limed: its flags give them, cluster.toml may ask for them, and its health reports them.
+// Settings of limed: its flags give them, cluster.toml may ask for them, and its health reports
+// them.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,8 @@ inline constexpr Names<Strategy, 6> kStrategyNames = {{{Strategy::kLime, "lime"}
                                                        {Strategy::kPpOffloadBatched, "pp-offload-batched"},
                                                        {Strategy::kEdgeShard, "edgeshard"}}};
 
-// Whether the strategy keeps less KV, and computes the rest again, where memory has no room for all.
+// Whether the strategy keeps less KV, and computes the rest again, where memory has no room for
+// all.
 constexpr bool RetainsLessKv(Strategy strategy) {
   return strategy == Strategy::kPp || strategy == Strategy::kEdgeShard;
 }

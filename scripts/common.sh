@@ -1,4 +1,5 @@
-# Shared by the scripts beside it: where the project is, what it needs, how it is built. Sourced, not run.
+# Shared by the scripts beside it: where the project is, what it needs, how it is built. Sourced,
+# not run.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,7 +18,8 @@ lint_packages=(clang-format clang-tidy git)
 
 say() { printf '%s\n' "$*" >&2; }
 
-# help_if_asked "$@": where the script's arguments ask for help, prints its opening comment and ends before anything is installed or built.
+# help_if_asked "$@": where the script's arguments ask for help, prints its opening comment and ends
+# before anything is installed or built.
 help_if_asked() {
   local argument
   for argument in "$@"; do

@@ -54,8 +54,8 @@ namespace lime {
 inline constexpr Bytes kMaxClusterBytes = 256 * kKiB;
 
 struct ClusterConfig {
-  // The settings asked for: with `ssh`, paths there are absolute. `listen` empty: the address. `tls`
-  // empty: the cluster's keys, here.
+  // The settings asked for: with `ssh`, paths there are absolute. `listen` empty: the address.
+  // `tls` empty: the cluster's keys, here.
   struct Device : DaemonSettings {
     std::string name;                          // unique
     std::string address;                       // host:port in canonical form; empty: not given

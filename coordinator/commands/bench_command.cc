@@ -364,7 +364,8 @@ void AddBenchCommand(Commands& commands) {
                                "products if the model is resident, the disk if it streams (--memory)",
                                "", Bench);
   flags.model.AddTo(command);
-  // --prompt and --position set the first two. The same positions again and again have no KV on disk.
+  // --prompt and --position set the first two. The same positions again and again have no KV on
+  // disk.
   for (const char* own : {"--context", "--chunk", "--kv-dir", "--no-kv-spill"}) command.Remove(own);
   command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();

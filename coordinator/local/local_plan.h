@@ -35,8 +35,8 @@ struct LocalPlanRequest {
   // no faster.
   int64_t kv_tokens = 0;
   // If memory has no room for all KV next to the least of the weights, the disk takes the rest
-  // (planner/plan/kv_spill.h), and KV grows by levels whatever `kv_tokens` says. Not if a placement,
-  // ring or share is asked for.
+  // (planner/plan/kv_spill.h), and KV grows by levels whatever `kv_tokens` says. Not if a
+  // placement, ring or share is asked for.
   bool spills_kv = true;
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together
@@ -71,8 +71,9 @@ struct LocalPlan {
 
 // Errors: InvalidArgument for a context that the model does not have; ResourceExhausted if the
 // budget is too small for any plan, with the numbers by kind and a budget that is enough for all KV
-// in memory, and if that is much more, the least with KV on the disk; the backend's error for a model that it does not support. KV counts
-// in full, although its memory is allocated only as it is written.
+// in memory, and if that is much more, the least with KV on the disk; the backend's error for a
+// model that it does not support. KV counts in full, although its memory is allocated only as it is
+// written.
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
 // The numbers of such a plan that users see.

@@ -12,8 +12,8 @@
 // After any other GiveUp the owner may end its requests and continue: after TryAgain this asks for
 // the devices as before, for later requests.
 // A device that reports an error of its own twice without a token in between fails: it is planned
-// without, like a missing one. But it answers. If no plan does without it, a plan is installed on it
-// again after `patience`: a full disk may have room by then.
+// without, like a missing one. But it answers. If no plan does without it, a plan is installed on
+// it again after `patience`: a full disk may have room by then.
 //
 // Pure.   Thread: the owner's.
 // Bounds: `attempts` installations without a token in between; `give_up` from the last failure to

@@ -11,7 +11,8 @@ namespace lime::cli {
 // One line per level; empty for a single level.
 std::string KvLevelsText(const Plan& plan, const KvLevels& levels);
 
-// [{"tokens", "layer_pages", "ms_per_token", "streamed_bytes": [by device], "kv_on_disk_bytes", "kv_on_hosts_bytes"}]
+// [{"tokens", "layer_pages", "ms_per_token", "streamed_bytes": [by device], "kv_on_disk_bytes",
+// "kv_on_hosts_bytes"}]
 nlohmann::ordered_json ToJson(const Plan& plan, const KvLevels& levels);
 
 }  // namespace lime::cli

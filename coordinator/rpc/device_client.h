@@ -44,8 +44,8 @@ class DeviceClient {
 
   // The pushed weights that the device stores.
   absl::StatusOr<StoreContent> ListStore() const;
-  // Removes a stored model and returns the bytes that are free again. FailedPrecondition while a plan
-  // that reads the model is installed, or while it is being pushed.
+  // Removes a stored model and returns the bytes that are free again. FailedPrecondition while a
+  // plan that reads the model is installed, or while it is being pushed.
   absl::StatusOr<Bytes> RemoveStored(uint64_t model) const;
 
   // The spans recorded for the plan in use, and the device's clock.

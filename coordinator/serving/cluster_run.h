@@ -151,7 +151,8 @@ class ClusterRun {
   Recovery::Event Do(const Recovery::Install& install, const std::atomic<bool>* cancel);
   absl::Status InstallAgain(const Plan& plan, const std::atomic<bool>* cancel);
   absl::Status Install(const Plan& plan, const std::vector<KvSequence>& kv);
-  // Does work that may take minutes on a thread of its own, and asks the owner at borders meanwhile.
+  // Does work that may take minutes on a thread of its own, and asks the owner at borders
+  // meanwhile.
   // REQUIRES: no plan is open
   template <typename Work>
   auto Beside(const Work& work);

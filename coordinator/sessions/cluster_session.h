@@ -67,7 +67,8 @@ class ClusterSession {
   // The prediction of the plan, corrected with the disk rates seen while the prompt was computed.
   double predicted_ms_per_token() const { return Stated().predicted.ms_per_token; }
 
-  // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, plan, load.
+  // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, plan,
+  // load.
   nlohmann::json Describe() const;
   // Compares the plan's prediction with the measured time per token, and explains the difference.
   // Call after the prompts have run.

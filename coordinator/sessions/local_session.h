@@ -24,9 +24,9 @@ inline constexpr int64_t kMaxBatch = 16;  // sequences in one step of one proces
 
 class LocalSession {
  public:
-  // Makes the plan for the workload of `request`, whose other fields come from `flags`, and loads the
-  // weights under a progress line. Reserves `kv_tokens` at first with --kv grow only. If loading shows
-  // another disk rate than planned, states a new prediction. `trace`: records spans.
+  // Makes the plan for the workload of `request`, whose other fields come from `flags`, and loads
+  // the weights under a progress line. Reserves `kv_tokens` at first with --kv grow only. If
+  // loading shows another disk rate than planned, states a new prediction. `trace`: records spans.
   static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, LocalPlanRequest request, bool trace = false);
 
   // Corrects the prediction with the weights that streamed until the first token.

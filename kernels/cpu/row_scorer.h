@@ -46,8 +46,8 @@ constexpr int64_t NumVocabRanges(int64_t vocab) {
 // Statistics of each range of `logits` [vocab]: ranges [NumVocabRanges(vocab)].
 void VocabStatistics(const float* logits, int64_t vocab, RangeStatistics* ranges);
 
-// log(sum exp(logit)) over all ranges, by exp and log of the C library; NaN if any logit is NaN. A token's log-probability is its
-// logit minus this value.
+// log(sum exp(logit)) over all ranges, by exp and log of the C library; NaN if any logit is NaN. A
+// token's log-probability is its logit minus this value.
 double LogSumExp(const RangeStatistics* ranges, int64_t num_ranges);
 
 // ---- Both, as RowScores

@@ -21,10 +21,11 @@
 
 namespace lime {
 
-// Goes through a list of fields, to write an object or to read one. What is read is hostile: JsonFields bounds it and keeps the first
-// error. What is written is not changed.
+// Goes through a list of fields, to write an object or to read one. What is read is hostile:
+// JsonFields bounds it and keeps the first error. What is written is not changed.
 //
-// Objects in objects go by their own List, found by their type; what it needs to know beside them is handed on.
+// Objects in objects go by their own List, found by their type; what it needs to know beside them
+// is handed on.
 class JsonList {
  public:
   enum Presence {

@@ -39,7 +39,8 @@ struct OffloadTable {
 // memory.
 int64_t OnlineCapacity(const OnlineProblem& problem, int64_t alpha, int64_t beta);
 
-// REQUIRES: numbers finite and not negative, kv_tok_mb > 0, visits >= 1, (cap_mha + 1)(cap_mlp + 1) <= kMaxOffloadChoices
+// REQUIRES: numbers finite and not negative, kv_tok_mb > 0, visits >= 1, (cap_mha + 1)(cap_mlp + 1)
+// <= kMaxOffloadChoices
 OffloadTable MakeOffloadTable(const OnlineProblem& problem);
 
 inline constexpr int64_t kMaxOffloadChoices = int64_t{1} << 22;

@@ -9,7 +9,8 @@
 
 namespace lime {
 
-// Nothing for another kind. InvalidArgument for a malformed problem, in one sentence with the field.
+// Nothing for another kind. InvalidArgument for a malformed problem, in one sentence with the
+// field.
 std::optional<absl::StatusOr<nlohmann::ordered_json>> SolvePaper(std::string_view kind, const nlohmann::json& problem);
 
 }  // namespace lime

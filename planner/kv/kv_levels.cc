@@ -296,8 +296,8 @@ std::string NoRoom(const Plan& plan, const Residency& residency) {
   return changed.ok() ? std::string() : std::string(changed.status().message());
 }
 
-// Other rules add to the plan's own residency; LIME's continues from the level before. If there is no next level, `stuck` is the device
-// without room, if one device is the cause.
+// Other rules add to the plan's own residency; LIME's continues from the level before. If there is
+// no next level, `stuck` is the device without room, if one device is the cause.
 std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before,
                                  std::optional<int>& stuck) {
   const OnlineRule rule = options.rule;

@@ -16,7 +16,8 @@ const { values: flags, positionals: folders } = parseArgs({
     "made-texts": { type: "string", default: "500" }, seed: { type: "string", default: "1" }, keep: { type: "string" } },
 });
 
-// The answers of one `lime tokenize --jsonl`: a value a request, or an Error. A line that fails ends the run, so the rest is asked anew.
+// The answers of one `lime tokenize --jsonl`: a value a request, or an Error. A line that fails
+// ends the run, so the rest is asked anew.
 function lime(folder, requests, field) {
   const answers = [];
   while (answers.length < requests.length) {
@@ -33,7 +34,8 @@ function lime(folder, requests, field) {
   return { answers };
 }
 
-// What the library makes of each text: { ids, text } or { error }. It runs apart, since some of its faults end the program.
+// What the library makes of each text: { ids, text } or { error }. It runs apart, since some of its
+// faults end the program.
 function library(folder, texts) {
   const script = fileURLToPath(new URL("library.mjs", import.meta.url));
   const run = spawnSync(process.execPath, [script, path.join(folder, "tokenizer.json")], { input: JSON.stringify(texts), maxBuffer: 1 << 30, encoding: "utf8" });
@@ -63,7 +65,8 @@ function firstDifference(texts, expected, encoded, decoded) {
   return null;
 }
 
-// Compares one tokenizer.json, which lies in `folder` alone: the library knows nothing of the files beside it.
+// Compares one tokenizer.json, which lies in `folder` alone: the library knows nothing of the files
+// beside it.
 function compare(json, texts) {
   fs.writeFileSync(path.join(folder, "tokenizer.json"), json);
   const expected = library(folder, texts);
@@ -77,7 +80,8 @@ function compare(json, texts) {
   return { result: "different", detail: difference };
 }
 
-// From 0.23 on the library keeps added tokens in a map without an order, and of two with one normalized form finds either.
+// From 0.23 on the library keeps added tokens in a map without an order, and of two with one
+// normalized form finds either.
 function disagreesWithItself(folder, texts, first) {
   const answers = JSON.stringify(first.results);
   return Array.from({ length: 10 }).some(() => JSON.stringify(library(folder, texts).results) !== answers);

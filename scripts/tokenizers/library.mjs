@@ -1,4 +1,5 @@
-// library.mjs FILE: reads a JSON array of texts on stdin, and writes what the library's tokenizer of FILE makes of each.
+// library.mjs FILE: reads a JSON array of texts on stdin, and writes what the library's tokenizer
+// of FILE makes of each.
 import fs from "node:fs";
 import { createRequire } from "node:module";
 

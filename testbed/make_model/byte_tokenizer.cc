@@ -13,8 +13,8 @@ std::string Utf8(int code_point) {
   return {static_cast<char>(0xc0 | code_point >> 6), static_cast<char>(0x80 | (code_point & 0x3f))};
 }
 
-// The visible character that byte-level tokenizers write for a byte: itself where it is printable Latin-1, else the next one from U+0100
-// on.
+// The visible character that byte-level tokenizers write for a byte: itself where it is printable
+// Latin-1, else the next one from U+0100 on.
 std::string ByteCharacter(int byte) {
   const auto printable = [](int b) { return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae; };
   if (printable(byte)) return Utf8(byte);

@@ -1,4 +1,5 @@
-// Seeded random checkpoints of any family, geometry and dtype: for tests, and for benchmarks of models that cannot be downloaded.
+// Seeded random checkpoints of any family, geometry and dtype: for tests, and for benchmarks of
+// models that cannot be downloaded.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace lime {
 
-// The defaults are a tiny Llama. `config` carries the geometry, and what a family fixes (qkv_bias of Qwen2, ...) is set from
-// `config.family`.
+// The defaults are a tiny Llama. `config` carries the geometry, and what a family fixes (qkv_bias
+// of Qwen2, ...) is set from `config.family`.
 struct MakeModelOptions {
   ModelConfig config = {.num_layers = 2,
                         .hidden_size = 64,
@@ -31,13 +32,15 @@ struct MakeModelOptions {
   bool tokenizer = true;  // a byte-level tokenizer.json; needs a vocabulary of 258 and more
 };
 
-// Writes the checkpoint into `dir`, which is made where it is missing. config.json comes last, so that an interrupted folder is none.
-// The same options give the same bytes on every machine. `progress` is told of every few bytes written, from any thread.
+// Writes the checkpoint into `dir`, which is made where it is missing. config.json comes last, so
+// that an interrupted folder is none. The same options give the same bytes on every machine.
+// `progress` is told of every few bytes written, from any thread.
 absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress = nullptr);
 
 // What config.json says of the options: its text.
 std::string ConfigJson(const MakeModelOptions& options);
-// A byte-level tokenizer.json: token i is byte i, then <s> (256) and </s> (257), then words that no text gives.
+// A byte-level tokenizer.json: token i is byte i, then <s> (256) and </s> (257), then words that no
+// text gives.
 std::string ByteTokenizerJson(int64_t vocab_size);
 
 inline constexpr int32_t kByteTokenizerBos = 256;

@@ -1,4 +1,5 @@
-// The tensors of a random model: their names as Hugging Face spells them, their shapes, and how their values are drawn.
+// The tensors of a random model: their names as Hugging Face spells them, their shapes, and how
+// their values are drawn.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ ModelConfig CompleteConfig(const MakeModelOptions& options);
 // All tensors, in the order they lie in the files.
 std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype = std::nullopt);
 
-// Fills `out` with elements [first, ...) of the tensor. REQUIRES: out is a whole number of elements, first is even.
+// Fills `out` with elements [first, ...) of the tensor. REQUIRES: out is a whole number of
+// elements, first is even.
 void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out);
 
 }  // namespace lime

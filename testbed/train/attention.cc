@@ -22,7 +22,8 @@ void Gemm(bool trans_a, bool trans_b, int m, int n, int k, float alpha, const fl
   sgemm_(trans_b ? "T" : "N", trans_a ? "T" : "N", &n, &m, &k, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
 }
 
-// Rotates every head of x: [batch * tokens, heads * head_dim] by its position, backwards where sign is -1.
+// Rotates every head of x: [batch * tokens, heads * head_dim] by its position, backwards where sign
+// is -1.
 void Rotate(float* x, const AttentionShape& s, int64_t heads, float sign) {
   const int64_t half = s.head_dim / 2;
   std::vector<double> rates(half);
@@ -53,7 +54,8 @@ Head HeadAt(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
           static_cast<int>(q_stride), static_cast<int>(kv_stride)};
 }
 
-// probabilities: [rows, keys] of the query rows first .. first + rows - 1, where keys = first + rows.
+// probabilities: [rows, keys] of the query rows first .. first + rows - 1, where keys = first +
+// rows.
 void Probabilities(const Head& head, const AttentionShape& s, int first, int rows, float* probabilities) {
   const int keys = first + rows;
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
@@ -107,7 +109,8 @@ struct Attention : public torch::autograd::Function<Attention> {
     return {dq, dk, dv, at::Tensor()};
   }
 
-  // With P the probabilities: dV += P' dO;  dP = dO V';  dS = P (dP - rowsum(dO O));  dQ = dS K scale;  dK += dS' Q scale.
+  // With P the probabilities: dV += P' dO;  dP = dO V';  dS = P (dP - rowsum(dO O));  dQ = dS K
+  // scale;  dK += dS' Q scale.
   static void BackwardHead(const Head& head, const AttentionShape& s, const float* out, const float* grad, float* dq, float* dk, float* dv,
                            float* p, float* dp) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));

@@ -1,4 +1,5 @@
-// Causal grouped-query attention with rotary positions, for training on the CPU: forward and backward written out.
+// Causal grouped-query attention with rotary positions, for training on the CPU: forward and
+// backward written out.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,9 +11,10 @@ struct AttentionShape {
   double rope_theta = 10000.0;
 };
 
-// q: [batch * tokens, heads * head_dim], k and v: [batch * tokens, kv_heads * head_dim], fp32; returns the shape of q.
-// Rotates q and k by position (halves of a head rotated against each other), scales by head_dim^-0.5, masks the future.
-// Differentiable in q, k and v. Keeps no [tokens, tokens] matrix: the backward pass computes the probabilities again.
+// q: [batch * tokens, heads * head_dim], k and v: [batch * tokens, kv_heads * head_dim], fp32;
+// returns the shape of q. Rotates q and k by position (halves of a head rotated against each
+// other), scales by head_dim^-0.5, masks the future. Differentiable in q, k and v. Keeps no
+// [tokens, tokens] matrix: the backward pass computes the probabilities again.
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& shape);
 
 }  // namespace lime::train

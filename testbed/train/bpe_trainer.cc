@@ -52,7 +52,8 @@ std::string Utf8(int code_point) {
   return {static_cast<char>(0xc0 | code_point >> 6), static_cast<char>(0x80 | (code_point & 63))};
 }
 
-// How tokenizer.json prints each byte: itself where it is a visible Latin-1 character, otherwise U+0100 and up.
+// How tokenizer.json prints each byte: itself where it is a visible Latin-1 character, otherwise
+// U+0100 and up.
 const std::array<std::string, 256>& ByteNames() {
   static const auto names = [] {
     std::array<std::string, 256> out;

@@ -1,5 +1,5 @@
-// eval_model: judges a folder that train_model wrote, from its bf16 weights. Writes eval.json, TRAINING.md and, where they are missing,
-// heldout.txt into it.
+// eval_model: judges a folder that train_model wrote, from its bf16 weights. Writes eval.json,
+// TRAINING.md and, where they are missing, heldout.txt into it.
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -35,7 +35,8 @@ struct Sample {
   std::string prompt, text;
 };
 
-// Held-out documents with an empty line between them. Their rows are not those of the held-out loss.
+// Held-out documents with an empty line between them. Their rows are not those of the held-out
+// loss.
 std::string HeldOutText(const Corpus& held_out) {
   std::string text;
   for (uint64_t i = 0; text.size() < kHeldOutBytes; ++i) absl::StrAppend(&text, i == 0 ? "" : "\n\n", held_out.Document((1u << 30) + i));
@@ -86,8 +87,8 @@ std::vector<Json> Runs(Json last) {
   return runs;
 }
 
-// `text` as lines of at most 100 characters, but for words that are longer. The first begins with `first` and the others with `more`; all
-// but the last end with `end`.
+// `text` as lines of at most 100 characters, but for words that are longer. The first begins with
+// `first` and the others with `more`; all but the last end with `end`.
 std::string Wrapped(const std::string& first, const std::string& more, const std::string& end, const std::string& text) {
   constexpr size_t kColumns = 100;
   std::string lines, line = first;
@@ -131,7 +132,8 @@ std::string Commands(const std::vector<Json>& runs) {
   return absl::StrCat(text, CommandLines(judged));
 }
 
-// A column for each run; what only its record or only the evaluation of the last one has is alone in its row.
+// A column for each run; what only its record or only the evaluation of the last one has is alone
+// in its row.
 std::string Table(const std::vector<Json>& runs, const Json& eval) {
   std::string text = "| what |", line = "|---|";
   for (size_t i = 1; i <= runs.size(); ++i) {

@@ -1,4 +1,5 @@
-// What tells whether a model is good: loss on rows of documents, perplexity of a text, greedy text, and the share of zero activations.
+// What tells whether a model is good: loss on rows of documents, perplexity of a text, greedy text,
+// and the share of zero activations.
 #pragma once
 
 #include <string>
@@ -13,8 +14,8 @@ namespace lime::train {
 // Documents set aside for each row: more than 512 tokens can hold.
 inline constexpr uint64_t kDocumentsPerRow = 64;
 
-// Row `row` of `tokens` ids of documents of the grammar's rule `root`: BOS document EOS BOS document ..., beginning with a whole document
-// and cut at the end.
+// Row `row` of `tokens` ids of documents of the grammar's rule `root`: BOS document EOS BOS
+// document ..., beginning with a whole document and cut at the end.
 std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens, absl::string_view root = "document");
 
 // [count, tokens] ids of rows first .. first + count - 1.
@@ -29,7 +30,8 @@ struct Score {
   int64_t tokens = 0;
 };
 
-// Windows of `context` ids side by side, each BOS and then context - 1 tokens of the text, as `lime score --text-file` does.
+// Windows of `context` ids side by side, each BOS and then context - 1 tokens of the text, as `lime
+// score --text-file` does.
 Score ScoreText(const Llama& model, const ByteBpe& tokenizer, const std::string& text, int context);
 
 // The most probable continuation, up to EOS or `max_tokens`.

@@ -1,4 +1,5 @@
-// Element-wise parts of the model as single differentiable operators: ATen's chains cost as much as the matrix products here.
+// Element-wise parts of the model as single differentiable operators: ATen's chains cost as much as
+// the matrix products here.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -157,8 +157,8 @@ absl::Status CheckProduction(const Rules& rules, absl::string_view rule, absl::s
   return absl::OkStatus();
 }
 
-// Behind a quotation that ends in ! or ?, these words may go on with its sentence ("Look!" said Tom), so the grammar writes their case
-// itself.
+// Behind a quotation that ends in ! or ?, these words may go on with its sentence ("Look!" said
+// Tom), so the grammar writes their case itself.
 bool MayFollowQuote(absl::string_view rest) {
   const absl::string_view word = rest.substr(0, rest.find_first_of(" ,.;!?\n"));
   for (absl::string_view verb : {"said", "asked", "cried", "shouted", "thought", "he", "she", "it", "they"}) {

@@ -3,7 +3,8 @@
 //   tale:
 //     {a=#hero#}{toy=[ball|kite]}{a} had a {toy}. #glad(a)# [{a.he} played all day.|]
 //
-// A line without indentation ends in ':' and opens a rule; each indented line is one production of it. A production may hold
+// A line without indentation ends in ':' and opens a rule; each indented line is one production of
+// it. A production may hold
 //   [x|y|]        one of the alternatives, which nest and may be empty
 //   #rule#        a random production of the rule
 //   #rule(a,b)#   the same, where {x...} stands for {a...} and {y...} for {b...} inside the rule
@@ -22,7 +23,8 @@
 
 namespace lime::train {
 
-// Counter-based random numbers: number `n` of a stream depends on (seed, n) alone, on every machine.
+// Counter-based random numbers: number `n` of a stream depends on (seed, n) alone, on every
+// machine.
 class CounterRng {
  public:
   explicit CounterRng(uint64_t seed) : state_(seed) {}
@@ -36,11 +38,13 @@ class CounterRng {
 
 class Grammar {
  public:
-  // Rejects a line outside any rule, a production with unbalanced brackets, and a call of a rule that is not there.
+  // Rejects a line outside any rule, a production with unbalanced brackets, and a call of a rule
+  // that is not there.
   static absl::StatusOr<Grammar> Parse(absl::string_view text);
 
   // One random text of `rule`, with single spaces, sentence capitals and "a"/"an" put right.
-  // Dies on a variable that no binding gave a value: that is a bug in the grammar, which a test over many seeds finds.
+  // Dies on a variable that no binding gave a value: that is a bug in the grammar, which a test
+  // over many seeds finds.
   std::string Expand(absl::string_view rule, uint64_t seed) const;
 
  private:
@@ -49,7 +53,8 @@ class Grammar {
   Rules rules_;
 };
 
-// Joins runs of spaces, drops those at line ends, begins sentences with a capital, writes "an" before a vowel.
+// Joins runs of spaces, drops those at line ends, begins sentences with a capital, writes "an"
+// before a vowel.
 std::string Polish(absl::string_view text);
 
 }  // namespace lime::train

@@ -1,4 +1,5 @@
-// LlamaForCausalLM for training and evaluation, in fp32: tensors under the names that Hugging Face gives them.
+// LlamaForCausalLM for training and evaluation, in fp32: tensors under the names that Hugging Face
+// gives them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -27,9 +28,10 @@ class Llama {
  public:
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-  // Normal(0, 1 / sqrt(inputs)), the embedding's rows of length one; the two matrices of a layer that write the residual stream begin at
-  // zero, so that every layer first sees the bare tokens. With the usual 0.02 the names of a story grow into one direction before attention
-  // can tell them apart, and copying a name is learnt very late. Weights want gradients.
+  // Normal(0, 1 / sqrt(inputs)), the embedding's rows of length one; the two matrices of a layer
+  // that write the residual stream begin at zero, so that every layer first sees the bare tokens.
+  // With the usual 0.02 the names of a story grow into one direction before attention can tell them
+  // apart, and copying a name is learnt very late. Weights want gradients.
   static Llama Random(const LlamaConfig& config, uint64_t seed);
   // `weights`: every tensor of Names(config), in that order.
   Llama(const LlamaConfig& config, Named weights);

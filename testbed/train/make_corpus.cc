@@ -1,4 +1,5 @@
-// make_corpus: prints documents of the corpus, one after another with a line of "----" between them.
+// make_corpus: prints documents of the corpus, one after another with a line of "----" between
+// them.
 #include <cstdio>
 #include <string>
 

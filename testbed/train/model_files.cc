@@ -70,7 +70,8 @@ Json TokenizerConfigJson(const LlamaConfig& c) {
           {"tokenizer_class", "PreTrainedTokenizerFast"}};
 }
 
-// 8 bytes of header length, the header padded with spaces so that data begins on kDataAlignment, then the tensors in order.
+// 8 bytes of header length, the header padded with spaces so that data begins on kDataAlignment,
+// then the tensors in order.
 std::string Safetensors(const Llama& model) {
   Json header{{"__metadata__", {{"format", "pt"}}}};
   std::string data;

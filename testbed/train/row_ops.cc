@@ -1,4 +1,5 @@
-// Built with -ffast-math, so that the loops use vector instructions and a vector exp. Results depend on the machine's instruction set.
+// Built with -ffast-math, so that the loops use vector instructions and a vector exp. Results
+// depend on the machine's instruction set.
 #include "testbed/train/row_ops.h"
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 namespace lime::train {
 namespace {
 
-// e^x for x <= 88, within 3e-7 of it, and zero-like below -87. A polynomial, because the library's vector exp is called in its narrowest
-// form here.
+// e^x for x <= 88, within 3e-7 of it, and zero-like below -87. A polynomial, because the library's
+// vector exp is called in its narrowest form here.
 inline __attribute__((always_inline)) float Exp(float x) {
   const float t = std::max(x, -87.0f) * 1.44269504f;
   const int n = static_cast<int>(t + (t < 0 ? -0.5f : 0.5f));

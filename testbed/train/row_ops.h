@@ -1,4 +1,5 @@
-// The inner loops of attention and of the fused element-wise operators, free of torch so that they compile with fast-math alone.
+// The inner loops of attention and of the fused element-wise operators, free of torch so that they
+// compile with fast-math alone.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// train_model: trains a small Llama on the corpus and writes its folder. Stops and resumes at checkpoints; one seed and one thread
-// give one result on one kind of processor.
+// train_model: trains a small Llama on the corpus and writes its folder. Stops and resumes at
+// checkpoints; one seed and one thread give one result on one kind of processor.
 #if defined(__linux__)
 #include <malloc.h>
 #endif
@@ -43,8 +43,9 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Linear warm-up, a constant rate, then half a cosine down to final_rate. A run that is resumed with more steps is the run that asked for
-// them from the start, as long as its decay had not begun.
+// Linear warm-up, a constant rate, then half a cosine down to final_rate. A run that is resumed
+// with more steps is the run that asked for them from the start, as long as its decay had not
+// begun.
 double LearningRate(const Options& o, int64_t step) {
   if (step < o.warmup) return o.learning_rate * (step + 1) / o.warmup;
   const int64_t decayed = std::max<int64_t>(0, step - (o.steps - o.decay_steps));
@@ -89,7 +90,8 @@ absl::StatusOr<ModelFolder> StartingPoint(const Corpus& corpus, const Options& o
   return ModelFolder{Llama(config, start.model.weights()), std::move(start.tokenizer)};
 }
 
-// What the folder of the first weights tells about its own training, so that the record of this one tells all of it.
+// What the folder of the first weights tells about its own training, so that the record of this one
+// tells all of it.
 absl::StatusOr<Json> EarlierRuns(const Options& o) try {
   if (o.init_from.empty()) return Json::array();
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadFile(o.init_from + "/training.json"));
@@ -131,18 +133,21 @@ class Training {
   }
 
  private:
-  // The last long_steps use rows of long_context, so that all positions are trained; the tokens per step stay the same.
+  // The last long_steps use rows of long_context, so that all positions are trained; the tokens per
+  // step stay the same.
   int Context(int64_t step) const { return step < o_.steps - o_.long_steps ? o_.context : o_.long_context; }
   int Rows(int64_t step) const { return o_.batch * o_.context / Context(step); }
 
-  // Steps of practice in copying: without them the model learns all of the text around a name long before the name.
+  // Steps of practice in copying: without them the model learns all of the text around a name long
+  // before the name.
   absl::string_view Root(int64_t step) const {
     const bool practice = step >= o_.practice_first && step < o_.practice_first + o_.practice_steps;
     return practice ? "practice" : Text(o_.root);
   }
 
   double Step(int64_t step) {
-    // Rows of one step begin at step * batch, so no row is seen twice and a resumed run sees the same ones.
+    // Rows of one step begin at step * batch, so no row is seen twice and a resumed run sees the
+    // same ones.
     const at::Tensor ids = DocumentRows(corpus_, folder_.tokenizer, step * o_.batch, Rows(step), Context(step) + 1, Root(step));
     for (auto& group : optimizer_.param_groups()) static_cast<torch::optim::AdamWOptions&>(group.options()).lr(LearningRate(o_, step));
     optimizer_.zero_grad();
@@ -246,7 +251,8 @@ int main(int argc, char** argv) {
   app.add_option("--learning-rate", o.learning_rate)->capture_default_str();
   app.add_option("--warmup", o.warmup)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  // Activations of a step are freed and made again: keep them from going back to the system each time.
+  // Activations of a step are freed and made again: keep them from going back to the system each
+  // time.
 #if defined(__linux__)
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);

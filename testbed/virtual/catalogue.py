@@ -29,7 +29,8 @@ ABLATION = (Variant("lime", "lime"), Variant("lime --online paper", "lime", ("--
             Variant("lime --no-memory-planner", "lime", ("--no-memory-planner",), longer=3.0),
             *(Variant(f"lime {flag}", "lime", plan_flags=(flag,)) for flag in ("--no-kv-lending", "--no-kv-spill", "--no-remote-attention")))
 LIME = Variant("lime", "lime")
-# A plan made for all KV puts layers onto the roomy device, and so is slower while contexts are short: it is told, to compare with planning anew.
+# A plan made for all KV puts layers onto the roomy device, and so is slower while contexts are
+# short: it is told, to compare with planning anew.
 LENDING = (LIME, Variant("lime --no-kv-lending", "lime", plan_flags=("--no-kv-lending",), longer=2.0), Variant("lime, all KV from the start", "lime", grows=False))
 
 

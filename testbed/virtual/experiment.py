@@ -26,7 +26,8 @@ BASE_ACTIVATIONS, POSITION_ACTIVATIONS = 8 * MIB, 5 * 1024  # of the kernels' wo
 WHOLE_BLOCK_RING = 24 * MIB  # what a ring of whole blocks loses at its end: the largest block but the head
 TURN_S = 20  # of a turn beside its tokens: daemons, weights, probes
 MOST_FAILURES = 3  # in a row, after which an experiment ends
-# Milliseconds per step of a strategy, to state a duration before anything is planned: those of the paper's settings.
+# Milliseconds per step of a strategy, to state a duration before anything is planned: those of the
+# paper's settings.
 GUESSED_MS = {"lime": 2000, "lime-paper": 3000, "pp": 0, "edgeshard": 0, "pp-offload": 12000, "pp-offload-batched": 9000}
 
 

@@ -34,7 +34,8 @@ TEST(DescribedModelTest, TheExamplesHaveTheWeightsOfTheirModels) {
   EXPECT_EQ(DescribeModel(Example("llama-3.3-70b"), "f")->WeightBytes(), Bytes{2} * 70'553'706'496);
 }
 
-// Llama 3.3 70B: q and o 8192 x 8192, k and v 1024 x 8192, the MLP 3 x 28672 x 8192, the head 128256 x 8192, two bytes each.
+// Llama 3.3 70B: q and o 8192 x 8192, k and v 1024 x 8192, the MLP 3 x 28672 x 8192, the head
+// 128256 x 8192, two bytes each.
 TEST(DescribedModelTest, BlocksHaveTheSizesOfTheirMatrices) {
   const ModelSpec spec = *DescribeModel(Example("llama-3.3-70b"), "f");
   EXPECT_EQ(spec.blocks.size(), 162u);
@@ -51,7 +52,8 @@ TEST(DescribedModelTest, APackedModelHasWordsScalesAndBiases) {
   const TensorSpec& q = spec.block({BlockKind::kAttention, 0}).tensors[1];
   EXPECT_EQ(q.info.dtype, DType::kU32);
   EXPECT_EQ(q.info.shape, (std::vector<int64_t>{64, 8}));  // 64 columns of 4 bits in words of 32
-  // 128 x 64 weights of 4 bits, and a scale and a bias of 2 bytes for every 32 of them, three times, and a norm of 64 halves.
+  // 128 x 64 weights of 4 bits, and a scale and a bias of 2 bytes for every 32 of them, three
+  // times, and a norm of 64 halves.
   EXPECT_EQ(spec.block({BlockKind::kMlp, 0}).bytes, 3 * (128 * 64 / 2 + 2 * 2 * 128 * 2) + 128);
 }
 

@@ -1,5 +1,6 @@
-// Devices that compute nothing and never wait: a token is a hash of all ids before it, so loss, repetition and disorder show in it. Orders
-// are carried out where they are given, or one step at a time where a test holds them.
+// Devices that compute nothing and never wait: a token is a hash of all ids before it, so loss,
+// repetition and disorder show in it. Orders are carried out where they are given, or one step at a
+// time where a test holds them.
 #pragma once
 
 #include <deque>

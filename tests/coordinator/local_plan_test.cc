@@ -331,7 +331,8 @@ TEST_F(LocalPlanTest, KvThatMemoryHasNoRoomForGoesToTheDiskWithinTheSameBudget) 
   EXPECT_NEAR(static_cast<double>(Advised(Refusal(request))), static_cast<double>(all), 8.0 * kMiB);
 }
 
-// Whatever the model, the budget and the disk: it adds up, no memory is left over, and more of it is never worse.
+// Whatever the model, the budget and the disk: it adds up, no memory is left over, and more of it
+// is never worse.
 TEST_F(LocalPlanTest, AsMuchStaysAsFitsAndMoreMemoryIsNotSlower) {
   constexpr double kAsGood = 1.04;           // times that differ by less may be taken for one
   constexpr Bytes kUnused = 3 * kPartBytes;  // a part that just does not fit, room at the end of the ring, rows of the embedding

@@ -45,8 +45,9 @@ Explained Explain(const Instance& instance) {
 }
 
 TEST(PlanExplanationTest, ADeviceThatOnlyCostsIsLeftOutAndItsPriceIsNamed) {
-  // Alone, `fast` takes 8 x 1 ms. A layer on `slow` takes 5 ms and a hop there and one back: 7 + 5 + 2 + 2 at the end of the pipeline,
-  // where the way back is the latency alone: 7 + 5 + 2 + 1 = 15.
+  // Alone, `fast` takes 8 x 1 ms. A layer on `slow` takes 5 ms and a hop there and one back: 7 + 5
+  // + 2 + 2 at the end of the pipeline, where the way back is the latency alone: 7 + 5 + 2 + 1 =
+  // 15.
   const Explained e = Explain(Layers(8, 100, 0, {Device("fast", 1000, 0, 1, 8), Device("slow", 1000, 0, 5, 8)}));
   EXPECT_DOUBLE_EQ(e.found.ms_per_step, 8);
   EXPECT_TRUE(e.devices[0].used);
@@ -71,7 +72,8 @@ TEST(PlanExplanationTest, ADeviceWithoutWhichNothingFitsSaysSo) {
 }
 
 TEST(PlanExplanationTest, ADeviceThatHelpsSaysHowMuch) {
-  // Without `b`, `a` streams: 4 layers resident, one slot for the other four, 100 ms each and 1 ms of computing while the slot is taken.
+  // Without `b`, `a` streams: 4 layers resident, one slot for the other four, 100 ms each and 1 ms
+  // of computing while the slot is taken.
   const Explained e = Explain(Layers(8, 100, 0, {Device("a", 500, 1, 1, 8), Device("b", 500, 1, 1, 8)}));
   EXPECT_LT(e.found.ms_per_step, 20);
   EXPECT_NEAR(e.devices[1].otherwise_ms.value(), 404, 1);
@@ -79,7 +81,8 @@ TEST(PlanExplanationTest, ADeviceThatHelpsSaysHowMuch) {
 }
 
 TEST(PlanExplanationTest, OneMoreGibIsWorthTheLayersItHolds) {
-  // 5 of 10 layers of 1,000 MB resident, the others through one slot: 5 x 1,001 ms. A GiB holds one more: 4 x 1,001.
+  // 5 of 10 layers of 1,000 MB resident, the others through one slot: 5 x 1,001 ms. A GiB holds one
+  // more: 4 x 1,001.
   const Explained e = Explain(Layers(10, 1000, 0, {Device("a", 6000, 1, 1, 10)}));
   EXPECT_NEAR(e.found.ms_per_step, 5005, 1);
   EXPECT_NEAR(e.devices[0].one_more_gib_ms.value(), 1001, 1);
@@ -108,7 +111,8 @@ TEST(PlanExplanationTest, ExplainingIsDeterministic) {
   }
 }
 
-// 100 MB of weights and 1,000 MB of KV on 500 MB: 600 MB are missing, 9 steps of 64 MiB; or 400 of the 1,000 tokens, 360 in steps of 64.
+// 100 MB of weights and 1,000 MB of KV on 500 MB: 600 MB are missing, 9 steps of 64 MiB; or 400 of
+// the 1,000 tokens, 360 in steps of 64.
 TEST(PlanExplanationTest, WhatIsMissingIsNamedWithWhatWouldMakeItFit) {
   const Instance instance = Layers(1, 100, 1000, {Device("small", 400, 0, 1, 1), Device("a", 500, 0, 1, 1)});
   const FoundPlan none = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 200});

@@ -116,8 +116,8 @@ TEST_F(PlanWatcherTest, WhereKvCannotBeTakenOverTheChangeHasToPayForComputingItA
   EXPECT_FALSE(Await(another, {.steps = 49, .known = 50, .decodes = true}, kSome)) << "490 ms saved";
 }
 
-// What is measured is beside the plan, what is searched with beside the profile: a plan that was made for half the computing computes as it
-// says.
+// What is measured is beside the plan, what is searched with beside the profile: a plan that was
+// made for half the computing computes as it says.
 TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
   std::atomic<double> beside_plan = 1, made_with = 0, now = 0;
   PlanWatcher::Options options = Options();

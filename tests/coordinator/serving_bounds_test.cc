@@ -1,4 +1,5 @@
-// Nothing is kept of requests that have ended: this program counts the bytes that its allocations hold.
+// Nothing is kept of requests that have ended: this program counts the bytes that its allocations
+// hold.
 
 #include <malloc.h>
 

@@ -209,8 +209,8 @@ TEST_F(ServingSearchTest, APauseThatNoRequestIsLeftForIsNotTold) {
   EXPECT_THAT(said_, Not(HasSubstr("continues after")));
 }
 
-// The device fails behind the step that ends the last request, while that step is waited for. The change was still pending after the
-// recovery, and a plan was installed that no request would use.
+// The device fails behind the step that ends the last request, while that step is waited for. The
+// change was still pending after the recovery, and a plan was installed that no request would use.
 TEST(ClusterRunTest, APlanToChangeToIsForgottenWhereTheStepsBeforeItFail) {
   FakeDevices devices(OneStage(1));
   devices.Hold();

@@ -42,7 +42,8 @@ inline std::unique_ptr<Tokenizer> ByteLevelTokenizer() {
   return FromJsonOrDie(ByteLevelJson());
 }
 
-// A SentencePiece model of <unk>, <s>, </s>, the 256 byte pieces where asked, and `pieces` with their scores.
+// A SentencePiece model of <unk>, <s>, </s>, the 256 byte pieces where asked, and `pieces` with
+// their scores.
 struct SmallPiece {
   std::string text;
   float score = 0;

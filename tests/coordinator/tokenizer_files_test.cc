@@ -1,4 +1,5 @@
-// What stands beside a tokenizer: special tokens, added tokens and flags, read from folders as transformers reads them.
+// What stands beside a tokenizer: special tokens, added tokens and flags, read from folders as
+// transformers reads them.
 #include "coordinator/text/tokenizer_files.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +44,8 @@ void WriteVocab(const TempDir& folder, const Json& config) {
   folder.Write("tokenizer_config.json", config.dump());
 }
 
-// tokenizer.model with the bytes and three pieces: ids 0 to 258, "\u2581" 259, "a" 260, "\u2581a" 261.
+// tokenizer.model with the bytes and three pieces: ids 0 to 258, "\u2581" 259, "a" 260, "\u2581a"
+// 261.
 void WriteModel(const TempDir& folder, const Json& config) {
   auto model = SmallModel(v1::sentencepiece::TrainerSpec::BPE, true, {{"\u2581", -2}, {"a", -3}, {"\u2581a", -1}});
   folder.Write("tokenizer.model", model.SerializeAsString());
@@ -314,7 +316,8 @@ TEST(TokenizerFilesTest, AnUnknownClassOfVocabJsonIsRefusedByName) {
               HasSubstr("tokenizer_class \"HerbertTokenizer\" of vocab.json with merges.txt is not supported; supported are GPT2"));
 }
 
-// As a hub's cache has them of a download that broke off. Taken for missing files, they leave another one in their place.
+// As a hub's cache has them of a download that broke off. Taken for missing files, they leave
+// another one in their place.
 TEST(TokenizerFilesTest, ALinkToNothingIsNoMissingFile) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
     TempDir folder;

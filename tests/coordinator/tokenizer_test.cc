@@ -18,7 +18,8 @@ using Ids = std::vector<int32_t>;
 using Piece = v1::sentencepiece::ModelProto::SentencePiece;
 using v1::sentencepiece::TrainerSpec;
 
-// A word-level view of a pre-tokenizer or normalizer: every character is a piece, and "|" between words is seen through ids.
+// A word-level view of a pre-tokenizer or normalizer: every character is a piece, and "|" between
+// words is seen through ids.
 Json CharJson(const std::string& characters) {
   Json vocab;
   int next = 0;
@@ -361,7 +362,8 @@ TEST(SentencePieceTest, SpacesFollowTheNormalizer) {
   EXPECT_EQ(*FromModelOrDie(model)->Encode(" a  a ", {.add_special = false}), (Ids{4, 3, 4}));
 }
 
-// A double array by hand: the byte 'X' at the root leads to a leaf whose value is the offset of the replacement.
+// A double array by hand: the byte 'X' at the root leads to a leaf whose value is the offset of the
+// replacement.
 TEST(SentencePieceTest, CharsmapReplaces) {
   std::vector<uint32_t> units(256, 0);
   units[0] = 1u << 10;                                 // the root's children lie at 1 ^ label
@@ -458,7 +460,8 @@ TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {
   EXPECT_FALSE(tokenizer->IsSpecial(1 << 30));
 }
 
-// A megabyte of each awkward kind takes about as long as its size says: far below the bound, which only a quadratic algorithm exceeds.
+// A megabyte of each awkward kind takes about as long as its size says: far below the bound, which
+// only a quadratic algorithm exceeds.
 class LargePrompts : public testing::TestWithParam<std::string> {};
 
 TEST_P(LargePrompts, TakeLinearTime) {

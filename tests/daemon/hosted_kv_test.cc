@@ -1,5 +1,6 @@
-// KV with a host, both sides with their threads and without kernels: what the host attends to, or the owner once it has come back, is what
-// the owner computed, however late messages are and whenever sequences end.
+// KV with a host, both sides with their threads and without kernels: what the host attends to, or
+// the owner once it has come back, is what the owner computed, however late messages are and
+// whenever sequences end.
 #include "daemon/kv/hosting/hosted_kv.h"
 
 #include <cstring>
@@ -29,7 +30,8 @@ std::byte Content(int64_t life, int64_t layer, int64_t sequence, int64_t positio
   return static_cast<std::byte>((life * 131 + layer * 17 + sequence * 29 + position * 7 + position / 256 + i) & 0xff);
 }
 
-// Of either side: the owner's pages and queries, and the host's attention, whose records are the number of pieces.
+// Of either side: the owner's pages and queries, and the host's attention, whose records are the
+// number of pieces.
 class FakeBackend final : public Backend {
  public:
   explicit FakeBackend(const Plan& plan)
@@ -87,7 +89,8 @@ class FakeBackend final : public Backend {
   }
   int64_t RecordFloats() const override { return 1; }
 
-  // What is taken of a sequence is what has left its pages, and each of its rows has a record of it.
+  // What is taken of a sequence is what has left its pages, and each of its rows has a record of
+  // it.
   absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
     for (size_t row = 0; row < batch_.rows.size(); ++row) {
       const int32_t s = batch_.rows[row].sequence, pieces = taken[static_cast<size_t>(s)];

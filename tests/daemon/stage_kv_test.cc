@@ -1,5 +1,5 @@
-// KV on a disk, with its threads and without kernels: what attention is shown is what was computed, whatever goes to the disk and when, and
-// whatever the disk does.
+// KV on a disk, with its threads and without kernels: what attention is shown is what was computed,
+// whatever goes to the disk and when, and whatever the disk does.
 #include "daemon/kv/stage_kv.h"
 
 #include <sys/resource.h>

@@ -179,7 +179,8 @@ class DocumentsTest(unittest.TestCase):
         self.assertTrue(any(re.search(r"lime run\b", text) for text in said))
 
     def test_the_readme_works_on_several_machines(self):
-        # shelf.toml is the file of the guide, whose keys and programs are where that page puts them.
+        # shelf.toml is the file of the guide, whose keys and programs are where that page puts
+        # them.
         self.follow(GUIDE, self.parts(GUIDE)[0])
         (self.folder / "cluster.toml").rename(self.folder / "shelf.toml")
         self.expect_text_of_one_process(self.follow(README, self.parts(README)[1]))

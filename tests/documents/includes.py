@@ -27,8 +27,8 @@ OF_THE_WORLD = re.compile(r"(?:condition_variable|chrono|ctime|filesystem|fstrea
 
 # line: in the table; may: the folders that it may include
 Row = namedtuple("Row", "line may")
-# folder: of its sources; line: in `file`; sources: paths; needs: names of the targets that it links;
-# opened: a module, which has what the program has that opens it
+# folder: of its sources; line: in `file`; sources: paths; needs: names of the targets that it
+# links; opened: a module, which has what the program has that opens it
 Target = namedtuple("Target", "folder file line sources needs opened")
 
 

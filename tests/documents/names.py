@@ -16,7 +16,8 @@ CLOSES = re.compile(r"^\}  // namespace")
 DEFINES = re.compile(r"^(?:template <.*> ?)?(?:class|struct|enum class|enum|union) (?:ABSL_\w+(?:\([^)]*\))? )?(\w+)(?: final)?"
                      r"(?: :[^:][^;]*)?(?: \{.*|)$")
 
-# namespace: with :: between; own: in an anonymous namespace; library: the target that has the file, or its folder
+# namespace: with :: between; own: in an anonymous namespace; library: the target that has the file,
+# or its folder
 Definition = namedtuple("Definition", "namespace name own library place")
 
 

@@ -51,7 +51,8 @@ ALLOWED = (
     Allowed("tests/daemon/weights/output_file_test.cc", "std::chrono::milliseconds(10)", "until a signal comes in the wait, and not before it"),
     Allowed("tests/daemon/pressure_test.cc", "told == 0", "until the kernel tells of a stall; 10 s, and skipped where there was none"),
 
-    # ---- Moments and delays that differ, so that more orders of events are seen. Nothing waits for them
+    # ---- Moments and delays that differ, so that more orders of events are seen. Nothing waits for
+    # them
     Allowed("tests/integration/programs/calls_test.cc", "std::chrono::milliseconds(milliseconds)", "the moment of an interrupt"),
     Allowed("tests/integration/programs/cli_test.cc", "std::chrono::milliseconds(5 + 10 * i)", "the moment of a kill"),
     Allowed("tests/integration/serving_local_test.cc", "random() % 8", "the moment of a cancel"),

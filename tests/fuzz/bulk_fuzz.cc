@@ -1,5 +1,5 @@
-// Whatever is said of weights: no message may do harm, what is accepted returns through the wire as it is, and what a device then does with
-// a chunk keeps its bounds.
+// Whatever is said of weights: no message may do harm, what is accepted returns through the wire as
+// it is, and what a device then does with a chunk keeps its bounds.
 
 #include <cstdint>
 #include <string>

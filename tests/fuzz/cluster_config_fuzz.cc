@@ -1,4 +1,5 @@
-// Any text as a cluster file and as devices described in JSON: an error in one sentence, or values within their bounds.
+// Any text as a cluster file and as devices described in JSON: an error in one sentence, or values
+// within their bounds.
 #include <string_view>
 
 #include "common/input/device_name.h"

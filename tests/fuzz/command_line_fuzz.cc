@@ -1,4 +1,5 @@
-// Any words, one a line, as a call: an error in one sentence, or what CLI11 takes without an exception of another kind than its own.
+// Any words, one a line, as a call: an error in one sentence, or what CLI11 takes without an
+// exception of another kind than its own.
 #include <algorithm>
 #include <string>
 #include <vector>

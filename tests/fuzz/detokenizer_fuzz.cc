@@ -1,4 +1,5 @@
-// Any ids, streamed: pieces are whole characters and join to what Decode gives. The first byte chooses the tokenizer.
+// Any ids, streamed: pieces are whole characters and join to what Decode gives. The first byte
+// chooses the tokenizer.
 #include <array>
 #include <cstdlib>
 

@@ -1,4 +1,5 @@
-// Any text as a device profile: an error in one sentence, or a profile that is written and read back the same and predicts finite times.
+// Any text as a device profile: an error in one sentence, or a profile that is written and read
+// back the same and predicts finite times.
 #include <cmath>
 #include <string_view>
 

@@ -1,5 +1,6 @@
-// Whatever the other side of a loan of KV sends: no message may do harm, what is accepted returns through the wire as it is, and what a
-// host, or an owner to whom it goes back, then does with it keeps its bounds.
+// Whatever the other side of a loan of KV sends: no message may do harm, what is accepted returns
+// through the wire as it is, and what a host, or an owner to whom it goes back, then does with it
+// keeps its bounds.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Any text as a block store's manifest: an error, or blocks that lie aligned inside their files ranges in order and rows that lie in it,
-// and the same again from its own text.
+// Any text as a block store's manifest: an error, or blocks that lie aligned inside their files
+// ranges in order and rows that lie in it, and the same again from its own text.
 #include <algorithm>
 #include <functional>
 #include <string_view>

@@ -1,4 +1,5 @@
-// Whatever a peer sends: no message may do harm, and what is accepted returns through the wire as it is.
+// Whatever a peer sends: no message may do harm, and what is accepted returns through the wire as
+// it is.
 
 #include <grpcpp/support/slice.h>
 

@@ -1,5 +1,5 @@
-// Any text as a plan: an error in one sentence, or a plan that is written and read back the same, compiles, and whose Programs run to the
-// end within every budget.
+// Any text as a plan: an error in one sentence, or a plan that is written and read back the same,
+// compiles, and whose Programs run to the end within every budget.
 #include <string_view>
 
 #include "planner/base/check.h"

@@ -1,5 +1,5 @@
-// A plan, and what follows its line as events: an error in one sentence each, and no device's runner ever holds more in its ring than there
-// is.
+// A plan, and what follows its line as events: an error in one sentence each, and no device's
+// runner ever holds more in its ring than there is.
 #include <algorithm>
 #include <string_view>
 #include <vector>

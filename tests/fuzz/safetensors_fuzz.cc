@@ -1,4 +1,5 @@
-// Any bytes as a safetensors file: length, header, and the promises that a parsed header makes to its readers.
+// Any bytes as a safetensors file: length, header, and the promises that a parsed header makes to
+// its readers.
 #include <cstring>
 #include <span>
 

@@ -1,4 +1,5 @@
-// Any text as a planner problem: an error in one sentence, or an answer that is JSON without a number that is not finite.
+// Any text as a planner problem: an error in one sentence, or an answer that is JSON without a
+// number that is not finite.
 #include <string_view>
 
 #include "nlohmann/json.hpp"

@@ -1,5 +1,5 @@
-// Hostile files beside a vocab.json: the input is tokenizer_config.json, special_tokens_map.json, added_tokens.json and merges.txt,
-// each ended by a byte 1.
+// Hostile files beside a vocab.json: the input is tokenizer_config.json, special_tokens_map.json,
+// added_tokens.json and merges.txt, each ended by a byte 1.
 #include <cstdlib>
 
 #include "coordinator/text/tokenizer.h"

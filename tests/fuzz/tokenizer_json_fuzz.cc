@@ -1,4 +1,5 @@
-// A hostile tokenizer.json, and a hostile text for it: the input is the file, a byte 1, and the text.
+// A hostile tokenizer.json, and a hostile text for it: the input is the file, a byte 1, and the
+// text.
 #include <cstdlib>
 
 #include "coordinator/text/tokenizer.h"

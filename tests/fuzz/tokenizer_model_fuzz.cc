@@ -1,4 +1,5 @@
-// A hostile tokenizer.model, and a hostile text for it: the first byte is the length of the text, which comes next.
+// A hostile tokenizer.model, and a hostile text for it: the first byte is the length of the text,
+// which comes next.
 #include <cstdlib>
 
 #include "coordinator/text/tokenizer.h"

@@ -1,5 +1,6 @@
-// A plan for this process gives the logits of the model by itself, bit by bit, for either loader, any number of threads, any chunking,
-// alone or in a batch: tiny random models of every family and dtype, and the shipped models.
+// A plan for this process gives the logits of the model by itself, bit by bit, for either loader,
+// any number of threads, any chunking, alone or in a batch: tiny random models of every family and
+// dtype, and the shipped models.
 
 #include <algorithm>
 #include <fstream>
@@ -76,8 +77,9 @@ TEST(ShippedModelBitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {
   }
 }
 
-// tests/golden/logits_xxh3.txt, one line a model and order of reduction: the hash of the logits of RecordedIds(), as the program printed it
-// before one engine took the place of two. A hash that differs is another model to whoever compares results, so nothing writes this file.
+// tests/golden/logits_xxh3.txt, one line a model and order of reduction: the hash of the logits of
+// RecordedIds(), as the program printed it before one engine took the place of two. A hash that
+// differs is another model to whoever compares results, so nothing writes this file.
 struct Recorded {
   std::string model, numerics_id, hash;
 };
@@ -131,7 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Models, RecordedBitsTest, ::testing::ValuesIn(ReadRecor
   return name;
 });
 
-// Rows of more than one block of K, a prompt of more tokens than one packing of the GEMM takes, KV of two whole pieces and a part.
+// Rows of more than one block of K, a prompt of more tokens than one packing of the GEMM takes, KV
+// of two whole pieces and a part.
 class WideModelBitsTest : public ::testing::Test {
  protected:
   void ExpectSameBitsOf(const std::optional<Quantization>& quantization, const std::vector<std::string>& all_numerics) {

@@ -1,4 +1,5 @@
-// A profile that is not there yet is measured without a trace in the memory of the process that asks.
+// A profile that is not there yet is measured without a trace in the memory of the process that
+// asks.
 
 #include <sys/resource.h>
 

@@ -1,7 +1,8 @@
 // Real trained models against the golden values stored beside them.
 //
-// fp32: 1e-3 absolute. bf16 and f16, whose residual stream is rounded at block boundaries: within 0.3, 0.05 on average, perplexity within 1
-// %; greedy ids equal up to the first step whose golden margin is below 0.3.
+// fp32: 1e-3 absolute. bf16 and f16, whose residual stream is rounded at block boundaries: within
+// 0.3, 0.05 on average, perplexity within 1 %; greedy ids equal up to the first step whose golden
+// margin is below 0.3.
 
 #include <algorithm>
 #include <cmath>
@@ -66,7 +67,8 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
   void CompareWindows();
   void CompareGreedyPath();
 
-  // One order of sums on every machine: over the few values of one test, what another order rounds otherwise decides.
+  // One order of sums on every machine: over the few values of one test, what another order rounds
+  // otherwise decides.
   std::string numerics_ = "portable";
   std::string backend_ = kCpuBackend;
   std::string dir_;
@@ -153,8 +155,8 @@ TEST_P(GoldenTest, LikeliestLogitsAlongTheGreedyPathAgree) {
   CheckMean();
 }
 
-// In the order of this machine's own dot products: what `lime score` does without a flag. The mean is that of all golden logits of the
-// folder.
+// In the order of this machine's own dot products: what `lime score` does without a flag. The mean
+// is that of all golden logits of the folder.
 TEST_P(GoldenTest, AllLogitsAgreeInTheOrderOfThisMachine) {
   numerics_ = "auto";
   CompareLastLogitsOfOnePrompt();

@@ -189,7 +189,8 @@ class LocalDeviceTest : public ::testing::Test {
     }
   }
 
-  // A model that is small beside its KV: 32 KiB a token. Two sequences, prompts that one memory has no room for.
+  // A model that is small beside its KV: 32 KiB a token. Two sequences, prompts that one memory has
+  // no room for.
   void MakeLong() {
     model_ = dir_ / "long";
     MakeModelOptions options;

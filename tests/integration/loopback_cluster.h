@@ -1,5 +1,6 @@
-// A cluster in this process: a StageSession for each device of a plan, joined by links that lie in memory. A link hands each message to a
-// thread of the device that it goes to, in order, and allocates nothing once it has been as full as it becomes.
+// A cluster in this process: a StageSession for each device of a plan, joined by links that lie in
+// memory. A link hands each message to a thread of the device that it goes to, in order, and
+// allocates nothing once it has been as full as it becomes.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// What `lime profile` measures: every kind of block at every shape that fits, disks by read size and depth, and nothing beyond its bounds.
+// What `lime profile` measures: every kind of block at every shape that fits, disks by read size
+// and depth, and nothing beyond its bounds.
 
 #include <atomic>
 #include <filesystem>
@@ -147,7 +148,8 @@ TEST_F(MeasureDiskTest, EverySizeAndDepthThatFitsIsMeasured) {
     shapes.emplace_back(point.read_bytes, point.depth);
     EXPECT_GT(point.bytes_per_second, 0);
     EXPECT_GT(point.latency_ms, 0);
-    // Requests in flight take as long as the rate says (Little's law), as far as a median speaks for the mean.
+    // Requests in flight take as long as the rate says (Little's law), as far as a median speaks
+    // for the mean.
     EXPECT_LT(point.latency_ms, 4e3 * static_cast<double>(point.read_bytes * point.depth) / point.bytes_per_second);
   }
   const std::vector<std::pair<Bytes, int64_t>> expected = {{64 * kKiB, 1},  {64 * kKiB, 4},  {64 * kKiB, 8},  {64 * kKiB, 16},

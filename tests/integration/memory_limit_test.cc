@@ -1,5 +1,6 @@
-// A run stays inside its budget from start to end: under a hard limit of the kernel at exactly that size, from loading over a long prompt
-// to the last token. Root and a memory cgroup (version 1 or 2) are needed.
+// A run stays inside its budget from start to end: under a hard limit of the kernel at exactly that
+// size, from loading over a long prompt to the last token. Root and a memory cgroup (version 1 or
+// 2) are needed.
 
 #include <fcntl.h>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
-// The memory account: refused before it is allocated, and the same for whatever is not of the model.
+// The memory account: refused before it is allocated, and the same for whatever is not of the
+// model.
 
 #include <malloc.h>
 
@@ -57,7 +58,8 @@ class MemoryTest : public ::testing::Test {
     return std::move(plan.plan);
   }
 
-  // Of a plan that is installed: what was counted, and what the process has beside weights, ring, KV and activations.
+  // Of a plan that is installed: what was counted, and what the process has beside weights, ring,
+  // KV and activations.
   struct Installed {
     PlanMemory memory;
     Bytes runtime = 0;
@@ -76,7 +78,8 @@ class MemoryTest : public ::testing::Test {
     const Bytes peak = ProcessPeakResidentBytes();
     const absl::Status refused = PlanFor(shape).status();
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-    // No regular expression of GoogleTest: Oniguruma, which this program links, has a regcomp of its own.
+    // No regular expression of GoogleTest: Oniguruma, which this program links, has a regcomp of
+    // its own.
     for (const std::string& part : parts) EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
     EXPECT_LT(ProcessPeakResidentBytes() - peak, 8 * kMiB);
   }

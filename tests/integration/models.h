@@ -1,4 +1,5 @@
-// Models for the integration tests: the folders beside the project, and what a model computes by itself and by a plan for this process.
+// Models for the integration tests: the folders beside the project, and what a model computes by
+// itself and by a plan for this process.
 #pragma once
 
 #include <algorithm>
@@ -96,8 +97,8 @@ inline uint64_t ReferenceHash(const std::string& dir, const std::vector<int32_t>
   return hash.value();
 }
 
-// Of a plan for this process alone. Its steps have room for as many rows of each companion as they have rows with logits, so that they are
-// computed together.
+// Of a plan for this process alone. Its steps have room for as many rows of each companion as they
+// have rows with logits, so that they are computed together.
 inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape, int64_t context) {
   const auto sequences = static_cast<int32_t>(1 + shape.companions.size());
   return {.model_name = dir,

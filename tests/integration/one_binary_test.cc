@@ -1,4 +1,5 @@
-// One program links libtorch, gRPC, Protobuf, Abseil and asio (with io_uring), and each of them works beside the others.
+// One program links libtorch, gRPC, Protobuf, Abseil and asio (with io_uring), and each of them
+// works beside the others.
 
 #include <ATen/ATen.h>
 #include <fcntl.h>
@@ -49,7 +50,8 @@ class Echo final : public grpc::CallbackGenericService {
   }
 };
 
-// A tensor's bytes, described by a Protobuf message, travel through gRPC and come back as the same tensor.
+// A tensor's bytes, described by a Protobuf message, travel through gRPC and come back as the same
+// tensor.
 TEST(OneBinaryTest, ATensorTravelsThroughGrpcBesideProtobufAndAbseil) {
   Echo echo;
   grpc::ServerBuilder builder;

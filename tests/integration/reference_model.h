@@ -1,6 +1,8 @@
-// A model computed block by block on a backend, all of it in memory: what every plan of it has to equal, bit by bit.
+// A model computed block by block on a backend, all of it in memory: what every plan of it has to
+// equal, bit by bit.
 //
-// It shares kernels and readers with the product and nothing of planning, streaming, orders and threads.
+// It shares kernels and readers with the product and nothing of planning, streaming, orders and
+// threads.
 #pragma once
 
 #include <cstdint>

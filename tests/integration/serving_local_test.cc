@@ -1,4 +1,5 @@
-// Serving over a model that computes in this process: what a request answers is the same alone, in company, and while others come and go.
+// Serving over a model that computes in this process: what a request answers is the same alone, in
+// company, and while others come and go.
 
 #include <optional>
 #include <random>

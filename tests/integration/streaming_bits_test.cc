@@ -1,6 +1,7 @@
-// A plan for this process of which something streams gives the bits of the model by itself, all in memory: tiny random models of every
-// family, dtype and packing, and the shipped ones, whatever stays, wherever it is placed, prepared or not, by either loader, through rings
-// of every size. (With parts given back and taken back in mid-generation: stage_pressure_test.)
+// A plan for this process of which something streams gives the bits of the model by itself, all in
+// memory: tiny random models of every family, dtype and packing, and the shipped ones, whatever
+// stays, wherever it is placed, prepared or not, by either loader, through rings of every size.
+// (With parts given back and taken back in mid-generation: stage_pressure_test.)
 #include <algorithm>
 
 #include "daemon/stores/block_store.h"
@@ -15,7 +16,8 @@ namespace {
 constexpr Placement kPlacements[] = {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved};
 constexpr LoaderKind kLoaders[] = {LoaderKind::kRead, LoaderKind::kMmap};
 
-// A folder, plain or prepared, in which nothing, half or all stays, placed in each way where that makes a difference.
+// A folder, plain or prepared, in which nothing, half or all stays, placed in each way where that
+// makes a difference.
 void ExpectSameBitsWhateverStays(const std::string& dir, const std::vector<int32_t>& ids, Bytes part_bytes, uint64_t expected) {
   for (const LoaderKind loader : kLoaders) {
     const auto expect = [&](double resident, Placement placement) {
@@ -32,8 +34,9 @@ void ExpectSameBitsWhateverStays(const std::string& dir, const std::vector<int32
   }
 }
 
-// Rings of two, three and all pieces, blocks in many pieces with matrices cut, prompts in chunks of 1, 7 and all at once: each pair of
-// ring and piece with one chunk, each chunk with two of the pairs.
+// Rings of two, three and all pieces, blocks in many pieces with matrices cut, prompts in chunks of
+// 1, 7 and all at once: each pair of ring and piece with one chunk, each chunk with two of the
+// pairs.
 void ExpectSameBitsThroughEveryRing(const std::string& dir, const std::vector<int32_t>& ids) {
   const std::vector<int32_t> some(ids.begin(), ids.begin() + 20);  // token by token
   const uint64_t expected = ReferenceHash(dir, ids), expected_of_some = ReferenceHash(dir, some);

@@ -1,5 +1,6 @@
-// A plan of which everything streams, over disks that fail, and budgets that are too small. (Whatever streams gives the same bits:
-// streaming_bits_test; so it does while memory comes and goes: stage_pressure_test.)
+// A plan of which everything streams, over disks that fail, and budgets that are too small.
+// (Whatever streams gives the same bits: streaming_bits_test; so it does while memory comes and
+// goes: stage_pressure_test.)
 
 #include <atomic>
 #include <cerrno>
@@ -186,8 +187,8 @@ class GatedDevice : public FaultyDevice {
   const Bytes least_;
 };
 
-// Rows of the embedding are read in the smallest of reads. Where reading ahead has come to when the disk stalls says which part is waited
-// for.
+// Rows of the embedding are read in the smallest of reads. Where reading ahead has come to when the
+// disk stalls says which part is waited for.
 TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
   using ::testing::Matcher;
   const Matcher<std::string> rows = HasSubstr("waiting for rows of the embedding");
@@ -228,7 +229,8 @@ TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
 
 // ---- Budgets
 
-// Each chunk reads all that streams from the disk once: short ones would take most of the time, for a little more that is resident.
+// Each chunk reads all that streams from the disk once: short ones would take most of the time, for
+// a little more that is resident.
 TEST(StreamingTest, WithoutAProfileAPromptIsNotReadInShortChunks) {
   const TempDir dir;
   MakeModelOptions model;

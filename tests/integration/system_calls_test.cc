@@ -1,5 +1,5 @@
-// Between two tokens of a resident model only threads are woken, and text is written: `lime run`, and the stages of a cluster, are traced
-// system call by system call.
+// Between two tokens of a resident model only threads are woken, and text is written: `lime run`,
+// and the stages of a cluster, are traced system call by system call.
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -40,8 +40,9 @@ struct SystemCall {
   bool wakes_or_waits() const { return number == SYS_futex || number == SYS_restart_syscall; }
 };
 
-// How else a thread waits where several share a lock: one that expects its peer's message within moments gives its core away, and so does
-// Abseil's Mutex before it sleeps, which also asks for the thread's priority once a second, and sleeps once to know its clock.
+// How else a thread waits where several share a lock: one that expects its peer's message within
+// moments gives its core away, and so does Abseil's Mutex before it sleeps, which also asks for the
+// thread's priority once a second, and sleeps once to know its clock.
 const std::set<uint64_t> kWaitsOfStages = {SYS_sched_yield, SYS_clock_nanosleep, SYS_sched_getparam, SYS_sched_getscheduler};
 
 const char* const kModel = LIME_SOURCE_DIR "/models/lime-fables";
@@ -50,7 +51,8 @@ void RunLime() {
   execl(LIME_BINARY, "lime", "run", "--model", kModel, "--prompt", "Once", "--max-tokens", "64", "--ignore-eos", nullptr);
 }
 
-// Two stages of one plan with links in memory, which write a text for each token as `lime run` does.
+// Two stages of one plan with links in memory, which write a text for each token as `lime run`
+// does.
 void RunStages() {
   const auto tokenizer = Tokenizer::Load(kModel);
   const auto checkpoint = Checkpoint::Open(kModel);
@@ -80,8 +82,8 @@ std::string ReadPath(pid_t thread, uint64_t address) {
   return process_vm_readv(thread, &here, 1, &there, 1, 0) > 0 ? text : "";
 }
 
-// The first lock of the process that is contended asks how many cores there are, for how long it pays to spin, and how fast a clock is: an
-// openat, a read, a close of each file that is there.
+// The first lock of the process that is contended asks how many cores there are, for how long it
+// pays to spin, and how fast a clock is: an openat, a read, a close of each file that is there.
 void Exclude(const char* path, std::vector<SystemCall>& calls) {
   const auto asks = std::ranges::find(calls, path, &SystemCall::path);
   if (asks == calls.end()) return;
@@ -95,7 +97,8 @@ void Exclude(const char* path, std::vector<SystemCall>& calls) {
               calls.end());
 }
 
-// Lets a stopped thread go on to its next system call, and notes the one that it begins, and whether it turns out to watch memory.
+// Lets a stopped thread go on to its next system call, and notes the one that it begins, and
+// whether it turns out to watch memory.
 void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls, std::set<pid_t>& watchers) {
   constexpr int kSystemCallStop = SIGTRAP | 0x80;  // by PTRACE_O_TRACESYSGOOD
   const int signal = WSTOPSIG(status);
@@ -112,8 +115,8 @@ void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls, std::set<pid
   ptrace(PTRACE_SYSCALL, thread, 0, for_the_program ? signal : 0);
 }
 
-// System calls that `run` makes in a process of its own, of all threads that compute or print, in the order in which they began;
-// `exit_code` is 126 where tracing is not allowed.
+// System calls that `run` makes in a process of its own, of all threads that compute or print, in
+// the order in which they began; `exit_code` is 126 where tracing is not allowed.
 std::vector<SystemCall> Trace(void (*run)(), int& exit_code) {
   std::vector<SystemCall> calls;
   std::set<pid_t> watchers;  // a thread names itself some calls after it began, which is late where cores are busy
@@ -153,7 +156,8 @@ void Deny(const std::vector<int>& numbers, int error) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) _exit(126);
 }
 
-// What `lime run` prints where everything streams; "skip" where calls cannot be denied, and nothing where it does not end in two minutes.
+// What `lime run` prints where everything streams; "skip" where calls cannot be denied, and nothing
+// where it does not end in two minutes.
 std::string TextWithout(const std::vector<int>& numbers, int error) {
   int ends[2];
   if (pipe(ends) != 0) return "no pipe";

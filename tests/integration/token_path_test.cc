@@ -1,6 +1,6 @@
-// Nothing is allocated on the token path, from the order to the text, by one process and by the stages of a cluster: this program replaces
-// the allocator and mmap by ones that count, and makes 64 tokens. What a link over a network allocates is not counted here
-// (daemon/rpc/README.md).
+// Nothing is allocated on the token path, from the order to the text, by one process and by the
+// stages of a cluster: this program replaces the allocator and mmap by ones that count, and makes
+// 64 tokens. What a link over a network allocates is not counted here (daemon/rpc/README.md).
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -75,8 +75,9 @@ constexpr int64_t kSteps = 64;
 constexpr int64_t kPrompt = 200, kContext = 512;
 constexpr int64_t kWarmUp = 20;  // tokens of each sequence before those that are counted
 
-// Prompts of `sequences` at a time, continued as `lime run` does: orders, step, sampler, hash, news, text, stop strings, and a sink that
-// only counts. Returns the allocations of kSteps tokens of each, which cross from the first 256 positions to the next ones.
+// Prompts of `sequences` at a time, continued as `lime run` does: orders, step, sampler, hash,
+// news, text, stop strings, and a sink that only counts. Returns the allocations of kSteps tokens
+// of each, which cross from the first 256 positions to the next ones.
 int64_t AllocationsOn(Devices& devices, const Tokenizer& tokenizer, int32_t sequences, const SamplingParams& sampling,
                       bool hash_logits = true) {
   cli::GenerateOptions options;

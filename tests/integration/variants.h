@@ -80,7 +80,8 @@ inline std::vector<Variant> Variants() {
   return variants;
 }
 
-// Groups of every size and number of bits over the families, and norms of another dtype than the scales.
+// Groups of every size and number of bits over the families, and norms of another dtype than the
+// scales.
 inline std::vector<Variant> PackedVariants() {
   constexpr ModelFamily kLlama = ModelFamily::kLlama, kMistral = ModelFamily::kMistral, kQwen2 = ModelFamily::kQwen2,
                         kQwen3 = ModelFamily::kQwen3, kOpt = ModelFamily::kOpt;

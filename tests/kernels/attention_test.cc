@@ -1,4 +1,5 @@
-// Attention over paged KV: against fp64, and the same bits whatever shares the batch, the chunk, the threads or the CPU.
+// Attention over paged KV: against fp64, and the same bits whatever shares the batch, the chunk,
+// the threads or the CPU.
 #include "kernels/cpu/attention.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@ struct Geometry {
   int64_t heads = 4, kv_heads = 2, head_dim = 64, window = 0;
 };
 
-// A pool of pages in shuffled order, full of NaN where nothing was appended, and the K, V and Q of every (sequence, position).
+// A pool of pages in shuffled order, full of NaN where nothing was appended, and the K, V and Q of
+// every (sequence, position).
 class Cache {
  public:
   Cache(const Geometry& g, int64_t sequences, int64_t positions) : g_(g), positions_(positions), stride_(RoundUp(positions, 16) / 16 + 1) {
@@ -73,7 +75,8 @@ struct Row {
   int32_t slot, position;
 };
 
-// How one Attend is done in several calls: those up to the pieces in `ends`, in which pieces that are not in `away` come from their pages.
+// How one Attend is done in several calls: those up to the pieces in `ends`, in which pieces that
+// are not in `away` come from their pages.
 struct Calls {
   std::vector<int64_t> ends;
   std::map<std::pair<int32_t, int64_t>, const std::byte*> away;  // by slot and piece
@@ -281,7 +284,8 @@ TEST(AttentionTest, SharingThePiecesOfOneRowChangesNoBit) {
   }
 }
 
-// Attended to in several calls, with pieces that have left their pages, alone and beside others, with windows that begin behind them.
+// Attended to in several calls, with pieces that have left their pages, alone and beside others,
+// with windows that begin behind them.
 TEST(AttentionTest, PiecesThatLieElsewhereAndSeveralCallsChangeNoBit) {
   const auto prepared = [](const Geometry& g) {
     Cache cache(g, 3, 1100);
@@ -318,8 +322,8 @@ TEST(AttentionTest, PiecesThatLieElsewhereAndSeveralCallsChangeNoBit) {
   }
 }
 
-// The records of the rows of one slot after its first pieces, from a workspace that has no page table. Zeros where a row sees none of
-// them: checked, and made NaN, since nobody looks at them.
+// The records of the rows of one slot after its first pieces, from a workspace that has no page
+// table. Zeros where a row sees none of them: checked, and made NaN, since nobody looks at them.
 std::vector<float> RecordsElsewhere(ThreadPool& pool, const Geometry& g, Cache& cache, const std::vector<Row>& rows,
                                     const std::vector<std::vector<std::byte>>& pieces) {
   const int64_t count = static_cast<int64_t>(rows.size()), end = static_cast<int64_t>(pieces.size());
@@ -344,7 +348,8 @@ std::vector<float> RecordsElsewhere(ThreadPool& pool, const Geometry& g, Cache& 
   return records;
 }
 
-// Attends to one micro-batch of which the first `taken` pieces of each slot have left their pages and are attended to elsewhere.
+// Attends to one micro-batch of which the first `taken` pieces of each slot have left their pages
+// and are attended to elsewhere.
 std::vector<std::vector<std::byte>> StepWithRecords(ThreadPool& pool, const Geometry& g, Cache& cache, const std::vector<Row>& rows,
                                                     const std::vector<int32_t>& taken) {
   const Batch batch(g, cache, rows);

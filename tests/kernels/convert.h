@@ -7,7 +7,8 @@
 
 namespace lime::cpu {
 
-// Converts n elements from one working dtype to another. REQUIRES: no overlap, except in == out with equal dtypes.
+// Converts n elements from one working dtype to another. REQUIRES: no overlap, except in == out
+// with equal dtypes.
 void Convert(const void* in, DType in_dtype, void* out, DType out_dtype, int64_t n);
 
 }  // namespace lime::cpu

@@ -1,4 +1,5 @@
-// Shared by the tests of kernels/cpu: seeded data in any working dtype, and runs on every instruction set of this CPU.
+// Shared by the tests of kernels/cpu: seeded data in any working dtype, and runs on every
+// instruction set of this CPU.
 #pragma once
 
 #include <cstddef>
@@ -44,16 +45,17 @@ inline Array RandomArray(DType dtype, int64_t n, uint32_t seed, float scale = 1.
   return a;
 }
 
-// Half a unit in the last place of `dtype` around |x|, and a little of fp32 arithmetic: what a result computed in fp32 and rounded once may
-// be off.
+// Half a unit in the last place of `dtype` around |x|, and a little of fp32 arithmetic: what a
+// result computed in fp32 and rounded once may be off.
 inline double Tolerance(DType dtype, double x, double arithmetic = 2e-6) {
   const double relative = dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-23;
   const double smallest = dtype == DType::kF16 ? 0x1p-24 : 1e-37;
   return std::abs(x) * relative * 1.01 + smallest + arithmetic * (1 + std::abs(x));
 }
 
-// Calls fn on each instruction set that both this build and this CPU have; the scalar code, which every build has, comes last. Under a
-// sanitizer the scalar code, which is the same source as the others and fifty times slower, is left to the plain build.
+// Calls fn on each instruction set that both this build and this CPU have; the scalar code, which
+// every build has, comes last. Under a sanitizer the scalar code, which is the same source as the
+// others and fifty times slower, is left to the plain build.
 template <typename Fn>
 void ForEachTarget(Fn fn) {
 #ifdef LIME_SANITIZED

@@ -1,5 +1,5 @@
-// The bf16 kernels against their stated order, bit for bit. The emulation of the dot product stands in for the instruction, so that all but
-// that one step is tested on every CPU with AVX-512.
+// The bf16 kernels against their stated order, bit for bit. The emulation of the dot product stands
+// in for the instruction, so that all but that one step is tested on every CPU with AVX-512.
 #include "kernels/cpu/linear/linear_bf16.h"
 
 #include <cmath>
@@ -27,7 +27,8 @@ std::vector<BF16> Random(int64_t n, uint32_t seed) {
 
 using StepFunction = void (*)(const BF16* w, const BF16* x, float* acc);
 
-// The stated order of one output: chunks of 64 elements, 32 for each of two planes of 16 lanes, then the tree.
+// The stated order of one output: chunks of 64 elements, 32 for each of two planes of 16 lanes,
+// then the tree.
 float StatedDot(StepFunction step, const BF16* w, const BF16* x, int64_t cols) {
   float lanes[2][16] = {};
   for (int64_t k = 0; k < (cols + 63) / 64 * 64; k += 32) {

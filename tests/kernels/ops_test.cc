@@ -1,4 +1,5 @@
-// Norms, activations, conversions and softmax statistics against fp64, and their bits over threads and instruction sets.
+// Norms, activations, conversions and softmax statistics against fp64, and their bits over threads
+// and instruction sets.
 #include <gtest/gtest.h>
 
 #include <cmath>

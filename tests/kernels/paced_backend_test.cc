@@ -155,7 +155,8 @@ TEST_F(PacedBackendTest, AfterAPauseTheCountBeginsAnew) {
   EXPECT_THAT(time_.now_ms - begin, DoubleNear(Ms(BlockKind::kMlp, 1, 64), 1e-9));
 }
 
-// Attention for another device between two parts of one's own is time that passes for both, and takes what it adds to a block.
+// Attention for another device between two parts of one's own is time that passes for both, and
+// takes what it adds to a block.
 TEST_F(PacedBackendTest, AttendingForOthersTakesTheTimeOfThesePositions) {
   const std::vector<int32_t> positions(8, 4000);
   const std::vector<const std::byte*> pieces(15, nullptr);

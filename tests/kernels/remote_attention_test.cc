@@ -1,5 +1,5 @@
-// Attention of which another device has the first pieces: two backends of one model give the bits of one that has all, whatever the other
-// one is at.
+// Attention of which another device has the first pieces: two backends of one model give the bits
+// of one that has all, whatever the other one is at.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,8 @@ class Device {
     }
   }
 
-  // Takes the first pieces of a sequence out of their pages, which then hold nothing but NaN and are not named any more.
+  // Takes the first pieces of a sequence out of their pages, which then hold nothing but NaN and
+  // are not named any more.
   std::vector<std::byte> MoveOut(int32_t sequence, int64_t layer, int64_t pieces) {
     const int64_t page_bytes = cpu::KvPageBytes(spec_.working_dtype, spec_.config.num_kv_heads, spec_.config.head_dim);
     std::vector<std::byte> taken;

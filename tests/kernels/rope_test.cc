@@ -1,4 +1,5 @@
-// RoPE tables against the published formulas written out a second way, and the rotation against complex arithmetic.
+// RoPE tables against the published formulas written out a second way, and the rotation against
+// complex arithmetic.
 #include "kernels/cpu/rope.h"
 
 #include <gmock/gmock.h>
@@ -73,7 +74,8 @@ TEST(RopeTableTest, DynamicGrowsItsBaseWithThePositionOnlyBeyondTheOriginalConte
 }
 
 TEST(RopeTableTest, YarnInterpolatesByPartsAndScalesBothTables) {
-  // 128 dimensions, base 10000, original 4096, betas 32 and 1: correction dims 20.94 and 45.02, whole range 20 .. 46.
+  // 128 dimensions, base 10000, original 4096, betas 32 and 1: correction dims 20.94 and 45.02,
+  // whole range 20 .. 46.
   RopeConfig rope{.type = RopeType::kYarn, .factor = 16.0, .attention_factor = 0.1 * std::log(16.0) + 1, .original_max_position = 4096};
   const std::vector<double> f = RopeInverseFrequencies(rope, 128, 0);
   const auto base = [](int i) { return std::pow(10000.0, -i / 64.0); };

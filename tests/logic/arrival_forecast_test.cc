@@ -47,7 +47,8 @@ TEST(ArrivalForecastTest, ItFollowsAnotherPace) {
   EXPECT_GT(window->from_ms, 35);
 }
 
-// With waits that scatter by a hundredth most arrivals are caught, and what is spent awake stays within its bound.
+// With waits that scatter by a hundredth most arrivals are caught, and what is spent awake stays
+// within its bound.
 TEST(ArrivalForecastTest, MostArrivalsComeInAShortWindow) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Random random(seed);

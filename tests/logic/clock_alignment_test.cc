@@ -9,7 +9,8 @@
 namespace lime {
 namespace {
 
-// A clock that began elsewhere and runs a little faster or slower than ours, behind a way whose delays change from message to message.
+// A clock that began elsewhere and runs a little faster or slower than ours, behind a way whose
+// delays change from message to message.
 class OtherDevice {
  public:
   OtherDevice(uint64_t seed, double most_delay_ms) : random_(seed), most_delay_ms_(most_delay_ms) {

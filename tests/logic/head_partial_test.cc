@@ -1,4 +1,5 @@
-// What one part of the head tells the next is enough for every token, and what a peer says it tells does no harm.
+// What one part of the head tells the next is enough for every token, and what a peer says it tells
+// does no harm.
 #include "daemon/logic/head_partial.h"
 
 #include <algorithm>

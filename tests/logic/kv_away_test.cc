@@ -85,8 +85,9 @@ TEST(KvAwayTest, WhatWasAwayBeforeStaysAway) {
   EXPECT_EQ(away.away(1), 0);
 }
 
-// Prompts and tokens of several sequences, as the orders of a plan bring them, until they have all the pages of a level between them: what
-// the plan's arithmetic leaves in memory is always enough, where a piece is written by the end of the step after the one that filled it.
+// Prompts and tokens of several sequences, as the orders of a plan bring them, until they have all
+// the pages of a level between them: what the plan's arithmetic leaves in memory is always enough,
+// where a piece is written by the end of the step after the one that filled it.
 class Growth {
  public:
   explicit Growth(uint64_t seed) : random_(seed) {

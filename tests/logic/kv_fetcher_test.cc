@@ -1,4 +1,5 @@
-// What of lent KV comes back, in which order, into how little room; and in how many layers, by how fast it comes.
+// What of lent KV comes back, in which order, into how little room; and in how many layers, by how
+// fast it comes.
 #include "daemon/logic/hosting/kv_fetcher.h"
 
 #include <string>

@@ -1,4 +1,5 @@
-// One device lends pieces of KV to another one: what each side refuses, and both over links that delay, with sequences that come and go.
+// One device lends pieces of KV to another one: what each side refuses, and both over links that
+// delay, with sequences that come and go.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -337,8 +338,8 @@ std::vector<std::byte> Content(int64_t life, int32_t sequence, int64_t layer, in
   return content;
 }
 
-// Messages from one device to another. Chunks keep their order, and so do other messages, which may overtake chunks; no chunk overtakes
-// what was sent before it.
+// Messages from one device to another. Chunks keep their order, and so do other messages, which may
+// overtake chunks; no chunk overtakes what was sent before it.
 class DelayingLink {
  public:
   void Send(const KvMessage& message, int64_t now, int64_t delay) {
@@ -361,7 +362,8 @@ class DelayingLink {
   int64_t chunks_until_ = 0, others_until_ = 0, sent_ = 0;
 };
 
-// An owner whose sequences need more pages than it has, and a host with just as many slots as reach allows.
+// An owner whose sequences need more pages than it has, and a host with just as many slots as reach
+// allows.
 class Lending {
  public:
   explicit Lending(uint64_t seed) : random_(seed) {}
@@ -499,8 +501,8 @@ class Lending {
 
   // ---- What comes back
 
-  // The next layer in order, or one that cannot wait for the others: what is there of it is what was computed. Where not all of it is, and
-  // has room, it is waited for.
+  // The next layer in order, or one that cannot wait for the others: what is there of it is what
+  // was computed. Where not all of it is, and has room, it is waited for.
   void UseLayer() {
     if (awaited_) return;
     using_ = Below(4) == 0 ? static_cast<int32_t>(Below(layers_)) : (using_ + 1) % layers_;

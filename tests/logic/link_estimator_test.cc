@@ -1,5 +1,6 @@
-// Links in simulated time: a token bucket of any size whose rate changes, receivers that look late, senders that are busy. Two seconds
-// after each change the estimate is right, whatever flows; and what the probes take of the link and of a token's time is bounded.
+// Links in simulated time: a token bucket of any size whose rate changes, receivers that look late,
+// senders that are busy. Two seconds after each change the estimate is right, whatever flows; and
+// what the probes take of the link and of a token's time is bounded.
 #include "daemon/logic/rates/link_estimator.h"
 
 #include <algorithm>
@@ -22,7 +23,8 @@ constexpr double kLatencyUs = 100;
 constexpr Bytes kPacket = 16 * kKiB;
 constexpr double kMostWaitUs = 60'000;  // of an activation for probes, whatever has changed under them
 
-// What is sent goes behind what was sent before, at the line's speed while there are tokens. A change of the rate fills the bucket.
+// What is sent goes behind what was sent before, at the line's speed while there are tokens. A
+// change of the rate fills the bucket.
 class BucketLink {
  public:
   struct Change {
@@ -38,7 +40,8 @@ class BucketLink {
     return free_us_ + latency_us_;
   }
   double free_us() const { return free_us_; }
-  // When no more than `bytes` of all that was given were not at the other end yet, and the sender knew.
+  // When no more than `bytes` of all that was given were not at the other end yet, and the sender
+  // knew.
   double CarriedAllBut(Bytes bytes) {
     while (carried_.size() > 1 && carried_[1].bytes <= carried_.back().bytes - bytes) carried_.pop_front();
     return carried_.empty() || carried_.front().bytes > carried_.back().bytes - bytes ? 0 : carried_.front().at_us + 2 * latency_us_;
@@ -393,7 +396,8 @@ TEST(LinkEstimatorTest, ALinkThatHasFallenToARateThatScattersIsSlower) {
   }
 }
 
-// Senders that begin at the same time and share the way to one receiver: their trains meet, and each then sees a part of the rate.
+// Senders that begin at the same time and share the way to one receiver: their trains meet, and
+// each then sees a part of the rate.
 class SharedWay {
  public:
   SharedWay(uint64_t seed, size_t senders, double mbit) : random_(seed), per_us_(mbit / 8), way_(0, {{0, per_us_}}) {
@@ -490,8 +494,8 @@ TEST(LinkEstimatorTest, OfALinkThatIsFasterThanItsSenderItSaysAtLeastAndAsksLess
   EXPECT_LT(sent - early, 50 * LinkEstimator::kMostTrainBytes / 2) << "in 50 s";
 }
 
-// Bytes per second that are measured where each message, of which the link takes 10 a microsecond, is written so much later than the one
-// before is known to have arrived.
+// Bytes per second that are measured where each message, of which the link takes 10 a microsecond,
+// is written so much later than the one before is known to have arrived.
 std::optional<double> RateOfHandOvers(LinkEstimator::Outgoing each, int64_t late_us) {
   constexpr int64_t kClockUs = 1000, kPerUs = 10;
   LinkEstimator estimator;
@@ -556,7 +560,8 @@ TEST(TrainFitTest, WhatABucketLetsThroughAndWhatIsLateDoesNotCount) {
   EXPECT_NEAR(late->bytes_per_second, 8.192e6, 8.192e4);
 }
 
-// Two at once and one, again and again, as a network card or a bucket that takes several messages for one.
+// Two at once and one, again and again, as a network card or a bucket that takes several messages
+// for one.
 TEST(TrainFitTest, OfHandfulsATailOfEightIsGood) {
   for (const int rounds : {3, 5, 6, 9}) {
     std::vector<TrainPoint> points = {{0, 0}};

@@ -79,8 +79,9 @@ TEST(MemoryPlannerTest, ALevelIsGivenBackAfterACalmAndNotAtItsEdge) {
   EXPECT_EQ(planner.level(), 1);
 }
 
-// Has pages as the slowest device does: those of a level kResidencyLead steps after its order, or after the change that it is at; of
-// several orders that wait the last counts; what it is to give up is gone at once.
+// Has pages as the slowest device does: those of a level kResidencyLead steps after its order, or
+// after the change that it is at; of several orders that wait the last counts; what it is to give
+// up is gone at once.
 class PagedDevice {
  public:
   explicit PagedDevice(int64_t pages) : there_(pages) {}

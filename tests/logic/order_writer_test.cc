@@ -16,8 +16,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// "admit 0=request 3", "retire 0", "to 8 pages", "step 0:5@0 0:?@1* | 1:7@0*": rows by micro-batch, ? for a sampled token, * where logits
-// are wanted.
+// "admit 0=request 3", "retire 0", "to 8 pages", "step 0:5@0 0:?@1* | 1:7@0*": rows by micro-batch,
+// ? for a sampled token, * where logits are wanted.
 std::string Show(const Order& order) {
   if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) return absl::StrCat("admit ", admit->sequence, "=request ", admit->request);
   if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return absl::StrCat("retire ", retire->sequence);

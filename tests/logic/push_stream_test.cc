@@ -1,4 +1,5 @@
-// Weights on their way: whatever breaks, flips or is full, the device ends with the right bytes, and little is sent twice.
+// Weights on their way: whatever breaks, flips or is full, the device ends with the right bytes,
+// and little is sent twice.
 #include "daemon/logic/push_stream.h"
 
 #include <deque>

@@ -190,7 +190,8 @@ TEST(RecoveryTest, AtTheWordOfAPersonItGivesUpForGood) {
   EXPECT_TRUE(As<Recovery::GiveUp>(end)->for_good);
 }
 
-// ---- Whole runs, in simulated time: devices fail at any moment, also while a plan is installed and while tokens are computed again.
+// ---- Whole runs, in simulated time: devices fail at any moment, also while a plan is installed
+// and while tokens are computed again.
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15)) * 0xff51afd7ed558ccd;
@@ -341,7 +342,8 @@ class Simulation {
     fault_ = names_[static_cast<size_t>(Draw(0, static_cast<int>(names_.size()) - 1))];
   }
 
-  // Time passes. What is down may come up, what is up may go down; both make a device forget its plan.
+  // Time passes. What is down may come up, what is up may go down; both make a device forget its
+  // plan.
   void Pass(absl::Duration duration) {
     now_ += duration;
     while (fault_at_ <= now_) {

@@ -150,8 +150,8 @@ TEST(ReplannerTest, SearchesThatFindNothingComeEverLessOften) {
   EXPECT_THAT(rests, ::testing::ElementsAre(3, 15, 30, 60, 120, 240, 240));
 }
 
-// Rates that jump every few seconds, with noise: changes are never worse, never closer than the rest, and searched for within `lasting` and
-// the rest of a change that lasts.
+// Rates that jump every few seconds, with noise: changes are never worse, never closer than the
+// rest, and searched for within `lasting` and the rest of a change that lasts.
 TEST(ReplannerTest, NeverChangesForTheWorseOrWithoutRestWhateverTheLinksDo) {
   const Replanner::Options options;
   int changes = 0;

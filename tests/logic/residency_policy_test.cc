@@ -14,8 +14,9 @@
 namespace lime {
 namespace {
 
-// A machine with `total` for a neighbour and ourselves. The neighbour gets what it wants as far as there is memory. Our blocks of `block`
-// are given back `lag` after they were told to be, and come back one for each `fill_time`.
+// A machine with `total` for a neighbour and ourselves. The neighbour gets what it wants as far as
+// there is memory. Our blocks of `block` are given back `lag` after they were told to be, and come
+// back one for each `fill_time`.
 class Machine {
  public:
   Machine(Bytes total, Bytes block, const ResidencyPolicy::Options& options)
@@ -80,7 +81,8 @@ const char* ReasonText(ResidencyPolicy::Reason reason) {
   return "";
 }
 
-// Samples every 250 ms from 0 on; a line for every change: "1.25s neighbour 700: 1000 -> 375, room fell below the reserve".
+// Samples every 250 ms from 0 on; a line for every change: "1.25s neighbour 700: 1000 -> 375, room
+// fell below the reserve".
 std::string Play(Machine& machine, absl::Duration length, const std::function<Bytes(double seconds)>& neighbour) {
   std::string text;
   for (absl::Duration at; at <= length; at += absl::Milliseconds(250)) {
@@ -258,7 +260,8 @@ struct Counts {
   int regains = 0;
 };
 
-// Plays 180 s of a neighbour that the seed makes up, and that stays as it is for the last 120; checks every sample.
+// Plays 180 s of a neighbour that the seed makes up, and that stays as it is for the last 120;
+// checks every sample.
 Counts PlayRandom(uint32_t seed) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);

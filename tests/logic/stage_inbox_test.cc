@@ -355,7 +355,8 @@ TEST_F(StageInboxTest, WhatWasSampledForTheSequenceBeforeIsNotTaken) {
   EXPECT_EQ(inbox.batch(0).rows[0].token, 9);
 }
 
-// A peer that repeats, shuffles and invents: every visit of every step is told once, with the bytes that were sent for it first.
+// A peer that repeats, shuffles and invents: every visit of every step is told once, with the bytes
+// that were sent for it first.
 TEST_F(StageInboxTest, APeerThatRepeatsAndInventsIsHeardOncePerVisit) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);

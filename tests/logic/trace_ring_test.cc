@@ -55,7 +55,8 @@ TEST(TraceRingTest, WhatFindsNoRoomIsCountedAndTheOldestStay) {
   EXPECT_EQ(DrainAll(ring), std::vector<TimelineSpan>{Numbered(0, 10)});
 }
 
-// Every span of every thread comes once and whole, those of one thread in order, or is counted as lost.
+// Every span of every thread comes once and whole, those of one thread in order, or is counted as
+// lost.
 TEST(TraceRingTest, ManyThreadsAddWhileOneTakes) {
   constexpr int kThreads = 4;
   constexpr int32_t kEach = 20000;

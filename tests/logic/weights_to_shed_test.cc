@@ -26,7 +26,8 @@ class WeightsToShedTest : public ::testing::Test {
     spec_ = *std::move(spec);
   }
 
-  // All in memory, of one device, or of two: the second one begins with the block behind `first` of them.
+  // All in memory, of one device, or of two: the second one begins with the block behind `first` of
+  // them.
   Plan Make(int first = 0, std::vector<int32_t> streamed = {}) {
     std::vector<ClusterDevice> devices(first > 0 ? 2 : 1);
     for (size_t d = 0; d < devices.size(); ++d) {

@@ -30,22 +30,25 @@ TEST(EvaluatorTest, WithRoomForOneBlockTheDiskWaitsForEveryUse) {
 }
 
 TEST(EvaluatorTest, WithRoomForBothTheDiskIsTheLimit) {
-  // Pool 150: a load waits only for the last use of its own block, long ago, so the disk never stops: 11 + 6.
+  // Pool 150: a load waits only for the last use of its own block, long ago, so the disk never
+  // stops: 11 + 6.
   const Instance instance = OneDevice(150);
   EXPECT_DOUBLE_EQ(Evaluator(instance).MsPerStep(kBothStreamed), 17);
 }
 
 TEST(EvaluatorTest, AResidentBlockHidesTheLoad) {
-  // Block 1 streams through a pool of 50: load 6, of it 2 under block 0's computing; the use of 3 delays the next load: 6 + 3.
+  // Block 1 streams through a pool of 50: load 6, of it 2 under block 0's computing; the use of 3
+  // delays the next load: 6 + 3.
   const Instance instance = OneDevice(150);
   EXPECT_DOUBLE_EQ(Evaluator(instance).MsPerStep({.stages = {{0, 0, 2}}, .streamed = {1}}), 9);
 }
 
 TEST(EvaluatorTest, AllMicroBatchesUseABlockBeforeItLeaves) {
-  // Two micro-batches, pool 150 holds both. Step: (0,0) waits for load 0, then 2, then 3 for load 1, then the second: 2 + 3.
-  // Block 0 is free when the second micro-batch has computed it. With F the free time of the compute: load 0 ends at L, first micro-batch
-  // done at max(L + 2, L + 6) + 3 = L + 9, second's block 0 at L + 11, block 1 at L + 14. The next load 0 starts at max(L + 6, L + 11)
-  // and ends at L + 22: 22 ms per step.
+  // Two micro-batches, pool 150 holds both. Step: (0,0) waits for load 0, then 2, then 3 for load
+  // 1, then the second: 2 + 3. Block 0 is free when the second micro-batch has computed it. With F
+  // the free time of the compute: load 0 ends at L, first micro-batch done at max(L + 2, L + 6) + 3
+  // = L + 9, second's block 0 at L + 11, block 1 at L + 14. The next load 0 starts at max(L + 6, L
+  // + 11) and ends at L + 22: 22 ms per step.
   const Instance instance = OneDevice(150, 2);
   EXPECT_DOUBLE_EQ(Evaluator(instance).MsPerStep(kBothStreamed), 22);
   const Instance small = OneDevice(149, 2);
@@ -70,7 +73,8 @@ TEST(EvaluatorTest, TheFirstStageCarriesTheEmbedding) {
   EXPECT_EQ(evaluator.pool_mb()[0], -1);
 }
 
-// 150 MB of blocks in 150 MB: the embedding of 40 MB is read by rows, half a millisecond before the first block of every micro-batch.
+// 150 MB of blocks in 150 MB: the embedding of 40 MB is read by rows, half a millisecond before the
+// first block of every micro-batch.
 TEST(EvaluatorTest, AnEmbeddingReadByRowsTakesTimeInsteadOfMemory) {
   const StagePlan cold = {.stages = {{0, 0, 2}}, .embedding_by_rows = true};
   for (const int microbatches : {1, 3}) {
@@ -86,7 +90,8 @@ TEST(EvaluatorTest, AnEmbeddingReadByRowsTakesTimeInsteadOfMemory) {
   }
 }
 
-// The rows are read while the first block's load goes on: pool 100 for blocks of 11 and 6 ms to read, as above 11 + 2 + 6 + 3.
+// The rows are read while the first block's load goes on: pool 100 for blocks of 11 and 6 ms to
+// read, as above 11 + 2 + 6 + 3.
 TEST(EvaluatorTest, RowsAreReadWhileTheFirstBlockLoads) {
   Instance instance = OneDevice(100);
   instance.devices[0].embed_rows_ms = 4;
@@ -120,7 +125,8 @@ TEST(EvaluatorTest, AgreesWithTheEventByEventOracle) {
   EXPECT_GT(feasible, 1500);  // the comparison is of schedules, not only of refusals
 }
 
-// A pool that holds one block is the smallest; cutting the blocks in pieces lets the same pool read ahead.
+// A pool that holds one block is the smallest; cutting the blocks in pieces lets the same pool read
+// ahead.
 TEST(EvaluatorTest, PiecesReadAheadWhereWholeBlocksCannot) {
   Instance instance = OneDevice(100);
   instance.devices[0].disk_lat_ms = 0;
@@ -138,7 +144,8 @@ TEST(EvaluatorTest, PiecesReadAheadWhereWholeBlocksCannot) {
   EXPECT_DOUBLE_EQ(whole, 20);
 }
 
-// 80 layers over 5 devices, two visits each, every third MLP half streamed: what a search asks thousands of times.
+// 80 layers over 5 devices, two visits each, every third MLP half streamed: what a search asks
+// thousands of times.
 TEST(EvaluatorTest, PrintsTheTimeOfAnEvaluationOfRealSize) {
   Instance instance;
   for (int layer = 0; layer < 80; ++layer) {

@@ -1,4 +1,5 @@
-// The time to the first token: by hand, against the event-by-event oracle, and as a bound on what a search may find.
+// The time to the first token: by hand, against the event-by-event oracle, and as a bound on what a
+// search may find.
 #include "planner/evaluation/first_token.h"
 
 #include <cmath>
@@ -22,7 +23,8 @@ constexpr int kPrompts = 100, kSearches = 6;
 constexpr int kPrompts = 800, kSearches = 30;
 #endif
 
-// Two devices, a block of 10 MB each; a chunk takes 4 ms on the one and 6 on the other, 1 ms to send and 0.5 to arrive.
+// Two devices, a block of 10 MB each; a chunk takes 4 ms on the one and 6 on the other, 1 ms to
+// send and 0.5 to arrive.
 Instance TwoDevices() {
   Instance instance;
   instance.devices = {{.name = "a", .mem_mb = 10, .disk_mb_per_ms = 2, .comp_ms = {4, 6}},
@@ -32,7 +34,8 @@ Instance TwoDevices() {
   return instance;
 }
 
-// 100 tokens in 4 chunks. The second device is the bottleneck: 4 + 1.5 until the first chunk is there, then 4 x 6, however they are swept.
+// 100 tokens in 4 chunks. The second device is the bottleneck: 4 + 1.5 until the first chunk is
+// there, then 4 x 6, however they are swept.
 TEST(FirstTokenTest, ChunksFlowThroughAPipeline) {
   const FirstTokenProblem problem = {.prompt_tokens = 100, .chunks = {{.rows = 32, .instance = TwoDevices()}}};
   ASSERT_TRUE(problem.Validate(TwoDevices()).ok());
@@ -43,9 +46,9 @@ TEST(FirstTokenTest, ChunksFlowThroughAPipeline) {
   EXPECT_EQ(first.chunk_rows, 32);
 }
 
-// One device that streams both blocks of 5 ms. A chunk per sweep through a pool of one block: 5 + 4 + 5 + 6 each. With room for both
-// blocks all three chunks share a sweep: 5 ms until the first block is there, then all are computed with the second loaded meanwhile:
-// chunk by chunk 4 + 6.
+// One device that streams both blocks of 5 ms. A chunk per sweep through a pool of one block: 5 + 4
+// + 5 + 6 each. With room for both blocks all three chunks share a sweep: 5 ms until the first
+// block is there, then all are computed with the second loaded meanwhile: chunk by chunk 4 + 6.
 TEST(FirstTokenTest, ChunksShareASweepWhereThePoolHoldsAStage) {
   Instance instance = TwoDevices();
   instance.devices.pop_back();

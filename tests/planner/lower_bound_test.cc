@@ -19,7 +19,8 @@ constexpr uint64_t kSeeds = 60;
 constexpr uint64_t kSeeds = 400;
 #endif
 
-// Minimise -3 x - 5 y with x <= 4, 2 y <= 12, 3 x + 2 y <= 18: x = 2, y = 6, and one more of each limit saves 0, 1.5 and 1.
+// Minimise -3 x - 5 y with x <= 4, 2 y <= 12, 3 x + 2 y <= 18: x = 2, y = 6, and one more of each
+// limit saves 0, 1.5 and 1.
 TEST(SimplexTest, SolvesTheTextbookExample) {
   const LinearSolution solution =
       Minimise({.cost = {-3, -5}, .rows = {{.a = {1, 0}, .b = 4}, {.a = {0, 2}, .b = 12}, {.a = {3, 2}, .b = 18}}});
@@ -39,7 +40,8 @@ TEST(SimplexTest, EquationsHoldAndContradictionsAreFound) {
   EXPECT_FALSE(Minimise({.cost = {1}, .rows = {{.a = {1}, .b = 3, .equal = true}, {.a = {1}, .b = 1}}}).optimal);
 }
 
-// 30 MB on one device of 10 MB that reads 2 MB/ms: 20 MB are read in every step, 10 ms; the computing of 6 ms hides behind them.
+// 30 MB on one device of 10 MB that reads 2 MB/ms: 20 MB are read in every step, 10 ms; the
+// computing of 6 ms hides behind them.
 TEST(LowerBoundTest, OneDeviceMustReadWhatItCannotKeep) {
   Instance instance;
   instance.devices = {{.mem_mb = 10, .disk_mb_per_ms = 2, .comp_ms = {2, 2, 2}}};
@@ -49,7 +51,8 @@ TEST(LowerBoundTest, OneDeviceMustReadWhatItCannotKeep) {
   EXPECT_NEAR(LowerBoundMs(instance), 6, 1e-6);
 }
 
-// Two devices of 20 MB without disks and 30 MB to hold: at least 10 MB on the slow one, 2 + 2 + 4, and a hop of 1.5 there and 0.5 back.
+// Two devices of 20 MB without disks and 30 MB to hold: at least 10 MB on the slow one, 2 + 2 + 4,
+// and a hop of 1.5 there and 0.5 back.
 TEST(LowerBoundTest, HopsThatCannotBeAvoidedCount) {
   Instance instance;
   instance.devices = {{.mem_mb = 20, .comp_ms = {2, 2, 2}}, {.mem_mb = 20, .comp_ms = {4, 4, 4}}};

@@ -184,7 +184,8 @@ TEST(OneDeviceTest, MoreMemoryIsNotSlowerAndAutoIsAsFastAsEveryPlacement) {
   }
 }
 
-// Where the disk decides, nearly all memory has weights: but for the smallest ring less than a part is left.
+// Where the disk decides, nearly all memory has weights: but for the smallest ring less than a part
+// is left.
 TEST(OneDeviceTest, ASlowDiskLeavesNoMemoryUnused) {
   const ModelSpec spec = Model(/*tied=*/false);
   const Bytes least = LeastBudget(spec);

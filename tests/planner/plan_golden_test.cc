@@ -1,6 +1,7 @@
 // A plan, its Programs and its timeline as golden files: tests/golden/*.txt, to be read in review.
 //
-// To write them anew: planner_plan_golden_test --update_golden, then read the difference as you would read code.
+// To write them anew: planner_plan_golden_test --update_golden, then read the difference as you
+// would read code.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +32,8 @@ void ExpectGolden(const std::string& name, const std::string& text) {
   EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
 }
 
-// Three boards: "a" and "b" compute twice in a step, "b" streams half of its MLPs, "c" has the head.
+// Three boards: "a" and "b" compute twice in a step, "b" streams half of its MLPs, "c" has the
+// head.
 absl::StatusOr<Plan> SmallPlan(int32_t sequences, int32_t batch, Bytes b_budget) {
   const std::vector<ClusterDevice> devices = {Board("a", 80 * kMiB, 20e9), Board("b", b_budget, 10e9, 2e9), Board("c", 36 * kMiB)};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(SmallModel(), devices,

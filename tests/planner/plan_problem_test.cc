@@ -150,7 +150,8 @@ TEST(PlanProblemTest, ATiedEmbeddingIsCountedOnceWhereAllOfTheHeadStays) {
   ASSERT_TRUE(decode.ok() && prefill.ok());
   EXPECT_EQ(decode->MsPerStep(), plan->predicted.ms_per_step);
   EXPECT_EQ(prefill->step_ends_ms.back(), plan->predicted.ttft_ms);
-  // Where parts of it stream, or KV grows and they may come to, the table is read by rows or has memory of its own.
+  // Where parts of it stream, or KV grows and they may come to, the table is read by rows or has
+  // memory of its own.
   StagePlan stages{.stages = {{0, 0, plan->NumParts()}}, .embedding_by_rows = true};
   EXPECT_TRUE(EmbeddingIsWithHead(*problem, stages));
   stages.streamed = {plan->NumParts() - 1};

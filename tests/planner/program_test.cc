@@ -74,7 +74,8 @@ TEST(ProgramTest, TheCheckOfWhatIsCompiledNamesTheFirstThingWrong) {
   EXPECT_THAT(Error(program), HasSubstr("step[8].logit_rows = 2"));
 }
 
-// "compute 0/0" of stage and part, "load 3", "release 2", "send to 1", "asks 1", "waited 2.5", "end".
+// "compute 0/0" of stage and part, "load 3", "release 2", "send to 1", "asks 1", "waited 2.5",
+// "end".
 std::string Text(const Runner::Action& action) {
   if (const auto* a = std::get_if<Runner::StartCompute>(&action)) return absl::StrCat("compute ", a->what.part);
   if (const auto* a = std::get_if<Runner::StartLoad>(&action)) return absl::StrCat("load ", a->load);
@@ -163,7 +164,8 @@ TEST(CompileTest, TheLoadsOfADeviceAreTheSameForEveryShape) {
   }
 }
 
-// A ring that comes with a change is not used before the room that the change makes is there, and one that goes is not used behind it.
+// A ring that comes with a change is not used before the room that the change makes is there, and
+// one that goes is not used behind it.
 TEST(ProgramRunnerTest, ARingThatAChangeBringsIsUsedOnceItIsThere) {
   const Program whole = {.num_stages = 1, .microbatches = 1, .step = {Compute{0, 0, 0, 1, 0}}};
   Program streamed = whole, kept = whole;

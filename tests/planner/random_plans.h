@@ -78,7 +78,8 @@ class RandomPlans {
     return plan;
   }
 
-  // Memory that leaves each device a pool of about what the plan needs: tight, so that loads wait for one another.
+  // Memory that leaves each device a pool of about what the plan needs: tight, so that loads wait
+  // for one another.
   void FitMemory(const StagePlan& plan, Instance& instance) {
     std::vector<double> used(instance.devices.size(), 0.0), pool(instance.devices.size(), 0.0);
     if (!plan.embedding_by_rows) used[plan.stages.front().device] += instance.embed_mb;

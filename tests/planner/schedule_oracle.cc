@@ -210,7 +210,8 @@ class Simulation {
 
 namespace {
 
-// What stays and what is left for streaming; `all_at_once`: all that a stage streams is in the pool at once.
+// What stays and what is left for streaming; `all_at_once`: all that a stage streams is in the pool
+// at once.
 OracleAnswer MeasureMemory(const Instance& instance, const StagePlan& plan, bool all_at_once) {
   OracleAnswer answer;
   const auto streams = [&](int b) { return std::count(plan.streamed.begin(), plan.streamed.end(), b) > 0; };

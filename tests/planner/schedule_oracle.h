@@ -1,5 +1,6 @@
-// An independent evaluation of plans for tests: a discrete-event simulation with a queue of events, disks that read, pools that hold bytes
-// and links that carry messages, written from the definitions and sharing nothing with planner/evaluation/evaluator.cc. Slow.
+// An independent evaluation of plans for tests: a discrete-event simulation with a queue of events,
+// disks that read, pools that hold bytes and links that carry messages, written from the
+// definitions and sharing nothing with planner/evaluation/evaluator.cc. Slow.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// What must hold of predictions and plans whatever the numbers: more never costs, names do not matter, nonsense is answered in a sentence.
+// What must hold of predictions and plans whatever the numbers: more never costs, names do not
+// matter, nonsense is answered in a sentence.
 #include <cmath>
 #include <numeric>
 
@@ -40,8 +41,9 @@ Instance WithMoreMemory(Instance instance, RandomPlans& random) {
   return instance;
 }
 
-// When each step ends never gets later, so neither does any of them: times of a schedule are sums and maxima of what is given. The rate of
-// the settled steps is a difference of two ends, which a faster start may raise by what the steps before saved.
+// When each step ends never gets later, so neither does any of them: times of a schedule are sums
+// and maxima of what is given. The rate of the settled steps is a difference of two ends, which a
+// faster start may raise by what the steps before saved.
 TEST(PropertiesTest, NoStepOfAFixedPlanEndsLaterWithMore) {
   int feasible = 0;
   for (uint64_t seed = 0; seed < 1500; ++seed) {
@@ -66,8 +68,8 @@ TEST(PropertiesTest, NoStepOfAFixedPlanEndsLaterWithMore) {
   EXPECT_GT(feasible, 1000);
 }
 
-// The search, begun also at the plan from before, never ends worse than that plan is now; and by its steady rate that is at most what it
-// was.
+// The search, begun also at the plan from before, never ends worse than that plan is now; and by
+// its steady rate that is at most what it was.
 TEST(PropertiesTest, TheSearchBegunAtThePlanFromBeforeIsNotWorseWithMore) {
   const int cases = Cases(60, 120);
   int feasible = 0;
@@ -185,9 +187,10 @@ Instance Uniform(int layers, int devices, double mem_mb) {
   return instance;
 }
 
-// Six layers on two devices of 1130 MB. Three MLP halves each leave 230: two attention halves of 102 each. Where 505 ms are allowed, ten
-// attention halves of 100 MB come from the disk in 50.1 ms each, through a pool of 200: 30 MB are left, for the KV of as many. What is too
-// much is taken off the first of two that are alike.
+// Six layers on two devices of 1130 MB. Three MLP halves each leave 230: two attention halves of
+// 102 each. Where 505 ms are allowed, ten attention halves of 100 MB come from the disk in 50.1 ms
+// each, through a pool of 200: 30 MB are left, for the KV of as many. What is too much is taken off
+// the first of two that are alike.
 TEST(HalfCountsTest, AreWhatFitsBesideWhatTheDiskReads) {
   const Instance instance = Uniform(6, 2, 1130);
   const std::vector<int32_t> unit_begins = UnitBegins(instance, Granularity::kBlock), order = {0, 1};
@@ -261,7 +264,8 @@ TEST(DegenerateTest, AHeadLargerThanEveryDeviceIsInfeasibleAndInPiecesItStreams)
   EXPECT_TRUE(PlanBy(Strategy::kLime, instance, {.time_limit_ms = 50}).feasible);
 }
 
-// No bandwidth: messages never arrive, so one device does it all, streaming, though there are three.
+// No bandwidth: messages never arrive, so one device does it all, streaming, though there are
+// three.
 TEST(DegenerateTest, ANetworkThatCarriesNothingIsNotUsed) {
   Instance instance = Uniform(10, 3, 1000);
   instance.net.tx_ms = kMaxPlanNumber;

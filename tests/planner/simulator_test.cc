@@ -90,7 +90,8 @@ TEST(SimulatorTest, APlanIsWrittenAndReadTheSame) {
   }
 }
 
-// Every device does one thing of a kind at a time, and what it did or waited for in a step fills the step without a gap.
+// Every device does one thing of a kind at a time, and what it did or waited for in a step fills
+// the step without a gap.
 TEST(SimulatorTest, TheTimelineHasNoOverlapsAndNoGaps) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);

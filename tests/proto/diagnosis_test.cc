@@ -1,4 +1,5 @@
-// Each fault has its sentence; certificates are judged by any clock; what is said before keys are shown is bounded.
+// Each fault has its sentence; certificates are judged by any clock; what is said before keys are
+// shown is bounded.
 #include "proto/diagnosis/diagnosis.h"
 
 #include <cerrno>

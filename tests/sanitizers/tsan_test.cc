@@ -1,4 +1,5 @@
-// ThreadSanitizer sees what Abseil's locks order, though Abseil is built without it (cmake/tsan_abseil.cc), and what they do not.
+// ThreadSanitizer sees what Abseil's locks order, though Abseil is built without it
+// (cmake/tsan_abseil.cc), and what they do not.
 #include <functional>
 #include <thread>
 
@@ -102,7 +103,8 @@ TEST(TsanTest, IsSilentAboutWhatALockGuards) {
   EXPECT_EQ(ReportsOf(add, add), 0);
 }
 
-// The two take turns, each waiting in its own way; whoever gives the lock up evaluates the other's condition.
+// The two take turns, each waiting in its own way; whoever gives the lock up evaluates the other's
+// condition.
 void TakeTurns(const std::function<void(absl::Mutex&, const absl::Condition&)>& await) {
   absl::Mutex mutex;
   int turn = 0;

@@ -1,8 +1,9 @@
-// A Backend that hashes (tests/sim/hash_model.h): blocks are begun, get their weights part by part and are ended; K and V of a position are
-// 8 bytes of its page. What attention has not seen, or has seen twice, is an error.
+// A Backend that hashes (tests/sim/hash_model.h): blocks are begun, get their weights part by part
+// and are ended; K and V of a position are 8 bytes of its page. What attention has not seen, or has
+// seen twice, is an error.
 //
-// Owner: SimStage. What a block is computed with comes by AddWeights instead of by tensors, so the calls that bind and compute by rows do
-// nothing.
+// Owner: SimStage. What a block is computed with comes by AddWeights instead of by tensors, so the
+// calls that bind and compute by rows do nothing.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,9 @@
-// A model that hashes instead of computing: a hidden state is a hash of its token, its position, the weights of every block so far and the
-// K and V of every position that its sequence has had. A weight, a page, a message or an order out of place shows in all tokens after it.
+// A model that hashes instead of computing: a hidden state is a hash of its token, its position,
+// the weights of every block so far and the K and V of every position that its sequence has had. A
+// weight, a page, a message or an order out of place shows in all tokens after it.
 //
-// What a part of a block adds is the same in sum however the block is cut, so the tokens do not depend on the plan.
+// What a part of a block adds is the same in sum however the block is cut, so the tokens do not
+// depend on the plan.
 #pragma once
 
 #include <cstdint>

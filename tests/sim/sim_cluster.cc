@@ -338,7 +338,8 @@ class SimCluster {
     });
   }
 
-  // A stage that has stopped answers with the reason; one that runs takes all that peers and the coordinator send.
+  // A stage that has stopped answers with the reason; one that runs takes all that peers and the
+  // coordinator send.
   void CheckTaken(const Device& device, const char* what, const absl::Status& stopped, const absl::Status& answer) {
     if (answer != stopped) world_.Violation("device ", device.name, " refuses ", what, ": ", answer.message());
   }
@@ -447,7 +448,8 @@ class SimCluster {
     if (!taken.ok()) InstallAgain(plan, [this, plan](const auto& status, const auto& device) { OnChanged(plan, status, device); });
   }
 
-  // Requests go on with their KV. Where devices do not take it over, the same plan is installed and it is computed again.
+  // Requests go on with their KV. Where devices do not take it over, the same plan is installed and
+  // it is computed again.
   absl::Status InstallTakingOver(const SimPlan& plan, const SimKvHandover& handover) {
     if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device handed over its KV");
     const bool computed = writer_->remaining().pages > 0;
@@ -538,7 +540,8 @@ class SimCluster {
     }
   }
 
-  // Only where a device is gone for good, or it is one loss after another. A command ends then; a server ends the requests.
+  // Only where a device is gone for good, or it is one loss after another. A command ends then; a
+  // server ends the requests.
   void OnGivenUp(const absl::Status& why) {
     world_.Say("gives up: ", why.message());
     int64_t losses = 0;  // what is slow, wanted or in want of memory is none

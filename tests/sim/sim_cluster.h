@@ -1,8 +1,10 @@
-// A cluster of simulated devices and the coordinator's own logic, OrderWriter, Replanner and Recovery, in one thread: a seed decides the
-// model, the plans, the requests, how long everything takes and which faults there are.
+// A cluster of simulated devices and the coordinator's own logic, OrderWriter, Replanner and
+// Recovery, in one thread: a seed decides the model, the plans, the requests, how long everything
+// takes and which faults there are.
 //
-// What is held, whatever happens: every token is the right one; a page has one holder; no device takes more than its plan allows; every
-// request ends, at the token where it ought to; nobody waits for what will not come.
+// What is held, whatever happens: every token is the right one; a page has one holder; no device
+// takes more than its plan allows; every request ends, at the token where it ought to; nobody waits
+// for what will not come.
 #pragma once
 
 #include <cstdint>

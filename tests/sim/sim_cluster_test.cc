@@ -28,7 +28,8 @@ TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
   EXPECT_GT(all.not_taken_over, 5);
 }
 
-// Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden state was refused.
+// Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden
+// state was refused.
 TEST(SimClusterTest, DevicesHaveRoomForTheHiddenStatesOfAllStepsUnderWay) {
   for (const uint64_t seed : {6589, 26010, 31860, 55063, 79462, 96327}) EXPECT_EQ(RunSim({.seed = seed}).violation, "") << seed;
 }
@@ -38,7 +39,8 @@ TEST(SimClusterTest, ADeviceThatHasStoppedRefusesNothing) {
   for (const uint64_t seed : {30724, 35914}) EXPECT_EQ(RunSim({.seed = seed}).violation, "") << seed;
 }
 
-// A disk that was full for a while failed two plans. Its device, the only one, counted as missing, although it answered.
+// A disk that was full for a while failed two plans. Its device, the only one, counted as missing,
+// although it answered.
 TEST(SimClusterTest, ADiskThatIsFullForAWhileEndsNoRunOfOneDevice) {
   const SimResult result = RunSim({.seed = 106473});
   EXPECT_EQ(result.violation, "");

@@ -94,7 +94,8 @@ absl::StatusOr<SimPlan> WithLevels(Random& random, const Plan& plan, const std::
   return made;
 }
 
-// Another device, with a stage or without, has what this one has no room for: some of it comes back for a while, or all, or none.
+// Another device, with a stage or without, has what this one has no room for: some of it comes back
+// for a while, or all, or none.
 void DrawHost(Random& random, Plan& plan, int d) {
   PlanDevice& device = plan.devices[static_cast<size_t>(d)];
   const int32_t host = random.Below(plan.NumDevices());

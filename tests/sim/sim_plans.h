@@ -1,5 +1,5 @@
-// Plans for simulated clusters, by chance: any stages over any of the devices, any parts streamed, rings as tight as they may be, KV in
-// memory or as little of it as there may be.
+// Plans for simulated clusters, by chance: any stages over any of the devices, any parts streamed,
+// rings as tight as they may be, KV in memory or as little of it as there may be.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// What one simulated request asks for, and whether it gets that: the right tokens, each once and in order, and an end where it ought to be.
+// What one simulated request asks for, and whether it gets that: the right tokens, each once and in
+// order, and an end where it ought to be.
 #pragma once
 
 #include <cstdint>

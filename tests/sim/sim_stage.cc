@@ -316,7 +316,8 @@ void SimStage::Carry(const ResidencyLogic::MakeRoom& make) {
   });
 }
 
-// Beside what the plan counts for pages, ring and weights nothing changes. The margin is never taken.
+// Beside what the plan counts for pages, ring and weights nothing changes. The margin is never
+// taken.
 void SimStage::CheckBudget() {
   const PlanMemory& memory = device().memory;
   Bytes weights = 0;

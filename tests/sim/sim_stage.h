@@ -1,7 +1,9 @@
-// One device's part of a plan in a simulated cluster: the daemon's own StageLogic, ResidencyLogic and KvBook, driven with simulated time,
-// disk and memory, and a HashModel in the place of a backend.
+// One device's part of a plan in a simulated cluster: the daemon's own StageLogic, ResidencyLogic
+// and KvBook, driven with simulated time, disk and memory, and a HashModel in the place of a
+// backend.
 //
-// It holds what it does to what the plan allows: the ring, the pages, one owner for each of them, what is read is what was written.
+// It holds what it does to what the plan allows: the ring, the pages, one owner for each of them,
+// what is read is what was written.
 #pragma once
 
 #include <deque>
@@ -63,7 +65,8 @@ class SimStage {
   // Not ok: it has stopped for good.  REQUIRES: begun
   const absl::Status& health() const { return logic_->health(); }
   int64_t steps() const { return steps_; }
-  // Where all requests are over and nothing will happen any more: what is kept of one; empty where nothing is. The last thing it is asked.
+  // Where all requests are over and nothing will happen any more: what is kept of one; empty where
+  // nothing is. The last thing it is asked.
   // REQUIRES: begun
   std::string LeftOver();
   // What it waits for, for who wonders.

@@ -1,4 +1,5 @@
-// What a simulated stage writes to its disk, or to the host of its KV, and reads from there: KV and weights.
+// What a simulated stage writes to its disk, or to the host of its KV, and reads from there: KV and
+// weights.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -86,7 +87,8 @@ void SimStage::EndWrite(const KvAway::Piece& piece, const absl::Status& status) 
   });
 }
 
-// What is on the disk of the part's positions: as it was loaded, or where it has gone since then, as it is there.
+// What is on the disk of the part's positions: as it was loaded, or where it has gone since then,
+// as it is there.
 absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
   const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
   const int64_t layer = LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece, pieces = what.kv_end / kKvPiece - first;
@@ -147,7 +149,8 @@ void SimStage::Carry(const ProgramRunner::StartLoad& start) {
   });
 }
 
-// As StageWeights: the largest piece beyond what the plan counts, for what stays unused before the ring begins again.
+// As StageWeights: the largest piece beyond what the plan counts, for what stays unused before the
+// ring begins again.
 void SimStage::MakeRing(Bytes ring) {
   Bytes largest = 0;
   for (const int part : PartsOn(plan_, device_)) largest = std::max(largest, plan_.parts[static_cast<size_t>(part)].bytes);

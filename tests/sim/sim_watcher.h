@@ -1,5 +1,5 @@
-// Whether another plan is better by now, in simulated time: what PlanWatcher does with a thread, around the same Replanner. Rates are
-// simulated, and the plans that are found are any.
+// Whether another plan is better by now, in simulated time: what PlanWatcher does with a thread,
+// around the same Replanner. Rates are simulated, and the plans that are found are any.
 #pragma once
 
 #include <functional>

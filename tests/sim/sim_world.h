@@ -1,4 +1,5 @@
-// What a simulated cluster happens in: time, chance, faults that are injected and counted, and what was found wrong.
+// What a simulated cluster happens in: time, chance, faults that are injected and counted, and what
+// was found wrong.
 //
 // One thread. The same seed makes the same run on every machine.
 #pragma once

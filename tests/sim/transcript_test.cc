@@ -1,6 +1,8 @@
-// The state machines as golden files: events, and what they answer; tests/golden/*.txt, to be read in review.
+// The state machines as golden files: events, and what they answer; tests/golden/*.txt, to be read
+// in review.
 //
-// To write them anew: transcript_test --update_golden, then read the difference as you would read code.
+// To write them anew: transcript_test --update_golden, then read the difference as you would read
+// code.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -42,7 +44,8 @@ void ExpectGolden(const std::string& name, const std::string& text) {
   EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
 }
 
-// Device 0 has the first layer and the head, device 1 the second layer; the MLP of the first layer streams.
+// Device 0 has the first layer and the head, device 1 the second layer; the MLP of the first layer
+// streams.
 absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec, int64_t context) {
   std::vector<ClusterDevice> cluster;
   for (const char* name : {"a", "b"}) {

@@ -89,7 +89,8 @@ TEST(CorpusTest, DocumentsAreManyAndCleanAscii) {
   ExpectManyAndClean("scholar", 2700);
 }
 
-// The shipped weights were first trained on this root: its text has to stay what it was, whatever is added for a later course.
+// The shipped weights were first trained on this root: its text has to stay what it was, whatever
+// is added for a later course.
 TEST(CorpusTest, TheFirstCourseNeverChanges) {
   const Corpus corpus = LoadCorpus(1);
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a

@@ -241,7 +241,8 @@ class WorkloadTest(unittest.TestCase):
 
     def test_the_prediction_of_a_window_follows_the_levels(self):
         times = [[float(token) for token in range(1, 91)]]
-        # Position p of token i is i + 1: from p = 41 on (24 ahead of 64) the second level. A window from token 3 to 52 (positions 4 to 53).
+        # Position p of token i is i + 1: from p = 41 on (24 ahead of 64) the second level. A window
+        # from token 3 to 52 (positions 4 to 53).
         found = workload.windows(levels((4, 100.0), (8, 200.0)), times, 0, 2)
         self.assertEqual(len(found), 1)
         self.assertAlmostEqual(found[0]["predicted_ms"], (37 * 100 + 13 * 200) / 50)
@@ -406,7 +407,8 @@ class ReproductionTest(unittest.TestCase):
     def test_predictions_at_full_size_stand_beside_those_of_the_scale(self):
         question = catalogue.Question("setting-2", requests=2, context=8192)
         grows = levels((256, 100.0), (512, 200.0), (1024, 400.0))
-        # 2 requests at 8 x 200 = 1600 positions: 2 x 102 pages with what the next 24 steps write; 2 x 252 at 8 x 500.
+        # 2 requests at 8 x 200 = 1600 positions: 2 x 102 pages with what the next 24 steps write; 2
+        # x 252 at 8 x 500.
         self.assertEqual([workload.full_size_ms(grows, {"from": p, "to": p}, question, 24) for p in (200, 500)], [100.0, 200.0])
         self.assertIsNone(workload.full_size_ms([], {"from": 1, "to": 50}, question, 24))
         row = report.summarise_strategy("lime", a_plan(), [a_turn(10.0)], True) | {"full_size_ms": 7.4}

@@ -1,5 +1,5 @@
-// Where a host keeps the pieces of KV that one other device, the owner, has lent to it. Pure: places
-// and offsets; the memory is the caller's.
+// Where a host keeps the pieces of KV that one other device, the owner, has lent to it. Pure:
+// places and offsets; the memory is the caller's.
 //
 // A place has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer
 // after another, each in chunks, in order. The pieces of a sequence come from the first on. The

@@ -1,5 +1,6 @@
 // Names in cluster.toml, limed.toml and flags: the backends that compute blocks, which
-// kernels/registry/registry.h opens, the loaders of daemon/weights/loader_choice.h, and memory modes.
+// kernels/registry/registry.h opens, the loaders of daemon/weights/loader_choice.h, and memory
+// modes.
 #pragma once
 
 #include <array>

@@ -16,7 +16,8 @@ namespace {
 using nlohmann::json;
 using enum JsonList::Presence;
 
-// Bounds of what is believed; far beyond any device, and such that sums and products of them stay finite.
+// Bounds of what is believed; far beyond any device, and such that sums and products of them stay
+// finite.
 constexpr size_t kMaxStrings = 512;
 constexpr size_t kMaxPoints = 4096, kMaxModels = 1024;
 constexpr double kMaxRate = 1e18, kMaxMs = 1e12;

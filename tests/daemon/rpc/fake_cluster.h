@@ -1,6 +1,7 @@
-// Devices of one cluster in one process: real servers on loopback, and stages that compute nothing but do all that a pipeline has to. A
-// token is a hash of all that its row has seen on its way, so any loss, repetition or disorder shows in it. Their KV says whose it is, and
-// a row whose sequence lacks any of it is an error.
+// Devices of one cluster in one process: real servers on loopback, and stages that compute nothing
+// but do all that a pipeline has to. A token is a hash of all that its row has seen on its way, so
+// any loss, repetition or disorder shows in it. Their KV says whose it is, and a row whose sequence
+// lacks any of it is an error.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ uint64_t FakeKv(int32_t layer, int64_t request, int64_t position);
 // A plan of three boards with one stage for each `order` entry, parts shared out evenly.
 Plan MakeStages(const std::vector<int32_t>& order, int32_t sequences, int32_t batch);
 
-// Carries orders out one step after another, a micro-batch through a stage as soon as it is there. Computes where the event comes in.
-// `hands_over_kv`: for the plan that comes next.
+// Carries orders out one step after another, a micro-batch through a stage as soon as it is there.
+// Computes where the event comes in. `hands_over_kv`: for the plan that comes next.
 std::unique_ptr<StageEngine> MakeFakeStage(StageSetup setup, bool hands_over_kv = true);
 
 DeviceServer::Options FakeDevice(const std::string& name, bool hands_over_kv = true);

@@ -8,8 +8,9 @@
 
 namespace lime {
 
-// gRPC 1.51 ends the threads of its callback API with the last server or channel of a process and begins them with the next one. A test
-// program does so hundreds of times, and AddressSanitizer has seen the two meet and free twice; so one server stays throughout.
+// gRPC 1.51 ends the threads of its callback API with the last server or channel of a process and
+// begins them with the next one. A test program does so hundreds of times, and AddressSanitizer has
+// seen the two meet and free twice; so one server stays throughout.
 class KeepCallbackThreads final : public ::testing::Environment {
  public:
   void SetUp() override { server_ = *DeviceServer::Start(FakeDevice("kept")); }

@@ -1,4 +1,5 @@
-// Pushing blocks to real servers on loopback: faults of the wire, of the disk, and of who else is there.
+// Pushing blocks to real servers on loopback: faults of the wire, of the disk, and of who else is
+// there.
 
 #include <gmock/gmock.h>
 #include <grpcpp/channel.h>

@@ -116,7 +116,8 @@ TEST_F(ReleaseTest, APlanInUseStaysUnlessThatIsForced) {
   EXPECT_EQ(said_, "");
 }
 
-// It does not install its plan again, as it would after a fault, whichever device it hears of first.
+// It does not install its plan again, as it would after a fault, whichever device it hears of
+// first.
 TEST_F(ReleaseTest, ARunWhoseDevicesAreTakenAwayEndsAndSaysByWhom) {
   for (const size_t first : {0, 1, 2}) {
     client_ = Connect();

@@ -296,7 +296,8 @@ TEST_F(RpcTest, APlanThatIsStillToBeUsedStaysWhileOthersLoad) {
     const auto health = DeviceClient(devices_[0].name, devices_[0].address, {}).Health(absl::Seconds(10));
     return health.ok() && health->used_by.has_value();
   };
-  // Two thirds of the time of an unused plan pass; then its coordinator has to say that it is to be used. Twice that is more than the time.
+  // Two thirds of the time of an unused plan pass; then its coordinator has to say that it is to be
+  // used. Twice that is more than the time.
   slow.plans.make_stage = [&](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     for (int times = 0; times < 2;) {
       *passed += 20;

@@ -1,4 +1,5 @@
-// Faults that a run survives, and plans that it changes to, over real sockets on loopback with stages that compute nothing.
+// Faults that a run survives, and plans that it changes to, over real sockets on loopback with
+// stages that compute nothing.
 
 #include <functional>
 #include <set>
@@ -31,7 +32,8 @@ class SurvivalTest : public RpcTest {
     ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
   }
 
-  // Pauses of 20 s at most where KV is taken over, else of 40, and of 60 s from then on where devices refuse the plan.
+  // Pauses of 20 s at most where KV is taken over, else of 40, and of 60 s from then on where
+  // devices refuse the plan.
   static ClusterRun::Change ChangeTo(const Plan& plan, const std::string& why,
                                      std::optional<absl::Duration> taking_over = absl::Seconds(20)) {
     return {.plan = plan, .why = why, .taking_over = taking_over, .computing_again = absl::Seconds(40), .going_back = absl::Seconds(60)};

@@ -15,7 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Counts what is done to the disk; from the n-th on everything fails, as after a kill, and that one is done by half.
+// Counts what is done to the disk; from the n-th on everything fails, as after a kill, and that one
+// is done by half.
 class DyingDisk : public StoreDisk {
  public:
   DyingDisk(int64_t lives, bool full) : lives_(lives), full_(full) {}

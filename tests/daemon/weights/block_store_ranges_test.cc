@@ -65,7 +65,8 @@ void ExpectRowsOf(const Checkpoint& store, const ModelSpec& spec) {
   EXPECT_GE(tables, 1);
 }
 
-// Everything that streaming reads has its checksum, every byte of every tensor is in it, and nothing else is known.
+// Everything that streaming reads has its checksum, every byte of every tensor is in it, and
+// nothing else is known.
 void ExpectRangesOf(const std::string& store_dir, size_t at_least) {
   const auto store = Checkpoint::Open(store_dir);
   ASSERT_TRUE(store.ok()) << store.status();

@@ -34,7 +34,8 @@ bool Overlap(const BlockExtent& a, const BlockExtent& b) {
   return a.file == b.file && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-// The store holds the source's tensors, and each block is one aligned range with the checksum that it says.
+// The store holds the source's tensors, and each block is one aligned range with the checksum that
+// it says.
 void ExpectStoreOf(const std::string& source_dir, const std::string& store_dir) {
   const auto source = Checkpoint::Open(source_dir), store = Checkpoint::Open(store_dir);
   ASSERT_TRUE(source.ok() && store.ok()) << source.status() << store.status();

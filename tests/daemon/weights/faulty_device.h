@@ -10,7 +10,8 @@
 
 namespace lime {
 
-// Passes reads on to a real device, through `plan`, which sees each read and may change its length or answer it with an error.
+// Passes reads on to a real device, through `plan`, which sees each read and may change its length
+// or answer it with an error.
 class FaultyDevice : public BlockDevice {
  public:
   struct Read {

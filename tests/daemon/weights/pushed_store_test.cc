@@ -1,4 +1,5 @@
-// Receiving a model's blocks into a folder: what is there is found, what is damaged is written again, nothing looks like more than it is.
+// Receiving a model's blocks into a folder: what is there is found, what is damaged is written
+// again, nothing looks like more than it is.
 
 #include "daemon/stores/pushed_store.h"
 
@@ -227,7 +228,8 @@ TEST_F(PushedStoreTest, ADamagedBlockIsNotHeldFromTheMomentItIsFound) {
   EXPECT_TRUE(Checkpoint::OpenPart(Folder())->CheckHolds(std::vector{Mlp(1)}).ok());
 }
 
-// Counts what is done to the disk; from the n-th on everything fails, as after a kill, and that one is done by half.
+// Counts what is done to the disk; from the n-th on everything fails, as after a kill, and that one
+// is done by half.
 class DyingDisk : public StoreDisk {
  public:
   explicit DyingDisk(int64_t lives) : lives_(lives) {}

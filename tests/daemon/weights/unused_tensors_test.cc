@@ -32,7 +32,8 @@ class UnusedTensorsTest : public ::testing::Test {
 
   std::string Model() const { return dir_.file("model"); }
 
-  // `name` of a tensor to the name that it gets; what is given none is left out, and its bytes stay in a tensor that nobody needs.
+  // `name` of a tensor to the name that it gets; what is given none is left out, and its bytes stay
+  // in a tensor that nobody needs.
   void Rename(const std::function<std::string(const std::string&)>& name_of) const {
     Edit([&](json& header, std::string&) {
       json renamed;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kMbit = 125'000;
 
-// A model of three blocks: a has the first and the last, b the second. The link between them is known, and none to c.
+// A model of three blocks: a has the first and the last, b the second. The link between them is
+// known, and none to c.
 class ChangeCostsTest : public ::testing::Test {
  protected:
   ChangeCostsTest() {
@@ -75,7 +76,8 @@ TEST_F(ChangeCostsTest, KvGoesOnWhereDisksHaveRoomForBothFiles) {
   EXPECT_TRUE(CheckKvRoom(plan_, spills, {{"a", takes}, {"b", 0}}).ok());
   EXPECT_EQ(CheckKvRoom(plan_, spills, {{"a", takes - 1}}).message(),
             "KV that does not fit in the memory of device \"a\" may need 131072 bytes of its disk, which has room for 131071");
-  // Where the plan before has a file, too, its place comes free before KV is computed again, and not before it is taken over.
+  // Where the plan before has a file, too, its place comes free before KV is computed again, and
+  // not before it is taken over.
   EXPECT_TRUE(CheckKvRoom(spills, spills, {{"a", 0}}).ok());
   EXPECT_FALSE(CheckKvRoom(spills, spills, {{"a", -1}}).ok()) << "others have taken it";
   EXPECT_FALSE(TakesOver(spills, spills, 10, {{"a", takes - 1}}));
@@ -122,7 +124,8 @@ TEST_F(ChangeCostsTest, WhatStaysInMemoryIsNotRead) {
   EXPECT_DOUBLE_EQ(ms(after), 50);
 }
 
-// A plan whose KV grows has parts that may come to stream, each with memory of its own; one whose KV is all there has blocks.
+// A plan whose KV grows has parts that may come to stream, each with memory of its own; one whose
+// KV is all there has blocks.
 TEST_F(ChangeCostsTest, BlocksAndPartsDoNotTakeEachOthersPlace) {
   plan_.page_bytes = 1000, plan_.context = 1024, plan_.sequences = 1;
   for (PlanPart& part : plan_.parts) part.bytes = 10'000'000, part.kv_pages = FullLayerPages(plan_);
@@ -157,7 +160,8 @@ TEST_F(ChangeCostsTest, KvTakesTheSlowestDevicesWay) {
   Plan alone = apart;
   alone.stages = {{.device = 1, .lo = 0, .hi = 3}};
   EXPECT_DOUBLE_EQ(MoveKv(inputs_, alone, apart).position_ms, a_to_b + 2 * unknown);
-  // What a's host had of its layers comes by the slowest way there is: from a to b, and from c to b, of which nothing is known.
+  // What a's host had of its layers comes by the slowest way there is: from a to b, and from c to
+  // b, of which nothing is known.
   Plan lends = plan_;
   lends.devices.push_back({.name = "c"});
   lends.devices[1].max_layer_pages = 1, lends.devices[1].kv_host = 2;

@@ -1,4 +1,5 @@
-// The search for another plan while one runs, on described devices: what it finds, and what it says of the plan in use and of the pause.
+// The search for another plan while one runs, on described devices: what it finds, and what it says
+// of the plan in use and of the pause.
 #include "coordinator/planning/change_search.h"
 
 #include <atomic>
@@ -20,8 +21,8 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Llama 2 13B: 26 GB, and 819 KB of KV a token. Two fast devices hold it with the KV of 4,000 tokens; the third has room, and computes
-// slowly.
+// Llama 2 13B: 26 GB, and 819 KB of KV a token. Two fast devices hold it with the KV of 4,000
+// tokens; the third has room, and computes slowly.
 constexpr char kDevices[] = R"({
   "link": {"bandwidth": "1Gbit/s", "latency_ms": 0.2},
   "devices": [
@@ -86,7 +87,8 @@ class ChangeSearchTest : public ::testing::Test {
     return {};
   }
 
-  // Search(512, 1024) and Search(8192, kContext), made once. REQUIRES: nothing of the fixture has changed yet.
+  // Search(512, 1024) and Search(8192, kContext), made once. REQUIRES: nothing of the fixture has
+  // changed yet.
   const PlanWatcher::Candidate& Early() {
     static const PlanWatcher::Candidate early = Search(512, 1024);
     return early;

@@ -1,5 +1,6 @@
-// `lime` over disks that fail and budgets that are too small: one sentence that names the file, the block and the place, the right exit
-// code, and nothing half-written that looks complete. The engine's own tests (streaming_test) inject the same faults read by read.
+// `lime` over disks that fail and budgets that are too small: one sentence that names the file, the
+// block and the place, the right exit code, and nothing half-written that looks complete. The
+// engine's own tests (streaming_test) inject the same faults read by read.
 #include <fcntl.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
@@ -76,7 +77,8 @@ TEST_F(BadStoreTest, ATruncatedFileIsRefusedWithItsSizes) {
     ExpectRefused(Call(Generation(store_, {"--resident", resident})), 1, "layer_0003.safetensors");
 }
 
-// A filesystem in a file behind a loop device. Blocks of it beyond the end of that file cannot be read any more once it is cut.
+// A filesystem in a file behind a loop device. Blocks of it beyond the end of that file cannot be
+// read any more once it is cut.
 class LoopDisk {
  public:
   LoopDisk(const std::string& folder, const std::string& image, const std::string& mount_point) : image_(image), mount_point_(mount_point) {

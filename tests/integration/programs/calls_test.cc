@@ -1,5 +1,5 @@
-// What every call of `lime` and `limed` shares: words that are no command, flag or value, texts that are piped in, errors as JSON, and
-// signals at any moment.
+// What every call of `lime` and `limed` shares: words that are no command, flag or value, texts
+// that are piped in, errors as JSON, and signals at any moment.
 
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
-// The command line as a user meets it: answers, JSON fields, exit codes, one clear sentence for each bad input.
+// The command line as a user meets it: answers, JSON fields, exit codes, one clear sentence for
+// each bad input.
 
 #include <signal.h>
 
@@ -578,7 +579,8 @@ TEST_F(CliTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"score", "--model", store, "--ids", "1,2"}), 1, "layer_0001.safetensors");
 }
 
-// A model of 60 MB, killed at ever later moments: what is left is never taken for a checkpoint, and the last call completes it.
+// A model of 60 MB, killed at ever later moments: what is left is never taken for a checkpoint, and
+// the last call completes it.
 TEST_F(CliTest, PrepareThatIsKilledOrInterruptedGoesOn) {
   MakeModelOptions large;
   large.config = {.num_layers = 24,

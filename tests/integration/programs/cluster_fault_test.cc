@@ -1,5 +1,5 @@
-// `lime run --cluster` over real daemons that are killed, stopped or left by their coordinator in the middle of it: no token and no bit is
-// another one.
+// `lime run --cluster` over real daemons that are killed, stopped or left by their coordinator in
+// the middle of it: no token and no bit is another one.
 
 #include <chrono>
 #include <cstdlib>
@@ -18,7 +18,8 @@ using namespace std::chrono_literals;
 
 class FaultTest : public ClusterRunTest {
  protected:
-  // Long enough that a fault comes in the middle of it; sampled, so that a wrong random number would show.
+  // Long enough that a fault comes in the middle of it; sampled, so that a wrong random number
+  // would show.
   static std::vector<std::string> LongRun() {
     return {"run",
             "--model",
@@ -87,7 +88,8 @@ TEST_P(AnyDevice, KilledForGoodIsPlannedWithout) {
 
 INSTANTIATE_TEST_SUITE_P(FirstMiddleLast, AnyDevice, ::testing::Values(0, 1, 2));
 
-// A plan whose KV has grown begins at its first level again, and grows to what is known before that is computed.
+// A plan whose KV has grown begins at its first level again, and grows to what is known before that
+// is computed.
 TEST_F(FaultTest, KvThatHasGrownGrowsAgainAfterALoss) {
   dir_.Write("plan.json", ToJsonText(GrowingPlan()));
   const std::unique_ptr<Lime> run = Begin();

@@ -81,14 +81,16 @@ TEST_F(ClusterRunTest, ATraceSaysWhatEveryDeviceDidAndChangesNoBit) {
     }
     EXPECT_EQ(step, steps - 1);
     EXPECT_LE(sum_ms, report["steps"].back()["end_ms"].get<double>() + 1e-6);
-    // And as much as it says without a trace: of its own count only whole blocks' empty parts are left out.
+    // And as much as it says without a trace: of its own count only whole blocks' empty parts are
+    // left out.
     EXPECT_NEAR(SumOf(events, device, "wait_weights"), of["wait_weights_ms"].get<double>(), 1e-3);
     EXPECT_NEAR(SumOf(events, device, "wait_input"), of["wait_input_ms"].get<double>(), 1e-3);
     EXPECT_LE(SumOf(events, device, "compute"), of["compute_ms"].get<double>() + 1e-3);
     EXPECT_GT(SumOf(events, device, "compute"), 0);
     EXPECT_GT(SumOf(events, device, "load"), 0);
   }
-  // Every message that was received was sent before, as far as the clocks are known. Of the last step something may still be on its way.
+  // Every message that was received was sent before, as far as the clocks are known. Of the last
+  // step something may still be on its way.
   using Message = std::tuple<std::string, std::string, int, int, int>;
   std::map<Message, double> sent_ms;
   int received = 0;

@@ -1,4 +1,5 @@
-// `lime demo`: three daemons that stream give the bits of one process, and none of them outlives the command.
+// `lime demo`: three daemons that stream give the bits of one process, and none of them outlives
+// the command.
 
 #include <signal.h>
 #include <sys/prctl.h>

@@ -1,5 +1,6 @@
-// Each fault between coordinator and device, provoked with real daemons and sockets of loopback: its own name, sentence and remedy, in
-// `lime doctor --json`, `lime devices --json` and the commands that need the device.
+// Each fault between coordinator and device, provoked with real daemons and sockets of loopback:
+// its own name, sentence and remedy, in `lime doctor --json`, `lime devices --json` and the
+// commands that need the device.
 
 #include <sys/mount.h>
 
@@ -62,7 +63,8 @@ class DoctorTest : public ::testing::Test {
 
   std::string path() const { return dir_ / "c.toml"; }
 
-  // What `lime doctor` and `lime devices` say of the device: one fault, `what` and `remedy` as given, everywhere the same.
+  // What `lime doctor` and `lime devices` say of the device: one fault, `what` and `remedy` as
+  // given, everywhere the same.
   void ExpectFault(const std::string& device, const std::string& fault, const std::string& what, const std::string& remedy) const {
     const Answer doctor = Call({"doctor", "--cluster", path(), "--json", "--insecure"});
     EXPECT_EQ(doctor.exit_code, 1) << doctor.err;
@@ -106,7 +108,8 @@ TEST_F(DoctorTest, ADeviceInOrderPassesAllChecks) {
   for (const char* check : {"reachability", "release", "clock", "keys", "weights", "memory"})
     EXPECT_EQ(RowOf(doctor.Json(), "a", check).value("result", ""), "ok") << check << doctor.out;
   const nlohmann::json disk = RowOf(doctor.Json(), "a", "disk of the weights");
-  // "67.98 GiB free; 3.09 GB/s, ...". No regular expression of GoogleTest: Oniguruma has a regcomp of its own.
+  // "67.98 GiB free; 3.09 GB/s, ...". No regular expression of GoogleTest: Oniguruma has a regcomp
+  // of its own.
   const std::string what = disk.value("what", "");
   const size_t free_ends = what.find(" free; ");
   ASSERT_NE(free_ends, std::string::npos) << what;

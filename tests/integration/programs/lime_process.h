@@ -1,4 +1,5 @@
-// `lime` as a process of its own: what it answers, what it says on stderr, how it ends. Its path is LIME_BINARY.
+// `lime` as a process of its own: what it answers, what it says on stderr, how it ends. Its path is
+// LIME_BINARY.
 #pragma once
 
 #include <fcntl.h>
@@ -37,7 +38,8 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// Until the file has the words; half a minute at most. What other processes write is looked at every few milliseconds.
+// Until the file has the words; half a minute at most. What other processes write is looked at
+// every few milliseconds.
 inline bool AwaitWords(const std::string& path, const std::string& words) {
   for (int i = 0; i < 6000 && Slurp(path).find(words) == std::string::npos; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return Slurp(path).find(words) != std::string::npos;

@@ -1,4 +1,5 @@
-// `limed` as a process of its own on a port of loopback, ended with its owner. Its path is LIMED_BINARY.
+// `limed` as a process of its own on a port of loopback, ended with its owner. Its path is
+// LIMED_BINARY.
 #pragma once
 
 #include <signal.h>

@@ -1,4 +1,5 @@
-// An OpenSSH server on a free port of loopback, with keys and configuration of its own in a folder: nothing of the system is changed.
+// An OpenSSH server on a free port of loopback, with keys and configuration of its own in a folder:
+// nothing of the system is changed.
 #pragma once
 
 #include <arpa/inet.h>
@@ -61,7 +62,8 @@ class LoopbackSshd {
     return absl::StrCat("ssh -F ", dir_ / "ssh_config", " -o BatchMode=yes -p ", port_, " -i ", dir_ / "id ", UserName(), "@127.0.0.1");
   }
 
-  // Started by root, sshd wants /run/sshd; where the system has none it gets one in a mount namespace of its own.
+  // Started by root, sshd wants /run/sshd; where the system has none it gets one in a mount
+  // namespace of its own.
   [[noreturn]] void Become() const {
     const std::string config = dir_ / "sshd_config";
     const std::string call = absl::StrCat("exec ", kProgram, " -D -f ", config, " -E ", dir_ / "log");

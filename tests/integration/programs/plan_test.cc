@@ -150,7 +150,8 @@ std::string FiveDevices(const std::vector<double>& memory) {
   return json{{"link", {{"bandwidth", "100Mbit/s"}, {"latency_ms", 0.3}}}, {"devices", devices}}.dump();
 }
 
-// KV of five long contexts that memory has no room for is tried on disks and on other devices, level by level.
+// KV of five long contexts that memory has no room for is tried on disks and on other devices,
+// level by level.
 TEST_F(PlanTest, ATimeLimitEndsEveryPartOfPlanning) {
   dir_.Write("spec.json", LargeSpec(131072));
   for (const std::vector<double>& memory : {std::vector<double>{56, 28, 28, 14, 14}, {300, 28, 28, 14, 14}}) {
@@ -321,7 +322,8 @@ TEST_F(PlanTest, KvThatGrowsHasLevelsUpToTheContext) {
   ExpectRefused(Plan({"--kv-tokens", "65"}), 2, "--kv-tokens 65 is outside 0 (the prompt) to 64 (--tokens)");
 }
 
-// What the paper's baselines do where KV has no room: the strategies that stream nothing keep as much of it as they can.
+// What the paper's baselines do where KV has no room: the strategies that stream nothing keep as
+// much of it as they can.
 TEST_F(PlanTest, PipelinesThatStreamNothingEvictKv) {
   options_.config.num_layers = 32;  // 94 KiB of weights and 256 KiB of KV in each
   options_.config.num_kv_heads = 4;

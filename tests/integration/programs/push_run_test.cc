@@ -1,4 +1,5 @@
-// `lime push` to real daemons with empty stores, then `lime run --cluster` from what they took: tokens and logits of one process.
+// `lime push` to real daemons with empty stores, then `lime run --cluster` from what they took:
+// tokens and logits of one process.
 
 #include <signal.h>
 

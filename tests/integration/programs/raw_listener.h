@@ -16,7 +16,8 @@
 
 namespace lime {
 
-// A socket that listens; nobody accepts by itself, so that connections are made and nothing is said.
+// A socket that listens; nobody accepts by itself, so that connections are made and nothing is
+// said.
 class SilentPort {
  public:
   explicit SilentPort(int backlog = 16) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

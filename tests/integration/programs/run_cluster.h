@@ -1,4 +1,5 @@
-// Three `limed` processes on loopback, and plans for them that interleave and stream: what the tests of `lime run --cluster` share.
+// Three `limed` processes on loopback, and plans for them that interleave and stream: what the
+// tests of `lime run --cluster` share.
 #pragma once
 
 #include <algorithm>
@@ -92,8 +93,9 @@ inline Plan EvictingPlan() {
   return plan;
 }
 
-// The same where no device keeps more pages than those at work: the rest of KV is on disks, or where there are hosts, with the next device
-// but for the last one's: hosts that are asked about all of it, or about none.
+// The same where no device keeps more pages than those at work: the rest of KV is on disks, or
+// where there are hosts, with the next device but for the last one's: hosts that are asked about
+// all of it, or about none.
 enum class KvFrom : uint8_t { kDisks, kHostsThatAttend, kHostsThatSendBack };
 inline Plan SpillingPlan(KvFrom from = KvFrom::kDisks) {
   const bool hosts = from != KvFrom::kDisks;

@@ -1,5 +1,6 @@
-// A clock that is wrong, for a program that this is loaded into before all else (LD_PRELOAD): std::time, by which TLS judges certificates
-// and limed tells its clock, is LIME_TEST_CLOCK_SHIFT seconds off. Timers keep the true one.
+// A clock that is wrong, for a program that this is loaded into before all else (LD_PRELOAD):
+// std::time, by which TLS judges certificates and limed tells its clock, is LIME_TEST_CLOCK_SHIFT
+// seconds off. Timers keep the true one.
 #include <cstdlib>
 #include <ctime>
 

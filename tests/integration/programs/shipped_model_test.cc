@@ -1,5 +1,5 @@
-// The models that the project ships, by the `lime` that ships with them: they score the held-out text as their training recorded, and what
-// they write is made of words of their corpus.
+// The models that the project ships, by the `lime` that ships with them: they score the held-out
+// text as their training recorded, and what they write is made of words of their corpus.
 #include <algorithm>
 #include <cctype>
 #include <set>

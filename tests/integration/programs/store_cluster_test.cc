@@ -1,5 +1,6 @@
-// The way from `lime up` over `profile` and `push` to `run`, with keys, over three real daemons whose memory together is smaller than the
-// model: with stores that are empty at first, and with weights that devices have.
+// The way from `lime up` over `profile` and `push` to `run`, with keys, over three real daemons
+// whose memory together is smaller than the model: with stores that are empty at first, and with
+// weights that devices have.
 
 #include <signal.h>
 
@@ -88,7 +89,8 @@ class StoreClusterTest : public ::testing::Test {
     const Answer up = Over({"up"});
     ASSERT_EQ(up.exit_code, 0) << up.err;
   }
-  // Devices of one machine measure one after the other, for half a minute: once is enough where a test is about something else.
+  // Devices of one machine measure one after the other, for half a minute: once is enough where a
+  // test is about something else.
   void UpAndProfile() {
     Up();
     if (measured_.empty()) Profile(), measured_ = dir_.Read("trio.profiles.json");

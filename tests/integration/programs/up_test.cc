@@ -1,4 +1,5 @@
-// `lime up`, `devices`, `profile --cluster`, `run --cluster` and `down` over real daemons of this machine.
+// `lime up`, `devices`, `profile --cluster`, `run --cluster` and `down` over real daemons of this
+// machine.
 
 #include <signal.h>
 #include <sys/socket.h>

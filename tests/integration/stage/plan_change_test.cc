@@ -1,5 +1,5 @@
-// A run that changes its plan while tokens come, over real servers with engines that compute: KV follows its layers, and tokens and logits
-// stay those of one engine.
+// A run that changes its plan while tokens come, over real servers with engines that compute: KV
+// follows its layers, and tokens and logits stay those of one engine.
 
 #include "coordinator/rpc/cluster_client.h"
 #include "coordinator/serving/cluster_run.h"

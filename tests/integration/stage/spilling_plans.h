@@ -1,4 +1,5 @@
-// What the tests share in which KV leaves the memory of a device: random plans in which it does, by seed.
+// What the tests share in which KV leaves the memory of a device: random plans in which it does, by
+// seed.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +42,8 @@ class Draws {
   std::mt19937_64 random_;
 };
 
-// What comes back from the host: nothing, where there is room for some of it, or everything, since the host is not asked.
+// What comes back from the host: nothing, where there is room for some of it, or everything, since
+// the host is not asked.
 inline void DrawFetching(Plan& plan, int device, Draws& draws) {
   PlanDevice& of = plan.devices[device];
   const int64_t pieces = HostedPieces(plan, of);
@@ -66,7 +68,8 @@ inline void DrawHost(Plan& plan, int device, Draws& draws) {
   DrawFetching(plan, device, draws);
 }
 
-// Every device keeps any number of pages from the least on; some keep all. The others are on its disk, or with another device.
+// Every device keeps any number of pages from the least on; some keep all. The others are on its
+// disk, or with another device.
 inline Plan Spilling(const ModelSpec& spec, uint64_t seed) {
   constexpr Bytes kCuts = kMiB;  // parts that are cut take a little more
   Plan plan = Elastic(RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw(), kCuts);
@@ -90,7 +93,8 @@ inline int64_t PagesAt(const std::vector<Reference>& requests, int64_t tokens) {
   return pages;
 }
 
-// All KV in memory, or some of it on disks and with hosts; pages for all requests from the start, or for nearly all.
+// All KV in memory, or some of it on disks and with hosts; pages for all requests from the start,
+// or for nearly all.
 inline Plan DrawLongPlan(const ModelSpec& spec, uint64_t seed) {
   if (seed % 3 == 0) return RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
   const Plan plan = Spilling(spec, seed);

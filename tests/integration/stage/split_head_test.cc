@@ -1,4 +1,5 @@
-// Devices that share the head by ranges of the vocabulary give the tokens and logits of one that has all of it.
+// Devices that share the head by ranges of the vocabulary give the tokens and logits of one that
+// has all of it.
 
 #include <algorithm>
 #include <fstream>
@@ -40,7 +41,8 @@ class SplitHeadTest : public ::testing::TestWithParam<bool> {
     spec_ = *std::move(spec);
   }
 
-  // The layers on device 0, and each range of the head where `head` says; those in `streamed` stream.
+  // The layers on device 0, and each range of the head where `head` says; those in `streamed`
+  // stream.
   Plan PlanOf(int devices, const std::vector<int32_t>& head, const std::vector<int>& streamed = {}, int32_t sequences = 1,
               int32_t batch = 1) const {
     std::vector<ClusterDevice> cluster(static_cast<size_t>(devices));
@@ -111,8 +113,9 @@ void Flip(const std::string& path, int64_t offset) {
   file.put(flipped);
 }
 
-// A block store knows checksums of its own pieces, and a plan cuts the head elsewhere. Streamed through a small ring, by one device and
-// by two, each of its bytes is compared all the same, before anything is computed.
+// A block store knows checksums of its own pieces, and a plan cuts the head elsewhere. Streamed
+// through a small ring, by one device and by two, each of its bytes is compared all the same,
+// before anything is computed.
 TEST_P(SplitHeadTest, ADamagedByteOfAStoresHeadIsRefused) {
   const std::string store = model_ / "store";
   ASSERT_TRUE(PrepareBlockStore(dir_, store).ok());

@@ -1,5 +1,6 @@
-// Several engines of one plan in one process, joined by queues that deliver late and out of turn, but each link's messages in order: those
-// about KV, and of them those that may wait, by themselves.
+// Several engines of one plan in one process, joined by queues that deliver late and out of turn,
+// but each link's messages in order: those about KV, and of them those that may wait, by
+// themselves.
 #pragma once
 
 #include <cstring>
@@ -173,7 +174,8 @@ class StageCluster {
     changed_.SignalAll();
   }
 
-  // Messages of the link that may come now: orders are given ahead of all that a coordinator would give, so these do what it does.
+  // Messages of the link that may come now: orders are given ahead of all that a coordinator would
+  // give, so these do what it does.
   size_t MayCome(const Link& link) {
     const auto early = [&](const ActivationMessage& message) {
       if (message.header.kv) return false;
@@ -257,7 +259,8 @@ class StageCluster {
   std::thread thread_;
 };
 
-// The orders of a coordinator that looks as far ahead as it can: prompts in chunks, then every token.
+// The orders of a coordinator that looks as far ahead as it can: prompts in chunks, then every
+// token.
 inline void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
   for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
     const std::vector<int32_t>& prompt = requests[s].prompt;

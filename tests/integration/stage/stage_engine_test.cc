@@ -1,4 +1,5 @@
-// A model over several engines gives the bits of one: random plans, by seed, of tiny models of every family and of the shipped one.
+// A model over several engines gives the bits of one: random plans, by seed, of tiny models of
+// every family and of the shipped one.
 
 #include "daemon/engine/stage_engine.h"
 

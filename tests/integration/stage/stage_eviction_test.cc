@@ -1,4 +1,5 @@
-// Plans that keep the KV of few positions and compute the others again in every step: the bits are those of one engine that has all of it.
+// Plans that keep the KV of few positions and compute the others again in every step: the bits are
+// those of one engine that has all of it.
 
 #include <algorithm>
 #include <span>
@@ -151,7 +152,8 @@ TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
   EXPECT_THAT(std::string(cluster.engine(0).HandOver().status().message()), HasSubstr("evicts"));
 }
 
-// As `lime plan` makes it, of devices whose memory ends short of all KV: what it says of activations is enough for what a device allocates.
+// As `lime plan` makes it, of devices whose memory ends short of all KV: what it says of
+// activations is enough for what a device allocates.
 TEST(StageEvictionTest, APlanOfThePlannersIsInstalledWithinItsBudgets) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory that the process has given back";
   MakeModelOptions options;

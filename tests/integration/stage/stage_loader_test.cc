@@ -1,4 +1,5 @@
-// Weights that are read, or are views of the files, give the same bits over any plan: random ones, by seed.
+// Weights that are read, or are views of the files, give the same bits over any plan: random ones,
+// by seed.
 
 #include "daemon/engine/stage_engine.h"
 #include "gmock/gmock.h"

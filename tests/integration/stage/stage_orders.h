@@ -1,4 +1,5 @@
-// What the tests share whose plans change: rings for any change, and the orders of prompts and tokens.
+// What the tests share whose plans change: rings for any change, and the orders of prompts and
+// tokens.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Weights that are given back while others on the machine need the memory, and taken back afterwards, leave every bit as the model by
-// itself makes it: random plans and moments, by seed.
+// Weights that are given back while others on the machine need the memory, and taken back
+// afterwards, leave every bit as the model by itself makes it: random plans and moments, by seed.
 
 #include <chrono>
 #include <thread>
@@ -77,8 +77,8 @@ class StagePressure : public ::testing::Test {
   std::vector<Reference> references_;
 };
 
-// Random plans: those that keep all, those that stream, and those whose KV grows and whose residency changes by order too; of the folder
-// and of a store prepared from it, by either loader.
+// Random plans: those that keep all, those that stream, and those whose KV grows and whose
+// residency changes by order too; of the folder and of a store prepared from it, by either loader.
 void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vocab) {
   ASSERT_NO_FATAL_FAILURE(Open(model, vocab));
   TempDir dir;

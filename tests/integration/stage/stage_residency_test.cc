@@ -1,5 +1,5 @@
-// Residency that changes while a model generates over several engines leaves every bit as one engine makes it: random plans, residencies
-// and moments, by seed.
+// Residency that changes while a model generates over several engines leaves every bit as one
+// engine makes it: random plans, residencies and moments, by seed.
 
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"

@@ -1,5 +1,6 @@
-// KV that goes to disks and to other devices while a model generates over several engines leaves every bit as one engine with memory for it
-// makes it: random plans, pages that each device keeps, and moments at which they change, by seed.
+// KV that goes to disks and to other devices while a model generates over several engines leaves
+// every bit as one engine with memory for it makes it: random plans, pages that each device keeps,
+// and moments at which they change, by seed.
 
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
@@ -18,7 +19,8 @@ struct Totals {
   int64_t changes = 0;
 };
 
-// A slot whose request has ended serves another one: what others have of the first one's KV is free.
+// A slot whose request has ended serves another one: what others have of the first one's KV is
+// free.
 void GenerateAgain(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
   for (int32_t s = 0; s < std::ssize(requests); ++s) cluster.Give(RetireOrder{s});
   const Reference& again = requests.back();
@@ -93,7 +95,8 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
   EXPECT_GT(totals.changes, seeds / 4);
 }
 
-// Families, dtypes, attention to all positions and to a window that begins within a piece or behind what is away.
+// Families, dtypes, attention to all positions and to a window that begins within a piece or behind
+// what is away.
 std::vector<Variant> SpillVariants() {
   std::vector<Variant> variants = {
       {.name = "llama_bf16", .quantization = std::nullopt},

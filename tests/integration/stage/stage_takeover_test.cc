@@ -1,5 +1,5 @@
-// KV that follows its layers from one plan to another leaves every bit as one engine makes it: random plans, moments at which the next one
-// takes over, and slots, by seed.
+// KV that follows its layers from one plan to another leaves every bit as one engine makes it:
+// random plans, moments at which the next one takes over, and slots, by seed.
 
 #include <fstream>
 
@@ -42,7 +42,8 @@ void OrderKnown(StageCluster& cluster, const Plan& plan, int32_t slot, Sequence&
   }
 }
 
-// All sequences go on under a plan, until each has `tokens` tokens; `mid_prompt`: the last one stops there, within its prompt.
+// All sequences go on under a plan, until each has `tokens` tokens; `mid_prompt`: the last one
+// stops there, within its prompt.
 void GoOn(StageCluster& cluster, const Plan& plan, std::vector<Sequence>& sequences, int64_t tokens, std::optional<int64_t> mid_prompt) {
   std::vector<int64_t> before;
   for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {

@@ -21,7 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Two devices, a stage each, that keep the KV of 128 of 512 positions; the first computes twice as slowly.
+// Two devices, a stage each, that keep the KV of 128 of 512 positions; the first computes twice as
+// slowly.
 Plan Evicting(int32_t sequences = 1, int64_t kept = 128) {
   const std::vector<ClusterDevice> devices = {Board("a", 1 * kGiB, 5e9), Board("b", 1 * kGiB)};
   PlanRequest request{
@@ -89,7 +90,8 @@ TEST(KvEvictionTest, AStepTakesLongerTheMoreIsComputedAgain) {
   const auto end = SimulateDecode(plan, {.timeline = false}), begin = SimulateDecode(WithEvictedPositions(plan, 0), {.timeline = false});
   ASSERT_TRUE(end.ok() && begin.ok());
   EXPECT_NEAR(end->MsPerStep(), plan.predicted.ms_per_step, 1e-9 * plan.predicted.ms_per_step);
-  // 385 rows of 1.0e8 multiply-adds and more at 100e9 a second, where one row is a read of the weights.
+  // 385 rows of 1.0e8 multiply-adds and more at 100e9 a second, where one row is a read of the
+  // weights.
   EXPECT_GT(end->MsPerStep(), 10 * begin->MsPerStep());
   const KvLevels levels = MakeKvLevels(plan);
   ASSERT_EQ(levels.levels.size(), 13u);

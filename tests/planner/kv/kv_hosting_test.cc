@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kContext = 16384;
 
-// One that computes fast and holds the model with a little KV, one that computes slowly and has room.
+// One that computes fast and holds the model with a little KV, one that computes slowly and has
+// room.
 std::vector<ClusterDevice> FastAndRoomy() {
   return {Board("fast", 190 * kMiB, 100e9, 0.2e9), Board("roomy", 400 * kMiB, 30e9, 0.2e9)};
 }
@@ -48,7 +49,8 @@ absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkP
 
 const LinkPoint kGigabit = {.peer = "", .bytes_per_second = 125e6, .latency_ms = 0.1};
 
-// Every level of a plan fits, and takes as long as the simulation says; the plan returns from a file as it is.
+// Every level of a plan fits, and takes as long as the simulation says; the plan returns from a
+// file as it is.
 void ExpectAsSimulated(const Plan& plan) {
   for (const KvLevel& level : MakeKvLevels(plan).levels) {
     const absl::StatusOr<Plan> changed = WithResidency(plan, level.residency);
@@ -131,7 +133,8 @@ TEST(KvHostingTest, OverASlowLinkNobodyIsAsked) {
   EXPECT_FALSE(std::ranges::any_of(plan->devices, HasKvOnHost)) << ToJsonText(*plan);
 }
 
-// What the host keeps of a device that asks it about nothing: the link has time for all of it, and what is predicted is what is simulated.
+// What the host keeps of a device that asks it about nothing: the link has time for all of it, and
+// what is predicted is what is simulated.
 TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
   const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/16, /*hidden=*/512, /*inner=*/4096, /*vocab=*/8000), "deep");
   const std::vector<ClusterDevice> devices = {Board("fast", 300 * kMiB, 10e9, 0.2e9), Board("roomy", 700 * kMiB, 3e9, 0.2e9)};

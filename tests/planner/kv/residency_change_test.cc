@@ -128,7 +128,8 @@ TEST(ResidencyChangeTest, TheRateAfterAChangeIsThatOfAFreshPlan) {
   EXPECT_GT(compared, kSeeds / 5);
 }
 
-// What becomes resident is read in the step at the border for the last time, and what leaves memory not before it.
+// What becomes resident is read in the step at the border for the last time, and what leaves memory
+// not before it.
 TEST(ResidencyChangeTest, AChangeCostsNoReadOfItsOwn) {
   int kept = 0, left = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {

@@ -8,7 +8,8 @@
 
 namespace lime {
 
-// The residency becomes that of `after` at a time. Each plan differs from the one before in residency only.
+// The residency becomes that of `after` at a time. Each plan differs from the one before in
+// residency only.
 struct PlanAt {
   double at_ms = 0;
   Plan after;

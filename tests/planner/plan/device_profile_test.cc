@@ -92,7 +92,8 @@ TEST(DeviceProfileTest, AStepIsTheSumOfItsBlocksAndTheOverhead) {
   EXPECT_DOUBLE_EQ(Profile().StepMs(TinySpec(), {.rows = 4, .context = 64, .logit_rows = 0}), 0.25 + 0.5 + 2 * (4 + 6));
 }
 
-// 24,000 bytes at 16 MB/s take 1.5 ms; 2 * 3 * 64 * 128 operations of each of 256 rows at 1 GFLOP/s take 12.58 ms. 0.02 ms for the block.
+// 24,000 bytes at 16 MB/s take 1.5 ms; 2 * 3 * 64 * 128 operations of each of 256 rows at 1 GFLOP/s
+// take 12.58 ms. 0.02 ms for the block.
 TEST(DeviceProfileTest, AModelThatWasNotMeasuredTakesWhatTheDeviceCannotBeat) {
   const DeviceProfile profile = Profile();
   ModelSpec other = TinySpec();
@@ -103,7 +104,8 @@ TEST(DeviceProfileTest, AModelThatWasNotMeasuredTakesWhatTheDeviceCannotBeat) {
   EXPECT_NEAR(profile.ComputeMs(other, BlockKind::kMlp, 256, 64), 12.602912, 1e-9);
 }
 
-// A layer's KV of a position: 2 * 2 * 16 * 2 = 128 bytes. 16,000 + 4 * 1,000 * 128 bytes at 16 MB/s are 33 ms; a chunk reads its KV once.
+// A layer's KV of a position: 2 * 2 * 16 * 2 = 128 bytes. 16,000 + 4 * 1,000 * 128 bytes at 16 MB/s
+// are 33 ms; a chunk reads its KV once.
 TEST(DeviceProfileTest, TheRooflineCountsKvOfEverySequenceAndOfAChunkOnce) {
   const DeviceProfile profile = Profile();
   EXPECT_NEAR(RooflineMs(profile, TinySpec(), BlockKind::kAttention, 4, 1000), 33.02, 1e-9);

@@ -1,5 +1,5 @@
-// Eq. 1 by hand, the sharing out of slots against every way of doing it, the threshold table and the tokens to lend against their
-// definitions.
+// Eq. 1 by hand, the sharing out of slots against every way of doing it, the threshold table and
+// the tokens to lend against their definitions.
 #include "planner/baselines/closed_form.h"
 
 #include <cmath>
@@ -17,7 +17,8 @@ namespace lime {
 namespace {
 
 // c = 2 and 5 ms, l = 30 and 20 ms, hop 3, S = 4, r = (3, 1), k = (1, 2):
-// C = 4 * 2 + 3 * 5 + 2 * 3 = 29; R = max(1 * 32, 2 * 25) = 50; T = 4 * 50 = 200, of it uncovered 4 * 21 = 84.
+// C = 4 * 2 + 3 * 5 + 2 * 3 = 29; R = max(1 * 32, 2 * 25) = 50; T = 4 * 50 = 200, of it uncovered 4
+// * 21 = 84.
 TEST(ClosedFormTest, IsBoundByTheBusiestDisk) {
   const std::vector<LayerTimes> layers = {{2, 30}, {5, 20}};
   const ClosedForm form = EvaluateClosedForm(layers, 3, {{0, 1}, 4, {3, 1}, {1, 2}});
@@ -35,13 +36,15 @@ TEST(ClosedFormTest, IsBoundByTheCriticalPathWhereItCoversTheLoads) {
   EXPECT_EQ(form.uncovered_ms, 0);
 }
 
-// A device that is left out of the order counts neither hop nor layers; one whose disk reads nothing may compute, not stream.
+// A device that is left out of the order counts neither hop nor layers; one whose disk reads
+// nothing may compute, not stream.
 TEST(ClosedFormTest, CountsTheDevicesOfTheOrder) {
   const std::vector<LayerTimes> layers = {{2, std::numeric_limits<double>::infinity()}, {5, 20}};
   EXPECT_EQ(EvaluateClosedForm(layers, 3, {{0}, 1, {4, 100}, {0, 100}}).total_ms, 11);
 }
 
-// Both halves make a layer, with one latency each: 100 / 10 + 1 + 300 / 10 + 1 = 42; computing 1 + 2.
+// Both halves make a layer, with one latency each: 100 / 10 + 1 + 300 / 10 + 1 = 42; computing 1 +
+// 2.
 TEST(ClosedFormTest, ALayerIsBothItsHalves) {
   Instance instance;
   for (int layer = 0; layer < 2; ++layer) {
@@ -79,8 +82,9 @@ std::optional<double> BestOfAllShares(const OffloadSlotProblem& problem) {
   return best;
 }
 
-// A printed recurrence that adds the devices up would let the slack of one hide the excess of another. C = 10, l + c = 11 and 4:
-// (1, 0) leaves max(1, 0) = 1 uncovered, (0, 1) none, (1, 1) one, (0, 2) none, (0, 3) two, (1, 2) one.
+// A printed recurrence that adds the devices up would let the slack of one hide the excess of
+// another. C = 10, l + c = 11 and 4: (1, 0) leaves max(1, 0) = 1 uncovered, (0, 1) none, (1, 1)
+// one, (0, 2) none, (0, 3) two, (1, 2) one.
 TEST(SlotsTest, TheObjectiveIsAMaximumOverDevices) {
   OffloadSlotProblem problem = {.load_ms = {10, 3}, .comp_ms = {1, 1}, .kmax = {1, 3}, .need = 2, .c_ms = 10};
   EXPECT_EQ(ShareOffloadSlots(problem).uncovered_ms, 0);
@@ -140,8 +144,9 @@ TEST(SlotsTest, EqualsTryingEveryShare) {
   EXPECT_GT(feasible, 1000);
 }
 
-// Figure 9: the plan that streams the MLP block takes the attention block back. free 100, 1 MB a token, A = 50, M = 120, two visits:
-// (0,0) 100; least load with 101: (1,0) 150; with 151: (0,1) 220; with 221: (1,1) 270; with 271: (2,1) 320 and then (0,2) 340 >= 330.
+// Figure 9: the plan that streams the MLP block takes the attention block back. free 100, 1 MB a
+// token, A = 50, M = 120, two visits: (0,0) 100; least load with 101: (1,0) 150; with 151: (0,1)
+// 220; with 221: (1,1) 270; with 271: (2,1) 320 and then (0,2) 340 >= 330.
 TEST(OnlineMemoryTest, AThresholdReplacesTheOneBefore) {
   const OnlineProblem problem = {
       .free_mb = 100, .kv_tok_mb = 1, .mha_mb = 50, .mlp_mb = 120, .visits = 2, .cap_mha = 2, .cap_mlp = 2, .n_max = 330};
@@ -164,7 +169,8 @@ TEST(OnlineMemoryTest, CapacityForgivesRounding) {
   EXPECT_EQ(OnlineCapacity({.free_mb = 0.3, .kv_tok_mb = 0.1}, 0, 0), 3);
 }
 
-// Section 5 as it reads: while below n_max, the least of (load, count, alpha) among those that add a token.
+// Section 5 as it reads: while below n_max, the least of (load, count, alpha) among those that add
+// a token.
 OffloadTable TableByDefinition(const OnlineProblem& p) {
   OffloadTable table{.steps = {{0, 0, OnlineCapacity(p, 0, 0), 0}}};
   while (table.steps.back().capacity_tokens < p.n_max) {
@@ -204,7 +210,8 @@ TEST(OnlineMemoryTest, EqualsTheDefinition) {
   }
 }
 
-// Idle 80 ms at 0.0125 MB/ms carry 1 MB: 4 tokens of 0.25; the peer has room for 20 / 3 = 6; there are 100.
+// Idle 80 ms at 0.0125 MB/ms carry 1 MB: 4 tokens of 0.25; the peer has room for 20 / 3 = 6; there
+// are 100.
 TEST(KvTransferTest, TakesTheLeastOfThree) {
   KvTransferProblem problem = {.period_ms = 100,
                                .activation_busy_ms = 20,

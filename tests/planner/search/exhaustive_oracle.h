@@ -12,9 +12,10 @@ struct OracleBest {
   StagePlan plan;
 };
 
-// Written without the searches: all devices for all blocks (where the granularity lets stages begin), then all sets of streamed
-// blocks and both ways of the embedding.
-// A plan is passed over only where its token, computed and handed on without ever waiting, is already too slow.
+// Written without the searches: all devices for all blocks (where the granularity lets stages
+// begin), then all sets of streamed blocks and both ways of the embedding.
+// A plan is passed over only where its token, computed and handed on without ever waiting, is
+// already too slow.
 OracleBest LookAtEveryPlan(const Instance& instance, Granularity granularity);
 
 }  // namespace lime

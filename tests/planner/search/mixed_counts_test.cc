@@ -13,7 +13,8 @@ namespace {
 
 using Counts = MixedCountProgram::Counts;
 
-// Attention halves of 10 MB and MLP halves of 30 MB; disks of 10 MB/ms, computing and messages that take no time.
+// Attention halves of 10 MB and MLP halves of 30 MB; disks of 10 MB/ms, computing and messages that
+// take no time.
 Instance Layers(int layers, const std::vector<double>& mem_mb) {
   Instance instance;
   for (int i = 0; i < layers; ++i) {
@@ -43,8 +44,9 @@ std::vector<MixedCountProgram::Share> Placed(const Assignment& plan, const Mixed
   return shares;
 }
 
-// 240 MB in 2 x 100. A pool of one MLP half takes as much as a disk reads in 3 ms; one of an attention half leaves 90, and with the three
-// read in 3 ms a device has three of each. In less than 3 ms it reads two, and 20 MB find no place.
+// 240 MB in 2 x 100. A pool of one MLP half takes as much as a disk reads in 3 ms; one of an
+// attention half leaves 90, and with the three read in 3 ms a device has three of each. In less
+// than 3 ms it reads two, and 20 MB find no place.
 TEST(MixedCountsTest, ADeviceStreamsTheSizeThatGainsMost) {
   const Instance instance = Layers(6, {100, 100});
   const auto begins = UnitBegins(instance, Granularity::kBlock);
@@ -61,9 +63,9 @@ TEST(MixedCountsTest, ADeviceStreamsTheSizeThatGainsMost) {
   EXPECT_TRUE(program.Shares({.limit_ms = 2.9, .pools = pools, .order = order}).empty());
 }
 
-// 400 MB in 120 + 120 + 60, disks that read 60 MB in 6 ms. MLP halves alone gain that less a pool of 30 on each of three devices; the ten
-// attention halves alone gain 100 less 10 for every device that streams some. So one device streams attention halves alone, and another
-// MLP halves.
+// 400 MB in 120 + 120 + 60, disks that read 60 MB in 6 ms. MLP halves alone gain that less a pool
+// of 30 on each of three devices; the ten attention halves alone gain 100 less 10 for every device
+// that streams some. So one device streams attention halves alone, and another MLP halves.
 TEST(MixedCountsTest, DevicesStreamDifferentSizes) {
   const Instance instance = Layers(10, {120, 120, 60});
   const auto begins = UnitBegins(instance, Granularity::kBlock);
@@ -81,7 +83,8 @@ TEST(MixedCountsTest, DevicesStreamDifferentSizes) {
   EXPECT_TRUE(large);
 }
 
-// Whatever is asked: everything has a place, memory holds it, disks and computing are within the limit, and plans place what was said.
+// Whatever is asked: everything has a place, memory holds it, disks and computing are within the
+// limit, and plans place what was said.
 TEST(MixedCountsTest, AnswersHoldAndArePlacedAsTheyAre) {
   int answers = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -136,8 +139,9 @@ TEST(MixedCountsTest, AnswersHoldAndArePlacedAsTheyAre) {
   EXPECT_GT(answers, 100);
 }
 
-// The example above: each of two disks reads an attention half in 1 ms into a pool of one. One device's three after the other's take 4 ms
-// (two waits on each); in turns 3 ms, which is what the disks take.
+// The example above: each of two disks reads an attention half in 1 ms into a pool of one. One
+// device's three after the other's take 4 ms (two waits on each); in turns 3 ms, which is what the
+// disks take.
 TEST(DispatcherTest, TakesBlocksAsTheyCome) {
   const Instance instance = Layers(6, {100, 100});
   const auto begins = UnitBegins(instance, Granularity::kBlock);

@@ -26,15 +26,18 @@ absl::StatusOr<Instance> ProblemOf(const std::string& name_or_path);
 // Messages take `factor` times as long on the wire.
 Instance WithSlowerWire(Instance instance, double factor);
 
-// So many requests at once, in micro-batches of one, or of all of them: weights are read once for all, each reads its own KV, as fast as
-// weights.  REQUIRES: attention, MLP and head blocks, of one request
+// So many requests at once, in micro-batches of one, or of all of them: weights are read once for
+// all, each reads its own KV, as fast as weights.  REQUIRES: attention, MLP and head blocks, of one
+// request
 Instance WithSequences(Instance instance, int sequences);
 
-// Blocks in pieces of at most 64 MB, and an embedding that may be read by rows: a read of the disk, for the bytes of a hidden state (what
-// `wire_mb_per_ms` sends in tx_ms). After WithSequences, which looks at whole blocks.
+// Blocks in pieces of at most 64 MB, and an embedding that may be read by rows: a read of the disk,
+// for the bytes of a hidden state (what `wire_mb_per_ms` sends in tx_ms). After WithSequences,
+// which looks at whole blocks.
 Instance InParts(const Instance& instance, double wire_mb_per_ms);
 
-// Llama 3.1 405B, 126 layers of 1.1 and 5.2 GB and a head of 4.2, on eight machines of three kinds that hold about 0.7 of it.
+// Llama 3.1 405B, 126 layers of 1.1 and 5.2 GB and a head of 4.2, on eight machines of three kinds
+// that hold about 0.7 of it.
 Instance LargeProblem();
 
 // So many alike layers on so many devices of several kinds that hold about 0.9 of them.

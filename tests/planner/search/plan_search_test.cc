@@ -73,8 +73,8 @@ TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
   EXPECT_GT(infeasible, 20);
 }
 
-// A head larger than what either device has left: whole on one of them it would be read in every step, in ranges of the vocabulary on
-// both it is resident.
+// A head larger than what either device has left: whole on one of them it would be read in every
+// step, in ranges of the vocabulary on both it is resident.
 TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
   using Kind = Instance::Kind;
   Instance instance;
@@ -97,7 +97,8 @@ TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
     ASSERT_TRUE(found.feasible);
     EXPECT_EQ(heads_devices(found.plan), 2u) << ToJson(found.plan);
     EXPECT_TRUE(found.plan.streamed.empty()) << ToJson(found.plan);
-    // Both layers and a piece on one, the rest on the other: computing, a hidden state on the wire, and the token's id on its way back.
+    // Both layers and a piece on one, the rest on the other: computing, a hidden state on the wire,
+    // and the token's id on its way back.
     EXPECT_DOUBLE_EQ(found.ms_per_step, 32 + 1.5 + 0.5);
   }
   // The same head as one block: the best plan has to stream.
@@ -137,7 +138,8 @@ TEST(PlanSearchTest, LocalSearchAloneComesCloseOnTinyInstances) {
   EXPECT_LT(sum / (count - missed), 1.01);
 }
 
-// Two devices of 100 MB, one of them with a disk; a block of 30 MB, another of 60, with so much KV each.
+// Two devices of 100 MB, one of them with a disk; a block of 30 MB, another of 60, with so much KV
+// each.
 Instance TwoBlocks(double kv_mb, double disk_mb_per_ms) {
   Instance instance;
   instance.blocks = {{.kind = Instance::Kind::kAttention, .layer = 0, .mb = 30, .kv_mb = kv_mb},
@@ -181,7 +183,8 @@ TEST(PlanSearchTest, IsDeterministicForASeed) {
   }
 }
 
-// Searches of ten minutes end at 11469 to 11603: a short one within 10 % of that, one of 5 s within 3 %.
+// Searches of ten minutes end at 11469 to 11603: a short one within 10 % of that, one of 5 s within
+// 3 %.
 TEST(PlanSearchTest, LargeProblemsAreSolvedWellInLittleTime) {
   const Instance instance = LargeProblem();
   for (const auto& [limit_ms, at_most_ms] : {std::pair{200.0, 12600.0}, std::pair{5000.0, 11800.0}}) {

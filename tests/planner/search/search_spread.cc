@@ -1,9 +1,10 @@
-// Prints how far searches of some length are from a long one, seed by seed (Markdown). Length is work alone, so that what else the machine
-// does matters to the CPU times and to nothing else.
+// Prints how far searches of some length are from a long one, seed by seed (Markdown). Length is
+// work alone, so that what else the machine does matters to the CPU times and to nothing else.
 //
 //   search_spread [--seeds 10] [--short-ms 200] [--long-ms 5000] [--long-seeds 1] PROBLEM...
 //
-// PROBLEM is a problem file of `lime solve`, or 126x8 (LargeProblem), or LAYERSxDEVICES (LongProblem).
+// PROBLEM is a problem file of `lime solve`, or 126x8 (LargeProblem), or LAYERSxDEVICES
+// (LongProblem).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -26,8 +26,8 @@ std::string Error(const json& problem) {
   return TextError(problem.dump());
 }
 
-// Step t: a computes 1 + 2, the hop takes 0.5 + 0.3, b computes 2 + 4, the token travels back in 0.3: 10.1 for every step.
-// Memory of a: 100 + 300 + 5 of KV; so b's.
+// Step t: a computes 1 + 2, the hop takes 0.5 + 0.3, b computes 2 + 4, the token travels back in
+// 0.3: 10.1 for every step. Memory of a: 100 + 300 + 5 of KV; so b's.
 json TwoDevices() {
   return json::parse(R"({"kind": "eval",
     "instance": {"devices": [{"name": "a", "mem_mb": 500, "disk_mb_per_ms": 1.0, "disk_lat_ms": 0.1, "comp_ms": [1, 2, 1, 2]},
@@ -67,9 +67,9 @@ TEST(SolveTest, WhatDoesNotFitIsAnAnswerWithAReason) {
   EXPECT_EQ(Answer(problem)["reason"], "device 0 (\"a\") has 399 MB free for streaming, but the streamed blocks of stage 0 need 400 MB");
 }
 
-// Four layers of 1 ms (computing) and 100 / 1 + 0.5 ms (loading) on a; 2 ms and 50.5 ms on b. Two segments, each: a runs one resident
-// layer, b one resident and one streamed... r = [1, 0], k = [0, 1]: C = 1 + 2 + 2 (0.5 + 0.25) = 4.5; R = 1 (50.5 + 2) = 52.5; T = 2 R =
-// 105.
+// Four layers of 1 ms (computing) and 100 / 1 + 0.5 ms (loading) on a; 2 ms and 50.5 ms on b. Two
+// segments, each: a runs one resident layer, b one resident and one streamed... r = [1, 0], k = [0,
+// 1]: C = 1 + 2 + 2 (0.5 + 0.25) = 4.5; R = 1 (50.5 + 2) = 52.5; T = 2 R = 105.
 TEST(SolveTest, Eq1IsTheClosedForm) {
   json problem = {{"kind", "eq1"}, {"order", {0, 1}}, {"S", 2}, {"r", {1, 0}}, {"k", {0, 1}}};
   json& instance = problem["instance"];
@@ -79,7 +79,8 @@ TEST(SolveTest, Eq1IsTheClosedForm) {
   for (int layer = 0; layer < 4; ++layer) instance["blocks"].push_back({{"kind", "L"}, {"layer", layer}, {"mb", 100}, {"kv_mb", 1}});
   EXPECT_EQ(Answer(problem),
             json({{"total_ms", 105.0}, {"segment_critical_path_ms", 4.5}, {"segment_load_cycle_ms", 52.5}, {"uncovered_ms", 96.0}}));
-  // b alone, one streamed layer in each of two segments: C = 2 + 0.75, R = 52.5; the lists may then be as short as the order.
+  // b alone, one streamed layer in each of two segments: C = 2 + 0.75, R = 52.5; the lists may then
+  // be as short as the order.
   json alone = problem;
   alone["order"] = {1};
   const json with_all = Answer(alone);
@@ -104,7 +105,8 @@ TEST(SolveTest, Eq1IsTheClosedForm) {
   EXPECT_THAT(Error(problem), HasSubstr("leave the head out"));
 }
 
-// Of 2 slots: both on the first 2 * 10 - (12 - 2) = 10 uncovered, one each max(10 - 11, 20 - 11) = 9, both on the second 30.
+// Of 2 slots: both on the first 2 * 10 - (12 - 2) = 10 uncovered, one each max(10 - 11, 20 - 11) =
+// 9, both on the second 30.
 TEST(SolveTest, SlotsMinimisesTheMaximum) {
   json problem = {{"kind", "slots"}, {"load_ms", {10, 20}}, {"comp_ms", {1, 1}}, {"kmax", {2, 2}}, {"need", 2}, {"C_ms", 12}};
   EXPECT_EQ(Answer(problem), json({{"feasible", true}, {"uncovered_ms", 9.0}, {"k", {1, 1}}}));
@@ -135,8 +137,9 @@ TEST(SolveTest, KvTransferTakesTheLeastOfThree) {
   EXPECT_THAT(Error(problem), HasSubstr("field \"kv_tok_mb\" = 0 is outside"));
 }
 
-// a alone computes 6 ms a step and would stream 410 MB through 90; b alone 12 ms, and everything fits; one hop there costs 0.8 and 0.3
-// back. Layer 0 on a and layer 1 on b, all resident, is the 10.1 of the worked example, and no plan has fewer than 3 ms + 6 ms of it.
+// a alone computes 6 ms a step and would stream 410 MB through 90; b alone 12 ms, and everything
+// fits; one hop there costs 0.8 and 0.3 back. Layer 0 on a and layer 1 on b, all resident, is the
+// 10.1 of the worked example, and no plan has fewer than 3 ms + 6 ms of it.
 TEST(SolveTest, OptimizeFindsThePlanOfTheWorkedExample) {
   json problem = TwoDevices();
   problem["kind"] = "optimize";
@@ -178,7 +181,8 @@ TEST(SolveTest, OptimizeChoosesMicroBatchesAndTheirSize) {
   EXPECT_EQ(Answer(eval)["ms_per_step"], 5.0) << "where there are the times of one way alone, those";
 }
 
-// b computes as fast as a now: all of it fits there, 6 ms instead of the 10.1 - 3 = 7.1 of the plan in force. 405 MB travel at 10 MB/ms.
+// b computes as fast as a now: all of it fits there, 6 ms instead of the 10.1 - 3 = 7.1 of the plan
+// in force. 405 MB travel at 10 MB/ms.
 TEST(SolveTest, ReplanWeighsTheSavingAgainstTheMove) {
   json problem = TwoDevices();
   problem["kind"] = "replan";

@@ -15,7 +15,8 @@
 namespace lime {
 namespace {
 
-// `layers` of an attention half of 10 MB and an MLP half of 30 MB with 1 MB of KV; devices compute a layer in 4 ms and read 10 MB/ms.
+// `layers` of an attention half of 10 MB and an MLP half of 30 MB with 1 MB of KV; devices compute
+// a layer in 4 ms and read 10 MB/ms.
 Instance Layers(int layers, const std::vector<double>& mem_mb) {
   Instance instance;
   for (int i = 0; i < layers; ++i) {
@@ -49,8 +50,9 @@ TEST(BaselinesTest, PipelineWithOffloadingStreamsWholeLayersThroughASlot) {
   EXPECT_DOUBLE_EQ(found.ms_per_step, Evaluator(Layers(4, {80, 80})).MsPerStep(found.plan));
 }
 
-// Two micro-batches of a device that streams a layer of 4 ms beside a resident one: 2 x (4 + 4) ms of computing and loading in turns where
-// the pool holds one block of 30 and one of 10, never less than the 2 x 4 ms that its disk takes.
+// Two micro-batches of a device that streams a layer of 4 ms beside a resident one: 2 x (4 + 4) ms
+// of computing and loading in turns where the pool holds one block of 30 and one of 10, never less
+// than the 2 x 4 ms that its disk takes.
 TEST(BaselinesTest, PipelineWithOffloadingReloadsForEveryMicroBatch) {
   Instance instance = Layers(2, {82});
   instance.devices[0].mem_mb = 81;
@@ -63,7 +65,8 @@ TEST(BaselinesTest, PipelineWithOffloadingReloadsForEveryMicroBatch) {
   EXPECT_DOUBLE_EQ(found.ms_per_step, 2 * PlanBy(Strategy::kPpOffload, instance, {}).ms_per_step);
 }
 
-// The second device is slower: it gets the one layer that the first cannot hold. With several micro-batches both compute half.
+// The second device is slower: it gets the one layer that the first cannot hold. With several
+// micro-batches both compute half.
 TEST(BaselinesTest, EdgeShardTakesTheFastestDevices) {
   Instance instance = Layers(4, {125, 200});
   for (double& ms : instance.devices[1].comp_ms) ms *= 2;
@@ -138,8 +141,8 @@ TEST(LimePaperTest, IsAsGoodAsKnownOnProblemsOfRealSize) {
   }
 }
 
-// Two blocks of 40 MB and room for one and a bit: what a stage streams for two micro-batches must be in its pool together, and is not where
-// each of them reads it again.
+// Two blocks of 40 MB and room for one and a bit: what a stage streams for two micro-batches must
+// be in its pool together, and is not where each of them reads it again.
 TEST(StrategiesTest, LimeReadsAgainForEveryMicroBatchWhereNothingElseFits) {
   Instance instance;
   instance.blocks = {{Instance::Kind::kLayer, 0, 40}, {Instance::Kind::kLayer, 1, 40}, {Instance::Kind::kLayer, 2, 40}};
