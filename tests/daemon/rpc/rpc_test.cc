@@ -66,7 +66,7 @@ TEST_F(RpcTest, ARefusalNamesTheDeviceAndItsReasonAndUnloadsTheOthers) {
   const absl::Status status = client->Install(MakeStages({0, 1}, 1, 1), {});
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("device \"b\""));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("may take 8 GiB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may use 8 GiB"));
   EXPECT_TRUE(BecomesFree(0));
 }
 
