@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +15,6 @@
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear/linear.h"
-#include "planner/base/json_text.h"
 #include "planner/base/median.h"
 #include "planner/problem/plan_problem.h"
 
@@ -308,7 +306,7 @@ absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
   return report;
 }
 
-void PrintReport(const Report& report, const BenchFlags& flags) {
+absl::Status PrintReport(const Report& report, const BenchFlags& flags) {
   if (flags.model.json) {
     json root = report.description;
     root["batch_cost"] = report.batch_cost;
@@ -320,14 +318,14 @@ void PrintReport(const Report& report, const BenchFlags& flags) {
                               {"unit", row.unit},
                               {"limited_by", row.limited_by},
                               {"ratio", row.value / row.limit}});
-    std::cout << JsonText(root) << std::endl;
-    return;
+    return Answered(root, /*as_json=*/true);
   }
   absl::PrintF("%s\n%-20s %10s %12s %12s %7s  %s\n", report.load_line, "figure", "ms", "reached", "limit", "ratio", "limit is");
   for (const Row& row : report.rows)
     absl::PrintF("%-20s %10.2f %7.2f %-7s %7.2f %-7s %4.2f  %s\n", row.figure, row.ms, row.value, row.unit, row.limit, row.unit,
                  row.value / row.limit, row.limited_by);
   absl::PrintF("a batch of %d takes %.2f times as long as one sequence\n", flags.batch, report.batch_cost);
+  return absl::OkStatus();
 }
 
 absl::Status Bench(const BenchFlags& flags) {
@@ -351,8 +349,7 @@ absl::Status Bench(const BenchFlags& flags) {
     row.limit = (before + after) / 2 / 1e9;
     row.limited_by = "disk";
   }
-  PrintReport(report, flags);
-  return absl::OkStatus();
+  return PrintReport(report, flags);
 }
 
 }  // namespace

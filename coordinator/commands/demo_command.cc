@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -27,7 +26,6 @@
 #include "coordinator/sessions/generate.h"
 #include "coordinator/sessions/local_session.h"
 #include "daemon/machine/files.h"
-#include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"
 
@@ -214,7 +212,7 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
                  {"logits_xxh3", HashText(a.logits_hash)},
                  {"prediction", ToJson(difference)},
                  {"one_process", {{"ms_per_token", b.ms_per_token}, {"logits_xxh3", HashText(b.logits_hash)}}}});
-    std::cout << JsonText(root) << std::endl;
+    LIME_RETURN_IF_ERROR(Answered(root, /*as_json=*/true));
   } else {
     Screen::Text("\n\n");
     absl::PrintF("%-12s predicted %.2f ms a token, measured %.2f; %s a token from the disk\n%s%s\n", "together",

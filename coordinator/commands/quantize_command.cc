@@ -1,4 +1,3 @@
-#include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +7,6 @@
 #include "coordinator/reports/progress.h"
 #include "daemon/stores/quantize.h"
 #include "nlohmann/json.hpp"
-#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
@@ -24,9 +22,8 @@ struct QuantizeFlags {
 // Quantises under a progress line, which is removed at the end.
 absl::StatusOr<QuantizeReport> QuantizeWatched(const QuantizeFlags& flags) {
   ProgressLine progress("Quantising");
-  LoadOptions watch;
-  watch.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
-  watch.cancelled = &Interrupted();
+  const LoadOptions watch{.progress = [&](const LoadProgress& state) { progress.Update(state.done, state.total); },
+                          .cancelled = &Interrupted()};
   return QuantizeCheckpoint(flags.model, flags.out, flags.packing, {.watch = watch, .overwrite = flags.overwrite});
 }
 
@@ -42,10 +39,9 @@ absl::Status Quantize(const QuantizeFlags& flags) {
   LIME_RETURN_IF_ERROR(written.status());
   const QuantizeReport& report = *written;
   if (flags.json) {
-    const nlohmann::json root = {
-        {"source_bytes", report.source_bytes}, {"bytes", report.bytes}, {"quantized", report.quantized}, {"dense", report.dense}};
-    std::cout << JsonText(root) << std::endl;
-    return absl::OkStatus();
+    return Answered(
+        {{"source_bytes", report.source_bytes}, {"bytes", report.bytes}, {"quantized", report.quantized}, {"dense", report.dense}},
+        /*as_json=*/true);
   }
   absl::PrintF("%s: %s became %s, %d matrices in groups of %d at %d bits\n", flags.out, FormatBytes(report.source_bytes),
                FormatBytes(report.bytes), report.quantized, group, bits);

@@ -23,7 +23,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/names.h"
 #include "planner/base/strings.h"
-#include "planner/baselines/online_rules.h"
+#include "planner/baselines/online_memory.h"
 
 namespace lime::cli {
 namespace {

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -13,7 +12,6 @@
 #include "coordinator/sessions/cluster_session.h"
 #include "coordinator/sessions/local_session.h"
 #include "coordinator/sessions/score.h"
-#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
@@ -80,7 +78,7 @@ std::optional<double> Perplexity(const std::vector<ScoredPosition>& positions) {
   return std::exp(sum / static_cast<double>(count));
 }
 
-void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t hash) {
+absl::Status PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t hash) {
   const std::optional<double> perplexity = Perplexity(positions);
   root["perplexity"] = perplexity ? json(*perplexity) : json();
   root["logits_xxh3"] = HashText(hash);
@@ -90,7 +88,7 @@ void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t
     for (const auto& [id, logit] : position.top) top.push_back(json::array({id, logit}));
     list.push_back({{"id", position.id}, {"logprob", position.logprob ? json(*position.logprob) : json()}, {"top", std::move(top)}});
   }
-  std::cout << JsonText(root) << std::endl;
+  return Answered(root, /*as_json=*/true);
 }
 
 // One line per position: its id, its log-probability, and the likeliest next ids with their logits.
@@ -125,7 +123,7 @@ absl::Status ScoreIn(Session& session, const ScoreFlags& flags, const std::vecto
   const auto start = absl::Now();
   LIME_ASSIGN_OR_RETURN(const Scores scores, session.Score(windows, options));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  if (flags.model.json) return PrintJson(session.Describe(), scores.positions, scores.logits_hash), absl::OkStatus();
+  if (flags.model.json) return PrintJson(session.Describe(), scores.positions, scores.logits_hash);
   absl::FPrintF(stderr, "%s", lines(session));
   if (flags.top_asked()) PrintTop(scores.positions);
   PrintText(scores.positions, windows.size(), seconds, scores.logits_hash);

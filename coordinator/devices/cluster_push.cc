@@ -86,10 +86,8 @@ std::vector<PushedDevice> DevicesOfPlan(const ClusterClient::Options& cluster, c
 
 absl::StatusOr<std::unique_ptr<StoreSource>> OpenPushSource(const std::string& model) {
   ProgressLine line("Reading");
-  LoadOptions watch;
-  watch.progress = [&](const LoadProgress& state) { line.Update(state.done, state.total); };
-  watch.cancelled = &Interrupted();
-  return StoreSource::Open(model, watch);
+  return StoreSource::Open(
+      model, {.progress = [&](const LoadProgress& state) { line.Update(state.done, state.total); }, .cancelled = &Interrupted()});
 }
 
 absl::Status PushToAll(const ClusterPushOptions& options, std::vector<PushedDevice>& devices) {

@@ -35,7 +35,7 @@ struct KvLevels {
 
 // Chooses the parts of a device that stream at a level in addition to the plan's own. `room`:
 // memory for the device's parts without KV pages. Rules to compare with:
-// planner/baselines/online_rules.h.
+// planner/baselines/online_memory.h.
 using OnlineRule = std::vector<int32_t> (*)(const Plan& plan, int device, Bytes room, int64_t layer_pages);
 // Part by part, the fastest by the exact evaluation, over all devices.
 inline constexpr OnlineRule kLimeRule = nullptr;

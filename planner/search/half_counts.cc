@@ -12,24 +12,18 @@ constexpr int kNone = std::numeric_limits<int>::min() / 2;
 
 }  // namespace
 
-CountProgram::CountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins)
-    : instance_(instance), unit_begins_(unit_begins) {
-  Measure();
-}
-
-// Two sizes: below and above the geometric mean of the smallest and the largest unit.
-void CountProgram::Measure() {
+UnitSizes::UnitSizes(const Instance& instance, const std::vector<int32_t>& unit_begins) {
   std::vector<double> unit_mb;
-  for (size_t u = 0; u + 1 < unit_begins_.size(); ++u) {
+  for (size_t u = 0; u + 1 < unit_begins.size(); ++u) {
     double mb = 0;
-    for (int b = unit_begins_[u]; b < unit_begins_[u + 1]; ++b) mb += instance_.blocks[b].mb + instance_.blocks[b].kv_mb;
-    if (instance_.blocks[unit_begins_[u]].kind == Instance::Kind::kHead) {
+    for (int b = unit_begins[u]; b < unit_begins[u + 1]; ++b) mb += instance.blocks[b].mb + instance.blocks[b].kv_mb;
+    if (instance.blocks[unit_begins[u]].kind == Instance::Kind::kHead) {
       head_mb_ += mb;
     } else {
       unit_mb.push_back(mb);
     }
   }
-  for (Size& size : sizes_) size.comp_ms.assign(instance_.devices.size(), 0.0);
+  for (Size& size : sizes_) size.comp_ms.assign(instance.devices.size(), 0.0);
   if (unit_mb.empty()) return;
   const auto [least, most] = std::minmax_element(unit_mb.begin(), unit_mb.end());
   const double middle = *most < 1.5 * *least ? *most : std::sqrt(*least * *most);
@@ -37,10 +31,10 @@ void CountProgram::Measure() {
     size_of_.push_back(unit_mb[u] > middle ? 1 : 0);
     Size& size = sizes_[size_of_.back()];
     ++size.count;
-    for (int b = unit_begins_[u]; b < unit_begins_[u + 1]; ++b) {
-      size.mb += instance_.blocks[b].mb;
-      size.kv_mb += instance_.blocks[b].kv_mb;
-      for (int d = 0; d < instance_.NumDevices(); ++d) size.comp_ms[d] += instance_.devices[d].comp_ms[b];
+    for (int b = unit_begins[u]; b < unit_begins[u + 1]; ++b) {
+      size.mb += instance.blocks[b].mb;
+      size.kv_mb += instance.blocks[b].kv_mb;
+      for (int d = 0; d < instance.NumDevices(); ++d) size.comp_ms[d] += instance.devices[d].comp_ms[b];
     }
   }
   for (Size& size : sizes_) {
@@ -50,6 +44,9 @@ void CountProgram::Measure() {
     for (double& ms : size.comp_ms) ms /= count;
   }
 }
+
+CountProgram::CountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins)
+    : UnitSizes(instance, unit_begins), instance_(instance), unit_begins_(unit_begins) {}
 
 // By size: the mean bytes of a unit that may stream if blocks above `largest_mb` may not.
 const std::array<double, 2>& CountProgram::StreamableMb(double largest_mb) {

@@ -16,7 +16,28 @@ namespace lime {
 // Units of the small and of the large size. The head is not counted; it is on the last device.
 using HalfCounts = std::array<int, 2>;
 
-class CountProgram {
+// Units of two sizes: below and above the geometric mean of the smallest and the largest unit. The
+// head is apart.
+class UnitSizes {
+ public:
+  int NumHalves() const { return static_cast<int>(size_of_.size()); }
+
+ protected:
+  // Mean values of the units of one size.
+  struct Size {
+    int count = 0;
+    double mb = 0, kv_mb = 0;
+    std::vector<double> comp_ms;  // by device
+  };
+
+  UnitSizes(const Instance& instance, const std::vector<int32_t>& unit_begins);
+
+  std::vector<int8_t> size_of_;  // by unit that is not of the head
+  std::array<Size, 2> sizes_;
+  double head_mb_ = 0;
+};
+
+class CountProgram : UnitSizes {
  public:
   CountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins);
 
@@ -36,16 +57,7 @@ class CountProgram {
   double work() const { return work_; }
 
  private:
-  // Mean values of the units of one size.
-  struct Size {
-    int count = 0;
-    double mb = 0, kv_mb = 0;
-    std::vector<double> comp_ms;  // by device
-  };
-
-  int NumHalves() const { return static_cast<int>(size_of_.size()); }
   double HalfMb(int size) const { return sizes_[size].mb + sizes_[size].kv_mb; }
-  void Measure();
   const std::array<double, 2>& StreamableMb(double largest_mb);
   // By number of large units: the small units that device d can hold in addition. Negative: not
   // even the large ones fit.
@@ -55,9 +67,6 @@ class CountProgram {
 
   const Instance& instance_;
   const std::vector<int32_t>& unit_begins_;
-  std::vector<int8_t> size_of_;  // by unit that is not of the head
-  std::array<Size, 2> sizes_;
-  double head_mb_ = 0;
   // Scratch: by device and number of large units placed so far, how many are its own.
   std::vector<std::vector<int>> large_of_;
   std::vector<int> small_;        // scratch: CountSmall

@@ -1,7 +1,6 @@
 #include "planner/search/mixed_counts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "planner/search/random.h"
@@ -20,37 +19,13 @@ int Fit(double room, double each, int most) {
 
 }  // namespace
 
-// Two sizes: below and above the geometric mean of the smallest and the largest unit.
-MixedCountProgram::MixedCountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins) : instance_(instance) {
-  double least = std::numeric_limits<double>::infinity(), most = 0;
-  int units = 0;
-  applies_ = true;
-  for (; units + 1 < static_cast<int>(unit_begins.size()); ++units) {
-    const Instance::Block& block = instance.blocks[unit_begins[units]];
-    if (block.kind == Instance::Kind::kHead) break;
-    applies_ = applies_ && unit_begins[units + 1] == unit_begins[units] + 1;
-    least = std::min(least, block.mb + block.kv_mb);
-    most = std::max(most, block.mb + block.kv_mb);
+MixedCountProgram::MixedCountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins)
+    : UnitSizes(instance, unit_begins), instance_(instance) {
+  applies_ = NumHalves() > 0 && std::max(sizes_[0].count, sizes_[1].count) <= kMostUnits;
+  for (int u = 0; u < NumHalves(); ++u) {
+    const Instance::Block& block = instance.blocks[unit_begins[u]];
+    applies_ = applies_ && unit_begins[u + 1] == unit_begins[u] + 1 && block.mb + block.kv_mb > 0;
   }
-  for (int b = unit_begins[units]; b < instance.NumBlocks(); ++b) head_mb_ += instance.blocks[b].mb + instance.blocks[b].kv_mb;
-  const double middle = most < 1.5 * least ? most : std::sqrt(least * most);
-  for (Size& size : sizes_) size.comp_ms.assign(instance.devices.size(), 0.0);
-  for (int u = 0; u < units && applies_; ++u) {
-    const Instance::Block& block = instance.blocks[u];
-    size_of_.push_back(block.mb + block.kv_mb > middle ? 1 : 0);
-    Size& size = sizes_[size_of_.back()];
-    ++size.count;
-    size.mb += block.mb;
-    size.kv_mb += block.kv_mb;
-    for (int d = 0; d < instance.NumDevices(); ++d) size.comp_ms[d] += instance.devices[d].comp_ms[u];
-  }
-  for (Size& size : sizes_) {
-    const double count = std::max(1, size.count);
-    size.mb /= count;
-    size.kv_mb /= count;
-    for (double& ms : size.comp_ms) ms /= count;
-  }
-  applies_ = applies_ && units > 0 && least > 0 && std::max(sizes_[0].count, sizes_[1].count) <= kMostUnits;
 }
 
 // The most small units with `large` large ones, over all numbers of streamed large ones.

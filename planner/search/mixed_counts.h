@@ -4,22 +4,19 @@
 // the devices finds the division, as in half_counts.h.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "planner/evaluation/assignment.h"
+#include "planner/search/half_counts.h"
 
 namespace lime {
 
-class MixedCountProgram {
+class MixedCountProgram : UnitSizes {
  public:
-  // Units of the small and of the large size. The head is not counted; it is on the last device.
-  using Counts = std::array<int, 2>;
-
   struct Share {
-    Counts units = {};
-    Counts streamed = {};
+    HalfCounts units = {};
+    HalfCounts streamed = {};
   };
 
   struct Question {
@@ -42,7 +39,7 @@ class MixedCountProgram {
   Assignment Arrange(const std::vector<Share>& shares, const std::vector<int32_t>& order, int rounds, uint64_t seed) const;
 
   // Units without the head, with means of their size and of their time on a device.
-  int NumHalves() const { return static_cast<int>(size_of_.size()); }
+  using UnitSizes::NumHalves;
   int SizeOf(int unit) const { return size_of_[unit]; }
   double WeightsMb(int size) const { return sizes_[size].mb; }
   double KvMb(int size) const { return sizes_[size].kv_mb; }
@@ -56,12 +53,6 @@ class MixedCountProgram {
   double work() const { return work_; }
 
  private:
-  struct Size {
-    int count = 0;
-    double mb = 0, kv_mb = 0;     // means
-    std::vector<double> comp_ms;  // by device
-  };
-
   // The limits of one device for a question.
   struct Room {
     int device = 0;
@@ -85,9 +76,6 @@ class MixedCountProgram {
 
   const Instance& instance_;
   bool applies_ = false;
-  std::vector<int8_t> size_of_;  // by unit that is not of the head
-  std::array<Size, 2> sizes_;
-  double head_mb_ = 0;
   std::vector<Room> room_of_;  // scratch: by device, the limits that best_of_ belongs to
   // Scratch: by device and number of its large units, its share with the most small ones.
   std::vector<std::vector<Share>> best_of_;

@@ -1,6 +1,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/baselines/online_rules.h"
+#include "planner/baselines/online_memory.h"
 #include "planner/batches.h"
 #include "planner/kv/kv_growth.h"
 #include "planner/sim/simulator.h"
