@@ -98,7 +98,7 @@ class Starter {
     const absl::StatusOr<std::string> said = RunToEnd(call_.Start());
     if (!said.ok()) return OtherThatAnswers(said.status());
     const bool ran = said->find("runs already") != std::string::npos;
-    const absl::StatusOr<DeviceHealth> health = client_.Health(kUpPatience);
+    const absl::StatusOr<DeviceHealth> health = ran ? client_.Health(kUpPatience) : client_.AwaitHealth(kUpPatience);
     if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), ". It said: ", *said, ran ? kEdited : ""));
     return ran ? Compare(*health, *said) : DeviceOutcome{.state = "started", .said = *said, .warning = Expiry(*health)};
   }
@@ -176,7 +176,7 @@ class Starter {
     if (const absl::StatusOr<std::string> ended = RunToEnd(call_.Stop()); !ended.ok()) return NotUp(ended.status());
     const absl::StatusOr<std::string> said = RunToEnd(call_.Start());
     if (!said.ok()) return NotUp(said.status());
-    const absl::StatusOr<DeviceHealth> health = client_.Health(kUpPatience);
+    const absl::StatusOr<DeviceHealth> health = client_.AwaitHealth(kUpPatience);
     if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), ". It said: ", *said));
     return DeviceOutcome{.state = "restarted", .said = absl::StrCat(*said, "; started again")};
   }

@@ -55,7 +55,7 @@ absl::StatusOr<DeviceHealth> AskHealth(v1::Control::Stub& stub, const ProbeTarge
     if (!question.explain) return silent;
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return DiagnoseUnknownCall(target, AskHello(target)).ToStatus(target);
     const Diagnosis diagnosis = FindFault(target);
-    if (diagnosis.lasts() || absl::Now() >= until) {
+    if (diagnosis.lasts(question.expected) || absl::Now() >= until) {
       LIME_RETURN_IF_ERROR(diagnosis.ToStatus(target));
       if (absl::Now() >= until)
         return absl::UnavailableError(absl::StrCat(silent.message(), ", although it accepts connections; its machine may be overloaded"));

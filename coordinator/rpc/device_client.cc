@@ -85,6 +85,10 @@ absl::StatusOr<DeviceHealth> DeviceClient::Health(absl::Duration patience) const
   return AskHealth(*stubs_->control, target_, {.patience = patience});
 }
 
+absl::StatusOr<DeviceHealth> DeviceClient::AwaitHealth(absl::Duration patience) const {
+  return AskHealth(*stubs_->control, target_, {.patience = patience, .expected = true});
+}
+
 absl::StatusOr<std::vector<Finding>> DeviceClient::Inspect(const InspectCall& call) const {
   return Ask(*stubs_->control, &v1::Control::Stub::Inspect, MessageOf<v1::InspectRequest>(call),
              kInspectPatience + absl::Seconds(4 * call.seconds), Who());

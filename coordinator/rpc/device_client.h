@@ -25,6 +25,8 @@ class DeviceClient {
 
   // See AskHealth.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
+  // The same, of a device that was just started: connections that it closes do not end the wait.
+  absl::StatusOr<DeviceHealth> AwaitHealth(absl::Duration patience) const;
 
   // Statistics of the plan in use, with the rates of the device's outgoing links.
   absl::StatusOr<DeviceStatistics> Statistics(absl::Duration patience) const;

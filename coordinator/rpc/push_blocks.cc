@@ -243,23 +243,32 @@ bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
 }
 
-// Why the device cannot be reached. OK: it can be reached, and the call ended for another reason.
-absl::Status FaultOfTarget(const PushTarget& target, const PushOptions& options, bool lasting_only) {
-  const ProbeTarget probe{.name = target.name, .address = target.address, .keys = options.keys, .start = target.start};
+ProbeTarget ProbeTargetOf(const PushTarget& target, const PushOptions& options) {
+  return {.name = target.name, .address = target.address, .keys = options.keys, .start = target.start};
+}
+
+bool HasAnswered(const PushState& state) {
+  return state.missing > 0 || state.to_look > 0;
+}
+
+// Why waiting for the device cannot help. OK: it may help.
+absl::Status LastingFault(const PushTarget& target, const PushOptions& options, const PushState& state) {
+  const ProbeTarget probe = ProbeTargetOf(target, options);
   const Diagnosis diagnosis = FindFault(probe);
-  return lasting_only && !diagnosis.lasts() ? absl::OkStatus() : diagnosis.ToStatus(probe);
+  return diagnosis.lasts(/*expected=*/HasAnswered(state)) ? diagnosis.ToStatus(probe) : absl::OkStatus();
 }
 
 // A device that has never answered probably does not run, so it gets less time than a lost one.
 absl::Duration PatienceWith(const absl::Status& status, const PushState& state, const PushOptions& options) {
   constexpr absl::Duration kFirst = absl::Seconds(5);
-  const bool never = absl::IsUnavailable(status) && state.missing == 0 && state.to_look == 0;
+  const bool never = absl::IsUnavailable(status) && !HasAnswered(state);
   return never ? std::min(kFirst, options.patience) : options.patience;
 }
 
 absl::Status GivenUp(const absl::Status& status, const PushTarget& target, const PushOptions& options) {
   if (!absl::IsUnavailable(status)) return status;
-  const absl::Status fault = FaultOfTarget(target, options, /*lasting_only=*/false);
+  const ProbeTarget probe = ProbeTargetOf(target, options);
+  const absl::Status fault = FindFault(probe).ToStatus(probe);  // OK: the call ended for another reason
   const absl::Status& why = fault.ok() ? status : fault;
   return absl::UnavailableError(absl::StrCat(why.message(), ". The same command continues where this one stopped"));
 }
@@ -282,7 +291,7 @@ absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget
     if (absl::Now() - last_progress > PatienceWith(status, state, options)) return GivenUp(status, target, options);
     if (absl::IsUnavailable(status)) {
       ++state.breaks;
-      LIME_RETURN_IF_ERROR(FaultOfTarget(target, options, /*lasting_only=*/true));
+      LIME_RETURN_IF_ERROR(LastingFault(target, options, state));
     }
     if (state.missing > 0) offer.check = false;  // the device has checked once
     absl::SleepFor(kRetry);

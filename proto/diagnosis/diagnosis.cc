@@ -40,9 +40,9 @@ std::string Speaks(const std::string& said) {
   return absl::StrCat("it says \"", fields::Plain(said, std::min<size_t>(said.find_first_of("\r\n"), 40)), "\"");
 }
 
-Diagnosis OtherProgram(const ProbeTarget& target, const std::string& how) {
+Diagnosis OtherProgram(const ProbeTarget& target, const std::string& how, bool closed = false) {
   return {Fault::kOtherProgram, absl::StrCat("another program listens on port ", PortOf(target), ": ", how),
-          "correct the address in the cluster's file, or give limed another port"};
+          "correct the address in the cluster's file, or give limed another port", closed};
 }
 
 Diagnosis Unreached(const ProbeTarget& target, int error) {
@@ -55,7 +55,7 @@ Diagnosis Unreached(const ProbeTarget& target, int error) {
       return {Fault::kNoAnswer, "nothing answers at its address",
               absl::StrCat("check that the machine is on, that its address is right, and that no firewall drops port ", port)};
     case ECONNRESET:
-      return OtherProgram(target, "it closes the connection at once");
+      return OtherProgram(target, "it closes the connection at once", /*closed=*/true);
     default:
       return {Fault::kUnreachable, absl::StrCat("there is no route to its address (", words, ")"),
               "check its address, and check that both machines are on one network"};
@@ -118,7 +118,7 @@ Diagnosis Refusal(const ProbeTarget& target, const Probed& probed, const std::op
 }
 
 Diagnosis WithKeys(const ProbeTarget& target, const Probed& probed) {
-  if (!probed.peer) return OtherProgram(target, "it speaks TLS, but has no certificate");
+  if (!probed.peer) return OtherProgram(target, "it speaks TLS, but has no certificate", probed.closed);
   std::optional<Certificate> own;
   if (absl::StatusOr<Certificate> read = ReadCertificate(target.keys.certificate); read.ok()) own = *std::move(read);
   const Certificate& its = probed.peer->certificate;
@@ -152,7 +152,7 @@ Diagnosis Answered(const ProbeTarget& target, const Probed& probed) {
     case Probed::Answer::kOther:
       return OtherProgram(target, Speaks(probed.said));
     case Probed::Answer::kClosed:
-      return OtherProgram(target, "it closes the connection without an answer");
+      return OtherProgram(target, "it closes the connection without an answer", /*closed=*/true);
     case Probed::Answer::kNothing:
       break;
   }
@@ -166,7 +166,8 @@ std::string NameOf(Fault fault) {
   return kNames[static_cast<size_t>(fault)];
 }
 
-bool Diagnosis::lasts() const {
+bool Diagnosis::lasts(bool expected) const {
+  if (expected && closed) return false;
   switch (fault) {
     case Fault::kNone:
     case Fault::kNobodyListens:
@@ -181,7 +182,7 @@ bool Diagnosis::lasts() const {
 
 absl::Status Diagnosis::ToStatus(const ProbeTarget& target) const {
   if (ok()) return absl::OkStatus();
-  absl::Status status(lasts() ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable,
+  absl::Status status(lasts(/*expected=*/true) ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable,
                       absl::StrCat("device \"", target.name, "\" at ", target.address, ": ", what, "; ", remedy));
   status.SetPayload(kFaultMark, absl::Cord(NameOf(fault)));
   status.SetPayload(kWhatMark, absl::Cord(what));

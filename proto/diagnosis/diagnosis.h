@@ -67,7 +67,8 @@ struct Probed {
   std::string unresolved;  // the resolver's message; empty: resolved
   int connect_error = 0;   // errno
   Answer answer = Answer::kNothing;
-  std::string said;  // the first bytes from it
+  std::string said;     // the first bytes from it
+  bool closed = false;  // it closed or reset the last connection where data was due
   std::optional<Peer> peer;
   Verdict verdict = Verdict::kRefused;
   std::optional<Hello> hello;
@@ -77,12 +78,15 @@ struct Probed {
 struct Diagnosis {
   Fault fault = Fault::kNone;
   std::string what, remedy;
+  // The program there has only closed connections: perhaps it is limed, just ending or starting.
+  bool closed = false;
 
   bool ok() const { return fault == Fault::kNone; }
-  // Whether waiting cannot help.
-  bool lasts() const;
-  // OK, or "device "NAME" at ADDRESS: WHAT; REMEDY". Unavailable if waiting may help, else
-  // FailedPrecondition.
+  // Whether waiting cannot help. `expected`: the device has answered before or was just started, so
+  // a program that only closes connections may still be it.
+  bool lasts(bool expected) const;
+  // OK, or "device "NAME" at ADDRESS: WHAT; REMEDY". Unavailable if waiting for an expected device
+  // may help, else FailedPrecondition.
   absl::Status ToStatus(const ProbeTarget& target) const;
 };
 Diagnosis Diagnose(const ProbeTarget& target, const Probed& probed);
@@ -92,7 +96,7 @@ Diagnosis DiagnoseAnswer(const ProbeTarget& target, const std::string& name, uin
 // For a device that uses gRPC but does not know our call.
 Diagnosis DiagnoseUnknownCall(const ProbeTarget& target, const std::optional<Hello>& hello);
 
-// The reverse of ToStatus. For any other status: kNone with its message.
+// The reverse of ToStatus, but for `closed`. For any other status: kNone with its message.
 Diagnosis DiagnosisOf(const absl::Status& status);
 
 // Users are told of a larger difference of clocks, even if it has no effect yet.

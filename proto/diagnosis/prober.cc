@@ -25,6 +25,9 @@ namespace {
 // The beginning of every HTTP/2 client, and an empty SETTINGS frame.
 constexpr std::string_view kHttp2Opening("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", 33);
 constexpr size_t kPeek = 64;
+// How often a device is probed that closes connections without an answer, and the pause between.
+constexpr int kLooks = 3;
+constexpr absl::Duration kLookAgain = absl::Milliseconds(250);
 
 struct FreeSsl {
   void operator()(SSL* what) const { SSL_free(what); }
@@ -108,6 +111,8 @@ class TlsClient {
 
   bool valid() const { return tls_ != nullptr; }
   SSL* get() const { return tls_.get(); }
+  // Whether the connection has ended where data was due.
+  bool closed() const { return closed_; }
 
   // Sends the client's first message. Reads nothing.
   void Begin() {
@@ -132,7 +137,8 @@ class TlsClient {
     for (int count = 0; (count = BIO_read(SSL_get_wbio(tls_.get()), bytes, sizeof(bytes))) > 0;) {
       for (int sent = 0; sent < count;) {
         const ssize_t now = send(socket_.get(), bytes + sent, static_cast<size_t>(count - sent), MSG_NOSIGNAL);
-        if (now < 0 && (errno != EAGAIN || !Await(socket_, POLLOUT, until_))) return false;
+        if (now < 0 && errno != EAGAIN) return closed_ = true, false;
+        if (now < 0 && !Await(socket_, POLLOUT, until_)) return false;
         sent += static_cast<int>(std::max<ssize_t>(0, now));
       }
     }
@@ -142,13 +148,15 @@ class TlsClient {
     if (!Await(socket_, POLLIN, until_)) return false;
     char bytes[4096];
     const ssize_t count = recv(socket_.get(), bytes, sizeof(bytes), 0);
-    return count > 0 && BIO_write(SSL_get_rbio(tls_.get()), bytes, static_cast<int>(count)) == count;
+    closed_ = count <= 0;
+    return !closed_ && BIO_write(SSL_get_rbio(tls_.get()), bytes, static_cast<int>(count)) == count;
   }
 
   const FileDescriptor& socket_;
   const absl::Time until_;
   const Owned<SSL_CTX> context_;
   const Owned<SSL> tls_;
+  bool closed_ = false;
 };
 
 std::optional<Probed::Peer> PeerOf(SSL* tls, const ClusterKeys& keys, std::time_t now) {
@@ -183,7 +191,7 @@ class Conversation {
 
   void Plainly() {
     (void)send(socket_.get(), kHttp2Opening.data(), kHttp2Opening.size(), MSG_NOSIGNAL);
-    probed_.answer = Peek(socket_, until_, probed_.said);
+    PeekAtAnswer();
   }
 
   void OverTls() {
@@ -191,15 +199,20 @@ class Conversation {
     TlsClient tls(target_, socket_, until_);
     if (!tls.valid()) return;
     tls.Begin();
-    probed_.answer = Peek(socket_, until_, probed_.said);
+    PeekAtAnswer();
     if (probed_.answer != Probed::Answer::kTls) return;
     const bool shaken = tls.Finish([](SSL* ssl) { return SSL_do_handshake(ssl); });
     probed_.peer = PeerOf(tls.get(), target_.keys, probed_.now);
     probed_.verdict = shaken ? Talk(tls) : VerdictOfError();
+    probed_.closed = tls.closed();
     ERR_clear_error();
   }
 
  private:
+  void PeekAtAnswer() {
+    probed_.answer = Peek(socket_, until_, probed_.said);
+    probed_.closed = probed_.answer == Probed::Answer::kClosed;
+  }
   // With TLS 1.3, only this tells a client whether its certificate was accepted.
   static Probed::Verdict Talk(TlsClient& tls) {
     char bytes[kPeek];
@@ -259,23 +272,34 @@ Probed Probe(const ProbeTarget& target, const ProbePatience& patience) {
   FileDescriptor socket;
   SocketAddress at;
   probed.connect_error = ConnectToAny(*resolved, patience.connect, socket, at);
+  probed.closed = probed.connect_error == ECONNRESET;
   if (probed.connect_error != 0) return probed;
   const absl::Time until = absl::Now() + patience.talk;
-  if (target.keys.empty()) {
-    Conversation(target, socket, until, probed).Plainly();
-    // A TLS server silently closes a connection that begins otherwise, so try TLS too.
-    if (probed.answer == Probed::Answer::kClosed && Connect(at, until, socket) == 0) Conversation(target, socket, until, probed).OverTls();
-  } else {
-    Conversation(target, socket, until, probed).OverTls();
-    if (probed.answer == Probed::Answer::kClosed && Connect(at, until, socket) == 0) Conversation(target, socket, until, probed).Plainly();
+  const auto talk = [&](bool with_keys) {
+    Conversation conversation(target, socket, until, probed);
+    with_keys ? conversation.OverTls() : conversation.Plainly();
+  };
+  talk(!target.keys.empty());
+  if (probed.answer == Probed::Answer::kClosed) {
+    // A TLS server silently closes a connection that begins otherwise, so try the other way too. A
+    // daemon that has just ended refuses this connection.
+    probed.connect_error = Connect(at, until, socket);
+    if (probed.connect_error != 0) return probed;
+    talk(target.keys.empty());
   }
+  if (!probed.peer) return probed;
   probed.hello = AskHelloAt(at, patience.hello);
-  if (probed.peer && probed.hello) probed.peer->trust_there = Judge(target.keys.authority, probed.peer->pem, probed.hello->clock);
+  if (probed.hello) probed.peer->trust_there = Judge(target.keys.authority, probed.peer->pem, probed.hello->clock);
   return probed;
 }
 
 Diagnosis FindFault(const ProbeTarget& target, const ProbePatience& patience) {
-  return Diagnose(target, Probe(target, patience));
+  for (int look = 1;; ++look) {
+    const Probed probed = Probe(target, patience);
+    Diagnosis diagnosis = Diagnose(target, probed);
+    if (!probed.closed || !diagnosis.lasts(/*expected=*/false) || look == kLooks) return diagnosis;
+    absl::SleepFor(kLookAgain);
+  }
 }
 
 std::optional<Hello> AskHello(const ProbeTarget& target, const ProbePatience& patience) {

@@ -20,6 +20,8 @@ struct ProbePatience {
 };
 
 Probed Probe(const ProbeTarget& target, const ProbePatience& patience = {});
+// Probes again, a second at most, while the device closes connections without an answer: a daemon
+// that is just ending or starting does so for a moment.
 Diagnosis FindFault(const ProbeTarget& target, const ProbePatience& patience = {});
 
 // The device's hello before keys are shown (proto/hello.h); nullopt if it does not answer in time.

@@ -150,10 +150,24 @@ TEST_F(DiagnosisTest, AnotherProtocolNamesBothReleases) {
 TEST_F(DiagnosisTest, FaultsThatWaitingMendsAreRetried) {
   for (const int error : {ECONNREFUSED, EHOSTUNREACH, ETIMEDOUT}) {
     const Diagnosis diagnosis = Diagnose(ours_, {.connect_error = error});
-    EXPECT_FALSE(diagnosis.lasts());
+    EXPECT_FALSE(diagnosis.lasts(/*expected=*/false));
     EXPECT_TRUE(absl::IsUnavailable(diagnosis.ToStatus(ours_)));
   }
   EXPECT_TRUE(absl::IsFailedPrecondition(Diagnose(ours_, {.answer = Probed::Answer::kHttp2}).ToStatus(ours_)));
+}
+
+TEST_F(DiagnosisTest, ADeviceThatIsExpectedMayCloseConnectionsForAWhile) {
+  for (const Probed& probed :
+       {Probed{.connect_error = ECONNRESET, .closed = true}, Probed{.answer = Probed::Answer::kClosed, .closed = true},
+        Probed{.answer = Probed::Answer::kTls, .closed = true}}) {
+    const Diagnosis diagnosis = Diagnose(ours_, probed);
+    EXPECT_EQ(diagnosis.fault, Fault::kOtherProgram);
+    EXPECT_TRUE(diagnosis.lasts(/*expected=*/false));
+    EXPECT_FALSE(diagnosis.lasts(/*expected=*/true));
+    EXPECT_TRUE(absl::IsUnavailable(diagnosis.ToStatus(ours_)));
+  }
+  for (const Probed& probed : {Probed{.answer = Probed::Answer::kOther, .said = "SSH-2.0"}, Probed{.answer = Probed::Answer::kTls}})
+    EXPECT_TRUE(Diagnose(ours_, probed).lasts(/*expected=*/true)) << "it has said what it is";
 }
 
 // ---- Certificates

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,7 @@
 #include "tests/daemon/rpc/fake_cluster.h"
 #include "tests/daemon/rpc/keep_callback_threads.h"
 #include "tests/daemon/weights/block_store_fixture.h"
+#include "tests/integration/programs/raw_listener.h"
 
 namespace lime {
 namespace {
@@ -114,6 +116,46 @@ TEST_F(PushTest, AConnectionThatBreaksIsMadeAnewAndThePushGoesOn) {
   EXPECT_LT(state->sent, 2 * state->needed);
   push_.spoil = nullptr;
   ExpectAllThere();
+}
+
+TEST_F(PushTest, ALostDeviceThatClosesConnectionsForAWhileIsWaitedFor) {
+  constexpr int kConnections = 12;  // more than what names another program
+  std::atomic<int> chunks = 0, closed = 0;
+  absl::Notification gone;
+  std::thread breaker;
+  push_.spoil = [&](const PushSender::Chunk&, std::string&) {
+    if (++chunks != 60) return;
+    breaker = std::thread([&] {
+      server_.reset();
+      {
+        const SilentPort port(/*backlog=*/16, port_);
+        gone.Notify();
+        closed = CloseNext(port, kConnections);
+      }
+      Start();
+    });
+    EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  };
+  const auto state = Push();
+  breaker.join();
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(closed, kConnections);
+  push_.spoil = nullptr;
+  ExpectAllThere();
+}
+
+TEST_F(PushTest, ADeviceThatClosesItsFirstConnectionsIsAwaitedIfItWasJustStarted) {
+  server_.reset();
+  const DeviceClient device("a", target_.address, {});
+  std::optional<SilentPort> port(std::in_place, /*backlog=*/16, port_);
+  std::thread starter([&] {
+    CloseNext(*port, 12);
+    port.reset();
+    Start();
+  });
+  const auto health = device.AwaitHealth(absl::Seconds(20));
+  starter.join();
+  EXPECT_TRUE(health.ok()) << health.status();
 }
 
 TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {

@@ -157,7 +157,8 @@ TEST_F(CallsTest, EveryDeviceThatIsSilentIsNamed) {
 
 TEST_F(CallsTest, NumbersAreWhatIsWritten) {
   ExpectRefused(Call(Run({"--prompt", "x", "--seed", "-1"})), 2, "--seed -1 is not a whole number of 0 or more");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "-n", "99999999999999999999"}), 2, "-n 99999999999999999999 does not fit in 64 bits");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "-n", "99999999999999999999"}), 2,
+                "-n 99999999999999999999 does not fit in 64 bits");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "-n", "010"}), 2, "without leading zeros");
 }
 

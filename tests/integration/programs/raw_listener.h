@@ -20,9 +20,13 @@ namespace lime {
 // said.
 class SilentPort {
  public:
-  explicit SilentPort(int backlog = 16) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // `port`: 0 for a free one, or one that a daemon has left.
+  explicit SilentPort(int backlog = 16, int port = 0) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1;
+    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     struct sockaddr_in address = {};
     address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     LIME_CHECK(bind(fd_, reinterpret_cast<struct sockaddr*>(&address), sizeof(address)) == 0);
     LIME_CHECK(listen(fd_, backlog) == 0);
@@ -55,6 +59,23 @@ class SilentPort {
   int port_ = 0;
   std::vector<int> waiting_;
 };
+
+// The next connection; -1: nobody comes for 10 s.
+inline int Accept(const SilentPort& port) {
+  struct pollfd event = {.fd = port.fd(), .events = POLLIN, .revents = 0};
+  return poll(&event, 1, 10'000) > 0 ? accept4(port.fd(), nullptr, nullptr, SOCK_CLOEXEC) : -1;
+}
+
+// Closes the next `count` connections without a word, as a daemon does that is just ending. Returns
+// how many came.
+inline int CloseNext(const SilentPort& port, int count) {
+  for (int closed = 0; closed < count; ++closed) {
+    const int connection = Accept(port);
+    if (connection < 0) return closed;
+    close(connection);
+  }
+  return count;
+}
 
 // Says the same to everybody, once something has come, and hangs up.
 class Babbler {
