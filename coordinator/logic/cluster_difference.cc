@@ -27,14 +27,14 @@ struct Cause {
 
 // In all sweeps of a step.
 Took Computed(const Plan& plan, const DeviceWork& work) {
-  if (work.decode_ms <= 0 || work.planned_decode_ms <= 0) return {};
+  if (work.statistics.decode_ms <= 0 || work.statistics.planned_decode_ms <= 0) return {};
   Took took;
   const int32_t device = DeviceNamed(plan, work.name);
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) took.planned_ms += plan.parts[p].decode_ms;
   }
   took.planned_ms *= std::max(1, plan.microbatches);
-  took.seen_ms = took.planned_ms * work.decode_ms / work.planned_decode_ms;
+  took.seen_ms = took.planned_ms * work.statistics.decode_ms / work.statistics.planned_decode_ms;
   return took;
 }
 
@@ -45,10 +45,10 @@ Took Read(const Plan& plan, const DeviceWork& work) {
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) bytes += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
   }
-  const double planned = PlannedLoadMs(plan, work.name, work.disk_bytes);
-  if (planned <= 0 || work.disk_ms <= 0) return {};
+  const double planned = PlannedLoadMs(plan, work.name, work.statistics.disk_bytes);
+  if (planned <= 0 || work.statistics.disk_ms <= 0) return {};
   const double in_step = PlannedLoadMs(plan, work.name, bytes);
-  return {.planned_ms = in_step, .seen_ms = in_step * work.disk_ms / planned};
+  return {.planned_ms = in_step, .seen_ms = in_step * work.statistics.disk_ms / planned};
 }
 
 // Devices that are compared together: all devices of one machine, or one device.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/base/bytes.h"
+#include "common/device_report.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/prediction.h"
 
@@ -15,9 +15,7 @@ namespace lime {
 // The work of a device under the plan. Zero: not known.
 struct DeviceWork {
   std::string name;
-  double decode_ms = 0, planned_decode_ms = 0;  // computing, measured and by the plan
-  double disk_ms = 0;                           // time that the disk was busy
-  Bytes disk_bytes = 0;                         // read in that time
+  DeviceStatistics statistics;
 };
 
 struct LinkWork {

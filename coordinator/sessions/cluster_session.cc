@@ -15,7 +15,6 @@
 #include "coordinator/devices/device_checks.h"
 #include "coordinator/planning/change_search.h"
 #include "coordinator/planning/plan_rates.h"
-#include "coordinator/reports/device_json.h"
 #include "coordinator/reports/kv_levels_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
@@ -316,11 +315,7 @@ PredictionReport ClusterSession::Compare(const GenerateSummary& summary) const {
     const DeviceStatistics& of = statistics_[i];
     if (of.epoch != plan().epoch) continue;
     const std::string& name = plan().devices[i].name;
-    seen.devices.push_back({.name = name,
-                            .decode_ms = of.decode_ms,
-                            .planned_decode_ms = of.planned_decode_ms,
-                            .disk_ms = of.disk_ms,
-                            .disk_bytes = of.disk_bytes});
+    seen.devices.push_back({name, of});
     for (const LinkRate& link : of.links) {
       const auto rate = planned.find(LinkKey(name, link.peer));
       if (rate != planned.end() && link.age_ms <= kMostLinkAgeMs)

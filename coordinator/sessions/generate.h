@@ -134,4 +134,7 @@ class Generator {
 // differ.
 nlohmann::json ToJson(const PredictionReport& report);
 
+// The fields that a device has wherever it is: of a cluster, or this process.
+nlohmann::json DeviceJson(const PlanDevice& device, const InstalledPlan& installed, const DeviceStatistics& statistics);
+
 }  // namespace lime::cli

@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "common/steady_clock.h"
 #include "coordinator/planning/change_search.h"
-#include "coordinator/reports/device_json.h"
 #include "coordinator/reports/kv_levels_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"

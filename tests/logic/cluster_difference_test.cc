@@ -23,8 +23,9 @@ Plan ThreeDevices() {
 // All as planned, 50 steps of which each took the same.
 ClusterObservations AsPlanned() {
   ClusterObservations seen{.steps = 50, .decode_seconds = 2};
-  for (const char* name : {"a", "b", "c"}) seen.devices.push_back({.name = name, .decode_ms = 500, .planned_decode_ms = 500});
-  seen.devices[0].disk_ms = 1000, seen.devices[0].disk_bytes = 1'000'000'000;
+  for (const char* name : {"a", "b", "c"})
+    seen.devices.push_back({.name = name, .statistics = {.decode_ms = 500, .planned_decode_ms = 500}});
+  seen.devices[0].statistics.disk_ms = 1000, seen.devices[0].statistics.disk_bytes = 1'000'000'000;
   return seen;
 }
 
@@ -36,7 +37,7 @@ TEST(ClusterDifferenceTest, WhatHoldsIsNotExplained) {
 
 TEST(ClusterDifferenceTest, ADeviceThatComputesSlowerIsNamed) {
   ClusterObservations seen = AsPlanned();
-  seen.devices[1].decode_ms = 1500;
+  seen.devices[1].statistics.decode_ms = 1500;
   const PredictionReport report = ExplainClusterDifference(ThreeDevices(), 60, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kDeviceRate);
   EXPECT_NEAR(report.explained_ms, 20, 1e-9);
@@ -45,7 +46,7 @@ TEST(ClusterDifferenceTest, ADeviceThatComputesSlowerIsNamed) {
 
 TEST(ClusterDifferenceTest, DaemonsThatShareTheCoresOfOneMachineAreNamedTogether) {
   ClusterObservations seen = AsPlanned();
-  for (DeviceWork& work : seen.devices) work.decode_ms = 1000;
+  for (DeviceWork& work : seen.devices) work.statistics.decode_ms = 1000;
   seen.shared = {{"a", "b", "c"}};
   const PredictionReport report = ExplainClusterDifference(ThreeDevices(), 70, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kDeviceRate);
@@ -55,12 +56,12 @@ TEST(ClusterDifferenceTest, DaemonsThatShareTheCoresOfOneMachineAreNamedTogether
 
 TEST(ClusterDifferenceTest, ASlowDiskIsNamedForWhatDoesNotHideBehindComputing) {
   ClusterObservations seen = AsPlanned();
-  seen.devices[0].disk_ms = 5000;  // 100 ms a step
+  seen.devices[0].statistics.disk_ms = 5000;  // 100 ms a step
   const PredictionReport report = ExplainClusterDifference(ThreeDevices(), 100, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kDiskRate);
   EXPECT_NEAR(report.explained_ms, 60, 1e-9);
   EXPECT_THAT(report.sentence, HasSubstr("the disk of device \"a\" read for 100.00 ms a step instead of the planned 20.00"));
-  seen.devices[0].disk_ms = 1900;  // 38 ms: hidden
+  seen.devices[0].statistics.disk_ms = 1900;  // 38 ms: hidden
   EXPECT_EQ(ExplainClusterDifference(ThreeDevices(), 100, seen).cause, DifferenceCause::kUnknown);
 }
 
@@ -75,7 +76,7 @@ TEST(ClusterDifferenceTest, ALinkThatIsSlowerThanItsProfileIsNamedWithBothRates)
 
 TEST(ClusterDifferenceTest, FewStepsAreNotJudged) {
   ClusterObservations seen = AsPlanned();
-  seen.devices[1].decode_ms = 1500;
+  seen.devices[1].statistics.decode_ms = 1500;
   seen.steps = 2;
   EXPECT_EQ(ExplainClusterDifference(ThreeDevices(), 60, seen).cause, DifferenceCause::kTooShort);
 }
