@@ -282,11 +282,12 @@ absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
   ModelFlags whole = flags.model;
   whole.chunk = std::max(flags.prompt, flags.batch);  // the whole prompt in one step
   whole.no_kv_spill = true;                           // KV on the disk is not written again
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session, LocalSession::Open(whole, {.context = context,
-                                                                                                .expected_positions = flags.position,
-                                                                                                .sequences = flags.batch,
-                                                                                                .prompt_tokens = context,
-                                                                                                .new_tokens = int64_t{flags.rounds} * 4}));
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
+                        LocalSession::Open(whole, {.context = context,
+                                                   .expected_positions = flags.position,
+                                                   .sequences = static_cast<int32_t>(flags.batch),
+                                                   .prompt_tokens = context,
+                                                   .new_tokens = int64_t{flags.rounds} * 4}));
   ModelBench bench(*session, flags);
   const LoadSummary load = session->load();
   Report report;

@@ -62,7 +62,7 @@ follow-memory = true
   EXPECT_EQ(flags->listen, "127.0.0.1:7002");
   EXPECT_EQ(flags->memory, "2147483648");
   EXPECT_EQ(flags->memory_mode, "max-tps");
-  EXPECT_EQ(flags->model, "/m");
+  EXPECT_EQ(flags->weights, "/m");
   EXPECT_EQ(flags->store, "/s");
   EXPECT_EQ(flags->kv_dir, "/k");
   EXPECT_EQ(flags->tls, "/t");
@@ -72,7 +72,7 @@ follow-memory = true
   EXPECT_EQ(flags->loader, "mmap");
   EXPECT_EQ(flags->threads, 3);
   EXPECT_EQ(flags->compute_cores, "0-1");
-  EXPECT_EQ(flags->background, "shelf");
+  EXPECT_EQ(flags->cluster, "shelf");
   EXPECT_TRUE(flags->insecure);
   EXPECT_TRUE(flags->no_link_probes);
   EXPECT_TRUE(flags->follow_memory);

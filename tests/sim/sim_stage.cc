@@ -431,7 +431,7 @@ std::string SimStage::LeftOver() {
     if (shown || book_.taken_over(s) > 0 || book_.away().away(s) > 0) return absl::StrCat("slot ", s, " is in use");
   }
   if (hosted_ == nullptr) return "";
-  for (const HostedLeft& of : hosted_->HandOver()) {
+  for (const HostedHandover& of : hosted_->HandOver()) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
       if (of.places.stored(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
     }

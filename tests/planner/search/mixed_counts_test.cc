@@ -11,7 +11,7 @@
 namespace lime {
 namespace {
 
-using Counts = MixedCountProgram::Counts;
+using Counts = HalfCounts;
 
 // Attention halves of 10 MB and MLP halves of 30 MB; disks of 10 MB/ms, computing and messages that
 // take no time.
