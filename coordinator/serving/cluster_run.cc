@@ -373,6 +373,7 @@ absl::Status ClusterRun::InstallAgain(const Plan& plan, const std::atomic<bool>*
 absl::Status ClusterRun::Install(const Plan& plan, const std::vector<KvSequence>& kv) {
   Devices::InstallOptions options = survival_->install;
   options.kv = kv;
+  if (IsSet(options.cancelled)) return absl::CancelledError("interrupted");
   LIME_RETURN_IF_ERROR(Beside([&] { return devices_.Install(plan, options); }));
   if (survival_->in_use) survival_->in_use(devices_.plan());
   if (owner_.on_plan) owner_.on_plan();
