@@ -130,11 +130,12 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 }
 
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
-  EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
-            "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? There are address, backend, follow-memory, "
-            "kv-dir, limed, listen, loader, memory, memory-mode, name, profile, ssh, store, threads, tls, weights");
+  EXPECT_EQ(
+      Error(Device("memroy = \"2GiB\"")),
+      "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? The known fields are address, backend, follow-memory, "
+      "kv-dir, limed, listen, loader, memory, memory-mode, name, profile, ssh, store, threads, tls, weights");
   EXPECT_EQ(Error("[clutser]\n"),
-            "c.toml line 1: \"clutser\" is unknown; did you mean cluster? There are [cluster], [[device]] and [[link]]");
+            "c.toml line 1: \"clutser\" is unknown; did you mean cluster? The known fields are [cluster], [[device]] and [[link]]");
   EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
 }
 
@@ -208,7 +209,7 @@ TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
   EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"a\"\n")), HasSubstr("to itself"));
   EXPECT_THAT(Error(two + link("from = \"a\"\n")), HasSubstr("field \"to\" is missing; name both ends"));
   EXPECT_THAT(Error(two + "[[link]]\nlatency = \"1ms\"\n"), HasSubstr("field \"bandwidth\" is missing"));
-  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"fast\"\n"), HasSubstr("\"fast\" is no bandwidth; write one such as 100Mbit/s"));
+  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"fast\"\n"), HasSubstr("\"fast\" is not a bandwidth; write one such as 100Mbit/s"));
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"0MB/s\"\n"), HasSubstr("= 0MB/s is out of range; give 8e-06 Mbit/s to 8e+06 Gbit/s"));
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1MB/s\"\nlatency = \"-1ms\"\n"), HasSubstr("\"latency\""));
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1e300GB/s\"\n"), HasSubstr("is out of range"));

@@ -101,7 +101,7 @@ TEST(DeviceProfilesTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error(R"({"devices": [{"name": "../a"}]})"), HasSubstr("field \"name\" is not 1 to 64"));
   const std::string a = R"({"name": "a", "memory_bytes": 1, "read_bytes_per_second": 1})";
   EXPECT_THAT(Error(absl::StrCat(R"({"devices": [)", a, ",", a, "]}")), HasSubstr("there are two devices \"a\""));
-  EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bandwidth": "x"}, "devices": [)", a, "]}")), HasSubstr("is no bandwidth"));
+  EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bandwidth": "x"}, "devices": [)", a, "]}")), HasSubstr("is not a bandwidth"));
   EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bytes_per_second": 9, "bandwidth": "1MB/s"}, "devices": [)", a, "]}")),
               HasSubstr("has both \"bandwidth\" and \"bytes_per_second\""));
   EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bytes_per_second": 0}, "devices": [)", a, "]}")), HasSubstr("= 0 is outside"));

@@ -103,7 +103,8 @@ TEST(LimedFileTest, AFlagOfTheCallWins) {
 TEST(LimedFileTest, ATypingErrorIsNamedWithLineAndNearestKey) {
   EXPECT_THAT(
       Error("name = \"a\"\nmemry = \"1GiB\"\n"),
-      StartsWith("limed.toml line 2: field \"memry\" is unknown; did you mean memory? There are backend, background, compute-cores"));
+      StartsWith(
+          "limed.toml line 2: field \"memry\" is unknown; did you mean memory? The known fields are backend, background, compute-cores"));
   EXPECT_THAT(Error("ready-fd = 3\n"), HasSubstr("field \"ready-fd\" is unknown"));
   EXPECT_THAT(Error("[limed]\nname = \"a\"\n"), HasSubstr("line 1: field \"limed\" is unknown"));
   EXPECT_THAT(Error("kv_dir = \"/k\"\n"), HasSubstr("did you mean kv-dir?"));

@@ -479,7 +479,7 @@ TEST(StageKvTest, AFolderThatCannotBeWrittenIsAnErrorThatSaysWhatToDo) {
   absl::Mutex mutex;
   const auto kv = StageKv::Create(plan, {.layers = {0, 3}, .backend = &backend, .mutex = &mutex, .folder = "/nowhere/at/all"});
   EXPECT_FALSE(kv.ok());
-  EXPECT_THAT(std::string(kv.status().message()), HasSubstr("give --kv-dir"));
+  EXPECT_THAT(std::string(kv.status().message()), HasSubstr("give a --kv-dir"));
 }
 
 TEST(StageKvTest, ADiskThatHasNoRoomForAllIsAnErrorThatSaysHowMuchItHas) {

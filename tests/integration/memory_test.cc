@@ -104,7 +104,7 @@ TEST_F(MemoryTest, ActivationsThatAPlanForgetsAreNeverAllocated) {
   const Bytes peak = ProcessPeakResidentBytes();
   const absl::Status refused = LocalDevice({.weights = dir_.path(), .make_stage = MakeEngineStages({.num_threads = 2})}).Install(*plan, {});
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  for (const char* part : {"activations 5.", "KV 256.00 MiB", "may take 2.00 GiB"})
+  for (const char* part : {"activations 5.", "KV 256.00 MiB", "may use 2.00 GiB"})
     EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
   EXPECT_LT(ProcessPeakResidentBytes() - peak, 8 * kMiB);
 }

@@ -205,7 +205,8 @@ TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].to = 3; }), HasSubstr("\"to\" = 3"));
   EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].from = -1; }), HasSubstr("\"from\" = -1"));
   EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
-  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }), HasSubstr("named twice"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }),
+              HasSubstr("names one of them twice"));
   EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
   EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
   const auto refused_holder = [&](KvHolder holder) { return refused([&](KvTakeoverPlan& kv) { kv.holders = {std::move(holder)}; }); };
@@ -214,7 +215,8 @@ TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1, 1}, .lent = {}}), HasSubstr("\"layers\" = 1"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 0, 0}}}), HasSubstr("\"pieces\" = 0"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, -1}}}), HasSubstr("\"life\" = -1"));
-  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, 0}, {0, 1, 0}}}), HasSubstr("named twice"));
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, 0}, {0, 1, 0}}}),
+              HasSubstr("names slot 0 twice"));
 }
 
 TEST(ConvertTest, OrdersReturn) {

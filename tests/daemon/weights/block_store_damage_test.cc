@@ -42,7 +42,8 @@ TEST_F(PreparedTest, WhatSomebodyPutIntoAStoreSinceIsNotWrittenAnew) {
     const bool weights = std::string_view(name).ends_with(".safetensors");
     dir_.Write(absl::StrCat("store/", name), weights ? dir_.Read("model/model.safetensors") : "my own");
     const auto before = Contents(store_);
-    EXPECT_THAT(std::string(again(false).message()), HasSubstr(absl::StrCat("no block store as LIME wrote it (", name, ")")));
+    EXPECT_THAT(std::string(again(false).message()),
+                HasSubstr(absl::StrCat("files other than the block store as LIME wrote it (", name, ")")));
     EXPECT_EQ(Contents(store_), before);
     if (weights) {
       EXPECT_THAT(std::string(again(true).message()), HasSubstr("which LIME never replaces"));
@@ -70,7 +71,7 @@ TEST_F(PreparedTest, AFileOfAnotherModelOfTheSameShapesIsNotWrittenAnew) {
     for (int64_t at = block.offset; at < block.offset + block.bytes; ++at) other[static_cast<size_t>(at)] ^= 1;
     dir_.Write(absl::StrCat("store/", name), other + "longer");  // so that it is looked at
     EXPECT_THAT(std::string(PrepareBlockStore(model_, store_).status().message()),
-                HasSubstr(absl::StrCat("no block store as LIME wrote it (", name, ")")));
+                HasSubstr(absl::StrCat("files other than the block store as LIME wrote it (", name, ")")));
     EXPECT_EQ(dir_.Read(absl::StrCat("store/", name)), other + "longer");
     fs::remove(InStore(name));
     ASSERT_TRUE(PrepareBlockStore(model_, store_).ok());

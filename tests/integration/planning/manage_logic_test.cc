@@ -82,7 +82,7 @@ TEST(StoredChoiceTest, AWordIsANameOrTheFirstDigitsOfADigest) {
   const absl::Status none = ChooseStored("1f3c", devices).status();  // too short to be meant
   EXPECT_TRUE(absl::IsNotFound(none));
   EXPECT_THAT(std::string(none.message()), HasSubstr("qwen (1f3c0d5e7a9b2469)"));
-  EXPECT_THAT(std::string(ChooseStored("x", {}).status().message()), HasSubstr("they hold nothing"));
+  EXPECT_THAT(std::string(ChooseStored("x", {}).status().message()), HasSubstr("the devices hold nothing"));
 }
 
 }  // namespace

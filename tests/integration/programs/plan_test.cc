@@ -361,7 +361,7 @@ TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
   ExpectRefused(Plan({"--batch", "3", "--sequences", "2"}), 2, "--batch 3 is more than --sequences 2");
   ExpectRefused(Plan({"--time-limit", "nan"}), 2, "--time-limit");
   ExpectRefused(Plan({"--max-ttft", "100"}), 2, "give the length of a prompt with --prompt-tokens");
-  ExpectRefused(Plan({"--bandwidth", "fast"}), 2, "--bandwidth: \"fast\" is no bandwidth");
+  ExpectRefused(Plan({"--bandwidth", "fast"}), 2, "--bandwidth: \"fast\" is not a bandwidth");
   ExpectRefused(Plan({"--piece", "big"}), 2, "--piece: ");
   ExpectRefused(Plan({"--piece", "4KiB"}), 2, "is less than 1 MiB");
   ExpectRefused(Plan({"--cluster", "c.toml"}), 2, "--cluster and --device-profiles both name devices");

@@ -197,7 +197,7 @@ TEST_F(TwoDevices, APlanThatDoesNotFitIsRefusedWithTheNumbers) {
   const auto engine = StageEngine::Install({{.weights = dir_, .plan = plan_}});
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("may take 8.00 MiB"));
+  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("may use 8.00 MiB"));
 }
 
 TEST_F(TwoDevices, APlanOfAnotherModelIsRefused) {

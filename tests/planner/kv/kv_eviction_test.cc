@@ -123,8 +123,8 @@ std::string Refusal(const std::function<void(Plan&)>& change) {
 TEST(KvEvictionTest, PlansThatCannotBeAreRefused) {
   EXPECT_THAT(Refusal([](Plan&) {}), IsEmpty());
   EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 127; }), HasSubstr("not a multiple of 16"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 64; }), HasSubstr("from 80 on"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 512; }), HasSubstr("below the 512"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 64; }), HasSubstr("at least 80"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 512; }), HasSubstr("below the context of 512"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.retained_positions = 1 << 20; }),
               HasSubstr("\"kept_positions\" = 1048576 is outside 0 to 512"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].streamed = true; }), HasSubstr("streams nothing"));

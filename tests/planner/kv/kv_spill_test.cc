@@ -100,9 +100,9 @@ TEST(KvSpillTest, NamesWhatIsWrong) {
     return std::string(plan.Validate().message());
   };
   EXPECT_THAT(broken([&](Plan& p) { p.devices[device].max_layer_pages = 1; }), HasSubstr("max_layer_pages\" = 1 is outside"));
-  EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].streamed = true; }), HasSubstr("positions of KV from 0 on and streams, and 0 positions"));
+  EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].streamed = true; }), HasSubstr("positions of KV from 0 on and streams, but 0 positions"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].kv_begin = 256; }), HasSubstr("has positions 256 to"));
-  EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].kv_end += 1; }), HasSubstr("is next"));
+  EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].kv_end += 1; }), HasSubstr("but the next part has"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].bytes += 1; }), HasSubstr("the bytes of its pages"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].kv_pages = 1; }), HasSubstr("kv_pages"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].block.kind = BlockKind::kMlp; }), HasSubstr("has positions of KV, but is of mlp 0"));

@@ -152,7 +152,7 @@ TEST(ModelSpecTest, NamesOfTheBaseModelAloneLackItsPrefix) {
 TEST(ModelSpecTest, NamesOfAnotherClassAreShown) {
   for (const std::string prefix : {"model.model.", "base_model.model.model.", "language_model.model.", "transformer."}) {
     EXPECT_THAT(Error(TinyConfig(), Renamed("model.", prefix)),
-                HasSubstr("tensor model.embed_tokens.weight is missing; LlamaForCausalLM needs it, and here is " + prefix +
+                HasSubstr("tensor model.embed_tokens.weight is missing; LlamaForCausalLM needs it, but the file has " + prefix +
                           "embed_tokens.weight; save"));
   }
   TensorIndex index = TinyIndex();
