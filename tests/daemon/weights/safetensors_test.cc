@@ -111,7 +111,7 @@ TEST(SafetensorsTest, ANegativeDimensionIsRefused) {
 }
 
 TEST(SafetensorsTest, AFractionalOrHugeNumberIsRefused) {
-  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"U8","shape":[1.5],"data_offsets":[0,1]}})", 1), HasSubstr("no 64-bit integer in field shape"));
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"U8","shape":[1.5],"data_offsets":[0,1]}})", 1), HasSubstr("not a 64-bit integer in field shape"));
   EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]}})", 1), HasSubstr("not a 64-bit integer"));
 }
 
