@@ -4,7 +4,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=${LIME_JOBS:-$(nproc)}
-slots=$((4 * (jobs + 1)))  # of ctest, which keeps one test more than cores running (cmake/LimeCtest.cmake)
+slots=$((4 * (jobs + 1)))  # of ctest, which keeps one test more than cores running where they also wait (cmake/LimeCtest.cmake)
 
 # Debian 12 names; newer releases have the same.
 packages=(
