@@ -4,8 +4,9 @@ option(LIME_SOAK_TESTS "Let tests take half an hour; under a sanitizer, also bui
 
 # lime_ctest(name [WAITS] COMMAND ...): an entry of ctest that may take two minutes, or half an hour
 # where LIME_SOAK_TESTS is on.
-# WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest four
-# slots for each core and four more: a test takes four, or one if it waits.
+# WAITS: it mostly waits for other processes and for time to pass. A test uses four slots of ctest,
+# or one if it waits. scripts/test gives ctest four slots for each core, and four more without a
+# sanitizer.
 function(lime_ctest name)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "WAITS" "" "COMMAND")  # keeps semicolons within an argument
   add_test(NAME ${name} COMMAND ${ARG_COMMAND})

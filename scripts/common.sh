@@ -4,7 +4,9 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=${LIME_JOBS:-$(nproc)}
-slots=$((4 * (jobs + 1)))  # of ctest, which keeps one test more than cores running where they also wait (cmake/LimeCtest.cmake)
+# Slots of ctest: a test uses four (cmake/LimeCtest.cmake). One test more than cores runs, because
+# tests also wait.
+slots=$((4 * (jobs + 1)))
 
 # Debian 12 names; newer releases have the same.
 packages=(

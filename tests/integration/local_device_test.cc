@@ -507,7 +507,7 @@ TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_FALSE(SpillsKv(whole->plan));
   ExpectSame(ByAPlan(*Install(whole->plan, {}), options), expected);
-  // What has been freed by then stays with a sanitizer for a while.
+  // A sanitizer retains freed memory for a while.
   request.beside = 64 * kMiB;
   // Half of the KV, beside what this process has by now.
   const auto half_of_kv = [&, roomy = request]() -> Bytes {
