@@ -14,8 +14,7 @@ namespace lime {
 
 class TempDir {
  public:
-  explicit TempDir(std::string parent = std::filesystem::temp_directory_path().string()) {
-    path_ = parent + "/lime_test_XXXXXX";
+  explicit TempDir(const std::string& parent = std::filesystem::temp_directory_path().string()) : path_(parent + "/lime_test_XXXXXX") {
     LIME_CHECK(::mkdtemp(path_.data()) != nullptr) << path_;
   }
   ~TempDir() {

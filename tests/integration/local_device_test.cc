@@ -449,6 +449,7 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
   EXPECT_EQ(traces[0].epoch, device.plan().epoch);
   EXPECT_EQ(traces[0].lost, 0);
   std::vector<std::string> parts;
+  parts.reserve(plan.NumParts());
   for (int part = 0; part < plan.NumParts(); ++part) parts.push_back(PartName(plan, part));
   const auto measured = cli::MergeTraces({plan.devices[0].name}, parts, traces);
   ASSERT_TRUE(measured.ok()) << measured.status();
