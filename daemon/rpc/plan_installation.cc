@@ -113,7 +113,8 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Install(InstallC
   return session;
 }
 
-void PlanInstallation::Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation) {
+void PlanInstallation::Load(const std::shared_ptr<StageSession>& session, const std::shared_ptr<StageSession>& before,
+                            const Installation& installation) {
   if (before != nullptr) before->Close();
   {
     absl::MutexLock lock(&mutex_);

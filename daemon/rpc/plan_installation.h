@@ -116,7 +116,7 @@ class PlanInstallation {
   UnloadedPlan Close(StageSession& session, bool hand_over_kv);
   PlanHandover ReleaseHandover() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(int64_t epoch);
-  void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
+  void Load(const std::shared_ptr<StageSession>& session, const std::shared_ptr<StageSession>& before, const Installation& installation);
   absl::Status CheckNew(const InstallCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<PlanUser> UserNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Who() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -24,8 +24,8 @@ constexpr int kRequests = 16;
 
 std::vector<int32_t> RandomIds(uint32_t seed, int length) {
   std::mt19937 random(seed);
-  std::vector<int32_t> ids;
-  for (int i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>(random() % 200));
+  std::vector<int32_t> ids(length);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 200);
   return ids;
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/stores/affine.h"
 #include "daemon/stores/float_codec.h"
 #include "daemon/stores/output_file.h"
@@ -315,7 +316,7 @@ std::map<std::string, std::string> FilesOf(const TempDir& dir, const std::string
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(dir.file(name))) {
     const std::string file = entry.path().filename().string();
-    files[file] = dir.Read(name + "/" + file);
+    files[file] = dir.Read(absl::StrCat(name, "/", file));
   }
   return files;
 }

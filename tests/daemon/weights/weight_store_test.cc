@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include "daemon/formats/safetensors.h"
 #include "daemon/machine/mapped_file.h"
@@ -136,7 +137,7 @@ TEST(WeightStoreTest, ColdAndHalfCachedFilesLoad) {
     ASSERT_TRUE(DropFromPageCache(path).ok());
     if (half) {
       std::ifstream in(path, std::ios::binary);
-      std::string first(13'000'000, 0);
+      std::vector<char> first(13'000'000);
       in.read(first.data(), static_cast<std::streamsize>(first.size()));
     }
     const auto blocks = model.Store({.loader = LoaderKind::kRead})->LoadAll();
