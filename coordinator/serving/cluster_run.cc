@@ -265,7 +265,7 @@ absl::Status ClusterRun::ChangeTakingOver(const Change& change, const std::atomi
   const absl::StatusOr<Devices::Handover> handover = devices_.HandOver();
   open_ = false;
   LIME_RETURN_IF_ERROR(handover.status());
-  const absl::Status status = InstallTakingOver(change.plan, *handover, cancel);
+  absl::Status status = InstallTakingOver(change.plan, *handover, cancel);
   if (status.ok() || IsSet(cancel)) return status;
   goes_on_in_prompt_ = false;
   StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), "), so it is computed again"), change.computing_again);

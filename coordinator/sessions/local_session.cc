@@ -81,7 +81,7 @@ void LookAtCpu(const CpuUsage& cpu, int threads, PredictionObservations& seen) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, LocalPlanRequest request, bool trace) {
+absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, const LocalPlanRequest& request, bool trace) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   std::unique_ptr<LocalSession> session(new LocalSession(flags, std::move(spec), trace ? kTraceSpans : 0));
@@ -175,7 +175,7 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
     seen.disk_rate_source = seen_.seconds > 0 ? RateSource::kSeen : local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed;
   }
   seen.shed_bytes_per_step = static_cast<double>(statistics().shed);
-  const PredictionReport report = ExplainDifference(predicted_ms_, summary.ms_per_step, seen);
+  PredictionReport report = ExplainDifference(predicted_ms_, summary.ms_per_step, seen);
   const bool open = report.cause == DifferenceCause::kUnknown || report.cause == DifferenceCause::kNotProfiled;
   if (!open || has_budget_) return report;  // threads that lack CPU time also read memory slowly
   seen.memory_rate = MeasureMemory(threads_, AvailableMemory());
@@ -270,6 +270,7 @@ std::string LocalSession::MemoryLine() const {
 absl::StatusOr<MeasuredTimeline> LocalSession::DrainTrace() {
   const std::string name = plan().devices.front().name;
   std::vector<std::string> parts;
+  parts.reserve(plan().NumParts());
   for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));
   DeviceTrace trace{.device = name};
   while (true) {

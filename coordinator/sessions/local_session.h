@@ -27,7 +27,7 @@ class LocalSession {
   // Makes the plan for the workload of `request`, whose other fields come from `flags`, and loads
   // the weights under a progress line. Reserves `kv_tokens` at first with --kv grow only. If
   // loading shows another disk rate than planned, states a new prediction. `trace`: records spans.
-  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, LocalPlanRequest request, bool trace = false);
+  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, const LocalPlanRequest& request, bool trace = false);
 
   // Corrects the prediction with the weights that streamed until the first token.
   absl::StatusOr<GenerateSummary> Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,

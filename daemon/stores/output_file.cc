@@ -222,7 +222,7 @@ bool HasNoReader(const std::string& pipe) {
 absl::Status WriteThrough(const std::string& path, const OutputPlace& place, std::string_view text, const OutputOptions& options) {
   const auto ended = [&] { return options.cancelled != nullptr && options.cancelled->load(); };
   const NoSigpipe no_sigpipe;
-  const absl::Status interrupted = absl::CancelledError(absl::StrCat(path, ": writing was interrupted"));
+  absl::Status interrupted = absl::CancelledError(absl::StrCat(path, ": writing was interrupted"));
   if (!place.descriptor && options.waits && HasNoReader(place.path)) options.waits();
   int fd = -1;
   do {

@@ -220,6 +220,7 @@ std::vector<PartReader::Range*> PartReader::Unchecked(int block, const std::vect
 absl::Status PartReader::LearnChecksums(int block, const std::vector<int>& parts, const std::atomic<bool>* cancelled) {
   const std::vector<Range*> unchecked = Unchecked(block, parts);
   std::vector<TensorLocation> places;
+  places.reserve(unchecked.size());
   for (const Range* range : unchecked) places.push_back(range->at);
   LIME_ASSIGN_OR_RETURN(
       const std::vector<std::optional<uint64_t>> hashes,

@@ -160,7 +160,8 @@ std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& de
   const Bytes row_bytes = RoundUp(spec.block({BlockKind::kEmbedding, 0}).bytes / spec.config.vocab_size + 1, 4 * kKiB);
   const double ms = device.profile.DiskLatencyMs(row_bytes, std::min(rows, kRowReads));
   if (!request.embedding_by_rows || device.profile.DiskRate(kDiskRead, kDiskDepth) <= 0) return std::nullopt;
-  return ms * static_cast<double>((rows + kRowReads - 1) / kRowReads);
+  const int64_t rounds = (rows + kRowReads - 1) / kRowReads;
+  return ms * static_cast<double>(rounds);
 }
 
 // ---- Links
