@@ -202,7 +202,7 @@ absl::Status StageWeights::ReadPart(int part) {
   load_.bytes += plan_.parts[part].bytes;
   AwaitedReads reads;
   reader_->StartRead(BlockOf(part), PartInBlock(part), own_[part].data(), reads.Add());
-  const absl::Status status = reads.Await();
+  absl::Status status = reads.Await();
   read_[part] = status.ok();
   return status;
 }

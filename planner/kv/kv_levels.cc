@@ -45,8 +45,8 @@ std::vector<double> AskTimes(const Plan& plan, int64_t layer_pages, const std::v
   Plan streams = plan;
   for (PlanPart& part : streams.parts) part.streamed = false;
   for (const int32_t p : streamed) streams.parts[p].streamed = true;
-  std::vector<int64_t> in_time;  // by device
-  for (int d = 0; d < plan.NumDevices(); ++d) in_time.push_back(LayersInTime(streams, d, layer_pages));
+  std::vector<int64_t> in_time(plan.NumDevices());
+  for (int d = 0; d < plan.NumDevices(); ++d) in_time[d] = LayersInTime(streams, d, layer_pages);
   for (int p = 0; p < plan.NumParts(); ++p) {
     if (AsksForKv(plan, p)) ask_ms[p] = AskKvMs(streams, p, layer_pages, in_time[plan.stages[StageOf(plan, p)].device]);
   }

@@ -61,8 +61,11 @@ class SimCluster {
     if (shape_.spills) shape_.context = 1100, shape_.prompt = 600, shape_.most_chunk = 90;
     for (int attempt = 0; attempt < 20 && !first_; ++attempt) {
       absl::StatusOr<SimPlan> plan = DrawSimPlan(random, spec_, Names(), shape_);
-      if (plan.ok()) first_ = newest_ = *std::move(plan);
-      if (!plan.ok() && attempt == 19) return plan.status();
+      if (plan.ok()) {
+        first_ = newest_ = *std::move(plan);
+      } else if (attempt == 19) {
+        return plan.status();
+      }
     }
     writer_.emplace(OrdersFor(*first_));
     const int num_requests = 1 + random.Below(2 * shape_.sequences + 1);
@@ -267,7 +270,7 @@ class SimCluster {
     });
   }
 
-  void Install(Plan plan, const SimStage::Takeover& takeover, Installed done) {
+  void Install(Plan plan, const SimStage::Takeover& takeover, const Installed& done) {
     plan.epoch = ++epoch_;
     plan_ = std::move(plan);
     links_.clear(), patient_links_.clear();

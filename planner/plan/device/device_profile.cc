@@ -77,6 +77,7 @@ double OnDisk(const std::vector<DiskPoint>& disk, Bytes read_bytes, int64_t dept
   if (disk.empty()) return 0;
   const auto log = [](int64_t n) { return std::log2(static_cast<double>(std::max<int64_t>(n, 1))); };
   std::vector<GridPoint> points;
+  points.reserve(disk.size());
   for (const DiskPoint& point : disk) points.push_back({log(point.read_bytes), log(point.depth), point.*value});
   return Interpolate(points, log(read_bytes), log(depth), Outside::kNearest);
 }
