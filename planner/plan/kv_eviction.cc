@@ -105,7 +105,7 @@ absl::Status CheckEviction(const Plan& plan) {
   if (SharedPages(plan) > kMostShared / plan.page_bytes / plan.sequences)
     return Invalid("plan: field \"kept_positions\" = ", retained, " leaves ", SharedPages(plan), " pages of each of ", plan.sequences,
                    " sequences to all layers in turn, which exceeds the limit");
-  if (plan.reads != ReadsPerStep::kOnce)
+  if (!plan.reads_once)
     return Invalid(
         "plan: field \"kept_positions\" is given, but every micro-batch reads streamed parts; a plan that evicts KV streams nothing");
   if (plan.chunks_per_sweep > 1) return Invalid("plan: field \"kept_positions\" is given, but chunks of a prompt share a sweep");

@@ -18,12 +18,12 @@ inline bool RetainsAllKv(const Plan& plan) {
 // Whether nothing of the plan may change while it runs: it does not keep all KV, or every
 // micro-batch reads again what streams. Only plans to compare with are like that.
 inline bool IsFixed(const Plan& plan) {
-  return !RetainsAllKv(plan) || plan.reads != ReadsPerStep::kOnce;
+  return !RetainsAllKv(plan) || !plan.reads_once;
 }
 
 // Micro-batches of the longest step: one that decodes, or one with chunks of a prompt.
 inline int32_t MostMicrobatches(const Plan& plan) {
-  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+  return plan.reads_once ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
 }
 
 // Of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows

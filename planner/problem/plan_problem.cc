@@ -308,7 +308,7 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, con
   plan.prefill_chunk = first.chunk_rows;
   plan.chunks_per_sweep = std::min(first.chunks_per_sweep, first.chunks);
   plan.predicted.ttft_ms = first.ms;
-  const bool alone = choice.reads == ReadsPerStep::kPerMicrobatch && plan.chunks_per_sweep > 1;
+  const bool alone = !choice.reads_once && plan.chunks_per_sweep > 1;
   if (alone) plan.chunks_per_sweep = 1;
   if (alone || plan.embedding == EmbeddingPlacement::kWithHead) {
     Instance held = chunk->instance;
@@ -328,7 +328,7 @@ void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanC
   plan.stages = choice.stages.stages;
   plan.embedding = choice.stages.embedding_by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
   plan.microbatches = instance.microbatches;
-  plan.reads = choice.reads;
+  plan.reads_once = choice.reads_once;
   plan.epoch = choice.epoch;
   plan.decode.tx_ms = instance.net.tx_ms;
   plan.decode.lat_ms = instance.net.lat_ms;
@@ -466,8 +466,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choi
   const bool with_head = EmbeddingIsWithHead(problem, choice.stages);
   StagePlan stages = choice.stages;
   if (with_head) stages.embedding_by_rows = false, instance.embed_mb = 0;
-  Evaluator evaluator(instance,
-                      choice.reads == ReadsPerStep::kOnce ? Evaluator::Reload::kOncePerStep : Evaluator::Reload::kEveryMicrobatch);
+  Evaluator evaluator(instance, choice.reads_once);
   const double ms_per_step = evaluator.MsPerStep(stages);
   if (const std::string reason = evaluator.Infeasibility(); !reason.empty()) return absl::ResourceExhaustedError(reason);
   AddDecode(problem, instance, choice, plan);

@@ -108,8 +108,8 @@ void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, con
 struct PlanChoice {
   StagePlan stages;
   int32_t microbatches = 1;
-  int32_t batch = 0;  // sequences per micro-batch; 0: one micro-batch has all
-  ReadsPerStep reads = ReadsPerStep::kOnce;
+  int32_t batch = 0;       // sequences per micro-batch; 0: one micro-batch has all
+  bool reads_once = true;  // Plan::reads_once
   FirstToken first_token;  // of `stages`, by FirstTokenPredictor; if a prompt is planned
   double lower_bound_ms = 0;
   int64_t epoch = 1;

@@ -132,7 +132,7 @@ TEST(KvEvictionTest, PlansThatCannotBeAreRefused) {
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].evicted_ms = 1e9; }), HasSubstr("evicted_ms"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.context = int64_t{1} << 40; }), HasSubstr("which exceeds the limit"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.page_bytes = Bytes{1} << 41; }), HasSubstr("to all layers in turn, which exceeds the limit"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.reads = ReadsPerStep::kPerMicrobatch; }), HasSubstr("every micro-batch reads"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.reads_once = false; }), HasSubstr("every micro-batch reads"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.devices[0].kv_pages += 1; }), HasSubstr("the pages of its parts"));
 }
 
