@@ -34,11 +34,13 @@ struct KvLevels {
 };
 
 // Chooses the parts of a device that stream at a level in addition to the plan's own. `room`:
-// memory for the device's parts without KV pages. Rules to compare with:
-// planner/baselines/online_memory.h.
+// memory for the device's parts without KV pages. LIME has its own; other rules are to compare it
+// with.
 using OnlineRule = std::vector<int32_t> (*)(const Plan& plan, int device, Bytes room, int64_t layer_pages);
 // Part by part, the fastest by the exact evaluation, over all devices.
 inline constexpr OnlineRule kLimeRule = nullptr;
+// How a plan continues as its KV grows; nullopt: requests have only the KV that it begins with.
+using KvGrowth = std::optional<OnlineRule>;
 
 struct KvLevelOptions {
   OnlineRule rule = kLimeRule;
