@@ -9,7 +9,7 @@
 #include "planner/evaluation/assignment.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/evaluation/quick_evaluator.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/search/random.h"

@@ -56,14 +56,13 @@ struct KvLevelOptions {
   bool Ends() const { return cancelled && cancelled(); }
 };
 
-// For a plan that evicts KV (planner/plan/kv_eviction.h), the first level has all KV that is not
-// evicted, and no part streams at any level. The time of a step is the mean over the pages since
-// the previous level.
+// If a plan does not keep all KV, the first level has all that it keeps, and no part streams at any
+// level. The time of a step is the mean over the pages since the previous level.
 //
 // Deterministic.  REQUIRES: plan.Validate().ok(); every part is read once in a step
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
-// The time of the first of these levels, which needs no search.  REQUIRES: no KV is evicted
+// The time of the first of these levels, which needs no search.  REQUIRES: all KV is kept
 double FirstLevelMs(const Plan& plan);
 
 // The mean over all levels.

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/plan/program.h"
 
 namespace lime {
@@ -367,7 +367,7 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
     needs[d].fetched = FetchedBytes(plan, plan.devices[d]);
-    if (needs[d].kv_pages > 0) needs[d].kv_pages += plan.sequences * SharedPages(plan);
+    if (needs[d].kv_pages > 0) needs[d].kv_pages += PagesInTurn(plan);
   }
   return needs;
 }
@@ -382,7 +382,7 @@ absl::Status Plan::Validate() const {
   if (logit_rows > 0 && IdsBefore(*this, stages.back().lo) > 0)
     return Invalid("plan: field \"logit_rows\" is given, but devices share the head");
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
-  LIME_RETURN_IF_ERROR(CheckEviction(*this));
+  LIME_RETURN_IF_ERROR(CheckRetainedKv(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);
   std::set<std::string> names;
   for (int d = 0; d < NumDevices(); ++d) {

@@ -133,13 +133,13 @@ struct Plan {
   std::string model_name;  // for people
   int64_t vocab_size = 0;
   int64_t context = 0;  // positions of each sequence that have KV memory
-  // Only the newest positions keep their KV (planner/plan/kv_eviction.h). 0: all do.
+  // Only the newest positions keep their KV (planner/plan/plan_rows.h). 0: all do.
   int64_t retained_positions = 0;
   int32_t sequences = 1;     // running at the same time
   int32_t microbatches = 1;  // per decode step
   int32_t batch = 1;         // sequences per micro-batch; the last one may have fewer
   // Rows of a micro-batch that may ask for logits, so that scoring a prompt takes few steps. 0: as
-  // many as sequences. If it is set, the last stage has the whole head and no KV is evicted.
+  // many as sequences. If it is set, the last stage has the whole head and all KV is kept.
   int32_t logit_rows = 0;
   // A streamed part stays until the last micro-batch of a step has used it. If false, every
   // micro-batch reads it again, as in a plain pipeline; for comparison.

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/kv_eviction.h"
 #include "tests/planner/random_clusters.h"
 #include "tests/planner/small_cluster.h"
 
