@@ -58,8 +58,7 @@ struct RunFlags {
   bool traces() const { return show_trace || !trace.path.empty(); }
 };
 
-// The rule for growing KV; nullopt: it does not grow.
-absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
+absl::StatusOr<KvGrowth> RuleOf(const RunFlags& flags) {
   if (flags.no_memory_planner && flags.online != "lime") {
     return WrongCall(
         absl::StrCat("--no-memory-planner streams whole layers, but --online ", AsTyped(flags.online), " does not; leave one out"));

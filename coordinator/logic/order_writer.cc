@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/flow.h"
 #include "planner/base/check.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
@@ -34,7 +34,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   options.retained_positions = plan.retained_positions;
-  options.evicting_ahead = EvictingAhead(plan);
+  options.again_ahead = AgainAhead(plan);
   return options;
 }
 
@@ -43,7 +43,7 @@ OrderWriter::OrderWriter(const Options& options) : options_(options) {
   LIME_CHECK_GE(options.max_rows, options.batch);
   LIME_CHECK_GE(int64_t{options.batch} * options.microbatches, options.sequences);
   LIME_CHECK(options.prompt_logits >= 1 && options.chunk >= 1 && options.chunks >= 1 && options.look_ahead >= 1 &&
-             options.prompts_ahead >= 1 && options.evicting_ahead >= 1);
+             options.prompts_ahead >= 1 && options.again_ahead >= 1);
   BeginPlan();
 }
 
@@ -257,15 +257,15 @@ void OrderWriter::Admit() {
 bool OrderWriter::MayOrderStep() const {
   const bool decodes = std::ranges::any_of(running_, [&](const Entry* entry) { return Decodes(*entry); });
   const int32_t ahead = decodes ? options_.look_ahead : options_.prompts_ahead;
-  if (static_cast<int32_t>(under_way_.size()) >= (Evicts() ? std::min(ahead, options_.evicting_ahead) : ahead)) return false;
+  if (static_cast<int32_t>(under_way_.size()) >= (ComputesAgain() ? std::min(ahead, options_.again_ahead) : ahead)) return false;
   // After requests began to decode or ended, steps of both kinds are under way.
   int64_t rows = decodes ? std::ssize(running_) + options_.chunk : options_.chunk * options_.chunks;
   for (size_t i = 0; i < under_way_.size(); ++i) rows += under_way_[i].rows;
   return under_way_.empty() || rows <= options_.rows_ahead;
 }
 
-// Whether the next step may have rows of a sequence that evicts positions.
-bool OrderWriter::Evicts() const {
+// Whether the next step may compute rows of a sequence again.
+bool OrderWriter::ComputesAgain() const {
   if (options_.retained_positions == 0) return false;
   return std::ranges::any_of(running_, [&](const Entry* entry) { return entry->ordered + options_.chunk > options_.retained_positions; });
 }
@@ -317,8 +317,8 @@ bool OrderWriter::WantsLogits(const Entry& entry) const {
 }
 
 // Fills the free rows of the micro-batches in order. Rows that want logits go to a micro-batch that
-// has room for logits. If evicted positions precede a sequence's rows, all its rows go into the
-// micro-batch of its slot, so that this happens once in a step.
+// has room for logits. If rows that are computed again precede a sequence's
+// own, all its rows go into the micro-batch of its slot, so that this happens once in a step.
 int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
   const int64_t before = entry.ordered;
   std::span<MicroBatch> free = batches_;

@@ -52,8 +52,8 @@ class OrderWriter {
     int32_t prompts_ahead = 16;      // the same for prompt-only steps, which wait for no token
     int64_t rows_ahead = INT64_MAX;  // of all steps ordered and not ended: the devices' capacity
     int32_t prompt_logits = kAny;    // prompt rows of a step that ask for logits
-    int64_t retained_positions = 0;  // KV kept of a sequence; older KV is evicted. 0: all
-    int32_t evicting_ahead = 1;      // the same for steps that compute evicted positions
+    int64_t retained_positions = 0;  // KV kept of a sequence; older rows are computed again. 0: all
+    int32_t again_ahead = 1;         // the same for steps that compute rows again
     std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
   };
   // The limits of a plan's devices. If its KV grows, `levels` has only the level that it begins
@@ -197,7 +197,7 @@ class OrderWriter {
   void Tell(const MemoryPlanner::Event& event);
   void OrderLevel(std::optional<int> level);
   bool MayOrderStep() const;
-  bool Evicts() const;
+  bool ComputesAgain() const;
   bool WriteStep();
   void AddDecodeRows(UnderWay& step);
   void AddPromptRows(UnderWay& step, int64_t room);

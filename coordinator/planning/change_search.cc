@@ -27,7 +27,7 @@ constexpr double kSearchLimits = 6;
 
 }  // namespace
 
-KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online, const std::atomic<bool>* cancelled) {
+KvLevels LevelsOf(const Plan& plan, KvGrowth online, const std::atomic<bool>* cancelled) {
   if (!RetainsAllKv(plan)) return MakeKvLevels(plan);
   if (GrowsKv(plan) && !IsFixed(plan) && online)
     return MakeKvLevels(plan, {.rule = *online, .cancelled = [cancelled] { return cancelled != nullptr && cancelled->load(); }});

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <optional>
 #include <vector>
 
 #include "coordinator/planning/change_costs.h"
@@ -14,8 +13,7 @@
 namespace lime {
 
 struct ChangeSearchOptions {
-  // How a plan continues as its KV grows; nullopt: it does not.
-  std::optional<OnlineRule> online = kLimeRule;
+  KvGrowth online = kLimeRule;
   const Plan* first = nullptr;  // the plan that was installed first
   double install_ms = 0;        // the time of its installation
   double time_limit_ms = 3000;
@@ -26,7 +24,7 @@ struct ChangeSearchOptions {
 
 // The levels of a plan as its KV grows, its own first. Only its own if all KV is there from the
 // start, or if KV does not grow. Ends soon after `cancelled` is set; the result is then useless.
-KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online, const std::atomic<bool>* cancelled = nullptr);
+KvLevels LevelsOf(const Plan& plan, KvGrowth online, const std::atomic<bool>* cancelled = nullptr);
 
 // Searches for two plans: one that begins with KV for the present positions and grows, and one with
 // all KV. Returns the plan that is faster in the mean over the levels of the remaining steps, with

@@ -264,8 +264,8 @@ PlanChoice ClusterPlanning::Choice(const PlanProblem& problem, const BatchedPlan
   PlanChoice choice = {.stages = best.found.plan,
                        .microbatches = std::max(1, best.microbatches),
                        .batch = best.batch,
+                       .reads_once = best.found.reads_once,
                        .lower_bound_ms = best.lower_bound_ms};
-  if (best.found.reloads) choice.reads = ReadsPerStep::kPerMicrobatch;
   if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(best.found.plan);
   return choice;
 }
@@ -285,7 +285,7 @@ std::vector<DeviceExplanation> ClusterPlanning::Explain(const Plan& plan) const 
 }
 
 ExplainOptions ClusterPlanning::HowToExplain() const {
-  return {.strategy = best_.found.reloads ? Strategy::kPpOffload : options_.strategy,
+  return {.strategy = best_.found.reads_once ? options_.strategy : Strategy::kPpOffload,
           .search = SearchFor(),
           .total_ms = std::min(kMostExplainMs, options_.time_limit_ms.value_or(options_.work_ms) * kExplainShare),
           .tokens_per_step = static_cast<double>(inputs_.request.sequences),

@@ -39,8 +39,7 @@ class ClusterSession {
     int64_t prompt_tokens = 0;  // of the longest prompt
     int64_t kv_tokens = 0;      // KV at first, if planned now; 0: all
     KvBounds kv;                // if planned now
-    // How a plan continues as its KV grows; nullopt: requests have only the KV that it begins with.
-    std::optional<OnlineRule> online = kLimeRule;
+    KvGrowth online = kLimeRule;
     bool insecure = false;  // allows devices on other machines without keys
     Recovery::Options recovery;
     bool replan = true;  // change to a better plan when rates change; a given plan stays

@@ -74,7 +74,7 @@ struct EngineSettings {
   bool grow_kv = false;  // KV takes memory as it is written; the budget still counts all of it
   std::string kv_dir;    // for KV that does not fit in memory; empty: the folder of the weights
   Bytes memory = 0;      // for the process; a plan with a larger budget is refused; 0: not checked
-  // Evicts weights while other programs need the memory, and loads them again afterwards.
+  // Weights are evicted while other programs need the memory, and loaded again afterwards.
   bool follow_memory = false;
   std::optional<PressureMonitor::Options> pressure;  // how the system is watched, for tests
   absl::Duration pressure_hold = absl::Seconds(2);   // how long it must be over; less in tests

@@ -177,7 +177,7 @@ void StageResidency::Compile(const ResidencyLogic::Prepare& prepare) {
 
 void StageResidency::Carry(const ResidencyLogic::ChangeWeights& change) {
   parts_.weights->Change(*change.after, change.border, change.evicts_embedding);
-  if (!parts_.weights->Evicts()) logic_.OnNothingEvicted(actions_);
+  if (!parts_.weights->MayEvict()) logic_.OnNothingEvicted(actions_);
 }
 
 void StageResidency::Carry(const ResidencyLogic::MakeRoom& make) {

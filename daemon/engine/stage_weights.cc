@@ -244,7 +244,7 @@ bool StageWeights::Streams() const {
   return std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part]; });
 }
 
-bool StageWeights::Evicts() const {
+bool StageWeights::MayEvict() const {
   if (ring_is_made_ && !Streams()) return true;
   if (std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part] && (whole_[part] || own_[part].data() != nullptr); }))
     return true;

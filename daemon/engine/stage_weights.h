@@ -91,7 +91,7 @@ class StageWeights {
   // all or none. `evicts_embedding`: from then on the rows of the embedding are read one by one.
   void Change(const Plan& after, int64_t border, bool evicts_embedding = false);
   // Whether memory can be freed: of weights that stream now, or of a ring.
-  bool Evicts() const;
+  bool MayEvict() const;
   // Removes and returns that memory. Called once nothing computes with it.
   EvictedWeights ReleaseEvicted();
   // Whether the ring exists only while something streams. NeedsRing: whether it must be made now.

@@ -17,9 +17,9 @@
 #include "daemon/logic/hosting/kv_away.h"
 #include "daemon/logic/kv_pages.h"
 #include "planner/base/status.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 
@@ -39,7 +39,7 @@ class KvBook {
         pages_({.num_pages = plan.devices[shape.device].kv_pages,
                 .num_layers = shape.layers,
                 .max_sequences = plan.sequences,
-                .retained_pages = EvictsKv(plan) ? RetainedPages(plan) : 0}),
+                .retained_pages = RetainsAllKv(plan) ? 0 : RetainedPages(plan)}),
         away_(plan.sequences),
         taken_over_(static_cast<size_t>(plan.sequences)),
         is_shown_(static_cast<size_t>(plan.sequences), true) {
@@ -81,10 +81,10 @@ class KvBook {
   // If the plan keeps only the newest positions: evicts older ones to make room for the rows of a
   // step. OutOfRange if a row lies beyond what its sequence has reserved.
   absl::Status Evict(const StepOrder& step) {
-    if (!EvictsKv(plan_)) return absl::OkStatus();
+    if (RetainsAllKv(plan_)) return absl::OkStatus();
     for (const MicroBatch& batch : step.microbatches) {
       for (const BatchRow& row : batch.rows) {
-        LIME_ASSIGN_OR_RETURN(const bool evicted, pages_.Evict(row.sequence, EvictedPositions(plan_, int64_t{row.position} + 1)));
+        LIME_ASSIGN_OR_RETURN(const bool evicted, pages_.Evict(row.sequence, int64_t{row.position} + 1));
         if (evicted) Show(row.sequence);
       }
     }

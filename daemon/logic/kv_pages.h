@@ -2,9 +2,9 @@
 //
 // A page holds 16 positions of one layer. If KV is planned for the whole length of every sequence,
 // a sequence reserves all its pages on admission, so that none is missing while it generates. If
-// the pool grows, it reserves more pages as it goes on. If only the newest positions are kept
-// (planner/plan/kv_eviction.h), a sequence's pages of a layer are a ring, and evicted positions are
-// in pages that all layers use in turn.
+// the pool grows, it reserves more pages as it goes on. If only the newest positions are kept, a
+// sequence's pages of a layer are a ring, and evicted positions are in pages that all layers use in
+// turn.
 // The pool shrinks and grows at its end, and the lowest free pages are given first. So the last
 // pages become free as sequences end.
 //
@@ -82,13 +82,14 @@ class KvPages {
     return absl::OkStatus();
   }
 
-  // From now on all layers have positions [0, end) of the slot in the same pages; `end` is a
-  // multiple of 16. True if they had not before. OutOfRange if the slot has no pages for that, or
-  // if more is evicted already.
-  absl::StatusOr<bool> Evict(int32_t sequence, int64_t end) {
+  // The slot has `positions` positions from now on. All layers have those before the kept ones in
+  // the same pages. True if they had not before. OutOfRange if the slot has no pages for that, or
+  // if more is evicted already.  REQUIRES: not all pages are kept
+  absl::StatusOr<bool> Evict(int32_t sequence, int64_t positions) {
     const std::vector<int32_t>& shared = shared_.at(static_cast<size_t>(sequence));
     int64_t& evicted = evicted_[static_cast<size_t>(sequence)];
-    const int64_t pages = options_.num_layers == 0 ? 0 : PagesFor(end, 1);
+    const int64_t pages = options_.num_layers == 0 ? 0 : std::max<int64_t>(0, PagesFor(positions, 1) - options_.retained_pages);
+    const int64_t end = pages * kPositionsPerPage;
     if (pages > std::ssize(shared))
       return absl::OutOfRangeError(absl::StrCat("positions up to ", end, " of sequence slot ", sequence, " are to be evicted, but it has ",
                                                 shared.size(), " pages for them"));

@@ -1,5 +1,5 @@
 // How many bytes of weights may stay in memory while other programs on the machine need some of it.
-// Evicts at once, and comes back slowly.
+// They are evicted at once, and come back slowly.
 //
 // Pure: samples and times in, a number of bytes out. The owner chooses the blocks.
 // Thread: the owner's, under its lock.

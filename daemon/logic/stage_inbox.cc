@@ -213,7 +213,7 @@ absl::Status StageInbox::CheckVisit(const Visit& visit) const {
 
 // For the rows of `batch`. If it is null, and so not known yet: for as many rows as any may have.
 absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) {
-  const int64_t rows = batch != nullptr ? NumVisitRows(plan_, *batch) : -1, most = VisitRows(plan_);
+  const int64_t rows = batch != nullptr ? NumSentRows(plan_, *batch) : -1, most = SentRows(plan_);
   int64_t bytes = std::ssize(payload);
   if (const int64_t ids = IdsBefore(plan_, plan_.stages[stage].lo); ids > 0 && rows != 0 && bytes > 0) {
     LIME_ASSIGN_OR_RETURN(partial_, ParseHeadPartial(payload, ids, plan_.batch, std::move(partial_)));

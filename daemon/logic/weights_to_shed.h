@@ -83,7 +83,8 @@ class WeightsToShed {
   // The largest block that can be evicted.
   Bytes largest() const { return largest_; }
 
-  // Evicts at least `bytes`, or all it can. `embedding_gone`: evicted before, and not coming back.
+  // Chooses at least `bytes` to evict, or all it can. `embedding_gone`: evicted before, and not
+  // coming back.
   Choice Choose(const Residency& ordered, Bytes bytes, bool embedding_gone) const {
     Plan changed = plan_;
     for (PlanPart& part : changed.parts) part.streamed = false;

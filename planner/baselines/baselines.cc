@@ -15,12 +15,12 @@ namespace {
 
 constexpr double kInfiniteMs = std::numeric_limits<double>::infinity();
 
-FoundPlan Judge(const Instance& instance, const Assignment& assignment, Evaluator::Reload reload) {
-  Evaluator evaluator(instance, reload);
+FoundPlan Judge(const Instance& instance, const Assignment& assignment, bool reads_once) {
+  Evaluator evaluator(instance, reads_once);
   FoundPlan out = {.plan = ToPlan(assignment)};
   out.cost = out.ms_per_step = evaluator.MsPerStep(out.plan);
   out.feasible = std::isfinite(out.ms_per_step);
-  out.reloads = reload == Evaluator::Reload::kEveryMicrobatch && instance.microbatches > 1;
+  out.reads_once = reads_once || instance.microbatches == 1;
   if (!out.feasible) out.reason = absl::StrCat("out of memory: ", evaluator.Infeasibility());
   return out;
 }
@@ -142,7 +142,7 @@ class ShardProgram {
 
 FoundPlan PlanPipeline(const Instance& instance) {
   const LayerView view = LayersOf(instance);
-  return Judge(instance, AssignRuns(instance, view, SharesByMemory(instance, view)), Evaluator::Reload::kOncePerStep);
+  return Judge(instance, AssignRuns(instance, view, SharesByMemory(instance, view)), /*reads_once=*/true);
 }
 
 FoundPlan PlanPipelineOffload(const Instance& instance) {
@@ -165,14 +165,14 @@ FoundPlan PlanPipelineOffload(const Instance& instance) {
       ++runs[d].streams_first;
     }
   }
-  return Judge(instance, AssignRuns(instance, view, runs), Evaluator::Reload::kEveryMicrobatch);
+  return Judge(instance, AssignRuns(instance, view, runs), /*reads_once=*/false);
 }
 
 FoundPlan PlanEdgeShard(const Instance& instance) {
   const LayerView view = LayersOf(instance);
   const std::vector<LayerRun> runs = ShardProgram(instance, view, instance.microbatches > 1).Run();
   if (runs.empty()) return {.reason = "out of memory: EdgeShard streams nothing, and no choice of devices holds all layers"};
-  return Judge(instance, AssignRuns(instance, view, runs), Evaluator::Reload::kOncePerStep);
+  return Judge(instance, AssignRuns(instance, view, runs), /*reads_once=*/true);
 }
 
 }  // namespace lime

@@ -11,7 +11,7 @@ namespace lime {
 FoundPlan PlanPipeline(const Instance& instance);
 
 // The same shares. Each device streams as many whole layers as it must, through memory for one
-// layer. Every micro-batch reads them again (Evaluator::Reload), so the time differs from that of
+// layer. Every micro-batch reads them again (Plan::reads_once), so the time differs from that of
 // `lime solve` kind `eval`.
 FoundPlan PlanPipelineOffload(const Instance& instance);
 

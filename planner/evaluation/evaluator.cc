@@ -7,9 +7,9 @@
 
 namespace lime {
 
-Evaluator::Evaluator(const Instance& instance, Reload reload)
+Evaluator::Evaluator(const Instance& instance, bool reads_once)
     : instance_(instance),
-      reload_(reload),
+      reads_once_(reads_once),
       used_mb_(instance.NumDevices()),
       pool_mb_(instance.NumDevices()),
       runners_(instance.NumDevices()) {
@@ -22,8 +22,8 @@ Evaluator::Evaluator(const Instance& instance, Reload reload)
 
 void Evaluator::SetMicrobatches(int microbatches) {
   microbatches_ = microbatches;
-  loads_per_step_ = reload_ == Reload::kEveryMicrobatch ? microbatches : 1;
-  together_ = reload_ == Reload::kOncePerStep && microbatches > 1;
+  loads_per_step_ = reads_once_ ? 1 : microbatches;
+  together_ = reads_once_ && microbatches > 1;
   ready_ms_.assign(microbatches, 0.0);
 }
 

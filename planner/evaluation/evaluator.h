@@ -29,15 +29,10 @@ class Evaluator {
   // The steady rate is the mean of the steps after this one.
   static constexpr int kSettledStep = 15;
 
-  // How often a step reads a streamed block.
-  enum class Reload {
-    kOncePerStep,      // the block stays until the last micro-batch has used it, as in LIME
-    kEveryMicrobatch,  // every micro-batch reads it again, as in a plain pipeline with offloading
-  };
-
   // REQUIRES: instance.Validate().ok(); `instance` outlives this and changes only its devices'
-  // mem_mb between calls. With kEveryMicrobatch, a plan visits each device at most once.
-  explicit Evaluator(const Instance& instance, Reload reload = Reload::kOncePerStep);
+  // mem_mb between calls. Unless `reads_once` (Plan::reads_once), a plan visits each device at most
+  // once.
+  explicit Evaluator(const Instance& instance, bool reads_once = true);
 
   // Milliseconds per step. Infinity if the plan does not fit; Infeasibility() then says why.
   // REQUIRES: plan.Validate(instance).ok()
@@ -49,7 +44,7 @@ class Evaluator {
   // Time of a prompt in `chunks` micro-batches, `per_sweep` of them per step (the last step has the
   // rest). Starts idle and ends when the last chunk has passed all stages. No chunk waits for the
   // end of another. Steps after kSteps take the steady rate. Infinity if the plan does not fit.
-  // REQUIRES: chunks >= 1, per_sweep >= 1, kOncePerStep, plan.Validate(instance).ok()
+  // REQUIRES: chunks >= 1, per_sweep >= 1, reads_once, plan.Validate(instance).ok()
   double PromptMs(const StagePlan& plan, int64_t chunks, int per_sweep);
 
   // Of the last plan, by device. Used: resident weights, all KV and a resident embedding. Pool:
@@ -109,7 +104,7 @@ class Evaluator {
   bool Fail(Problem problem, int device, int stage, double need_mb, double have_mb);
 
   const Instance& instance_;
-  const Reload reload_;
+  const bool reads_once_;
   int microbatches_ = 1;
   int loads_per_step_ = 1;  // of one block
   // Blocks of a stage stay in the pool until the last micro-batch.

@@ -26,7 +26,7 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
 // streamed parts would wait for the last one. Cuts need a little more memory, so the plan is not
 // valid until PlanToSpill divides memory by WithResidency, with another ring if needed.
 // ResourceExhausted for too many parts. InvalidArgument for a plan of another model, with a host,
-// or with kPerMicrobatch.
+// or if not Plan::reads_once.
 absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec, bool for_hosts = false);
 
 }  // namespace lime

@@ -9,7 +9,7 @@
 #include "planner/evaluation/assignment.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/evaluation/quick_evaluator.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/search/random.h"
@@ -300,11 +300,10 @@ std::string NoRoom(const Plan& plan, const Residency& residency) {
 // no next level, `stuck` is the device without room, if one device is the cause.
 std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before,
                                  std::optional<int>& stuck) {
-  const OnlineRule rule = options.rule;
-  LevelDraft draft(plan, layer_pages, (rule != kLimeRule ? before.levels.front() : before.levels.back()).residency.streamed);
-  if (rule != kLimeRule) {
+  LevelDraft draft(plan, layer_pages, (options.rule != kLimeRule ? before.levels.front() : before.levels.back()).residency.streamed);
+  if (options.rule != kLimeRule) {
     for (int d = 0; d < plan.NumDevices(); ++d) {
-      for (const int32_t part : rule(plan, d, RoomForParts(plan, d, 0), layer_pages)) draft.Set(part, true);
+      for (const int32_t part : options.rule(plan, d, RoomForParts(plan, d, 0), layer_pages)) draft.Set(part, true);
     }
   } else if (stuck = KvLevelSearch(plan, layer_pages, options, draft).Run(); stuck) {
     return std::nullopt;

@@ -34,11 +34,13 @@ struct KvLevels {
 };
 
 // Chooses the parts of a device that stream at a level in addition to the plan's own. `room`:
-// memory for the device's parts without KV pages. Rules to compare with:
-// planner/baselines/online_memory.h.
+// memory for the device's parts without KV pages. LIME has its own; other rules are to compare it
+// with.
 using OnlineRule = std::vector<int32_t> (*)(const Plan& plan, int device, Bytes room, int64_t layer_pages);
 // Part by part, the fastest by the exact evaluation, over all devices.
 inline constexpr OnlineRule kLimeRule = nullptr;
+// How a plan continues as its KV grows; nullopt: requests have only the KV that it begins with.
+using KvGrowth = std::optional<OnlineRule>;
 
 struct KvLevelOptions {
   OnlineRule rule = kLimeRule;
@@ -54,14 +56,13 @@ struct KvLevelOptions {
   bool Ends() const { return cancelled && cancelled(); }
 };
 
-// For a plan that evicts KV (planner/plan/kv_eviction.h), the first level has all KV that is not
-// evicted, and no part streams at any level. The time of a step is the mean over the pages since
-// the previous level.
+// If a plan does not keep all KV, the first level has all that it keeps, and no part streams at any
+// level. The time of a step is the mean over the pages since the previous level.
 //
 // Deterministic.  REQUIRES: plan.Validate().ok(); every part is read once in a step
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
-// The time of the first of these levels, which needs no search.  REQUIRES: no KV is evicted
+// The time of the first of these levels, which needs no search.  REQUIRES: all KV is kept
 double FirstLevelMs(const Plan& plan);
 
 // The mean over all levels.

@@ -89,7 +89,7 @@ class Cutter {
 
 absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec, bool for_hosts) {
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
-  if (plan.reads != ReadsPerStep::kOnce) return absl::InvalidArgumentError("KV can leave memory only if a step reads every part once");
+  if (!plan.reads_once) return absl::InvalidArgumentError("KV can leave memory only if a step reads every part once");
   Plan cut = Cutter(plan, spec, for_hosts).Cut();
   if (cut.NumParts() > kMaxPlanBlocks)
     return absl::ResourceExhaustedError(

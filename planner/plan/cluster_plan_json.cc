@@ -34,7 +34,7 @@ constexpr Names<TensorRole, 8> kRoleNames = {{{TensorRole::kQ, "q"},
 constexpr Names<BlockKind, 3> kPartNames = {{{BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}}};
 constexpr Names<EmbeddingPlacement, 3> kEmbeddingNames = {
     {{EmbeddingPlacement::kResident, "resident"}, {EmbeddingPlacement::kByRows, "by_rows"}, {EmbeddingPlacement::kWithHead, "with_head"}}};
-constexpr Names<ReadsPerStep, 2> kReadsNames = {{{ReadsPerStep::kOnce, "once"}, {ReadsPerStep::kPerMicrobatch, "per_microbatch"}}};
+constexpr Names<bool, 2> kReadsNames = {{{true, "once"}, {false, "per_microbatch"}}};  // Plan::reads_once
 
 // ["gate", 0, 64]
 absl::StatusOr<MatrixRows> ReadRows(const json& value, const std::string& where) {
@@ -139,7 +139,7 @@ static void List(JsonList& f, Plan& plan) {
   f.Number("sequences", plan.sequences, 1, kMaxInt32);
   f.Number("microbatches", plan.microbatches, 1, kMaxInt32);
   f.Number("batch", plan.batch, 1, kMaxInt32);
-  f.Named("reads", plan.reads, kReadsNames, "is neither once nor per_microbatch", kOptional);
+  f.Named("reads", plan.reads_once, kReadsNames, "is neither once nor per_microbatch", kOptional);
   f.Named("embedding", plan.embedding, kEmbeddingNames, "is none of resident, by_rows and with_head", kOptional);
   f.Number("embedding_bytes", plan.embedding_bytes, 0, kMaxInt);
   f.Number("embedding_kept_bytes", plan.embedding_pinned_bytes, 0, kMaxInt, kOptional);

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/plan/program.h"
 
 namespace lime {
@@ -68,8 +68,7 @@ absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckInt("chunks_per_sweep", plan.chunks_per_sweep, 0, kMaxMicrobatches));
   if (plan.prompt_tokens > 0) {
     LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens / prefill_chunk", plan.NumPrefillChunks(), 1, kMaxPrefillChunks));
-    LIME_RETURN_IF_ERROR(
-        CheckInt("chunks_per_sweep", plan.chunks_per_sweep, 1, plan.reads == ReadsPerStep::kOnce ? plan.NumPrefillChunks() : 1));
+    LIME_RETURN_IF_ERROR(CheckInt("chunks_per_sweep", plan.chunks_per_sweep, 1, plan.reads_once ? plan.NumPrefillChunks() : 1));
     LIME_RETURN_IF_ERROR(CheckInt("parts x chunks_per_sweep", int64_t{plan.NumParts()} * plan.chunks_per_sweep, 1, kMaxPlanRuns));
   }
   LIME_RETURN_IF_ERROR(CheckTimes("decode", plan.decode));
@@ -205,7 +204,7 @@ absl::Status CheckStages(const Plan& plan) {
   std::set<int32_t> visited;
   for (size_t j = 0; j < plan.stages.size(); ++j) {
     LIME_RETURN_IF_ERROR(CheckStage(plan, static_cast<int>(j)));
-    if (!visited.insert(plan.stages[j].device).second && plan.reads == ReadsPerStep::kPerMicrobatch) {
+    if (!visited.insert(plan.stages[j].device).second && !plan.reads_once) {
       return Invalid("plan: stages[", j, "] visits its device again, but parts are read for every micro-batch");
     }
   }
@@ -264,7 +263,7 @@ absl::Status CheckFetching(const Plan& plan, int d) {
 absl::Status CheckSpill(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) LIME_RETURN_IF_ERROR(CheckHost(plan, d));
   if (!SpillsKv(plan) && std::ranges::none_of(plan.parts, &PlanPart::is_kv)) return absl::OkStatus();
-  if (plan.reads != ReadsPerStep::kOnce) return Invalid("plan: KV can leave memory only if a step reads every part once");
+  if (!plan.reads_once) return Invalid("plan: KV can leave memory only if a step reads every part once");
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const int64_t most = plan.devices[d].max_layer_pages;
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
@@ -356,7 +355,7 @@ int32_t DeviceNamed(const Plan& plan, const std::string& name) {
 }
 
 bool StaysTogether(const Plan& plan, int64_t microbatches) {
-  return microbatches > 1 && plan.reads == ReadsPerStep::kOnce;
+  return microbatches > 1 && plan.reads_once;
 }
 
 std::vector<PlanNeed> NeedsOf(const Plan& plan) {
@@ -368,7 +367,7 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
     needs[d].fetched = FetchedBytes(plan, plan.devices[d]);
-    if (needs[d].kv_pages > 0) needs[d].kv_pages += plan.sequences * SharedPages(plan);
+    if (needs[d].kv_pages > 0) needs[d].kv_pages += PagesInTurn(plan);
   }
   return needs;
 }
@@ -383,7 +382,7 @@ absl::Status Plan::Validate() const {
   if (logit_rows > 0 && IdsBefore(*this, stages.back().lo) > 0)
     return Invalid("plan: field \"logit_rows\" is given, but devices share the head");
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
-  LIME_RETURN_IF_ERROR(CheckEviction(*this));
+  LIME_RETURN_IF_ERROR(CheckRetainedKv(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);
   std::set<std::string> names;
   for (int d = 0; d < NumDevices(); ++d) {

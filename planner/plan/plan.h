@@ -108,12 +108,6 @@ enum class EmbeddingPlacement : uint8_t {
   kWithHead,
 };
 
-// How often a step with several micro-batches reads a streamed part.
-enum class ReadsPerStep : uint8_t {
-  kOnce,           // the part stays until the last micro-batch has used it
-  kPerMicrobatch,  // every micro-batch reads it again, as in a plain pipeline; for comparison
-};
-
 // Times of one hop, and of reading embedding rows.
 struct StepTimes {
   double tx_ms = 0;   // one micro-batch's hidden states on the wire
@@ -139,22 +133,24 @@ struct Plan {
   std::string model_name;  // for people
   int64_t vocab_size = 0;
   int64_t context = 0;  // positions of each sequence that have KV memory
-  // Only the newest positions keep their KV (planner/plan/kv_eviction.h). 0: all do.
+  // Only the newest positions keep their KV (planner/plan/plan_rows.h). 0: all do.
   int64_t retained_positions = 0;
   int32_t sequences = 1;     // running at the same time
   int32_t microbatches = 1;  // per decode step
   int32_t batch = 1;         // sequences per micro-batch; the last one may have fewer
   // Rows of a micro-batch that may ask for logits, so that scoring a prompt takes few steps. 0: as
-  // many as sequences. If it is set, the last stage has the whole head and no KV is evicted.
+  // many as sequences. If it is set, the last stage has the whole head and all KV is kept.
   int32_t logit_rows = 0;
-  ReadsPerStep reads = ReadsPerStep::kOnce;
+  // A streamed part stays until the last micro-batch of a step has used it. If false, every
+  // micro-batch reads it again, as in a plain pipeline; for comparison.
+  bool reads_once = true;
   EmbeddingPlacement embedding = EmbeddingPlacement::kResident;
   Bytes embedding_bytes = 0;         // of the rows
   Bytes embedding_pinned_bytes = 0;  // learned positions; always in memory
   Bytes page_bytes = 0;              // of one KV page
   int64_t prompt_tokens = 0;         // planned prompt length; 0: none
   int64_t prefill_chunk = 0;         // prompt tokens per micro-batch; 0 without a prompt
-  // Chunks that share the reads of one step. 0 without a prompt; 1 with kPerMicrobatch.
+  // Chunks that share the reads of one step. 0 without a prompt; 1 unless reads_once.
   int32_t chunks_per_sweep = 0;
   std::vector<PlanDevice> devices;
   std::vector<PlanPart> parts;  // in execution order

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {

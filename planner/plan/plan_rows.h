@@ -1,10 +1,12 @@
-// Rows of a plan's micro-batches. A plan that keeps all KV has the step's own rows only; what a
-// comparison computes beside them is in planner/plan/kv_eviction.h.
+// Rows of a plan's micro-batches, and their KV. A plan that keeps all KV has the step's own rows
+// only. Plans to compare with may keep less and compute rows again; eviction.h in the folder for
+// baselines says how.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 
@@ -18,25 +20,39 @@ inline bool RetainsAllKv(const Plan& plan) {
 // Whether nothing of the plan may change while it runs: it does not keep all KV, or every
 // micro-batch reads again what streams. Only plans to compare with are like that.
 inline bool IsFixed(const Plan& plan) {
-  return !RetainsAllKv(plan) || plan.reads != ReadsPerStep::kOnce;
+  return !RetainsAllKv(plan) || !plan.reads_once;
 }
 
 // Micro-batches of the longest step: one that decodes, or one with chunks of a prompt.
 inline int32_t MostMicrobatches(const Plan& plan) {
-  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+  return plan.reads_once ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
 }
 
 // Of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows
 // computed at a time.
 int64_t OwnRows(const Plan& plan);
-int64_t VisitRows(const Plan& plan);
+int64_t SentRows(const Plan& plan);
 int64_t MaxRows(const Plan& plan);
 
 // The rows of this micro-batch that are sent between stages.  REQUIRES: rows of a sequence are
 // consecutive
-int64_t NumVisitRows(const Plan& plan, const MicroBatch& batch);
+int64_t NumSentRows(const Plan& plan, const MicroBatch& batch);
 
 // Rows that may wait between devices in addition to own rows. 0 if all KV is kept.
 int64_t RowsAgainWaiting(const Plan& plan);
+
+// Limit for steps with rows again that are ordered but not ended. They are long. Two are enough to
+// keep micro-batches following each other.
+inline int32_t AgainAhead(const Plan& plan) {
+  return plan.microbatches > 1 ? 2 : 1;
+}
+
+// Pages of a layer for each sequence, and the pages for all sequences that a device's layers use in
+// turn. 0 in turn if all KV is kept.
+int64_t RetainedPages(const Plan& plan);
+int64_t PagesInTurn(const Plan& plan);
+
+// Checks of Validate() for a plan that does not keep all KV. Returns InvalidArgument.
+absl::Status CheckRetainedKv(const Plan& plan);
 
 }  // namespace lime

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 #include "planner/evaluation/evaluator.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/device/limits.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -105,39 +105,17 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
 
 // ---- Times
 
-// A micro-batch: `own` new rows per sequence after `evicted` rows that are computed again. Each
-// sequence has `context` positions then.
-struct Rows {
-  int64_t sequences = 1;
-  int64_t own = 1;
-  int64_t logits = 1;
-  int64_t context = 0;
-  int64_t evicted = 0;
-};
-
-// Time to compute all rows in slices. Each slice attends up to its last row
-// (daemon/engine/baselines/sliced_visit.h).
-double SlicedMs(const ModelSpec& spec, const DeviceProfile& profile, BlockKind kind, const Rows& rows) {
-  const int64_t length = rows.evicted + rows.own, all = rows.sequences * length;
-  const int64_t slice = std::max(kEvictedRows, rows.sequences * rows.own);
-  double ms = 0;
-  for (int64_t begin = 0; begin < all; begin += slice) {
-    const int64_t end = std::min(all, begin + slice);
-    const bool has_own = end % length == 0 || end % length > rows.evicted || begin / length != (end - 1) / length;
-    ms += profile.ComputeMs(spec, kind, end - begin, has_own ? rows.context : end % length);
-  }
-  return ms;
-}
-
 // Time of each part on one device: a block's time, divided by bytes. The first part includes the
 // embedding, the last part the step's overhead. After the last attention, no evicted rows are
 // computed.
-std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, const Rows& rows) {
+std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, const VisitShape& rows) {
   const auto own_ms = [&](BlockKind kind) {
     return profile.ComputeMs(spec, kind, kind == BlockKind::kHead ? rows.logits : rows.sequences * rows.own, rows.context);
   };
   const auto kind_ms = [&](BlockKind kind) {
-    return rows.evicted == 0 || kind == BlockKind::kHead ? own_ms(kind) : SlicedMs(spec, profile, kind, rows);
+    return rows.evicted == 0 || kind == BlockKind::kHead
+               ? own_ms(kind)
+               : SlicedMs(rows, [&](int64_t some, int64_t positions) { return profile.ComputeMs(spec, kind, some, positions); });
   };
   const double ms[] = {kind_ms(BlockKind::kEmbedding), kind_ms(BlockKind::kAttention), kind_ms(BlockKind::kMlp), kind_ms(BlockKind::kHead)};
   const BlockId last = {BlockKind::kMlp, static_cast<int32_t>(spec.config.num_layers - 1)};
@@ -183,16 +161,6 @@ double TxMs(const ModelSpec& spec, const LinkPoint& link, int64_t rows) {
   return static_cast<double>(bytes) / link.bytes_per_second * 1000;
 }
 
-// The mean number of evicted positions before the chunks of the planned prompt.
-int64_t MeanEvicted(const Plan& head, int64_t chunk_rows) {
-  int64_t sum = 0, chunks = 0;
-  for (int64_t end = 0; EvictsKv(head) && end < head.prompt_tokens; ++chunks) {
-    end = std::min(head.prompt_tokens, end + chunk_rows);
-    sum += EvictedPositions(head, end);
-  }
-  return chunks > 0 ? sum / chunks : 0;
-}
-
 void SetNet(const ModelSpec& spec, const LinkPoint& link, PlanProblem& problem) {
   Instance::Net& net = problem.instance.net;
   net.lat_ms = link.latency_ms;
@@ -229,8 +197,7 @@ Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
 
 // Subtracts the pages that layers share in turn, even if the device gets no layer.
 Instance::Device ToDevice(const ClusterDevice& device, const Plan& head) {
-  const Bytes shared = head.sequences * SharedPages(head) * head.page_bytes;
-  const Bytes mem = device.budget - device.runtime - device.activations - device.margin - shared;
+  const Bytes mem = device.budget - device.runtime - device.activations - device.margin - PagesInTurn(head) * head.page_bytes;
   return {.name = device.name,
           .mem_mb = mem > 0 ? (static_cast<double>(mem) - 0.5) / 1e6 : 0,
           .disk_mb_per_ms = device.profile.DiskRate(kDiskRead, kDiskDepth) / 1e9,
@@ -309,7 +276,7 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, con
   plan.prefill_chunk = first.chunk_rows;
   plan.chunks_per_sweep = std::min(first.chunks_per_sweep, first.chunks);
   plan.predicted.ttft_ms = first.ms;
-  const bool alone = choice.reads == ReadsPerStep::kPerMicrobatch && plan.chunks_per_sweep > 1;
+  const bool alone = !choice.reads_once && plan.chunks_per_sweep > 1;
   if (alone) plan.chunks_per_sweep = 1;
   if (alone || plan.embedding == EmbeddingPlacement::kWithHead) {
     Instance held = chunk->instance;
@@ -329,7 +296,7 @@ void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanC
   plan.stages = choice.stages.stages;
   plan.embedding = choice.stages.embedding_by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
   plan.microbatches = instance.microbatches;
-  plan.reads = choice.reads;
+  plan.reads_once = choice.reads_once;
   plan.epoch = choice.epoch;
   plan.decode.tx_ms = instance.net.tx_ms;
   plan.decode.lat_ms = instance.net.lat_ms;
@@ -390,7 +357,7 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
     Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head));
     if (EvictsKv(problem.head)) problem.retained_ms.emplace_back();
     for (const int32_t batch : batches) {
-      Rows rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
+      VisitShape rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
       added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
       if (!EvictsKv(problem.head)) continue;
       rows.evicted = 0;
@@ -467,8 +434,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choi
   const bool with_head = EmbeddingIsWithHead(problem, choice.stages);
   StagePlan stages = choice.stages;
   if (with_head) stages.embedding_by_rows = false, instance.embed_mb = 0;
-  Evaluator evaluator(instance,
-                      choice.reads == ReadsPerStep::kOnce ? Evaluator::Reload::kOncePerStep : Evaluator::Reload::kEveryMicrobatch);
+  Evaluator evaluator(instance, choice.reads_once);
   const double ms_per_step = evaluator.MsPerStep(stages);
   if (const std::string reason = evaluator.Infeasibility(); !reason.empty()) return absl::ResourceExhaustedError(reason);
   AddDecode(problem, instance, choice, plan);

@@ -5,11 +5,6 @@
 //   BatchedPlan best    = PlanBatches(strategy, problem.instance, options with problem.granularity)
 //   Plan plan           = MakePlan(problem, choice)
 //
-// If KV is evicted, the decode step is the one at the end of the context. A prompt chunk computes
-// the mean number of evicted positions again. These chunks run one after another, so a prompt takes
-// longer than predicted. A chunk must be at least a page shorter than retained_positions, with at
-// most kEvictedRows tokens.
-//
 // Memory is exact: parts, KV pages and pinned tensors are counted in bytes. A plan that fits by the
 // Evaluator fits to the byte.
 #pragma once
@@ -51,9 +46,10 @@ struct PlanRequest {
   std::string model_name;  // for people
   int64_t context = 2048;  // tokens of each sequence, prompt and completion
   int64_t kv_tokens = 0;   // tokens with KV at the start (planner/kv/kv_levels.h); 0: all
-  // Positions that attention reads per sequence in the predicted step. 0, or if KV is evicted: all.
+  // Positions that attention reads per sequence in the predicted step. 0, or if not all KV stays:
+  // all.
   int64_t expected_positions = 0;
-  // The newest positions, whose KV stays (planner/plan/kv_eviction.h). 0: all.
+  // The newest positions, whose KV stays (planner/plan/plan_rows.h). 0: all.
   int64_t retained_positions = 0;
   int32_t sequences = 1;  // running at the same time
   // Sequences per micro-batch to choose from. Empty: 1, 2, 4 .. and all of them.
@@ -76,7 +72,7 @@ struct PlanProblem {
   // all its pinned memory: pages, norms and biases.
   Instance instance;
   std::optional<FirstTokenProblem> first_token;  // with a prompt: one instance per chunk length
-  // By device and batch: decode times without computing evicted KV. Empty if none is evicted.
+  // By device and batch: decode times without computing KV again. Empty if all KV stays.
   std::vector<std::map<int32_t, std::vector<double>>> retained_ms;
   bool tied_embedding = false;  // embedding and head are one tensor, and may share memory
   // A plan without stages: model, request, one part per block of the instance, and the known fields
@@ -108,8 +104,8 @@ void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, con
 struct PlanChoice {
   StagePlan stages;
   int32_t microbatches = 1;
-  int32_t batch = 0;  // sequences per micro-batch; 0: one micro-batch has all
-  ReadsPerStep reads = ReadsPerStep::kOnce;
+  int32_t batch = 0;       // sequences per micro-batch; 0: one micro-batch has all
+  bool reads_once = true;  // Plan::reads_once
   FirstToken first_token;  // of `stages`, by FirstTokenPredictor; if a prompt is planned
   double lower_bound_ms = 0;
   int64_t epoch = 1;

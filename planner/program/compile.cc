@@ -93,7 +93,7 @@ class Compiler {
                                                      "; plan fewer micro-batches in a step, or a larger ring"));
   }
 
-  // With kPerMicrobatch, each micro-batch repeats the same loads.
+  // Unless Plan::reads_once, each micro-batch repeats the same loads.
   void SetDeviceWindows(Program& program) const {
     if (program.loads.empty()) return;
     SetWindows(program.ring_bytes, program.loads);
@@ -176,7 +176,7 @@ absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Pla
   LIME_RETURN_IF_ERROR(before.Validate());
   LIME_RETURN_IF_ERROR(after.Validate());
   LIME_RETURN_IF_ERROR(CheckShape(after, shape));
-  if (after.reads != ReadsPerStep::kOnce) return Invalid("compile: residency can change only if a step reads every part once");
+  if (!after.reads_once) return Invalid("compile: residency can change only if a step reads every part once");
   if (!DifferInResidencyOnly(before, after)) return Invalid("compile: the plans differ in more than residency");
   std::vector<bool> becomes_resident(after.parts.size());
   for (int p = 0; p < after.NumParts(); ++p) becomes_resident[p] = before.parts[p].streamed && !after.parts[p].streamed;

@@ -33,7 +33,7 @@ StepShape DecodeShape(const Plan& plan);
 std::vector<StepShape> PrefillShapes(const Plan& plan);
 
 // One Program per device of the plan, in its order; empty for a device without a stage. The loads
-// of a device are the same for every shape (except with kPerMicrobatch), so a change of Program
+// of a device are the same for every shape (if Plan::reads_once), so a change of Program
 // keeps what was prefetched. With several micro-batches a streamed part stays until the last one
 // has used it. ResourceExhausted if a ring cannot hold what one stage streams. InvalidArgument for
 // an invalid plan or shape.
@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<Program>> Compile(const Plan& plan, const StepShape& 
 // The step in which the residency of `before` becomes that of `after`
 // (planner/plan/plan_residency.h). Parts that stream in `after` are loaded as usual. Parts that
 // stream only in `before` are loaded once more, and stay. InvalidArgument if more than the
-// residency differs, or with kPerMicrobatch.
+// residency differs, or if not Plan::reads_once.
 absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Plan& after, const StepShape& shape);
 
 }  // namespace lime

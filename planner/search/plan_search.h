@@ -40,11 +40,10 @@ struct SearchOptions {
 struct FoundPlan {
   bool feasible = false;
   StagePlan plan;
-  double ms_per_step = 0;  // by Evaluator
-  double cost = 0;         // ms_per_step plus the cost of moving
-  bool optimal = false;    // all plans were examined
-  // Every micro-batch reads streamed parts again; else once per step.
-  bool reloads = false;
+  double ms_per_step = 0;                 // by Evaluator
+  double cost = 0;                        // ms_per_step plus the cost of moving
+  bool optimal = false;                   // all plans were examined
+  bool reads_once = true;                 // Plan::reads_once
   std::string reason;                     // why no plan is feasible
   std::optional<FirstToken> first_token;  // if it is bounded
 };

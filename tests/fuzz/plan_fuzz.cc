@@ -4,8 +4,8 @@
 
 #include "planner/base/check.h"
 #include "planner/kv/kv_levels.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/kv_eviction.h"
 #include "planner/sim/simulator.h"
 
 namespace {

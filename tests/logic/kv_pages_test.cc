@@ -43,10 +43,10 @@ TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
   EXPECT_EQ(pages.free_pages(), 0);
   const std::vector<int32_t> ring(pages.Pages(1, 0).begin(), pages.Pages(1, 0).begin() + 2);
   EXPECT_THAT(pages.Pages(1, 0), ::testing::ElementsAre(ring[0], ring[1], ring[0], ring[1], ring[0]));
-  EXPECT_FALSE(*pages.Evict(1, 0));
-  EXPECT_TRUE(*pages.Evict(1, 32));
-  EXPECT_FALSE(*pages.Evict(1, 32));      // they are
-  EXPECT_FALSE(pages.Evict(1, 16).ok());  // and do not come back
+  EXPECT_FALSE(*pages.Evict(1, 32));
+  EXPECT_TRUE(*pages.Evict(1, 49));       // of 4 pages, 2 are evicted
+  EXPECT_FALSE(*pages.Evict(1, 64));      // they are
+  EXPECT_FALSE(pages.Evict(1, 48).ok());  // and do not come back
   // What is kept lies where it was; what is not in pages that are no layer's own.
   EXPECT_EQ(pages.Pages(1, 0)[2], ring[0]);
   EXPECT_EQ(pages.Pages(1, 0)[3], ring[1]);
@@ -57,8 +57,8 @@ TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
     all.insert(pages.Pages(1, layer).begin(), pages.Pages(1, layer).end());
   }
   EXPECT_EQ(all.size(), 2u * 2 + 2);
-  EXPECT_FALSE(pages.Evict(1, 64).ok());
-  EXPECT_FALSE(pages.Evict(0, 16).ok());
+  EXPECT_FALSE(pages.Evict(1, 96).ok());
+  EXPECT_FALSE(pages.Evict(0, 48).ok());
   pages.Release(1);
   EXPECT_EQ(pages.free_pages(), 7);
   ASSERT_TRUE(pages.Reserve(0, 20).ok());  // nothing of it is ever evicted

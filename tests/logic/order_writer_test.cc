@@ -83,7 +83,7 @@ TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
 // With rows ahead of a sequence's own a step is long, and its rows are all in one micro-batch.
 TEST(OrderWriterTest, WhereKvIsEvictedASlotsRowsAreInItsMicroBatchAndFewStepsAhead) {
   OrderWriter::Options options = Small();
-  options.sequences = 2, options.microbatches = 2, options.retained_positions = 20, options.evicting_ahead = 1;
+  options.sequences = 2, options.microbatches = 2, options.retained_positions = 20, options.again_ahead = 1;
   OrderWriter writer(options);
   ASSERT_TRUE(writer.Add(Ask({5}, 90)).ok());
   ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 10)).ok());

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/kv_eviction.h"
 #include "tests/planner/random_clusters.h"
 #include "tests/planner/small_cluster.h"
 
@@ -108,7 +108,7 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"what is hosted for nobody", [](Plan& p) { p.devices[1].memory.hosted = 1; }, "devices[1].memory.hosted\" = 1 is not 0"},
       {"sequences", [](Plan& p) { p.sequences = 2; }, "sequences\" = 2"},
       {"no device", [](Plan& p) { p.devices.clear(); }, "devices\" = 0"},
-      {"reading again", [](Plan& p) { p.reads = ReadsPerStep::kPerMicrobatch; }, "stages[2] visits its device again"},
+      {"reading again", [](Plan& p) { p.reads_once = false; }, "stages[2] visits its device again"},
       {"a prompt without chunks", [](Plan& p) { p.prompt_tokens = 9; }, "prefill_chunk\" = 0"},
       {"logits of more rows than a micro-batch has", [](Plan& p) { p.logit_rows = static_cast<int32_t>(OwnRows(p)) + 1; },
        "logit_rows\" = "},

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
@@ -58,10 +58,10 @@ std::string PredictionText(const Plan& plan) {
 }  // namespace
 
 std::string PlanText(const Plan& plan) {
-  std::string text = absl::StrCat(
-      "plan ", plan.epoch, " of ", plan.model_name, "\n", Times(plan.sequences, "sequence"), " of up to ", Times(plan.context, "token"),
-      " in ", plan.microbatches, plan.microbatches == 1 ? " micro-batch of " : " micro-batches of ", plan.batch,
-      plan.reads == ReadsPerStep::kPerMicrobatch ? ", each reading what it streams" : "", "\n", PredictionText(plan));
+  std::string text = absl::StrCat("plan ", plan.epoch, " of ", plan.model_name, "\n", Times(plan.sequences, "sequence"), " of up to ",
+                                  Times(plan.context, "token"), " in ", plan.microbatches,
+                                  plan.microbatches == 1 ? " micro-batch of " : " micro-batches of ", plan.batch,
+                                  plan.reads_once ? "" : ", each reading what it streams", "\n", PredictionText(plan));
   absl::StrAppendFormat(&text, "\n  %-12s %10s %10s %11s %10s %10s %10s %10s %10s  %s\n", "device", "budget", "runtime", "activations",
                         "kv", "ring", "weights", "embedding", "margin", "numerics");
   for (int d = 0; d < plan.NumDevices(); ++d) absl::StrAppend(&text, DeviceLine(plan, d));

@@ -36,7 +36,7 @@ class RandomClusters {
     choice.lower_bound_ms = 1;
     choice.microbatches = (sequences + choice.batch - 1) / choice.batch;
     const bool once = VisitsADeviceAgain(choice.stages) || choice.microbatches == 1 || random_.Chance(50);
-    choice.reads = once ? ReadsPerStep::kOnce : ReadsPerStep::kPerMicrobatch;
+    choice.reads_once = once;
     const int per_sweep = once ? random_.Int(1, 4) : 1;
     FitMemory(choice, per_sweep, drawn.problem);
     if (drawn.problem.first_token) choice.first_token = FirstTokenOf(*drawn.problem.first_token, choice, per_sweep);
@@ -169,7 +169,7 @@ class RandomClusters {
     plan.embedding = choice.stages.embedding_by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
     plan.microbatches = choice.microbatches;
     plan.chunks_per_sweep = plan.prompt_tokens > 0 ? per_sweep : 0;
-    plan.reads = choice.reads;
+    plan.reads_once = choice.reads_once;
     const std::vector<PlanNeed> needs = NeedsOf(plan);
     for (int d = 0; d < plan.NumDevices(); ++d) {
       PlanDevice& device = problem.head.devices[d];
@@ -200,8 +200,7 @@ class RandomClusters {
     instance.microbatches = choice.microbatches;
     instance.net.tx_ms = instance.net.tx_ms_by_batch.at(choice.batch);
     for (Instance::Device& device : instance.devices) device.comp_ms = device.comp_ms_by_batch.at(choice.batch);
-    Evaluator evaluator(instance,
-                        choice.reads == ReadsPerStep::kOnce ? Evaluator::Reload::kOncePerStep : Evaluator::Reload::kEveryMicrobatch);
+    Evaluator evaluator(instance, choice.reads_once);
     evaluator.MsPerStep(choice.stages);
     return {evaluator.step_ends_ms().begin(), evaluator.step_ends_ms().end()};
   }

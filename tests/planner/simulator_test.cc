@@ -38,7 +38,7 @@ TEST(SimulatorTest, PredictionIsTheSimulationOfTheCompiledPrograms) {
     ASSERT_EQ(decode->MsPerStep(), plan.predicted.ms_per_step);
     streaming += drawn.choice.stages.streamed.empty() ? 0 : 1;
     several += plan.microbatches > 1 ? 1 : 0;
-    again += plan.reads == ReadsPerStep::kPerMicrobatch ? 1 : 0;
+    again += plan.reads_once ? 0 : 1;
     if (plan.prompt_tokens == 0) continue;
     ++prompts;
     const absl::StatusOr<SimulationResult> prefill = SimulatePrefill(plan, {.timeline = false});

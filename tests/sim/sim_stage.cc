@@ -118,7 +118,7 @@ void SimStage::TakeMemory(std::vector<Program> programs) {
   ResidencyLogic::Options options{
       .device = device_, .by_order = GrowsKv(plan_) || SpillsKv(plan_), .layers = std::ssize(layers_), .ring_comes = ring_ == 0};
   const bool here = std::ranges::find(plan_.stages, device_, &Stage::device) != plan_.stages.end();
-  if (here && plan_.reads == ReadsPerStep::kOnce) {
+  if (here && plan_.reads_once) {
     options.shedding = {.device = device_, .embedding = false, .may_stream = std::vector<bool>(plan_.parts.size())};
     for (const int part : PartsOn(plan_, device_)) options.shedding->may_stream[static_cast<size_t>(part)] = !plan_.parts[part].is_kv();
   }

@@ -7,7 +7,7 @@
 #include "common/activation.h"
 #include "common/flow.h"
 #include "coordinator/cluster/device_memory.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 
 namespace lime {
 namespace {
@@ -63,7 +63,7 @@ class Search {
     const Bytes row_bytes = spec_.config.hidden_size * ElementBytes(spec_.working_dtype);
     Flow flow = Flow::Of(shape);
     flow.devices = std::ssize(all_.devices);
-    if (flow.devices > 1 && (VisitRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))
+    if (flow.devices > 1 && (SentRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))
       return absl::ResourceExhaustedError("the positions that are computed again do not fit in the messages of a link");
     shape.prefill_chunk = 0;
     const Bytes more = MoreActivations(shape, row_bytes);
@@ -78,7 +78,7 @@ class Search {
   // Extra activation memory of every device: hidden states of positions computed again, here and in
   // messages.
   Bytes MoreActivations(const Plan& shape, Bytes row_bytes) const {
-    const int64_t own = how_.most_rows, rows = RowsAgainWaiting(shape) + 2 * (VisitRows(shape) + own);
+    const int64_t own = how_.most_rows, rows = RowsAgainWaiting(shape) + 2 * (SentRows(shape) + own);
     const auto activations = [&](int64_t most) { return AssumedActivations(spec_, most, all_.request.sequences, all_.request.context); };
     return rows * row_bytes + activations(std::max(own, MaxRows(shape))) - activations(own);
   }

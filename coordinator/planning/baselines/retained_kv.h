@@ -1,5 +1,5 @@
 // The search for how much KV to keep: for strategies that neither stream weights nor move KV, where
-// memory has no room for all KV (planner/plan/kv_eviction.h).
+// memory has no room for all KV (planner/plan/baselines/eviction.h).
 #pragma once
 
 #include <cstdint>

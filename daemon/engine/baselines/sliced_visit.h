@@ -1,7 +1,7 @@
 // A micro-batch's visit to a stage, when evicted positions are computed again ahead of its own rows
-// (planner/plan/kv_eviction.h). These are more rows than the backend takes at a time. Each block
-// computes all rows, slice by slice, before the next block begins. So the layers can use the same
-// pages in turn. Between blocks the hidden states are here.
+// (planner/plan/baselines/eviction.h). These are more rows than the backend takes at a time. Each
+// block computes all rows, slice by slice, before the next block begins. So the layers can use the
+// same pages in turn. Between blocks the hidden states are here.
 //
 // All parts are whole: a plan that evicts streams nothing.
 //
@@ -22,7 +22,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/base/status.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/program.h"
@@ -36,13 +36,13 @@ class SlicedVisit {
   static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend) {
     if (!EvictsKv(plan)) return nullptr;
     std::unique_ptr<SlicedVisit> visit(new SlicedVisit(plan, row_bytes, backend));
-    LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(VisitRows(plan) * row_bytes));
+    LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(SentRows(plan) * row_bytes));
     LIME_RETURN_IF_ERROR(visit->hidden_.Prefault());
     return visit;
   }
 
   // Bytes for Create, and as many for a visit's message while it arrives; 0: nothing is evicted.
-  static Bytes BytesFor(const Plan& plan, Bytes row_bytes) { return EvictsKv(plan) ? 2 * VisitRows(plan) * row_bytes : 0; }
+  static Bytes BytesFor(const Plan& plan, Bytes row_bytes) { return EvictsKv(plan) ? 2 * SentRows(plan) * row_bytes : 0; }
 
   // What a visit asks of its owner.
   struct Owner {
@@ -75,7 +75,7 @@ class SlicedVisit {
   SlicedVisit(const Plan& plan, Bytes row_bytes, Backend& backend)
       : plan_(plan), slice_rows_(MaxRows(plan)), row_bytes_(row_bytes), backend_(backend) {}
 
-  // REQUIRES: at most VisitRows(plan) rows
+  // REQUIRES: at most SentRows(plan) rows
   void Begin(std::pair<MicroBatch, MicroBatch> rows) {
     own_ = std::move(rows.first), all_ = std::move(rows.second);
     LIME_CHECK_LE(std::ssize(all_.rows) * row_bytes_, hidden_.bytes()) << all_.rows.size();

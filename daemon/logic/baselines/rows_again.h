@@ -1,5 +1,5 @@
-// What a stage does beside its orders if the plan evicts KV (planner/plan/kv_eviction.h): it sends
-// older positions through all layers again, ahead of a micro-batch's own rows. Pure.
+// What a stage does beside its orders if the plan evicts KV (planner/plan/baselines/eviction.h): it
+// sends older positions through all layers again, ahead of a micro-batch's own rows. Pure.
 //
 // Thread: the owner's.   Owner: StageInbox.
 #pragma once
@@ -18,7 +18,7 @@
 #include "common/order.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 
@@ -34,8 +34,8 @@ class RowsAgain {
   // All rows of a micro-batch must fit in one message, and all rows that wait in a link's queue.
   static absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
     if (!EvictsKv(plan) || plan.stages.size() <= 1) return absl::OkStatus();
-    if (VisitRows(plan) > kMaxActivationBytes / row_bytes)
-      return Invalid("hidden states of ", VisitRows(plan), " rows, with the rows that are computed again, exceed the limit of ",
+    if (SentRows(plan) > kMaxActivationBytes / row_bytes)
+      return Invalid("hidden states of ", SentRows(plan), " rows, with the rows that are computed again, exceed the limit of ",
                      FormatBytes(kMaxActivationBytes), " for a message; plan a shorter context or a smaller batch");
     if (const int64_t rows = Flow::Of(plan).WaitingRows(); rows > kMaxQueuedBytes / row_bytes)
       return Invalid("hidden states of ", rows,

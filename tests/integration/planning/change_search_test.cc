@@ -103,7 +103,7 @@ class ChangeSearchTest : public ::testing::Test {
   Plan first_;      // in use
   Plan installed_;  // at first, in as long as its profile says
   double install_ms_ = 0;
-  std::optional<OnlineRule> online_ = kLimeRule;
+  KvGrowth online_ = kLimeRule;
   double search_ms_ = kSearchMs;
   bool decodes_ = true;
   std::vector<Residency> levels_;

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 #include "tests/integration/programs/run_cluster.h"
 
 namespace lime {

@@ -20,8 +20,8 @@
 #include "common/sampling/logits_hash.h"
 #include "daemon/engine/stage_engine.h"
 #include "gtest/gtest.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/kv_eviction.h"
 #include "tests/integration/stage/stage_plans.h"
 
 namespace lime {
@@ -69,7 +69,7 @@ class StageCluster {
       : last_device_(plan.stages.back().device),
         random_(seed),
         delivery_(delivery),
-        ahead_(EvictsKv(plan) ? EvictingAhead(plan) : Flow::Of(plan).PromptsAhead()),
+        ahead_(EvictsKv(plan) ? AgainAhead(plan) : Flow::Of(plan).PromptsAhead()),
         ended_(plan.devices.size()) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) {
       StageEngine::Options options;

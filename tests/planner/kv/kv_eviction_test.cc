@@ -1,5 +1,3 @@
-#include "planner/plan/kv_eviction.h"
-
 #include <algorithm>
 #include <functional>
 #include <span>
@@ -9,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/kv/kv_levels.h"
+#include "planner/plan/baselines/eviction.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/plan_text.h"
@@ -60,7 +59,7 @@ TEST(KvEvictionTest, EvictedPositionsGoAheadOfTheirSequencesRows) {
   const MicroBatch batch{{{.sequence = 2, .token = 9, .position = 33},
                           {.sequence = 0, .token = 4, .position = 7},
                           {.sequence = 0, .token = 5, .position = 8}}};
-  EXPECT_EQ(NumVisitRows(plan, batch), 16 + 3);
+  EXPECT_EQ(NumSentRows(plan, batch), 16 + 3);
   const std::vector<int32_t> tokens = {70, 71, 72};
   const MicroBatch all = WithEvicted(plan, batch, [&](int32_t) { return std::span<const int32_t>(tokens); });
   ASSERT_EQ(all.rows.size(), 19u);
@@ -132,7 +131,7 @@ TEST(KvEvictionTest, PlansThatCannotBeAreRefused) {
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].evicted_ms = 1e9; }), HasSubstr("evicted_ms"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.context = int64_t{1} << 40; }), HasSubstr("which exceeds the limit"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.page_bytes = Bytes{1} << 41; }), HasSubstr("to all layers in turn, which exceeds the limit"));
-  EXPECT_THAT(Refusal([](Plan& plan) { plan.reads = ReadsPerStep::kPerMicrobatch; }), HasSubstr("every micro-batch reads"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.reads_once = false; }), HasSubstr("every micro-batch reads"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.devices[0].kv_pages += 1; }), HasSubstr("the pages of its parts"));
 }
 

@@ -95,7 +95,7 @@ std::optional<Plan> GrowingPlan(uint64_t seed) {
   const RandomClusters::Drawn drawn = clusters.Draw();
   absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
   EXPECT_TRUE(plan.ok()) << plan.status();
-  if (!plan.ok() || plan->reads != ReadsPerStep::kOnce) return std::nullopt;
+  if (!plan.ok() || !plan->reads_once) return std::nullopt;
   RandomPlans& random = clusters.random();
   const int64_t pages = plan->sequences * random.Int(1, 32);
   for (int p = 0; p < plan->NumParts(); ++p) {

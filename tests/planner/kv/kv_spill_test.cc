@@ -106,7 +106,7 @@ TEST(KvSpillTest, NamesWhatIsWrong) {
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].bytes += 1; }), HasSubstr("the bytes of its pages"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].kv_pages = 1; }), HasSubstr("kv_pages"));
   EXPECT_THAT(broken([&](Plan& p) { p.parts[kv].block.kind = BlockKind::kMlp; }), HasSubstr("has positions of KV, but is of mlp 0"));
-  EXPECT_THAT(broken([&](Plan& p) { p.reads = ReadsPerStep::kPerMicrobatch; }), HasSubstr("parts are read for every micro-batch"));
+  EXPECT_THAT(broken([&](Plan& p) { p.reads_once = false; }), HasSubstr("parts are read for every micro-batch"));
   EXPECT_THAT(broken([&](Plan& p) { std::swap(p.parts[kv], p.parts[kv - 1]); }), HasSubstr("ends the positions of its layer's KV"));
 }
 

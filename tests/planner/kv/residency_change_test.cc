@@ -39,7 +39,7 @@ Drawn Draw(uint64_t seed) {
   const RandomClusters::Drawn drawn = clusters.Draw();
   absl::StatusOr<Plan> made = MakePlan(drawn.problem, drawn.choice);
   EXPECT_TRUE(made.ok()) << made.status();
-  if (!made.ok() || made->reads != ReadsPerStep::kOnce) return {};
+  if (!made.ok() || !made->reads_once) return {};
   Plan plan = *std::move(made);
   for (PlanPart& part : plan.parts) part.kv_pages = 0;
   std::vector<Residency> residencies;

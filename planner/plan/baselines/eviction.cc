@@ -1,9 +1,10 @@
-#include "planner/plan/kv_eviction.h"
+#include "planner/plan/baselines/eviction.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "planner/base/bytes.h"
+#include "planner/base/status.h"
 
 namespace lime {
 namespace {
@@ -25,6 +26,15 @@ int64_t MostEvicted(const Plan& plan) {
   return EvictedPositions(plan, plan.context);
 }
 
+int64_t MeanEvicted(const Plan& plan, int64_t chunk_rows) {
+  int64_t sum = 0, chunks = 0;
+  for (int64_t end = 0; EvictsKv(plan) && end < plan.prompt_tokens; ++chunks) {
+    end = std::min(plan.prompt_tokens, end + chunk_rows);
+    sum += EvictedPositions(plan, end);
+  }
+  return chunks > 0 ? sum / chunks : 0;
+}
+
 int64_t RetainedPages(const Plan& plan) {
   const int64_t retained = EvictsKv(plan) ? std::min(plan.retained_positions, plan.context) : plan.context;
   return (retained + kPageTokens - 1) / kPageTokens;
@@ -34,7 +44,11 @@ int64_t SharedPages(const Plan& plan) {
   return MostEvicted(plan) / kPageTokens;
 }
 
-int64_t NumVisitRows(const Plan& plan, const MicroBatch& batch) {
+int64_t PagesInTurn(const Plan& plan) {
+  return plan.sequences * SharedPages(plan);
+}
+
+int64_t NumSentRows(const Plan& plan, const MicroBatch& batch) {
   int64_t rows = std::ssize(batch.rows);
   for (size_t row = 0; EvictsKv(plan) && row < batch.rows.size(); ++row) {
     if (EndsSequence(batch, row)) rows += EvictedPositions(plan, int64_t{batch.rows[row].position} + 1);
@@ -44,7 +58,7 @@ int64_t NumVisitRows(const Plan& plan, const MicroBatch& batch) {
 
 MicroBatch WithEvicted(const Plan& plan, const MicroBatch& batch, const std::function<std::span<const int32_t>(int32_t sequence)>& known) {
   MicroBatch all;
-  all.rows.reserve(static_cast<size_t>(NumVisitRows(plan, batch)));
+  all.rows.reserve(static_cast<size_t>(NumSentRows(plan, batch)));
   for (size_t begin = 0, row = 0; row < batch.rows.size(); ++row) {
     if (!EndsSequence(batch, row)) continue;
     const int32_t sequence = batch.rows[row].sequence;
@@ -61,7 +75,7 @@ int64_t OwnRows(const Plan& plan) {
   return std::max<int64_t>(plan.batch, plan.prefill_chunk);
 }
 
-int64_t VisitRows(const Plan& plan) {
+int64_t SentRows(const Plan& plan) {
   return OwnRows(plan) + plan.batch * MostEvicted(plan);
 }
 
@@ -70,7 +84,19 @@ int64_t MaxRows(const Plan& plan) {
 }
 
 int64_t RowsAgainWaiting(const Plan& plan) {
-  return EvictingAhead(plan) * plan.sequences * MostEvicted(plan);
+  return AgainAhead(plan) * plan.sequences * MostEvicted(plan);
+}
+
+double SlicedMs(const VisitShape& visit, const std::function<double(int64_t rows, int64_t positions)>& ms) {
+  const int64_t length = visit.evicted + visit.own, all = visit.sequences * length;
+  const int64_t slice = std::max(kEvictedRows, visit.sequences * visit.own);
+  double sum_ms = 0;
+  for (int64_t begin = 0; begin < all; begin += slice) {
+    const int64_t end = std::min(all, begin + slice);
+    const bool has_own = end % length == 0 || end % length > visit.evicted || begin / length != (end - 1) / length;
+    sum_ms += ms(end - begin, has_own ? visit.context : end % length);
+  }
+  return sum_ms;
 }
 
 Plan WithEvictedPositions(const Plan& plan, double evicted) {
@@ -86,7 +112,7 @@ Plan WithEvictedPositions(const Plan& plan, double evicted) {
   return with;
 }
 
-absl::Status CheckEviction(const Plan& plan) {
+absl::Status CheckRetainedKv(const Plan& plan) {
   for (const PlanPart& part : plan.parts) {
     if (part.evicted_ms > part.decode_ms || (part.evicted_ms > 0 && !EvictsKv(plan)))
       return absl::InvalidArgumentError(
@@ -105,7 +131,7 @@ absl::Status CheckEviction(const Plan& plan) {
   if (SharedPages(plan) > kMostShared / plan.page_bytes / plan.sequences)
     return Invalid("plan: field \"kept_positions\" = ", retained, " leaves ", SharedPages(plan), " pages of each of ", plan.sequences,
                    " sequences to all layers in turn, which exceeds the limit");
-  if (plan.reads != ReadsPerStep::kOnce)
+  if (!plan.reads_once)
     return Invalid(
         "plan: field \"kept_positions\" is given, but every micro-batch reads streamed parts; a plan that evicts KV streams nothing");
   if (plan.chunks_per_sweep > 1) return Invalid("plan: field \"kept_positions\" is given, but chunks of a prompt share a sweep");

@@ -9,13 +9,19 @@
 //   pages                     shared by all layers in turn    per layer: a ring
 //
 // The same rows give the same K and V in any batch, so results do not change by a bit.
+//
+// The planned decode step is the one at the end of the context. A prompt chunk computes the mean
+// number of evicted positions again. These chunks run one after another, so a prompt takes longer
+// than predicted. A chunk must be at least a page shorter than retained_positions, with at most
+// kEvictedRows tokens.
+//
+// This is also behind planner/plan/plan_rows.h, which says the same of every plan.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <span>
 
-#include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_rows.h"
@@ -31,10 +37,10 @@ inline bool EvictsKv(const Plan& plan) {
 int64_t EvictedPositions(const Plan& plan, int64_t positions);
 // The same at the end of the context.
 int64_t MostEvicted(const Plan& plan);
+// The mean of it before the chunks of the planned prompt.
+int64_t MeanEvicted(const Plan& plan, int64_t chunk_rows);
 
-// Pages per sequence: of each layer (RetainedPages), and shared by a device's layers in turn
-// (SharedPages).
-int64_t RetainedPages(const Plan& plan);
+// Pages per sequence that a device's layers share in turn.
 int64_t SharedPages(const Plan& plan);
 
 // The micro-batch that goes from stage to stage: each sequence's evicted positions come before its
@@ -42,23 +48,27 @@ int64_t SharedPages(const Plan& plan);
 // of a sequence are consecutive
 MicroBatch WithEvicted(const Plan& plan, const MicroBatch& batch, const std::function<std::span<const int32_t>(int32_t sequence)>& known);
 
-// Limit for steps with evicted positions that are ordered but not ended. They are long. Two are
-// enough to keep micro-batches following each other.
-inline int32_t EvictingAhead(const Plan& plan) {
-  return plan.microbatches > 1 ? 2 : 1;
-}
-
 // Limit for the positions computed again in one step, over all sequences.
 inline constexpr int64_t kMostComputedAgain = int64_t{1} << 20;
 
 // A plan that evicts KV computes its visits at least this many rows at a time.
 inline constexpr int64_t kEvictedRows = 128;
 
+// A micro-batch: `own` new rows per sequence after `evicted` rows that are computed again. Each
+// sequence has `context` positions then.
+struct VisitShape {
+  int64_t sequences = 1;
+  int64_t own = 1;
+  int64_t logits = 1;
+  int64_t context = 0;
+  int64_t evicted = 0;
+};
+// Time to compute all its rows in slices (daemon/engine/baselines/sliced_visit.h). `ms`: the time
+// of `rows` rows that attend to up to `positions` positions. Each slice attends up to its last row.
+double SlicedMs(const VisitShape& visit, const std::function<double(int64_t rows, int64_t positions)>& ms);
+
 // The same plan with the times of a step in which `evicted` positions of every sequence are
 // evicted. The time is proportional to the positions.
 Plan WithEvictedPositions(const Plan& plan, double evicted);
-
-// Checks of Validate() for a plan that evicts KV. Returns InvalidArgument.
-absl::Status CheckEviction(const Plan& plan);
 
 }  // namespace lime
