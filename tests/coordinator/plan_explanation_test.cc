@@ -103,7 +103,7 @@ TEST(PlanExplanationTest, WithoutTimeNothingIsSearched) {
 }
 
 TEST(PlanExplanationTest, ExplainingIsDeterministic) {
-  const Instance instance = Layers(12, 100, 3, {Device("a", 500, 1, 1, 12), Device("b", 300, 2, 2, 12), Device("c", 200, 1, 3, 12)});
+  const Instance instance = Layers(8, 100, 3, {Device("a", 400, 1, 1, 12), Device("b", 200, 2, 2, 12), Device("c", 100, 1, 3, 12)});
   const Explained once = Explain(instance), again = Explain(instance);
   for (size_t d = 0; d < once.devices.size(); ++d) {
     EXPECT_EQ(once.devices[d].why, again.devices[d].why);

@@ -467,7 +467,7 @@ class LargePrompts : public testing::TestWithParam<std::string> {};
 TEST_P(LargePrompts, TakeLinearTime) {
   LIME_SKIP_WITHOUT_SHARED(SharedDir() / GetParam());
   const Tokenizer& tokenizer = SharedTokenizer(GetParam());
-  const size_t size = ManyCases() ? 1'000'000 : 250'000;
+  const size_t size = ManyCases() ? 1'000'000 : 100'000;
   std::string mixed, marks = "a";
   for (uint32_t i = 0; mixed.size() < size; ++i) mixed += static_cast<char>('a' + (i * 2654435761u >> 27) % 26);
   while (marks.size() < size) marks += "\u0301\u0323";

@@ -1,6 +1,7 @@
 // Real vocabularies against ids from other implementations.
 #include <gmock/gmock.h>
 
+#include "tests/cases.h"
 #include "tests/coordinator/text_fixtures.h"
 
 namespace lime {
@@ -54,6 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Folders, TokenizerVectors, testing::Values("llama3", "l
 
 // Qwen3.5's split pattern over Qwen3's vocabulary: the set-up that made these vectors.
 TEST(TokenizerVectors, Qwen35PatternSplitsAsLlamaCpp) {
+  if (!ManyCases()) GTEST_SKIP() << "under a sanitizer, the test takes long to make its tokenizer";
   const auto folder = SharedDir() / "tokenizers";
   LIME_SKIP_WITHOUT_SHARED(folder);
   Json json = Json::parse(ReadAll(folder / "qwen3/tokenizer.json"));

@@ -9,6 +9,7 @@
 #include "daemon/logic/kv_pages.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
+#include "tests/cases.h"
 
 namespace lime {
 namespace {
@@ -157,7 +158,7 @@ class Growth {
 };
 
 TEST(KvAwayTest, WhatAPlanLeavesInMemoryIsAlwaysEnough) {
-  for (uint64_t seed = 1; seed <= 1500; ++seed) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(1500, 6000)); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Growth(seed).Run();
     if (testing::Test::HasFatalFailure()) return;

@@ -10,6 +10,7 @@
 #include "coordinator/logic/order_writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/cases.h"
 
 namespace lime {
 namespace {
@@ -129,7 +130,7 @@ class PagedDevice {
 
 TEST(MemoryPlannerTest, NoStepEverLacksPagesAndAllRequestsEnd) {
   int changes = 0;
-  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+  for (uint32_t seed = 1; seed <= static_cast<uint32_t>(Cases(2000, 8000)); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
     const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };

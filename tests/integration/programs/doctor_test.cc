@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "planner/base/release.h"
 #include "proto/grpc_log.h"
+#include "tests/cases.h"
 #include "tests/daemon/rpc/fake_cluster.h"
 #include "tests/integration/programs/lime_process.h"
 #include "tests/integration/programs/limed_process.h"
@@ -279,7 +280,10 @@ TEST_F(DoctorTest, BrokenKeysAreTheFaultOfTheirFile) {
 
 // ---- Clocks and releases
 
+constexpr char kNoShiftedClock[] = "a sanitizer's runtime is the first library of a program, and has a clock of its own";
+
 TEST_F(DoctorTest, ClocksThatAreApart) {
+  if (kSanitized) GTEST_SKIP() << kNoShiftedClock;
   const std::time_t now = std::time(nullptr);
   const std::string keys = MakeKeys("keys", {"b", "coordinator"}, authority_, {now - kDay, now + 2 * kDay});
   const std::string remedy = "`timedatectl set-ntp true` on 127.0.0.1, or here";
@@ -303,9 +307,7 @@ TEST_F(DoctorTest, ClocksThatAreApart) {
 }
 
 TEST_F(DoctorTest, AClockOfThisMachineThatIsBehind) {
-#ifdef LIME_SANITIZED
-  GTEST_SKIP() << "a sanitizer's runtime is to be the first library of a program";
-#else
+  if (kSanitized) GTEST_SKIP() << kNoShiftedClock;
   const std::string keys = MakeKeys("keys", {"b", "coordinator"}, authority_);
   const Limed b("b", {.more = {"--tls", keys}});
   WriteCluster({{"b", At(b.port())}}, keys);
@@ -314,7 +316,6 @@ TEST_F(DoctorTest, AClockOfThisMachineThatIsBehind) {
   ExpectFault("b", "our_keys_not_yet_valid", "but this machine's clock says", "set the clock of this machine");
   unsetenv("LD_PRELOAD");
   unsetenv("LIME_TEST_CLOCK_SHIFT");
-#endif
 }
 
 TEST_F(DoctorTest, AnotherProtocolAndAnotherRelease) {
