@@ -19,7 +19,7 @@ struct Opened {
 struct SampledNews {
   int64_t step = 0;
   std::vector<SampledToken> tokens;
-  // Of each token's request so far; 0: not requested.
+  // By token: the hash of all logits of its request so far; 0: not requested.
   std::vector<uint64_t> logits_hashes;
   std::vector<std::optional<cpu::RowScore>> scores;  // of each token; empty: not requested
   bool ends_step = false;                            // also means StepEndedNews

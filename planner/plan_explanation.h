@@ -17,7 +17,7 @@ namespace lime {
 
 struct ExplainOptions {
   Strategy strategy = Strategy::kLime;
-  // Of the plan: granularity, seed, clock, first-token bound. Its limits are ignored.
+  // Granularity, seed, clock and first-token bound of the search for the plan. Limits are ignored.
   SearchOptions search;
   double total_ms = 2000;      // for all searches of one explanation
   double tokens_per_step = 1;  // sentences use ms per token

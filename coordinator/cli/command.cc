@@ -182,7 +182,7 @@ void ModelFlags::AddTo(const CommandFlags& command) {
       .Add("--placement", &placement, "Which blocks stay in memory if not all fit: first_n, last_n, interleaved, or auto for the fastest")
       .Shown();
   command.Add("--pool", &pool,
-              "Ring for streamed pieces: a number of pieces or a size such as 128MiB, at least two pieces; without it LIME chooses");
+              "Ring for streamed parts: a number of parts or a size such as 128MiB, at least two parts; without it LIME chooses");
   command.Add("--resident", &resident, "Largest share of the weights to keep in memory, such as 50%; without it as much as fits");
   command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the stored profile of this machine");
   command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
@@ -232,7 +232,7 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
   int64_t parts = 0;
   if (pool.empty()) return absl::OkStatus();
   if (absl::SimpleAtoi(pool, &parts) && parts <= kMaxParts) {
-    if (parts < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring needs at least two pieces"));
+    if (parts < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring needs at least two parts"));
     request.ring_parts = parts;
     return absl::OkStatus();
   }

@@ -57,7 +57,7 @@ void AnswerInJson(bool json);
 // The flag --without: devices that a command excludes.
 void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& without);
 
-// Of --no-kv-spill, wherever it is one.
+// The sentence of --help about --no-kv-spill, the same in every command.
 inline constexpr char kNoKvSpill[] = "Keep all KV in memory; write none of it to disks";
 
 // Flags of the commands that compute with a model.

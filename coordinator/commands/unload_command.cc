@@ -28,7 +28,7 @@ struct UnloadFlags {
 std::string Outcome(const ReleasedPlan& released) {
   if (released.epoch < 0) return "had no plan";
   const std::string what = absl::StrCat("has unloaded ", released.model.empty() ? "a plan" : released.model, ", epoch ", released.epoch);
-  return released.used_by ? absl::StrCat(what, ", and taken it from ", released.used_by->Who()) : what;
+  return released.used_by ? absl::StrCat(what, ", while it was used by ", released.used_by->Who()) : what;
 }
 
 json ToJson(const std::string& name, const ReleasedPlan& released) {
@@ -45,7 +45,7 @@ absl::Status CheckUnused(const std::vector<std::unique_ptr<DeviceClient>>& devic
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!health[i].ok() || !health[i]->used_by) continue;
     return absl::FailedPreconditionError(absl::StrCat("device \"", devices[i]->name(), "\" runs ", health[i]->model, " for ",
-                                                      health[i]->used_by->Who(), "; wait for its end, or give --force to take it away"));
+                                                      health[i]->used_by->Who(), "; wait for its end, or give --force to end it"));
   }
   return absl::OkStatus();
 }

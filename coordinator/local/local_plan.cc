@@ -275,7 +275,7 @@ class LocalPlanning {
                            " or more, or a smaller --context or --chunk")
             : absl::StrCat(FormatBytes(budget), " are free here; end other programs, raise the limit of the control group to ", advised,
                            ", or give a smaller --context or --chunk");
-    return absl::ResourceExhaustedError(absl::StrCat(request_.model_name, " needs ", advised, " (two pieces of streamed weights ",
+    return absl::ResourceExhaustedError(absl::StrCat(request_.model_name, " needs ", advised, " (two parts of streamed weights ",
                                                      FormatBytes(least.weights + least.embedding + least.ring + part), ", KV ",
                                                      FormatBytes(least.kv), ", activations ", FormatBytes(least.activations - part),
                                                      ", runtime ", FormatBytes(least.runtime), ", margin ",

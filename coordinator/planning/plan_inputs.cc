@@ -273,7 +273,7 @@ void PlanInputFlags::AddTo(const CommandFlags& command) {
   kv.AddTo(command);
   command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
   command.Add("--piece", &part,
-              "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for strategies other than "
+              "Longest part in which a block streams, or none for whole blocks; without it 64MB, and none for strategies other than "
               "lime");
 }
 

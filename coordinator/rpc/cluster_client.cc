@@ -477,7 +477,7 @@ std::set<std::string> ClusterClient::Free() {
 
 absl::Status InUse(const std::string& who, const DeviceHealth& health) {
   return absl::FailedPreconditionError(absl::StrCat(who, " runs ", health.model, " for ", health.used_by ? health.used_by->Who() : "nobody",
-                                                    "; wait for its end, or take the device from it with `lime unload --force`"));
+                                                    "; wait for its end, or end it with `lime unload --force`"));
 }
 
 }  // namespace lime

@@ -108,7 +108,8 @@ class ClusterSession {
   double install_seconds_ = 0;
   mutable absl::Mutex search_mutex_;
   Plan levels_of_ ABSL_GUARDED_BY(search_mutex_), levels_before_of_ ABSL_GUARDED_BY(search_mutex_);
-  // Of these two plans, the plan's own first; only its own if all KV is there from the start.
+  // The levels of these two plans. The level of the plan itself is first, and the only one if all
+  // KV is reserved from the start.
   KvLevels levels_ ABSL_GUARDED_BY(search_mutex_), levels_before_ ABSL_GUARDED_BY(search_mutex_);
   std::vector<Residency> levels_in_use_ ABSL_GUARDED_BY(search_mutex_);
   Plan found_ ABSL_GUARDED_BY(search_mutex_);  // by the last search

@@ -1,4 +1,4 @@
-// What a call may ask of this machine, checked before work begins.
+// Checks, before work begins, that a call asks for no more than this machine has.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the system says about this process. Linux.
+// Memory of this process, as the system reports it. Linux.
 #pragma once
 
 #include "planner/base/bytes.h"

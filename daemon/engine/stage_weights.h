@@ -52,7 +52,8 @@ class StageWeights {
     LoaderKind loader = LoaderKind::kRead;
     int64_t passes = 1;     // how often all weights will be read, for kAuto
     StageKv* kv = nullptr;  // reads KV parts; outlives this object
-    // Of the previous plan: what stays is used, the rest is freed first.
+    // The weights of the previous plan. LoadAll uses those that this plan needs, too, and frees
+    // the others before it loads.
     WeightsHandover* handover = nullptr;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
@@ -128,7 +129,7 @@ class StageWeights {
   absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& pinned,
                           Backend& backend, const Options& options);
   absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole, const Options& options);
-  // Of all parts that are not in whole blocks.
+  // Learns the checksums of the parts that are not whole blocks.
   absl::Status LearnChecksums(const LoadOptions& options);
   absl::Status ReadPart(int part);
   bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }

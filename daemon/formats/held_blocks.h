@@ -1,5 +1,5 @@
-// Which blocks of a pushed store a device holds. The folder is a block store in which some blocks
-// are holes:
+// The list of the blocks of a pushed store that a device holds. The folder is a block store in which
+// some blocks are holes:
 //
 //   config.json
 //   layer_0000.safetensors ... non_layer.safetensors    full size; blocks not held are zeros

@@ -26,7 +26,8 @@ absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::s
 // Files of each running daemon that was started from this cluster.toml, under any name.
 std::vector<StateFiles> StartedFrom(const std::string& cluster_file);
 
-// What started a daemon. Two clusters may have the same name, and then the same files.
+// The cluster file, address and keys with which a daemon was started. Two clusters may have the
+// same name, and then the same files.
 struct Origin {
   std::string file;         // cluster.toml of `lime up`; empty: started by hand
   std::string listen, tls;  // HOST:PORT and folder

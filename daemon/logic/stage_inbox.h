@@ -144,7 +144,7 @@ class StageInbox {
   std::vector<std::vector<std::byte>> spare_;    // used payloads
   Bytes spare_bytes_ = 0;                        // of their memory
   std::vector<SampledToken> tokens_;             // of the current message
-  // Of the current message: by slot, the last position with a known token.
+  // By slot: the last position with a known token, as of the current message.
   std::vector<int32_t> received_;
   HeadPartial partial_;  // of the current message
 };

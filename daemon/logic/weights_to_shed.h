@@ -1,4 +1,4 @@
-// Which weights a device evicts while other programs on its machine need the memory.
+// Chooses the weights that a device evicts while other programs on its machine need the memory.
 //
 // Pure: bytes in, parts that stream out. The parts follow from the bytes alone, so evicting less
 // brings parts back.

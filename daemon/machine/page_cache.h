@@ -1,4 +1,4 @@
-// What the kernel's page cache holds of a file.
+// The bytes of a file that are in the kernel's page cache.
 #pragma once
 
 #include "daemon/machine/files.h"

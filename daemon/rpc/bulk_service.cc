@@ -377,7 +377,7 @@ class PushTaker final : public BulkService {
     LIME_RETURN_IF_ERROR(CheckUnused(*store, missing));
     LIME_RETURN_IF_ERROR(store->Begin(missing));
     Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", and lacks ", missing.size(), " of ",
-                     store->units().size(), " pieces"));
+                     store->units().size(), " units"));
     stream.Say(PushMissing{missing});
     LIME_RETURN_IF_ERROR(ReceiveUnits(stream, *store, missing));
     Log(absl::StrCat("holds ", store->held().held.size(), " blocks of ", offer.model, " in ", store->dir()));

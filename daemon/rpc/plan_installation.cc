@@ -68,7 +68,7 @@ absl::Status PlanInstallation::CheckNew(const InstallCall& call) const {
     case State::kInstalling:
     case State::kInUse:
       return absl::AbortedError(absl::StrCat(state_ == State::kInUse ? "runs " : "loads ", session_->plan().model_name, " for ", Who(),
-                                             "; wait for its end, or take the device from it with `lime unload --force`"));
+                                             "; wait for its end, or end it with `lime unload --force`"));
     case State::kUnloading:
       return absl::AbortedError(absl::StrCat("epoch ", session_->epoch(), " is being unloaded; try again"));
   }
@@ -200,13 +200,13 @@ absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::strin
   ReleasedPlan released{.epoch = session_->epoch(), .model = session_->plan().model_name, .used_by = UserNow()};
   if (released.used_by && !call.force)
     return absl::FailedPreconditionError(absl::StrCat("runs ", released.model, " for ", released.used_by->Who(),
-                                                      "; wait for its end, or take the device from it with `lime unload --force`"));
+                                                      "; wait for its end, or end it with `lime unload --force`"));
   const std::string by = PlanUser{.coordinator = call.by, .address = address}.Name();
-  Log(absl::StrCat("unloads epoch ", released.epoch, " for ", by, released.used_by ? ", and takes it from " : "",
+  Log(absl::StrCat("unloads epoch ", released.epoch, " for ", by, released.used_by ? ", while it is used by " : "",
                    released.used_by ? released.used_by->Who() : ""));
   if (released.used_by) {
     taken_from_ = released.used_by->coordinator.id;
-    taken_ = absl::Status(kTakenAway, absl::StrCat(by, " has taken the device away with `lime unload --force`"));
+    taken_ = absl::Status(kTakenAway, absl::StrCat(by, " has unloaded the plan with `lime unload --force`"));
     session_->Revoke(taken_);
   }
   PostUnload(false, [released, done = std::move(done)](const UnloadedPlan&) { done(released); });

@@ -40,7 +40,7 @@ class PlanSampler final : public TokenSampler {
   absl::StatusOr<int64_t> LogitsUsed(int32_t sequence) override;
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override;
 
-  // What a token's logits say, if its request asks for that.
+  // Hash and scores of a token's logits, if its request asks for them.
   struct TokenReport {
     // XXH3-64 of the logits of the request's positions so far; with scores: of all scored ones.
     uint64_t logits_hash = 0;

@@ -36,7 +36,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     DeviceLog log;                         // of a daemon: sentences about requests and other events
     StallReport report;                    // what a person has to know; empty: goes to the log
     std::function<void(const LoadProgress&)> progress;
-    // Of the previous plan, if the call takes over some of it.
+    // KV and weights of the previous plan; empty if the call takes over none.
     PlanHandover handover;
     std::function<void()> handover_is_read = nullptr;  // nobody needs it any more
   };

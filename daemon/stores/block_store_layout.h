@@ -1,4 +1,4 @@
-// Which files a block store has, and where every tensor and block lies in them. Pure.
+// The files of a block store, and the place of every tensor and block in them. Pure.
 #pragma once
 
 #include <optional>

@@ -102,7 +102,7 @@ class OutputFolder {
 };
 
 struct OutputFolderOptions {
-  // What the folder is, for messages: "block store".
+  // The word for the folder in messages, such as "block store".
   std::string what;
   // Whether the file of this name in the folder may be there, because LIME wrote its present
   // content. Null: no file may.

@@ -7,7 +7,7 @@
 
 namespace lime {
 
-// What a disk delivered while loads waited for it (and not for memory).
+// Bytes that a disk delivered while loads waited for it (and not for memory), and the time.
 struct SteadyReads {
   Bytes bytes = 0;
   double seconds = 0;

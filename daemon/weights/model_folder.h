@@ -1,4 +1,4 @@
-// What a model's folder holds, judged by the names of its files and tensors alone.
+// Tells the kind of a model's folder from the names of its files and tensors alone.
 #pragma once
 
 #include <string>

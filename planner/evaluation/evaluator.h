@@ -47,8 +47,8 @@ class Evaluator {
   // REQUIRES: chunks >= 1, per_sweep >= 1, reads_once, plan.Validate(instance).ok()
   double PromptMs(const StagePlan& plan, int64_t chunks, int per_sweep);
 
-  // Of the last plan, by device. Used: resident weights, all KV and a resident embedding. Pool:
-  // what is left for streaming, possibly negative.
+  // Memory of the last plan, by device. used_mb: resident weights, all KV and a resident
+  // embedding. pool_mb: the rest, which is for streamed blocks; negative if the plan does not fit.
   std::span<const double> used_mb() const { return used_mb_; }
   std::span<const double> pool_mb() const { return pool_mb_; }
   // End of each step of the last plan that fitted.

@@ -80,7 +80,7 @@ class QuickEvaluator {
   std::vector<Load> loads_;
   std::vector<double> prefix_mb_;
   std::vector<double> release_ms_;  // one row of loads_ per step
-  // Of the previous step: by visit, of the first and the last micro-batch.
+  // By visit: when it ended for the first and for the last micro-batch of the previous step.
   std::vector<double> ends_ms_;
   // By micro-batch.
   std::vector<double> ready_ms_;

@@ -44,7 +44,7 @@ absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
     if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, ", but its rows need ", bytes);
     const Bytes pinned = p == begin || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;
     if (plan.parts[p].pinned_bytes != pinned) {
-      return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are kept");
+      return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are pinned");
     }
   }
   return absl::OkStatus();
@@ -77,7 +77,7 @@ absl::Status Plan::Validate(const ModelSpec& spec) const {
   }
   const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
   if (embedding_bytes + embedding_pinned_bytes != table.bytes || embedding_pinned_bytes != PinnedBytes(table)) {
-    return Invalid("plan: embedding_bytes = ", embedding_bytes, " and ", embedding_pinned_bytes, " kept, but the model has ", table.bytes,
+    return Invalid("plan: embedding_bytes = ", embedding_bytes, " and ", embedding_pinned_bytes, " pinned, but the model has ", table.bytes,
                    " and ", PinnedBytes(table));
   }
   if (embedding == EmbeddingPlacement::kWithHead && !spec.config.tie_embeddings)

@@ -28,7 +28,7 @@ inline int32_t MostMicrobatches(const Plan& plan) {
   return plan.reads_once ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
 }
 
-// Of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows
+// Rows of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows
 // computed at a time.
 int64_t OwnRows(const Plan& plan);
 int64_t SentRows(const Plan& plan);

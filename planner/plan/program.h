@@ -26,7 +26,7 @@ namespace lime {
 
 struct Plan;
 
-// What a message between stages carries.
+// The payload of a message between stages.
 enum class Payload : uint8_t {
   kToken,   // sampled ids of a micro-batch, from the last stage to the first
   kHidden,  // hidden states of the rows of a micro-batch

@@ -110,7 +110,7 @@ class Annealer {
   bool waits_ = false;
   double judged_ = 0;          // cost of current_ plus the penalty for busy disks
   std::vector<int32_t> cuts_;  // of current_: units at which a stage begins
-  // Of draft_, by device: resident memory, ring needed, smallest streamed block.
+  // By device, for draft_: resident memory, ring that it needs, smallest streamed block.
   std::vector<double> used_mb_, need_mb_, smallest_mb_;
   std::vector<double> current_used_mb_;  // used_mb_ of current_
   std::vector<double> mb_before_;        // by block: weights and KV of all blocks before it

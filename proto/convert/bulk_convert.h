@@ -88,7 +88,7 @@ struct HoldingsCall {
 void ToProto(const HoldingsCall& call, v1::HoldingsRequest& message);
 absl::StatusOr<HoldingsCall> FromProto(const v1::HoldingsRequest& message);
 
-// What an installation would find on a device.
+// The weights that an installation would find on a device.
 struct DeviceHoldings {
   bool whole = false;           // a folder with the whole model
   std::vector<BlockId> blocks;  // else the pushed blocks

@@ -1,4 +1,4 @@
-// What tells whether a model is good: loss on rows of documents, perplexity of a text, greedy text,
+// Measures of how good a model is: loss on rows of documents, perplexity of a text, greedy text,
 // and the share of zero activations.
 #pragma once
 
@@ -37,7 +37,7 @@ Score ScoreText(const Llama& model, const ByteBpe& tokenizer, const std::string&
 // The most probable continuation, up to EOS or `max_tokens`.
 std::string GreedyText(const Llama& model, const ByteBpe& tokenizer, const std::string& prompt, int max_tokens);
 
-// Of each layer, the share of act(gate) that is exactly zero on these rows.
+// By layer: the share of act(gate) that is exactly zero on these rows.
 std::vector<double> ZeroShares(const Llama& model, const at::Tensor& ids);
 
 }  // namespace lime::train

@@ -110,7 +110,7 @@ TEST_F(LocalPlanTest, ARefusalSaysByKindWhatIsNeededAndABudgetThatSuffices) {
       const std::string sentence = Refusal(request);
       SCOPED_TRACE(sentence);
       EXPECT_TRUE(std::regex_search(
-          sentence, std::regex("needs [0-9]+MiB \\(two pieces of streamed weights .*, KV .*, activations .*, runtime .*, margin .*\\), but "
+          sentence, std::regex("needs [0-9]+MiB \\(two parts of streamed weights .*, KV .*, activations .*, runtime .*, margin .*\\), but "
                                "--memory allows 20.00 MiB; give --memory [0-9]+MiB or more, or a smaller --context or --chunk")));
       EXPECT_THAT(sentence, ::testing::StartsWith(model_));
       request.budget = Advised(sentence);

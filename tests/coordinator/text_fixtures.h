@@ -1,4 +1,4 @@
-// What the text tests share: the third-party files beside the project, and reading them.
+// Helpers of the text tests: the third-party files beside the project, and reading them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -59,7 +59,7 @@ struct RunShape {
   std::vector<std::vector<int32_t>> companions;  // sequences computed beside
   std::string backend = kCpuBackend;             // but for these two, which name the bits
   std::string numerics = "auto";
-  // What stays in memory; all of it where no share is given.
+  // The share of the weights that stays in memory; all of them if none is given.
   std::optional<double> resident;
   Placement placement = Placement::kAuto;
   std::optional<int64_t> ring_parts;
@@ -76,7 +76,7 @@ inline absl::StatusOr<std::unique_ptr<ReferenceModel>> OpenReference(const std::
                                     .numerics = shape.numerics});
 }
 
-// Of all logits of `ids`, by the reference.
+// The hash of all logits of `ids`, computed by the reference.
 inline uint64_t ReferenceHash(const std::string& dir, const std::vector<int32_t>& ids, const RunShape& shape = {}) {
   const auto length = static_cast<int64_t>(ids.size());
   const auto model = OpenReference(dir, shape, length);
@@ -97,8 +97,8 @@ inline uint64_t ReferenceHash(const std::string& dir, const std::vector<int32_t>
   return hash.value();
 }
 
-// Of a plan for this process alone. Its steps have room for as many rows of each companion as they
-// have rows with logits, so that they are computed together.
+// The request for a plan for this process alone. Its steps have room for as many rows of each
+// companion as they have rows with logits, so that they are computed together.
 inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape, int64_t context) {
   const auto sequences = static_cast<int32_t>(1 + shape.companions.size());
   return {.model_name = dir,
@@ -134,7 +134,7 @@ inline absl::StatusOr<std::unique_ptr<LocalDevice>> InstallHere(const std::strin
   return InstallHere(dir, shape, RequestFor(dir, shape, context));
 }
 
-// What a plan for this process scores `ids` with, beside the shape's companions.
+// The scores of `ids` by a plan for this process, beside the shape's companions.
 inline cli::Scores ScoresOf(const std::string& dir, const RunShape& shape, const std::vector<int32_t>& ids, int64_t top) {
   int64_t context = std::ssize(ids);
   for (const auto& companion : shape.companions) context = std::max<int64_t>(context, std::ssize(companion) + 1);  // it makes a token

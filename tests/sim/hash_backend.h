@@ -31,17 +31,17 @@ class HashBackend final : public Backend {
 
   // ---- A block
 
-  // With what a visit that does not begin with the embedding begins.
+  // The hidden states with which a visit begins, unless it begins with the embedding.
   void SetHidden(std::vector<uint64_t> hidden) { hidden_ = std::move(hidden); }
   const std::vector<uint64_t>& hidden() const { return hidden_; }
-  // Of an attention block also keeps K and V of the batch's rows.
+  // An attention block also stores K and V of the batch's rows.
   absl::Status BeginBlock(BlockId block);
   void AddWeights(uint64_t weights) { weights_ += weights; }
   absl::Status EndBlock();
 
   // Page of a position of a slot; -1: none is shown.
   int32_t PageOf(int32_t sequence, int32_t layer, int64_t position) const;
-  // What is kept of a position there.
+  // The data stored for a position there.
   static uint64_t KvAt(const std::byte* page, Bytes page_bytes, int64_t in_page);
   void SetKv(int32_t page, int64_t in_page, uint64_t kv);
   uint64_t KvAt(int32_t page, int64_t in_page) { return KvAt(KvPage(page), shape_.page_bytes, in_page); }

@@ -2,9 +2,9 @@
 // Recovery, in one thread: a seed decides the model, the plans, the requests, how long everything
 // takes and which faults there are.
 //
-// What is held, whatever happens: every token is the right one; a page has one holder; no device
-// takes more than its plan allows; every request ends, at the token where it ought to; nobody waits
-// for what will not come.
+// Checked in every run: every token is right; a page has one holder; no device uses more memory
+// than its plan allows; every request ends at the right token; nothing waits for an event that
+// cannot come.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ struct SimPlan {
 // A small model: 2 layers, or as many as there are.
 ModelSpec SimModel(int layers);
 
-// Of some of the devices, at least one.  ResourceExhausted where chance makes none that is valid.
+// A random plan for some of the devices, at least one.  ResourceExhausted if no draw is valid.
 absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const std::vector<std::string>& devices,
                                     const SimPlanShape& shape);
 

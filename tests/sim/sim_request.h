@@ -1,5 +1,5 @@
-// What one simulated request asks for, and whether it gets that: the right tokens, each once and in
-// order, and an end where it ought to be.
+// One simulated request, and the check of its answer: the right tokens, each once and in order, and
+// an end at the right place.
 #pragma once
 
 #include <cstdint>

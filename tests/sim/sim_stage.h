@@ -40,7 +40,7 @@ class SimStage {
     std::function<void(int64_t step)> step_ended;
     std::function<void(const absl::Status& why)> failed;
   };
-  // What of the plan before goes on.
+  // The state of the previous plan that continues.
   struct Takeover {
     std::vector<KvSequence> sequences;
     const SimKvHandover* handover = nullptr;
@@ -69,7 +69,7 @@ class SimStage {
   // nothing is. The last thing it is asked.
   // REQUIRES: begun
   std::string LeftOver();
-  // What it waits for, for who wonders.
+  // Names the event that it waits for, for messages.
   std::string Waiting() const;
 
  private:
@@ -84,7 +84,7 @@ class SimStage {
     Bytes place = 0, bytes = 0;  // in the ring
     bool ended = false;
     uint64_t weights = 0;
-    // Of a KV part, by slot: in which life it was read, and the pieces that came as they were.
+    // For a KV part, by slot: the life of the slot in which it was read, and the pieces as read.
     std::vector<int64_t> lives;
     std::vector<std::vector<Piece>> pieces;
   };

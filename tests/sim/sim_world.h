@@ -1,5 +1,5 @@
-// What a simulated cluster happens in: time, chance, faults that are injected and counted, and what
-// was found wrong.
+// The world of a simulated cluster: time, chance, faults that are injected and counted, and the
+// errors found.
 //
 // One thread. The same seed makes the same run on every machine.
 #pragma once

@@ -45,12 +45,12 @@ class Search {
     const auto try_out = [&](int64_t retained) { (Retaining(retained * kPageTokens, batch).ok() ? fits : too_many) = retained; };
     for (int64_t share = kShares; share > 0 && fits == 0 && !how_.ends(); --share) try_out(pages * share / kShares);
     while (fits > 0 && too_many - fits > 1 && !how_.ends()) try_out((fits + too_many) / 2);
-    return fits > 0 ? Retaining(fits * kPageTokens, batch) : absl::ResourceExhaustedError("no position is kept");
+    return fits > 0 ? Retaining(fits * kPageTokens, batch) : absl::ResourceExhaustedError("no position is retained");
   }
 
   absl::StatusOr<Plan> Retaining(int64_t retained_positions, int32_t batch) {
     const int64_t chunk = std::min(kEvictedRows, retained_positions - kPageTokens);
-    if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room beside the positions that are kept");
+    if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room beside the positions that are retained");
     const int32_t sequences = all_.request.sequences;
     Plan shape{.context = all_.request.context,
                .retained_positions = retained_positions,

@@ -1,4 +1,4 @@
-// What a stage does beside its orders if the plan evicts KV (planner/plan/baselines/eviction.h): it
+// Work of a stage beside its orders if the plan evicts KV (planner/plan/baselines/eviction.h): it
 // sends older positions through all layers again, ahead of a micro-batch's own rows. Pure.
 //
 // Thread: the owner's.   Owner: StageInbox.

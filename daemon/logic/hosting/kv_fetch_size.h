@@ -52,7 +52,7 @@ class KvFetchSize {
    public:
     void Add(double value) { values_[static_cast<size_t>(count_++) % kSamples] = value; }
     bool empty() const { return count_ == 0; }
-    // Of the newest `most` values, or of all that there are.  REQUIRES: !empty()
+    // The median of the newest `most` values, or of all if there are fewer.  REQUIRES: !empty()
     double Median(int64_t most = kSamples) const;
 
    private:

@@ -26,7 +26,7 @@ struct Bf16Kernels {
   float (*spin)(int64_t rounds);
 };
 inline constexpr int kSpinSteps = 16;
-// Of one step; a multiplication and an addition count as two.
+// Operations of one step of `spin`. A multiplication and an addition count as two.
 inline constexpr int kStepOperations = 64;
 
 // Kernels with the CPU's dot product; null if it has none.

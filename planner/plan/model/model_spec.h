@@ -62,7 +62,7 @@ enum class TensorRole : uint8_t {
   kOutput,  // [vocab, hidden]; the embedding tensor if the two are tied
 };
 
-// What a tensor stores of a parameter.
+// The part of a parameter that a tensor stores.
 enum class TensorPart : uint8_t {
   kWeight,       // dense, or packed uint32 words
   kBias,         // additive bias of a linear layer or a LayerNorm
@@ -92,8 +92,8 @@ absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInf
 
 struct ModelSpec {
   ModelConfig config;
-  // Of the residual stream, KV and operands. For quantised layers the dtype of the scales (OptMLX
-  // section 3.3).
+  // The dtype of the residual stream, KV and operands. For quantised layers it is the dtype of the
+  // scales (OptMLX section 3.3).
   DType working_dtype = DType::kBF16;
   std::vector<BlockSpec> blocks;
   std::string tensor_prefix;  // common start of all tensor names except the head's

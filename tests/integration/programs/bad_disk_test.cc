@@ -187,7 +187,7 @@ TEST(BadBudgetTest, OneRefusalNamesABudgetThatSuffices) {
   std::string advice;
   for (const char* little : {"1", "1MiB", "16MiB", "32MiB"}) {
     const Answer refused = Call(Generation(kShipped, {"--memory", little}));
-    ExpectRefused(refused, 1, "two pieces of streamed weights");
+    ExpectRefused(refused, 1, "two parts of streamed weights");
     EXPECT_THAT(refused.err, HasSubstr("--memory allows"));
     advice = AdviceOf(refused.err);
     ASSERT_NE(advice, "") << refused.err;
@@ -195,7 +195,7 @@ TEST(BadBudgetTest, OneRefusalNamesABudgetThatSuffices) {
     ASSERT_EQ(fits.exit_code, 0) << fits.err;
     EXPECT_LE(fits.Json()["peak_rss_bytes"].get<Bytes>(), *ParseBytes(advice));
   }
-  ExpectRefused(Call(Generation(kShipped, {"--resident", "0%", "--pool", "1"})), 2, "two pieces");
+  ExpectRefused(Call(Generation(kShipped, {"--resident", "0%", "--pool", "1"})), 2, "two parts");
 }
 
 TEST(BadBudgetTest, MoreThanTheMachineHasIsAWrongCall) {

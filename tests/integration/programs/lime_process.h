@@ -86,7 +86,7 @@ class Lime {
   }
 
  private:
-  // Of processors, by all of its threads.
+  // Processor time that all threads of the process used.
   double WorkSeconds() const {
     std::ifstream stat(absl::StrCat("/proc/", pid_, "/stat"));
     std::string word;

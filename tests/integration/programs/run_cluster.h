@@ -83,7 +83,7 @@ inline Plan GrowingPlan() {
   return plan;
 }
 
-// That keeps the KV of few positions, as tight.
+// A plan that has memory for the KV of few positions, as `tight` does.
 inline Plan EvictingPlan() {
   Plan plan = InterleavedPlan({.retained_positions = 64});
   for (PlanDevice& device : plan.devices) {

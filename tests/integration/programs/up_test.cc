@@ -501,13 +501,13 @@ TEST_F(UpTest, WhoUsesAClusterIsToldAndCanBeEnded) {
   EXPECT_THAT(second.err, Not(HasSubstr("waiting for it")));
   const Answer refused = Over({"unload"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("give --force to take it away"));
+  EXPECT_THAT(refused.err, HasSubstr("give --force to end it"));
 
   const Answer forced = Over({"unload", "--force"});
   EXPECT_EQ(forced.exit_code, 0) << forced.err;
-  EXPECT_THAT(forced.out, HasSubstr(absl::StrCat("and taken it from ", std::string(used["user"]))));
+  EXPECT_THAT(forced.out, HasSubstr(absl::StrCat("while it was used by ", std::string(used["user"]))));
   EXPECT_EQ(first.Wait(), 1);
-  EXPECT_THAT(dir_.Read("first.err"), HasSubstr("has taken the device away with `lime unload --force`"));
+  EXPECT_THAT(dir_.Read("first.err"), HasSubstr("has unloaded the plan with `lime unload --force`"));
   const nlohmann::json after = Over({"devices", "--json"}).Json()["devices"];
   ASSERT_EQ(after.size(), 2u);
   for (const nlohmann::json& device : after) EXPECT_EQ(device["epoch"], -1);

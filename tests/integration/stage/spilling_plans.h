@@ -1,5 +1,4 @@
-// What the tests share in which KV leaves the memory of a device: random plans in which it does, by
-// seed.
+// Random plans, by seed, in which KV does not fit in the memory of a device.
 #pragma once
 
 #include <algorithm>

@@ -38,7 +38,7 @@ class GreedySampler final : public TokenSampler {
     hashes_[row.sequence].Add(logits);
     return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
   }
-  // Of all logits of the sequence that has, or last had, the slot.
+  // The hash of all logits of the sequence that has, or last had, the slot.
   uint64_t hash(int32_t sequence) { return hashes_[sequence].value(); }
   std::string HashState(int32_t sequence) { return hashes_[sequence].State(); }
   void Continue(int32_t sequence, const std::string& state) {
@@ -95,7 +95,7 @@ class StageCluster {
     engines_.clear();
   }
 
-  // What is on its way is lost.
+  // Messages on their way are lost.
   void EndDelivery() {
     {
       absl::MutexLock lock(&mutex_);
@@ -107,9 +107,9 @@ class StageCluster {
 
   bool ok() const { return thread_.joinable(); }
   StageEngine& engine(int d) { return *engines_[d]; }
-  // That takes the tokens.  REQUIRES: nobody gave another kind
+  // The sampler that chooses the tokens.  REQUIRES: no test set another kind
   GreedySampler& sampler() { return static_cast<GreedySampler&>(*samplers_[static_cast<size_t>(last_device_)]); }
-  // Of messages between parts of the head.
+  // Bytes of the messages between parts of the head.
   int64_t head_partial_bytes() {
     absl::MutexLock lock(&mutex_);
     return head_partial_bytes_;

@@ -1,4 +1,4 @@
-// What the tests share whose plans change: rings for any change, and the orders of prompts and
+// Helpers of tests in which plans change: rings for any change, and the orders of prompts and
 // tokens.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the tests of StageEngine share: random plans by seed, and what the model by itself answers.
+// Helpers of the tests of StageEngine: random plans by seed, and the answers of one whole model.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace lime {
 inline constexpr int64_t kContext = 96;
 inline constexpr int kNewTokens = 12;
 
-// What one sequence asks for, and what the model by itself answers.
+// The prompt of one sequence, and the answer of one whole model.
 struct Reference {
   std::vector<int32_t> prompt, tokens;
   uint64_t hash = 0;
@@ -108,7 +108,7 @@ class RandomPlan {
   }
 
  private:
-  // Which may be split at any of its pieces.
+  // Whether block b is a head, which may be split at any of its parts.
   static bool IsHead(const Instance& instance, int b) { return instance.blocks[b].kind == Instance::Kind::kHead; }
 
   StagePlan Stages(const Instance& instance) {

@@ -36,7 +36,7 @@ Instance TinyInstance(uint64_t seed, double most_plans, double least_plans = 0) 
   return instance;
 }
 
-// Two layers, the MLP half of the first in two pieces and the head in two.
+// Two layers, the MLP half of the first in two parts and the head in two.
 TEST(GranularityTest, SaysWhereAStageMayBegin) {
   using Kind = Instance::Kind;
   Instance instance;

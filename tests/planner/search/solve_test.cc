@@ -276,7 +276,7 @@ TEST(SolveTest, AnEmbeddingMayBeReadByRows) {
   EXPECT_NEAR(Answer(problem)["ms_per_step"].get<double>(), without["ms_per_step"].get<double>() + 1.5, 1e-9);
 }
 
-// Both blocks have two pieces, of which one streams; a stage may begin at a model block only.
+// Both blocks have two parts, and one of them streams; a stage may begin at a model block only.
 TEST(SolveTest, OptimizeCutsModelBlocksNowhere) {
   json problem = {{"kind", "optimize"}, {"granularity", "model-block"}, {"instance", TwoDevices()["instance"]}};
   for (int b = 0; b < 4; ++b) {
