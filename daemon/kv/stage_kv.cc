@@ -343,7 +343,7 @@ absl::Status StageKv::Attend() {
     const absl::Status read = file_->Read(missing.layer, missing.sequence, missing.piece, missing.hash, missing.place);
     if (!read.ok()) return absl::Status(read.code(), absl::StrCat("layer ", attending_.layer, ": ", read.message()));
   }
-  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+  return options_.backend->AttendToPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
 }
 
 void StageKv::Cancel() {

@@ -111,7 +111,7 @@ class FakeBackend final : public Backend {
   absl::Status Compute(BlockId) override { return absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
   // What is away of a sequence with rows is there, as it was computed.
-  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+  absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     if (begin != 0) return absl::InternalError("it does not begin with the first piece");
     for (const BatchRow& row : batch_.rows) {
       const std::vector<int32_t>& table = tables_[{row.sequence, layer}];

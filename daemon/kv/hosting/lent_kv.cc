@@ -163,7 +163,7 @@ absl::Status LentKv::UseAnswer() {
     case Answer::kNone:  // the host has nothing that the batch sees
       return absl::OkStatus();
     case Answer::kPieces:
-      return options_.backend->AttendPieces(layer, 0, asking_.end, asking_.places);
+      return options_.backend->AttendToPieces(layer, 0, asking_.end, asking_.places);
     case Answer::kRecords: {
       const size_t floats = asking_.num_rows * static_cast<size_t>(options_.backend->RecordFloats());
       return options_.backend->ContinueFromRecords(layer, asking_.taken, std::span<const float>(asking_.records).first(floats));
