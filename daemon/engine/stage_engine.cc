@@ -420,7 +420,7 @@ class InstalledStage final : public StageEngine {
   // Attends to the positions of a KV part that are on the disk, or uses the host's answer. The
   // other positions are in memory: the rows of O attend to them.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
-    if (AsksForKv(plan_, part)) return parts_.kv->UseAnswer();
+    if (WaitsForKv(plan_, part)) return parts_.kv->UseAnswer();
     {
       absl::MutexLock lock(&mutex_);
       const KvLoad* const load = weights().Kv(part, step);

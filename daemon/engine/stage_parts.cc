@@ -30,7 +30,7 @@ struct Taken {
 
 // A piece on its way to the disk or to a host: its copy, and for a host its messages.
 Bytes EvictedBytes(const Plan& plan, const PlanDevice& device) {
-  return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan);
+  return device.max_layer_pages == 0 ? 0 : (HasKvOnDisk(device) ? 1 : 2) * KvPieceBytes(plan);
 }
 
 // Messages that wait, are read or are on their way: activations, messages about KV, pieces of KV,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_rows.h"
 

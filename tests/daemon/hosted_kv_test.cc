@@ -13,6 +13,7 @@
 #include "daemon/kv/stage_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "tests/cases.h"
 #include "tests/temp_dir.h"

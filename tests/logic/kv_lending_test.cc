@@ -18,6 +18,7 @@
 #include "daemon/logic/hosting/kv_message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan.h"
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 

@@ -8,6 +8,7 @@
 #include "common/kv_takeover_plan.h"
 #include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/stage_programs.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
@@ -369,7 +370,7 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
   const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
   const auto [first, end] = PartsOf(plan_, what.block);
   if (part == first) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
-  if (AsksForKv(plan_, part)) {
+  if (WaitsForKv(plan_, part)) {
     if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->UseAnswer());
   } else if (what.is_kv() && StreamsIn(part, step)) {
     LIME_RETURN_IF_ERROR(AttendToDisk(part, batch));

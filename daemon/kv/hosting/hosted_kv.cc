@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/base/check.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {

@@ -28,6 +28,7 @@
 #include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"

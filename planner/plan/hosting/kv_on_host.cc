@@ -1,10 +1,11 @@
-#include "planner/plan/kv_fetching.h"
+#include "planner/plan/hosting/kv_on_host.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -48,9 +49,9 @@ Uses UsesOf(const Plan& plan, int device) {
     const Stage& stage = plan.stages[j];
     const int64_t before = std::ssize(uses.at_ms);
     for (int p = stage.lo; p < stage.hi; ++p) {
-      if (stage.device == device && AsksForKv(plan, p)) {
+      if (stage.device == device && WaitsForKv(plan, p)) {
         uses.at_ms.push_back(uses.step_ms);
-      } else if (!AsksForKv(plan, p)) {
+      } else if (!WaitsForKv(plan, p)) {
         uses.step_ms += plan.parts[p].decode_ms;
       }
     }
@@ -70,7 +71,7 @@ Uses UsesOf(const Plan& plan, int device) {
 // Time of the host's answer for one layer.
 double AnswerOf(const Plan& plan, int device, int64_t layer_pages) {
   for (int p = 0; p < plan.NumParts(); ++p) {
-    if (AsksForKv(plan, p) && plan.stages[StageOf(plan, p)].device == device) return AnswerMs(plan, p, layer_pages);
+    if (WaitsForKv(plan, p) && plan.stages[StageOf(plan, p)].device == device) return AnswerMs(plan, p, layer_pages);
   }
   return 0;
 }
@@ -95,12 +96,99 @@ bool ComeInTime(const Uses& uses, int64_t count, int64_t depth, double layer_ms)
   return true;
 }
 
+// As WaitMs, if `layers_in_time` of the device's layers are fetched in time.
+double WaitOf(const Plan& plan, int part, int64_t layer_pages, int64_t layers_in_time) {
+  const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
+  if (PositionsAway(plan, device, layer_pages) == 0) return 0;
+  const int d = static_cast<int>(&device - plan.devices.data());
+  if (device.kv_fetch_pieces > 0) {
+    const std::vector<int32_t> layers = LayersOn(plan, d);
+    const int64_t layer = std::ranges::lower_bound(layers, plan.parts[part].block.layer) - layers.begin();
+    if (IsAmong(layer, layers_in_time, std::ssize(layers))) return 0;
+  }
+  return device.asks_kv ? AnswerMs(plan, part, layer_pages) : FetchLayerMs(plan, d, layer_pages);
+}
+
 }  // namespace
+
+bool HasKvOnDisk(const PlanDevice& device) {
+  return device.max_layer_pages > 0 && device.kv_host < 0;
+}
+
+bool HasKvOnHost(const PlanDevice& device) {
+  return device.max_layer_pages > 0 && device.kv_host >= 0;
+}
+
+int64_t HostedPieces(const Plan& plan, const PlanDevice& device) {
+  if (!HasKvOnHost(device)) return 0;
+  const int64_t pages = FullLayerPages(plan), away = PositionsAway(plan, device, pages) / kKvPiece;
+  return std::min(plan.sequences * away, pages / (kKvPiece / kPageTokens));
+}
+
+Bytes FetchedBytes(const Plan& plan, const PlanDevice& device) {
+  return HasKvOnHost(device) ? device.kv_fetch_pieces * KvPieceBytes(plan) : 0;
+}
+
+bool HoldsKvOf(const Plan& plan, int holder, int owner) {
+  return HasKvOnHost(plan.devices[owner]) && plan.devices[owner].kv_host == holder;
+}
+
+Bytes HeldKvBytes(const Plan& plan, int d, int64_t layer_pages) {
+  if (d < 0) return 0;
+  const PlanDevice& device = plan.devices[d];
+  const int64_t grown = PagesInMemory(device, layer_pages) * std::ssize(LayersOn(plan, d));
+  bool holds = false;
+  for (int owner = 0; owner < plan.NumDevices(); ++owner)
+    holds = holds || (HoldsKvOf(plan, d, owner) && PositionsAway(plan, plan.devices[owner], layer_pages) > 0);
+  return std::max(device.kv_pages, grown) * plan.page_bytes + (holds ? device.memory.hosted : 0);
+}
+
+void CountKvOfOthers(const Plan& plan, std::vector<PlanNeed>& needs) {
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    const PlanDevice& device = plan.devices[d];
+    if (HasKvOnHost(device))
+      needs[device.kv_host].hosted += HostedPieces(plan, device) * std::ssize(LayersOn(plan, d)) * KvPieceBytes(plan);
+    needs[d].fetched = FetchedBytes(plan, device);
+  }
+}
+
+void SetKvOfOthers(const PlanNeed& need, PlanMemory& memory) {
+  memory.hosted = need.hosted, memory.fetched = need.fetched;
+}
+
+bool WaitsForKv(const Plan& plan, int part) {
+  const PlanPart& what = plan.parts[part];
+  return what.is_kv() && what.kv_begin == 0 && HasKvOnHost(plan.devices[plan.stages[StageOf(plan, part)].device]);
+}
 
 double FetchLayerMs(const Plan& plan, int d, int64_t layer_pages) {
   const PlanDevice& device = plan.devices[d];
   if (!HasKvOnHost(device) || device.kv_fetch_mb_per_ms <= 0) return HUGE_VAL;
   return PiecesOfLayer(plan, device, layer_pages) * static_cast<double>(KvPieceBytes(plan)) / 1e6 / device.kv_fetch_mb_per_ms;
+}
+
+double WaitMs(const Plan& plan, int part, int64_t layer_pages) {
+  return WaitOf(plan, part, layer_pages, LayersInTime(plan, plan.stages[StageOf(plan, part)].device, layer_pages));
+}
+
+std::vector<double> AllWaitsMs(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
+  std::vector<double> wait_ms(plan.parts.size(), 0);
+  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return wait_ms;
+  Plan streams = plan;
+  for (PlanPart& part : streams.parts) part.streamed = false;
+  for (const int32_t p : streamed) streams.parts[p].streamed = true;
+  std::vector<int64_t> in_time;  // by device
+  for (int d = 0; d < plan.NumDevices(); ++d) in_time.push_back(LayersInTime(streams, d, layer_pages));
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    if (WaitsForKv(plan, p)) wait_ms[p] = WaitOf(streams, p, layer_pages, in_time[plan.stages[StageOf(plan, p)].device]);
+  }
+  return wait_ms;
+}
+
+double AnswerMs(const Plan& plan, int part, int64_t layer_pages) {
+  const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
+  const double share = MeanPositionsAway(plan, device, layer_pages) / MeanPositionsAway(plan, device, FullLayerPages(plan));
+  return std::max(0.0, device.ask_kv_ms + share * (plan.parts[part].decode_ms - device.ask_kv_ms));
 }
 
 int64_t LayersInTime(const Plan& plan, int d, int64_t layer_pages) {
