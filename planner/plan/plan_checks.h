@@ -5,7 +5,6 @@
 #include <string>
 
 #include "planner/base/status.h"
-#include "planner/plan/instance/instance.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -30,8 +29,7 @@ inline absl::Status CheckNumber(const std::string& field, double value) {
   return Invalid("plan: field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
 }
 
-// The device's host, which must compute in the same order. Like the next two
-// in host_checks.cc.
+// The device's host, which must compute in the same order. In kv_on_host.cc, like the next two.
 absl::Status CheckHost(const Plan& plan, int device);
 // The memory for pieces that come back. If the host is never asked, it must hold a whole layer and
 // the pieces in flight.
