@@ -252,7 +252,7 @@ class Simulation {
   // The plan's time assumes all KV: both ways, and the host's attention. Late fetches delay prompts
   // too.
   void Carry(Device& device, const ProgramRunner::StartAskKv& start) {
-    const AskKv& ask = start.what;
+    const auto& ask = start.what;
     const PlanPart& part = plan_.parts[ask.part];
     const double ms = !HasKvAway(*device.plan, device.index) ? 0
                       : prefills() && plan_.devices[device.index].asks_kv

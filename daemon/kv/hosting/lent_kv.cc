@@ -126,7 +126,7 @@ absl::Status LentKv::SendQuery(KvQuery query, const MicroBatch& batch) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnHost(const KvMessage& message) {
+absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnAnswer(const KvMessage& message) {
   if (const auto* stored = std::get_if<KvStored>(&message)) {
     LIME_RETURN_IF_ERROR(lender_.OnStored(stored->number));
     return std::nullopt;

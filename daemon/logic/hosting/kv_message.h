@@ -77,6 +77,12 @@ struct KvFetched {
 
 using KvMessage = std::variant<KvChunk, KvStored, KvFree, KvQuery, KvRecords, KvFetch, KvFetched>;
 
+// Whether a host sends it.
+inline bool IsAnswer(const KvMessage& message) {
+  return std::holds_alternative<KvStored>(message) || std::holds_alternative<KvRecords>(message) ||
+         std::holds_alternative<KvFetched>(message);
+}
+
 inline constexpr int64_t kMaxKvSequences = 4096;          // slots, and sequences of one query
 inline constexpr int64_t kMaxKvQueryRows = 1 << 16;       // of all its sequences
 inline constexpr int64_t kMaxKvPieces = 1 << 20;          // of a sequence
