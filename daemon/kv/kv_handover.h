@@ -31,7 +31,7 @@
 #include "daemon/kv/hosting/hosted_handover.h"
 #include "daemon/kv/kv_file.h"
 #include "daemon/kv/weights_handover.h"
-#include "daemon/logic/kv_pages.h"
+#include "daemon/logic/pages/kv_pages.h"
 #include "daemon/machine/huge_buffer.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"

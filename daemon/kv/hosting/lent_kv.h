@@ -20,11 +20,11 @@
 #include <vector>
 
 #include "common/steady_clock.h"
-#include "daemon/logic/hosting/kv_away.h"
 #include "daemon/logic/hosting/kv_fetch_size.h"
 #include "daemon/logic/hosting/kv_fetcher.h"
 #include "daemon/logic/hosting/kv_lender.h"
 #include "daemon/logic/hosting/kv_message.h"
+#include "daemon/logic/pages/kv_away.h"
 #include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"

@@ -1,5 +1,5 @@
 // Messages between a device, the owner, and the host that keeps KV for it: pieces
-// (daemon/logic/hosting/kv_away.h) in both directions, and queries about them.
+// (daemon/logic/pages/kv_away.h) in both directions, and queries about them.
 //
 // On the wire: a header for each kind, little-endian, then raw bytes as in memory. Hostile input.
 #pragma once
