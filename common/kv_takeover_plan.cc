@@ -29,10 +29,13 @@ std::map<int32_t, std::vector<Place>> PlacesIn(const Plan& plan, const std::vect
   std::map<int32_t, std::vector<Place>> places;
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
     const PlanDevice& device = plan.devices[d];
-    const bool lends = HasKvOnHost(device) && HostedPieces(plan, device) > 0 && (sequences == nullptr || LendsAtFirst(plan, d, *sequences));
+    const bool leaves = PositionsAway(plan, device, FullLayerPages(plan)) > 0;
+    const bool lends = leaves && (sequences == nullptr || LendsAtFirst(plan, d, *sequences));
     for (const int32_t layer : LayersOn(plan, d)) {
       places[layer].push_back({device.name, device.name});
-      if (lends) places[layer].push_back({plan.devices[device.kv_host].name, device.name});
+      for (int32_t holder = 0; lends && holder < plan.NumDevices(); ++holder) {
+        if (HoldsKvOf(plan, holder, d)) places[layer].push_back({plan.devices[holder].name, device.name});
+      }
     }
   }
   return places;

@@ -34,7 +34,7 @@ struct BackendOptions {
   int64_t num_kv_pages = 0;    // in the pool, over all layers
   // Pages at the beginning of the pool that are in memory, until ResizeKv changes it. -1: all.
   int64_t present_kv_pages = -1;
-  bool attends_pieces = false;      // allocate memory for AttendPieces and ContinueFromRecords
+  bool attends_pieces = false;      // allocate memory for AttendToPieces and ContinueFromRecords
   bool attends_for_others = false;  // allocate memory for AttendFor
   // The pool's memory is allocated as it is written, instead of up front.
   bool grow_kv = false;
@@ -55,7 +55,7 @@ class Backend {
   virtual absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) = 0;
 
   // Sets the KV pages of sequence slot `sequence` in `layer`, by position / 16. -1: no page here;
-  // AttendPieces gets the memory instead.
+  // AttendToPieces gets the memory instead.
   virtual void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) = 0;
 
   // The memory of one page, for code that copies pages elsewhere or back. A page must come back
@@ -86,7 +86,7 @@ class Backend {
   // the remaining pieces. `places`: [sequence slots][end - begin], the memory of a piece's 16
   // pages, one after another; null: the pages that SetPages named. The result has the same bits in
   // all cases. REQUIRES: BackendOptions::attends_pieces.
-  virtual absl::Status AttendPieces(int64_t /*layer*/, int64_t /*begin*/, int64_t /*end*/, std::span<const std::byte* const> /*places*/) {
+  virtual absl::Status AttendToPieces(int64_t /*layer*/, int64_t /*begin*/, int64_t /*end*/, std::span<const std::byte* const> /*places*/) {
     return InPoolAlone();
   }
 
@@ -113,7 +113,7 @@ class Backend {
   }
   // Uses records of AttendFor from a host, instead of attending to the first pieces here. Call it
   // after Queries and before the rows of O, which attend to the rest; not together with
-  // AttendPieces. `taken`: [sequence slots], how many pieces from the first on are in the records.
+  // AttendToPieces. `taken`: [sequence slots], how many pieces from the first on are in the records.
   // `records`: [rows, RecordFloats()]; ignored for rows whose sequence has none, or that see none
   // of them. Both may be freed after the call. The result has the same bits. InvalidArgument for
   // positions and sizes that do not agree. REQUIRES: BackendOptions::attends_pieces.

@@ -81,8 +81,8 @@ class PacedBackend final : public Backend {
     return Paced(block.kind, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
   }
   // Not paced here: the rows of O are counted with the time of the whole attention.
-  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
-    return real_->AttendPieces(layer, begin, end, places);
+  absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+    return real_->AttendToPieces(layer, begin, end, places);
   }
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override { return real_->Queries(layer); }
   int64_t RecordFloats() const override { return real_->RecordFloats(); }

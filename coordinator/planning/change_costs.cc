@@ -21,22 +21,11 @@ constexpr double kCallMs = 1;            // to ask one device for the KV of one 
 constexpr double kTripsToMeet = 8;       // round trips until two devices have a connection
 constexpr double kTripsOfCall = 4;
 
-// Bytes of KV that a device holds under a plan when each layer has `pages` pages.
-Bytes LeftBytes(const Plan& plan, int32_t d, int64_t pages) {
-  if (d < 0) return 0;
-  const PlanDevice& device = plan.devices[d];
-  const bool hosts = std::ranges::any_of(plan.devices, [&](const PlanDevice& owner) {
-    return HasKvOnHost(owner) && owner.kv_host == d && PositionsAway(plan, owner, pages) > 0;
-  });
-  const int64_t grown = PagesInMemory(device, pages) * std::ssize(LayersOn(plan, d));
-  return std::max(device.kv_pages, grown) * plan.page_bytes + (hosts ? device.memory.hosted : 0);
-}
-
 // Memory of a device of `after` during a takeover of KV, without weights.
 Bytes TakingOverBytes(const Plan& before, const Plan& after, int32_t device, int64_t pages) {
   const PlanMemory& memory = after.devices[device].memory;
-  return LeftBytes(before, DeviceNamed(before, after.devices[device].name), pages) + TakeoverBytes(after) + memory.runtime +
-         memory.activations + memory.kv + memory.hosted + memory.fetched;
+  return HeldKvBytes(before, DeviceNamed(before, after.devices[device].name), pages) + TakeoverBytes(after) + memory.total() - memory.ring -
+         memory.weights - memory.embedding - memory.margin;
 }
 
 }  // namespace
@@ -68,7 +57,7 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoo
     const std::vector<int32_t> layers = LayersOn(after, d);
     if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
     if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
-    const bool has_left = LeftBytes(before, DeviceNamed(before, device.name), pages) > 0;
+    const bool has_left = HeldKvBytes(before, DeviceNamed(before, device.name), pages) > 0;
     if (has_left && TakingOverBytes(before, after, d, pages) > device.budget) return false;
     const auto free = room.find(device.name);
     if (const Bytes on_disk = KvOnDiskBytes(after, d); on_disk > 0 && free != room.end() && on_disk > free->second) return false;
@@ -150,7 +139,9 @@ std::map<int32_t, std::vector<std::string>> KvHoldersOf(const Plan& plan, std::s
     const PlanDevice& device = plan.devices[d];
     for (const int32_t layer : LayersOn(plan, d)) {
       holders[layer].push_back(device.name);
-      if (HasKvOnHost(device)) holders[layer].push_back(plan.devices[device.kv_host].name);
+      for (int32_t holder = 0; holder < plan.NumDevices(); ++holder) {
+        if (HoldsKvOf(plan, holder, d)) holders[layer].push_back(plan.devices[holder].name);
+      }
     }
     if (HasKvOnDisk(device) && HasKvAway(plan, d)) on_disk.insert(device.name);
   }

@@ -103,7 +103,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   At("stages");
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
   absl::StatusOr<Plan> whole = Search();
-  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayLend())) {
+  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayUseHosts())) {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
   }
@@ -149,13 +149,13 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
   At("streaming as KV grows");
   KvLevelOptions options{.work = LevelWork(), .disks = MaySpill(), .cancelled = [this] { return Ends(); }};
   absl::StatusOr<Plan> grows = only_away_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
-  if (!MaySpill() && !MayLend()) return grows;
+  if (!MaySpill() && !MayUseHosts()) return grows;
   At("KV that does not fit in memory");
-  absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
+  absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayUseHosts());
   if (leaves.ok()) {
     KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
     hosting.asks = !inputs_.kv.no_remote_attention;
-    if (MayLend()) options.hosting = &hosting;
+    if (MayUseHosts()) options.hosting = &hosting;
     leaves = PlanToSpill(*leaves, options);
   }
   if (!leaves.ok() || !SpillsKv(*leaves)) return grows;

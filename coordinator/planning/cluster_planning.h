@@ -62,7 +62,7 @@ class ClusterPlanning {
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
   bool MayRetainLess() const { return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0; }
   bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }
-  bool MayLend() const { return !inputs_.kv.no_lending && inputs_.devices.size() > 1 && MayLeave(); }
+  bool MayUseHosts() const { return inputs_.kv.MayTravel() && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();
   absl::StatusOr<PlanProblem> MakeProblem() const;
   absl::StatusOr<Plan> Search();

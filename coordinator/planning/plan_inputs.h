@@ -20,6 +20,7 @@ struct KvBounds {
   bool no_lending = false;           // not to another device's memory
   bool no_remote_attention = false;  // hosts compute no attention; KV is fetched for each use
 
+  bool MayTravel() const { return !no_lending; }
   // --no-kv-lending, --no-remote-attention.
   void AddTo(const CommandFlags& command);
 };

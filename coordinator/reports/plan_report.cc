@@ -35,8 +35,8 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
     const PlanPart& part = plan.parts[p];
     const Bytes whole = block_bytes.at({part.block.kind, part.block.layer});
     const double share = whole > 0 && !part.is_kv() ? static_cast<double>(part.bytes) / static_cast<double>(whole) : 0;
-    if (AsksForKv(plan, p)) {
-      use.communication_ms += AskKvMs(plan, p, layer_pages) * plan.microbatches;
+    if (WaitsForKv(plan, p)) {
+      use.communication_ms += WaitMs(plan, p, layer_pages) * plan.microbatches;
     } else {
       use.compute_ms += part.decode_ms * plan.microbatches;
     }

@@ -1,7 +1,7 @@
 // Collects the spans that devices record while they work, and compares their clocks with ours.
 //
-// A device keeps a bounded number of spans, so they are fetched all the time, in bounded messages.
-// Every answer also gives a sample of the device's clock. Fetching costs the device one control
+// A device keeps a bounded number of spans, so they are read all the time, in bounded messages.
+// Every answer also gives a sample of the device's clock. Reading costs the device one control
 // message per interval, and adds nothing to the path of a token.
 //
 // Threads: one for each device, from the constructor to Finish; they share nothing else.
@@ -21,7 +21,7 @@
 namespace lime {
 
 // Capacity for spans on a device: some steps of a plan with hundreds of parts, in one megabyte.
-// They are fetched long before it is full.
+// They are read long before it is full.
 inline constexpr int64_t kTraceSpans = int64_t{1} << 14;
 
 // The spans of one device for one plan.

@@ -17,6 +17,7 @@
 #include "daemon/logic/rates/disk_meter.h"
 #include "daemon/logic/stage_logic.h"
 #include "daemon/logic/stage_programs.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/program/program_runner.h"
 
@@ -70,7 +71,7 @@ class InstalledStage final : public StageEngine {
     const std::unique_ptr<StageWeights> weights = std::move(parts_.weights);
     weights->Cancel(), weights->Close();
     PlanHandover handover{.weights = std::make_shared<WeightsHandover>(checkpoint_.dir())};
-    LIME_ASSIGN_OR_RETURN(handover.kv, parts_.kv->HandOver(numerics_id(), parts_.backend->ShareKv(), parts_.hosted->HandOver()));
+    LIME_ASSIGN_OR_RETURN(handover.kv, parts_.kv->HandOver(numerics_id(), parts_.backend->ShareKv(), parts_.others->HandOver()));
     weights->HandOver(*handover.weights);
     return handover;
   }
@@ -121,15 +122,13 @@ class InstalledStage final : public StageEngine {
     LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(Health());
-    const bool of_host =
-        std::holds_alternative<KvStored>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
-    if (!of_host) {
-      LIME_RETURN_IF_ERROR(hosted().OnMessage(from, what));
-      if (hosted().asked()) wait_.Give();
+    if (!IsAnswer(what)) {
+      LIME_RETURN_IF_ERROR(others().OnMessage(from, what));
+      if (others().asked()) wait_.Give();
       return absl::OkStatus();
     }
-    if (from != plan_.devices[device_].kv_host) return Invalid("device ", from, " is not the host of this device's KV");
-    LIME_ASSIGN_OR_RETURN(const auto answered, parts_.kv->OnHost(what));
+    if (!HoldsKvOf(plan_, from, device_)) return Invalid("device ", from, " is not the host of this device's KV");
+    LIME_ASSIGN_OR_RETURN(const auto answered, parts_.kv->OnAnswer(what));
     if (answered) logic_->OnKvArrived(answered->first, answered->second, SteadyMs(), actions_), CarryOut();
     return Health();
   }
@@ -190,7 +189,7 @@ class InstalledStage final : public StageEngine {
   // Bytes read from the disk for what streams.
   Bytes BytesRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
 
-  HostedKv& hosted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.hosted; }
+  HostedKv& others() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.others; }
   StageWeights& weights() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.weights; }
 
   // ---- What follows from an event
@@ -302,7 +301,7 @@ class InstalledStage final : public StageEngine {
 
   // Follows directly after the last rows of V, so the backend still has the queries.
   void Carry(const ProgramRunner::StartAskKv& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const AskKv& ask = start.what;
+    const auto& ask = start.what;
     const StageInbox& inbox = logic_->inbox();
     const absl::StatusOr<bool> asked = parts_.kv->Ask(
         {.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox.num_batches()}, inbox.batch(ask.microbatch));
@@ -355,7 +354,7 @@ class InstalledStage final : public StageEngine {
 
   // ---- The compute thread
 
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (hosted().asked() && Health().ok()); }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (others().asked() && Health().ok()); }
 
   // The part that the disk is awaited for, if any.
   std::optional<int> AwaitedPart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return logic_->runner().awaited_part(); }
@@ -371,7 +370,7 @@ class InstalledStage final : public StageEngine {
     while (true) {
       wait_.Await();
       if (stopping_) return;
-      if (hosted().asked() && Health().ok()) {  // short, and another device waits for it
+      if (others().asked() && Health().ok()) {  // short, and another device waits for it
         AttendForOther();
         continue;
       }
@@ -394,16 +393,16 @@ class InstalledStage final : public StageEngine {
   }
 
   void AttendForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int32_t from = hosted().BeginAnswer();
+    const int32_t from = others().BeginAnswer();
     const double begin = SteadyMs();
     if (answered_at_ms_ > 0) wait_.Waited(QuestionPlace(plan_), begin - answered_at_ms_);
     mutex_.Unlock();
-    const absl::Status status = parts_.hosted->Answer();
+    const absl::Status status = parts_.others->Answer();
     mutex_.Lock();
     if (!status.ok()) return Fail(status);
     answered_at_ms_ = SteadyMs();
     if (trace_) trace_->AttendedFor(from, logic_->runner().steps_ended(), begin, answered_at_ms_);
-    hosted().EndAnswer();
+    others().EndAnswer();
   }
 
   // A part's place may change under the lock, but not that of the part at hand.
@@ -420,7 +419,7 @@ class InstalledStage final : public StageEngine {
   // Attends to the positions of a KV part that are on the disk, or uses the host's answer. The
   // other positions are in memory: the rows of O attend to them.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
-    if (AsksForKv(plan_, part)) return parts_.kv->UseAnswer();
+    if (WaitsForKv(plan_, part)) return parts_.kv->UseAnswer();
     {
       absl::MutexLock lock(&mutex_);
       const KvLoad* const load = weights().Kv(part, step);

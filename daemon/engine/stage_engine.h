@@ -102,8 +102,8 @@ class StageEngine {
   // From a peer. InvalidArgument, and no change, for what does not belong to this plan and step.
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
 
-  // Takes a message about KV from this device's host, or from a device that it hosts
-  // (daemon/logic/hosting/kv_message.h). Errors as for OnActivation.
+  // Takes a message about KV from this device's host, or from a device that it is
+  // the host of. Errors as for OnActivation.
   virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return Invalid("this device has no KV on other devices");
   }

@@ -22,7 +22,7 @@ namespace {
 struct Taken {
   Bytes runtime = 0;      // the process, without what the previous plan has left
   Bytes activations = 0;  // the backend's, rows of an embedding, and messages
-  Bytes kv = 0;           // pages, KV of other devices' layers, and pieces fetched from a host
+  Bytes kv = 0;           // pages, KV of other devices' layers, and pieces that a host sends back
   Bytes weights = 0;      // and the ring
 
   Bytes total() const { return runtime + activations + kv + weights; }
@@ -30,7 +30,7 @@ struct Taken {
 
 // A piece on its way to the disk or to a host: its copy, and for a host its messages.
 Bytes EvictedBytes(const Plan& plan, const PlanDevice& device) {
-  return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan);
+  return device.max_layer_pages == 0 ? 0 : (HasKvOnDisk(device) ? 1 : 2) * KvPieceBytes(plan);
 }
 
 // Messages that wait, are read or are on their way: activations, messages about KV, pieces of KV,
@@ -181,7 +181,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
                                                                       bool may_wait) { send(host, std::move(message), may_wait); },
                                                      .wrap_device = stage.wrap_device}));
   LIME_ASSIGN_OR_RETURN(
-      hosted, HostedKv::Create(plan(), spec,
+      others, HostedKv::Create(plan(), spec,
                                {.device = stage.device, .max_rows = MaxRows(plan()), .backend = backend.get(), .send = owner.send_kv}));
   return absl::OkStatus();
 }
@@ -190,7 +190,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
 absl::Status StageParts::TakeOver() {
   if (stage.takeover == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(kv->TakeOver(*stage.takeover));
-  LIME_RETURN_IF_ERROR(hosted->TakeOver(stage.takeover->sequences, stage.takeover->read));
+  LIME_RETURN_IF_ERROR(others->TakeOver(stage.takeover->sequences, stage.takeover->read));
   stage.takeover->here.reset();
   return stage.takeover->let_go ? stage.takeover->let_go() : absl::OkStatus();
 }

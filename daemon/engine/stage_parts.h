@@ -51,7 +51,7 @@ struct StageParts {
   std::unique_ptr<SlicedVisit> visit;  // null: nothing is evicted
   std::unique_ptr<RowReader> rows;     // null: the embedding is resident, or on another device
   std::unique_ptr<StageKv> kv;         // used under the lock
-  std::unique_ptr<HostedKv> hosted;    // used under the lock
+  std::unique_ptr<HostedKv> others;    // KV of other devices; used under the lock
   std::unique_ptr<StageWeights> weights;
 
  private:

@@ -18,9 +18,7 @@ KvHandover::KvHandover(Content content) : content_(std::move(content)), read_at_
 KvHandover::~KvHandover() = default;
 
 Bytes KvHandover::memory_bytes() const {
-  Bytes bytes = content_.memory_bytes;
-  for (const HostedHandover& hosted : content_.hosted) bytes += hosted.memory.bytes();
-  return bytes;
+  return content_.memory_bytes + content_.others.bytes();
 }
 
 void KvHandover::Cancel() {
@@ -47,8 +45,8 @@ absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& exte
 }
 
 absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::Pages(int64_t first, int64_t count) {
-  if (hosts_) return LentPages(first, count);
   const Content& of = handover_.content_;
+  if (hosts_) return of.others.Pages(layer_, of_, first, count, of.page_bytes);
   if (!handover_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
     return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is on this device"));
   const int64_t index = std::ranges::lower_bound(of.layers, layer_) - of.layers.begin();
@@ -67,21 +65,6 @@ absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::Pages(int64_t fir
     std::memcpy(run_.data() + i * of.page_bytes, page, static_cast<size_t>(of.page_bytes));
   }
   return std::span<const std::byte>(run_.data(), static_cast<size_t>(count * of.page_bytes));
-}
-
-// A lent piece is contiguous in memory, so its pages need no copy.
-absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::LentPages(int64_t first, int64_t count) const {
-  const Bytes page = handover_.content_.page_bytes;
-  for (const HostedHandover& hosted : handover_.content_.hosted) {
-    const auto layer = std::ranges::lower_bound(hosted.layers, layer_);
-    if (layer == hosted.layers.end() || *layer != layer_) continue;
-    LIME_ASSIGN_OR_RETURN(
-        const std::vector<Bytes> pieces,
-        hosted.places.Pieces(of_.sequence, of_.life, static_cast<int32_t>(layer - hosted.layers.begin()), first / kKvPiecePages + 1));
-    return std::span<const std::byte>(hosted.memory.data() + pieces.back() + first % kKvPiecePages * page,
-                                      static_cast<size_t>(count * page));
-  }
-  return absl::NotFoundError(absl::StrCat("no device has lent KV of layer ", layer_, " to this device"));
 }
 
 absl::Status KvHandover::Reader::ReadPiece(int64_t index, int64_t piece) {

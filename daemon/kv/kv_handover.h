@@ -7,8 +7,8 @@
 // Of the device's own layers it has the KV in memory and on the disk. Of other devices' layers it
 // has what they lent to this device (common/kv_takeover_plan.h).
 //
-// Memory: the page pool and the hosted KV of the previous plan, until the last owner of this object
-// releases it.
+// Memory: the page pool of the previous plan and its KV of other devices, until the last owner of
+// this object releases it.
 // Thread: any. Reading KV that is on the disk waits for the disk.
 #pragma once
 
@@ -31,7 +31,7 @@
 #include "daemon/kv/hosting/hosted_handover.h"
 #include "daemon/kv/kv_file.h"
 #include "daemon/kv/weights_handover.h"
-#include "daemon/logic/kv_pages.h"
+#include "daemon/logic/pages/kv_pages.h"
 #include "daemon/machine/huge_buffer.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
@@ -53,14 +53,14 @@ class KvHandover {
     KvPages pages;                            // page -1: in the file, or with the host
     std::unique_ptr<KvFile> file;             // null: none is in the file
     std::vector<KvLent> lent = {};            // to the host
-    std::vector<HostedHandover> hosted = {};  // of other devices
+    KvOfOthers others = {};
   };
   explicit KvHandover(Content content);
   ~KvHandover();
 
   const std::string& numerics_id() const { return content_.numerics_id; }
   Bytes page_bytes() const { return content_.page_bytes; }
-  Bytes memory_bytes() const;  // pages and hosted KV
+  Bytes memory_bytes() const;  // of its pages, and of other devices' KV
   const std::vector<KvLent>& lent() const { return content_.lent; }
   bool Has(int32_t layer) const;  // as the layer's owner
 
@@ -76,7 +76,6 @@ class KvHandover {
     absl::StatusOr<std::span<const std::byte>> Pages(int64_t first, int64_t count);
 
    private:
-    absl::StatusOr<std::span<const std::byte>> LentPages(int64_t first, int64_t count) const;
     absl::Status ReadPiece(int64_t index, int64_t piece);
 
     const KvHandover& handover_;

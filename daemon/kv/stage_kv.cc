@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_rows.h"
 
@@ -160,7 +161,7 @@ absl::Status StageKv::StoreOnDisk(int64_t layer, int32_t sequence, int64_t first
 }
 
 absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                              std::vector<HostedHandover> hosted) {
+                                                              KvOfOthers others) {
   {
     absl::MutexLock lock(options_.mutex);
     stopping_ = true;
@@ -187,7 +188,7 @@ absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string&
                                                           .pages = std::move(book_.pages()),
                                                           .file = std::move(file_),
                                                           .lent = std::move(lent),
-                                                          .hosted = std::move(hosted)});
+                                                          .others = std::move(others)});
 }
 
 std::optional<Bytes> StageKv::disk_room() const {
@@ -273,10 +274,10 @@ absl::StatusOr<bool> StageKv::Ask(const LentKv::Visit& visit, const MicroBatch& 
   return lent_->Ask(visit, batch);
 }
 
-absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnHost(const KvMessage& message) {
+absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnAnswer(const KvMessage& message) {
   options_.mutex->AssertHeld();
   if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV on a host");
-  return lent_->OnHost(message);
+  return lent_->OnAnswer(message);
 }
 
 absl::Status StageKv::UseAnswer() {
@@ -343,7 +344,7 @@ absl::Status StageKv::Attend() {
     const absl::Status read = file_->Read(missing.layer, missing.sequence, missing.piece, missing.hash, missing.place);
     if (!read.ok()) return absl::Status(read.code(), absl::StrCat("layer ", attending_.layer, ": ", read.message()));
   }
-  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+  return options_.backend->AttendToPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
 }
 
 void StageKv::Cancel() {

@@ -8,8 +8,7 @@
 // load knows which pieces it has. A piece that leaves memory after its load has begun is read when
 // it is needed. So a piece may leave between any two steps, and nobody waits for loads.
 //
-// If the plan has a host for this KV, pieces go to the host's memory instead
-// (daemon/kv/hosting/lent_kv.h).
+// If the plan has a host for this KV, pieces go to the host's memory instead.
 //
 // Thread: any, under the owner's lock, except Attend and UseAnswer. Pieces are written by a thread
 // of their own.
@@ -29,7 +28,6 @@
 #include "daemon/kv/hosting/lent_kv.h"
 #include "daemon/kv/kv_file.h"
 #include "daemon/kv/kv_handover.h"
-#include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/kv_book.h"
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/machine/worker_thread.h"
@@ -72,11 +70,11 @@ class StageKv {
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
   // FailedPrecondition unless the plan keeps all KV.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Hands the KV over to the next plan, with `memory` (Backend::ShareKv) and what this device
-  // hosts. `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps
+  // Hands the KV over to the next plan, with `memory` (Backend::ShareKv) and KV of other devices
+  // that is here. `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps
   // all KV. Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                       std::vector<HostedHandover> hosted);
+                                                       KvOfOthers others);
 
   // ---- Decisions
 
@@ -102,9 +100,9 @@ class StageKv {
 
   // ---- What the host has
 
-  // As in LentKv. Nothing is with a host if the device has none.
+  // As for KV that is lent. Nothing is with a host if the device has none.
   absl::StatusOr<bool> Ask(const LentKv::Visit& visit, const MicroBatch& batch);
-  absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
+  absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnAnswer(const KvMessage& message);
   // Thread: the compute thread, without the lock, in the visit that asked
   absl::Status UseAnswer() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 

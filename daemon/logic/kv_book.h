@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "common/order.h"
-#include "daemon/logic/hosting/kv_away.h"
-#include "daemon/logic/kv_pages.h"
+#include "daemon/logic/pages/kv_away.h"
+#include "daemon/logic/pages/kv_pages.h"
 #include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"

@@ -58,9 +58,7 @@ class StageLogic {
     absl::Status why;
   };
   // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
-  using Action = std::variant<ProgramRunner::StartCompute, ProgramRunner::StartLoad, ProgramRunner::Release, ProgramRunner::StartSend,
-                              ProgramRunner::StartAskKv, ProgramRunner::Waited, ProgramRunner::StepEnded, ProgramRunner::Border, Admitted,
-                              Retired, ChangeResidency, StepBegun, Failed>;
+  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, Failed>;
   using Actions = std::vector<Action>;
 
   // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
@@ -82,7 +80,7 @@ class StageLogic {
   void OnComputed(std::span<const SampledToken> sampled, double now_ms, Actions& actions);
   // A load has ended. Loads may end in any order.
   void OnLoaded(int64_t load, double now_ms, Actions& actions);
-  // The answer to a StartAskKv.
+  // KV on the host has been asked for, and the answer is here.
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
   // From a later step on other parts stream (ProgramRunner::Change). InvalidArgument while an
   // earlier change is not settled.

@@ -161,9 +161,7 @@ void StageSession::OpenLinks() {
     if (plan.stages[j].device == call_.device) next.insert(plan.stages[(j + 1) % plan.stages.size()].device);
   }
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
-    if (!HasKvOnHost(plan.devices[d])) continue;
-    if (d == call_.device) next.insert(plan.devices[d].kv_host);
-    if (plan.devices[d].kv_host == call_.device) next.insert(d);
+    if (HoldsKvOf(plan, d, call_.device) || HoldsKvOf(plan, call_.device, d)) next.insert(d);
   }
   next.erase(call_.device);
   absl::MutexLock lock(&stage_mutex_);
@@ -248,10 +246,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
 
 absl::Status StageSession::OnKv(int32_t from, const std::vector<std::byte>& message) {
   const Plan& plan = call_.plan;
-  const auto hosts = [&](int32_t host, int32_t device) {
-    return HasKvOnHost(plan.devices[device]) && plan.devices[device].kv_host == host;
-  };
-  if (from < 0 || from >= plan.NumDevices() || (!hosts(from, call_.device) && !hosts(call_.device, from)))
+  if (from < 0 || from >= plan.NumDevices() || (!HoldsKvOf(plan, from, call_.device) && !HoldsKvOf(plan, call_.device, from)))
     return absl::InvalidArgumentError("a message about KV came from a device that neither keeps KV of this device nor has KV on it");
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return NoStage();

@@ -40,8 +40,8 @@ struct TilePiece {
 };
 
 // Scores of R rows for P pages.   q: the first row's column of the packed queries.   scores: the
-// first row's scores for the first page.   next: P pages that are read after these and are
-// prefetched now; a page is too short for the hardware to recognise the stream.
+// first row's scores for the first page.   next: P pages that are read after these: a
+// prefetch of them begins now; a page is too short for the hardware to recognise the stream.
 template <int R, int P, typename T>
 HWY_INLINE void ScorePages(const float* q, const std::byte* const* pages, const std::byte* const* next, int64_t head_dim, float scale,
                            float* scores) {

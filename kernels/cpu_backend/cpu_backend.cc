@@ -195,10 +195,10 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+  absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     LIME_CHECK(options_.attends_pieces);
     LIME_CHECK(0 <= begin && begin < end && std::ssize(places) == options_.max_sequences * (end - begin)) << begin << " to " << end;
-    return attention(layer).AttendPieces(workspace_, kv_.layer(layer), {.begin = begin, .end = end, .places = places.data()});
+    return attention(layer).AttendToPieces(workspace_, kv_.layer(layer), {.begin = begin, .end = end, .places = places.data()});
   }
 
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {

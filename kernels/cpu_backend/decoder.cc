@@ -135,7 +135,7 @@ absl::Status AttentionBlock::ContinueFromRecords(Workspace& ws, const float* rec
   return absl::OkStatus();
 }
 
-absl::Status AttentionBlock::AttendPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const {
+absl::Status AttentionBlock::AttendToPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const {
   LIME_RETURN_IF_ERROR(Queries(ws, kv));
   if (pieces.begin != ws.pieces_attended || ws.records_taken)
     return absl::InternalError(

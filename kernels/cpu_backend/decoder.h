@@ -74,10 +74,10 @@ struct AttentionBlock {
   // arrived.
   absl::Status ForwardRows(TensorRole role, Workspace& ws, const KvView& kv) const;
   // Call between the rows of v and of o: attends to some pieces of KV, from 0 on, before the rest.
-  absl::Status AttendPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const;
+  absl::Status AttendToPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const;
   // Call between the rows of v and of o: makes ws.q the final queries and appends K and V to `kv`.
   absl::Status Queries(Workspace& ws, const KvView& kv) const;
-  // Call after Queries, instead of AttendPieces: sets `records` of the pieces before ws.taken.
+  // Call after Queries, instead of AttendToPieces: sets `records` of the pieces before ws.taken.
   absl::Status ContinueFromRecords(Workspace& ws, const float* records) const;
   LinearLayer& linear(TensorRole role) { return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o; }
 

@@ -1,4 +1,4 @@
-// The memory of the KV pages, and the tables with each sequence's pages. daemon/logic/kv_pages.h
+// The memory of the KV pages, and the tables with each sequence's pages. daemon/logic/pages/kv_pages.h
 // decides which sequence gets which page.
 #pragma once
 

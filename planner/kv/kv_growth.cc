@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/kv/hosting/kv_transfer.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/instance/instance.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"

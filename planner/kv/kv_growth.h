@@ -1,6 +1,6 @@
 // Makes plans whose KV grows. They have rings of the best size for all KV levels
-// (planner/kv/kv_levels.h). If memory is short, or if it is faster, KV goes to disks or hosts
-// (planner/kv/hosting/kv_hosting.h).
+// (planner/kv/kv_levels.h). If memory is short, or if it is faster, KV goes to disks or to
+// other devices.
 #pragma once
 
 #include "planner/kv/kv_levels.h"

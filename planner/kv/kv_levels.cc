@@ -10,7 +10,6 @@
 #include "planner/evaluation/evaluator.h"
 #include "planner/evaluation/quick_evaluator.h"
 #include "planner/plan/baselines/eviction.h"
-#include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/search/random.h"
 #include "planner/search/search_budget.h"
@@ -37,33 +36,17 @@ double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
   return Mb(part.bytes) * std::clamp(there / positions, 0.0, 1.0);
 }
 
-// How long a token waits for KV on hosts, by part, if `streamed` parts stream. In a longer step
-// more layers are fetched in time.
-std::vector<double> AskTimes(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
-  std::vector<double> ask_ms(plan.parts.size(), 0);
-  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return ask_ms;
-  Plan streams = plan;
-  for (PlanPart& part : streams.parts) part.streamed = false;
-  for (const int32_t p : streamed) streams.parts[p].streamed = true;
-  std::vector<int64_t> in_time(plan.NumDevices());
-  for (int d = 0; d < plan.NumDevices(); ++d) in_time[d] = LayersInTime(streams, d, layer_pages);
-  for (int p = 0; p < plan.NumParts(); ++p) {
-    if (AsksForKv(plan, p)) ask_ms[p] = AskKvMs(streams, p, layer_pages, in_time[plan.stages[StageOf(plan, p)].device]);
-  }
-  return ask_ms;
-}
-
 // The decode step of a plan at a level. LevelDraft sets the memory of each residency: resident
 // parts and ring.
 Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
   Instance instance;
-  const std::vector<double> ask_ms = AskTimes(plan, layer_pages, streamed);
+  const std::vector<double> wait_ms = AllWaitsMs(plan, layer_pages, streamed);
   std::vector<double> comp_ms;
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
     instance.blocks.push_back(
         {.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
-    comp_ms.push_back(AsksForKv(plan, p) ? ask_ms[p] : part.decode_ms);
+    comp_ms.push_back(WaitsForKv(plan, p) ? wait_ms[p] : part.decode_ms);
   }
   for (const PlanDevice& device : plan.devices) {
     instance.devices.push_back({.name = device.name,
@@ -184,8 +167,8 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
       if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
-  return plan.devices[device].budget - plan.devices[device].least_margin - memory.runtime - memory.activations - memory.ring -
-         memory.embedding - memory.hosted - memory.fetched - pinned - pages * plan.page_bytes;
+  return plan.devices[device].budget - plan.devices[device].least_margin - (memory.total() - memory.kv - memory.weights - memory.margin) -
+         pinned - pages * plan.page_bytes;
 }
 
 // Searches one level, starting from the level before.
@@ -400,8 +383,7 @@ double MsAtTheEnd(const Plan& plan, const KvLevelOptions& options) {
 
 absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
-  for (int d = 0; d < plan.NumDevices(); ++d)
-    plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
+  for (int d = 0; d < plan.NumDevices(); ++d) SetKvOfOthers(needs[d], plan.devices[d].memory);
   Residency first = ResidencyOf(plan);
   LevelDraft draft(plan, first.layer_pages, first.streamed);
   if (KvLevelSearch(plan, first.layer_pages, options, draft).Run())

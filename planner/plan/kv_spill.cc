@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "planner/plan/kv_fetching.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -26,62 +25,14 @@ bool SpillsKv(const Plan& plan) {
   return std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0; });
 }
 
-bool HasKvOnDisk(const PlanDevice& device) {
-  return device.max_layer_pages > 0 && device.kv_host < 0;
-}
-
-bool HasKvOnHost(const PlanDevice& device) {
-  return device.max_layer_pages > 0 && device.kv_host >= 0;
-}
-
-int64_t HostedPieces(const Plan& plan, const PlanDevice& device) {
-  if (!HasKvOnHost(device)) return 0;
-  const int64_t pages = FullLayerPages(plan), away = PositionsAway(plan, device, pages) / kKvPiece;
-  return std::min(plan.sequences * away, pages / (kKvPiece / kPageTokens));
-}
-
-Bytes HostedBytes(const Plan& plan, int device) {
-  return HostedPieces(plan, plan.devices[device]) * std::ssize(LayersOn(plan, device)) * KvPieceBytes(plan);
-}
-
-Bytes FetchedBytes(const Plan& plan, const PlanDevice& device) {
-  return HasKvOnHost(device) ? device.kv_fetch_pieces * KvPieceBytes(plan) : 0;
-}
-
 bool HasKvAway(const Plan& plan, int device) {
   return PositionsAway(plan, plan.devices[device], ResidencyOf(plan).layer_pages) > 0;
 }
 
-bool AsksForKv(const Plan& plan, int part) {
-  const PlanPart& what = plan.parts[part];
-  return what.is_kv() && what.kv_begin == 0 && HasKvOnHost(plan.devices[plan.stages[StageOf(plan, part)].device]);
-}
-
-double AskKvMs(const Plan& plan, int part, int64_t layer_pages) {
-  return AskKvMs(plan, part, layer_pages, LayersInTime(plan, plan.stages[StageOf(plan, part)].device, layer_pages));
-}
-
-double AskKvMs(const Plan& plan, int part, int64_t layer_pages, int64_t layers_in_time) {
-  const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
-  if (PositionsAway(plan, device, layer_pages) == 0) return 0;
-  const int d = static_cast<int>(&device - plan.devices.data());
-  if (device.kv_fetch_pieces > 0) {
-    const std::vector<int32_t> layers = LayersOn(plan, d);
-    const int64_t layer = std::ranges::lower_bound(layers, plan.parts[part].block.layer) - layers.begin();
-    if (IsAmong(layer, layers_in_time, std::ssize(layers))) return 0;
-  }
-  return device.asks_kv ? AnswerMs(plan, part, layer_pages) : FetchLayerMs(plan, d, layer_pages);
-}
-
-double AnswerMs(const Plan& plan, int part, int64_t layer_pages) {
-  const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
-  const double share = MeanPositionsAway(plan, device, layer_pages) / MeanPositionsAway(plan, device, FullLayerPages(plan));
-  return std::max(0.0, device.ask_kv_ms + share * (plan.parts[part].decode_ms - device.ask_kv_ms));
-}
-
 bool HasPart(const Plan& plan, int device) {
-  const auto lends_to_it = [&](const PlanDevice& other) { return HasKvOnHost(other) && other.kv_host == device; };
-  return std::ranges::find(plan.stages, device, &Stage::device) != plan.stages.end() || std::ranges::any_of(plan.devices, lends_to_it);
+  bool used = std::ranges::find(plan.stages, device, &Stage::device) != plan.stages.end();
+  for (int owner = 0; owner < plan.NumDevices(); ++owner) used = used || HoldsKvOf(plan, device, owner);
+  return used;
 }
 
 std::vector<int32_t> LayersOn(const Plan& plan, int device) {

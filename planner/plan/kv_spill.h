@@ -5,9 +5,11 @@
 // total pages determine how many positions may be away.
 //   on its disk  Written once, then read in every step by the layer's streaming KV parts, like
 //                streamed weights. The KV level therefore determines which KV parts stream.
-//   on a host    In the memory of another device (PlanDevice::kv_host), sent once. In every step
-//                the layer's pieces are fetched for a while if there is room and the link is fast
-//                enough. Else the queries go to the host, and its attention result comes back.
+//   on a host    In the memory of another device, sent once. In every step the layer's pieces come
+//                back for a while if there is room and the link is fast enough. Else the queries go
+//                to the host, and its attention result comes back.
+//
+// Implementation: kv_spill.cc, and kv_on_host.cc for where KV is.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +22,28 @@ namespace lime {
 // Whether any device keeps only some of its pages in memory.
 bool SpillsKv(const Plan& plan);
 
-// Whether the KV that does not fit is on the device's disk, or on a host.
+// Whether the KV that does not fit is on the device's disk.
 bool HasKvOnDisk(const PlanDevice& device);
-bool HasKvOnHost(const PlanDevice& device);
 
-// Pieces of all the device's layers that its host has room for: all positions that may be away, but
-// no more pieces than the plan's pages make. 0 without a host.
-int64_t HostedPieces(const Plan& plan, const PlanDevice& device);
-// Memory that these pieces take on the host.
-Bytes HostedBytes(const Plan& plan, int device);
-// Memory of the device for fetched pieces.
-Bytes FetchedBytes(const Plan& plan, const PlanDevice& device);
+// Whether `holder` is the host of KV of the layers of `owner`.
+bool HoldsKvOf(const Plan& plan, int holder, int owner);
+// Bytes of KV that a device has in memory if each layer has `layer_pages` pages: of its own layers,
+// and of those that it is the host of. 0 for device -1.
+Bytes HeldKvBytes(const Plan& plan, int device, int64_t layer_pages);
 
-// Layers whose pieces are in flight from a host at a time. With two, the link never idles between
-// layers.
-inline constexpr int64_t kKvFetchesUnderWay = 2;
+// Counts the memory for KV that is on a host or comes back from it.
+void CountKvOfOthers(const Plan& plan, std::vector<PlanNeed>& needs);
+void SetKvOfOthers(const PlanNeed& need, PlanMemory& memory);
 
-// Whether this is the first KV part of a layer with a host. The host may be asked there in every
-// step, by every micro-batch.
-bool AsksForKv(const Plan& plan, int part);
-// How long a token waits at this part if the layer has `layer_pages` pages. 0 if the layer is
-// fetched in time (planner/plan/kv_fetching.h) with the plan's current streamed parts. Else the
-// time of the host's answer, scaled from the plan's time for all pages, or of a late fetch.
-// REQUIRES: AsksForKv(plan, part)
-double AskKvMs(const Plan& plan, int part, int64_t layer_pages);
-// The same if `layers_in_time` of the device's layers are fetched in time.
-double AskKvMs(const Plan& plan, int part, int64_t layer_pages, int64_t layers_in_time);
-// Time of the host's answer, whether or not the host is asked.  REQUIRES: AsksForKv(plan, part)
-double AnswerMs(const Plan& plan, int part, int64_t layer_pages);
+// Whether this is the first KV part of a layer with a host. A token may wait there in every step,
+// for the host's answer or for KV that comes back.
+bool WaitsForKv(const Plan& plan, int part);
+// How long a token waits at this part if the layer has `layer_pages` pages; 0 if the layer comes
+// back in time with the plan's current streamed parts.  REQUIRES: WaitsForKv(plan, part)
+double WaitMs(const Plan& plan, int part, int64_t layer_pages);
+// The same for all parts, 0 for those without a wait, if `streamed` parts stream. In a longer step
+// more layers come back in time.
+std::vector<double> AllWaitsMs(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed);
 
 // Whether the plan uses the device: for a stage, or as the host of KV.
 bool HasPart(const Plan& plan, int device);

@@ -6,32 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_checks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/plan/program.h"
 
 namespace lime {
 namespace {
-
-// Limits that keep sums over all parts and devices from overflowing.
-constexpr Bytes kMaxPartBytes = Bytes{1} << 44;
-constexpr int64_t kMaxTokens = int64_t{1} << 40;
-
-absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Invalid("plan: field \"", field, "\" = ", value, " is outside ", low, " to ", high);
-}
-
-// `of` says what the value must be the sum of.
-absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
-  if (value == sum) return absl::OkStatus();
-  return Invalid("plan: field \"", field, "\" = ", value, " is not ", sum, ", ", of);
-}
-
-absl::Status CheckNumber(const std::string& field, double value) {
-  if (value >= 0 && value <= kMaxPlanNumber) return absl::OkStatus();  // false for NaN
-  return Invalid("plan: field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
-}
 
 absl::Status CheckName(const std::string& field, const std::string& name) {
   if (name.size() <= kMaxPlanName) return absl::OkStatus();
@@ -223,41 +204,6 @@ absl::Status CheckEmbedding(const Plan& plan) {
   return absl::OkStatus();
 }
 
-// A host must compute in the same order as the device.
-absl::Status CheckHost(const Plan& plan, int d) {
-  const PlanDevice& device = plan.devices[d];
-  const std::string name = absl::StrCat("devices[", d, "].kv_host");
-  LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_host, -1, plan.NumDevices() - 1));
-  if (device.kv_host < 0) return absl::OkStatus();
-  const PlanDevice& host = plan.devices[device.kv_host];
-  if (device.kv_host == d) return Invalid("plan: ", name, " is the device itself");
-  if (HasKvOnHost(device) && std::ranges::find(plan.stages, d, &Stage::device) == plan.stages.end())
-    return Invalid("plan: ", name, " is given, but the device has no stage");
-  if (host.numerics_id != device.numerics_id)
-    return Invalid("plan: ", name, " has kernels of order \"", host.numerics_id, "\", but the device has kernels of order \"",
-                   device.numerics_id, "\"");
-  return absl::OkStatus();
-}
-
-// Checks the memory for fetched pieces. If the host is never asked, it must hold a whole layer and
-// the pieces in flight.
-absl::Status CheckFetching(const Plan& plan, int d) {
-  const PlanDevice& device = plan.devices[d];
-  const std::string name = absl::StrCat("devices[", d, "].kv_fetch_pieces");
-  LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
-  if (!HasKvOnHost(device))
-    return device.kv_fetch_pieces > 0 ? Invalid("plan: ", name, " is given, but no host has KV of the device") : absl::OkStatus();
-  if (device.asks_kv || HostedPieces(plan, device) == 0) return absl::OkStatus();
-  if (!(device.kv_fetch_mb_per_ms > 0))
-    return Invalid("plan: devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms,
-                   ", but all KV on the host comes back, which needs a rate");
-  const int64_t least = HostedPieces(plan, device) + kKvFetchesUnderWay;
-  if (device.kv_fetch_pieces < least)
-    return Invalid("plan: ", name, " = ", device.kv_fetch_pieces, " has no room for the ", least,
-                   " pieces of a layer that its host is not asked about");
-  return absl::OkStatus();
-}
-
 // Checks that exactly those KV parts stream whose positions do not fit in memory and are on the
 // disk.
 absl::Status CheckSpill(const Plan& plan) {
@@ -269,7 +215,7 @@ absl::Status CheckSpill(const Plan& plan) {
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
     LIME_RETURN_IF_ERROR(CheckInt(name, most, 0, kMaxPartBytes / plan.page_bytes));
     if (most > 0) LIME_RETURN_IF_ERROR(CheckInt(name, most, WorkingPages(plan), kMaxPartBytes / plan.page_bytes));
-    LIME_RETURN_IF_ERROR(CheckFetching(plan, d));
+    LIME_RETURN_IF_ERROR(CheckComingBack(plan, d));
   }
   int64_t layer_pages = 0, on_disk = 0;
   for (int p = 0; p < plan.NumParts(); ++p) {
@@ -308,14 +254,9 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.weights", memory.weights, need.weights, "the bytes of its parts that stay"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.embedding", memory.embedding, need.embedding, "the bytes of the embedding that it keeps"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.hosted", memory.hosted, need.hosted, "the bytes of KV that it keeps for others"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.fetched", memory.fetched, need.fetched, "the room for KV that its host sends back"));
+  LIME_RETURN_IF_ERROR(CheckKvOfOthers(device, need, name));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".budget", device.budget, memory.total(), "the sum of its memory"));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".ask_kv_ms", device.ask_kv_ms));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".kv_fetch_mb_per_ms", device.kv_fetch_mb_per_ms));
-  if (device.kv_fetch_mb_per_ms > 0 && device.kv_fetch_mb_per_ms < kMinDiskRate)
-    return Invalid("plan: ", name, ".kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " is below ", kMinDiskRate);
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
   if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Invalid("plan: ", name, " streams, but its disk reads 0 MB/ms");
@@ -364,9 +305,8 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   for (const Stage& stage : plan.stages) NeedOfStage(plan, stage, together, needs[stage.device]);
   const bool resident = plan.embedding == EmbeddingPlacement::kResident;
   needs[plan.stages.front().device].embedding = plan.embedding_pinned_bytes + (resident ? plan.embedding_bytes : 0);
+  CountKvOfOthers(plan, needs);
   for (int d = 0; d < plan.NumDevices(); ++d) {
-    if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
-    needs[d].fetched = FetchedBytes(plan, plan.devices[d]);
     if (needs[d].kv_pages > 0) needs[d].kv_pages += PagesInTurn(plan);
   }
   return needs;

@@ -45,7 +45,7 @@ struct PlanPart {
   bool streamed = false;
   // Time to compute this part for one micro-batch of a decode step. Attention counts with the rows
   // of its block. In the first KV part of a layer with a host: the time until the host answers when
-  // the most KV is away (AskKvMs), whether or not pieces are fetched.
+  // the most KV is away, whether or not pieces come back.
   double decode_ms = 0;
   // The share of decode_ms that computes evicted KV again, at the end of the context.
   double evicted_ms = 0;

@@ -12,7 +12,7 @@ namespace {
 bool IsWhole(const Plan& plan, int32_t device, BlockId id) {
   const auto [begin, end] = PartsOf(plan, id);
   for (int part = begin; part < end; ++part) {
-    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device || AsksForKv(plan, part)) return false;
+    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device || WaitsForKv(plan, part)) return false;
   }
   return begin < end;
 }

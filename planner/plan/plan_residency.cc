@@ -30,7 +30,7 @@ absl::Status SetMemory(const PlanNeed& need, Bytes page_bytes, PlanDevice& devic
   device.kv_pages = need.kv_pages;
   memory.kv = need.kv_pages * page_bytes;
   memory.weights = need.weights;
-  memory.hosted = need.hosted, memory.fetched = need.fetched;
+  SetKvOfOthers(need, memory);
   memory.margin = device.least_margin;
   if (memory.ring < need.ring) {
     return absl::ResourceExhaustedError(absl::StrCat("residency: the parts that device \"", device.name, "\" would stream need a ring of ",

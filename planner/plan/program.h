@@ -63,7 +63,7 @@ struct AskKv {
   friend bool operator==(const AskKv&, const AskKv&) = default;
 };
 
-// Waits for the answer to AskKv.
+// Waits for the answer.
 struct AwaitKv {
   int32_t stage = 0;
   int32_t microbatch = 0;

@@ -123,7 +123,7 @@ class Compiler {
     const int32_t d = DeviceOf(j);
     const PlanPart& part = plan_.parts[p];
     const bool first = !together_ || m == 0, last = !together_ || m + 1 == shape_.microbatches;
-    if (AsksForKv(plan_, p)) {
+    if (WaitsForKv(plan_, p)) {
       Add(d, AskKv{j, m, p, plan_.devices[d].kv_host});
       Add(d, AwaitKv{j, m, p, plan_.devices[d].kv_host});
     }

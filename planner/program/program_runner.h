@@ -6,7 +6,7 @@
 //
 // Two activities run in parallel, and each has one current place:
 //   computation  Instructions of a step in order, then those of the next begun step. It is at a
-//                running Compute, at a Recv, AwaitWeights or AwaitKv that waits, or between steps.
+//                running Compute, at an instruction that waits, or between steps.
 //   disk         Loads begin in order, load k after load k - loads_in_ring was evicted. Up to
 //                loads_under_way are in flight, so that a real disk never idles between two.
 // A message that a peer sends too often or at the wrong time is an error. It changes nothing.
@@ -48,7 +48,7 @@ class ProgramRunner {
     int32_t stage = 0;
     int32_t microbatch = 0;
   };
-  // The host has answered a StartAskKv.
+  // The host has answered.
   struct KvArrived {
     int32_t part = 0;
     int32_t microbatch = 0;
@@ -98,7 +98,7 @@ class ProgramRunner {
   // The computation waited. Not reported between steps.
   struct Waited {
     int64_t step = 0;
-    Instruction what;   // Recv, AwaitWeights or AwaitKv
+    Instruction what;   // one that may wait
     int32_t part = -1;  // AwaitWeights: the part it waited for
     double begin_ms = 0;
     double end_ms = 0;
@@ -111,7 +111,9 @@ class ProgramRunner {
   struct Border {
     int64_t step = 0;
   };
-  using Action = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, Waited, StepEnded, Border>;
+  template <typename... More>
+  using ActionOr = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, Waited, StepEnded, Border, More...>;
+  using Action = ActionOr<>;
 
   // Limit for steps begun but not ended, and for early messages of one kind.
   static constexpr int64_t kMaxAhead = 1 << 16;
@@ -197,7 +199,7 @@ class ProgramRunner {
   bool computing_ = false;
   double waiting_since_ms_ = -1;  // negative: does not wait
   Arrivals arrivals_;
-  std::optional<AskKv> asked_;  // AskKv that was not awaited yet
+  std::optional<AskKv> asked_;  // and not awaited yet
   bool answered_ = false;
   int64_t loads_begun_ = 0, loads_ended_ = 0, evicted_ = 0;
   Bytes in_ring_ = 0;

@@ -252,12 +252,12 @@ class Simulation {
   // The plan's time assumes all KV: both ways, and the host's attention. Late fetches delay prompts
   // too.
   void Carry(Device& device, const ProgramRunner::StartAskKv& start) {
-    const AskKv& ask = start.what;
+    const auto& ask = start.what;
     const PlanPart& part = plan_.parts[ask.part];
     const double ms = !HasKvAway(*device.plan, device.index) ? 0
                       : prefills() && plan_.devices[device.index].asks_kv
                           ? part.prefill_ms
-                          : AskKvMs(*device.plan, ask.part, ResidencyOf(*device.plan).layer_pages);
+                          : WaitMs(*device.plan, ask.part, ResidencyOf(*device.plan).layer_pages);
     After(now_ + ms, device.index, ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch});
   }
 
@@ -275,7 +275,7 @@ class Simulation {
 
   double ComputeMs(int part) const {
     if (part == kEmbeddingPart) return plan_.embedding == EmbeddingPlacement::kByRows ? times_.embed_rows_ms : 0;
-    if (AsksForKv(plan_, part)) return 0;  // the answer has arrived
+    if (WaitsForKv(plan_, part)) return 0;  // the answer has arrived
     return prefills() ? plan_.parts[part].prefill_ms : plan_.parts[part].decode_ms;
   }
 

@@ -13,6 +13,7 @@
 #include "daemon/kv/stage_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "tests/cases.h"
 #include "tests/temp_dir.h"
@@ -111,7 +112,7 @@ class FakeBackend final : public Backend {
   absl::Status Compute(BlockId) override { return absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
   // What is away of a sequence with rows is there, as it was computed.
-  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+  absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     if (begin != 0) return absl::InternalError("it does not begin with the first piece");
     for (const BatchRow& row : batch_.rows) {
       const std::vector<int32_t>& table = tables_[{row.sequence, layer}];
@@ -314,7 +315,7 @@ class Pair {
     for (const std::vector<std::byte>& answer : std::exchange(answers_, {})) {
       LIME_ASSIGN_OR_RETURN(const KvMessage said, ParseKvMessage(answer));
       absl::MutexLock lock(&mutex_);
-      LIME_ASSIGN_OR_RETURN(const auto answers, kv_->OnHost(said));
+      LIME_ASSIGN_OR_RETURN(const auto answers, kv_->OnAnswer(said));
       answered_ = answered_ || answers.has_value();
     }
     return absl::OkStatus();
@@ -399,10 +400,10 @@ TEST(HostedKvTest, WhatCannotBeIsRefused) {
       return std::string(answer.status().message());
     }
   };
-  EXPECT_THAT(refusal(pair.kv().OnHost(KvRecords{.number = 7})), HasSubstr("query 7 of KV arrived, but that query was not sent"));
-  EXPECT_FALSE(pair.kv().OnHost(KvStored{.number = 99}).ok());
-  EXPECT_THAT(refusal(pair.kv().OnHost(KvFree{})), HasSubstr("neither lends nor asks"));
-  EXPECT_THAT(refusal(pair.kv().OnHost(KvFetched{})), HasSubstr("came back, but none was requested"));
+  EXPECT_THAT(refusal(pair.kv().OnAnswer(KvRecords{.number = 7})), HasSubstr("query 7 of KV arrived, but that query was not sent"));
+  EXPECT_FALSE(pair.kv().OnAnswer(KvStored{.number = 99}).ok());
+  EXPECT_THAT(refusal(pair.kv().OnAnswer(KvFree{})), HasSubstr("neither lends nor asks"));
+  EXPECT_THAT(refusal(pair.kv().OnAnswer(KvFetched{})), HasSubstr("came back, but none was requested"));
   EXPECT_THAT(refusal(pair.host().OnMessage(1, KvFree{})), HasSubstr("device 1 has no KV on this device"));
   EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetch{})), HasSubstr("device 0 has no room for fetched KV"));
   EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetched{})), HasSubstr("but this device asked nothing"));
@@ -427,7 +428,7 @@ TEST(HostedKvTest, WhatIsNotThereDoesNotGoBack) {
   EXPECT_THAT(refusal({.sequence = 3}), HasSubstr("sequence 3 is outside the plan's 3"));
   EXPECT_THAT(refusal({.layer = 2}), HasSubstr("layer 2 is outside the device's 2"));
   EXPECT_THAT(refusal({.piece = 8}), HasSubstr("9 pieces of a sequence, the limit is 8"));
-  EXPECT_THAT(std::string(pair.kv().OnHost(KvFetched{}).status().message()), HasSubstr("no fetch is under way"));
+  EXPECT_THAT(std::string(pair.kv().OnAnswer(KvFetched{}).status().message()), HasSubstr("no fetch is under way"));
 }
 
 TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {

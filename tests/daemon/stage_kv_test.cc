@@ -63,7 +63,7 @@ class PagesBackend final : public Backend {
   void BatchOf(std::vector<int32_t> sequences) { batch_ = std::move(sequences); }
   int64_t shown() const { return shown_; }
 
-  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+  absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     for (const int32_t sequence : batch_) {
       const std::vector<int32_t>& table = tables_[{sequence, layer}];
       for (int64_t piece = begin; piece < end; ++piece) {

@@ -14,7 +14,7 @@
 
 #include "absl/memory/memory.h"
 #include "daemon/engine/stage_weights.h"
-#include "daemon/logic/kv_pages.h"
+#include "daemon/logic/pages/kv_pages.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"

@@ -50,7 +50,7 @@ class FakeBackend final : public Backend {
   }
   absl::Status Compute(BlockId block) override { return Compute(block.kind == BlockKind::kEmbedding ? "embed" : BlockName(block)); }
   absl::Status ComputeRows(BlockId block, const RowsInMemory&) override { return Compute("rows of " + BlockName(block)); }
-  absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return Compute("pieces"); }
+  absl::Status AttendToPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return Compute("pieces"); }
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
     calls_.push_back("queries " + std::to_string(layer));
     return logits_;

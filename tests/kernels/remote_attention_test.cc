@@ -97,7 +97,7 @@ class Device {
   // Of one layer, where all are in their pages.
   absl::Status AttendPiece(int64_t layer, int64_t piece) {
     const std::vector<const std::byte*> nowhere(kSequences, nullptr);
-    return backend_->AttendPieces(layer, piece, piece + 1, nowhere);
+    return backend_->AttendToPieces(layer, piece, piece + 1, nowhere);
   }
 
  private:

@@ -1,4 +1,4 @@
-#include "daemon/logic/hosting/kv_away.h"
+#include "daemon/logic/pages/kv_away.h"
 
 #include <algorithm>
 #include <deque>
@@ -6,7 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/kv_pages.h"
+#include "daemon/logic/pages/kv_pages.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
 #include "tests/cases.h"

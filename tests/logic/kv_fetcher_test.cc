@@ -9,7 +9,7 @@
 #include "daemon/logic/hosting/kv_fetch_size.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/plan/kv_fetching.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {

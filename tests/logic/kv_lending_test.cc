@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/hosting/kv_away.h"
 #include "daemon/logic/hosting/kv_fetcher.h"
 #include "daemon/logic/hosting/kv_host.h"
 #include "daemon/logic/hosting/kv_lender.h"
 #include "daemon/logic/hosting/kv_message.h"
+#include "daemon/logic/pages/kv_away.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan.h"
 #include "tests/cases.h"

@@ -1,4 +1,4 @@
-#include "daemon/logic/kv_pages.h"
+#include "daemon/logic/pages/kv_pages.h"
 
 #include <random>
 #include <set>

@@ -91,7 +91,7 @@ absl::Status HashBackend::EndBlock() {
   return absl::OkStatus();
 }
 
-absl::Status HashBackend::AttendPieces(int64_t, int64_t begin, int64_t end, std::span<const std::byte* const> places) {
+absl::Status HashBackend::AttendToPieces(int64_t, int64_t begin, int64_t end, std::span<const std::byte* const> places) {
   for (size_t r = 0; r < batch_.rows.size(); ++r) {
     const int32_t s = batch_.rows[r].sequence;
     for (int64_t piece = begin; piece < end; ++piece) {

@@ -60,7 +60,7 @@ class HashBackend final : public Backend {
   absl::Status Begin(const MicroBatch& batch) override;
   absl::Status Compute(BlockId block) override { return block.kind == BlockKind::kEmbedding ? Embed() : absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
-  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override;
+  absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override;
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override;
   int64_t RecordFloats() const override { return 2; }
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,

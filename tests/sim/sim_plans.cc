@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/kv/kv_growth.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/model/described_model.h"
 #include "planner/plan/plan_residency.h"

@@ -8,6 +8,7 @@
 #include "common/kv_takeover_plan.h"
 #include "daemon/logic/hosting/kv_message.h"
 #include "daemon/logic/stage_programs.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
@@ -165,7 +166,7 @@ absl::Status SimStage::OnKv(int32_t from, const std::vector<std::byte>& message)
     return absl::OkStatus();
   }
   if (lent_ == nullptr || from != device().kv_host) return absl::InvalidArgumentError("it is not the host of this device's KV");
-  LIME_ASSIGN_OR_RETURN(const auto answered, lent_->OnHost(what));
+  LIME_ASSIGN_OR_RETURN(const auto answered, lent_->OnAnswer(what));
   if (lending_ && !lent_->lending()) {
     const auto [piece, layer] = *std::exchange(lending_, std::nullopt);
     After(0, [this, piece = piece, layer = layer] { WriteLayer(piece, layer + 1); });
@@ -369,7 +370,7 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
   const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
   const auto [first, end] = PartsOf(plan_, what.block);
   if (part == first) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
-  if (AsksForKv(plan_, part)) {
+  if (WaitsForKv(plan_, part)) {
     if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->UseAnswer());
   } else if (what.is_kv() && StreamsIn(part, step)) {
     LIME_RETURN_IF_ERROR(AttendToDisk(part, batch));
@@ -431,7 +432,8 @@ std::string SimStage::LeftOver() {
     if (shown || book_.taken_over(s) > 0 || book_.away().away(s) > 0) return absl::StrCat("slot ", s, " is in use");
   }
   if (hosted_ == nullptr) return "";
-  for (const HostedHandover& of : hosted_->HandOver()) {
+  const KvOfOthers others = hosted_->HandOver();
+  for (const HostedHandover& of : others.all) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
       if (of.places.stored(s) > 0) return absl::StrCat("another's slot ", s, " has KV");
     }

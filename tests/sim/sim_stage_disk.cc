@@ -106,7 +106,7 @@ absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
       places[static_cast<size_t>(s * pieces + i)] = there ? loaded[static_cast<size_t>(i)].data() : disk.piece.data();
     }
   }
-  return backend_.AttendPieces(what.block.layer, first, first + pieces, places);
+  return backend_.AttendToPieces(what.block.layer, first, first + pieces, places);
 }
 
 void SimStage::HandOver(SimKvHandover& handover) {

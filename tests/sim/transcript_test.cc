@@ -93,7 +93,7 @@ absl::StatusOr<Plan> WithKvOnHost(const ModelSpec& spec) {
 
 int AskedPart(const Plan& plan) {
   int part = 0;
-  while (!AsksForKv(plan, part)) ++part;
+  while (!WaitsForKv(plan, part)) ++part;
   return part;
 }
 

@@ -21,6 +21,16 @@ struct HostedHandover {
   HugeBuffer memory;
 };
 
+// KV of all other devices that this one is the host of.
+struct KvOfOthers {
+  Bytes bytes() const;
+  // Pages of one piece of a layer, in memory: a piece is contiguous, so they need no copy. NotFound
+  // if no device has lent KV of the layer.
+  absl::StatusOr<std::span<const std::byte>> Pages(int32_t layer, const KvExtent& of, int64_t first, int64_t count, Bytes page_bytes) const;
+
+  std::vector<HostedHandover> all;
+};
+
 // Receives a run of pages of a sequence; `sequence` is its slot in the previous plan.
 using KvPageSink = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;
 // Reads the wanted pages of a layer, wherever they are, and calls `take`: pages of a sequence in

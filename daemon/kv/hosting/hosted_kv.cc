@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/base/check.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
@@ -19,6 +20,26 @@ absl::Status WrongHosted(const What&... what) {
 }
 
 }  // namespace
+
+Bytes KvOfOthers::bytes() const {
+  Bytes bytes = 0;
+  for (const HostedHandover& of : all) bytes += of.memory.bytes();
+  return bytes;
+}
+
+absl::StatusOr<std::span<const std::byte>> KvOfOthers::Pages(int32_t layer, const KvExtent& of, int64_t first, int64_t count,
+                                                             Bytes page_bytes) const {
+  for (const HostedHandover& other : all) {
+    const auto at = std::ranges::lower_bound(other.layers, layer);
+    if (at == other.layers.end() || *at != layer) continue;
+    LIME_ASSIGN_OR_RETURN(
+        const std::vector<Bytes> pieces,
+        other.places.Pieces(of.sequence, of.life, static_cast<int32_t>(at - other.layers.begin()), first / kKvPiecePages + 1));
+    return std::span<const std::byte>(other.memory.data() + pieces.back() + first % kKvPiecePages * page_bytes,
+                                      static_cast<size_t>(count * page_bytes));
+  }
+  return absl::NotFoundError(absl::StrCat("no device has lent KV of layer ", layer, " to this device"));
+}
 
 HostedKv::HostedKv(const Plan& plan, const ModelSpec& spec, Options options)
     : plan_(plan), options_(std::move(options)), query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.head_dim)) {}
@@ -73,12 +94,13 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
   return absl::OkStatus();
 }
 
-std::vector<HostedHandover> HostedKv::HandOver() {
-  std::vector<HostedHandover> handover;
+KvOfOthers HostedKv::HandOver() {
+  KvOfOthers handover;
   for (auto& [device, owner] : owners_) {
     bool any = false;
     for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.stored(s) > 0;
-    if (any) handover.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
+    if (any)
+      handover.all.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
   }
   owners_.clear();
   return handover;

@@ -48,7 +48,7 @@ class HostedKv {
   // ResourceExhausted if they do not fit.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read);
   // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
-  std::vector<HostedHandover> HandOver();
+  KvOfOthers HandOver();
 
   // ---- While the plan is in use
 

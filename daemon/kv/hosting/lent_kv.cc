@@ -126,7 +126,7 @@ absl::Status LentKv::SendQuery(KvQuery query, const MicroBatch& batch) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnHost(const KvMessage& message) {
+absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnAnswer(const KvMessage& message) {
   if (const auto* stored = std::get_if<KvStored>(&message)) {
     LIME_RETURN_IF_ERROR(lender_.OnStored(stored->number));
     return std::nullopt;
@@ -163,7 +163,7 @@ absl::Status LentKv::UseAnswer() {
     case Answer::kNone:  // the host has nothing that the batch sees
       return absl::OkStatus();
     case Answer::kPieces:
-      return options_.backend->AttendPieces(layer, 0, asking_.end, asking_.places);
+      return options_.backend->AttendToPieces(layer, 0, asking_.end, asking_.places);
     case Answer::kRecords: {
       const size_t floats = asking_.num_rows * static_cast<size_t>(options_.backend->RecordFloats());
       return options_.backend->ContinueFromRecords(layer, asking_.taken, std::span<const float>(asking_.records).first(floats));

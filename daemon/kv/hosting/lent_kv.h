@@ -20,14 +20,15 @@
 #include <vector>
 
 #include "common/steady_clock.h"
-#include "daemon/logic/hosting/kv_away.h"
 #include "daemon/logic/hosting/kv_fetch_size.h"
 #include "daemon/logic/hosting/kv_fetcher.h"
 #include "daemon/logic/hosting/kv_lender.h"
 #include "daemon/logic/hosting/kv_message.h"
+#include "daemon/logic/pages/kv_away.h"
 #include "daemon/machine/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
@@ -68,11 +69,11 @@ class LentKv {
   // ---- Use
 
   // Prepares attention to the lent KV that the rows of a batch see. True if some of it is still to
-  // come; OnHost tells when it has.
+  // come; OnAnswer tells when it has.
   absl::StatusOr<bool> Ask(const Visit& visit, const MicroBatch& batch);
   // Handles a message of the host. Returns the part and micro-batch that now have all they asked
   // for, if any. InvalidArgument for an answer that was not asked for; nothing has changed then.
-  absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
+  absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnAnswer(const KvMessage& message);
   // Attends to the KV of the last Ask.  Thread: the compute thread, without the lock, in that visit
   absl::Status UseAnswer();
   // The step's last micro-batch has used every layer.

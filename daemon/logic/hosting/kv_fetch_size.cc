@@ -4,7 +4,7 @@
 
 #include "planner/base/check.h"
 #include "planner/kv/hosting/kv_transfer.h"
-#include "planner/plan/kv_fetching.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

@@ -23,7 +23,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/base/status.h"
-#include "planner/plan/kv_fetching.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {

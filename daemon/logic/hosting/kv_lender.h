@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/hosting/kv_away.h"
 #include "daemon/logic/hosting/kv_message.h"
+#include "daemon/logic/pages/kv_away.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/base/status.h"

@@ -8,6 +8,7 @@
 
 #include "common/activation.h"
 #include "common/little_endian.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/instance/instance.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_rows.h"

@@ -1,5 +1,5 @@
 // Messages between a device, the owner, and the host that keeps KV for it: pieces
-// (daemon/logic/hosting/kv_away.h) in both directions, and queries about them.
+// (daemon/logic/pages/kv_away.h) in both directions, and queries about them.
 //
 // On the wire: a header for each kind, little-endian, then raw bytes as in memory. Hostile input.
 #pragma once
@@ -76,6 +76,12 @@ struct KvFetched {
 };
 
 using KvMessage = std::variant<KvChunk, KvStored, KvFree, KvQuery, KvRecords, KvFetch, KvFetched>;
+
+// Whether a host sends it.
+inline bool IsAnswer(const KvMessage& message) {
+  return std::holds_alternative<KvStored>(message) || std::holds_alternative<KvRecords>(message) ||
+         std::holds_alternative<KvFetched>(message);
+}
 
 inline constexpr int64_t kMaxKvSequences = 4096;          // slots, and sequences of one query
 inline constexpr int64_t kMaxKvQueryRows = 1 << 16;       // of all its sequences

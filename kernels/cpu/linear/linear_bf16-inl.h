@@ -21,7 +21,7 @@ constexpr int64_t kStepsAhead = 4;
 // With this many tokens or more, a panel prefetches the next x while it computes; with fewer, the
 // next weights.
 constexpr int64_t kManyTokens = 64;
-// A row is prefetched this far ahead: the hardware stops at the end of a 4 KiB page.
+// The prefetch of a row is this far ahead: the hardware stops at the end of a 4 KiB page.
 constexpr int64_t kPrefetchBytes = 2048;
 
 #define LIME_UNROLL _Pragma("GCC unroll 32")

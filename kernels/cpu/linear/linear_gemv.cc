@@ -31,8 +31,8 @@ int64_t BlockChunks(int64_t tokens) {
   return std::min<int64_t>(kSumChunks, std::bit_floor(static_cast<uint64_t>(kTokenChunks / std::min<int64_t>(tokens, kDotTokens))));
 }
 // How far ahead the dot products of one token prefetch, in bytes; the hardware does not prefetch
-// beyond the end of a 4 KiB page. Rows that are read side by side are prefetched in the order of
-// memory, so the time for the last row's bytes is only a fraction.
+// beyond the end of a 4 KiB page. For rows that are read side by side, the prefetch follows the
+// order of memory, so the time for the last row's bytes is only a fraction.
 template <class Row>
 constexpr int64_t kPrefetchBytes = !Row::kPacked           ? 2048
                                    : Row::kRowsAtOnce == 1 ? 4096
@@ -127,7 +127,7 @@ HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
   const char* ahead = block.ahead;
   const int64_t ahead_step = block.ahead_step, ahead_row = block.ahead_row;
   const auto prefetch = [&] HWY_ATTR {
-    // With one token, the rows of a set are prefetched as one run of memory.
+    // With one token, the prefetch takes the rows of a set as one run of memory.
     constexpr int kRuns = kTokens == 1 ? 1 : kRows, kRunBytes = Row::kScaleChunks * Row::kChunkBytes * kRows / kRuns;
     LIME_UNROLL for (int r = 0; r < kRuns; ++r) {
       LIME_UNROLL for (int b = 0; b < kRunBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b);

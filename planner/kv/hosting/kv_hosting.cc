@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/base/check.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"

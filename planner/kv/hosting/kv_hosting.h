@@ -1,5 +1,5 @@
 // Computes the cost of KV in the memory of another device, its host. The host attends to it, or
-// sends it back (planner/plan/kv_spill.h, planner/plan/kv_fetching.h).
+// sends it back (planner/plan/hosting/kv_on_host.h).
 //
 // Every layer of the owner asks once per micro-batch: queries go to the host, records come back,
 // and the token waits. The data sent does not grow with the context. The positions that the host

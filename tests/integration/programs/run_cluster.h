@@ -16,6 +16,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "planner/kv/kv_growth.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/problem/plan_problem.h"

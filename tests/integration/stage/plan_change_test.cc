@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "tests/daemon/rpc/keep_callback_threads.h"
 #include "tests/integration/stage/spilling_plans.h"
 

@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "planner/kv/kv_growth.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "tests/integration/stage/stage_orders.h"

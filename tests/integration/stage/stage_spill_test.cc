@@ -6,6 +6,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "tests/cases.h"
 #include "tests/integration/stage/spilling_plans.h"
 

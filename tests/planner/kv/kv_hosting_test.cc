@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "planner/kv/kv_growth.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "planner/plan/kv_fetching.h"
+#include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/search/plan_search.h"
@@ -196,7 +196,7 @@ TEST(KvHostingTest, AsManyLayersComeBackInTimeAsTheLinkCarriesAndTheRoomHolds) {
   EXPECT_EQ(LayersInTime(plan, 1, full), 0) << "it has no host";
   const auto waits = [&](int64_t pages) {
     int64_t parts = 0;
-    for (int p = 0; p < plan.NumParts(); ++p) parts += AsksForKv(plan, p) && AskKvMs(plan, p, pages) > 0;
+    for (int p = 0; p < plan.NumParts(); ++p) parts += WaitsForKv(plan, p) && WaitMs(plan, p, pages) > 0;
     return parts;
   };
   EXPECT_EQ(waits(full), layers - before);

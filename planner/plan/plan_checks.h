@@ -1,0 +1,40 @@
+// Checks of Plan::Validate. Each returns InvalidArgument.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "planner/base/status.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+// Limits that keep sums over all parts and devices from overflowing.
+inline constexpr Bytes kMaxPartBytes = Bytes{1} << 44;
+inline constexpr int64_t kMaxTokens = int64_t{1} << 40;
+
+inline absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Invalid("plan: field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+}
+
+// `of` says what the value must be the sum of.
+inline absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
+  if (value == sum) return absl::OkStatus();
+  return Invalid("plan: field \"", field, "\" = ", value, " is not ", sum, ", ", of);
+}
+
+inline absl::Status CheckNumber(const std::string& field, double value) {
+  if (value >= 0 && value <= kMaxPlanNumber) return absl::OkStatus();  // false for NaN
+  return Invalid("plan: field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
+}
+
+// The device's host, which must compute in the same order. In kv_on_host.cc, like the next two.
+absl::Status CheckHost(const Plan& plan, int device);
+// The memory for pieces that come back. If the host is never asked, it must hold a whole layer and
+// the pieces in flight.
+absl::Status CheckComingBack(const Plan& plan, int device);
+// Memory and rates. `name`: of the device in messages.
+absl::Status CheckKvOfOthers(const PlanDevice& device, const PlanNeed& need, const std::string& name);
+
+}  // namespace lime
