@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/base/convert.h"
 #include "kernels/cpu/base/hwy_targets.h"
+#include "planner/base/float_bits.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_ops.cc"

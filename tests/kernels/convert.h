@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/base/convert.h"
+#include "planner/base/float_bits.h"
 
 namespace lime::cpu {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "hwy/targets.h"  // after hwy_targets.h
-#include "kernels/cpu/base/convert.h"
 #include "kernels/cpu/base/hwy_targets.h"
 #include "planner/base/dtype.h"
+#include "planner/base/float_bits.h"
 #include "tests/kernels/random_floats.h"
 
 namespace lime::cpu {

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/cpu/base/convert.h"
 #include "kernels/cpu/linear/linear_bf16.h"
+#include "planner/base/float_bits.h"
 #include "tests/kernels/random_floats.h"
 #include "tests/skips.h"
 

@@ -43,9 +43,11 @@ TEST(ConvertTest, TiesGoToEvenAndOverflowToInfinity) {
   EXPECT_EQ(FromFloat<BF16>(1.0f + 3 * 0x1p-8f).bits, 0x3f82);
   EXPECT_EQ(FromFloat<BF16>(std::numeric_limits<float>::max()).bits, 0x7f80);
   EXPECT_EQ(FromFloat<F16>(1.0f + 0x1p-11f).bits, 0x3c00);
+  EXPECT_EQ(FromFloat<F16>(1.0f + 3 * 0x1p-11f).bits, 0x3c02);
   EXPECT_EQ(FromFloat<F16>(65519.0f).bits, 0x7bff);
   EXPECT_EQ(FromFloat<F16>(65520.0f).bits, 0x7c00);
   EXPECT_EQ(FromFloat<F16>(0x1p-25f).bits, 0);            // half of the smallest subnormal
+  EXPECT_EQ(FromFloat<F16>(0x1.8p-25f).bits, 1);          // three quarters of it
   EXPECT_EQ(FromFloat<F16>(0x1.8p-24f).bits, 2);          // one and a half of it
   EXPECT_EQ(FromFloat<F16>(-0x1.ffcp-15f).bits, 0x8400);  // a subnormal that rounds up to a normal
   EXPECT_TRUE(std::isnan(ToFloat(FromFloat<BF16>(std::bit_cast<float>(0x7f800001u)))));

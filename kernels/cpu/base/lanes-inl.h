@@ -4,8 +4,8 @@
 // An expression gives the same bits on every target. A lane does plain IEEE operations
 // (multiply-adds are always fused), and lanes are combined only in ReduceAdd's fixed tree. Targets
 // differ only in how many vectors hold the sixteen lanes.
-#include "kernels/cpu/base/convert.h"
 #include "kernels/cpu/base/hwy_targets.h"
+#include "planner/base/float_bits.h"
 
 #if defined(LIME_KERNELS_CPU_BASE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
 #ifdef LIME_KERNELS_CPU_BASE_LANES_INL_H_

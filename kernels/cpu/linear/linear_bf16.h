@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cpu/base/convert.h"
 #include "kernels/cpu/linear/linear_kernels.h"
+#include "planner/base/float_bits.h"
 
 #if defined(__x86_64__)
 #define LIME_BF16_X86 1

@@ -9,7 +9,7 @@
 
 #include "planner/base/dtype.h"
 
-namespace lime::cpu {
+namespace lime {
 
 // The upper half of an IEEE single.
 struct BF16 {
@@ -79,4 +79,4 @@ inline void WithWorkingType(DType dtype, Fn&& fn) {
   }
 }
 
-}  // namespace lime::cpu
+}  // namespace lime
