@@ -55,15 +55,9 @@ struct Sweep {
 // The disk's rate for reads of the size and depth that streaming uses, or smaller reads if the
 // files are smaller.
 absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
-  std::vector<std::string> files;
-  Bytes bytes = 0;
-  for (const CheckpointFile& file : checkpoint.files()) {
-    files.push_back(file.path);
-    bytes += file.bytes;
-  }
-  LIME_ASSIGN_OR_RETURN(
-      const std::vector<DiskPoint> points,
-      MeasureDisk(files, {.seconds = 1, .read_bytes = {bytes >= 16 * kMiB ? kDiskRead : 4 * kKiB}, .depths = {kDiskDepth}}));
+  const Bytes read = checkpoint.FileBytes() >= 16 * kMiB ? kDiskRead : 4 * kKiB;
+  LIME_ASSIGN_OR_RETURN(const std::vector<DiskPoint> points,
+                        MeasureDisk(checkpoint.FilePaths(), {.seconds = 1, .read_bytes = {read}, .depths = {kDiskDepth}}));
   return points.front().bytes_per_second;
 }
 

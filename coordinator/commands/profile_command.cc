@@ -90,17 +90,12 @@ auto Progress(ProgressLine& line) {
 }
 
 absl::Status MeasureDiskOf(const Checkpoint& checkpoint, const ProfileFlags& flags, Bytes memory, DeviceProfile& profile) {
-  std::vector<std::string> files;
-  Bytes bytes = 0;
-  for (const CheckpointFile& file : checkpoint.files()) {
-    files.push_back(file.path);
-    bytes += file.bytes;
-  }
-  if (bytes < kLeastDiskBytes) return absl::OkStatus();
+  if (checkpoint.FileBytes() < kLeastDiskBytes) return absl::OkStatus();
   ProgressLine line("Disk");
   LIME_ASSIGN_OR_RETURN(
       std::vector<DiskPoint> disk,
-      MeasureDisk(files, {.seconds = flags.seconds, .memory = memory / 2, .progress = Progress(line), .cancelled = &Interrupted()}));
+      MeasureDisk(checkpoint.FilePaths(),
+                  {.seconds = flags.seconds, .memory = memory / 2, .progress = Progress(line), .cancelled = &Interrupted()}));
   profile.SetDisk(std::move(disk));
   return absl::OkStatus();
 }

@@ -1,6 +1,5 @@
 #include "coordinator/devices/cluster_push.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"

@@ -143,13 +143,11 @@ class SelfProfile {
   }
 
   absl::Status ReadWeights(const Checkpoint& checkpoint) {
-    std::vector<std::string> files;
-    Bytes bytes = 0;
-    for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path), bytes += file.bytes;
+    const Bytes bytes = checkpoint.FileBytes();
     MeasureDiskOptions options = DiskPoints();
     options.progress = Progress("disk", 1.0 / 7, 3.0 / 7);
     if (bytes < kSmallDisk) options.read_bytes = {64 * kKiB, 256 * kKiB}, options.depths = {2}, options.spread = 2 * kMiB;
-    return bytes < 256 * kKiB ? absl::OkStatus() : Measure(files, options);
+    return bytes < 256 * kKiB ? absl::OkStatus() : Measure(checkpoint.FilePaths(), options);
   }
 
   absl::Status Measure(const std::vector<std::string>& files, MeasureDiskOptions options) {

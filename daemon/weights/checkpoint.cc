@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/input/model_file.h"
-#include "daemon/formats/block_store_manifest.h"
 #include "daemon/formats/held_blocks.h"
 #include "daemon/formats/safetensors.h"
 #include "daemon/machine/files.h"
@@ -185,6 +185,16 @@ absl::Status Checkpoint::ExplainMissing(const absl::Status& status) const {
   if (!FileExists(Join(dir_, named->second))) return MissingShard(named->second, tensor);
   return Invalid(shard_index_, ": says that ", named->second, " holds tensor \"", absl::CEscape(tensor),
                  "\", but no shard holds it; download the folder again");
+}
+
+std::vector<std::string> Checkpoint::FilePaths() const {
+  std::vector<std::string> paths;
+  for (const CheckpointFile& file : files_) paths.push_back(file.path);
+  return paths;
+}
+
+Bytes Checkpoint::FileBytes() const {
+  return std::accumulate(files_.begin(), files_.end(), Bytes{0}, [](Bytes sum, const CheckpointFile& file) { return sum + file.bytes; });
 }
 
 const TensorLocation& Checkpoint::location(std::string_view name) const {

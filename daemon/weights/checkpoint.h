@@ -49,6 +49,8 @@ class Checkpoint {
   const std::string& dir() const { return dir_; }
   const std::string& config_json() const { return config_json_; }
   const std::vector<CheckpointFile>& files() const { return files_; }
+  std::vector<std::string> FilePaths() const;
+  Bytes FileBytes() const;  // of all files together
   const TensorIndex& index() const { return index_; }
 
   // REQUIRES: `name` is in index().

@@ -129,10 +129,9 @@ struct PartReader::Request {
 };
 
 absl::StatusOr<std::unique_ptr<PartReader>> PartReader::Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options) {
-  std::vector<std::string> paths;
-  for (const CheckpointFile& file : checkpoint.files()) paths.push_back(file.path);
-  LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
-                        OpenBlockDevice(paths, {.channels = options.channels, .direct = true, .io_uring = options.io_uring}));
+  LIME_ASSIGN_OR_RETURN(
+      std::unique_ptr<BlockDevice> device,
+      OpenBlockDevice(checkpoint.FilePaths(), {.channels = options.channels, .direct = true, .io_uring = options.io_uring}));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{.read_bytes = options.read_bytes});
   return std::unique_ptr<PartReader>(new PartReader(checkpoint, spec, options, std::move(reader)));

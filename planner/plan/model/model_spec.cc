@@ -1,7 +1,6 @@
 #include "planner/plan/model/model_spec.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
