@@ -86,7 +86,10 @@ bool ComeInTime(const Uses& uses, int64_t count, int64_t depth, double layer_ms)
   if (count <= depth) return true;  // they stay in memory
   // Eq. 8: the link cannot carry so many layers in every step.
   if (static_cast<double>(count) * layer_ms > uses.step_ms) return false;
-  const auto use_ms = [&](int64_t i) { return static_cast<double>(i / count) * uses.step_ms + at_ms[static_cast<size_t>(i % count)]; };
+  const auto use_ms = [&](int64_t i) {
+    const int64_t step = i / count;
+    return static_cast<double>(step) * uses.step_ms + at_ms[static_cast<size_t>(i % count)];
+  };
   double end_ms = 0;
   for (int64_t i = depth; i < kSteps * count; ++i) {
     end_ms = std::max(end_ms, use_ms(i - depth)) + layer_ms;
