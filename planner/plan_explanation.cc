@@ -41,8 +41,8 @@ class Explainer {
   }
 
   std::vector<DeviceExplanation> Run() {
-    std::vector<DeviceExplanation> all;
-    for (int d = 0; d < instance_.NumDevices(); ++d) all.push_back(Explain(d));
+    std::vector<DeviceExplanation> all(instance_.NumDevices());
+    for (int d = 0; d < instance_.NumDevices(); ++d) all[d] = Explain(d);
     return all;
   }
 

@@ -29,8 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using std::chrono_literals::operator""ms;
-using std::chrono_literals::operator""s;
+using namespace std::chrono_literals;
 
 constexpr Clock::duration kGraceful = 10s, kLook = 20ms;
 constexpr int kStartMs = 60'000;

@@ -201,7 +201,7 @@ int Run(lime::LimedFlags flags) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   lime::ExitOnUnreadablePages();
   // A file that may not grow further is a write error, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -224,8 +224,8 @@ int main(int argc, char** argv) {
     return AnswerPrinted();
   } catch (const CLI::ParseError& error) {
     return Fail(absl::InvalidArgumentError(lime::SentenceOf(app, error)), kWrongCall);
-  } catch (const std::exception& error) {  // no memory, no thread: errors without a Status
-    std::fprintf(stderr, "limed: %s; the machine may be out of memory or threads\n", error.what());
-    return kFailed;
   }
+} catch (const std::exception& error) {  // no memory, no thread: errors without a Status
+  std::fprintf(stderr, "limed: %s; the machine may be out of memory or threads\n", error.what());
+  return kFailed;
 }

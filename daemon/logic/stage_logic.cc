@@ -12,8 +12,8 @@ namespace lime {
 namespace {
 
 std::vector<const Program*> Pointers(const std::vector<Program>& programs) {
-  std::vector<const Program*> pointers;
-  for (const Program& program : programs) pointers.push_back(&program);
+  std::vector<const Program*> pointers(programs.size());
+  for (size_t i = 0; i < programs.size(); ++i) pointers[i] = &programs[i];
   return pointers;
 }
 

@@ -67,11 +67,12 @@ void ReturnPages(const std::byte* data, Bytes bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(data), page = static_cast<uintptr_t>(kSmallPage);
   const uintptr_t first = (begin + page - 1) / page * page, last = (begin + static_cast<uintptr_t>(bytes)) / page * page;
   if (first >= last) return;
+  std::byte* const pages = const_cast<std::byte*>(data) + (first - begin);
 #ifdef MADV_NOHUGEPAGE
   // Otherwise the kernel may fill the gap with zeros and join the pages again.
-  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);
+  ::madvise(pages, last - first, MADV_NOHUGEPAGE);
 #endif
-  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  ::madvise(pages, last - first, MADV_DONTNEED);
 }
 
 HugeBuffer::HugeBuffer(HugeBuffer&& other) noexcept {

@@ -120,8 +120,8 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
       StartCall();
     }
     void Cancel() { context_.TryCancel(); }
-    void Write(grpc::ByteBuffer message) {
-      writing_ = std::move(message);
+    void Write(const grpc::ByteBuffer& message) {
+      writing_ = message;
       StartWrite(&writing_);
     }
 

@@ -386,8 +386,8 @@ class PushTaker final : public BulkService {
   }
 
   absl::Status ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units) {
-    std::vector<Bytes> sizes;
-    for (const int32_t unit : units) sizes.push_back(store.units()[static_cast<size_t>(unit)].bytes);
+    std::vector<Bytes> sizes(units.size());
+    for (size_t i = 0; i < units.size(); ++i) sizes[i] = store.units()[static_cast<size_t>(units[i])].bytes;
     PushReceiver receiver(sizes, PushReceiver::Options());
     while (!receiver.done()) {
       LIME_ASSIGN_OR_RETURN(const PushChunk chunk, ReadChunk(stream));

@@ -34,8 +34,8 @@ void PlanSampler::Admit(const AdmitOrder& order) {
   sequence->hash = sequence->sampling.score_top ? scored_hash_ : std::make_shared<LogitsHash>();
   if (!sequence->sampling.hash_state.empty()) {
     absl::StatusOr<LogitsHash> before = LogitsHash::Continue(sequence->sampling.hash_state);
-    if (before.ok()) *sequence->hash = *std::move(before);
     sequence->broken = before.status();
+    if (before.ok()) *sequence->hash = *std::move(before);
   }
   sequences_[order.sequence] = std::move(sequence);
 }

@@ -167,8 +167,8 @@ class ReadLoader : public Loader {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Loader>> MakeReadLoader(const std::vector<CheckpointFile>& files, const ReadLoaderOptions& options) {
-  std::vector<std::string> paths;
-  for (const CheckpointFile& file : files) paths.push_back(file.path);
+  std::vector<std::string> paths(files.size());
+  std::ranges::transform(files, paths.begin(), &CheckpointFile::path);
   const BlockReader::Options reader_options{.read_bytes = options.read_bytes};
   LIME_ASSIGN_OR_RETURN(auto disk, OpenBlockDevice(paths, {.channels = options.queue_depth, .direct = true, .io_uring = options.io_uring}));
   std::unique_ptr<BlockReader> cache_reader;

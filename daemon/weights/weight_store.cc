@@ -94,6 +94,7 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const
     return std::pair(location(a).file, location(a).offset) < std::pair(location(b).file, location(b).offset);
   });
   std::vector<WantedTensor> wanted;
+  wanted.reserve(wanted_specs.size());
   for (const TensorSpec* spec : wanted_specs) wanted.push_back({location(spec), spec->info.dtype});
 
   LIME_ASSIGN_OR_RETURN(LoadedTensors loaded, LoadChecked(wanted, options));

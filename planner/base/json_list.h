@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/check.h"
 #include "planner/base/json_fields.h"
 #include "planner/base/names.h"
 
@@ -37,7 +38,10 @@ class JsonList {
   explicit JsonList(JsonFields& from) : from_(&from) {}
   explicit JsonList(nlohmann::ordered_json& to) : to_(&to) {}
 
-  bool reads() const { return from_ != nullptr; }
+  bool reads() const {
+    LIME_CHECK((from_ == nullptr) != (to_ == nullptr)) << "a list either reads or writes";
+    return from_ != nullptr;
+  }
   // REQUIRES: reads()
   JsonFields& from() { return *from_; }
 

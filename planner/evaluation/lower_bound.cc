@@ -144,8 +144,8 @@ class Bound {
   // The least T for which the largest k devices hold everything.
   double LeastMsOn(int k) const {
     const auto suffice = [&](double ms) {
-      std::vector<double> room_mb;
-      for (int d = 0; d < instance_.NumDevices(); ++d) room_mb.push_back(MemMb(d) + MbPerMs(d) * ms);
+      std::vector<double> room_mb(instance_.NumDevices());
+      for (int d = 0; d < instance_.NumDevices(); ++d) room_mb[d] = MemMb(d) + MbPerMs(d) * ms;
       std::nth_element(room_mb.begin(), room_mb.begin() + (k - 1), room_mb.end(), std::greater<>());
       return std::accumulate(room_mb.begin(), room_mb.begin() + k, 0.0) * (1 + 1e-12) >= total_mb_;
     };

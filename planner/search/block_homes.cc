@@ -88,8 +88,8 @@ void KeepAtHome(const BlockHomes& homes, PlanProblem& problem) {
 std::vector<StagePlan> PlansAtHome(const BlockHomes& homes, const PlanProblem& problem) {
   if (homes.empty()) return {};
   const Instance& instance = problem.instance;
-  std::vector<std::vector<bool>> allowed;
-  for (int32_t d = 0; d < instance.NumDevices(); ++d) allowed.push_back(Allowed(homes, problem.head, d));
+  std::vector<std::vector<bool>> allowed(static_cast<size_t>(instance.NumDevices()));
+  for (int32_t d = 0; d < instance.NumDevices(); ++d) allowed[static_cast<size_t>(d)] = Allowed(homes, problem.head, d);
   std::vector<Assignment> found;
   for (int preferred = -1; preferred < instance.NumDevices(); ++preferred) {
     Assignment plan = {.device = DevicesAtHome(allowed, preferred), .streamed = std::vector<uint8_t>(instance.blocks.size(), 0)};
@@ -101,8 +101,8 @@ std::vector<StagePlan> PlansAtHome(const BlockHomes& homes, const PlanProblem& p
       if (std::ranges::find(found, streams) == found.end()) found.push_back(std::move(streams));
     }
   }
-  std::vector<StagePlan> plans;
-  for (const Assignment& plan : found) plans.push_back(ToPlan(plan));
+  std::vector<StagePlan> plans(found.size());
+  std::ranges::transform(found, plans.begin(), ToPlan);
   return plans;
 }
 

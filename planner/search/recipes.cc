@@ -115,8 +115,7 @@ class RecipeSearch {
   }
 
   std::vector<HalfCounts> Counts(const Recipe& recipe) {
-    const auto counts =
-        counts_.Share({.limit_ms = recipe.limit_ms, .usable = recipe.shares, .styles = recipe.styles, .order = recipe.order});
+    auto counts = counts_.Share({.limit_ms = recipe.limit_ms, .usable = recipe.shares, .styles = recipe.styles, .order = recipe.order});
     budget_.Spend(counts_.work());
     return counts;
   }

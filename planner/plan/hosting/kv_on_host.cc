@@ -88,7 +88,10 @@ bool ComeInTime(const Uses& uses, int64_t count, int64_t depth, double layer_ms)
   if (count <= depth) return true;  // they stay in memory
   // Eq. 8: the link cannot carry so many layers in every step.
   if (static_cast<double>(count) * layer_ms > uses.step_ms) return false;
-  const auto use_ms = [&](int64_t i) { return static_cast<double>(i / count) * uses.step_ms + at_ms[static_cast<size_t>(i % count)]; };
+  const auto use_ms = [&](int64_t i) {
+    const int64_t step = i / count;
+    return static_cast<double>(step) * uses.step_ms + at_ms[static_cast<size_t>(i % count)];
+  };
   double end_ms = 0;
   for (int64_t i = depth; i < kSteps * count; ++i) {
     end_ms = std::max(end_ms, use_ms(i - depth)) + layer_ms;
@@ -178,8 +181,8 @@ std::vector<double> AllWaitsMs(const Plan& plan, int64_t layer_pages, const std:
   Plan streams = plan;
   for (PlanPart& part : streams.parts) part.streamed = false;
   for (const int32_t p : streamed) streams.parts[p].streamed = true;
-  std::vector<int64_t> in_time;  // by device
-  for (int d = 0; d < plan.NumDevices(); ++d) in_time.push_back(LayersInTime(streams, d, layer_pages));
+  std::vector<int64_t> in_time(plan.NumDevices());
+  for (int d = 0; d < plan.NumDevices(); ++d) in_time[d] = LayersInTime(streams, d, layer_pages);
   for (int p = 0; p < plan.NumParts(); ++p) {
     if (WaitsForKv(plan, p)) wait_ms[p] = WaitOf(streams, p, layer_pages, in_time[plan.stages[StageOf(plan, p)].device]);
   }

@@ -107,7 +107,7 @@ absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, double
 }
 
 // Refuses the numbers of a scaling without a type, because their meaning is unknown.
-absl::Status RefuseUntyped(JsonFields fields, std::string_view where) {
+absl::Status RefuseUntyped(const JsonFields& fields, std::string_view where) {
   for (const char* key : {"factor", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast",
                           "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"}) {
     if (!fields.Has(key)) continue;

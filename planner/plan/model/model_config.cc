@@ -67,7 +67,7 @@ absl::StatusOr<Architecture> FindArchitecture(const json& root, std::string_view
                        kSupportedArchitectures);
   }
   const auto type = root.find("model_type");
-  if (type != root.end() && type->is_string() && *type != "") {
+  if (type != root.end() && type->is_string() && !type->get_ref<const std::string&>().empty()) {
     if (const Architecture* const by_type = FindModelType(root)) return *by_type;
     return Unsupported(name, absl::StrCat("model_type \"", type->get<std::string>().substr(0, 80), "\""), kSupportedArchitectures);
   }

@@ -60,7 +60,7 @@ class SpecBuilder {
 
   void Begin(BlockKind kind, int32_t layer = 0) { blocks_.push_back({.id = {kind, layer}, .tensors = {}}); }
 
-  void Fail(std::string message) {
+  void Fail(const std::string& message) {
     if (status_.ok()) status_ = Invalid(name_, ": ", message);
   }
 
