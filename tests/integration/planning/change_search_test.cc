@@ -191,7 +191,7 @@ TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLas
 
 // The two fast devices alone: 49,152 tokens are more than they have memory for.
 TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
-  constexpr int64_t kTokens = 2 * kContext;
+  constexpr int64_t kTokens = 3 * kContext;
   inputs_.devices.pop_back();
   inputs_.request.context = kTokens;
   online_.reset();
