@@ -41,16 +41,6 @@ absl::StatusOr<std::vector<BatchedInstance>> BatchChoices(const Instance& instan
 
 namespace {
 
-SearchOptions Part(const SearchOptions& options, double share) {
-  SearchOptions part = options;
-  part.time_limit_ms *= share;
-  part.max_work *= share;
-  if (options.elapsed_ms) {
-    part.elapsed_ms = [elapsed_ms = options.elapsed_ms, begin_ms = options.elapsed_ms()] { return elapsed_ms() - begin_ms; };
-  }
-  return part;
-}
-
 // Reloading may be faster if the pool need not hold the streamed blocks of all micro-batches of a
 // stage.
 void OfferReloading(const std::vector<BatchedInstance>& choices, BatchedPlan& best) {
@@ -63,6 +53,16 @@ void OfferReloading(const std::vector<BatchedInstance>& choices, BatchedPlan& be
 }
 
 }  // namespace
+
+SearchOptions Part(const SearchOptions& options, double share) {
+  SearchOptions part = options;
+  part.time_limit_ms *= share;
+  part.max_work *= share;
+  if (options.elapsed_ms) {
+    part.elapsed_ms = [elapsed_ms = options.elapsed_ms, begin_ms = options.elapsed_ms()] { return elapsed_ms() - begin_ms; };
+  }
+  return part;
+}
 
 // Uses a third of the time to rank the choices, the rest for the best.
 absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& instance, const SearchOptions& options) {

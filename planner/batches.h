@@ -27,6 +27,9 @@ struct BatchedPlan {
   double lower_bound_ms = 0;  // no plan of any choice is faster
 };
 
+// The options for a share of the time and the work, with a clock that begins now.
+SearchOptions Part(const SearchOptions& options, double share);
+
 // The best plan of a strategy over all choices. A step serves all sequences with any choice.
 // `pp-offload` uses the smallest micro-batches, `pp-offload-batched` the smallest that hold all
 // sequences, else the largest.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "planner/base/bytes.h"
 #include "planner/base/strings.h"
+#include "planner/batches.h"
 #include "planner/evaluation/assignment.h"
 #include "planner/evaluation/evaluator.h"
 
@@ -79,15 +80,10 @@ class Explainer {
   // Plans again with the strategy. For `lime`: a short search from the plan, unchanged or with a
   // device's stages handed on.
   FoundPlan Again(const Instance& changed, std::vector<StagePlan> seeds) const {
-    SearchOptions search = options_.search;
+    SearchOptions search = Part(options_.search, 1);
     search.time_limit_ms = SearchMs();
     search.good_enough_ms = 0;
     search.seeds = std::move(seeds);
-    if (search.elapsed_ms) {
-      search.elapsed_ms = [elapsed_ms = options_.search.elapsed_ms, begin_ms = options_.search.elapsed_ms()] {
-        return elapsed_ms() - begin_ms;
-      };
-    }
     return options_.strategy == Strategy::kLime ? SearchPlan(changed, search) : PlanBy(options_.strategy, changed, search);
   }
 

@@ -39,17 +39,12 @@ struct RunFlags {
   std::vector<std::string> prompts;
   std::string prompts_file;
   std::string batch_with;
-  std::vector<std::string> stops;
-  SamplingParams sampling;
-  std::vector<int64_t> max_tokens;  // by prompt, the last one for the rest; empty: not given
+  GenerateOptions generate;  // without max_new_tokens: not given
   bool ignore_eos = false;
-  bool hash_logits = false;
-  bool token_times = false;
   ClusterSession::Options on_cluster;  // with --cluster
   double patience_s = 10;              // with --cluster
   bool no_replan = false;              // with --cluster
   double give_up_s = 60;               // with --cluster
-  int64_t kv_tokens = 0;               // with --cluster
   std::string online = "lime";         // with --cluster, if the plan's KV grows
   bool no_memory_planner = false;
   OutputFlag trace{.kind = OutputKind::kTrace};
@@ -74,9 +69,9 @@ absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   LIME_RETURN_IF_ERROR(flags.trace.Check());
-  if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
+  if (const absl::Status sampling = ValidateSamplingParams(flags.generate.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
-  for (const int64_t tokens : flags.max_tokens) {
+  for (const int64_t tokens : flags.generate.max_new_tokens) {
     if (tokens < 1) return WrongCall(absl::StrCat("--max-tokens ", tokens, " is less than 1"));
   }
   for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
@@ -86,10 +81,10 @@ absl::Status CheckFlags(RunFlags& flags) {
   if (const auto rule = RuleOf(flags); !rule.ok()) return rule.status();
   if (flags.trace_steps < 1 || flags.trace_steps > 4096)
     return WrongCall(absl::StrCat("--steps ", flags.trace_steps, " is outside 1 to 4096"));
-  if (flags.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is negative"));
+  if (flags.on_cluster.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.on_cluster.kv_tokens, " is negative"));
   LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
-  if (flags.max_tokens.size() > std::max<size_t>(1, flags.prompts.size()))
-    return WrongCall(absl::StrCat("--max-tokens has ", flags.max_tokens.size(), " numbers for ", flags.prompts.size(), " prompts"));
+  if (const size_t given = flags.generate.max_new_tokens.size(); given > std::max<size_t>(1, flags.prompts.size()))
+    return WrongCall(absl::StrCat("--max-tokens has ", given, " numbers for ", flags.prompts.size(), " prompts"));
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
   return absl::OkStatus();
 }
@@ -99,6 +94,7 @@ struct RunShape {
   size_t answered = 0;
   std::vector<int64_t> max_new_tokens;  // see GenerateOptions
   int64_t most_new_tokens = 0;          // maximum of these
+  int64_t longest = 0;                  // prompt
   int64_t context = 0;
   int64_t sequences = 0;
 };
@@ -112,11 +108,10 @@ absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files)
   plan.answered = plan.prompts.size();
   LIME_ASSIGN_OR_RETURN(const auto companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxBatch - 1));
   plan.prompts.insert(plan.prompts.end(), companions.begin(), companions.end());
-  int64_t longest = 0;
-  for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
+  for (const auto& prompt : plan.prompts) plan.longest = std::max<int64_t>(plan.longest, std::ssize(prompt));
   LIME_ASSIGN_OR_RETURN(const int64_t limit, flags.model.MostPositions(files.spec));
-  plan.max_new_tokens = flags.max_tokens;
-  if (plan.max_new_tokens.empty()) plan.max_new_tokens = {std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest))};
+  plan.max_new_tokens = flags.generate.max_new_tokens;
+  if (plan.max_new_tokens.empty()) plan.max_new_tokens = {std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - plan.longest))};
   plan.most_new_tokens = std::ranges::max(plan.max_new_tokens);
   int64_t needed = 0;
   for (size_t i = 0; i < plan.prompts.size(); ++i) {
@@ -148,8 +143,8 @@ json ResultJson(const Generated& result, const RunFlags& flags) {
                  {"finish_reason", kFinishNames.Of(result.finish)},
                  {"ttft_ms", result.ttft_ms},
                  {"ms_per_token", result.ms_per_token}};
-  if (flags.hash_logits) object["logits_xxh3"] = HashText(result.logits_hash);
-  if (flags.token_times) object["token_times_s"] = result.token_times;
+  if (flags.generate.hash_logits) object["logits_xxh3"] = HashText(result.logits_hash);
+  if (flags.generate.record_times) object["token_times_s"] = result.token_times;
   return object;
 }
 
@@ -204,8 +199,6 @@ void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
                   static_cast<double>(summary.decode_tokens) / summary.decode_ms * 1000);
   }
   absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
-  const PredictionReport report = session.Compare(summary);
-  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
 // The text of one prompt streams; texts of several prompts are printed when all are done. Then the
@@ -215,20 +208,16 @@ void PrintTexts(const RunFlags& flags, const GenerateSummary& summary, TextOutpu
   if (one) output.End();
   for (size_t i = 0; i < summary.results.size() && !one; ++i)
     std::cout << "[" << i << "] " << flags.prompts[i] << summary.results[i].text << "\n";
-  for (size_t i = 0; i < summary.results.size() && flags.hash_logits; ++i)
+  for (size_t i = 0; i < summary.results.size() && flags.generate.hash_logits; ++i)
     std::cout << (one ? "" : absl::StrCat("[", i, "] ")) << "logits_xxh3 " << HashText(summary.results[i].logits_hash) << "\n";
   std::cout << std::flush;
 }
 
 // Options that do not depend on where the model runs.
 GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files, TextOutput& output) {
-  GenerateOptions options;
-  options.sampling = flags.sampling;
+  GenerateOptions options = flags.generate;
   options.max_new_tokens = plan.max_new_tokens;
   if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
-  options.stop_strings = flags.stops;
-  options.hash_logits = flags.hash_logits;
-  options.record_times = flags.token_times;
   options.cancel = &Interrupted();
   options.on_prompt = [&output](double share) { output.Prompt(share); };
   options.on_first_token = [&output] { output.PromptDone(); };
@@ -271,8 +260,6 @@ void PrintSummary(const ClusterSession& session, const GenerateSummary& summary)
   if (summary.pauses > 0)
     absl::FPrintF(stderr, "pauses          %d for recoveries and changes of plans, %.1f s\n", summary.pauses, summary.pause_ms / 1000);
   absl::FPrintF(stderr, "%s", session.DeviceLines());
-  const PredictionReport report = session.Compare(summary);
-  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
 // `Session`: a ClusterSession or a LocalSession.
@@ -289,6 +276,8 @@ absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& fi
   } else {
     PrintTexts(flags, summary, output);
     PrintSummary(session, summary);
+    const PredictionReport report = session.Compare(summary);
+    if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
   }
   absl::Status status;
   if (flags.traces()) {
@@ -298,14 +287,13 @@ absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& fi
   return End(flags, summary, root, status);
 }
 
-absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape) {
   ClusterSession::Options options = flags.on_cluster;
   options.cluster = flags.model.cluster;
   options.model = flags.model.model;
   options.context = shape.context;
   options.sequences = shape.sequences;
-  options.prompt_tokens = longest;
-  options.kv_tokens = flags.kv_tokens;
+  options.prompt_tokens = shape.longest;
   options.kv.no_spill = flags.model.no_kv_spill;
   LIME_ASSIGN_OR_RETURN(options.online, RuleOf(flags));
   options.recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)};
@@ -316,20 +304,21 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
   return RunIn(*session, flags, files, shape, std::ssize(shape.prompts.front()));
 }
 
-absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunShape& shape) {
   int64_t prompt_tokens = 0;
   for (const auto& prompt : shape.prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
   const int64_t rounds = (static_cast<int64_t>(shape.prompts.size()) + shape.sequences - 1) / shape.sequences;
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
-                        LocalSession::Open(flags.model,
-                                           {.context = shape.context,
-                                            .kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : longest + kFirstTokens,
-                                            .expected_positions = longest + shape.most_new_tokens / 2,
-                                            .sequences = static_cast<int32_t>(shape.sequences),
-                                            .prompt_tokens = longest,
-                                            .all_prompt_tokens = prompt_tokens,
-                                            .new_tokens = shape.most_new_tokens * rounds},
-                                           flags.traces()));
+  LIME_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LocalSession> session,
+      LocalSession::Open(flags.model,
+                         {.context = shape.context,
+                          .kv_tokens = flags.on_cluster.kv_tokens > 0 ? flags.on_cluster.kv_tokens : shape.longest + kFirstTokens,
+                          .expected_positions = shape.longest + shape.most_new_tokens / 2,
+                          .sequences = static_cast<int32_t>(shape.sequences),
+                          .prompt_tokens = shape.longest,
+                          .all_prompt_tokens = prompt_tokens,
+                          .new_tokens = shape.most_new_tokens * rounds},
+                         flags.traces()));
   return RunIn(*session, flags, files, shape, prompt_tokens);
 }
 
@@ -337,9 +326,7 @@ absl::Status Run(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const RunShape shape, PlanRun(flags, files));
-  int64_t longest = 0;
-  for (const auto& prompt : shape.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
-  return flags.model.cluster.empty() ? RunHere(flags, files, shape, longest) : RunOnCluster(flags, files, shape, longest);
+  return flags.model.cluster.empty() ? RunHere(flags, files, shape) : RunOnCluster(flags, files, shape);
 }
 
 // Flags of all commands that generate.
@@ -354,19 +341,19 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
   command.Add("--batch-with", &flags.batch_with,
               "File of other sequences, one line of ids like 1,2,3 each, continued in the same steps; no bit of the answer changes");
   command
-      .Add("--max-tokens,-n", &flags.max_tokens,
+      .Add("--max-tokens,-n", &flags.generate.max_new_tokens,
            "Tokens to generate, or one number for each prompt such as 64,32, the last one for all further prompts; without it 128, or "
            "as many as the context holds")
       .Listed();
-  command.Add("--temperature", &flags.sampling.temperature, "0 chooses the likeliest token").Shown();
-  command.Add("--top-k", &flags.sampling.top_k, "Keep the K likeliest tokens; 0 keeps all").Shown();
-  command.Add("--top-p", &flags.sampling.top_p, "Keep the likeliest tokens that hold this share of the probability").Shown();
-  command.Add("--min-p", &flags.sampling.min_p, "Drop tokens below this share of the likeliest one's probability").Shown();
-  command.Add("--repetition-penalty", &flags.sampling.repetition_penalty, "Above 1 makes tokens seen before less likely").Shown();
+  command.Add("--temperature", &flags.generate.sampling.temperature, "0 chooses the likeliest token").Shown();
+  command.Add("--top-k", &flags.generate.sampling.top_k, "Keep the K likeliest tokens; 0 keeps all").Shown();
+  command.Add("--top-p", &flags.generate.sampling.top_p, "Keep the likeliest tokens that hold this share of the probability").Shown();
+  command.Add("--min-p", &flags.generate.sampling.min_p, "Drop tokens below this share of the likeliest one's probability").Shown();
+  command.Add("--repetition-penalty", &flags.generate.sampling.repetition_penalty, "Above 1 makes tokens seen before less likely").Shown();
   flags.on_cluster.AddTo(command);
   command.Add("--patience", &flags.patience_s, "With --cluster, seconds to wait for a lost device before planning without it").Shown();
   command.Add("--give-up", &flags.give_up_s, "With --cluster, seconds to wait for a lost device if there is no plan without it").Shown();
-  command.Add("--kv-tokens", &flags.kv_tokens,
+  command.Add("--kv-tokens", &flags.on_cluster.kv_tokens,
               "With --cluster or --kv grow, positions for which KV is reserved at first; as KV grows, more parts stream; 0: all "
               "positions on a cluster, otherwise the prompt and a few tokens");
   flags.on_cluster.kv.AddTo(command);
@@ -378,11 +365,12 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
   command.Add("--no-replan", &flags.no_replan,
               "With --cluster, keep the plan even if rates of links and devices change; a plan given with --plan is always kept");
   command.Add("--no-memory-planner", &flags.no_memory_planner, "With --cluster, stream whole layers as KV grows, for comparison");
-  command.Add("--seed", &flags.sampling.seed, "Same seed, same text").Shown();
-  command.Add("--stop", &flags.stops, "End before this text; may be given several times").FreeText().Repeats();
+  command.Add("--seed", &flags.generate.sampling.seed, "Same seed, same text").Shown();
+  command.Add("--stop", &flags.generate.stop_strings, "End before this text; may be given several times").FreeText().Repeats();
   command.Add("--ignore-eos", &flags.ignore_eos, "Continue after the model's end token");
-  command.Add("--hash-logits", &flags.hash_logits, "Hash the logits of every generated position (logits_xxh3)");
-  command.Add("--token-times", &flags.token_times, "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
+  command.Add("--hash-logits", &flags.generate.hash_logits, "Hash the logits of every generated position (logits_xxh3)");
+  command.Add("--token-times", &flags.generate.record_times,
+              "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
   flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of the work of every device");
   // The other flags stay under "Options".
   command.ShowUnder("Prompts and answers",

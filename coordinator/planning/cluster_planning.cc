@@ -112,16 +112,13 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
     if (keeps.ok()) return keeps;
   }
   if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
-  const PlanProblem problem = problem_;
-  const BatchedPlan best = best_;
+  const auto before = std::tuple(inputs_, problem_, best_);
   inputs_.request.kv_tokens = kv_tokens;
-  absl::StatusOr<Plan> growing = SearchToGrow(best);
+  absl::StatusOr<Plan> growing = SearchToGrow(std::get<BatchedPlan>(before));
   const bool grows = growing.ok() ? !whole.ok() || growing->predicted.ms_per_step < whole->predicted.ms_per_step
                                   : !whole.ok() || !absl::IsResourceExhausted(growing.status());
   if (grows) return growing;
-  inputs_.request.kv_tokens = 0;
-  problem_ = problem;
-  best_ = best;
+  std::tie(inputs_, problem_, best_) = before;
   return whole;
 }
 
@@ -166,17 +163,13 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
 // Finds the plan with the most initial KV that can grow to all KV.
 absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context fits");
-  const PlanProblem problem = problem_;
-  const BatchedPlan best = best_;
+  const auto before = std::tuple(inputs_, problem_, best_);
   only_away_ = true;
   for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok() && !Ends(); tokens /= 2) {
     inputs_.request.kv_tokens = tokens;
     spills = SearchToGrow({});
   }
-  if (spills.ok()) return spills;
-  inputs_.request.kv_tokens = 0;
-  problem_ = problem;
-  best_ = best;
+  if (!spills.ok()) std::tie(inputs_, problem_, best_) = before;
   return spills;
 }
 
@@ -270,18 +263,9 @@ PlanChoice ClusterPlanning::Choice(const PlanProblem& problem, const BatchedPlan
   return choice;
 }
 
-Instance ClusterPlanning::ChosenInstance() const {
-  const absl::StatusOr<std::vector<BatchedInstance>> choices = BatchChoices(problem_.instance);
-  if (choices.ok()) {
-    for (const BatchedInstance& choice : *choices) {
-      if (choice.batch == best_.batch) return choice.instance;
-    }
-  }
-  return problem_.instance;
-}
-
 std::vector<DeviceExplanation> ClusterPlanning::Explain(const Plan& plan) const {
-  return ExplainDevices(ChosenInstance(), best_.found.plan, plan.predicted.ms_per_step, HowToExplain());
+  const Instance chosen = WithBatch(problem_.instance, best_.microbatches, best_.batch).value_or(problem_.instance);
+  return ExplainDevices(chosen, best_.found.plan, plan.predicted.ms_per_step, HowToExplain());
 }
 
 ExplainOptions ClusterPlanning::HowToExplain() const {

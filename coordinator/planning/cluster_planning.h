@@ -75,7 +75,6 @@ class ClusterPlanning {
   absl::StatusOr<Plan> Settle(PlanProblem& problem, BatchedPlan& best) const;
   absl::StatusOr<double> BoundMs() const;
   PlanChoice Choice(const PlanProblem& problem, const BatchedPlan& best) const;
-  Instance ChosenInstance() const;
   ExplainOptions HowToExplain() const;
   absl::Status Infeasible() const;
 

@@ -27,15 +27,9 @@ std::vector<Bytes> StreamedBytes(const Plan& plan, const KvLevel& level) {
 // full.
 std::vector<Bytes> AwayBytes(const Plan& plan, const KvLevel& level) {
   std::vector<Bytes> bytes(plan.devices.size(), 0);
-  for (const Stage& stage : plan.stages) {
-    const PlanDevice& device = plan.devices[static_cast<size_t>(stage.device)];
-    for (int p = stage.lo; p < stage.hi; ++p) {
-      const PlanPart& part = plan.parts[static_cast<size_t>(p)];
-      const bool first = p == 0 || !(plan.parts[static_cast<size_t>(p - 1)].block == part.block);
-      if (!first || part.block.kind != BlockKind::kAttention) continue;
-      const int64_t pages = level.residency.layer_pages - PagesInMemory(device, level.residency.layer_pages);
-      bytes[static_cast<size_t>(stage.device)] += pages * plan.page_bytes;
-    }
+  for (size_t d = 0; d < bytes.size(); ++d) {
+    const int64_t pages = level.residency.layer_pages - PagesInMemory(plan.devices[d], level.residency.layer_pages);
+    bytes[d] = std::ssize(LayersOn(plan, static_cast<int>(d))) * pages * plan.page_bytes;
   }
   return bytes;
 }

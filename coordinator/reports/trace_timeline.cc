@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "planner/plan/program.h"
@@ -42,24 +41,19 @@ void BeginAtZero(Timeline& timeline) {
   for (TimelineSpan& span : timeline.spans) span.begin_ms -= first_ms, span.end_ms -= first_ms;
 }
 
-void Sort(std::vector<TimelineSpan>& spans) {
-  std::ranges::stable_sort(spans, {}, [](const TimelineSpan& span) { return std::tuple(span.device, span.kind, span.begin_ms); });
-}
-
 // Messages of a link arrive in the order of sending. A message is on the link from the later of two
 // moments, its own sending and the arrival of the message before, until it arrives.
 // REQUIRES: spans are sorted
 void FollowMessages(Timeline& timeline) {
-  using Message = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;  // step, stage, micro-batch, from, to
-  std::map<Message, double> arrivals;
+  std::map<MessageKey, double> arrivals;
   for (const TimelineSpan& span : timeline.spans) {
-    if (span.kind == Kind::kReceive) arrivals[{span.step, span.stage, span.microbatch, span.peer, span.device}] = span.begin_ms;
+    if (span.kind == Kind::kReceive) arrivals[MessageOf(span)] = span.begin_ms;
   }
   // For a link (from, to): when the newest message arrived.
   std::map<std::pair<int32_t, int32_t>, double> free;
   for (TimelineSpan& span : timeline.spans) {
     if (span.kind != Kind::kSend) continue;
-    const auto arrival = arrivals.find({span.step, span.stage, span.microbatch, span.device, span.peer});
+    const auto arrival = arrivals.find(MessageOf(span));
     if (arrival != arrivals.end()) span.end_ms = std::max(span.end_ms, arrival->second);
     double& free_ms = free.try_emplace({span.device, span.peer}, span.begin_ms).first->second;
     span.begin_ms = std::min(std::max(span.begin_ms, free_ms), span.end_ms);
@@ -79,9 +73,9 @@ absl::StatusOr<MeasuredTimeline> MergeTraces(std::vector<std::string> devices, s
     LIME_RETURN_IF_ERROR(AddTrace(trace, static_cast<int32_t>(device - measured.timeline.devices.begin()), measured));
   }
   BeginAtZero(measured.timeline);
-  Sort(measured.timeline.spans);
+  SortSpans(measured.timeline.spans);
   FollowMessages(measured.timeline);
-  Sort(measured.timeline.spans);
+  SortSpans(measured.timeline.spans);
   return measured;
 }
 

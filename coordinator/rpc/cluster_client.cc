@@ -57,56 +57,36 @@ absl::Status ForAll(const std::vector<int32_t>& devices, Do what) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-class ClusterClient::Impl {
+class GrpcCluster final : public ClusterClient {
  public:
-  explicit Impl(Options options) : options_(std::move(options)), coordinator_(NewCoordinator()) {
+  explicit GrpcCluster(Options options) : options_(std::move(options)), coordinator_(NewCoordinator()) {
     for (const Device& device : options_.devices) {
       connections_.push_back(
           {device, {.name = device.name, .address = device.address, .keys = options_.keys, .start = device.start}, NewStub(device)});
     }
   }
-  ~Impl() { CloseCalls(/*ended=*/false); }
+  ~GrpcCluster() override { CloseCalls(/*ended=*/false); }
 
-  absl::StatusOr<std::vector<DeviceHealth>> Health() const {
-    std::vector<DeviceHealth> health(connections_.size());
-    LIME_RETURN_IF_ERROR(ForAll(Everyone(), [&](int32_t i) {
+  absl::Status LearnHealth() {
+    health_.resize(connections_.size());
+    return ForAll(Everyone(), [&](int32_t i) {
       absl::StatusOr<DeviceHealth> answer = AskHealth(*connections_[i].stub, connections_[i].target, {.patience = options_.connect});
-      if (answer.ok()) health[i] = *std::move(answer);
+      if (answer.ok()) health_[i] = *std::move(answer);
       return answer.status();
-    }));
-    return health;
+    });
   }
 
-  // The least epoch that is new to all devices of the plan. FailedPrecondition if another
-  // coordinator uses one of them. Waits a moment first, because that coordinator may just have
-  // gone.
-  absl::StatusOr<int64_t> NewEpoch(const std::atomic<bool>* cancelled) const {
-    for (const absl::Time begin = absl::Now();; absl::SleepFor(kTick)) {
-      std::vector<DeviceHealth> health(by_plan_.size());
-      LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
-        const absl::StatusOr<DeviceHealth> answer =
-            AskHealth(*by_plan_[device]->stub, by_plan_[device]->target, {.patience = options_.connect});
-        if (answer.ok()) health[device] = *answer;
-        return WithDevice(answer.status(), by_plan_[device]->device.name);
-      }));
-      const int32_t used = UsedByAnother(health);
-      if (used < 0) return std::ranges::max_element(health, {}, &DeviceHealth::last_epoch)->last_epoch + 1;
-      const absl::Duration patience = health[used].used_by->seconds > kSettledSeconds ? kHurry : kTakeover;
-      if (absl::Now() - begin < patience && (cancelled == nullptr || !cancelled->load())) continue;
-      return WithDevice(InUse(by_plan_[used]->Who(), health[used]), by_plan_[used]->device.name);
-    }
+  const std::vector<DeviceHealth>& health() const override { return health_; }
+  const Plan& plan() const override { return plan_; }
+  const std::vector<InstalledPlan>& installed() const override { return installed_; }
+
+  absl::Status Install(Plan plan, const InstallOptions& options) override {
+    const absl::Status status = InstallNew(std::move(plan), options);
+    if (!status.ok()) (void)Match(plan_);  // matches the devices of plan() again
+    return status;
   }
 
-  // A device of the plan; -1: none.
-  int32_t UsedByAnother(const std::vector<DeviceHealth>& health) const {
-    const auto found = std::ranges::find_if(
-        users_, [&](int32_t device) { return health[device].used_by && health[device].used_by->coordinator.id != coordinator_.id; });
-    return found == users_.end() ? -1 : *found;
-  }
-
-  std::set<std::string> Free(const std::set<int64_t>& ours) {
+  std::set<std::string> Free() override {
     std::vector<char> free(connections_.size(), 0);
     (void)ForAll(Everyone(), [&](int32_t i) {
       Connection& connection = connections_[i];
@@ -114,7 +94,7 @@ class ClusterClient::Impl {
       // An old connection may notice late that a lost device is back. A new one does not.
       if (!answer.ok()) connection.stub = NewStub(connection.device);
       free[i] = answer.ok() &&
-                (answer->epoch < 0 || (ours.contains(answer->epoch) && UnloadOn(connection, {.epoch = answer->epoch}, kHurry).ok()));
+                (answer->epoch < 0 || (epochs_.contains(answer->epoch) && UnloadOn(connection, {.epoch = answer->epoch}, kHurry).ok()));
       return absl::OkStatus();
     });
     std::set<std::string> names;
@@ -124,82 +104,33 @@ class ClusterClient::Impl {
     return names;
   }
 
-  // Finds the plan's devices in the cluster, by name.
-  absl::Status Match(const Plan& plan) {
-    by_plan_.clear(), users_.clear();
-    for (int32_t i = 0; i < plan.NumDevices(); ++i) {
-      const auto found = std::ranges::find_if(connections_, [&](const Connection& c) { return c.device.name == plan.devices[i].name; });
-      by_plan_.push_back(found == connections_.end() ? nullptr : &*found);
-      if (!HasPart(plan, i)) continue;
-      if (by_plan_.back() == nullptr)
-        return absl::NotFoundError(absl::StrCat("the plan uses device \"", plan.devices[i].name, "\", which is not in the cluster's file"));
-      users_.push_back(i);
-    }
-    return absl::OkStatus();
-  }
-
-  // `before`: the plan whose KV HandOver kept.
-  absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options, const Plan* before) {
-    std::vector<InstalledPlan> installed(plan.devices.size());
-    {
-      absl::MutexLock lock(&mutex_);
-      loaded_.assign(plan.devices.size(), {});
-    }
-    std::vector<std::string> addresses(plan.devices.size());
-    for (const int32_t device : users_) addresses[device] = by_plan_[device]->device.address;
-    Loading loading;
-    std::thread watch([&] { Watch(loading, plan.epoch, options); });
-    const absl::Status status = ForAll(users_, [&](int32_t device) {
-      absl::StatusOr<InstalledPlan> answer =
-          InstallOn(device,
-                    {.plan = plan,
-                     .device = device,
-                     .addresses = addresses,
-                     .weights = by_plan_[device]->device.weights,
-                     .model = by_plan_[device]->device.model,
-                     .trace_spans = options.trace_spans,
-                     .kv = before == nullptr ? std::nullopt : TakeoverFor(plan, device, *before, options.kv),
-                     .digest = DigestFor(plan, device),
-                     .coordinator = coordinator_},
-                    options, loading);
-      if (!answer.ok()) loading.End();
-      if (answer.ok()) installed[device] = *std::move(answer);
-      return WithDevice(answer.status(), by_plan_[device]->device.name);
-    });
-    loading.Finish();
-    watch.join();
-    if (status.ok()) return installed;
-    (void)Unload(plan.epoch, kHurry);
-    return loading.lost.ok() ? status : loading.lost;
-  }
-
-  absl::Status Open(int64_t epoch, const Plan& plan, News news) {
+  absl::Status Open(News news) override {
     news_ = std::move(news);
     for (const int32_t device : users_) {
-      const OrdersCall::Options options{
-          .device = plan.devices[device].name, .epoch = epoch, .silence = options_.silence, .news = [this, device](const FromDevice& what) {
-            OnNews(device, what);
-          }};
+      const OrdersCall::Options options{.device = plan_.devices[device].name,
+                                        .epoch = plan_.epoch,
+                                        .silence = options_.silence,
+                                        .news = [this, device](const FromDevice& what) { OnNews(device, what); }};
       calls_.push_back(std::make_unique<OrdersCall>(*by_plan_[device]->stub, options));
     }
     ticker_ = std::thread([this] { TickAlways(); });
     absl::MutexLock lock(&mutex_);
     opening_ = true;
     mutex_.Await(absl::Condition(
-        +[](Impl* self)
+        +[](GrpcCluster* self)
              ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return !self->failure_.ok() || self->opened_ == self->users_.size(); },
         this));
     opening_ = false;
     return failure_;
   }
 
-  void Send(const OrderMessage& order) {
+  void Send(const OrderMessage& order) override {
     v1::OrderRequest request;
     ToProto(FromCoordinator(order), request);
     for (const auto& call : calls_) call->Send(request);
   }
 
-  absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const {
+  absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const override {
     grpc::ClientContext context;
     SetDeadline(context, options_.connect);  // it answered before, so it is lost if it is gone
     v1::StatisticsReply reply;
@@ -207,16 +138,15 @@ class ClusterClient::Impl {
     return FromProto(reply);
   }
 
-  absl::Status Unload(int64_t epoch, absl::Duration patience) {
-    CloseCalls(/*ended=*/true);
-    return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], {.epoch = epoch}, patience).status(); });
-  }
+  absl::Status Unload() override { return UnloadAll(plan_.epoch, kUnload); }
+  void Abandon() override { CloseCalls(/*ended=*/false); }
 
   // Ends the streams last: when a stream ends, its device unloads everything of the plan.
-  absl::StatusOr<Handover> HandOver(int64_t epoch) {
+  absl::StatusOr<Handover> HandOver() override {
+    handed_over_ = plan_;
     std::vector<UnloadedPlan> unloaded(by_plan_.size());
     const absl::Status status = ForAll(users_, [&](int32_t device) {
-      absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = epoch, .hand_over_kv = true}, kUnload);
+      absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = plan_.epoch, .hand_over_kv = true}, kUnload);
       if (answer.ok()) unloaded[device] = *std::move(answer);
       return WithDevice(answer.status(), by_plan_[device]->device.name);
     });
@@ -230,34 +160,6 @@ class ClusterClient::Impl {
       handover.hashes.insert(unloaded[device].hashes.begin(), unloaded[device].hashes.end());
     }
     return handover;
-  }
-
-  // Unloads what the plan `left` has left on its devices.
-  void LetGo(const Plan& handed_over) {
-    std::vector<int32_t> devices;
-    for (size_t i = 0; i < connections_.size(); ++i) {
-      if (DevicesUsed(handed_over).contains(connections_[i].device.name)) devices.push_back(static_cast<int32_t>(i));
-    }
-    (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = handed_over.epoch}, kHurry).status(); });
-  }
-
-  // `ended`: the run is complete, and reachable devices are told so.
-  void CloseCalls(bool ended) {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
-    }
-    if (ticker_.joinable()) ticker_.join();
-    if (ended) {
-      for (const auto& call : calls_) call->End();
-      const absl::Time until = absl::Now() + kHurry;
-      for (const auto& call : calls_) call->AwaitEnd(until);
-    }
-    calls_.clear();
-    absl::MutexLock lock(&mutex_);
-    stopping_ = false;
-    opened_ = 0;
-    failure_ = absl::OkStatus();
   }
 
  private:
@@ -289,6 +191,130 @@ class ClusterClient::Impl {
       finished = true;
     }
   };
+
+  absl::Status InstallNew(Plan plan, const InstallOptions& options) {
+    LIME_RETURN_IF_ERROR(Match(plan));
+    LIME_ASSIGN_OR_RETURN(const int64_t epoch, NewEpoch(options.cancelled));
+    plan.epoch = std::max({plan.epoch, epoch, epochs_.empty() ? 0 : *epochs_.rbegin() + 1});
+    epochs_.insert(plan.epoch);
+    const std::optional<Plan> handed_over = std::exchange(handed_over_, std::nullopt);
+    absl::StatusOr<std::vector<InstalledPlan>> installed =
+        Load(plan, options, handed_over && !options.kv.empty() ? &*handed_over : nullptr);
+    if (handed_over) LetGo(*handed_over);
+    LIME_RETURN_IF_ERROR(installed.status());
+    installed_ = *std::move(installed);
+    plan_ = std::move(plan);
+    return absl::OkStatus();
+  }
+
+  // The least epoch that is new to all devices of the plan. FailedPrecondition if another
+  // coordinator uses one of them. Waits a moment first, because that coordinator may just have
+  // gone.
+  absl::StatusOr<int64_t> NewEpoch(const std::atomic<bool>* cancelled) const {
+    for (const absl::Time begin = absl::Now();; absl::SleepFor(kTick)) {
+      std::vector<DeviceHealth> health(by_plan_.size());
+      LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
+        const absl::StatusOr<DeviceHealth> answer =
+            AskHealth(*by_plan_[device]->stub, by_plan_[device]->target, {.patience = options_.connect});
+        if (answer.ok()) health[device] = *answer;
+        return WithDevice(answer.status(), by_plan_[device]->device.name);
+      }));
+      const int32_t used = UsedByAnother(health);
+      if (used < 0) return std::ranges::max_element(health, {}, &DeviceHealth::last_epoch)->last_epoch + 1;
+      const absl::Duration patience = health[used].used_by->seconds > kSettledSeconds ? kHurry : kTakeover;
+      if (absl::Now() - begin < patience && (cancelled == nullptr || !cancelled->load())) continue;
+      return WithDevice(InUse(by_plan_[used]->Who(), health[used]), by_plan_[used]->device.name);
+    }
+  }
+
+  // A device of the plan; -1: none.
+  int32_t UsedByAnother(const std::vector<DeviceHealth>& health) const {
+    const auto found = std::ranges::find_if(
+        users_, [&](int32_t device) { return health[device].used_by && health[device].used_by->coordinator.id != coordinator_.id; });
+    return found == users_.end() ? -1 : *found;
+  }
+
+  // Finds the plan's devices in the cluster, by name.
+  absl::Status Match(const Plan& plan) {
+    by_plan_.clear(), users_.clear();
+    for (int32_t i = 0; i < plan.NumDevices(); ++i) {
+      const auto found = std::ranges::find_if(connections_, [&](const Connection& c) { return c.device.name == plan.devices[i].name; });
+      by_plan_.push_back(found == connections_.end() ? nullptr : &*found);
+      if (!HasPart(plan, i)) continue;
+      if (by_plan_.back() == nullptr)
+        return absl::NotFoundError(absl::StrCat("the plan uses device \"", plan.devices[i].name, "\", which is not in the cluster's file"));
+      users_.push_back(i);
+    }
+    return absl::OkStatus();
+  }
+
+  // `before`: the plan whose KV HandOver kept.
+  absl::StatusOr<std::vector<InstalledPlan>> Load(const Plan& plan, const InstallOptions& options, const Plan* before) {
+    std::vector<InstalledPlan> installed(plan.devices.size());
+    {
+      absl::MutexLock lock(&mutex_);
+      loaded_.assign(plan.devices.size(), {});
+    }
+    std::vector<std::string> addresses(plan.devices.size());
+    for (const int32_t device : users_) addresses[device] = by_plan_[device]->device.address;
+    Loading loading;
+    std::thread watch([&] { Watch(loading, plan.epoch, options); });
+    const absl::Status status = ForAll(users_, [&](int32_t device) {
+      absl::StatusOr<InstalledPlan> answer =
+          InstallOn(device,
+                    {.plan = plan,
+                     .device = device,
+                     .addresses = addresses,
+                     .weights = by_plan_[device]->device.weights,
+                     .model = by_plan_[device]->device.model,
+                     .trace_spans = options.trace_spans,
+                     .kv = before == nullptr ? std::nullopt : TakeoverFor(plan, device, *before, options.kv),
+                     .digest = DigestFor(plan, device),
+                     .coordinator = coordinator_},
+                    options, loading);
+      if (!answer.ok()) loading.End();
+      if (answer.ok()) installed[device] = *std::move(answer);
+      return WithDevice(answer.status(), by_plan_[device]->device.name);
+    });
+    loading.Finish();
+    watch.join();
+    if (status.ok()) return installed;
+    (void)UnloadAll(plan.epoch, kHurry);
+    return loading.lost.ok() ? status : loading.lost;
+  }
+
+  absl::Status UnloadAll(int64_t epoch, absl::Duration patience) {
+    CloseCalls(/*ended=*/true);
+    return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], {.epoch = epoch}, patience).status(); });
+  }
+
+  // Unloads what the plan has left on its devices.
+  void LetGo(const Plan& handed_over) {
+    std::vector<int32_t> devices;
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (DevicesUsed(handed_over).contains(connections_[i].device.name)) devices.push_back(static_cast<int32_t>(i));
+    }
+    (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = handed_over.epoch}, kHurry).status(); });
+  }
+
+  // `ended`: the run is complete, and reachable devices are told so.
+  void CloseCalls(bool ended) {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    if (ticker_.joinable()) ticker_.join();
+    if (ended) {
+      for (const auto& call : calls_) call->End();
+      const absl::Time until = absl::Now() + kHurry;
+      for (const auto& call : calls_) call->AwaitEnd(until);
+    }
+    calls_.clear();
+    absl::MutexLock lock(&mutex_);
+    stopping_ = false;
+    opened_ = 0;
+    failure_ = absl::OkStatus();
+  }
 
   std::unique_ptr<v1::Control::Stub> NewStub(const Device& device) const {
     return v1::Control::NewStub(OpenChannel(device.address, device.name, options_.keys, ChannelUse::kControl));
@@ -405,6 +431,11 @@ class ClusterClient::Impl {
 
   const Options options_;
   const Coordinator coordinator_;
+  std::vector<DeviceHealth> health_;
+  std::vector<InstalledPlan> installed_;
+  Plan plan_;
+  std::optional<Plan> handed_over_;  // devices may still hold its KV
+  std::set<int64_t> epochs_;         // of all plans installed so far
   std::vector<Connection> connections_;
   // Null: the cluster does not have this device, and the plan does not use it.
   std::vector<const Connection*> by_plan_;
@@ -422,57 +453,12 @@ class ClusterClient::Impl {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first failure
 };
 
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(Options options) {
-  std::unique_ptr<ClusterClient> client(new ClusterClient(std::make_unique<Impl>(std::move(options))));
-  LIME_ASSIGN_OR_RETURN(client->health_, client->impl_->Health());
+  auto client = std::make_unique<GrpcCluster>(std::move(options));
+  LIME_RETURN_IF_ERROR(client->LearnHealth());
   return client;
-}
-
-ClusterClient::ClusterClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ClusterClient::~ClusterClient() = default;
-
-absl::Status ClusterClient::Install(Plan plan, const InstallOptions& options) {
-  const absl::Status status = InstallNew(std::move(plan), options);
-  if (!status.ok()) (void)impl_->Match(plan_);  // matches the devices of plan() again
-  return status;
-}
-
-absl::Status ClusterClient::InstallNew(Plan plan, const InstallOptions& options) {
-  LIME_RETURN_IF_ERROR(impl_->Match(plan));
-  LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch(options.cancelled));
-  plan.epoch = std::max({plan.epoch, epoch, epochs_.empty() ? 0 : *epochs_.rbegin() + 1});
-  epochs_.insert(plan.epoch);
-  const std::optional<Plan> handed_over = std::exchange(handed_over_, std::nullopt);
-  absl::StatusOr<std::vector<InstalledPlan>> installed =
-      impl_->Install(plan, options, handed_over && !options.kv.empty() ? &*handed_over : nullptr);
-  if (handed_over) impl_->LetGo(*handed_over);
-  LIME_RETURN_IF_ERROR(installed.status());
-  installed_ = *std::move(installed);
-  plan_ = std::move(plan);
-  return absl::OkStatus();
-}
-
-absl::Status ClusterClient::Open(News news) {
-  return impl_->Open(plan_.epoch, plan_, std::move(news));
-}
-void ClusterClient::Send(const OrderMessage& order) {
-  impl_->Send(order);
-}
-absl::StatusOr<DeviceStatistics> ClusterClient::Statistics(int32_t device) const {
-  return impl_->Statistics(device);
-}
-absl::Status ClusterClient::Unload() {
-  return impl_->Unload(plan_.epoch, kUnload);
-}
-absl::StatusOr<ClusterClient::Handover> ClusterClient::HandOver() {
-  handed_over_ = plan_;
-  return impl_->HandOver(plan_.epoch);
-}
-void ClusterClient::Abandon() {
-  impl_->CloseCalls(/*ended=*/false);
-}
-std::set<std::string> ClusterClient::Free() {
-  return impl_->Free(epochs_);
 }
 
 absl::Status InUse(const std::string& who, const DeviceHealth& health) {

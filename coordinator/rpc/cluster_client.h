@@ -1,11 +1,12 @@
-// The devices of a cluster, over gRPC.
+// The devices of a cluster, over gRPC. All load a plan at once; a device that does not answer while
+// it loads counts as lost. Open opens a stream of orders to each. Free waits at most one second for
+// the answer of each device.
 //
 // Threads: one owner. News comes on gRPC's threads.
 #pragma once
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@
 
 namespace lime {
 
-class ClusterClient final : public Devices {
+class ClusterClient : public Devices {
  public:
   struct Device {
     std::string name, address;
@@ -36,37 +37,8 @@ class ClusterClient final : public Devices {
   // Asks every device for its health. The error is that of the first device with a fault
   // (AskHealth).
   static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(Options options);
-  ~ClusterClient() override;
 
-  const std::vector<DeviceHealth>& health() const { return health_; }
-
-  // All devices load at once. A device that does not answer while it loads counts as lost.
-  absl::Status Install(Plan plan, const InstallOptions& options) override;
-  const Plan& plan() const override { return plan_; }
-  const std::vector<InstalledPlan>& installed() const override { return installed_; }
-
-  // Opens a stream of orders to each device.
-  absl::Status Open(News news) override;
-  void Send(const OrderMessage& order) override;
-
-  absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const override;
-  absl::Status Unload() override;
-  absl::StatusOr<Handover> HandOver() override;
-  void Abandon() override;
-  // Waits at most one second for the answer of each device.
-  std::set<std::string> Free() override;
-
- private:
-  class Impl;
-  explicit ClusterClient(std::unique_ptr<Impl> impl);
-  absl::Status InstallNew(Plan plan, const InstallOptions& options);
-
-  std::unique_ptr<Impl> impl_;
-  std::vector<DeviceHealth> health_;
-  std::vector<InstalledPlan> installed_;
-  Plan plan_;
-  std::optional<Plan> handed_over_;  // devices may still hold its KV
-  std::set<int64_t> epochs_;         // of all plans installed so far
+  virtual const std::vector<DeviceHealth>& health() const = 0;  // when they were connected
 };
 
 // FailedPrecondition: another coordinator uses the device. `who` opens the sentence.

@@ -80,10 +80,8 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
   TellExpiry(cluster.client, session->client_->health());
-  for (const ClusterClient::Device& device : cluster.client.devices) {
-    session->addresses_[device.name] = device.address;
-    session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.client.keys));
-  }
+  for (const ClusterClient::Device& device : cluster.client.devices)
+    session->asked_[device.name] = std::make_shared<DeviceClient>(device.name, device.address, cluster.client.keys);
   if (auto inputs = InputsOf(options, session->holdings_, {}); inputs.ok())
     session->inputs_ = std::make_shared<PlanInputs>(*std::move(inputs));
   (void)session->WorkOutLevels(plan, options.cancel);
@@ -104,9 +102,7 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
     ClusterRates rates;
     std::map<RateKey, absl::Time> measured_at;
     for (const std::string& name : DevicesUsed(plan)) {
-      const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
-      if (device == asked_.end()) continue;
-      const absl::StatusOr<DeviceStatistics> answer = (*device)->Statistics(kStatisticsPatience);
+      const absl::StatusOr<DeviceStatistics> answer = asked_.at(name)->Statistics(kStatisticsPatience);
       if (!answer.ok()) continue;  // Recovery handles lost devices
       for (const LinkRate& link : answer->links) {
         if (link.bytes_per_second <= 0 || link.age_ms > kMostLinkAgeMs) continue;
@@ -130,9 +126,9 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, {}));
   ChangeSearchOptions options{
       .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanAgainMs};
-  for (const auto& device : asked_) {
+  for (const auto& [name, device] : asked_) {
     const absl::StatusOr<DeviceStatistics> answer = device->Statistics(kStatisticsPatience);
-    if (answer.ok() && answer->kv_room) options.kv_room[device->name()] = *answer->kv_room;
+    if (answer.ok() && answer->kv_room) options.kv_room[name] = *answer->kv_room;
   }
   {
     absl::MutexLock lock(&search_mutex_);
@@ -163,16 +159,13 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   }
 }
 
-// For the remaining devices and the blocks that they hold.
-absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices, const std::atomic<bool>* cancelled) const {
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, devices));
-  return SearchNow(cancelled, std::move(inputs));
-}
-
 ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
   ClusterRun::Survival survival{
       .recovery = options_.recovery,
-      .plan = [this](const Recovery::Devices& devices, const std::atomic<bool>* cancelled) { return PlanAgain(devices, cancelled); },
+      .plan = [this](const Recovery::Devices& devices, const std::atomic<bool>* cancelled) -> absl::StatusOr<Plan> {
+        LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, devices));
+        return SearchNow(cancelled, std::move(inputs));
+      },
       .install = {.trace_spans = options_.trace ? kTraceSpans : 0},
       .say = Say};
   if (watcher != nullptr) {
@@ -253,7 +246,7 @@ json ClusterSession::Describe() const {
     const DeviceStatistics& of = statistics_[i];
     if (client_->installed()[i].numerics_id.empty() && of.epoch < 0) continue;
     devices.push_back(DeviceJson(plan().devices[i], client_->installed()[i], of));
-    devices.back()["address"] = addresses_.at(plan().devices[i].name);
+    devices.back()["address"] = asked_.at(plan().devices[i].name)->address();
   }
   return {{"predicted_ms_per_token", predicted_ms_per_token()},
           {"predicted_ttft_ms", plan().predicted.ttft_ms},
@@ -282,9 +275,7 @@ void ClusterSession::CorrectPrediction(const Plan& plan) {
   if (inputs_ == nullptr) return;
   ClusterRates rates;
   for (const std::string& name : DevicesUsed(plan)) {
-    const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
-    const absl::StatusOr<DeviceStatistics> answer =
-        device == asked_.end() ? absl::NotFoundError(name) : (*device)->Statistics(kStatisticsPatience);
+    const absl::StatusOr<DeviceStatistics> answer = asked_.at(name)->Statistics(kStatisticsPatience);
     if (!answer.ok() || answer->epoch != plan.epoch || answer->disk_ms < kLeastDiskMs) continue;
     const double planned = PlannedLoadMs(plan, name, answer->disk_bytes);
     if (planned > 0) rates[DiskKey(name)] = planned / answer->disk_ms;

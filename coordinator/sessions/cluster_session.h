@@ -85,7 +85,6 @@ class ClusterSession {
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
-  absl::StatusOr<Plan> PlanAgain(const Recovery::Devices& devices, const std::atomic<bool>* cancelled) const;
   // Runs on the watcher's thread.
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);
   Plan Stated() const;
@@ -99,12 +98,11 @@ class ClusterSession {
   const PlanSource source_;
   const GracefulStop graceful_;  // unloads the plan from devices on Ctrl-C
   std::unique_ptr<ClusterClient> client_;
-  std::map<std::string, std::string> addresses_;  // by device
-  std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1: no part
-  std::unique_ptr<TraceCollector> collector_;     // if there is a trace
+  std::vector<DeviceStatistics> statistics_;   // by device of the plan; epoch -1: no part
+  std::unique_ptr<TraceCollector> collector_;  // if there is a trace
   std::vector<DeviceTrace> traces_;
-  std::vector<std::shared_ptr<DeviceClient>> asked_;  // for rates of devices and links
-  Plan first_;                                        // installed first; it took install_seconds_
+  std::map<std::string, std::shared_ptr<DeviceClient>> asked_;  // by name, for rates of devices and links
+  Plan first_;                                                  // installed first; it took install_seconds_
   double install_seconds_ = 0;
   mutable absl::Mutex search_mutex_;
   Plan levels_of_ ABSL_GUARDED_BY(search_mutex_), levels_before_of_ ABSL_GUARDED_BY(search_mutex_);

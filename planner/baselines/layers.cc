@@ -42,7 +42,7 @@ double LayerLoadMs(const Instance& instance, const LayerView& view, int device) 
 }
 
 Assignment AssignRuns(const Instance& instance, const LayerView& view, const std::vector<LayerRun>& runs) {
-  Assignment plan = {.device = std::vector<int16_t>(instance.blocks.size()), .streamed = std::vector<uint8_t>(instance.blocks.size())};
+  Assignment plan = AllOn(instance, 0);
   size_t at = 0;
   for (const LayerRun& run : runs) {
     for (int i = 0; i < run.layers && at < view.layers.size(); ++i, ++at) {

@@ -26,6 +26,11 @@ bool MayBegin(const Instance& instance, int block, Granularity granularity) {
 
 }  // namespace
 
+Assignment AllOn(const Instance& instance, int device) {
+  return {.device = std::vector<int16_t>(instance.blocks.size(), static_cast<int16_t>(device)),
+          .streamed = std::vector<uint8_t>(instance.blocks.size())};
+}
+
 Assignment ToAssignment(const StagePlan& plan, int num_blocks) {
   Assignment out = {.device = std::vector<int16_t>(num_blocks), .streamed = std::vector<uint8_t>(num_blocks)};
   for (const Stage& stage : plan.stages) {

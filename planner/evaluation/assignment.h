@@ -40,6 +40,9 @@ struct MoveCost {
   double Of(const Instance::Block& block) const { return MayMove() ? (block.mb + block.kv_mb) * ms_per_mb : ms_per_mb; }
 };
 
+// Everything on one device, in memory.
+Assignment AllOn(const Instance& instance, int device);
+
 Assignment ToAssignment(const StagePlan& plan, int num_blocks);
 StagePlan ToPlan(const Assignment& assignment);
 std::vector<Stage> StagesOf(const Assignment& assignment);

@@ -33,22 +33,16 @@ absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions
 
 // ---- KV on disks and hosts
 
-// A plan, its levels, and their mean time.
 struct Spilling {
   Plan plan;
   KvLevels levels;
-  double mean_ms = 0;
+  double mean_ms = MeanMs(levels);
 };
-
-Spilling Assessed(Plan plan, KvLevels levels) {
-  const double mean_ms = MeanMs(levels);
-  return {.plan = std::move(plan), .levels = std::move(levels), .mean_ms = mean_ms};
-}
 
 absl::StatusOr<Spilling> Assess(Plan plan, const KvLevelOptions& options) {
   KvLevels levels = MakeKvLevels(plan, options);
   if (!levels.exhausted.empty()) return absl::ResourceExhaustedError(levels.exhausted);
-  return Assessed(std::move(plan), std::move(levels));
+  return Spilling{std::move(plan), std::move(levels)};
 }
 
 // Possible places for a device's KV that does not fit: -1 for its own disk, or other devices.
@@ -95,7 +89,7 @@ absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& option
     if (!best) return absl::ResourceExhaustedError(grown.exhausted);
     plan = std::move(best->first), grown = std::move(best->second);
   }
-  return Assessed(std::move(plan), std::move(grown));
+  return Spilling{std::move(plan), std::move(grown)};
 }
 
 // Varies, device by device, the number of pages in memory and the place of the others, and keeps
@@ -201,30 +195,16 @@ class PlaceSearch {
 
 constexpr int kRings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};  // of a device's largest parts
 
-absl::Status CannotGrow(const std::string& reason) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the KV of this plan cannot grow to its context: ", reason, "; plan with more --kv-tokens"));
-}
+// Plans with rings of the smallest size that works, and of the best one.
+struct ByRing {
+  Spilling least, best;
+};
 
-}  // namespace
-
-absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options) {
-  std::optional<Spilling> best;
-  std::string reason = "no ring fits";
-  for (const int parts : kRings) {
-    if (options.Ends()) reason = "the search was stopped";
-    if (options.Ends()) break;
-    absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
-    if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
-    absl::StatusOr<Spilling> assessed = Assess(*std::move(grows), options);
-    if (!assessed.ok()) reason = std::string(assessed.status().message());
-    if (assessed.ok() && (!best || assessed->mean_ms < best->mean_ms)) best = *std::move(assessed);
-  }
-  return best ? absl::StatusOr<Plan>(std::move(best->plan)) : CannotGrow(reason);
-}
-
-absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options) {
-  std::optional<Spilling> least, best;  // with the smallest ring; with the best one
+// Tries rings of all sizes, until `most_worse` in turn were no better. `complete` makes a plan whose
+// KV can grow to its context, and its levels.
+template <typename Complete>
+absl::StatusOr<ByRing> SearchRings(const Plan& plan, const KvLevelOptions& options, int most_worse, Complete complete) {
+  std::optional<ByRing> found;
   std::string reason = "no ring fits";
   int worse = 0;
   for (const int parts : kRings) {
@@ -232,20 +212,33 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
     if (options.Ends()) break;
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
-    absl::StatusOr<Spilling> spills = SpillWhereStuck(*std::move(grows), options);
-    if (!spills.ok()) reason = std::string(spills.status().message());
-    if (!spills.ok()) continue;
-    const bool better = !best || spills->mean_ms < best->mean_ms;
-    worse = better ? 0 : worse + 1;
-    if (better) best = *std::move(spills);
-    if (!least) least = best;
-    if (worse == 2) break;  // larger rings only take memory from resident parts
+    absl::StatusOr<Spilling> other = complete(*std::move(grows), options);
+    if (!other.ok()) reason = std::string(other.status().message());
+    if (!other.ok()) continue;
+    worse = !found || other->mean_ms < found->best.mean_ms ? 0 : worse + 1;
+    if (!found) found = ByRing{*other, *other};
+    if (worse == 0) found->best = *std::move(other);
+    if (worse == most_worse) break;
   }
-  if (!best) return CannotGrow(reason);
-  Spilling improved = PlaceSearch(*std::move(best), options).Run();
+  if (found) return *std::move(found);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the KV of this plan cannot grow to its context: ", reason, "; plan with more --kv-tokens"));
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options) {
+  LIME_ASSIGN_OR_RETURN(ByRing found, SearchRings(plan, options, std::size(kRings), Assess));
+  return std::move(found.best.plan);
+}
+
+absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options) {
+  // Larger rings only take memory from resident parts.
+  LIME_ASSIGN_OR_RETURN(ByRing found, SearchRings(plan, options, /*most_worse=*/2, SpillWhereStuck));
+  Spilling improved = PlaceSearch(std::move(found.best), options).Run();
   if (std::ranges::none_of(improved.plan.devices, HasKvOnHost)) return std::move(improved.plan);
   // With KV on a host fewer parts may stream. A large ring then only takes memory.
-  Spilling other = PlaceSearch(*std::move(least), options).Run();
+  Spilling other = PlaceSearch(std::move(found.least), options).Run();
   return std::move(other.mean_ms < improved.mean_ms ? other.plan : improved.plan);
 }
 

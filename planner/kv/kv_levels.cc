@@ -11,6 +11,7 @@
 #include "planner/evaluation/quick_evaluator.h"
 #include "planner/plan/baselines/eviction.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/search/random.h"
 #include "planner/search/search_budget.h"
 
@@ -158,15 +159,9 @@ class LevelDraft {
 // Memory for a device's parts at a level, after the margin. Negative: not even the pages fit.
 Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
   const PlanMemory& memory = plan.devices[device].memory;
-  Bytes pinned = 0, pages = 0;
-  for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
-      const PlanPart& part = plan.parts[p];
-      pinned += part.pinned_bytes;
-      const bool first = p == 0 || !(plan.parts[p - 1].block == part.block);
-      if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
-    }
-  }
+  const int64_t pages = std::ssize(LayersOn(plan, device)) * PagesInMemory(plan.devices[device], layer_pages);
+  Bytes pinned = 0;
+  for (const int part : PartsOn(plan, device)) pinned += plan.parts[part].pinned_bytes;
   return plan.devices[device].budget - plan.devices[device].least_margin - (memory.total() - memory.kv - memory.weights - memory.margin) -
          pinned - pages * plan.page_bytes;
 }
@@ -274,11 +269,6 @@ class KvLevelSearch {
   std::vector<Bytes> room_;  // by device
 };
 
-std::string NoRoom(const Plan& plan, const Residency& residency) {
-  const absl::StatusOr<Plan> changed = WithResidency(plan, residency);
-  return changed.ok() ? std::string() : std::string(changed.status().message());
-}
-
 // Other rules add to the plan's own residency; LIME's continues from the level before. If there is
 // no next level, `stuck` is the device without room, if one device is the cause.
 std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before,
@@ -364,9 +354,9 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
         if (!plan.parts[p].is_kv()) all.streamed.push_back(p);
       }
       std::ranges::sort(all.streamed);
-      const std::string reason = NoRoom(plan, all);
+      const absl::Status room = WithResidency(plan, all).status();
       answer.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
-                                      reason.empty() ? " besides the parts that stream by this rule" : absl::StrCat(": ", reason));
+                                      room.ok() ? " besides the parts that stream by this rule" : absl::StrCat(": ", room.message()));
       break;
     }
     levels.push_back(*std::move(level));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -37,11 +38,9 @@ bool HasPart(const Plan& plan, int device) {
 
 std::vector<int32_t> LayersOn(const Plan& plan, int device) {
   std::vector<int32_t> layers;
-  for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
-      const BlockId id = plan.parts[p].block;
-      if (id.kind == BlockKind::kAttention && (layers.empty() || layers.back() != id.layer)) layers.push_back(id.layer);
-    }
+  for (const int part : PartsOn(plan, device)) {
+    const BlockId id = plan.parts[part].block;
+    if (id.kind == BlockKind::kAttention && (layers.empty() || layers.back() != id.layer)) layers.push_back(id.layer);
   }
   return layers;
 }

@@ -132,8 +132,7 @@ double Dispatcher::Assign(const Pick& pick, int size, double now_ms) {
 
 Assignment Dispatcher::Arrange(const Question& question) {
   Prepare(question);
-  Assignment plan = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(question.order.back())),
-                     .streamed = std::vector<uint8_t>(instance_.blocks.size())};
+  Assignment plan = AllOn(instance_, question.order.back());
   const double hop_ms = instance_.net.tx_ms + instance_.net.lat_ms;
   const int units = counts_.NumHalves();
   double now_ms = 0;

@@ -32,8 +32,7 @@ class Tree {
     }
     found_.cost = options.incumbent_cost;
     if (bound_ != nullptr) first_token_.emplace(bound_->problem);
-    draft_.device.resize(instance.blocks.size());
-    draft_.streamed.resize(instance.blocks.size());
+    draft_ = AllOn(instance, 0);
   }
 
   Exhausted Run() {

@@ -24,6 +24,8 @@ UnitSizes::UnitSizes(const Instance& instance, const std::vector<int32_t>& unit_
     }
   }
   for (Size& size : sizes_) size.comp_ms.assign(instance.devices.size(), 0.0);
+  slowest_first_.resize(instance.devices.size());
+  std::iota(slowest_first_.begin(), slowest_first_.end(), 0);
   if (unit_mb.empty()) return;
   const auto [least, most] = std::minmax_element(unit_mb.begin(), unit_mb.end());
   const double middle = *most < 1.5 * *least ? *most : std::sqrt(*least * *most);
@@ -43,6 +45,7 @@ UnitSizes::UnitSizes(const Instance& instance, const std::vector<int32_t>& unit_
     size.kv_mb /= count;
     for (double& ms : size.comp_ms) ms /= count;
   }
+  std::ranges::stable_sort(slowest_first_, std::ranges::greater{}, [&](int d) { return sizes_[0].comp_ms[d]; });
 }
 
 CountProgram::CountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins)
@@ -129,13 +132,9 @@ std::vector<HalfCounts> CountProgram::Share(const Question& question) {
 }
 
 void CountProgram::RemoveFromSlowest(int surplus, std::vector<HalfCounts>& counts) const {
-  while (surplus > 0) {
-    int slowest = -1;
-    for (int d = 0; d < instance_.NumDevices(); ++d) {
-      if (counts[d][0] > 0 && (slowest < 0 || sizes_[0].comp_ms[d] > sizes_[0].comp_ms[slowest])) slowest = d;
-    }
-    const int off = std::min(surplus, counts[slowest][0]);
-    counts[slowest][0] -= off;
+  for (const int d : slowest_first_) {
+    const int off = std::min(surplus, counts[d][0]);
+    counts[d][0] -= off;
     surplus -= off;
   }
 }
@@ -168,8 +167,7 @@ Assignment CountProgram::Arrange(const std::vector<HalfCounts>& counts, const st
     }
   }
   Settle(counts, device_of);
-  Assignment plan = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(order.back())),
-                     .streamed = std::vector<uint8_t>(instance_.blocks.size())};
+  Assignment plan = AllOn(instance_, order.back());
   for (int u = 0; u < NumHalves(); ++u) {
     for (int b = unit_begins_[u]; b < unit_begins_[u + 1]; ++b) plan.device[b] = static_cast<int16_t>(device_of[u]);
   }

@@ -132,12 +132,8 @@ std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& 
 }
 
 void MixedCountProgram::RemoveFromSlowest(int surplus, std::vector<Share>& shares) const {
-  while (surplus > 0) {
-    int slowest = -1;
-    for (int d = 0; d < instance_.NumDevices(); ++d) {
-      if (shares[d].units[0] > 0 && (slowest < 0 || sizes_[0].comp_ms[d] > sizes_[0].comp_ms[slowest])) slowest = d;
-    }
-    Share& share = shares[slowest];
+  for (const int d : slowest_first_) {
+    Share& share = shares[d];
     const int off = std::min(surplus, share.units[0]);
     share.units[0] -= off;
     share.streamed[0] = std::max(0, share.streamed[0] - off);
@@ -166,8 +162,7 @@ Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const st
                                    .begin = random.Uniform()};
     }
   }
-  Assignment plan = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(order.back())),
-                     .streamed = std::vector<uint8_t>(instance_.blocks.size())};
+  Assignment plan = AllOn(instance_, order.back());
   const double each[] = {1.0 / std::max(1, sizes_[0].count), 1.0 / std::max(1, sizes_[1].count)};
   // Share of the model after the middle of the next unit of a size.
   double remaining[] = {1 - each[0] / 2, 1 - each[1] / 2};

@@ -43,9 +43,7 @@ void RefiningSearch::Offer(const Assignment& plan, int kind) {
 
 void RefiningSearch::OfferStarts(double work) {
   for (int d = 0; d < instance_.NumDevices(); ++d) {
-    Assignment alone = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(d)),
-                        .streamed = std::vector<uint8_t>(instance_.blocks.size())};
-    Insert(annealer_.Repaired(std::move(alone)), kAlone);
+    Insert(annealer_.Repaired(AllOn(instance_, d)), kAlone);
     if (!budget_.Spend(1)) return;
   }
   SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_,

@@ -76,7 +76,7 @@ std::vector<double> FluidShares(const Instance& instance) {
 Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& unit_begins, const std::vector<double>& shares,
                          const std::vector<int32_t>& order, int rounds) {
   const int units = static_cast<int>(unit_begins.size()) - 1;
-  Assignment plan = {.device = std::vector<int16_t>(instance.blocks.size()), .streamed = std::vector<uint8_t>(instance.blocks.size())};
+  Assignment plan = AllOn(instance, 0);
   double total_mb = 0, sum = 0;
   for (const Instance::Block& block : instance.blocks) total_mb += block.mb + block.kv_mb;
   for (const int32_t d : order) sum += shares[d];

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/program/program_runner.h"
 
@@ -50,7 +51,7 @@ class Simulation {
       return absl::InternalError(absl::StrCat("simulation: device ", device.index, " ended ", device.runner.steps_ended(), " of ",
                                               NumSteps(), " steps; the programs wait for one another"));
     }
-    SortSpans();
+    SortSpans(result_.timeline.spans);
     return std::move(result_);
   }
 
@@ -132,12 +133,10 @@ class Simulation {
 
   void Carry(Device& device, const ProgramRunner::Border& border) {
     device.border = result_.devices[device.index].last_border = border.step;
-    for (const Stage& stage : plan_.stages) {
-      for (int p = stage.lo; stage.device == device.index && p < stage.hi; ++p) {
-        if (!device.plan->parts[p].streamed || !device.resident[p]) continue;
-        device.resident[p] = false;
-        AddBeside(device, -plan_.parts[p].bytes);
-      }
+    for (const int p : PartsOn(plan_, device.index)) {
+      if (!device.plan->parts[p].streamed || !device.resident[p]) continue;
+      device.resident[p] = false;
+      AddBeside(device, -plan_.parts[p].bytes);
     }
     AddBeside(device, std::exchange(device.kv_to_grow, 0));
     After(now_, device.index, ProgramRunner::RoomMade{});
@@ -300,11 +299,6 @@ class Simulation {
 
   void AddSpan(const TimelineSpan& span) {
     if (options_.timeline && result_.timeline.spans.size() < options_.max_spans) result_.timeline.spans.push_back(span);
-  }
-
-  void SortSpans() {
-    std::ranges::stable_sort(result_.timeline.spans, {},
-                             [](const TimelineSpan& span) { return std::tuple(span.device, span.kind, span.begin_ms); });
   }
 
   const Plan& plan_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -156,15 +155,9 @@ nlohmann::ordered_json ArrowEnd(const TimelineSpan& span, size_t arrow) {
   return end;
 }
 
-// A message is identified by its content, sender and receiver.
-std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> MessageOf(const TimelineSpan& span) {
-  const bool sends = span.kind == Kind::kSend;
-  return {span.step, span.stage, span.microbatch, sends ? span.device : span.peer, sends ? span.peer : span.device};
-}
-
 template <typename Add>
 void ForArrows(const Timeline& timeline, Add& add) {
-  std::map<decltype(MessageOf(TimelineSpan())), const TimelineSpan*> received;
+  std::map<MessageKey, const TimelineSpan*> received;
   for (const TimelineSpan& span : timeline.spans) {
     if (span.kind == Kind::kReceive) received[MessageOf(span)] = &span;
   }
@@ -178,6 +171,15 @@ void ForArrows(const Timeline& timeline, Add& add) {
 }
 
 }  // namespace
+
+void SortSpans(std::vector<TimelineSpan>& spans) {
+  std::ranges::stable_sort(spans, {}, [](const TimelineSpan& span) { return std::tuple(span.device, span.kind, span.begin_ms); });
+}
+
+MessageKey MessageOf(const TimelineSpan& span) {
+  const bool sends = span.kind == Kind::kSend;
+  return {span.step, span.stage, span.microbatch, sends ? span.device : span.peer, sends ? span.peer : span.device};
+}
 
 std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, int columns) {
   if (!(end_ms > begin_ms) || columns < 1) return "";

@@ -2,7 +2,9 @@
 // tools.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "planner/base/names.h"
@@ -15,6 +17,13 @@ struct Timeline {
   std::vector<std::string> parts;   // names by part
   std::vector<TimelineSpan> spans;  // sorted by device, kind, time
 };
+
+// By device, kind, time.
+void SortSpans(std::vector<TimelineSpan>& spans);
+
+// What identifies a message, which is sent and received: step, stage, micro-batch, sender, receiver.
+using MessageKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
+MessageKey MessageOf(const TimelineSpan& span);
 
 // Names in JSON.
 inline constexpr Names<TimelineSpan::Kind, TimelineSpan::kKinds> kSpanKindNames = {{{TimelineSpan::Kind::kCompute, "compute"},
