@@ -89,8 +89,7 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
     const KvFile::Shape shape{.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes};
     LIME_ASSIGN_OR_RETURN(kv->file_, KvFile::Create(kv->options_.folder, shape, kv->options_.wrap_device));
   }
-  LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::Allocate(piece_bytes));
-  LIME_RETURN_IF_ERROR(kv->staging_.Prefault());
+  LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::AllocatePresent(piece_bytes));
   kv->writer_.emplace();
   return kv;
 }
