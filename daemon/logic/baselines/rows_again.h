@@ -4,7 +4,6 @@
 // Thread: the owner's.   Owner: StageInbox.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
