@@ -23,15 +23,9 @@ bool IsProbe(int64_t payload_bytes) {
 
 std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& header) {
   std::array<std::byte, kActivationHeaderBytes> bytes = {};
-  std::byte* out = Put(kMagic, bytes.data());
-  out = Put(kVersion, out);
-  out = Put(header.epoch, out);
-  out = Put(header.step, out);
-  out = Put(header.stage, out);
-  out = Put(header.microbatch, out);
-  out = Put(header.probe ? kProbe : header.kv ? kKv : static_cast<uint32_t>(header.payload), out);
-  out = Put(uint32_t{header.answered}, out);
-  Put(header.bytes, out);
+  const uint32_t payload = header.probe ? kProbe : header.kv ? kKv : static_cast<uint32_t>(header.payload);
+  PutAll(bytes.data(), kMagic, kVersion, header.epoch, header.step, header.stage, header.microbatch, payload, uint32_t{header.answered},
+         header.bytes);
   return bytes;
 }
 
@@ -40,15 +34,7 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
     return Invalid("activation: the message has ", bytes.size(), " bytes, and a header needs ", kActivationHeaderBytes);
   uint32_t magic = 0, version = 0, payload = 0, answered = 0;
   ActivationHeader header;
-  const std::byte* in = Get(bytes.data(), magic);
-  in = Get(in, version);
-  in = Get(in, header.epoch);
-  in = Get(in, header.step);
-  in = Get(in, header.stage);
-  in = Get(in, header.microbatch);
-  in = Get(in, payload);
-  in = Get(in, answered);
-  Get(in, header.bytes);
+  GetAll(bytes.data(), magic, version, header.epoch, header.step, header.stage, header.microbatch, payload, answered, header.bytes);
   if (magic != kMagic) return Invalid("activation: the message is not an activation, it begins with ", absl::Hex(magic));
   if (version != kVersion)
     return Invalid("activation: the message has version ", version, ", but this program uses version ", kVersion,
@@ -78,11 +64,7 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
 std::vector<std::byte> Encode(std::span<const SampledToken> tokens, std::vector<std::byte> memory) {
   memory.resize(tokens.size() * kTokenBytes);
   std::byte* out = memory.data();
-  for (const SampledToken& token : tokens) {
-    out = Put(token.sequence, out);
-    out = Put(token.position, out);
-    out = Put(token.token, out);
-  }
+  for (const SampledToken& token : tokens) out = PutAll(out, token.sequence, token.position, token.token);
   return memory;
 }
 
@@ -94,9 +76,7 @@ absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std
   memory.resize(bytes.size() / kTokenBytes);
   const std::byte* in = bytes.data();
   for (SampledToken& token : memory) {
-    in = Get(in, token.sequence);
-    in = Get(in, token.position);
-    in = Get(in, token.token);
+    in = GetAll(in, token.sequence, token.position, token.token);
     if (token.sequence < 0 || token.position < 0 || token.token < 0) return Invalid("activation: a sampled token has a negative number");
   }
   return memory;

@@ -18,6 +18,13 @@ std::byte* Put(T value, std::byte* out) {
   return out;
 }
 
+// The same for several numbers.
+template <typename... T>
+std::byte* PutAll(std::byte* out, T... values) {
+  ((out = Put(values, out)), ...);
+  return out;
+}
+
 template <std::integral T>
 void Append(std::vector<std::byte>& bytes, T value) {
   bytes.resize(bytes.size() + sizeof(value));
@@ -30,6 +37,12 @@ const std::byte* Get(const std::byte* in, T& value) {
   for (size_t i = 0; i < sizeof(T); ++i) bits |= static_cast<std::make_unsigned_t<T>>(std::to_integer<uint64_t>(in[i])) << (8 * i);
   value = static_cast<T>(bits);
   return in + sizeof(T);
+}
+
+template <typename... T>
+const std::byte* GetAll(const std::byte* in, T&... values) {
+  ((in = Get(in, values)), ...);
+  return in;
 }
 
 }  // namespace lime

@@ -32,9 +32,8 @@ HelloPacket HelloQuestion(const HelloNonce& nonce) {
 std::optional<HelloPacket> AnswerHello(std::span<const std::byte> question, const Hello& what) {
   if (!BeginsWith(question, kAsk)) return std::nullopt;
   HelloPacket packet = Begin(kSay, question.subspan(kNonceAt, sizeof(HelloNonce)));
-  std::byte* at = Put(what.protocol, packet.data() + kProtocolAt);
-  at = Put(static_cast<uint32_t>(what.keys), at);
-  at = Put(static_cast<int64_t>(what.clock), at);
+  std::byte* const at =
+      PutAll(packet.data() + kProtocolAt, what.protocol, static_cast<uint32_t>(what.keys), static_cast<int64_t>(what.clock));
   std::ranges::copy(std::as_bytes(std::span(what.release)).first(std::min(what.release.size(), kMaxRelease)), at);
   return packet;
 }
@@ -44,8 +43,7 @@ std::optional<Hello> ReadHello(std::span<const std::byte> answer, const HelloNon
   Hello hello;
   uint32_t keys = 0;
   int64_t clock = 0;
-  const std::byte* at = Get(answer.data() + kProtocolAt, hello.protocol);
-  Get(Get(at, keys), clock);
+  GetAll(answer.data() + kProtocolAt, hello.protocol, keys, clock);
   hello.keys = keys != 0;
   hello.clock = static_cast<std::time_t>(clock);
   for (const std::byte byte : answer.subspan(kReleaseAt, kMaxRelease)) {

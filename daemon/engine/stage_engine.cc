@@ -128,7 +128,8 @@ class InstalledStage final : public StageEngine {
       return absl::OkStatus();
     }
     if (!HoldsKvOf(plan_, from, device_)) return Invalid("device ", from, " is not the host of this device's KV");
-    LIME_ASSIGN_OR_RETURN(const auto answered, parts_.kv->OnAnswer(what));
+    if (parts_.kv->lent() == nullptr) return absl::InvalidArgumentError("this device has no KV on a host");
+    LIME_ASSIGN_OR_RETURN(const auto answered, parts_.kv->lent()->OnAnswer(what));
     if (answered) logic_->OnKvArrived(answered->first, answered->second, SteadyMs(), actions_), CarryOut();
     return Health();
   }
@@ -303,8 +304,10 @@ class InstalledStage final : public StageEngine {
   void Carry(const ProgramRunner::StartAskKv& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto& ask = start.what;
     const StageInbox& inbox = logic_->inbox();
-    const absl::StatusOr<bool> asked = parts_.kv->Ask(
-        {.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox.num_batches()}, inbox.batch(ask.microbatch));
+    absl::StatusOr<bool> asked = false;
+    if (LentKv* const lent = parts_.kv->lent(); lent != nullptr)
+      asked = lent->Ask({.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox.num_batches()},
+                        inbox.batch(ask.microbatch));
     if (!asked.ok()) return Refuse(asked.status());
     // Nothing was asked, so there is no answer to wait for.
     if (!*asked) logic_->OnKvArrived(ask.part, ask.microbatch, SteadyMs(), actions_);
@@ -419,7 +422,7 @@ class InstalledStage final : public StageEngine {
   // Attends to the positions of a KV part that are on the disk, or uses the host's answer. The
   // other positions are in memory: the rows of O attend to them.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
-    if (WaitsForKv(plan_, part)) return parts_.kv->UseAnswer();
+    if (WaitsForKv(plan_, part)) return parts_.kv->lent() == nullptr ? absl::OkStatus() : parts_.kv->lent()->UseAnswer();
     {
       absl::MutexLock lock(&mutex_);
       const KvLoad* const load = weights().Kv(part, step);

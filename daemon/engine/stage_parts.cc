@@ -12,7 +12,6 @@
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
-#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
@@ -110,10 +109,6 @@ absl::StatusOr<std::unique_ptr<RowReader>> StageParts::OpenRows() const {
       {.max_rows = MaxRows(plan()), .cancelled = stage.load.cancelled, .report = stage.report, .wrap_device = stage.wrap_device});
 }
 
-Bytes StageParts::RowsBytes() const {
-  return RowReader::BytesFor(spec, MaxRows(plan()));
-}
-
 bool StageParts::EmbedsByRows() const {
   return plan().stages.front().device == stage.device && plan().embedding == EmbeddingPlacement::kByRows;
 }
@@ -168,18 +163,19 @@ absl::Status StageParts::OpenTheBackend(const BackendOptions& options) {
 }
 
 absl::Status StageParts::OpenKv(const Owner& owner) {
-  LIME_ASSIGN_OR_RETURN(kv, StageKv::Create(plan(), {.device = stage.device,
-                                                     .layers = layers,
-                                                     .backend = backend.get(),
-                                                     .mutex = owner.mutex,
-                                                     .folder = stage.kv_dir.empty() ? checkpoint.dir() : stage.kv_dir,
-                                                     .wrote = owner.wrote,
-                                                     .max_rows = MaxRows(plan()),
-                                                     .window = spec.config.sliding_window,
-                                                     .tell_host = [send = owner.send_kv, host = device().kv_host](
-                                                                      std::vector<std::byte> message,
-                                                                      bool may_wait) { send(host, std::move(message), may_wait); },
-                                                     .wrap_device = stage.wrap_device}));
+  LIME_ASSIGN_OR_RETURN(
+      kv, StageKv::Create(
+              plan(), {.stage = {.device = stage.device,
+                                 .layers = layers,
+                                 .backend = backend.get(),
+                                 .max_rows = MaxRows(plan()),
+                                 .window = spec.config.sliding_window,
+                                 .tell = [send = owner.send_kv, host = device().kv_host](
+                                             std::vector<std::byte> message, bool may_wait) { send(host, std::move(message), may_wait); }},
+                       .mutex = owner.mutex,
+                       .folder = stage.kv_dir.empty() ? checkpoint.dir() : stage.kv_dir,
+                       .wrote = owner.wrote,
+                       .wrap_device = stage.wrap_device}));
   LIME_ASSIGN_OR_RETURN(
       others, HostedKv::Create(plan(), spec,
                                {.device = stage.device, .max_rows = MaxRows(plan()), .backend = backend.get(), .send = owner.send_kv}));

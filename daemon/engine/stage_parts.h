@@ -19,6 +19,7 @@
 #include "kernels/backend.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 
@@ -37,7 +38,8 @@ struct StageParts {
   absl::Status Open(const Owner& owner);
   // A reader for rows of the embedding.  Thread: any
   absl::StatusOr<std::unique_ptr<RowReader>> OpenRows() const;
-  Bytes RowsBytes() const;  // memory of that reader
+  // Memory of that reader.
+  Bytes RowsBytes() const { return RowReader::BytesFor(spec, MaxRows(plan())); }
   // Bytes of a hidden state.
   Bytes RowBytes() const { return spec.config.hidden_size * ElementBytes(spec.working_dtype); }
 

@@ -111,8 +111,7 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   // A place that does not fit before the ring's end begins at 0. Less than one place stays unused.
   slack_ = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
   if (slack_ == 0) return absl::OkStatus();
-  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(plan_.devices[device].memory.ring + slack_));
-  LIME_RETURN_IF_ERROR(memory.Prefault());
+  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::AllocatePresent(plan_.devices[device].memory.ring + slack_));
   SetRing(std::move(memory));
   ring_is_made_ = false;
   return absl::OkStatus();
@@ -299,21 +298,13 @@ bool StageWeights::NeedsRing() const {
 absl::StatusOr<HugeBuffer> StageWeights::MakeRing(Bytes ring) const {
   Bytes largest = 0;
   for (const int part : parts_here_) largest = std::max(largest, PlaceBytes(part));
-  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(ring + largest));
-  LIME_RETURN_IF_ERROR(memory.Prefault());
-  return memory;
+  return HugeBuffer::AllocatePresent(ring + largest);
 }
 
 void StageWeights::SetRing(HugeBuffer memory) {
   ring_memory_ = std::move(memory);
   ring_ = ByteRing(ring_memory_.bytes());
   ring_is_made_ = true;
-}
-
-absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
-  LIME_ASSIGN_OR_RETURN(HugeBuffer room, HugeBuffer::Allocate(PlaceBytes(part)));
-  LIME_RETURN_IF_ERROR(room.Prefault());
-  return room;
 }
 
 void StageWeights::StartResidentLoad(int part, HugeBuffer room, PartReader::Completion done) {

@@ -102,7 +102,7 @@ class StageWeights {
   absl::StatusOr<HugeBuffer> MakeRing(Bytes ring) const;
   void SetRing(HugeBuffer memory);
   // Pre-faulted memory for a part that becomes resident.  Thread: any.
-  absl::StatusOr<HugeBuffer> Room(int part) const;
+  absl::StatusOr<HugeBuffer> Room(int part) const { return HugeBuffer::AllocatePresent(PlaceBytes(part)); }
   // Starts reading a part into memory from Room, where it stays.
   void StartResidentLoad(int part, HugeBuffer room, PartReader::Completion done);
 

@@ -186,32 +186,6 @@ absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std
   return absl::OkStatus();
 }
 
-absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& name, bool complete) {
-  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, name, kMaxStoreManifestBytes));
-  JsonFields fields(root, name);
-  if (fields.StringOr("format", "") != kFormat) return FieldError(name, "format", absl::StrCat("is not \"", kFormat, "\""));
-  const int64_t version = fields.Int("version", 1, 1 << 30);
-  LIME_RETURN_IF_ERROR(fields.status());
-  if (version != kStoreVersion) {
-    return FieldError(
-        name, "version",
-        absl::StrCat("= ", version, ", but this program reads version ", kStoreVersion, "; remove the folder and prepare the model again"));
-  }
-  fields.Int("alignment", kStoreAlignment, kStoreAlignment);
-  fields.Int("piece_bytes", kPartBytes, kPartBytes);
-  StoreManifest manifest;
-  manifest.layers = fields.Int("layers", 1, kMaxLayers);
-  LIME_RETURN_IF_ERROR(fields.status());
-  LIME_ASSIGN_OR_RETURN(manifest.source_xxh3, HashField(root, "source_xxh3", name));
-  LIME_ASSIGN_OR_RETURN(const json* files, ArrayField(root, "files", kMaxFiles, name));
-  for (const json& file : *files) {
-    LIME_ASSIGN_OR_RETURN(StoredFile parsed, ParseFile(file, manifest.layers, absl::StrCat(name, ": files[", manifest.files.size(), "]")));
-    manifest.files.push_back(std::move(parsed));
-  }
-  LIME_RETURN_IF_ERROR(CheckBlocks(manifest, complete, name));
-  return manifest;
-}
-
 std::string RowDigits(const StoredRows& table) {
   std::string digits;
   digits.reserve(table.xxh3.size() * kRowDigits);
@@ -246,12 +220,30 @@ Bytes StoreManifest::bytes() const {
   return sum;
 }
 
-absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, std::string_view name) {
-  return Parse(text, std::string(name), /*complete=*/true);
-}
-
-absl::StatusOr<StoreManifest> ParseStoreJournal(std::string_view text, std::string_view name) {
-  return Parse(text, std::string(name), /*complete=*/false);
+absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, const std::string& name, bool complete) {
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, name, kMaxStoreManifestBytes));
+  JsonFields fields(root, name);
+  if (fields.StringOr("format", "") != kFormat) return FieldError(name, "format", absl::StrCat("is not \"", kFormat, "\""));
+  const int64_t version = fields.Int("version", 1, 1 << 30);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (version != kStoreVersion) {
+    return FieldError(
+        name, "version",
+        absl::StrCat("= ", version, ", but this program reads version ", kStoreVersion, "; remove the folder and prepare the model again"));
+  }
+  fields.Int("alignment", kStoreAlignment, kStoreAlignment);
+  fields.Int("piece_bytes", kPartBytes, kPartBytes);
+  StoreManifest manifest;
+  manifest.layers = fields.Int("layers", 1, kMaxLayers);
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(manifest.source_xxh3, HashField(root, "source_xxh3", name));
+  LIME_ASSIGN_OR_RETURN(const json* files, ArrayField(root, "files", kMaxFiles, name));
+  for (const json& file : *files) {
+    LIME_ASSIGN_OR_RETURN(StoredFile parsed, ParseFile(file, manifest.layers, absl::StrCat(name, ": files[", manifest.files.size(), "]")));
+    manifest.files.push_back(std::move(parsed));
+  }
+  LIME_RETURN_IF_ERROR(CheckBlocks(manifest, complete, name));
+  return manifest;
 }
 
 std::string StoreManifestText(const StoreManifest& manifest) {

@@ -96,10 +96,9 @@ struct StoreManifest {
 // Returns nothing for any other text.
 std::optional<uint64_t> ParseHash(std::string_view text);
 
-// Pure. `name` (the path) opens every error. A manifest lists embedding, head and both blocks of
-// every layer; a journal may list fewer.
-absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, std::string_view name);
-absl::StatusOr<StoreManifest> ParseStoreJournal(std::string_view text, std::string_view name);
+// Pure. `name` (the path) opens every error. A complete manifest lists embedding, head and both
+// blocks of every layer; a journal may list fewer.
+absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, const std::string& name, bool complete = true);
 
 // Pure: the text that ParseStoreManifest reads, as one JSON object.
 std::string StoreManifestText(const StoreManifest& manifest);

@@ -2,8 +2,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -22,38 +24,27 @@ constexpr Bytes kReadAtOnce = kMiB;
 constexpr int kMaxFiles = 4096;  // of a folder, at most
 
 struct FileSystem {
+  uint32_t type;  // as statfs says
   const char* name;
   const char* slow = "";  // why weights should not be there; empty: they may
 };
+constexpr FileSystem kFileSystems[] = {{EXT4_SUPER_MAGIC, "ext4"},
+                                       {XFS_SUPER_MAGIC, "xfs"},
+                                       {BTRFS_SUPER_MAGIC, "btrfs"},
+                                       {F2FS_SUPER_MAGIC, "f2fs"},
+                                       {OVERLAYFS_SUPER_MAGIC, "overlay"},
+                                       {TMPFS_MAGIC, "tmpfs", "its files use memory"},
+                                       {RAMFS_MAGIC, "ramfs", "its files use memory"},
+                                       {NFS_SUPER_MAGIC, "NFS", "every read goes over the network"},
+                                       {SMB_SUPER_MAGIC, "SMB", "every read goes over the network"},
+                                       {SMB2_SUPER_MAGIC, "SMB", "every read goes over the network"},
+                                       {0x65735546, "FUSE", "a program stands between limed and the disk"}};
 
 FileSystem FileSystemOf(const std::string& folder) {
   struct statfs status = {};
-  if (statfs(folder.c_str(), &status) != 0) return {"an unknown file system"};
-  switch (static_cast<uint64_t>(static_cast<uint32_t>(status.f_type))) {
-    case EXT4_SUPER_MAGIC:
-      return {"ext4"};
-    case XFS_SUPER_MAGIC:
-      return {"xfs"};
-    case BTRFS_SUPER_MAGIC:
-      return {"btrfs"};
-    case F2FS_SUPER_MAGIC:
-      return {"f2fs"};
-    case OVERLAYFS_SUPER_MAGIC:
-      return {"overlay"};
-    case TMPFS_MAGIC:
-      return {"tmpfs", "its files use memory"};
-    case RAMFS_MAGIC:
-      return {"ramfs", "its files use memory"};
-    case NFS_SUPER_MAGIC:
-      return {"NFS", "every read goes over the network"};
-    case SMB_SUPER_MAGIC:
-    case SMB2_SUPER_MAGIC:
-      return {"SMB", "every read goes over the network"};
-    case 0x65735546:
-      return {"FUSE", "a program stands between limed and the disk"};
-    default:
-      return {"another file system"};
-  }
+  if (statfs(folder.c_str(), &status) != 0) return {0, "an unknown file system"};
+  const auto found = std::ranges::find(kFileSystems, static_cast<uint32_t>(status.f_type), &FileSystem::type);
+  return found != std::end(kFileSystems) ? *found : FileSystem{0, "another file system"};
 }
 
 // The largest file in or below the folder, to measure with. Empty if none has a megabyte.

@@ -61,36 +61,28 @@ StageKv::StageKv(const Plan& plan, Options options)
     : plan_(plan), options_(std::move(options)), pieces_((plan.context + kKvPiece - 1) / kKvPiece), book_(plan, ShapeOf(plan, options_)) {}
 
 KvBook::Shape StageKv::ShapeOf(const Plan& plan, const Options& options) {
-  const PlanDevice& device = plan.devices[options.device];
+  const PlanDevice& device = plan.devices[options.stage.device];
   const bool on_host = HasKvOnHost(device);
-  return {.device = options.device,
-          .layers = std::ssize(options.layers),
-          .leaves = device.max_layer_pages > 0 && !options.layers.empty() && (!on_host || HostedPieces(plan, device) > 0),
+  return {.device = options.stage.device,
+          .layers = std::ssize(options.stage.layers),
+          .leaves = device.max_layer_pages > 0 && !options.stage.layers.empty() && (!on_host || HostedPieces(plan, device) > 0),
           .after_a_step = on_host};
 }
 
 absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Options options) {
   std::unique_ptr<StageKv> kv(new StageKv(plan, std::move(options)));
-  const int64_t layers = std::ssize(kv->options_.layers);
-  if (plan.devices[kv->options_.device].max_layer_pages == 0 || layers == 0) return kv;
+  const int64_t layers = std::ssize(kv->options_.stage.layers);
+  if (plan.devices[kv->options_.stage.device].max_layer_pages == 0 || layers == 0) return kv;
   const Bytes piece_bytes = KvPieceBytes(plan);
-  if (HasKvOnHost(plan.devices[kv->options_.device])) {
+  if (HasKvOnHost(plan.devices[kv->options_.stage.device])) {
     // All pieces have room here.
-    if (HostedPieces(plan, plan.devices[kv->options_.device]) == 0) return kv;
-    LIME_ASSIGN_OR_RETURN(kv->lent_, LentKv::Create(plan,
-                                                    {.device = kv->options_.device,
-                                                     .layers = kv->options_.layers,
-                                                     .backend = kv->options_.backend,
-                                                     .max_rows = kv->options_.max_rows,
-                                                     .window = kv->options_.window,
-                                                     .tell = kv->options_.tell_host},
-                                                    kv->book().away()));
+    if (HostedPieces(plan, plan.devices[kv->options_.stage.device]) == 0) return kv;
+    LIME_ASSIGN_OR_RETURN(kv->lent_, LentKv::Create(plan, kv->options_.stage, kv->book().away()));
   } else {
     const KvFile::Shape shape{.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes};
     LIME_ASSIGN_OR_RETURN(kv->file_, KvFile::Create(kv->options_.folder, shape, kv->options_.wrap_device));
   }
-  LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::Allocate(piece_bytes));
-  LIME_RETURN_IF_ERROR(kv->staging_.Prefault());
+  LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::AllocatePresent(piece_bytes));
   kv->writer_.emplace();
   return kv;
 }
@@ -104,19 +96,19 @@ StageKv::~StageKv() {
 }
 
 int64_t StageKv::LayerIndex(int32_t layer) const {
-  return std::ranges::lower_bound(options_.layers, layer) - options_.layers.begin();
+  return std::ranges::lower_bound(options_.stage.layers, layer) - options_.stage.layers.begin();
 }
 
 void StageKv::Show(int32_t sequence) {
-  for (size_t i = 0; i < options_.layers.size(); ++i)
-    options_.backend->SetPages(sequence, options_.layers[i], book_.pages().Pages(sequence, static_cast<int64_t>(i)));
+  for (size_t i = 0; i < options_.stage.layers.size(); ++i)
+    options_.stage.backend->SetPages(sequence, options_.stage.layers[i], book_.pages().Pages(sequence, static_cast<int64_t>(i)));
 }
 
 // ---- From one plan to the next
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
   if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
-  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.stage.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
   std::vector<KvExtent> wanted;
@@ -124,13 +116,13 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
     const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : 0, end = KvPages::PagesFor(from.sequences[s].positions, 1);
     if (first < end) wanted.push_back({.sequence = from.sequences[s].from, .first = first, .end = end});
   }
-  for (int64_t i = 0; i < std::ssize(options_.layers); ++i) {
+  for (int64_t i = 0; i < std::ssize(options_.stage.layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
       if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, " arrived, but that slot does not continue");
       return StorePages(i, sequence->to, first, pages);
     };
-    LIME_RETURN_IF_ERROR(from.read(options_.layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
+    LIME_RETURN_IF_ERROR(from.read(options_.stage.layers[static_cast<size_t>(i)], options_.stage.backend->numerics_id(), wanted, take));
   }
   return absl::OkStatus();
 }
@@ -142,7 +134,7 @@ absl::Status StageKv::StorePages(int64_t layer, int32_t sequence, int64_t first,
     return Invalid(pages.size(), " bytes of KV from page ", first, " on arrived, but slot ", sequence, " has ", held.size(), " pages");
   if (first < book_.away().away(sequence) * kKvPiecePages) return StoreOnDisk(layer, sequence, first, pages);
   for (int64_t i = 0; i < count; ++i)
-    std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
+    std::memcpy(options_.stage.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
                 static_cast<size_t>(plan_.page_bytes));
   return absl::OkStatus();
 }
@@ -181,7 +173,7 @@ absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string&
   }
   return std::make_shared<KvHandover>(KvHandover::Content{.numerics_id = numerics_id,
                                                           .page_bytes = plan_.page_bytes,
-                                                          .layers = options_.layers,
+                                                          .layers = options_.stage.layers,
                                                           .sequences = plan_.sequences,
                                                           .memory = std::move(memory),
                                                           .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
@@ -223,7 +215,7 @@ void StageKv::WriteNext() {
 
 // Thread: the writer.
 void StageKv::WritePiece(const KvAway::Piece& piece) {
-  std::vector<uint64_t> hashes(options_.layers.size());
+  std::vector<uint64_t> hashes(options_.stage.layers.size());
   absl::Status status;
   for (int64_t layer = 0; status.ok() && layer < std::ssize(hashes); ++layer) {
     status = WriteLayer(piece, layer, hashes[static_cast<size_t>(layer)]);
@@ -248,7 +240,7 @@ absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint
     const std::span<const int32_t> pages = book_.pages().Pages(piece.sequence, layer);
     for (int64_t i = 0; i < kKvPiecePages; ++i) {
       const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
-      std::memcpy(staging_.data() + i * plan_.page_bytes, options_.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
+      std::memcpy(staging_.data() + i * plan_.page_bytes, options_.stage.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
     }
   }
   if (lent_ != nullptr) return Lend(piece, layer);
@@ -264,24 +256,6 @@ absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
   lent_->Lend(piece, layer, bytes);
   options_.mutex->Await(absl::Condition(this, &StageKv::HostHasNext));
   return stopping_ ? absl::CancelledError("the plan was unloaded") : absl::OkStatus();
-}
-
-// ---- What the host has
-
-absl::StatusOr<bool> StageKv::Ask(const LentKv::Visit& visit, const MicroBatch& batch) {
-  options_.mutex->AssertHeld();
-  if (lent_ == nullptr) return false;
-  return lent_->Ask(visit, batch);
-}
-
-absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnAnswer(const KvMessage& message) {
-  options_.mutex->AssertHeld();
-  if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV on a host");
-  return lent_->OnAnswer(message);
-}
-
-absl::Status StageKv::UseAnswer() {
-  return lent_ == nullptr ? absl::OkStatus() : lent_->UseAnswer();
 }
 
 // ---- Loads and their use
@@ -344,7 +318,7 @@ absl::Status StageKv::Attend() {
     const absl::Status read = file_->Read(missing.layer, missing.sequence, missing.piece, missing.hash, missing.place);
     if (!read.ok()) return absl::Status(read.code(), absl::StrCat("layer ", attending_.layer, ": ", read.message()));
   }
-  return options_.backend->AttendToPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+  return options_.stage.backend->AttendToPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
 }
 
 void StageKv::Cancel() {

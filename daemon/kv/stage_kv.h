@@ -10,8 +10,7 @@
 //
 // If the plan has a host for this KV, pieces go to the host's memory instead.
 //
-// Thread: any, under the owner's lock, except Attend and UseAnswer. Pieces are written by a thread
-// of their own.
+// Thread: any, under the owner's lock, except Attend. Pieces are written by a thread of their own.
 // Invariant: every piece of a sequence is in pages; or on the disk, and its checksum is compared
 // when it is read; or with the host, which has confirmed it.
 #pragma once
@@ -44,17 +43,11 @@ class KvLoad;
 class StageKv {
  public:
   struct Options {
-    int32_t device = 0;
-    std::vector<int32_t> layers;  // whose attention is here, ascending
-    Backend* backend = nullptr;
+    LentKv::Options stage;         // also for KV that is with a host
     absl::Mutex* mutex = nullptr;  // the owner's
     std::string folder;            // for KV that does not fit in memory
     // A step may now get the pages that it waits for. Called under the lock.
     std::function<void()> wrote;
-    int64_t max_rows = 0;  // of a micro-batch
-    int64_t window = 0;    // positions that attention sees; 0: all
-    // Sends a message to the host. With `may_wait` it waits for all other messages of the link.
-    std::function<void(std::vector<std::byte> message, bool may_wait)> tell_host;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -98,13 +91,8 @@ class StageKv {
   void Locate(const KvLoad& load, const MicroBatch& batch);
   absl::Status Attend();
 
-  // ---- What the host has
-
-  // As for KV that is lent. Nothing is with a host if the device has none.
-  absl::StatusOr<bool> Ask(const LentKv::Visit& visit, const MicroBatch& batch);
-  absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnAnswer(const KvMessage& message);
-  // Thread: the compute thread, without the lock, in the visit that asked
-  absl::Status UseAnswer() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // What the host has; null: none is with a host.
+  LentKv* lent() const { return lent_.get(); }
 
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }

@@ -115,10 +115,6 @@ absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFil
   return absl::UnavailableError(absl::StrCat("device \"", device, "\" has not started: ", words, " (log ", files.log, ")"));
 }
 
-}  // namespace
-
-namespace {
-
 // Empty if no variable names a folder.
 fs::path StateFolder() {
   const char* const state = std::getenv("XDG_STATE_HOME");

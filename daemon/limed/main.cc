@@ -148,12 +148,12 @@ int Run(lime::LimedFlags flags) {
   flags.listen = settings->listen;
   lime::DeviceServer::Options options;
   options.listen = flags.listen;
-  options.name = flags.name;
-  options.memory = settings->memory;
-  options.runtime = runtime;
-  options.settings = flags;
-  options.settings.user = lime::UserName(geteuid());
-  options.settings.process = getpid();
+  options.health.name = flags.name;
+  options.health.memory = settings->memory;
+  options.health.runtime = runtime;
+  options.health.settings = flags;
+  options.health.settings->user = lime::UserName(geteuid());
+  options.health.settings->process = getpid();
   options.inspect = [&flags, &settings, runtime](const lime::InspectCall& call) {
     return lime::InspectMachine({.weights = call.weights.empty() ? flags.weights : call.weights,
                                  .store = flags.store,

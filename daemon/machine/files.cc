@@ -70,6 +70,11 @@ bool FileExists(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
+bool HasBytes(const std::string& path, Bytes bytes) {
+  std::error_code error;
+  return std::filesystem::file_size(path, error) == static_cast<uintmax_t>(bytes) && !error;
+}
+
 bool IsPlainFileName(std::string_view name) {
   return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos && name[0] != '.';
 }

@@ -36,6 +36,7 @@ absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path);
 absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path);
 bool FileExists(const std::string& path);
+bool HasBytes(const std::string& path, Bytes bytes);  // it exists and has this size
 // Bytes that this process may still write on the disk of `folder`.
 absl::StatusOr<Bytes> FreeDiskBytes(const std::string& folder);
 // True for a name without folders that is not hidden. Only such a name may refer from one file to

@@ -63,6 +63,12 @@ absl::StatusOr<HugeBuffer> HugeBuffer::Allocate(Bytes bytes) {
   return buffer;
 }
 
+absl::StatusOr<HugeBuffer> HugeBuffer::AllocatePresent(Bytes bytes) {
+  LIME_ASSIGN_OR_RETURN(HugeBuffer buffer, Allocate(bytes));
+  LIME_RETURN_IF_ERROR(buffer.Prefault());
+  return buffer;
+}
+
 void ReturnPages(const std::byte* data, Bytes bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(data), page = static_cast<uintptr_t>(kSmallPage);
   const uintptr_t first = (begin + page - 1) / page * page, last = (begin + static_cast<uintptr_t>(bytes)) / page * page;

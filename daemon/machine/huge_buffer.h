@@ -22,6 +22,8 @@ class HugeBuffer {
   // Reserves address space and asks for 2 MiB pages. The system allocates memory at the first
   // write, so while a read fills the buffer.
   static absl::StatusOr<HugeBuffer> Allocate(Bytes bytes);
+  // The same, with every page present.
+  static absl::StatusOr<HugeBuffer> AllocatePresent(Bytes bytes);
 
   HugeBuffer() = default;
   HugeBuffer(HugeBuffer&& other) noexcept;

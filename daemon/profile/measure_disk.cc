@@ -171,8 +171,7 @@ class DiskProfile {
       return Invalid(paths_.empty() ? "no file" : paths_.front(),
                      " is too small to measure a disk with, or the memory does not hold one request");
     }
-    LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::Allocate(std::max(MostBytes(shapes), std::min(options_.spread, options_.memory))));
-    LIME_RETURN_IF_ERROR(memory_.Prefault());
+    LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::AllocatePresent(std::max(MostBytes(shapes), std::min(options_.spread, options_.memory))));
     LIME_RETURN_IF_ERROR(Measure(shapes.back().first, 1, kDrainSeconds).status());
     std::vector<DiskPoint> points;
     for (const auto& [read_bytes, depth] : shapes) {

@@ -194,20 +194,14 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   v1::KvPages message_;
 };
 
-absl::StatusOr<StoreOffer> ReadOffer(BulkStream& stream) {
+// The next message. `gone`: the error if there is none. `other`: if it is not a `What`.
+template <typename What>
+absl::StatusOr<What> ReadNext(BulkStream& stream, const char* gone, const char* other) {
   std::optional<v1::PushRequest> message = stream.Read();
-  if (!message) return absl::CancelledError("the coordinator has gone");
+  if (!message) return absl::CancelledError(gone);
   LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
-  if (auto* offer = std::get_if<StoreOffer>(&what)) return std::move(*offer);
-  return absl::FailedPreconditionError("the first message of a push must be an offer");
-}
-
-absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
-  std::optional<v1::PushRequest> message = stream.Read();
-  if (!message) return absl::CancelledError("the coordinator has gone before all was sent");
-  LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
-  if (auto* chunk = std::get_if<PushChunk>(&what)) return std::move(*chunk);
-  return absl::FailedPreconditionError("a push may have only one offer");
+  if (auto* wanted = std::get_if<What>(&what)) return std::move(*wanted);
+  return absl::FailedPreconditionError(other);
 }
 
 // Turns Unavailable into FailedPrecondition for faults of this device's disk. They do not go away
@@ -362,7 +356,8 @@ class PushTaker final : public BulkService {
   }
 
   absl::Status Receive(BulkStream& stream) {
-    LIME_ASSIGN_OR_RETURN(const StoreOffer offer, ReadOffer(stream));
+    LIME_ASSIGN_OR_RETURN(const StoreOffer offer,
+                          ReadNext<StoreOffer>(stream, "the coordinator has gone", "the first message of a push must be an offer"));
     if (options_.store.empty())
       return absl::FailedPreconditionError(
           "limed was started without --store FOLDER, so it cannot store weights; add the flag, or copy the weights yourself");
@@ -390,7 +385,8 @@ class PushTaker final : public BulkService {
     for (size_t i = 0; i < units.size(); ++i) sizes[i] = store.units()[static_cast<size_t>(units[i])].bytes;
     PushReceiver receiver(sizes, PushReceiver::Options());
     while (!receiver.done()) {
-      LIME_ASSIGN_OR_RETURN(const PushChunk chunk, ReadChunk(stream));
+      LIME_ASSIGN_OR_RETURN(const PushChunk chunk,
+                            ReadNext<PushChunk>(stream, "the coordinator has gone before all was sent", "a push may have only one offer"));
       bool quiet = false;
       LIME_ASSIGN_OR_RETURN(const PushEvent event, TakeChunk(chunk, receiver, store, quiet));
       if (!quiet) stream.Say(event);

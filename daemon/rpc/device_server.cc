@@ -178,10 +178,10 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     absl::StatusOr<std::unique_ptr<HelloResponder>> hello = HelloResponder::Start(
         options_.listen, port_,
         [this] {
-          return Hello{.protocol = options_.protocol,
+          return Hello{.protocol = options_.health.protocol,
                        .keys = !options_.plans.keys.empty(),
                        .clock = std::time(nullptr),
-                       .release = options_.release};
+                       .release = options_.health.release};
         },
         [this](const std::string& peer) {
           if (options_.debug) options_.debug(absl::StrCat(peer, " asks for release and clock: it may have found no common keys"));
@@ -202,47 +202,43 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     return plans;
   }
 
+  // Begins a unary call. `begin` returns the error that ends it now, or OK if the call ends later.
+  static grpc::ServerUnaryReactor* Begin(grpc::CallbackServerContext* context, const auto& request, auto begin) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    const auto call = FromProto(request);
+    const absl::Status refused = call.ok() ? begin(*call, reactor) : call.status();
+    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
+    return reactor;
+  }
+
   grpc::ServerUnaryReactor* Health(grpc::CallbackServerContext* context, const v1::HealthRequest* request,
                                    v1::HealthReply* reply) override {
     plans_.Await(request->awaited());
-    const int64_t epoch = plans_.epoch();
-    // A new plan is made for the memory that remains, so report as little in use as possible.
-    if (epoch < 0) ReturnFreedMemory();
-    return Answer<DeviceHealth>(context->DefaultReactor(),
-                                DeviceHealth{.name = options_.name,
-                                             .protocol = options_.protocol,
-                                             .epoch = epoch,
-                                             .last_epoch = plans_.last_epoch(),
-                                             .memory = options_.memory,
-                                             .runtime = epoch < 0 ? ProcessResidentBytes() : options_.runtime,
-                                             .model = plans_.model(),
-                                             .used_by = plans_.User(),
-                                             .settings = options_.settings,
-                                             .release = options_.release,
-                                             .clock = std::time(nullptr)},
-                                reply);
+    DeviceHealth health = options_.health;
+    health.epoch = plans_.epoch(), health.last_epoch = plans_.last_epoch();
+    if (health.epoch < 0) {
+      // A new plan is made for the memory that remains, so report as little in use as possible.
+      ReturnFreedMemory();
+      health.runtime = ProcessResidentBytes();
+    }
+    health.model = plans_.model(), health.used_by = plans_.User(), health.clock = std::time(nullptr);
+    return Answer<DeviceHealth>(context->DefaultReactor(), health, reply);
   }
 
   // Does not use the loading thread, so a device can be examined while a plan is in use.
   grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context, const v1::InspectRequest* request,
                                     v1::InspectReply* reply) override {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    const absl::StatusOr<InspectCall> call = FromProto(*request);
-    absl::Status refused = call.status();
-    if (refused.ok() && !options_.inspect) refused = absl::UnimplementedError("this device does not inspect its machine");
-    if (refused.ok() && inspecting_.exchange(true))
-      refused = absl::UnavailableError("another `lime doctor` inspects this device; try again later");
-    if (!refused.ok()) {
-      reactor->Finish(ToGrpc(refused));
-      return reactor;
-    }
-    if (inspection_.joinable()) inspection_.join();
-    inspection_ = std::thread([this, reactor, reply, call = *call] {
-      ToProto(options_.inspect(call), *reply);
-      inspecting_ = false;
-      reactor->Finish(grpc::Status::OK);
+    return Begin(context, *request, [this, reply](const InspectCall& call, grpc::ServerUnaryReactor* reactor) -> absl::Status {
+      if (!options_.inspect) return absl::UnimplementedError("this device does not inspect its machine");
+      if (inspecting_.exchange(true)) return absl::UnavailableError("another `lime doctor` inspects this device; try again later");
+      if (inspection_.joinable()) inspection_.join();
+      inspection_ = std::thread([this, reactor, reply, call] {
+        ToProto(options_.inspect(call), *reply);
+        inspecting_ = false;
+        reactor->Finish(grpc::Status::OK);
+      });
+      return absl::OkStatus();
     });
-    return reactor;
   }
 
   grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* context, const v1::StatisticsRequest*,
@@ -301,14 +297,9 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
 
   grpc::ServerUnaryReactor* ProbeLink(grpc::CallbackServerContext* context, const v1::ProbeLinkRequest* request,
                                       v1::ProbeLinkReply* reply) override {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    const absl::StatusOr<LinkProbe> probe = FromProto(*request);
-    const absl::Status refused =
-        probe.ok()
-            ? plans_.RunAlone([this, reactor, reply, probe = *probe] { Answer(reactor, MeasureLink(probe, options_.plans.keys), reply); })
-            : probe.status();
-    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
-    return reactor;
+    return Begin(context, *request, [this, reply](const LinkProbe& probe, grpc::ServerUnaryReactor* reactor) {
+      return plans_.RunAlone([this, reactor, reply, probe] { Answer(reactor, MeasureLink(probe, options_.plans.keys), reply); });
+    });
   }
 
   grpc::ServerBidiReactor<v1::ProbeData, v1::ProbeAnswer>* Probe(grpc::CallbackServerContext*) override {
@@ -320,22 +311,17 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
 
   grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context, const v1::UnloadRequest* request,
                                    v1::UnloadReply* reply) override {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    const absl::StatusOr<UnloadCall> call = FromProto(*request);
-    const auto done = [reactor, reply](const UnloadedPlan& unloaded) { Answer<UnloadedPlan>(reactor, unloaded, reply); };
-    const absl::Status refused = call.ok() ? plans_.Unload(*call, done) : call.status();
-    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
-    return reactor;
+    return Begin(context, *request, [this, reply](const UnloadCall& call, grpc::ServerUnaryReactor* reactor) {
+      return plans_.Unload(call, [=](const UnloadedPlan& unloaded) { Answer<UnloadedPlan>(reactor, unloaded, reply); });
+    });
   }
 
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
                                     v1::ReleaseReply* reply) override {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    const absl::StatusOr<ReleaseCall> call = FromProto(*request);
-    const auto done = [reactor, reply](const ReleasedPlan& released) { Answer<ReleasedPlan>(reactor, released, reply); };
-    const absl::Status refused = call.ok() ? plans_.Release(*call, PeerAddress(context->peer()), done) : call.status();
-    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
-    return reactor;
+    return Begin(context, *request, [this, context, reply](const ReleaseCall& call, grpc::ServerUnaryReactor* reactor) {
+      return plans_.Release(call, PeerAddress(context->peer()),
+                            [=](const ReleasedPlan& released) { Answer<ReleasedPlan>(reactor, released, reply); });
+    });
   }
 
   grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>* Orders(grpc::CallbackServerContext* context) override {

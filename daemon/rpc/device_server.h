@@ -44,17 +44,13 @@ class DeviceServer {
  public:
   struct Options {
     std::string listen = "127.0.0.1:0";  // port 0: a free one
-    std::string name;
-    Bytes memory = 0;   // what the process may use; 0: unknown
-    Bytes runtime = 0;  // what it held when it started; 0: unknown
+    // Reported by Health, which adds what changes: the plan, its user, the clock.
+    DeviceHealth health = {.settings = DaemonSettings(), .release = std::string(Release())};
     PlanInstallation::Options plans;
-    DaemonSettings settings;  // reported by Health
-    Profiler profile;         // empty: this device does not measure itself
-    Inspector inspect;        // empty: this device does not examine its machine
+    Profiler profile;   // empty: this device does not measure itself
+    Inspector inspect;  // empty: this device does not examine its machine
     // Receives details for debugging. Empty: nobody does.
     std::function<void(const std::string& sentence)> debug;
-    std::string release = std::string(Release());
-    uint32_t protocol = kProtocol;
     OrdersOptions orders;
     BulkOptions bulk;
   };

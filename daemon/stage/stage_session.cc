@@ -10,16 +10,7 @@
 
 namespace lime {
 
-StageSession::StageSession(Options options)
-    : call_(std::move(options.call)),
-      make_stage_(std::move(options.make_stage)),
-      transport_(std::move(options.transport)),
-      log_(std::move(options.log)),
-      report_(std::move(options.report)),
-      progress_(std::move(options.progress)),
-      handover_(std::move(options.handover)),
-      kv_handover_(handover_.kv),
-      handover_is_read_(std::move(options.handover_is_read)) {}
+StageSession::StageSession(Options options) : options_(std::move(options)), kv_handover_(options_.handover.kv) {}
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
   if (call_.trace_spans > 0) trace_ = std::make_unique<TraceRing>(static_cast<size_t>(call_.trace_spans));
@@ -30,10 +21,10 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .takeover = MakeTakeover(),
                    .digest = call_.digest,
                    .sampler = HasHead() ? &sampler_ : nullptr,
-                   .load = {.progress = std::exchange(progress_, {}), .cancelled = &cancelled_},
-                   .report = report_ ? report_ : [this](const std::string& sentence) { Log(sentence); },
+                   .load = {.progress = std::exchange(options_.progress, {}), .cancelled = &cancelled_},
+                   .report = options_.report ? options_.report : [this](const std::string& sentence) { Log(sentence); },
                    .trace = trace_.get()};
-  LIME_ASSIGN_OR_RETURN(std::unique_ptr<StageEngine> stage, make_stage_(std::move(setup)));
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<StageEngine> stage, options_.make_stage(std::move(setup)));
   InstalledPlan installed{.numerics_id = stage->numerics_id()};
   absl::MutexLock lock(&stage_mutex_);
   stage_ = std::move(stage);
@@ -51,7 +42,7 @@ void StageSession::Close() {
   (void)SetSink({});
   ReleaseStage(/*leaves=*/false).reset();
   links_.clear();
-  handover_ = {};
+  options_.handover = {};
 }
 
 std::unique_ptr<StageEngine> StageSession::ReleaseStage(bool leaves) {
@@ -89,8 +80,8 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   if (!call_.kv) return nullptr;
   auto takeover = std::make_shared<KvTakeover>();
   takeover->sequences = call_.kv->sequences;
-  takeover->here = handover_.kv;
-  takeover->weights = std::move(handover_.weights);
+  takeover->here = options_.handover.kv;
+  takeover->weights = std::move(options_.handover.weights);
   takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
                           const KvTakeover::PageSink& take) { return ReadKv(layer, numerics_id, wanted, take); };
   takeover->let_go = [this] { return LetGo(); };
@@ -112,17 +103,17 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
         LIME_RETURN_IF_ERROR(ReadKvFromHere(layer, holder, numerics_id, extents, take));
         continue;
       }
-      if (transport_ == nullptr)
+      if (options_.transport == nullptr)
         return absl::NotFoundError(
             absl::StrCat("KV of layer ", layer, " is on ", holder.name, ", but this device has no connection to it"));
-      LIME_RETURN_IF_ERROR(transport_->ReadKv(holder,
-                                              {.epoch = call_.kv->epoch,
-                                               .layer = layer,
-                                               .hosts = hosts,
-                                               .extents = extents,
-                                               .numerics_id = numerics_id,
-                                               .page_bytes = call_.plan.page_bytes},
-                                              cancelled_, take));
+      LIME_RETURN_IF_ERROR(options_.transport->ReadKv(holder,
+                                                      {.epoch = call_.kv->epoch,
+                                                       .layer = layer,
+                                                       .hosts = hosts,
+                                                       .extents = extents,
+                                                       .numerics_id = numerics_id,
+                                                       .page_bytes = call_.plan.page_bytes},
+                                                      cancelled_, take));
     }
   }
   return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("the plan names no device with KV of layer ", layer));
@@ -130,25 +121,25 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
 
 absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
                                           std::span<const KvExtent> extents, const KvTakeover::PageSink& take) const {
-  if (handover_.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
-  if (handover_.kv->numerics_id() != numerics_id || handover_.kv->page_bytes() != call_.plan.page_bytes)
+  if (options_.handover.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
+  if (options_.handover.kv->numerics_id() != numerics_id || options_.handover.kv->page_bytes() != call_.plan.page_bytes)
     return absl::FailedPreconditionError("the KV of the plan before was computed by other kernels, or for another model");
   for (const KvExtent& extent : extents) {
     const auto take_own = [&](int64_t first, std::span<const std::byte> pages) {
       return cancelled_.load() ? absl::CancelledError("loading was cancelled") : take(extent.sequence, first, pages);
     };
-    LIME_RETURN_IF_ERROR(handover_.kv->ReadAll(layer, holder.hosts, extent, take_own));
+    LIME_RETURN_IF_ERROR(options_.handover.kv->ReadAll(layer, holder.hosts, extent, take_own));
   }
   return absl::OkStatus();
 }
 
 // Weights will use the memory of KV that others have read.
 absl::Status StageSession::LetGo() {
-  if (transport_ != nullptr) transport_->EndKvReads();
-  const std::shared_ptr<KvHandover> handover = std::exchange(handover_.kv, nullptr);
+  if (options_.transport != nullptr) options_.transport->EndKvReads();
+  const std::shared_ptr<KvHandover> handover = std::exchange(options_.handover.kv, nullptr);
   if (handover == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(handover->AwaitGiven(call_.kv->given, kKvHandoverPatience, cancelled_));
-  if (handover_is_read_) handover_is_read_();
+  if (options_.handover_is_read) options_.handover_is_read();
   return absl::OkStatus();
 }
 
@@ -167,14 +158,14 @@ void StageSession::OpenLinks() {
   absl::MutexLock lock(&stage_mutex_);
   if (!links_.empty()) return;
   for (const int32_t device : next) {
-    LIME_CHECK(transport_ != nullptr) << "device " << device << " is to be reached";
-    links_[device] = transport_->OpenLink({.peer = plan.devices[device].name,
-                                           .address = call_.addresses[device],
-                                           .epoch = plan.epoch,
-                                           .from = call_.device,
-                                           .to = device,
-                                           .lost = [this](const absl::Status& status) { Fail(status); },
-                                           .trace = trace_.get()});
+    LIME_CHECK(options_.transport != nullptr) << "device " << device << " is to be reached";
+    links_[device] = options_.transport->OpenLink({.peer = plan.devices[device].name,
+                                                   .address = call_.addresses[device],
+                                                   .epoch = plan.epoch,
+                                                   .from = call_.device,
+                                                   .to = device,
+                                                   .lost = [this](const absl::Status& status) { Fail(status); },
+                                                   .trace = trace_.get()});
   }
 }
 
@@ -323,7 +314,8 @@ absl::Status StageSession::failure() const {
 }
 
 void StageSession::Log(const std::string& sentence) const {
-  if (log_) log_(absl::StrCat("epoch ", call_.plan.epoch, ", step ", steps_.load(std::memory_order_relaxed), ": ", sentence));
+  if (options_.log)
+    options_.log(absl::StrCat("epoch ", call_.plan.epoch, ", step ", steps_.load(std::memory_order_relaxed), ": ", sentence));
 }
 
 void StageSession::Tick() {

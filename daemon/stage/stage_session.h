@@ -32,9 +32,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   struct Options {
     InstallCall call;
     StageFactory make_stage;
-    std::unique_ptr<Transport> transport;  // to other devices; may be null if the plan has none
-    DeviceLog log;                         // of a daemon: sentences about requests and other events
-    StallReport report;                    // what a person has to know; empty: goes to the log
+    std::unique_ptr<Transport> transport;               // to other devices; may be null if the plan has none
+    DeviceLog log;                                      // of a daemon: sentences about requests and other events
+    StallReport report;                                 // what a person has to know; empty: goes to the log
+    // Until it is loaded: the listener may hold the session.
     std::function<void(const LoadProgress&)> progress;
     // KV and weights of the previous plan; empty if the call takes over none.
     PlanHandover handover;
@@ -100,16 +101,9 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Logs with the epoch, and the step that has not ended yet.
   void Log(const std::string& sentence) const;
 
-  const InstallCall call_;
-  const StageFactory make_stage_;
-  const std::unique_ptr<Transport> transport_;
-  const DeviceLog log_;
-  const StallReport report_;
-  // Until it is loaded: the listener may hold this session.
-  std::function<void(const LoadProgress&)> progress_;
-  PlanHandover handover_;                        // until it is taken over and read
-  const std::weak_ptr<KvHandover> kv_handover_;  // handover_.kv, for Cancel
-  std::function<void()> handover_is_read_;
+  Options options_;  // without what Open has taken over and read
+  const InstallCall& call_ = options_.call;
+  const std::weak_ptr<KvHandover> kv_handover_;  // options_.handover.kv, for Cancel
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open if spans are asked for
   absl::Mutex taking_;                // its one reader at a time; the ring itself takes no lock

@@ -94,8 +94,7 @@ bool IsOther(const FileDescriptor& file, const std::string& path, FileRange rang
 
 // Whether `stored` describes the file that would be written, and the file has its size.
 bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
-  std::error_code error;
-  return SameShape(stored, layout) && fs::file_size(path, error) == static_cast<uintmax_t>(stored.bytes) && !error;
+  return SameShape(stored, layout) && HasBytes(path, stored.bytes);
 }
 
 // Whether the file begins with `header`. A file shorter than the header must be a prefix of it.
@@ -160,7 +159,7 @@ class Preparer {
     }
     const std::string path = Path(complete ? kStoreManifestName : kStoreJournalName);
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
-    LIME_ASSIGN_OR_RETURN(StoreManifest found, complete ? ParseStoreManifest(text, path) : ParseStoreJournal(text, path));
+    LIME_ASSIGN_OR_RETURN(StoreManifest found, ParseStoreManifest(text, path, complete));
     if (found.source_xxh3 != manifest_.source_xxh3 || found.layers != manifest_.layers) {
       return Invalid(dir_, ": is the block store of another model than ", source_.dir(), "; give another folder, or remove this one");
     }
@@ -243,22 +242,19 @@ class Preparer {
   // Compares sizes only, which finds truncated and missing files. `--verify` finds all other
   // damage.
   bool AllThere(const StoreManifest& manifest) const {
-    return std::all_of(manifest.files.begin(), manifest.files.end(), [this](const StoredFile& file) {
-      std::error_code error;
-      return fs::file_size(Path(file.name), error) == static_cast<uintmax_t>(file.bytes) && !error;
-    });
+    return std::ranges::all_of(manifest.files, [this](const StoredFile& file) { return HasBytes(Path(file.name), file.bytes); });
   }
 
   void KeepMatching(const StoreManifest& found) {
     for (const StoreFileLayout& layout : layouts_) {
-      const auto at = std::find_if(found.files.begin(), found.files.end(), [&](const StoredFile& f) { return f.name == layout.name; });
+      const auto at = std::ranges::find(found.files, layout.name, &StoredFile::name);
       if (at != found.files.end() && Matches(*at, layout, Path(layout.name))) manifest_.files.push_back(*at);
     }
     report_.kept_files = static_cast<int64_t>(manifest_.files.size());
   }
 
   bool IsStored(const StoreFileLayout& layout) const {
-    return std::any_of(manifest_.files.begin(), manifest_.files.end(), [&](const StoredFile& file) { return file.name == layout.name; });
+    return std::ranges::find(manifest_.files, layout.name, &StoredFile::name) != manifest_.files.end();
   }
 
   Bytes BytesToWrite() const {
@@ -291,7 +287,7 @@ class Preparer {
       LIME_RETURN_IF_ERROR(WriteJournal());
     }
     // Sort, so that the order does not depend on which files were written again.
-    std::sort(manifest_.files.begin(), manifest_.files.end(), [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
+    std::ranges::sort(manifest_.files, {}, &StoredFile::name);
     watcher.Finish();
     return absl::OkStatus();
   }
@@ -307,7 +303,7 @@ class Preparer {
     for (const StoreTensor& tensor : layout.tensors) {
       LIME_RETURN_IF_ERROR(Fill(tensor.bytes, writer, watcher, [&](int64_t begin, std::span<std::byte> out) {
         if (tensor.source) return reader.Read(*tensor.source, begin, out);
-        std::fill(out.begin(), out.end(), std::byte{0});
+        std::ranges::fill(out, std::byte{0});
         return absl::OkStatus();
       }));
     }

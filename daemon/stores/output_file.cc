@@ -75,6 +75,12 @@ absl::StatusOr<NewFile> NewFile::Create(const std::string& path, unsigned mode) 
   return NewFile(path, std::move(hidden.first), std::move(hidden.second));
 }
 
+absl::StatusOr<NewFile> NewFile::WithText(const std::string& path, std::string_view text) {
+  LIME_ASSIGN_OR_RETURN(NewFile file, Create(path));
+  LIME_RETURN_IF_ERROR(WriteExactly(file.file_, path, 0, std::as_bytes(std::span(text))));
+  return file;
+}
+
 NewFile::NewFile(NewFile&& other) noexcept
     : path_(std::move(other.path_)), file_(std::move(other.file_)), hidden_(std::exchange(other.hidden_, "")) {}
 
@@ -93,8 +99,7 @@ absl::Status NewFile::Commit() {
 }
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text) {
-  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
-  LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), path, 0, std::as_bytes(std::span(text))));
+  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::WithText(path, text));
   return file.Commit();
 }
 

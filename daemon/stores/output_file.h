@@ -23,6 +23,8 @@ class NewFile {
  public:
   // Creates it in the folder of `path`. `mode` as for open().
   static absl::StatusOr<NewFile> Create(const std::string& path, unsigned mode = 0644);
+  // The same, with this content.
+  static absl::StatusOr<NewFile> WithText(const std::string& path, std::string_view text);
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile();

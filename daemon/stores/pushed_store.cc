@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,10 +26,6 @@ StoredFile ShapeOf(const PlacedBlock& placed, const StoredFile& file) {
       shape.ranges.push_back({range.offset - block.offset, range.bytes, range.xxh3});
   }
   return shape;
-}
-
-void Remove(std::vector<BlockId>& blocks, BlockId id) {
-  std::erase(blocks, id);
 }
 
 }  // namespace
@@ -99,18 +93,11 @@ HeldBlocks PushedStore::Survivors(const StoreManifest& manifest, uint64_t manife
     if (!now.ok() || !then.ok() || !(now->front().block == then->front().block)) return false;
     const StoredFile &now_file = manifest.files[static_cast<size_t>(now->front().file)],
                      &then_file = found->manifest.files[static_cast<size_t>(then->front().file)];
-    std::error_code error;
-    return now_file.name == then_file.name && now_file.bytes == then_file.bytes &&
-           std::filesystem::file_size(Path(now_file.name), error) == static_cast<uintmax_t>(now_file.bytes) && !error;
+    return now_file.name == then_file.name && now_file.bytes == then_file.bytes && HasBytes(Path(now_file.name), now_file.bytes);
   };
-  const std::set<std::string> held = [&] {
-    std::set<std::string> names;
-    for (const BlockId id : found->held.held) names.insert(BlockName(id));
-    return names;
-  }();
   const bool unchanged = found->manifest == manifest;
   for (const BlockId id : all) {
-    const bool was_held = held.contains(BlockName(id)), was_begun = std::ranges::find(found->held.begun, id) != found->held.begun.end();
+    const bool was_held = found->held.Holds(id), was_begun = std::ranges::find(found->held.begun, id) != found->held.begun.end();
     if (was_held && same(id)) {
       survivors.held.push_back(id);
     } else if (was_held || was_begun || !unchanged) {
@@ -196,15 +183,20 @@ absl::Status PushedStore::Hash(const PlacedBlock& placed, HashingReader& reader,
   return whole == held_.Holds(placed.block.id) ? absl::OkStatus() : Move(placed, whole);
 }
 
+// Moves a block to the end of `list`: held_.held or held_.begun.
+void PushedStore::List(BlockId id, std::vector<BlockId>& list) {
+  std::erase(held_.held, id);
+  std::erase(held_.begun, id);
+  list.push_back(id);
+}
+
 // Syncs before a block becomes held, so a held block survives a power loss.
 absl::Status PushedStore::Move(const PlacedBlock& placed, bool whole) {
   if (whole) {
     LIME_RETURN_IF_ERROR(OpenFile(placed.file));
     LIME_RETURN_IF_ERROR(disk_.Sync(file_, Path(manifest_.files[static_cast<size_t>(placed.file)].name)));
   }
-  Remove(held_.held, placed.block.id);
-  Remove(held_.begun, placed.block.id);
-  (whole ? held_.held : held_.begun).push_back(placed.block.id);
+  List(placed.block.id, whole ? held_.held : held_.begun);
   return absl::OkStatus();
 }
 
@@ -230,11 +222,7 @@ absl::Status PushedStore::Begin(std::vector<int32_t> units) {
   if (needed > free) return DiskFull(dir_, needed, free);
   const HeldBlocks before = held_;
   open_ = -1;
-  for (const BlockId id : BlocksOf(missing_)) {
-    Remove(held_.held, id);
-    Remove(held_.begun, id);
-    held_.begun.push_back(id);
-  }
+  for (const BlockId id : BlocksOf(missing_)) List(id, held_.begun);
   if (!(held_ == before)) LIME_RETURN_IF_ERROR(Record());
   return HoldWhole();
 }
@@ -280,10 +268,7 @@ absl::Status PushedStore::HoldWhole() {
   }
   if (whole.empty()) return absl::OkStatus();
   if (open_ >= 0) LIME_RETURN_IF_ERROR(disk_.Sync(file_, Path(manifest_.files[static_cast<size_t>(open_)].name)));
-  for (const BlockId id : whole) {
-    Remove(held_.begun, id);
-    held_.held.push_back(id);
-  }
+  for (const BlockId id : whole) List(id, held_.held);
   return Record();
 }
 

@@ -70,6 +70,7 @@ class PushedStore {
   HeldBlocks Survivors(const StoreManifest& manifest, uint64_t manifest_hash) const;
   absl::Status Hash(const PlacedBlock& block, HashingReader& reader, const HashingReader::Progress& progress);
   absl::Status Move(const PlacedBlock& placed, bool whole);
+  void List(BlockId id, std::vector<BlockId>& list);
   absl::Status HoldWhole();
   absl::Status OpenFile(int32_t file);
   absl::Status Record();

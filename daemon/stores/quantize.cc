@@ -73,38 +73,6 @@ std::string Stem(const std::string& name) {
   return name.substr(0, name.size() - std::string_view(".weight").size());
 }
 
-// Quantises rows of one matrix and writes their three parts.
-class RowPacker {
- public:
-  RowPacker(const Quantization& packing, const Job& job) : packing_(packing), job_(job), cols_(job.info.shape[1]) {}
-
-  absl::Status Pack(std::span<const std::byte> rows, int64_t first_row, SafetensorsWriter& writer) const {
-    const DType dtype = job_.info.dtype;
-    const auto element = static_cast<size_t>(ElementBytes(dtype));
-    const size_t values = rows.size() / element, groups = values / static_cast<size_t>(packing_.group_size);
-    std::vector<uint8_t> codes(values);
-    std::vector<std::byte> scales(groups * element), biases(groups * element);
-    std::vector<float> group(static_cast<size_t>(packing_.group_size));
-    for (size_t g = 0; g < groups; ++g) {
-      for (size_t i = 0; i < group.size(); ++i) group[i] = LoadFloat(dtype, &rows[(g * group.size() + i) * element]);
-      const GroupScale fitted = QuantizeGroup(group, packing_.bits, std::span(codes).subspan(g * group.size(), group.size()));
-      StoreFloat(dtype, fitted.scale, &scales[g * element]);
-      StoreFloat(dtype, fitted.bias, &biases[g * element]);
-    }
-    std::vector<uint32_t> words(values * static_cast<size_t>(packing_.bits) / 32);
-    PackCodes(codes, packing_.bits, words);
-    const int64_t word_bytes = cols_ * packing_.bits / 8, group_bytes = cols_ / packing_.group_size * static_cast<int64_t>(element);
-    LIME_RETURN_IF_ERROR(writer.Write(job_.target, first_row * word_bytes, std::as_bytes(std::span(words))));
-    LIME_RETURN_IF_ERROR(writer.Write(job_.target + 1, first_row * group_bytes, scales));
-    return writer.Write(job_.target + 2, first_row * group_bytes, biases);
-  }
-
- private:
-  const Quantization& packing_;
-  const Job& job_;
-  const int64_t cols_;
-};
-
 class Quantizer {
  public:
   Quantizer(const Checkpoint& source, const ModelSpec& spec, std::string target_dir, const Quantization& packing,
@@ -131,14 +99,9 @@ class Quantizer {
     return report_;
   }
 
-  // The records by which the weight files are recognised later. REQUIRES: Run() succeeded.
-  absl::StatusOr<std::vector<WrittenFile>> Records() const {
-    std::vector<WrittenFile> records;
-    for (const auto& writer : writers_) {
-      LIME_ASSIGN_OR_RETURN(WrittenFile record, DescribeFile(writer->file().descriptor(), writer->file().path()));
-      records.push_back(std::move(record));
-    }
-    return records;
+  // Appends the weight files, which Run() has written.
+  void ListFiles(std::vector<const NewFile*>& files) const {
+    for (const auto& writer : writers_) files.push_back(&writer->file());
   }
 
   // Gives the weight files their names. REQUIRES: Run() succeeded.
@@ -166,7 +129,7 @@ class Quantizer {
     for (const auto& [name, info] : source_.index()) {
       if (source_.location(name).file == file) jobs.push_back({.name = name, .info = info, .at = source_.location(name)});
     }
-    std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.at.offset < b.at.offset; });
+    std::ranges::sort(jobs, {}, [](const Job& job) { return job.at.offset; });
     for (Job& job : jobs) {
       const bool matrix = matrices_.contains(job.name);
       job.pack = matrix && job.info.shape[1] % packing_.group_size == 0;
@@ -214,12 +177,34 @@ class Quantizer {
     const int64_t unit = job.pack ? job.at.bytes / job.info.shape[0] : 1;
     std::vector<std::byte> bytes(static_cast<size_t>((chunk.end - chunk.begin) * unit));
     LIME_RETURN_IF_ERROR(ReadExactly(input, path, job.at.offset + chunk.begin * unit, bytes));
-    LIME_RETURN_IF_ERROR(job.pack ? RowPacker(packing_, job).Pack(bytes, chunk.begin, writer)
-                                  : writer.Write(job.target, chunk.begin, bytes));
+    LIME_RETURN_IF_ERROR(job.pack ? Pack(job, bytes, chunk.begin, writer) : writer.Write(job.target, chunk.begin, bytes));
     absl::MutexLock lock(&mutex_);
     done_ += static_cast<Bytes>(bytes.size());
     watcher_.Report(done_);
     return absl::OkStatus();
+  }
+
+  // Quantises rows of one matrix and writes their three parts.
+  absl::Status Pack(const Job& job, std::span<const std::byte> rows, int64_t first_row, SafetensorsWriter& writer) const {
+    const DType dtype = job.info.dtype;
+    const auto element = static_cast<size_t>(ElementBytes(dtype));
+    const size_t values = rows.size() / element, groups = values / static_cast<size_t>(packing_.group_size);
+    std::vector<uint8_t> codes(values);
+    std::vector<std::byte> scales(groups * element), biases(groups * element);
+    std::vector<float> group(static_cast<size_t>(packing_.group_size));
+    for (size_t g = 0; g < groups; ++g) {
+      for (size_t i = 0; i < group.size(); ++i) group[i] = LoadFloat(dtype, &rows[(g * group.size() + i) * element]);
+      const GroupScale fitted = QuantizeGroup(group, packing_.bits, std::span(codes).subspan(g * group.size(), group.size()));
+      StoreFloat(dtype, fitted.scale, &scales[g * element]);
+      StoreFloat(dtype, fitted.bias, &biases[g * element]);
+    }
+    std::vector<uint32_t> words(values * static_cast<size_t>(packing_.bits) / 32);
+    PackCodes(codes, packing_.bits, words);
+    const int64_t cols = job.info.shape[1], word_bytes = cols * packing_.bits / 8,
+                  group_bytes = cols / packing_.group_size * static_cast<int64_t>(element);
+    LIME_RETURN_IF_ERROR(writer.Write(job.target, first_row * word_bytes, std::as_bytes(std::span(words))));
+    LIME_RETURN_IF_ERROR(writer.Write(job.target + 1, first_row * group_bytes, scales));
+    return writer.Write(job.target + 2, first_row * group_bytes, biases);
   }
 
   const Checkpoint& source_;
@@ -330,19 +315,13 @@ std::string WithQuantization(const std::string& config_json, const Quantization&
                       ", \"bits\": ", packing.bits, "}\n}\n");
 }
 
-absl::StatusOr<NewFile> NewText(const std::string& path, std::string_view text) {
-  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
-  LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), path, 0, std::as_bytes(std::span(text))));
-  return file;
-}
-
 // The copy's small files, config.json last: a folder without it is no checkpoint. They have no
 // names yet.
 absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const std::string& dir, const Quantization& packing,
                                                 const std::string& index) {
   std::vector<NewFile> files;
   const auto add = [&](const std::string& name, std::string_view text) -> absl::Status {
-    LIME_ASSIGN_OR_RETURN(NewFile file, NewText(dir + "/" + name, text));
+    LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::WithText(dir + "/" + name, text));
     files.push_back(std::move(file));
     return absl::OkStatus();
   };
@@ -358,10 +337,11 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
 
 // Records the files that are about to get their names.
 absl::Status Record(const Quantizer& quantizer, const std::vector<NewFile>& small, Mark& mark) {
-  LIME_ASSIGN_OR_RETURN(mark.files, quantizer.Records());
-  for (const NewFile& file : small) {
-    LIME_ASSIGN_OR_RETURN(WrittenFile written, DescribeFile(file.descriptor(), file.path()));
-    mark.files.push_back(std::move(written));
+  std::vector<const NewFile*> files;
+  quantizer.ListFiles(files);
+  for (const NewFile& file : small) files.push_back(&file);
+  for (const NewFile* const file : files) {
+    LIME_ASSIGN_OR_RETURN(mark.files.emplace_back(), DescribeFile(file->descriptor(), file->path()));
   }
   return absl::OkStatus();
 }
@@ -405,7 +385,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   LIME_ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Run());
   LIME_ASSIGN_OR_RETURN(std::vector<NewFile> small, SmallFiles(source, target_dir, packing, quantizer.index_text()));
   LIME_RETURN_IF_ERROR(Record(quantizer, small, mark));
-  LIME_ASSIGN_OR_RETURN(NewFile mark_file, NewText(target_dir + "/" + kMarkName, mark.Text(packing)));
+  LIME_ASSIGN_OR_RETURN(NewFile mark_file, NewFile::WithText(target_dir + "/" + kMarkName, mark.Text(packing)));
   LIME_RETURN_IF_ERROR(CommitAll(quantizer, small, mark_file, target_dir));
   folder.Commit();
   return report;

@@ -46,12 +46,6 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
   return shards;
 }
 
-// A shard lies beside its index. A path that leads elsewhere is refused.
-absl::Status CheckShardName(const std::string& shard, const std::string& path) {
-  if (IsPlainFileName(shard)) return absl::OkStatus();
-  return Invalid(path, ": weight_map names the shard \"", absl::CEscape(shard), "\", which is not a plain file name in the same folder");
-}
-
 std::tuple<int32_t, int64_t, Bytes> Place(const BlockExtent& extent) {
   return {extent.file, extent.offset, extent.bytes};
 }
@@ -81,9 +75,11 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
     LIME_RETURN_IF_ERROR(checkpoint.AddShards(sharded));
   } else {
     LIME_ASSIGN_OR_RETURN(const std::vector<std::string> shards, FindNumberedShards(dir));
-    LIME_RETURN_IF_ERROR(checkpoint.AddNumberedShards(shards));
+    for (const std::string& shard : shards) LIME_RETURN_IF_ERROR(checkpoint.AddFile(Join(dir, shard)));
   }
-  if (is_store) LIME_RETURN_IF_ERROR(checkpoint.AddManifest());
+  if (!is_store) return checkpoint;
+  LIME_ASSIGN_OR_RETURN(const StoreManifest manifest, ReadStoreManifest(dir));
+  LIME_RETURN_IF_ERROR(checkpoint.PlaceBlocks(manifest));
   return checkpoint;
 }
 
@@ -145,7 +141,10 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
   LIME_ASSIGN_OR_RETURN(const auto weight_map, ParseShardIndex(text, index_path));
   std::map<std::string, std::string> first_tensor;  // shard -> one of its tensors
   for (const auto& [tensor, shard] : weight_map) {
-    LIME_RETURN_IF_ERROR(CheckShardName(shard, index_path));
+    // A shard lies beside its index. A path that leads elsewhere is refused.
+    if (!IsPlainFileName(shard))
+      return Invalid(index_path, ": weight_map names the shard \"", absl::CEscape(shard),
+                     "\", which is not a plain file name in the same folder");
     first_tensor.emplace(shard, tensor);
   }
   if (first_tensor.size() > kMaxShards) {
@@ -161,11 +160,6 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
     if (!locations_.contains(tensor)) not_in_shards_.emplace(tensor, shard);
   }
   if (files_.empty()) return MissingShard(first_tensor.begin()->first, first_tensor.begin()->second);
-  return absl::OkStatus();
-}
-
-absl::Status Checkpoint::AddNumberedShards(const std::vector<std::string>& names) {
-  for (const std::string& name : names) LIME_RETURN_IF_ERROR(AddFile(Join(dir_, name)));
   return absl::OkStatus();
 }
 
@@ -203,17 +197,12 @@ const TensorLocation& Checkpoint::location(std::string_view name) const {
   return found->second;
 }
 
-absl::Status Checkpoint::AddManifest() {
-  LIME_ASSIGN_OR_RETURN(const StoreManifest manifest, ReadStoreManifest(dir_));
-  return PlaceBlocks(manifest);
-}
-
 // Compares the size of every weight file. Checksums are compared later, when the bytes are read.
 absl::Status Checkpoint::PlaceBlocks(const StoreManifest& manifest) {
   for (const StoredFile& stored : manifest.files) {
     if (stored.blocks.empty()) continue;
     const std::string path = Join(dir_, stored.name);
-    const auto file = std::find_if(files_.begin(), files_.end(), [&](const CheckpointFile& f) { return f.path == path; });
+    const auto file = std::ranges::find(files_, path, &CheckpointFile::path);
     if (file == files_.end()) {
       return Invalid(path, ": holds blocks according to ", kStoreManifestName,
                      ", but it is not a weight file of the folder; prepare the model again");
@@ -293,7 +282,7 @@ absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {
 }
 
 const BlockExtent* Checkpoint::StoreExtent(BlockId id) const {
-  const auto found = std::find_if(store_extents_.begin(), store_extents_.end(), [&](const auto& entry) { return entry.first == id; });
+  const auto found = std::ranges::find(store_extents_, id, &std::pair<BlockId, BlockExtent>::first);
   return found == store_extents_.end() ? nullptr : &found->second;
 }
 

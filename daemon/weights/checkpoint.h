@@ -91,11 +91,9 @@ class Checkpoint {
   // which takes the last one, agree.
   absl::Status AddFile(const std::string& path, const std::map<std::string, std::string>& named = {});
   absl::Status AddShards(const std::string& index_path);
-  absl::Status AddNumberedShards(const std::vector<std::string>& names);
   absl::Status MissingShard(const std::string& shard, const std::string& tensor) const;
   // Explains why a needed tensor is not in index_, if more is known than `status` says.
   absl::Status ExplainMissing(const absl::Status& status) const;
-  absl::Status AddManifest();
   absl::Status AddPushed();
   absl::Status PlaceBlocks(const StoreManifest& manifest);
   // Checks that the manifest's blocks hold all tensors that the model's blocks need.

@@ -59,8 +59,7 @@ absl::StatusOr<std::unique_ptr<RowReader>> RowReader::Open(const Checkpoint& che
                         OpenBlockDevice(paths, {.channels = 16, .direct = true, .io_uring = options.io_uring}));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{});
-  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(bytes));
-  LIME_RETURN_IF_ERROR(memory.Prefault());
+  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::AllocatePresent(bytes));
   return std::unique_ptr<RowReader>(new RowReader(options, std::move(parts), std::move(memory), std::move(reader)));
 }
 

@@ -176,18 +176,18 @@ class Pair {
  public:
   explicit Pair(uint64_t seed, int64_t fetch_pieces = 0, bool asks = true)
       : plan_(HostingPlan(fetch_pieces, asks)), spec_(SmallSpec()), owner_(plan_), attends_(plan_), random_(seed), delays_(seed + 1) {
-    auto kv = StageKv::Create(plan_, {.device = 0,
-                                      .layers = {std::begin(kLayers), std::end(kLayers)},
-                                      .backend = &owner_,
+    auto kv = StageKv::Create(plan_, {.stage = {.device = 0,
+                                                .layers = {std::begin(kLayers), std::end(kLayers)},
+                                                .backend = &owner_,
+                                                .max_rows = 200,
+                                                .tell =
+                                                    [this](std::vector<std::byte> message, bool may_wait) {
+                                                      (may_wait ? chunks_ : messages_).push_back(std::move(message));
+                                                      changed_.SignalAll();
+                                                    }},
                                       .mutex = &mutex_,
                                       .folder = dir_.path(),
-                                      .wrote = [this] { changed_.SignalAll(); },
-                                      .max_rows = 200,
-                                      .tell_host =
-                                          [this](std::vector<std::byte> message, bool may_wait) {
-                                            (may_wait ? chunks_ : messages_).push_back(std::move(message));
-                                            changed_.SignalAll();
-                                          }});
+                                      .wrote = [this] { changed_.SignalAll(); }});
     EXPECT_TRUE(kv.ok()) << kv.status();
     kv_ = *std::move(kv);
     auto host = HostedKv::Create(
@@ -227,10 +227,10 @@ class Pair {
       }));
       owner_.Compute(batch);
       for (int part = 0; part < static_cast<int>(std::ssize(kLayers)); ++part) {
-        LIME_ASSIGN_OR_RETURN(const bool asked, kv_->Ask({.part = part, .microbatch = 0, .last = true}, batch));
+        LIME_ASSIGN_OR_RETURN(const bool asked, kv_->lent()->Ask({.part = part, .microbatch = 0, .last = true}, batch));
         if (asked) LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return std::exchange(answered_, false); }));
         mutex_.Unlock();
-        const absl::Status taken = kv_->UseAnswer();
+        const absl::Status taken = kv_->lent()->UseAnswer();
         mutex_.Lock();
         LIME_RETURN_IF_ERROR(taken);
       }
@@ -315,7 +315,7 @@ class Pair {
     for (const std::vector<std::byte>& answer : std::exchange(answers_, {})) {
       LIME_ASSIGN_OR_RETURN(const KvMessage said, ParseKvMessage(answer));
       absl::MutexLock lock(&mutex_);
-      LIME_ASSIGN_OR_RETURN(const auto answers, kv_->OnAnswer(said));
+      LIME_ASSIGN_OR_RETURN(const auto answers, kv_->lent()->OnAnswer(said));
       answered_ = answered_ || answers.has_value();
     }
     return absl::OkStatus();
@@ -400,10 +400,10 @@ TEST(HostedKvTest, WhatCannotBeIsRefused) {
       return std::string(answer.status().message());
     }
   };
-  EXPECT_THAT(refusal(pair.kv().OnAnswer(KvRecords{.number = 7})), HasSubstr("query 7 of KV arrived, but that query was not sent"));
-  EXPECT_FALSE(pair.kv().OnAnswer(KvStored{.number = 99}).ok());
-  EXPECT_THAT(refusal(pair.kv().OnAnswer(KvFree{})), HasSubstr("neither lends nor asks"));
-  EXPECT_THAT(refusal(pair.kv().OnAnswer(KvFetched{})), HasSubstr("came back, but none was requested"));
+  EXPECT_THAT(refusal(pair.kv().lent()->OnAnswer(KvRecords{.number = 7})), HasSubstr("query 7 of KV arrived, but that query was not sent"));
+  EXPECT_FALSE(pair.kv().lent()->OnAnswer(KvStored{.number = 99}).ok());
+  EXPECT_THAT(refusal(pair.kv().lent()->OnAnswer(KvFree{})), HasSubstr("neither lends nor asks"));
+  EXPECT_THAT(refusal(pair.kv().lent()->OnAnswer(KvFetched{})), HasSubstr("came back, but none was requested"));
   EXPECT_THAT(refusal(pair.host().OnMessage(1, KvFree{})), HasSubstr("device 1 has no KV on this device"));
   EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetch{})), HasSubstr("device 0 has no room for fetched KV"));
   EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetched{})), HasSubstr("but this device asked nothing"));
@@ -428,7 +428,7 @@ TEST(HostedKvTest, WhatIsNotThereDoesNotGoBack) {
   EXPECT_THAT(refusal({.sequence = 3}), HasSubstr("sequence 3 is outside the plan's 3"));
   EXPECT_THAT(refusal({.layer = 2}), HasSubstr("layer 2 is outside the device's 2"));
   EXPECT_THAT(refusal({.piece = 8}), HasSubstr("9 pieces of a sequence, the limit is 8"));
-  EXPECT_THAT(std::string(pair.kv().OnAnswer(KvFetched{}).status().message()), HasSubstr("no fetch is under way"));
+  EXPECT_THAT(std::string(pair.kv().lent()->OnAnswer(KvFetched{}).status().message()), HasSubstr("no fetch is under way"));
 }
 
 TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
@@ -469,20 +469,18 @@ TEST(HostedKvTest, AHostWithNothingToHaveIsNotSpokenTo) {
   FakeBackend backend(plan);
   absl::Mutex mutex;
   int told = 0;
-  const auto kv = StageKv::Create(plan, {.device = 0,
-                                         .layers = {std::begin(kLayers), std::end(kLayers)},
-                                         .backend = &backend,
-                                         .mutex = &mutex,
-                                         .max_rows = 200,
-                                         .tell_host = [&](std::vector<std::byte>, bool) { ++told; }});
+  const auto kv = StageKv::Create(plan, {.stage = {.device = 0,
+                                                   .layers = {std::begin(kLayers), std::end(kLayers)},
+                                                   .backend = &backend,
+                                                   .max_rows = 200,
+                                                   .tell = [&](std::vector<std::byte>, bool) { ++told; }},
+                                         .mutex = &mutex});
   ASSERT_TRUE(kv.ok()) << kv.status();
   absl::MutexLock lock(&mutex);
   (*kv)->book().Release(0);
   (*kv)->Follow();
   EXPECT_EQ(told, 0);
-  const absl::StatusOr<bool> asked = (*kv)->Ask({.part = 0, .last = true}, MicroBatch{.rows = {{.sequence = 0, .position = 700}}});
-  ASSERT_TRUE(asked.ok()) << asked.status();
-  EXPECT_FALSE(*asked);
+  EXPECT_EQ((*kv)->lent(), nullptr);
 }
 
 }  // namespace

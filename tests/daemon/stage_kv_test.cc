@@ -136,9 +136,7 @@ using WrapDevice = std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<Bl
 class Steps {
  public:
   explicit Steps(uint64_t seed, WrapDevice wrap = {}) : plan_(SmallPlan()), backend_(plan_, plan_.devices[0].kv_pages), random_(seed) {
-    auto kv = StageKv::Create(plan_, {.device = 0,
-                                      .layers = {std::begin(kLayers), std::end(kLayers)},
-                                      .backend = &backend_,
+    auto kv = StageKv::Create(plan_, {.stage = {.device = 0, .layers = {std::begin(kLayers), std::end(kLayers)}, .backend = &backend_},
                                       .mutex = &mutex_,
                                       .folder = dir_.path(),
                                       .wrote = [this] { wrote_.SignalAll(); },
@@ -478,7 +476,7 @@ TEST(StageKvTest, AFolderThatCannotBeWrittenIsAnErrorThatSaysWhatToDo) {
   const Plan plan = SmallPlan();
   PagesBackend backend(plan, plan.devices[0].kv_pages);
   absl::Mutex mutex;
-  const auto kv = StageKv::Create(plan, {.layers = {0, 3}, .backend = &backend, .mutex = &mutex, .folder = "/nowhere/at/all"});
+  const auto kv = StageKv::Create(plan, {.stage = {.layers = {0, 3}, .backend = &backend}, .mutex = &mutex, .folder = "/nowhere/at/all"});
   EXPECT_FALSE(kv.ok());
   EXPECT_THAT(std::string(kv.status().message()), HasSubstr("give a --kv-dir"));
 }

@@ -36,8 +36,7 @@ class SlicedVisit {
   static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend) {
     if (!EvictsKv(plan)) return nullptr;
     std::unique_ptr<SlicedVisit> visit(new SlicedVisit(plan, row_bytes, backend));
-    LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(SentRows(plan) * row_bytes));
-    LIME_RETURN_IF_ERROR(visit->hidden_.Prefault());
+    LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::AllocatePresent(SentRows(plan) * row_bytes));
     return visit;
   }
 

@@ -55,8 +55,7 @@ absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, con
                               .piece_bytes = KvPieceBytes(plan),
                               .places = places};
     if (shape.layers == 0) continue;
-    LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(shape.bytes()));
-    LIME_RETURN_IF_ERROR(memory.Prefault());
+    LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::AllocatePresent(shape.bytes()));
     Owner& owner = hosted->owners_.emplace(d, Owner{.host = KvHost(shape), .memory = std::move(memory)}).first->second;
     owner.query.floats.reserve(static_cast<size_t>(hosted->options_.max_rows) * hosted->query_floats_);
   }

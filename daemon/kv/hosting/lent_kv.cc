@@ -39,8 +39,7 @@ absl::StatusOr<std::unique_ptr<LentKv>> LentKv::Create(const Plan& plan, Options
   lent->size_.emplace(layers, KvPieceBytes(plan));
   if (!lent->device_.asks_kv) lent->fetcher_->SetLayers(layers);
   lent->asking_.places.reserve(static_cast<size_t>(plan.sequences * ((plan.context + kKvPiece - 1) / kKvPiece)));
-  LIME_ASSIGN_OR_RETURN(lent->room_, HugeBuffer::Allocate(places * KvPieceBytes(plan)));
-  LIME_RETURN_IF_ERROR(lent->room_.Prefault());
+  LIME_ASSIGN_OR_RETURN(lent->room_, HugeBuffer::AllocatePresent(places * KvPieceBytes(plan)));
   return lent;
 }
 

@@ -115,27 +115,19 @@ class KvMessageParser {
   absl::StatusOr<KvMessage> Parse() {
     uint32_t kind = 0;
     LIME_RETURN_IF_ERROR(Parse(kind));
-    switch (kind) {
-      case 1:
-        return ParseKind<KvChunk>();
-      case 2:
-        return ParseKind<KvStored>();
-      case 3:
-        return ParseKind<KvFree>();
-      case 4:
-        return ParseKind<KvQuery>();
-      case 5:
-        return ParseKind<KvRecords>();
-      case 6:
-        return ParseKind<KvFetch>();
-      case 7:
-        return ParseKind<KvFetched>();
-      default:
-        return WrongKvMessage("kind ", kind, " is unknown");
-    }
+    constexpr size_t kKinds = std::variant_size_v<KvMessage>;
+    if (kind < 1 || kind > kKinds) return WrongKvMessage("kind ", kind, " is unknown");
+    return ParseKindAt(kind - 1, std::make_index_sequence<kKinds>());
   }
 
  private:
+  template <size_t... I>
+  absl::StatusOr<KvMessage> ParseKindAt(size_t index, std::index_sequence<I...>) {
+    constexpr absl::StatusOr<KvMessage> (KvMessageParser::*kParsers[])() = {
+        &KvMessageParser::ParseKind<std::variant_alternative_t<I, KvMessage>>...};
+    return (this->*kParsers[index])();
+  }
+
   template <typename Message>
   absl::StatusOr<KvMessage> ParseKind() {
     Message message;

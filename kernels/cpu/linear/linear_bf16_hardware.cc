@@ -5,8 +5,6 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-#include <algorithm>
-
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,fma,avx512bf16")
 #include "kernels/cpu/linear/linear_bf16-inl.h"
 

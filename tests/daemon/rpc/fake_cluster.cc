@@ -327,7 +327,7 @@ std::unique_ptr<StageEngine> MakeFakeStage(StageSetup setup, bool hands_over_kv)
 
 DeviceServer::Options FakeDevice(const std::string& name, bool hands_over_kv) {
   DeviceServer::Options options;
-  options.name = name;
+  options.health.name = name;
   options.plans.weights = "nowhere";
   options.plans.make_stage = [hands_over_kv](StageSetup setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     if (setup.load.progress) setup.load.progress({.done = 1, .total = 2});

@@ -24,7 +24,7 @@ class ReleaseTest : public RpcTest {
   void SetUp() override {
     for (const std::string name : {"a", "b", "c"}) {
       DeviceServer::Options options = FakeDevice(name);
-      options.settings = {.listen = "127.0.0.1:0", .threads = 3, .cluster = "shelf", .user = "lime", .process = 7};
+      options.health.settings = {.listen = "127.0.0.1:0", .threads = 3, .cluster = "shelf", .user = "lime", .process = 7};
       options.plans.log = [this](const std::string& sentence) {
         absl::MutexLock lock(&mutex_);
         log_.push_back(sentence);

@@ -23,7 +23,7 @@ void RpcTest::StartDevices(const std::vector<std::string>& names) {
 void RpcTest::Start(const DeviceServer::Options& options) {
   absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(options);
   ASSERT_TRUE(server.ok()) << server.status();
-  devices_.push_back({.name = options.name, .address = Address(**server)});
+  devices_.push_back({.name = options.health.name, .address = Address(**server)});
   servers_.push_back(*std::move(server));
 }
 

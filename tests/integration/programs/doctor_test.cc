@@ -320,7 +320,7 @@ TEST_F(DoctorTest, AClockOfThisMachineThatIsBehind) {
 
 TEST_F(DoctorTest, AnotherProtocolAndAnotherRelease) {
   DeviceServer::Options old = FakeDevice("b");
-  old.protocol = kProtocol - 1, old.release = "0.0.9";
+  old.health.protocol = kProtocol - 1, old.health.release = "0.0.9";
   const auto server = DeviceServer::Start(old);
   ASSERT_TRUE(server.ok()) << server.status();
   WriteCluster({{"b", At((*server)->port())}});
@@ -330,7 +330,7 @@ TEST_F(DoctorTest, AnotherProtocolAndAnotherRelease) {
               "install one release on every machine");
 
   DeviceServer::Options near = FakeDevice("b");
-  near.release = "0.0.9";
+  near.health.release = "0.0.9";
   const auto works = DeviceServer::Start(near);
   WriteCluster({{"b", At((*works)->port())}});
   const Answer devices = Call({"devices", "--cluster", path()});

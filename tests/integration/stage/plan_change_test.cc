@@ -39,12 +39,13 @@ class PlanChangeTest : public ::testing::Test {
       long_references_.push_back(Alone(dir_ / "model", RandomIds(length, length, vocab), kTokens, kLongContext));
     ClusterClient::Options cluster;
     for (int d = 0; d < kDevices; ++d) {
-      DeviceServer::Options device{.name = std::string(1, static_cast<char>('a' + d))};
+      DeviceServer::Options device;
+      device.health.name = std::string(1, static_cast<char>('a' + d));
       device.plans.weights = dir_ / "model";
       device.plans.make_stage = MakeEngineStages({.num_threads = 1});
       absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(device);
       ASSERT_TRUE(server.ok()) << server.status();
-      cluster.devices.push_back({.name = device.name, .address = absl::StrCat("127.0.0.1:", (*server)->port())});
+      cluster.devices.push_back({.name = device.health.name, .address = absl::StrCat("127.0.0.1:", (*server)->port())});
       servers_.push_back(*std::move(server));
     }
     absl::StatusOr<std::unique_ptr<ClusterClient>> client = ClusterClient::Connect(cluster);
