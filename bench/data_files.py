@@ -1,4 +1,4 @@
-"""Rows of streaming as CSV, as docs/results/streaming.csv has them."""
+"""The data files of docs/results as CSV: reads them, and makes the rows of streaming.csv."""
 import csv
 
 COLUMNS = ("run", "disk_limit_mb_s", "weights", "resident_percent", "ms_per_token", "over_limit",
@@ -25,3 +25,13 @@ def write(rows, path):
         writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def read(path):
+    """The lines of a file as dictionaries. A line with more or fewer values than columns is an error."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise ValueError(f"{path}: row {number} has another number of values than columns")
+    return rows

@@ -186,12 +186,11 @@ void ModelFlags::AddTo(const CommandFlags& command) {
   command.Add("--resident", &resident, "Largest share of the weights to keep in memory, such as 50%; without it as much as fits");
   command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the stored profile of this machine");
   command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
-  AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
+  AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one");
   command.Add("--json", &json, "Print one JSON object and nothing else on stdout");
 }
 
-absl::Status ModelFlags::Check(bool on_cluster) const {
-  if (!cluster.empty() && !on_cluster) return WrongCall("--cluster: this command runs on one device only; use `lime run` or `lime score`");
+absl::Status ModelFlags::Check() const {
   if (model.empty()) return WrongCall("--model is required: the folder of a Hugging Face checkpoint");
   if (!LoaderNamed(loader)) return WrongCall(absl::StrCat("--loader ", AsTyped(loader), " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", AsTyped(kv), " is unknown; use reserve or grow"));

@@ -83,8 +83,7 @@ struct ModelFlags {
 
   void AddTo(const CommandFlags& command);
   // Refuses values out of range.
-  // on_cluster: the command can run on a cluster.
-  absl::Status Check(bool on_cluster = false) const;
+  absl::Status Check() const;
   // Writes the memory flags to `request`. Refuses values out of range.
   absl::Status Apply(LocalPlanRequest& request) const;
   // The maximum length of a sequence: --context, or the model's own.

@@ -356,9 +356,9 @@ void AddBenchCommand(Commands& commands) {
                                "products if the model is resident, the disk if it streams (--memory)",
                                "", Bench);
   flags.model.AddTo(command);
-  // --prompt and --position set the first two. The same positions again and again have no KV on
-  // disk.
-  for (const char* own : {"--context", "--chunk", "--kv-dir", "--no-kv-spill"}) command.Remove(own);
+  // --prompt and --position set the first two. Repeated positions have no KV on disk. The limits are
+  // those of this machine, not of a cluster.
+  for (const char* other : {"--context", "--chunk", "--kv-dir", "--no-kv-spill", "--cluster"}) command.Remove(other);
   command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
   command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();

@@ -67,7 +67,7 @@ absl::StatusOr<KvGrowth> RuleOf(const RunFlags& flags) {
 
 absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
-  LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
+  LIME_RETURN_IF_ERROR(flags.model.Check());
   LIME_RETURN_IF_ERROR(flags.trace.Check());
   if (const absl::Status sampling = ValidateSamplingParams(flags.generate.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));

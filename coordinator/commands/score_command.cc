@@ -163,7 +163,7 @@ absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>
 
 absl::Status Score(ScoreFlags& flags) {
   LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
-  LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
+  LIME_RETURN_IF_ERROR(flags.model.Check());
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
   const int64_t top = flags.top.value_or(kTopInJson);
   if (top < 0 || top > 1000) return WrongCall(absl::StrCat("--top ", top, " is outside 0 to 1000"));
