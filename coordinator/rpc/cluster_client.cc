@@ -72,9 +72,8 @@ class ClusterClient::Impl {
   absl::StatusOr<std::vector<DeviceHealth>> Health() const {
     std::vector<DeviceHealth> health(connections_.size());
     LIME_RETURN_IF_ERROR(ForAll(Everyone(), [&](int32_t i) {
-      absl::StatusOr<DeviceHealth> answer = AskHealth(*connections_[i].stub, connections_[i].target, {.patience = options_.connect});
-      if (answer.ok()) health[i] = *std::move(answer);
-      return answer.status();
+      LIME_ASSIGN_OR_RETURN(health[i], AskHealth(*connections_[i].stub, connections_[i].target, {.patience = options_.connect}));
+      return absl::OkStatus();
     }));
     return health;
   }
@@ -162,9 +161,9 @@ class ClusterClient::Impl {
                      .digest = DigestFor(plan, device),
                      .coordinator = coordinator_},
                     options, loading);
-      if (!answer.ok()) loading.End();
-      if (answer.ok()) installed[device] = *std::move(answer);
-      return WithDevice(answer.status(), by_plan_[device]->device.name);
+      absl::Status said = WithDevice(answer.status(), by_plan_[device]->device.name);
+      answer.ok() ? static_cast<void>(installed[device] = *std::move(answer)) : loading.End();
+      return said;
     });
     loading.Finish();
     watch.join();
@@ -217,8 +216,9 @@ class ClusterClient::Impl {
     std::vector<UnloadedPlan> unloaded(by_plan_.size());
     const absl::Status status = ForAll(users_, [&](int32_t device) {
       absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = epoch, .hand_over_kv = true}, kUnload);
-      if (answer.ok()) unloaded[device] = *std::move(answer);
-      return WithDevice(answer.status(), by_plan_[device]->device.name);
+      if (!answer.ok()) return WithDevice(answer.status(), by_plan_[device]->device.name);
+      unloaded[device] = *std::move(answer);
+      return absl::OkStatus();
     });
     CloseCalls(/*ended=*/true);
     LIME_RETURN_IF_ERROR(status);
@@ -432,7 +432,7 @@ ClusterClient::ClusterClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ClusterClient::~ClusterClient() = default;
 
 absl::Status ClusterClient::Install(Plan plan, const InstallOptions& options) {
-  const absl::Status status = InstallNew(std::move(plan), options);
+  absl::Status status = InstallNew(std::move(plan), options);
   if (!status.ok()) (void)impl_->Match(plan_);  // matches the devices of plan() again
   return status;
 }
