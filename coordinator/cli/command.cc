@@ -73,8 +73,8 @@ absl::StatusOr<double> ParseShare(const std::string& said) {
 
 }  // namespace
 
-absl::Status WrongCall(std::string message) {
-  absl::Status status = absl::InvalidArgumentError(std::move(message));
+absl::Status WrongCall(const std::string& message) {
+  absl::Status status = absl::InvalidArgumentError(message);
   status.SetPayload(kWrongCallMark, absl::Cord("1"));
   return status;
 }

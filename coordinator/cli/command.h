@@ -21,7 +21,7 @@ inline constexpr int kFailed = 1;
 inline constexpr int kWrongCall = 2;
 
 // An error in how the program was called, not in its work: exit code 2.
-absl::Status WrongCall(std::string message);
+absl::Status WrongCall(const std::string& message);
 
 // For errors of a file or folder that the user wrote and the call names: such an error becomes a
 // wrong call. A disk failure, and a step that must be done first (FailedPrecondition), stay as they

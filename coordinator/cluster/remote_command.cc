@@ -52,8 +52,8 @@ absl::StatusOr<SshWay> ParseSshWay(std::string_view text) {
 }
 
 std::vector<std::string> OverSsh(const SshWay& way, const std::vector<std::string>& words) {
-  std::vector<std::string> quoted;
-  for (const std::string& word : words) quoted.push_back(ShellWord(word));
+  std::vector<std::string> quoted(words.size());
+  std::ranges::transform(words, quoted.begin(), ShellWord);
   std::vector<std::string> call = {"ssh"};
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) call.insert(call.end(), {flag, value});

@@ -239,7 +239,7 @@ struct Row {
   double ms = 0;
   double value = 0, limit = 0;
   std::string unit;
-  std::string limited_by = "";
+  std::string limited_by = {};
 };
 
 // Bytes that a decode step reads from memory: the weights once, and KV of `positions` positions of

@@ -62,7 +62,7 @@ int Parse(CLI::App& app, std::vector<std::string> words, const lime::cli::Comman
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   lime::cli::HandleInterrupts();
   // A write beyond the file size limit then returns an error, like a write to a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -86,13 +86,10 @@ int main(int argc, char** argv) {
     add(commands);
   }
   AddUnbuilt(app, commands);
-  int exit_code = lime::cli::kDone;
-  try {
-    exit_code = Parse(app, lime::WithHelpWords({argv + 1, argv + argc}), commands);
-  } catch (const std::exception& error) {  // errors without a Status: no memory, no thread
-    return lime::cli::Finish(absl::ResourceExhaustedError(absl::StrCat(error.what(), "; the machine may be out of memory or threads")));
-  }
+  const int exit_code = Parse(app, lime::WithHelpWords({argv + 1, argv + argc}), commands);
   if (exit_code != lime::cli::kDone || lime::AnswerWritten()) return exit_code;
   std::fputs("lime: the answer cannot be written to stdout\n", stderr);
   return lime::cli::kFailed;
+} catch (const std::exception& error) {  // errors without a Status: no memory, no thread
+  return lime::cli::Finish(absl::ResourceExhaustedError(absl::StrCat(error.what(), "; the machine may be out of memory or threads")));
 }

@@ -135,6 +135,7 @@ absl::StatusOr<uint64_t> ModelMeant(const std::string& word, const std::vector<S
 // The errors of all devices, from listing or removing.
 absl::Status Problems(const std::vector<Holder>& holders) {
   std::vector<absl::Status> problems;
+  problems.reserve(holders.size());
   for (const Holder& holder : holders) problems.push_back(holder.content.ok() ? holder.freed.status() : holder.content.status());
   return AllOf(problems);
 }

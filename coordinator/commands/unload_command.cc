@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -55,7 +56,7 @@ absl::Status Unload(const UnloadFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(path, flags.insecure));
   const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
   std::vector<absl::Status> silent(devices.size());
-  if (const absl::Status used = CheckUnused(devices, silent); !used.ok() && !flags.force) return used;
+  if (absl::Status used = CheckUnused(devices, silent); !used.ok() && !flags.force) return used;
   const auto released = AskAll(devices.size(), [&](size_t i) {
     return silent[i].ok() ? devices[i]->Release(flags.force) : absl::StatusOr<ReleasedPlan>(silent[i]);
   });
@@ -67,8 +68,8 @@ absl::Status Unload(const UnloadFlags& flags) {
   }
   std::fflush(stdout);
   const json answer = {{"cluster_file", file.path}, {"devices", list}};
-  std::vector<absl::Status> problems;
-  for (const absl::StatusOr<ReleasedPlan>& each : released) problems.push_back(each.status());
+  std::vector<absl::Status> problems(released.size());
+  std::ranges::transform(released, problems.begin(), [](const auto& each) { return each.status(); });
   return Answered(answer, flags.json, AllOf(problems));
 }
 

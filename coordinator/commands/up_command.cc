@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <iostream>
@@ -52,8 +53,8 @@ absl::StatusOr<std::vector<LimedCall>> CallsOf(const ClusterFile& file, bool ins
 }
 
 std::vector<std::string> DeviceNames(const std::vector<LimedCall>& calls) {
-  std::vector<std::string> names;
-  for (const LimedCall& call : calls) names.push_back(call.name());
+  std::vector<std::string> names(calls.size());
+  std::ranges::transform(calls, names.begin(), &LimedCall::name);
   return names;
 }
 

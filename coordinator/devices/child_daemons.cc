@@ -23,8 +23,7 @@ namespace lime::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using std::chrono_literals::operator""ms;
-using std::chrono_literals::operator""s;
+using namespace std::chrono_literals;
 
 constexpr Clock::duration kStart = 90s, kEnd = 3s, kLook = 20ms;
 
@@ -84,9 +83,8 @@ absl::Status ChildDaemons::Spawn(const std::string& program, const Daemon& daemo
   if (!child.log.valid()) return ErrnoStatus(errno, "limed", "make a log for");
   std::vector<std::string> words = {program, "--name", daemon.name, "--listen", "127.0.0.1:0", "--ready-fd", absl::StrCat(ready.get())};
   words.insert(words.end(), daemon.arguments.begin(), daemon.arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::vector<char*> argv(words.size() + 1);  // the last is null
+  for (size_t i = 0; i < words.size(); ++i) argv[i] = words[i].data();
   const pid_t parent = getpid();
   child.pid = fork();
   if (child.pid < 0) return ErrnoStatus(errno, program, "start");

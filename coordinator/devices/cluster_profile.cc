@@ -26,6 +26,7 @@ class Measuring {
     std::map<std::string, std::vector<size_t>> machines;
     for (size_t i = 0; i < devices_.size(); ++i) machines[HostOf(devices_[i]->address())].push_back(i);
     std::vector<std::thread> threads;
+    threads.reserve(machines.size());
     for (const auto& [host, inside] : machines) threads.emplace_back([this, &inside = inside] { MeasureMachine(inside); });
     for (std::thread& thread : threads) thread.join();
     {

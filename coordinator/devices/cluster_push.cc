@@ -91,8 +91,8 @@ absl::StatusOr<std::unique_ptr<StoreSource>> OpenPushSource(const std::string& m
 
 absl::Status PushToAll(const ClusterPushOptions& options, std::vector<PushedDevice>& devices) {
   Pusher(options, devices).Run();
-  std::vector<absl::Status> statuses;
-  for (const PushedDevice& device : devices) statuses.push_back(device.status);
+  std::vector<absl::Status> statuses(devices.size());
+  std::ranges::transform(devices, statuses.begin(), &PushedDevice::status);
   return AllOf(statuses);
 }
 

@@ -126,9 +126,8 @@ std::vector<std::string> LimedCall::Reach(const std::vector<std::string>& words)
 absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words) {
   const FileDescriptor said(memfd_create("lime", MFD_CLOEXEC));
   if (!said.valid()) return ErrnoStatus(errno, words.front(), "listen to");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::vector<char*> argv(words.size() + 1);  // the last is null
+  for (size_t i = 0; i < words.size(); ++i) argv[i] = words[i].data();
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);

@@ -1,5 +1,6 @@
 #include "coordinator/devices/stored_choice.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -22,8 +23,8 @@ std::string Shown(const std::pair<const uint64_t, std::string>& model) {
 }
 
 std::string ShownAll(const std::map<uint64_t, std::string>& models) {
-  std::vector<std::string> shown;
-  for (const auto& model : models) shown.push_back(Shown(model));
+  std::vector<std::string> shown(models.size());
+  std::ranges::transform(models, shown.begin(), Shown);
   return absl::StrJoin(shown, ", ");
 }
 

@@ -175,8 +175,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
 
 absl::StatusOr<Plan> ClusterPlanning::SearchRetained() {
   At("how much KV to keep");
-  const auto before = std::tuple(inputs_, problem_, best_);
-  auto best = before;
+  auto before = std::tuple(inputs_, problem_, best_), best = before;
   LIME_ASSIGN_OR_RETURN(const double bound_ms, BoundMs());
   const auto search = [this](const RetainedKv& retained) {
     inputs_.request = retained.request, inputs_.devices = retained.devices;
@@ -188,7 +187,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchRetained() {
                                                 .search = search,
                                                 .best = [&] { best = std::tuple(inputs_, problem_, best_); },
                                                 .ends = [this] { return Ends(); }});
-  std::tie(inputs_, problem_, best_) = plan.ok() ? std::move(best) : before;
+  std::tie(inputs_, problem_, best_) = std::move(plan.ok() ? best : before);
   return plan;
 }
 

@@ -87,8 +87,8 @@ std::vector<StepTime> StepsOf(const Timeline& timeline) {
     step.begin_ms = std::min(step.begin_ms, span.begin_ms);
     step.end_ms = std::max(step.end_ms, span.end_ms);
   }
-  std::vector<StepTime> times;
-  for (const auto& [number, step] : steps) times.push_back(step);
+  std::vector<StepTime> times(steps.size());
+  std::ranges::transform(steps, times.begin(), [](const auto& step) { return step.second; });
   return times;
 }
 

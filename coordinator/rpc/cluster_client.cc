@@ -70,9 +70,8 @@ class GrpcCluster final : public ClusterClient {
   absl::Status LearnHealth() {
     health_.resize(connections_.size());
     return ForAll(Everyone(), [&](int32_t i) {
-      absl::StatusOr<DeviceHealth> answer = AskHealth(*connections_[i].stub, connections_[i].target, {.patience = options_.connect});
-      if (answer.ok()) health_[i] = *std::move(answer);
-      return answer.status();
+      LIME_ASSIGN_OR_RETURN(health_[i], AskHealth(*connections_[i].stub, connections_[i].target, {.patience = options_.connect}));
+      return absl::OkStatus();
     });
   }
 
@@ -81,7 +80,7 @@ class GrpcCluster final : public ClusterClient {
   const std::vector<InstalledPlan>& installed() const override { return installed_; }
 
   absl::Status Install(Plan plan, const InstallOptions& options) override {
-    const absl::Status status = InstallNew(std::move(plan), options);
+    absl::Status status = InstallNew(std::move(plan), options);
     if (!status.ok()) (void)Match(plan_);  // matches the devices of plan() again
     return status;
   }
@@ -147,8 +146,9 @@ class GrpcCluster final : public ClusterClient {
     std::vector<UnloadedPlan> unloaded(by_plan_.size());
     const absl::Status status = ForAll(users_, [&](int32_t device) {
       absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = plan_.epoch, .hand_over_kv = true}, kUnload);
-      if (answer.ok()) unloaded[device] = *std::move(answer);
-      return WithDevice(answer.status(), by_plan_[device]->device.name);
+      if (!answer.ok()) return WithDevice(answer.status(), by_plan_[device]->device.name);
+      unloaded[device] = *std::move(answer);
+      return absl::OkStatus();
     });
     CloseCalls(/*ended=*/true);
     LIME_RETURN_IF_ERROR(status);
@@ -272,9 +272,9 @@ class GrpcCluster final : public ClusterClient {
                      .digest = DigestFor(plan, device),
                      .coordinator = coordinator_},
                     options, loading);
-      if (!answer.ok()) loading.End();
-      if (answer.ok()) installed[device] = *std::move(answer);
-      return WithDevice(answer.status(), by_plan_[device]->device.name);
+      absl::Status said = WithDevice(answer.status(), by_plan_[device]->device.name);
+      answer.ok() ? static_cast<void>(installed[device] = *std::move(answer)) : loading.End();
+      return said;
     });
     loading.Finish();
     watch.join();

@@ -79,7 +79,7 @@ absl::StatusOr<TokenizerConfig> LoadConfigWithClass(const std::filesystem::path&
   if (!NamesNoClass(config.tokenizer_class)) return config;
   LIME_ASSIGN_OR_RETURN(const Json model, ReadJson(folder / "config.json"));
   const Json& type = Field(model, "model_type");
-  if (!type.is_string() || type == "") return LoadConfig(folder, "GPT2Tokenizer");
+  if (!type.is_string() || type.get_ref<const std::string&>().empty()) return LoadConfig(folder, "GPT2Tokenizer");
   auto implied = ClassOfModelType(type.get_ref<const std::string&>());
   if (!implied.ok()) return WithName(name, implied.status());
   return LoadConfig(folder, *std::move(implied));

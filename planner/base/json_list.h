@@ -38,10 +38,7 @@ class JsonList {
   explicit JsonList(JsonFields& from) : from_(&from) {}
   explicit JsonList(nlohmann::ordered_json& to) : to_(&to) {}
 
-  bool reads() const {
-    LIME_CHECK((from_ == nullptr) != (to_ == nullptr)) << "a list either reads or writes";
-    return from_ != nullptr;
-  }
+  bool reads() const { return from_ != nullptr; }
   // REQUIRES: reads()
   JsonFields& from() { return *from_; }
 
@@ -99,7 +96,7 @@ class JsonList {
   }
   // Only written; where it is read, the list does so itself.
   void Told(const std::string& key, nlohmann::ordered_json value) {
-    if (!reads()) (*to_)[key] = std::move(value);
+    if (to_ != nullptr) (*to_)[key] = std::move(value);
   }
 
   // `fields` says whether all could be read.
@@ -120,6 +117,7 @@ class JsonList {
 
  private:
   bool Handles(const std::string& key, Presence presence, bool worth_writing) const {
+    LIME_CHECK((from_ == nullptr) != (to_ == nullptr)) << key;
     return reads() ? presence == kRequired || from_->Has(key) : presence != kSparse || worth_writing;
   }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 
 #include "daemon/machine/files.h"
 #include "daemon/stores/output_file.h"
@@ -75,7 +76,7 @@ absl::Status Run(Flags& flags) {
 }  // namespace
 }  // namespace lime
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app("Writes a seeded random checkpoint for tests and benchmarks");
   lime::Flags flags;
   lime::AddFlags(app, flags);
@@ -88,4 +89,7 @@ int main(int argc, char** argv) {
   if (status.ok()) return 0;
   std::fprintf(stderr, "make_model: %s\n", std::string(status.message()).c_str());
   return absl::IsInvalidArgument(status) ? 2 : 1;
+} catch (const std::exception& error) {  // no memory
+  std::fprintf(stderr, "make_model: %s\n", error.what());
+  return 1;
 }

@@ -175,7 +175,7 @@ absl::Status WriteWeights(const MakeModelOptions& options, const std::vector<Ran
   for (size_t shard = 0; shard + 1 < bounds.size(); ++shard) {
     const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", shard + 1, bounds.size() - 1);
     const auto part = std::span(tensors).subspan(bounds[shard], bounds[shard + 1] - bounds[shard]);
-    LIME_RETURN_IF_ERROR(WriteShard(dir + "/" + name, part, options.seed, written, progress));
+    LIME_RETURN_IF_ERROR(WriteShard(absl::StrCat(dir, "/", name), part, options.seed, written, progress));
     for (const RandomTensor& tensor : part) weight_map[tensor.name] = name;
   }
   const ordered_json index = {{"metadata", {{"total_size", written.load()}}}, {"weight_map", weight_map}};

@@ -20,6 +20,7 @@ std::vector<std::string> Find(const std::string& pattern, const std::string& tex
   std::vector<TextRange> ranges;
   if (const auto status = regex->FindAll(text, ranges); !status.ok()) return {std::string(status.message())};
   std::vector<std::string> matches;
+  matches.reserve(ranges.size());
   for (const TextRange& range : ranges) matches.push_back(text.substr(range.begin, range.end - range.begin));
   return matches;
 }

@@ -74,8 +74,8 @@ class Chain final : public RequestSink {
 };
 
 int64_t HeldAfter(Serving& serving, int64_t requests) {
-  std::vector<std::shared_ptr<Chain>> chains;
-  for (int i = 0; i < 5; ++i) chains.push_back(std::make_shared<Chain>(serving, requests / 5));
+  std::vector<std::shared_ptr<Chain>> chains(5);
+  for (auto& chain : chains) chain = std::make_shared<Chain>(serving, requests / 5);
   for (const auto& chain : chains) chain->Begin(chain);
   int64_t tokens = 0;
   for (const auto& chain : chains) tokens += chain->Wait();

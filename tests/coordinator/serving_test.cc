@@ -16,14 +16,13 @@
 namespace lime {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::vector<int32_t> PromptOf(int32_t request, int length = 5) {
-  std::vector<int32_t> ids;
-  for (int i = 0; i < length; ++i) ids.push_back((request * 31 + i * 7) % FakeDevices::kVocab);
+  std::vector<int32_t> ids(length);
+  for (int i = 0; i < length; ++i) ids[i] = (request * 31 + i * 7) % FakeDevices::kVocab;
   return ids;
 }
 
@@ -153,10 +152,10 @@ TEST_F(ServingTest, WhatIsNoRequestIsRefusedAtOnce) {
 TEST_F(ServingTest, AFullQueueSaysHowManyWait) {
   Start({.queue = {.most_waiting = 3}});
   devices_->Hold();
-  std::vector<std::shared_ptr<RecordedAnswer>> answers;
-  for (int r = 0; r < 2; ++r) answers.push_back(Send(Ask(PromptOf(r), 4)).second);
+  std::vector<std::shared_ptr<RecordedAnswer>> answers(5);
+  for (int r = 0; r < 2; ++r) answers[r] = Send(Ask(PromptOf(r), 4)).second;
   AwaitLoad(0, 2);
-  for (int r = 2; r < 5; ++r) answers.push_back(Send(Ask(PromptOf(r), 4)).second);
+  for (int r = 2; r < 5; ++r) answers[r] = Send(Ask(PromptOf(r), 4)).second;
   const absl::Status full = Refusal(Ask(PromptOf(5), 4));
   EXPECT_TRUE(absl::IsResourceExhausted(full));
   EXPECT_THAT(std::string(full.message()), HasSubstr("3 requests wait and 2 run"));
@@ -191,8 +190,8 @@ TEST_F(ServingTest, RequestsThatComeTogetherBeginTogetherOrNotAtAll) {
 TEST_F(ServingTest, WhoWaitsGetsASlotInTheOrderOfArrival) {
   Start({}, 1);
   devices_->Hold();
-  std::vector<std::shared_ptr<RecordedAnswer>> answers;
-  for (int r = 0; r < 8; ++r) answers.push_back(Send(Ask(PromptOf(r), 2)).second);
+  std::vector<std::shared_ptr<RecordedAnswer>> answers(8);
+  for (int r = 0; r < 8; ++r) answers[r] = Send(Ask(PromptOf(r), 2)).second;
   devices_->Release();
   for (int r = 0; r + 1 < 8; ++r) EXPECT_LE(answers[r]->Wait().started, answers[r + 1]->Wait().started);
 }
@@ -435,8 +434,8 @@ TEST_F(ServingTest, RequestsGoOnWhereAnotherPlanIsBetter) {
     return ClusterRun::Change{.plan = OneStage(3, 512), .why = "why", .taking_over = absl::Seconds(20)};
   };
   Start(std::move(options), 2);
-  std::vector<std::shared_ptr<RecordedAnswer>> answers;
-  for (int r = 0; r < 4; ++r) answers.push_back(Send(Ask(PromptOf(r), 30)).second);
+  std::vector<std::shared_ptr<RecordedAnswer>> answers(4);
+  for (int r = 0; r < 4; ++r) answers[r] = Send(Ask(PromptOf(r), 30)).second;
   for (int r = 0; r < 4; ++r) {
     EXPECT_TRUE(answers[r]->Wait().status.ok());
     EXPECT_EQ(answers[r]->tokens(), FakeDevices::Answer(PromptOf(r), 30, r));

@@ -262,8 +262,8 @@ TEST(AttentionTest, RowsOfABatchAreAsIfAlone) {
   for (const Row& row : Range(3, 0, 17)) batch.push_back(row);
   ThreadPool one(1);
   Cache alone = prepared();
-  std::vector<std::vector<std::byte>> expected;
-  for (const Row& row : batch) expected.push_back(Step(one, g, alone, {row})[0]);
+  std::vector<std::vector<std::byte>> expected(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) expected[i] = Step(one, g, alone, {batch[i]})[0];
   for (int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
     Cache cache = prepared();
@@ -335,8 +335,8 @@ std::vector<float> RecordsElsewhere(ThreadPool& pool, const Geometry& g, Cache& 
   alone.slots = nullptr;
   KvView view = cache.View();
   view.base = nullptr, view.page_table = nullptr, view.table_stride = 0;
-  std::vector<const std::byte*> places;
-  for (const std::vector<std::byte>& piece : pieces) places.push_back(piece.data());
+  std::vector<const std::byte*> places(pieces.size());
+  std::ranges::transform(pieces, places.begin(), [](const auto& piece) { return piece.data(); });
   const int64_t width = PackedRecordFloats(g.heads, g.head_dim);
   std::vector<float> records(count * width, 7.0F);
   Attend(pool, ws, view, alone, batch.q.data(), ShapeOf(g), nullptr, {.end = end, .places = places.data()});
@@ -359,8 +359,8 @@ std::vector<std::vector<std::byte>> StepWithRecords(ThreadPool& pool, const Geom
   const int64_t count = static_cast<int64_t>(rows.size()), width = PackedRecordFloats(g.heads, g.head_dim);
   std::vector<float> records(count * width, std::numeric_limits<float>::quiet_NaN());
   for (int32_t slot = 0; slot < cache.sequences(); ++slot) {
-    std::vector<std::vector<std::byte>> pieces;
-    for (int32_t piece = 0; piece < taken[slot]; ++piece) pieces.push_back(cache.MoveOut(slot, piece));
+    std::vector<std::vector<std::byte>> pieces(taken[slot]);
+    for (int32_t piece = 0; piece < taken[slot]; ++piece) pieces[piece] = cache.MoveOut(slot, piece);
     std::vector<Row> of_slot;
     std::vector<int64_t> at;
     for (int64_t row = 0; row < count; ++row) {

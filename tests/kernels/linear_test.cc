@@ -136,8 +136,9 @@ void ExpectClose(const Weights& w, const Bytes& x, DType x_dtype, int64_t tokens
         sum += product;
         magnitude += std::abs(product);
       }
-      const double bound =
-          (cols / 32 + 8) * 0x1p-24 * magnitude;  // the worst case of the order; one more unit for a packed weight's rounding
+      // The worst case of the order; one more unit for a packed weight's rounding.
+      const int64_t units = cols / 32 + 8;
+      const double bound = static_cast<double>(units) * 0x1p-24 * magnitude;
       ASSERT_NEAR(y[t * rows + r], sum, bound) << "token " << t << " row " << r << " cols " << cols;
     }
   }

@@ -543,8 +543,8 @@ TEST(LinkEstimatorTest, AnswersThatCannotBeChangeNothing) {
 // ---- One train
 
 std::vector<TrainPoint> Points(int count, Bytes bytes, int64_t us_each) {
-  std::vector<TrainPoint> points;
-  for (int i = 0; i < count; ++i) points.push_back({i * bytes, 1000 + i * us_each});
+  std::vector<TrainPoint> points(count);
+  for (int i = 0; i < count; ++i) points[i] = {i * bytes, 1000 + i * us_each};
   return points;
 }
 

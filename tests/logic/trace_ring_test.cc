@@ -61,9 +61,9 @@ TEST(TraceRingTest, ManyThreadsAddWhileOneTakes) {
   constexpr int kThreads = 4;
   constexpr int32_t kEach = 20000;
   TraceRing ring(64);
-  std::vector<std::thread> threads;
+  std::vector<std::thread> threads(kThreads);
   for (int32_t t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&ring, t] {
+    threads[t] = std::thread([&ring, t] {
       for (int32_t i = 0; i < kEach; ++i) ring.Add(Numbered(t, i));
     });
   }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "planner/program/compile.h"
 #include "planner/program/program_runner.h"
 #include "tests/planner/program_text.h"
@@ -94,8 +96,8 @@ class RunnerTest : public ::testing::Test {
     std::vector<Runner::Action> actions;
     const absl::Status status = runner_.OnEvent(event, now_ms, actions);
     if (!status.ok()) return {std::string(status.message())};
-    std::vector<std::string> texts;
-    for (const Runner::Action& action : actions) texts.push_back(Text(action));
+    std::vector<std::string> texts(actions.size());
+    std::ranges::transform(actions, texts.begin(), [](const Runner::Action& action) { return Text(action); });
     return texts;
   }
 

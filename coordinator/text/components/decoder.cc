@@ -11,8 +11,7 @@ namespace {
 
 using Result = absl::StatusOr<std::string>;
 
-std::string StripBoth(std::string bytes, std::string_view content, int64_t start, int64_t stop) {
-  std::string_view rest = bytes;
+std::string StripBoth(std::string_view rest, std::string_view content, int64_t start, int64_t stop) {
   for (; start > 0 && rest.starts_with(content); --start) rest.remove_prefix(content.size());
   for (; stop > 0 && rest.ends_with(content); --stop) rest.remove_suffix(content.size());
   return std::string(rest);
@@ -33,7 +32,7 @@ absl::Status Decoder::AppendMetaspace(const Json& json) {
   LIME_ASSIGN_OR_RETURN(const std::string scheme, StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never"));
   const bool drops_first = scheme != "never";
   first_differs_ = first_differs_ || drops_first;
-  steps_.push_back([mark, drops_first](std::string bytes, bool first) -> Result {
+  steps_.push_back([mark, drops_first](const std::string& bytes, bool first) -> Result {
     return ReplaceLiteral(bytes, mark, first && drops_first ? "" : " ");
   });
   return absl::OkStatus();
@@ -45,7 +44,7 @@ absl::Status Decoder::AppendStrip(const Json& json) {
   LIME_ASSIGN_OR_RETURN(const int64_t stop, IntField(json, "stop", 0));
   if (content.empty() || start < 0 || stop < 0) return absl::InvalidArgumentError("decoder \"Strip\" has no content or negative counts");
   if (!fused_) {
-    steps_.push_back([=](std::string bytes, bool) -> Result { return StripBoth(std::move(bytes), content, start, stop); });
+    steps_.push_back([=](const std::string& bytes, bool) -> Result { return StripBoth(bytes, content, start, stop); });
     return absl::OkStatus();
   }
   if (stop != 0 || strip_.count != 0) return NotPerToken("Strip");
@@ -64,18 +63,18 @@ absl::Status Decoder::Append(const Json& json) {
   if (type == "Fuse") {
     fused_ = true;
   } else if (type == "ByteLevel") {
-    steps_.push_back([](std::string bytes, bool) -> Result { return FromByteLevel(bytes); });
+    steps_.push_back([](const std::string& bytes, bool) -> Result { return FromByteLevel(bytes); });
     fused_ = true;  // ByteLevel joins the tokens that it decodes
   } else if (type == "ByteFallback") {
     replaces_by_byte_ = true;
-    steps_.push_back([](std::string bytes, bool) -> Result {
+    steps_.push_back([](const std::string& bytes, bool) -> Result {
       const int byte = ByteOfToken(bytes);
       return byte < 0 ? bytes : std::string(1, static_cast<char>(byte));
     });
   } else if (type == "Replace") {
     LIME_ASSIGN_OR_RETURN(auto pattern, ParsePattern(json));
     LIME_ASSIGN_OR_RETURN(auto content, RequiredString(json, "content"));
-    steps_.push_back([pattern, content](std::string bytes, bool) { return ReplaceAll(pattern, content, bytes); });
+    steps_.push_back([pattern, content](const std::string& bytes, bool) { return ReplaceAll(pattern, content, bytes); });
   } else if (type == "Metaspace") {
     return AppendMetaspace(json);
   } else {
@@ -89,7 +88,7 @@ absl::StatusOr<Decoder> Decoder::Parse(const Json& json) {
   Decoder decoder;
   if (json.is_null()) {
     decoder.first_differs_ = true;
-    decoder.steps_.push_back([](std::string bytes, bool first) -> Result { return first ? bytes : " " + bytes; });
+    decoder.steps_.push_back([](const std::string& bytes, bool first) -> Result { return first ? bytes : " " + bytes; });
     return decoder;
   }
   LIME_RETURN_IF_ERROR(decoder.Append(json));
@@ -99,7 +98,7 @@ absl::StatusOr<Decoder> Decoder::Parse(const Json& json) {
 absl::StatusOr<std::string> Decoder::TokenBytes(std::string_view piece, bool first) const {
   std::string bytes(piece);
   for (const Step& step : steps_) {
-    LIME_ASSIGN_OR_RETURN(bytes, step(std::move(bytes), first));
+    LIME_ASSIGN_OR_RETURN(bytes, step(bytes, first));
   }
   return bytes;
 }

@@ -36,7 +36,7 @@ class Decoder {
   const StripRule& strip() const { return strip_; }
 
  private:
-  using Step = std::function<absl::StatusOr<std::string>(std::string bytes, bool first)>;
+  using Step = std::function<absl::StatusOr<std::string>(const std::string& bytes, bool first)>;
 
   absl::Status Append(const Json& json);
   absl::Status AppendMetaspace(const Json& json);

@@ -7,7 +7,7 @@
 
 namespace lime {
 
-absl::StatusOr<Vocab> Vocab::Create(std::vector<std::pair<std::string, int64_t>> pieces) {
+absl::StatusOr<Vocab> Vocab::Create(std::vector<std::pair<std::string, int64_t>>&& pieces) {
   int64_t size = 0;
   for (const auto& [piece, id] : pieces) {
     if (id < 0 || id >= kMaxTokenId) return Invalid("piece \"", piece, "\" has id ", id, ", need 0 to ", kMaxTokenId - 1);

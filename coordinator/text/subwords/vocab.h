@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxTokenId = 1 << 21;
 // Immutable. Ids may have gaps. No two pieces share an id, and no two ids share a piece.
 class Vocab {
  public:
-  static absl::StatusOr<Vocab> Create(std::vector<std::pair<std::string, int64_t>> pieces);
+  static absl::StatusOr<Vocab> Create(std::vector<std::pair<std::string, int64_t>>&& pieces);
 
   Vocab(Vocab&&) = default;
   Vocab& operator=(Vocab&&) = default;

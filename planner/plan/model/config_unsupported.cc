@@ -15,7 +15,7 @@ using nlohmann::json;
 bool IsOff(const json& value) {
   if (value.is_boolean()) return !value.get<bool>();
   if (value.is_number()) return value.get<double>() == 0;
-  return value.is_null() || (value.is_structured() && value.empty()) || value == "";
+  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();  // null is empty
 }
 
 bool IsNumber(const json& value, double number) {

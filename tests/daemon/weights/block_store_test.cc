@@ -24,8 +24,6 @@ namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr ModelFamily kFamilies[] = {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3,
                                      ModelFamily::kOpt};

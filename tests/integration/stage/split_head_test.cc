@@ -83,8 +83,8 @@ INSTANTIATE_TEST_SUITE_P(Embedding, SplitHeadTest, ::testing::Bool(), [](const a
 TEST_P(SplitHeadTest, LogitsAreThoseOfOneDevice) {
   const std::vector<std::vector<int32_t>> heads = {{0, 1, 1, 1, 1}, {1, 1, 0, 0, 0}, {0, 0, 0, 1, 1}, {0, 0, 0, 0, 1}, {0, 1, 2, 3, 4},
                                                    {1, 0, 1, 2, 0}, {1, 2, 3, 4, 0}, {1, 1, 2, 2, 2}, {1, 0, 1, 0, 1}};
-  std::vector<Reference> references;
-  for (int s = 0; s < 3; ++s) references.push_back(Alone(dir_, RandomIds(40 + s, 5 + 13 * s, kVocab)));
+  std::vector<Reference> references(3);
+  for (int s = 0; s < 3; ++s) references[s] = Alone(dir_, RandomIds(40 + s, 5 + 13 * s, kVocab));
   for (size_t i = 0; i < heads.size(); ++i) {
     const std::vector<int32_t>& head = heads[i];
     const int devices = 1 + *std::ranges::max_element(head);
@@ -179,8 +179,8 @@ TEST_P(SplitHeadTest, TokensAreThoseOfOneDeviceWhateverTheSampling) {
     StageCluster cluster(dir_, plan, 9, 1, Delivery::kInOrder, make_sampler);
     ASSERT_TRUE(cluster.ok());
     OrderAll(cluster, plan, prompts);
-    std::vector<std::vector<int32_t>> tokens;
-    for (int32_t s = 0; s < sequences; ++s) tokens.push_back(cluster.Await(s, kNewTokens));
+    std::vector<std::vector<int32_t>> tokens(all.size());
+    for (int32_t s = 0; s < sequences; ++s) tokens[s] = cluster.Await(s, kNewTokens);
     if (expected.empty()) expected = tokens;
     EXPECT_EQ(tokens, expected);
   }

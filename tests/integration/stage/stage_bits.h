@@ -28,8 +28,8 @@ inline void ExpectBitsOfOne(const std::string& dir, uint64_t seeds, int64_t voca
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto spec = checkpoint->BuildModelSpec();
   ASSERT_TRUE(spec.ok()) << spec.status();
-  std::vector<Reference> references;
-  for (int s = 0; s < 3; ++s) references.push_back(Alone(dir, RandomIds(40 + s, 5 + 13 * s, static_cast<int32_t>(vocab))));
+  std::vector<Reference> references(3);
+  for (int s = 0; s < 3; ++s) references[s] = Alone(dir, RandomIds(40 + s, 5 + 13 * s, static_cast<int32_t>(vocab)));
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     Plan plan = RandomPlan(*spec, seed).Draw();
     ASSERT_FALSE(plan.parts.empty()) << "seed " << seed;

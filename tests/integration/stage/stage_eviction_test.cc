@@ -44,9 +44,9 @@ ModelSpec SpecOf(const std::string& dir) {
 void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t context, int32_t vocab) {
   const ModelSpec spec = SpecOf(dir);
   const int64_t prompt = context - kNewTokens;
-  std::vector<Reference> references;
+  std::vector<Reference> references(3);
   for (int s = 0; s < 3; ++s)
-    references.push_back(Alone(dir, RandomIds(40 + s, static_cast<int>(prompt - prompt / 3 * s), vocab), kNewTokens, context));
+    references[s] = Alone(dir, RandomIds(40 + s, static_cast<int>(prompt - prompt / 3 * s), vocab), kNewTokens, context);
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
     const Plan plan = RandomPlan(spec, seed, {.context = context, .prompt = prompt, .evicts = true}).Draw();
     ASSERT_FALSE(plan.parts.empty()) << "seed " << seed;

@@ -15,8 +15,6 @@
 namespace lime {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr int kTokens = 24;
 
 // A sequence as far as it has come.

@@ -32,7 +32,7 @@ struct Planned {
   Plan plan;  // cut
 };
 
-absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkPoint link, int64_t prompt_tokens = 0,
+absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, const LinkPoint& link, int64_t prompt_tokens = 0,
                                 const ModelSpec& spec = SmallModel()) {
   const PlanRequest request{
       .context = kContext, .kv_tokens = 512, .part_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};

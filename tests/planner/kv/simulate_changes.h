@@ -15,13 +15,13 @@ struct PlanAt {
   Plan after;
 };
 
-inline absl::StatusOr<SimulationResult> SimulateChanges(const Plan& plan, std::vector<PlanAt> changes,
+inline absl::StatusOr<SimulationResult> SimulateChanges(const Plan& plan, const std::vector<PlanAt>& changes,
                                                         const SimulateOptions& options = {}) {
   const StepShape shape = DecodeShape(plan);
   SimulatedSteps script = {.kind = StepShape::Kind::kDecode, .steps = std::vector<int32_t>(std::max(options.steps, 1), 0)};
   LIME_ASSIGN_OR_RETURN(script.programs.emplace_back(), Compile(plan, shape));
   const Plan* before = &plan;
-  for (PlanAt& change : changes) {
+  for (const PlanAt& change : changes) {
     SimulatedChange& added = script.changes.emplace_back(SimulatedChange{.at_ms = change.at_ms});
     LIME_ASSIGN_OR_RETURN(added.entering.emplace_back(), CompileChange(*before, change.after, shape));
     LIME_ASSIGN_OR_RETURN(added.settled.emplace_back(), Compile(change.after, shape));

@@ -123,9 +123,9 @@ TEST(ModelSpecTest, RefusesPackedShapesThatFitNoGroup) {
 }
 
 // The same tensors with other names.
-TensorIndex Renamed(const std::string& from, const std::string& to, TensorIndex index = TinyIndex()) {
+TensorIndex Renamed(const std::string& from, const std::string& to, const TensorIndex& index = TinyIndex()) {
   TensorIndex renamed;
-  for (auto& [name, info] : index) renamed[name.starts_with(from) ? to + name.substr(from.size()) : name] = info;
+  for (const auto& [name, info] : index) renamed[name.starts_with(from) ? to + name.substr(from.size()) : name] = info;
   return renamed;
 }
 
