@@ -32,9 +32,9 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   struct Options {
     InstallCall call;
     StageFactory make_stage;
-    std::unique_ptr<Transport> transport;               // to other devices; may be null if the plan has none
-    DeviceLog log;                                      // of a daemon: sentences about requests and other events
-    StallReport report;                                 // what a person has to know; empty: goes to the log
+    std::unique_ptr<Transport> transport;  // to other devices; may be null if the plan has none
+    DeviceLog log;                         // of a daemon: sentences about requests and other events
+    StallReport report;                    // what a person has to know; empty: goes to the log
     // Until it is loaded: the listener may hold the session.
     std::function<void(const LoadProgress&)> progress;
     // KV and weights of the previous plan; empty if the call takes over none.
