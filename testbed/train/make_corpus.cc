@@ -1,12 +1,13 @@
 // make_corpus: prints documents of the corpus, one after another with a line of "----" between
 // them.
 #include <cstdio>
+#include <exception>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "testbed/train/corpus.h"
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app("Prints documents of the training corpus.");
   std::string grammar = "testbed/train/fables.grammar", root = "document";
   uint64_t seed = 1, first = 0, count = 10;
@@ -25,4 +26,7 @@ int main(int argc, char** argv) {
   }
   for (uint64_t i = 0; i < count; ++i) std::printf("%s%s\n", i == 0 ? "" : "----\n", corpus->Document(first + i, root).c_str());
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "make_corpus: %s\n", e.what());
+  return 1;
 }

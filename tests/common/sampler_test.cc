@@ -187,7 +187,7 @@ TEST(SamplerTest, TopPKeepsTheFewestThatReachIt) {
   std::vector<int> counts(4);
   for (uint64_t i = 0; i < 2000; ++i) ++counts[*sampler.Sample(logits, {.temperature = 1, .top_p = 0.7}, {}, {.position = i})];
   EXPECT_EQ(counts[0] + counts[2], 0);
-  EXPECT_NEAR(counts[1], 2000 * 2 / 3, 100);
+  EXPECT_NEAR(counts[1], 2000 * 2.0 / 3, 100);
 }
 
 TEST(SamplerTest, TopKKeepsTheEqualsOfTheLast) {

@@ -17,6 +17,7 @@ const absl::Time kStart = absl::UnixEpoch();
 
 std::vector<std::string> Show(const std::vector<ServeQueue::Ending>& due) {
   std::vector<std::string> lines;
+  lines.reserve(due.size());
   for (const ServeQueue::Ending& ending : due)
     lines.push_back(absl::StrCat(ending.request, " ", absl::StatusCodeToString(ending.why.code())));
   return lines;

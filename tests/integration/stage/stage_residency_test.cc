@@ -13,8 +13,6 @@
 namespace lime {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr int kTokens = 48;
 constexpr int64_t kAhead = 2 * kResidencyLead;  // positions that there are pages for beyond those ordered
 
@@ -59,6 +57,7 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
   const auto spec = checkpoint->BuildModelSpec();
   ASSERT_TRUE(spec.ok()) << spec.status();
   std::vector<Reference> references;
+  references.reserve(3);
   for (int s = 0; s < 3; ++s) references.push_back(Alone(dir, RandomIds(40 + s, 5 + 13 * s, static_cast<int32_t>(vocab)), kTokens));
   int64_t changed = 0;
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
