@@ -100,21 +100,16 @@ Finding InspectDisk(const std::string& check, const std::string& named, bool wri
   Finding finding{.check = check};
   std::error_code error;
   const std::string folder = writes ? ExistingPart(named) : named;
-  if (!fs::is_directory(folder, error)) {
-    finding.grade = Grade::kFail;
-    finding.what = absl::StrCat(folder, error && error.value() != ENOENT ? absl::StrCat(": ", error.message()) : " is not there");
-    finding.remedy = "make the folder, or name another one in the cluster's file";
-    return finding;
-  }
+  if (!fs::is_directory(folder, error))
+    return {check, Grade::kFail,
+            absl::StrCat(folder, error && error.value() != ENOENT ? absl::StrCat(": ", error.message()) : " is not there"),
+            "make the folder, or name another one in the cluster's file"};
   const FileSystem system = FileSystemOf(folder);
   const absl::StatusOr<Bytes> room = FreeDiskBytes(folder);
   finding.what = absl::StrCat(named, ": ", system.name, ", ", room.ok() ? absl::StrCat(FormatBytes(*room), " free") : "free space unknown");
-  if (writes && access(folder.c_str(), W_OK) != 0) {
-    finding.grade = Grade::kFail;
-    absl::StrAppend(&finding.what, ", but limed may not write there");
-    finding.remedy = "let the user of limed write there, or name another folder";
-    return finding;
-  }
+  if (writes && access(folder.c_str(), W_OK) != 0)
+    return {check, Grade::kFail, absl::StrCat(finding.what, ", but limed may not write there"),
+            "let the user of limed write there, or name another folder"};
   if (*system.slow != 0) {
     finding.grade = Grade::kWarn;
     absl::StrAppend(&finding.what, ", where ", system.slow);

@@ -95,10 +95,6 @@ StageKv::~StageKv() {
   writer_.reset();
 }
 
-int64_t StageKv::LayerIndex(int32_t layer) const {
-  return std::ranges::lower_bound(options_.stage.layers, layer) - options_.stage.layers.begin();
-}
-
 void StageKv::Show(int32_t sequence) {
   for (size_t i = 0; i < options_.stage.layers.size(); ++i)
     options_.stage.backend->SetPages(sequence, options_.stage.layers[i], book_.pages().Pages(sequence, static_cast<int64_t>(i)));
@@ -263,7 +259,7 @@ absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
 std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done) {
   options_.mutex->AssertHeld();
   const PlanPart& what = plan_.parts[part];
-  const int64_t layer = LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece;
+  const int64_t layer = options_.stage.LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece;
   auto load = std::make_shared<KvLoad>();
   load->part = part, load->place = place, load->piece_bytes = KvPieceBytes(plan_), load->pieces = what.kv_end / kKvPiece - first;
   load->sequences.resize(static_cast<size_t>(plan_.sequences));
@@ -297,7 +293,7 @@ std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::func
 void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
   options_.mutex->AssertHeld();
   const PlanPart& part = plan_.parts[load.part];
-  const int64_t layer = LayerIndex(part.block.layer), first = part.kv_begin / kKvPiece;
+  const int64_t layer = options_.stage.LayerIndex(part.block.layer), first = part.kv_begin / kKvPiece;
   attending_.layer = part.block.layer, attending_.begin = first, attending_.end = first + load.pieces;
   attending_.places.assign(static_cast<size_t>(plan_.sequences * load.pieces), nullptr);
   attending_.missing.clear();

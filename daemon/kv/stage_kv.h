@@ -128,7 +128,6 @@ class StageKv {
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
   absl::Status Lend(const KvAway::Piece& piece, int64_t layer);
-  int64_t LayerIndex(int32_t layer) const;
 
   const Plan& plan_;
   const Options options_;

@@ -215,13 +215,13 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
                                    v1::HealthReply* reply) override {
     plans_.Await(request->awaited());
     DeviceHealth health = options_.health;
-    health.epoch = plans_.epoch(), health.last_epoch = plans_.last_epoch();
+    health.clock = std::time(nullptr);
+    plans_.Describe(health);
     if (health.epoch < 0) {
       // A new plan is made for the memory that remains, so report as little in use as possible.
       ReturnFreedMemory();
       health.runtime = ProcessResidentBytes();
     }
-    health.model = plans_.model(), health.used_by = plans_.User(), health.clock = std::time(nullptr);
     return Answer<DeviceHealth>(context->DefaultReactor(), health, reply);
   }
 

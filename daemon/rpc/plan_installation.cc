@@ -365,14 +365,10 @@ int64_t PlanInstallation::epoch() const {
   return session_ != nullptr ? session_->epoch() : -1;
 }
 
-int64_t PlanInstallation::last_epoch() const {
+void PlanInstallation::Describe(DeviceHealth& health) const {
   absl::MutexLock lock(&mutex_);
-  return last_epoch_;
-}
-
-std::string PlanInstallation::model() const {
-  absl::MutexLock lock(&mutex_);
-  return session_ != nullptr ? session_->plan().model_name : "";
+  health.last_epoch = last_epoch_, health.used_by = UserNow();
+  if (session_ != nullptr) health.epoch = session_->epoch(), health.model = session_->plan().model_name;
 }
 
 std::shared_ptr<StageSession> PlanInstallation::Installed() const {

@@ -96,8 +96,8 @@ class PlanInstallation {
   std::vector<BlockId> BlocksInUse(const std::string& weights) const;
 
   int64_t epoch() const;
-  int64_t last_epoch() const;
-  std::string model() const;  // name of the plan's model, for people; empty: no plan
+  // Sets what the plan decides: epochs, model and user.
+  void Describe(DeviceHealth& health) const;
   // The coordinator that installs, awaits or uses the plan. Empty if there is none any more.
   std::optional<PlanUser> User() const;
   DeviceStatistics Statistics() const;

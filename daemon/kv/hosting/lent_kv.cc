@@ -43,10 +43,6 @@ absl::StatusOr<std::unique_ptr<LentKv>> LentKv::Create(const Plan& plan, Options
   return lent;
 }
 
-int64_t LentKv::LayerIndex(int32_t layer) const {
-  return std::ranges::lower_bound(options_.layers, layer) - options_.layers.begin();
-}
-
 // ---- Lending
 
 void LentKv::Lend(const KvAway::Piece& piece, int64_t layer, std::span<const std::byte> bytes) {
@@ -63,7 +59,7 @@ void LentKv::Free(int32_t sequence, int64_t life) {
 
 absl::StatusOr<bool> LentKv::Ask(const Visit& visit, const MicroBatch& batch) {
   asking_.part = visit.part, asking_.microbatch = visit.microbatch, asking_.num_rows = batch.rows.size();
-  asking_.layer = static_cast<int32_t>(LayerIndex(plan_.parts[visit.part].block.layer));
+  asking_.layer = static_cast<int32_t>(options_.LayerIndex(plan_.parts[visit.part].block.layer));
   asking_.answer = Answer::kNone;
   KvQuery query{.number = asking_.number + 1, .layer = asking_.layer};
   Collect(batch, query);

@@ -11,6 +11,7 @@
 // Memory: Create allocates all of it; for fetched pieces as the plan says (PlanMemory::fetched).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -46,6 +47,8 @@ class LentKv {
     std::function<double()> now_ms = SteadyMs;
     // Sends a message to the host. With `may_wait` it waits for all other messages of the link.
     std::function<void(std::vector<std::byte> message, bool may_wait)> tell;
+
+    int64_t LayerIndex(int32_t layer) const { return std::ranges::lower_bound(layers, layer) - layers.begin(); }
   };
   // One micro-batch reaches a layer.
   struct Visit {
@@ -106,7 +109,6 @@ class LentKv {
   };
 
   LentKv(const Plan& plan, Options options, const KvAway& away);
-  int64_t LayerIndex(int32_t layer) const;
   int64_t FirstSeen(const BatchRow& row) const;
   int64_t FirstWanted(int32_t s) const;
   void Collect(const MicroBatch& batch, KvQuery& query);
