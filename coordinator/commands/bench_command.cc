@@ -128,14 +128,11 @@ class ModelBench {
   absl::StatusOr<std::vector<Sweep>> RunStreaming() {
     LIME_RETURN_IF_ERROR(FillSequences());
     std::vector<Sweep> sweeps;
-    const auto add = [&](const std::string& figure, int rounds, auto&& step) {
-      LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps(figure, rounds, step));
-      return absl::OkStatus();
-    };
-    LIME_RETURN_IF_ERROR(add("decode", flags_.rounds, [&] { return Decode(1); }));
-    LIME_RETURN_IF_ERROR(add(absl::StrCat("decode, batch of ", flags_.batch), flags_.rounds, [&] { return Decode(flags_.batch); }));
-    LIME_RETURN_IF_ERROR(
-        add(absl::StrCat("prefill of ", flags_.prompt), (flags_.rounds + 2) / 3, [&] { return Prefill(0, flags_.prompt); }));
+    LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps("decode", flags_.rounds, [&] { return Decode(1); }));
+    LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(),
+                          Sweeps(absl::StrCat("decode, batch of ", flags_.batch), flags_.rounds, [&] { return Decode(flags_.batch); }));
+    LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps(absl::StrCat("prefill of ", flags_.prompt), (flags_.rounds + 2) / 3,
+                                                        [&] { return Prefill(0, flags_.prompt); }));
     return sweeps;
   }
 

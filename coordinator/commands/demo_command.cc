@@ -136,11 +136,6 @@ absl::StatusOr<std::unique_ptr<ChildDaemons>> StartDaemons(const std::vector<Chi
   return ChildDaemons::Start(daemons);
 }
 
-struct Story {
-  GenerateSummary summary;
-  const Generated& text() const { return summary.results.front(); }
-};
-
 GenerateOptions Options(const ModelFiles& files, bool aloud) {
   GenerateOptions options{.max_new_tokens = {kStoryTokens}, .end_tokens = files.end_tokens, .hash_logits = true};
   options.cancel = &Interrupted();
@@ -186,7 +181,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> OpenAfterTrials(ClusterSession::
 }
 
 // The same story in this process, with the whole model.
-absl::StatusOr<Story> TellAlone(const std::string& model, const ModelFiles& files, const std::vector<int32_t>& prompt) {
+absl::StatusOr<GenerateSummary> TellAlone(const std::string& model, const ModelFiles& files, const std::vector<int32_t>& prompt) {
   ModelFlags flags;
   flags.model = model;
   const int64_t context = static_cast<int64_t>(prompt.size()) + kStoryTokens;
@@ -194,15 +189,14 @@ absl::StatusOr<Story> TellAlone(const std::string& model, const ModelFiles& file
                                                                        .expected_positions = kStoryTokens,
                                                                        .prompt_tokens = std::ssize(prompt),
                                                                        .new_tokens = kStoryTokens}));
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, {prompt}, Options(files, false)));
-  return Story{std::move(summary)};
+  return session->Generate(*files.tokenizer, {prompt}, Options(files, false));
 }
 
-absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const Story& together, const Story& alone) {
-  const Generated &a = together.text(), &b = alone.text();
+absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const GenerateSummary& together, const GenerateSummary& alone) {
+  const Generated &a = together.results.front(), &b = alone.results.front();
   const double tokens = static_cast<double>(a.token_ids.size());
   const bool same = a.logits_hash == b.logits_hash && a.token_ids == b.token_ids;
-  const PredictionReport difference = session.Compare(together.summary);
+  const PredictionReport difference = session.Compare(together);
   if (flags.json) {
     json root = session.Describe();
     root.update({{"text", a.text},
@@ -262,10 +256,9 @@ absl::Status Demo(const DemoFlags& flags) {
         FormatBytes(files.spec.WeightBytes()), PlanText(report, OutputColumns()));
     Screen::Text("  " + flags.prompt);
   }
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, {prompt}, Options(files, !flags.json)));
-  const Story together{std::move(summary)};
-  if (together.summary.interrupted) return absl::CancelledError("interrupted");
-  LIME_ASSIGN_OR_RETURN(const Story alone, TellAlone(model, files, prompt));
+  LIME_ASSIGN_OR_RETURN(const GenerateSummary together, session->Generate(*files.tokenizer, {prompt}, Options(files, !flags.json)));
+  if (together.interrupted) return absl::CancelledError("interrupted");
+  LIME_ASSIGN_OR_RETURN(const GenerateSummary alone, TellAlone(model, files, prompt));
   return Print(flags, *session, together, alone);
 }
 

@@ -30,8 +30,6 @@ struct ScoreFlags {
   std::string batch_with;
   std::optional<int64_t> top;          // not given: kTopInJson with --json, else none
   ClusterSession::Options on_cluster;  // with --cluster
-
-  bool top_asked() const { return top.value_or(0) > 0; }
 };
 
 // Cuts the ids into windows: BOS and then window - 1 ids each.
@@ -125,7 +123,7 @@ absl::Status ScoreIn(Session& session, const ScoreFlags& flags, const std::vecto
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (flags.model.json) return PrintJson(session.Describe(), scores.positions, scores.logits_hash);
   absl::FPrintF(stderr, "%s", lines(session));
-  if (flags.top_asked()) PrintTop(scores.positions);
+  if (flags.top.value_or(0) > 0) PrintTop(scores.positions);
   PrintText(scores.positions, windows.size(), seconds, scores.logits_hash);
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/logic/cluster_rates.h"
+#include "planner/plan/plan_blocks.h"
 
 namespace lime {
 namespace {
@@ -29,10 +30,7 @@ struct Cause {
 Took Computed(const Plan& plan, const DeviceWork& work) {
   if (work.statistics.decode_ms <= 0 || work.statistics.planned_decode_ms <= 0) return {};
   Took took;
-  const int32_t device = DeviceNamed(plan, work.name);
-  for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) took.planned_ms += plan.parts[p].decode_ms;
-  }
+  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) took.planned_ms += plan.parts[p].decode_ms;
   took.planned_ms *= std::max(1, plan.microbatches);
   took.seen_ms = took.planned_ms * work.statistics.decode_ms / work.statistics.planned_decode_ms;
   return took;
@@ -41,10 +39,7 @@ Took Computed(const Plan& plan, const DeviceWork& work) {
 // The time to read what the device streams in a step.
 Took Read(const Plan& plan, const DeviceWork& work) {
   Bytes bytes = 0;
-  const int32_t device = DeviceNamed(plan, work.name);
-  for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) bytes += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
-  }
+  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) bytes += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
   const double planned = PlannedLoadMs(plan, work.name, work.statistics.disk_bytes);
   if (planned <= 0 || work.statistics.disk_ms <= 0) return {};
   const double in_step = PlannedLoadMs(plan, work.name, bytes);

@@ -10,14 +10,6 @@
 #include "planner/plan/plan_rows.h"
 
 namespace lime {
-namespace {
-
-int64_t LogitRows(const MicroBatch& batch) {
-  return std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
-}
-
-}  // namespace
-
 OrderWriter::Options OrderWriter::For(const Plan& plan) {
   Options options;
   options.sequences = plan.sequences;
@@ -325,7 +317,7 @@ int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
   if (options_.retained_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
   const int64_t most_logits = std::max<int64_t>(options_.batch, options_.logit_rows);
   for (MicroBatch& batch : free) {
-    int64_t logits = LogitRows(batch);
+    int64_t logits = std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
     while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
       const bool wants_logits = WantsLogits(entry);
       if (wants_logits && (logits >= most_logits || step.prompt_logits >= options_.prompt_logits)) break;

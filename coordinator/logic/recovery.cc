@@ -11,10 +11,6 @@ namespace {
 
 constexpr int kStrikes = 2;  // of one device, until it is planned without
 
-bool IsSubset(const Recovery::Devices& some, const Recovery::Devices& of) {
-  return std::ranges::includes(of, some);
-}
-
 // Whether the error came between two devices, not from the device that reports it.
 bool IsLoss(const absl::Status& why) {
   return absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsCancelled(why) || absl::IsAborted(why) ||
@@ -84,12 +80,12 @@ Recovery::Answer Recovery::On(const Answered& event, absl::Time now) {
     if (strikes >= kStrikes) free.erase(device);
   }
   missing_ = Missing(free);
-  if (IsSubset(first_, free)) return BeginInstall(/*first=*/true);
+  if (std::ranges::includes(free, first_)) return BeginInstall(/*first=*/true);
   if (missing_.empty()) return BeginInstall(/*first=*/false);
   if (now - since_ < options_.patience) return {Ask{options_.look}, ""};
   const Devices absent = Missing(event.free);
   if (!free.empty() && free != planned_for_) return PlanWithout(free, absent.empty());
-  if (IsSubset(first_, event.free)) return BeginInstall(/*first=*/true);
+  if (std::ranges::includes(event.free, first_)) return BeginInstall(/*first=*/true);
   if (absent.empty()) return BeginInstall(/*first=*/false);
   if (now - since_ < options_.give_up) return {Ask{options_.look}, ""};
   missing_ = absent;

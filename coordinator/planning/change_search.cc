@@ -34,6 +34,12 @@ KvLevels LevelsOf(const Plan& plan, KvGrowth online, const std::atomic<bool>* ca
   return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
 }
 
+std::vector<Residency> ResidenciesOf(const KvLevels& levels) {
+  std::vector<Residency> residencies;
+  for (const KvLevel& level : levels.levels) residencies.push_back(level.residency);
+  return residencies;
+}
+
 namespace {
 
 // The state of the requests at the time of the change, at most. The search plans for it.
@@ -60,12 +66,6 @@ Plan AtLevel(const Plan& plan, const std::vector<Residency>& levels, int64_t pag
   const auto level = std::ranges::find_if(levels, [&](const Residency& of) { return of.layer_pages >= pages; });
   absl::StatusOr<Plan> then = WithResidency(plan, level == levels.end() ? levels.back() : *level);
   return then.ok() ? *std::move(then) : plan;
-}
-
-std::vector<Residency> ResidenciesOf(const KvLevels& levels) {
-  std::vector<Residency> residencies;
-  for (const KvLevel& level : levels.levels) residencies.push_back(level.residency);
-  return residencies;
 }
 
 // Estimates installations on these devices from the first plan's installation.

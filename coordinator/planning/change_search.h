@@ -26,6 +26,8 @@ struct ChangeSearchOptions {
 // start, or if KV does not grow. Ends soon after `cancelled` is set; the result is then useless.
 KvLevels LevelsOf(const Plan& plan, KvGrowth online, const std::atomic<bool>* cancelled = nullptr);
 
+std::vector<Residency> ResidenciesOf(const KvLevels& levels);
+
 // Searches for two plans: one that begins with KV for the present positions and grows, and one with
 // all KV. Returns the plan that is faster in the mean over the levels of the remaining steps, with
 // the time of the plan in use for the same steps. `inputs`: the inputs of the first plan. Each of

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 
@@ -41,16 +42,16 @@ int64_t Tokens(const Plan& plan, const KvLevel& level) {
 
 // Why KV goes to a device's disk: how much of its weights could still stream.
 std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevels& levels) {
+  const auto d = &device - plan.devices.data();
   for (const KvLevel& level : levels.levels) {
     if (level.residency.layer_pages <= device.max_layer_pages) continue;
     Bytes resident = 0;
-    for (int p = 0; p < plan.NumParts(); ++p) {
+    for (const int p : PartsOn(plan, static_cast<int32_t>(d))) {
       const PlanPart& part = plan.parts[static_cast<size_t>(p)];
-      const bool here = &plan.devices[static_cast<size_t>(plan.stages[static_cast<size_t>(StageOf(plan, p))].device)] == &device;
-      if (here && !part.is_kv() && !std::ranges::binary_search(level.residency.streamed, p)) resident += part.bytes;
+      if (!part.is_kv() && !std::ranges::binary_search(level.residency.streamed, p)) resident += part.bytes;
     }
     if (resident == 0) return "all of its weights stream already";
-    const Bytes rest = AwayBytes(plan, levels.levels.back())[static_cast<size_t>(&device - plan.devices.data())];
+    const Bytes rest = AwayBytes(plan, levels.levels.back())[static_cast<size_t>(d)];
     if (resident <= rest) return absl::StrCat("the ", FormatBytes(resident), " of resident weights would not make enough room");
     return absl::StrCat("this is faster on average than streaming more of the ", FormatBytes(resident), " of resident weights");
   }

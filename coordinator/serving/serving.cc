@@ -211,14 +211,10 @@ void Serving::End(RequestId request, FinishReason reason, absl::Status status) {
     queue_.End(request);
     if (queue_.drained()) stop_ = true;
   }
-  Tell(*active, reason, std::move(status));
-}
-
-void Serving::Tell(Active& active, FinishReason reason, absl::Status status) {
-  active.end.reason = reason;
-  active.end.status = std::move(status);
-  if (active.text) active.end.text = active.text->Finish();
-  active.sink->OnEnd(active.end);
+  active->end.reason = reason;
+  active->end.status = std::move(status);
+  if (active->text) active->end.text = active->text->Finish();
+  active->sink->OnEnd(active->end);
 }
 
 void Serving::GiveUp(const absl::Status& why) {

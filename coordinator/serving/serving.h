@@ -103,7 +103,6 @@ class Serving {
   void Begin(std::unique_ptr<Active> active);
   bool OnToken(const ClusterRun::Token& token);
   void End(RequestId request, FinishReason reason, absl::Status status);
-  void Tell(Active& active, FinishReason reason, absl::Status status);
   void GiveUp(const absl::Status& why);
   void EndAll(const absl::Status& status);
 

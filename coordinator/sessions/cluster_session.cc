@@ -190,9 +190,7 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan, const std
     if (cancelled != nullptr && cancelled->load()) return {ResidencyOf(plan)};
     levels_before_of_ = std::exchange(levels_of_, plan), levels_before_ = std::exchange(levels_, std::move(levels));
   }
-  levels_in_use_.clear();
-  for (const KvLevel& level : levels_.levels) levels_in_use_.push_back(level.residency);
-  return levels_in_use_;
+  return levels_in_use_ = ResidenciesOf(levels_);
 }
 
 ClusterRun::LevelsOf ClusterSession::LevelsForServing() {

@@ -187,14 +187,8 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
 // ---- Requests
 
 Serving::Options LocalSession::HowToServe() const {
-  Serving::Options serving;
-  if (!GrowsKv(plan())) return serving;
-  serving.levels = [this](const Plan&, const std::atomic<bool>*) {
-    std::vector<Residency> levels;
-    for (const KvLevel& level : levels_.levels) levels.push_back(level.residency);
-    return levels;
-  };
-  return serving;
+  if (!GrowsKv(plan())) return {};
+  return {.levels = [this](const Plan&, const std::atomic<bool>*) { return ResidenciesOf(levels_); }};
 }
 
 absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "planner/base/check.h"
+#include "planner/plan/plan_blocks.h"
 
 namespace lime {
 namespace {
@@ -65,9 +66,8 @@ class PaperDevice {
     }
     page_mb_ = Mb(layers_ * plan.page_bytes);
     Bytes resident = 0;
-    for (int p = 0; p < plan.NumParts(); ++p) {
-      const PlanPart& part = plan.parts[p];
-      if (!part.streamed && !part.is_kv() && plan.stages[StageOf(plan, p)].device == device) resident += part.bytes;
+    for (const int p : PartsOn(plan, device)) {
+      if (!plan.parts[p].streamed && !plan.parts[p].is_kv()) resident += plan.parts[p].bytes;
     }
     free_mb_ = std::max(0.0, Mb(room - resident));
   }

@@ -228,7 +228,6 @@ void Evaluator::Run(std::span<const Stage> stages, const Course& course) {
 }
 
 std::string Evaluator::Infeasibility() const {
-  if (problem_ == Problem::kNone) return "";
   const std::string label = DeviceLabel(instance_, problem_device_);
   switch (problem_) {
     case Problem::kNone:
