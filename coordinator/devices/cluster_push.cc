@@ -1,5 +1,6 @@
 #include "coordinator/devices/cluster_push.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
