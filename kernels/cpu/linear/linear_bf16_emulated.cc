@@ -5,6 +5,8 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
+#include <algorithm>  // IWYU pragma: keep; for linear_bf16-inl.h
+
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,fma")
 #include "kernels/cpu/linear/linear_bf16-inl.h"
 
