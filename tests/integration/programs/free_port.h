@@ -5,19 +5,27 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
+
 namespace lime {
 
-// A port that nobody listens on now.
+// A port that nobody listens on now. It is below those that the system gives to whoever asks for
+// any port, and far from those of tests that run at the same time, so it stays free while no daemon
+// uses it.
 inline int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  struct sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<struct sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<struct sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
+  constexpr int kFirst = 20000, kPorts = 12000, kPortsOfATest = 64;
+  static int next = ::getpid() * kPortsOfATest % kPorts;
+  while (true) {
+    const int port = kFirst + next++ % kPorts;
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const bool free = ::bind(fd, reinterpret_cast<struct sockaddr*>(&address), sizeof(address)) == 0;
+    ::close(fd);
+    if (free) return port;
+  }
 }
 
 }  // namespace lime
