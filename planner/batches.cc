@@ -74,11 +74,8 @@ absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& insta
     const auto all = std::ranges::find(choices, 1, [](const BatchedInstance& choice) { return choice.instance.microbatches; });
     choices = {all != choices.end() ? *all : choices.back()};
   }
-  const SearchOptions bounded = [&] {
-    SearchOptions with = options;
-    with.good_enough_ms = lower_bound_ms;
-    return with;
-  }();
+  SearchOptions bounded = options;
+  bounded.good_enough_ms = lower_bound_ms;
   const double rank_share = choices.size() > 1 ? 1.0 / 3 / static_cast<double>(choices.size()) : 1;
   BatchedPlan best;
   const BatchedInstance* chosen = nullptr;

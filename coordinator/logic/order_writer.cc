@@ -304,8 +304,7 @@ void OrderWriter::AddPromptRows(UnderWay& step, int64_t room) {
 
 // For the next row of `entry`.
 bool OrderWriter::WantsLogits(const Entry& entry) const {
-  if (entry.ordered + 1 == static_cast<int64_t>(entry.tokens.size())) return true;
-  return entry.ordered + 1 >= entry.logits_from;
+  return entry.ordered + 1 >= std::min<int64_t>(std::ssize(entry.tokens), entry.logits_from);
 }
 
 // Fills the free rows of the micro-batches in order. Rows that want logits go to a micro-batch that

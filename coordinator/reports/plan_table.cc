@@ -57,12 +57,10 @@ std::string Pipeline(const PlanReport& report) {
   const Plan& plan = report.plan;
   Bytes streamed = 0;
   for (const DeviceUse& use : report.uses) streamed += use.streamed_bytes;
-  std::string text =
-      absl::StrCat("pipeline     ", Plural(static_cast<int64_t>(plan.stages.size()), "stage"), " in ", Plural(NumRounds(plan), "round"),
-                   ", ", streamed > 0 ? absl::StrCat(FormatBytes(streamed), " read from disks in every step") : "everything is resident",
-                   "; the embedding is ", plan.embedding == EmbeddingPlacement::kByRows ? "read by rows" : "resident", " on ",
-                   plan.devices[plan.stages.front().device].name, "\n");
-  return text;
+  return absl::StrCat("pipeline     ", Plural(static_cast<int64_t>(plan.stages.size()), "stage"), " in ", Plural(NumRounds(plan), "round"),
+                      ", ", streamed > 0 ? absl::StrCat(FormatBytes(streamed), " read from disks in every step") : "everything is resident",
+                      "; the embedding is ", plan.embedding == EmbeddingPlacement::kByRows ? "read by rows" : "resident", " on ",
+                      plan.devices[plan.stages.front().device].name, "\n");
 }
 
 // A table of the parts that each device holds and reads, and of its work per token.
