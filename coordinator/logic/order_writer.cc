@@ -57,7 +57,7 @@ void OrderWriter::ReserveMemory() {
   const auto steps = static_cast<size_t>(options_.look_ahead) + 1;
   under_way_.Reserve(steps, [&](UnderWay& step) { step.awaited.reserve(batches * batch); });
   awaited_.reserve(batches * batch), requests_.reserve(batches * batch), tokens_.reserve(batches * batch);
-  orders_.reserve(steps), spare_orders_.reserve(steps);
+  orders_.reserve(steps), spare_orders_.reserve(steps), spare_batches_.reserve(steps * batches);
   while (spare_orders_.size() < steps) spare_orders_.push_back({.what = StepOrder{std::vector<MicroBatch>(batches)}});
   for (Order& order : spare_orders_) {
     for (MicroBatch& rows : std::get<StepOrder>(order.what).microbatches) rows.rows.reserve(batch);
@@ -222,7 +222,10 @@ void OrderWriter::WriteBatches() {
   }
   std::vector<MicroBatch>& written = std::get<StepOrder>(orders_.back().what).microbatches;
   const auto with_rows = [](const MicroBatch& batch) { return !batch.rows.empty(); };
-  written.resize(static_cast<size_t>(std::max<std::ptrdiff_t>(1, std::ranges::count_if(batches_, with_rows))));
+  const auto count = static_cast<size_t>(std::max<std::ptrdiff_t>(1, std::ranges::count_if(batches_, with_rows)));
+  for (; written.size() > count; written.pop_back()) spare_batches_.push_back(std::move(written.back()));
+  for (; written.size() < count && !spare_batches_.empty(); spare_batches_.pop_back()) written.push_back(std::move(spare_batches_.back()));
+  written.resize(count);
   written.front().rows.clear();
   size_t next = 0;
   for (const MicroBatch& batch : batches_) {

@@ -216,12 +216,13 @@ class OrderWriter {
   RecycledQueue<UnderWay> under_way_;    // oldest first
   std::optional<MemoryPlanner> memory_;  // where KV grows
   // These buffers keep their memory between calls, so a step allocates nothing.
-  std::vector<Order> orders_;        // of the last call
-  std::vector<Order> spare_orders_;  // step orders to reuse
-  std::vector<MicroBatch> batches_;  // of the step being written
-  std::vector<Sampling> awaited_;    // by OnTokens
-  std::vector<RequestId> requests_;  // the same: requests of its tokens
-  std::vector<Token> tokens_;        // returned by OnTokens
+  std::vector<Order> orders_;              // of the last call
+  std::vector<Order> spare_orders_;        // step orders to reuse
+  std::vector<MicroBatch> spare_batches_;  // micro-batches of theirs that a smaller step did not need
+  std::vector<MicroBatch> batches_;        // of the step being written
+  std::vector<Sampling> awaited_;          // by OnTokens
+  std::vector<RequestId> requests_;        // the same: requests of its tokens
+  std::vector<Token> tokens_;              // returned by OnTokens
   std::vector<InPromptOf> in_prompt_;
   int64_t next_order_ = 0;
   int64_t next_step_ = 0;
