@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "planner/base/check.h"
+#include "tests/integration/programs/free_port.h"
 
 namespace lime {
 
@@ -20,13 +21,13 @@ namespace lime {
 // said.
 class SilentPort {
  public:
-  // `port`: 0 for a free one, or one that a daemon has left.
+  // `port`: 0 for one that no other test knows, or one that a daemon has left.
   explicit SilentPort(int backlog = 16, int port = 0) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int yes = 1;
     setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     struct sockaddr_in address = {};
     address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_port = htons(static_cast<uint16_t>(port == 0 ? FreePort() : port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     LIME_CHECK(bind(fd_, reinterpret_cast<struct sockaddr*>(&address), sizeof(address)) == 0);
     LIME_CHECK(listen(fd_, backlog) == 0);
