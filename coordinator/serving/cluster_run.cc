@@ -121,7 +121,7 @@ absl::Status ClusterRun::Drain(const std::function<bool(const Token&)>& on_token
 void ClusterRun::ReserveNews(RecycledQueue<News>& news) const {
   const Plan& plan = devices_.plan();
   const auto rows = static_cast<size_t>(plan.sequences);
-  const auto of_a_step = static_cast<size_t>(plan.microbatches + plan.NumDevices());  // tokens, and the step's end on each device
+  const auto of_a_step = static_cast<size_t>(plan.microbatches) + plan.devices.size();  // tokens, and the step's end on each device
   news.clear();
   news.Reserve((static_cast<size_t>(Flow::kDecodeAhead) + 1) * of_a_step, [&](News& place) {
     place.tokens.tokens.reserve(rows), place.tokens.logits_hashes.reserve(rows), place.tokens.scores.reserve(rows);
