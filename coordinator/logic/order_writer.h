@@ -218,7 +218,7 @@ class OrderWriter {
   // These buffers keep their memory between calls, so a step allocates nothing.
   std::vector<Order> orders_;              // of the last call
   std::vector<Order> spare_orders_;        // step orders to reuse
-  std::vector<MicroBatch> spare_batches_;  // micro-batches of theirs that a smaller step did not need
+  std::vector<MicroBatch> spare_batches_;  // micro-batches to reuse, from larger steps
   std::vector<MicroBatch> batches_;        // of the step being written
   std::vector<Sampling> awaited_;          // by OnTokens
   std::vector<RequestId> requests_;        // the same: requests of its tokens

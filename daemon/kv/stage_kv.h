@@ -91,7 +91,8 @@ class StageKv {
   void Locate(const KvLoad& load, const MicroBatch& batch);
   absl::Status Attend();
 
-  // What the host has; null: none is with a host.
+  // The KV on a host; null if there is none. Use it with Options::mutex held, except
+  // LentKv::UseAnswer.
   LentKv* lent() const { return lent_.get(); }
 
   void Cancel();

@@ -9,8 +9,8 @@
 
 namespace lime {
 
-// A port that nobody listens on now. It is below those that the system gives to whoever asks for
-// any port, and far from those of tests that run at the same time, so it stays free while no daemon
+// Returns a port that nobody listens on. The system never hands out this port by itself, and tests
+// that run at the same time rarely get the same one. So it stays free until a daemon of this test
 // uses it.
 inline int FreePort() {
   constexpr int kFirst = 20000, kPorts = 12000, kPortsOfATest = 64;
