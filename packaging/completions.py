@@ -13,7 +13,7 @@ def flags(help_text):
 
 
 def bash_case(command, help_text):
-    """The words of one command: all flags, the flags whose value is a text, and the flags with another value."""
+    """The words of one command: all flags, the flags with a text as value, the flags with another value."""
     valued = [option for option in help_text.options() if option.type]
     texts = " ".join(name for option in valued if takes_path(option) for name in option.names)
     values = " ".join(name for option in valued if not takes_path(option) for name in option.names)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the files that an installation has beside the programs: man pages and completions from their
---help texts, and the unit with the path of limed.
+"""Writes the files that an installation has beside the programs: man pages and completions from
+their --help texts, and the unit with the path of limed.
 
     packaging/generate.py --lime BIN/lime --limed BIN/limed --prefix /usr/local --out FOLDER
 
