@@ -1,10 +1,10 @@
-"""Completions of bash, zsh and fish from what the programs say with --help. Pure."""
+"""Completions of bash, zsh and fish from the --help texts of the programs. Pure."""
 
 HEAD = "Completions of {} for {}, written from --help by packaging/generate.py when it was installed."
 
 
 def takes_path(option):
-    """Whether files are offered as its value: anything that is text may be one."""
+    """Whether files are offered as its value: any text may name a file."""
     return option.type == "TEXT"
 
 
@@ -13,7 +13,7 @@ def flags(help_text):
 
 
 def bash_case(command, help_text):
-    """The words of one command: all flags, and those whose value is text, or another one."""
+    """The words of one command: all flags, the flags with a text as value, the flags with another value."""
     valued = [option for option in help_text.options() if option.type]
     texts = " ".join(name for option in valued if takes_path(option) for name in option.names)
     values = " ".join(name for option in valued if not takes_path(option) for name in option.names)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what an installation has beside the programs: man pages and completions from what they say with
---help, and the unit with the path of limed.
+"""Writes the files that an installation has beside the programs: man pages and completions from
+their --help texts, and the unit with the path of limed.
 
     packaging/generate.py --lime BIN/lime --limed BIN/limed --prefix /usr/local --out FOLDER
 
@@ -17,7 +17,7 @@ import help_text  # noqa: E402
 import man_pages  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
-INSTALLED_HERE = "/usr/local/bin/limed"  # as limed.service says it
+INSTALLED_HERE = "/usr/local/bin/limed"  # as in limed.service
 
 
 def said(program, *words):

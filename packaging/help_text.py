@@ -1,7 +1,7 @@
-"""What the programs say with --help, as data: one parser for man pages and completions. Pure.
+"""The --help texts of the programs, as data: one parser for man pages and completions. Pure.
 
 The text is CLI11's: a description, "Usage: ...", groups whose title ends with a colon, entries whose
-description begins in column 30 (on the next line where names and type are longer), then a footer.
+description begins in column 30 (on the next line if names and type are longer), then a footer.
 """
 import re
 from dataclasses import dataclass, field

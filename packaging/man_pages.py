@@ -1,10 +1,11 @@
-"""Manual pages (roff, macros of man) from what the programs say with --help. Pure."""
+"""Manual pages (roff, macros of man) from the --help texts of the programs. Pure."""
 import re
 
 EXIT_CODES = [("0", "Done."), ("1", "The work failed: a device, a disk, no memory."),
               ("2", "The call was wrong, or a file that you wrote."), ("130", "Interrupted by Ctrl-C or SIGTERM.")]
-FILES = [("./cluster.toml, ~/.config/lime/cluster.toml", "The cluster, where \\fB--cluster\\fR names no file."),
-         ("~/.local/state/lime", "What was measured of this machine, and logs of daemons that \\fBlime up\\fR started.")]
+FILES = [("./cluster.toml, ~/.config/lime/cluster.toml", "The cluster, if \\fB--cluster\\fR names no file."),
+         ("~/.cache/lime/profile.json", "What was measured of this machine."),
+         ("~/.local/state/lime", "Logs and process numbers of daemons that \\fBlime up\\fR started.")]
 
 
 def escaped(text):
@@ -46,7 +47,7 @@ def groups(help_text, but=("Subcommands", "Positionals", "Not built yet")):
 
 
 def footer(lines):
-    """(examples, notes) as roff; what is said in every page of `lime` is left out."""
+    """(examples, notes) as roff, without the sentence that ends every --help of `lime`."""
     examples, notes, inside = [], [], False
     for line in lines:
         if line.startswith("Example: "):
@@ -76,7 +77,7 @@ def pairs(rows):
 
 
 def of_command(name, help_text, version):
-    """lime-run(1) and its kin."""
+    """lime-run(1) and the pages of the other commands."""
     examples, notes = footer(help_text.footer)
     positionals = "".join(entry(option) for option in help_text.positionals())
     return page(f"lime-{name}", 1, version, sentence(help_text.description),
@@ -98,13 +99,13 @@ def of_lime(help_text, version):
 
 def of_limed(help_text, version):
     examples, notes = footer(help_text.footer)
-    service = ("\\fBlimed.service\\fR starts limed with the machine. It reads \\fI/etc/lime/limed.toml\\fR, whose keys are the\n"
-               "names of the options without the leading dashes.\n")
+    service = ("\\fBlimed.service\\fR starts limed with the machine. It reads \\fI/etc/lime/limed.toml\\fR. The fields of this\n"
+               "file are the names of the options without the leading dashes.\n")
     return page("limed", 8, version, sentence(help_text.description),
                 [("SYNOPSIS", synopsis(help_text.usage)), ("OPTIONS", groups(help_text)), ("EXAMPLES", examples), ("NOTES", notes),
                  ("SERVICE", service), ("SEE ALSO", "\\fBlime\\fR(1), \\fBlime\\-up\\fR(1), \\fBlime\\-keys\\fR(1)\n")])
 
 
 def sentence(description):
-    """As the line of NAME has it: without the program's name, and without a stop at its end."""
+    """For the section NAME: without the program's name, and without a full stop."""
     return re.sub(r"^(LIME|limed?) ", "", description).rstrip(".")

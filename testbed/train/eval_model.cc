@@ -155,13 +155,13 @@ std::string Table(const std::vector<Json>& runs, const Json& eval) {
 std::string Report(const std::string& name, const std::vector<Json>& runs, const Json& eval, const std::vector<Sample>& samples) {
   std::string text = absl::StrCat("# ", name,
                                   ": how it was trained and what it writes\n\n"
-                                  "`eval_model` wrote this page. The figures of the training are in `training.json`, those of the\n"
-                                  "exported bf16 weights in `eval.json`. The first run begins with random weights. Each later run\n"
+                                  "`eval_model` wrote this page. `training.json` has the figures of the training, `eval.json` the\n"
+                                  "figures of the exported bf16 weights. The first run begins with random weights. Each later run\n"
                                   "begins with the weights and the tokenizer of the run before it.\n\n",
                                   Table(runs, eval));
   absl::StrAppend(&text,
-                  "\nTo make it again, run these commands in the project's folder. They use one thread, and give the same\n"
-                  "bits on the same kind of processor.\n\n",
+                  "\nTo train the model again, run these commands in the project's folder. They use one thread, and give\n"
+                  "the same bits on the same kind of processor.\n\n",
                   Commands(runs));
   absl::StrAppend(
       &text, "\n## Greedy continuations\n\n`eval_model` searches the corpus of every run: no document holds any of these prompts.\n\n");
