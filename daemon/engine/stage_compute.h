@@ -1,5 +1,5 @@
-// Computes one part for one micro-batch on the backend: what a Compute instruction of a Program
-// means.
+// Carries out a Compute instruction of a Program: computes one part for one micro-batch on the
+// backend.
 //
 // Thread: the compute thread, one call at a time.   Owner: StageEngine.
 #pragma once
@@ -74,7 +74,7 @@ class StageCompute {
   std::vector<std::byte> head_partial_;
   HeadPartialEncoder head_encoder_;
   HeadPartial partial_;  // with which the visit begins
-  // By row that wants logits: how many of the largest its token depends on.
+  // By row that wants logits: on how many of the largest logits its token depends.
   std::vector<int64_t> used_;
   std::vector<int32_t> tokens_;
   MicroBatch begun_;

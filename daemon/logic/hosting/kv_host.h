@@ -1,12 +1,14 @@
-// Where a host keeps the pieces of KV that one other device, the owner, has lent to it. Pure:
-// places and offsets; the memory is the caller's.
+// Decides where a host keeps the pieces of KV that one other device, the owner, has lent to it.
+// Pure: places and offsets; the memory is the caller's.
 //
 // A place has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer
 // after another, each in chunks, in order. The pieces of a sequence come from the first on. The
-// message that a sequence has ended may overtake chunks of it, never the other way round. Such
-// chunks are dropped, but answered as kept, since the owner waits for that.
+// message that a sequence has ended may overtake chunks of the sequence; a chunk never overtakes
+// the message. A chunk that comes after the message is dropped, but answered as stored, since the
+// owner waits for the answer.
 //
-// Thread: the caller's.   Invariant: a place has at most one piece, a sequence pieces of one life.
+// Thread: the caller's.   Invariant: a place has at most one piece, and a sequence has pieces of
+// one life only.
 #pragma once
 
 #include <cstdint>
