@@ -22,7 +22,7 @@ namespace lime {
 class StageCompute {
  public:
   struct Owner {
-    // Where rows of a part lie in a step: StageWeights::Rows, under the owner's lock.
+    // Returns where rows of a part lie in a step: StageWeights::Rows, under the owner's lock.
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
     // Attends to the positions of a KV part that are on the disk or with the host in a step.
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;

@@ -123,10 +123,10 @@ struct PlanHandover {
   std::shared_ptr<WeightsHandover> weights;  // null: none
 };
 
-// How the next plan takes over KV and weights of the previous one.
+// Says how the next plan takes over KV and weights of the previous one.
 struct KvTakeover {
   std::vector<KvSequence> sequences;
-  // Of this device; null: it had no part in the previous plan.
+  // The KV of this device; null: the device had no part in the previous plan.
   std::shared_ptr<const KvHandover> here;
   std::shared_ptr<WeightsHandover> weights;  // of this device; null: none
   using PageSink = KvPageSink;

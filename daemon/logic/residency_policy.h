@@ -36,7 +36,8 @@ struct MemorySample {
     absl::Duration stalled;
     Bytes free = INT64_MAX;  // can be taken without reclaiming anything
   };
-  // What this process can take without swapping: MemAvailable, within the limits of its cgroups.
+  // The memory that this process can take without swapping: MemAvailable, within the limits of its
+  // cgroups.
   Bytes available = 0;
   Scope machine;
   Scope group;              // our cgroup, if it is counted separately

@@ -50,7 +50,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void Cancel();
   // Unloads; returns when nothing of the plan is in memory. Called once.
   void Close();
-  // As Close, but leaves what the next plan takes over; null if there is nothing to take.
+  // As Close, but leaves KV and weights for the next plan; null if there is nothing to take over.
   struct Handover {
     PlanHandover plan;
     std::vector<std::pair<int32_t, std::string>> hashes;  // of logits, by slot

@@ -1,4 +1,4 @@
-// How a device's part of a plan reaches the other devices. daemon/rpc/rpc_transport.h does it over
+// Connects a device's part of a plan to the other devices. daemon/rpc/rpc_transport.h does it over
 // gRPC. A plan for one device needs none.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace lime {
 
-// Carries activations from this device to one other, in order.
+// Carries activations from this device to one other device, in order.
 //
-// Threads: any. Send returns at once: what cannot be sent yet waits.
+// Threads: any. Send returns at once: messages that cannot be sent yet wait.
 class Link {
  public:
   virtual ~Link() = default;

@@ -29,8 +29,8 @@ namespace lime {
 // rest. Never 0.
 absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint);
 
-// For a block store: this digest of the model that it was made from, as its manifest says. For any
-// other folder: DigestTensors.
+// For a block store: DigestTensors of the model that the store was made from, as its manifest says.
+// For any other folder: DigestTensors.
 absl::StatusOr<uint64_t> ModelDigest(const Checkpoint& checkpoint);
 
 // ---- Whether the weights are the same

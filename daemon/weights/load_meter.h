@@ -15,7 +15,7 @@ struct SteadyReads {
   double bytes_per_second() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
 };
 
-// How a stage was set up: what computes, and how its weights came into memory.
+// Says how a stage was set up: what computes, and how its weights came into memory.
 struct LoadSummary {
   std::string backend;  // for people
   std::string loader;   // which loader, and why; for people

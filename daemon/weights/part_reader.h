@@ -52,8 +52,8 @@ class PartReader {
   // The `i`th rows of a part whose memory begins at `place`.
   RowsInMemory Rows(int block, int part, int i, const std::byte* place) const;
 
-  // Finds checksums for those ranges of `parts` that the block store lists none for: reads the
-  // listed ranges that cover them once, compares these, and hashes the parts on the way. Does
+  // Finds checksums for the ranges of `parts` for which the block store lists none: reads once the
+  // listed ranges that cover them, compares their checksums, and hashes the parts on the way. Does
   // nothing if the model is no block store. Blocks; needs 16 MiB of memory. DataLoss names file,
   // block and offset. kCancelled soon after *cancelled is set.
   absl::Status LearnChecksums(int block, const std::vector<int>& parts, const std::atomic<bool>* cancelled);
