@@ -93,7 +93,7 @@ std::string AsTyped(std::string_view word);
 // understands.
 absl::Status CheckWords(const CLI::App& app, std::vector<std::string>& words);
 
-// Rewrites an error of CLI11 as a sentence of ours, for example for a missing required flag.
+// Rewrites an error of CLI11, such as a missing required flag, as a sentence of LIME.
 std::string SentenceOf(const CLI::App& app, const CLI::ParseError& error);
 
 // Converts the words `help`, `help COMMAND` and `version` to the flags of that name.

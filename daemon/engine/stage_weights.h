@@ -89,9 +89,9 @@ class StageWeights {
 
   // ---- Residency that changes
 
-  // From step `border` on, the streamed parts of `after` stream, and no others; of a whole block
-  // all parts or none. `evicts_embedding`: from then on the rows of the embedding are read one by
-  // one.
+  // From step `border` on, residency is that of `after`: its streamed parts stream, and no others;
+  // of a whole block all parts or none. `evicts_embedding`: from then on the rows of the embedding
+  // are read one by one.
   void Change(const Plan& after, int64_t border, bool evicts_embedding = false);
   // True if memory can be freed: of weights that stream now, or of a ring.
   bool MayEvict() const;

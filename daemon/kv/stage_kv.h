@@ -1,5 +1,6 @@
 // The KV of a device's layers. Pages are in memory. If the plan limits their number, the rest is on
-// the disk. A KvBook (daemon/logic/kv_book.h) decides which pieces; this class carries it out.
+// the disk. A KvBook (daemon/logic/kv_book.h) decides which pieces go there; this class carries the
+// decisions out.
 //
 //   step ends ──► pieces are full ──► written while steps go on
 //             ──► away, when a step needs their pages ──► read in every later step

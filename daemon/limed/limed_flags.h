@@ -52,7 +52,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
 struct LimedSettings {
   std::string listen;  // in its one normal form
   Bytes memory = 0;
-  std::optional<MemoryPriority> memory_mode;  // `memory` is to be chosen by it
+  std::optional<MemoryPriority> memory_mode;  // how to choose `memory`; nothing: `memory` is used as it is
   std::optional<DeviceProfile> pace;
   LoaderKind loader = LoaderKind::kRead;
   Cores compute_cores;  // ascending; empty: any

@@ -1,6 +1,6 @@
-// Decides which KV pages the sequences of a device have, and which of their pieces leave its
-// memory. Pure: counts and decisions. The owner has pages, files and messages, and carries out the
-// changes.
+// Decides which KV pages the sequences of a device have, and which of their pieces leave the
+// device's memory. Pure: counts and decisions. The owner has pages, files and messages, and carries
+// out the changes.
 //
 //   orders, steps ──► KvPages, KvAway ──► NextShown: pages to show to the backend
 //                                         NextEnded: sequences that have ended

@@ -112,7 +112,7 @@ class PushReceiver {
   bool whole_ = false;  // OnUnit comes next
   bool going_back_ = false;
   Bytes dropped_ = 0;                           // bytes, while the sender goes back
-  int chunk_attempts_ = 0, unit_attempts_ = 0;  // failed ones, for what comes next
+  int chunk_attempts_ = 0, unit_attempts_ = 0;  // failed ones, for the next chunk and its unit
 };
 
 }  // namespace lime

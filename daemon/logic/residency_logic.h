@@ -50,8 +50,8 @@ class ResidencyLogic {
     Residency to;
     bool opens_rows = false;  // a reader for rows of an evicted embedding
   };
-  // From step `border` on, the streamed parts of `after` stream, and no others. If nothing in
-  // memory leaves, OnNothingEvicted follows.
+  // From step `border` on, residency is that of `after`: its streamed parts stream, and no others.
+  // If nothing in memory leaves, OnNothingEvicted follows.
   struct ChangeWeights {
     std::shared_ptr<const Plan> after;
     int64_t border = 0;

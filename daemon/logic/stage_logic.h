@@ -1,15 +1,15 @@
 // Decides what one device of a pipeline does next. It carries out orders one after another, begins
-// steps with their Programs, passes on what comes from peers, and ends loads in order. Pure: events
-// in, actions out. The driver (StageEngine, or the simulated cluster in tests/sim) has the threads,
+// steps with their Programs, passes on messages of peers, and ends loads in order. Pure: events in,
+// actions out. The driver (StageEngine, or the simulated cluster in tests/sim) has the threads,
 // buffers, backend and clock.
 //
 //   orders, activations, tokens ─► StageInbox ─┐
 //   loads, computations, answers ──────────────┼──► ProgramRunner ──► actions, carried out in order
 //   steps, sequences ──► KvBook ◄──────────────┘
 //
-// The driver reports an event, carries out the actions that this appends, and then takes orders one
-// by one, as long as HasOrder says so. So the changes that an order makes to memory (StageKv,
-// StageResidency) are done before the next order is looked at.
+// The driver reports an event, carries out the actions that StageLogic appends, and then takes
+// orders one by one, as long as HasOrder says so. So the changes that an order makes to memory
+// (StageKv, StageResidency) are done before the next order is looked at.
 //
 // Thread: the driver's, under its lock. Events of a step allocate nothing, except for early input.
 #pragma once

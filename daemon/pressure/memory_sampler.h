@@ -1,5 +1,5 @@
 // Reads how much memory there is, and how long tasks waited for it. Linux. If a kernel does not
-// report a value, it counts as plenty of memory and no stall.
+// report a value, the value counts as plenty of memory and no stall.
 #pragma once
 
 #include <optional>

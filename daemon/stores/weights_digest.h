@@ -4,8 +4,8 @@
 // It reads all bytes of a tensor up to 64 KiB, and 16 KiB at each of four places of a larger one,
 // past the page cache. Block, role and shape determine the places. A model of 70 billion parameters
 // takes some 45 MB. Training changes values everywhere, so the samples detect it. They do not
-// detect a single changed value; checksums of whole blocks do, which are compared if both sides
-// have them.
+// detect a single changed value. Checksums of whole blocks detect it; they are compared if both
+// sides have them.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
 // Reads the parts of a model's blocks from its files into memory, past the page cache, and checks
 // them.
 //
-// A part is one or several ranges of files. Each is stored in memory as in the file, with its
-// enclosing 4 KiB, so the disk writes directly to where the computation reads. In a block store
-// every range has a checksum, which is compared after the read. It is the store's own checksum, or
-// one that LearnChecksums computed if the parts are cut differently from the store (a head along
-// kVocabRange, parts of another size).
+// A part is one or several ranges of files. Each range is stored in memory as in the file, with the
+// 4 KiB units that enclose it, so the disk writes directly to where the computation reads. In a
+// block store every range has a checksum, which is compared after the read. It is the store's own
+// checksum, or one that LearnChecksums computed if the parts are cut differently from the store (a
+// head along kVocabRange, parts of another size).
 #pragma once
 
 #include <array>

@@ -92,7 +92,7 @@ class KvHost {
   }
 
   // The offsets of one layer of the sequence's first `count` pieces. InvalidArgument if out of
-  // bounds. FailedPrecondition if fewer are kept, or of another life.
+  // bounds. FailedPrecondition if fewer pieces are stored, or pieces of another life.
   absl::StatusOr<std::vector<Bytes>> Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
     LIME_RETURN_IF_ERROR(CheckLayer(layer));
@@ -114,7 +114,7 @@ class KvHost {
  private:
   struct Sequence {
     int64_t begun = -1;           // the newest life with a chunk
-    int64_t ended = -1;           // this life and all before; pieces are of the next one
+    int64_t ended = -1;           // this life and all before have ended; pieces are of the next one
     int64_t stored = 0;           // pieces
     std::vector<int64_t> places;  // by piece; one more than `stored` while a piece is under way
   };
