@@ -37,8 +37,8 @@ struct ActivationMessage {
   // kHidden: [rows, hidden] in the working dtype. kHeadPartial: daemon/logic/head_partial.h.
   // kToken: SampledToken entries, little-endian.
   std::vector<std::byte> payload;
-  // Sent after all other messages of its link, even later ones, and in order among its kind. Not on
-  // the wire.
+  // The link sends it after all other messages, even those that were added later. Messages of this
+  // kind keep their order. Not on the wire.
   bool may_wait = false;
 };
 
@@ -66,13 +66,13 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
 
 // Uses `memory` of an earlier payload for the result.
 std::vector<std::byte> Encode(std::span<const SampledToken> tokens, std::vector<std::byte> memory = {});
-// InvalidArgument if `bytes` are not a whole number of tokens, more than `most`, or hold a negative
-// number. Uses `memory` of earlier tokens for the result; an error loses it.
+// InvalidArgument if `bytes` are not a whole number of tokens, are more tokens than `most`, or have
+// a negative number. Uses `memory` of earlier tokens for the result; an error loses it.
 absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most,
                                                              std::vector<SampledToken> memory = {});
 
-// Whether the receiver answers a message that travels alone. A small message says nothing about the
-// link, and its answer costs more than the message: it wakes two devices while one of them
+// True if the receiver answers a message that travels alone. A small message says nothing about the
+// link, and its answer costs more than the message: the answer wakes two devices while one of them
 // computes.
 constexpr bool TellsAlone(const ActivationHeader& header) {
   return header.probe || header.bytes >= 64 * 1024;
@@ -82,12 +82,12 @@ constexpr bool TellsInTrain(const ActivationHeader& header) {
   return header.probe || header.bytes >= 1024;
 }
 
-// An answer: the arrival time of each such message in order, in microseconds of the receiver's
-// steady clock.
+// An answer: the arrival times of the messages that it answers, in order, in microseconds of the
+// receiver's steady clock.
 inline constexpr size_t kArrivalBytes = 8, kMostArrivals = 4096;  // per answer
 std::vector<std::byte> EncodeArrivals(std::span<const int64_t> arrivals_us);
-// InvalidArgument if `bytes` are not a whole number of times, none or more than kMostArrivals, or
-// if a value is not a possible time.
+// InvalidArgument if `bytes` are not a whole number of times, if they are no time or more than
+// kMostArrivals, or if a value is not a possible time.
 absl::StatusOr<std::vector<int64_t>> ParseArrivals(std::span<const std::byte> bytes);
 
 }  // namespace lime

@@ -35,7 +35,7 @@ struct DeviceStatistics {
   double compute_ms = 0, wait_weights_ms = 0, wait_input_ms = 0;
   // Time to compute decode micro-batches, and the plan's value for the same work.
   double decode_ms = 0, planned_decode_ms = 0;
-  double disk_ms = 0;    // time in which the disk worked, without the start after each rest
+  double disk_ms = 0;    // time in which the disk worked; the start after each rest does not count
   Bytes disk_bytes = 0;  // read in that time
   // Free disk space after all KV that the plan may still write; nullopt: unknown.
   std::optional<Bytes> kv_room;
@@ -45,7 +45,7 @@ struct DeviceStatistics {
   Bytes received_bytes = 0;
   Bytes peak_resident = 0;
   int64_t residency_changes = 0;
-  Bytes shed = 0;  // bytes of weights given back while other programs need memory
+  Bytes shed = 0;  // bytes of weights evicted while other programs need memory
   std::vector<LinkRate> links;
 
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;

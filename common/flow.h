@@ -1,8 +1,10 @@
-// How far the devices of a plan may be ahead of each other, and how much data waits between them.
+// Says how far the devices of a plan may be ahead of each other, and how much data waits between
+// them.
 //
-// The coordinator sends orders ahead so that no device waits for them. A device may then be that
-// many steps ahead of its neighbour. Its messages wait at the sender or the receiver. Every device
-// budgets for all data that may wait anywhere, because each micro-batch is in one place at a time.
+// The coordinator sends orders ahead so that no device waits for them. A device may then be ahead
+// of its neighbour by all steps that are ordered. Its messages wait at the sender or the receiver.
+// Every device budgets for all data that may wait anywhere, because each micro-batch is in one
+// place at a time.
 #pragma once
 
 #include <algorithm>
@@ -39,15 +41,15 @@ struct Flow {
   // step of many chunks keeps the devices busy by itself except at its ends.
   int64_t PromptsAhead() const { return chunks_per_sweep > 1 ? 2 : devices + 1; }
 
-  // Own rows of all current steps. Decode rows are accompanied by one chunk. Steps of both kinds
-  // together do not have more.
+  // The largest number of rows in all current steps, without rows that are computed again. A decode
+  // step may also have one chunk. A mix of both kinds of steps does not have more rows.
   int64_t RowsAhead() const { return std::max(kDecodeAhead * (sequences + chunk), PromptsAhead() * chunk * chunks_per_sweep); }
   // Rows of hidden states that may wait.
   int64_t WaitingRows() const { return RowsAhead() + rows_again; }
 
   // Rows with logits that may wait between parts of the head. A decoding sequence has one, because
-  // it waits for its token. In a scored prompt every row has logits, but per step at most the rows
-  // of a micro-batch.
+  // it waits for its token. In a scored prompt every row has logits, but in one step at most the
+  // rows of a micro-batch wait.
   int64_t WaitingLogitRows() const { return sequences + std::max(kDecodeAhead, PromptsAhead()) * batch; }
 };
 

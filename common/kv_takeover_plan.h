@@ -1,11 +1,11 @@
-// Where the KV of a plan is when the next plan takes it over, and which devices read it. Pure.
+// Says where the KV of a plan is when the next plan takes it over, and which devices read it. Pure.
 //
 //   plan before                          plan after
 //     owner: pages and its disk ──┬──►     owner: pages and its disk
 //     host:  the first pieces   ──┴──►     host:  the first pieces
 //
 // The KV of a sequence in a layer is ordered. Its first pieces of 256 positions may be on the host
-// of the layer's owner; the owner has the rest. Each device that needs a range in the plan after
+// of the layer's owner; the owner has the rest. Each device that needs a range under the next plan
 // reads the same pages in the same order, wherever they come from.
 #pragma once
 
@@ -71,12 +71,12 @@ struct KvReadCall {
   friend bool operator==(const KvReadCall&, const KvReadCall&) = default;
 };
 
-// What a device takes over from the plan before, and what others read from it.
+// The KV that a device takes over from the plan before, and the KV that other devices read from it.
 struct KvTakeoverPlan {
   int64_t epoch = -1;  // of the plan before
   std::vector<KvSequence> sequences;
-  // Holders of layers that now belong to this device, or whose first pieces do. It may be a holder
-  // itself.
+  // Holders of layers that now belong to this device, or of layers whose first pieces now do. This
+  // device may be a holder itself.
   std::vector<KvHolder> holders;
   std::vector<KvReaders> given;
   friend bool operator==(const KvTakeoverPlan&, const KvTakeoverPlan&) = default;
@@ -89,9 +89,9 @@ using KvLentBy = std::map<std::string, std::vector<KvLent>>;
 KvTakeoverPlan MakeKvTakeoverPlan(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences,
                                   const KvLentBy& lent, const std::map<std::string, std::string>& addresses);
 
-// The number of first pieces that each sequence begins without in memory: on the disk or the host,
-// as few as let the others fit. One number per sequence, the same on every caller.
-// ResourceExhausted if the pieces that may leave are not enough.
+// For each sequence, the number of its first pieces that are on the disk or the host when the plan
+// begins: the smallest number with which the other pieces fit in memory. Every caller gets the same
+// numbers. ResourceExhausted if the pieces that may leave are not enough.
 absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t device, std::span<const KvSequence> sequences);
 
 }  // namespace lime

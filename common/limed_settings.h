@@ -18,8 +18,8 @@ struct DaemonSettings {
   std::string tls;      // folder of the cluster's keys
   int32_t threads = 0;  // 0: one per core
   std::string backend = kCpuBackend, loader = kDaemonLoader;
-  bool follow_memory = false;  // gives weights back while others need the memory
-  std::string memory_mode;     // limed chooses its memory by it; empty: it does not
+  bool follow_memory = false;  // evicts weights while other programs need the memory
+  std::string memory_mode;     // how limed chooses its memory; empty: it does not choose
   std::string cluster;         // of --background; else empty
   std::string user;            // of the process, in reports
   int64_t process = 0;         // in reports

@@ -62,9 +62,9 @@ struct ResidencyOrder {
 
   friend bool operator==(const ResidencyOrder&, const ResidencyOrder&) = default;
 };
-// Steps of preparation, and the limit for a whole change. It includes the steps that a device has
-// read ahead for: a ring holds at most 4 q + 4 loads with q loads per step
-// (planner/program/compile.cc), thus loads of at most 8 steps.
+// Steps of preparation (kResidencySteps), and the limit for a whole change (kResidencyLead). The
+// limit includes the steps for which a device has read ahead: a ring holds at most 4 q + 4 loads
+// with q loads per step (planner/program/compile.cc), so it holds the loads of at most 8 steps.
 inline constexpr int64_t kResidencySteps = 2;
 inline constexpr int64_t kResidencyLead = 12;
 

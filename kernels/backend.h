@@ -77,15 +77,15 @@ class Backend {
   virtual absl::Status Compute(BlockId block) = 0;
 
   // Computes a streamed block as its rows arrive. The block is bound with null pointers for tensors
-  // that are not kept (IsPinned). Each call takes the next rows of its matrices, in order of use,
-  // from the first row to the last. `rows` may be freed after the call.
+  // that do not stay in memory (IsPinned). Each call takes the next rows of its matrices, in order
+  // of use, from the first row to the last. `rows` may be freed after the call.
   virtual absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) = 0;
-  // For an attention block that is computed by rows, between the last rows of V and the first of O:
-  // attends to pieces [begin, end) of KV (256 positions each) before the rest. The first call for a
-  // batch and layer begins at 0, each later one where the last call ended; the rows of O attend to
-  // the remaining pieces. `places`: [sequence slots][end - begin], the memory of a piece's 16
-  // pages, one after another; null: the pages that SetPages named. The result has the same bits in
-  // all cases. REQUIRES: BackendOptions::attends_pieces.
+  // Attends to pieces [begin, end) of KV (256 positions each) before the rest. Only for an
+  // attention block that is computed by rows, between the last rows of V and the first rows of O.
+  // The first call for a batch and layer begins at 0, each later one where the last call ended; the
+  // rows of O attend to the remaining pieces. `places`: [sequence slots][end - begin], the memory
+  // of a piece's 16 pages, one after another; null: the pages that SetPages named. The result has
+  // the same bits in all cases. REQUIRES: BackendOptions::attends_pieces.
   virtual absl::Status AttendToPieces(int64_t /*layer*/, int64_t /*begin*/, int64_t /*end*/, std::span<const std::byte* const> /*places*/) {
     return InPoolAlone();
   }
@@ -113,10 +113,11 @@ class Backend {
   }
   // Uses records of AttendFor from a host, instead of attending to the first pieces here. Call it
   // after Queries and before the rows of O, which attend to the rest; not together with
-  // AttendToPieces. `taken`: [sequence slots], how many pieces from the first on are in the records.
-  // `records`: [rows, RecordFloats()]; ignored for rows whose sequence has none, or that see none
-  // of them. Both may be freed after the call. The result has the same bits. InvalidArgument for
-  // positions and sizes that do not agree. REQUIRES: BackendOptions::attends_pieces.
+  // AttendToPieces. `taken`: [sequence slots], how many pieces from the first on are in the
+  // records. `records`: [rows, RecordFloats()]; ignored for rows whose sequence has none, or that
+  // see none of them. Both may be freed after the call. The result has the same bits.
+  // InvalidArgument for positions and sizes that do not agree. REQUIRES:
+  // BackendOptions::attends_pieces.
   virtual absl::Status ContinueFromRecords(int64_t /*layer*/, std::span<const int32_t> /*taken*/, std::span<const float> /*records*/) {
     return InPoolAlone();
   }

@@ -5,8 +5,8 @@
 // Thread: the backend's.   Only PaceBackend makes one, so it is never used unless asked for.
 //
 // If parts follow one another without a pause, each is counted from the profiled end of the last
-// one. So a sleep that was too long, or a part that the real kernels ended too late, is made up for
-// by the next part. After a pause the count begins again.
+// one. So the next part makes up for a sleep that was too long, or for a part that the real kernels
+// ended too late. After a pause the count begins again.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ struct Certificate {
 // The first certificate of a PEM text; InvalidArgument if there is none.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& pem);
 
-// How a cluster's authority judges a certificate.
+// The judgement of a cluster's authority on a certificate.
 enum class Trust {
   kGood,
   kForeign,   // from another authority
@@ -39,8 +39,8 @@ enum class Trust {
 };
 Trust Judge(const std::string& authority, const std::string& certificate, std::time_t now);
 
-// Whether authority, certificate and private key are valid, except for their dates, and belong
-// together. The error names the wrong file in `folder`, and the remedy.
+// Checks that authority, certificate and private key belong together and are valid, except for
+// their dates. The error names the wrong file in `folder`, and the remedy.
 absl::Status CheckKeys(const ClusterKeys& keys, const std::string& folder, const std::string& name);
 
 // The earlier end of the certificate and its authority; 0 if they are unreadable.

@@ -57,11 +57,12 @@ class CommandFlags {
   template <typename T>
   Flag Add(const std::string& names, T* value, const std::string& what) const;
   // Adds a flag with an optional value. `take` gets the value or `default_value`; its error becomes
-  // the call's.
+  // the error of the call.
   Flag AddOptional(const std::string& names, const std::string& default_value, std::function<absl::Status(const std::string&)> take,
                    const std::string& what) const;
   void Remove(const std::string& flag) const;
-  // Adds a command. `footer` ends its --help. `run` is called after its words were read.
+  // Adds a command. `footer` ends its --help. `run` is called after the words of the command were
+  // read.
   CommandFlags AddCommand(const std::string& name, const std::string& what, const std::string& footer,
                           std::function<void(const CommandFlags& command)> run) const;
 
@@ -92,13 +93,13 @@ std::string AsTyped(std::string_view word);
 // understands.
 absl::Status CheckWords(const CLI::App& app, std::vector<std::string>& words);
 
-// Words an error of CLI11 in our style, for example a missing required flag.
+// Rewrites an error of CLI11, such as a missing required flag, as a sentence of LIME.
 std::string SentenceOf(const CLI::App& app, const CLI::ParseError& error);
 
 // Converts the words `help`, `help COMMAND` and `version` to the flags of that name.
 std::vector<std::string> WithHelpWords(std::vector<std::string> words);
 
-// Whether the call asks for --json, also if it is invalid.
+// True if the call asks for --json, even if the call is invalid.
 bool AsksForJson(std::span<const std::string> words);
 
 // Flushes stdout. False if some output was lost; the call then has no answer.

@@ -26,7 +26,7 @@ std::string AddressText(const HostPort& address);
 // A host name for comparison: in lower case, and localhost as 127.0.0.1.
 std::string PlainHost(const std::string& host);
 
-// Whether the host is always this machine.
+// True if the host is always this machine.
 bool IsLoopback(const HostPort& address);
 absl::StatusOr<bool> IsLoopback(std::string_view address);
 

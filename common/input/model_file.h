@@ -7,12 +7,12 @@
 
 namespace lime {
 
-// NotFound if `path` is a link to nothing, with its target. A hub's cache has such links after an
+// NotFound, with the target, if `path` is a link to nothing. A hub's cache has such links after an
 // interrupted download.
 absl::Status RefuseDeadLink(const std::string& path);
 
-// False if nothing has this name. An error if it is not a file (a dead link, a folder, a pipe):
-// treated as missing, it would let another file replace it.
+// False if nothing has this name. An error if it is not a file (a dead link, a folder, a pipe): if
+// LIME took it for missing, another file would replace it.
 absl::StatusOr<bool> FindModelFile(const std::string& path);
 
 }  // namespace lime

@@ -53,7 +53,8 @@ struct TomlValue {
   std::string text;
 };
 
-// The text between an unknown word, with or without the nearest known one, and all known ones.
+// The words between an error about an unknown field and the list of known fields. `did_you_mean` is
+// a sentence with the nearest known field, or empty.
 std::string ThereAre(const std::string& did_you_mean);
 
 // The fields of one table. The first wrong field becomes the error; later reads return defaults.

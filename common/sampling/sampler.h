@@ -13,11 +13,11 @@ namespace lime {
 
 // Applied in this order, with the same meaning as in Hugging Face's generate().
 struct SamplingParams {
-  // > 0. The logit of an id seen before is divided by it if positive, else multiplied.
+  // > 0. The logit of an id seen before is divided by it if the logit is positive, else multiplied.
   double repetition_penalty = 1.0;
   double temperature = 0.0;  // >= 0; 0: the largest logit, and the lowest of equal ids
   int32_t top_k = 0;         // >= 0; keeps the k largest logits and equal ones; 0: all
-  double top_p = 1.0;        // in (0, 1]; keeps the fewest most probable ids that reach it together
+  double top_p = 1.0;        // in (0, 1]; keeps the most probable ids, only as many as together reach it
   // In [0, 1]. Keeps ids with at least this fraction of the largest probability.
   double min_p = 0.0;
   uint64_t seed = 0;

@@ -19,13 +19,14 @@ absl::Status CheckThreads(std::string_view flag, int64_t threads);
 // this process allows. `said` opens the sentence: "--memory 8GiB".
 absl::Status CheckBudget(std::string_view said, Bytes budget);
 
-// Refuses a folder that cannot be written, nor made in its existing parent. `said` opens the
+// Refuses a folder that can neither be written nor made in its existing parent. `said` opens the
 // sentence.
 absl::Status CheckWritable(const std::string& said, const std::string& folder);
 // Makes the last part of the path if it is missing.
 absl::Status MakeFolder(const std::string& folder);
 
-// `bytes` as a flag's value, "300MiB": rounded up to whole MiB, or down (below 1 MiB in bytes).
+// `bytes` as a flag's value, "300MiB". BudgetAtLeast rounds up to whole MiB. BudgetAtMost rounds
+// down, and gives bytes below 1 MiB.
 std::string BudgetAtLeast(Bytes bytes);
 std::string BudgetAtMost(Bytes bytes);
 

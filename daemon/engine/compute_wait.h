@@ -1,6 +1,6 @@
-// How the compute thread waits for work. It sleeps, except in the short windows in which its input
-// usually arrives (daemon/logic/rates/arrival_forecast.h). If it waits for the disk and the disk
-// delivers nothing, it reports that.
+// Lets the compute thread wait for work. The thread sleeps, except in the short windows in which
+// its input usually arrives (daemon/logic/rates/arrival_forecast.h). If it waits for the disk and
+// the disk delivers nothing, it reports that.
 //
 // Thread: any, under the owner's lock.   Owner: StageEngine.
 #pragma once
@@ -22,7 +22,7 @@ namespace lime {
 
 // The index of a wait in the forecast, from 0. A Recv has one index for each stage and micro-batch.
 // All waits for an answer of the KV host share one. The last one, QuestionPlace, is for questions
-// of the devices whose KV this device hosts. Other waits are not forecast: nothing.
+// of the devices whose KV this device hosts. Other waits are not forecast, and have no index.
 std::optional<int64_t> WaitPlace(const Plan& plan, const Instruction& waited);
 int64_t QuestionPlace(const Plan& plan);
 
@@ -39,7 +39,7 @@ class ComputeWait {
     // Called under the lock.
     std::function<bool()> has_work;
     std::function<std::optional<Awaited>()> awaited;  // nothing: not known
-    std::function<bool()> for_disk;                   // whether the disk is awaited
+    std::function<bool()> for_disk;                   // true if the disk is awaited
     std::function<std::string()> part;                // its name, for messages.  REQUIRES: for_disk
     std::function<Bytes()> bytes_read;                // from the disk so far
     StallReport report;                               // may be empty

@@ -9,7 +9,8 @@ namespace lime {
 Bytes ProcessResidentBytes();
 Bytes ProcessPeakResidentBytes();
 
-// Returns free heap pages of all threads to the system: they count as resident. Takes milliseconds.
+// Returns free heap pages of all threads to the system: until then they count as resident. Takes
+// milliseconds.
 void ReturnFreedMemory();
 
 // Bytes that this process has caused to be read from disks.

@@ -1,5 +1,5 @@
-// Computes one part for one micro-batch on the backend: what a Compute instruction of a Program
-// means.
+// Carries out a Compute instruction of a Program: computes one part for one micro-batch on the
+// backend.
 //
 // Thread: the compute thread, one call at a time.   Owner: StageEngine.
 #pragma once
@@ -22,7 +22,7 @@ namespace lime {
 class StageCompute {
  public:
   struct Owner {
-    // Where rows of a part lie in a step: StageWeights::Rows, under the owner's lock.
+    // Returns where rows of a part lie in a step: StageWeights::Rows, under the owner's lock.
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
     // Attends to the positions of a KV part that are on the disk or with the host in a step.
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
@@ -74,7 +74,7 @@ class StageCompute {
   std::vector<std::byte> head_partial_;
   HeadPartialEncoder head_encoder_;
   HeadPartial partial_;  // with which the visit begins
-  // By row that wants logits: how many of the largest its token depends on.
+  // By row that wants logits: on how many of the largest logits its token depends.
   std::vector<int64_t> used_;
   std::vector<int32_t> tokens_;
   MicroBatch begun_;

@@ -77,8 +77,8 @@ struct EngineSettings {
   // Weights are evicted while other programs need the memory, and loaded again afterwards.
   bool follow_memory = false;
   std::optional<PressureMonitor::Options> pressure;  // how the system is watched, for tests
-  absl::Duration pressure_hold = absl::Seconds(2);   // how long it must be over; less in tests
-  std::optional<DeviceProfile> pace;                 // compute no faster (kernels/paced_backend.h)
+  absl::Duration pressure_hold = absl::Seconds(2);   // how long pressure must be over; less in tests
+  std::optional<DeviceProfile> pace;                 // computes no faster (kernels/paced_backend.h)
   std::function<void(const std::string& sentence)> log;
 };
 
@@ -99,11 +99,12 @@ class StageEngine {
   // The next order. InvalidArgument if its number is not the next one, or if it names something
   // that does not exist; nothing has changed then. ResourceExhausted if a sequence does not fit.
   virtual absl::Status OnOrder(const Order& order) = 0;
-  // From a peer. InvalidArgument, and no change, for what does not belong to this plan and step.
+  // Takes an activation from a peer. InvalidArgument if it does not belong to this plan and step;
+  // nothing has changed then.
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
 
-  // Takes a message about KV from this device's host, or from a device that it is
-  // the host of. Errors as for OnActivation.
+  // Takes a message about KV from this device's host, or from a device whose host it is. Errors as
+  // for OnActivation.
   virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return Invalid("this device has no KV on other devices");
   }
@@ -116,8 +117,8 @@ class StageEngine {
   virtual LoadSummary load() const { return {}; }
 
   // Stops between two steps, and leaves KV and resident weights for the next plan.
-  // FailedPrecondition if a step is under way, or unless the plan keeps all KV. Afterwards
-  // only the destructor may be called, whatever this returns.
+  // FailedPrecondition if a step is under way, or if the plan evicts KV. Afterwards only the
+  // destructor may be called, whatever this returns.
   virtual absl::StatusOr<PlanHandover> HandOver() { return absl::UnimplementedError("this device hands over no KV"); }
   virtual std::string numerics_id() const = 0;
 };

@@ -34,7 +34,8 @@ struct StageParts {
     std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send_kv;
   };
   // ResourceExhausted, with the numbers and a remedy, if the process would exceed the device's
-  // budget, also while it takes over KV of the previous plan. Else as StageEngine::Install.
+  // budget, also while it takes over KV of the previous plan. Other errors as for
+  // StageEngine::Install.
   absl::Status Open(const Owner& owner);
   // A reader for rows of the embedding.  Thread: any
   absl::StatusOr<std::unique_ptr<RowReader>> OpenRows() const;

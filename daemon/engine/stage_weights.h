@@ -33,14 +33,15 @@
 
 namespace lime {
 
-// Weights that no computation uses any more. Their memory goes with them, which takes a while.
+// Weights that no computation uses any more. The destructor frees their memory, which takes a
+// while.
 struct EvictedWeights {
   EvictedWeights() = default;
   EvictedWeights(EvictedWeights&&) = default;
   EvictedWeights& operator=(EvictedWeights&&) = delete;
   ~EvictedWeights();
 
-  std::vector<HugeBuffer> parts;    // and the ring
+  std::vector<HugeBuffer> parts;    // memory of parts, and of the ring
   std::vector<LoadedBlock> blocks;  // matrices of blocks that were whole
 };
 
@@ -66,13 +67,13 @@ class StageWeights {
   // Bytes that Load takes: weights, and the ring with extra room for a place that crosses its end.
   static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
 
-  // Keeps in `left` what Load would use, and frees the rest.
+  // Keeps in `handover` the weights that Load would use, and frees the rest.
   static void RetainFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsHandover& handover);
-  // Moves resident weights to `left`, except views of files: they cost nothing to make again.
+  // Moves resident weights to `handover`, except views of files: they cost nothing to make again.
   // REQUIRES: closed; nothing computes with the weights
   void HandOver(WeightsHandover& handover);
 
-  // Whether the part's block is computed as a whole, not by rows.
+  // True if the part's block is computed as a whole, not by rows.
   bool IsWhole(int part) const { return whole_[part]; }
   // Its rows in memory for `step`, in order of use.
   // REQUIRES: not whole; resident, or loaded and not released
@@ -88,14 +89,15 @@ class StageWeights {
 
   // ---- Residency that changes
 
-  // From step `border` on, the parts that stream in `after` stream, and no others; of a whole block
-  // all or none. `evicts_embedding`: from then on the rows of the embedding are read one by one.
+  // From step `border` on, residency is that of `after`: its streamed parts stream, and no others;
+  // of a whole block all parts or none. `evicts_embedding`: from then on the rows of the embedding
+  // are read one by one.
   void Change(const Plan& after, int64_t border, bool evicts_embedding = false);
-  // Whether memory can be freed: of weights that stream now, or of a ring.
+  // True if memory can be freed: of weights that stream now, or of a ring.
   bool MayEvict() const;
   // Removes and returns that memory. Called once nothing computes with it.
   EvictedWeights ReleaseEvicted();
-  // Whether the ring exists only while something streams. NeedsRing: whether it must be made now.
+  // True if the ring exists only while something streams. NeedsRing: true if it must be made now.
   // MakeRing: a pre-faulted ring for `ring` bytes of parts.  Thread of MakeRing: any
   bool ring_comes_and_goes() const { return slack_ == 0; }
   bool NeedsRing() const;
@@ -114,7 +116,7 @@ class StageWeights {
   void Close() { reader_.reset(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
   const LoadSummary& loaded() const { return load_; }
-  // Whether the part fits in the ring, or in one that would be made for it.
+  // True if the part fits in the ring, or in a ring that would be made for it.
   bool MayStream(int part) const { return slack_ == 0 || PlaceBytes(part) <= slack_; }
 
  private:
@@ -154,7 +156,7 @@ class StageWeights {
   int64_t border_ = 0;
   struct Bound {
     LoadedBlock block;
-    bool whole = false;   // false: only what stays in memory while its parts stream
+    bool whole = false;   // false: only the tensors that stay in memory while its parts stream
     bool copied = false;  // a whole block in its own memory, not a view of a file
   };
   std::vector<Bound> blocks_;

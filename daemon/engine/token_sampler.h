@@ -1,5 +1,5 @@
-// Samples on the device that ends the head. On devices with other parts of the head, says which of
-// their logits that device needs.
+// Samples on the device that ends the head. On a device with another part of the head, says which
+// of its logits the sampling device needs.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ class TokenSampler {
   virtual ~TokenSampler() = default;
   virtual void Admit(const AdmitOrder& order) = 0;
   virtual void Retire(int32_t sequence) = 0;
-  // How many of the largest logits Sample or its caller needs for a token of the sequence, besides
-  // all that equal the smallest of these. INT64_MAX: all logits.  Thread: the compute thread.
+  // The number of largest logits that Sample or its caller needs for a token of the sequence.
+  // Logits that equal the smallest of these are needed too. INT64_MAX: all logits.  Thread: the
+  // compute thread.
   virtual absl::StatusOr<int64_t> LogitsUsed(int32_t sequence) = 0;
   // The token after `row`, whose logits are [vocab].  Thread: the compute thread.
   virtual absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) = 0;

@@ -41,7 +41,7 @@ struct StoredBlock {
 };
 
 // Bytes that streaming reads at once: a tensor that stays in memory (IsPinned), or the rows of a
-// matrix that lie in one piece of its block.
+// matrix that lie in one part of its block.
 struct StoredRange {
   int64_t offset = 0;
   Bytes bytes = 0;
@@ -50,7 +50,7 @@ struct StoredRange {
   friend bool operator==(const StoredRange&, const StoredRange&) = default;
 };
 
-// A range of a file of many: of a checkpoint, or of a manifest.
+// A range of one of several files: of a checkpoint, or of a manifest.
 struct BlockExtent {
   int32_t file = 0;  // index into Checkpoint::files(), or StoreManifest::files
   int64_t offset = 0;

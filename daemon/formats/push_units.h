@@ -53,7 +53,8 @@ struct StoreOffer {
   std::string config_json;
   std::vector<std::string> headers;  // for each file, its first bytes
   std::vector<BlockId> blocks;
-  // Read back bytes that are there already, instead of trusting that they are still as written.
+  // True: the device reads back bytes that are there already. False: it trusts that they are still
+  // as written.
   bool check = true;
 
   friend bool operator==(const StoreOffer&, const StoreOffer&) = default;

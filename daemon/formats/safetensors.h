@@ -16,7 +16,8 @@
 
 namespace lime {
 
-// The reference implementation's bound on the header, so LIME reads every file that it reads.
+// The bound of the reference implementation, so LIME reads every header that this implementation
+// reads.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr int64_t kSafetensorsLengthBytes = 8;
 

@@ -27,7 +27,8 @@ inline constexpr char kStoreDiskCheck[] = "disk of the store";  // name of a row
 
 // The parts of InspectMachine.
 Finding InspectMemory(Bytes budget, Bytes runtime);
-// `check` names the row. `writes`: limed writes there: room counts, the folder may not exist yet.
+// `check` names the row. `writes`: limed writes there, so free space counts, and the folder may not
+// exist yet.
 Finding InspectDisk(const std::string& check, const std::string& named, bool writes, double seconds);
 Finding InspectWeights(const std::string& folder);
 Finding InspectStore(const std::string& folder);

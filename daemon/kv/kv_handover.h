@@ -4,8 +4,8 @@
 //   StageEngine::HandOver ──► KvHandover ──► Install: pages of layers that stay here are copied
 //                                    └─────► other devices: pages of layers that are theirs now
 //
-// Of the device's own layers it has the KV in memory and on the disk. Of other devices' layers it
-// has what they lent to this device (common/kv_takeover_plan.h).
+// It has the KV of the device's own layers, in memory and on the disk, and the KV that other
+// devices have lent to this device (common/kv_takeover_plan.h).
 //
 // Memory: the page pool of the previous plan and its KV of other devices, until the last owner of
 // this object releases it.
@@ -38,7 +38,8 @@
 
 namespace lime {
 
-// KV that nobody has read for this time is given up. A reader may have to make room first.
+// KV that nobody has read for this time is given up. The time is long, because a reader may have to
+// make room first.
 inline constexpr absl::Duration kKvHandoverPatience = absl::Minutes(10);
 
 class KvHandover {
@@ -98,7 +99,8 @@ class KvHandover {
 
   // Another device is reading: the patience of AwaitGiven begins anew.
   void Reading();
-  // Another device has read all that it needs of the layer; `hosts`: of what this device hosts.
+  // Another device has read all that it needs of the layer; `hosts`: of the KV that this device
+  // hosts.
   void Given(int32_t layer, bool hosts);
   // Waits until all these readers are done. Cancelled once `cancelled` is set. DeadlineExceeded if
   // nobody reads for `patience`.
@@ -121,15 +123,15 @@ struct PlanHandover {
   std::shared_ptr<WeightsHandover> weights;  // null: none
 };
 
-// How the next plan takes over KV and weights of the previous one.
+// Says how the next plan takes over KV and weights of the previous one.
 struct KvTakeover {
   std::vector<KvSequence> sequences;
-  // Of this device; null: it had no part in the previous plan.
+  // The KV of this device; null: the device had no part in the previous plan.
   std::shared_ptr<const KvHandover> here;
   std::shared_ptr<WeightsHandover> weights;  // of this device; null: none
   using PageSink = KvPageSink;
   KvPageReader read;
-  // Called once, when all KV is taken. Waits until the other devices have read their part, and
+  // Called once, when all KV is taken over. Waits until the other devices have read their part, and
   // releases every other reference to `here`.
   std::function<absl::Status()> let_go;
 

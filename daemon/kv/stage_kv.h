@@ -1,5 +1,6 @@
 // The KV of a device's layers. Pages are in memory. If the plan limits their number, the rest is on
-// the disk. A KvBook (daemon/logic/kv_book.h) decides which pieces; this class carries it out.
+// the disk. A KvBook (daemon/logic/kv_book.h) decides which pieces go there; this class carries the
+// decisions out.
 //
 //   step ends ──► pieces are full ──► written while steps go on
 //             ──► away, when a step needs their pages ──► read in every later step
@@ -61,11 +62,11 @@ class StageKv {
   // Takes over KV of the previous plan, before anything else is done. Pieces that are not in memory
   // when the plan begins (AwayAtFirst) go to the disk; a host brings its pieces itself. NotFound,
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
-  // FailedPrecondition unless the plan keeps all KV.  Without the lock.
+  // FailedPrecondition if the plan evicts KV.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Hands the KV over to the next plan, with `memory` (Backend::ShareKv) and KV of other devices
-  // that is here. `numerics_id`: of the kernels that computed it. FailedPrecondition unless the plan keeps
-  // all KV. Afterwards only the destructor may be called.  Without the lock.
+  // that is here. `numerics_id`: of the kernels that computed it. FailedPrecondition if the plan
+  // evicts KV. Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
                                                        KvOfOthers others);
 
@@ -74,8 +75,8 @@ class StageKv {
   // The decisions. After a change Follow must be called, before anything computes.
   KvBook& book() { return book_; }
   const KvBook& book() const { return book_; }
-  // Carries out the decisions since: shows pages to the backend, tells the host which sequences
-  // have ended, has a piece written.
+  // Carries out the decisions since the last call: shows pages to the backend, tells the host which
+  // sequences have ended, and starts to write a piece.
   void Follow();
   // A step has ended.
   void EndStep();
@@ -111,7 +112,7 @@ class StageKv {
     uint64_t hash = 0;
     std::byte* place = nullptr;
   };
-  // What Attend works on.
+  // The input of Attend.
   struct Attending {
     int32_t layer = 0;
     int64_t begin = 0, end = 0;  // pieces

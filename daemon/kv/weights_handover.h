@@ -1,5 +1,5 @@
-// Weights that a plan leaves in memory for the next plan, which need not read again what stays
-// resident on the device.
+// Weights that a plan leaves in memory for the next plan. The next plan does not read them again if
+// they stay resident on the device.
 //
 // Thread: the owner's.
 #pragma once

@@ -50,7 +50,7 @@ absl::StatusOr<pid_t> EndHolder(const std::string& pid_path);
 // AlreadyExists if another daemon has its files. REQUIRES: this process has one thread.
 absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device, const Origin& origin);
 
-// ---- News for what started this process: a parent at a pipe, a service manager (sd_notify(3))
+// ---- News for the starter of this process: a parent at a pipe, a service manager (sd_notify(3))
 
 // Writes "PORT\n" to `fd` and closes it, unless it is -1. Sends READY=1 to the socket that
 // $NOTIFY_SOCKET names, if there is one. Ignores errors: the listener may be gone.

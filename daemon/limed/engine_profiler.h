@@ -1,4 +1,4 @@
-// How a daemon measures itself: its memory, its disk, and the kernels with a model's blocks.
+// Lets a daemon measure itself: its memory, its disk, and the kernels with a model's blocks.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace lime {
 
-// `weights`: their folder if a call names none. `store`: the folder for pushed weights, whose disk
-// is measured if there are no weights; empty: none.
+// `weights`: the folder of the weights if a call names none. `store`: the folder for pushed
+// weights, whose disk is measured if there are no weights; empty: none.
 Profiler MakeEngineProfiler(const EngineSettings& settings, const std::string& weights, const std::string& store);
 
 }  // namespace lime

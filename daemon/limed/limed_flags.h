@@ -18,7 +18,7 @@
 
 namespace lime {
 
-// Without the parts of DaemonSettings that only a running daemon reports.
+// Fields of DaemonSettings that only a running daemon reports stay empty.
 struct LimedFlags : DaemonSettings {
   LimedFlags() { listen = "127.0.0.1:7001"; }
 
@@ -39,7 +39,7 @@ struct LimedFlags : DaemonSettings {
   std::map<std::string, std::string> from_file;
 
   void AddTo(const CommandFlags& command);
-  // How an error about a flag begins: "--memory 8GiB", or the place in the file.
+  // The beginning of an error about a flag: "--memory 8GiB", or the place in the file.
   std::string Said(const std::string& flag, const std::string& value) const;
 };
 
@@ -52,7 +52,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
 struct LimedSettings {
   std::string listen;  // in its one normal form
   Bytes memory = 0;
-  std::optional<MemoryPriority> memory_mode;  // `memory` is to be chosen by it
+  std::optional<MemoryPriority> memory_mode;  // how to choose `memory`; nothing: `memory` is used as it is
   std::optional<DeviceProfile> pace;
   LoaderKind loader = LoaderKind::kRead;
   Cores compute_cores;  // ascending; empty: any
@@ -67,8 +67,8 @@ absl::Status CheckName(const LimedFlags& flags);
 // can reach needs keys or --insecure.
 absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags);
 
-// What a process that has `runtime` may use on this machine now, beside KV of the model in `model`
-// that stays free.
+// The memory that a process with a runtime of `runtime` bytes may use on this machine now. `mode`
+// says how much stays free for KV of the model in the folder `model`.
 absl::StatusOr<DerivedBudget> ChooseMemory(const std::string& model, MemoryPriority mode, Bytes runtime);
 
 // Makes the folders that limed writes to, if only the last part of their path is missing: a disk

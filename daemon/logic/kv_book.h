@@ -1,5 +1,6 @@
-// Which KV pages the sequences of a device have, and which of their pieces leave its memory. Pure:
-// counts and decisions. The owner has pages, files and messages, and carries out the changes.
+// Decides which KV pages the sequences of a device have, and which of their pieces leave the
+// device's memory. Pure: counts and decisions. The owner has pages, files and messages, and carries
+// out the changes.
 //
 //   orders, steps ──► KvPages, KvAway ──► NextShown: pages to show to the backend
 //                                         NextEnded: sequences that have ended
@@ -130,7 +131,7 @@ class KvBook {
   // From now on the first `positions` positions of each sequence may leave memory.
   void SetReach(int64_t positions) { away_.SetReach(positions / kKvPiece); }
   int64_t reach() const { return away_.reach() * kKvPiece; }
-  // No position of any sequence from here on has left memory.
+  // In every sequence, no position from this one on has left memory.
   int64_t most_away() const { return away_.most_away() * kKvPiece; }
 
   // ---- What the owner carries out

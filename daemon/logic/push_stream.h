@@ -1,8 +1,8 @@
-// How weights go over a connection: what is sent next, and what is sent again.
+// Decides how weights go over a connection: which bytes are sent next, and which are sent again.
 //
-// What a device lacks is cut into units whose checksums it knows. One after another, the units are
-// a stream of bytes. It travels in chunks, and no chunk crosses the end of a unit. A position is an
-// offset in that stream, so one number says how far each side is:
+// The bytes that a device lacks are cut into units whose checksums it knows. One after another, the
+// units are a stream of bytes. The stream travels in chunks, and no chunk crosses the end of a
+// unit. A position is an offset in that stream, so one number says how far each side is:
 //
 //   PushSender ── chunk(position) ──► PushReceiver   takes the chunk that comes next
 //              ◄─ stored(position) ──                everything before it is on file
@@ -85,7 +85,7 @@ class PushReceiver {
   enum class Verdict : uint8_t {
     kWrite,     // the bytes belong in the file
     kWriteEnd,  // the same, and the unit is complete: OnUnit comes next
-    kDrop,      // it was sent before the sender heard that it has to go back
+    kDrop,      // the chunk was sent before the sender heard that it has to go back
     kAgain,     // tell the sender to go on from position()
   };
   PushReceiver(const std::vector<Bytes>& units, const Options& options) : map_(units), options_(options) {}
@@ -94,10 +94,10 @@ class PushReceiver {
   // what is here, or ends outside its unit. DataLoss if a chunk or a unit never arrives intact.
   // After an error nothing else is taken.
   absl::StatusOr<Verdict> OnChunk(int64_t position, Bytes bytes, bool intact);
-  // The current unit is complete; `matches`: it has its checksum. Returns kWrite, else kAgain.
+  // The current unit is complete. Returns kWrite if it `matches` its checksum, else kAgain.
   absl::StatusOr<Verdict> OnUnit(bool matches);
 
-  // What comes next.
+  // The place of the next byte: in the stream; its unit; in the unit.
   int64_t position() const { return position_; }
   size_t unit() const { return map_.UnitAt(position_); }             // REQUIRES: !done()
   int64_t offset() const { return position_ - map_.begin(unit()); }  // in the unit
@@ -112,7 +112,7 @@ class PushReceiver {
   bool whole_ = false;  // OnUnit comes next
   bool going_back_ = false;
   Bytes dropped_ = 0;                           // bytes, while the sender goes back
-  int chunk_attempts_ = 0, unit_attempts_ = 0;  // failed ones, for what comes next
+  int chunk_attempts_ = 0, unit_attempts_ = 0;  // failed ones, for the next chunk and its unit
 };
 
 }  // namespace lime

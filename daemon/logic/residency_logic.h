@@ -1,14 +1,14 @@
-// Decides which parts of a stage are in memory, while its steps go on. That changes by order: KV
-// pages take the place of parts that stream from then on. It also changes while other programs on
-// the machine need the memory. Pure: events in, actions out. The driver (StageResidency, or the
+// Decides which parts of a stage are in memory, while its steps go on. The choice changes by order:
+// KV pages take the place of parts that stream from then on. It also changes while other programs
+// on the machine need the memory. Pure: events in, actions out. The driver (StageResidency, or the
 // simulated cluster) has the memory and weights, compiles, and watches the machine's memory.
 //
 //   order, pressure ──► pages that go are free ──► Prepare ──► prepared: ChangeWeights ──► border
 //                   ──► MakeRoom ──► room made ──► settled
 //
 // Weights evicted under pressure come on top of the ordered ones. The coordinator does not know of
-// them: steps take longer, and that is all. A change that is ordered meanwhile waits for the
-// current one, whatever that is for.
+// them: steps take longer, and that is all. A change that is ordered meanwhile waits until the
+// current one has ended, whatever its reason.
 //
 // Thread: the driver's, under its lock.
 #pragma once
@@ -37,7 +37,7 @@ class ResidencyLogic {
     bool by_order = false;    // pages come as sequences grow, and residency changes by order
     int64_t layers = 0;       // whose KV is here
     bool ring_comes = false;  // the ring exists only while something streams
-    // What may be evicted under pressure; nothing: the memory is not watched.
+    // The weights that may be evicted under pressure; nothing: the memory is not watched.
     std::optional<WeightsToShed::Options> shedding;
   };
 
@@ -50,8 +50,8 @@ class ResidencyLogic {
     Residency to;
     bool opens_rows = false;  // a reader for rows of an evicted embedding
   };
-  // From step `border` on, the parts that stream in `after` stream, and no others. If nothing in
-  // memory leaves, OnNothingEvicted.
+  // From step `border` on, residency is that of `after`: its streamed parts stream, and no others.
+  // If nothing in memory leaves, OnNothingEvicted follows.
   struct ChangeWeights {
     std::shared_ptr<const Plan> after;
     int64_t border = 0;
@@ -63,7 +63,8 @@ class ResidencyLogic {
     Bytes ring = 0;
     bool reads_rows = false;  // the embedding is read by rows from now on
   };
-  // For the watch over the memory: bytes of evictable weights that are resident, and all of them.
+  // For the watch over the memory: Resident has the bytes of evictable weights that are resident,
+  // Most the bytes of all evictable weights.
   struct Resident {
     Bytes bytes = 0;
   };
@@ -86,12 +87,12 @@ class ResidencyLogic {
   // For the steps that begin next, by micro-batches, ascending.
   const std::vector<Program>& programs() const { return programs_; }
   StageLogic::Memory memory() const { return {.programs = programs_, .must_begin = MustBegin(), .pages_come = PagesCome()}; }
-  // Whether residency may change at all.
+  // True if residency may change at all.
   bool changes() const { return options_.by_order || options_.shedding.has_value(); }
   // Positions of each sequence that may be away under the current residency.
   int64_t Reach() const { return ReachOf(*residency_); }
   int64_t num_changes() const { return num_changes_; }
-  // given: bytes evicted under pressure, less what reading them takes. most: bytes that can be
+  // shed: bytes evicted under pressure, less the memory for reading them. most: bytes that can be
   // evicted. largest: the largest block of these.
   Bytes shed() const { return shed_.bytes; }
   Bytes most() const { return most_; }
@@ -115,7 +116,8 @@ class ResidencyLogic {
     std::vector<Program> entering, settled;
     bool opened_rows = false;
   };
-  // Appends to `of_stage` what the steps do about it. That is to be carried out after `actions`.
+  // Appends to `of_stage` the actions of the stage that follow. They are to be carried out after
+  // `actions`.
   void OnPrepared(Prepared prepared, double now_ms, Actions& actions, StageLogic::Actions& of_stage);
   // `no_rows`: the rows of the embedding could not be opened. A change by order must succeed, else
   // the stage fails. Under pressure less is evicted instead.

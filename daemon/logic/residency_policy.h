@@ -1,5 +1,5 @@
-// How many bytes of weights may stay in memory while other programs on the machine need some of it.
-// They are evicted at once, and come back slowly.
+// Decides how many bytes of weights may stay in memory while other programs on the machine need
+// some of the memory. Weights are evicted at once, and come back slowly.
 //
 // Pure: samples and times in, a number of bytes out. The owner chooses the blocks.
 // Thread: the owner's, under its lock.
@@ -36,7 +36,8 @@ struct MemorySample {
     absl::Duration stalled;
     Bytes free = INT64_MAX;  // can be taken without reclaiming anything
   };
-  // What this process can take without swapping: MemAvailable, within the limits of its cgroups.
+  // The memory that this process can take without swapping: MemAvailable, within the limits of its
+  // cgroups.
   Bytes available = 0;
   Scope machine;
   Scope group;              // our cgroup, if it is counted separately
@@ -52,7 +53,7 @@ class ResidencyPolicy {
     Bytes emergency = 0;  // with less available, other programs are about to be killed; 0: never
     absl::Duration hold = absl::Seconds(2);
     absl::Duration step_interval = absl::Seconds(1);
-    // A step that is evicted again so soon, or within twice the hold, doubles the hold.
+    // A step that is evicted again within this time, or within twice the hold, doubles the hold.
     absl::Duration soon = absl::Seconds(10);
     // With three more steps everything is back in 10 s, whatever happened before.
     absl::Duration longest_hold = absl::Seconds(6);
@@ -88,7 +89,7 @@ class ResidencyPolicy {
     return target_;
   }
 
-  // The plan has changed. What is above `most` is evicted; what is missing comes back step by step.
+  // The plan has changed. Weights above `most` are evicted; missing weights come back step by step.
   void SetMost(Bytes most) {
     options_.most = most;
     target_ = std::min(target_, most);
@@ -110,7 +111,8 @@ class ResidencyPolicy {
     while (seen_.front().when < now - options_.longest_hold) seen_.pop_front();
   }
 
-  // What could have been resident at every moment of the last `hold_`, less reserve and margin.
+  // The bytes that could have been resident at every moment of the last `hold_`, less reserve and
+  // margin.
   Bytes Lasting(absl::Time now) const {
     Bytes least = seen_.back().possible;
     for (const Seen& seen : seen_) {
@@ -136,7 +138,8 @@ class ResidencyPolicy {
     return true;
   }
 
-  // Falls in one shortage count as one. Only the first tells whether a step up was too early.
+  // Several falls of the target in one shortage count as one. Only the first one shows whether a
+  // step up was too early.
   void Shed(Bytes target, Reason reason, absl::Time now) {
     target_ = std::clamp<Bytes>(target, 0, target_);
     reason_ = reason;

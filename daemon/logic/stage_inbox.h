@@ -1,10 +1,11 @@
-// Everything that comes to one device of a pipeline from outside: orders, hidden states, logits,
-// sampled tokens. It is checked against the plan before anything changes, then waits for its step.
+// Holds everything that comes to one device of a pipeline from outside: orders, hidden states,
+// logits, sampled tokens. Input is checked against the plan before anything changes, then waits for
+// its step.
 //
 // Pure.   Thread: the owner's, under its lock.   Owner: StageLogic.
-// Invariant: what a peer sends is used once, in its step and by its stage. Waiting hidden states,
-// and used payloads that are kept for reuse, take at most WaitingBytes together.
-// Once a plan runs, nothing here allocates for a step, unless more is early than ever before.
+// Invariant: a message of a peer is used once, in its step and by its stage. Waiting hidden states,
+// and used payloads that are kept for reuse, take at most WaitingBytes together. Once a plan runs,
+// nothing here allocates for a step, unless more messages are early than ever before.
 #pragma once
 
 #include <cstddef>
@@ -57,9 +58,9 @@ class StageInbox {
 
   // ---- From peers
 
-  // InvalidArgument for what does not belong to this plan and step; ResourceExhausted if too much
-  // waits; nothing has changed then. Returns the visit that has come if it is one of the current
-  // step. BeginStep returns those that came early.
+  // Takes an activation. InvalidArgument if it does not belong to this plan and step,
+  // ResourceExhausted if too much waits; nothing has changed then. Returns its visit if that
+  // belongs to the current step. BeginStep returns the visits that came early.
   absl::StatusOr<std::optional<Visit>> OnActivation(ActivationMessage activation);
   // A payload to be filled: empty, with the memory of a used one if there is any.
   std::vector<std::byte> TakeMemory();
@@ -88,7 +89,7 @@ class StageInbox {
   // Micro-batches of the current step.
   int32_t num_batches() const { return static_cast<int32_t>(batches_.size()); }
   const MicroBatch& batch(int32_t microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
-  // The rows that the stage computes; more than these if some are computed again.
+  // The rows that the stage computes: those of the batch, and rows that are computed again.
   MicroBatch WholeBatch(int32_t microbatch) const { return again_ ? again_->WholeBatch(batch(microbatch)) : batch(microbatch); }
   bool step_under_way() const { return step_under_way_; }
   int64_t steps_begun() const { return steps_begun_; }

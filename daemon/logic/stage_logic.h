@@ -1,15 +1,15 @@
 // Decides what one device of a pipeline does next. It carries out orders one after another, begins
-// steps with their Programs, passes on what comes from peers, and ends loads in order. Pure: events
-// in, actions out. The driver (StageEngine, or the simulated cluster in tests/sim) has the threads,
+// steps with their Programs, passes on messages of peers, and ends loads in order. Pure: events in,
+// actions out. The driver (StageEngine, or the simulated cluster in tests/sim) has the threads,
 // buffers, backend and clock.
 //
 //   orders, activations, tokens ─► StageInbox ─┐
 //   loads, computations, answers ──────────────┼──► ProgramRunner ──► actions, carried out in order
 //   steps, sequences ──► KvBook ◄──────────────┘
 //
-// The driver reports an event, carries out the actions that this appends, and then takes orders one
-// by one, as long as HasOrder says so. So whatever an order does to memory (StageKv,
-// StageResidency) is done before the next one is looked at.
+// The driver reports an event, carries out the actions that StageLogic appends, and then takes
+// orders one by one, as long as HasOrder says so. So the changes that an order makes to memory
+// (StageKv, StageResidency) are done before the next order is looked at.
 //
 // Thread: the driver's, under its lock. Events of a step allocate nothing, except for early input.
 #pragma once
@@ -73,8 +73,8 @@ class StageLogic {
   // The next order. InvalidArgument if its number is not the next one, or if it names something
   // that does not exist; nothing has changed then.
   absl::Status OnOrder(const Order& order);
-  // From a peer. InvalidArgument for what does not belong to this plan and step, ResourceExhausted
-  // if too much waits; nothing has changed then.
+  // Takes an activation from a peer. InvalidArgument if it does not belong to this plan and step,
+  // ResourceExhausted if too much waits; nothing has changed then.
   absl::Status OnActivation(ActivationMessage activation, double now_ms, Actions& actions);
   // The current computation has ended. `sampled`: its tokens if it was the plan's last.
   void OnComputed(std::span<const SampledToken> sampled, double now_ms, Actions& actions);
@@ -82,7 +82,7 @@ class StageLogic {
   void OnLoaded(int64_t load, double now_ms, Actions& actions);
   // KV on the host has been asked for, and the answer is here.
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
-  // From a later step on other parts stream (ProgramRunner::Change). InvalidArgument while an
+  // From a later step on, other parts stream (ProgramRunner::Change). InvalidArgument while an
   // earlier change is not settled.
   absl::Status OnChange(const std::vector<Program>& entering, const std::vector<Program>& settled, double now_ms, Actions& actions);
   void OnRoomMade(double now_ms, Actions& actions);
@@ -95,9 +95,9 @@ class StageLogic {
 
   // Waiting orders may be tried again: pages may be free.
   void MayTakeOrders() { may_take_orders_ = true; }
-  // Whether an order can be tried now.
+  // True if an order can be tried now.
   bool HasOrder() const { return may_take_orders_ && health_.ok() && inbox_.NextOrder() != nullptr && !inbox_.step_under_way(); }
-  // What the driver knows of the device's memory.
+  // The state of the device's memory, which the driver knows.
   struct Memory {
     const std::vector<Program>& programs;  // for the next steps, as many as there were
     bool must_begin = false;               // the next step waits for a change to begin

@@ -1,4 +1,5 @@
-// The Programs that a stage's engine runs for a plan, and whether it can carry the plan out.
+// Compiles the Programs that a stage's engine runs for a plan, and checks that it can carry the
+// plan out.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec);
 // changes from that of `before` to that of `plan`.
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr);
 
-// Whether the plan predicts the time of a computation: the micro-batch has a row of every sequence
-// that the plan puts into it. False if not all KV is kept: that prediction is for the end of
+// True if the plan predicts the time of a computation: the micro-batch has a row of every sequence
+// that the plan puts into it. False if the plan evicts KV: then the prediction is for the end of
 // the context, which sequences reach step by step.
 bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch);
 

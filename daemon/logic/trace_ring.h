@@ -1,4 +1,5 @@
-// A ring of fixed size that carries spans from the threads that measure to the one that collects.
+// A ring of fixed size that carries spans from the threads that measure to the thread that
+// collects.
 //
 // Without a trace there is no ring, and its users only look at a null pointer.
 // Threads: Add from any, without a lock; Drain from one at a time.

@@ -5,7 +5,8 @@
 //
 // Blocks go one after another: the highest layer first, then the head, then the embedding, whose
 // rows are read one by one from then on. A block goes with all of its parts. Its parts are read
-// through the plan's ring. If there is none, one is made; its memory counts against the evicted.
+// through the plan's ring. If there is none, one is made; its memory counts against the evicted
+// bytes.
 #pragma once
 
 #include <algorithm>
@@ -37,10 +38,9 @@ class WeightsToShed {
     Bytes bytes = 0;         // evicted, less the ring that has to be made
   };
 
-  // REQUIRES: `plan` is valid and outlives this object.
-  // Nothing is evicted from a plan of which nothing may change. If several micro-batches
-  // share what is read, a ring holds everything that a stage streams: making one would take as much
-  // as is evicted.
+  // REQUIRES: `plan` is valid and outlives this object. Nothing is evicted if the plan is fixed
+  // (IsFixed). If several micro-batches share the parts that are read, a ring holds everything that
+  // a stage streams: a new ring would take as much memory as the eviction frees.
   WeightsToShed(const Plan& plan, Options options) : plan_(plan), options_(std::move(options)) {
     const bool has_ring = plan.devices[options_.device].memory.ring > 0;
     together_ = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
@@ -83,8 +83,8 @@ class WeightsToShed {
   // The largest block that can be evicted.
   Bytes largest() const { return largest_; }
 
-  // Chooses at least `bytes` to evict, or all it can. `embedding_gone`: evicted before, and not
-  // coming back.
+  // Chooses at least `bytes` to evict, or all it can. `embedding_gone`: the embedding was evicted
+  // before, and does not come back.
   Choice Choose(const Residency& ordered, Bytes bytes, bool embedding_gone) const {
     Plan changed = plan_;
     for (PlanPart& part : changed.parts) part.streamed = false;

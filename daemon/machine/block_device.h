@@ -1,5 +1,5 @@
-// Reads files of one disk asynchronously. It separates what to read from how a read is done; tests
-// inject faults here.
+// Reads files of one disk asynchronously. It separates the choice of reads from their execution;
+// tests inject faults here.
 #pragma once
 
 #include <functional>

@@ -20,7 +20,7 @@ inline constexpr Bytes kHugePageBytes = 2 * kMiB;
 class HugeBuffer {
  public:
   // Reserves address space and asks for 2 MiB pages. The system allocates memory at the first
-  // write, so while a read fills the buffer.
+  // write, so it does that while a read fills the buffer.
   static absl::StatusOr<HugeBuffer> Allocate(Bytes bytes);
   // The same, with every page present.
   static absl::StatusOr<HugeBuffer> AllocatePresent(Bytes bytes);

@@ -16,7 +16,7 @@ class PageCacheView {
   PageCacheView(const PageCacheView&) = delete;
   PageCacheView& operator=(const PageCacheView&) = delete;
 
-  // Whether the first, a middle and the last page of the range are cached.
+  // True if the first, a middle and the last page of the range are cached.
   bool Cached(int64_t offset, Bytes bytes) const;
   // Share of `samples` pages, evenly spread over the file, that are cached.
   double CachedFraction(int samples) const;

@@ -19,12 +19,12 @@ using StallReport = std::function<void(const std::string&)>;
 // reported.
 class StallWatch {
  public:
-  // A wait this long without a byte is reported, and reported again each time it has passed.
+  // A wait this long without a byte is reported, and again after each further such time.
   static constexpr absl::Duration kStall = absl::Seconds(3);
   static constexpr absl::Duration kPoll = absl::Milliseconds(100);  // how often a wait should look
 
-  // `what` names what the thread waits for; it is called only for a report. `report` may be empty.
-  // REQUIRES: both outlive the watch.
+  // `what` returns the name of the thing that the thread waits for; it is called only for a report.
+  // `report` may be empty. REQUIRES: both outlive the watch.
   StallWatch(const StallReport& report, const std::function<std::string()>& what, Bytes bytes_read)
       : report_(report), what_(what), seen_(bytes_read) {}
 

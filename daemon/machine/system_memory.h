@@ -1,4 +1,4 @@
-// How much memory this process can still take. Linux.
+// Says how much memory this process can still take. Linux.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace lime {
 // limits of this process's cgroups.
 Bytes AvailableMemory();
 
-// Physical memory, within the limits of this process's cgroups: what could be used if no other
-// program ran.
+// Physical memory, within the limits of this process's cgroups: the memory that it could use if no
+// other program ran.
 Bytes MachineMemory();
 
 // A cgroup that counts memory.

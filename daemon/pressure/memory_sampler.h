@@ -1,5 +1,5 @@
-// Reads how much memory there is, and how long tasks waited for it. Linux. What a kernel does not
-// report counts as plenty and calm.
+// Reads how much memory there is, and how long tasks waited for it. Linux. If a kernel does not
+// report a value, the value counts as plenty of memory and no stall.
 #pragma once
 
 #include <optional>

@@ -41,7 +41,7 @@ struct PressureEvent {
   bool Acknowledge(short revents) const;
 };
 
-// Whether memory.pressure of the group is about that group alone. In a root group, and where v1
+// True if memory.pressure of the group is about that group alone. In a root group, and where v1
 // counts memory, it is about the machine.
 bool HasStallsOfItsOwn(const MemoryGroup& group);
 

@@ -21,7 +21,7 @@ namespace lime {
 class PressureMonitor {
  public:
   struct Options {
-    // Memory to be left free: events are asked for around it.
+    // Memory to be left free. The monitor asks for events near this amount.
     Bytes reserve = 0;
     absl::Duration interval = absl::Milliseconds(250);       // between samples
     absl::Duration near_interval = absl::Milliseconds(50);   // if available < 4 * reserve

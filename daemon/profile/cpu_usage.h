@@ -1,4 +1,4 @@
-// How busy the CPUs were while something ran, and with what. Linux; zeros elsewhere.
+// Measures how busy the CPUs were while something ran, and with what. Linux; zeros elsewhere.
 #pragma once
 
 namespace lime {

@@ -18,7 +18,7 @@ struct DiskSampleOptions {
   Bytes most = 256 * kMiB;
   // Fewer bytes say nothing about a disk that remembers recent writes.
   Bytes least = 32 * kMiB;
-  // After that, no more than the least is written.
+  // After this time, no more than `least` is written.
   double seconds = 5;
   std::function<void(double done, double total)> progress;  // in bytes; may be empty
   const std::atomic<bool>* cancelled = nullptr;
@@ -27,8 +27,8 @@ struct DiskSampleOptions {
 class DiskSample {
  public:
   // Makes the folder if it is missing. Writes at most half of the free bytes there, past the page
-  // cache if the file system can. ResourceExhausted, with the numbers, if that is less than the
-  // least; Cancelled when asked to stop.
+  // cache if the file system can. ResourceExhausted, with the numbers, if that is less than
+  // `least`; Cancelled when asked to stop.
   static absl::StatusOr<DiskSample> Write(const std::string& folder, const DiskSampleOptions& options);
 
   // A path by which this process, and no other, can open the file.

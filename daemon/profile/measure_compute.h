@@ -16,7 +16,7 @@ namespace lime {
 
 struct MeasureComputeOptions {
   int num_threads = 1;
-  // For all points together, approximately: each takes a few steps, however long.
+  // For all points together, approximately: each point takes a few steps, however long these are.
   double seconds = 5;
   Bytes memory = 0;                   // at most, for measuring; points that need more are left out
   std::string backend = kCpuBackend;  // a name in kernels/registry/registry.h

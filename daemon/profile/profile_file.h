@@ -9,8 +9,9 @@
 
 namespace lime {
 
-// $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json. Empty if neither names a
-// folder: in a place where anybody may write, such as /tmp, others could set this machine's speed.
+// $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json. Empty if neither variable names
+// a folder. There is no default where anybody may write, such as /tmp: others could then set this
+// machine's speed.
 std::string DefaultProfilePath();
 inline constexpr char kNoProfilePath[] =
     "the profile has no folder: neither HOME nor XDG_CACHE_HOME is an absolute path; set one of them, or give --out FILE";
@@ -21,7 +22,7 @@ absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path);
 // Makes the folder too. Replaces the file as a whole or not at all. FailedPrecondition: no path.
 absl::Status WriteProfile(const DeviceProfile& profile, const std::string& path);
 
-// Whether the figures of `profile` hold for this CPU and `threads` threads.
+// True if the figures of `profile` hold for this CPU and `threads` threads.
 bool IsOwn(const DeviceProfile& profile, int threads);
 
 // The default profile if it can be read and is our own. Else a quick measurement of the memory

@@ -2,8 +2,8 @@
 // the vocabulary is large, and one ring of memory for all weights. It needs neither the model's
 // files nor its memory.
 //
-// Weights must come from memory if the model's do. So a sweep over its layers passes several times
-// the last cache. A model that fits in the caches is kept as a whole.
+// Weights must come from memory if the model's weights do. So a sweep over the layers reads several
+// times the bytes of the last cache. A model that fits in the caches is kept as a whole.
 #pragma once
 
 #include <vector>

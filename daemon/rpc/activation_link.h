@@ -2,8 +2,8 @@
 // messages arrive in order, and payloads are not copied.
 //
 // On the wire a message is the header of common/activation.h, then the payload as it lies in
-// memory. The receiver answers messages that follow one another and large ones with their arrival
-// times, which tell how fast the link is (daemon/logic/rates/link_estimator.h).
+// memory. The receiver answers consecutive messages and large messages with their arrival times,
+// which show how fast the link is (daemon/logic/rates/link_estimator.h).
 // - Messages that may wait are sent only while no other message waits. The next one goes once
 //   earlier ones are answered, or if the unanswered bytes take the link at most a millisecond. So
 //   another message waits for one of them at most, or for a millisecond.

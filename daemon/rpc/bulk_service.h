@@ -1,5 +1,5 @@
-// Receives weights that a coordinator pushes into this device's store, reports which are there, and
-// sends KV that a plan has left here to the device that needs it under the next plan.
+// Receives weights that a coordinator pushes into this device's store, reports which blocks are
+// there, and sends KV that a plan has left here to the device that needs it under the next plan.
 //
 //   BulkStream ── messages ──► PushReceiver decides, PushedStore writes ── events ──► BulkStream
 //

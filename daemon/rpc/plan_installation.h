@@ -51,8 +51,8 @@ class PlanInstallation {
     std::function<void(const LoadProgress&)> progress;
     std::function<void(absl::StatusOr<InstalledPlan>)> done;  // once, unless Install refuses
   };
-  // Returns an error at once if that needs no loading: an old epoch, a plan in use. Otherwise
-  // `done` gets the result.
+  // Returns at once an error that can be found without loading: an old epoch, a plan in use.
+  // Otherwise `done` gets the result.
   absl::StatusOr<std::shared_ptr<StageSession>> Install(InstallCall call, Installation installation);
 
   // The folder from which an installation that names `named` would read the model. Empty if no
@@ -63,8 +63,8 @@ class PlanInstallation {
   void Abandon(const std::shared_ptr<StageSession>& session);
 
   // FailedPrecondition unless `call` names the epoch of the installed plan, or of a plan that has
-  // left its KV here (that KV is then released). KV that is left for the next plan stays until that
-  // plan is installed, another one is, or nobody has read it for a while.
+  // left its KV here (that KV is then released). KV that is left for the next plan stays until the
+  // next plan or another one is installed, or until nobody has read it for a while.
   absl::Status Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done);
   // Unloads any plan for a person who is not its coordinator. FailedPrecondition names the user of
   // the plan, unless call.force. With call.force the user gets kTakenAway, now and when it tries to

@@ -32,7 +32,7 @@ class PlanSampler final : public TokenSampler {
   PlanSampler();
   ~PlanSampler() override;
 
-  // How the tokens of a request will be chosen. Called before the engine gets its AdmitOrder.
+  // Says how the tokens of a request will be chosen. Called before the engine gets its AdmitOrder.
   void Expect(int64_t request, const RequestSampling& sampling);
 
   void Admit(const AdmitOrder& order) override;
@@ -42,7 +42,8 @@ class PlanSampler final : public TokenSampler {
 
   // Hash and scores of a token's logits, if its request asks for them.
   struct TokenReport {
-    // XXH3-64 of the logits of the request's positions so far; with scores: of all scored ones.
+    // XXH3-64 of the logits of the request's positions so far; with scores: of all scored
+    // positions.
     uint64_t logits_hash = 0;
     std::optional<cpu::RowScore> score;
   };

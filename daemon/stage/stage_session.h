@@ -35,7 +35,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     std::unique_ptr<Transport> transport;  // to other devices; may be null if the plan has none
     DeviceLog log;                         // of a daemon: sentences about requests and other events
     StallReport report;                    // what a person has to know; empty: goes to the log
-    // Until it is loaded: the listener may hold the session.
+    // Dropped once the plan is loaded, because the listener may hold the session.
     std::function<void(const LoadProgress&)> progress;
     // KV and weights of the previous plan; empty if the call takes over none.
     PlanHandover handover;
@@ -50,7 +50,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void Cancel();
   // Unloads; returns when nothing of the plan is in memory. Called once.
   void Close();
-  // As Close, but leaves what the next plan takes over; null if there is nothing to take.
+  // As Close, but leaves KV and weights for the next plan; null if there is nothing to take over.
   struct Handover {
     PlanHandover plan;
     std::vector<std::pair<int32_t, std::string>> hashes;  // of logits, by slot
@@ -101,7 +101,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Logs with the epoch, and the step that has not ended yet.
   void Log(const std::string& sentence) const;
 
-  Options options_;  // without what Open has taken over and read
+  Options options_;  // without the members that Open has used up
   const InstallCall& call_ = options_.call;
   const std::weak_ptr<KvHandover> kv_handover_;  // options_.handover.kv, for Cancel
   std::atomic<bool> cancelled_ = false;

@@ -1,4 +1,4 @@
-// How a device's part of a plan reaches the other devices. daemon/rpc/rpc_transport.h does it over
+// Connects a device's part of a plan to the other devices. daemon/rpc/rpc_transport.h does it over
 // gRPC. A plan for one device needs none.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace lime {
 
-// Carries activations from this device to one other, in order.
+// Carries activations from this device to one other device, in order.
 //
-// Threads: any. Send returns at once: what cannot be sent yet waits.
+// Threads: any. Send returns at once: messages that cannot be sent yet wait.
 class Link {
  public:
   virtual ~Link() = default;
@@ -58,9 +58,9 @@ class Transport {
   // Begins to connect. After the link is destroyed nothing is called any more.
   virtual std::unique_ptr<Link> OpenLink(LinkOptions options) = 0;
 
-  // Reads KV that a plan has left on another device. Unavailable if that device is lost or silent;
-  // kCancelled soon after `cancelled` is set; the device's refusal; DataLoss if pages come damaged
-  // or some are missing; the error of `take`.  Thread: the one that loads
+  // Reads KV that a plan has left on another device. Errors: Unavailable if that device is lost or
+  // silent; kCancelled soon after `cancelled` is set; the device's refusal; DataLoss if pages come
+  // damaged or some are missing; the error of `take`.  Thread: the one that loads
   virtual absl::Status ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
                               const KvTakeover::PageSink& take) = 0;
   // Everything is read.  Thread: the one that loads

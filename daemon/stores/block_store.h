@@ -28,8 +28,8 @@ struct PrepareReport {
   int64_t layers = 0;
   int64_t files = 0;
   Bytes bytes = 0;            // of all files of the store
-  int64_t kept_files = 0;     // true: the store was complete already, and nothing was written
-  bool was_complete = false;  // nothing was done
+  int64_t kept_files = 0;     // files of an earlier call that were not written again
+  bool was_complete = false;  // true: the store was complete already, and nothing was written
 };
 
 // Writes the block store of the checkpoint in `source_dir` into `store_dir`, and makes that folder

@@ -31,7 +31,7 @@ struct StoreFileLayout : StoredFile {
 // block.
 std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec);
 
-// Whether `stored` has the same name, size, blocks, ranges and rows as `layout`.
+// True if `stored` has the same name, size, blocks, ranges and rows as `layout`.
 bool SameShape(const StoredFile& stored, const StoreFileLayout& layout);
 
 }  // namespace lime

@@ -48,7 +48,8 @@ class NewFile {
 struct OutputOptions {
   // Replaces files that LIME did not write. Weights of a model are never replaced.
   bool overwrite = false;
-  // Whether a file with this text is of the kind that LIME writes here. Null: no file is.
+  // True if a file with this text is of the kind that LIME writes here. Null: no file is of that
+  // kind.
   std::function<bool(std::string_view text)> is_ours = nullptr;
   // The name of that kind for messages, such as "a plan". May be empty.
   std::string kind;
@@ -62,7 +63,7 @@ struct OutputOptions {
   std::function<void()> waits = nullptr;
 };
 
-// Whether `path` may be written. Changes nothing. If there is
+// Checks whether `path` may be written. Changes nothing. If there is
 //   nothing, or an empty file: yes, if its folder may be written;
 //   a file: if `is_ours` or `overwrite` allows it, and it is no input and no file of a model;
 //   a link: if its target may be written;
@@ -81,12 +82,12 @@ absl::Status WriteOutput(const std::string& path, std::string_view text, const O
 // names is there.
 absl::StatusOr<NewFile> PrepareOutput(const std::string& path, std::string_view text, const OutputOptions& options);
 
-// Whether the file holds weights (safetensors, GGUF, PyTorch, NumPy, ONNX or HDF5), by its name or
+// True if the file holds weights (safetensors, GGUF, PyTorch, NumPy, ONNX or HDF5), by its name or
 // its first bytes.
 bool LooksLikeWeights(const std::string& path);
 
 // A folder that one call at a time writes. The destructor removes the folders that Make created, if
-// they are empty and Keep() was not called.
+// they are empty and Commit() was not called.
 class OutputFolder {
  public:
   // Makes `dir` and its parents if they are missing. InvalidArgument if `dir` is something else;
@@ -106,7 +107,7 @@ class OutputFolder {
 struct OutputFolderOptions {
   // The word for the folder in messages, such as "block store".
   std::string what;
-  // Whether the file of this name in the folder may be there, because LIME wrote its present
+  // True if the file of this name in the folder may be there, because LIME wrote its present
   // content. Null: no file may.
   std::function<bool(const std::string& name)> is_ours = nullptr;
   std::vector<std::string> names;  // files that will be written
@@ -114,19 +115,19 @@ struct OutputFolderOptions {
   bool overwrite = false;
 };
 
-// Whether files may be written into `dir`. It may be missing, empty, or hold only files that are
-// ours. With `overwrite` it may also hold other files, and files with the names to be written.
-// Never allowed: weights under any name, results that LIME made of another model, and links with
-// the names to be written.
-// InvalidArgument lists the first files that are in the way.
+// Checks whether files may be written into `dir`. It may be missing, be empty, or hold only files
+// that are ours. With `overwrite` it may also hold other files, and files with the names to be
+// written. Never allowed: weights under any name, results that LIME made of another model, and
+// links with the names to be written. InvalidArgument lists the first files that are in the way.
 absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options);
 
-// A record by which LIME recognises a file that it wrote; another program may have written the name
-// since.
+// The description by which LIME recognises a file that it wrote; another program may have written a
+// file of that name since.
 //
-// It has the size and a checksum: of all bytes up to 64 MiB; of a larger file, the first 4 KiB of
-// every MiB and the last 4 KiB. Other weights of the same model differ everywhere. A single changed
-// value between the samples is not detected: the price of not reading 40 GB again.
+// It has the size and a checksum. The checksum covers all bytes of a file up to 64 MiB, and of a
+// larger file the first 4 KiB of every MiB and the last 4 KiB. Other weights of the same model
+// differ everywhere. A single changed value between the samples is not detected: the price of not
+// reading 40 GB again.
 struct WrittenFile {
   std::string name;
   Bytes bytes = 0;
@@ -138,7 +139,7 @@ struct WrittenFile {
 // Describes a whole file. The name is the last part of `path`.
 absl::StatusOr<WrittenFile> DescribeFile(const FileDescriptor& file, const std::string& path);
 
-// Whether `folder` still has the file as it was recorded. False if it cannot be read.
+// True if `folder` still has the file as it was described. False if the file cannot be read.
 bool IsUnchanged(const std::string& folder, const WrittenFile& written);
 
 }  // namespace lime

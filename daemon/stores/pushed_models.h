@@ -1,10 +1,10 @@
 // The models that were pushed to a device (pushed_store.h): their size on the disk, their last use,
 // and their removal.
 //
-//   ROOT/1f3c0d5e7a9b2468/            a model; its lime_store.held is written or touched by each
-//   push or load
+//   ROOT/1f3c0d5e7a9b2468/            a model; each push or load writes or touches its
+//                                     lime_store.held
 //   ROOT/.removed-1f3c0d5e7a9b2468/   a model whose removal was interrupted; the next removal or
-//   start ends it
+//                                     start ends it
 //
 // Thread: any, one removal at a time; calls wait for the disk.
 #pragma once

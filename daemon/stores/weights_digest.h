@@ -4,8 +4,8 @@
 // It reads all bytes of a tensor up to 64 KiB, and 16 KiB at each of four places of a larger one,
 // past the page cache. Block, role and shape determine the places. A model of 70 billion parameters
 // takes some 45 MB. Training changes values everywhere, so the samples detect it. They do not
-// detect a single changed value; checksums of whole blocks do, which are compared if both sides
-// have them.
+// detect a single changed value. Checksums of whole blocks detect it; they are compared if both
+// sides have them.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ namespace lime {
 // rest. Never 0.
 absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint);
 
-// For a block store: this digest of the model that it was made from, as its manifest says. For any
-// other folder: DigestTensors.
+// For a block store: DigestTensors of the model that the store was made from, as its manifest says.
+// For any other folder: DigestTensors.
 absl::StatusOr<uint64_t> ModelDigest(const Checkpoint& checkpoint);
 
 // ---- Whether the weights are the same

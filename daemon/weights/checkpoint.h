@@ -56,15 +56,15 @@ class Checkpoint {
   // REQUIRES: `name` is in index().
   const TensorLocation& location(std::string_view name) const;
 
-  // Whether `lime prepare` made this folder.
+  // True if `lime prepare` made this folder.
   bool is_block_store() const { return !store_extents_.empty(); }
 
   // Where a block lies in a block store, with its checksum; null in any other folder.
   const BlockExtent* StoreExtent(BlockId id) const;
 
   // XXH3-64 of bytes [offset, offset + bytes) of files()[file], if the block store lists exactly
-  // this range. It lists every tensor that IsPinned(), and the rows of every matrix part in every
-  // piece of CutBlock(block).
+  // this range. A store lists every tensor that IsPinned(), and for every part of CutBlock(block)
+  // its rows of each matrix.
   std::optional<uint64_t> RangeHash(int32_t file, int64_t offset, Bytes bytes) const;
   // All listed ranges that overlap these bytes, with their checksums, by offset.
   std::vector<BlockExtent> RangesOver(int32_t file, int64_t offset, Bytes bytes) const;
@@ -87,8 +87,8 @@ class Checkpoint {
 
  private:
   // Adds the tensors of one file. A tensor that an earlier file has too is an error, unless `named`
-  // (tensor -> name of its file) says that it is in this one. Then the index and transformers,
-  // which takes the last one, agree.
+  // (tensor -> name of its file) says that it is in this one. Then the index agrees with
+  // transformers, which takes the last one.
   absl::Status AddFile(const std::string& path, const std::map<std::string, std::string>& named = {});
   absl::Status AddShards(const std::string& index_path);
   absl::Status MissingShard(const std::string& shard, const std::string& tensor) const;

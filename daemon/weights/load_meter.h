@@ -15,7 +15,7 @@ struct SteadyReads {
   double bytes_per_second() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
 };
 
-// How a stage was set up: what computes, and how its weights came into memory.
+// Says how a stage was set up: what computes, and how its weights came into memory.
 struct LoadSummary {
   std::string backend;  // for people
   std::string loader;   // which loader, and why; for people
@@ -26,14 +26,14 @@ struct LoadSummary {
 };
 
 // Adds up loads into memory whose pages are made present during the load. A load that takes more
-// than twice as long as its pages waits for the disk. Otherwise clearing pages may be the
-// bottleneck, and the disk may be faster than measured.
+// than twice as long as it takes to make its pages present waits for the disk. Otherwise clearing
+// pages may be the bottleneck, and the disk may be faster than measured.
 //
 // Thread: the owner's.
 class LoadMeter {
  public:
-  // A load read `bytes` from the disk in `seconds`; during the last `present_seconds` of it all its
-  // memory was present.
+  // A load read `bytes` from the disk in `seconds`. All its memory was present during its last
+  // `present_seconds`.
   void Add(Bytes bytes, double seconds, double present_seconds) {
     reads_.bytes += bytes;
     reads_.seconds += seconds;

@@ -60,7 +60,8 @@ class Loader {
   virtual absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) = 0;
   // For people, such as "O_DIRECT through io_uring, 4 in flight".
   virtual std::string Describe() const = 0;
-  // What the disk delivered so far while loads waited for it. Nothing if that is not known.
+  // The bytes that the disk has delivered so far while loads waited for it. Nothing if that is not
+  // known.
   virtual SteadyReads steady() const { return {}; }
 };
 

@@ -19,12 +19,12 @@ absl::Status NoModelFolder(const std::string& path);
 // without an index. NotFound if some are missing; it names the shards found and the missing ones.
 absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& folder);
 
-// Whether a tensor of this name lies in a layer that the model uses, or at its embedding, final
+// True if a tensor of this name lies in a layer that the model uses, or at its embedding, final
 // norm or head. Then the result may depend on it. False for tables of rotary embeddings, and for
 // the weight of a head when the embedding is tied.
 bool BelongsToModel(std::string_view tensor, const ModelSpec& spec);
 
-// Tables of rotary embeddings. LIME computes them instead of reading them.
+// True for tables of rotary embeddings. LIME computes them instead of reading them.
 bool IsRotaryTable(std::string_view tensor);
 
 // Side files: the small files that a copy of a model needs beside its weights, such as tokenizer,
@@ -38,7 +38,7 @@ inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // largest known tokeniz
 // (common/input/model_file.h), because the copy would lack it.
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir);
 
-// Whether a file of this name is a side file.
+// True if a file of this name is a side file.
 bool IsSideFile(std::string_view name);
 
 // "a, b, c and 2 more": names at most `most` of them.

@@ -1,11 +1,11 @@
 // Reads the parts of a model's blocks from its files into memory, past the page cache, and checks
 // them.
 //
-// A part is one or several ranges of files. Each is stored in memory as in the file, with its
-// enclosing 4 KiB, so the disk writes directly to where the computation reads. In a block store
-// every range has a checksum, which is compared after the read. It is the store's own checksum, or
-// one that LearnChecksums computed if the parts are cut differently from the store (a head along
-// kVocabRange, parts of another size).
+// A part is one or several ranges of files. Each range is stored in memory as in the file, with the
+// 4 KiB units that enclose it, so the disk writes directly to where the computation reads. In a
+// block store every range has a checksum, which is compared after the read. It is the store's own
+// checksum, or one that LearnChecksums computed if the parts are cut differently from the store (a
+// head along kVocabRange, parts of another size).
 #pragma once
 
 #include <array>
@@ -52,8 +52,8 @@ class PartReader {
   // The `i`th rows of a part whose memory begins at `place`.
   RowsInMemory Rows(int block, int part, int i, const std::byte* place) const;
 
-  // Finds checksums for those ranges of `parts` that the block store lists none for: reads the
-  // listed ranges that cover them once, compares these, and hashes the parts on the way. Does
+  // Finds checksums for the ranges of `parts` for which the block store lists none: reads once the
+  // listed ranges that cover them, compares their checksums, and hashes the parts on the way. Does
   // nothing if the model is no block store. Blocks; needs 16 MiB of memory. DataLoss names file,
   // block and offset. kCancelled soon after *cancelled is set.
   absl::Status LearnChecksums(int block, const std::vector<int>& parts, const std::atomic<bool>* cancelled);

@@ -1,7 +1,7 @@
 // Reads single rows of the embedding from its file: a few KiB for each token, instead of the whole
 // table in memory.
 //
-// It has a disk reader of its own, so a row does not wait behind queued pieces of blocks. Rows of a
+// It has a disk reader of its own, so a row does not wait behind queued parts of blocks. Rows of a
 // block store are checked. Rows that differ from their checksums are read again; if a row stays
 // different, the error names file, token and offset.
 #pragma once

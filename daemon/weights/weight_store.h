@@ -58,7 +58,7 @@ class WeightStore {
   const LoaderChoice& choice() const { return choice_; }
   // For people, such as "read (O_DIRECT through io_uring, 4 in flight): only 0 % of ...".
   std::string Describe() const;
-  // What the disk has delivered so far while LoadBlocks waited for it.
+  // The bytes that the disk has delivered so far while LoadBlocks waited for it.
   SteadyReads steady() const { return loader_->steady(); }
 
   // Loads `ids` into memory; neighbours in a file are one sequential read. A tensor that several

@@ -96,8 +96,8 @@ struct AttentionShape {
 struct AttentionPieces {
   int64_t begin = 0;
   int64_t end = INT64_MAX;
-  // [sequence slots, end - begin]: the memory of a piece's 16 pages, one after another; null: as
-  // the page table says. Null: all as the page table says.
+  // [sequence slots, end - begin]: the memory of a piece's 16 pages, one after another; a null
+  // element: as the page table says. Null: as the page table says for all pieces.
   const std::byte* const* places = nullptr;
   // [sequence slots]: how many pieces from 0 on the carried state of a slot's rows includes
   // already, wherever they were computed. The call leaves these out. Null: the pieces before
@@ -107,8 +107,8 @@ struct AttentionPieces {
 
 // out: [rows, heads * head_dim] in kv.dtype; q: fp32 [rows, heads, head_dim]. REQUIRES: K and V of
 // every position that a row sees in the call's pieces were appended; rows.count, heads and head_dim
-// fit the workspace; the workspace carries state unless `pieces` are all. A context beyond
-// max_positions is allowed; then threads cannot share one row.
+// fit the workspace; the workspace carries state, unless the call attends to all pieces. A context
+// beyond max_positions is allowed; then threads cannot share one row.
 void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const AttentionRows& rows, const float* q,
             const AttentionShape& shape, void* out, const AttentionPieces& pieces = {});
 
@@ -119,7 +119,8 @@ constexpr int64_t PackedRecordFloats(int64_t heads, int64_t head_dim) {
 }
 
 // Copies the carried state of the rows after the pieces [0, end) to records: [rows,
-// PackedRecordFloats]. Zeros for a row that sees none of these pieces. All rows see later pieces.
+// PackedRecordFloats]. Zeros for a row that sees none of these pieces. REQUIRES: all rows see later
+// pieces.
 void GetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, int64_t end,
                 float* records);
 // Sets the carried state of rows that see any of the pieces [0, taken[slot]), for an Attend with

@@ -1,4 +1,4 @@
-// How Attend is divided into work items. No division changes a bit of the result.
+// Divides Attend into work items. No division changes a bit of the result.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace lime::cpu {
 inline constexpr int kTileRows = 8;
 inline constexpr int64_t kRecordAcc = 16;  // index of acc in a record
 
-// Up to 8 query rows of one sequence that share a kv head, and so one pass over K and V. (Row of
-// the batch, head of the group) pairs are counted from row `token`, heads fastest. Row i of the
-// tile is pair `first + i`.
+// Up to 8 query rows of one sequence that share a kv head, and so one pass over K and V. Pairs (row
+// of the batch, head of the group) are counted from row `token`; the head changes fastest. Row i of
+// the tile is pair `first + i`.
 struct AttentionTile {
   int64_t token = 0;
   int64_t first = 0;

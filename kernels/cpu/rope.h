@@ -10,8 +10,8 @@
 namespace lime::cpu {
 
 // Inverse frequencies [head_dim / 2] in radians per position, as modeling_rope_utils of Hugging
-// Face transformers defines each type. Only kDynamic uses `sequence_length`: its base grows with it
-// beyond original_max_position.
+// Face transformers defines each type. Only kDynamic uses `sequence_length`: its base grows with
+// the length beyond original_max_position.
 std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_dim, int64_t sequence_length);
 
 // cos and sin of every position and frequency, times the attention factor, computed in fp64 and

@@ -1,4 +1,5 @@
-// Conversion between messages and our types, with bulk_convert.h and kv_convert.h the only one.
+// Converts between messages and our types. Only bulk_convert.h and kv_convert.h do the same for
+// other messages.
 //
 // Input is untrusted. Every number, count and string is bounded here, and the error names the first
 // wrong one. Code that knows the installed plan must check references to it, such as slots and
@@ -97,11 +98,11 @@ void ToProto(const ReleasedPlan& released, v1::ReleaseReply& message);
 absl::StatusOr<ReleasedPlan> FromProto(const v1::ReleaseReply& message);
 
 void ToProto(const WeightsDigest& digest, v1::WeightsDigest& message);
-// Every block has a possible kind and layer.
+// In the result, every block has a possible kind and layer.
 absl::StatusOr<WeightsDigest> FromProto(const v1::WeightsDigest& message);
 
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
-// The plan is valid and has this device.
+// In the result, the plan is valid and has this device.
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message);
 
 struct LoadedBytes {

@@ -80,7 +80,8 @@ class MessageFields {
     Check(fields::Within(field, get(), 0, most));
     value = static_cast<int32_t>(int64_t{get()} - 1);
   }
-  // Text without control characters, at most `most` bytes. `clean` makes it so before sending.
+  // Text without control characters, at most `most` bytes. `clean` makes such a text of any text
+  // before sending.
   template <typename Get, typename Set>
   void Text(const char* field, Get get, Set set, std::string& value, size_t most, std::string (*clean)(std::string_view) = nullptr) {
     if (!reads_) return set(clean == nullptr ? value : clean(value));

@@ -82,7 +82,7 @@ struct Diagnosis {
   bool closed = false;
 
   bool ok() const { return fault == Fault::kNone; }
-  // Whether waiting cannot help. `expected`: the device has answered before or was just started, so
+  // True if waiting cannot help. `expected`: the device has answered before or was just started, so
   // a program that only closes connections may still be it.
   bool lasts(bool expected) const;
   // OK, or "device "NAME" at ADDRESS: WHAT; REMEDY". Unavailable if waiting for an expected device
@@ -96,7 +96,8 @@ Diagnosis DiagnoseAnswer(const ProbeTarget& target, const std::string& name, uin
 // For a device that uses gRPC but does not know our call.
 Diagnosis DiagnoseUnknownCall(const ProbeTarget& target, const std::optional<Hello>& hello);
 
-// The reverse of ToStatus, but for `closed`. For any other status: kNone with its message.
+// The reverse of ToStatus, except that `closed` is lost. For any other status: kNone with the
+// message of the status.
 Diagnosis DiagnosisOf(const absl::Status& status);
 
 // Users are told of a larger difference of clocks, even if it has no effect yet.

@@ -40,13 +40,14 @@ class SlicedVisit {
     return visit;
   }
 
-  // Bytes for Create, and as many for a visit's message while it arrives; 0: nothing is evicted.
+  // Bytes that Create allocates, and as many for a visit's message while it arrives. 0: nothing is
+  // evicted.
   static Bytes BytesFor(const Plan& plan, Bytes row_bytes) { return EvictsKv(plan) ? 2 * SentRows(plan) * row_bytes : 0; }
 
-  // What a visit asks of its owner.
+  // A visit asks its owner for these.
   struct Owner {
-    // When it begins: the step's rows, and the same with the evicted rows ahead. No token is
-    // negative.
+    // When the visit begins: the step's rows, and the same rows with the evicted ones ahead. No
+    // token is negative.
     std::function<std::pair<MicroBatch, MicroBatch>()> rows;
     // Computes the embedding of the backend's batch.
     std::function<absl::Status(const MicroBatch& slice)> embed;
@@ -100,7 +101,7 @@ class SlicedVisit {
     return absl::OkStatus();
   }
 
-  // Calls `compute` once, for the own rows alone: the last attention has used the others.
+  // Calls `compute` once, for the own rows alone: the last attention has used the other rows.
   absl::Status OnOwn(const std::function<absl::Status()>& compute) {
     const auto row_bytes = static_cast<size_t>(row_bytes_);
     LIME_RETURN_IF_ERROR(backend_.Begin(own_));

@@ -1,4 +1,4 @@
-// What a host leaves for the next plan: KV of another device's layers.
+// KV of other devices' layers, which a host leaves for the next plan.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct HostedHandover {
   HugeBuffer memory;
 };
 
-// KV of all other devices that this one is the host of.
+// KV that this device keeps, as their host, for all other devices.
 struct KvOfOthers {
   Bytes bytes() const;
   // Pages of one piece of a layer, in memory: a piece is contiguous, so they need no copy. NotFound
@@ -34,7 +34,7 @@ struct KvOfOthers {
 // Receives a run of pages of a sequence; `sequence` is its slot in the previous plan.
 using KvPageSink = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;
 // Reads the wanted pages of a layer, wherever they are, and calls `take`: pages of a sequence in
-// order, each run within one piece. FailedPrecondition if their numerics_id is another.
+// order, each run within one piece. FailedPrecondition if the pages have another numerics_id.
 using KvPageReader =
     std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvPageSink& take)>;
 

@@ -1,7 +1,7 @@
 // KV of other devices' layers, which this device (their host) keeps in its memory. The host stores
 // the pieces that owners send, and computes attention to them.
 //
-//   owner ── chunks ──► KvHost: where they go ── kept ──► owner
+//   owner ── chunks ──► KvHost: where they go ── stored ──► owner
 //   owner ── fetch ──► the piece, as chunks ──► owner
 //   owner ── query ──► waits for the compute thread ── BeginAnswer ──► Answer ── records ──► owner
 //
@@ -43,9 +43,9 @@ class HostedKv {
 
   // ---- From one plan to the next
 
-  // Takes over the pieces that owners have lent when the plan begins (AwayAtFirst), wherever the
-  // previous plan had them. Called before any message. Errors as for `read`;
-  // ResourceExhausted if they do not fit.
+  // Takes over the pieces that are with this host when the plan begins (AwayAtFirst), wherever the
+  // previous plan had them. Called before any message. Errors as for `read`; ResourceExhausted if
+  // they do not fit.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const KvPageReader& read);
   // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
   KvOfOthers HandOver();

@@ -1,7 +1,7 @@
 // KV of this device's layers that another device, the host, keeps in its memory
 // (daemon/kv/hosting/hosted_kv.h): how it gets there, and how attention uses it.
 //
-//   a full piece ── chunks, once ──► host: kept
+//   a full piece ── chunks, once ──► host: stored
 //   before a layer is used ── fetch ──► host: its pieces ──► memory here   (if the link is fast)
 //   a layer is used, all pieces are here ──► attends to them
 //                    some are missing    ── queries ──► host attends ──► records
@@ -66,13 +66,13 @@ class LentKv {
   // Sends one layer of a piece to the host.  REQUIRES: !lending()
   void Lend(const KvAway::Piece& piece, int64_t layer, std::span<const std::byte> bytes);
   bool lending() const { return lender_.under_way(); }  // until the host confirms the layer
-  // A sequence has ended, the one with number `life` in this slot.
+  // The sequence with number `life` in this slot has ended.
   void Free(int32_t sequence, int64_t life);
 
   // ---- Use
 
   // Prepares attention to the lent KV that the rows of a batch see. True if some of it is still to
-  // come; OnAnswer tells when it has.
+  // come; OnAnswer then says when all has come.
   absl::StatusOr<bool> Ask(const Visit& visit, const MicroBatch& batch);
   // Handles a message of the host. Returns the part and micro-batch that now have all they asked
   // for, if any. InvalidArgument for an answer that was not asked for; nothing has changed then.
@@ -85,9 +85,10 @@ class LentKv {
   Bytes fetched() const { return fetched_; }
 
  private:
-  // What has come for a visit and is not used yet: nothing, records of the host, or all pieces.
+  // The answer that has come for a visit and is not used yet: nothing, records of the host, or all
+  // pieces.
   enum class Answer : uint8_t { kNone, kRecords, kPieces };
-  // What a visit asks for.
+  // The request of a visit.
   struct Asking {
     int64_t number = -1;  // the query's
     int32_t part = 0, microbatch = 0;

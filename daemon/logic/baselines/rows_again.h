@@ -30,7 +30,8 @@ class RowsAgain {
     return EvictsKv(plan) ? std::unique_ptr<RowsAgain>(new RowsAgain(plan, device)) : nullptr;
   }
 
-  // All rows of a micro-batch must fit in one message, and all rows that wait in a link's queue.
+  // Checks that all rows of a micro-batch fit in one message, and all rows that may wait in the
+  // queue of a link.
   static absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
     if (!EvictsKv(plan) || plan.stages.size() <= 1) return absl::OkStatus();
     if (SentRows(plan) > kMaxActivationBytes / row_bytes)
@@ -43,8 +44,8 @@ class RowsAgain {
     return absl::OkStatus();
   }
 
-  // The rows of a sequence follow one another, in the micro-batch of their slot: what goes ahead of
-  // a slot's rows does so once in a step.  REQUIRES: the slots exist
+  // Checks that the rows of a sequence follow one another, in the micro-batch of their slot. So
+  // evicted positions go ahead of a slot's rows only once in a step.  REQUIRES: the slots exist
   absl::Status Check(const StepOrder& step) const {
     std::set<int32_t> slots;  // groups of slots seen
     for (const MicroBatch& batch : step.microbatches) {
@@ -65,7 +66,8 @@ class RowsAgain {
     if (is_first_ && token.position == std::ssize(known)) known.push_back(token.token);
   }
 
-  // With evicted positions ahead of the rows. Only the first device knows their tokens.
+  // The batch with evicted positions ahead of its rows. Only the first device knows the tokens of
+  // evicted positions.
   MicroBatch WholeBatch(const MicroBatch& batch) const {
     return WithEvicted(plan_, batch,
                        [this](int32_t sequence) -> std::span<const int32_t> { return known_[static_cast<size_t>(sequence)]; });

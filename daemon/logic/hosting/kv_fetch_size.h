@@ -4,10 +4,10 @@
 //
 // The number falls at once if pieces come slower, or if a layer was not there in time. It rises
 // only after kSteadySteps steps with time for more. Fetched layers stay in memory while they fit,
-// whatever the link. If they do not all fit and the host answers quickly, the other layers are
-// fetched all or not at all: a constant stream of pieces would delay each answer. There is no
-// smallest change (n_ts in the paper): a change sends nothing, and falling at once keeps layers in
-// time (algorithms.md, section 6, has figures).
+// however slow the link is. If they do not all fit and the host answers quickly, the other layers
+// are fetched all or not at all: a constant stream of pieces would delay each answer. There is no
+// smallest change (n_ts in the paper): a change sends nothing, and layers are in time because the
+// number falls at once (algorithms.md, section 6, has figures).
 //
 // Pure.   Times: milliseconds of one clock.   Thread: the owner's.
 #pragma once

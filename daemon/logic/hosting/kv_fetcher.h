@@ -1,15 +1,15 @@
-// Which lent pieces of KV a device, the owner, fetches back from its host for a while, and where
-// they lie. It is a cache whose future is known: layers are used one after another, and again from
-// the first in every step.
+// Decides which lent pieces of KV a device, the owner, fetches back from its host for a while, and
+// where they lie. This is a cache whose future uses are known: layers are used one after another,
+// and again from the first in every step.
 //
-//   wanted ── a slot is free, or its piece is used later ──► on its way ── all bytes are there
+//   wanted ── a place is free, or its piece is used later ──► on its way ── all bytes are there
 //   ──► there ── another piece is wanted, and this one is used the latest ──► gone
 //
 // Pure: which bytes lie where; the owner has memory and links. The host keeps all pieces, so any
 // piece that is not there can be fetched.
 //
-// Thread: the owner's.   Invariants: a slot has at most one layer of a piece. A piece that is on
-// its way, or in use by attention, keeps its slot.
+// Thread: the owner's.   Invariants: a place has at most one layer of a piece. A piece that is on
+// its way, or in use by attention, keeps its place.
 #pragma once
 
 #include <cstdint>
@@ -180,8 +180,8 @@ class KvFetcher {
     return (layer - next_ + shape_.layers) % shape_.layers;
   }
 
-  // A place for a piece that is used after `distance` layers. A free one, else the one whose piece
-  // is used the latest of all, if that is even later.
+  // A place for a piece that is used after `distance` layers: a free place, or else the place whose
+  // piece is used last of all, if that is after the new piece.
   std::optional<int64_t> PlaceFor(int64_t distance) const {
     std::optional<int64_t> best;
     int64_t latest = distance;

@@ -1,12 +1,14 @@
-// Where a host keeps the pieces of KV that one other device, the owner, has lent to it. Pure:
-// places and offsets; the memory is the caller's.
+// Decides where a host keeps the pieces of KV that one other device, the owner, has lent to it.
+// Pure: places and offsets; the memory is the caller's.
 //
 // A place has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer
 // after another, each in chunks, in order. The pieces of a sequence come from the first on. The
-// message that a sequence has ended may overtake chunks of it, never the other way round. Such
-// chunks are dropped, but answered as kept, since the owner waits for that.
+// message that a sequence has ended may overtake chunks of the sequence; a chunk never overtakes
+// the message. A chunk that comes after the message is dropped, but answered as stored, since the
+// owner waits for the answer.
 //
-// Thread: the caller's.   Invariant: a place has at most one piece, a sequence pieces of one life.
+// Thread: the caller's.   Invariant: a place has at most one piece, and a sequence has pieces of
+// one life only.
 #pragma once
 
 #include <cstdint>
@@ -90,7 +92,7 @@ class KvHost {
   }
 
   // The offsets of one layer of the sequence's first `count` pieces. InvalidArgument if out of
-  // bounds. FailedPrecondition if fewer are kept, or of another life.
+  // bounds. FailedPrecondition if fewer pieces are stored, or pieces of another life.
   absl::StatusOr<std::vector<Bytes>> Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const {
     LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
     LIME_RETURN_IF_ERROR(CheckLayer(layer));
@@ -112,7 +114,7 @@ class KvHost {
  private:
   struct Sequence {
     int64_t begun = -1;           // the newest life with a chunk
-    int64_t ended = -1;           // this life and all before; pieces are of the next one
+    int64_t ended = -1;           // this life and all before have ended; pieces are of the next one
     int64_t stored = 0;           // pieces
     std::vector<int64_t> places;  // by piece; one more than `stored` while a piece is under way
   };

@@ -1,10 +1,10 @@
-// How a device, the owner, sends pieces of KV to the host that keeps them: one layer of a piece at
-// a time, the next one once the host confirms the last. Pure: which bytes go in which message;
-// pages and links are the owner's.
+// Decides how a device, the owner, sends pieces of KV to the host that keeps them: one layer of a
+// piece at a time, and the next layer once the host has confirmed the last. Pure: which bytes go in
+// which message; pages and links are the owner's.
 //
-// KvAway chooses the piece. It is written (KvAway::EndWrite) once the host has all its layers. It
-// may be given up between two layers, but only if its sequence has ended: then the host drops what
-// it has of the piece (daemon/logic/hosting/kv_host.h).
+// KvAway chooses the piece. The piece counts as written (KvAway::EndWrite) once the host has all
+// its layers. The owner may give a piece up between two layers, but only if the sequence of the
+// piece has ended: then the host drops the layers that it has (daemon/logic/hosting/kv_host.h).
 //
 // Thread: the owner's.   Invariant: at most one layer's piece is under way.
 #pragma once
@@ -57,8 +57,8 @@ class KvLender {
     return chunks;
   }
 
-  // The host has a layer of a piece. InvalidArgument if it is not the one under way; nothing has
-  // changed then.
+  // The host has the layer whose last chunk has this number. InvalidArgument if that layer is not
+  // under way; nothing has changed then.
   absl::Status OnStored(int64_t number) {
     if (number != last_) {
       return Invalid("chunk ", number, " is reported as stored, but ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",

@@ -77,7 +77,7 @@ struct KvFetched {
 
 using KvMessage = std::variant<KvChunk, KvStored, KvFree, KvQuery, KvRecords, KvFetch, KvFetched>;
 
-// Whether a host sends it.
+// True for a message that a host sends.
 inline bool IsAnswer(const KvMessage& message) {
   return std::holds_alternative<KvStored>(message) || std::holds_alternative<KvRecords>(message) ||
          std::holds_alternative<KvFetched>(message);
@@ -94,10 +94,11 @@ std::vector<std::byte> Encode(const KvMessage& message);
 // whole number of fp32 values for each row.
 absl::StatusOr<KvMessage> ParseKvMessage(std::span<const std::byte> payload);
 
-// Queries about KV of a plan, and their answers, must fit in a message; both number the slots.
+// Checks that queries about KV of a plan, and their answers, fit in a message, and that the plan
+// has not too many slots.
 absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config);
-// Queries and records of one micro-batch, once in memory and once on their way. A host has them for
-// each of its owners, and pieces that go back to them.
+// Memory for the queries and records of one micro-batch, once in memory and once on their way. A
+// host has this for each of its owners, and also the pieces that go back to the owner.
 Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config);
 
 }  // namespace lime

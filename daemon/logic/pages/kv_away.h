@@ -70,7 +70,7 @@ class KvAway {
     writing_.reset();
   }
 
-  // Whether pieces that may go are not written yet.
+  // True if some pieces that may go are not written yet.
   bool HasToWrite() const {
     return writing_ || std::ranges::any_of(slots_, [this](const Slot& slot) { return slot.written < MayGo(slot); });
   }

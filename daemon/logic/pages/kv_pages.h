@@ -1,4 +1,5 @@
-// Which KV pages belong to which sequence. Pure: ids and counts; the memory is the backend's.
+// Decides which KV pages belong to which sequence. Pure: ids and counts; the memory is the
+// backend's.
 //
 // A page holds 16 positions of one layer. If KV is planned for the whole length of every sequence,
 // a sequence reserves all its pages on admission, so that none is missing while it generates. If
@@ -82,9 +83,10 @@ class KvPages {
     return absl::OkStatus();
   }
 
-  // The slot has `positions` positions from now on. All layers have those before the kept ones in
-  // the same pages. True if they had not before. OutOfRange if the slot has no pages for that, or
-  // if more is evicted already.  REQUIRES: not all pages are kept
+  // The slot has `positions` positions from now on. All layers have the positions before the
+  // retained ones in the same pages. True if more positions are evicted than before. OutOfRange if
+  // the slot has no pages for that, or if more is evicted already.  REQUIRES: not all pages are
+  // kept
   absl::StatusOr<bool> Evict(int32_t sequence, int64_t positions) {
     const std::vector<int32_t>& shared = shared_.at(static_cast<size_t>(sequence));
     int64_t& evicted = evicted_[static_cast<size_t>(sequence)];
@@ -142,7 +144,7 @@ class KvPages {
     held_beyond_ = std::count(end, held_.end(), true);
   }
 
-  // Whether no page is held that may not be given any more.
+  // True if no page is held that may not be given any more.
   bool Fits() const { return held_beyond_ == 0; }
 
   // Pages of one layer of a sequence, by position / 16; -1: given up.

@@ -33,8 +33,8 @@ class ArrivalForecast {
     double to_ms = 0;
   };
   // Nothing if too little is known, or if waits differ so much that the window would be too long.
-  // Otherwise from the second shortest to the second longest of the last waits, and twice that
-  // range more on each side, within the bounds below.
+  // Otherwise the window goes from the second shortest to the second longest of the last waits, and
+  // on each side twice that range further, within the bounds below.
   std::optional<Window> Expect(int64_t place) const {
     const Place& what = places_[static_cast<size_t>(place)];
     if (what.count < kRemembered) return std::nullopt;

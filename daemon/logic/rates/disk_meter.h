@@ -1,6 +1,7 @@
-// How fast a disk reads what streams, in the long run. A disk that has rested is faster at first:
-// it answers from a cache, or a limit on its rate lets through what was not used. So the beginning
-// after each rest is left out, the longer the rest the more. Pure.
+// Measures how fast a disk reads the parts that stream, in the long run. A disk that has rested is
+// faster at first: it answers from a cache, or a limit on its rate has saved up bytes that were not
+// used. So the beginning after each rest does not count. After a longer rest, this beginning is
+// longer. Pure.
 //
 //   loads    |---- ----- ---- -----| rest |--| rest |----- ---- ----|
 //   counts        . [-------------]                     . [--------]

@@ -5,7 +5,7 @@
 // Only trains give a rate (train_fit.h): messages, each sent while the one before was still
 // queueing, or as soon as the connection had taken it. Chunks of a prompt and bulk data are trains
 // by themselves; a token now and then is none. If nothing has given a rate for a while, probes are
-// sent, as many at a time as keep the link busy for a few milliseconds, until those that have
+// sent, as many at a time as keep the link busy for a few milliseconds, until the probes that have
 // arrived give a rate. Probes are small at first, and large once the train itself has shown that
 // the link is fast.
 //
@@ -18,8 +18,8 @@
 // Times: microseconds; `sent` and `now` of our clock, `arrived` of the receiver's, whose zero is
 // unknown. Clocks drift by 100 ppm at most.
 // Bounds: a train of probes has 3 MiB at most. It ends after 40 ms and two round trips, but on a
-// slow link not before 128 KiB have arrived, and after 150 ms in any case; what is under way then
-// still goes through. Probes take 1/23 of the time.
+// slow link not before 128 KiB have arrived, and after 150 ms in any case; probes that are under
+// way then still go through. Probes take 1/23 of the time.
 //
 // Pure.   Thread: the owner's, under its lock.
 #pragma once
@@ -64,7 +64,7 @@ class LinkEstimator {
   // REQUIRES: no activation waits.
   Bytes WantsProbe(int64_t now_us);
 
-  // Whether a message that may wait for all others can go now. A message behind it then waits
+  // True if a message that may wait for all others can go now. Then a message behind it waits
   // kMostDelayUs at most, or for this one alone.
   bool IsFreeFor(Bytes bytes) const;
 

@@ -1,5 +1,5 @@
-// The rate of a link from one train: messages so close to each other that the link was never idle
-// between them.
+// Computes the rate of a link from one train: messages so close to each other that the link was
+// never idle between them.
 //
 //   arrived at
 //       |                                   o      above the line: late (jitter, a receiver that
@@ -37,10 +37,10 @@ struct TrainFit {
   int64_t jitter_us = 0;  // how late the median of its messages was
   int64_t pause_us = 0;   // half of the tail's time lies in pauses at least as long as this
 
-  // Whether a longer train would hardly give a better rate.
+  // True if a longer train would hardly give a better rate.
   bool Good() const;
-  // As Good, for small messages. A link may deliver several of them at once: the tail must have a
-  // number of such groups.
+  // As Good, for small messages. A link may deliver several of them at once: the tail must have
+  // several such groups.
   bool GoodOfSmall() const;
 };
 

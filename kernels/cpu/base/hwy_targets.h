@@ -2,8 +2,8 @@
 // header.
 //
 // SSE has no fused multiply-add, which the fixed orders need. CPUs with only SSE run the scalar
-// code, which calls std::fma. Scalable vectors have no size at compile time by which sixteen lanes
-// could be divided. So Arm CPUs use NEON, which all of them have.
+// code, which calls std::fma. The size of scalable vectors is not known at compile time, so sixteen
+// lanes cannot be divided by it. Arm CPUs use NEON, which all of them have.
 #pragma once
 
 #ifndef HWY_DISABLED_TARGETS

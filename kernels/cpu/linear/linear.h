@@ -55,7 +55,7 @@ struct LinearTask {
   int64_t out_stride = 0;  // elements between two tokens' rows, >= weight->rows
 };
 
-// Which fixed order the linear layers follow.
+// The fixed order that the linear layers follow.
 enum class Numerics : uint8_t {
   kAuto,      // the fastest order of this CPU
   kPortable,  // the order that every CPU implements

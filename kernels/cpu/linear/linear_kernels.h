@@ -53,7 +53,7 @@ struct Activations {
   int64_t tokens;
   int64_t stride;  // elements
   int64_t cols;
-  LaneOrder order;  // to pack it in
+  LaneOrder order;  // of packed x
 
   int64_t chunks() const { return (cols + kChunk - 1) / kChunk; }
 };

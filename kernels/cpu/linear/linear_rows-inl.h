@@ -89,7 +89,7 @@ class DenseRow {
   int64_t tail_ = 0;  // elements of the last chunk if it is incomplete
 };
 
-// Where the weights of a chunk lie in its 4 * kBits bytes. They are read as two halves of 16
+// Says where the weights of a chunk lie in its 4 * kBits bytes. They are read as two halves of 16
 // weights, each with one 16-byte load. The second load ends with the chunk. With 3 bits, both loads
 // begin with the chunk and read 4 bytes too far.
 template <int kBits>
@@ -162,7 +162,7 @@ class PackedRow {
 
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
-  // Moves over chunks, whole groups of them, that a copy of the reader has read.
+  // Moves over whole groups of chunks that a copy of the reader has read.
   HWY_INLINE void Skip(const Matrix& m, int64_t chunks) {
     const int64_t groups = chunks * kChunk >> std::countr_zero(static_cast<uint32_t>(m.group_size));
     p_ += chunks * kChunkBytes, scales_ += groups, biases_ += groups;
@@ -267,7 +267,7 @@ class PackedRow {
   const float* biases_ = nullptr;
 };
 
-// Which chunks of a row to read.
+// The chunks of a row to read.
 struct ChunkRange {
   int64_t count;
   int units_per_group_log2;
