@@ -14,50 +14,50 @@
 namespace lime {
 namespace {
 
-absl::Status CheckName(const std::string& field, const std::string& name) {
+absl::Status CheckName(FieldName field, const std::string& name) {
   if (name.size() <= kMaxPlanName) return absl::OkStatus();
-  return Invalid("plan: field \"", field, "\" is longer than ", kMaxPlanName, " bytes");
+  return Invalid("plan: field \"", field.of, field.member, "\" is longer than ", kMaxPlanName, " bytes");
 }
 
-absl::Status CheckTimes(const std::string& field, const StepTimes& times) {
-  LIME_RETURN_IF_ERROR(CheckNumber(field + ".tx_ms", times.tx_ms));
-  LIME_RETURN_IF_ERROR(CheckNumber(field + ".lat_ms", times.lat_ms));
-  return CheckNumber(field + ".embed_rows_ms", times.embed_rows_ms);
+absl::Status CheckTimes(absl::string_view phase, const StepTimes& times) {
+  LIME_RETURN_IF_ERROR(CheckNumber({phase, ".tx_ms"}, times.tx_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber({phase, ".lat_ms"}, times.lat_ms));
+  return CheckNumber({phase, ".embed_rows_ms"}, times.embed_rows_ms);
 }
 
 // Checks the fields that depend on nothing else.
 absl::Status CheckHead(const Plan& plan) {
-  LIME_RETURN_IF_ERROR(CheckInt("epoch", plan.epoch, 0, INT64_MAX));
-  LIME_RETURN_IF_ERROR(CheckName("model_key", plan.model_key));
-  LIME_RETURN_IF_ERROR(CheckName("model_name", plan.model_name));
-  LIME_RETURN_IF_ERROR(CheckInt("vocab_size", plan.vocab_size, 1, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt("context", plan.context, 1, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", plan.retained_positions, 0, plan.context));
-  LIME_RETURN_IF_ERROR(CheckInt("microbatches", plan.microbatches, 1, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(CheckInt("batch", plan.batch, 1, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
-  LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt("logit_rows", plan.logit_rows, 0, plan.retained_positions > 0 ? 0 : OwnRows(plan)));
-  LIME_RETURN_IF_ERROR(CheckInt("embedding_bytes", plan.embedding_bytes, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt("embedding_kept_bytes", plan.embedding_pinned_bytes, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt("page_bytes", plan.page_bytes, 1, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", plan.prompt_tokens, 0, plan.context));
-  LIME_RETURN_IF_ERROR(CheckInt("prefill_chunk", plan.prefill_chunk, plan.prompt_tokens > 0 ? 1 : 0, plan.prompt_tokens));
-  LIME_RETURN_IF_ERROR(CheckInt("devices", plan.NumDevices(), 1, kMaxPlanDevices));
-  LIME_RETURN_IF_ERROR(CheckInt("parts", static_cast<int64_t>(plan.parts.size()), 1, kMaxPlanBlocks));
-  LIME_RETURN_IF_ERROR(CheckInt("parts x microbatches", int64_t{plan.NumParts()} * plan.microbatches, 1, kMaxPlanRuns));
-  LIME_RETURN_IF_ERROR(CheckInt("chunks_per_sweep", plan.chunks_per_sweep, 0, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt({"epoch"}, plan.epoch, 0, INT64_MAX));
+  LIME_RETURN_IF_ERROR(CheckName({"model_key"}, plan.model_key));
+  LIME_RETURN_IF_ERROR(CheckName({"model_name"}, plan.model_name));
+  LIME_RETURN_IF_ERROR(CheckInt({"vocab_size"}, plan.vocab_size, 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt({"context"}, plan.context, 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt({"kept_positions"}, plan.retained_positions, 0, plan.context));
+  LIME_RETURN_IF_ERROR(CheckInt({"microbatches"}, plan.microbatches, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt({"batch"}, plan.batch, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt({"sequences"}, plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
+  LIME_RETURN_IF_ERROR(CheckInt({"sequences"}, plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt({"logit_rows"}, plan.logit_rows, 0, plan.retained_positions > 0 ? 0 : OwnRows(plan)));
+  LIME_RETURN_IF_ERROR(CheckInt({"embedding_bytes"}, plan.embedding_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt({"embedding_kept_bytes"}, plan.embedding_pinned_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt({"page_bytes"}, plan.page_bytes, 1, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt({"prompt_tokens"}, plan.prompt_tokens, 0, plan.context));
+  LIME_RETURN_IF_ERROR(CheckInt({"prefill_chunk"}, plan.prefill_chunk, plan.prompt_tokens > 0 ? 1 : 0, plan.prompt_tokens));
+  LIME_RETURN_IF_ERROR(CheckInt({"devices"}, plan.NumDevices(), 1, kMaxPlanDevices));
+  LIME_RETURN_IF_ERROR(CheckInt({"parts"}, static_cast<int64_t>(plan.parts.size()), 1, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(CheckInt({"parts x microbatches"}, int64_t{plan.NumParts()} * plan.microbatches, 1, kMaxPlanRuns));
+  LIME_RETURN_IF_ERROR(CheckInt({"chunks_per_sweep"}, plan.chunks_per_sweep, 0, kMaxMicrobatches));
   if (plan.prompt_tokens > 0) {
-    LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens / prefill_chunk", plan.NumPrefillChunks(), 1, kMaxPrefillChunks));
-    LIME_RETURN_IF_ERROR(CheckInt("chunks_per_sweep", plan.chunks_per_sweep, 1, plan.reads_once ? plan.NumPrefillChunks() : 1));
-    LIME_RETURN_IF_ERROR(CheckInt("parts x chunks_per_sweep", int64_t{plan.NumParts()} * plan.chunks_per_sweep, 1, kMaxPlanRuns));
+    LIME_RETURN_IF_ERROR(CheckInt({"prompt_tokens / prefill_chunk"}, plan.NumPrefillChunks(), 1, kMaxPrefillChunks));
+    LIME_RETURN_IF_ERROR(CheckInt({"chunks_per_sweep"}, plan.chunks_per_sweep, 1, plan.reads_once ? plan.NumPrefillChunks() : 1));
+    LIME_RETURN_IF_ERROR(CheckInt({"parts x chunks_per_sweep"}, int64_t{plan.NumParts()} * plan.chunks_per_sweep, 1, kMaxPlanRuns));
   }
   LIME_RETURN_IF_ERROR(CheckTimes("decode", plan.decode));
   LIME_RETURN_IF_ERROR(CheckTimes("prefill", plan.prefill));
-  LIME_RETURN_IF_ERROR(CheckNumber("predicted.ms_per_step", plan.predicted.ms_per_step));
-  LIME_RETURN_IF_ERROR(CheckNumber("predicted.ms_per_token", plan.predicted.ms_per_token));
-  LIME_RETURN_IF_ERROR(CheckNumber("predicted.ttft_ms", plan.predicted.ttft_ms));
-  return CheckNumber("predicted.lower_bound_ms", plan.predicted.lower_bound_ms);
+  LIME_RETURN_IF_ERROR(CheckNumber({"predicted.ms_per_step"}, plan.predicted.ms_per_step));
+  LIME_RETURN_IF_ERROR(CheckNumber({"predicted.ms_per_token"}, plan.predicted.ms_per_token));
+  LIME_RETURN_IF_ERROR(CheckNumber({"predicted.ttft_ms"}, plan.predicted.ttft_ms));
+  return CheckNumber({"predicted.lower_bound_ms"}, plan.predicted.lower_bound_ms);
 }
 
 // Index of a block in execution order, from the first layer's attention. The head comes after any
@@ -66,9 +66,8 @@ int64_t Place(BlockId id) {
   return id.kind == BlockKind::kHead ? int64_t{1} << 40 : 2 * int64_t{id.layer} + (id.kind == BlockKind::kMlp ? 1 : 0);
 }
 
-absl::Status CheckBlockOrder(const Plan& plan, int p) {
+absl::Status CheckBlockOrder(const Plan& plan, int p, const std::string& name) {
   const BlockId block = plan.parts[p].block;
-  const std::string name = absl::StrCat("parts[", p, "]");
   if (block.kind == BlockKind::kEmbedding) return Invalid("plan: ", name, " is of the embedding, which is not a part");
   const int64_t before = p > 0 ? Place(plan.parts[p - 1].block) : -1;
   const int64_t here = Place(block);
@@ -89,37 +88,35 @@ const MatrixRows* RowsBefore(const Plan& plan, int p) {
 }
 
 // Rows of a matrix continue where the part before ended, or begin at 0.
-absl::Status CheckRows(const Plan& plan, int p) {
+absl::Status CheckRows(const Plan& plan, int p, const std::string& name) {
   const PlanPart& part = plan.parts[p];
-  const std::string name = absl::StrCat("parts[", p, "].rows");
-  LIME_RETURN_IF_ERROR(CheckInt(name, static_cast<int64_t>(part.rows.size()), 1, kMaxRowsPerPart));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".rows"}, static_cast<int64_t>(part.rows.size()), 1, kMaxRowsPerPart));
   const MatrixRows* before = RowsBefore(plan, p);
   for (const MatrixRows& rows : part.rows) {
     const bool goes_on = before != nullptr && before->role == rows.role;
     if (rows.begin != (goes_on ? before->end : 0) || rows.end <= rows.begin || rows.end > kMaxTokens) {
-      return Invalid("plan: ", name, ": ", rows.begin, " to ", rows.end, ", but rows from ", goes_on ? before->end : 0, " on are next");
+      return Invalid("plan: ", name, ".rows: ", rows.begin, " to ", rows.end, ", but rows from ", goes_on ? before->end : 0,
+                     " on are next");
     }
     before = &rows;
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckHeadPart(const Plan& plan, int p) {
+absl::Status CheckHeadPart(const Plan& plan, int p, const std::string& name) {
   const PlanPart& part = plan.parts[p];
-  const std::string name = absl::StrCat("parts[", p, "].rows");
   if (part.rows.size() != 1 || part.rows[0].role != TensorRole::kOutput)
-    return Invalid("plan: ", name, " of the head are not one range of the output");
+    return Invalid("plan: ", name, ".rows of the head are not one range of the output");
   const int64_t end = part.rows[0].end;
   const bool last = p + 1 == plan.NumParts();
   if (last ? end == plan.vocab_size : end % kVocabRange == 0 && end < plan.vocab_size) return absl::OkStatus();
-  return Invalid("plan: ", name, " of the head end at ", end,
+  return Invalid("plan: ", name, ".rows of the head end at ", end,
                  last ? ", not at the vocabulary's " : ", which is not a multiple of 1024 below the vocabulary's ", plan.vocab_size);
 }
 
 // Positions continue where the KV part before ended, after all rows of V and before the rows of O.
-absl::Status CheckKvPart(const Plan& plan, int p) {
+absl::Status CheckKvPart(const Plan& plan, int p, const std::string& name) {
   const PlanPart& part = plan.parts[p];
-  const std::string name = absl::StrCat("parts[", p, "]");
   const PlanPart* const before = p > 0 ? &plan.parts[p - 1] : nullptr;
   const PlanPart* const next = p + 1 < plan.NumParts() ? &plan.parts[p + 1] : nullptr;
   const bool goes_on = before != nullptr && before->block == part.block && before->is_kv();
@@ -141,36 +138,36 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   const int64_t pieces = most / kKvPiece;
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
     return Invalid("plan: ", name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, which exceeds the limit");
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.pinned_bytes, 0, 0));
-  return CheckInt(name + ".kv_pages", part.kv_pages, 0, 0);
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".bytes"}, part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".kept_bytes"}, part.pinned_bytes, 0, 0));
+  return CheckInt({name, ".kv_pages"}, part.kv_pages, 0, 0);
 }
 
 absl::Status CheckPart(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "]");
-  LIME_RETURN_IF_ERROR(CheckBlockOrder(plan, p));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_begin", part.kv_begin, 0, kMaxTokens));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_end", part.kv_end, part.kv_begin > 0 ? 1 : 0, kMaxTokens));
-  LIME_RETURN_IF_ERROR(part.is_kv() ? CheckKvPart(plan, p) : CheckRows(plan, p));
-  if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", part.bytes, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.pinned_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckBlockOrder(plan, p, name));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_begin"}, part.kv_begin, 0, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_end"}, part.kv_end, part.kv_begin > 0 ? 1 : 0, kMaxTokens));
+  LIME_RETURN_IF_ERROR(part.is_kv() ? CheckKvPart(plan, p, name) : CheckRows(plan, p, name));
+  if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p, name));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".bytes"}, part.bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".kept_bytes"}, part.pinned_bytes, 0, kMaxPartBytes));
   const int64_t most_pages = part.block.kind == BlockKind::kAttention ? kMaxPartBytes / plan.page_bytes : 0;
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_pages", part.kv_pages, 0, most_pages));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".decode_ms", part.decode_ms));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".evicted_ms", part.evicted_ms));
-  return CheckNumber(name + ".prefill_ms", part.prefill_ms);
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_pages"}, part.kv_pages, 0, most_pages));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".decode_ms"}, part.decode_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".evicted_ms"}, part.evicted_ms));
+  return CheckNumber({name, ".prefill_ms"}, part.prefill_ms);
 }
 
 absl::Status CheckStage(const Plan& plan, int j) {
   const Stage& stage = plan.stages[j];
   const std::string name = absl::StrCat("stages[", j, "]");
   const int expected = j == 0 ? 0 : plan.stages[j - 1].hi;
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".device", stage.device, 0, plan.NumDevices() - 1));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".device"}, stage.device, 0, plan.NumDevices() - 1));
   if (stage.lo != expected)
     return Invalid("plan: field \"", name, ".lo\" = ", stage.lo, " leaves a gap or overlap; part ", expected, " is next");
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".hi", stage.hi, stage.lo + 1, plan.NumParts()));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".hi"}, stage.hi, stage.lo + 1, plan.NumParts()));
   if (j == 0) return absl::OkStatus();
   if (stage.device == plan.stages[j - 1].device) return Invalid("plan: ", name, " is on the device of the stage before; join the two");
   const BlockId block = plan.parts[stage.lo].block;
@@ -181,7 +178,7 @@ absl::Status CheckStage(const Plan& plan, int j) {
 }
 
 absl::Status CheckStages(const Plan& plan) {
-  LIME_RETURN_IF_ERROR(CheckInt("stages", static_cast<int64_t>(plan.stages.size()), 1, plan.NumParts()));
+  LIME_RETURN_IF_ERROR(CheckInt({"stages"}, static_cast<int64_t>(plan.stages.size()), 1, plan.NumParts()));
   std::set<int32_t> visited;
   for (size_t j = 0; j < plan.stages.size(); ++j) {
     LIME_RETURN_IF_ERROR(CheckStage(plan, static_cast<int>(j)));
@@ -213,8 +210,8 @@ absl::Status CheckSpill(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const int64_t most = plan.devices[d].max_layer_pages;
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
-    LIME_RETURN_IF_ERROR(CheckInt(name, most, 0, kMaxPartBytes / plan.page_bytes));
-    if (most > 0) LIME_RETURN_IF_ERROR(CheckInt(name, most, WorkingPages(plan), kMaxPartBytes / plan.page_bytes));
+    LIME_RETURN_IF_ERROR(CheckInt({name}, most, 0, kMaxPartBytes / plan.page_bytes));
+    if (most > 0) LIME_RETURN_IF_ERROR(CheckInt({name}, most, WorkingPages(plan), kMaxPartBytes / plan.page_bytes));
     LIME_RETURN_IF_ERROR(CheckComingBack(plan, d));
   }
   int64_t layer_pages = 0, on_disk = 0;
@@ -244,21 +241,21 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   const PlanDevice& device = plan.devices[d];
   const PlanMemory& memory = device.memory;
   const std::string name = absl::StrCat("devices[", d, "]");
-  LIME_RETURN_IF_ERROR(CheckName(name + ".name", device.name));
-  LIME_RETURN_IF_ERROR(CheckName(name + ".numerics_id", device.numerics_id));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.runtime", memory.runtime, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.activations", memory.activations, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".least_margin", device.least_margin, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.margin", memory.margin, device.least_margin, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".kv_pages", device.kv_pages, need.kv_pages, "the pages of its parts"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.weights", memory.weights, need.weights, "the bytes of its parts that stay"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.embedding", memory.embedding, need.embedding, "the bytes of the embedding that it keeps"));
+  LIME_RETURN_IF_ERROR(CheckName({name, ".name"}, device.name));
+  LIME_RETURN_IF_ERROR(CheckName({name, ".numerics_id"}, device.numerics_id));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".memory.runtime"}, memory.runtime, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".memory.activations"}, memory.activations, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".least_margin"}, device.least_margin, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".memory.margin"}, memory.margin, device.least_margin, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".kv_pages"}, device.kv_pages, need.kv_pages, "the pages of its parts"));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.kv"}, memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.weights"}, memory.weights, need.weights, "the bytes of its parts that stay"));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.embedding"}, memory.embedding, need.embedding, "the bytes of the embedding that it keeps"));
   LIME_RETURN_IF_ERROR(CheckKvOfOthers(device, need, name));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".budget", device.budget, memory.total(), "the sum of its memory"));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".memory.ring"}, memory.ring, need.ring, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".budget"}, device.budget, memory.total(), "the sum of its memory"));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".disk_mb_per_ms"}, device.disk_mb_per_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".disk_lat_ms"}, device.disk_lat_ms));
   if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Invalid("plan: ", name, " streams, but its disk reads 0 MB/ms");
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 
@@ -13,20 +14,26 @@ namespace lime {
 inline constexpr Bytes kMaxPartBytes = Bytes{1} << 44;
 inline constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
-inline absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
+// A field in messages, put together only where one is needed: plans are checked within searches.
+struct FieldName {
+  absl::string_view of;           // "devices[0]"
+  absl::string_view member = {};  // ".memory.kv"
+};
+
+inline absl::Status CheckInt(FieldName field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Invalid("plan: field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+  return Invalid("plan: field \"", field.of, field.member, "\" = ", value, " is outside ", low, " to ", high);
 }
 
 // `of` says what the value must be the sum of.
-inline absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
+inline absl::Status CheckSum(FieldName field, int64_t value, int64_t sum, absl::string_view of) {
   if (value == sum) return absl::OkStatus();
-  return Invalid("plan: field \"", field, "\" = ", value, " is not ", sum, ", ", of);
+  return Invalid("plan: field \"", field.of, field.member, "\" = ", value, " is not ", sum, ", ", of);
 }
 
-inline absl::Status CheckNumber(const std::string& field, double value) {
+inline absl::Status CheckNumber(FieldName field, double value) {
   if (value >= 0 && value <= kMaxPlanNumber) return absl::OkStatus();  // false for NaN
-  return Invalid("plan: field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
+  return Invalid("plan: field \"", field.of, field.member, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
 }
 
 // The device's host, which must compute in the same order. In kv_on_host.cc, like the next two.

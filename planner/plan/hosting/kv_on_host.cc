@@ -225,7 +225,7 @@ int64_t LayersInTime(const Plan& plan, int d, int64_t layer_pages) {
 absl::Status CheckHost(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   const std::string name = absl::StrCat("devices[", d, "].kv_host");
-  LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_host, -1, plan.NumDevices() - 1));
+  LIME_RETURN_IF_ERROR(CheckInt({name}, device.kv_host, -1, plan.NumDevices() - 1));
   if (device.kv_host < 0) return absl::OkStatus();
   const PlanDevice& host = plan.devices[device.kv_host];
   if (device.kv_host == d) return Invalid("plan: ", name, " is the device itself");
@@ -240,7 +240,7 @@ absl::Status CheckHost(const Plan& plan, int d) {
 absl::Status CheckComingBack(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   const std::string name = absl::StrCat("devices[", d, "].kv_fetch_pieces");
-  LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
+  LIME_RETURN_IF_ERROR(CheckInt({name}, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
   if (!HasKvOnHost(device))
     return device.kv_fetch_pieces > 0 ? Invalid("plan: ", name, " is given, but no host has KV of the device") : absl::OkStatus();
   if (device.asks_kv || HostedPieces(plan, device) == 0) return absl::OkStatus();
@@ -256,10 +256,10 @@ absl::Status CheckComingBack(const Plan& plan, int d) {
 
 absl::Status CheckKvOfOthers(const PlanDevice& device, const PlanNeed& need, const std::string& name) {
   const PlanMemory& memory = device.memory;
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.hosted", memory.hosted, need.hosted, "the bytes of KV that it keeps for others"));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.fetched", memory.fetched, need.fetched, "the room for KV that its host sends back"));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".ask_kv_ms", device.ask_kv_ms));
-  LIME_RETURN_IF_ERROR(CheckNumber(name + ".kv_fetch_mb_per_ms", device.kv_fetch_mb_per_ms));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.hosted"}, memory.hosted, need.hosted, "the bytes of KV that it keeps for others"));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.fetched"}, memory.fetched, need.fetched, "the room for KV that its host sends back"));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".ask_kv_ms"}, device.ask_kv_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".kv_fetch_mb_per_ms"}, device.kv_fetch_mb_per_ms));
   if (device.kv_fetch_mb_per_ms > 0 && device.kv_fetch_mb_per_ms < kMinDiskRate)
     return Invalid("plan: ", name, ".kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " is below ", kMinDiskRate);
   return absl::OkStatus();
