@@ -42,7 +42,7 @@ results are not here yet.
 
 In bursts, `lime` is slower than `lime-paper` on E3, and on E1 at 200 Mbit/s.
 [Deviations](deviations.md#bursts-on-e1-and-e3) says what is known about the reasons.""",
-    "settings": """Llama 3.3 70B on five devices, as the paper's text says; the captions of its figures 15 to 17 name
+    "settings": """The model is Llama 3.3 70B on five devices, as the paper's text says; the captions of its figures 15 to 17 name
 Qwen3 32B. The text gives no factors for these figures. EdgeShard and the plain pipeline are out of
 memory there. A strategy whose plan predicts more than 40 s per token (sporadic) or 15 s (bursty) is out
 of time. The abstract gives factors of 1.7 (sporadic) and 3.7 (bursty) over the best baselines, for
