@@ -161,7 +161,7 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
 }
 
 void ModelFlags::AddTo(const CommandFlags& command) {
-  command.Add("--model,-m", &model, "Folder of a Hugging Face checkpoint; with --cluster, without it the model that the file names");
+  command.Add("--model,-m", &model, "Folder of a Hugging Face checkpoint; with --cluster it may be left out if the file names the model");
   command.Add("--threads", &threads, "Compute threads; 0: one for every core this process may use").Shown();
   command.Add("--loader", &loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto").Shown();
   command.Add("--context", &context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
@@ -176,7 +176,8 @@ void ModelFlags::AddTo(const CommandFlags& command) {
   command.Add("--memory", &memory, "Memory budget of the process, such as 2GiB; weights that do not fit stream from the disk");
   command
       .Add("--memory-mode", &priority,
-           "Without --memory, the KV to leave memory for: max-tps (512 tokens), balanced (1,024) or max-context (the model's context)")
+           "Without --memory, how much KV to leave memory for: max-tps (512 tokens), balanced (1,024) or max-context (the model's "
+           "context)")
       .Shown();
   command
       .Add("--placement", &placement, "Which blocks stay in memory if not all fit: first_n, last_n, interleaved, or auto for the fastest")

@@ -286,7 +286,8 @@ void AddProfileCommand(Commands& commands) {
       ProfileAny);
   command.Add("--model,-m", &flags.model, "Also measure the blocks of this checkpoint, and the disk that holds it");
   command.Add("--threads", &flags.threads, "Compute threads; 0: one for every core this process may use").Shown();
-  command.Add("--seconds", &flags.seconds, "Seconds for the disk; the blocks of the model get twice as much, the rest half").Shown();
+  command.Add("--seconds", &flags.seconds, "Seconds for the disk; the blocks of the model get twice as much time, the rest half as much")
+      .Shown();
   command.Add("--memory", &flags.memory, "Memory that measuring may use, such as 512MiB; without it: half of the free memory");
   command.Add("--profile", &flags.profile, "Profile to add to, instead of the stored one");
   flags.out.AddTo(command, "--out", "File for the profile, instead of the stored one that every run reads");

@@ -93,8 +93,8 @@ void AddPushCommand(Commands& commands) {
   AddClusterFlag(command, inputs.cluster);
   command.Add(
       "--model,-m", &inputs.model,
-      "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without it the model that the cluster's file names");
-  command.Add("--plan", &inputs.plan, "Plan of `lime plan --out`, which says what each device needs; without it LIME plans now");
+      "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without the flag the model that the cluster file names");
+  command.Add("--plan", &inputs.plan, "File of `lime plan --out`, by which LIME knows what each device needs; without it LIME plans now");
   command.Add("--context", &inputs.context, "Positions to plan for, if no plan is given; without it 2048, or as many as the model has");
   command.Add("--prompt-tokens", &inputs.prompt_tokens, "Length of a prompt to plan for, if no plan is given");
   command.Add("--sequences", &inputs.sequences, "Requests at a time to plan for, if no plan is given").Shown();

@@ -339,11 +339,12 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
       .Repeats();
   command.Add("--prompts-file", &flags.prompts_file, "One prompt a line, plain or as a JSON string; - reads stdin");
   command.Add("--batch-with", &flags.batch_with,
-              "File of other sequences, one line of ids like 1,2,3 each, continued in the same steps; no bit of the answer changes");
+              "File of other sequences, which continue in the same steps: a line of ids such as 1,2,3 for each; they change no bit of "
+              "the answer");
   command
       .Add("--max-tokens,-n", &flags.generate.max_new_tokens,
-           "Tokens to generate, or one number for each prompt such as 64,32, the last one for all further prompts; without it 128, or "
-           "as many as the context holds")
+           "Tokens to generate, or one number for each prompt, such as 64,32; the last number counts for all further prompts; without "
+           "the flag 128, or as many as the context holds")
       .Listed();
   command.Add("--temperature", &flags.generate.sampling.temperature, "0 chooses the likeliest token").Shown();
   command.Add("--top-k", &flags.generate.sampling.top_k, "Keep the K likeliest tokens; 0 keeps all").Shown();
@@ -359,8 +360,8 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
   flags.on_cluster.kv.AddTo(command);
   command
       .Add("--online", &flags.online,
-           "With --cluster, how LIME chooses what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off (KV does not "
-           "grow)")
+           "With --cluster, how LIME chooses the parts that stream as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off (KV "
+           "does not grow)")
       .Shown();
   command.Add("--no-replan", &flags.no_replan,
               "With --cluster, keep the plan even if rates of links and devices change; a plan given with --plan is always kept");
@@ -399,7 +400,7 @@ void AddTraceCommand(Commands& commands) {
       "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json", Run);
   flags.show_trace = true;
   AddFlags(command, flags);
-  command.Add("--steps", &flags.trace_steps, "Steps to show, the last ones: 1 to 4096").Shown();
+  command.Add("--steps", &flags.trace_steps, "Number of the last steps to show: 1 to 4096").Shown();
 }
 
 }  // namespace lime::cli

@@ -191,10 +191,12 @@ void AddScoreCommand(Commands& commands) {
                                "Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048", Score);
   flags.model.AddTo(command);
   command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; LIME adds none");
-  command.Add("--text-file", &flags.text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
+  command.Add("--text-file", &flags.text_file,
+              "Text to score, cut into windows as long as the context: each has BOS, then the next context - 1 ids");
   command.Add("--top", &flags.top, "Likeliest ids to print after each position; without it 5 with --json, otherwise none");
   command.Add("--batch-with", &flags.batch_with,
-              "File of other sequences, one line of ids like 1,2,3 each, computed in the same steps; no bit of the answer changes");
+              "File of other sequences, which are computed in the same steps: a line of ids such as 1,2,3 for each; they change no bit "
+              "of the answer");
   flags.on_cluster.AddTo(command);
 }
 

@@ -132,11 +132,11 @@ def accuracy(results):
         return ""
     lime = [row for row in ran if row["strategy"] == "lime"]
     bound = [row["over_bound"] for row in lime if row["over_bound"]]
-    text = f"Measured over predicted: {least_most([row['over_predicted'] for row in ran])}"
+    text = f"Measured divided by predicted: {least_most([row['over_predicted'] for row in ran])}"
     if lime and len(lime) < len(ran):
-        text += f"; of `lime` alone {least_most([row['over_predicted'] for row in lime])}"
+        text += f"; for `lime` alone {least_most([row['over_predicted'] for row in lime])}"
     if bound:
-        text += f".\nMeasured over the bound of the plan, of `lime`: {least_most(bound)}"
+        text += f".\nMeasured divided by the bound of the plan, for `lime` alone: {least_most(bound)}"
     return text + ".\n"
 
 

@@ -35,63 +35,68 @@ The paper does not say at how many tokens that is.
 
 **KV is almost empty in these runs.** They reserve KV for 2,048 tokens, which is 256 in the scale model,
 but their prompts have 16 tokens and they generate 9. Attention therefore reads a tenth of the KV that
-the prediction counts. On E1, full KV is 6 % of the bytes that a step of one request reads, so 0.947 of
-the prediction is measured. On E2 and E3 it is 0.8 and 0.5 %. `testbed/reproduce --full-kv` runs the same
-experiments with prompts of text that fill the context. Its results are not here yet.
+the prediction counts. On E1, full KV is 6 % of the bytes that a step of one request reads, so the
+measured time is 0.947 of the prediction. On E2 and E3, full KV is 0.8 and 0.5 % of these bytes.
+`testbed/reproduce --full-kv` runs the same experiments with prompts of text that fill the context. Its
+results are not here yet.
 
 In bursts, `lime` is slower than `lime-paper` on E3, and on E1 at 200 Mbit/s.
 [Deviations](deviations.md#bursts-on-e1-and-e3) says what is known about the reasons.""",
-    "settings": """Llama 3.3 70B on five devices, as the paper's text says; the captions of its figures 15 to 17 name
+    "settings": """The model is Llama 3.3 70B on five devices, as the paper's text says; the captions of its figures 15 to 17 name
 Qwen3 32B. The text gives no factors for these figures. EdgeShard and the plain pipeline are out of
 memory there. A strategy whose plan predicts more than 40 s per token (sporadic) or 15 s (bursty) is out
-of time. The abstract gives 1.7 (sporadic) and 3.7 (bursty) over the best baselines for Llama 3.3 70B on
-four devices.
+of time. The abstract gives factors of 1.7 (sporadic) and 3.7 (bursty) over the best baselines, for
+Llama 3.3 70B on four devices.
 
-Prompts are short here too, so KV is almost empty. Full KV is 0.5 % of what one request reads in a step.""",
-    "eviction": """Llama 2 13B on E1 with one request of 19,712 tokens, and with two of 10,240. The weights fit in memory;
-their KV does not fit beside them. Llama 2 is defined for 4,096 positions. The runs use its shapes with
-random weights and longer contexts, so they measure time and say nothing about text.
+Prompts are short here too, so KV is almost empty. Full KV is 0.5 % of the bytes that a step of one
+request reads.""",
+    "eviction": """Llama 2 13B runs on E1 with one request of 19,712 tokens, and with two requests of 10,240. The weights
+fit in memory, but the KV does not fit beside them. Llama 2 is defined for 4,096 positions. The runs use
+its shapes with random weights and longer contexts, so they measure time and say nothing about text.
 
 The paper's baselines without streaming recompute the keys and values of evicted tokens (section V-A).
 `pp` and `edgeshard` keep the KV of the newest tokens, as many as fit, and every step sends the other
-tokens through all layers again. The prompts fill the context except for the generated tokens, and those
-last tokens are measured. Contexts are divided by 8, and the recomputed tokens with them. A full-size
-step of `pp` therefore takes several times as long: see *predicted at full size*, which is for the end
-of the context.""",
-    "ablation": """Llama 3.3 70B in Setting 2 at 200 Mbit/s. The paper does not name the setting of its table V. At first the
-plan has KV for an eighth of the context, at least 512 tokens. The prompt then fills the context except
-for the last tokens, so every rule has streamed more by the time it is measured. Nothing is extrapolated.
+tokens through all layers again. The prompts fill the context except for the last tokens. These tokens
+are generated, and their time is measured. Contexts are divided by 8, and the number of recomputed
+tokens with them. A full-size step of `pp` therefore takes several times as long: see *predicted at full
+size*, which is for the end of the context.""",
+    "ablation": """Llama 3.3 70B runs in Setting 2 at 200 Mbit/s. The paper does not name the setting of its table V. At
+first the plan has KV for an eighth of the context, at least 512 tokens. The prompt then fills the
+context except for the last tokens, so every rule streams more parts before the measurement begins.
+Nothing is extrapolated.
 
 `--online paper` is the threshold table of equations 5 to 7. `--no-memory-planner` streams whole layers.
-Planner flags that do not change the plan are not run.
+Variants whose flags do not change the plan are not run.
 
-The sporadic rows of 2,048 tokens are of the present planner, whose plans leave the whole margin of 16 MiB
-free at every level, on daemons that take 31 MB each. The other rows are of an earlier planner, on daemons
-that took 184 MB: its plans left 0.5 to 4.4 MiB of the margin free at their last levels, and moved no KV to
-other devices or to disks, because every memory was full. *Predicted at full size* is for plans of the
-present planner, at the end of the context.""",
-    "lending": """This experiment is not in the paper, whose gain by KV transfer (14 % in table V) cannot be derived from
-its text. Mistral Nemo 12B runs on two devices over 1 Gbit/s (`testbed/clusters/roomy.json`). One is a
-fast board that the model almost fills. The other is a mini PC with 64 GB that computes slowly. The plan
-reserves KV for 8,192 tokens at first, and KV grows. The prompts fill the context except for the
-generated tokens, and those last tokens are measured.
+The sporadic rows of 2,048 tokens come from the present planner, on daemons that take 31 MB each. Its
+plans leave the whole margin of 16 MiB free at every level. The other rows come from an earlier planner,
+on daemons that took 184 MB each. Its plans left 0.5 to 4.4 MiB of the margin free at their last levels.
+They moved no KV to other devices or to disks, because every memory was full. *Predicted at full size* is
+for plans of the present planner, at the end of the context.""",
+    "lending": """This experiment is not in the paper. The paper's gain by KV transfer (14 % in table V) cannot be derived
+from its text. Mistral Nemo 12B runs on two devices over 1 Gbit/s (`testbed/clusters/roomy.json`). One is
+a fast board that the model almost fills. The other is a mini PC with 64 GB that computes slowly. The
+plan reserves KV for 8,192 tokens at first, and KV grows. The prompts fill the context except for the
+last tokens. These tokens are generated, and their time is measured.
 
 With `lime`, the KV that the board cannot hold is in the memory of the mini PC, which attends to it
 there. Without lending, the board streams weights instead. *All KV from the start* is a plan made for the
-full context: it places layers on the mini PC for every token, and re-planning would give the same.""",
+full context. In this plan the mini PC computes layers of every token. Re-planning would find the same
+plan.""",
     "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of tokens (3 to 10). Every
 strategy of a round gets the same rates. Plans are made for 150 Mbit/s. The rate changes at the time at
-which the plan predicts the token; the token at which it really changed is recorded. The paper's factors
-are over all its baselines, tensor parallelism included.
+which the plan predicts the chosen token, and the data record the token at which it really changed. The
+paper's factors are over all its baselines, tensor parallelism included.
 
 The oracle knows every rate in advance. At each token the simulator takes the best of the plans made for
 50 to 250 Mbit/s, and changing from one plan to another costs nothing (`testbed/virtual/oracle.py`).
 
-The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. Setting 2 is
-where memory does not suffice.""",
-    "windows": f"""Setting 2 at 200 Mbit/s while KV grows over several levels ([online](online.md)). The table has ms/token
-over {WINDOW} tokens, and the prediction for the level in use at each of them. At full size it is the level
-in the middle of the window with all requests present. That is another plan, with other levels.""",
+The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. In Setting
+2, with Llama 3.3 70B, memory does not suffice.""",
+    "windows": f"""Setting 2 runs at 200 Mbit/s while KV grows over several levels ([online](online.md)). Each row has the
+ms/token of {WINDOW} tokens, beside the prediction for the levels in use at these tokens. *Predicted at full
+size* is for another plan, with other levels: its level in the middle of the window, with all requests
+present.""",
 }
 
 
@@ -113,8 +118,8 @@ def beside_claims(results):
 
     The best baseline is the least factor of each experiment.
     """
-    lines = ["| figure | pattern | Mbit/s | paper: LIME is faster by | ours, over all that ran "
-             "| ours, over the best of each |", "|---|---|--:|--:|--:|--:|"]
+    lines = ["| figure | pattern | Mbit/s | paper: LIME is faster by | ours, over all baselines that ran "
+             "| ours, over the best baseline of each experiment |", "|---|---|--:|--:|--:|--:|"]
     for claim in CLAIMS:
         ours = [factors(r) for r in results
                 if r["group"] == claim.group and pattern_of(r) == claim.pattern and claim.mbit in (0, r["mbit"])]
@@ -298,12 +303,12 @@ def page(results, factor_table):
     scale = "\n".join(f"| {what} | {by} |" for what, by in factor_table)
     text = f"""# Reproduction
 
-The experiments of sections V-B to V-E of the LIME paper, as scale models on virtual devices of one
-machine. `testbed/reproduce` runs them all and writes this page
-([testbed](../../testbed/README.md)). [Experiments](experiments.md) says how they are measured.
-[Deviations](deviations.md) says where they differ from the paper. Boards and disks are estimates
-(`testbed/clusters`), so the milliseconds are not those of the paper. Factors between strategies can
-be compared.
+This page has the results of the experiments of sections V-B to V-E of the LIME paper, as scale
+models on virtual devices of one machine. `testbed/reproduce` runs all experiments and writes this
+page ([testbed](../../testbed/README.md)). [Experiments](experiments.md) says how they are measured.
+[Deviations](deviations.md) says where they differ from the paper. The rates of boards and disks are
+estimates (`testbed/clusters`), so the milliseconds cannot be compared with the paper. Factors
+between strategies can be compared.
 
 Every figure is in a data file. This page has summaries.
 
@@ -315,7 +320,7 @@ Every figure is in a data file. This page has summaries.
 
 ## How to read it
 
-Scale models divide the model and the devices by these factors. Times are those of the full size.
+Scale models divide the model and the devices by these factors. Times stay as at full size.
 
 | | divided by |
 |---|--:|
@@ -328,7 +333,7 @@ Scale models divide the model and the devices by these factors. Times are those 
 - `lime-paper` is the paper's Algorithm 1. It is not one of the paper's baselines.
 - With one request, `pp-offload-batched` is `pp-offload`.
 - *Out of memory*: there is no plan, or the request is refused before it begins. `pp` and
-  `edgeshard` do not stream weights. Where only KV does not fit, they recompute the KV of evicted
+  `edgeshard` do not stream weights. If only KV does not fit, they recompute the KV of evicted
   tokens.
 
 {conditions(results)}

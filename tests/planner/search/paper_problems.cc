@@ -113,7 +113,7 @@ std::vector<double> Divided(const std::vector<double>& each, const std::vector<i
   return out;
 }
 
-// Every model block in as many pieces as keep each within `most_mb`.
+// Every model block in as many parts as keep each within `most_mb`.
 Instance CutInParts(const Instance& instance, double most_mb) {
   Instance out = instance;
   out.blocks.clear();

@@ -31,7 +31,7 @@ Instance WithSlowerWire(Instance instance, double factor);
 // request
 Instance WithSequences(Instance instance, int sequences);
 
-// Blocks in pieces of at most 64 MB, and an embedding that may be read by rows: a read of the disk,
+// Blocks in parts of at most 64 MB, and an embedding that may be read by rows: a read of the disk,
 // for the bytes of a hidden state (what `wire_mb_per_ms` sends in tx_ms). After WithSequences,
 // which looks at whole blocks.
 Instance InParts(const Instance& instance, double wire_mb_per_ms);

@@ -15,11 +15,11 @@
 namespace lime {
 namespace {
 
-// The strategies, and then `lime` with blocks in pieces and a cold embedding.
+// `lime` with blocks in parts and an embedding that may be read by rows, and then the strategies.
 void PrintHead(const std::string& columns) {
   std::string rule = columns;
   for (size_t i = 0; i < rule.size(); ++i) rule[i] = columns[i] == '|' ? '|' : '-';
-  std::printf("%s lower bound | **lime**, pieces |", columns.c_str());
+  std::printf("%s lower bound | **lime**, parts |", columns.c_str());
   rule += "--:|--:|";
   for (const auto& [strategy, name] : kStrategyNames.all) {
     std::printf(strategy == Strategy::kLime ? " %s, whole blocks |" : " %s |", std::string(name).c_str());
