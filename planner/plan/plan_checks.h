@@ -18,7 +18,7 @@ inline absl::Status CheckInt(const std::string& field, int64_t value, int64_t lo
   return Invalid("plan: field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
-// `of` says what the value must be the sum of.
+// `of` describes the correct sum in the error.
 inline absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
   if (value == sum) return absl::OkStatus();
   return Invalid("plan: field \"", field, "\" = ", value, " is not ", sum, ", ", of);
@@ -29,12 +29,13 @@ inline absl::Status CheckNumber(const std::string& field, double value) {
   return Invalid("plan: field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
 }
 
-// The device's host, which must compute in the same order. In kv_on_host.cc, like the next two.
+// Checks that the device's host computes its sums in the same order. kv_on_host.cc has this check
+// and the next two.
 absl::Status CheckHost(const Plan& plan, int device);
-// The memory for pieces that come back. If the host is never asked, it must hold a whole layer and
-// the pieces in flight.
+// Checks the memory for pieces that come back. If the host is never asked, that memory must hold a
+// whole layer and the pieces in flight.
 absl::Status CheckComingBack(const Plan& plan, int device);
-// Memory and rates. `name`: of the device in messages.
+// Checks memory and rates. `name`: the device's name in errors.
 absl::Status CheckKvOfOthers(const PlanDevice& device, const PlanNeed& need, const std::string& name);
 
 }  // namespace lime

@@ -1,7 +1,7 @@
 // Computes how many units each device gets. Exact. Most models have many equal layers, so units
-// have two sizes (attention and MLP halves) or one (layers). A device can hold a number of each,
-// given what its disk reads in a fixed time. A dynamic program over the devices finds numbers that
-// add up.
+// have two sizes (attention and MLP halves) or one (layers). A device's memory, and the bytes that
+// its disk reads in a fixed time, limit how many units of each size it can hold. A dynamic program
+// over the devices finds numbers that add up.
 #pragma once
 
 #include <array>
