@@ -70,10 +70,10 @@ struct LocalPlan {
 };
 
 // Errors: InvalidArgument for a context that the model does not have; ResourceExhausted if the
-// budget is too small for any plan, with the numbers by kind and a budget that is enough for all KV
-// in memory, and if that is much more, the least with KV on the disk; the backend's error for a
-// model that it does not support. KV counts in full, although its memory is allocated only as it is
-// written.
+// budget is too small for any plan; the backend's error for a model that it does not support.
+// ResourceExhausted states the numbers by kind and a budget that is enough with all KV in memory.
+// If that is much more, it also states the least budget with KV on the disk. KV counts in full,
+// although its memory is allocated only as it is written.
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
 // The numbers of such a plan that users see.

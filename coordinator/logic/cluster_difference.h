@@ -1,4 +1,4 @@
-// Why a run over a cluster took more or less time than its plan predicts.
+// Explains why a run over a cluster took more or less time than its plan predicts.
 //
 // Pure: compares what the devices report about their work with the plan's own numbers.
 #pragma once
