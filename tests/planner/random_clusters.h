@@ -1,5 +1,5 @@
-// Random planning problems with parts in bytes, and random plans of them, the same for the same
-// seed everywhere. Memory is tight, so that loads wait for one another.
+// Random planning problems with parts in bytes, and random plans for them. A seed gives the same
+// ones on every machine. Memory is tight, so that loads wait for one another.
 #pragma once
 
 #include <algorithm>
