@@ -81,7 +81,8 @@ struct ModelFlags {
   int64_t chunk = 0;
   bool json = false;
 
-  void AddTo(const CommandFlags& command);
+  // `clusters`: the command also runs on a cluster. Without it there is no --cluster.
+  void AddTo(const CommandFlags& command, bool clusters = true);
   // Refuses values out of range.
   absl::Status Check() const;
   // Writes the memory flags to `request`. Refuses values out of range.
