@@ -191,7 +191,8 @@ void AddScoreCommand(Commands& commands) {
                                "Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048", Score);
   flags.model.AddTo(command);
   command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; LIME adds none");
-  command.Add("--text-file", &flags.text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
+  command.Add("--text-file", &flags.text_file,
+              "Text to score in windows that follow one another, each BOS and context - 1 ids of the text");
   command.Add("--top", &flags.top, "Likeliest ids to print after each position; without it 5 with --json, otherwise none");
   command.Add("--batch-with", &flags.batch_with,
               "File of other sequences, one line of ids like 1,2,3 each, computed in the same steps; no bit of the answer changes");

@@ -411,7 +411,7 @@ void ClusterRun::CompareKernels() {
 void ClusterRun::CompareLogits(RequestId request, int32_t position, uint64_t logits_hash) {
   const Asked& asked = asked_.at(request);
   if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(reported_bits_, true)) return;
-  Say(absl::StrCat("request ", request, ": the logits computed again differ from those before in some bits"));
+  Say(absl::StrCat("request ", request, ": the logits computed again differ from the earlier ones in some bits"));
 }
 
 void ClusterRun::Say(const std::string& sentence) const {

@@ -51,8 +51,8 @@ struct DerivedBudget {
   Bytes kv = 0;
   Bytes resident = 0;  // for blocks, after the safety factor
 
-  // "11.2 GiB: 166 MiB that this process has already, and more; of 14.1 GiB available, 741 MiB stay
-  // free for other programs, 128 MiB for the KV of 1024 tokens (balanced), and 10 % of the rest"
+  // "11.2 GiB: 166 MiB are in use by this process already; of 14.1 GiB available, 741 MiB stay free
+  // for other programs, 128 MiB for the KV of 1024 tokens (balanced), and 10 % of the rest"
   std::string text;
 };
 
