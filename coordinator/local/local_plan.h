@@ -54,7 +54,7 @@ struct LocalPlanRequest {
   Bytes part_bytes = kPartBytes;         // maximum bytes of a streamed part
   Bytes beside = 0;                      // other memory of the process, for a trace for instance
 
-  // Receives what the search does now, if it may take many seconds. May be empty.
+  // Receives the current work of the search if it may take many seconds. May be empty.
   std::function<void(const std::string& what)> at;
 
   int num_threads = 0;  // compute threads; 0: one per core that this process may use

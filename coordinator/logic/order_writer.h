@@ -65,7 +65,7 @@ class OrderWriter {
   // The known tokens of a request whose logits are computed.
   enum class Logits {
     kNewest,  // the last one: enough to continue
-    kAgain,   // after a Restart also those that gave generated tokens, to hash them all
+    kAgain,   // after a Restart also the one before each generated token, to hash all logits
     kAll,     // also the prompt's, to score it; max_new_tokens may be 0
   };
   // The limits of one request under a plan.

@@ -140,7 +140,7 @@ class Recovery {
   std::map<std::string, int> strikes_;  // since the last token: errors of each device itself
   Devices planned_for_;                 // devices for which planning failed since the last failure
   absl::Status no_plan_;                // the error of that planning
-  Devices missing_;                     // of the newest plan at the last answer, with those that fail
+  Devices missing_;                     // missing devices of the newest plan, and failing ones
   int64_t recoveries_ = 0;
 };
 

@@ -71,8 +71,8 @@ class Devices {
   virtual absl::StatusOr<Handover> HandOver() = 0;
   // Stops news and waits for no device. Devices that are there unload the plan by themselves.
   virtual void Abandon() = 0;
-  // Names of the devices that answer and hold no plan. Unloads on them what remains of plans that
-  // were installed from here.
+  // Unloads plans that were installed from here and are still on devices. Returns the names of the
+  // devices that answer and then hold no plan.
   virtual std::set<std::string> Free() = 0;
 };
 

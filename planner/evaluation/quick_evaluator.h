@@ -1,6 +1,6 @@
 // The exact evaluation in a tenth of the time, for searches. It sums up the resident blocks between
-// two loads in advance, and ends when all times of a step are those of the previous step plus one
-// constant. It differs from Evaluator only by rounding; Evaluator evaluates the final plan.
+// two loads in advance, and ends when all times of a step equal the times of the previous step plus
+// one constant. It differs from Evaluator only by rounding; Evaluator evaluates the final plan.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ struct DerivedBudget {
 
 // Eq. 2 of Layer-Streaming with our terms: resident = 0.9 (available - reserve - fixed - KV);
 // budget = process + fixed + planned KV + resident. If no memory is left for blocks, the reserve
-// shrinks so that the run gets what it needs, as far as memory is available.
+// shrinks so that the run gets the memory that it needs, as far as memory is available.
 DerivedBudget DeriveBudget(const BudgetRequest& request);
 
 }  // namespace lime

@@ -45,7 +45,7 @@ class CountProgram : UnitSizes {
   struct Question {
     double limit_ms = 0;                        // limit for disks and for computing in a step
     const std::vector<double>& usable;          // by device: the usable share of its memory
-    const std::vector<StreamingStyle>& styles;  // by device: what streams there
+    const std::vector<StreamingStyle>& styles;  // by device: how it chooses the blocks that stream
     const std::vector<int32_t>& order;          // the first device has the embedding, the last one the head
   };
   // One entry per device. Empty if there is no solution.

@@ -17,7 +17,8 @@ namespace lime {
 enum class RecipeKind {
   kFluid,    // shares of the model; the first are fluid shares
   kCounted,  // as many units as fit (half_counts.h)
-  // As many units as fit if each device streams what suits it (mixed_counts.h), spread evenly.
+  // As many units as fit if each device streams the sizes that suit it (mixed_counts.h), spread
+  // evenly.
   kMixed,
   // The same counts, with blocks placed where they arrive from the disks (dispatch.h).
   kDispatched,

@@ -161,7 +161,7 @@ class RandomClusters {
     return std::ranges::adjacent_find(devices) != devices.end();
   }
 
-  // Budgets that leave each device a ring of about what the plan needs.
+  // Sets budgets that leave each device a ring as large as the plan needs, or larger.
   void FitMemory(const PlanChoice& choice, int per_sweep, PlanProblem& problem) {
     Plan plan = problem.head;
     plan.stages = choice.stages.stages;

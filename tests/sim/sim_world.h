@@ -50,7 +50,7 @@ enum class PlantedBug : uint8_t {
   kForgottenWait,  // the end of a load is not reported
   kEndsEarly,      // a request is asked for one token less
   kEndsLate,       // a request's end token is forgotten
-  kForgottenEnd,   // a host is not told that a sequence has ended
+  kForgottenEnd,   // a host gets no report that a sequence has ended
 };
 
 class SimClock {
