@@ -254,7 +254,7 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const bool lost = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
   if (lost) change_began_ = absl::InfiniteFuture();  // recovery has no stated bound
   if (!status.ok() && !lost && !IsSet(cancel))
-    StatePause("continues with the plan before and computes the KV so far again", change.going_back);
+    StatePause("continues with the previous plan and computes the KV so far again", change.going_back);
   LIME_RETURN_IF_ERROR(status);
   ++changes_;
   first_ = newest_ = devices_.plan();
