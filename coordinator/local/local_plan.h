@@ -34,8 +34,8 @@ struct LocalPlanRequest {
   // if nothing streams, if a placement, ring or share is asked for, or if the first level would be
   // no faster.
   int64_t kv_tokens = 0;
-  // If memory has no room for all KV next to the least of the weights, the disk takes the rest
-  // (planner/plan/kv_spill.h), and KV grows by levels whatever `kv_tokens` says. Not if a
+  // If memory has no room for all KV even with the fewest resident weights, the disk takes the rest
+  // (planner/plan/kv_spill.h). KV then grows by levels, also without `kv_tokens`. Not if a
   // placement, ring or share is asked for.
   bool spills_kv = true;
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
@@ -77,8 +77,9 @@ struct LocalPlan {
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
 // The numbers of such a plan that users see.
-// Memory by kind adds up to the budget: weights with the embedding and the pinned tensors of
-// streamed parts, activations with embedding rows that are read and unused space at the ring's end.
+// Memory by kind adds up to the budget: weights include the embedding and the pinned tensors of
+// streamed parts; activations include embedding rows that are read, and unused space at the ring's
+// end.
 struct LocalPlanSummary : PlanMemory {
   int blocks = 0;                    // of the model
   int resident_blocks = 0;           // blocks with all parts resident

@@ -2,7 +2,7 @@
 // blocks that it holds.
 //
 // The search does not know homes. Instead, a block takes very long on a device that does not hold
-// it, so any plan with all blocks at home is better. The search starts from such plans.
+// it. So every plan with all blocks at home is better. The search starts from such plans.
 #pragma once
 
 #include <map>

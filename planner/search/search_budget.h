@@ -1,6 +1,6 @@
-// Limits a search by an amount of work, so that a problem and a seed give the same plan on every
-// machine, and by time. On a machine that is too slow for both, the work shrinks with the remaining
-// time, so that a search that divides the remaining work still finishes.
+// Limits a search by time and by an amount of work. A problem and a seed give the same plan on
+// every machine, unless the time is too short for the work. The work then shrinks with the
+// remaining time, so that a search that divides the remaining work still finishes.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // Makes the first plans of a search: uniform plans with fluid shares. Bisection finds the least
-// time T in which the devices, fastest first, can hold all blocks (memory, and what disks read in
-// T) and compute them. Each device gets its share of the blocks, divided evenly over S rounds in
-// some device order. It then streams small or large blocks, spread or first in a visit, until it
-// fits.
+// time T in which the devices, fastest first, can hold all blocks, in memory or by disk reads
+// within T, and compute them. Each device gets its share of the blocks, divided evenly over S
+// rounds in some device order. It then streams small or large blocks, spread or first in a visit,
+// until it fits.
 #pragma once
 
 #include <cstdint>

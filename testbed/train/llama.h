@@ -30,8 +30,8 @@ class Llama {
   // Weights are drawn from Normal(0, 1 / sqrt(inputs)); rows of the embedding have length one. The
   // two matrices of a layer that write to the residual stream begin at zero, so that every layer
   // first sees the tokens alone. With the usual deviation 0.02, the embeddings of a story's names
-  // grow into one direction before attention can tell them apart, and the model learns very late to
-  // copy a name. All weights require gradients.
+  // grow into one direction before attention can tell them apart. The model then learns very late
+  // to copy a name. All weights require gradients.
   static Llama Random(const LlamaConfig& config, uint64_t seed);
   // `weights`: every tensor of Names(config), in that order.
   Llama(const LlamaConfig& config, Named weights);
