@@ -45,8 +45,8 @@ struct OneDeviceRequest {
 // If KV grows (problem.head has the KV of the first level), parts may stream later. The ring then
 // exists from the start, with the size that is fastest on average over all levels
 // (planner/kv/kv_levels.h). ResourceExhausted also if no ring reaches the whole context. With
-// `spills`, the disk takes the pages that memory has no room for whatever streams, or more if that
-// is faster (planner/kv/kv_growth.h).
+// `spills`, the disk takes the pages for which memory has no room even if everything streams, or
+// more pages if that is faster (planner/kv/kv_growth.h).
 //
 // REQUIRES: one device; one batch size, with all sequences; all KV is kept; if KV grows,
 // `request` has no placement, ring or share

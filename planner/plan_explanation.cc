@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "planner/base/bytes.h"
 #include "planner/base/strings.h"
 #include "planner/batches.h"
@@ -16,6 +17,7 @@
 namespace lime {
 namespace {
 
+constexpr char kNoPlanFits[] = "no plan fits: ";  // begins the reasons of SearchPlan, too
 constexpr double kGibMb = static_cast<double>(kGiB) / 1e6;
 // A shorter search would show its own limits rather than those of a device.
 constexpr double kLeastMsPerSearch = 40, kMostMsPerSearch = 400;
@@ -306,8 +308,7 @@ std::string ExplainInfeasible(const Instance& instance, const std::string& reaso
   for (const Instance::Device& device : instance.devices) memory += device.mem_mb;
   const Remedy remedy(instance, options);
   const int largest = remedy.largest();
-  std::string text =
-      absl::StrCat("no plan fits: weights need ", Size(weights), ", and ", Size(pinned), " more must stay in memory (KV of ");
+  std::string text = absl::StrCat(kNoPlanFits, "weights need ", Size(weights), ", and ", Size(pinned), " more must stay in memory (KV of ");
   absl::StrAppend(&text, options.context, " tokens, norms), but there are ", Size(memory), " on ", instance.NumDevices(),
                   instance.NumDevices() == 1 ? " device" : " devices", "; ", Name(instance, largest), " has ",
                   Size(instance.devices[largest].mem_mb),
@@ -317,7 +318,7 @@ std::string ExplainInfeasible(const Instance& instance, const std::string& reaso
   if (more) absl::StrAppend(&text, "; it would fit with ", Size(*more), " more on ", Name(instance, largest));
   if (context) absl::StrAppend(&text, more ? ", or" : "; it would fit", " with a context of ", *context, " tokens");
   if (options.strategy != Strategy::kLime) absl::StrAppend(&text, "; --strategy lime streams weights that do not fit");
-  if (!more && !context) absl::StrAppend(&text, "; ", reason);
+  if (!more && !context) absl::StrAppend(&text, "; ", absl::StripPrefix(reason, kNoPlanFits));
   return text;
 }
 

@@ -10,7 +10,7 @@ enum class Strategy {
   kLime,              // the whole plan space; never worse than the others
   kLimePaper,         // Algorithm 1 of the paper, minimally corrected
   kPp,                // a plain pipeline, layers in proportion to memory
-  kPpOffload,         // the same; streams what does not fit, again for every micro-batch
+  kPpOffload,         // the same, but streams layers that do not fit, again for every micro-batch
   kPpOffloadBatched,  // the same, with all sequences in one micro-batch
   kEdgeShard,         // the fastest plain pipeline
 };
@@ -22,8 +22,8 @@ inline constexpr Names<Strategy, 6> kStrategyNames = {{{Strategy::kLime, "lime"}
                                                        {Strategy::kPpOffloadBatched, "pp-offload-batched"},
                                                        {Strategy::kEdgeShard, "edgeshard"}}};
 
-// Whether the strategy keeps less KV, and computes the rest again, where memory has no room for
-// all.
+// Whether the strategy keeps less KV, and computes the rest again, if memory has no room for all
+// KV.
 constexpr bool RetainsLessKv(Strategy strategy) {
   return strategy == Strategy::kPp || strategy == Strategy::kEdgeShard;
 }

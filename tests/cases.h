@@ -1,11 +1,11 @@
-// How much of what tests draw at random is tried.
+// The number of random cases that tests try.
 #pragma once
 
 #include <cstdlib>
 
 namespace lime {
 
-// Whether this is a run for long, as by scripts/soak.
+// Whether this is a long run, as scripts/soak makes it.
 inline bool Soaking() {
   return std::getenv("LIME_SOAK") != nullptr;
 }
@@ -23,7 +23,7 @@ inline int Cases(int gate, int soak) {
   return kSanitized ? (gate + 3) / 4 : gate;
 }
 
-// Whether Cases() are enough to say that all that may happen did.
+// Whether Cases() is large enough to expect that every possible event occurs.
 inline bool ManyCases() {
   return Soaking() || !kSanitized;
 }

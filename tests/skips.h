@@ -1,5 +1,5 @@
-// Skips of tests for want of something that is not here, in one wording. ctest says after all tests
-// how many there were (tests/skips.py).
+// Skips tests that need something that this machine lacks, in one wording. After all tests, ctest
+// prints the number of skipped tests (tests/skips.py).
 //
 //   LIME_SKIP_WITHOUT_SHARED(SharedDir() / "models");
 //   LIME_SKIP_WITHOUT(::geteuid() == 0, "root");
@@ -16,18 +16,19 @@
 
 namespace lime {
 
-// The folder beside the project with data of others: models, tokenizers, texts.
+// The folder beside the project with other people's data: models, tokenizers, texts.
 inline const std::filesystem::path& SharedDir() {
   static const std::filesystem::path path(LIME_SHARED_DIR);
   return path;
 }
 
-// As users name a path below SharedDir().
+// The name of a path below SharedDir() for users.
 inline std::string SharedName(const std::filesystem::path& path) {
   return ("../shared" / path.lexically_relative(SharedDir())).string();
 }
 
-// Notes for the count after all tests that the running one is skipped; returns the reason to print.
+// Notes that the running test is skipped, for the count after all tests. Returns the reason to
+// print.
 inline std::string SkippedForWantOf(const std::string& what) {
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   if (const char* notes = std::getenv("LIME_SKIPPED_TESTS")) {
@@ -39,7 +40,7 @@ inline std::string SkippedForWantOf(const std::string& what) {
 
 }  // namespace lime
 
-// `what` is a noun: the right, program, device or instruction set that is wanted.
+// `what` is a noun: the missing right, program, device or instruction set.
 #define LIME_SKIP_WITHOUT(there, what) \
   if (!(there)) GTEST_SKIP() << ::lime::SkippedForWantOf(what)
 

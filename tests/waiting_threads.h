@@ -1,5 +1,5 @@
-// Threads that wait until another one wakes them: where all do, nothing more happens by itself, and
-// a test has seen that without waiting for a while.
+// Finds threads that wait until another thread wakes them. If all threads wait so, nothing more
+// happens by itself, and a test knows this without waiting for some time.
 #pragma once
 
 #include <linux/futex.h>
@@ -26,7 +26,7 @@ inline bool WaitsToBeWoken(const std::string& thread) {
   return (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && timeout == 0;
 }
 
-// How often it has begun to wait; -1: it has ended.
+// The number of waits that the thread has begun; -1: it has ended.
 inline int64_t WaitsSoFar(const std::string& thread) {
   std::ifstream file("/proc/self/task/" + thread + "/status");
   for (std::string line; std::getline(file, line);) {
@@ -35,7 +35,7 @@ inline int64_t WaitsSoFar(const std::string& thread) {
   return -1;
 }
 
-// Until the thread waits to be woken; false after 20 s.
+// Waits until the thread waits to be woken; false after 20 s.
 inline bool AwaitWaiting(const std::string& thread) {
   for (const absl::Time until = absl::Now() + absl::Seconds(20); !WaitsToBeWoken(thread); absl::SleepFor(absl::Milliseconds(1))) {
     if (absl::Now() > until) return false;
@@ -48,7 +48,7 @@ class StartedThreads {
  public:
   StartedThreads() : before_(All()) {}
 
-  // Until all of them wait to be woken at one moment; false after 20 s.
+  // Waits until all of them wait to be woken at the same time; false after 20 s.
   bool AwaitIdle() const {
     for (const absl::Time until = absl::Now() + absl::Seconds(20); !AreIdle(); absl::SleepFor(absl::Milliseconds(1))) {
       if (absl::Now() > until) return false;
@@ -72,7 +72,7 @@ class StartedThreads {
     for (const std::string& thread : threads) waits += WaitsSoFar(thread);
     return waits;
   }
-  // A thread that waits before and after, and has begun no wait meanwhile, has waited all the time.
+  // If a thread waits now and later and began no wait in between, it has waited all the time.
   bool AreIdle() const {
     const std::set<std::string> threads = Started();
     const int64_t waits = WaitsOf(threads);

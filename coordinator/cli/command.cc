@@ -160,8 +160,10 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
   command.Add("--without", &without, "With --cluster, a device to leave out; may be given several times").Repeats();
 }
 
-void ModelFlags::AddTo(const CommandFlags& command) {
-  command.Add("--model,-m", &model, "Folder of a Hugging Face checkpoint; with --cluster it may be left out if the file names the model");
+void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
+  command.Add("--model,-m", &model,
+              clusters ? "Folder of a Hugging Face checkpoint; with --cluster, the default is the model that the cluster's file names"
+                       : "Folder of a Hugging Face checkpoint");
   command.Add("--threads", &threads, "Compute threads; 0: one for every core this process may use").Shown();
   command.Add("--loader", &loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto").Shown();
   command.Add("--context", &context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
@@ -187,7 +189,7 @@ void ModelFlags::AddTo(const CommandFlags& command) {
   command.Add("--resident", &resident, "Largest share of the weights to keep in memory, such as 50%; without it as much as fits");
   command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the stored profile of this machine");
   command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
-  AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one");
+  if (clusters) AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one");
   command.Add("--json", &json, "Print one JSON object and nothing else on stdout");
 }
 

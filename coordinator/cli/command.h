@@ -66,9 +66,9 @@ struct ModelFlags {
   std::string loader = "auto";
   std::string numerics = "auto";
   std::string kv = "reserve";
-  std::string kv_dir;        // for KV that memory has no room for; empty: the folder of the model
-  bool no_kv_spill = false;  // which stays in memory then
-  // What stays in memory.
+  std::string kv_dir;        // folder for KV beyond memory; empty: the folder of the model
+  bool no_kv_spill = false;  // all KV stays in memory
+  // The next flags decide what stays in memory.
   std::string memory;
   std::string priority = "balanced";
   std::string placement = "auto";
@@ -81,7 +81,8 @@ struct ModelFlags {
   int64_t chunk = 0;
   bool json = false;
 
-  void AddTo(const CommandFlags& command);
+  // `clusters`: the command also runs on a cluster. Without it there is no --cluster.
+  void AddTo(const CommandFlags& command, bool clusters = true);
   // Refuses values out of range.
   absl::Status Check() const;
   // Writes the memory flags to `request`. Refuses values out of range.

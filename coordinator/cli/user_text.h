@@ -1,5 +1,6 @@
-// Text from files or stdin: prompts, texts to score, and the sequences of --batch-with. These share
-// the steps of a call, but they are not part of its answer and must not change a bit of it.
+// Text from files or stdin: prompts, texts to score, and the sequences of --batch-with. The
+// sequences of --batch-with share the steps of a call, but they are not part of its answer and must
+// not change a bit of it.
 #pragma once
 
 #include <cstdint>

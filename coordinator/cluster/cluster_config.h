@@ -79,7 +79,7 @@ struct ClusterConfig {
 };
 
 // `name` (the path) opens every error. `distinct` false allows two devices with one address, so
-// that devices can be stopped that an older file started.
+// that `lime down` can stop devices that an older file started.
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name, bool distinct = true);
 
 // Removes the named devices and their links. InvalidArgument if a name is unknown or no device

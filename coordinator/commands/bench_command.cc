@@ -352,10 +352,9 @@ void AddBenchCommand(Commands& commands) {
                                "Measure load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
                                "products if the model is resident, the disk if it streams (--memory)",
                                "", Bench);
-  flags.model.AddTo(command);
-  // --prompt and --position set the first two. Repeated positions have no KV on disk. The limits are
-  // those of this machine, not of a cluster.
-  for (const char* other : {"--context", "--chunk", "--kv-dir", "--no-kv-spill", "--cluster"}) command.Remove(other);
+  flags.model.AddTo(command, /*clusters=*/false);  // it measures the limits of this machine
+  // --prompt and --position set the first two. Repeated positions have no KV on disk.
+  for (const char* other : {"--context", "--chunk", "--kv-dir", "--no-kv-spill"}) command.Remove(other);
   command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
   command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();

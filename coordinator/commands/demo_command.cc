@@ -220,7 +220,8 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
         "computed with them, and evicted them. The prediction includes that the daemons share the disk and the cores of\n"
         "one machine, and the times of the first tokens. Then this process ran the same prompt alone, with everything in memory: %.2f ms a "
         "token.\n"
-        "Logits of the three: %s, of the one: %s. %s\n\nFor your own checkpoint and machines see docs/getting-started.md.\n",
+        "Hash of all logits: %s over the three daemons, %s in this process. %s\n\nFor your own checkpoint and machines see "
+        "docs/getting-started.md.\n",
         b.ms_per_token, HashText(a.logits_hash), HashText(b.logits_hash),
         same ? "All bits are the same." : "THEY DIFFER, which is an error: please report it.");
   }

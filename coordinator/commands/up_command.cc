@@ -211,7 +211,8 @@ std::string HowToEnd(const DeviceHealth& health) {
   const DaemonSettings& settings = *health.settings;
   const std::string process = absl::StrCat(settings.user.empty() ? "its user" : settings.user, " runs it as process ", settings.process);
   if (!settings.cluster.empty())
-    return absl::StrCat(process, ", started by `lime up` for cluster \"", settings.cluster, "\": end it with that cluster's file");
+    return absl::StrCat(process, ", started by `lime up` for cluster \"", settings.cluster,
+                        "\": `lime down` with that cluster's file ends it");
   return absl::StrCat(process, "; end it there with `kill ", settings.process, "`, or `systemctl stop limed` if it is a service");
 }
 
@@ -281,10 +282,10 @@ void AddUpCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<UpFlags>(
       "up", "Start limed on every device of a cluster, here and over ssh",
       "Example: lime up --cluster shelf.toml\n"
-      "A device with ssh = \"USER@HOST\" in the file is started there, with the limed on its PATH or the one that limed = \"PATH\" names; "
-      "the\n"
-      "others on this machine. A device that runs already stays; a warning says if its settings differ from the file. The log and the\n"
-      "process number of each device are in ~/.local/state/lime/CLUSTER on its machine.",
+      "A device with ssh = \"USER@HOST\" in the file is started on that machine, with the program that limed = \"PATH\" names, or else\n"
+      "with the limed on its PATH. All other devices are started on this machine. A device that runs already stays; a warning says if\n"
+      "its settings differ from the file. The log and the process number of each device are in ~/.local/state/lime/CLUSTER on its\n"
+      "machine.",
       Up);
   AddClusterFlag(command, flags.cluster);
   command.Add("--restart", &flags.restart,

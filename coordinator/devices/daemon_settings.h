@@ -1,4 +1,4 @@
-// Compares the settings that a daemon runs with and those in cluster.toml. Pure.
+// Compares a daemon's settings with the settings in cluster.toml. Pure.
 #pragma once
 
 #include <string>

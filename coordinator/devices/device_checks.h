@@ -27,7 +27,7 @@ struct DeviceCheckOptions {
   double link_seconds = 0.05;                  // per link and direction; 0: no measurement
 };
 // Checks all devices at once, then the links between devices that answer and have no plan in use.
-// `kept`: stored results of `lime profile`.
+// `stored`: results of earlier calls of `lime profile`.
 std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& stored, const DeviceCheckOptions& options);
 
 // For a device that answers.

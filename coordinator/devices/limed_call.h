@@ -27,8 +27,8 @@ class LimedCall {
   // `FILE line 7: device "orin"`
   const std::string& where() const { return where_; }
   bool is_remote() const { return !device_.ssh.empty(); }
-  // Turns limed's complaint about its call into a wrong call of this program, which names the field
-  // of the file that the flag came from.
+  // Turns limed's error about a flag into a wrong call of this program. The new error names the
+  // field of the file instead of the flag.
   absl::Status InFile(std::string_view sentence) const;
   // HOST:PORT that it shall listen on.
   const std::string& listen() const { return device_.listen.empty() ? device_.address : device_.listen; }

@@ -34,8 +34,8 @@ struct LocalPlanRequest {
   // if nothing streams, if a placement, ring or share is asked for, or if the first level would be
   // no faster.
   int64_t kv_tokens = 0;
-  // If memory has no room for all KV next to the least of the weights, the disk takes the rest
-  // (planner/plan/kv_spill.h), and KV grows by levels whatever `kv_tokens` says. Not if a
+  // If memory has no room for all KV even with the fewest resident weights, the disk takes the rest
+  // (planner/plan/kv_spill.h). KV then grows by levels, also without `kv_tokens`. Not if a
   // placement, ring or share is asked for.
   bool spills_kv = true;
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
@@ -54,7 +54,7 @@ struct LocalPlanRequest {
   Bytes part_bytes = kPartBytes;         // maximum bytes of a streamed part
   Bytes beside = 0;                      // other memory of the process, for a trace for instance
 
-  // Receives what the search does now, if it may take many seconds. May be empty.
+  // Receives the current work of the search if it may take many seconds. May be empty.
   std::function<void(const std::string& what)> at;
 
   int num_threads = 0;  // compute threads; 0: one per core that this process may use
@@ -70,15 +70,16 @@ struct LocalPlan {
 };
 
 // Errors: InvalidArgument for a context that the model does not have; ResourceExhausted if the
-// budget is too small for any plan, with the numbers by kind and a budget that is enough for all KV
-// in memory, and if that is much more, the least with KV on the disk; the backend's error for a
-// model that it does not support. KV counts in full, although its memory is allocated only as it is
-// written.
+// budget is too small for any plan; the backend's error for a model that it does not support.
+// ResourceExhausted states the numbers by kind and a budget that is enough with all KV in memory.
+// If that is much more, it also states the least budget with KV on the disk. KV counts in full,
+// although its memory is allocated only as it is written.
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
 // The numbers of such a plan that users see.
-// Memory by kind adds up to the budget: weights with the embedding and the pinned tensors of
-// streamed parts, activations with embedding rows that are read and unused space at the ring's end.
+// Memory by kind adds up to the budget: weights include the embedding and the pinned tensors of
+// streamed parts; activations include embedding rows that are read, and unused space at the ring's
+// end.
 struct LocalPlanSummary : PlanMemory {
   int blocks = 0;                    // of the model
   int resident_blocks = 0;           // blocks with all parts resident

@@ -3,10 +3,10 @@
 //   ours    sent ──────────────────────────────────► came
 //   theirs       └─► received ─────── answered ──┘
 //
-// The message and its answer together travelled for `came - sent - (answered - received)`. How this
-// splits between the two ways is unknown. An even split is wrong by half of it at most. So the
-// sample with the shortest round trip counts. After it the clocks may drift apart, by at most
-// kMaxClockDrift.
+// The message and its answer together travelled for `came - sent - (answered - received)`. The time
+// of each way alone is unknown. If we assume that both ways took the same time, the error is at
+// most half of the sum. So the sample with the shortest round trip counts. After it the clocks may
+// drift apart, by at most kMaxClockDrift.
 //
 // Pure.   Thread: the owner's.
 #pragma once

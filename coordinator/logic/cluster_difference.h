@@ -1,4 +1,4 @@
-// Why a run over a cluster took more or less time than its plan predicts.
+// Explains why a run over a cluster took more or less time than its plan predicts.
 //
 // Pure: compares what the devices report about their work with the plan's own numbers.
 #pragma once
@@ -33,9 +33,9 @@ struct ClusterObservations {
   std::vector<std::vector<std::string>> shared;  // devices on one machine
 };
 
-// In milliseconds per token. Compares computing, disks and links with the plan, and names the one
-// that explains most of the difference, if it explains at least a quarter. Devices that share a
-// machine count as one.
+// In milliseconds per token. Compares computing, disks and links with the plan. Names the cause
+// that explains most of the difference, if it explains at least a quarter of it. Devices that share
+// a machine count as one.
 PredictionReport ExplainClusterDifference(const Plan& plan, double measured_ms, const ClusterObservations& seen);
 
 }  // namespace lime

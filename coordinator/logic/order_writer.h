@@ -53,7 +53,7 @@ class OrderWriter {
     int64_t rows_ahead = INT64_MAX;  // of all steps ordered and not ended: the devices' capacity
     int32_t prompt_logits = kAny;    // prompt rows of a step that ask for logits
     int64_t retained_positions = 0;  // KV kept of a sequence; older rows are computed again. 0: all
-    int32_t again_ahead = 1;         // the same for steps that compute rows again
+    int32_t again_ahead = 1;         // look_ahead for steps that compute rows again
     std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
   };
   // The limits of a plan's devices. If its KV grows, `levels` has only the level that it begins
@@ -62,10 +62,10 @@ class OrderWriter {
 
   explicit OrderWriter(const Options& options);
 
-  // The known tokens whose logits are computed.
+  // The known tokens of a request whose logits are computed.
   enum class Logits {
     kNewest,  // the last one: enough to continue
-    kAgain,   // after a Restart also those that gave generated tokens, to hash them all
+    kAgain,   // after a Restart also the one before each generated token, to hash all logits
     kAll,     // also the prompt's, to score it; max_new_tokens may be 0
   };
   // The limits of one request under a plan.
@@ -85,7 +85,7 @@ class OrderWriter {
   // REQUIRES: `id` is higher than all before
   absl::StatusOr<RequestId> Add(Request request, Logits logits = Logits::kNewest, std::optional<RequestId> id = std::nullopt);
 
-  // Continues with another plan. Admits all requests that have not ended again, running ones first.
+  // Continues with another plan. Admits again all requests that have not ended, running ones first.
   // Computes their known tokens again, prompt and generated, in chunks. Orders and steps count from
   // 0 again. ResourceExhausted, and nothing changes, if a request does not fit the plan.
   absl::Status Restart(const Options& options);
@@ -221,7 +221,7 @@ class OrderWriter {
   std::vector<MicroBatch> spare_batches_;  // micro-batches to reuse, from larger steps
   std::vector<MicroBatch> batches_;        // of the step being written
   std::vector<Sampling> awaited_;          // by OnTokens
-  std::vector<RequestId> requests_;        // the same: requests of its tokens
+  std::vector<RequestId> requests_;        // by OnTokens: requests of its tokens
   std::vector<Token> tokens_;              // returned by OnTokens
   std::vector<InPromptOf> in_prompt_;
   int64_t next_order_ = 0;

@@ -11,9 +11,9 @@
 // If a person has taken the plan away, which a device reports as Unauthenticated, the run ends.
 // After any other GiveUp the owner may end its requests and continue: after TryAgain this asks for
 // the devices as before, for later requests.
-// A device that reports an error of its own twice without a token in between fails: it is planned
-// without, like a missing one. But it answers. If no plan does without it, a plan is installed on
-// it again after `patience`: a full disk may have room by then.
+// A device that reports an error of its own twice without a token in between counts as missing: a
+// plan without it is made. But it still answers. If every plan needs it, a plan is installed on it
+// again after `patience`: a full disk may have room by then.
 //
 // Pure.   Thread: the owner's.
 // Bounds: `attempts` installations without a token in between; `give_up` from the last failure to
@@ -137,10 +137,10 @@ class Recovery {
   absl::Time since_;                    // time of the last failure
   absl::Status why_;                    // the last failure
   int attempts_ = 0;                    // since the last token
-  std::map<std::string, int> strikes_;  // the same: errors of each device itself
+  std::map<std::string, int> strikes_;  // since the last token: errors of each device itself
   Devices planned_for_;                 // devices for which planning failed since the last failure
   absl::Status no_plan_;                // the error of that planning
-  Devices missing_;                     // of the newest plan at the last answer, with those that fail
+  Devices missing_;                     // missing devices of the newest plan, and failing ones
   int64_t recoveries_ = 0;
 };
 

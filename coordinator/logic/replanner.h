@@ -36,9 +36,9 @@ class Replanner {
     double times = 1.3;                            // factor by which a link's rate has to change
     double speed_times = 1.5;                      // for disks and computing, which vary more
     absl::Duration lasting = absl::Seconds(3);     // a change must last, by its measurements
-    absl::Duration forgotten = absl::Seconds(30);  // a change, after so long without measurement
-    absl::Duration rest = absl::Seconds(15);       // from one answer to the next search, at first
-    absl::Duration most_rest = absl::Minutes(4);   // and at most
+    absl::Duration forgotten = absl::Seconds(30);  // a change without measurements is forgotten
+    absl::Duration rest = absl::Seconds(15);       // first pause from one answer to the next search
+    absl::Duration most_rest = absl::Minutes(4);   // longest such pause
     double kv_times = 1.5;                         // growth of KV that starts a search
     // A change saves at least this multiple of its pause.
     double margin = 1.25;

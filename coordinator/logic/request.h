@@ -10,7 +10,7 @@ using RequestId = int64_t;  // counts up as long as a server runs
 
 struct Request {
   std::vector<int32_t> prompt;      // at least one token
-  int64_t max_new_tokens = 0;       // at least one
+  int64_t max_new_tokens = 0;       // at least one; 0 for a request that is only scored
   std::vector<int32_t> end_tokens;  // generation ends after one of these
 };
 
@@ -18,7 +18,7 @@ enum class FinishReason {
   kNone,         // still running
   kEndToken,     // an end token was generated
   kLength,       // max_new_tokens reached
-  kStopped,      // the driver ended it: a stop string
+  kStopped,      // the text reached a stop string
   kInterrupted,  // the call was interrupted before it was done
 };
 

@@ -26,8 +26,8 @@ using KvRoom = std::map<std::string, Bytes>;
 absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& room);
 
 // Whether `after` can take over KV of `pages` pages per layer. Memory and disks need room for it
-// beside the KV that `before` holds. Both plans must keep all KV (RetainsAllKv), and the kernels of
-// every layer their order of sums.
+// beside the KV that `before` holds. Both plans must keep all KV (RetainsAllKv), and both must
+// compute every layer with the same order of sums.
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room = {});
 // The most pages for which TakesOver is true.  REQUIRES: TakesOver with 0 pages
 int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room = {});
@@ -43,8 +43,8 @@ Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after);
 
 // Time to compute `positions` positions of a sequence again as a prompt, from an idle start, in
 // chunks of the plan. All chunks count with the rate of the last one, which has the most to attend
-// to. `again`: the positions among them whose logits are computed again, as many in a step as
-// decode rows.
+// to. `again`: the number of these positions whose logits are computed again. A step computes as
+// many of them as it has decode rows.
 // REQUIRES: positions > 0, and the plan keeps all KV
 double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positions, int64_t again = 0);
 

@@ -22,18 +22,18 @@ class ClusterPlanning {
   struct Options {
     Strategy strategy = Strategy::kLime;
     uint64_t seed = 1;
-    // Work of each search: what a current core does in this time. The amount is the same on every
-    // machine.
+    // Work of each search: the amount that a current core does in this time. It is the same on
+    // every machine.
     double work_ms = kPlanWorkMs;
-    // Each search also ends after this time by the clock. For searches during a run, which needs
-    // the machine.
+    // Each search also ends after this time by the clock. For searches during a run, because the
+    // run needs the machine.
     bool by_clock = false;
     // Time of all searches and their explanation. nullopt: only the work bounds them, and equal
     // flags give equal plans.
     std::optional<double> time_limit_ms = std::nullopt;
     double max_ttft_ms = 0;                        // 0: no bound
     const std::atomic<bool>* cancelled = nullptr;  // ends the search; its result is then useless
-    // Receives what the search does now, because it may take minutes.
+    // Receives the current work of the search, which may take minutes.
     std::function<void(const std::string& what)> at = nullptr;
   };
   ClusterPlanning(const Options& options, PlanInputs inputs);
@@ -57,8 +57,8 @@ class ClusterPlanning {
   void At(const std::string& what) const {
     if (options_.at) options_.at(what);
   }
-  // Whether KV may leave a device's memory. Baselines use no disks or hosts for KV, and a bound on
-  // the first token cannot be checked for such a plan.
+  // Whether KV may leave a device's memory. Baselines use no disks or hosts for KV. A bound on the
+  // first token cannot be checked if KV leaves memory.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
   bool MayRetainLess() const { return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0; }
   bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }

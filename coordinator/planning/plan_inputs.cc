@@ -273,8 +273,7 @@ void PlanInputFlags::AddTo(const CommandFlags& command) {
   kv.AddTo(command);
   command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
   command.Add("--piece", &part,
-              "Longest part in which a block streams, or none for whole blocks; without it 64MB, and none for strategies other than "
-              "lime");
+              "Largest part that streams, or none for whole blocks; without it 64MB, or none for strategies other than lime");
 }
 
 int64_t MostRows(const PlanRequest& request) {

@@ -1,4 +1,5 @@
-// Text, sentences and progress on one screen: text goes to stdout, the others to stderr.
+// Text, sentences and progress on one screen: text goes to stdout, sentences and progress go to
+// stderr.
 #pragma once
 
 #include <string>

@@ -16,8 +16,8 @@ struct HealthQuestion {
 };
 
 // Also checks that the device speaks our protocol and is the device in `target`. An error is the
-// sentence of a Diagnosis. Blocks; if a fault must be diagnosed, for about twice `patience` and a
-// second.
+// sentence of a Diagnosis. Waits at most `patience` for the answer; if a fault must be diagnosed,
+// about twice `patience` and a second.
 absl::StatusOr<DeviceHealth> AskHealth(v1::Control::Stub& stub, const ProbeTarget& target, const HealthQuestion& question);
 
 }  // namespace lime

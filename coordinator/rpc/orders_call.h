@@ -36,7 +36,7 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   // All orders are sent: the device may take the end of the stream as the end of the run. No news
   // comes after this.
   void End();
-  // Whether the stream has ended before `until`.
+  // Waits for the end of the stream. False if it has not ended at `until`.
   bool AwaitEnd(absl::Time until);
   void Tick(absl::Time now);
 
@@ -61,7 +61,7 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // cancelled because the device was silent
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more is sent
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // and the device has been told
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // the end was sent too
 };
 
 }  // namespace lime

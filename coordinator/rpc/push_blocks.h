@@ -48,8 +48,8 @@ struct PushOptions {
   std::function<void(PushSender::Chunk, std::string& data)> spoil;
 };
 
-// Returns when the device holds the blocks. Unavailable if the device stays lost; a refusal has its
-// own code. Blocks.
+// Waits until the device holds the blocks. Unavailable if the device stays lost; a refusal has its
+// own code.
 absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget& target, const PushOptions& options);
 
 }  // namespace lime

@@ -254,7 +254,7 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const bool lost = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
   if (lost) change_began_ = absl::InfiniteFuture();  // recovery has no stated bound
   if (!status.ok() && !lost && !IsSet(cancel))
-    StatePause("continues with the plan before and computes the KV so far again", change.going_back);
+    StatePause("continues with the previous plan and computes the KV so far again", change.going_back);
   LIME_RETURN_IF_ERROR(status);
   ++changes_;
   first_ = newest_ = devices_.plan();
@@ -411,7 +411,7 @@ void ClusterRun::CompareKernels() {
 void ClusterRun::CompareLogits(RequestId request, int32_t position, uint64_t logits_hash) {
   const Asked& asked = asked_.at(request);
   if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(reported_bits_, true)) return;
-  Say(absl::StrCat("request ", request, ": the logits computed again differ from those before in some bits"));
+  Say(absl::StrCat("request ", request, ": the logits computed again differ from the earlier ones in some bits"));
 }
 
 void ClusterRun::Say(const std::string& sentence) const {

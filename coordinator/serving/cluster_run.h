@@ -43,7 +43,7 @@ class ClusterRun {
     // taken over and no request has made a token, the pause ends with the next step.
     std::optional<absl::Duration> taking_over;  // if the new plan takes KV over; nullopt: it cannot
     absl::Duration computing_again;             // if KV is computed again
-    absl::Duration going_back;                  // devices refuse it, the plan before continues
+    absl::Duration going_back;                  // if devices refuse it and the old plan continues
   };
 
   // How to survive a failure.
@@ -66,10 +66,10 @@ class ClusterRun {
 
   // Calls that the owner receives in Run, on its thread. All but `at_border` may be empty.
   struct Owner {
-    // Called after Wake, and at the latest at the time that the previous call returned: between two
-    // reports of the devices, and while a recovery waits for them, or a plan is searched for or
-    // installed. May Add and Stop. With it, Run waits for more requests when none is left, and
-    // returns only when it is cancelled or fails.
+    // Called soon after Wake, and no later than the time that the previous call returned. It is
+    // called between two reports of the devices, while a recovery waits for them, and while a plan
+    // is searched for or installed. It may Add and Stop. If it is set, Run waits for more requests
+    // when none is left, and returns only when it is cancelled or fails.
     std::function<absl::Time()> at_border;
     std::function<void(RequestId request)> on_start;  // it has a slot; again under another plan
     // The computed share of the request's known tokens: at the end of every step, and every 100 ms
@@ -135,8 +135,8 @@ class ClusterRun {
   absl::Status RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
   // Orders nothing more, and waits until the ordered steps have ended.
   absl::Status Drain(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
-  // Changes to `change_`. An error is handled as any failure: Recovery installs the plan before
-  // again.
+  // Changes to `change_`. An error is handled like any failure: Recovery then installs the previous
+  // plan.
   absl::Status ChangePlan(const std::atomic<bool>* cancel);
   absl::Status ChangeTakingOver(const Change& change, const std::atomic<bool>* cancel);
   absl::Status ChangeComputingAgain(const Change& change, const std::atomic<bool>* cancel);
@@ -156,7 +156,7 @@ class ClusterRun {
   // REQUIRES: no plan is open
   template <typename Work>
   auto Beside(const Work& work);
-  // Levels are searched for: see Beside.
+  // OrdersFor, called with Beside, because the search for levels may take minutes.
   OrderWriter::Options NextOrdersFor(const Plan& plan, const std::atomic<bool>* cancel);
   OrderWriter::Options OrdersFor(const Plan& plan, const std::atomic<bool>* cancel) const;
   void CompareKernels();

@@ -42,7 +42,7 @@ class Devices {
     std::function<void(Bytes done, Bytes total)> progress;
     const std::atomic<bool>* cancelled = nullptr;
     int64_t trace_spans = 0;     // trace spans kept on each device; 0: no trace
-    std::vector<KvSequence> kv;  // that continue with KV from HandOver
+    std::vector<KvSequence> kv;  // sequences that continue with KV from HandOver
   };
   // Installs the plan on every device that has a stage, under an epoch that is new to all of them.
   // If one device refuses the plan, the others unload it. DeviceOf(the error) names that device.
@@ -71,8 +71,8 @@ class Devices {
   virtual absl::StatusOr<Handover> HandOver() = 0;
   // Stops news and waits for no device. Devices that are there unload the plan by themselves.
   virtual void Abandon() = 0;
-  // Names of the devices that answer and hold no plan. Unloads on them what remains of plans that
-  // were installed from here.
+  // Unloads plans that were installed from here and are still on devices. Returns the names of the
+  // devices that answer and then hold no plan.
   virtual std::set<std::string> Free() = 0;
 };
 

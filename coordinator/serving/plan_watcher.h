@@ -1,5 +1,5 @@
-// Watches the links, disks and computing of a run's plan. If one changes its speed, searches for a
-// better plan in the background.
+// Watches the links, disks and computing of a run's plan. If the speed of one changes, searches for
+// a better plan in the background.
 //
 // Threads: a thread of its own asks the devices and searches. The owner calls Next often and OnPlan
 // after a change of plans; neither of them waits.
@@ -30,8 +30,8 @@ class PlanWatcher {
     // Upper bounds on the time from the last token of one plan to the first token of another.
     std::optional<Pause> taking_over;  // if KV can be taken over
     Pause computing_again;             // if KV is computed again
-    Pause going_back;                  // devices refuse the plan, the one before continues
-    // All this holds up to this number of KV pages per layer.
+    Pause going_back;                  // if devices refuse the plan and the one before continues
+    // The fields above hold up to this number of KV pages per layer.
     int64_t most_pages = std::numeric_limits<int64_t>::max();
     bool in_prompt = false;  // also usable before the first token
   };
@@ -60,7 +60,7 @@ class PlanWatcher {
   std::optional<ClusterRun::Change> Next(const OrderWriter::Remaining& remaining);
   void OnPlan(const Plan& plan);
 
-  // What the thread does every `look`: measures and may search, unless a result waits for Next.
+  // Measures and may search, unless a result waits for Next. The thread calls this every `look`.
   void Look();
 
  private:

@@ -1,6 +1,7 @@
 // A request to Serving, and what its sink receives.
 //
-// Independent of any protocol: prompts of a command and calls of a server's API become this.
+// Independent of any protocol: a command's prompts and calls of a server's API become such
+// requests.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ struct ServingRequest {
   std::vector<std::string> stop_strings;  // it ends before one; needs a tokenizer
   // How tokens are chosen, and what is reported of their logits. `sampling.choice` selects the
   // request's random numbers; without it the id of the request does. Penalties, biases and
-  // log-probabilities of more tokens are further fields of that type.
+  // log-probabilities of more tokens would become further fields of that type.
   RequestSampling sampling;
 };
 

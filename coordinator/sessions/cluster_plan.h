@@ -1,5 +1,5 @@
-// The start of a run over a cluster: its devices, which all answer, the blocks they hold, and a
-// plan for that.
+// The start of a run over a cluster: all its devices answer, report the blocks that they hold, and
+// get a plan that fits these blocks.
 #pragma once
 
 #include <atomic>

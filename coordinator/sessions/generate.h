@@ -50,7 +50,8 @@ struct Generated {
   double ttft_ms = 0;        // from the start of generation to the first token
   double ms_per_token = 0;   // of the tokens after the first
   uint64_t logits_hash = 0;  // XXH3-64 of the logits of every generated position
-  // When each was sampled: seconds of the steady clock, which all processes share on Linux.
+  // When each token was sampled, in seconds of the steady clock, which all processes share on
+  // Linux.
   std::vector<double> token_times;
 };
 
@@ -134,7 +135,7 @@ class Generator {
 // differ.
 nlohmann::json ToJson(const PredictionReport& report);
 
-// The fields that a device has wherever it is: of a cluster, or this process.
+// The fields that every device has, in a cluster or as this process.
 nlohmann::json DeviceJson(const PlanDevice& device, const InstalledPlan& installed, const DeviceStatistics& statistics);
 
 }  // namespace lime::cli

@@ -82,7 +82,7 @@ class LocalSession {
   DeviceProfile profile_;      // known before this run
   LocalPlan local_;            // as it was made
   LocalPlanSummary summary_;
-  KvLevels levels_;  // what streams, and goes to the disk, as KV grows
+  KvLevels levels_;  // streamed parts, and KV on the disk, as KV grows
   int threads_ = 0;
   bool has_budget_ = false;  // of memory, from the user
   LoadSummary load_;

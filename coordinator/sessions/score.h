@@ -16,7 +16,7 @@ namespace lime::cli {
 
 // Waits for requests that were sent together, until the user cancels.
 //
-// Owner: the sender of the requests. It outlives them.
+// Owner: the sender of the requests. This object outlives the requests.
 class RequestEnds {
  public:
   // REQUIRES: requests > 0

@@ -19,8 +19,8 @@ class StreamingDetokenizer {
   // REQUIRES: `tokenizer` outlives this object.
   explicit StreamingDetokenizer(const Tokenizer& tokenizer, const DecodeOptions& options = {});
 
-  // The text that is complete after `id`; often that of its token, sometimes none yet. Valid until
-  // the next call.
+  // The text that is complete with `id`: often the text of its token, sometimes none yet. Valid
+  // until the next call.
   std::string_view Push(int32_t id);
 
   // The bytes that were held back, with broken characters as U+FFFD, and text that a strip rule has

@@ -150,8 +150,8 @@ void LimedFlags::AddTo(const CommandFlags& command) {
   command.Add("--name", &name, "Name of this device, as in cluster.toml");
   command.Add("--memory", &memory, "Memory that this process may use, such as 8GiB; limed refuses a plan that needs more");
   command.Add("--memory-mode", &memory_mode,
-              "Without --memory, choose it at the start as `lime run` does, and keep memory free for KV: max-tps (512 tokens of --model), "
-              "balanced (1,024) or max-context (all positions of the model)");
+              "Without --memory, limed chooses it at the start and keeps memory free for KV of --model: max-tps (512 tokens), balanced "
+              "(1,024) or max-context (the model's context)");
   command.Add("--model,-m", &weights, "Folder of the weights, if the coordinator names none");
   command.Add("--store", &store, "Folder for the weights that `lime push` sends; without it limed refuses a push");
   command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that does not fit in memory; without it the folder of the weights");

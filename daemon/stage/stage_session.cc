@@ -121,9 +121,9 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
 
 absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
                                           std::span<const KvExtent> extents, const KvTakeover::PageSink& take) const {
-  if (options_.handover.kv == nullptr) return absl::NotFoundError("the plan before handed over no KV on this device");
+  if (options_.handover.kv == nullptr) return absl::NotFoundError("the previous plan handed over no KV on this device");
   if (options_.handover.kv->numerics_id() != numerics_id || options_.handover.kv->page_bytes() != call_.plan.page_bytes)
-    return absl::FailedPreconditionError("the KV of the plan before was computed by other kernels, or for another model");
+    return absl::FailedPreconditionError("the KV of the previous plan was computed by other kernels, or for another model");
   for (const KvExtent& extent : extents) {
     const auto take_own = [&](int64_t first, std::span<const std::byte> pages) {
       return cancelled_.load() ? absl::CancelledError("loading was cancelled") : take(extent.sequence, first, pages);

@@ -63,7 +63,7 @@ LoaderChoice ChooseLoader(LoaderKind wanted, const LoaderFacts& facts) {
   }
   if (facts.cached > 0.5) {
     return {.kind = LoaderKind::kRead,
-            .reason = absl::StrCat("a copy on 2 MiB pages reads faster, which pays over the ", facts.passes, " steps planned")};
+            .reason = absl::StrCat("a copy on 2 MiB pages is read faster, and ", facts.passes, " planned steps make up for the copying")};
   }
   return {.kind = LoaderKind::kRead,
           .reason = absl::StrCat("only ", Percent(facts.cached), " of the files are cached, and direct reads are faster than page faults")};

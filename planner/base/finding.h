@@ -12,7 +12,7 @@ enum class Grade {
 };
 
 struct Finding {
-  std::string check;  // what was checked, as in "memory"
+  std::string check;  // what was checked, such as "memory"
   Grade grade = Grade::kOk;
   std::string what;    // the result with its numbers
   std::string remedy;  // what to do; empty: nothing

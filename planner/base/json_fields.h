@@ -75,7 +75,7 @@ class JsonFields {
 
   const std::string& where() const { return where_; }
   const absl::Status& status() const { return status_; }
-  // Keep the first error: of the field, or of what is within it.
+  // Both keep only the first error. Wrong: an error of the field. Check: an error inside its value.
   void Wrong(const std::string& key, std::string_view problem) { Fail<std::monostate>(key, problem); }
   void Check(const absl::Status& status) { status_.Update(status); }
 

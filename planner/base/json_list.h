@@ -1,4 +1,4 @@
-// The fields of a JSON object and those of our type beside each other, listed once for both ways.
+// Lists the fields of a JSON object beside the members of our type, once for reading and writing.
 //
 //   static void List(JsonList& f, StepTimes& times) {
 //     f.Number("tx_ms", times.tx_ms, 0, kHigh);
@@ -22,17 +22,17 @@
 
 namespace lime {
 
-// Goes through a list of fields, to write an object or to read one. What is read is hostile:
-// JsonFields bounds it and keeps the first error. What is written is not changed.
+// Goes through a list of fields, to write a JSON object or to read one. Input is hostile:
+// JsonFields bounds it and keeps the first error. Writing does not change the values.
 //
-// Objects in objects go by their own List, found by their type; what it needs to know beside them
-// is handed on.
+// An object within an object is read and written by the List of its own type. `more` is passed on
+// to that List.
 class JsonList {
  public:
   enum Presence {
-    kRequired,  // always written, and must be there
-    kOptional,  // always written; where it is not there, the value stays as it is
-    kSparse,    // likewise, and written only where it is neither 0 nor false
+    kRequired,  // always written; an error if it is missing
+    kOptional,  // always written; if it is missing, the value stays as it is
+    kSparse,    // like kOptional, but written only if it is not 0, false or empty
   };
 
   explicit JsonList(JsonFields& from) : from_(&from) {}
@@ -63,7 +63,7 @@ class JsonList {
     value = from_->String(key);
     if (value.size() > max_bytes) from_->Wrong(key, absl::StrCat("is longer than ", max_bytes, " bytes"));
   }
-  // One of `names`; `problem` says that it is none of them.
+  // One of `names`. `problem`: the end of the error for any other text.
   template <typename T, size_t kCount>
   void Named(const std::string& key, T& value, const Names<T, kCount>& names, std::string_view problem, Presence presence = kRequired) {
     if (!Handles(key, presence, true)) return;
@@ -94,12 +94,12 @@ class JsonList {
     absl::StatusOr<std::vector<T>> objects = ReadObjects(*from_, key, max_size, from_->where() + ": ", read);
     objects.ok() ? static_cast<void>(values = *std::move(objects)) : from_->Check(objects.status());
   }
-  // Only written; where it is read, the list does so itself.
+  // Only for writing; the List that calls this reads the field itself, or ignores it.
   void Told(const std::string& key, nlohmann::ordered_json value) {
     if (to_ != nullptr) (*to_)[key] = std::move(value);
   }
 
-  // `fields` says whether all could be read.
+  // fields.status() says whether all fields were valid.
   template <typename T, typename... More>
   static T ReadObject(JsonFields& fields, const More&... more) {
     T value;
@@ -111,7 +111,7 @@ class JsonList {
   static nlohmann::ordered_json WriteObject(const T& value, const More&... more) {
     nlohmann::ordered_json object;
     JsonList list(object);
-    List(list, const_cast<T&>(value), more...);  // a list that writes takes from it
+    List(list, const_cast<T&>(value), more...);  // a list that writes does not change it
     return object;
   }
 

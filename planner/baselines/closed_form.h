@@ -33,8 +33,7 @@ struct ClosedForm {
   double total_ms = 0;                  // S max(C, R)
   double segment_critical_path_ms = 0;  // C = sum_i (r_i + k_i) c_i + |order| hop
   double segment_load_cycle_ms = 0;     // R = max_i k_i (l_i + c_i): a slot is in use while its block computes
-  // R = max_i k_i (l_i + c_i): the slot is in use while its block computes.
-  double uncovered_ms = 0;
+  double uncovered_ms = 0;              // S max(0, R - C)
 };
 
 // Eq. 1 with hop_ms = tx + lat. The hop from the last device to the first counts.  REQUIRES:

@@ -47,8 +47,8 @@ OffloadTable MakeOffloadTable(const OnlineProblem& problem);
 
 inline constexpr int64_t kMaxOffloadChoices = int64_t{1} << 22;
 
-// ---- Rules for the parts that stream as KV grows, to compare LIME's with. Each is an OnlineRule of
-// planner/kv/kv_levels.h.
+// ---- Rules that choose the parts that stream as KV grows, to compare with LIME's own rule. Each
+// is an OnlineRule of planner/kv/kv_levels.h.
 
 // Eq. 5 to 7: a number of attention and MLP blocks more in every visit.
 std::vector<int32_t> PaperRule(const Plan& plan, int device, Bytes room, int64_t layer_pages);

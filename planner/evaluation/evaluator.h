@@ -2,9 +2,9 @@
 // steady state.
 //
 // The schedule is deterministic. Device d runs its visits in the order (step, stage, micro-batch).
-// With an embedding by rows, each visit of the first stage begins with reading them. A streamed
-// block waits for its load. Its memory is free again after the last micro-batch. The loads of a
-// device run one after another in order of use, and repeat in every step. Load k waits for the
+// With an embedding by rows, each visit of the first stage begins by reading its embedding rows. A
+// streamed block waits for its load. Its memory is free again after the last micro-batch. The loads
+// of a device run one after another in order of use, and repeat in every step. Load k waits for the
 // release of load k - w, where w is the number of consecutive loads ending with k that fit in the
 // pool together.
 #pragma once

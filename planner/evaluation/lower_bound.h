@@ -1,6 +1,6 @@
 // A lower bound of the time per step of any plan: the least T for which fractions of blocks can be
-// placed. Each device holds at most what fits in its memory and what its disk reads in T. All
-// computing plus the unavoidable hops take at most T.
+// placed. Each device holds at most the bytes that fit in its memory plus the bytes that its disk
+// reads in T. All computing plus the unavoidable hops take at most T.
 #pragma once
 
 #include "planner/plan/instance/instance.h"

@@ -1,6 +1,6 @@
 // The exact evaluation in a tenth of the time, for searches. It sums up the resident blocks between
-// two loads in advance, and ends when all times of a step are those of the previous step plus one
-// constant. It differs from Evaluator only by rounding; Evaluator evaluates the final plan.
+// two loads in advance, and ends when all times of a step equal the times of the previous step plus
+// one constant. It differs from Evaluator only by rounding; Evaluator evaluates the final plan.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ class QuickEvaluator {
     double load_ms = 0;
     double mb = 0;
     double stage_mb = 0;  // of the stage, in the ring when this load ends
-    // The release that it waits for: offset in release_ms_ from its own of this step.
+    // The release that this load waits for, as an offset in release_ms_ from its own entry of this
+    // step.
     int64_t waits_for = 0;
     int32_t device = 0;
     int32_t rank = 0;  // loads of the stage in the ring when this load ends

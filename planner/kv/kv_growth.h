@@ -12,9 +12,9 @@ namespace lime {
 // if no ring reaches the whole context.
 absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options = {});
 
-// The same for a plan from CutForKv. A device keeps only some pages in memory, and the others on
-// its disk or on a host, if it has no room for more even when everything streams, or if that is
-// faster on average over all levels than streaming more weights.
+// The same for a plan from CutForKv. In two cases a device keeps only some pages in memory and the
+// others on its disk or on a host: if it has no room for more pages even when everything streams,
+// or if streaming more weights would be slower on average over all levels.
 absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options = {});
 
 // A plan whose attention blocks have KV parts, so that a disk or a host can take the pages that do

@@ -34,7 +34,7 @@ struct KvLevels {
 };
 
 // Chooses the parts of a device that stream at a level in addition to the plan's own. `room`:
-// memory for the device's parts without KV pages. LIME has its own; other rules are to compare it
+// memory for the device's parts without KV pages. LIME has its own rule; the others are to compare
 // with.
 using OnlineRule = std::vector<int32_t> (*)(const Plan& plan, int device, Bytes room, int64_t layer_pages);
 // Part by part, the fastest by the exact evaluation, over all devices.
@@ -48,7 +48,7 @@ struct KvLevelOptions {
   double work = 2e8;    // per level, in units of SearchBudget
   uint64_t seed = 1;
   bool disks = true;                   // whether PlanToSpill may put KV on disks
-  const KvHosting* hosting = nullptr;  // whether and how it may put KV on hosts; null: not
+  const KvHosting* hosting = nullptr;  // how it may put KV on hosts; null: it may not
   // When it returns true, every search ends with its current result: no further level; for
   // PlanToGrow and PlanToSpill the best plan so far, or none. Null: never.
   std::function<bool()> cancelled;

@@ -9,7 +9,7 @@
 //                back for a while if there is room and the link is fast enough. Else the queries go
 //                to the host, and its attention result comes back.
 //
-// Implementation: kv_spill.cc, and kv_on_host.cc for where KV is.
+// Implementation: kv_spill.cc, and hosting/kv_on_host.cc for functions that depend on where KV is.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ bool SpillsKv(const Plan& plan);
 // Whether the KV that does not fit is on the device's disk.
 bool HasKvOnDisk(const PlanDevice& device);
 
-// Whether `holder` is the host of KV of the layers of `owner`.
+// Whether `holder` hosts KV for `owner`.
 bool HoldsKvOf(const Plan& plan, int holder, int owner);
-// Bytes of KV that a device has in memory if each layer has `layer_pages` pages: of its own layers,
-// and of those that it is the host of. 0 for device -1.
+// Bytes of KV in a device's memory if each layer has `layer_pages` pages: KV of its own layers, and
+// KV that it hosts for other devices. 0 for device -1.
 Bytes HeldKvBytes(const Plan& plan, int device, int64_t layer_pages);
 
 // Counts the memory for KV that is on a host or comes back from it.

@@ -11,8 +11,8 @@ struct BatchRow {
   int32_t sequence = 0;  // slot of the sequence on the device
   int32_t token = 0;     // id to embed
   int32_t position = 0;  // in its sequence, from 0
-  // Row of this batch that comes before this one, or -1 if the sequence's cache does. For trees of
-  // speculated tokens.
+  // The row of this batch with the token before this one; -1: that token is in the sequence's
+  // cache. For trees of speculated tokens.
   int32_t parent = -1;
   bool wants_logits = false;
 

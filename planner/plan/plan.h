@@ -43,9 +43,9 @@ struct PlanPart {
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
   bool streamed = false;
-  // Time to compute this part for one micro-batch of a decode step. Attention counts with the rows
-  // of its block. In the first KV part of a layer with a host: the time until the host answers when
-  // the most KV is away, whether or not pieces come back.
+  // Time to compute this part for one micro-batch of a decode step. Attention is counted in the
+  // parts with rows of its block. In the first KV part of a layer with a host: the time until the
+  // host answers when the most KV is away, whether or not pieces come back.
   double decode_ms = 0;
   // The share of decode_ms that computes evicted KV again, at the end of the context.
   double evicted_ms = 0;
@@ -178,7 +178,7 @@ struct Plan {
 struct PlanNeed {
   Bytes weights = 0;
   Bytes embedding = 0;
-  // At least the largest streamed part; or what one stage streams, if StaysTogether.
+  // At least the largest streamed part; if StaysTogether, all streamed parts of a stage.
   Bytes ring = 0;
   int64_t kv_pages = 0;  // of its layers, in memory
   Bytes hosted = 0, fetched = 0;

@@ -25,7 +25,7 @@ inline absl::Status CheckInt(FieldName field, int64_t value, int64_t low, int64_
   return Invalid("plan: field \"", field.of, field.member, "\" = ", value, " is outside ", low, " to ", high);
 }
 
-// `of` says what the value must be the sum of.
+// `of` describes the correct sum in the error.
 inline absl::Status CheckSum(FieldName field, int64_t value, int64_t sum, absl::string_view of) {
   if (value == sum) return absl::OkStatus();
   return Invalid("plan: field \"", field.of, field.member, "\" = ", value, " is not ", sum, ", ", of);
@@ -36,12 +36,13 @@ inline absl::Status CheckNumber(FieldName field, double value) {
   return Invalid("plan: field \"", field.of, field.member, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
 }
 
-// The device's host, which must compute in the same order. In kv_on_host.cc, like the next two.
+// Checks that the device's host computes its sums in the same order. kv_on_host.cc has this check
+// and the next two.
 absl::Status CheckHost(const Plan& plan, int device);
-// The memory for pieces that come back. If the host is never asked, it must hold a whole layer and
-// the pieces in flight.
+// Checks the memory for pieces that come back. If the host is never asked, that memory must hold a
+// whole layer and the pieces in flight.
 absl::Status CheckComingBack(const Plan& plan, int device);
-// Memory and rates. `name`: of the device in messages.
+// Checks memory and rates. `name`: the device's name in errors.
 absl::Status CheckKvOfOthers(const PlanDevice& device, const PlanNeed& need, const std::string& name);
 
 }  // namespace lime

@@ -27,7 +27,7 @@ absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency)
 
 // Pages per layer for all sequences at the whole context, or for the positions not evicted.
 int64_t FullLayerPages(const Plan& plan);
-// Whether KV has fewer pages than that, and will grow.
+// Whether KV has fewer than FullLayerPages now, and will grow.
 inline bool GrowsKv(const Plan& plan) {
   return ResidencyOf(plan).layer_pages < FullLayerPages(plan);
 }

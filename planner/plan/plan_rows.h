@@ -17,8 +17,8 @@ inline bool RetainsAllKv(const Plan& plan) {
   return plan.retained_positions == 0;
 }
 
-// Whether nothing of the plan may change while it runs: it does not keep all KV, or every
-// micro-batch reads again what streams. Only plans to compare with are like that.
+// Whether the plan must stay the same while it runs, because it does not keep all KV, or because
+// every micro-batch reads the streamed parts again. Only plans to compare with are like that.
 inline bool IsFixed(const Plan& plan) {
   return !RetainsAllKv(plan) || !plan.reads_once;
 }
@@ -28,8 +28,8 @@ inline int32_t MostMicrobatches(const Plan& plan) {
   return plan.reads_once ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
 }
 
-// Rows of the largest micro-batch: the step's own rows, the rows sent between stages, and the rows
-// computed at a time.
+// Rows of the largest micro-batch. OwnRows: the step's own rows. SentRows: the rows sent between
+// stages. MaxRows: the rows computed at a time.
 int64_t OwnRows(const Plan& plan);
 int64_t SentRows(const Plan& plan);
 int64_t MaxRows(const Plan& plan);
@@ -38,17 +38,17 @@ int64_t MaxRows(const Plan& plan);
 // consecutive
 int64_t NumSentRows(const Plan& plan, const MicroBatch& batch);
 
-// Rows that may wait between devices in addition to own rows. 0 if all KV is kept.
+// Rows computed again that may wait between devices, in addition to own rows. 0 if all KV is kept.
 int64_t RowsAgainWaiting(const Plan& plan);
 
-// Limit for steps with rows again that are ordered but not ended. They are long. Two are enough to
-// keep micro-batches following each other.
+// Limit for steps that compute rows again and that are ordered but not ended. Such steps are long,
+// so two are enough to keep micro-batches following each other.
 inline int32_t AgainAhead(const Plan& plan) {
   return plan.microbatches > 1 ? 2 : 1;
 }
 
-// Pages of a layer for each sequence, and the pages for all sequences that a device's layers use in
-// turn. 0 in turn if all KV is kept.
+// RetainedPages: pages of a layer for each sequence. PagesInTurn: pages for all sequences that a
+// device's layers use in turn; 0 if all KV is kept.
 int64_t RetainedPages(const Plan& plan);
 int64_t PagesInTurn(const Plan& plan);
 

@@ -11,9 +11,9 @@
 // than its size, at any speed. Memory in the ring is counted, not placed. The implementation maps
 // the ring twice in a row, so that a part that crosses the end is contiguous.
 //
-// A load with `keep` goes to its own memory and stays there. It occurs in the step in which a
-// streamed part becomes resident (CompileChange). It is awaited and evicted like other loads, but
-// uses no ring memory.
+// A load with `becomes_resident` goes to its own memory and stays there. It occurs in the step in
+// which a streamed part becomes resident (CompileChange). It is awaited and evicted like other
+// loads, but uses no ring memory.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ enum class Payload : uint8_t {
   kHeadPartial
 };
 
-// The payload that the stage before sends to `stage`.  REQUIRES: stage > 0
+// The payload that stage - 1 sends to `stage`.  REQUIRES: stage > 0
 Payload PayloadInto(const Plan& plan, int stage);
 
 // Waits for a micro-batch from the stage before. The first stage of a decode step waits for the

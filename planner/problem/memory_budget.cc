@@ -47,10 +47,10 @@ DerivedBudget DeriveBudget(const BudgetRequest& request) {
   const Bytes rest = request.available - derived.reserve - request.fixed - derived.kv;
   derived.resident = std::max<Bytes>(0, rest) / 10 * 9;
   derived.budget = request.process + std::min(request.available, needed + derived.resident);
-  derived.text = absl::StrCat(FormatBytes(derived.budget), ": ", FormatBytes(request.process),
-                              " that this process has already, and more; of ", FormatBytes(request.available), " available, ",
-                              FormatBytes(derived.reserve), " stay free for other programs, ", FormatBytes(derived.kv), " for the KV of ",
-                              derived.kv_tokens, " tokens (", Text(kMemoryPriorityNames.Of(request.priority)), "), and 10 % of the rest");
+  derived.text = absl::StrCat(FormatBytes(derived.budget), ": ", FormatBytes(request.process), " are in use by this process already; of ",
+                              FormatBytes(request.available), " available, ", FormatBytes(derived.reserve),
+                              " stay free for other programs, ", FormatBytes(derived.kv), " for the KV of ", derived.kv_tokens, " tokens (",
+                              Text(kMemoryPriorityNames.Of(request.priority)), "), and 10 % of the rest");
   return derived;
 }
 

@@ -28,15 +28,15 @@ absl::StatusOr<MemoryPriority> ParseMemoryPriority(std::string_view name);
 Bytes MemoryReserve(Bytes machine);
 
 // Blocks are evicted if less than this is free. A budget may leave less than MemoryReserve on
-// purpose, for example up to a hard limit; then the limit is half of what it leaves, at least 8
-// MiB.
+// purpose, for example up to a hard limit; then the limit is half of the memory that it leaves, at
+// least 8 MiB.
 Bytes PressureReserve(Bytes machine, Bytes budget);
 
 struct BudgetRequest {
   Bytes available = 0;  // memory that the process can still take: AvailableMemory()
   Bytes machine = 0;    // MachineMemory()
   Bytes process = 0;    // memory that the process already has
-  // What it will need besides resident blocks and KV, if known: activations, the ring.
+  // Memory that it will need besides resident blocks and KV, if known: activations, the ring.
   Bytes fixed = 0;
   Bytes planned_kv = 0;          // KV reserved up front
   Bytes kv_bytes_per_token = 0;  // for later KV
@@ -51,14 +51,14 @@ struct DerivedBudget {
   Bytes kv = 0;
   Bytes resident = 0;  // for blocks, after the safety factor
 
-  // "11.2 GiB: 166 MiB that this process has, and more; of 14.1 GiB available 741 MiB are left to
-  // others and 128 MiB kept for the KV of 1024 tokens (balanced), and 10 % of the rest"
+  // "11.2 GiB: 166 MiB are in use by this process already; of 14.1 GiB available, 741 MiB stay free
+  // for other programs, 128 MiB for the KV of 1024 tokens (balanced), and 10 % of the rest"
   std::string text;
 };
 
 // Eq. 2 of Layer-Streaming with our terms: resident = 0.9 (available - reserve - fixed - KV);
 // budget = process + fixed + planned KV + resident. If no memory is left for blocks, the reserve
-// shrinks so that the run gets what it needs, as far as memory is available.
+// shrinks so that the run gets the memory that it needs, as far as memory is available.
 DerivedBudget DeriveBudget(const BudgetRequest& request);
 
 }  // namespace lime

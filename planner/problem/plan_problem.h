@@ -46,8 +46,8 @@ struct PlanRequest {
   std::string model_name;  // for people
   int64_t context = 2048;  // tokens of each sequence, prompt and completion
   int64_t kv_tokens = 0;   // tokens with KV at the start (planner/kv/kv_levels.h); 0: all
-  // Positions that attention reads per sequence in the predicted step. 0, or if not all KV stays:
-  // all.
+  // Positions that attention reads per sequence in the predicted step. 0: all. A plan that does not
+  // keep all KV ignores it.
   int64_t expected_positions = 0;
   // The newest positions, whose KV stays (planner/plan/plan_rows.h). 0: all.
   int64_t retained_positions = 0;

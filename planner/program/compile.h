@@ -35,8 +35,8 @@ std::vector<StepShape> PrefillShapes(const Plan& plan);
 // One Program per device of the plan, in its order; empty for a device without a stage. The loads
 // of a device are the same for every shape (if Plan::reads_once), so a change of Program
 // keeps what is in memory. With several micro-batches a streamed part stays until the last one
-// has used it. ResourceExhausted if a ring cannot hold what one stage streams. InvalidArgument for
-// an invalid plan or shape.
+// has used it. ResourceExhausted if a ring cannot hold the streamed parts of one stage.
+// InvalidArgument for an invalid plan or shape.
 absl::StatusOr<std::vector<Program>> Compile(const Plan& plan, const StepShape& shape);
 
 // The step in which the residency of `before` becomes that of `after`

@@ -42,8 +42,8 @@ class ProgramRunner {
   struct BeginStep {
     int32_t program = 0;
   };
-  // A micro-batch for `stage` has arrived. Messages of later steps may be early, in order of the
-  // steps.
+  // A micro-batch for `stage` has arrived. Messages of later steps may come early, but in order of
+  // the steps.
   struct Arrived {
     int32_t stage = 0;
     int32_t microbatch = 0;
@@ -82,7 +82,7 @@ class ProgramRunner {
     int64_t load = 0;
     Prefetch what;
   };
-  // Ring memory of a load is free. It precedes a StartLoad that uses it.
+  // The ring memory of a load is free. This action precedes the StartLoad that uses the memory.
   struct Release {
     int64_t load = 0;
     Bytes bytes = 0;
@@ -119,9 +119,9 @@ class ProgramRunner {
   static constexpr int64_t kMaxAhead = 1 << 16;
 
   // `programs`: the Programs that a step may use, for one device of one plan, all with the same
-  // loads. `loads_limit`: no load begins from this number on; without it, loads continue cyclically
-  // while there is room. `loads_under_way`: most loads in flight; they end in order. REQUIRES: at
-  // least one Program, all valid and unchanged while this lives.
+  // loads. `loads_limit`: the load of this number and later loads never begin; without a limit,
+  // loads continue cyclically while there is room. `loads_under_way`: most loads in flight; they
+  // end in order. REQUIRES: at least one Program, all valid and unchanged while this lives.
   explicit ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit = INT64_MAX, int loads_under_way = 1);
 
   // Appends the first actions. Call it once, before any event.

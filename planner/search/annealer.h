@@ -17,7 +17,7 @@ namespace lime {
 
 class Annealer {
  public:
-  // A plan that does not fit costs this plus more for more missing memory.
+  // A plan that does not fit costs this, plus an amount that grows with the missing memory.
   static constexpr double kDoesNotFit = 1e200;
 
   struct Candidate {

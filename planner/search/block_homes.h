@@ -1,8 +1,8 @@
-// For devices that hold only some blocks of a model: finds plans that never make a device read
-// others.
+// For devices that hold only some blocks of a model: finds plans in which every device reads only
+// blocks that it holds.
 //
 // The search does not know homes. Instead, a block takes very long on a device that does not hold
-// it, so any plan with all blocks at home is better. The search starts from such plans.
+// it. So every plan with all blocks at home is better. The search starts from such plans.
 #pragma once
 
 #include <map>
@@ -21,9 +21,9 @@ using BlockHomes = std::map<std::string, std::vector<BlockId>>;
 
 bool HoldsBlock(const BlockHomes& homes, const std::string& device, BlockId id);
 
-// Blocks that the plan makes the device read but that it does not hold, in execution order.
+// The blocks that the device must read for the plan but does not hold, in execution order.
 std::vector<BlockId> AwayFromHome(const BlockHomes& homes, const Plan& plan, int32_t device);
-// Whether no device has such blocks.
+// Whether every device holds all blocks that it must read.
 bool IsAtHome(const BlockHomes& homes, const Plan& plan);
 
 // Sets the compute time of blocks on devices that do not hold them to hours.

@@ -1,5 +1,5 @@
-// Places every device's units in the model by simulating steps. The token takes whatever block has
-// just arrived from a disk, so that no disk waits for room, and takes resident units in between.
+// Places every device's units in the model by simulating steps. The token takes the block that has
+// just arrived from a disk, so that no disk waits for room. In between it takes resident units.
 // Pools can then be little larger than one block.
 #pragma once
 

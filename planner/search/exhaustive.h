@@ -1,5 +1,5 @@
-// Finds every plan of a small instance by branch and bound: in order, each block on every device,
-// resident or streamed.
+// Finds the best plan of a small instance by branch and bound over all plans: it tries each block,
+// in order, on every device, resident and streamed.
 #pragma once
 
 #include <limits>

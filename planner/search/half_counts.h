@@ -1,7 +1,7 @@
 // Computes how many units each device gets. Exact. Most models have many equal layers, so units
-// have two sizes (attention and MLP halves) or one (layers). A device can hold a number of each,
-// given what its disk reads in a fixed time. A dynamic program over the devices finds numbers that
-// add up.
+// have two sizes (attention and MLP halves) or one (layers). A device's memory, and the bytes that
+// its disk reads in a fixed time, limit how many units of each size it can hold. A dynamic program
+// over the devices finds numbers that add up.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ class CountProgram : UnitSizes {
   struct Question {
     double limit_ms = 0;                        // limit for disks and for computing in a step
     const std::vector<double>& usable;          // by device: the usable share of its memory
-    const std::vector<StreamingStyle>& styles;  // by device: what streams there
+    const std::vector<StreamingStyle>& styles;  // by device: how it chooses the blocks that stream
     const std::vector<int32_t>& order;          // the first device has the embedding, the last one the head
   };
   // One entry per device. Empty if there is no solution.

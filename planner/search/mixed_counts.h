@@ -1,7 +1,7 @@
 // Computes how many units each device gets, and how many of them stream, if a unit is one block.
-// Exact. Each device streams what suits it: a disk that reads only small blocks needs a small pool,
-// and one that reads large blocks uses the remaining time for small ones. A dynamic program over
-// the devices finds the division, as in half_counts.h.
+// Exact. Each device streams the sizes that suit it: a disk that reads only small blocks needs a
+// small pool, and a disk that reads large blocks uses the remaining time for small ones. A dynamic
+// program over the devices finds the division, as in half_counts.h.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 
 namespace lime {
 
-// Divides every model block into at most `most_groups` groups of parts of equal number where
-// possible. Returns the first part of every group, then the number of all parts.
+// Divides the parts of every model block into at most `most_groups` groups, with equal numbers of
+// parts where possible. Returns the first part of every group, then the number of all parts.
 std::vector<int32_t> GroupParts(const Instance& instance, int most_groups);
 
 // The instance with groups as blocks: bytes and compute times are sums, and a group is one disk

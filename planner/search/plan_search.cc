@@ -232,7 +232,7 @@ class Search {
 
   std::string Reason() {
     if (std::isfinite(least_first_token_ms_)) {
-      return absl::StrCat("no plan was found whose first token comes within ", options_.first_token->most_ms, " ms; the least found is ",
+      return absl::StrCat("no plan was found with the first token within ", options_.first_token->most_ms, " ms; the earliest comes after ",
                           least_first_token_ms_, " ms");
     }
     const auto& devices = instance_.devices;

@@ -17,15 +17,16 @@ namespace lime {
 enum class RecipeKind {
   kFluid,    // shares of the model; the first are fluid shares
   kCounted,  // as many units as fit (half_counts.h)
-  // As many units as fit if each device streams what suits it (mixed_counts.h), spread evenly.
+  // As many units as fit if each device streams the sizes that suit it (mixed_counts.h), spread
+  // evenly.
   kMixed,
   // The same counts, with blocks placed where they arrive from the disks (dispatch.h).
   kDispatched,
 };
 
 struct Recipe {
-  // By device; 0: unused. With limit_ms > 0: the usable share of its memory, and the device gets as
-  // many units as fit there, given what its disk reads in limit_ms. Else its share of the model.
+  // By device; 0: unused. With limit_ms > 0: the usable share of its memory. The device then gets
+  // as many units as this memory and limit_ms of disk reads allow. Else: its share of the model.
   std::vector<double> shares;
   double limit_ms = 0;
   std::vector<int32_t> order;          // all devices
@@ -39,8 +40,8 @@ struct Recipe {
 };
 
 // Examines recipes with fluid shares for every number of rounds, then improves the best of several
-// numbers by small random changes. `offer` gets every plan, with its rounds and the kind of recipe
-// it began as. Spends `work` of the budget.
+// numbers by small random changes. `offer` gets every plan, with its rounds and the kind of its
+// first recipe. Spends `work` of the budget.
 void SearchRecipes(const Instance& instance, const std::vector<int32_t>& unit_begins, Annealer& annealer, SearchBudget& budget, double work,
                    Random& random, const std::function<void(const Annealer::Candidate&, int rounds, RecipeKind kind)>& offer);
 

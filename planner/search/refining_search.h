@@ -15,7 +15,8 @@ class RefiningSearch {
  public:
   using Candidate = Annealer::Candidate;
 
-  // Its `kind` is the number of rounds of its start, or one of the constants below.
+  // One line of plans. `kind` is the number of rounds of its first plan, or one of the constants
+  // below.
   struct Line {
     Candidate best;
     int kind = 0;

@@ -1,6 +1,6 @@
-// Limits a search by an amount of work, so that a problem and a seed give the same plan on every
-// machine, and by time. On a machine that is too slow for both, the work shrinks with the remaining
-// time, so that a search that divides the remaining work still finishes.
+// Limits a search by time and by an amount of work. A problem and a seed give the same plan on
+// every machine, unless the time is too short for the work. The work then shrinks with the
+// remaining time, so that a search that divides the remaining work still finishes.
 #pragma once
 
 #include <algorithm>
@@ -24,14 +24,14 @@ class SearchBudget {
   SearchBudget(double work, double limit_ms, std::function<double()> elapsed_ms)
       : work_(work), remaining_(work), limit_ms_(limit_ms), elapsed_ms_(std::move(elapsed_ms)) {}
 
-  // Uses `work`. Returns false if the search must stop, and from then on.
+  // Counts `work` as used. Returns false once the search must stop, and in all later calls.
   bool Spend(double work) {
     remaining_ -= work;
     since_look_ += work;
     if (elapsed_ms_ && since_look_ > kWorkPerMs) {
       since_look_ = 0;
       const double elapsed_ms = elapsed_ms_();
-      // Written so that NaN is false: a clock that began after all time has infinity less infinity.
+      // False for NaN: a clock that started at infinity gives infinity minus infinity.
       const bool in_time = elapsed_ms < limit_ms_;
       remaining_ =
           in_time ? std::min(remaining_, kPatience * work_ * (1 - elapsed_ms / limit_ms_)) : -std::numeric_limits<double>::infinity();

@@ -1,8 +1,8 @@
 // Makes the first plans of a search: uniform plans with fluid shares. Bisection finds the least
-// time T in which the devices, fastest first, can hold all blocks (memory, and what disks read in
-// T) and compute them. Each device gets its share of the blocks, divided evenly over S rounds in
-// some device order. It then streams small or large blocks, spread or first in a visit, until it
-// fits.
+// time T in which the devices, fastest first, can hold all blocks, in memory or by disk reads
+// within T, and compute them. Each device gets its share of the blocks, divided evenly over S
+// rounds in some device order. It then streams small or large blocks, spread or first in a visit,
+// until it fits.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace lime {
 // if no T gives enough memory, without KV.
 std::vector<double> FluidShares(const Instance& instance);
 
-// Which blocks a device streams first if not all fit.
+// How a device chooses the blocks that stream if not all fit.
 struct StreamingStyle {
   double largest_mb = 0;  // largest block that may stream
   double pool_mb = 0;     // at least the largest block
@@ -29,7 +29,8 @@ struct StreamingStyle {
 Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& unit_begins, const std::vector<double>& shares,
                          const std::vector<int32_t>& order, int rounds);
 
-// Streams what does not fit on each device, in its style. A device that fits streams nothing.
+// On each device, makes blocks stream in its style until the others fit. A device on which all
+// blocks fit streams nothing.
 void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan);
 
 // Styles to try: one for each size of block (at most four), pool size and placement.

@@ -64,8 +64,8 @@ struct SimulatedSteps {
 };
 // Internal if the Programs block each other, compute with data that is not in memory, or use memory
 // that the plan leaves free. That is a bug in their compiler. REQUIRES: the plan is valid and
-// differs from those of the changes only in residency; each device has a Program for every shape,
-// all with the same loads; `steps` are indices of these shapes
+// differs from the plans of the changes only in residency; each device has a Program for every
+// shape, all with the same loads; `steps` are indices of these shapes
 absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const SimulatedSteps& script, const SimulateOptions& options = {});
 
 }  // namespace lime

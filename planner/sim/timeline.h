@@ -21,7 +21,7 @@ struct Timeline {
 // By device, kind, time.
 void SortSpans(std::vector<TimelineSpan>& spans);
 
-// What identifies a message, which is sent and received: step, stage, micro-batch, sender, receiver.
+// Joins the sending of a message with its receiving: step, stage, micro-batch, sender, receiver.
 using MessageKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
 MessageKey MessageOf(const TimelineSpan& span);
 
@@ -35,7 +35,7 @@ inline constexpr Names<TimelineSpan::Kind, TimelineSpan::kKinds> kSpanKindNames 
                                                                                     {TimelineSpan::Kind::kWaitKv, "wait_kv"},
                                                                                     {TimelineSpan::Kind::kReceive, "receive"}}};
 
-// The beginning of every TraceJson text. It distinguishes traces of LIME from those of other
+// The beginning of every TraceJson text. It distinguishes traces of LIME from traces of other
 // programs.
 inline constexpr char kTraceBegin[] = "{\"otherData\": {\"program\": \"lime\"}";
 

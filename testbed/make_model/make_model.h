@@ -1,5 +1,5 @@
-// Seeded random checkpoints of any family, geometry and dtype: for tests, and for benchmarks of
-// models that cannot be downloaded.
+// Makes random checkpoints of any family, geometry and dtype from a seed, for tests and for
+// benchmarks of models that cannot be downloaded.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace lime {
 
-// The defaults are a tiny Llama. `config` carries the geometry, and what a family fixes (qkv_bias
-// of Qwen2, ...) is set from `config.family`.
+// The defaults are a tiny Llama. `config` has the geometry. MakeModel sets the fields that a family
+// fixes (qkv_bias of Qwen2, ...) from `config.family`.
 struct MakeModelOptions {
   ModelConfig config = {.num_layers = 2,
                         .hidden_size = 64,
@@ -26,21 +26,21 @@ struct MakeModelOptions {
                         .vocab_size = 320,
                         .max_positions = 512};
   DType dtype = DType::kBF16;       // of dense weights, scales, norms and biases
-  std::optional<DType> norm_dtype;  // of norms, where it is another
+  std::optional<DType> norm_dtype;  // of norms, if it differs from `dtype`
   uint64_t seed = 1;
-  int shards = 1;         // more than 1: that many files and an index
-  bool tokenizer = true;  // a byte-level tokenizer.json; needs a vocabulary of 258 and more
+  int shards = 1;         // files of weights; with more than 1 also an index
+  bool tokenizer = true;  // a byte-level tokenizer.json; needs a vocabulary of at least 258
 };
 
-// Writes the checkpoint into `dir`, which is made where it is missing. config.json comes last, so
-// that an interrupted folder is none. The same options give the same bytes on every machine.
-// `progress` is told of every few bytes written, from any thread.
+// Writes the checkpoint into `dir`, and makes that folder if it is missing. config.json is written
+// last, so that an interrupted folder is no model. The same options give the same bytes on every
+// machine. `progress` receives the number of bytes written since its last call, on any thread.
 absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress = nullptr);
 
-// What config.json says of the options: its text.
+// The text of config.json for these options.
 std::string ConfigJson(const MakeModelOptions& options);
-// A byte-level tokenizer.json: token i is byte i, then <s> (256) and </s> (257), then words that no
-// text gives.
+// A byte-level tokenizer.json: token i is byte i, then <s> (256) and </s> (257), then words that
+// occur in no text.
 std::string ByteTokenizerJson(int64_t vocab_size);
 
 inline constexpr int32_t kByteTokenizerBos = 256;

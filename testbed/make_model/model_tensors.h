@@ -1,5 +1,5 @@
-// The tensors of a random model: their names as Hugging Face spells them, their shapes, and how
-// their values are drawn.
+// The tensors of a random model: their names in Hugging Face's spelling, their shapes, and their
+// random values.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace lime {
 // Element i of a tensor is a function of (seed, stream, i) alone.
 struct RandomTensor {
   enum class Kind {
-    kNormal,      // about normal, with mean and deviation
+    kNormal,      // nearly normally distributed, with mean and deviation
     kWords,       // random bits: the packed codes of a quantised weight
-    kGroupBiases  // minus half the range that the scales of the same stream span: codes then centre on zero
+    kGroupBiases  // minus half the range of the same stream's scales: weights centre on zero
   };
   std::string name;
   DType dtype = DType::kF32;
@@ -29,10 +29,10 @@ struct RandomTensor {
   float top_code = 0;  // kGroupBiases: 2^bits - 1
 };
 
-// `options.config` as the family completes it: head_dim, biases, q/k norms.
+// `options.config` with the fields that the family fixes: head_dim, biases, q/k norms.
 ModelConfig CompleteConfig(const MakeModelOptions& options);
 
-// All tensors, in the order they lie in the files.
+// All tensors, in the order of the files.
 std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype = std::nullopt);
 
 // Fills `out` with elements [first, ...) of the tensor. REQUIRES: out is a whole number of

@@ -1,1 +1,3 @@
-"""Inputs that are almost right: model folders, files of clusters and plans, and command lines, changed at random by seed. `testbed/inputs` runs them."""
+"""Inputs that are almost valid: model folders, files of clusters and plans, and command lines,
+changed at random by seed. `testbed/inputs` runs them.
+"""

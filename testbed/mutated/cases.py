@@ -1,4 +1,6 @@
-"""Cases by number: what is changed, which program is called, and what it may write. The same seed and number make the same case."""
+"""Cases by number: the change, the program that is called, and the files that it may write. A seed
+and a number always give the same case.
+"""
 import json
 import random
 import shutil
@@ -65,7 +67,7 @@ ON_PLAN = [["simulate", "--plan", PLAN, "--trace", "out/trace.json"],
 ON_FIGURES = [["plan", "--model", MODEL, "--device-profiles", DEVICES, "--tokens", "32", "--time-limit", "100"],
               ["plan", "--cluster", CLUSTER, "--tokens", "32", "--time-limit", "100"],
               ["run", "--model", MODEL, "--profile", "case/profile.json", "-p", "a", "-n", "1"]]
-WRITES = ("--out", "-o", "--trace", "--store")  # flags whose values are written
+WRITES = ("--out", "-o", "--trace", "--store")  # flags that name files to write
 TARGETS = ["out/new", "out/no/folder", "others/notes.txt", "others/model", "others/model/model.safetensors", "others/link", CLUSTER, "/dev/null",
            "/dev/full", "/dev/stdout", "", ".", "others", "case"]
 VALUES = ["", "-1", "0", "1", "65536", "99999999999999999999", "1e99", "nan", "inf", "none", "auto", "1GiB", "-1GiB", "0x10", "case", "nowhere", MODEL,
@@ -75,7 +77,7 @@ FLAGS = ["--help", "--version", "--json", "--verify", "--overwrite", "--memory",
 
 
 class Case:
-    """What one number stands for: words, standard input, and the folder made ready by `prepare`."""
+    """The case of one number: words, standard input, and the folder that `prepare` makes."""
 
     def __init__(self, seed, number):
         self.number = number
@@ -84,7 +86,7 @@ class Case:
         self.program, self.words, self.stdin = "lime", [], b""
 
     def prepare(self, base, box):
-        """Copies `base`, which is right, to `box` and changes it. -> self"""
+        """Copies the valid folder `base` to `box` and changes it. -> self"""
         r = self.random
         for name in ("case", "others"):
             shutil.copytree(base / name, box / name, symlinks=True)
@@ -163,7 +165,7 @@ class Case:
             words[at] = str(values.near(r, words[at])).replace("\0", "")
 
     def written(self):
-        """Paths that the words name to be written."""
+        """The paths that the words name for output."""
         named = []
         for at, word in enumerate(self.words):
             if word in WRITES and at + 1 < len(self.words):
@@ -173,7 +175,9 @@ class Case:
 
 
 def write_base(base, lime_plan):
-    """What is right: the inputs, and things of the user's that no case may change. `lime_plan(folder)` makes the plan."""
+    """Writes valid inputs, and files of the user that no case may change. `lime_plan(folder)` makes
+    the plan.
+    """
     folder.write(base / MODEL)
     folder.write(base / "others/model", seed=2)
     (base / "others/notes.txt").write_text("dear reader\n")

@@ -1,4 +1,6 @@
-"""A small model as Hugging Face folders have it, written with the standard library, and changes of such a folder."""
+"""A small model in the form of a Hugging Face folder, written with the standard library, and
+changes of such a folder.
+"""
 import json
 import os
 import random
@@ -18,7 +20,9 @@ def config():
 
 
 def tokenizer():
-    """Bytes and no merges, as byte-level BPE writes them: printable ones as they are, the others from U+0100 on."""
+    """A tokenizer of bytes without merges, in the form of byte-level BPE: printable bytes stand for
+    themselves, the others begin at U+0100.
+    """
     names, more = {}, 0
     for byte in range(256):
         as_is = 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
@@ -71,7 +75,7 @@ def write(path, seed=1):
 
 
 def mutate_header(r, path):
-    """A tensor's entry, or the header's own length."""
+    """Changes a tensor's entry, or the header's length."""
     raw = path.read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]
     header, data = json.loads(raw[8:8 + size]), raw[8 + size:]
@@ -94,7 +98,9 @@ def mutate_header(r, path):
 
 
 def mutate_entry(r, path):
-    """The file itself: gone, empty, a folder, a link, a pipe, another kind of file, or far too large."""
+    """Changes the file itself: missing, empty, a folder, a link, a pipe, another kind of file, or
+    far too large.
+    """
     act = r.randrange(9)
     if path.exists() or path.is_symlink():
         path.unlink()
@@ -118,7 +124,7 @@ def mutate_entry(r, path):
 
 
 def mutate(r, path):
-    """Some changes of a folder that `write` made."""
+    """Makes some changes in a folder that `write` made."""
     for _ in range(r.choice([1, 1, 2, 3])):
         files = sorted(f for f in path.iterdir() if f.is_file() and not f.is_symlink() and f.stat().st_size < 1 << 24)
         if not files:
@@ -132,7 +138,7 @@ def mutate(r, path):
         elif file.suffix == ".safetensors":
             try:
                 mutate_header(r, file)
-            except (ValueError, KeyError, TypeError, struct.error, AttributeError, IndexError, RecursionError):  # changed before
+            except (ValueError, KeyError, TypeError, struct.error, AttributeError, IndexError, RecursionError):  # broken by an earlier change
                 file.write_bytes(values.mutate_bytes(r, file.read_bytes()))
         else:
             try:

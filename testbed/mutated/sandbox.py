@@ -1,4 +1,6 @@
-"""A folder in which one program runs, what it may not change there, and how it ended."""
+"""Runs a program in a folder, checks that it leaves other files as they are, and reports how it
+ended.
+"""
 import hashlib
 import os
 import shutil
@@ -7,19 +9,19 @@ import stat
 import subprocess
 import time
 
-HANG_S = 10  # of the program's own time, or of the clock while it does nothing
-STILL_S = 5  # without CPU time: nothing happens
-WORST_S = 300  # on a machine that is busy with other things
+HANG_S = 10  # CPU seconds of the program, or seconds of the clock while it does nothing
+STILL_S = 5  # seconds without CPU time: the program does nothing
+WORST_S = 300  # seconds, on a busy machine
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def fingerprint(path):
-    """What a file is: its kind, permissions, target or contents."""
+    """The kind, permissions, target or contents of a file."""
     info = os.lstat(path)
     if stat.S_ISLNK(info.st_mode):
         return ("link", os.readlink(path))
     if stat.S_ISREG(info.st_mode):
-        if info.st_size > 1 << 28:  # sparse
+        if info.st_size > 1 << 28:  # a sparse file
             return ("file", info.st_mode, info.st_size, info.st_mtime_ns)
         with open(path, "rb") as f:
             return ("file", info.st_mode, hashlib.sha256(f.read()).hexdigest())
@@ -27,7 +29,7 @@ def fingerprint(path):
 
 
 def snapshot(folder, but=()):
-    """{path: fingerprint} of everything below `folder`, but for what lies in `but`."""
+    """{path: fingerprint} of everything below `folder`, except everything in `but`."""
     found = {}
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if os.path.join(root, name) not in but]
@@ -43,7 +45,7 @@ def changes(before, after):
 
 
 class End:
-    """How a program ended: its exit code (negative: a signal), or that it hangs."""
+    """How a program ended: its exit code (negative: a signal), or a hang."""
 
     def __init__(self, code, out, err, seconds, hangs=False):
         self.code, self.out, self.err, self.seconds, self.hangs = code, out, err, seconds, hangs
@@ -59,7 +61,7 @@ def cpu_seconds(pid):
 
 
 def sleeps(pid):
-    """Whether all threads wait for something else than a core or a disk, which a busy machine may keep from them."""
+    """Whether every thread waits, but not for a core or a disk, which a busy machine may delay."""
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -80,14 +82,16 @@ def environment(folder):
 
 
 def run(words, folder, stdin=b"", serves=False):
-    """Runs a program in `folder`. One that serves is ended by SIGTERM once it has run for a second, and must then end."""
+    """Runs a program in `folder`. A program that serves gets SIGTERM after a second, and must then
+    end.
+    """
     begin = time.monotonic()
     with open(folder / "stdin", "wb") as f:
         f.write(stdin)
     with open(folder / "stdin", "rb") as source, open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
         try:
             process = subprocess.Popen(words, stdin=source, stdout=out, stderr=err, cwd=folder, env=environment(folder), start_new_session=True)
-        except (OSError, ValueError):  # such words no program can be given
+        except (OSError, ValueError):  # no program can be called with such words
             return None
         code, hangs = wait(process, begin, serves)
     texts = []
@@ -104,7 +108,7 @@ def wait(process, begin, serves):
     while True:
         try:
             code = process.wait(0.05)
-            return (0 if ended and code == -signal.SIGTERM else code), False  # before it had begun to serve
+            return (0 if ended and code == -signal.SIGTERM else code), False  # it ended before it began to serve
         except subprocess.TimeoutExpired:
             pass
         now, cpu = time.monotonic(), cpu_seconds(process.pid)
@@ -121,7 +125,7 @@ def wait(process, begin, serves):
 
 
 def clean(folder):
-    """Removes it, whatever permissions a case has left."""
+    """Removes the folder, whatever permissions a case has set."""
     for root, folders, _ in os.walk(folder):
         for name in folders:
             path = os.path.join(root, name)

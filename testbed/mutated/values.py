@@ -1,4 +1,6 @@
-"""Values, bytes and JSON trees changed at random. Pure: everything comes from the random.Random that is passed."""
+"""Random changes of values, bytes and JSON trees. Pure: all random numbers come from the given
+random.Random.
+"""
 import json
 
 NUMBERS = [0, -1, 1, 2, 3, 7, 31, 255, 256, 65536, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), 1e-300, 1e308, -0.0, 0.5]
@@ -34,7 +36,7 @@ def places(tree):
 
 
 def near(r, old):
-    """A value like `old`, but not it."""
+    """A value similar to `old`, but different."""
     if isinstance(old, bool):
         return not old
     if isinstance(old, (int, float)):
@@ -65,7 +67,7 @@ def mutate_tree(r, tree):
 
 
 def json_text(r, tree):
-    """The text of a tree; now and then one that JSON does not allow, or a depth that nobody expects."""
+    """The text of a tree; sometimes one that JSON does not allow, or one that is very deep."""
     text = json.dumps(tree, ensure_ascii=r.random() < 0.5)
     odd = r.randrange(30)
     if odd == 0:
@@ -82,7 +84,7 @@ def json_text(r, tree):
 
 
 def mutate_bytes(r, data):
-    """One change of some bytes."""
+    """Makes one change in some bytes."""
     data = bytearray(data)
     act = r.randrange(7)
     at = r.randrange(len(data)) if data else 0
@@ -105,7 +107,7 @@ def mutate_bytes(r, data):
 
 
 def mutate_lines(r, text):
-    """One line of a text file dropped, doubled, moved, or one of its values replaced."""
+    """Drops, doubles or moves one line of a text file, or replaces one of its values."""
     lines = text.splitlines() or [""]
     at = r.randrange(len(lines))
     act = r.randrange(6)

@@ -1,5 +1,5 @@
-// Causal grouped-query attention with rotary positions, for training on the CPU: forward and
-// backward written out.
+// Causal grouped-query attention with rotary positions, for training on the CPU, with a forward and
+// a backward pass of its own.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,9 +12,9 @@ struct AttentionShape {
 };
 
 // q: [batch * tokens, heads * head_dim], k and v: [batch * tokens, kv_heads * head_dim], fp32;
-// returns the shape of q. Rotates q and k by position (halves of a head rotated against each
-// other), scales by head_dim^-0.5, masks the future. Differentiable in q, k and v. Keeps no
-// [tokens, tokens] matrix: the backward pass computes the probabilities again.
+// returns the shape of q. Rotates q and k by position (each value of a head's first half with its
+// partner in the second half), scales by head_dim^-0.5, masks the future. Differentiable in q, k
+// and v. Keeps no [tokens, tokens] matrix: the backward pass computes the probabilities again.
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& shape);
 
 }  // namespace lime::train

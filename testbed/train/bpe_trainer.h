@@ -1,9 +1,9 @@
-// Byte-level BPE as GPT-2 and Llama 3 have it: learns merges from word counts, and reads and writes
+// Byte-level BPE, as in GPT-2 and Llama 3: learns merges from word counts, and reads and writes
 // Hugging Face's tokenizer.json.
 //
-// Ids: the special tokens, then the 256 bytes in byte order, then the merges in the order in which
-// they were learnt. Splitting follows GPT-2's pattern for ASCII text; bytes above 127 count as
-// letters, which the pattern does for most scripts only.
+// Ids: the special tokens, then the 256 bytes in byte order, then the merges in the order of
+// learning. Splitting follows GPT-2's pattern for ASCII text; bytes above 127 count as letters,
+// although in GPT-2's pattern some of their characters are none.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ class ByteBpe {
   using WordCounts = std::map<std::string, int64_t, std::less<>>;
   using Merge = std::pair<int, int>;
 
-  // Learns the most frequent pair, again and again, until there are `vocab_size` ids or no pair is
-  // seen twice. Among equals the pair with the smaller ids wins, so the same counts give the same
-  // merges.
+  // Learns the most frequent pair, again and again, until there are `vocab_size` ids or no pair
+  // occurs twice. Of equally frequent pairs the one with the smaller ids comes first, so the same
+  // counts give the same merges.
   static ByteBpe Train(const WordCounts& words, int vocab_size);
   static absl::StatusOr<ByteBpe> FromJson(const nlohmann::json& tokenizer);
 

@@ -1,4 +1,5 @@
-// Our own simple English: short fables, small facts and questions, made by a grammar from a seed.
+// The training text, in simple English: a grammar makes short fables, small facts and questions
+// from a seed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Measures of how good a model is: loss on rows of documents, perplexity of a text, greedy text,
+// Measures the quality of a model: loss on rows of documents, perplexity of a text, greedy text,
 // and the share of zero activations.
 #pragma once
 
@@ -11,18 +11,18 @@
 
 namespace lime::train {
 
-// Documents set aside for each row: more than 512 tokens can hold.
+// Documents reserved for each row: more than fit in 512 tokens.
 inline constexpr uint64_t kDocumentsPerRow = 64;
 
-// Row `row` of `tokens` ids of documents of the grammar's rule `root`: BOS document EOS BOS
-// document ..., beginning with a whole document and cut at the end.
+// Row number `row`, with `tokens` ids. Its documents come from the grammar's rule `root`: BOS
+// document EOS BOS document ... It begins with a whole document and is cut at the end.
 std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens, absl::string_view root = "document");
 
 // [count, tokens] ids of rows first .. first + count - 1.
 at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t first, int count, int tokens,
                         absl::string_view root = "document");
 
-// Mean negative log probability, in nats, of ids[:, 1:] given those before them.
+// Mean negative log probability, in nats, of ids[:, 1:], each given the ids before it.
 at::Tensor NextTokenLoss(const Llama& model, const at::Tensor& ids, std::vector<at::Tensor>* activations = nullptr);
 
 struct Score {
@@ -30,8 +30,8 @@ struct Score {
   int64_t tokens = 0;
 };
 
-// Windows of `context` ids side by side, each BOS and then context - 1 tokens of the text, as `lime
-// score --text-file` does.
+// Scores the text in consecutive windows of `context` ids, each BOS and then context - 1 tokens of
+// the text, as `lime score --text-file` does.
 Score ScoreText(const Llama& model, const ByteBpe& tokenizer, const std::string& text, int context);
 
 // The most probable continuation, up to EOS or `max_tokens`.

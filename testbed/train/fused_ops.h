@@ -1,5 +1,5 @@
-// Element-wise parts of the model as single differentiable operators: ATen's chains cost as much as
-// the matrix products here.
+// Element-wise parts of the model as single differentiable operators. As chains of ATen's operators
+// they would take as long as the matrix products.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -4,7 +4,7 @@
 //     {a=#hero#}{toy=[ball|kite]}{a} had a {toy}. #glad(a)# [{a.he} played all day.|]
 //
 // A line without indentation ends in ':' and opens a rule; each indented line is one production of
-// it. A production may hold
+// this rule. A production may contain
 //   [x|y|]        one of the alternatives, which nest and may be empty
 //   #rule#        a random production of the rule
 //   #rule(a,b)#   the same, where {x...} stands for {a...} and {y...} for {b...} inside the rule
@@ -38,13 +38,13 @@ class CounterRng {
 
 class Grammar {
  public:
-  // Rejects a line outside any rule, a production with unbalanced brackets, and a call of a rule
-  // that is not there.
+  // Rejects a line outside any rule, a production with unbalanced brackets, and a call of a missing
+  // rule.
   static absl::StatusOr<Grammar> Parse(absl::string_view text);
 
-  // One random text of `rule`, with single spaces, sentence capitals and "a"/"an" put right.
-  // Dies on a variable that no binding gave a value: that is a bug in the grammar, which a test
-  // over many seeds finds.
+  // One random text of `rule`, with single spaces, sentence capitals and correct "a"/"an".
+  // Aborts on a variable without a value: that is a bug in the grammar, and a test over many seeds
+  // finds it.
   std::string Expand(absl::string_view rule, uint64_t seed) const;
 
  private:
@@ -53,7 +53,7 @@ class Grammar {
   Rules rules_;
 };
 
-// Joins runs of spaces, drops those at line ends, begins sentences with a capital, writes "an"
+// Joins runs of spaces, removes spaces at line ends, begins sentences with a capital, writes "an"
 // before a vowel.
 std::string Polish(absl::string_view text);
 

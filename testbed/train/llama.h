@@ -1,5 +1,4 @@
-// LlamaForCausalLM for training and evaluation, in fp32: tensors under the names that Hugging Face
-// gives them.
+// LlamaForCausalLM for training and evaluation, in fp32, with Hugging Face's names of the tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -28,10 +27,11 @@ class Llama {
  public:
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-  // Normal(0, 1 / sqrt(inputs)), the embedding's rows of length one; the two matrices of a layer
-  // that write the residual stream begin at zero, so that every layer first sees the bare tokens.
-  // With the usual 0.02 the names of a story grow into one direction before attention can tell them
-  // apart, and copying a name is learnt very late. Weights want gradients.
+  // Weights are drawn from Normal(0, 1 / sqrt(inputs)); rows of the embedding have length one. The
+  // two matrices of a layer that write to the residual stream begin at zero, so that every layer
+  // first sees the tokens alone. With the usual deviation 0.02, the embeddings of a story's names
+  // grow into one direction before attention can tell them apart. The model then learns very late
+  // to copy a name. All weights require gradients.
   static Llama Random(const LlamaConfig& config, uint64_t seed);
   // `weights`: every tensor of Names(config), in that order.
   Llama(const LlamaConfig& config, Named weights);

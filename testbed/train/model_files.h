@@ -1,4 +1,5 @@
-// The model folder as Hugging Face lays it out, and the checkpoint that training resumes from.
+// Reads and writes the model folder in Hugging Face's layout, and the checkpoint from which
+// training resumes.
 #pragma once
 
 #include <string>
@@ -22,14 +23,14 @@ struct ModelFolder {
 // tokenizer_config.json, generation_config.json.
 absl::Status WriteModelFolder(const std::string& folder, const Llama& model, const ByteBpe& tokenizer);
 
-// What WriteModelFolder wrote; the weights widened to fp32. It trusts its own files and is no
-// reader of foreign checkpoints.
+// Reads a folder that WriteModelFolder wrote, with weights widened to fp32. It trusts these files,
+// so it must not read other checkpoints.
 absl::StatusOr<ModelFolder> ReadModelFolder(const std::string& folder);
 
-// Weights in fp32, optimizer state and the number of steps done; written beside `path` and renamed,
-// so that it is whole or absent.
+// Writes weights in fp32, optimizer state and the number of steps done. Writes beside `path` and
+// renames, so that the file is whole or absent.
 absl::Status WriteCheckpoint(const std::string& path, const Llama& model, const torch::optim::Optimizer& optimizer, int64_t steps);
-// Fills `model` and `optimizer`; returns the steps done.
+// Fills `model` and `optimizer`; returns the number of steps done.
 absl::StatusOr<int64_t> ReadCheckpoint(const std::string& path, Llama& model, torch::optim::Optimizer& optimizer);
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);

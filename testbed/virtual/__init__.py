@@ -1,1 +1,3 @@
-"""Virtual devices on one machine, and the experiments that run on them. Python 3.11 and later, nothing but the standard library (plots: matplotlib)."""
+"""Virtual devices on one machine, and the experiments that run on them. Needs Python 3.11 or later
+and only the standard library (plots: matplotlib).
+"""

@@ -1,5 +1,5 @@
-"""What `testbed/reproduce` asks: the experiments of the paper's sections V-B to V-E that the engine can run, each a Question, and what the paper
-says of them. Pure.
+"""The catalogue of `testbed/reproduce`: the experiments of the paper's sections V-B to V-E that
+LIME can run, each as a Question, and the paper's results for them. Pure.
 """
 from dataclasses import dataclass, replace
 
@@ -11,14 +11,15 @@ QUICK_PAUSE = (3, 6)
 
 @dataclass(frozen=True)
 class Variant:
-    """One thing to compare: a plan's strategy, and how it is run."""
+    """One of the things that an experiment compares: a plan's strategy, and the flags of its run.
+    """
 
     name: str
     strategy: str
     run_flags: tuple = ()
     plan_flags: tuple = ()
-    grows: bool = True  # with a question's kv_tokens; else its plan has all KV from the start
-    longer: float = 1.0  # than its plan says, to state a duration before anything is known
+    grows: bool = True  # KV grows if the question has kv_tokens; False: all KV from the start
+    longer: float = 1.0  # factor on the predicted time, to estimate a duration
 
 
 def plain(strategies):
@@ -30,29 +31,31 @@ ABLATION = (Variant("lime", "lime"), Variant("lime --online paper", "lime", ("--
             *(Variant(f"lime {flag}", "lime", plan_flags=(flag,)) for flag in ("--no-kv-lending", "--no-kv-spill", "--no-remote-attention")))
 LIME = Variant("lime", "lime")
 # A plan made for all KV puts layers onto the roomy device, and so is slower while contexts are
-# short: it is told, to compare with planning anew.
+# short. It is here to compare with planning again.
 LENDING = (LIME, Variant("lime --no-kv-lending", "lime", plan_flags=("--no-kv-lending",), longer=2.0), Variant("lime, all KV from the start", "lime", grows=False))
 
 
 @dataclass(frozen=True)
 class Question:
-    """One experiment. Tokens of contexts and prompts are those of the full size; what a turn generates is counted as it is."""
+    """One experiment. Contexts and prompts are counted in tokens at full size. The generated tokens
+    of a turn are not scaled.
+    """
 
     setting: str
     mbit: int = 200
     requests: int = 1
     variants: tuple = plain(STRATEGIES)
-    group: str = ""  # of the catalogue
+    group: str = ""  # its group in the catalogue
     rounds: int = 3
     tokens: int = 9
     warm_up: int = 3
     context: int = 2048
-    prompt_tokens: int = 16  # planned with; not divided: a prompt is one chunk
-    kv_tokens: int = 0  # that KV is reserved for at first; 0: all, KV does not grow
-    fill: bool = False  # prompts leave of the context no more than is generated
-    text: bool = False  # prompts are stories, each from another place on; else one sentence again and again
-    start: int = 0  # length of the prompts; 0: as planned with
-    pause: tuple = ()  # (least, most) tokens between two redraws of the links' rate; empty: it stays
+    prompt_tokens: int = 16  # the plan's prompt; not scaled: a prompt is one chunk
+    kv_tokens: int = 0  # positions with KV at first; 0: all, KV does not grow
+    fill: bool = False  # prompts fill the context except for the generated tokens
+    text: bool = False  # prompts are parts of stories; else one repeated sentence
+    start: int = 0  # length of the prompts; 0: as planned
+    pause: tuple = ()  # (least, most) tokens between two changes of the links' rate; empty: none
     width: int = 8
 
     def model(self):
@@ -68,12 +71,14 @@ class Question:
 
 
 def out_of_time_ms(requests):
-    """Per token; the paper's section V-C."""
+    """Limit in milliseconds per token, from the paper's section V-C."""
     return 40000 if requests == 1 else 15000
 
 
 def compared(requests):
-    """With one request pp-offload-batched is pp-offload."""
+    """The strategies to compare. With one request, pp-offload-batched is the same as pp-offload and
+    left out.
+    """
     return plain(s for s in STRATEGIES if requests > 1 or s != "pp-offload-batched")
 
 
@@ -89,34 +94,40 @@ def settings():
 
 
 def ablation():
-    """KV begins with an eighth of the context, and prompts fill it but for what is generated: every rule has streamed more by then."""
+    """KV begins with an eighth of the context. Prompts fill the context except for the generated
+    tokens, so every rule has more parts stream by then.
+    """
     return [Question("setting-2", 200, requests, ABLATION, "ablation", rounds=2, tokens=20, warm_up=4, context=context, kv_tokens=max(512, context // 8),
                      prompt_tokens=max(64, context // 64), fill=True)
             for requests in (1, 5) for context in (2048, 8192, 32768)]
 
 
 def lending():
-    """Not of the paper: one device that its model fills, and one with room, over 1 Gbit/s."""
+    """Not in the paper: one device that its model fills, and one with free memory, over 1 Gbit/s.
+    """
     return [Question("roomy", 1000, 1, LENDING, "lending", rounds=3, tokens=20, warm_up=4, context=context, kv_tokens=8192, prompt_tokens=512, fill=True)
             for context in (16384, 32768)]
 
 
 def eviction():
-    """Not a figure of the paper, but what its baselines do where KV no longer fits: contexts beyond what E1 holds, which prompts fill but for what is
-    generated. Not so far beyond that this machine computes more slowly than the boards.
+    """Not a figure of the paper. It shows what the paper's baselines do if KV no longer fits:
+    contexts are longer than E1 can hold, and prompts fill them except for the generated tokens. The
+    contexts are short enough that this machine computes as fast as the boards.
     """
     return [Question("e1", 200, requests, compared(requests), "eviction", rounds=2, tokens=20, warm_up=4, context=context, prompt_tokens=128, fill=True)
             for requests, context in ((1, 19712), (2, 10240))]
 
 
 def varying():
-    """Planned for the middle of the rates. `e2` has the model that the paper's caption names."""
+    """Plans are made for the middle of the rates. `e2` has the model that the paper's caption
+    names.
+    """
     return [Question(setting, 150, requests, compared(requests), "varying", rounds=2, tokens=40 if requests == 1 else 24, pause=(3, 10))
             for setting, bursty in (("setting-2", 5), ("e2", 3)) for requests in (1, bursty)]
 
 
 def windows():
-    """Where KV grows over several levels while a few hundred tokens come."""
+    """KV grows over several levels while a few hundred tokens are generated."""
     only = plain(["lime"])
     return [Question("setting-2", 200, 1, only, "windows", rounds=1, tokens=320, context=32768, kv_tokens=4096, prompt_tokens=512, start=14400),
             Question("setting-2", 200, 5, only, "windows", rounds=1, tokens=260, context=8192, kv_tokens=1024, prompt_tokens=128, start=2400)]
@@ -130,15 +141,18 @@ GROUPS = ("clusters", "settings", "eviction", "ablation", "lending", "varying", 
 
 
 def quick(question):
-    """The same with few tokens and one turn: that the path works, not what is true."""
+    """The same experiment with few tokens and one turn. It shows that everything runs, but its
+    figures mean nothing.
+    """
     tokens = {"windows": 60, "varying": 14}.get(question.group, 6)
     return replace(question, rounds=1, tokens=tokens, warm_up=2, pause=QUICK_PAUSE if question.pause else ())
 
 
 def full_kv(question):
-    """The same with prompts of text that fill the context but for what is generated: attention then reads the KV that the plan
-    counts. As many tokens as in other experiments whose prompts fill the context. Where a question says how long its prompts
-    are, they stay so.
+    """The same experiment with prompts of text that fill the context except for the generated
+    tokens. Attention then reads all the KV that the plan counts. It generates as many tokens as
+    other experiments whose prompts fill the context. If a question states the length of its
+    prompts, that length stays.
     """
     if question.fill or question.start:
         return replace(question, text=True)
@@ -147,7 +161,7 @@ def full_kv(question):
 
 
 def select(questions, names):
-    """Those of the named experiments and groups; all where none is named."""
+    """The questions of the named experiments and groups; all questions without a name."""
     known = {q.name() for q in questions} | {q.group for q in questions}
     wrong = [name for name in names if name not in known]
     if wrong:
@@ -157,7 +171,9 @@ def select(questions, names):
 
 @dataclass(frozen=True)
 class Claim:
-    """How many times faster the paper's LIME is than pipeline baselines; both ends over its models and baselines."""
+    """The paper's claim: how many times faster LIME is than pipeline baselines. Both ends of the
+    range, over the paper's models and baselines.
+    """
 
     figure: str
     group: str

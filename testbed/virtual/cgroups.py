@@ -6,7 +6,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def disk_of(path):
-    """MAJOR:MINOR of the whole disk under `path`, as limits name it."""
+    """MAJOR:MINOR of the whole disk under `path`, as cgroup limits name it."""
     device = os.stat(path).st_dev
     node = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     if not node.exists():
@@ -17,7 +17,7 @@ def disk_of(path):
 
 
 class GroupsV1:
-    """A group in the memory hierarchy and one in blkio."""
+    """Two groups of version 1: one in the memory hierarchy, one in blkio."""
 
     def __init__(self, ledger, name):
         self.memory, self.disk = ROOT / "memory" / name, ROOT / "blkio" / name
@@ -48,7 +48,7 @@ class GroupsV1:
 
 
 class GroupV2:
-    """One group of the unified hierarchy."""
+    """One group of version 2, in the unified hierarchy."""
 
     def __init__(self, ledger, name):
         for controller in ("memory", "io"):
@@ -71,7 +71,7 @@ class GroupV2:
         (self.path / "io.max").write_text(f"{disk} rbps={int(bytes_per_second) or 'max'}")
 
     def reset_peak(self):
-        """Linux 6.12 and later; before, the peak is that of all turns."""
+        """Needs Linux 6.12 or later; on older kernels the peak is the peak of all turns."""
         try:
             (self.path / "memory.peak").write_text("0")
         except OSError:
@@ -90,6 +90,6 @@ def make_groups(ledger, name):
 
 
 def inside(groups):
-    """Words that put a command into the groups, before it begins."""
+    """The words that start a command within the groups."""
     enter = "".join(f"echo $$ > {folder}/cgroup.procs && " for folder in groups.folders())
     return ["sh", "-c", enter + 'exec "$@"', "sh"]

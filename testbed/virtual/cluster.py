@@ -1,4 +1,6 @@
-"""Virtual devices with a limed in each. A context manager: whatever way it is left, everything it made is removed."""
+"""Virtual devices with a limed in each. A context manager, which removes everything that it made,
+however it ends.
+"""
 import json
 import os
 import signal
@@ -14,12 +16,12 @@ GROUP_NICE = -15
 
 
 def interrupt(*_):
-    """A request to end is taken like Ctrl-C."""
+    """Handles a request to end like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 class VirtualDevice:
-    """One namespace, one pair of groups, one limed."""
+    """One device: a namespace, a pair of control groups, a limed."""
 
     def __init__(self, spec, index, cluster):
         self.spec, self.index = spec, index
@@ -29,7 +31,7 @@ class VirtualDevice:
         self.process = None
 
     def words(self):
-        """That put a command where this device is."""
+        """The words that start a command within this device."""
         return network.inside(self.namespace) + cgroups.inside(self.groups)
 
     def log_since(self, offset):
@@ -41,7 +43,7 @@ class VirtualDevice:
         return self.log.stat().st_size
 
     def cpu_seconds(self):
-        """Of the daemon, all threads."""
+        """CPU time of the daemon, all threads."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -53,15 +55,17 @@ class VirtualDevice:
 
 
 class VirtualCluster:
-    """`devices`: ScaledDevices. `folder`: for logs, pace profiles and cluster.toml. `model`: the folder all of them read."""
+    """`devices`: ScaledDevices. `folder`: for logs, pace profiles and cluster.toml. `model`: the
+    model's folder, which all devices read.
+    """
 
     def __init__(self, devices, folder, model, bin_folder):
         self.specs, self.folder, self.model, self.bin = devices, Path(folder), Path(model), Path(bin_folder)
         self.tag = f"lt{os.getpid()}"
         self.disk = cgroups.disk_of(self.model)
         self.devices = []
-        self.limed_flags = []  # beside those of every daemon
-        self.core_each = False  # every daemon on one core, which others may share
+        self.limed_flags = []  # in addition to the flags of every daemon
+        self.core_each = False  # every daemon runs on one core, which other daemons may share
 
     def __enter__(self):
         self.on_term = signal.signal(signal.SIGTERM, interrupt)
@@ -83,7 +87,9 @@ class VirtualCluster:
             print("these could not be removed; run testbed/clean:", ", ".join(left), flush=True)
 
     def start_daemons(self, paces, memory_limits):
-        """`paces`: the profile objects; None: as fast as the machine. `memory_limits`: hard, bytes, in the order of the devices; None: no limit."""
+        """`paces`: the profile objects; None: as fast as the machine. `memory_limits`: hard limits
+        in bytes, by device; None: no limit.
+        """
         for device, pace, limit in zip(self.devices, paces, memory_limits):
             if limit is not None:
                 device.groups.limit_memory(limit)
@@ -103,13 +109,14 @@ class VirtualCluster:
             device.process = self.start(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
     def on_core(self, index):
-        """That keep a command on the core of this device."""
+        """The words that keep a command on this device's core."""
         cores = sorted(os.sched_getaffinity(0))
         return ["taskset", "--cpu-list", str(cores[index % len(cores)])] if self.core_each else []
 
     def start(self, words, **options):
-        """A process of this cluster, ahead of whatever else the machine does: each in a scheduling group of its own, with a nice value for the group,
-        as nice values of processes mean nothing across groups.
+        """Starts a process of this cluster with priority over all other work of the machine. Each
+        process has a scheduling group of its own, and the group has the nice value, because nice
+        values of processes do not count between groups.
         """
         process = subprocess.Popen(words, start_new_session=True, **options)
         self.ledger.add_process(process.pid)
@@ -126,7 +133,7 @@ class VirtualCluster:
                 device.process = None
 
     def limit_reads(self, limited):
-        """Sets every device's disk to its rate, or lets all go."""
+        """Limits every device's disk to its rate, or removes the limits."""
         for device in self.devices:
             device.groups.limit_reads(self.disk, device.spec.disk_bytes_per_second if limited else 0)
 
@@ -135,7 +142,8 @@ class VirtualCluster:
             self.network.shape_device(device.index, mbit)
 
     def await_log(self, devices, offsets, sentence, patience_s, alive=lambda: True):
-        """Until all have logged it; False where `alive` says that nobody waits any more."""
+        """Waits until all devices have logged the sentence. False if `alive` becomes false first.
+        """
         until = time.monotonic() + patience_s
         waiting = list(zip(devices, offsets))
         while waiting:

@@ -1,5 +1,5 @@
-"""Everything that was measured, one row each, for programs that read tables: a figure stands in a data
-file, and a page has a summary of it. Pure.
+"""Writes all measurements as tables for programs, one row each. The data files have every figure;
+the pages have summaries. Pure.
 """
 import csv
 import io
@@ -47,7 +47,9 @@ def strategy_rows(results):
 
 
 def condition_rows(results):
-    """One dictionary for each device of each experiment: what was asked beside what was measured."""
+    """One dictionary for each device of each experiment: the requested limits beside the measured
+    ones.
+    """
     rows = []
     for result in results:
         link = result["link"]
@@ -86,6 +88,6 @@ def as_csv(columns, rows):
 
 
 def write(results, folder, stem):
-    """STEM.csv of the strategies and STEM-conditions.csv of the devices."""
+    """Writes STEM.csv of the strategies and STEM-conditions.csv of the devices."""
     (folder / f"{stem}.csv").write_text(as_csv(STRATEGY_COLUMNS, strategy_rows(results)))
     (folder / f"{stem}-conditions.csv").write_text(as_csv(CONDITION_COLUMNS, condition_rows(results)))

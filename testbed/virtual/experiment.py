@@ -1,5 +1,6 @@
-"""An experiment of the paper as a scale model: plans of every variant, alternating turns, limits checked before and after. Resumable: every turn
-is kept in a file of JSON lines, and is not run again for the same plan.
+"""Runs an experiment of the paper as a scale model: plans of every variant, alternating turns,
+limits checked before and after. Resumable: every turn is stored in a file of JSON lines, and is not
+run again for the same plan.
 """
 import json
 import math
@@ -20,13 +21,13 @@ from virtual.turns import Turn
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ROOT / "testbed" / "clusters"
 STORIES = ROOT / "models" / "lime-fables" / "heldout.txt"
-LATENCY_MS = 0.3  # of a message, one way; planned with, not imposed: what the links really have is measured
+LATENCY_MS = 0.3  # of a message, one way; used for planning; the links' real latency is measured
 LEAST_ACTIVATIONS = 16 * MIB
-BASE_ACTIVATIONS, POSITION_ACTIVATIONS = 8 * MIB, 5 * 1024  # of the kernels' workspaces; a long context has the room of its pieces
-WHOLE_BLOCK_RING = 24 * MIB  # what a ring of whole blocks loses at its end: the largest block but the head
-TURN_S = 20  # of a turn beside its tokens: daemons, weights, probes
-MOST_FAILURES = 3  # in a row, after which an experiment ends
-# Milliseconds per step of a strategy, to state a duration before anything is planned: those of the
+BASE_ACTIVATIONS, POSITION_ACTIVATIONS = 8 * MIB, 5 * 1024  # of the kernels' workspaces; and of each position of the context
+WHOLE_BLOCK_RING = 24 * MIB  # space that a ring of whole blocks loses at its end: the largest block except the head
+TURN_S = 20  # seconds of a turn besides its tokens: daemons, weights, probes
+MOST_FAILURES = 3  # failures in a row that end an experiment
+# Milliseconds per step of a strategy, to estimate a duration before there are plans: times of the
 # paper's settings.
 GUESSED_MS = {"lime": 2000, "lime-paper": 3000, "pp": 0, "edgeshard": 0, "pp-offload": 12000, "pp-offload-batched": 9000}
 
@@ -36,19 +37,21 @@ def say(*words):
 
 
 def stories():
-    """Prompts as text: one line, a character for each token of a byte tokenizer."""
+    """Prompts as text in one line. To a byte tokenizer, each character is a token."""
     return " ".join(STORIES.read_text(encoding="ascii").split())
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it runs. `work`: models, and what is measured once; `results`: a folder for each experiment, `work` where None."""
+    """The machine's folders and limits. `work`: models, and values that are measured once.
+    `results`: a folder for each experiment; None: `work`.
+    """
 
     bin: Path
     work: Path
     results: Path | None = None
     plan_ms: int = 20000
-    max_seconds: float = math.inf  # of a turn; what would take longer is out of time
+    max_seconds: float = math.inf  # of a turn; a longer turn counts as out of time
     probe_every: int = 6  # turns between two looks at the limits
 
 
@@ -74,7 +77,9 @@ class Experiment:
         return self.result()
 
     def prepare(self, planned=lambda seconds: None):
-        """What turns need: the model, plans. `planned` is told of every plan, with the seconds that it was to take."""
+        """Makes what turns need: the model and the plans. Calls `planned` for every plan, with the
+        seconds estimated for it.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.make_model()
         self.overheads = self.measure_overheads()
@@ -84,10 +89,12 @@ class Experiment:
             self.oracle_plan(mbit)
             planned(missing)
         if self.planned_variants():
-            self.load()  # fits, or says why not
+            self.load()  # raises an error if the prompts do not fit
 
     def look(self):
-        """Takes the plans up where all are made already; nothing is measured or searched. Whether they are."""
+        """Reads the plans if all of them are made already. Measures nothing and searches nothing.
+        Returns whether all are made.
+        """
         made = self.plan_seconds(self.question.variants) + self.oracle_seconds(self.oracle_rates()) == 0
         if made and not self.plans:
             self.plans = self.make_plans()
@@ -97,7 +104,8 @@ class Experiment:
         return [v for v in self.question.variants if "reason" not in self.plans.get(v.name, {"reason": ""})]
 
     def run_scheduled(self, ran=lambda seconds: None):
-        """The turns that are still to run. `ran` is told of every one, with the seconds that it was to take."""
+        """Runs the remaining turns. Calls `ran` for every turn, with the seconds estimated for it.
+        """
         turns = self.schedule()
         if not turns:
             return
@@ -132,7 +140,7 @@ class Experiment:
         return self.work / "runtime.json"
 
     def known_overheads(self):
-        """None before they were measured."""
+        """None if they were not measured yet."""
         if not self.kept_runtime().exists():
             return None
         runtime = json.loads(self.kept_runtime().read_text())["bytes"]
@@ -154,7 +162,7 @@ class Experiment:
             planned(missing)
         return plans
 
-    # ---- Of links that change: what is best at each rate
+    # ---- For links whose rate changes: the best plan for each rate
 
     def oracle_rates(self):
         return sorted({*oracle.PLANNED_MBIT, self.question.mbit}) if self.question.pause else []
@@ -163,13 +171,15 @@ class Experiment:
         return planning.make_plan(self.bin / "lime", *self.scaled_question(LIME, mbit))
 
     def oracle_seconds(self, rates):
-        """At most, for those that are still to be planned."""
+        """Upper bound on the time to make the plans of `rates` that are not made yet."""
         if self.overheads is None:
             return len(rates) * self.machine.plan_ms / 1000
         return sum(not planning.is_made(*self.scaled_question(LIME, mbit)) for mbit in rates) * self.machine.plan_ms / 1000
 
     def beside_oracle(self, turns):
-        """Of the turns of `lime` with redraws: milliseconds per token measured, of its plan simulated, and of the oracle; None where none ran."""
+        """Milliseconds per token of the turns of `lime` with changing rates: measured, simulated
+        with its plan, and of the oracle. None if there are no such turns.
+        """
         turns = [t for t in turns if t["strategy"] == "lime" and "redrawn" in t]
         if not turns or not self.oracle_rates():
             return None
@@ -184,7 +194,9 @@ class Experiment:
         return planning.make_plan(self.bin / "lime", *self.scaled_question(variant))
 
     def scaled_question(self, variant, mbit=None):
-        """Model, devices, request and folder of a plan; for links of the question's rate, or another one at full size."""
+        """Model, devices, request and folder of a plan. The links have the question's rate, or
+        `mbit` (at full size).
+        """
         overheads = self.overheads if variant.strategy == "lime" else Overheads(self.overheads.runtime, self.activations() + WHOLE_BLOCK_RING)
         profiles = device_profiles(self.devices, overheads, (mbit or self.question.mbit) / self.factors.width, LATENCY_MS)
         return ["--model", self.model], profiles, self.request(variant, self.factors), self.folder
@@ -200,14 +212,15 @@ class Experiment:
         return bool(self.question.kv_tokens) and variant.grows
 
     def full_size_question(self, variant):
-        """The same on the devices as they are."""
+        """The same at full size, on the devices of the cluster's file."""
         profiles = json.loads((CLUSTERS / f"{self.question.setting}.json").read_text())
         profiles["link"] = {"bytes_per_second": self.question.mbit * 1e6 / 8, "latency_ms": LATENCY_MS}
         return ["--model-spec", self.config], profiles, self.request(variant, Factors(1)), self.folder
 
     def full_size_ms(self, variant):
-        """What the variant is predicted to take at full size, where KV grows at the end of the context; None where it has no plan, where that is not
-        what is measured, or where its levels are of another rule than the plan's.
+        """Predicted milliseconds per token at full size, with KV at the end of the context if it
+        grows. None if there is no plan, if the turns measure something else, or if the levels of KV
+        follow another rule than the plan's.
         """
         if self.grows(variant) and (variant.run_flags or not self.question.fill):
             return None
@@ -216,12 +229,14 @@ class Experiment:
         return levels[-1].get("ms_per_token")
 
     def full_size_window_ms(self, window):
-        """What the tokens of a window are predicted to take at full size, with all requests there; None where `lime` has no plan."""
+        """Predicted milliseconds per token of a window at full size, while all requests run. None
+        if `lime` has no plan.
+        """
         plan = planning.make_plan(self.bin / "lime", *self.full_size_question(LIME))
         return workload.full_size_ms(plan.get("kv_levels"), window, self.question, workload.lead_of(plan))
 
     def plan_seconds(self, variants):
-        """At most, for those that are still to be planned."""
+        """Upper bound on the time to make the plans of `variants` that are not made yet."""
         self.overheads = self.overheads or self.known_overheads()
         questions = set()
         for variant in variants:
@@ -236,7 +251,7 @@ class Experiment:
         return workload.load_of(self.question, [self.plans[v.name] for v in self.planned_variants()])
 
     def turn_seconds(self, variant):
-        """About; a guess where it is not planned yet."""
+        """Estimated seconds of a turn; a guess if the variant is not planned yet."""
         plan = self.plans.get(variant.name)
         if plan is None:
             guess = GUESSED_MS[variant.strategy] * variant.longer / 1000
@@ -247,7 +262,9 @@ class Experiment:
         return TURN_S + variant.longer * (load.tokens[0] * step + chunks * plan["predicted"]["ttft_ms"]) / 1000
 
     def same_as(self, variant):
-        """The name of another variant, before this one, of the same plan and the same flags; None where there is none."""
+        """The name of an earlier variant with the same plan and the same flags; None if there is
+        none.
+        """
         plan_of = lambda v: {key: value for key, value in self.plans[v.name].items() if key != "path"}
         for other in self.question.variants[:self.question.variants.index(variant)]:
             if (other.strategy, other.run_flags) == (variant.strategy, variant.run_flags) and plan_of(other) == plan_of(variant):
@@ -255,13 +272,15 @@ class Experiment:
         return None
 
     def runs(self, variant):
-        """Neither out of memory nor out of time, nor the same as another one."""
+        """Whether the variant has a turn: it is neither out of memory nor out of time, and no
+        earlier variant is the same.
+        """
         plan = self.plans[variant.name]
         return (self.same_as(variant) is None and "reason" not in plan and plan["predicted"]["ms_per_token"] <= out_of_time_ms(self.question.requests)
                 and self.turn_seconds(variant) <= self.machine.max_seconds)
 
     def schedule(self):
-        """(variant, round) that are still to run, alternating; all where nothing is planned yet."""
+        """The remaining (variant, round) pairs, alternating; all pairs if no plan is made yet."""
         if not self.plans:
             return [(v, r) for r in range(self.question.rounds) for v in self.question.variants if GUESSED_MS[v.strategy]]
         turns = self.kept_turns()
@@ -270,11 +289,11 @@ class Experiment:
                 if self.runs(v) and v.name not in refused and (v.name, r) not in done]
 
     def every_turn(self):
-        """Whatever was kept of any."""
+        """All stored turns."""
         return [json.loads(line) for line in self.kept.read_text().splitlines()] if self.kept.exists() else []
 
     def kept_turns(self):
-        """Those of the plans and the question at hand that did not fail."""
+        """The stored turns of the present plans and question that did not fail."""
         return [t for t in self.turns_at_hand() if "failed" not in t]
 
     def turns_at_hand(self):
@@ -283,7 +302,9 @@ class Experiment:
                 and t["tokens"] == self.question.tokens and t.get("asked", []) == self.asked(variants[t["strategy"]], t["round"])]
 
     def asked(self, variant, turn_round):
-        """What a turn has beside plan and tokens, as JSON gives it back; nothing where it is a plain one."""
+        """The settings of a turn besides plan and tokens, as they come back from JSON; empty for a
+        turn without such settings.
+        """
         question = self.question
         if not (question.fill or question.text or question.start or question.pause or variant.run_flags):
             return []
@@ -293,7 +314,7 @@ class Experiment:
         return [load.prompt, list(variant.run_flags), [list(drawn) for drawn in self.redraws(turn_round)], question.warm_up] + each
 
     def redraws(self, turn_round):
-        """The same for every variant of a round."""
+        """The changes of the links' rate in a round, the same for every variant."""
         return workload.redraws(turn_round + 1, self.question.tokens, self.question.pause) if self.question.pause else []
 
     def run_turns(self, cluster, turns, ran):
@@ -346,7 +367,7 @@ class Experiment:
             file.write(json.dumps(turn) + "\n")
 
     def result(self):
-        """Of what has run so far; also kept."""
+        """The result of all turns so far. Also writes it to the folder."""
         result = report.summarise(self)
         (self.folder / "result.json").write_text(json.dumps(result, indent=1))
         return result

@@ -1,5 +1,6 @@
-"""A cluster of small daemons to be hurt: each in a namespace of its own where we are root, else all on loopback, each with a supervisor that
-starts it again. Whoever asks it for text compares that with what one process answers.
+"""A cluster of small daemons for tests with faults. As root, each daemon is in a namespace of its
+own; else all are on loopback. Each has a supervisor that starts it again. Tests compare the
+cluster's text with the text of one process.
 """
 import json
 import os
@@ -30,7 +31,9 @@ def open_files(pid):
 
 
 class Daemon:
-    """One limed, and whoever starts it again. Threads: the supervisor's and the owner's."""
+    """One limed and its supervisor, which starts it again. Threads: the supervisor's and the
+    owner's.
+    """
 
     def __init__(self, cluster, index):
         self.cluster, self.index, self.name = cluster, index, NAMES[index]
@@ -41,7 +44,7 @@ class Daemon:
             self.words, self.address = network.inside(namespace) + cgroups.inside(self.groups), f"{address}:{PORT}"
         self.log = cluster.folder / f"{self.name}.log"
         self.process, self.supervised, self.starts = None, True, 0
-        self.log_begins = 0  # where the process's own lines do
+        self.log_begins = 0  # where the lines of this process begin
 
     def start(self):
         words = self.words + [str(self.cluster.bin / "limed"), "--name", self.name, "--listen", self.address, "--insecure", "--threads", "1"]
@@ -54,13 +57,15 @@ class Daemon:
         self.starts += 1
 
     def is_idle_again(self):
-        """Whether it has had a plan and holds none: a process that has only begun takes less."""
+        """Whether it has had a plan and holds none now. A process that has just started uses less
+        memory.
+        """
         lines = self.log.read_bytes()[self.log_begins:].decode("utf-8", errors="replace").splitlines()
         plans = [line for line in lines if "installs epoch" in line or "has unloaded epoch" in line]
         return bool(plans) and "has unloaded epoch" in plans[-1]
 
     def supervise(self):
-        """Until the cluster ends: what has ended is started again, after a moment."""
+        """Until the cluster ends, starts an ended daemon again after a moment."""
         while not self.cluster.ending.wait(0.05):
             if self.process.poll() is not None and self.supervised:
                 if self.cluster.ending.wait(self.cluster.random.uniform(0, 1.5)):
@@ -76,12 +81,13 @@ class Daemon:
 
 
 class FaultyCluster:
-    """A context manager: whatever way it is left, everything it made is removed."""
+    """A context manager, which removes everything that it made, however it ends."""
 
     def __init__(self, count, folder, model, bin_folder, seed=1, memory="1GiB", context=512, plan_flags=("--strategy", "pp"), memories=None, profiles=None, paced=False):
-        """`plan_flags`: of the `lime plan` that all requests run by. `memories`, `profiles`: of devices, by name, that have others than all: {"c": "2GiB"},
-        {"c": {"read_bytes_per_second": 1e9}}. `paced`: none computes faster than its profile says, and links are as the cluster's
-        file says, whatever they are.
+        """`plan_flags`: flags of the `lime plan` that all requests use. `memories`, `profiles`:
+        exceptions for single devices, by name: {"c": "2GiB"}, {"c": {"read_bytes_per_second":
+        1e9}}. `paced`: no device computes faster than its profile says, and links have the rates of
+        the cluster's file.
         """
         self.count, self.folder, self.model, self.bin = count, Path(folder), Path(model), Path(bin_folder)
         self.memory, self.context, self.plan_flags = memory, context, plan_flags
@@ -133,7 +139,9 @@ class FaultyCluster:
             self.profile_of(name).write_text(json.dumps(profile | other))
 
     def write_files(self):
-        """cluster.toml, and a plan that uses every device: `pp` shares the layers out by memory."""
+        """Writes cluster.toml, and a plan that uses every device: `pp` divides the layers in
+        proportion to memory.
+        """
         lines = ["[cluster]", 'name = "soak"', f'model = "{self.model}"', "[[link]]", 'bandwidth = "1Gbit/s"', 'latency = "0.2ms"']
         for daemon in self.daemons:
             lines += ["[[device]]", f'name = "{daemon.name}"', f'address = "{daemon.address}"', f'memory = "{self.memories.get(daemon.name, self.memory)}"',
@@ -145,7 +153,7 @@ class FaultyCluster:
                      str(self.context), "--prompt-tokens", "64", "--time-limit", "500", "--out", str(self.plan))
 
     def inside(self):
-        """Words that put the coordinator where it reaches the devices."""
+        """The words that start the coordinator where it reaches the devices."""
         return network.inside(self.network.hub) if self.network is not None else []
 
     def run_words(self, prompt, tokens, seed):
@@ -153,7 +161,7 @@ class FaultyCluster:
                 "--json", "--hash-logits", "--ignore-eos", "--temperature", "0.8", "--seed", str(seed)]
 
     def alone(self, *request):
-        """What one process answers."""
+        """The answer of one process."""
         return json.loads(network.call(*self.run_words(*request), "--threads", "1"))
 
     def begin(self, *request, patience_s=5):
@@ -164,7 +172,7 @@ class FaultyCluster:
         return run
 
     def await_start(self, run, patience_s=30):
-        """Until a request of the run has joined on the last device."""
+        """Waits until a request of the run has joined on the last device."""
         log, offset = self.daemons[-1].log, self.daemons[-1].log.stat().st_size
         until = time.monotonic() + patience_s
         while time.monotonic() < until and run.poll() is None:
@@ -177,7 +185,9 @@ class FaultyCluster:
 
 
 def differs(answer, reference):
-    """The first field in which a run's answer is not that of one process; None where it is lossless."""
+    """The first field in which a run's answer differs from the answer of one process; None if it is
+    lossless.
+    """
     for field in ("token_ids", "text", "logits_xxh3", "finish_reason"):
         if answer[field] != reference[field]:
             return field

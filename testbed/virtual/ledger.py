@@ -1,5 +1,7 @@
-"""What has been created on this machine, written down before it is, so that it can be removed whatever happens: at the end, after Ctrl-C, or by
-`testbed/clean` after a crash. Only what a ledger names is ever touched; a process is ended only if it still is the one that was started.
+"""A list of everything that a run creates on this machine. Each thing is written down before it is
+created, so that it can be removed in any case: at the end, after Ctrl-C, or by `testbed/clean`
+after a crash. Only things in a ledger are touched, and a process is ended only if it is still the
+one that was started.
 """
 import json
 import os
@@ -11,7 +13,9 @@ FOLDER = Path("/run/lime-testbed")
 
 
 def start_time(pid):
-    """When the process began, in clock ticks since boot; None where there is none, or it has ended and only waits to be read."""
+    """When the process began, in clock ticks since boot. None if there is no such process, or if it
+    has ended and only waits to be read.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -24,7 +28,7 @@ def is_running(pid, began):
 
 
 class Ledger:
-    """Things of one run, oldest first, in a file of its own."""
+    """The things of one run, oldest first, in a file of its own."""
 
     def __init__(self, path=None):
         FOLDER.mkdir(exist_ok=True)
@@ -42,7 +46,7 @@ class Ledger:
         for line in self.path.read_text(encoding="utf-8").splitlines():
             try:
                 found.append(json.loads(line))
-            except ValueError:  # the line being written when the machine went down
+            except ValueError:  # the machine went down while this line was written
                 continue
         return found
 
@@ -59,7 +63,9 @@ class Ledger:
         self.write({"cgroup": str(path)})
 
     def remove_all(self, run_command):
-        """Ends the processes, then removes groups and namespaces, newest first. Answers with what could not be removed."""
+        """Ends the processes, then removes groups and namespaces, newest first. Returns the things
+        that could not be removed.
+        """
         entries = self.entries()
         end_processes([(e["pid"], e["began"]) for e in entries if "pid" in e])
         left = []
@@ -75,7 +81,7 @@ class Ledger:
 
 
 def end_processes(processes, patience_s=5.0):
-    """SIGTERM to each (pid, began), SIGKILL to those that have not gone by then."""
+    """Sends SIGTERM to each (pid, began), then SIGKILL to the remaining ones."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid, began in processes:
             if is_running(pid, began):
@@ -86,7 +92,7 @@ def end_processes(processes, patience_s=5.0):
 
 
 def remove_cgroup(path):
-    """A group goes a moment after its last process."""
+    """A group can be removed a moment after its last process has ended."""
     for _ in range(100):
         try:
             path.rmdir()
@@ -99,7 +105,7 @@ def remove_cgroup(path):
 
 
 def abandoned():
-    """Ledgers whose owners are gone."""
+    """The ledgers whose owners have ended."""
     if not FOLDER.is_dir():
         return []
     ledgers = [Ledger(path) for path in sorted(FOLDER.glob("*.jsonl"))]

@@ -1,5 +1,6 @@
-"""Measures a link between two namespaces: run as `net_probe.py serve ADDRESS` in one, then as `net_probe.py measure ADDRESS` in the other, which
-prints one JSON object: bytes_per_second of a bulk transfer, and the median one-way time of a message of one hidden state.
+"""Measures a link between two namespaces. Run `net_probe.py serve ADDRESS` in one and `net_probe.py
+measure ADDRESS` in the other. The second prints one JSON object: bytes_per_second of a bulk
+transfer, and the median one-way time of a message with one hidden state.
 """
 import json
 import socket
@@ -23,7 +24,9 @@ def receive_exactly(link, count):
 
 
 def serve(address):
-    """One connection: rounds of a message and one byte back, then a bulk transfer whose bytes are counted."""
+    """Serves one connection: rounds of a message and one byte back, then a bulk transfer whose
+    bytes are counted.
+    """
     with socket.create_server((address, PORT)) as server:
         print("ready", flush=True)
         link, _ = server.accept()
@@ -49,7 +52,7 @@ def measure(address):
             link.sendall(bytes(MESSAGE))
             receive_exactly(link, 1)
             rounds.append(time.monotonic() - begin)
-            time.sleep(0.005)  # the bucket is full again, as between two tokens
+            time.sleep(0.005)  # lets the bucket fill, as it does between two tokens
         until = time.monotonic() + BULK_SECONDS
         while time.monotonic() < until:
             link.sendall(CHUNK)

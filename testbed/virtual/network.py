@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 PREFIX = "10.77.0."
-BURST_BYTES = 1600  # one frame: more would let a hidden state through at once, whatever the rate
+BURST_BYTES = 1600  # one frame; a larger burst would let a hidden state through at once, at any rate
 
 
 def call(*words):
@@ -20,13 +20,13 @@ def call(*words):
 
 
 def shape(namespace, interface, mbit, burst=BURST_BYTES):
-    """tbf on what leaves `interface`; in the place of one that is there."""
+    """Limits the traffic that leaves `interface` with tbf. Replaces an earlier limit."""
     call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", "rate", f"{mbit * 1e6:.0f}bit",
          "burst", str(burst), "limit", "1000000")
 
 
 class Network:
-    """Thread: any, one at a time. All of it goes with its namespaces."""
+    """Thread: any, one at a time. Everything here ends with its namespaces."""
 
     def __init__(self, ledger, tag):
         self.ledger = ledger
@@ -44,7 +44,7 @@ class Network:
         return name
 
     def add_device(self, index):
-        """(namespace, address) of a device whose link is not shaped yet."""
+        """(namespace, address) of a new device. Its link is not limited yet."""
         name, port, address = self.add_namespace(f"d{index}"), f"d{index}", f"{PREFIX}{10 + index}"
         call("ip", "-n", self.hub, "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", name)
         call("ip", "-n", self.hub, "link", "set", port, "master", "hub0", "up")
@@ -58,7 +58,9 @@ class Network:
 
 
 def inside(namespace):
-    """Words that put a command into the namespace. Not `ip netns exec`, which hides the cgroups."""
+    """The words that start a command within the namespace. Not `ip netns exec`, which hides the
+    cgroups.
+    """
     return ["nsenter", f"--net={Path('/run/netns', namespace)}"]
 
 
@@ -74,7 +76,9 @@ def interface_bytes(namespace):
 
 
 def count_sent(namespace, address):
-    """From now on counts what eth0 sends to one peer, every frame with its headers, in a class of its own; nothing is slowed."""
+    """From now on counts all bytes that eth0 sends to one peer, with headers, in a class of its
+    own. Slows nothing.
+    """
     tc = ["tc", "-n", namespace]
     call(*tc, "qdisc", "replace", "dev", "eth0", "root", "handle", "1:", "htb", "default", "2")
     for number in ("1:1", "1:2"):
@@ -83,7 +87,7 @@ def count_sent(namespace, address):
 
 
 def counted(namespace):
-    """Bytes since count_sent."""
+    """The bytes since count_sent."""
     classes = call("tc", "-n", namespace, "-s", "class", "show", "dev", "eth0")
     ours = classes[classes.index("class htb 1:1 "):]
     return int(ours[ours.index("Sent ") + 5:].split()[0])

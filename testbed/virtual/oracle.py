@@ -1,5 +1,6 @@
-"""What somebody takes who is told in advance how fast the links will be: for every token the best of plans that were made for different rates, in
-the simulator, changing from one to the other for nothing. No plan for links of any rate could be better, as far as `lime plan` finds it.
+"""An oracle that knows the links' rates in advance. For every token it uses the best of several
+plans, each made for another rate, and changes between plans at no cost. Times come from the
+simulator. No plan for links of any rate can be better, if `lime plan` finds the best ones.
 """
 import json
 import subprocess
@@ -8,13 +9,13 @@ PLANNED_MBIT = (50, 75, 100, 150, 200, 250)
 
 
 def simulated_ms(lime, plan, link_speed):
-    """Per step of a plan over links `link_speed` times as fast as planned."""
+    """Milliseconds per step of a plan over links `link_speed` times as fast as planned."""
     words = [str(lime), "simulate", "--plan", plan["path"], "--json", "--steps", "1", "--link-speed", repr(link_speed)]
     return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)["ms_per_step"]
 
 
 class Oracle:
-    """`plans`: {Mbit/s that it was made for: plan}; `fixed_mbit`: that of the plan to compare with."""
+    """`plans`: {Mbit/s of its links: plan}. `fixed_mbit`: the rate of the plan to compare with."""
 
     def __init__(self, plans, fixed_mbit, simulate):
         self.plans, self.fixed_mbit, self.simulate, self.known = plans, fixed_mbit, simulate, {}

@@ -1,5 +1,6 @@
-"""What a pipeline costs beside the computing: two daemons with everything resident beside one process, and bytes per token beside the hidden
-state's. No pacing, no limits but those asked for; two namespaces joined by a bridge.
+"""Measures the cost of a pipeline besides computing: two daemons with everything resident against
+one process, and bytes per token against the bytes of the hidden state. There is no pacing and no
+limit except the requested ones; a bridge joins two namespaces.
 """
 import json
 import os
@@ -11,23 +12,26 @@ from virtual import network, planning
 from virtual.scaling import MIB, Overheads, ModelShape, ScaledDevice, device_profiles
 
 SHAPE = ModelShape(layers=8, hidden=2048, heads=32, kv_heads=8, head_dim=64, intermediate=8192, vocab=32000, rope_theta=10000.0)
-CONTEXT = 128  # at least
-PROMPT = 8  # tokens of it, at most
-MORE = 64  # tokens of a run beside another one, to count what each costs
+CONTEXT = 128  # positions, at least
+PROMPT = 8  # tokens, at most
+MORE = 64  # additional tokens of the second run, to count the bytes of each token
 WARM_UP = 4
 OVERHEADS = Overheads(runtime=256 * MIB, activations=32 * MIB)
 
 
 def devices(shape):
-    """Two, neither of which holds the model; the disk of no rate lets nothing stream."""
+    """Two devices that are both too small for the model. Their disks have rate 0, so nothing
+    streams.
+    """
     most = int(shape.weight_bytes() * 0.7)
     return [ScaledDevice(name, most, 1e10, 1e11, 0.0, 1.0, 0.1) for name in ("a", "b")]
 
 
 class Overhead:
     def __init__(self, make_cluster, model, shape, folder, mbit=None, core_each=False, compute_core=None):
-        """`mbit`: the rate of both devices' links; None: as fast as the machine. `core_each`: each daemon, and the one process, has one core.
-        `compute_core`: on which whoever computes does, and nobody does anything else; only one device computes at a time.
+        """`mbit`: the rate of both devices' links; None: as fast as the machine. `core_each`: each
+        daemon, and the single process, has one core. `compute_core`: the core of all compute
+        threads, which no other thread uses; only one device computes at a time.
         """
         self.make_cluster, self.model, self.shape, self.folder = make_cluster, Path(model), shape, Path(folder)
         self.mbit, self.core_each, self.compute_core = mbit, core_each, compute_core
@@ -39,7 +43,7 @@ class Overhead:
             cluster.core_each = self.core_each
             for device in cluster.devices if self.mbit else []:
                 cluster.network.shape_device(device.index, self.mbit)
-            cluster.limed_flags = ["--no-link-probes"]  # bytes per token are of tokens
+            cluster.limed_flags = ["--no-link-probes"]  # only tokens count in bytes per token
             if self.compute_core is not None:
                 cluster.limed_flags += ["--compute-cores", str(self.compute_core)]
             profiles = device_profiles(cluster.specs, OVERHEADS, 10000, 0.05)
@@ -61,11 +65,13 @@ class Overhead:
         return self.answer(["--threads", "1"], tokens, self.on_cores(0))
 
     def on_cores(self, number):
-        """Words that keep a program to the core that computes, or as the cluster has it."""
+        """The words that keep a program on the core for computing, or on the core that the cluster
+        gives it.
+        """
         return self.cluster.on_core(number) if self.compute_core is None else ["taskset", "--cpu-list", str(self.compute_core)]
 
     def on_others(self):
-        """Likewise to the others, where one computes alone."""
+        """The words that keep a program on all other cores, if there is a core for computing."""
         if self.compute_core is None:
             return []
         return ["taskset", "--cpu-list", ",".join(str(core) for core in sorted(os.sched_getaffinity(0) - {self.compute_core}))]
@@ -92,7 +98,9 @@ class Overhead:
         return json.loads(out)
 
     def bytes_per_token(self, tokens):
-        """Of two runs, one of more tokens: what is sent for installing and for the prompt is not counted."""
+        """Compares two runs, one of them with more tokens, so that the bytes of the installation
+        and the prompt do not count.
+        """
         more = tokens + MORE
         few, many = self.together(tokens), self.together(more)
         first = self.plan["stages"][0]["device"]
@@ -104,13 +112,13 @@ class Overhead:
 
 
 def interval_ms(answer):
-    """Median between two tokens."""
+    """Median time between two tokens."""
     times = answer["token_times_s"][WARM_UP:]
     return 1000 * statistics.median(b - a for a, b in zip(times, times[1:]))
 
 
 def describe(found):
-    """Lines for people."""
+    """The result as text for people."""
     median = statistics.median
     limits = (", a core for each daemon" if found["core_each"] else ", a core for computing" if found["compute_core"] is not None else "") + (f", links of {found['mbit']:g} Mbit/s" if found["mbit"] else "")
     return (f"model of {found['model_bytes'] / 1e9:.2f} GB, one thread{limits}, {len(found['alone_ms'])} alternating rounds, medians: one process "

@@ -1,4 +1,6 @@
-"""Plans of every strategy by `lime plan`, kept beside what they were made from; and what a plan says of its own limits."""
+"""Makes plans of every strategy with `lime plan` and stores them beside their inputs; and reads a
+plan's own limits.
+"""
 import hashlib
 import json
 import subprocess
@@ -8,7 +10,9 @@ WHOLE_BLOCKS = "none"
 
 
 def plan_words(model_words, request):
-    """Of a `lime plan`, without the devices and where its answer goes. With `kv_tokens` KV begins with so many and grows."""
+    """The words of a `lime plan`, without the devices and without the file for its answer. With
+    `kv_tokens`, KV begins with so many positions and grows.
+    """
     words = ["plan"] + [str(word) for word in model_words] + ["--strategy", request["strategy"], "--piece", str(request["piece"]), "--tokens", str(request["tokens"]),
              "--sequences", str(request["sequences"]), "--prompt-tokens", str(request["prompt_tokens"]), "--time-limit",
              str(request["time_limit_ms"]), "--seed", "1"]
@@ -16,7 +20,7 @@ def plan_words(model_words, request):
 
 
 def files_of(words, profiles, request, folder):
-    """Where the plan of this question is, and where the reason that there is none."""
+    """The file of the plan for this question, and the file of the reason if there is no plan."""
     key = hashlib.sha256(json.dumps([words, profiles], sort_keys=True).encode()).hexdigest()[:12]
     stem = f"{request['strategy']}-{request['sequences']}-{key}"
     return folder / f"{stem}.plan.json", folder / f"{stem}.refused.json"
@@ -27,8 +31,9 @@ def is_made(model_words, profiles, request, folder):
 
 
 def make_plan(lime, model_words, profiles, request, folder):
-    """The plan of `request` as an object, or {"reason": ...} where no plan fits. Made once for the same question. `model_words`: --model FOLDER,
-    or --model-spec CONFIG.json. `kv_levels` of the object: what streams as KV grows, empty where it does not.
+    """The plan of `request` as an object, or {"reason": ...} if no plan fits. Makes each plan once.
+    `model_words`: --model FOLDER, or --model-spec CONFIG.json. `kv_levels` of the object: the parts
+    that stream as KV grows; empty if KV does not grow.
     """
     words = plan_words(model_words, request)
     plan, refusal = files_of(words, profiles, request, folder)
@@ -54,21 +59,21 @@ def make_plan(lime, model_words, profiles, request, folder):
 
 
 def used_devices(plan):
-    """Indices, ascending: of those with a stage, and of those with KV of others."""
+    """Indices of the devices with a stage or with KV of other devices, ascending."""
     stages = {stage["device"] for stage in plan["stages"]}
     return sorted(stages | {plan["devices"][d]["kv_host"] for d in stages if plan["devices"][d].get("max_layer_pages") and "kv_host" in plan["devices"][d]})
 
 
 def hops(plan):
-    """Messages on a token's way, the sampled token's included."""
+    """The number of messages for a token, with the message of the sampled token."""
     devices = [stage["device"] for stage in plan["stages"]]
     ring = sum(a != b for a, b in zip(devices, devices[1:]))
     return ring, int(devices[0] != devices[-1])
 
 
 def limits_of(plan, link=1.0):
-    """Milliseconds per step that no run of this plan can beat: its reading, by device; its computing, by device; one micro-batch's way. `link`: how
-    many times the links are as fast as planned.
+    """Milliseconds per step that no run of this plan can beat: reading, by device; computing, by
+    device; the way of one micro-batch. `link`: factor on the planned speed of the links.
     """
     reads, computes = {}, {}
     times = plan["microbatches"] if plan.get("reads") == "per_microbatch" else 1
@@ -88,7 +93,9 @@ def limits_of(plan, link=1.0):
 
 
 def step_ms(plan, link):
-    """Predicted milliseconds per step over links `link` times as fast as planned: as far above the bound there as it is above the plan's."""
+    """Predicted milliseconds per step over links `link` times as fast as planned. The prediction
+    has the same ratio to the bound as in the plan.
+    """
     return plan["predicted"]["ms_per_step"] * limits_of(plan, link)["bound_ms"] / limits_of(plan)["bound_ms"]
 
 

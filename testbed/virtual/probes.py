@@ -1,4 +1,6 @@
-"""What the limits are, measured: direct reads inside a device's groups, and a transfer between two namespaces."""
+"""Measures the limits: direct reads inside a device's groups, and a transfer between two
+namespaces.
+"""
 import json
 import os
 import subprocess
@@ -12,7 +14,7 @@ READ_SECONDS = 2.0
 
 
 def measure_disks(cluster):
-    """Bytes per second of direct reads on every device, all at once: {name: rate}."""
+    """Bytes per second of direct reads, on all devices at once: {name: rate}."""
     file = max(cluster.model.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     started = []
     for device in cluster.devices:
@@ -29,7 +31,9 @@ def measure_disks(cluster):
 
 
 def measure_link(cluster, sender, receiver):
-    """{"bytes_per_second": payload of a bulk transfer, "round_trip_ms": 2 KiB there and a byte back} between two devices."""
+    """{"bytes_per_second": payload of a bulk transfer, "round_trip_ms": for 2 KiB and a byte back}
+    between two devices.
+    """
     script = [sys.executable, str(Path(__file__).with_name("net_probe.py"))]
     server = cluster.start(network.inside(receiver.namespace) + script + ["serve", receiver.address], stdout=subprocess.PIPE, text=True)
     server.stdout.readline()
@@ -39,7 +43,9 @@ def measure_link(cluster, sender, receiver):
 
 
 def measure_limits(cluster):
-    """Disks, and the link between the first two devices. REQUIRES: limits are set, daemons are idle."""
+    """Measures the disks, and the link between the first two devices. REQUIRES: limits are set,
+    daemons are idle.
+    """
     limits = {"disk_bytes_per_second": measure_disks(cluster)}
     if len(cluster.devices) > 1:
         limits["link"] = measure_link(cluster, cluster.devices[0], cluster.devices[1])

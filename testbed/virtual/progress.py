@@ -1,16 +1,18 @@
-"""How far a long piece of work is: one line on a terminal, nothing elsewhere."""
+"""Shows the progress of long work: one line on a terminal, nothing elsewhere."""
 import sys
 import time
 
 
 def span(seconds):
-    """For people."""
+    """A duration for people."""
     minutes = max(1, round(seconds / 60))
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class Progress:
-    """`expected`: seconds of all pieces together. Those still to come take as much longer than expected as those that are done did."""
+    """`expected`: seconds of all pieces together. The estimate for the remaining pieces is scaled
+    by the ratio of real to expected time so far.
+    """
 
     def __init__(self, noun, count, expected, stream=None, clock=time.monotonic):
         self.noun, self.count, self.expected = noun, count, expected
@@ -37,7 +39,7 @@ class Progress:
             self.stream.flush()
 
     def say(self, *words):
-        """A line of its own above."""
+        """Prints a line above the progress line."""
         if self.live:
             self.stream.write("\r\x1b[K" + " ".join([time.strftime("%H:%M:%S")] + [str(word) for word in words]) + "\n")
             self.show()

@@ -1,14 +1,16 @@
-"""From turns to what was found: medians beside predictions and bounds, as JSON, as Markdown tables and as a plot."""
+"""Turns measurements into results: medians beside predictions and bounds, as JSON, as Markdown
+tables and as a plot.
+"""
 import statistics
 
 from virtual import planning
 
 BASELINES = ("pp", "pp-offload", "edgeshard")
-OUTCOMES = {"OOM": "out of memory", "OOT": "out of time"}  # in words
+OUTCOMES = {"OOM": "out of memory", "OOT": "out of time"}  # for people
 
 
 def summarise(experiment):
-    """One object of everything that was measured and asked."""
+    """One object with all settings and measurements of an experiment."""
     question, plans = experiment.question, experiment.plans
     turns = experiment.turns_at_hand()
     limits = [turn["limits"] for turn in experiment.every_turn() if turn["limits"]]
@@ -34,8 +36,8 @@ def summarise(experiment):
 
 
 def summarise_strategy(strategy, plan, turns, runs, same_as=None):
-    """Of all turns, those that were refused or failed included; `runs`: neither out of memory nor out of time by its plan; `same_as`: another one that
-    is the same.
+    """Summarises all turns, with the refused and failed ones. `runs`: by its plan the strategy is
+    neither out of memory nor out of time. `same_as`: an earlier variant that is the same.
     """
     if "reason" in plan:
         return {"strategy": strategy, "outcome": "OOM", "reason": plan["reason"]}
@@ -57,7 +59,7 @@ def summarise_strategy(strategy, plan, turns, runs, same_as=None):
 
 
 def why_not(turns, runs):
-    """Nothing was measured."""
+    """The reason why there is no measurement."""
     for turn in turns:
         if "refused" in turn:
             return {"outcome": "OOM", "reason": turn["refused"]}
@@ -68,7 +70,7 @@ def why_not(turns, runs):
 
 
 def memory_rows(plan, turns):
-    """Of each device: the hard limit, and the most that the group ever held."""
+    """For each device: the hard limit, and the largest memory that its group has used."""
     return {d["name"]: {"limit": d["budget"], "peak": max(t["cgroup_peak_bytes"][d["name"]] for t in turns)} for d in plan["devices"]}
 
 
@@ -91,18 +93,18 @@ def same_bits(turns):
 
 
 def ratios(result):
-    """{strategy: how many times longer than lime}, of those that ran."""
+    """{strategy: its time divided by the time of lime}, for strategies that ran."""
     ran = {r["strategy"]: r["measured_ms"] for r in result["strategies"] if r["outcome"] == "ran"}
     return {s: ms / ran["lime"] for s, ms in ran.items() if s != "lime"} if "lime" in ran else {}
 
 
 def markdown(results):
-    """The summary of a report: what each strategy took, and how that compares with predictions."""
+    """The summary of a report: the time of each strategy, compared with predictions."""
     return strategy_matrix(results) + "\n" + accuracy(results)
 
 
 def names_of(results):
-    """The strategies of all results, in the order of the result that has most."""
+    """The strategies of all results, in the order of the result with the most strategies."""
     longest_first = sorted(results, key=lambda result: -len(result["strategies"]))
     return list(dict.fromkeys(row["strategy"] for result in longest_first for row in result["strategies"]))
 
@@ -126,7 +128,9 @@ def matrix_cell(row):
 
 
 def accuracy(results):
-    """One sentence: measured over predicted, and over the bound, of all strategies that ran and of `lime`."""
+    """One sentence: measured over predicted and measured over the bound, for all strategies that
+    ran and for `lime`.
+    """
     ran = [row for result in results for row in result["strategies"] if row["outcome"] == "ran"]
     if not ran:
         return ""
@@ -167,17 +171,19 @@ def rate(result):
 
 
 def closest(result, device):
-    """{"peak", "limit"} of the strategy that came closest to the device's hard limit; None where none ran."""
+    """{"peak", "limit"} of the strategy that came closest to the device's hard limit; None if none
+    ran.
+    """
     memories = [row["memory"][device] for row in result["strategies"] if "memory" in row]
     return max(memories, key=lambda m: m["peak"] / m["limit"], default=None)
 
 
 def axes_of(count):
-    """A figure with so many axes, three in a line: (figure, axes, first of each line)."""
+    """A figure with `count` axes, three in a row: (figure, axes, first of each row)."""
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "lime"  # the same picture again is the same file
+    matplotlib.rcParams["svg.hashsalt"] = "lime"  # the same picture gives the same file
     from matplotlib import pyplot
 
     columns = min(3, count)
@@ -197,7 +203,7 @@ def save(figure, path):
 
 
 def plot(results, path):
-    """Bars of measured milliseconds per token with their spread; a tick where the prediction is."""
+    """Bars of measured milliseconds per token with their spread, and a tick at the prediction."""
     figure, axes, firsts = axes_of(len(results))
     for axis, result in zip(axes, results):
         rows = [row for row in result["strategies"] if row["outcome"] == "ran"]

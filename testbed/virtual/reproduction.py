@@ -12,7 +12,7 @@ from virtual.workload import WINDOW
 
 # The paper's pipeline baselines. `lime-paper` is the paper's own LIME.
 BASELINES = ("pp", "pp-offload", "pp-offload-batched", "edgeshard")
-WITHIN = 0.1  # a prediction is to be within this share of the measurement
+WITHIN = 0.1  # a good prediction is within this share of the measurement
 
 TITLES = {
     "clusters": "Clusters E1 to E3 (section V-B, figures 12 to 14)",
@@ -105,7 +105,7 @@ def pattern_of(result):
 
 
 def factors(result):
-    """{baseline: how many times longer than lime}"""
+    """{baseline: its time divided by the time of lime}"""
     return {name: ratio for name, ratio in report.ratios(result).items() if name in BASELINES}
 
 
@@ -134,7 +134,9 @@ def beside_claims(results):
 
 
 def settings_beside(results):
-    """Figures 15 to 17 by experiment: the factor over the best baseline, and who has no figure."""
+    """Figures 15 to 17 by experiment: the factor over the best baseline, and the baselines without
+    a figure.
+    """
     lines = ["| figure | setting | pattern | Mbit/s | `lime` faster than the best baseline by | out of memory "
              "| out of time |", "|---|---|---|--:|--:|---|---|"]
     for result in results:
@@ -199,7 +201,9 @@ def ablation_cells(row, full):
 
 
 def varying_table(results):
-    """Strategies beside each other, and `lime` beside an oracle that knows every redraw in advance."""
+    """The strategies, and `lime` compared with an oracle that knows every change of rate in
+    advance.
+    """
     lines = ["| setting | requests | measured ms/token | its plan, simulated | the oracle, simulated "
              "| plan / oracle | measured / oracle |", "|---|--:|--:|--:|--:|--:|--:|"]
     for result in results:
@@ -229,7 +233,7 @@ def windows_of(result):
 
 
 def troubles(results):
-    """What failed and was not measured, and logits that were not the same; empty where all is well."""
+    """Failures, missing measurements and differing logits; empty if there are none."""
     lines = []
     for result in results:
         failed = [row for row in result["strategies"] if row["outcome"] == "failed"]
@@ -262,14 +266,14 @@ TABLES = {"clusters": report.markdown, "settings": settings_tables, "eviction": 
 
 
 def wrapped(text):
-    """Prose at 100 characters; paragraphs stay apart, and a command stays in one line."""
+    """Breaks prose at 100 characters. Paragraphs stay separate, and a command stays on one line."""
     whole = re.sub("`[^`]*`", lambda command: re.sub(r"\s+", "\0", command.group()), text)
     fill = lambda paragraph: textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
     return "\n\n".join(fill(paragraph) for paragraph in whole.split("\n\n")).replace("\0", " ")
 
 
 def section(group, results):
-    """Of one group: what the paper does, what was found."""
+    """The section of one group: the paper's experiment, and our results."""
     head = f"## {TITLES[group]}\n\n{wrapped(NOTES[group])}\n"
     if not results:
         return head + f"\nNot run yet: `testbed/reproduce --only {group}`.\n"
@@ -278,7 +282,7 @@ def section(group, results):
 
 
 def pictures_of(group, results):
-    """Names of the plots that there is something for."""
+    """The names of the plots for which there are results."""
     if group == "windows":
         return ["reproduction-windows.svg"] if any(windows_of(r) for r in results) else []
     ran = any(row["outcome"] == "ran" for r in results for row in r["strategies"])
@@ -287,7 +291,7 @@ def pictures_of(group, results):
 
 
 def conditions(results):
-    """What every experiment has in common, in one sentence each: bits, kills, how busy the machine was."""
+    """The conditions of all experiments, one sentence each: bits, kills, load of the machine."""
     if not results:
         return ""
     same = all(r["same_tokens_and_logits"] for r in results)
@@ -371,7 +375,9 @@ def plot_windows(results, path):
 
 
 def plot_redrawn(results, path):
-    """Time between tokens of the first request, and the rate that the links had, by token: one turn of each strategy."""
+    """Time between tokens of the first request, and the links' rate, by token: one turn of each
+    strategy.
+    """
     shown = [r for r in results if any(row.get("redrawn") for row in r["strategies"])]
     figure, axes, firsts = report.axes_of(len(shown))
     for axis, result in zip(axes, shown):

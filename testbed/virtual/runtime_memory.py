@@ -1,4 +1,4 @@
-"""How much a limed takes beside what a plan counts: measured, not assumed."""
+"""Measures the memory of a limed that a plan does not count."""
 import json
 import subprocess
 
@@ -6,12 +6,14 @@ from virtual import network, planning
 from virtual.scaling import MIB, Overheads, ScaledDevice, device_profiles, pace_profile
 
 PROBE = ScaledDevice("probe", 256 * MIB, 1e10, 1e11, 0.0, 1e9, 0.1)
-SPREAD = 6 * MIB  # one start of a limed to the next: what of its libraries the system maps along
+SPREAD = 6 * MIB  # difference between two starts of a limed: the system maps more or less of its libraries
 ASSUMED = Overheads(runtime=192 * MIB, activations=16 * MIB)
 
 
 def measure_runtime(make_cluster, model, folder):
-    """Peak of a limed that runs a small model on one device, less the KV, weights and ring of its plan; and the spread."""
+    """Peak memory of a limed that runs a small model on one device, minus KV, weights and ring of
+    its plan; and the spread.
+    """
     with make_cluster([PROBE], folder, model) as cluster:
         request = {"strategy": "lime", "piece": "16MiB", "tokens": 64, "sequences": 1, "prompt_tokens": 8, "time_limit_ms": 500}
         profiles = device_profiles([PROBE], ASSUMED, 1000, 0.1)

@@ -1,23 +1,25 @@
-"""Scale models: the paper's devices and model made small, with the times that they have at full size.
+"""Scale models: smaller versions of the paper's devices and model, with the times that they have at
+full size.
 
-A model whose width is divided by `width` has matrices of 1/width**2 of the bytes and operations, hidden states and KV of 1/width. Divide memories
-and the rates of disks, memory and arithmetic by width**2, the network's rate and the context by width, and every block, read and hop takes the
-time it takes at full size. Pure.
+Divide a model's width by `width`: its matrices then have 1/width**2 of the bytes and operations,
+and hidden states and KV have 1/width. Divide memories and the rates of disks, memory and arithmetic
+by width**2, and the network's rate and the context by width. Then every block, read and hop takes
+the time of full size. Pure.
 """
 import json
 from dataclasses import asdict, dataclass
 
 MIB = 1 << 20
-FULL_PIECE = 64 * MIB  # in which the full-size model streams
-READ_ENDS = 12 * 1024  # of every matrix: reads begin and end on 4 KiB, and plans count that
+FULL_PIECE = 64 * MIB  # largest part that streams at full size
+READ_ENDS = 12 * 1024  # bytes of every matrix that plans count because reads begin and end on 4 KiB
 MATRICES = 7  # of a layer
-PIECE_ENDS = 64 * 1024  # without them the ends of reads would make a small piece hold fewer rows, and a model have twice the pieces
-VOCAB_SPECIALS = 258  # of make_model's byte tokenizer, that a vocabulary must hold
+PIECE_ENDS = 64 * 1024  # for the ends of reads; without it, small parts have fewer rows and a model has twice as many parts
+VOCAB_SPECIALS = 258  # least vocabulary of make_model's byte tokenizer
 
 
 @dataclass(frozen=True)
 class Factors:
-    """By what things are divided."""
+    """The divisors of all quantities."""
 
     width: int = 8
 
@@ -26,11 +28,11 @@ class Factors:
         return self.width**2
 
     def piece(self):
-        """Longest piece in which the scale model streams: of as many rows as at full size."""
+        """The largest part that streams in the scale model, with as many rows as at full size."""
         return FULL_PIECE if self.width == 1 else FULL_PIECE // self.weights + PIECE_ENDS
 
     def table(self):
-        """(what, divided by) for reports."""
+        """(quantity, divisor) for reports."""
         return [
             ("hidden size, heads, inner size, vocabulary", self.width),
             ("weights, memory, disk rate, memory rate, operations per second", self.weights),
@@ -53,12 +55,14 @@ class ModelShape:
     family: str = "llama"
 
     def weight_bytes(self):
-        """Of its matrices, in bf16."""
+        """Bytes of its matrices in bf16."""
         attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
         return 2 * (self.layers * (attention + 3 * self.hidden * self.intermediate) + 2 * self.vocab * self.hidden)
 
     def read_ends(self):
-        """What plans count beside the matrices. It does not shrink with them: nothing at full size, 0.3 % of a layer of 27 MB."""
+        """Bytes that plans count in addition to the matrices. They do not shrink with the matrices:
+        negligible at full size, 0.3 % of a layer of 27 MB.
+        """
         return READ_ENDS * (self.layers * MATRICES + 1)
 
     def make_model_flags(self):
@@ -105,8 +109,9 @@ class ScaledDevice:
 
 
 def scale_device(device, factors, shape):
-    """A device of testbed/clusters, for a model of `shape`: its memory holds the share of the model, ends of reads included, that the full-size one
-    holds. Its runtime and activations are in the part of the memory that is not `memory_bytes`.
+    """A device of testbed/clusters, for a model of `shape`. Its memory holds the same share of the
+    model, with the ends of reads, as at full size. Its runtime and activations are in the memory
+    beyond `memory_bytes`.
     """
     by = factors.weights
     ends = 1 + shape.read_ends() / shape.weight_bytes()
@@ -123,7 +128,9 @@ def scale_device(device, factors, shape):
 
 @dataclass(frozen=True)
 class Overheads:
-    """Of a real process: beside the scaled memory, in the budget and the cgroup's limit."""
+    """Memory of a real process in addition to the scaled memory, in the budget and in the cgroup's
+    limit.
+    """
 
     runtime: int
     activations: int
@@ -134,7 +141,7 @@ class Overheads:
 
 
 def device_profiles(devices, overheads, mbit, latency_ms):
-    """What `lime plan --device-profiles` reads, as an object."""
+    """The input of `lime plan --device-profiles`, as an object."""
     described = []
     for device in devices:
         described.append({
@@ -152,7 +159,7 @@ def device_profiles(devices, overheads, mbit, latency_ms):
 
 
 def pace_profile(device):
-    """What `limed --pace` reads, as an object: the rates that the plan's times come from."""
+    """The input of `limed --pace`, as an object: the rates behind the plan's times."""
     return {"cpu": f"scale model of {device.name}", "threads": 1, "read_bytes_per_second": device.read_bytes_per_second,
             "flops": device.flops, "block_overhead_ms": device.block_overhead_ms}
 

@@ -1,4 +1,4 @@
-"""One turn: one strategy's plan installed and run once, and everything measured while it ran."""
+"""One turn: installs a strategy's plan, runs it once, and measures meanwhile."""
 import json
 import statistics
 import subprocess
@@ -7,12 +7,13 @@ import time
 
 from virtual import network, planning, probes, workload
 
-PROMPT = "A small model of a large one "  # as many characters as tokens, to a byte tokenizer
+PROMPT = "A small model of a large one "  # each character is a token of a byte tokenizer
 
 
 def prompts(count, tokens, stories=""):
-    """Different texts of `tokens` - 1 characters: the tokenizer puts a BOS before them. With `stories`, ASCII, each is a part of
-    them that begins at another place, and goes on from their beginning where they end.
+    """Different texts of `tokens` - 1 characters; the tokenizer puts a BOS before them. With
+    `stories` (ASCII), each is a part of the stories that begins at another place and continues from
+    their beginning at their end.
     """
     if not stories:
         return [(f"{index} " + PROMPT * (tokens // len(PROMPT) + 1))[:tokens - 1] for index in range(count)]
@@ -20,14 +21,16 @@ def prompts(count, tokens, stories=""):
     return [(stories[begin:] + stories * (tokens // len(stories) + 1))[:tokens - 1] for begin in begins]
 
 
-REFUSED = "the request needs"  # how `lime run` says, before it begins, that KV never comes to have the room
+REFUSED = "the request needs"  # in the error of `lime run` if KV can never fit
 
 
 class Redrawing:
-    """Gives the links other rates at given moments, while something runs: a context manager. Thread: its own; nobody else shapes links meanwhile."""
+    """Changes the rate of the links at given moments while something runs. A context manager.
+    Thread: its own; no other thread shapes links meanwhile.
+    """
 
     def __init__(self, shape, moments):
-        """`moments`: [(of time.monotonic(), Mbit/s)]"""
+        """`moments`: [(time.monotonic() of the change, Mbit/s)]"""
         self.shape, self.moments, self.done, self.error = shape, moments, [], None
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.redraw)
@@ -54,11 +57,12 @@ class Redrawing:
 
 
 class Turn:
-    """Runs `lime run --cluster` in the hub. Resident weights are loaded at the full speed of the disk; limits are set before the first token.
+    """Runs `lime run --cluster` in the hub. Resident weights are loaded at the full speed of the
+    disk; limits are set before the first token.
 
-    `options`: cluster_toml, tokens, warm_up, install_s, patience_s. Where others than the plan's: prompt (tokens of each), stories (text of the
-    prompts), run_flags; and redraws,
-    [(token, Mbit/s)] of the scaled links, with planned_mbit.
+    `options`: cluster_toml, tokens, warm_up, install_s, patience_s. Optional, instead of the plan's
+    values: prompt (tokens of each), stories (text of the prompts), run_flags; and redraws, [(token,
+    Mbit/s)] of the scaled links, with planned_mbit.
     """
 
     def __init__(self, cluster, plan, options):
@@ -89,14 +93,14 @@ class Turn:
         return self.measured(json.loads(out), limited, cpu)
 
     def not_measured(self, why):
-        """Refused for want of memory, or broken."""
+        """A turn that was refused because of memory, or failed."""
         return {"refused" if REFUSED in why else "failed": why, "oom_kills": {d.spec.name: d.groups.oom_kills() for d in self.cluster.devices}}
 
     def step_s(self, mbit):
         return planning.step_ms(self.plan, mbit / self.options["planned_mbit"]) / 1000
 
     def moments(self):
-        """Of the redraws but the first, seconds after the limits are set."""
+        """The changes of the links' rate except the first, in seconds after the limits are set."""
         drawn = self.options["redraws"]
         return workload.moments(drawn, self.plan["predicted"]["ttft_ms"] / 1000, self.step_s)[1:] if drawn else []
 
@@ -106,7 +110,7 @@ class Turn:
             str(self.cluster.bin / "lime"), "run", "--model", str(self.cluster.model), "--cluster", str(options["cluster_toml"]), "--plan",
             self.plan["path"], "--insecure", "--context", str(self.plan["context"]), "--max-tokens", ",".join(map(str, options["tokens"])), "--ignore-eos",
             "--hash-logits", "--token-times", "--json"] + list(options["run_flags"])
-        # Short ones are one chunk together: all requests begin in one step.
+        # Short prompts share one chunk, so all requests begin in one step.
         for text in prompts(self.plan["sequences"], options["prompt"], options["stories"]):
             words += ["--prompt", text]
         return words
@@ -147,7 +151,9 @@ class Turn:
         return found
 
     def predictions(self, levels, times, warm_up):
-        """Of the tokens that were measured, where what the plan says of itself is not for them: KV that grew, links that changed."""
+        """Predictions for the measured tokens if the plan's own prediction does not apply to them,
+        because KV grew or links changed.
+        """
         prompt, inside = self.options["prompt"], workload.settled(times, warm_up)[1:]
         if self.options["redraws"]:
             done = [(workload.token_at(times, at), mbit) for at, mbit in self.redrawing.done]
@@ -162,8 +168,8 @@ class Turn:
 
 
 def step_ms(requests, warm_up):
-    """Milliseconds between two tokens of a request, while all of them run and have left the warm-up behind: the median of their means.
-    `requests`: the times of each one's tokens, in seconds.
+    """Milliseconds between two tokens of a request, while all requests run and have passed the
+    warm-up: the median of their means. `requests`: the times of each request's tokens, in seconds.
     """
     begin, end = max(times[warm_up] for times in requests), min(times[-1] for times in requests)
     inside = [[t for t in times if begin <= t <= end] for times in requests]

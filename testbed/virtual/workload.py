@@ -1,6 +1,7 @@
-"""What a turn does over time, as arithmetic: lengths of prompts, redraws of the links' rate, the level that growing KV is at, windows of tokens. Pure.
+"""The course of a turn over time, as arithmetic: lengths of prompts, changes of the links' rate,
+the level of growing KV, windows of tokens. Pure.
 
-Times are seconds; `times` are those of each request's tokens, in the order of the requests.
+Times are seconds. `times` has the times of each request's tokens, in the order of the requests.
 """
 import bisect
 import random
@@ -9,27 +10,28 @@ from dataclasses import dataclass
 
 LEAST_MBIT, MOST_MBIT = 50, 250  # the paper's section V-D
 PAGE_TOKENS = 16
-LEAD = 24  # steps ahead of which the engine has pages: twice kResidencyLead of common/order.h
+LEAD = 24  # the engine has pages for so many steps ahead: twice kResidencyLead of common/order.h
 WINDOW = 50
 LEAST_CHUNK = 64
 
 
 @dataclass(frozen=True)
 class Load:
-    """Of one turn: what each request sends, and what comes back."""
+    """The load of one turn: the prompt and the generated tokens of each request."""
 
     prompt: int
     tokens: tuple  # by request
 
 
 def load_of(question, plans):
-    """Of every variant the same: that of the plan whose prompts are shortest."""
+    """The same load for every variant: the load of the plan with the shortest prompts."""
     return max((load_of_plan(question, plan) for plan in plans), key=lambda load: load.tokens)
 
 
 def load_of_plan(question, plan):
-    """Prompts that are not one chunk together end one after the other, and those behind the first may have to wait for another level
-    of KV: each request goes on until the last has begun, and for as many tokens as were asked after that.
+    """Prompts that do not share one chunk end one after another, and the later ones may have to
+    wait for another level of KV. So each request runs until the last one has begun, and then
+    generates the requested number of tokens.
     """
     if not (question.fill or question.start):
         return Load(plan["prompt_tokens"] // plan["sequences"], (question.tokens,) * plan["sequences"])
@@ -45,7 +47,9 @@ def load_of_plan(question, plan):
 
 
 def redraws(seed, tokens, pause):
-    """[(token from which on, Mbit/s)], the first from the beginning; after random numbers of tokens, `pause` (least, most), another random rate."""
+    """[(first token, Mbit/s)], beginning with the first token. The rate changes at random after
+    `pause` (least, most) tokens.
+    """
     draw = random.Random(seed)
     found, token = [], 0
     while token < tokens:
@@ -59,8 +63,8 @@ def rate_at(drawn, token):
 
 
 def moments(drawn, first_s, step_s):
-    """[(seconds from the beginning, Mbit/s)] at which the tokens of `drawn` are expected: the first token after `first_s`, and from one to the next
-    step_s(Mbit/s).
+    """[(seconds from the beginning, Mbit/s)] at which the tokens of `drawn` are expected. The first
+    token takes `first_s`, each later one step_s(Mbit/s).
     """
     found, at, token = [(0.0, drawn[0][1])], first_s, 1
     for until, mbit in drawn[1:]:
@@ -72,7 +76,7 @@ def moments(drawn, first_s, step_s):
 
 
 def token_at(times, moment):
-    """How many tokens of the first request had come."""
+    """The number of tokens of the first request before `moment`."""
     return bisect.bisect_right(times[0], moment)
 
 
@@ -81,7 +85,9 @@ def pages_of(position):
 
 
 def lead_of(plan):
-    """Of a level ahead of its use; where KV is evicted nothing changes ahead."""
+    """Steps by which a level is ordered before its use; 0 if KV is evicted, because then nothing
+    changes.
+    """
     return 0 if plan.get("kept_positions") else LEAD
 
 
@@ -92,7 +98,9 @@ def level_of(levels, positions, ends, lead=LEAD):
 
 
 def all_fit(levels, prompt, tokens):
-    """Whether the last level holds all requests at their ends together. Where not, they come one after the other."""
+    """Whether the last level holds all requests at their ends together. If not, they run one after
+    another.
+    """
     return not levels or levels[-1]["layer_pages"] >= sum(pages_of(prompt + of) for of in tokens)
 
 
@@ -103,7 +111,9 @@ def predicted_ms(levels, times, prompt, index, lead=LEAD):
 
 
 def full_size_ms(levels, window, question, lead):
-    """Predicted milliseconds per token in the middle of a window at full size, with all requests there; None where there are no levels."""
+    """Predicted milliseconds per token in the middle of a window at full size, while all requests
+    run. None if there are no levels.
+    """
     if not levels:
         return None
     position = (window["from"] + window["to"]) * question.width // 2
@@ -111,13 +121,17 @@ def full_size_ms(levels, window, question, lead):
 
 
 def settled(times, warm_up):
-    """Indices of the first request's tokens that came while all requests ran and had left the warm-up behind."""
+    """Indices of the first request's tokens that came while all requests ran and had passed the
+    warm-up.
+    """
     begin, end = max(of[warm_up] for of in times), min(of[-1] for of in times)
     return [i for i, t in enumerate(times[0]) if begin <= t <= end]
 
 
 def windows(levels, times, prompt, warm_up, size=WINDOW, lead=LEAD):
-    """Of `size` tokens each: the first request's positions, and milliseconds per token of all requests, measured beside predicted."""
+    """Windows of `size` tokens: the first request's positions, and milliseconds per token of all
+    requests, measured and predicted.
+    """
     inside, requests, found = settled(times, warm_up), len(times), []
     for first in range(inside[0], inside[-1] - size + 1, size):
         steps = range(first + 1, first + size + 1)

@@ -1,6 +1,6 @@
-// Devices that compute nothing and never wait: a token is a hash of all ids before it, so loss,
-// repetition and disorder show in it. Orders are carried out where they are given, or one step at a
-// time where a test holds them.
+// Devices that compute nothing and never wait: a token is a hash of all ids before it, so a lost,
+// repeated or misplaced token changes it. Orders are carried out within Send, or one step at a time
+// if a test holds them.
 #pragma once
 
 #include <deque>
@@ -61,7 +61,7 @@ class FakeDevices final : public Devices {
     held_ = false;
     Pump();
   }
-  // From now on an installation lasts until it is let go or cancelled.
+  // From now on an installation waits for ReleaseInstalls or until it is cancelled.
   void HoldInstalls() {
     absl::MutexLock lock(&mutex_);
     may_install_ = false;
@@ -70,23 +70,23 @@ class FakeDevices final : public Devices {
     absl::MutexLock lock(&mutex_);
     may_install_ = true;
   }
-  // Carries out what is ordered up to the next step, and that one; waits for it to be ordered.
+  // Waits until a step is ordered, then carries out all orders up to this step.
   void Step() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &FakeDevices::HasStep));
     bool step = false;
     while (!step) step = CarryOut();
   }
-  // Until so many requests have left their slots, without a step.
+  // Waits until `count` requests have left their slots. Carries out no step.
   void AwaitRetired(int64_t count) const { AwaitCount(&FakeDevices::retired_, count); }
-  // Until installations have begun, or it was asked who is free, so many times.
+  // Wait until Install, or Free, was called `count` times.
   void AwaitInstalls(int64_t count) const { AwaitCount(&FakeDevices::installs_, count); }
   void AwaitAsked(int64_t count) const { AwaitCount(&FakeDevices::asked_, count); }
   void Fail(const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
     if (news_) news_(0, FailedNews{why});
   }
-  // Who answers after a failure.
+  // The devices that answer after a failure.
   void SetFree(std::set<std::string> devices) {
     absl::MutexLock lock(&mutex_);
     free_ = std::move(devices);
@@ -171,7 +171,7 @@ class FakeDevices final : public Devices {
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     while (!orders_.empty()) (void)CarryOut();
   }
-  // Whether it was a step.
+  // Carries out the oldest order. Returns whether it was a step.
   bool CarryOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const OrderMessage message = std::move(orders_.front());
     orders_.pop_front();

@@ -1,5 +1,6 @@
 #include "planner/plan_explanation.h"
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,18 @@ TEST(PlanExplanationTest, WhatIsMissingIsNamedWithWhatWouldMakeItFit) {
   EXPECT_THAT(text, HasSubstr("a has 476.84 MiB and no disk to stream from"));
   EXPECT_THAT(text, HasSubstr("it would fit with 576.00 MiB more on a, or with a context of 360 tokens"));
   EXPECT_EQ(text.find('\n'), std::string::npos);
+}
+
+// An ended search finds no remedy, so the text ends with the reason.
+TEST(PlanExplanationTest, TheReasonDoesNotRepeatThatNoPlanFits) {
+  const Instance instance = Layers(1, 100, 1000, {Device("small", 400, 0, 1, 1), Device("a", 500, 0, 1, 1)});
+  const FoundPlan none = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 200});
+  ASSERT_THAT(none.reason, StartsWith("no plan fits: "));
+  ExplainOptions options{.total_ms = 400, .context = 1000};
+  options.search.elapsed_ms = [] { return std::numeric_limits<double>::infinity(); };
+  const std::string text = ExplainInfeasible(instance, none.reason, options);
+  EXPECT_THAT(text, HasSubstr("; the devices have 900 MB together"));
+  EXPECT_EQ(text.find("no plan fits"), text.rfind("no plan fits"));
 }
 
 TEST(PlanExplanationTest, OtherStrategiesPointToTheOneThatStreams) {

@@ -1,4 +1,4 @@
-// A sink that keeps what it is told, for a test that waits for it.
+// A sink that records everything it receives, for tests that wait for it.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ class RecordedAnswer final : public RequestSink {
     text_ += end.text;
   }
 
-  // The end, once it has come.
+  // Waits for the end of the request and returns it.
   RequestEnd Wait() const {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(
@@ -64,7 +64,7 @@ class RecordedAnswer final : public RequestSink {
     return hash_;
   }
 
-  std::function<void()> at_end;  // before the request is sent
+  std::function<void()> at_end;  // called at the end; set it before the request is sent
 
  private:
   mutable absl::Mutex mutex_;

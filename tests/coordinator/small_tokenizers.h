@@ -1,4 +1,4 @@
-// Tokenizers small enough to read, for tests of one behaviour at a time.
+// Tokenizers that are small enough to read, for tests of one behaviour at a time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ inline std::unique_ptr<Tokenizer> ByteLevelTokenizer() {
   return FromJsonOrDie(ByteLevelJson());
 }
 
-// A SentencePiece model of <unk>, <s>, </s>, the 256 byte pieces where asked, and `pieces` with
+// A SentencePiece model of <unk>, <s>, </s>, the 256 byte pieces if `bytes`, and `pieces` with
 // their scores.
 struct SmallPiece {
   std::string text;

@@ -1,4 +1,4 @@
-// Helpers of the text tests: the third-party files beside the project, and reading them.
+// Helpers of the text tests: they read the third-party files beside the project.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A machine whose memory the test decides. It outlives the stages that watch it.
+// A machine whose free memory the test sets. It outlives the stages that watch it.
 #pragma once
 
 #include <filesystem>
@@ -34,7 +34,7 @@ class FakeMachine {
     };
     return options;
   }
-  // Until stages have looked at the memory so many more times, and done what that asks for.
+  // Waits until stages have looked at the memory `count` more times, and have reacted to it.
   void AwaitSamples(int64_t count) const {
     absl::MutexLock lock(&mutex_);
     const int64_t until = samples_ + count;

@@ -1,6 +1,6 @@
 // A cluster in this process: a StageSession for each device of a plan, joined by links that lie in
-// memory. A link hands each message to a thread of the device that it goes to, in order, and
-// allocates nothing once it has been as full as it becomes.
+// memory. A link passes messages in order to a thread of the receiving device. It allocates nothing
+// after it has reached its largest content.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace lime {
 
-// What has come for one device.
+// The messages that have arrived for one device.
 class Mailbox {
  public:
   using Take = std::function<void(int32_t from, ActivationMessage message)>;
@@ -67,7 +67,7 @@ class Mailbox {
 
   const Take take_;
   absl::Mutex mutex_;
-  RecycledQueue<Letter> letters_ ABSL_GUARDED_BY(mutex_), taken_;  // the latter the thread's
+  RecycledQueue<Letter> letters_ ABSL_GUARDED_BY(mutex_), taken_;  // taken_: the thread's
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
@@ -165,18 +165,18 @@ class LoopbackCluster final : public Devices {
   std::vector<std::shared_ptr<StageSession>> sessions_;
   std::vector<std::unique_ptr<Mailbox>> mailboxes_;  // by device
   News news_;
-  std::atomic<bool> closing_ = false;  // what is on its way may be refused
+  std::atomic<bool> closing_ = false;  // messages in flight may be refused
 };
 
 struct SplitShape {
   int32_t devices = 2;
-  int rounds = 1;  // how often stages go round the devices
+  int rounds = 1;  // number of times that stages go round the devices
   int32_t sequences = 1, batch = 1;
   int64_t context = 512, prompt = 200;
-  bool split_head = false;  // its ranges are on all devices in turn
+  bool split_head = false;  // ranges of the head are on all devices in turn
 };
 
-// Everything in memory, the layers in equal shares.
+// A plan with everything in memory and the layers in equal shares.
 inline absl::StatusOr<Plan> SplitPlan(const ModelSpec& spec, const SplitShape& shape) {
   std::vector<ClusterDevice> devices(static_cast<size_t>(shape.devices));
   for (size_t d = 0; d < devices.size(); ++d) {

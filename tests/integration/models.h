@@ -1,5 +1,5 @@
-// Models for the integration tests: the folders beside the project, and what a model computes by
-// itself and by a plan for this process.
+// Models for the integration tests: their folders, and their results, computed by the reference and
+// by a plan for this process.
 #pragma once
 
 #include <algorithm>
@@ -51,22 +51,22 @@ inline nlohmann::json ReadJson(const std::string& path) {
   return nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
-// How one run computes; none of it may change a bit.
+// How one run computes. No field except `backend` and `numerics` may change a bit of the results.
 struct RunShape {
   LoaderKind loader = LoaderKind::kRead;
   int threads = 2;
   int64_t chunk = 512;
-  std::vector<std::vector<int32_t>> companions;  // sequences computed beside
-  std::string backend = kCpuBackend;             // but for these two, which name the bits
+  std::vector<std::vector<int32_t>> companions;  // sequences computed together with the ids
+  std::string backend = kCpuBackend;             // this field and the next may change bits
   std::string numerics = "auto";
-  // The share of the weights that stays in memory; all of them if none is given.
+  // The share of the weights that stays in memory; nullopt: all weights.
   std::optional<double> resident;
   Placement placement = Placement::kAuto;
   std::optional<int64_t> ring_parts;
   Bytes part_bytes = kPartBytes;
 };
 
-// The model by itself, with room for one sequence of `context` positions beside the companions'.
+// Opens the reference, with room for one sequence of `context` positions and for the companions.
 inline absl::StatusOr<std::unique_ptr<ReferenceModel>> OpenReference(const std::string& dir, const RunShape& shape, int64_t context) {
   return ReferenceModel::Open(dir, {.threads = shape.threads,
                                     .max_rows = shape.chunk,
@@ -117,7 +117,7 @@ inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape
           .numerics = shape.numerics};
 }
 
-// As the commands do without a cluster.
+// Installs a plan for this process, as the commands do without a cluster.
 inline absl::StatusOr<std::unique_ptr<LocalDevice>> InstallHere(const std::string& dir, const RunShape& shape,
                                                                 const LocalPlanRequest& request) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
@@ -134,7 +134,7 @@ inline absl::StatusOr<std::unique_ptr<LocalDevice>> InstallHere(const std::strin
   return InstallHere(dir, shape, RequestFor(dir, shape, context));
 }
 
-// The scores of `ids` by a plan for this process, beside the shape's companions.
+// The scores of `ids` by a plan for this process, computed together with the shape's companions.
 inline cli::Scores ScoresOf(const std::string& dir, const RunShape& shape, const std::vector<int32_t>& ids, int64_t top) {
   int64_t context = std::ssize(ids);
   for (const auto& companion : shape.companions) context = std::max<int64_t>(context, std::ssize(companion) + 1);  // it makes a token

@@ -1,8 +1,7 @@
-// A model computed block by block on a backend, all of it in memory: what every plan of it has to
-// equal, bit by bit.
+// A model that is computed block by block on a backend, entirely in memory. Every plan of the model
+// must give the same bits.
 //
-// It shares kernels and readers with the product and nothing of planning, streaming, orders and
-// threads.
+// It shares kernels and readers with LIME, but no planning, streaming, orders or threads.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +28,7 @@ class ReferenceModel {
  public:
   struct Options {
     int threads = 2;
-    int64_t max_rows = 512;  // of one micro-batch; as many may ask for logits
+    int64_t max_rows = 512;  // of one micro-batch; all of them may ask for logits
     int64_t max_sequences = 1;
     int64_t context = 0;  // positions of one sequence
     std::string backend = kCpuBackend;

@@ -1,4 +1,4 @@
-// Tiny random models of every family and dtype, for tests that hold all of them to the same bits.
+// Tiny random models of every family and dtype, for tests that compare bits.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct Variant {
   Activation activation = Activation::kSilu;
   int64_t head_dim = 16;
   int64_t window = 0;
-  std::optional<DType> norm_dtype;  // where it is another than dtype
+  std::optional<DType> norm_dtype;  // if it differs from `dtype`
 };
 
 inline MakeModelOptions OptionsOf(const Variant& variant) {
@@ -80,8 +80,8 @@ inline std::vector<Variant> Variants() {
   return variants;
 }
 
-// Groups of every size and number of bits over the families, and norms of another dtype than the
-// scales.
+// Packed models: all group sizes and numbers of bits, spread over the families, and norms whose
+// dtype differs from that of the scales.
 inline std::vector<Variant> PackedVariants() {
   constexpr ModelFamily kLlama = ModelFamily::kLlama, kMistral = ModelFamily::kMistral, kQwen2 = ModelFamily::kQwen2,
                         kQwen3 = ModelFamily::kQwen3, kOpt = ModelFamily::kOpt;

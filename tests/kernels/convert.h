@@ -1,4 +1,4 @@
-// The conversions that the operators load and store with, by themselves.
+// The conversions with which operators load and store, as a function of their own.
 #pragma once
 
 #include <cstdint>

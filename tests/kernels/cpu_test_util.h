@@ -1,4 +1,4 @@
-// Shared by the tests of kernels/cpu: seeded data in any working dtype, and runs on every
+// Helpers of the tests of kernels/cpu: random data by seed in any working dtype, and runs on every
 // instruction set of this CPU.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace lime::cpu {
 
 inline constexpr DType kWorkingDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
 
-// Elements of a working dtype, and what each of them is as a double.
+// Elements of a working dtype, read and written as float.
 struct Array {
   DType dtype;
   std::vector<std::byte> data;
@@ -45,17 +45,17 @@ inline Array RandomArray(DType dtype, int64_t n, uint32_t seed, float scale = 1.
   return a;
 }
 
-// Half a unit in the last place of `dtype` around |x|, and a little of fp32 arithmetic: what a
-// result computed in fp32 and rounded once may be off.
+// The possible error of a result near x that is computed in fp32 and rounded once: half a unit in
+// the last place of `dtype`, and a little for the fp32 arithmetic.
 inline double Tolerance(DType dtype, double x, double arithmetic = 2e-6) {
   const double relative = dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-23;
   const double smallest = dtype == DType::kF16 ? 0x1p-24 : 1e-37;
   return std::abs(x) * relative * 1.01 + smallest + arithmetic * (1 + std::abs(x));
 }
 
-// Calls fn on each instruction set that both this build and this CPU have; the scalar code, which
-// every build has, comes last. Under a sanitizer the scalar code, which is the same source as the
-// others and fifty times slower, is left to the plain build.
+// Calls fn on each instruction set that both this build and this CPU have. The scalar code comes
+// last; every build has it. Sanitizer builds leave it out: it has the same source as the others,
+// and is fifty times slower there.
 template <typename Fn>
 void ForEachTarget(Fn fn) {
 #ifdef LIME_SANITIZED

@@ -7,7 +7,7 @@
 namespace lime::cpu {
 
 // `n` numbers with mean 0 and deviation `scale`, nearly normally distributed: each is a sum of
-// eight uniform numbers from two states of SplitMix64. The generator of the standard library took
+// eight uniform numbers from two states of SplitMix64. The standard library's generator would take
 // half of the tests' time.
 inline std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1.0f) {
   constexpr float kMean = 8 * 65535 / 2.0f, kDeviation = 53509.86f;  // of the sum: sqrt(8 (65536^2 - 1) / 12)

@@ -35,7 +35,7 @@ inline std::string RandomModelConfig(const std::string& name) {
                    R"("dtype": "bfloat16", "head_dim": 24, "sliding_window": )" + name.substr(name.find('_') + 1));
 }
 
-// Random tensors, those of each block by its place in the spec.
+// Random tensors, in the order of the spec's blocks.
 inline std::vector<std::vector<cpu::Array>> RandomWeights(const ModelSpec& spec) {
   std::vector<std::vector<cpu::Array>> weights;
   uint32_t seed = 1;

@@ -192,7 +192,7 @@ TEST(FirstTokenTest, TheSearchFindsTheBestPlanWhoseFirstTokenIsInTime) {
     bound.most_ms = unbounded.least_first_ms * 0.9;
     const FoundPlan none = SearchPlan(instance, {.first_token = bound});
     EXPECT_FALSE(none.feasible);
-    EXPECT_THAT(none.reason, HasSubstr("whose first token comes within"));
+    EXPECT_THAT(none.reason, HasSubstr("with the first token within"));
     refused += none.reason.empty() ? 0 : 1;
   }
   EXPECT_GT(feasible, kSearches / 2);

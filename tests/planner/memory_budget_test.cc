@@ -57,12 +57,11 @@ TEST(MemoryBudgetTest, ModesKeepTheKvOf512Or1024TokensOrOfTheFullContext) {
   EXPECT_NEAR(balanced.resident, 0.9 * 6072 * kMiB, 10);
   EXPECT_NEAR(deep.resident, 0.9 * 5176 * kMiB, 10);
   EXPECT_EQ(fast.budget, (100 + 200 + 16) * kMiB + fast.resident);
-  EXPECT_EQ(
-      balanced.text,
-      absl::StrCat(FormatBytes(balanced.budget),
-                   ": 100.00 MiB that this process has already, and more; of 6.50 GiB available, 256.00 MiB stay free for other programs, "
-                   "128.00 MiB for the KV of 1024 tokens (balanced), "
-                   "and 10 % of the rest"));
+  EXPECT_EQ(balanced.text,
+            absl::StrCat(FormatBytes(balanced.budget),
+                         ": 100.00 MiB are in use by this process already; of 6.50 GiB available, 256.00 MiB stay free for other programs, "
+                         "128.00 MiB for the KV of 1024 tokens (balanced), "
+                         "and 10 % of the rest"));
 }
 
 TEST(MemoryBudgetTest, AShortContextNeedsNoMoreThanItself) {

@@ -1,4 +1,4 @@
-// Plans for people.
+// Plans as text for people.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace lime {
 
-// The prediction, a line of memory for each device, a line for each stage.
+// The prediction, a line for the memory of each device, a line for each stage.
 std::string PlanText(const Plan& plan);
 
 }  // namespace lime

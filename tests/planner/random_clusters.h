@@ -1,5 +1,5 @@
-// Random planning problems with parts in bytes, and random plans of them, the same for the same
-// seed everywhere. Memory is tight, so that loads wait for one another.
+// Random planning problems with parts in bytes, and random plans for them. A seed gives the same
+// ones on every machine. Memory is tight, so that loads wait for one another.
 #pragma once
 
 #include <algorithm>
@@ -161,7 +161,7 @@ class RandomClusters {
     return std::ranges::adjacent_find(devices) != devices.end();
   }
 
-  // Budgets that leave each device a ring of about what the plan needs.
+  // Sets budgets that leave each device a ring as large as the plan needs, or larger.
   void FitMemory(const PlanChoice& choice, int per_sweep, PlanProblem& problem) {
     Plan plan = problem.head;
     plan.stages = choice.stages.stages;

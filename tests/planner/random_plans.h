@@ -1,4 +1,4 @@
-// Random instances and plans for tests, the same for the same seed everywhere.
+// Random instances and plans for tests. A seed gives the same ones on every machine.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@ class RandomPlans {
 
   // low to high, both included. std::uniform_int_distribution differs between libraries.
   int Int(int low, int high) { return low + static_cast<int>(random_() % static_cast<uint64_t>(high - low + 1)); }
-  // A multiple of 1/8 (sums of them are exact, so that what just fits just fits) or any double.
+  // A multiple of 1/8, whose sums are exact, so that memory can be just large enough; or any
+  // double.
   double Number(double low, double high) {
     const double value = low + (high - low) * static_cast<double>(random_() >> 11) * 0x1p-53;
     return round_ ? static_cast<int64_t>(value * 8) / 8.0 : value;
@@ -60,7 +61,7 @@ class RandomPlans {
     return instance;
   }
 
-  // Any stages and any streamed blocks; fits or not.
+  // Any stages and any streamed blocks, whether or not they fit.
   StagePlan MakePlan(const Instance& instance) {
     StagePlan plan;
     for (int lo = 0; lo < instance.NumBlocks();) {
@@ -78,8 +79,8 @@ class RandomPlans {
     return plan;
   }
 
-  // Memory that leaves each device a pool of about what the plan needs: tight, so that loads wait
-  // for one another.
+  // Gives each device memory for a pool that is just large enough or somewhat larger, so that loads
+  // wait for one another.
   void FitMemory(const StagePlan& plan, Instance& instance) {
     std::vector<double> used(instance.devices.size(), 0.0), pool(instance.devices.size(), 0.0);
     if (!plan.embedding_by_rows) used[plan.stages.front().device] += instance.embed_mb;

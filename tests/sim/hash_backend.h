@@ -1,9 +1,9 @@
 // A Backend that hashes (tests/sim/hash_model.h): blocks are begun, get their weights part by part
-// and are ended; K and V of a position are 8 bytes of its page. What attention has not seen, or has
-// seen twice, is an error.
+// and are ended; K and V of a position are 8 bytes of its page. It is an error if attention misses
+// a position or sees it twice.
 //
-// Owner: SimStage. What a block is computed with comes by AddWeights instead of by tensors, so the
-// calls that bind and compute by rows do nothing.
+// Owner: SimStage. Weights come by AddWeights instead of as tensors, so BindBlock and ComputeRows
+// do nothing.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class HashBackend final : public Backend {
  public:
   struct Shape {
     int32_t sequences = 1;
-    int64_t pages = 0;  // that there may ever be
+    int64_t pages = 0;  // largest number
     Bytes page_bytes = 0;
   };
   // REQUIRES: `spec` outlives this.

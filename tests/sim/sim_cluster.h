@@ -1,6 +1,6 @@
 // A cluster of simulated devices and the coordinator's own logic, OrderWriter, Replanner and
-// Recovery, in one thread: a seed decides the model, the plans, the requests, how long everything
-// takes and which faults there are.
+// Recovery, in one thread: a seed decides the model, the plans, the requests, all durations and the
+// faults.
 //
 // Checked in every run: every token is right; a page has one holder; no device uses more memory
 // than its plan allows; every request ends at the right token; nothing waits for an event that
@@ -37,9 +37,9 @@ struct SimResult {
   std::string transcript;
   SimFaultCounts faults{};
   int64_t tokens = 0, steps = 0, recoveries = 0, plan_changes = 0, taken_over = 0, not_taken_over = 0;
-  int64_t outlived = 0;  // it gave up, and other requests came
-  bool gave_up = false;  // a device was gone for good, and the others could not do without, or it failed again and again
-  bool planted = false;  // the bug came to its occasion
+  int64_t outlived = 0;  // times that it gave up and later requests came
+  bool gave_up = false;  // a device that every plan needs was lost, or failed repeatedly
+  bool planted = false;  // the planted bug has happened
   double ms = 0;         // simulated
 };
 

@@ -1,5 +1,5 @@
-// Plans for simulated clusters, by chance: any stages over any of the devices, any parts streamed,
-// rings as tight as they may be, KV in memory or as little of it as there may be.
+// Random plans for simulated clusters: any stages over any of the devices, any streamed parts,
+// rings as small as possible or larger, and KV in memory, on disks or on hosts.
 #pragma once
 
 #include <string>
@@ -19,15 +19,15 @@ struct SimPlanShape {
   int64_t prompt = 32;  // planned for
   int most_chunk = 24;  // rows
   bool spills = false;  // KV leaves the memory of devices
-  bool grows = false;   // there is KV for less than the context at first
+  bool grows = false;   // at first there is KV for a part of the context only
 };
 
 struct SimPlan {
   Plan plan;
-  std::vector<Residency> levels;  // where KV grows: by KV pages, ascending, its own first
+  std::vector<Residency> levels;  // if KV grows: by KV pages, ascending; the plan's own first
 };
 
-// A small model: 2 layers, or as many as there are.
+// A small model with `layers` layers.
 ModelSpec SimModel(int layers);
 
 // A random plan for some of the devices, at least one.  ResourceExhausted if no draw is valid.

@@ -16,16 +16,16 @@ class SimRequest {
   // REQUIRES: `spec` outlives this
   SimRequest(const ModelSpec& spec, const Request& request);
 
-  // The coordinator tells of a token. What is wrong with it; empty where nothing is.
+  // The coordinator reports a token. Returns the fault of the token; empty: it is right.
   std::string OnToken(int32_t position, int32_t token, bool again, FinishReason reason);
-  // It is ended before its time. False where it has ended already.
+  // Ends the request early. False if it has ended already.
   bool Stop();
 
   bool over() const { return over_; }  // nothing more may come
 
  private:
   HashReference reference_;
-  int64_t next_ = 0;                           // position of the token that is to come
+  int64_t next_ = 0;                           // position of the next token
   int64_t last_ = 0;                           // of its last token
   FinishReason ends_ = FinishReason::kLength;  // why that is the last
   bool over_ = false;

@@ -2,8 +2,8 @@
 // and KvBook, driven with simulated time, disk and memory, and a HashModel in the place of a
 // backend.
 //
-// It holds what it does to what the plan allows: the ring, the pages, one owner for each of them,
-// what is read is what was written.
+// It checks every action against the plan: the size of the ring, the number of pages, one owner for
+// each page, and that reads return the written data.
 #pragma once
 
 #include <deque>
@@ -29,7 +29,7 @@
 
 namespace lime {
 
-// KV that a plan leaves, by layer and slot: of every position.
+// KV that a plan hands over, by layer and slot: one value for each position.
 using SimKvHandover = std::map<std::pair<int32_t, int32_t>, std::vector<uint64_t>>;
 
 class SimStage {
@@ -40,7 +40,7 @@ class SimStage {
     std::function<void(int64_t step)> step_ended;
     std::function<void(const absl::Status& why)> failed;
   };
-  // The state of the previous plan that continues.
+  // The state that continues from the previous plan.
   struct Takeover {
     std::vector<KvSequence> sequences;
     const SimKvHandover* handover = nullptr;
@@ -53,23 +53,23 @@ class SimStage {
   void Begin();
   absl::Status OnOrder(const Order& order);
   absl::Status OnActivation(ActivationMessage message);
-  // From the host of this device's KV, or from a device whose host it is.
+  // A message from the host of this device's KV, or from a device that this device hosts KV for.
   absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
-  // A link was lost, or whatever else ends the plan here.
+  // Ends the plan here, for example because a link was lost.
   void Fail(const absl::Status& why);
-  // Others on the machine need this share of what can be given, or no longer.
+  // Other programs of the machine need this share of the memory that can be freed; 0: no longer.
   void Press(double share);
-  // Adds what is here.  REQUIRES: no step is under way
+  // Adds the KV of this device.  REQUIRES: no step is under way
   void HandOver(SimKvHandover& handover);
 
-  // Not ok: it has stopped for good.  REQUIRES: begun
+  // An error: the stage has stopped for good.  REQUIRES: begun
   const absl::Status& health() const { return logic_->health(); }
   int64_t steps() const { return steps_; }
-  // Where all requests are over and nothing will happen any more: what is kept of one; empty where
-  // nothing is. The last thing it is asked.
+  // Call it last, when all requests have ended and no event is left. Describes memory that a
+  // request still holds; empty if there is none.
   // REQUIRES: begun
   std::string LeftOver();
-  // Names the event that it waits for, for messages.
+  // The event that the stage waits for, for messages.
   std::string Waiting() const;
 
  private:
@@ -84,7 +84,8 @@ class SimStage {
     Bytes place = 0, bytes = 0;  // in the ring
     bool ended = false;
     uint64_t weights = 0;
-    // For a KV part, by slot: the life of the slot in which it was read, and the pieces as read.
+    // For a KV part, by slot: the life of the slot at the time of the read, and the pieces that
+    // were read.
     std::vector<int64_t> lives;
     std::vector<std::vector<Piece>> pieces;
   };
@@ -161,7 +162,7 @@ class SimStage {
   HashBackend backend_;
   KvBook book_;
   std::unique_ptr<LentKv> lent_;      // null: no host has KV of this device
-  std::unique_ptr<HostedKv> hosted_;  // null: it is nobody's host
+  std::unique_ptr<HostedKv> hosted_;  // null: this device is no host
   std::optional<ResidencyLogic> residency_;
   ResidencyLogic::Actions changes_;
   std::optional<StageLogic> logic_;
@@ -172,14 +173,14 @@ class SimStage {
   // Memory.
   std::deque<Load> loads_;  // begun and not released, oldest first
   Bytes in_ring_ = 0;
-  Bytes ring_ = 0;                                // that there is
+  Bytes ring_ = 0;                                // present size
   ByteRing places_{0};                            // in it
-  std::vector<bool> in_memory_;                   // by part, of those that are here
+  std::vector<bool> in_memory_;                   // by part of this device
   std::vector<bool> streamed_before_, streamed_;  // by part: in steps before border_, and from it on
   int64_t border_ = 0;
   int64_t present_pages_ = 0;
   std::map<std::tuple<int64_t, int32_t, int64_t>, OnDisk> on_disk_;  // by layer of the device, slot, piece
-  std::optional<std::pair<KvAway::Piece, int64_t>> lending_;         // until the host has that layer of it
+  std::optional<std::pair<KvAway::Piece, int64_t>> lending_;         // piece and layer in flight to the host
 
   // The visit under way.
   std::vector<SampledToken> sampled_;

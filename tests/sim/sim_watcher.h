@@ -1,5 +1,5 @@
-// Whether another plan is better by now, in simulated time: what PlanWatcher does with a thread,
-// around the same Replanner. Rates are simulated, and the plans that are found are any.
+// PlanWatcher in simulated time, without a thread: asks the same Replanner whether to change the
+// plan. Rates are simulated, and a search finds a random plan.
 #pragma once
 
 #include <functional>
@@ -18,14 +18,15 @@ namespace lime {
 class SimWatcher {
  public:
   using Search = std::function<absl::StatusOr<SimPlan>()>;
-  // REQUIRES: `world` outlives this, and this all that happens in it
+  // REQUIRES: `world` outlives this; this outlives all events of the world
   SimWatcher(SimWorld& world, const Plan& plan, Search search);
 
-  // Something that the plan runs on is faster or slower from now on. It is looked at for a while.
+  // Changes the rate of a device or link of the plan. From now on the watcher looks at the rates
+  // for a while.
   void ChangeRate();
-  // The plan to change to, once for each that was found.
+  // The plan to change to. Returns each plan once.
   std::optional<SimPlan> Next(const OrderWriter::Remaining& remaining);
-  // This one is in use, of whatever cause.
+  // This plan is in use now, for any reason.
   void OnPlan(const Plan& plan);
 
  private:
@@ -43,10 +44,10 @@ class SimWatcher {
   const Search search_;
   Plan plan_;
   int plans_ = 0;          // before it
-  ClusterRates rates_;     // as they are, where they are not 1
+  ClusterRates rates_;     // the present rates that are not 1
   ClusterRates searched_;  // of the last search
   Replanner replanner_;
-  OrderWriter::Remaining remaining_;  // when it was asked last
+  OrderWriter::Remaining remaining_;  // of the last call of Next
   std::optional<Candidate> found_;
   int looks_ = 0;  // to go
 };

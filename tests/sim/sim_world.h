@@ -1,4 +1,4 @@
-// The world of a simulated cluster: time, chance, faults that are injected and counted, and the
+// The world of a simulated cluster: time, random numbers, injected faults and their counts, and the
 // errors found.
 //
 // One thread. The same seed makes the same run on every machine.
@@ -22,18 +22,18 @@ namespace lime {
 // Faults and other events that a run may meet.
 enum class SimFault : uint8_t {
   kLinkStall,   // a message takes long
-  kLinkLost,    // a connection between two devices ends, with all that is on its way
+  kLinkLost,    // a connection between two devices ends, with all its messages in flight
   kNewsLost,    // the connection between the coordinator and a device ends
   kSlowDisk,    // a disk is slow for a while
   kDiskStall,   // a read takes long
   kDiskError,   // a read fails
-  kDiskFull,    // a disk takes no more for a while
-  kCrash,       // a device is gone, and comes back
-  kGone,        // a device is gone for good
-  kJoin,        // a device comes that was not there
+  kDiskFull,    // a disk is full for a while
+  kCrash,       // a device is lost, and comes back
+  kGone,        // a device is lost for good
+  kJoin,        // a new device joins
   kRefusal,     // a device refuses to install
-  kPressure,    // others on a machine need memory, for a while
-  kRateChange,  // a link, a disk or computing is faster or slower from now on: another plan may be better
+  kPressure,    // other programs of a machine need memory for a while
+  kRateChange,  // a link, a disk or computing becomes faster or slower; another plan may be better
   kStop,        // a request is ended
   kCount,
 };
@@ -41,25 +41,25 @@ const char* SimFaultName(SimFault fault);
 inline constexpr int kNumSimFaults = static_cast<int>(SimFault::kCount);
 using SimFaultCounts = std::array<int64_t, kNumSimFaults>;
 
-// A bug in the simulated drivers, to see that it is found.
+// A bug that is planted in the simulated drivers, to test that the checks find it.
 enum class PlantedBug : uint8_t {
   kNone,
   kLostMessage,    // a link swallows an activation
   kDoubleHolder,   // a page is shown to the backend for two sequences
-  kOverBudget,     // the room of a load is not given back
-  kForgottenWait,  // nobody hears that a load has ended
+  kOverBudget,     // the memory of a load is not freed
+  kForgottenWait,  // the end of a load is not reported
   kEndsEarly,      // a request is asked for one token less
   kEndsLate,       // a request's end token is forgotten
-  kForgottenEnd,   // a host is not told that a sequence has ended
+  kForgottenEnd,   // a host gets no report that a sequence has ended
 };
 
 class SimClock {
  public:
   double now_ms() const { return now_ms_; }
   absl::Time now() const { return absl::UnixEpoch() + absl::Milliseconds(now_ms_); }
-  // What is asked for the same moment happens in the order of asking.
+  // Events of the same time happen in the order of these calls.
   void After(double ms, std::function<void()> what) { events_.push({now_ms_ + ms, next_++, std::move(what)}); }
-  // False where nothing is to happen any more.
+  // Runs the next event. False if there is none.
   bool Step();
 
  private:
@@ -86,14 +86,14 @@ struct SimWorld {
   void Say(const What&... what) {
     if (tracing) absl::StrAppend(&transcript, Time(), " ", what..., "\n");
   }
-  // The first one counts.
+  // Records an error; only the first one counts.
   template <typename... What>
   void Violation(const What&... what) {
     if (!violation.empty()) return;
     violation = absl::StrCat("at ", Time(), " ms: ", what...);
     Say("VIOLATION: ", what...);
   }
-  // Once in a run, at any of the occasions that there are.
+  // Whether the planted bug happens now. It happens once in a run, at a random occasion.
   bool Plants(PlantedBug which, int percent) {
     if (bug != which || planted_done || !random.Chance(percent)) return false;
     planted_done = true;
@@ -111,7 +111,7 @@ struct SimWorld {
   SimFaultCounts faults{};
 };
 
-// The way of messages between two ends, in order.
+// Carries messages from one end to another, in order.
 class SimChannel {
  public:
   SimChannel(SimWorld& world, double latency_ms, double bytes_per_ms)
@@ -126,12 +126,12 @@ class SimChannel {
   double free_at_ms_ = 0, last_ms_ = 0;
 };
 
-// A disk: one transfer after another, whose ends may come in another order.
+// A disk. Transfers run one after another, but their ends may be reported in another order.
 class SimDisk {
  public:
   explicit SimDisk(SimWorld& world) : world_(world), bytes_per_ms_(world.Between(2e3, 2e5)) {}
 
-  // `done` hears whether it was.
+  // `done` receives whether the transfer succeeded.
   void Transfer(int64_t bytes, std::function<void(bool)> done);
   void Slow(double until_ms) { slow_until_ms_ = until_ms; }
   void Stall(double ms) { stall_ms_ = ms; }

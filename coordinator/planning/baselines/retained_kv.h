@@ -1,5 +1,5 @@
-// The search for how much KV to keep: for strategies that neither stream weights nor move KV, where
-// memory has no room for all KV (planner/plan/baselines/eviction.h).
+// Searches how much KV to keep if memory has no room for all KV, for strategies that neither stream
+// weights nor move KV (planner/plan/baselines/eviction.h).
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct RetainedKv {
 };
 
 struct RetainedKvSearch {
-  int64_t most_rows = 0;  // of a micro-batch that `devices` have activations for
-  double bound_ms = 0;    // of a step, by plans that keep all KV
+  int64_t most_rows = 0;  // of the largest micro-batch for which `devices` have activations
+  double bound_ms = 0;    // lower bound of a step, for plans that keep all KV
   std::function<absl::StatusOr<Plan>(const RetainedKv& retained)> search;
-  std::function<void()> best;  // the plan of the last search is the best one so far
+  std::function<void()> best;  // called if the last search found the best plan so far
   std::function<bool()> ends;
 };
 

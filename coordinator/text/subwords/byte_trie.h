@@ -1,5 +1,5 @@
-// A set of byte strings that finds the ones at the beginning of a text. Used for added tokens and
-// pieces.
+// A set of byte strings. Finds the strings of the set that a text begins with. Used for added
+// tokens and pieces.
 #pragma once
 
 #include <array>

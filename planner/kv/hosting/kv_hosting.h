@@ -32,7 +32,8 @@ struct KvHosting {
     double fetch_mb_per_ms = 0;  // from the host to the owner
   };
   struct Device {
-    // If the plan uses the device. A plan has no such values for a device without a stage.
+    // The device's memory if the plan uses it. A plan has no such values for a device without a
+    // stage.
     Bytes runtime = 0, activations = 0, margin = 0;
   };
   // [owner][host] by the plan's devices. Empty if host and owner are the same, or differ in

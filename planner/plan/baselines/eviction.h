@@ -15,7 +15,7 @@
 // than predicted. A chunk must be at least a page shorter than retained_positions, with at most
 // kEvictedRows tokens.
 //
-// This is also behind planner/plan/plan_rows.h, which says the same of every plan.
+// eviction.cc also implements planner/plan/plan_rows.h, whose functions work for every plan.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ inline bool EvictsKv(const Plan& plan) {
 int64_t EvictedPositions(const Plan& plan, int64_t positions);
 // The same at the end of the context.
 int64_t MostEvicted(const Plan& plan);
-// The mean of it before the chunks of the planned prompt.
+// The mean number of evicted positions before the chunks of the planned prompt.
 int64_t MeanEvicted(const Plan& plan, int64_t chunk_rows);
 
 // Pages per sequence that a device's layers share in turn.
@@ -63,8 +63,9 @@ struct VisitShape {
   int64_t context = 0;
   int64_t evicted = 0;
 };
-// Time to compute all its rows in slices (daemon/engine/baselines/sliced_visit.h). `ms`: the time
-// of `rows` rows that attend to up to `positions` positions. Each slice attends up to its last row.
+// Time to compute all rows of the visit in slices (daemon/engine/baselines/sliced_visit.h). `ms`:
+// the time of `rows` rows that attend to up to `positions` positions. Each slice attends up to its
+// last row.
 double SlicedMs(const VisitShape& visit, const std::function<double(int64_t rows, int64_t positions)>& ms);
 
 // The same plan with the times of a step in which `evicted` positions of every sequence are

@@ -1,6 +1,5 @@
-// Names in cluster.toml, limed.toml and flags: the backends that compute blocks, which
-// kernels/registry/registry.h opens, the loaders of daemon/weights/loader_choice.h, and memory
-// modes.
+// Names in cluster.toml, limed.toml and flags: backends (kernels/registry/registry.h), loaders
+// (daemon/weights/loader_choice.h) and memory modes.
 #pragma once
 
 #include <array>

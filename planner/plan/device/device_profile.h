@@ -105,7 +105,7 @@ struct DeviceProfile {
 std::string ModelKey(const ModelSpec& spec);
 
 // max(bytes / memory rate, operations / operation rate) of the mean block of that kind, plus the
-// overhead. A lower bound that large models come near.
+// overhead. Large models come near this lower bound.
 double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context);
 
 // Names in JSON.

@@ -1,12 +1,13 @@
-// KV in the memory of another device, the host (PlanDevice::kv_host): how much there is, and how long
-// a token waits for it. planner/plan/kv_spill.h declares what does not ask where KV is.
+// KV in the memory of another device, the host (PlanDevice::kv_host): how much there is, and how
+// long a token waits for it. planner/plan/kv_spill.h declares the functions for both places of KV,
+// disk and host.
 //
 // The link fetches layers in the order of use (Eq. 8, for memory that holds some layers and is
-// reused). A fetch begins when a used layer has left room. LIME fetches as many layers as can all
-// arrive in time, spread evenly. For other layers it asks the host, or waits if the host is not
-// asked (PlanDevice::asks_kv). If the host answers in less than kLongAnswerMs, LIME fetches all
-// layers, or only as many as fit in memory together. A running device measures the fetch rate and
-// decides for itself (daemon/logic/hosting/kv_fetch_size.h).
+// reused). A fetch begins as soon as a layer that was just used makes room. LIME fetches as many
+// layers as can all arrive in time, spread evenly. For other layers it asks the host, or waits if
+// the host is not asked (PlanDevice::asks_kv). If the host answers in less than kLongAnswerMs, LIME
+// fetches all layers, or only as many as fit in memory together. A running device measures the
+// fetch rate and decides for itself (daemon/logic/hosting/kv_fetch_size.h).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ namespace lime {
 // Whether the KV that does not fit is on a host.
 bool HasKvOnHost(const PlanDevice& device);
 
-// Pieces of all the device's layers that its host has room for: all positions that may be away, but
-// no more pieces than the plan's pages make. 0 without a host.
+// The number of pieces of each of the device's layers that its host has room for: all positions
+// that may be away, but not more than all pages of a layer hold. 0 without a host.
 int64_t HostedPieces(const Plan& plan, const PlanDevice& device);
 // Memory of the device for fetched pieces.
 Bytes FetchedBytes(const Plan& plan, const PlanDevice& device);
@@ -32,7 +33,8 @@ inline constexpr int64_t kKvFetchesUnderWay = 2;
 // asked.  REQUIRES: WaitsForKv(plan, part)
 double AnswerMs(const Plan& plan, int part, int64_t layer_pages);
 
-// An answer this long suffers little from the millisecond that another message delays it.
+// Another message may delay an answer by a millisecond, which matters little to an answer this
+// long.
 inline constexpr double kLongAnswerMs = 4;
 
 // Whether `layer` is one of `count` layers that are spread evenly over `layers`.

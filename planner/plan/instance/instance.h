@@ -2,8 +2,8 @@
 //
 // Units in the planner: MB = 1e6 bytes, ms, MB/ms (= GB/s), tokens.
 //
-// A block that may stream in parts is listed as its parts: consecutive Blocks of one kind and layer
-// share the mb, kv_mb and compute time of one model block.
+// A block that may stream in parts is listed as its parts: consecutive Blocks of one kind and
+// layer, whose mb, kv_mb and compute times add up to those of the model block.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Instances and plans as JSON, with the fields of `lime solve`. Unknown fields are ignored. The
-// error names the first wrong one.
+// error names the first wrong field.
 #pragma once
 
 #include "nlohmann/json.hpp"

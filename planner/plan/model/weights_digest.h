@@ -25,7 +25,7 @@ struct BlockDigest {
 // Digest of a model, or of the blocks that one device uses.
 struct WeightsDigest {
   std::string model;                // its name, for people
-  uint64_t config = 0;              // XXH3-64 of what config.json says of the computation
+  uint64_t config = 0;              // XXH3-64 of the computation in config.json
   std::vector<BlockDigest> blocks;  // in execution order
 
   friend bool operator==(const WeightsDigest&, const WeightsDigest&) = default;

@@ -1,4 +1,4 @@
-// Calls of a device as any program of the cluster can make them.
+// Calls to a device that any program of the cluster can make.
 #pragma once
 
 #include <grpcpp/channel.h>

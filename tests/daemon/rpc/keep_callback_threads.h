@@ -1,4 +1,5 @@
-// For test programs that begin and end servers and channels many times; to be included is enough.
+// For test programs that start and end servers and channels many times. Including this file is
+// enough.
 #pragma once
 
 #include <memory>
@@ -8,9 +9,9 @@
 
 namespace lime {
 
-// gRPC 1.51 ends the threads of its callback API with the last server or channel of a process and
-// begins them with the next one. A test program does so hundreds of times, and AddressSanitizer has
-// seen the two meet and free twice; so one server stays throughout.
+// gRPC 1.51 ends the threads of its callback API with the last server or channel of a process, and
+// starts them with the next one. A test program does so hundreds of times. AddressSanitizer has
+// seen an end and a start at the same time free memory twice. So one server stays throughout.
 class KeepCallbackThreads final : public ::testing::Environment {
  public:
   void SetUp() override { server_ = *DeviceServer::Start(FakeDevice("kept")); }

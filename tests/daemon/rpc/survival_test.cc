@@ -326,7 +326,7 @@ TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
   EXPECT_EQ(changes_, 0);
   EXPECT_EQ(recoveries_, 1);
   EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "b", "c"}));
-  EXPECT_THAT(said_, HasSubstr("continues with the plan before and computes the KV so far again, which takes at most 1m\n"));
+  EXPECT_THAT(said_, HasSubstr("continues with the previous plan and computes the KV so far again, which takes at most 1m\n"));
   EXPECT_THAT(said_, HasSubstr("continues after "));
   EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }

@@ -1,4 +1,4 @@
-// A small model and the block store prepared of it.
+// A small model, and a block store prepared from it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace lime {
 
 namespace fs = std::filesystem;
 
-// In memory where there is such a folder: hundreds of stores are synced here.
+// A folder in memory if the system has one: the tests sync hundreds of stores.
 inline std::string MemoryFolder() {
   return fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string();
 }

@@ -1,4 +1,4 @@
-// A block device that does to reads what disks do on bad days.
+// A block device with reads that fail or return too few bytes.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace lime {
 
-// Passes reads on to a real device, through `plan`, which sees each read and may change its length
-// or answer it with an error.
+// Passes reads on to a real device. `plan` sees each read first, and may shorten it or answer it
+// with an error.
 class FaultyDevice : public BlockDevice {
  public:
   struct Read {
@@ -21,8 +21,8 @@ class FaultyDevice : public BlockDevice {
     Bytes bytes;
   };
   struct Fault {
-    int error = 0;            // answered at once
-    Bytes shortened_to = -1;  // passed on with fewer bytes
+    int error = 0;            // if not 0: the answer, without a read
+    Bytes shortened_to = -1;  // if not negative: the read gets only so many bytes
   };
   using Plan = std::function<Fault(const Read&)>;
 

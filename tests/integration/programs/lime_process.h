@@ -1,5 +1,5 @@
-// `lime` as a process of its own: what it answers, what it says on stderr, how it ends. Its path is
-// LIME_BINARY.
+// `lime` as a process of its own: its answer, its stderr and its exit code. LIME_BINARY is its
+// path.
 #pragma once
 
 #include <fcntl.h>
@@ -38,14 +38,14 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// Until the file has the words; half a minute at most. What other processes write is looked at
-// every few milliseconds.
+// Waits until the file has the words, half a minute at most. Reads the file every few milliseconds,
+// because another process writes it.
 inline bool AwaitWords(const std::string& path, const std::string& words) {
   for (int i = 0; i < 6000 && Slurp(path).find(words) == std::string::npos; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return Slurp(path).find(words) != std::string::npos;
 }
 
-// A running `lime`, its streams in files of a folder.
+// A running `lime`. Its stdin, stdout and stderr are files of a folder.
 class Lime {
  public:
   explicit Lime(const std::vector<std::string>& arguments, const std::string& input = "", const char* program = LIME_BINARY)
@@ -69,11 +69,11 @@ class Lime {
   std::string out() const { return Slurp(dir_ / "out"); }
   std::string err() const { return Slurp(dir_ / "err"); }
 
-  // Until stdout, or stderr, has the words; half a minute at most.
+  // Waits until stdout, or stderr, has the words, half a minute at most.
   bool AwaitOut(const std::string& words) const { return AwaitWords(dir_ / "out", words); }
   bool AwaitErr(const std::string& words) const { return AwaitWords(dir_ / "err", words); }
 
-  // Until it has computed for so long, however busy the machine is; half a minute at most.
+  // Waits until it has used so much processor time, half a minute at most.
   bool AwaitWork(double seconds) const {
     for (int i = 0; i < 6000 && WorkSeconds() < seconds; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return WorkSeconds() >= seconds;
@@ -110,7 +110,8 @@ inline Answer CallProgram(const char* program, const std::vector<std::string>& a
   return Lime(arguments, "", program).Wait();
 }
 
-// One sentence on stderr; nothing on stdout, but with --json the object of that error.
+// Expects one sentence on stderr, and nothing on stdout except, with --json, the object of that
+// error.
 inline void ExpectRefused(const Answer& answer, int exit_code, const std::string& words) {
   EXPECT_EQ(answer.exit_code, exit_code) << answer.err;
   if (answer.json_asked) {

@@ -1,5 +1,5 @@
-// `limed` as a process of its own on a port of loopback, ended with its owner. Its path is
-// LIMED_BINARY.
+// `limed` as a process of its own on a port of loopback. It ends with this object. LIMED_BINARY is
+// its path.
 #pragma once
 
 #include <signal.h>
@@ -19,9 +19,9 @@ class Limed {
   struct Options {
     int port = 0;                   // 0: a free one
     std::vector<std::string> more;  // flags
-    int64_t clock_shift = 0;        // seconds that its clock is wrong by; LIME_SHIFTED_CLOCK names the library that does it
+    int64_t clock_shift = 0;        // error of its clock in seconds (library LIME_SHIFTED_CLOCK)
   };
-  // On a free port, or on the one that an earlier daemon has left.
+  // On a free port, or on the port of an earlier daemon.
   explicit Limed(const std::string& name, int port = 0) : Limed(name, Options{.port = port}) {}
   Limed(const std::string& name, const Options& options) : log_(dir_ / "log") {
     const std::string listen = absl::StrCat("127.0.0.1:", options.port);
@@ -65,7 +65,7 @@ class Limed {
     if (pid_ > 0) kill(pid_, signal);
   }
 
-  // Half a minute at most.
+  // Waits until the log has the words, half a minute at most.
   bool AwaitLog(const std::string& words) const {
     return AwaitWords(log_, words);
   }

@@ -1,5 +1,5 @@
-// An OpenSSH server on a free port of loopback, with keys and configuration of its own in a folder:
-// nothing of the system is changed.
+// An OpenSSH server on a free port of loopback, with its own keys and configuration in a folder. It
+// changes nothing of the system.
 #pragma once
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@ namespace lime {
 
 class LoopbackSshd {
  public:
-  // `environment`: NAME=VALUE of what is run over it.
+  // `environment`: NAME=VALUE for the programs that are run over it.
   explicit LoopbackSshd(const std::string& environment) {
     for (const char* key : {"host", "id"}) System(absl::StrCat("ssh-keygen -q -t ed25519 -N '' -f ", dir_ / key));
     std::filesystem::copy_file(dir_ / "id.pub", dir_ / "authorized");
@@ -47,7 +47,7 @@ class LoopbackSshd {
   static bool Installed() { return access(kProgram, X_OK) == 0 && std::system("command -v ssh ssh-keygen >/dev/null") == 0; }
   bool Answers() const { return std::system((Ssh() + " true 2>/dev/null").c_str()) == 0; }
 
-  // As cluster.toml says it.
+  // The value of `ssh` in cluster.toml.
   std::string Way() const { return absl::StrCat(UserName(), "@127.0.0.1 -p ", port_, " -i ", dir_ / "id", " -F ", dir_ / "ssh_config"); }
 
  private:
@@ -62,8 +62,8 @@ class LoopbackSshd {
     return absl::StrCat("ssh -F ", dir_ / "ssh_config", " -o BatchMode=yes -p ", port_, " -i ", dir_ / "id ", UserName(), "@127.0.0.1");
   }
 
-  // Started by root, sshd wants /run/sshd; where the system has none it gets one in a mount
-  // namespace of its own.
+  // sshd needs /run/sshd if root starts it. If the system has no such folder, sshd gets one in a
+  // mount namespace of its own.
   [[noreturn]] void Become() const {
     const std::string config = dir_ / "sshd_config";
     const std::string call = absl::StrCat("exec ", kProgram, " -D -f ", config, " -E ", dir_ / "log");

@@ -1,4 +1,4 @@
-// Programs that are no limed, on ports of loopback.
+// Listeners on ports of loopback that are no limed.
 #pragma once
 
 #include <arpa/inet.h>
@@ -17,11 +17,10 @@
 
 namespace lime {
 
-// A socket that listens; nobody accepts by itself, so that connections are made and nothing is
-// said.
+// A socket that listens but never accepts by itself: connections succeed, but no data comes.
 class SilentPort {
  public:
-  // `port`: 0 for one that no other test knows, or one that a daemon has left.
+  // `port`: the port of a daemon that has ended; 0: a free port.
   explicit SilentPort(int backlog = 16, int port = 0) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int yes = 1;
     setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
@@ -41,7 +40,7 @@ class SilentPort {
   }
   SilentPort(const SilentPort&) = delete;
 
-  // Connections from now on are not even taken: the queue is full.
+  // Fills the queue, so that new connections do not even succeed.
   void FillUp() {
     for (int i = 0; i < 4; ++i) {
       struct sockaddr_in address = {};
@@ -61,14 +60,14 @@ class SilentPort {
   std::vector<int> waiting_;
 };
 
-// The next connection; -1: nobody comes for 10 s.
+// The next connection; -1: none comes within 10 s.
 inline int Accept(const SilentPort& port) {
   struct pollfd event = {.fd = port.fd(), .events = POLLIN, .revents = 0};
   return poll(&event, 1, 10'000) > 0 ? accept4(port.fd(), nullptr, nullptr, SOCK_CLOEXEC) : -1;
 }
 
-// Closes the next `count` connections without a word, as a daemon does that is just ending. Returns
-// how many came.
+// Closes the next `count` connections without sending data, like a daemon that is ending. Returns
+// the number of connections that came.
 inline int CloseNext(const SilentPort& port, int count) {
   for (int closed = 0; closed < count; ++closed) {
     const int connection = Accept(port);
@@ -78,7 +77,7 @@ inline int CloseNext(const SilentPort& port, int count) {
   return count;
 }
 
-// Says the same to everybody, once something has come, and hangs up.
+// Waits for the first bytes of each connection, sends the same text on all of them, and closes.
 class Babbler {
  public:
   explicit Babbler(std::string says) : says_(std::move(says)), thread_([this] { Serve(); }) {}

@@ -1,5 +1,5 @@
-// Three `limed` processes on loopback, and plans for them that interleave and stream: what the
-// tests of `lime run --cluster` share.
+// Helpers of the tests of `lime run --cluster`: three `limed` processes on loopback, and plans for
+// them that interleave and stream.
 #pragma once
 
 #include <algorithm>
@@ -28,12 +28,12 @@ inline const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
 inline constexpr int kDevices = 3;
 
 struct ClusterShape {
-  int64_t kv_tokens = 0;           // KV for so many at first; 0: for all
-  bool split_head = false;         // each of its ranges on a device of its own
-  int64_t retained_positions = 0;  // KV of so many, and then nothing streams; 0: of all
+  int64_t kv_tokens = 0;           // positions with KV at first; 0: all
+  bool split_head = false;         // neighbouring ranges of the head are on different devices
+  int64_t retained_positions = 0;  // positions that keep KV; then nothing streams; 0: all
 };
 
-// Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
+// Stages go round the devices three times. Every other part streams; parts have at most 32 KiB.
 inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
   const auto checkpoint = Checkpoint::Open(kModel);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -72,7 +72,7 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
   return plan.ok() ? *std::move(plan) : Plan{};
 }
 
-// As tight as its first level: more KV takes the place of parts.
+// Memory is just enough for the first level, so that more KV takes the place of parts.
 inline Plan GrowingPlan() {
   Plan plan = InterleavedPlan({.kv_tokens = 64});
   for (PlanDevice& device : plan.devices) {
@@ -84,7 +84,7 @@ inline Plan GrowingPlan() {
   return plan;
 }
 
-// A plan that has memory for the KV of few positions, as `tight` does.
+// A plan with memory for the KV of few positions. It evicts the rest.
 inline Plan EvictingPlan() {
   Plan plan = InterleavedPlan({.retained_positions = 64});
   for (PlanDevice& device : plan.devices) {
@@ -94,9 +94,9 @@ inline Plan EvictingPlan() {
   return plan;
 }
 
-// The same where no device keeps more pages than those at work: the rest of KV is on disks, or
-// where there are hosts, with the next device but for the last one's: hosts that are asked about
-// all of it, or about none.
+// A plan in which every device keeps only the working pages in memory. The rest of KV is on disks,
+// or on the next device as its host; the last device always uses its disk. Hosts attend to all
+// their KV, or send all of it back.
 enum class KvFrom : uint8_t { kDisks, kHostsThatAttend, kHostsThatSendBack };
 inline Plan SpillingPlan(KvFrom from = KvFrom::kDisks) {
   const bool hosts = from != KvFrom::kDisks;
@@ -154,7 +154,7 @@ class ClusterRunTest : public ::testing::Test {
     return call;
   }
 
-  // Until so many steps of the plan in use have ended on the last device; a minute at most.
+  // Waits until `steps` steps of the plan in use have ended on the last device, a minute at most.
   void AwaitSteps(int64_t steps) const {
     const DeviceClient client(Name(kDevices - 1), absl::StrCat("127.0.0.1:", limed_.back()->port()), {});
     const absl::Time until = absl::Now() + absl::Minutes(1);

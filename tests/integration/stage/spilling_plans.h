@@ -16,7 +16,7 @@
 namespace lime {
 
 inline constexpr int64_t kLongContext = 1400;
-inline constexpr int64_t kAhead = 2 * kResidencyLead;  // positions that there are pages for beyond those ordered
+inline constexpr int64_t kAhead = 2 * kResidencyLead;  // positions with pages, beyond those ordered
 
 class Draws {
  public:
@@ -24,7 +24,7 @@ class Draws {
 
   int64_t Below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
 
-  // KV parts as the pages make them, others at random.
+  // A random residency. The pages decide which KV parts stream; other parts stream at random.
   Residency Draw(int64_t layer_pages) {
     Residency residency{.layer_pages = layer_pages};
     const int64_t percent = Below(101);
@@ -42,8 +42,8 @@ class Draws {
   std::mt19937_64 random_;
 };
 
-// What comes back from the host: nothing, where there is room for some of it, or everything, since
-// the host is not asked.
+// Decides which KV comes back from the host: none, the pieces that fit, or all of it because the
+// host is not asked.
 inline void DrawFetching(Plan& plan, int device, Draws& draws) {
   PlanDevice& of = plan.devices[device];
   const int64_t pieces = HostedPieces(plan, of);
@@ -57,7 +57,8 @@ inline void DrawFetching(Plan& plan, int device, Draws& draws) {
   of.budget += of.memory.fetched;
 }
 
-// Another device, with a stage or without, has what this one has no room for, and room for that.
+// Makes a random other device, with or without a stage, the host of the KV for which this device
+// has no room.
 inline void DrawHost(Plan& plan, int device, Draws& draws) {
   constexpr Bytes kMore = 64 * kMiB;
   const int32_t host = static_cast<int32_t>(draws.Below(plan.NumDevices()));
@@ -68,10 +69,10 @@ inline void DrawHost(Plan& plan, int device, Draws& draws) {
   DrawFetching(plan, device, draws);
 }
 
-// Every device keeps any number of pages from the least on; some keep all. The others are on its
-// disk, or with another device.
+// Every device keeps a random number of pages in memory, at least the working pages; some devices
+// keep all pages. The other pages are on its disk or on a host.
 inline Plan Spilling(const ModelSpec& spec, uint64_t seed) {
-  constexpr Bytes kCuts = kMiB;  // parts that are cut take a little more
+  constexpr Bytes kCuts = kMiB;  // cut parts need a little more memory
   Plan plan = Elastic(RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw(), kCuts);
   absl::StatusOr<Plan> cut = CutForKv(plan, spec);
   EXPECT_TRUE(cut.ok()) << cut.status();
@@ -86,15 +87,15 @@ inline Plan Spilling(const ModelSpec& spec, uint64_t seed) {
   return *std::move(cut);
 }
 
-// Pages of a layer that the requests have before they have generated `tokens`.
+// Pages of a layer for all requests, each with its prompt and `tokens` generated tokens.
 inline int64_t PagesAt(const std::vector<Reference>& requests, int64_t tokens) {
   int64_t pages = 0;
   for (const Reference& request : requests) pages += (std::ssize(request.prompt) + tokens + kPageTokens - 1) / kPageTokens;
   return pages;
 }
 
-// All KV in memory, or some of it on disks and with hosts; pages for all requests from the start,
-// or for nearly all.
+// A plan with all KV in memory, or with some of it on disks and hosts. It has pages for all
+// positions from the start, or for nearly all.
 inline Plan DrawLongPlan(const ModelSpec& spec, uint64_t seed) {
   if (seed % 3 == 0) return RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
   const Plan plan = Spilling(spec, seed);
@@ -105,7 +106,7 @@ inline Plan DrawLongPlan(const ModelSpec& spec, uint64_t seed) {
   return other.ok() ? *other : plan;
 }
 
-// Whether it has room for so many pages of each layer, in memory or where they go from there.
+// Whether the plan has room for `pages` pages of each layer, in memory, on disks and on hosts.
 inline bool HasRoom(const Plan& plan, int64_t pages) {
   if (ResidencyOf(plan).layer_pages < pages) return false;
   for (int d = 0; d < plan.NumDevices(); ++d) {
@@ -114,7 +115,7 @@ inline bool HasRoom(const Plan& plan, int64_t pages) {
   return true;
 }
 
-// One of those that has.
+// A plan that has room for `pages` pages of each layer.
 inline Plan DrawLongPlan(const ModelSpec& spec, uint64_t seed, int64_t pages) {
   for (;; seed += 1000) {
     Plan plan = DrawLongPlan(spec, seed);

@@ -1,4 +1,5 @@
-// Random plans of a model, by seed, over several engines: the tokens and logits of one engine.
+// Runs random plans of a model, by seed, over several engines, and compares tokens and logits with
+// the reference model.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,11 @@
 
 namespace lime {
 
-// What of it is another one; by seed.
+// Changes of the random plans and engines, by seed.
 struct BitsOptions {
   std::function<Plan(uint64_t seed, Plan plan)> change;
   std::function<void(uint64_t seed, StageEngine::Options& options)> adjust;
-  std::function<void(uint64_t seed, const Plan& plan, StageCluster& cluster)> check;  // once all tokens are there
+  std::function<void(uint64_t seed, const Plan& plan, StageCluster& cluster)> check;  // after all tokens
 };
 
 inline void ExpectBitsOfOne(const std::string& dir, uint64_t seeds, int64_t vocab, const BitsOptions& options = {}) {

@@ -1,6 +1,6 @@
-// Several engines of one plan in one process, joined by queues that deliver late and out of turn,
-// but each link's messages in order: those about KV, and of them those that may wait, by
-// themselves.
+// Several engines of one plan in one process. Queues join them: these deliver late and in any order
+// of links, but keep the order within a link. Each pair of devices has three links: for
+// activations, for KV messages, and for KV messages that may wait.
 #pragma once
 
 #include <cstring>
@@ -26,11 +26,11 @@
 
 namespace lime {
 
-// Takes the best token, and remembers the bits it was taken from.
+// Chooses the likeliest token, and hashes the logits.
 class GreedySampler final : public TokenSampler {
  public:
   void Admit(const AdmitOrder& order) override {
-    if (order.computed == 0) hashes_[order.sequence] = {};  // else it goes on
+    if (order.computed == 0) hashes_[order.sequence] = {};  // else the hash continues
   }
   void Retire(int32_t) override {}
   absl::StatusOr<int64_t> LogitsUsed(int32_t) override { return INT64_MAX; }
@@ -52,8 +52,8 @@ class GreedySampler final : public TokenSampler {
 };
 
 enum class Delivery {
-  kInOrder,  // each link's messages, once
-  kHostile,  // activations in any order, and what was delivered again and again: the repetitions must be refused
+  kInOrder,  // each message once, in the order of its link
+  kHostile,  // activations in any order, and repeated; engines must refuse the repetitions
 };
 
 class StageCluster {
@@ -95,7 +95,7 @@ class StageCluster {
     engines_.clear();
   }
 
-  // Messages on their way are lost.
+  // Messages in flight are lost.
   void EndDelivery() {
     {
       absl::MutexLock lock(&mutex_);
@@ -115,7 +115,7 @@ class StageCluster {
     return head_partial_bytes_;
   }
 
-  // To every device, with the next number.
+  // Sends an order to every device, with the next number.
   void Give(decltype(Order::what) what) {
     const Order order{.number = next_order_++, .what = std::move(what)};
     if (std::holds_alternative<StepOrder>(order.what)) ++steps_;
@@ -153,7 +153,7 @@ class StageCluster {
   }
 
  private:
-  using Link = std::pair<std::pair<int32_t, int32_t>, int>;  // from and to, and the kind of its messages
+  using Link = std::pair<std::pair<int32_t, int32_t>, int>;  // from, to, and the kind of messages
 
   void Queue(int32_t from, int32_t to, ActivationMessage message) {
     absl::MutexLock lock(&mutex_);
@@ -174,8 +174,9 @@ class StageCluster {
     changed_.SignalAll();
   }
 
-  // Messages of the link that may come now: orders are given ahead of all that a coordinator would
-  // give, so these do what it does.
+  // The number of messages of the link that may be delivered now. Tests give orders further ahead
+  // than a coordinator does, so messages of steps that a coordinator would not have ordered yet
+  // must wait.
   size_t MayCome(const Link& link) {
     const auto early = [&](const ActivationMessage& message) {
       if (message.header.kv) return false;
@@ -191,7 +192,7 @@ class StageCluster {
     changed_.SignalAll();
   }
 
-  // One message at a time, of a random link.
+  // Delivers one message at a time, of a random link.
   void Deliver() {
     absl::MutexLock lock(&mutex_);
     while (true) {
@@ -232,7 +233,7 @@ class StageCluster {
     return message;
   }
 
-  // The last message, and an older one.
+  // Delivers the last message and an older one again.
   void Repeat() {
     for (const size_t i : {delivered_.size() - 1, static_cast<size_t>(random_() % delivered_.size())}) {
       if (delivered_[i].second.payload.empty()) continue;  // no token was sampled
@@ -259,8 +260,7 @@ class StageCluster {
   std::thread thread_;
 };
 
-// The orders of a coordinator that looks as far ahead as it can: prompts in chunks, then every
-// token.
+// Gives all orders at once: prompts in chunks, then every token.
 inline void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
   for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
     const std::vector<int32_t>& prompt = requests[s].prompt;

@@ -1,4 +1,4 @@
-// Helpers of tests in which plans change: rings for any change, and the orders of prompts and
+// Helpers of tests in which plans change: rings that fit any change, and the orders of prompts and
 // tokens.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lime {
 
-// With rings for whatever streams, and `more`.
+// The plan with rings that are large enough if everything streams, and `more` bytes in each.
 inline Plan Elastic(Plan plan, Bytes more = 0) {
   Plan all = plan;
   for (PlanPart& part : all.parts) part.streamed = true;
@@ -23,7 +23,7 @@ inline Plan Elastic(Plan plan, Bytes more = 0) {
   return plan;
 }
 
-// A sequence of so many positions, and its prompt in chunks.
+// Orders a sequence of `positions` positions, and its prompt in chunks.
 inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request, int64_t positions) {
   cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = positions, .prompt = request.prompt});
   for (size_t at = 0; at < request.prompt.size();) {
@@ -38,7 +38,7 @@ inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, cons
   }
 }
 
-// The next token of all sequences, in one step.
+// Orders the next token of all sequences, in one step.
 inline void OrderToken(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests, int token) {
   StepOrder step;
   for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {

@@ -1,4 +1,5 @@
-// Helpers of the tests of StageEngine: random plans by seed, and the answers of one whole model.
+// Helpers of the tests of StageEngine: random plans by seed, and the answers of the reference
+// model.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace lime {
 inline constexpr int64_t kContext = 96;
 inline constexpr int kNewTokens = 12;
 
-// The prompt of one sequence, and the answer of one whole model.
+// The prompt of one sequence, and its answer by the reference model.
 struct Reference {
   std::vector<int32_t> prompt, tokens;
   uint64_t hash = 0;
@@ -60,7 +61,7 @@ class RandomPlan {
     int64_t context = kContext;
     int64_t prompt = 32;
     int most_chunk = 24;
-    bool evicts = false;  // nothing streams, and KV of few positions is kept
+    bool evicts = false;  // nothing streams, and only few positions keep KV
   };
   RandomPlan(const ModelSpec& spec, uint64_t seed) : RandomPlan(spec, seed, {}) {}
   RandomPlan(const ModelSpec& spec, uint64_t seed, const Shape& shape) : spec_(spec), shape_(shape), random_(seed) {}
@@ -96,7 +97,7 @@ class RandomPlan {
     absl::StatusOr<Plan> plan = MakePlan(*problem, choice);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return {};
-    // Rings as tight as they may be, so that loads wait for one another.
+    // Rings are as small as possible, or a little larger, so that loads wait for one another.
     const std::vector<PlanNeed> needs = NeedsOf(*plan);
     for (int d = 0; d < devices; ++d) {
       PlanMemory& memory = plan->devices[d].memory;

@@ -1,4 +1,4 @@
-// A plan in simulated time whose residency changes.
+// Runs a plan in simulated time while its residency changes.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace lime {
 
-// The residency becomes that of `after` at a time. Each plan differs from the one before in
-// residency only.
+// At `at_ms` the residency becomes the residency of `after`. Each plan differs from the plan before
+// only in residency.
 struct PlanAt {
   double at_ms = 0;
   Plan after;

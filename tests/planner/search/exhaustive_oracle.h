@@ -1,4 +1,4 @@
-// The best plan by looking at every one of them: for tests of the searches on tiny instances.
+// Finds the best plan by looking at all plans, for tests of the searches on tiny instances.
 #pragma once
 
 #include "planner/evaluation/assignment.h"
@@ -12,10 +12,9 @@ struct OracleBest {
   StagePlan plan;
 };
 
-// Written without the searches: all devices for all blocks (where the granularity lets stages
-// begin), then all sets of streamed blocks and both ways of the embedding.
-// A plan is passed over only where its token, computed and handed on without ever waiting, is
-// already too slow.
+// Uses no code of the searches. Tries all devices for all blocks (a stage begins only where the
+// granularity allows it), then all sets of streamed blocks and both ways of the embedding.
+// Skips a plan only if its token would be too slow even without any wait.
 OracleBest LookAtEveryPlan(const Instance& instance, Granularity granularity);
 
 }  // namespace lime
