@@ -25,7 +25,7 @@ TEST(LoaderChoiceTest, CachedFilesAreCopiedForALongRun) {
   const LoaderFacts facts{.weight_bytes = kGiB, .available_memory = 8 * kGiB, .cached = 1, .passes = 100};
   const LoaderChoice choice = ChooseLoader(LoaderKind::kAuto, facts);
   EXPECT_EQ(choice.kind, LoaderKind::kRead);
-  EXPECT_THAT(choice.reason, HasSubstr("pays over the 100 steps planned"));
+  EXPECT_THAT(choice.reason, HasSubstr("100 planned steps make up for the copying"));
 }
 
 TEST(LoaderChoiceTest, FilesThatDoNotFitAreMappedAndNotPopulated) {
