@@ -20,8 +20,8 @@ struct FlagRule {
 // Flags that have no effect without one of the others.
 constexpr FlagRule kNeeds[] = {
     {"run trace",
-     "--plan --push --without --patience --give-up --kv-tokens --no-kv-lending --no-remote-attention --online --no-replan "
-     "--no-memory-planner --insecure",
+     "--plan --push --without --patience --give-up --no-kv-lending --no-remote-attention --online --no-replan --no-memory-planner "
+     "--insecure",
      "--cluster"},
     {"score", "--plan --push --without --insecure", "--cluster"},
     {"plan", "--without", "--cluster"},

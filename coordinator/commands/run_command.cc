@@ -82,6 +82,8 @@ absl::Status CheckFlags(RunFlags& flags) {
   if (flags.trace_steps < 1 || flags.trace_steps > 4096)
     return WrongCall(absl::StrCat("--steps ", flags.trace_steps, " is outside 1 to 4096"));
   if (flags.on_cluster.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.on_cluster.kv_tokens, " is negative"));
+  if (flags.on_cluster.kv_tokens > 0 && flags.model.cluster.empty() && flags.model.kv != "grow")
+    return WrongCall("--kv-tokens is for --cluster or --kv grow, and changes nothing without one of them; give one, or leave it out");
   LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
   if (const size_t given = flags.generate.max_new_tokens.size(); given > std::max<size_t>(1, flags.prompts.size()))
     return WrongCall(absl::StrCat("--max-tokens has ", given, " numbers for ", flags.prompts.size(), " prompts"));

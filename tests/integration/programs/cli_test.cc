@@ -97,7 +97,7 @@ TEST_F(CliTest, FlagsThatWouldDoNothingAreRefused) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--plan", "p.json"}), 2, "--plan is for --cluster");
   for (const char* flag : {"--no-kv-lending", "--no-remote-attention", "--no-memory-planner", "--no-replan"})
     ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", flag}), 2, absl::StrCat(flag, " is for --cluster"));
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv-tokens", "64"}), 2, "--kv-tokens is for --cluster");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv-tokens", "64"}), 2, "--kv-tokens is for --cluster or --kv grow");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--online", "paper"}), 2, "--online is for --cluster");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--token-times"}), 2, "--token-times is a field of the answer of --json");
   for (const char* flag : {"--patience", "--give-up"})
@@ -147,12 +147,15 @@ TEST_F(CliTest, PromptsMayHaveNumbersOfTokensOfTheirOwn) {
 }
 
 TEST_F(CliTest, AGrowingCacheGivesTheBitsOfAReservedOne) {
-  const auto hash = [&](const std::string& kv) {
-    return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "64", "--ignore-eos", "--hash-logits", "--json", "--kv", kv})
-        .Json()["logits_xxh3"];
+  const auto hash = [&](const std::string& kv, std::vector<std::string> more = {}) {
+    more.insert(more.begin(),
+                {"run", "--model", model_, "--prompt", "x", "--max-tokens", "64", "--ignore-eos", "--hash-logits", "--json", "--kv", kv});
+    return Call(more).Json()["logits_xxh3"];
   };
-  EXPECT_EQ(hash("grow").get<std::string>().size(), 16u);
-  EXPECT_EQ(hash("grow"), hash("reserve"));
+  const json reserved = hash("reserve");
+  EXPECT_EQ(reserved.get<std::string>().size(), 16u);
+  EXPECT_EQ(hash("grow"), reserved);
+  EXPECT_EQ(hash("grow", {"--kv-tokens", "32", "--resident", "50%"}), reserved);
 }
 
 TEST_F(CliTest, AContextThatMemoryHasNoRoomForGoesToTheDiskAndGivesTheSameBits) {
