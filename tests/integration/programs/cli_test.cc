@@ -20,6 +20,8 @@
 namespace lime {
 namespace {
 
+const std::string kFables = LIME_SOURCE_DIR "/models/lime-fables";
+
 using nlohmann::json;
 using ::testing::HasSubstr;
 
@@ -165,8 +167,8 @@ TEST_F(CliTest, AContextThatMemoryHasNoRoomForGoesToTheDiskAndGivesTheSameBits) 
   options_.config.head_dim = 64;  // 32 KiB of KV a token
   options_.config.max_positions = 2048;
   ASSERT_TRUE(MakeModel(options_, dir_ / "long").ok());
-  std::vector<int> ids;
-  for (int i = 0; i < 1400; ++i) ids.push_back(i * i % 199);
+  std::vector<int> ids(1400);
+  for (int i = 0; i < 1400; ++i) ids[i] = i * i % 199;
   const auto score = [&](int mib, std::vector<std::string> more) {
     more.insert(more.begin(), {"score", "--model", dir_ / "long", "--ids", absl::StrJoin(ids, ","), "--chunk", "64", "--json", "--memory",
                                absl::StrCat(mib, "MiB")});
@@ -313,8 +315,7 @@ TEST_F(CliTest, QuantizedCheckpointRunsAndStaysClose) {
 }
 
 TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
-  Lime lime({"run", "--model", LIME_SOURCE_DIR "/models/lime-fables", "--prompt", "Once upon a time", "--max-tokens", "480", "--ignore-eos",
-             "--threads", "1"});
+  Lime lime({"run", "--model", kFables, "--prompt", "Once upon a time", "--max-tokens", "480", "--ignore-eos", "--threads", "1"});
   ASSERT_TRUE(lime.AwaitOut("Once upon a time")) << lime.err();
   kill(lime.pid(), SIGINT);
   const Answer answer = lime.Wait();
@@ -343,7 +344,7 @@ TEST_F(CliTest, AnInterruptedPrepareSaysWhetherItGoesOn) {
 
 TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
   const std::string model = dir_ / "copy";
-  std::filesystem::copy(LIME_SOURCE_DIR "/models/lime-fables", model, std::filesystem::copy_options::recursive);
+  std::filesystem::copy(kFables, model, std::filesystem::copy_options::recursive);
   Lime lime({"run", "--model", model, "--loader", "mmap", "--prompt", "Once upon a time", "--max-tokens", "480", "--ignore-eos",
              "--threads", "1"});
   for (int i = 0; i < 30'000 && lime.out().size() <= 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
