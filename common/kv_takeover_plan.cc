@@ -15,7 +15,7 @@ struct Place {
   std::string name;
   std::string owner;  // of the layer; differs from `name` on a host
   bool hosts() const { return name != owner; }
-  auto operator<=>(const Place&) const = default;
+  auto operator<=>(const Place&) const = default;  // NOLINT(modernize-use-nullptr): no pointer is compared
 };
 
 bool LendsAtFirst(const Plan& plan, int32_t device, std::span<const KvSequence> sequences) {

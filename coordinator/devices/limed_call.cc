@@ -22,8 +22,6 @@
 #include "daemon/machine/files.h"
 #include "planner/plan/device/backend_names.h"
 
-extern char** environ;
-
 namespace lime::cli {
 absl::StatusOr<LimedCall> LimedCall::For(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure) {
   LimedCall call;

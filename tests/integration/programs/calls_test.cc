@@ -271,7 +271,7 @@ TEST_F(CallsTest, AnInterruptedRunTellsWhatItHasAndEndsWith130) {
     Lime lime(
         {"run", "--model", kFables, "--max-tokens", "400", "--ignore-eos", "--json", "--threads", "1", "--prompts-file", dir_ / "prompts"});
     AwaitHandler(lime, signal);
-    EXPECT_TRUE(lime.AwaitWork(kSanitized ? 3 : 0.3)) << "it has not begun to generate";
+    EXPECT_TRUE(lime.AwaitWork(kSanitized ? 5 : 0.3)) << "it has not begun to generate";
     kill(lime.pid(), signal);
     const Answer answer = lime.Wait();
     EXPECT_EQ(answer.exit_code, 130) << signal << answer.err;

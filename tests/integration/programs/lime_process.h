@@ -75,7 +75,7 @@ class Lime {
 
   // Waits until it has used so much processor time, half a minute at most.
   bool AwaitWork(double seconds) const {
-    for (int i = 0; i < 6000 && WorkSeconds() < seconds; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int i = 0; i < 12000 && WorkSeconds() < seconds; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return WorkSeconds() >= seconds;
   }
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "testbed/make_model/make_model.h"
+#include "tests/cases.h"
 #include "tests/integration/programs/lime_process.h"
 #include "tests/integration/programs/loopback_sshd.h"
 #include "tests/skips.h"
@@ -189,6 +190,7 @@ TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
 }
 
 TEST_F(UpTest, AnIdleDaemonHoldsNoMoreAfterPushesThanBefore) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory that the process has given back";
   MakeModelOptions large;
   large.config.num_layers = 8, large.config.hidden_size = 512, large.config.intermediate_size = 1536;
   ASSERT_TRUE(MakeModel(large, dir_ / "large").ok());
