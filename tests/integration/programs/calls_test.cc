@@ -31,6 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 const std::string kFables = LIME_SOURCE_DIR "/models/lime-fables";
+const std::string kClusters = LIME_SOURCE_DIR "/testbed/clusters/";
 
 class CallsTest : public ::testing::Test {
  protected:
@@ -283,13 +284,12 @@ TEST_F(CallsTest, AnInterruptedRunTellsWhatItHasAndEndsWith130) {
 
 TEST_F(CallsTest, EveryCommandEndsAtOnceWithOneSentence) {
   WriteFile(dir_ / "text", std::string(200'000, 'x'));
-  const std::vector<std::vector<std::string>> calls = {
-      {"score", "--model", kFables, "--text-file", dir_ / "text", "--threads", "1"},
-      {"profile", "--seconds", "60", "--out", dir_ / "profile.json"},
-      {"bench", "--model", kFables, "--rounds", "10000"},
-      {"demo"},
-      {"plan", "--model-spec", LIME_SOURCE_DIR "/testbed/clusters/llama-3.3-70b.json", "--device-profiles",
-       LIME_SOURCE_DIR "/testbed/clusters/setting-2.json", "--bandwidth", "200Mbit/s", "--time-limit", "60000"}};
+  const std::vector<std::vector<std::string>> calls = {{"score", "--model", kFables, "--text-file", dir_ / "text", "--threads", "1"},
+                                                       {"profile", "--seconds", "60", "--out", dir_ / "profile.json"},
+                                                       {"bench", "--model", kFables, "--rounds", "10000"},
+                                                       {"demo"},
+                                                       {"plan", "--model-spec", kClusters + "llama-3.3-70b.json", "--device-profiles",
+                                                        kClusters + "setting-2.json", "--bandwidth", "200Mbit/s", "--time-limit", "60000"}};
   for (const std::vector<std::string>& words : calls) {
     for (const int milliseconds : {0, 900}) {
       Lime lime(words);

@@ -445,6 +445,7 @@ class HeldRun {
       dup2(open(err.c_str(), O_CREAT | O_WRONLY, 0600), STDERR_FILENO);
       close(ends[0]);
       std::vector<char*> argv;
+      argv.reserve(words.size() + 1);
       for (std::string& word : words) argv.push_back(word.data());
       argv.push_back(nullptr);
       execv(LIME_BINARY, argv.data());
