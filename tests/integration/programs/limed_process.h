@@ -28,9 +28,11 @@ class Limed {
     pid_ = fork();
     if (pid_ == 0) {
       dup2(open(log_.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), STDERR_FILENO);
+      dup2(STDERR_FILENO, STDOUT_FILENO);  // or a daemon that a killed test leaves would hold the pipe that ctest reads
       std::vector<std::string> words = {"limed", "--name", name, "--listen", listen, "--threads", "1"};
       words.insert(words.end(), options.more.begin(), options.more.end());
       std::vector<char*> argv;
+      argv.reserve(words.size() + 1);
       for (std::string& word : words) argv.push_back(word.data());
       argv.push_back(nullptr);
 #ifdef LIME_SHIFTED_CLOCK

@@ -42,7 +42,9 @@ class StoringLimed {
     pid_ = fork();
     if (pid_ == 0) {
       dup2(open((dir_ / "log").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), STDERR_FILENO);
+      dup2(STDERR_FILENO, STDOUT_FILENO);  // or a daemon that a killed test leaves would hold the pipe that ctest reads
       std::vector<char*> argv;
+      argv.reserve(call.size() + 1);
       for (std::string& word : call) argv.push_back(word.data());
       argv.push_back(nullptr);
       execv(LIMED_BINARY, argv.data());
@@ -188,8 +190,8 @@ TEST_P(PushRunTest, AnotherPlanNeedsWhatItAddsAndSaysSo) {
   EXPECT_EQ(Push()["sent_bytes"], 0) << "what the first plan needed is still there";
   const int64_t all = Push({"--all"})["sent_bytes"];
   EXPECT_GT(all, 0);
-  for (const nlohmann::json& device : Push({"--all"})["devices"])
-    EXPECT_EQ(3 * device["needed_bytes"].get<int64_t>(), first + second + all);
+  const nlohmann::json pushed = Push({"--all"});
+  for (const nlohmann::json& device : pushed["devices"]) EXPECT_EQ(3 * device["needed_bytes"].get<int64_t>(), first + second + all);
   ExpectTokensOfOneProcess();
 }
 
