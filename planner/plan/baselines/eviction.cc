@@ -124,7 +124,7 @@ absl::Status CheckRetainedKv(const Plan& plan) {
     return Invalid("plan: field \"kept_positions\" = ", retained, " is not a multiple of ", kPageTokens, " that is at least ", least,
                    " (one page more than a chunk of a prompt) and below the context of ", plan.context);
   }
-  if (plan.sequences > kMostComputedAgain / MostEvicted(plan)) {
+  if (MostEvicted(plan) > kMostComputedAgain / plan.sequences) {
     return Invalid("plan: field \"kept_positions\" = ", retained, " leaves ", MostEvicted(plan), " positions of ", plan.sequences,
                    " sequences to be computed again in a step, which exceeds the limit");
   }
