@@ -96,8 +96,8 @@ std::vector<Recorded> ReadRecorded() {
 }
 
 std::vector<int32_t> RecordedIds() {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < 100; ++i) ids.push_back((1 + 31 * i) % 61);
+  std::vector<int32_t> ids(100);
+  for (int32_t i = 0; i < 100; ++i) ids[i] = (1 + 31 * i) % 61;
   return ids;
 }
 
