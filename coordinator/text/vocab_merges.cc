@@ -15,8 +15,8 @@ constexpr std::string_view kQwen35Pattern =
 // GPT-2's byte-level BPE, and how a class differs from it.
 struct KnownClass {
   std::string_view name;
-  bool composes = false;      // the normalizer is NFC
   std::string_view pattern;   // splits text; empty: GPT-2's pattern
+  bool composes = false;      // the normalizer is NFC
   bool between_ends = false;  // adds <s> and </s> around the text
 };
 
@@ -25,8 +25,8 @@ constexpr KnownClass kClasses[] = {
     {.name = "OPTTokenizer"},
     {.name = "CodeGenTokenizer"},
     {.name = "GPTNeoXTokenizer", .composes = true},
-    {.name = "Qwen2Tokenizer", .composes = true, .pattern = kQwen2Pattern},
-    {.name = "Qwen3_5Tokenizer", .composes = true, .pattern = kQwen35Pattern},
+    {.name = "Qwen2Tokenizer", .pattern = kQwen2Pattern, .composes = true},
+    {.name = "Qwen3_5Tokenizer", .pattern = kQwen35Pattern, .composes = true},
     {.name = "RobertaTokenizer", .between_ends = true},
     {.name = "BartTokenizer", .between_ends = true},
     {.name = "LongformerTokenizer", .between_ends = true},

@@ -16,7 +16,7 @@ namespace lime {
 namespace {
 
 constexpr double kWarmShare = 0.25;  // of a point's time; reads in it do not count
-constexpr int kMinRounds = 6;        // counted requests of every channel
+constexpr size_t kMinRounds = 6;     // counted requests of every channel
 // In seconds. A limit stops a group for a while and lets it go on, several times in this time.
 constexpr double kLeastPoint = 0.5;
 constexpr double kDrainSeconds = 0.5;
@@ -122,7 +122,7 @@ class DiskRateMeter {
   bool Ends() {
     if (ending_) return true;
     const double seconds = (SteadyMs() - start_) / 1000;
-    const bool enough = latencies_ms_.size() >= static_cast<size_t>(kMinRounds * device_.num_channels()) && seconds >= seconds_;
+    const bool enough = latencies_ms_.size() >= kMinRounds * static_cast<size_t>(device_.num_channels()) && seconds >= seconds_;
     const bool too_long = seconds >= std::max(kLongestPoint, seconds_) && latencies_ms_.size() >= 2;
     const bool cancelled = cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
     if (status_.ok() && cancelled) status_ = absl::CancelledError("interrupted");

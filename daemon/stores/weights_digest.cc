@@ -155,13 +155,13 @@ absl::StatusOr<BlockDigest> DigestBlock(const Checkpoint& checkpoint, const Bloc
   if (const BlockExtent* const extent = checkpoint.StoreExtent(block.id); extent != nullptr && extent->xxh3)
     digest.xxh3 = *extent->xxh3, digest.bytes = extent->bytes;
   const std::string key = memory == nullptr ? "" : KeyOf(checkpoint, block);
-  const std::optional<uint64_t> known = key.empty() ? std::nullopt : memory->Find(key);
+  const std::optional<uint64_t> known = memory == nullptr || key.empty() ? std::nullopt : memory->Find(key);
   if (known) {
     digest.sample = *known;
     return digest;
   }
   LIME_ASSIGN_OR_RETURN(digest.sample, Sample(checkpoint, block));
-  if (!key.empty()) memory->Remember(key, digest.sample);
+  if (memory != nullptr && !key.empty()) memory->Remember(key, digest.sample);
   return digest;
 }
 

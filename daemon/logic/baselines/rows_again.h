@@ -27,7 +27,8 @@ class RowsAgain {
  public:
   // Null if the plan keeps all KV.  REQUIRES: `plan` is valid and outlives this object
   static std::unique_ptr<RowsAgain> For(const Plan& plan, int32_t device) {
-    return EvictsKv(plan) ? std::unique_ptr<RowsAgain>(new RowsAgain(plan, device)) : nullptr;
+    if (!EvictsKv(plan)) return nullptr;
+    return std::unique_ptr<RowsAgain>(new RowsAgain(plan, device));
   }
 
   // Checks that all rows of a micro-batch fit in one message, and all rows that may wait in the

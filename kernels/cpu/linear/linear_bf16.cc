@@ -1,6 +1,7 @@
 #include "kernels/cpu/linear/linear_bf16.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -88,6 +89,7 @@ void DefinedBf16Step(const BF16* w, const BF16* x, float* acc) {
 }
 
 std::string Bf16NumericsId(const Bf16Kernels& kernels) {
+  using Bits = std::array<uint32_t, 16>;
   std::mt19937 random(1);
   bool as_defined = true;
   uint32_t seen = 2166136261u;
@@ -105,7 +107,7 @@ std::string Bf16NumericsId(const Bf16Kernels& kernels) {
     }
     kernels.step(w, x, acc);
     DefinedBf16Step(w, x, defined);
-    as_defined = as_defined && std::memcmp(acc, defined, sizeof(acc)) == 0;
+    as_defined = as_defined && std::bit_cast<Bits>(acc) == std::bit_cast<Bits>(defined);
     for (const float value : acc) seen = (seen ^ std::bit_cast<uint32_t>(value)) * 16777619u;
   }
   if (as_defined) return "x86-avx512bf16-1";

@@ -128,7 +128,8 @@ HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
   const int64_t ahead_step = block.ahead_step, ahead_row = block.ahead_row;
   const auto prefetch = [&] HWY_ATTR {
     // With one token, the prefetch takes the rows of a set as one run of memory.
-    constexpr int kRuns = kTokens == 1 ? 1 : kRows, kRunBytes = Row::kScaleChunks * Row::kChunkBytes * kRows / kRuns;
+    constexpr int kRuns = kTokens == 1 ? 1 : kRows;  // NOLINT(bugprone-branch-clone): kRows may be 1
+    constexpr int kRunBytes = Row::kScaleChunks * Row::kChunkBytes * kRows / kRuns;
     LIME_UNROLL for (int r = 0; r < kRuns; ++r) {
       LIME_UNROLL for (int b = 0; b < kRunBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b);
     }

@@ -55,7 +55,8 @@ TEST_F(ClusterRunTest, ATraceSaysWhatEveryDeviceDidAndChangesNoBit) {
   EXPECT_EQ(traced.Json()["token_ids"], plain.Json()["token_ids"]);
   EXPECT_FALSE(plain.Json().contains("trace"));
 
-  const nlohmann::json report = traced.Json()["trace"], events = report["events"];
+  const nlohmann::json report = traced.Json()["trace"];
+  const nlohmann::json& events = report["events"];
   EXPECT_EQ(report["lost_spans"], 0);
   ASSERT_EQ(report["devices"].size(), static_cast<size_t>(kDevices));
   const int64_t steps = (traced.Json()["prompt_tokens"].get<int64_t>() + 7) / 8 + 23;  // chunks of eight, then one for each later token

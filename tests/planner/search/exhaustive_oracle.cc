@@ -34,7 +34,7 @@ double UnhinderedMs(const Instance& instance, const std::vector<Stage>& stages) 
 }
 
 bool MayFit(const Instance& instance, const std::vector<Stage>& stages, uint32_t streamed) {
-  double free_mb[8];
+  double free_mb[8] = {};
   for (int d = 0; d < instance.NumDevices(); ++d) free_mb[d] = instance.devices[d].mem_mb + 1e-5;
   for (const Stage& stage : stages) {
     for (int b = stage.lo; b < stage.hi; ++b) {
