@@ -16,7 +16,7 @@
 //     threads = 8
 //     backend = "cpu"
 //     loader = "auto"                         # how weights reach memory there, as `limed --loader`
-//     follow-memory = true                    # give weights back while other programs need memory
+//     follow-memory = true                    # evict weights while other programs need memory
 //     kv-dir = "/data/kv"                     # folder there for KV that does not fit in memory
 //     profile = "orin.json"                   # of `lime profile --out` on that device; missing:
 //                                             # stored by `lime profile --cluster`
@@ -26,8 +26,8 @@
 //     tls = "/etc/lime/keys"                  # folder of its keys there
 //     listen = "0.0.0.0:7001"                 # if it differs from the address
 //
-//     [[link]]                                # between two devices; without from and to, for all
-//     bandwidth = "100Mbit/s"                 # pairs that have no link of their own
+//     [[link]]                                # between two devices; without from and to, for pairs
+//     bandwidth = "100Mbit/s"                 # that were not measured and have no [[link]]
 //     latency = "0.3ms"
 //
 // Paths of this machine are relative to the file's folder.
@@ -68,7 +68,7 @@ struct ClusterConfig {
   };
 
   struct Link {
-    std::string from, to;  // a link in both directions; both empty: all pairs without a link
+    std::string from, to;  // a link in both directions; both empty: all other unmeasured pairs
     double bytes_per_second = 0;
     double latency_ms = 0;  // one way
   };

@@ -127,7 +127,7 @@ class SelfProfile {
     return model.checkpoint->CheckHolds(blocks).ok() ? "" : model.checkpoint->dir();
   }
 
-  // What is to be measured; where there is little time, the ends alone.
+  // The points to measure. In little time: small and large requests, one and eight in flight.
   MeasureDiskOptions DiskPoints() const {
     if (call_.seconds >= kLittleTime) return {};
     return {.read_bytes = {64 * kKiB, 4 * kMiB}, .depths = {1, 8}};

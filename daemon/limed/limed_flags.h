@@ -1,4 +1,4 @@
-// The settings of limed: flags, and a TOML file with the same names. A flag wins.
+// The settings of limed: flags, and a TOML file with the same names. A flag overrides its field.
 #pragma once
 
 #include <map>

@@ -3,7 +3,7 @@
 // on the machine need the memory. Pure: events in, actions out. The driver (StageResidency, or the
 // simulated cluster) has the memory and weights, compiles, and watches the machine's memory.
 //
-//   order, pressure ──► pages that go are free ──► Prepare ──► prepared: ChangeWeights ──► border
+//   order, pressure ──► pages to remove are free ──► Prepare ──► prepared: ChangeWeights ──► border
 //                   ──► MakeRoom ──► room made ──► settled
 //
 // Weights evicted under pressure come on top of the ordered ones. The coordinator does not know of
@@ -43,7 +43,7 @@ class ResidencyLogic {
 
   // ---- Actions
 
-  // While steps go on, frees the pages that go, and compiles the Programs of the change. Then
+  // While steps go on, frees the pages to remove, and compiles the Programs of the change. Then
   // OnPrepared, or OnNotPrepared.
   struct Prepare {
     std::shared_ptr<const Plan> from;

@@ -29,7 +29,7 @@ struct PredictionObservations {
   double disk_rate_profiled = 0;  // bytes per second, at the read size and depth in use
   RateSource disk_rate_source = RateSource::kProfile;
 
-  // Bytes of weights that were given back to the machine, and that every later step reads.
+  // Bytes of weights that were evicted under pressure. Every later step reads them.
   double shed_bytes_per_step = 0;
 
   int threads = 0;            // compute threads

@@ -13,7 +13,8 @@
 namespace lime {
 namespace {
 
-constexpr double kShareOfLimit = 0.75;  // share of the time limit that work may take
+// Share of the time limit that becomes work. A current core needs about half of the limit for it.
+constexpr double kShareOfLimit = 0.75;
 // Shares of work for starts: per level, and if there is only one level.
 constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;
 

@@ -1,5 +1,6 @@
 // Searches the plans of one instance. It begins with structured starts and continues with several
-// lines of plans. Each plan is annealed from the one before. The lines become fewer and longer.
+// lines of plans. In a line, each plan is annealed from the plan before. Later phases continue
+// fewer lines, with more moves for each line.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A plan for this process of which something streams gives the bits of the model by itself, all in
 // memory: tiny random models of every family, dtype and packing, and the shipped ones, whatever
 // stays, wherever it is placed, prepared or not, by either loader, through rings of every size.
-// (With parts given back and taken back in mid-generation: stage_pressure_test.)
+// (With parts that are evicted and loaded again during a generation: stage_pressure_test.)
 #include <algorithm>
 
 #include "daemon/stores/block_store.h"

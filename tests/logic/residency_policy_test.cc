@@ -16,8 +16,8 @@ namespace lime {
 namespace {
 
 // A machine with `total` for a neighbour and ourselves. The neighbour gets what it wants as far as
-// there is memory. Our blocks of `block` are given back `lag` after they were told to be, and come
-// back one for each `fill_time`.
+// there is memory. Our blocks of `block` are evicted `lag` after the policy asks for it, and are
+// loaded again one for each `fill_time`.
 class Machine {
  public:
   Machine(Bytes total, Bytes block, const ResidencyPolicy::Options& options)

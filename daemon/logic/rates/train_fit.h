@@ -10,9 +10,10 @@
 //        bucket   tail
 //
 // A token bucket passes its burst at line speed and then exactly its rate. So the time is a convex
-// function of the bytes, and nothing arrives early: the lower hull is the link, and everything
-// above it is the receiver. After the beginning, where the bucket was full, both halves of the rest
-// must have one slope. A train that was interrupted, or whose rate has changed, gives no rate.
+// function of the bytes, and nothing arrives early: the lower hull shows the rate of the link, and
+// points above it show delays of the receiver. After the beginning, where the bucket was full, both
+// halves of the rest must have one slope. A train that was interrupted, or whose rate has changed,
+// gives no rate.
 //
 // Pure.
 #pragma once

@@ -86,8 +86,8 @@ absl::Status CheckReplaced(const json& parameters, const json& scaling, double t
   return absl::OkStatus();
 }
 
-// Older files have rope_scaling, newer files rope_parameters. As in transformers, rope_scaling wins
-// unless it is empty. It is an error if that loses a value of rope_parameters. `theta` is the
+// Older files have rope_scaling, newer files rope_parameters. As in transformers, rope_scaling is
+// used unless it is empty. It is an error if that loses a value of rope_parameters. `theta` is the
 // default of both.
 absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, double theta, std::string_view name, const char*& key) {
   const auto read = [&](const char* field) -> absl::StatusOr<json> {

@@ -1,5 +1,5 @@
-// Weights that are given back while others on the machine need the memory, and taken back
-// afterwards, leave every bit as the model by itself makes it: random plans and moments, by seed.
+// Weights that are evicted while other programs need the memory, and loaded again afterwards, leave
+// every bit as the model by itself makes it: random plans and moments, by seed.
 
 #include <chrono>
 #include <thread>
