@@ -14,7 +14,7 @@ std::string Places(int lo, int hi, int begin) {
 }  // namespace
 
 std::string PartsName(const Plan& plan, int lo, int hi) {
-  const std::string block = BlockName(plan.parts[lo].block);
+  std::string block = BlockName(plan.parts[lo].block);
   const auto [begin, end] = PartsOf(plan, plan.parts[lo].block);
   if (lo == begin && hi == end) return block;
   if (plan.parts[lo].is_kv() && plan.parts[hi - 1].is_kv()) {

@@ -95,7 +95,7 @@ Dispatcher::Pick Dispatcher::PickOutOfTurn(int size) {
     Machine& machine = machines_[d];
     const int64_t all = static_cast<int64_t>(machine.reads.size());
     for (int i = 1; i < machine.streams_left; ++i) {
-      int8_t& later = machine.reads[(machine.used + i) % all];
+      uint8_t& later = machine.reads[(machine.used + i) % all];
       if (later != size) continue;
       std::swap(later, machine.reads[machine.used % all]);
       return {.device = static_cast<int>(d), .streamed = true};

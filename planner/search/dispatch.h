@@ -36,7 +36,7 @@ class Dispatcher {
 
   // A device: the blocks that it reads in turn, and the resident ones.
   struct Machine {
-    std::vector<int8_t> reads;    // sizes, in order, of one step
+    std::vector<uint8_t> reads;   // sizes, in order, of one step
     std::vector<double> come_ms;  // by load of a step: its latest arrival
     int64_t loaded = 0, used = 0;
     double pool_mb = 0, disk_free_ms = 0, room_ms = 0;

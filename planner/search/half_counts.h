@@ -32,7 +32,7 @@ class UnitSizes {
 
   UnitSizes(const Instance& instance, const std::vector<int32_t>& unit_begins);
 
-  std::vector<int8_t> size_of_;  // by unit that is not of the head
+  std::vector<uint8_t> size_of_;  // by unit that is not of the head
   std::array<Size, 2> sizes_;
   std::vector<int> slowest_first_;  // devices, by the time of a small unit
   double head_mb_ = 0;

@@ -252,7 +252,7 @@ class RecipeSearch {
       return;
     }
     if (dice < 35) {
-      recipe.rounds = std::clamp(static_cast<int>(recipe.rounds * (0.7 + 0.7 * random_.Uniform()) + 0.5), 1, std::max(1, Units()));
+      recipe.rounds = std::clamp(static_cast<int>(std::lround(recipe.rounds * (0.7 + 0.7 * random_.Uniform()))), 1, std::max(1, Units()));
       return;
     }
     recipe.mixed.clear();

@@ -56,7 +56,10 @@ TEST(PhiloxTest, UniformFillsItsIntervalEvenly) {
 }
 
 TEST(SoftmaxTest, ExpAgreesWithTheLibrary) {
-  for (double x = 0; x > -700; x -= 0.0371) EXPECT_NEAR(DeterministicExp(x) / std::exp(x), 1.0, 2e-15) << x;
+  for (int i = 0; i < 18868; ++i) {
+    const double x = -0.0371 * i;  // to -700
+    EXPECT_NEAR(DeterministicExp(x) / std::exp(x), 1.0, 2e-15) << x;
+  }
   EXPECT_EQ(DeterministicExp(0), 1.0);
   EXPECT_EQ(DeterministicExp(-kInf), 0.0);
   EXPECT_EQ(DeterministicExp(-1e300), 0.0);

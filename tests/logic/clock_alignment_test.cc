@@ -37,7 +37,8 @@ TEST(ClockAlignmentTest, ErrsByNoMoreThanItSaysWhateverOffsetDelaysAndDrift) {
     ClockAlignment clock;
     for (int i = 0; i < 40; ++i) ASSERT_TRUE(clock.Add(device.Ask(1e6 + 250 * i))) << "seed " << seed;
     EXPECT_EQ(clock.samples(), 40);
-    for (double ours_ms = 0.99e6; ours_ms < 1.03e6; ours_ms += 617) {
+    for (int ms = 990'000; ms < 1'030'000; ms += 617) {
+      const double ours_ms = ms;
       const double theirs_ms = device.Theirs(ours_ms);
       EXPECT_LE(std::abs(clock.ToOurs(theirs_ms) - ours_ms), clock.ErrorMs(theirs_ms) + 1e-6) << "seed " << seed;
     }

@@ -337,7 +337,7 @@ TEST(LinkEstimatorTest, WhereAnswersTakeMillisecondsItIsRight) {
 // Chunks go whenever they may: what an activation waits for them.
 TEST(LinkEstimatorTest, WhatMayWaitDelaysAnActivationByAMillisecondOrByItself) {
   constexpr Bytes kBytes = 16 * kKiB;
-  constexpr double kTickUs = 50, kKnownUs = 2e6, kEndUs = 20e6;
+  constexpr int64_t kTickUs = 50, kKnownUs = 2'000'000, kEndUs = 20'000'000;
   for (const double mbit : {5.0, 50.0, 200.0, 1000.0}) {
     for (const Bytes bucket : {Bytes{0}, 256 * kKiB}) {
       SCOPED_TRACE(absl::StrCat(mbit, " Mbit/s, a bucket of ", bucket));
@@ -347,50 +347,50 @@ TEST(LinkEstimatorTest, WhatMayWaitDelaysAnActivationByAMillisecondOrByItself) {
       std::deque<double> arrived_us;
       double next_us = 0, longest_us = 0;
       Bytes beside = 0;
-      for (double now_us = 0; now_us < kEndUs; now_us += kTickUs) {
-        for (; !arrived_us.empty() && arrived_us.front() + kLatencyUs <= now_us; arrived_us.pop_front())
-          ASSERT_TRUE(estimator.OnArrived(static_cast<int64_t>(arrived_us.front()), static_cast<int64_t>(now_us)));
-        const bool activation = now_us >= next_us;
+      for (int64_t now_us = 0; now_us < kEndUs; now_us += kTickUs) {
+        for (; !arrived_us.empty() && arrived_us.front() + kLatencyUs <= static_cast<double>(now_us); arrived_us.pop_front())
+          ASSERT_TRUE(estimator.OnArrived(static_cast<int64_t>(arrived_us.front()), now_us));
+        const bool activation = static_cast<double>(now_us) >= next_us;
         if (!activation && !estimator.IsFreeFor(kBytes)) continue;
         if (activation) {
-          if (now_us > kKnownUs) longest_us = std::max(longest_us, link.free_us() - now_us);
-          next_us = now_us + 5 * alone_us + 3'000;
+          if (now_us > kKnownUs) longest_us = std::max(longest_us, link.free_us() - static_cast<double>(now_us));
+          next_us = static_cast<double>(now_us) + 5 * alone_us + 3'000;
         } else {
           beside += kBytes;
         }
-        estimator.OnSent({.bytes = kBytes}, static_cast<int64_t>(now_us));
-        arrived_us.push_back(link.Carry(now_us, kBytes));
+        estimator.OnSent({.bytes = kBytes}, now_us);
+        arrived_us.push_back(link.Carry(static_cast<double>(now_us), kBytes));
       }
       EXPECT_LT(longest_us, 1.1 * std::max<double>(LinkEstimator::kMostDelayUs, alone_us));
-      EXPECT_GT(static_cast<double>(beside), 0.2 * per_us * kEndUs) << "or nothing was in the way";
+      EXPECT_GT(static_cast<double>(beside), 0.2 * per_us * static_cast<double>(kEndUs)) << "or nothing was in the way";
     }
   }
 }
 
 TEST(LinkEstimatorTest, ALinkThatHasFallenToARateThatScattersIsSlower) {
-  constexpr double kTickUs = 100, kFallUs = 5e6, kEndUs = 20e6;
+  constexpr int64_t kTickUs = 100, kFallUs = 5'000'000, kEndUs = 20'000'000;
   for (uint64_t seed = 0; seed < 30; ++seed) {
     std::mt19937_64 random(seed);
     std::vector<BucketLink::Change> changes = {{0, 25}};
-    for (double at_us = kFallUs; at_us < kEndUs; at_us += 150'000)
-      changes.push_back({at_us, std::uniform_real_distribution<double>(0.8, 1.2)(random) * 5});
+    for (int64_t at_us = kFallUs; at_us < kEndUs; at_us += 150'000)
+      changes.push_back({static_cast<double>(at_us), std::uniform_real_distribution<double>(0.8, 1.2)(random) * 5});
     BucketLink link(0, changes);
     LinkEstimator estimator(seed);
     std::deque<double> arrived_us;
-    for (double now_us = 0; now_us < kEndUs; now_us += kTickUs) {
-      for (; !arrived_us.empty() && arrived_us.front() + kLatencyUs <= now_us; arrived_us.pop_front())
-        ASSERT_TRUE(estimator.OnArrived(static_cast<int64_t>(arrived_us.front()), static_cast<int64_t>(now_us)));
-      const Bytes bytes = estimator.WantsProbe(static_cast<int64_t>(now_us));
+    for (int64_t now_us = 0; now_us < kEndUs; now_us += kTickUs) {
+      for (; !arrived_us.empty() && arrived_us.front() + kLatencyUs <= static_cast<double>(now_us); arrived_us.pop_front())
+        ASSERT_TRUE(estimator.OnArrived(static_cast<int64_t>(arrived_us.front()), now_us));
+      const Bytes bytes = estimator.WantsProbe(now_us);
       if (bytes > 0) {
-        estimator.OnSent({.bytes = bytes, .probe = true}, static_cast<int64_t>(now_us));
-        arrived_us.push_back(link.Carry(now_us, bytes));
+        estimator.OnSent({.bytes = bytes, .probe = true}, now_us);
+        arrived_us.push_back(link.Carry(static_cast<double>(now_us), bytes));
       }
       const auto estimate = estimator.estimate();
-      if (now_us > 2e6 && now_us < kFallUs) {
+      if (now_us > 2'000'000 && now_us < kFallUs) {
         ASSERT_NEAR(estimate->bytes_per_second, 25e6, 2.5e6);
       }
-      if (now_us > kFallUs + 5e6) {
-        ASSERT_LT(estimate->bytes_per_second, 7e6) << "seed " << seed << ", at " << now_us / 1e6;
+      if (now_us > kFallUs + 5'000'000) {
+        ASSERT_LT(estimate->bytes_per_second, 7e6) << "seed " << seed << ", at " << now_us / 1'000'000 << " s";
       }
     }
   }
@@ -405,12 +405,12 @@ class SharedWay {
   }
 
   // Of the looks at all of them from 6 s on the share that were right.
-  double RightShare(double end_us) {
+  double RightShare(int64_t end_us) {
     int64_t looks = 0, right = 0;
-    for (double now_us = 0; now_us < end_us; now_us += kTickUs) {
+    for (int64_t now_us = 0; now_us < end_us; now_us += kTickUs) {
       for (Sender& sender : senders_) Turn(sender, now_us);
       Carry(now_us);
-      if (now_us < 6e6 || std::fmod(now_us, 1e4) >= kTickUs) continue;
+      if (now_us < 6'000'000 || now_us % 10'000 >= kTickUs) continue;
       for (const Sender& sender : senders_) {
         const auto estimate = sender.estimator.estimate();
         ++looks, right += estimate && std::abs(estimate->bytes_per_second / 1e6 / per_us_ - 1) <= 0.1;
@@ -420,7 +420,7 @@ class SharedWay {
   }
 
  private:
-  static constexpr double kTickUs = 100;
+  static constexpr int64_t kTickUs = 100;
   static constexpr Bytes kFrame = 1500;
   struct Sender {
     explicit Sender(uint64_t seed) : estimator(seed) {}
@@ -467,7 +467,7 @@ TEST(LinkEstimatorTest, LinksThatShareAWayDoNotStandInEachOthersWayForLong) {
   for (const double mbit : {25.0, 100.0}) {
     for (const size_t senders : {2, 3}) {
       double share = 0;
-      for (uint64_t seed = 0; seed < 10; ++seed) share += SharedWay(seed, senders, mbit).RightShare(30e6) / 10;
+      for (uint64_t seed = 0; seed < 10; ++seed) share += SharedWay(seed, senders, mbit).RightShare(30'000'000) / 10;
       EXPECT_GT(share, 0.95) << senders << " senders, " << mbit << " Mbit/s";
     }
   }
