@@ -1,4 +1,4 @@
-"""Paths between backticks in the pages: files and folders of the tree, which are there.
+"""Paths between backticks and links in the pages: files, folders and headings of the tree, which are there.
 
 A path is meant where it begins with one of the tree's folders, or ends like a source file. It is
 written from the root, from the page's folder, or from a folder that the text is about. Words that
@@ -12,6 +12,9 @@ from pathlib import Path
 WORDS = re.compile(r"`([\w./-]+)`")
 OF_SOURCES = (".h", ".cc", ".cu", ".py", ".proto", ".cmake", ".md")
 NOT_THE_TREE = {"build", ".cache", ".git"}
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)
+HEADING = re.compile(r"^#+ (.+)$", re.M)
 STANDS_FOR = re.compile(r"[A-Z]{2,}(?![A-Z]*\.(?:md|txt)\b)")
 
 
@@ -35,3 +38,25 @@ def faults(root):
                 code = any(name + ending in ends for name in (path, beside) for ending in ("", ".h", ".cc"))  # `daemon/logic/kv_book`
                 if not code:
                     yield f"{page}:{number}: `{word}` is not there"
+        yield from faults_of_links(root, page)
+
+
+def without_code(text):
+    """The text with lines where they were."""
+    return CODE.sub(lambda code: "\n" * code.group().count("\n"), text)
+
+
+def anchors_of(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = HEADING.findall(re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def faults_of_links(root, page):
+    text = without_code((root / page).read_text())
+    for link in LINK.finditer(text):
+        path, _, anchor = link.group(1).partition("#")
+        target = (root / page).parent / path if path else root / page
+        if ":" in path or target.exists() and (not anchor or anchor in anchors_of(target.read_text())):
+            continue
+        yield f"{page}:{text.count(chr(10), 0, link.start()) + 1}: {link.group(1)} leads nowhere"
