@@ -90,7 +90,7 @@ absl::StatusOr<Plan> ClusterPlanning::Run() {
   if (absl::IsResourceExhausted(plan.status()) && !inputs_.homes.empty())
     return absl::ResourceExhaustedError("no plan fits with the blocks that the devices hold");
   if (!absl::IsResourceExhausted(plan.status()) || best_.found.feasible) return plan;
-  if (options_.time_limit_ms && LeftMs() <= 0 && !CannotFit(problem_.instance)) {
+  if (options_.time_limit_ms && LeftMs() <= 0 && MayFit()) {
     return absl::DeadlineExceededError(
         absl::StrFormat("%s: no plan was found within the time limit of %.0f ms; plan with a longer --time-limit, or without one",
                         inputs_.request.model_name, *options_.time_limit_ms));
@@ -276,6 +276,15 @@ ExplainOptions ClusterPlanning::HowToExplain() const {
 }
 
 // A plan may exist without the bound on the first token.
+// Whether a longer search may find a plan: one with all KV in memory, or one that needs less.
+bool ClusterPlanning::MayFit() const {
+  Instance least = problem_.instance;
+  if (MaySpill() || MayUseHosts() || MayRetainLess()) {
+    for (Instance::Block& block : least.blocks) block.kv_mb = 0;
+  }
+  return !CannotFit(least);
+}
+
 absl::Status ClusterPlanning::Infeasible() const {
   if (options_.max_ttft_ms > 0) {
     SearchOptions unbounded = SearchFor();

@@ -76,6 +76,7 @@ class ClusterPlanning {
   absl::StatusOr<double> BoundMs() const;
   PlanChoice Choice(const PlanProblem& problem, const BatchedPlan& best) const;
   ExplainOptions HowToExplain() const;
+  bool MayFit() const;
   absl::Status Infeasible() const;
 
   const Options options_;

@@ -176,6 +176,26 @@ TEST_F(PlanTest, WhatCannotFitIsToldAtOnce) {
   EXPECT_LT(CalledSeconds() - before, 8);
 }
 
+// A longer search finds a plan whose KV goes to the disks.
+TEST_F(PlanTest, ATimeLimitIsNoProofThatNoPlanFits) {
+  dir_.Write("spec.json", LargeSpec(131072));
+  dir_.Write("devices.json", FiveDevices({56, 28, 28, 14, 14}));
+  std::vector<std::string> plan = {"plan",
+                                   "--model-spec",
+                                   dir_ / "spec.json",
+                                   "--device-profiles",
+                                   dir_ / "devices.json",
+                                   "--tokens",
+                                   "131072",
+                                   "--sequences",
+                                   "5",
+                                   "--time-limit",
+                                   "1"};
+  ExpectRefused(Call(plan), 1, "no plan was found within the time limit of 1 ms");
+  plan.insert(plan.end(), {"--no-kv-spill", "--no-kv-lending"});
+  ExpectRefused(Call(plan), 1, "no plan fits");
+}
+
 TEST_F(PlanTest, AContextLongerThanTheModelsPositionsIsTold) {
   WriteDevices({Device("big", 1 * kGiB)});
   const int64_t positions = options_.config.max_positions;
