@@ -59,11 +59,11 @@ void AddClusterFlag(const CommandFlags& command, std::string& path) {
 }
 
 void AddOptionalClusterFlag(const CommandFlags& command, std::string& path, const std::string& help) {
-  const auto take = [&path](const std::string& value) {
+  const auto parse = [&path](const std::string& value) {
     LIME_ASSIGN_OR_RETURN(path, ClusterFileOr(value == kNoValue ? "" : value));
     return absl::OkStatus();
   };
-  command.AddOptional("--cluster,-c", kNoValue, take, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml");
+  command.AddOptional("--cluster,-c", kNoValue, parse, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml");
 }
 
 }  // namespace lime::cli

@@ -45,7 +45,7 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
     if (answers[i]->whole) continue;
     const ClusterConfig::Device& device = file.config.devices[i];
     holdings.homes[device.name] = answers[i]->blocks;
-    if (!answers[i]->takes || !device.weights.empty()) holdings.no_push.insert(device.name);
+    if (!answers[i]->accepts_pushes || !device.weights.empty()) holdings.no_push.insert(device.name);
   }
   return holdings;
 }

@@ -74,7 +74,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
       } else {
         // A queued message follows another one, and so does a message that may wait (a chunk).
         const bool in_train = activation.may_wait || writing_ || !queue_.empty();
-        activation.header.answered = in_train ? TellsInTrain(activation.header) : TellsAlone(activation.header);
+        activation.header.answered = in_train ? IsAnsweredInTrain(activation.header) : IsAnsweredAlone(activation.header);
         queued_bytes_ += bytes;
         counts_.messages += 1;
         counts_.bytes += bytes;
@@ -191,7 +191,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     queued_bytes_ -= bytes;
     if (options_.link.trace != nullptr) on_its_way_ = SpanOf(next.header);
     // Others follow this message.
-    if (!queue.empty()) next.header.answered = TellsInTrain(next.header);
+    if (!queue.empty()) next.header.answered = IsAnsweredInTrain(next.header);
     Note(bytes, next.header.answered, /*probe=*/false, back_to_back);
     attempt_->Write(ToBuffer(std::move(next)));
   }

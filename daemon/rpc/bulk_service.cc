@@ -333,7 +333,7 @@ class PushTaker final : public BulkService {
   }
 
   absl::StatusOr<DeviceHoldings> Look(const HoldingsCall& call) const {
-    DeviceHoldings holdings{.takes = !options_.store.empty()};
+    DeviceHoldings holdings{.accepts_pushes = !options_.store.empty()};
     const std::string folder = plans_.WeightsOf(call.weights, call.model);
     if (folder.empty()) return holdings;
     LIME_ASSIGN_OR_RETURN(std::optional<std::vector<BlockId>> held, BlocksHeldIn(folder));

@@ -122,7 +122,7 @@ void PlanInstallation::Load(const std::shared_ptr<StageSession>& session, const 
   }
   const absl::Time begin = absl::Now();
   absl::StatusOr<InstalledPlan> installed = session->Open();
-  if (const absl::Status failure = session->failure(); !installed.ok() && failure.code() == kTakenAway) installed = failure;
+  if (const absl::Status failure = session->failure(); !installed.ok() && failure.code() == kRevoked) installed = failure;
   if (!installed.ok()) session->Close();
   if (session->call().kv) LetGo(session->call().kv->epoch);
   {
@@ -206,7 +206,7 @@ absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::strin
                    released.used_by ? released.used_by->Who() : ""));
   if (released.used_by) {
     taken_from_ = released.used_by->coordinator.id;
-    taken_ = absl::Status(kTakenAway, absl::StrCat(by, " has unloaded the plan with `lime unload --force`"));
+    taken_ = absl::Status(kRevoked, absl::StrCat(by, " has unloaded the plan with `lime unload --force`"));
     session_->Revoke(taken_);
   }
   PostUnload(false, [released, done = std::move(done)](const UnloadedPlan&) { done(released); });

@@ -138,7 +138,7 @@ absl::Status StageSession::LetGo() {
   if (options_.transport != nullptr) options_.transport->EndKvReads();
   const std::shared_ptr<KvHandover> handover = std::exchange(options_.handover.kv, nullptr);
   if (handover == nullptr) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(handover->AwaitGiven(call_.kv->given, kKvHandoverPatience, cancelled_));
+  LIME_RETURN_IF_ERROR(handover->AwaitGiven(call_.kv->kv_readers, kKvHandoverPatience, cancelled_));
   if (options_.handover_is_read) options_.handover_is_read();
   return absl::OkStatus();
 }

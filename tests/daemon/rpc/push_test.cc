@@ -351,7 +351,7 @@ TEST_F(PushTest, ADeviceSaysWhichBlocksAPlanMayMakeItRead) {
   const DeviceClient device("a", target_.address, {});
   const uint64_t model = source_->manifest().source_xxh3;
   const auto ask = [&](const HoldingsCall& call) { return device.Holdings(call, absl::Seconds(10)); };
-  EXPECT_EQ(*ask({.model = model}), (DeviceHoldings{.takes = true})) << "nothing yet";
+  EXPECT_EQ(*ask({.model = model}), (DeviceHoldings{.accepts_pushes = true})) << "nothing yet";
   target_.blocks = {{BlockKind::kMlp, 0}, {BlockKind::kHead, 0}};
   ASSERT_TRUE(Push().ok());
   const auto held = ask({.model = model});
@@ -359,7 +359,7 @@ TEST_F(PushTest, ADeviceSaysWhichBlocksAPlanMayMakeItRead) {
   EXPECT_FALSE(held->whole);
   EXPECT_THAT(held->blocks, ::testing::UnorderedElementsAreArray(target_.blocks));
   EXPECT_EQ(*ask({.weights = Folder()}), *held) << "named as weights it is the same store";
-  EXPECT_EQ(*ask({.model = model + 1}), (DeviceHoldings{.takes = true})) << "of another model it has nothing";
+  EXPECT_EQ(*ask({.model = model + 1}), (DeviceHoldings{.accepts_pushes = true})) << "of another model it has nothing";
   EXPECT_TRUE(ask({.weights = model_, .model = model})->whole);
   EXPECT_TRUE(absl::IsNotFound(ask({.weights = "/nowhere"}).status()));
   device_options_.plans.weights = model_;

@@ -128,7 +128,7 @@ TEST_F(ReleaseTest, ARunWhoseDevicesAreTakenAwayEndsAndSaysByWhom) {
         EXPECT_TRUE(released.ok()) << released.status();
       }
     });
-    EXPECT_EQ(ended.code(), kTakenAway) << ended << said_;
+    EXPECT_EQ(ended.code(), kRevoked) << ended << said_;
     EXPECT_THAT(std::string(ended.message()), HasSubstr("has unloaded the plan with `lime unload --force`"));
     for (const size_t i : {0, 1, 2}) EXPECT_TRUE(BecomesFree(static_cast<int>(i)));
     client_.reset();
