@@ -180,7 +180,7 @@ class Pair {
                                                 .layers = {std::begin(kLayers), std::end(kLayers)},
                                                 .backend = &owner_,
                                                 .max_rows = 200,
-                                                .tell =
+                                                .send =
                                                     [this](std::vector<std::byte> message, bool may_wait) {
                                                       (may_wait ? chunks_ : messages_).push_back(std::move(message));
                                                       changed_.SignalAll();
@@ -473,7 +473,7 @@ TEST(HostedKvTest, AHostWithNothingToHaveIsNotSpokenTo) {
                                                    .layers = {std::begin(kLayers), std::end(kLayers)},
                                                    .backend = &backend,
                                                    .max_rows = 200,
-                                                   .tell = [&](std::vector<std::byte>, bool) { ++told; }},
+                                                   .send = [&](std::vector<std::byte>, bool) { ++told; }},
                                          .mutex = &mutex});
   ASSERT_TRUE(kv.ok()) << kv.status();
   absl::MutexLock lock(&mutex);

@@ -25,7 +25,7 @@ TEST(KvPagesTest, GivenUpPagesGoToOthersAndTheRestStays) {
   ASSERT_TRUE(pages.Reserve(0, 80).ok());  // 5 pages in each layer
   EXPECT_FALSE(pages.Reserve(1, 32).ok());
   const std::vector<int32_t> last(pages.Pages(0, 1).begin() + 2, pages.Pages(0, 1).end());
-  pages.GiveUp(0, 0, 32);
+  pages.ReleaseRange(0, 0, 32);
   EXPECT_EQ(pages.free_pages(), 6);
   EXPECT_THAT(pages.Pages(0, 1).subspan(0, 2), ::testing::ElementsAre(-1, -1));
   EXPECT_THAT(pages.Pages(0, 1).subspan(2), ::testing::ElementsAreArray(last));

@@ -254,18 +254,18 @@ TEST_F(SharedHeadTest, WhatWaitsIsBoundedAndCountsOnBothSides) {
 TEST_F(StageInboxTest, TheMemoryOfWhatWasUsedServesWhatIsSentAndGivesWayToWhatComes) {
   StageInbox inbox = Inbox(1);
   const auto allowed = static_cast<size_t>(StageInbox::WaitingBytes(plan_, 1, kRowBytes));
-  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u);
+  EXPECT_EQ(inbox.PopSpare().capacity(), 0u);
   inbox.BeginStep({Rows(0, 0, 3)});
   EXPECT_TRUE(inbox.OnActivation(Hidden(0, 0, 0, 3)).ok());
-  inbox.GiveMemory(inbox.PopInput({1, 0}));
-  const std::vector<std::byte> memory = inbox.TakeMemory();
+  inbox.AddSpare(inbox.PopInput({1, 0}));
+  const std::vector<std::byte> memory = inbox.PopSpare();
   EXPECT_TRUE(memory.empty());
   EXPECT_EQ(memory.capacity(), 3 * kRowBytes);
-  inbox.GiveMemory(std::vector<std::byte>(allowed + 1));
-  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u) << "more than may wait";
-  inbox.GiveMemory(std::vector<std::byte>(allowed));
+  inbox.AddSpare(std::vector<std::byte>(allowed + 1));
+  EXPECT_EQ(inbox.PopSpare().capacity(), 0u) << "more than may wait";
+  inbox.AddSpare(std::vector<std::byte>(allowed));
   EXPECT_TRUE(inbox.OnActivation(Hidden(1, 0, 0)).ok());
-  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u) << "there is no room beside what has come";
+  EXPECT_EQ(inbox.PopSpare().capacity(), 0u) << "there is no room beside what has come";
 }
 
 // ---- Tokens

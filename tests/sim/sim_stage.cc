@@ -71,7 +71,7 @@ absl::Status SimStage::OpenKv() {
         .backend = &backend_,
         .max_rows = MaxRows(plan_),
         .now_ms = now_ms,
-        .tell = [this](std::vector<std::byte> message, bool may_wait) { SendKv(device().kv_host, std::move(message), may_wait); }};
+        .send = [this](std::vector<std::byte> message, bool may_wait) { SendKv(device().kv_host, std::move(message), may_wait); }};
     LIME_ASSIGN_OR_RETURN(lent_, LentKv::Create(plan_, options, book_.away()));
   }
   if (device().memory.hosted == 0) return absl::OkStatus();
