@@ -24,7 +24,7 @@ std::string OwnClusterFile() {
   return home != nullptr && *home == '/' ? (fs::path(home) / ".config/lime" / kName).string() : "";
 }
 
-void TellDefault(const std::string& path) {
+void SayDefault(const std::string& path) {
   std::fprintf(stderr, "lime: cluster file %s\n", path.c_str());
 }
 
@@ -46,7 +46,7 @@ absl::StatusOr<std::string> FindClusterFile() {
 absl::StatusOr<std::string> ClusterFileOr(const std::string& given) {
   if (!given.empty()) return given;
   absl::StatusOr<std::string> found = FindClusterFile();
-  if (found.ok()) TellDefault(*found);
+  if (found.ok()) SayDefault(*found);
   return found;
 }
 

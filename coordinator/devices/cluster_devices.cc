@@ -50,7 +50,7 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
   return holdings;
 }
 
-std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings) {
+std::string HowToAcceptPushes(const ClusterFile& file, const ClusterHoldings& holdings) {
   std::vector<std::string> sentences;
   for (const ClusterConfig::Device& device : file.config.devices) {
     if (!holdings.no_push.contains(device.name)) continue;

@@ -41,8 +41,8 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
                                                                       .make_stage = options_.make_stage,
                                                                       .report = options_.report,
                                                                       .progress =
-                                                                          [tell = options.progress](const LoadProgress& progress) {
-                                                                            if (tell) tell(progress.done, progress.total);
+                                                                          [report = options.progress](const LoadProgress& progress) {
+                                                                            if (report) report(progress.done, progress.total);
                                                                           },
                                                                       .handover = std::move(handover)});
   absl::StatusOr<InstalledPlan> installed = Load(*session, options.cancelled);

@@ -67,21 +67,21 @@ TEST_F(ChangeCostsTest, KvGoesOnWhereDisksHaveRoomForBothFiles) {
   Plan spills = plan_;  // a's two layers, four pieces of each
   spills.devices[1].max_layer_pages = 10;
   for (PlanPart& part : spills.parts) part.kv_pages = 10;
-  const Bytes takes = KvOnDiskBytes(spills, 1);
-  EXPECT_EQ(takes, 2 * 4 * 16 * kKiB);
+  const Bytes needed = KvOnDiskBytes(spills, 1);
+  EXPECT_EQ(needed, 2 * 4 * 16 * kKiB);
   EXPECT_TRUE(TakesOver(plan_, spills, 10)) << "nobody says what is free";
-  EXPECT_TRUE(TakesOver(plan_, spills, 10, {{"a", takes}, {"b", 0}}));
-  EXPECT_FALSE(TakesOver(plan_, spills, 10, {{"a", takes - 1}}));
-  EXPECT_EQ(MostPages(plan_, spills, {{"a", takes}}), 10);
-  EXPECT_TRUE(CheckKvRoom(plan_, spills, {{"a", takes}, {"b", 0}}).ok());
-  EXPECT_EQ(CheckKvRoom(plan_, spills, {{"a", takes - 1}}).message(),
+  EXPECT_TRUE(TakesOver(plan_, spills, 10, {{"a", needed}, {"b", 0}}));
+  EXPECT_FALSE(TakesOver(plan_, spills, 10, {{"a", needed - 1}}));
+  EXPECT_EQ(MostPages(plan_, spills, {{"a", needed}}), 10);
+  EXPECT_TRUE(CheckKvRoom(plan_, spills, {{"a", needed}, {"b", 0}}).ok());
+  EXPECT_EQ(CheckKvRoom(plan_, spills, {{"a", needed - 1}}).message(),
             "KV that does not fit in the memory of device \"a\" may need 131072 bytes of its disk, which has room for 131071");
   // Where the plan before has a file, too, its place comes free before KV is computed again, and
   // not before it is taken over.
   EXPECT_TRUE(CheckKvRoom(spills, spills, {{"a", 0}}).ok());
   EXPECT_FALSE(CheckKvRoom(spills, spills, {{"a", -1}}).ok()) << "others have taken it";
-  EXPECT_FALSE(TakesOver(spills, spills, 10, {{"a", takes - 1}}));
-  EXPECT_TRUE(TakesOver(spills, spills, 10, {{"a", takes}}));
+  EXPECT_FALSE(TakesOver(spills, spills, 10, {{"a", needed - 1}}));
+  EXPECT_TRUE(TakesOver(spills, spills, 10, {{"a", needed}}));
 }
 
 TEST_F(ChangeCostsTest, KvIsComputedAgainAsAPrompt) {
