@@ -79,7 +79,7 @@ TEST(PredictionTest, CpuThatOthersTookIsNamedWithItsShare) {
   seen.other_seconds = 7;
   seen.stolen_seconds = 1;
   const PredictionReport report = ExplainDifference(100, 150, seen);
-  EXPECT_EQ(report.cause, DifferenceCause::kCpuTaken);
+  EXPECT_EQ(report.cause, DifferenceCause::kCpuLost);
   EXPECT_NEAR(report.explained_ms, 60, 1e-9);
   EXPECT_THAT(report.sentence, HasSubstr("other processes used 35 % and the hypervisor 5 % of the time that 2 threads need"));
 }
@@ -105,7 +105,7 @@ TEST(PredictionTest, TheLargestOfSeveralCausesIsNamed) {
   seen.memory_rate = 15e9;
   seen.memory_rate_profiled = 16e9;  // 6.7 ms
   seen.other_seconds = 6;            // 45 ms
-  EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kCpuTaken);
+  EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kCpuLost);
 }
 
 TEST(PredictionTest, TextAndErrorAreOneNumber) {
