@@ -312,7 +312,7 @@ TEST(StageKvTest, RoomOnTheDiskIsToldBesideWhatIsSetAside) {
   Steps steps(1);
   const Bytes set_aside = KvOnDiskBytes(steps.plan(), 0);
   EXPECT_EQ(set_aside, 2 * 3 * 8 * 12 * kKiB) << "layers, sequences, pieces";
-  const auto taken = [&]() -> std::optional<Bytes> {  // nothing where others write meanwhile
+  const auto used = [&]() -> std::optional<Bytes> {  // nothing where others write meanwhile
     const absl::StatusOr<Bytes> before = FreeDiskBytes(steps.dir().path());
     const std::optional<Bytes> room = steps.kv().disk_room();
     const absl::StatusOr<Bytes> after = FreeDiskBytes(steps.dir().path());
@@ -321,7 +321,7 @@ TEST(StageKvTest, RoomOnTheDiskIsToldBesideWhatIsSetAside) {
   };
   const auto becomes_known = [&] {
     for (int i = 0; i < 10'000; ++i) {
-      if (const auto known = taken()) return *known;
+      if (const auto known = used()) return *known;
       absl::SleepFor(absl::Milliseconds(1));
     }
     return Bytes{-1};

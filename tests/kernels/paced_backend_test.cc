@@ -183,7 +183,7 @@ TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
   const auto backend = PaceBackend(std::make_unique<FakeBackend>(time_, calls_), windowed,
                                    {.profile = profile_, .clock = std::make_unique<FakeClock>(time_)});
   const std::vector<const std::byte*> pieces(15, nullptr);
-  const auto took = [&](std::vector<int32_t> positions) {
+  const auto extra_ms = [&](std::vector<int32_t> positions) {
     const double begin = time_.now_ms += 10;
     EXPECT_TRUE(backend->AttendFor(positions, {}, pieces, {}).ok());
     return time_.now_ms - begin;
@@ -191,15 +191,15 @@ TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
   const auto added = [&](int rows, int seen) {
     return profile_.ComputeMs(windowed, BlockKind::kAttention, rows, seen) - profile_.ComputeMs(windowed, BlockKind::kAttention, rows, 1);
   };
-  EXPECT_THAT(took(std::vector<int32_t>(16, 3900)), DoubleNear(added(16, 3840 - 2901), 1e-9));
-  EXPECT_THAT(took({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
+  EXPECT_THAT(extra_ms(std::vector<int32_t>(16, 3900)), DoubleNear(added(16, 3840 - 2901), 1e-9));
+  EXPECT_THAT(extra_ms({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
 }
 
 TEST_F(PacedBackendTest, WhatAHostAttendsToTakesTheOwnerNoTime) {
-  const auto layer_ms = [&](std::vector<int32_t> taken) {
+  const auto layer_ms = [&](std::vector<int32_t> covered) {
     Begin(2, 4000);
     const double begin = time_.now_ms += 10;
-    EXPECT_TRUE(backend_->ContinueFromRecords(0, taken, {}).ok());
+    EXPECT_TRUE(backend_->ContinueFromRecords(0, covered, {}).ok());
     EXPECT_TRUE(backend_->Compute({BlockKind::kAttention, 0}).ok() && backend_->Compute({BlockKind::kMlp, 0}).ok());
     return time_.now_ms - begin;
   };
@@ -257,8 +257,8 @@ TEST(SystemPaceClockTest, APartTakesItsTimeOnTheRealClock) {
   ASSERT_TRUE(backend->Begin(batch).ok());
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(backend->Compute({BlockKind::kMlp, 0}).ok());
-  const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  EXPECT_GE(took, 5 * profile.ComputeMs(spec, BlockKind::kMlp, 1, 4));
+  const double elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_GE(elapsed_ms, 5 * profile.ComputeMs(spec, BlockKind::kMlp, 1, 4));
 }
 
 }  // namespace

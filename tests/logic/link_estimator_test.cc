@@ -59,10 +59,10 @@ class BucketLink {
     while (next_ < changes_.size() && changes_[next_].at_us <= free_us_) tokens_ = bucket_, ++next_;
   }
   void CarryPacket(double bytes) {
-    const double took_us = std::max(bytes / kLineBytesPerUs, (bytes - tokens_) / changes_[next_ - 1].bytes_per_us);
+    const double needed_us = std::max(bytes / kLineBytesPerUs, (bytes - tokens_) / changes_[next_ - 1].bytes_per_us);
     tokens_ -= bytes;
-    tokens_ = std::min(bucket_, tokens_ + changes_[next_ - 1].bytes_per_us * took_us);
-    free_us_ += took_us;
+    tokens_ = std::min(bucket_, tokens_ + changes_[next_ - 1].bytes_per_us * needed_us);
+    free_us_ += needed_us;
     while (next_ < changes_.size() && changes_[next_].at_us <= free_us_) tokens_ = bucket_, ++next_;
     carried_.push_back({(carried_.empty() ? 0 : carried_.back().bytes) + static_cast<Bytes>(bytes), free_us_});
   }
@@ -249,8 +249,8 @@ class World {
       next_.between += bytes;
     }
     writing_ = true;
-    const double taken_us = link_.CarriedAllBut(send_buffer_);
-    Schedule(sender_.See(std::max(now_us_ + static_cast<double>(bytes) / 4000, taken_us)), Kind::kWritten);
+    const double carried_us = link_.CarriedAllBut(send_buffer_);
+    Schedule(sender_.See(std::max(now_us_ + static_cast<double>(bytes) / 4000, carried_us)), Kind::kWritten);
   }
 
   void Look() {

@@ -87,7 +87,7 @@ class PagedDevice {
  public:
   explicit PagedDevice(int64_t pages) : there_(pages) {}
 
-  void Take(const Order& order) {
+  void OnOrder(const Order& order) {
     Advance();
     if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
       waiting_ = residency->to.layer_pages;
@@ -154,7 +154,7 @@ TEST(MemoryPlannerTest, NoStepEverLacksPagesAndAllRequestsEnd) {
         }
         ++requests;
       }
-      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.Take(order));
+      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.OnOrder(order));
       if (device.samples.empty()) continue;
       for (SampledToken& token : device.samples.front()) token.token = draw(0, 99);  // 1 ends its request
       const int64_t step = writer.steps_ordered() - writer.steps_under_way();

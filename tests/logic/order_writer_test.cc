@@ -477,7 +477,7 @@ class Device {
  public:
   explicit Device(const OrderWriter::Options& options) : options_(options) {}
 
-  void Take(const Order& order) {
+  void OnOrder(const Order& order) {
     ASSERT_EQ(order.number, orders_++);
     if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
       ASSERT_TRUE(next_.emplace(admit->sequence, 0).second) << "the slot is taken";
@@ -485,14 +485,14 @@ class Device {
     } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
       ASSERT_EQ(next_.erase(retire->sequence), 1u) << "the slot is free already";
     } else {
-      TakeStep(std::get<StepOrder>(order.what));
+      OnStep(std::get<StepOrder>(order.what));
     }
   }
 
   std::deque<std::vector<SampledToken>> samples;  // of steps that have not ended, oldest first
 
  private:
-  void TakeStep(const StepOrder& step) {
+  void OnStep(const StepOrder& step) {
     std::vector<SampledToken>& sampled = samples.emplace_back();
     ASSERT_LE(step.microbatches.size(), static_cast<size_t>(options_.microbatches));
     int64_t prompt_rows = 0, prompt_logits = 0;
@@ -548,7 +548,7 @@ TEST(OrderWriterTest, RandomRequestsAllEndWithTheirTokensAndBounds) {
         ++requests;
       }
       if (const int id = draw(0, 4 * total); id < requests && !writer.finished(id)) writer.Stop(id);
-      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.Take(order));
+      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.OnOrder(order));
       ASSERT_LE(writer.steps_under_way(), std::max(options.look_ahead, options.prompts_ahead));
       if (device.samples.empty()) continue;
       for (SampledToken& token : device.samples.front()) token.token = draw(0, 19);  // 1 ends its request

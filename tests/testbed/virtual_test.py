@@ -428,9 +428,9 @@ class ReproductionTest(unittest.TestCase):
     def test_failures_and_other_bits_are_told(self):
         row = report.summarise_strategy("lime", a_plan(), [{"failed": "device a\nhas gone"}], True)
         self.assertEqual((row["outcome"], row["reason"]), ("failed", "device a\nhas gone"))
-        told = reproduction.troubles([a_result(strategies=[row], same_tokens_and_logits=False)])
-        self.assertIn("device a has gone", told)
-        self.assertIn("DIFFER", told)
+        said = reproduction.troubles([a_result(strategies=[row], same_tokens_and_logits=False)])
+        self.assertIn("device a has gone", said)
+        self.assertIn("DIFFER", said)
         self.assertEqual(reproduction.troubles([a_result()]), "")
 
     def test_a_page_of_every_group_has_its_tables(self):

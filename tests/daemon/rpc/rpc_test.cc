@@ -252,9 +252,9 @@ TEST(ActivationLinkTest, IsLostWhereThePeerAnswersWhatCannotBe) {
                                                                       .address = absl::StrCat("127.0.0.1:", port),
                                                                       .lost = [&](const absl::Status& status) { lost.set_value(status); }},
                                                              .probes = false});
-      std::future<absl::Status> told = lost.get_future();
-      ASSERT_EQ(told.wait_for(std::chrono::seconds(10)), std::future_status::ready) << why;
-      EXPECT_THAT(std::string(told.get().message()), HasSubstr(why));
+      std::future<absl::Status> reported = lost.get_future();
+      ASSERT_EQ(reported.wait_for(std::chrono::seconds(10)), std::future_status::ready) << why;
+      EXPECT_THAT(std::string(reported.get().message()), HasSubstr(why));
     }
     server->Shutdown();
   }

@@ -92,10 +92,10 @@ TEST_F(PushedModelsTest, FoldersThatAreNoneAreLeftAlone) {
 
 TEST_F(PushedModelsTest, RemovingItFreesWhatItTookAndItMayBePushedAgain) {
   Push({{BlockKind::kMlp, 0}});
-  const Bytes took = List()[0].bytes;
+  const Bytes held = List()[0].bytes;
   const auto freed = RemovePushed(root_, model_digest_);
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(*freed, took);
+  EXPECT_EQ(*freed, held);
   EXPECT_THAT(List(), IsEmpty());
   EXPECT_TRUE(fs::is_empty(root_));
   EXPECT_EQ(FindPushed(root_, model_digest_), "");

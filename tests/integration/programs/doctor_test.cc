@@ -355,8 +355,8 @@ TEST_F(DoctorTest, LimedSaysWhyItCannotListen) {
     EXPECT_THAT(answer.err, AllOf(HasSubstr(words), HasSubstr(remedy)));
     EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
   };
-  const SilentPort taken;
-  refused(At(taken.port()), {}, absl::StrCat("cannot listen on ", At(taken.port()), ": another program listens on port ", taken.port()),
+  const SilentPort busy;
+  refused(At(busy.port()), {}, absl::StrCat("cannot listen on ", At(busy.port()), ": another program listens on port ", busy.port()),
           "choose another port");
   refused("203.0.113.9:7001", {"--insecure"}, "cannot listen on 203.0.113.9:7001: this machine does not have the address 203.0.113.9",
           "ssh = \"USER@HOST\"");

@@ -75,13 +75,13 @@ class TwoDevices : public ::testing::Test {
 
   // One token of a prompt per step, then one generated token per step.
   static void OrderOne(StageCluster& cluster, const std::vector<int32_t>& prompt, int tokens) {
-    cluster.Give(AdmitOrder{.positions = kContext, .prompt = prompt});
+    cluster.SendOrder(AdmitOrder{.positions = kContext, .prompt = prompt});
     const int32_t length = static_cast<int32_t>(prompt.size());
     for (int32_t i = 0; i + 1 < length + tokens; ++i) {
       const BatchRow row{.token = i < length ? prompt[i] : kSampledToken, .position = i, .wants_logits = i + 1 >= length};
-      cluster.Give(StepOrder{{MicroBatch{{row}}}});
+      cluster.SendOrder(StepOrder{{MicroBatch{{row}}}});
     }
-    cluster.Give(RetireOrder{});
+    cluster.SendOrder(RetireOrder{});
   }
 
   std::string dir_;
@@ -109,7 +109,7 @@ TEST_F(TwoDevices, AStepWithoutRowsMakesNoToken) {
   ASSERT_TRUE(cluster.ok());
   const Reference reference = Alone(dir_, RandomIds(70, 5, 512));
   OrderOne(cluster, reference.prompt, kNewTokens);
-  cluster.Give(StepOrder{{MicroBatch{}}});
+  cluster.SendOrder(StepOrder{{MicroBatch{}}});
   cluster.AwaitSteps();
   EXPECT_EQ(cluster.Await(0, reference.tokens.size()), reference.tokens);
 }

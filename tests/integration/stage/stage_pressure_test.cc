@@ -114,7 +114,7 @@ void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vo
         for (int p = 0; p < plan.NumParts(); ++p) {
           if (below(3) == 0) to.streamed.push_back(p);
         }
-        cluster.Give(ResidencyOrder{to});
+        cluster.SendOrder(ResidencyOrder{to});
       }
       OrderToken(cluster, plan, requests, token);
       if (seed % 2 == 0) cluster.Await(0, static_cast<size_t>(token));
@@ -227,10 +227,10 @@ TEST_F(StagePressure, APlanThatFollowsOneUnderPressureHasTheSameBits) {
   }
   machine.SetAvailable(kPlenty);
   const auto takeover = [&](int32_t) {
-    auto taken = std::make_shared<KvTakeover>();
-    taken->weights = weights;
-    taken->read = [](auto&&...) { return absl::OkStatus(); };  // no sequence goes on
-    return taken;
+    auto weights_only = std::make_shared<KvTakeover>();
+    weights_only->weights = weights;
+    weights_only->read = [](auto&&...) { return absl::OkStatus(); };  // no sequence goes on
+    return weights_only;
   };
   StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, takeover, Watching(machine));
   weights.reset();
