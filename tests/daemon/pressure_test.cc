@@ -290,7 +290,7 @@ void ReadForever(const std::string& path) {
   }
 }
 
-TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreToldByThePsiTrigger) {
+TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreReportedByThePsiTrigger) {
   LIME_SKIP_WITHOUT(::access("/proc/pressure/memory", W_OK) == 0, "a writable /proc/pressure/memory");
   const TempDir dir;
   {

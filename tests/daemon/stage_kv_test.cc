@@ -308,7 +308,7 @@ TEST(StageKvTest, AttentionIsShownWhatWasComputed) {
 }
 
 // What another plan's KV may have, while this one's may still take its own.
-TEST(StageKvTest, RoomOnTheDiskIsToldBesideWhatIsSetAside) {
+TEST(StageKvTest, RoomOnTheDiskIsReportedBesideTheFileOfThisPlan) {
   Steps steps(1);
   const Bytes set_aside = KvOnDiskBytes(steps.plan(), 0);
   EXPECT_EQ(set_aside, 2 * 3 * 8 * 12 * kKiB) << "layers, sequences, pieces";
@@ -456,7 +456,7 @@ TEST(StageKvTest, ADiskThatDoesNotReadIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(".lime-kv-"));
 }
 
-TEST(StageKvTest, ADiskThatTakesNoMoreIsNamedWhenItsRoomIsNeeded) {
+TEST(StageKvTest, AFullDiskIsNamedWhenItsRoomIsNeeded) {
   Steps steps(7);
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

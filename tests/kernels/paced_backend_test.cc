@@ -113,7 +113,7 @@ class PacedBackendTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_;
 };
 
-TEST_F(PacedBackendTest, EveryBlockTakesTheProfiledTimeOfItsRowsAndContext) {
+TEST_F(PacedBackendTest, EveryBlockLastsTheProfiledTimeOfItsRowsAndContext) {
   for (const auto& [rows, context] : {std::pair(1, 100), std::pair(5, 2000), std::pair(16, 17)}) {
     Begin(rows, context);
     const double begin = time_.now_ms;
@@ -126,7 +126,7 @@ TEST_F(PacedBackendTest, EveryBlockTakesTheProfiledTimeOfItsRowsAndContext) {
   }
 }
 
-TEST_F(PacedBackendTest, RowsTakeTheirShareOfTheBlock) {
+TEST_F(PacedBackendTest, RowsLastTheirShareOfTheBlock) {
   Begin(1, 64);
   const double begin = time_.now_ms;
   const BlockId mlp{BlockKind::kMlp, 0};
@@ -157,7 +157,7 @@ TEST_F(PacedBackendTest, AfterAPauseTheCountBeginsAnew) {
 
 // Attention for another device between two parts of one's own is time that passes for both, and
 // takes what it adds to a block.
-TEST_F(PacedBackendTest, AttendingForOthersTakesTheTimeOfThesePositions) {
+TEST_F(PacedBackendTest, AttendingForOthersLastsTheTimeOfThesePositions) {
   const std::vector<int32_t> positions(8, 4000);
   const std::vector<const std::byte*> pieces(15, nullptr);
   const auto attend = [&] { return backend_->AttendFor(positions, {}, pieces, {}); };
@@ -195,7 +195,7 @@ TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
   EXPECT_THAT(extra_ms({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
 }
 
-TEST_F(PacedBackendTest, WhatAHostAttendsToTakesTheOwnerNoTime) {
+TEST_F(PacedBackendTest, AttentionByAHostCostsTheOwnerNoTime) {
   const auto layer_ms = [&](std::vector<int32_t> covered) {
     Begin(2, 4000);
     const double begin = time_.now_ms += 10;
@@ -246,7 +246,7 @@ TEST_F(PacedBackendTest, ReportsWhatTheKernelsEndedTooLate) {
   EXPECT_THAT(report_.paced_ms, DoubleNear(embedding + mlp, 1e-9));
 }
 
-TEST(SystemPaceClockTest, APartTakesItsTimeOnTheRealClock) {
+TEST(SystemPaceClockTest, APartLastsItsTimeOnTheRealClock) {
   FakeTime time;
   std::vector<std::string> calls;
   const ModelSpec spec = DescribeModel(kConfig, "test").value();

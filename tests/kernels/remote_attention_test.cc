@@ -195,7 +195,7 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
   std::vector<Asked> asked_;
 };
 
-TEST_P(RemoteAttentionTest, TwoDevicesGiveTheBitsOfOne) {
+TEST_P(RemoteAttentionTest, TwoDevicesHaveTheBitsOfOne) {
   Device whole(spec_, weights_, 1), host(spec_, weights_, 1);
   Prefill(whole);
   const auto expected = whole.Step(batch_);

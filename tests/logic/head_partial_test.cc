@@ -61,7 +61,7 @@ TEST(HeadPartialTest, RowsHaveEachTheirOwn) {
   EXPECT_TRUE(Decoded({}, 5, 4, {}).empty());
 }
 
-TEST(HeadPartialTest, WhatSamplingRefusesIsToldAsItIs) {
+TEST(HeadPartialTest, LogitsThatSamplingRefusesAreSentUnchanged) {
   const auto nan = Decoded({0, kNaN, 2, 3}, 4, 4, {1})[0];
   EXPECT_TRUE(std::isnan(nan[1]));
   EXPECT_EQ(nan[2], 2);

@@ -231,7 +231,7 @@ TEST_F(KvHostTest, ALaterLifeFreesWhatTheOneBeforeHad) {
   EXPECT_EQ(host_.free_places(), 3);
 }
 
-TEST_F(KvHostTest, FreeTakesAllLivesUpToOne) {
+TEST_F(KvHostTest, FreeRemovesAllLivesUpToOne) {
   StorePiece(0, 3, 0);
   StorePiece(1, 3, 0);
   ASSERT_TRUE(host_.OnFree(0, 2).ok());
@@ -270,7 +270,7 @@ TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
   EXPECT_EQ(host_.stored(0), 1);
 }
 
-TEST_F(KvHostTest, APieceIsGivenUpForAnotherOneBetweenTwoLayersOnceItsSequenceHasEnded) {
+TEST_F(KvHostTest, APieceOfAnEndedSequenceMakesWayForAnotherOneBetweenTwoLayers) {
   StoreLayer(0, 0, 0, 0);
   ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   ASSERT_TRUE(host_.OnFree(0, 0).ok());

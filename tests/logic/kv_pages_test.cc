@@ -20,7 +20,7 @@ TEST(KvPagesTest, RefusesWithTheNumbers) {
   EXPECT_TRUE(pages.Reserve(1, 64).ok());
 }
 
-TEST(KvPagesTest, GivenUpPagesGoToOthersAndTheRestStays) {
+TEST(KvPagesTest, ReleasedPagesGoToOthersAndTheRestStays) {
   KvPages pages({.num_pages = 12, .num_layers = 2, .max_sequences = 2});
   ASSERT_TRUE(pages.Reserve(0, 80).ok());  // 5 pages in each layer
   EXPECT_FALSE(pages.Reserve(1, 32).ok());

@@ -37,7 +37,7 @@ class KvTakeoverPlanTest : public ::testing::Test {
   const std::vector<KvSequence> sequences_ = {{.from = 1, .to = 0, .positions = 1000}, {.from = 0, .to = 1, .positions = 300}};
 };
 
-TEST_F(KvTakeoverPlanTest, LayersThatStayAreTakenFromHereAndGivenToNobody) {
+TEST_F(KvTakeoverPlanTest, LayersThatStayAreReadHereAndByNoOtherDevice) {
   const KvTakeoverPlan takeover = Takeover(plan_, 0, plan_, {});
   EXPECT_EQ(takeover.epoch, 3);
   EXPECT_EQ(takeover.sequences, sequences_);

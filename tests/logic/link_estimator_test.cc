@@ -303,7 +303,7 @@ TEST_P(LinkTrafficTest, IsRightTwoSecondsAfterEveryChangeAndItsProbesAreFew) {
   }
 }
 
-TEST(LinkEstimatorTest, OfASlowLinkItTakesLittleTooAndIsRightLater) {
+TEST(LinkEstimatorTest, OfASlowLinkItUsesLittleTooAndIsRightLater) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const World::Setting setting{.pattern = seed % 2 == 0 ? Pattern::kNothing : Pattern::kDecode,
                                  .bucket = seed % 3 == 0 ? 32 * kKiB : 0,
@@ -320,7 +320,7 @@ TEST(LinkEstimatorTest, OfASlowLinkItTakesLittleTooAndIsRightLater) {
 }
 
 // As over Wi-Fi.
-TEST(LinkEstimatorTest, WhereAnswersTakeMillisecondsItIsRight) {
+TEST(LinkEstimatorTest, WithAnswersAfterMillisecondsItIsRight) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const World::Setting setting{.pattern = seed % 2 == 0 ? Pattern::kNothing : Pattern::kDecode,
                                  .bucket = seed % 3 == 0 ? 32 * kKiB : 0,
@@ -576,12 +576,12 @@ TEST(TrainFitTest, OfHandfulsATailOfEightIsGood) {
   }
 }
 
-TEST(TrainFitTest, WhatArrivesAllAtOnceButForTheLastTellsNothing) {
+TEST(TrainFitTest, ATrainWhoseLastMessageAloneIsLateMeasuresNothing) {
   EXPECT_FALSE(FitTrain({{{0, 0}, {90, 0}, {100, 20'000}}}, /*drained=*/true));
   EXPECT_FALSE(FitTrain({{{0, 0}, {900'000, 10}, {1'000'000, 20'000}}}, /*drained=*/true));
 }
 
-TEST(TrainFitTest, TooShortTooFewOrUnsteadyTrainsTellNothing) {
+TEST(TrainFitTest, TooShortTooFewOrUnsteadyTrainsMeasureNothing) {
   EXPECT_FALSE(FitTrain({}, true));
   EXPECT_FALSE(FitTrain(Points(1, 8192, 1000), true));
   EXPECT_FALSE(FitTrain(Points(6, 8192, 1000), true)) << "5 ms";

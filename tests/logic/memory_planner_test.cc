@@ -30,7 +30,7 @@ TEST(MemoryPlannerTest, ALevelIsAskedForBeforeItsPagesAreNeeded) {
   EXPECT_EQ(planner.level(), 1);
 }
 
-TEST(MemoryPlannerTest, APromptWaitsForTheStepsThatALevelTakes) {
+TEST(MemoryPlannerTest, APromptWaitsForTheStepsThatALevelNeeds) {
   MemoryPlanner planner = Planner();
   const MemoryPlanner::Claim claim = {.prompt = 100, .end = 120};
   EXPECT_FALSE(planner.HasPages(claim));
@@ -66,7 +66,7 @@ TEST(MemoryPlannerTest, ThoseBehindTheFirstDoNotPutItsPagesOff) {
   EXPECT_EQ(planner.Want({claims + 1, 1}), 2);
 }
 
-TEST(MemoryPlannerTest, ALevelIsGivenBackAfterACalmAndNotAtItsEdge) {
+TEST(MemoryPlannerTest, ALevelEndsAfterACalmAndNotAtItsEdge) {
   MemoryPlanner planner = Planner();
   EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 0, .prompt = 150, .end = 192}), 2);
   EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 1, .prompt = 40, .end = 192}), std::nullopt);

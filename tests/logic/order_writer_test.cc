@@ -59,7 +59,7 @@ TEST(OrderWriterTest, OrdersAPromptInChunksAndThenStepsAheadOfTheirTokens) {
 }
 
 // What a change of plans is weighed with.
-TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
+TEST(OrderWriterTest, ReportsTheRemainingWorkAndWhetherTokensCome) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 4), OrderWriter::Logits::kAgain).ok());
   ASSERT_TRUE(writer.Add(Ask({5}, 3)).ok());
@@ -132,7 +132,7 @@ TEST(OrderWriterTest, ARequestThatEndsWastesAtMostTheStepsOrderedAhead) {
   EXPECT_TRUE(writer.idle());
 }
 
-TEST(OrderWriterTest, ASlotIsTakenAgainBehindItsLastOrderedStep) {
+TEST(OrderWriterTest, ASlotIsUsedAgainBehindItsLastOrderedStep) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5}, 50, {2})).ok());
   ASSERT_TRUE(writer.Add(Ask({6}, 1)).ok());
@@ -295,7 +295,7 @@ TEST(OrderWriterTest, RequestsGoOnWithTheirKvAsFarAsThePlanHasSlotsAndPages) {
   EXPECT_EQ(continued(few), 1u) << "22 positions are two pages";
 }
 
-TEST(OrderWriterTest, WhatIsStoppedBeforeItGoesOnGivesItsSlotBack) {
+TEST(OrderWriterTest, ARequestThatIsStoppedBeforeItGoesOnFreesItsSlot) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5}, 9)).ok());
   ASSERT_TRUE(writer.Add(Ask({6}, 9)).ok());
@@ -343,7 +343,7 @@ TEST(OrderWriterTest, AScoredPromptHasAsManyLogitsInAStepAsThePlanHasRoomFor) {
   EXPECT_EQ(writer.OnTokens(1, std::vector<SampledToken>{{0, 4, 9}, {0, 5, 1}})->back().reason, FinishReason::kLength);
 }
 
-TEST(OrderWriterTest, TellsHowMuchOfEachPromptIsComputed) {
+TEST(OrderWriterTest, ReportsTheComputedRowsOfEachPrompt) {
   OrderWriter::Options options = Small();
   options.sequences = 2, options.batch = 2, options.prompts_ahead = 1;
   OrderWriter writer(options);
@@ -370,7 +370,7 @@ TEST(OrderWriterTest, TellsHowMuchOfEachPromptIsComputed) {
   EXPECT_THAT(prompts(), ElementsAre("0: 0 and 4 of 7", "1: 0 and 0 of 3")) << "and the tokens so far are computed again";
 }
 
-TEST(OrderWriterTest, ARequestHasTheNumberThatItIsGivenAndLaterOnesHigherOnes) {
+TEST(OrderWriterTest, ARequestHasTheNumberOfItsCallAndLaterOnesHigherOnes) {
   OrderWriter writer(Small());
   EXPECT_EQ(*writer.Add(Ask({5}, 3), OrderWriter::Logits::kNewest, 7), 7);
   EXPECT_EQ(*writer.Add(Ask({5}, 3)), 8);

@@ -135,7 +135,7 @@ TEST_F(StageInboxTest, OrdersThatWaitAreBounded) {
 
 // ---- Hidden states
 
-TEST_F(StageInboxTest, WhatIsEarlyIsToldWhenItsStepBegins) {
+TEST_F(StageInboxTest, AnEarlyVisitIsReturnedWhenItsStepBegins) {
   StageInbox inbox = Inbox(1);
   EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 1)), std::nullopt);
   EXPECT_EQ(*inbox.OnActivation(Hidden(1, 0, 0)), std::nullopt);
@@ -251,7 +251,7 @@ TEST_F(SharedHeadTest, WhatWaitsIsBoundedAndCountsOnBothSides) {
   EXPECT_LE(waiting, allowed);
 }
 
-TEST_F(StageInboxTest, TheMemoryOfWhatWasUsedServesWhatIsSentAndGivesWayToWhatComes) {
+TEST_F(StageInboxTest, TheMemoryOfUsedPayloadsServesSentOnesAndMakesWayForNewOnes) {
   StageInbox inbox = Inbox(1);
   const auto allowed = static_cast<size_t>(StageInbox::WaitingBytes(plan_, 1, kRowBytes));
   EXPECT_EQ(inbox.PopSpare().capacity(), 0u);
@@ -340,7 +340,7 @@ TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
   EXPECT_EQ(whole.rows[32].token, 9);
 }
 
-TEST_F(StageInboxTest, WhatWasSampledForTheSequenceBeforeIsNotTaken) {
+TEST_F(StageInboxTest, TokensOfTheSequenceBeforeAreNotUsed) {
   StageInbox inbox = Inbox(0);
   inbox.Admit({.sequence = 0});
   inbox.BeginStep({Rows(0, 0)});

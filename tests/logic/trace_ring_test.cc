@@ -19,7 +19,7 @@ std::vector<TimelineSpan> DrainAll(TraceRing& ring) {
   return spans;
 }
 
-TEST(TraceRingTest, GivesSpansBackInOrderRoundAndRound) {
+TEST(TraceRingTest, ReturnsSpansInOrderRoundAndRound) {
   TraceRing ring(5);
   EXPECT_EQ(ring.size(), 8u);
   int32_t added = 0, drained = 0;
@@ -31,7 +31,7 @@ TEST(TraceRingTest, GivesSpansBackInOrderRoundAndRound) {
   EXPECT_EQ(ring.lost(), 0);
 }
 
-TEST(TraceRingTest, TakesNoMoreThanAsked) {
+TEST(TraceRingTest, DrainsNoMoreThanAsked) {
   TraceRing ring(8);
   for (int i = 0; i < 6; ++i) ring.Add(Numbered(0, i));
   std::vector<TimelineSpan> spans;
@@ -57,7 +57,7 @@ TEST(TraceRingTest, WhatFindsNoRoomIsCountedAndTheOldestStay) {
 
 // Every span of every thread comes once and whole, those of one thread in order, or is counted as
 // lost.
-TEST(TraceRingTest, ManyThreadsAddWhileOneTakes) {
+TEST(TraceRingTest, ManyThreadsAddWhileOneDrains) {
   constexpr int kThreads = 4;
   constexpr int32_t kEach = 20000;
   TraceRing ring(64);

@@ -70,7 +70,7 @@ TEST(TsanTest, FindsAWriteUnderAReadersLock) {
   EXPECT_GT(ReportsOf(add, add), 0);
 }
 
-TEST(TsanTest, FindsLocksTakenInBothOrders) {
+TEST(TsanTest, FindsMutexesLockedInBothOrders) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // that of Abseil ends the program
   absl::Mutex left, right;
   reports = 0;

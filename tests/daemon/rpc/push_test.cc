@@ -74,7 +74,7 @@ class PushTest : public PreparedTest {
   PushOptions push_;
 };
 
-TEST_F(PushTest, ADeviceTakesWhatItLacksAndNothingTwice) {
+TEST_F(PushTest, ADeviceReceivesMissingBlocksAndNoneTwice) {
   const auto first = Push();
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->sent, first->needed);
@@ -158,7 +158,7 @@ TEST_F(PushTest, ADeviceThatClosesItsFirstConnectionsIsAwaitedIfItWasJustStarted
   EXPECT_TRUE(health.ok()) << health.status();
 }
 
-TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {
+TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsCalledAgain) {
   std::atomic<bool> stop = false;
   Bytes stored = 0;
   push_.cancelled = &stop;
@@ -229,7 +229,7 @@ TEST_F(PushTest, ADiskThatIsTooSmallRefusesBeforeAnythingIsSent) {
   server_.reset();
 }
 
-TEST_F(PushTest, ASourceThatDiffersFromItsManifestIsTold) {
+TEST_F(PushTest, ASourceThatDiffersFromItsManifestIsReported) {
   Prepare();
   auto source = StoreSource::Open(store_);
   ASSERT_TRUE(source.ok()) << source.status();
@@ -239,7 +239,7 @@ TEST_F(PushTest, ASourceThatDiffersFromItsManifestIsTold) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
 }
 
-TEST_F(PushTest, ADeviceThatIsNotThereIsGivenUpAfterPatience) {
+TEST_F(PushTest, APushToASilentDeviceFailsAfterItsPatience) {
   server_.reset();
   push_.patience = absl::Milliseconds(300);
   const absl::Status status = Push().status();

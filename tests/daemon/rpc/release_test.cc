@@ -65,7 +65,7 @@ class ReleaseTest : public RpcTest {
   std::string said_;
 };
 
-TEST_F(ReleaseTest, ADeviceTellsWhoUsesItAndWhatItRunsWith) {
+TEST_F(ReleaseTest, ADeviceReportsItsUserAndItsSettings) {
   EXPECT_FALSE(Health(0).used_by);
   EXPECT_EQ(Health(0).settings->threads, 3);
   EXPECT_EQ(Health(0).settings->cluster, "shelf");
@@ -118,7 +118,7 @@ TEST_F(ReleaseTest, APlanInUseStaysUnlessThatIsForced) {
 
 // It does not install its plan again, as it would after a fault, whichever device it hears of
 // first.
-TEST_F(ReleaseTest, ARunWhoseDevicesAreTakenAwayEndsAndSaysByWhom) {
+TEST_F(ReleaseTest, ARunWhosePlanIsRevokedEndsAndNamesTheUser) {
   for (const size_t first : {0, 1, 2}) {
     client_ = Connect();
     ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 1, 1), {}).ok());
@@ -137,7 +137,7 @@ TEST_F(ReleaseTest, ARunWhoseDevicesAreTakenAwayEndsAndSaysByWhom) {
   EXPECT_TRUE(another->Install(MakeStages({0, 1}, 1, 1), {}).ok());  // who comes next is welcome
 }
 
-TEST_F(ReleaseTest, TheLogTellsANormalEndFromACoordinatorThatHasGone) {
+TEST_F(ReleaseTest, TheLogDistinguishesANormalEndFromALostCoordinator) {
   ASSERT_TRUE(client_->Install(MakeStages({0, 1}, 1, 1), {}).ok());
   EXPECT_THAT(Log(), HasSubstr("installs epoch 1: small, for "));
   ASSERT_TRUE(RunWith([] {}).ok());

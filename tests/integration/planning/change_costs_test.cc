@@ -126,7 +126,7 @@ TEST_F(ChangeCostsTest, WhatStaysInMemoryIsNotRead) {
 
 // A plan whose KV grows has parts that may come to stream, each with memory of its own; one whose
 // KV is all there has blocks.
-TEST_F(ChangeCostsTest, BlocksAndPartsDoNotTakeEachOthersPlace) {
+TEST_F(ChangeCostsTest, BlocksAndPartsDoNotReplaceEachOther) {
   plan_.page_bytes = 1000, plan_.context = 1024, plan_.sequences = 1;
   for (PlanPart& part : plan_.parts) part.bytes = 10'000'000, part.kv_pages = FullLayerPages(plan_);
   for (PlanDevice& device : plan_.devices) device.budget = 100'000'000;
@@ -143,7 +143,7 @@ TEST_F(ChangeCostsTest, BlocksAndPartsDoNotTakeEachOthersPlace) {
   EXPECT_DOUBLE_EQ(ReadWeightsMs(inputs_.spec, after, &grows), 25);
 }
 
-TEST_F(ChangeCostsTest, KvTakesTheSlowestDevicesWay) {
+TEST_F(ChangeCostsTest, KvTravelsAsFastAsTheSlowestDevice) {
   plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 2;
   const double copied = 2000 / 1e6, a_to_b = 2000 / (200 * kMbit) * 1000, unknown = 2000 / (50 * kMbit) * 1000;
   // Layers 0 and 2 are a's, 1 is b's.
@@ -169,7 +169,7 @@ TEST_F(ChangeCostsTest, KvTakesTheSlowestDevicesWay) {
 }
 
 // 0.2 GB/s, and half of that for what is written.
-TEST_F(ChangeCostsTest, KvTakesItsWayFromDisksAndToThem) {
+TEST_F(ChangeCostsTest, KvTravelsFromDisksAndToThem) {
   plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 1, plan_.context = 8192;
   for (PlanPart& part : plan_.parts) part.kv_pages = FullLayerPages(plan_);
   for (PlanDevice& device : plan_.devices) device.disk_mb_per_ms = 0.2;

@@ -239,7 +239,7 @@ TEST_F(DoctorTest, KeysThatHaveExpiredOrWill) {
   ExpectFault("c", "our_keys_expired", "the keys of this machine expired on", "`lime keys --renew --name coordinator");
 }
 
-TEST_F(DoctorTest, ARunTellsOnceOfKeysThatWillExpire) {
+TEST_F(DoctorTest, ARunWarnsOnceOfKeysThatWillExpire) {
   const std::time_t now = std::time(nullptr);
   const std::string keys = MakeKeys("keys", {"a", "coordinator"}, authority_);
   WriteKey("keys", "a", *MakeDeviceKeys(authority_, "a", {now - kDay, now + 5 * kDay}));
@@ -367,7 +367,7 @@ TEST_F(DoctorTest, LimedSaysWhyItCannotListen) {
   refused("127.0.0.1:0", {"--tls", keys}, "b.key is not the private key of b.pem", "`lime keys --renew --name b`");
 }
 
-TEST_F(DoctorTest, LimedTellsItsRelease) {
+TEST_F(DoctorTest, LimedPrintsItsRelease) {
   const Answer answer = CallProgram(LIMED_BINARY, {"--version"});
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_EQ(answer.out, absl::StrCat("limed ", std::string(Release()), ", protocol ", kProtocol, "\n"));

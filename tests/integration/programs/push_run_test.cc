@@ -160,7 +160,7 @@ class PushRunTest : public ::testing::TestWithParam<bool> {
   std::vector<std::unique_ptr<StoringLimed>> limed_;
 };
 
-TEST_P(PushRunTest, EachDeviceTakesItsBlocksAndTheRunIsThatOfOneProcess) {
+TEST_P(PushRunTest, EachDeviceReceivesItsBlocksAndTheRunIsThatOfOneProcess) {
   const Answer before = Call(OverCluster(RunWords()));
   EXPECT_EQ(before.exit_code, 1);
   EXPECT_THAT(before.err, HasSubstr("lime push"));

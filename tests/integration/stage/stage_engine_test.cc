@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 class StageEngineBitsTest : public ::testing::TestWithParam<Variant> {};
 
-TEST_P(StageEngineBitsTest, AnyPlanGivesTheBitsOfOneEngine) {
+TEST_P(StageEngineBitsTest, AnyPlanHasTheBitsOfOneEngine) {
   const MakeModelOptions options = OptionsOf(GetParam());
   TempDir dir;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());
@@ -31,13 +31,13 @@ TEST_P(StageEngineBitsTest, AnyPlanGivesTheBitsOfOneEngine) {
 
 INSTANTIATE_TEST_SUITE_P(Families, StageEngineBitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
-TEST(StageEngineTest, TheShippedModelGivesTheSameBitsOverAnyPlan) {
+TEST(StageEngineTest, TheShippedModelHasTheSameBitsOverAnyPlan) {
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(20, 20), 512);
   ExpectBitsOfOne(ShippedModel("lime-fables-relu"), Cases(6, 6), 512);
 }
 
 // The models beside the project, trained ones of several families and dtypes.
-TEST(StageEngineTest, SharedModelsGiveTheSameBitsOverAnyPlan) {
+TEST(StageEngineTest, SharedModelsHaveTheSameBitsOverAnyPlan) {
   LIME_SKIP_WITHOUT_SHARED(SharedDir() / "models");
   for (const std::string& name : SharedModels()) {
     SCOPED_TRACE(name);
@@ -88,7 +88,7 @@ class TwoDevices : public ::testing::Test {
   Plan plan_;
 };
 
-TEST_F(TwoDevices, ASlotTakesOneSequenceAfterAnotherWithoutWaiting) {
+TEST_F(TwoDevices, ASlotAdmitsOneSequenceAfterAnotherWithoutWaiting) {
   StageCluster cluster(dir_, plan_, 1);
   ASSERT_TRUE(cluster.ok());
   std::vector<int32_t> expected;
@@ -114,7 +114,7 @@ TEST_F(TwoDevices, AStepWithoutRowsMakesNoToken) {
   EXPECT_EQ(cluster.Await(0, reference.tokens.size()), reference.tokens);
 }
 
-TEST_F(TwoDevices, ASlotIsNotTakenWhileItIsTaken) {
+TEST_F(TwoDevices, ASlotInUseAdmitsNoOtherSequence) {
   StageCluster cluster(dir_, plan_, 1);
   ASSERT_TRUE(cluster.ok());
   ASSERT_TRUE(cluster.engine(0).OnOrder({0, AdmitOrder{.positions = 9}}).ok());

@@ -77,11 +77,11 @@ INSTANTIATE_TEST_SUITE_P(Families, StageEvictionBitsTest, ::testing::ValuesIn(Va
                          [](const auto& info) { return info.param.name; });
 
 // More positions are evicted than are computed at a time, and than attention takes together.
-TEST(StageEvictionTest, TheShippedModelGivesTheSameBitsInManySlices) {
+TEST(StageEvictionTest, TheShippedModelHasTheSameBitsInManySlices) {
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(4, 4), 480, 512);
 }
 
-TEST(StageEvictionTest, SharedModelsGiveTheSameBits) {
+TEST(StageEvictionTest, SharedModelsHaveTheSameBits) {
   LIME_SKIP_WITHOUT_SHARED(SharedDir() / "models");
   for (const std::string& name : SharedModels()) {
     SCOPED_TRACE(name);
@@ -129,7 +129,7 @@ TEST(StageEvictionTest, APromptBesideATokenHasTheSameBits) {
 }
 
 // A slot's next sequence has all its pages, and its own tokens.
-TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
+TEST(StageEvictionTest, ASlotAdmitsOneSequenceAfterAnother) {
   const std::string dir = ShippedModel("lime-fables");
   Plan plan;
   for (uint64_t seed = 1; plan.NumDevices() != 2 || plan.sequences != 1 || plan.retained_positions != 32; ++seed)

@@ -150,7 +150,7 @@ TEST_P(StagePressureShipped, LeavesTheBitsOfTheModelByItself) {
 INSTANTIATE_TEST_SUITE_P(All, StagePressureShipped, ::testing::Values("lime-fables", "lime-fables-relu"),
                          [](const auto& info) { return info.param == "lime-fables" ? "Silu" : "Relu"; });
 
-TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
+TEST_F(StagePressure, AllWeightsThatMayGoAreShedWithoutFreeMemoryAndAllComeBack) {
   ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));
   const Plan plan = OnOneDevice();
   SCOPED_TRACE(ToJsonText(plan));
@@ -184,7 +184,7 @@ TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
   EXPECT_GT(engine.stats().residency_changes, 1);
 }
 
-TEST_F(StagePressure, WhatIsGivenTheSystemHas) {
+TEST_F(StagePressure, TheSystemHasTheMemoryOfShedWeights) {
   TempDir dir;
   MakeModelOptions options;
   options.config.num_layers = 8;

@@ -96,7 +96,7 @@ TEST_P(StageResidencyFamilies, AnyChangeLeavesTheBitsOfOneEngine) {
 
 INSTANTIATE_TEST_SUITE_P(All, StageResidencyFamilies, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
-TEST(StageResidencyTest, TheShippedModelGivesTheSameBitsWhateverChanges) {
+TEST(StageResidencyTest, TheShippedModelHasTheSameBitsWhateverChanges) {
   ExpectBitsOfOne(std::string(LIME_SOURCE_DIR) + "/models/lime-fables", Cases(12, 12), 512);
 }
 
