@@ -60,13 +60,13 @@ class Locking : Call {
     if (mutex_ != nullptr) __tsan_mutex_pre_lock(mutex_, flags_);
   }
   ~Locking() {
-    if (mutex_ != nullptr) __tsan_mutex_post_lock(mutex_, flags_ | (taken_ ? 0 : __tsan_mutex_try_lock_failed), 0);
+    if (mutex_ != nullptr) __tsan_mutex_post_lock(mutex_, flags_ | (locked_ ? 0 : __tsan_mutex_try_lock_failed), 0);
   }
-  bool Taken(bool taken) { return taken_ = taken; }
+  bool SetLocked(bool locked) { return locked_ = locked; }
 
  private:
   const unsigned flags_;
-  bool taken_ = true;
+  bool locked_ = true;
 };
 
 class Unlocking : Call {
@@ -122,7 +122,7 @@ void Mutex::Unlock() {
 bool Mutex::TryLock() {
   static const auto try_lock = Behind(&Mutex::TryLock);
   Locking locking(this, kWriter | kTry);
-  return locking.Taken((this->*try_lock)());
+  return locking.SetLocked((this->*try_lock)());
 }
 
 void Mutex::LockWhen(const Condition& condition) {
@@ -158,7 +158,7 @@ void Mutex::ReaderUnlock() {
 bool Mutex::ReaderTryLock() {
   static const auto try_lock = Behind(&Mutex::ReaderTryLock);
   Locking locking(this, kReader | kTry);
-  return locking.Taken((this->*try_lock)());
+  return locking.SetLocked((this->*try_lock)());
 }
 
 void Mutex::ReaderLockWhen(const Condition& condition) {

@@ -74,11 +74,11 @@ absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std
 // True if the receiver answers a message that travels alone. A small message says nothing about the
 // link, and its answer costs more than the message: the answer wakes two devices while one of them
 // computes.
-constexpr bool TellsAlone(const ActivationHeader& header) {
+constexpr bool IsAnsweredAlone(const ActivationHeader& header) {
   return header.probe || header.bytes >= 64 * 1024;
 }
 // The same for one of several consecutive messages. Never true for a token id.
-constexpr bool TellsInTrain(const ActivationHeader& header) {
+constexpr bool IsAnsweredInTrain(const ActivationHeader& header) {
   return header.probe || header.bytes >= 1024;
 }
 

@@ -74,7 +74,7 @@ KvTakeoverPlan MakeKvTakeoverPlan(const Plan& plan, int32_t device, const Plan& 
                                   const KvLentBy& lent, const std::map<std::string, std::string>& addresses) {
   const std::string& here = plan.devices[device].name;
   const std::map<int32_t, std::vector<Place>> had = PlacesIn(before, nullptr), has = PlacesIn(plan, &sequences);
-  KvTakeoverPlan take{.epoch = before.epoch, .sequences = sequences};
+  KvTakeoverPlan takeover{.epoch = before.epoch, .sequences = sequences};
   std::map<Place, size_t> holders;  // index in take.holders
   for (const auto& [layer, places] : had) {
     const auto next = has.find(layer);
@@ -84,21 +84,21 @@ KvTakeoverPlan MakeKvTakeoverPlan(const Plan& plan, int32_t device, const Plan& 
     for (const Place& place : places) {
       std::vector<KvLent> those = LentOf(place.owner, lent, sequences);
       if (place.hosts() && those.empty()) continue;
-      if (place.name == here && others > 0) take.given.push_back({.layer = layer, .hosts = place.hosts(), .readers = others});
+      if (place.name == here && others > 0) takeover.kv_readers.push_back({.layer = layer, .hosts = place.hosts(), .readers = others});
       if (!reads) continue;
-      const auto [at, is_new] = holders.try_emplace(place, take.holders.size());
+      const auto [at, is_new] = holders.try_emplace(place, takeover.holders.size());
       if (is_new) {
         const auto address = addresses.find(place.name);
-        take.holders.push_back({.name = place.name,
-                                .address = address == addresses.end() ? "" : address->second,
-                                .layers = {},
-                                .hosts = place.hosts(),
-                                .lent = std::move(those)});
+        takeover.holders.push_back({.name = place.name,
+                                    .address = address == addresses.end() ? "" : address->second,
+                                    .layers = {},
+                                    .hosts = place.hosts(),
+                                    .lent = std::move(those)});
       }
-      take.holders[at->second].layers.push_back(layer);
+      takeover.holders[at->second].layers.push_back(layer);
     }
   }
-  return take;
+  return takeover;
 }
 
 absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t device, std::span<const KvSequence> sequences) {

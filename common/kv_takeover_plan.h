@@ -78,7 +78,7 @@ struct KvTakeoverPlan {
   // Holders of layers that now belong to this device, or of layers whose first pieces now do. This
   // device may be a holder itself.
   std::vector<KvHolder> holders;
-  std::vector<KvReaders> given;
+  std::vector<KvReaders> kv_readers;
   friend bool operator==(const KvTakeoverPlan&, const KvTakeoverPlan&) = default;
 };
 

@@ -113,12 +113,12 @@ class Backend {
   }
   // Uses records of AttendFor from a host, instead of attending to the first pieces here. Call it
   // after Queries and before the rows of O, which attend to the rest; not together with
-  // AttendToPieces. `taken`: [sequence slots], how many pieces from the first on are in the
+  // AttendToPieces. `covered`: [sequence slots], how many pieces from the first on are in the
   // records. `records`: [rows, RecordFloats()]; ignored for rows whose sequence has none, or that
   // see none of them. Both may be freed after the call. The result has the same bits.
   // InvalidArgument for positions and sizes that do not agree. REQUIRES:
   // BackendOptions::attends_pieces.
-  virtual absl::Status ContinueFromRecords(int64_t /*layer*/, std::span<const int32_t> /*taken*/, std::span<const float> /*records*/) {
+  virtual absl::Status ContinueFromRecords(int64_t /*layer*/, std::span<const int32_t> /*covered*/, std::span<const float> /*records*/) {
     return InPoolAlone();
   }
 

@@ -96,12 +96,12 @@ class PacedBackend final : public Backend {
   }
   // The device need not attend to pieces that a host has attended to, so the parts that follow
   // become shorter.
-  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> covered, std::span<const float> records) override {
     int64_t pieces = sequences_.empty() ? 0 : INT64_MAX;
-    for (const int32_t sequence : sequences_) pieces = std::min<int64_t>(pieces, taken[static_cast<size_t>(sequence)]);
+    for (const int32_t sequence : sequences_) pieces = std::min<int64_t>(pieces, covered[static_cast<size_t>(sequence)]);
     const int64_t rows = std::ssize(positions_), seen = Attended(positions_, pieces * kKvPiece);
     if (seen > 0) saved_ms_ += std::max(0.0, AttentionMs(rows, context_) - AttentionMs(rows, std::max<int64_t>(1, context_ - seen)));
-    return real_->ContinueFromRecords(layer, taken, records);
+    return real_->ContinueFromRecords(layer, covered, records);
   }
   absl::Status EmbedRows(const RowsInMemory& rows) override {
     return Paced(BlockKind::kEmbedding, 1, [&] { return real_->EmbedRows(rows); });

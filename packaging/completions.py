@@ -3,7 +3,7 @@
 HEAD = "Completions of {} for {}, written from --help by packaging/generate.py when it was installed."
 
 
-def takes_path(option):
+def expects_path(option):
     """Whether files are offered as its value: any text may name a file."""
     return option.type == "TEXT"
 
@@ -15,8 +15,8 @@ def flags(help_text):
 def bash_case(command, help_text):
     """The words of one command: all flags, the flags with a text as value, the flags with another value."""
     valued = [option for option in help_text.options() if option.type]
-    texts = " ".join(name for option in valued if takes_path(option) for name in option.names)
-    values = " ".join(name for option in valued if not takes_path(option) for name in option.names)
+    texts = " ".join(name for option in valued if expects_path(option) for name in option.names)
+    values = " ".join(name for option in valued if not expects_path(option) for name in option.names)
     return f"    {command or chr(34) * 2})\n      flags='{' '.join(flags(help_text))}'\n      texts='{texts}'\n      values='{values}' ;;\n"
 
 

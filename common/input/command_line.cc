@@ -41,7 +41,7 @@ bool IsFreeText(const CLI::Option& option) {
   return option.get_type_name() == kFreeText;
 }
 
-bool TakesValue(const CLI::Option& option) {
+bool ExpectsValue(const CLI::Option& option) {
   return option.get_items_expected_max() > 0;
 }
 
@@ -144,7 +144,7 @@ class WordCheck {
     const CLI::Option* const option = Find(name);
     if (option == nullptr) return UnknownFlag(name);
     if (option == app_->get_help_ptr() || option == app_->get_version_ptr()) help_ = true;
-    if (!TakesValue(*option))
+    if (!ExpectsValue(*option))
       return equals == std::string::npos ? absl::OkStatus() : Wrong(name, " takes no value; leave ", AsTyped(word.substr(equals)), " out");
     if (equals == std::string::npos) return NextValue(*option, name);
     if (equals + 1 < word.size()) return Value(*option, name, word.substr(equals + 1));
@@ -162,7 +162,7 @@ class WordCheck {
     const CLI::Option* const option = Find(name);
     if (option == nullptr) return UnknownFlag(word);
     if (option == app_->get_help_ptr()) help_ = true;
-    if (!TakesValue(*option)) return word.size() == 2 ? absl::OkStatus() : UnknownFlag(word);
+    if (!ExpectsValue(*option)) return word.size() == 2 ? absl::OkStatus() : UnknownFlag(word);
     if (word.size() == 2) return NextValue(*option, name);
     if (word[2] == '=') return Wrong("write ", name, " ", AsTyped(word.substr(3)), " instead of ", AsTyped(word));
     return Value(*option, name, word.substr(2));
@@ -288,9 +288,9 @@ template Flag CommandFlags::Add(const std::string&, std::vector<int64_t>*, const
 template Flag CommandFlags::Add(const std::string&, std::vector<std::string>*, const std::string&) const;
 
 Flag CommandFlags::AddOptional(const std::string& names, const std::string& default_value,
-                               std::function<absl::Status(const std::string&)> take, const std::string& what) const {
-  const auto checked = [names, take = std::move(take)](const std::string& value) {
-    const absl::Status status = take(value);
+                               std::function<absl::Status(const std::string&)> parse, const std::string& what) const {
+  const auto checked = [names, parse = std::move(parse)](const std::string& value) {
+    const absl::Status status = parse(value);
     if (!status.ok()) throw CLI::ValidationError(names.substr(0, names.find(',')), std::string(status.message()));
   };
   return Flag(app_->add_option_function<std::string>(names, checked, what)->expected(0, 1)->default_str(default_value));

@@ -56,9 +56,9 @@ class CommandFlags {
   // std::string, or a std::optional or std::vector of some of them.
   template <typename T>
   Flag Add(const std::string& names, T* value, const std::string& what) const;
-  // Adds a flag with an optional value. `take` gets the value or `default_value`; its error becomes
-  // the error of the call.
-  Flag AddOptional(const std::string& names, const std::string& default_value, std::function<absl::Status(const std::string&)> take,
+  // Adds a flag with an optional value. `parse` gets the value or `default_value`; its error
+  // becomes the error of the call.
+  Flag AddOptional(const std::string& names, const std::string& default_value, std::function<absl::Status(const std::string&)> parse,
                    const std::string& what) const;
   void Remove(const std::string& flag) const;
   // Adds a command. `footer` ends its --help. `run` is called after the words of the command were

@@ -189,16 +189,16 @@ void TomlFields::Missing(const char* key, std::string_view advice) {
 absl::Status TomlFields::Finish() {
   LIME_RETURN_IF_ERROR(error_);
   for (const TomlNode& node : table_.fields) {
-    if (taken_.contains(node.key)) continue;
-    const std::vector<std::string> known(taken_.begin(), taken_.end());
+    if (consumed_.contains(node.key)) continue;
+    const std::vector<std::string> known(consumed_.begin(), consumed_.end());
     return WrongLine(file_, node.line, Opening(), "field \"", ShownToml(node.key), "\" is unknown", ThereAre(DidYouMean(node.key, known)),
-                     absl::StrJoin(taken_, ", "));
+                     absl::StrJoin(consumed_, ", "));
   }
   return absl::OkStatus();
 }
 
 const TomlNode* TomlFields::Consume(const char* key) {
-  taken_.insert(key);
+  consumed_.insert(key);
   return error_.ok() ? table_.Find(key) : nullptr;
 }
 

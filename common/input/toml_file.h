@@ -103,7 +103,7 @@ class TomlFields {
   const TomlNode& table_;
   const std::string_view file_;
   const std::string what_;
-  std::set<std::string> taken_;
+  std::set<std::string> consumed_;
   absl::Status error_;
 };
 

@@ -45,8 +45,8 @@ class LogitsHash {
     uint64_t stripes = 0, total = 0;
     if (text.size() != kStateBytes) return absl::InvalidArgumentError("the saved state of a hash has the wrong size");
     const char* at = text.data();
-    const auto take = [&](auto& field) { std::memcpy(&field, at, sizeof(field)), at += sizeof(field); };
-    take(version), take(hash.state_->acc), take(hash.state_->buffer), take(hash.state_->bufferedSize), take(stripes), take(total);
+    const auto read = [&](auto& field) { std::memcpy(&field, at, sizeof(field)), at += sizeof(field); };
+    read(version), read(hash.state_->acc), read(hash.state_->buffer), read(hash.state_->bufferedSize), read(stripes), read(total);
     hash.state_->nbStripesSoFar = static_cast<size_t>(stripes), hash.state_->totalLen = total;
     if (version != kVersion || hash.state_->bufferedSize > sizeof(hash.state_->buffer) || stripes > hash.state_->nbStripesPerBlock)
       return absl::InvalidArgumentError("the saved state of a hash is not one that this program writes");

@@ -24,7 +24,7 @@ std::string OwnClusterFile() {
   return home != nullptr && *home == '/' ? (fs::path(home) / ".config/lime" / kName).string() : "";
 }
 
-void TellDefault(const std::string& path) {
+void SayDefault(const std::string& path) {
   std::fprintf(stderr, "lime: cluster file %s\n", path.c_str());
 }
 
@@ -46,7 +46,7 @@ absl::StatusOr<std::string> FindClusterFile() {
 absl::StatusOr<std::string> ClusterFileOr(const std::string& given) {
   if (!given.empty()) return given;
   absl::StatusOr<std::string> found = FindClusterFile();
-  if (found.ok()) TellDefault(*found);
+  if (found.ok()) SayDefault(*found);
   return found;
 }
 
@@ -59,11 +59,11 @@ void AddClusterFlag(const CommandFlags& command, std::string& path) {
 }
 
 void AddOptionalClusterFlag(const CommandFlags& command, std::string& path, const std::string& help) {
-  const auto take = [&path](const std::string& value) {
+  const auto parse = [&path](const std::string& value) {
     LIME_ASSIGN_OR_RETURN(path, ClusterFileOr(value == kNoValue ? "" : value));
     return absl::OkStatus();
   };
-  command.AddOptional("--cluster,-c", kNoValue, take, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml");
+  command.AddOptional("--cluster,-c", kNoValue, parse, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml");
 }
 
 }  // namespace lime::cli

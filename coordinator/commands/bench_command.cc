@@ -167,9 +167,9 @@ class ModelBench {
       if (Interrupted()) return absl::CancelledError("interrupted");
       if (round == 0) before = session_.statistics().bytes_read;
       absl::Status status;
-      const double took = SecondsOf([&] { status = step(); });
+      const double elapsed = SecondsOf([&] { status = step(); });
       LIME_RETURN_IF_ERROR(status);
-      if (round >= 0) seconds.push_back(took);
+      if (round >= 0) seconds.push_back(elapsed);
     }
     const Bytes bytes = session_.statistics().bytes_read - before;
     return Sweep{figure, Median(seconds), static_cast<double>(bytes) / static_cast<double>(rounds)};

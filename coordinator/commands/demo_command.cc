@@ -181,7 +181,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> OpenAfterTrials(ClusterSession::
 }
 
 // The same story in this process, with the whole model.
-absl::StatusOr<GenerateSummary> TellAlone(const std::string& model, const ModelFiles& files, const std::vector<int32_t>& prompt) {
+absl::StatusOr<GenerateSummary> GenerateAlone(const std::string& model, const ModelFiles& files, const std::vector<int32_t>& prompt) {
   ModelFlags flags;
   flags.model = model;
   const int64_t context = static_cast<int64_t>(prompt.size()) + kStoryTokens;
@@ -259,7 +259,7 @@ absl::Status Demo(const DemoFlags& flags) {
   }
   LIME_ASSIGN_OR_RETURN(const GenerateSummary together, session->Generate(*files.tokenizer, {prompt}, Options(files, !flags.json)));
   if (together.interrupted) return absl::CancelledError("interrupted");
-  LIME_ASSIGN_OR_RETURN(const GenerateSummary alone, TellAlone(model, files, prompt));
+  LIME_ASSIGN_OR_RETURN(const GenerateSummary alone, GenerateAlone(model, files, prompt));
   return Print(flags, *session, together, alone);
 }
 

@@ -102,7 +102,7 @@ bool NoneFits(const KnownCluster& cluster, const std::vector<StoreRoom>& rooms) 
   return rooms.size() == cluster.client.devices.size() && room < cluster.weights.spec.WeightBytes();
 }
 
-void TellRoom(const StoreRoom& room, const std::string& what, Grade lacking, std::vector<Checked>& rows) {
+void AddRoom(const StoreRoom& room, const std::string& what, Grade lacking, std::vector<Checked>& rows) {
   const auto row =
       std::ranges::find_if(rows, [&](const Checked& each) { return each.of == room.device && each.finding.check == kStoreDiskCheck; });
   if (row == rows.end() || row->finding.grade == Grade::kFail || room.missing == 0) return;
@@ -121,7 +121,7 @@ void CheckStoreRoom(ClusterSession::Options options, std::vector<Checked>& rows)
   const absl::StatusOr<HeldPlan> plan = PlanForCluster(options, *cluster, /*may_push=*/true);
   const std::vector<StoreRoom> rooms = RoomOf(*cluster, plan.ok() ? DevicesOfPlan(cluster->client, plan->plan) : AllBlocks(*cluster));
   const Grade lacking = plan.ok() || NoneFits(*cluster, rooms) ? Grade::kFail : Grade::kWarn;
-  for (const StoreRoom& room : rooms) TellRoom(room, plan.ok() ? "its part of the model" : "the whole model", lacking, rows);
+  for (const StoreRoom& room : rooms) AddRoom(room, plan.ok() ? "its part of the model" : "the whole model", lacking, rows);
 }
 
 // ---- The whole cluster

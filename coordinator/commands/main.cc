@@ -34,7 +34,7 @@ void AddUnbuilt(CLI::App& app, lime::cli::Commands& commands) {
 }
 
 // Prints the help or version that was asked for.
-void Tell(CLI::App& app, const CLI::Success& asked, bool in_json) {
+void PrintAnswer(CLI::App& app, const CLI::Success& asked, bool in_json) {
   if (!in_json) return void(app.exit(asked));
   std::ostringstream text;
   app.exit(asked, text, text);
@@ -52,7 +52,7 @@ int Parse(CLI::App& app, std::vector<std::string> words, const lime::cli::Comman
     std::ranges::reverse(words);
     app.parse(std::move(words));
   } catch (const CLI::Success& asked) {  // --help, --version
-    Tell(app, asked, in_json);
+    PrintAnswer(app, asked, in_json);
     return lime::cli::kDone;
   } catch (const CLI::ParseError& error) {
     return lime::cli::Finish(lime::cli::WrongCall(lime::SentenceOf(app, error)));

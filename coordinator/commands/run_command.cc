@@ -232,7 +232,7 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
 }
 
 // Writes the trace to the answer or the terminal, and to its file.
-absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, json& root) {
+absl::Status WriteTrace(const RunFlags& flags, const MeasuredTimeline& trace, json& root) {
   if (flags.model.json) root["trace"] = TraceReport(trace, /*events=*/flags.show_trace);
   if (!flags.model.json && flags.show_trace) std::cout << "\n" << TraceText(trace, flags.trace_steps, OutputColumns()) << std::flush;
   if (flags.trace.path.empty()) return absl::OkStatus();
@@ -284,7 +284,7 @@ absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& fi
   absl::Status status;
   if (flags.traces()) {
     LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.DrainTrace());
-    status = TellTrace(flags, trace, root);
+    status = WriteTrace(flags, trace, root);
   }
   return End(flags, summary, root, status);
 }

@@ -72,7 +72,7 @@ json ToJson(const std::string& name, const absl::StatusOr<DeviceOutcome>& outcom
 }
 
 // Prints the line of each device, in order. Returns the first error, in order.
-absl::Status Tell(const ClusterFile& file, const std::vector<std::string>& names, const Outcomes& outcomes, bool as_json) {
+absl::Status PrintOutcomes(const ClusterFile& file, const std::vector<std::string>& names, const Outcomes& outcomes, bool as_json) {
   absl::Status first;
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (size_t i = 0; i < outcomes.size(); ++i) {
@@ -201,7 +201,7 @@ absl::Status Up(const UpFlags& flags) {
   const auto clients = file.Clients();
   for (const std::string& notice : ExpiryNotices(file.keys, {}, std::time(nullptr))) std::fprintf(stderr, "lime: %s\n", notice.c_str());
   const Outcomes outcomes = AskAll(calls.size(), [&](size_t i) { return Starter(calls[i], *clients[i], flags.restart).Run(); });
-  return Tell(file, DeviceNames(calls), outcomes, flags.json);
+  return PrintOutcomes(file, DeviceNames(calls), outcomes, flags.json);
 }
 
 // ---- Down
@@ -273,7 +273,7 @@ absl::Status Down(const UpFlags& flags) {
   std::vector<std::string> names = DeviceNames(calls);
   names.insert(names.end(), others.begin(), others.end());
   outcomes.insert(outcomes.end(), others_ended.begin(), others_ended.end());
-  return Tell(file, names, outcomes, flags.json);
+  return PrintOutcomes(file, names, outcomes, flags.json);
 }
 
 }  // namespace

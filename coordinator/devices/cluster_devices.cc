@@ -45,12 +45,12 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
     if (answers[i]->whole) continue;
     const ClusterConfig::Device& device = file.config.devices[i];
     holdings.homes[device.name] = answers[i]->blocks;
-    if (!answers[i]->takes || !device.weights.empty()) holdings.no_push.insert(device.name);
+    if (!answers[i]->accepts_pushes || !device.weights.empty()) holdings.no_push.insert(device.name);
   }
   return holdings;
 }
 
-std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings) {
+std::string HowToAcceptPushes(const ClusterFile& file, const ClusterHoldings& holdings) {
   std::vector<std::string> sentences;
   for (const ClusterConfig::Device& device : file.config.devices) {
     if (!holdings.no_push.contains(device.name)) continue;

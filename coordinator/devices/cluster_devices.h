@@ -28,6 +28,6 @@ absl::StatusOr<std::vector<DeviceHealth>> AskHealthOfAll(const DeviceClients& de
 absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const DeviceClients& devices, uint64_t model);
 
 // If a device that accepts no push lacks blocks: what to do, one sentence per device. Else empty.
-std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings);
+std::string HowToAcceptPushes(const ClusterFile& file, const ClusterHoldings& holdings);
 
 }  // namespace lime::cli

@@ -46,7 +46,7 @@ class DeviceChecks {
   }
 
   bool idle() const { return idle_; }
-  std::vector<Checked> TakeRows() { return std::move(rows_); }
+  std::vector<Checked> ReleaseRows() { return std::move(rows_); }
 
  private:
   void Add(Finding finding) { rows_.push_back({config_.name, std::move(finding)}); }
@@ -144,7 +144,7 @@ std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluste
   AtOnce(checks.size(), [&](size_t i) { checks[i].Run(); });
   std::vector<Checked> rows;
   for (size_t i = 0; i < checks.size(); ++i) {
-    std::vector<Checked> of = checks[i].TakeRows();
+    std::vector<Checked> of = checks[i].ReleaseRows();
     std::ranges::move(of, std::back_inserter(rows));
     for (size_t to = 0; options.link_seconds > 0 && checks[i].idle() && to < checks.size(); ++to) {
       if (to != i && checks[to].idle()) rows.push_back(CheckLink(*clients[i], *clients[to], options.link_seconds));

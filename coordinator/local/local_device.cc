@@ -28,21 +28,21 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
   if (plan.NumDevices() != 1) return Invalid("a plan for ", plan.NumDevices(), " devices cannot run in one process");
   plan.epoch = std::max(plan.epoch, plan_.epoch + 1);
   const std::string name = plan.devices.front().name;
-  std::optional<KvTakeoverPlan> take = TakeoverFor(plan, options.kv);
+  std::optional<KvTakeoverPlan> takeover = TakeoverFor(plan, options.kv);
   PlanHandover handover = std::exchange(handover_, {});  // freed before loading if not taken over
-  if (!take) handover = {};
+  if (!takeover) handover = {};
   before_.reset();
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = {.plan = plan,
                                                                                .device = 0,
                                                                                .addresses = {""},
                                                                                .weights = options_.weights,
                                                                                .trace_spans = options.trace_spans,
-                                                                               .kv = std::move(take)},
+                                                                               .kv = std::move(takeover)},
                                                                       .make_stage = options_.make_stage,
                                                                       .report = options_.report,
                                                                       .progress =
-                                                                          [tell = options.progress](const LoadProgress& progress) {
-                                                                            if (tell) tell(progress.done, progress.total);
+                                                                          [report = options.progress](const LoadProgress& progress) {
+                                                                            if (report) report(progress.done, progress.total);
                                                                           },
                                                                       .handover = std::move(handover)});
   absl::StatusOr<InstalledPlan> installed = Load(*session, options.cancelled);

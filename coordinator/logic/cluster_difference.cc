@@ -14,7 +14,7 @@ namespace lime {
 namespace {
 
 // The time of a part of the plan in one step, planned and measured.
-struct Took {
+struct PartTime {
   double planned_ms = 0, seen_ms = 0;
 
   double more() const { return seen_ms - planned_ms; }
@@ -27,17 +27,17 @@ struct Cause {
 };
 
 // In all sweeps of a step.
-Took Computed(const Plan& plan, const DeviceWork& work) {
+PartTime Computed(const Plan& plan, const DeviceWork& work) {
   if (work.statistics.decode_ms <= 0 || work.statistics.planned_decode_ms <= 0) return {};
-  Took took;
-  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) took.planned_ms += plan.parts[p].decode_ms;
-  took.planned_ms *= std::max(1, plan.microbatches);
-  took.seen_ms = took.planned_ms * work.statistics.decode_ms / work.statistics.planned_decode_ms;
-  return took;
+  PartTime time;
+  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) time.planned_ms += plan.parts[p].decode_ms;
+  time.planned_ms *= std::max(1, plan.microbatches);
+  time.seen_ms = time.planned_ms * work.statistics.decode_ms / work.statistics.planned_decode_ms;
+  return time;
 }
 
 // The time to read what the device streams in a step.
-Took Read(const Plan& plan, const DeviceWork& work) {
+PartTime Read(const Plan& plan, const DeviceWork& work) {
   Bytes bytes = 0;
   for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) bytes += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
   const double planned = PlannedLoadMs(plan, work.name, work.statistics.disk_bytes);
@@ -71,10 +71,10 @@ std::string NamesOf(const std::vector<const DeviceWork*>& group, std::string_vie
 
 // Devices compute one after another, so their extra times add up.
 Cause OfComputing(const Plan& plan, const std::vector<const DeviceWork*>& group) {
-  Took sum;
+  PartTime sum;
   for (const DeviceWork* work : group) {
-    const Took took = Computed(plan, *work);
-    sum.planned_ms += took.planned_ms, sum.seen_ms += took.seen_ms;
+    const PartTime time = Computed(plan, *work);
+    sum.planned_ms += time.planned_ms, sum.seen_ms += time.seen_ms;
   }
   return {
       DifferenceCause::kDeviceRate, sum.more(),
@@ -85,10 +85,10 @@ Cause OfComputing(const Plan& plan, const std::vector<const DeviceWork*>& group)
 // computing costs nothing.
 Cause OfReading(const Plan& plan, const std::vector<const DeviceWork*>& group) {
   const double predicted_ms = plan.predicted.ms_per_token * std::max(1, plan.sequences);
-  Took longest;
+  PartTime longest;
   for (const DeviceWork* work : group) {
-    const Took took = Read(plan, *work);
-    if (took.seen_ms > longest.seen_ms) longest = took;
+    const PartTime time = Read(plan, *work);
+    if (time.seen_ms > longest.seen_ms) longest = time;
   }
   const double longer = std::max(0.0, longest.seen_ms - std::max(longest.planned_ms, predicted_ms));
   const bool decided = longest.planned_ms >= 0.8 * predicted_ms;  // this disk decided it

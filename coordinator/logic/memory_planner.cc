@@ -91,8 +91,8 @@ void MemoryPlanner::NoteChange() {
 std::optional<int> MemoryPlanner::Lower() {
   if (level_ == 0) return std::nullopt;
   const int64_t below = options_.layer_pages[static_cast<size_t>(level_ - 1)];
-  const int64_t given_back = options_.layer_pages[static_cast<size_t>(level_)] - below;
-  if (Needed() > below - given_back / 4) calm_since_ = step_;
+  const int64_t released = options_.layer_pages[static_cast<size_t>(level_)] - below;
+  if (Needed() > below - released / 4) calm_since_ = step_;
   if (step_ < present_from_ || step_ - calm_since_ < options_.calm) return std::nullopt;
   calm_since_ = step_;
   present_pages_ = below;

@@ -166,7 +166,7 @@ const std::vector<Order>& OrderWriter::NextOrders() {
   orders_.clear();
   for (const int32_t slot : to_retire_) {
     Write(RetireOrder{slot});
-    Tell(MemoryPlanner::Retire{slot});
+    PostToPlanner(MemoryPlanner::Retire{slot});
     free_slots_.push_back(slot);
   }
   to_retire_.clear();
@@ -176,7 +176,7 @@ const std::vector<Order>& OrderWriter::NextOrders() {
   return orders_;
 }
 
-void OrderWriter::Tell(const MemoryPlanner::Event& event) {
+void OrderWriter::PostToPlanner(const MemoryPlanner::Event& event) {
   if (memory_) OrderLevel(memory_->OnEvent(event));
 }
 
@@ -243,7 +243,7 @@ void OrderWriter::Admit() {
       free_slots_.pop_back();
     }
     running_.push_back(&entry);
-    Tell(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end});
+    PostToPlanner(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end});
     Write(
         AdmitOrder{.sequence = entry.slot, .request = entry.id, .positions = entry.end, .prompt = entry.tokens, .computed = entry.ordered});
   }
@@ -281,7 +281,7 @@ bool OrderWriter::WriteStep() {
   if (memory_) {
     MemoryPlanner::Step positions{.positions = std::vector<int64_t>(static_cast<size_t>(options_.sequences), -1)};
     for (const Entry* entry : running_) positions.positions[static_cast<size_t>(entry->slot)] = entry->ordered;
-    Tell(positions);
+    PostToPlanner(positions);
   }
   WriteBatches();
   ++next_step_;

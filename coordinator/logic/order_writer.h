@@ -194,7 +194,7 @@ class OrderWriter {
   bool MayAdmit(const Entry& entry);
   static MemoryPlanner::Claim ClaimOf(const Entry& entry);
   bool AwaitsPages() const;
-  void Tell(const MemoryPlanner::Event& event);
+  void PostToPlanner(const MemoryPlanner::Event& event);
   void OrderLevel(std::optional<int> level);
   bool MayOrderStep() const;
   bool ComputesAgain() const;

@@ -45,8 +45,8 @@ Recovery::Answer Recovery::On(const InstallFailed& event, absl::Time now) {
   return BeginAgain(event.device, event.why, now);
 }
 
-// Asks first which devices are there, for any failure. But if a person has taken the plan away
-// (kTakenAway in proto/convert/convert.h), the run ends.
+// Asks first which devices are there, for any failure. But if a person has revoked the plan
+// (kRevoked in proto/convert/convert.h), the run ends.
 Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Status& why, absl::Time now) {
   why_ = why;
   Forget(now);

@@ -35,11 +35,11 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
     const std::string& name = after.devices[d].name;
     const int32_t there = DeviceNamed(before, name);
     const auto free = room.find(name);
-    const Bytes takes = KvOnDiskBytes(after, d);
-    if (takes == 0 || free == room.end()) continue;
+    const Bytes needed = KvOnDiskBytes(after, d);
+    if (needed == 0 || free == room.end()) continue;
     const Bytes then = free->second + (there < 0 ? 0 : KvOnDiskBytes(before, there));
-    if (takes <= then) continue;
-    return absl::ResourceExhaustedError(absl::StrCat("KV that does not fit in the memory of device \"", name, "\" may need ", takes,
+    if (needed <= then) continue;
+    return absl::ResourceExhaustedError(absl::StrCat("KV that does not fit in the memory of device \"", name, "\" may need ", needed,
                                                      " bytes of its disk, which has room for ", std::max<Bytes>(0, then)));
   }
   return absl::OkStatus();
@@ -179,26 +179,26 @@ Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after) {
   const auto write_ms = [&](const std::string& to) {
     return to_disk.contains(to) ? bytes / (kWriteShare * DiskBytesPerMs(inputs, after, to)) : 0;
   };
-  std::map<std::string, double> taking, giving, calling;  // by device
+  std::map<std::string, double> receiving, sending, calling;  // by device
   std::set<std::pair<std::string, std::string>> met;
   for (const auto& [layer, readers] : has) {
     for (const std::string& to : readers) {
       double slowest_ms = 0;
       for (const std::string& from : had[layer]) {
-        const double ms = bytes / kCopyBytesPerMs + read_ms(from), link_takes = link_ms(from, to);
-        slowest_ms = std::max(slowest_ms, std::max(ms, link_takes) + write_ms(to));
-        giving[from] += std::max(ms, link_takes);
+        const double ms = bytes / kCopyBytesPerMs + read_ms(from), over_link_ms = link_ms(from, to);
+        slowest_ms = std::max(slowest_ms, std::max(ms, over_link_ms) + write_ms(to));
+        sending[from] += std::max(ms, over_link_ms);
         if (from == to) continue;
         const double trips = kTripsOfCall + (met.emplace(from, to).second ? kTripsToMeet : 0);
         calling[to] += kCallMs + trips * link(from, to).latency_ms;
       }
-      taking[to] += slowest_ms;
+      receiving[to] += slowest_ms;
     }
   }
   const auto most = [](const std::map<std::string, double>& of) {
     return of.empty() ? 0 : std::ranges::max_element(of, {}, [](const auto& each) { return each.second; })->second;
   };
-  return {.fixed_ms = most(calling), .position_ms = std::max(most(taking), most(giving))};
+  return {.fixed_ms = most(calling), .position_ms = std::max(most(receiving), most(sending))};
 }
 
 double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positions, int64_t again) {

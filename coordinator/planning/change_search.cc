@@ -127,8 +127,8 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   if (found.ms_per_step == HUGE_VAL) return none;
 
   // The run continued while the search planned, so its state is estimated again.
-  const double took_ms = absl::ToDoubleMilliseconds(absl::Now() - began);
-  const Then then = ThenOf(search, today.predicted.ms_per_step, std::max(took_ms, kSearchLimits * options.time_limit_ms));
+  const double search_ms = absl::ToDoubleMilliseconds(absl::Now() - began);
+  const Then then = ThenOf(search, today.predicted.ms_per_step, std::max(search_ms, kSearchLimits * options.time_limit_ms));
   // Devices take up a level before its pages are needed.
   const int64_t ahead = search.current.sequences * ((2 * kResidencyLead + kPageTokens - 1) / kPageTokens);
   const Installing installing(inputs.spec, options);

@@ -77,10 +77,10 @@ void OrdersCall::OnReadDone(bool ok) {
   }
   absl::StatusOr<FromDevice> what = FromProto(reading_);
   if (!what.ok()) {
-    Tell(FailedNews{what.status()});
+    Post(FailedNews{what.status()});
     context_.TryCancel();
   } else if (!std::holds_alternative<Alive>(*what)) {
-    Tell(*std::move(what));
+    Post(*std::move(what));
   }
   StartRead(&reading_);
 }
@@ -92,15 +92,15 @@ void OrdersCall::OnDone(const grpc::Status& status) {
     silent = silent_;
   }
   if (silent) {
-    Tell(FailedNews{absl::UnavailableError(absl::StrCat("it has sent nothing for ", absl::FormatDuration(options_.silence)))});
+    Post(FailedNews{absl::UnavailableError(absl::StrCat("it has sent nothing for ", absl::FormatDuration(options_.silence)))});
   } else {
-    Tell(FailedNews{status.ok() ? absl::UnavailableError("it has ended the stream of orders") : FromGrpc(status, "its stream of orders")});
+    Post(FailedNews{status.ok() ? absl::UnavailableError("it has ended the stream of orders") : FromGrpc(status, "its stream of orders")});
   }
   absl::MutexLock lock(&mutex_);
   done_ = true;
 }
 
-void OrdersCall::Tell(FromDevice what) {
+void OrdersCall::Post(FromDevice what) {
   if (failure_delivered_) return;
   if (auto* failed = std::get_if<FailedNews>(&what)) {
     failure_delivered_ = true;

@@ -45,7 +45,7 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
   void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Tell(FromDevice what);
+  void Post(FromDevice what);
 
   const Options options_;
   grpc::ClientContext context_;

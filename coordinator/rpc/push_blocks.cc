@@ -265,7 +265,7 @@ absl::Duration PatienceWith(const absl::Status& status, const PushState& state, 
   return never ? std::min(kFirst, options.patience) : options.patience;
 }
 
-absl::Status GivenUp(const absl::Status& status, const PushTarget& target, const PushOptions& options) {
+absl::Status ErrorAfterPatience(const absl::Status& status, const PushTarget& target, const PushOptions& options) {
   if (!absl::IsUnavailable(status)) return status;
   const ProbeTarget probe = ProbeTargetOf(target, options);
   const absl::Status fault = FindFault(probe).ToStatus(probe);  // OK: the call ended for another reason
@@ -288,7 +288,7 @@ absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget
     if (status.ok()) return state;
     if (state.stored > before) last_progress = absl::Now();
     if (!MayPass(status)) return status;
-    if (absl::Now() - last_progress > PatienceWith(status, state, options)) return GivenUp(status, target, options);
+    if (absl::Now() - last_progress > PatienceWith(status, state, options)) return ErrorAfterPatience(status, target, options);
     if (absl::IsUnavailable(status)) {
       ++state.breaks;
       LIME_RETURN_IF_ERROR(LastingFault(target, options, state));

@@ -75,9 +75,9 @@ void TraceCollector::Add(Collecting& collecting, const TraceChunk& chunk) const 
   if (chunk.epoch > trace.epoch) trace.spans.clear(), collecting.dropped = 0;
   trace.epoch = chunk.epoch;
   const size_t room = options_.most_spans - std::min(options_.most_spans, trace.spans.size());
-  const size_t taken = std::min(room, chunk.spans.size());
-  trace.spans.insert(trace.spans.end(), chunk.spans.begin(), chunk.spans.begin() + static_cast<std::ptrdiff_t>(taken));
-  collecting.dropped += static_cast<int64_t>(chunk.spans.size() - taken);
+  const size_t added = std::min(room, chunk.spans.size());
+  trace.spans.insert(trace.spans.end(), chunk.spans.begin(), chunk.spans.begin() + static_cast<std::ptrdiff_t>(added));
+  collecting.dropped += static_cast<int64_t>(chunk.spans.size() - added);
   trace.lost = chunk.lost + collecting.dropped;
 }
 

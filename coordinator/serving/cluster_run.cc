@@ -78,7 +78,7 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   SendOrders();
   while (!Over(cancel)) {
     LIME_RETURN_IF_ERROR(OnNextNews(on_token));
-    TellPrompts();
+    ReportPrompts();
     if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.remaining());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
@@ -182,7 +182,7 @@ absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const
 
 absl::Status ClusterRun::OnStepEnded(int64_t step) {
   ++steps_;
-  if (goes_on_in_prompt_) TellPause();
+  if (goes_on_in_prompt_) ReportPause();
   return writer_.OnStepEnded(step);
 }
 
@@ -202,7 +202,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     asked.position = sampled.position, asked.logits_hash = logits_hash;
     if (!token.again) asked.reported_share = 1;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
-    TellPause();
+    ReportPause();
     const bool go_on = on_token({.request = token.request,
                                  .token = sampled.token,
                                  .known = token.again,
@@ -229,7 +229,7 @@ void ClusterRun::SendOrders() {
   }
 }
 
-void ClusterRun::TellPrompts() {
+void ClusterRun::ReportPrompts() {
   if (!owner_.on_prompt) return;
   const std::span<const OrderWriter::InPromptOf> prompts = writer_.in_prompt();
   if (prompts.empty()) return;
@@ -309,13 +309,13 @@ absl::Status ClusterRun::InstallTakingOver(const Plan& plan, const Devices::Hand
   return Install(plan, sequences);
 }
 
-void ClusterRun::TellPause() {
+void ClusterRun::ReportPause() {
   const absl::Time began = std::exchange(change_began_, absl::InfiniteFuture());
   goes_on_in_prompt_ = false;
   if (began == absl::InfiniteFuture()) return;
-  const absl::Duration took = absl::Now() - began;
-  Say(absl::StrCat("continues after ", absl::FormatDuration(absl::Floor(took, absl::Milliseconds(1))),
-                   took > stated_pause_ ? ", which is longer than stated" : ""));
+  const absl::Duration pause = absl::Now() - began;
+  Say(absl::StrCat("continues after ", absl::FormatDuration(absl::Floor(pause, absl::Milliseconds(1))),
+                   pause > stated_pause_ ? ", which is longer than stated" : ""));
 }
 
 // ---- After a failure

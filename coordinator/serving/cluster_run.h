@@ -143,7 +143,7 @@ class ClusterRun {
   void StatePause(const std::string& what, absl::Duration most);  // `most` counts from now
   // Requests continue with the KV of the plan before.
   absl::Status InstallTakingOver(const Plan& plan, const Devices::Handover& handover, const std::atomic<bool>* cancel);
-  void TellPause();
+  void ReportPause();
   // OK: a plan is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
   Recovery::Event Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel);
@@ -173,7 +173,7 @@ class ClusterRun {
   absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
   void SendOrders();
-  void TellPrompts();
+  void ReportPrompts();
 
   struct Asked {
     RequestSampling sampling;

@@ -106,7 +106,7 @@ absl::Status CheckGiven(const ClusterSession::Options& options, const KnownClust
   ClusterHoldings kept = cluster.holdings;
   std::erase_if(kept.homes, [&](const auto& home) { return !kept.no_push.contains(home.first); });
   if (const std::string never = Lacking(kept.homes, plan); !never.empty())
-    return absl::FailedPreconditionError(absl::StrCat(never, ", and LIME cannot send them there: ", HowToTakePushes(cluster.file, kept)));
+    return absl::FailedPreconditionError(absl::StrCat(never, ", and LIME cannot send them there: ", HowToAcceptPushes(cluster.file, kept)));
   return may_push ? absl::OkStatus() : MayNotPush(options, lacking);
 }
 
@@ -190,7 +190,7 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
   absl::StatusOr<HeldPlan> chosen =
       ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options.cancel, std::move(of)); });
   if (absl::IsFailedPrecondition(chosen.status())) return MayNotPush(options, std::string(chosen.status().message()));
-  const std::string how = absl::IsResourceExhausted(chosen.status()) ? HowToTakePushes(cluster.file, cluster.holdings) : "";
+  const std::string how = absl::IsResourceExhausted(chosen.status()) ? HowToAcceptPushes(cluster.file, cluster.holdings) : "";
   return how.empty() ? chosen : absl::ResourceExhaustedError(absl::StrCat(chosen.status().message(), "; ", how));
 }
 

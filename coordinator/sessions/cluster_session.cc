@@ -56,7 +56,7 @@ absl::Status PushMissing(const ClusterSession::Options& options, const Plan& pla
 }
 
 // Warns about keys that expire soon.
-void TellExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceHealth>& health) {
+void SayExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceHealth>& health) {
   std::vector<std::pair<std::string, const DeviceHealth*>> devices;
   for (size_t i = 0; i < health.size(); ++i) devices.emplace_back(cluster.devices[i].name, &health[i]);
   for (const std::string& notice : ExpiryNotices(cluster.keys, devices, std::time(nullptr))) Say(notice);
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
-  TellExpiry(cluster.client, session->client_->health());
+  SayExpiry(cluster.client, session->client_->health());
   for (const ClusterClient::Device& device : cluster.client.devices)
     session->asked_[device.name] = std::make_shared<DeviceClient>(device.name, device.address, cluster.client.keys);
   if (auto inputs = InputsOf(options, session->holdings_, {}); inputs.ok())

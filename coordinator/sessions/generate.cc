@@ -32,7 +32,7 @@ class Generator::Prompt final : public RequestSink {
 
   void OnPrompt(double computed) override {
     share = computed;
-    generator_.TellPrompts();
+    generator_.ReportPrompts();
   }
   void OnToken(const ServedToken& token) override {
     generator_.OnToken(*this, token);
@@ -119,7 +119,7 @@ absl::StatusOr<GenerateSummary> Generator::Run() {
 }
 
 // Reports the prompts that begin together, until the first token.
-void Generator::TellPrompts() {
+void Generator::ReportPrompts() {
   if (!options_.on_prompt || has_token_) return;
   double computed = 0, rows = 0;
   for (size_t i = 0; i < prompts_.size() && static_cast<int64_t>(i) < slots_; ++i) {

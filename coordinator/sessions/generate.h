@@ -103,7 +103,7 @@ class Generator {
 
  private:
   class Prompt;
-  void TellPrompts();
+  void ReportPrompts();
   void OnToken(Prompt& prompt, const ServedToken& token);
   void CountStep(Prompt& prompt, Clock::time_point now);
   GenerateSummary Summary();

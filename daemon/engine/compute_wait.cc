@@ -17,8 +17,8 @@ int64_t QuestionPlace(const Plan& plan) {
   return std::ssize(plan.stages) * MostMicrobatches(plan) + 1;
 }
 
-void ComputeWait::Give() {
-  given_work_.store(true, std::memory_order_release);
+void ComputeWait::Wake() {
+  woken_.store(true, std::memory_order_release);
   work_.SignalAll();
 }
 
@@ -51,9 +51,9 @@ void ComputeWait::Sleep(std::optional<StallWatch>& disk) {
 
 // Until there is work. Yields the core, because the thread that brings the work may need it.
 void ComputeWait::StayAwake(double until_ms) {
-  given_work_.store(false, std::memory_order_relaxed);
+  woken_.store(false, std::memory_order_relaxed);
   options_.mutex->Unlock();
-  while (!given_work_.load(std::memory_order_acquire) && SteadyMs() < until_ms) std::this_thread::yield();
+  while (!woken_.load(std::memory_order_acquire) && SteadyMs() < until_ms) std::this_thread::yield();
   options_.mutex->Lock();
 }
 

@@ -47,8 +47,8 @@ class ComputeWait {
   explicit ComputeWait(Options options) : options_(std::move(options)), forecast_(options_.places) {}
 
   // Wakes the compute thread: there may be work.
-  void Give();
-  // A wait at `place` has taken `ms`.
+  void Wake();
+  // A wait at `place` has lasted `ms`.
   void Waited(int64_t place, double ms) { options_.mutex->AssertHeld(), forecast_.Waited(place, ms); }
 
   // Returns when there is work. Releases the lock while it waits.  Thread: the compute thread
@@ -61,7 +61,7 @@ class ComputeWait {
 
   const Options options_;
   absl::CondVar work_;
-  std::atomic<bool> given_work_ = false;  // since StayAwake began
+  std::atomic<bool> woken_ = false;  // since StayAwake began
   ArrivalForecast forecast_ ABSL_GUARDED_BY(options_.mutex);
 };
 

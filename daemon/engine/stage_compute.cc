@@ -33,7 +33,7 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
   if (part + 1 == plan_.NumParts()) return Sample(batch);
   const int64_t ids = part + 1 == stage.hi ? IdsBefore(plan_, stage.hi) : 0;
-  return ids > 0 ? TellLogits(ids, batch) : absl::OkStatus();
+  return ids > 0 ? EncodeLogits(ids, batch) : absl::OkStatus();
 }
 
 absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
@@ -99,7 +99,7 @@ absl::StatusOr<std::span<const std::byte>> StageCompute::ReadLogits(int64_t ids,
   return partial_.hidden;
 }
 
-absl::Status StageCompute::TellLogits(int64_t ids, const MicroBatch& batch) {
+absl::Status StageCompute::EncodeLogits(int64_t ids, const MicroBatch& batch) {
   LIME_RETURN_IF_ERROR(FindLogitsUsed(batch));
   head_partial_ = head_encoder_.Encode(parts_.backend->Logits(), parts_.spec.config.vocab_size, ids, used_, parts_.backend->Hidden(),
                                        std::move(head_partial_));

@@ -61,7 +61,7 @@ class StageCompute {
   absl::StatusOr<std::span<const std::byte>> ReadLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status ComputePart(int part, int64_t step);
   absl::Status Sample(const MicroBatch& batch);
-  absl::Status TellLogits(int64_t ids, const MicroBatch& batch);
+  absl::Status EncodeLogits(int64_t ids, const MicroBatch& batch);
   absl::Status FindLogitsUsed(const MicroBatch& batch);
   size_t vocab() const { return static_cast<size_t>(parts_.spec.config.vocab_size); }
 

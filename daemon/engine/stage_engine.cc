@@ -124,7 +124,7 @@ class InstalledStage final : public StageEngine {
     LIME_RETURN_IF_ERROR(Health());
     if (!IsAnswer(what)) {
       LIME_RETURN_IF_ERROR(others().OnMessage(from, what));
-      if (others().asked()) wait_.Give();
+      if (others().asked()) wait_.Wake();
       return absl::OkStatus();
     }
     if (!HoldsKvOf(plan_, from, device_)) return Invalid("device ", from, " is not the host of this device's KV");
@@ -165,7 +165,7 @@ class InstalledStage final : public StageEngine {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
       if (logic_) logic_->Stop(absl::CancelledError("the plan was unloaded"));
-      wait_.Give();
+      wait_.Wake();
     }
     if (thread_.joinable()) thread_.join();
     if (residency_ != nullptr) residency_->Stop();
@@ -217,7 +217,7 @@ class InstalledStage final : public StageEngine {
   }
 
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    logic_->MayTakeOrders();
+    logic_->MayTryOrders();
     CarryOut();
   }
 
@@ -255,7 +255,7 @@ class InstalledStage final : public StageEngine {
 
   void Carry(const ProgramRunner::StartCompute& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     computing_ = start;
-    wait_.Give();
+    wait_.Wake();
   }
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -286,7 +286,7 @@ class InstalledStage final : public StageEngine {
     ActivationMessage activation{
         .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
     const std::vector<SampledToken>& sampled = compute_->sampled();
-    if (send.to != device_) activation.payload = logic_->inbox().TakeMemory();
+    if (send.to != device_) activation.payload = logic_->inbox().PopSpare();
     if (send.payload == Payload::kToken) {
       if (send.to != device_) activation.payload = Encode(sampled, std::move(activation.payload));
     } else if (send.payload == Payload::kHeadPartial) {
@@ -386,7 +386,7 @@ class InstalledStage final : public StageEngine {
       const absl::Status status = compute_->Run(start, batch, input);
       computed_.fetch_add(1, std::memory_order_relaxed);
       mutex_.Lock();
-      logic_->inbox().GiveMemory(std::move(input));
+      logic_->inbox().AddSpare(std::move(input));
       const double end = SteadyMs();
       NoteTime(start.what, batch, end - begin);
       if (trace_) NoteComputed(start, begin, end);

@@ -16,9 +16,9 @@
 namespace lime {
 namespace {
 
-// ---- What a stage takes of its device's memory
+// ---- What a stage needs of its device's memory
 
-struct Taken {
+struct Needs {
   Bytes runtime = 0;      // the process, without what the previous plan has left
   Bytes activations = 0;  // the backend's, rows of an embedding, and messages
   Bytes kv = 0;           // pages, KV of other devices' layers, and pieces that a host sends back
@@ -46,12 +46,12 @@ std::string HowToFit(const PlanDevice& device, Bytes runtime) {
                       " for it: plan again, or restart limed");
 }
 
-absl::Status CheckFits(const PlanDevice& device, const Taken& taken) {
-  if (taken.total() <= device.budget) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would need ", FormatBytes(taken.total()), " (runtime ",
-                                                   FormatBytes(taken.runtime), ", activations ", FormatBytes(taken.activations), ", KV ",
-                                                   FormatBytes(taken.kv), ", weights and ring ", FormatBytes(taken.weights),
-                                                   "), but it may use ", FormatBytes(device.budget), HowToFit(device, taken.runtime)));
+absl::Status CheckFits(const PlanDevice& device, const Needs& needs) {
+  if (needs.total() <= device.budget) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would need ", FormatBytes(needs.total()), " (runtime ",
+                                                   FormatBytes(needs.runtime), ", activations ", FormatBytes(needs.activations), ", KV ",
+                                                   FormatBytes(needs.kv), ", weights and ring ", FormatBytes(needs.weights),
+                                                   "), but it may use ", FormatBytes(device.budget), HowToFit(device, needs.runtime)));
 }
 
 absl::Status CheckBothFit(const PlanDevice& device, Bytes both) {
@@ -140,12 +140,12 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   KeepWeights();
   ReturnFreedMemory();  // free heap pages must not count as resident
   const Bytes handover = stage.takeover == nullptr ? 0 : stage.takeover->handover_bytes();
-  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - HandoverWeightBytes()),
+  const Needs needs{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - HandoverWeightBytes()),
                     .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
                     .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
                     .weights = weight_bytes};
-  LIME_RETURN_IF_ERROR(CheckFits(device(), taken));
-  const Bytes both = taken.total() - weight_bytes + handover + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
+  LIME_RETURN_IF_ERROR(CheckFits(device(), needs));
+  const Bytes both = needs.total() - weight_bytes + handover + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
   if (HandoverWeightBytes() > 0 && both + HandoverWeightBytes() > device().budget)
     stage.takeover->weights.reset();  // rather than KV: weights can be read from the disk again
   return handover > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
@@ -170,7 +170,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
                                  .backend = backend.get(),
                                  .max_rows = MaxRows(plan()),
                                  .window = spec.config.sliding_window,
-                                 .tell = [send = owner.send_kv, host = device().kv_host](
+                                 .send = [send = owner.send_kv, host = device().kv_host](
                                              std::vector<std::byte> message, bool may_wait) { send(host, std::move(message), may_wait); }},
                        .mutex = owner.mutex,
                        .folder = stage.kv_dir.empty() ? checkpoint.dir() : stage.kv_dir,

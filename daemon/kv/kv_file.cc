@@ -62,9 +62,9 @@ absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
 std::optional<Bytes> KvFile::Room() const {
   constexpr Bytes kStatBlock = 512;  // POSIX's unit, for every file system
   const absl::StatusOr<Bytes> free = FreeDiskBytes(folder_);
-  struct stat taken;
-  if (!free.ok() || ::fstat(file_.get(), &taken) != 0) return std::nullopt;
-  return *free - std::max<Bytes>(0, shape_.bytes() - static_cast<Bytes>(taken.st_blocks) * kStatBlock);
+  struct stat info;
+  if (!free.ok() || ::fstat(file_.get(), &info) != 0) return std::nullopt;
+  return *free - std::max<Bytes>(0, shape_.bytes() - static_cast<Bytes>(info.st_blocks) * kStatBlock);
 }
 
 absl::Status KvFile::Write(int64_t layer, int64_t sequence, int64_t piece, const std::byte* data) {

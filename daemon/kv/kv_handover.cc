@@ -33,12 +33,12 @@ int64_t KvHandover::RunAt(int64_t first, int64_t end, Bytes page_bytes) {
   return std::min({std::max<int64_t>(1, kRunBytes / page_bytes), kKvPiecePages - first % kKvPiecePages, end - first});
 }
 
-absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& take) const {
+absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& sink) const {
   Reader reader(*this, layer, hosts, extent);
   for (int64_t first = extent.first; first < extent.end;) {
     const int64_t run = RunAt(first, extent.end, content_.page_bytes);
     LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader.Pages(first, run));
-    LIME_RETURN_IF_ERROR(take(first, pages));
+    LIME_RETURN_IF_ERROR(sink(first, pages));
     first += run;
   }
   return absl::OkStatus();
@@ -84,19 +84,19 @@ void KvHandover::Reading() {
   read_at_ = absl::Now();
 }
 
-void KvHandover::Given(int32_t layer, bool hosts) {
+void KvHandover::ReadDone(int32_t layer, bool hosts) {
   absl::MutexLock lock(&mutex_);
   read_at_ = absl::Now();
-  ++given_[{layer, hosts}];
+  ++readers_done_[{layer, hosts}];
   changed_.SignalAll();
 }
 
-absl::Status KvHandover::AwaitGiven(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
+absl::Status KvHandover::AwaitReaders(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled) {
   absl::MutexLock lock(&mutex_);
   read_at_ = std::max(read_at_, absl::Now());
   while (true) {
     const auto missing = std::ranges::find_if(all, [&](const KvReaders& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return given_[{each.layer, each.hosts}] < each.readers;
+      return readers_done_[{each.layer, each.hosts}] < each.readers;
     });
     if (missing == all.end()) return absl::OkStatus();
     if (cancelled.load(std::memory_order_relaxed)) return absl::CancelledError("loading was cancelled");

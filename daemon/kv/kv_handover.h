@@ -86,9 +86,9 @@ class KvHandover {
     HugeBuffer run_, piece_;
     int64_t read_ = -1;  // the piece that piece_ has from the file
   };
-  // Reads all pages of an extent, and calls `take` with each run: its first page, and its bytes.
+  // Reads all pages of an extent, and calls `sink` with each run: its first page, and its bytes.
   using PageSink = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
-  absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& take) const;
+  absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const PageSink& sink) const;
   // Pages in the run that begins at `first`: up to `end`, within one piece, 1 MiB or one page.
   static int64_t RunAt(int64_t first, int64_t end, Bytes page_bytes);
 
@@ -97,24 +97,24 @@ class KvHandover {
 
   // ---- What other devices read
 
-  // Another device is reading: the patience of AwaitGiven begins anew.
+  // Another device is reading: the patience of AwaitReaders begins anew.
   void Reading();
   // Another device has read all that it needs of the layer; `hosts`: of the KV that this device
   // hosts.
-  void Given(int32_t layer, bool hosts);
+  void ReadDone(int32_t layer, bool hosts);
   // Waits until all these readers are done. Cancelled once `cancelled` is set. DeadlineExceeded if
   // nobody reads for `patience`.
-  absl::Status AwaitGiven(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled);
+  absl::Status AwaitReaders(const std::vector<KvReaders>& all, absl::Duration patience, const std::atomic<bool>& cancelled);
   // Time since the last read, or since this object was made.
   absl::Duration Unread(absl::Time now) const;
 
  private:
   const Content content_;
   mutable absl::Mutex mutex_;
-  absl::CondVar changed_;  // given_ has changed
+  absl::CondVar changed_;  // readers_done_ has changed
   absl::Time read_at_ ABSL_GUARDED_BY(mutex_);
   // Readers that are done, by layer and `hosts`.
-  std::map<std::pair<int32_t, bool>, int64_t> given_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<int32_t, bool>, int64_t> readers_done_ ABSL_GUARDED_BY(mutex_);
 };
 
 // All that a plan leaves for the next plan.

@@ -113,12 +113,12 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
     if (first < end) wanted.push_back({.sequence = from.sequences[s].from, .first = first, .end = end});
   }
   for (int64_t i = 0; i < std::ssize(options_.stage.layers); ++i) {
-    const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
+    const auto sink = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
       if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, " arrived, but that slot does not continue");
       return StorePages(i, sequence->to, first, pages);
     };
-    LIME_RETURN_IF_ERROR(from.read(options_.stage.layers[static_cast<size_t>(i)], options_.stage.backend->numerics_id(), wanted, take));
+    LIME_RETURN_IF_ERROR(from.read(options_.stage.layers[static_cast<size_t>(i)], options_.stage.backend->numerics_id(), wanted, sink));
   }
   return absl::OkStatus();
 }

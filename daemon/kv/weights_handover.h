@@ -38,17 +38,17 @@ class WeightsHandover {
   std::optional<LoadedBlock> Claim(BlockId block) {
     const auto found = std::ranges::find(blocks_, block, &LoadedBlock::id);
     if (found == blocks_.end()) return std::nullopt;
-    LoadedBlock taken = std::move(*found);
+    LoadedBlock claimed = std::move(*found);
     blocks_.erase(found);
-    return taken;
+    return claimed;
   }
 
   std::optional<HugeBuffer> Claim(const PlanPart& part) {
     const auto found = std::ranges::find_if(parts_, [&](const Part& of) { return of.block == part.block && of.rows == part.rows; });
     if (found == parts_.end()) return std::nullopt;
-    HugeBuffer taken = std::move(found->memory);
+    HugeBuffer claimed = std::move(found->memory);
     parts_.erase(found);
-    return taken;
+    return claimed;
   }
 
   // Frees everything except these blocks and parts.

@@ -197,18 +197,18 @@ absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string&
   }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, files.log, "make a pipe beside");
-  FileDescriptor ready(ends[0]), tell(ends[1]);
+  FileDescriptor ready(ends[0]), report(ends[1]);
   const pid_t child = fork();
   if (child < 0) return ErrnoStatus(errno, "limed", "fork");
   if (child > 0) {
-    tell = FileDescriptor();
+    report = FileDescriptor();
     return AwaitReady(child, ready, files, device);
   }
   setsid();
   LIME_RETURN_IF_ERROR(SpeakToLog(files.log));
   LIME_RETURN_IF_ERROR(LockFile(files.pid));
   LIME_RETURN_IF_ERROR(WriteOrigin(files.origin, origin));
-  return tell.Release();
+  return report.Release();
 }
 
 namespace {
@@ -231,7 +231,7 @@ void NotifyManager(std::string_view state) {
 
 }  // namespace
 
-void TellReady(int port, int fd) {
+void ReportReady(int port, int fd) {
   if (fd >= 0) {
     const std::string line = std::to_string(port) + "\n";
     [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
@@ -240,7 +240,7 @@ void TellReady(int port, int fd) {
   NotifyManager("READY=1");
 }
 
-void TellStopping() {
+void ReportStopping() {
   NotifyManager("STOPPING=1");
 }
 

@@ -44,8 +44,8 @@ pid_t HolderOf(const std::string& pid_path);
 absl::StatusOr<pid_t> EndHolder(const std::string& pid_path);
 
 // Continues in a child that holds the lock, has a session of its own, and writes to the log. The
-// parent waits until the child calls TellReady or ends, reports that on stdout, and exits. Returns
-// in the child, with the descriptor for TellReady. Returns in the parent with an error
+// parent waits until the child calls ReportReady or ends, reports that on stdout, and exits.
+// Returns in the child, with the descriptor for ReportReady. Returns in the parent with an error
 // (InvalidArgument if the child ends with exit code 2), or with -1 if the daemon runs already.
 // AlreadyExists if another daemon has its files. REQUIRES: this process has one thread.
 absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device, const Origin& origin);
@@ -54,9 +54,9 @@ absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string&
 
 // Writes "PORT\n" to `fd` and closes it, unless it is -1. Sends READY=1 to the socket that
 // $NOTIFY_SOCKET names, if there is one. Ignores errors: the listener may be gone.
-void TellReady(int port, int fd);
+void ReportReady(int port, int fd);
 
 // Sends STOPPING=1 to the same socket: this process ends as asked.
-void TellStopping();
+void ReportStopping();
 
 }  // namespace lime

@@ -190,9 +190,9 @@ int Run(lime::LimedFlags flags) {
                                                    "run `lime keys --renew --name " + flags.name + "` on the machine that has ca.key");
     if (keys.grade != lime::Grade::kOk) log(keys.what + "; " + keys.remedy);
   }
-  lime::TellReady((*server)->port(), flags.ready_fd);
+  lime::ReportReady((*server)->port(), flags.ready_fd);
   const int signal = AwaitEnd(signals, log);
-  lime::TellStopping();
+  lime::ReportStopping();
   log(std::string("ends: ") + strsignal(signal));
   server->reset();
   log("has ended");

@@ -42,7 +42,7 @@ std::optional<float> HeadPartialEncoder::Least(std::span<const float> logits, in
 
 // The ids of the `used` largest logits, and of all that equal the smallest of these, ascending.
 // None if all logits are shorter.
-void HeadPartialEncoder::FindIdsToTell(std::span<const float> logits, int64_t used) {
+void HeadPartialEncoder::FindIdsToSend(std::span<const float> logits, int64_t used) {
   ids_.clear();
   const size_t most = logits.size() * kLogitBytes / kPairBytes;
   if (used < 1 || used > static_cast<int64_t>(most)) return;
@@ -56,7 +56,7 @@ void HeadPartialEncoder::FindIdsToTell(std::span<const float> logits, int64_t us
 }
 
 void HeadPartialEncoder::AppendRow(std::span<const float> logits, int64_t used, std::vector<std::byte>& bytes) {
-  FindIdsToTell(logits, used);
+  FindIdsToSend(logits, used);
   Append(bytes, ids_.empty() ? kAllIds : static_cast<uint32_t>(ids_.size()));
   for (const uint32_t id : ids_) Append(bytes, id), Append(bytes, std::bit_cast<uint32_t>(logits[id]));
   const std::span<const std::byte> all = std::as_bytes(logits);
@@ -110,9 +110,9 @@ class HeadPartialParser {
  private:
   absl::StatusOr<std::span<const std::byte>> ReadBytes(int64_t bytes) {
     if (std::ssize(remaining_) < bytes) return WrongPartial("it ends ", bytes - std::ssize(remaining_), " bytes early");
-    const std::span<const std::byte> taken = remaining_.first(static_cast<size_t>(bytes));
-    remaining_ = remaining_.subspan(taken.size());
-    return taken;
+    const std::span<const std::byte> read = remaining_.first(static_cast<size_t>(bytes));
+    remaining_ = remaining_.subspan(read.size());
+    return read;
   }
 
   absl::StatusOr<uint32_t> ReadNumber() {

@@ -42,7 +42,7 @@ class HeadPartialEncoder {
 
  private:
   std::optional<float> Least(std::span<const float> logits, int64_t k);
-  void FindIdsToTell(std::span<const float> logits, int64_t used);
+  void FindIdsToSend(std::span<const float> logits, int64_t used);
   void AppendRow(std::span<const float> logits, int64_t used, std::vector<std::byte>& bytes);
 
   std::vector<float> largest_;  // a heap, the smallest at the front

@@ -51,12 +51,12 @@ class KvBook {
 
   // Takes over KV of the previous plan: for each sequence its positions, and how many of its pieces
   // are away from the start. ResourceExhausted if it does not fit. Pieces that are away get
-  // pages and give them up one after another: together they need room for one piece only.
+  // pages and release them one after another: together they need room for one piece only.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) {
     for (size_t s = 0; s < sequences.size(); ++s) {
       for (int64_t piece = 0; piece < away[s]; ++piece) {
         LIME_RETURN_IF_ERROR(pages_.Extend(sequences[s].to, (piece + 1) * kKvPiece).status());
-        pages_.GiveUp(sequences[s].to, piece * kKvPiece, (piece + 1) * kKvPiece);
+        pages_.ReleaseRange(sequences[s].to, piece * kKvPiece, (piece + 1) * kKvPiece);
       }
     }
     for (size_t s = 0; s < sequences.size(); ++s) {
@@ -174,7 +174,7 @@ class KvBook {
   bool FreeNext() {
     const std::optional<KvAway::Piece> piece = away_.FreeNext();
     if (!piece) return false;
-    pages_.GiveUp(piece->sequence, piece->piece * kKvPiece, (piece->piece + 1) * kKvPiece);
+    pages_.ReleaseRange(piece->sequence, piece->piece * kKvPiece, (piece->piece + 1) * kKvPiece);
     Show(piece->sequence);
     return true;
   }

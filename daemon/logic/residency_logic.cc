@@ -139,9 +139,9 @@ void ResidencyLogic::OnPrepared(Prepared prepared, double now_ms, Actions& actio
     actions.push_back(Most{most_});
   }
   shed_ = change_.to_shed;
-  if (comes_back) TellResident(actions);
+  if (comes_back) ReportResident(actions);
   actions.push_back(ChangeWeights{residency_, stage_->runner().border(), shed_.embedding});
-  stage_->MayTakeOrders();  // an order that waits may now fail for good
+  stage_->MayTryOrders();  // an order that waits may now fail for good
 }
 
 void ResidencyLogic::OnNothingEvicted(Actions& actions) {
@@ -166,13 +166,13 @@ void ResidencyLogic::BeginRoom(Actions& actions) {
 void ResidencyLogic::OnRoomMade(double now_ms, Actions& actions, StageLogic::Actions& of_stage) {
   book_.pages().SetNumPages(Device(*residency_).kv_pages);
   change_.at_work = false, change_.has_room = true;
-  TellResident(actions);
+  ReportResident(actions);
   if (!stage_->runner().settled()) stage_->OnRoomMade(now_ms, of_stage);
   EndChange(actions);
-  stage_->MayTakeOrders();
+  stage_->MayTryOrders();
 }
 
-void ResidencyLogic::TellResident(Actions& actions) {
+void ResidencyLogic::ReportResident(Actions& actions) {
   if (target_bytes_) actions.push_back(Resident{std::max<Bytes>(0, most_ - shed_.bytes)});
 }
 

@@ -150,7 +150,7 @@ class ResidencyLogic {
   void Begin(Residency ordered, bool by_order, Actions& actions);
   void NoteRing(std::vector<Program>& programs) const;
   void BeginRoom(Actions& actions);
-  void TellResident(Actions& actions);
+  void ReportResident(Actions& actions);
   void EndChange(Actions& actions);
 
   const Plan& plan_;

@@ -130,7 +130,7 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   LIME_RETURN_IF_ERROR(CheckActivation(activation));
   if (header.payload == Payload::kToken) {
     LIME_RETURN_IF_ERROR(OnTokens(activation));
-    GiveMemory(std::move(activation.payload));
+    AddSpare(std::move(activation.payload));
     return std::nullopt;
   }
   const Visit visit = {header.stage + 1, header.microbatch};
@@ -161,7 +161,7 @@ absl::Status StageInbox::OnTokens(const ActivationMessage& activation) {
   return absl::OkStatus();
 }
 
-std::vector<std::byte> StageInbox::TakeMemory() {
+std::vector<std::byte> StageInbox::PopSpare() {
   if (spare_.empty()) return {};
   std::vector<std::byte> memory = std::move(spare_.back());
   spare_.pop_back();
@@ -170,7 +170,7 @@ std::vector<std::byte> StageInbox::TakeMemory() {
   return memory;
 }
 
-void StageInbox::GiveMemory(std::vector<std::byte> payload) {
+void StageInbox::AddSpare(std::vector<std::byte> payload) {
   const Bytes bytes = static_cast<Bytes>(payload.capacity());
   if (bytes == 0 || waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) return;
   spare_bytes_ += bytes;
@@ -178,7 +178,7 @@ void StageInbox::GiveMemory(std::vector<std::byte> payload) {
 }
 
 void StageInbox::MakeRoomFor(Bytes bytes) {
-  while (!spare_.empty() && waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) (void)TakeMemory();
+  while (!spare_.empty() && waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) (void)PopSpare();
 }
 
 absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) {
@@ -206,7 +206,7 @@ absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) {
 absl::Status StageInbox::CheckVisit(const Visit& visit) const {
   const auto& [stage, microbatch] = visit;
   if (microbatch >= std::ssize(batches_)) return Invalid("this step has no micro-batch ", microbatch);
-  if (std::ranges::find(taken_, visit) != taken_.end())
+  if (std::ranges::find(used_, visit) != used_.end())
     return Invalid("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
   return absl::OkStatus();
 }
@@ -288,7 +288,7 @@ std::span<const StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>
 
 void StageInbox::EndStep() {
   step_under_way_ = false;
-  taken_.clear();
+  used_.clear();
 }
 
 std::optional<int32_t> StageInbox::NextWithTokens() {
@@ -311,7 +311,7 @@ std::vector<std::byte> StageInbox::PopInput(const Visit& visit) {
   const auto found = arrived_.find({steps_begun_ - 1, visit});
   if (found == arrived_.end()) return {};
   std::vector<std::byte> input = std::move(found->second);
-  taken_.push_back(visit);
+  used_.push_back(visit);
   waiting_bytes_ -= std::ssize(input);
   spare_nodes_.push_back(arrived_.extract(found));
   return input;

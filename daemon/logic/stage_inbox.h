@@ -63,9 +63,9 @@ class StageInbox {
   // belongs to the current step. BeginStep returns the visits that came early.
   absl::StatusOr<std::optional<Visit>> OnActivation(ActivationMessage activation);
   // A payload to be filled: empty, with the memory of a used one if there is any.
-  std::vector<std::byte> TakeMemory();
-  // Gives back the memory of a used payload.
-  void GiveMemory(std::vector<std::byte> payload);
+  std::vector<std::byte> PopSpare();
+  // Adds the memory of a used payload.
+  void AddSpare(std::vector<std::byte> payload);
   // Tokens that this device has sampled itself, or that OnActivation has checked.
   void OnTokens(int64_t step, std::span<const SampledToken> tokens);
 
@@ -140,7 +140,7 @@ class StageInbox {
   Arrived arrived_;                              // by step; none of an ended step
   std::vector<Arrived::node_type> spare_nodes_;  // of the map, for reuse
   Bytes waiting_bytes_ = 0;                      // of arrived_
-  std::vector<Visit> taken_;                     // of the current step, whose input was used
+  std::vector<Visit> used_;                      // of the current step, whose input was used
   std::vector<Visit> came_;                      // before the current step
   std::vector<std::vector<std::byte>> spare_;    // used payloads
   Bytes spare_bytes_ = 0;                        // of their memory

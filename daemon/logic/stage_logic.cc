@@ -38,7 +38,7 @@ void StageLogic::Start(Actions& actions) {
 absl::Status StageLogic::OnOrder(const Order& order) {
   LIME_RETURN_IF_ERROR(health_);
   LIME_RETURN_IF_ERROR(inbox_.AddOrder(order));
-  MayTakeOrders();
+  MayTryOrders();
   return absl::OkStatus();
 }
 
@@ -46,7 +46,7 @@ absl::Status StageLogic::OnActivation(ActivationMessage activation, double now_m
   LIME_RETURN_IF_ERROR(health_);
   LIME_ASSIGN_OR_RETURN(const std::optional<Visit> visit, inbox_.OnActivation(std::move(activation)));
   if (visit) PostArrived(*visit, now_ms, actions);
-  GiveTokens(now_ms, actions);
+  PostTokens(now_ms, actions);
   return absl::OkStatus();
 }
 
@@ -92,8 +92,8 @@ void StageLogic::Fail(const absl::Status& why, Actions& actions) {
 
 void StageLogic::NextOrder(const Memory& memory, double now_ms, Actions& actions) {
   LIME_CHECK(HasOrder());
-  may_take_orders_ = HasPagesFor(*inbox_.NextOrder(), memory, actions);
-  if (may_take_orders_) std::visit([&](auto& what) { Execute(what, memory, now_ms, actions); }, inbox_.PopOrder().what);
+  may_try_orders_ = HasPagesFor(*inbox_.NextOrder(), memory, actions);
+  if (may_try_orders_) std::visit([&](auto& what) { Execute(what, memory, now_ms, actions); }, inbox_.PopOrder().what);
 }
 
 // If pages come as sequences grow: gives the rows of a step their pages. False while it must wait.
@@ -142,7 +142,7 @@ void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, 
   const std::span<const Visit> came = inbox_.BeginStep(std::move(order.microbatches));
   Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs.begin())}, now_ms, actions);
   for (const Visit& visit : came) PostArrived(visit, now_ms, actions);
-  GiveTokens(now_ms, actions);
+  PostTokens(now_ms, actions);
 }
 
 // The runner hears of the current step only, so that early input is not taken for awaited input.
@@ -151,7 +151,7 @@ void StageLogic::PostArrived(const Visit& visit, double now_ms, Actions& actions
 }
 
 // On the first device a micro-batch has arrived once all its tokens are known, in order.
-void StageLogic::GiveTokens(double now_ms, Actions& actions) {
+void StageLogic::PostTokens(double now_ms, Actions& actions) {
   if (!IsFirst()) return;
   while (health_.ok()) {
     const std::optional<int32_t> microbatch = inbox_.NextWithTokens();
@@ -187,12 +187,12 @@ void StageLogic::On(const Typed& action, double now_ms, Actions& actions) {
     // token while that device computes.
     if (action.what.payload == Payload::kToken && action.what.to == device_) {
       inbox_.OnTokens(action.step, sampled_);
-      GiveTokens(now_ms, actions);
+      PostTokens(now_ms, actions);
     }
   } else if constexpr (std::is_same_v<Typed, ProgramRunner::StepEnded>) {
     for (int32_t m = 0; m < inbox_.num_batches(); ++m) book_.Computed(inbox_.batch(m));
     inbox_.EndStep();
-    MayTakeOrders();
+    MayTryOrders();
   }
   actions.push_back(action);
 }

@@ -94,16 +94,16 @@ class StageLogic {
   // ---- Orders, one after another, between two steps
 
   // Waiting orders may be tried again: pages may be free.
-  void MayTakeOrders() { may_take_orders_ = true; }
+  void MayTryOrders() { may_try_orders_ = true; }
   // True if an order can be tried now.
-  bool HasOrder() const { return may_take_orders_ && health_.ok() && inbox_.NextOrder() != nullptr && !inbox_.step_under_way(); }
+  bool HasOrder() const { return may_try_orders_ && health_.ok() && inbox_.NextOrder() != nullptr && !inbox_.step_under_way(); }
   // The state of the device's memory, which the driver knows.
   struct Memory {
     const std::vector<Program>& programs;  // for the next steps, as many as there were
     bool must_begin = false;               // the next step waits for a change to begin
     bool pages_come = false;               // a change brings pages, whatever the next step does
   };
-  // Carries out the next order, or fails. If it must wait for MayTakeOrders, appends nothing.
+  // Carries out the next order, or fails. If it must wait for MayTryOrders, appends nothing.
   // REQUIRES: HasOrder()
   void NextOrder(const Memory& memory, double now_ms, Actions& actions);
 
@@ -124,7 +124,7 @@ class StageLogic {
   void Execute(const ResidencyOrder& order, const Memory& memory, double now_ms, Actions& actions);
   void Execute(StepOrder& order, const Memory& memory, double now_ms, Actions& actions);
   void PostArrived(const Visit& visit, double now_ms, Actions& actions);
-  void GiveTokens(double now_ms, Actions& actions);
+  void PostTokens(double now_ms, Actions& actions);
 
   void Post(const ProgramRunner::Event& event, double now_ms, Actions& actions);
   void Follow(const std::vector<ProgramRunner::Action>& followed, double now_ms, Actions& actions);
@@ -142,7 +142,7 @@ class StageLogic {
   std::span<const SampledToken> sampled_;  // of the current event
   int64_t next_loaded_ = 0;
   std::set<int64_t> loaded_;  // loads that ended before an older one
-  bool may_take_orders_ = false;
+  bool may_try_orders_ = false;
   absl::Status health_;
 };
 

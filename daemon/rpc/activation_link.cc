@@ -41,7 +41,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
   explicit LinkStream(ActivationLinkOptions options)
       : options_(std::move(options)),
         stub_(OpenChannel(options_.link.address, options_.link.peer, options_.keys, ChannelUse::kActivations)),
-        give_up_(absl::Now() + options_.patience),
+        retry_until_(absl::Now() + options_.patience),
         estimator_(absl::HashOf(options_.link.epoch, options_.link.from, options_.link.to)) {}
 
   void Start() {
@@ -56,7 +56,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     if (waiting_) alarm_.Cancel();
     mutex_.Await(absl::Condition(
         +[](LinkStream* self)
-             ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->attempt_ == nullptr && !self->waiting_ && self->telling_ == 0; },
+             ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->attempt_ == nullptr && !self->waiting_ && self->lost_calls_ == 0; },
         this));
   }
 
@@ -74,7 +74,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
       } else {
         // A queued message follows another one, and so does a message that may wait (a chunk).
         const bool in_train = activation.may_wait || writing_ || !queue_.empty();
-        activation.header.answered = in_train ? TellsInTrain(activation.header) : TellsAlone(activation.header);
+        activation.header.answered = in_train ? IsAnsweredInTrain(activation.header) : IsAnsweredAlone(activation.header);
         queued_bytes_ += bytes;
         counts_.messages += 1;
         counts_.bytes += bytes;
@@ -191,7 +191,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
     queued_bytes_ -= bytes;
     if (options_.link.trace != nullptr) on_its_way_ = SpanOf(next.header);
     // Others follow this message.
-    if (!queue.empty()) next.header.answered = TellsInTrain(next.header);
+    if (!queue.empty()) next.header.answered = IsAnsweredInTrain(next.header);
     Note(bytes, next.header.answered, /*probe=*/false, back_to_back);
     attempt_->Write(ToBuffer(std::move(next)));
   }
@@ -248,7 +248,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
       absl::MutexLock lock(&mutex_);
       attempt_ = nullptr;
       if (closed_ || lost_) return;
-      if (!open_ && MayPass(status.error_code()) && absl::Now() < give_up_) return Retry();
+      if (!open_ && MayPass(status.error_code()) && absl::Now() < retry_until_) return Retry();
     }
     Lose(status.ok() ? absl::UnavailableError("it has closed the link") : FromGrpc(status, "the link"));
   }
@@ -271,7 +271,7 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
       absl::MutexLock lock(&mutex_);
       if (closed_ || lost_) return;
       lost_ = true;
-      ++telling_;
+      ++lost_calls_;
       if (attempt_ != nullptr) attempt_->Cancel();
     }
     if (options_.link.lost) {
@@ -279,16 +279,16 @@ class LinkStream : public std::enable_shared_from_this<LinkStream> {
           absl::UnavailableError(absl::StrCat("device \"", options_.link.peer, "\" at ", options_.link.address, ": ", why.message())));
     }
     absl::MutexLock lock(&mutex_);
-    --telling_;
+    --lost_calls_;
   }
 
   const ActivationLinkOptions options_;
   grpc::GenericStub stub_;
-  const absl::Time give_up_;
+  const absl::Time retry_until_;
   mutable absl::Mutex mutex_;
   Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // the alarm is set
-  int telling_ ABSL_GUARDED_BY(mutex_) = 0;       // number of calls of `lost` that are running
+  int lost_calls_ ABSL_GUARDED_BY(mutex_) = 0;    // number of calls of `lost` that are running
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   // The current attempt is broken.
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;

@@ -22,9 +22,9 @@ absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
   std::array<std::byte, kActivationHeaderBytes> head;
   size_t in_head = 0, total = 0;
   for (const grpc::Slice& slice : slices) {
-    const size_t take = std::min(slice.size(), head.size() - in_head);
-    if (take > 0) std::memcpy(head.data() + in_head, slice.begin(), take);
-    in_head += take;
+    const size_t copied = std::min(slice.size(), head.size() - in_head);
+    if (copied > 0) std::memcpy(head.data() + in_head, slice.begin(), copied);
+    in_head += copied;
     total += slice.size();
   }
   ActivationMessage activation;

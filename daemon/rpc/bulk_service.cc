@@ -153,7 +153,7 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
     const bool all = extent_ == call_.extents.size();
     if (const std::shared_ptr<KvHandover> handover = handover_.lock(); handover != nullptr) {
       status = all ? absl::OkStatus() : Fill(*handover);
-      if (all) handover->Given(call_.layer, call_.hosts);
+      if (all) handover->ReadDone(call_.layer, call_.hosts);
       handover->Reading();
     }
     if (all || !status.ok()) return Finish(ToGrpc(status));
@@ -215,7 +215,7 @@ absl::Status OwnFault(const absl::Status& status) {
 
 // Processes a chunk and returns the event for the coordinator. Sets `quiet` if it should not be
 // sent.
-absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiver, PushedStore& store, bool& quiet) {
+absl::StatusOr<PushEvent> ProcessChunk(const PushChunk& chunk, PushReceiver& receiver, PushedStore& store, bool& quiet) {
   using Verdict = PushReceiver::Verdict;
   LIME_ASSIGN_OR_RETURN(Verdict verdict, receiver.OnChunk(chunk.position, static_cast<Bytes>(chunk.data.size()), chunk.intact()));
   quiet = verdict == Verdict::kDrop;
@@ -228,13 +228,13 @@ absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiv
   return PushStored{receiver.position()};
 }
 
-class PushTaker final : public BulkService {
+class PushService final : public BulkService {
  public:
-  PushTaker(const PlanInstallation& plans, const Options& options, const DeviceLog& log) : plans_(plans), options_(options), log_(log) {
+  PushService(const PlanInstallation& plans, const Options& options, const DeviceLog& log) : plans_(plans), options_(options), log_(log) {
     pushes_.Post([this] { EndRemovals(options_.store); });
   }
 
-  ~PushTaker() override { Stop(); }
+  ~PushService() override { Stop(); }
 
   void Stop() override {
     absl::MutexLock lock(&mutex_);
@@ -333,7 +333,7 @@ class PushTaker final : public BulkService {
   }
 
   absl::StatusOr<DeviceHoldings> Look(const HoldingsCall& call) const {
-    DeviceHoldings holdings{.takes = !options_.store.empty()};
+    DeviceHoldings holdings{.accepts_pushes = !options_.store.empty()};
     const std::string folder = plans_.WeightsOf(call.weights, call.model);
     if (folder.empty()) return holdings;
     LIME_ASSIGN_OR_RETURN(std::optional<std::vector<BlockId>> held, BlocksHeldIn(folder));
@@ -388,7 +388,7 @@ class PushTaker final : public BulkService {
       LIME_ASSIGN_OR_RETURN(const PushChunk chunk,
                             ReadNext<PushChunk>(stream, "the coordinator has gone before all was sent", "a push may have only one offer"));
       bool quiet = false;
-      LIME_ASSIGN_OR_RETURN(const PushEvent event, TakeChunk(chunk, receiver, store, quiet));
+      LIME_ASSIGN_OR_RETURN(const PushEvent event, ProcessChunk(chunk, receiver, store, quiet));
       if (!quiet) stream.Say(event);
     }
     return absl::OkStatus();
@@ -424,7 +424,7 @@ class PushTaker final : public BulkService {
 }  // namespace
 
 std::unique_ptr<BulkService> BulkService::Make(const PlanInstallation& plans, const Options& options, const DeviceLog& log) {
-  return std::make_unique<PushTaker>(plans, options, log);
+  return std::make_unique<PushService>(plans, options, log);
 }
 
 }  // namespace lime

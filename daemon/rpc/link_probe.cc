@@ -128,8 +128,8 @@ class ProbeReactor final : public grpc::ServerBidiReactor<v1::ProbeData, v1::Pro
  private:
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
-    taken_ += static_cast<Bytes>(data_.data().size());
-    if (taken_ > kMaxProbeBytes) return Finish(ToGrpc(absl::ResourceExhaustedError("the measurement of a link sent too many bytes")));
+    received_ += static_cast<Bytes>(data_.data().size());
+    if (received_ > kMaxProbeBytes) return Finish(ToGrpc(absl::ResourceExhaustedError("the measurement of a link sent too many bytes")));
     if (data_.answer()) return StartWrite(&answer_);
     StartRead(&data_);
   }
@@ -141,7 +141,7 @@ class ProbeReactor final : public grpc::ServerBidiReactor<v1::ProbeData, v1::Pro
 
   v1::ProbeData data_;
   v1::ProbeAnswer answer_;
-  Bytes taken_ = 0;
+  Bytes received_ = 0;
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ void PlanInstallation::Post(std::function<void()> task) {
 // Aborted: the reason may pass when others have finished, so the caller may try again.
 absl::Status PlanInstallation::CheckNew(const InstallCall& call) const {
   const int64_t epoch = call.plan.epoch;
-  if (taken_from_ != 0 && taken_from_ == call.coordinator.id) return taken_;
+  if (revoked_from_ != 0 && revoked_from_ == call.coordinator.id) return revoked_;
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (epoch <= last_epoch_) {
     return absl::AbortedError(
@@ -94,7 +94,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Install(InstallC
   LIME_RETURN_IF_ERROR(CheckNew(call));
   last_epoch_ = call.plan.epoch;
   address_ = installation.address, installed_at_ = absl::Now();
-  taken_from_ = 0;
+  revoked_from_ = 0;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
   if (before_epoch != handover_epoch_) gone = ReleaseHandover();
   auto transport = std::make_unique<RpcTransport>(
@@ -122,7 +122,7 @@ void PlanInstallation::Load(const std::shared_ptr<StageSession>& session, const 
   }
   const absl::Time begin = absl::Now();
   absl::StatusOr<InstalledPlan> installed = session->Open();
-  if (const absl::Status failure = session->failure(); !installed.ok() && failure.code() == kTakenAway) installed = failure;
+  if (const absl::Status failure = session->failure(); !installed.ok() && failure.code() == kRevoked) installed = failure;
   if (!installed.ok()) session->Close();
   if (session->call().kv) LetGo(session->call().kv->epoch);
   {
@@ -205,9 +205,9 @@ absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::strin
   Log(absl::StrCat("unloads epoch ", released.epoch, " for ", by, released.used_by ? ", while it is used by " : "",
                    released.used_by ? released.used_by->Who() : ""));
   if (released.used_by) {
-    taken_from_ = released.used_by->coordinator.id;
-    taken_ = absl::Status(kTakenAway, absl::StrCat(by, " has unloaded the plan with `lime unload --force`"));
-    session_->Revoke(taken_);
+    revoked_from_ = released.used_by->coordinator.id;
+    revoked_ = absl::Status(kRevoked, absl::StrCat(by, " has unloaded the plan with `lime unload --force`"));
+    session_->Revoke(revoked_);
   }
   PostUnload(false, [released, done = std::move(done)](const UnloadedPlan&) { done(released); });
   return absl::OkStatus();

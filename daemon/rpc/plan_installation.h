@@ -67,7 +67,7 @@ class PlanInstallation {
   // next plan or another one is installed, or until nobody has read it for a while.
   absl::Status Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done);
   // Unloads any plan for a person who is not its coordinator. FailedPrecondition names the user of
-  // the plan, unless call.force. With call.force the user gets kTakenAway, now and when it tries to
+  // the plan, unless call.force. With call.force the user gets kRevoked, now and when it tries to
   // install another plan. `address` is the caller's.
   absl::Status Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done);
   // KV that the plan of that epoch has left here. FailedPrecondition if there is none.
@@ -137,8 +137,8 @@ class PlanInstallation {
   absl::Time installed_at_ ABSL_GUARDED_BY(mutex_);  // time of that call
   // The coordinator that lost its plan to Release. 0: none, or another one has installed a plan
   // since.
-  uint64_t taken_from_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status taken_ ABSL_GUARDED_BY(mutex_);  // the error that this coordinator gets
+  uint64_t revoked_from_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // the error that this coordinator gets
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   WorkerThread worker_;
 };

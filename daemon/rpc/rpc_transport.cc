@@ -99,7 +99,7 @@ std::unique_ptr<Link> RpcTransport::OpenLink(LinkOptions options) {
 }
 
 absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
-                                  const KvTakeover::PageSink& take) {
+                                  const KvTakeover::PageSink& sink) {
   std::shared_ptr<grpc::Channel>& channel = kv_channels_[holder.address];
   if (channel == nullptr) channel = OpenChannel(holder.address, holder.name, options_.keys, ChannelUse::kBulk);
   const std::string who = absl::StrCat("device \"", holder.name, "\" at ", holder.address);
@@ -110,21 +110,21 @@ absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call
   ToProto(call, request);
   const auto reader = stub->ReadKv(&context, request);
   Expected expected(call);
-  absl::Status taken;
+  absl::Status received;
   {
     Watch watch(context, cancelled);
-    for (v1::KvPages message; taken.ok() && reader->Read(&message);) {
+    for (v1::KvPages message; received.ok() && reader->Read(&message);) {
       watch.Heard();
-      taken = [&] {
+      received = [&] {
         LIME_ASSIGN_OR_RETURN(const KvPagesRead pages, FromProto(message));
         LIME_RETURN_IF_ERROR(expected.Check(pages, call.page_bytes));
-        return take(pages.sequence, pages.first, std::as_bytes(std::span(pages.data)));
+        return sink(pages.sequence, pages.first, std::as_bytes(std::span(pages.data)));
       }();
     }
-    if (!taken.ok()) context.TryCancel();
+    if (!received.ok()) context.TryCancel();
   }
   const absl::Status end = FromGrpc(reader->Finish(), who);
-  if (!taken.ok()) return absl::Status(taken.code(), absl::StrCat(who, ": ", taken.message()));
+  if (!received.ok()) return absl::Status(received.code(), absl::StrCat(who, ": ", received.message()));
   if (cancelled.load(std::memory_order_relaxed)) return absl::CancelledError("loading was cancelled");
   if (absl::IsCancelled(end)) return absl::UnavailableError(absl::StrCat(who, " sends no KV"));
   LIME_RETURN_IF_ERROR(end);

@@ -24,7 +24,7 @@ class RpcTransport final : public Transport {
 
   std::unique_ptr<Link> OpenLink(LinkOptions options) override;
   absl::Status ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
-                      const KvTakeover::PageSink& take) override;
+                      const KvTakeover::PageSink& sink) override;
   void EndKvReads() override { kv_channels_.clear(); }
 
  private:

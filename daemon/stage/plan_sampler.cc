@@ -102,11 +102,11 @@ std::vector<std::pair<int32_t, std::string>> PlanSampler::HashStates() {
 
 PlanSampler::TokenReport PlanSampler::OnSampled(const SampledToken& token) {
   absl::MutexLock lock(&mutex_);
-  if (taken_ == reports_.size()) return {};
-  ReportOf& next = reports_[taken_];
+  if (returned_ == reports_.size()) return {};
+  ReportOf& next = reports_[returned_];
   if (next.sequence != token.sequence || next.position != token.position) return {};
   TokenReport report = std::move(next.report);
-  if (++taken_ == reports_.size()) reports_.clear(), taken_ = 0;
+  if (++returned_ == reports_.size()) reports_.clear(), returned_ = 0;
   return report;
 }
 

@@ -65,7 +65,7 @@ class PlanSampler final : public TokenSampler {
     TokenReport report;
   };
   std::vector<ReportOf> reports_ ABSL_GUARDED_BY(mutex_);  // of tokens that ask for it, oldest first
-  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;               // how many of them OnSampled has returned
+  size_t returned_ ABSL_GUARDED_BY(mutex_) = 0;            // how many of them OnSampled has returned
   std::shared_ptr<LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
   Sampler sampler_;            // used by the compute thread
   cpu::RowScorer row_scorer_;  // used by the compute thread

@@ -83,7 +83,7 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   takeover->here = options_.handover.kv;
   takeover->weights = std::move(options_.handover.weights);
   takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                          const KvTakeover::PageSink& take) { return ReadKv(layer, numerics_id, wanted, take); };
+                          const KvTakeover::PageSink& sink) { return ReadKv(layer, numerics_id, wanted, sink); };
   takeover->let_go = [this] { return LetGo(); };
   return takeover;
 }
@@ -91,7 +91,7 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
 // Lent pieces come before those that follow them. A holder is asked even if nothing is wanted of
 // it: so it knows that its reader is done.
 absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                                  const KvTakeover::PageSink& take) {
+                                  const KvTakeover::PageSink& sink) {
   const std::string& here = call_.plan.devices[call_.device].name;
   bool found = false;
   for (const bool hosts : {true, false}) {
@@ -100,7 +100,7 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
       found = found || !hosts;
       const std::vector<KvExtent> extents = HeldBy(holder, wanted);
       if (holder.name == here) {
-        LIME_RETURN_IF_ERROR(ReadKvFromHere(layer, holder, numerics_id, extents, take));
+        LIME_RETURN_IF_ERROR(ReadKvFromHere(layer, holder, numerics_id, extents, sink));
         continue;
       }
       if (options_.transport == nullptr)
@@ -113,22 +113,22 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
                                                        .extents = extents,
                                                        .numerics_id = numerics_id,
                                                        .page_bytes = call_.plan.page_bytes},
-                                                      cancelled_, take));
+                                                      cancelled_, sink));
     }
   }
   return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("the plan names no device with KV of layer ", layer));
 }
 
 absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
-                                          std::span<const KvExtent> extents, const KvTakeover::PageSink& take) const {
+                                          std::span<const KvExtent> extents, const KvTakeover::PageSink& sink) const {
   if (options_.handover.kv == nullptr) return absl::NotFoundError("the previous plan handed over no KV on this device");
   if (options_.handover.kv->numerics_id() != numerics_id || options_.handover.kv->page_bytes() != call_.plan.page_bytes)
     return absl::FailedPreconditionError("the KV of the previous plan was computed by other kernels, or for another model");
   for (const KvExtent& extent : extents) {
-    const auto take_own = [&](int64_t first, std::span<const std::byte> pages) {
-      return cancelled_.load() ? absl::CancelledError("loading was cancelled") : take(extent.sequence, first, pages);
+    const auto sink_own = [&](int64_t first, std::span<const std::byte> pages) {
+      return cancelled_.load() ? absl::CancelledError("loading was cancelled") : sink(extent.sequence, first, pages);
     };
-    LIME_RETURN_IF_ERROR(options_.handover.kv->ReadAll(layer, holder.hosts, extent, take_own));
+    LIME_RETURN_IF_ERROR(options_.handover.kv->ReadAll(layer, holder.hosts, extent, sink_own));
   }
   return absl::OkStatus();
 }
@@ -138,7 +138,7 @@ absl::Status StageSession::LetGo() {
   if (options_.transport != nullptr) options_.transport->EndKvReads();
   const std::shared_ptr<KvHandover> handover = std::exchange(options_.handover.kv, nullptr);
   if (handover == nullptr) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(handover->AwaitGiven(call_.kv->given, kKvHandoverPatience, cancelled_));
+  LIME_RETURN_IF_ERROR(handover->AwaitReaders(call_.kv->kv_readers, kKvHandoverPatience, cancelled_));
   if (options_.handover_is_read) options_.handover_is_read();
   return absl::OkStatus();
 }
@@ -176,11 +176,11 @@ StagePeers StageSession::MakePeers() {
                 LIME_CHECK(found != links_.end()) << "an activation for device " << device;
                 found->second->Send(std::move(activation));
               },
-          .sampled = [this](int64_t step, std::span<const SampledToken> tokens) { TellSampled(step, tokens); },
+          .sampled = [this](int64_t step, std::span<const SampledToken> tokens) { ReportSampled(step, tokens); },
           .step_ended =
               [this](int64_t step) {
                 steps_.store(step + 1, std::memory_order_relaxed);
-                TellEnded(step);
+                ReportEnded(step);
               },
           .failed = [this](const absl::Status& status) { Fail(status); }};
 }
@@ -259,17 +259,17 @@ void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, do
 TraceChunk StageSession::DrainTrace(const TraceCall& call) {
   TraceChunk chunk{.epoch = epoch()};
   if (trace_ == nullptr) return chunk;
-  absl::MutexLock lock(&taking_);
+  absl::MutexLock lock(&draining_);
   chunk.lost = trace_->lost();
   trace_->Drain(static_cast<size_t>(call.most), chunk.spans);
   return chunk;
 }
 
-void StageSession::Tell(const FromDevice& what) {
+void StageSession::Report(const FromDevice& what) {
   if (sink_) sink_(what);
 }
 
-void StageSession::TellSampled(int64_t step, std::span<const SampledToken> tokens) {
+void StageSession::ReportSampled(int64_t step, std::span<const SampledToken> tokens) {
   if (tokens.empty()) return;
   absl::MutexLock lock(&events_mutex_);
   auto& news = std::get<SampledNews>(sampled_);
@@ -284,19 +284,19 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
   if (call_.plan.microbatches == 1 && call_.plan.chunks_per_sweep <= 1) {
     awaits_end_ = true;
   } else {
-    Tell(sampled_);
+    Report(sampled_);
   }
 }
 
-// Only the last stage's device tells: with it a step ends everywhere. If no other tokens are to
+// Only the last stage's device reports: with it a step ends everywhere. If no other tokens are to
 // come, one message has tokens and end.
-void StageSession::TellEnded(int64_t step) {
+void StageSession::ReportEnded(int64_t step) {
   absl::MutexLock lock(&events_mutex_);
   if (std::exchange(awaits_end_, false)) {
     std::get<SampledNews>(sampled_).ends_step = true;
-    Tell(sampled_);
+    Report(sampled_);
   } else if (call_.plan.stages.back().device == call_.device) {
-    Tell(StepEndedNews{step});
+    Report(StepEndedNews{step});
   }
 }
 

@@ -60,7 +60,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // From now on `sink` gets tokens, steps and failures; empty: nobody. Returns the failure, if any.
   absl::Status SetSink(Sink sink);
 
-  // A person has taken the plan away. The coordinator hears that, and nothing after it.
+  // A person has revoked the plan. The coordinator hears that, and nothing after it.
   void Revoke(const absl::Status& why) { Fail(why); }
   absl::Status failure() const;  // the first; OK: none so far
 
@@ -87,13 +87,13 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void OpenLinks();
   StagePeers MakePeers();
   std::shared_ptr<KvTakeover> MakeTakeover();
-  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::PageSink& take);
+  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::PageSink& sink);
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
-                              const KvTakeover::PageSink& take) const;
+                              const KvTakeover::PageSink& sink) const;
   absl::Status LetGo();
-  void Tell(const FromDevice& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(events_mutex_);
-  void TellSampled(int64_t step, std::span<const SampledToken> tokens);
-  void TellEnded(int64_t step);
+  void Report(const FromDevice& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(events_mutex_);
+  void ReportSampled(int64_t step, std::span<const SampledToken> tokens);
+  void ReportEnded(int64_t step);
   void Fail(const absl::Status& status);
   absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
   void NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms);
@@ -106,7 +106,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const std::weak_ptr<KvHandover> kv_handover_;  // options_.handover.kv, for Cancel
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open if spans are asked for
-  absl::Mutex taking_;                // its one reader at a time; the ring itself takes no lock
+  absl::Mutex draining_;              // its one reader at a time; the ring itself takes no lock
   PlanSampler sampler_;
 
   // Held for reading while the stage is called. Unloading waits for these calls.

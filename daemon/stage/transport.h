@@ -60,9 +60,9 @@ class Transport {
 
   // Reads KV that a plan has left on another device. Errors: Unavailable if that device is lost or
   // silent; kCancelled soon after `cancelled` is set; the device's refusal; DataLoss if pages come
-  // damaged or some are missing; the error of `take`.  Thread: the one that loads
+  // damaged or some are missing; the error of `sink`.  Thread: the one that loads
   virtual absl::Status ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,
-                              const KvTakeover::PageSink& take) = 0;
+                              const KvTakeover::PageSink& sink) = 0;
   // Everything is read.  Thread: the one that loads
   virtual void EndKvReads() = 0;
 };

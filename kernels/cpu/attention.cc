@@ -313,7 +313,7 @@ void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const At
   LIME_CHECK_LE(shape.heads, w.heads);
   LIME_CHECK_LE(kv.head_dim, w.head_dim);
   LIME_CHECK_EQ(shape.heads % kv.kv_heads, 0);
-  const bool all = pieces.begin == 0 && pieces.end == INT64_MAX && pieces.taken == nullptr;
+  const bool all = pieces.begin == 0 && pieces.end == INT64_MAX && pieces.covered == nullptr;
   LIME_CHECK(all || !w.carried.empty()) << "the workspace carries nothing from one call to the next";
   const AttentionCall call{
       .kv = kv, .rows = rows, .shape = shape, .q = q, .out = out, .pieces = pieces, .carried = all ? nullptr : w.carried.data()};
@@ -359,11 +359,11 @@ void GetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const Attenti
   }
 }
 
-void SetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, const int32_t* taken,
+void SetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, const int32_t* covered,
                 const float* records) {
   const AttentionCall call = CarriedBy(ws, rows, shape, head_dim);
   for (int64_t token = 0; token < rows.count; ++token, records += PackedRecordFloats(shape.heads, head_dim)) {
-    if (call.FirstPiece(token) >= taken[call.Slot(token)]) continue;
+    if (call.FirstPiece(token) >= covered[call.Slot(token)]) continue;
     const float* from = records;
     for (int64_t head = 0; head < shape.heads; ++head, from += 2 + head_dim) {
       float* const into = call.Carried(token, head);

@@ -102,7 +102,7 @@ struct AttentionPieces {
   // [sequence slots]: how many pieces from 0 on the carried state of a slot's rows includes
   // already, wherever they were computed. The call leaves these out. Null: the pieces before
   // `begin`.
-  const int32_t* taken = nullptr;
+  const int32_t* covered = nullptr;
 };
 
 // out: [rows, heads * head_dim] in kv.dtype; q: fp32 [rows, heads, head_dim]. REQUIRES: K and V of
@@ -123,9 +123,9 @@ constexpr int64_t PackedRecordFloats(int64_t heads, int64_t head_dim) {
 // pieces.
 void GetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, int64_t end,
                 float* records);
-// Sets the carried state of rows that see any of the pieces [0, taken[slot]), for an Attend with
-// this `taken`. Records of other rows are ignored.
-void SetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, const int32_t* taken,
+// Sets the carried state of rows that see any of the pieces [0, covered[slot]), for an Attend with
+// this `covered`. Records of other rows are ignored.
+void SetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, const int32_t* covered,
                 const float* records);
 
 }  // namespace lime::cpu

@@ -195,11 +195,11 @@ HWY_INLINE void ComputePiece(const TilePiece& t) {
 // Adds the record `from` of a later piece to `into`.
 HWY_INLINE void MergeRecord(const float* from, float* into, int64_t acc_width) {
   const float max = from[0] > into[0] ? from[0] : into[0];
-  const float keep = ExpOne(into[0] - max), take = ExpOne(from[0] - max);
+  const float into_scale = ExpOne(into[0] - max), from_scale = ExpOne(from[0] - max);
   into[0] = max;
-  into[1] = into[1] * keep + from[1] * take;
+  into[1] = into[1] * into_scale + from[1] * from_scale;
   for (int64_t d = kRecordAcc; d < kRecordAcc + acc_width; d += kLanes)
-    Store(Add(Mul(Load(into + d), Set(keep)), Mul(Load(from + d), Set(take))), into + d);
+    Store(Add(Mul(Load(into + d), Set(into_scale)), Mul(Load(from + d), Set(from_scale))), into + d);
 }
 
 template <typename T>

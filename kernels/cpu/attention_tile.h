@@ -52,7 +52,7 @@ struct AttentionCall {
   int64_t Slot(int64_t token) const { return rows.slots == nullptr ? 0 : rows.slots[token]; }
   // First piece that the call computes for the row. The state after earlier pieces is carried.
   int64_t PieceBegin(int64_t token) const {
-    return pieces.taken == nullptr ? pieces.begin : std::max<int64_t>(pieces.begin, pieces.taken[Slot(token)]);
+    return pieces.covered == nullptr ? pieces.begin : std::max<int64_t>(pieces.begin, pieces.covered[Slot(token)]);
   }
   float* Carried(int64_t token, int64_t head) const { return carried + (token * shape.heads + head) * RecordFloats(); }
 };

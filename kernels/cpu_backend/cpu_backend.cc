@@ -223,12 +223,12 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
-    LIME_CHECK(options_.attends_pieces && std::ssize(taken) == options_.max_sequences) << taken.size();
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> covered, std::span<const float> records) override {
+    LIME_CHECK(options_.attends_pieces && std::ssize(covered) == options_.max_sequences) << covered.size();
     LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), workspace_.rows * RecordFloats()));
     for (int64_t row = 0; row < workspace_.rows; ++row)
-      LIME_RETURN_IF_ERROR(CheckBehind(workspace_.positions[row], taken[static_cast<size_t>(workspace_.slots[row])]));
-    std::ranges::copy(taken, workspace_.taken);
+      LIME_RETURN_IF_ERROR(CheckBehind(workspace_.positions[row], covered[static_cast<size_t>(workspace_.slots[row])]));
+    std::ranges::copy(covered, workspace_.covered);
     return attention(layer).ContinueFromRecords(workspace_, records.data());
   }
 

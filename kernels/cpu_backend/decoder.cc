@@ -109,15 +109,15 @@ absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
 
 absl::Status AttentionBlock::Attend(Workspace& ws, const KvView& kv) const {
   AttentionPieces pieces;
-  if (ws.pieces_attended > 0 || ws.records_taken) {
+  if (ws.pieces_attended > 0 || ws.has_records) {
     pieces.begin = ws.pieces_attended;
-    if (ws.records_taken) pieces.taken = ws.taken;
+    if (ws.has_records) pieces.covered = ws.covered;
   } else if (ws.pieces_attended < 0) {
     LIME_RETURN_IF_ERROR(Append(ws, kv));
   }
   cpu::Attend(ws.pool, ws.attention, kv, ws.attention_rows(), ws.q, AttentionShapeOf(heads, head_dim, window), ws.attended, pieces);
   ws.pieces_attended = -1;
-  ws.records_taken = false;
+  ws.has_records = false;
   return absl::OkStatus();
 }
 
@@ -128,16 +128,16 @@ absl::Status AttentionBlock::Queries(Workspace& ws, const KvView& kv) const {
 }
 
 absl::Status AttentionBlock::ContinueFromRecords(Workspace& ws, const float* records) const {
-  if (ws.pieces_attended != 0 || ws.records_taken)
+  if (ws.pieces_attended != 0 || ws.has_records)
     return absl::InternalError(absl::StrCat("records came after attention to ", ws.pieces_attended, " pieces of KV"));
-  SetCarried(ws.attention, ws.attention_rows(), AttentionShapeOf(heads, head_dim, window), head_dim, ws.taken, records);
-  ws.records_taken = true;
+  SetCarried(ws.attention, ws.attention_rows(), AttentionShapeOf(heads, head_dim, window), head_dim, ws.covered, records);
+  ws.has_records = true;
   return absl::OkStatus();
 }
 
 absl::Status AttentionBlock::AttendToPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const {
   LIME_RETURN_IF_ERROR(Queries(ws, kv));
-  if (pieces.begin != ws.pieces_attended || ws.records_taken)
+  if (pieces.begin != ws.pieces_attended || ws.has_records)
     return absl::InternalError(
         absl::StrCat("attention is to continue at piece ", pieces.begin, " of KV, but it has covered ", ws.pieces_attended, " pieces"));
   cpu::Attend(ws.pool, ws.attention, kv, ws.attention_rows(), ws.q, AttentionShapeOf(heads, head_dim, window), ws.attended, pieces);

@@ -18,28 +18,28 @@ AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const Backen
 }
 
 // Calls take(array, its bytes) for every array that a backend with these options has.
-template <typename Take>
-void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArrays& arrays, Take&& take) {
+template <typename OnArray>
+void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArrays& arrays, OnArray&& on_array) {
   const ModelConfig& config = spec.config;
   const int64_t rows = options.max_rows, logit_rows = options.max_logit_rows, working = ElementBytes(spec.working_dtype);
   const int64_t q_cols = config.num_heads * config.head_dim, kv_cols = config.num_kv_heads * config.head_dim;
   constexpr int64_t kIndex = sizeof(int32_t), kFloat = sizeof(float);
-  take(arrays.tokens, rows * kIndex);
-  take(arrays.slots, rows * kIndex);
-  take(arrays.positions, rows * kIndex);
-  take(arrays.x, rows * config.hidden_size * working);
-  take(arrays.normed, rows * config.hidden_size * working);
-  take(arrays.q, rows * q_cols * kFloat);
-  take(arrays.k, rows * kv_cols * kFloat);
-  take(arrays.v, rows * kv_cols * kFloat);
-  take(arrays.attended, rows * q_cols * working);
-  if (config.gated_mlp()) take(arrays.gate, rows * config.intermediate_size * kFloat);
-  take(arrays.up, rows * config.intermediate_size * kFloat);
-  take(arrays.mixed, rows * config.intermediate_size * working);
-  take(arrays.head_rows, logit_rows * kIndex);
-  take(arrays.head_x, logit_rows * config.hidden_size * working);
-  take(arrays.logits, logit_rows * config.vocab_size * kFloat);
-  if (options.attends_pieces) take(arrays.taken, options.max_sequences * kIndex);
+  on_array(arrays.tokens, rows * kIndex);
+  on_array(arrays.slots, rows * kIndex);
+  on_array(arrays.positions, rows * kIndex);
+  on_array(arrays.x, rows * config.hidden_size * working);
+  on_array(arrays.normed, rows * config.hidden_size * working);
+  on_array(arrays.q, rows * q_cols * kFloat);
+  on_array(arrays.k, rows * kv_cols * kFloat);
+  on_array(arrays.v, rows * kv_cols * kFloat);
+  on_array(arrays.attended, rows * q_cols * working);
+  if (config.gated_mlp()) on_array(arrays.gate, rows * config.intermediate_size * kFloat);
+  on_array(arrays.up, rows * config.intermediate_size * kFloat);
+  on_array(arrays.mixed, rows * config.intermediate_size * working);
+  on_array(arrays.head_rows, logit_rows * kIndex);
+  on_array(arrays.head_x, logit_rows * config.hidden_size * working);
+  on_array(arrays.logits, logit_rows * config.vocab_size * kFloat);
+  if (options.attends_pieces) on_array(arrays.covered, options.max_sequences * kIndex);
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ void Workspace::SetRows(int64_t new_rows, int64_t new_logit_rows) {
   logit_rows = new_logit_rows;
   head_selected = false;
   pieces_attended = -1;
-  records_taken = false;
+  has_records = false;
 }
 
 }  // namespace lime::cpu

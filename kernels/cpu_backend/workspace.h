@@ -38,8 +38,8 @@ struct BatchArrays {
   int32_t* head_rows = nullptr;   // [logit_rows], rows that asked for logits
   std::byte* head_x = nullptr;    // [logit_rows, hidden] working dtype
   float* logits = nullptr;        // [logit_rows, vocab]
-  // [sequence slots]; used if `records_taken`. Null without BackendOptions::attends_pieces.
-  int32_t* taken = nullptr;
+  // [sequence slots]; used if `has_records`. Null without BackendOptions::attends_pieces.
+  int32_t* covered = nullptr;
 };
 
 struct Workspace : BatchArrays {
@@ -61,9 +61,9 @@ struct Workspace : BatchArrays {
   bool head_selected = false;  // head_x belongs to this batch
   // Pieces of KV that the current layer has attended to. -1: its K and V are not appended yet.
   int64_t pieces_attended = -1;
-  // A host has attended to the current layer's first pieces: for each sequence slot, `taken` of
+  // A host has attended to the current layer's first pieces: for each sequence slot, `covered` of
   // them.
-  bool records_taken = false;
+  bool has_records = false;
 
   ThreadPool pool;
   LinearWorkspace linear;

@@ -28,11 +28,11 @@ at::Tensor Unpack(const at::Tensor& words, int64_t bits, int64_t cols) {
 }
 
 // Some rows of a layer in fp32; take(t) selects them from each of its tensors.
-template <typename Take>
-at::Tensor Unpacked(const LinearWeight& w, int64_t cols, Take&& take) {
-  if (w.bits == 0) return take(w.weight).to(at::kFloat);
-  const at::Tensor codes = Unpack(take(w.weight), w.bits, cols).to(at::kFloat);
-  const auto spread = [&](const at::Tensor& t) { return take(t).to(at::kFloat).repeat_interleave(w.group_size, 1); };
+template <typename Select>
+at::Tensor Unpacked(const LinearWeight& w, int64_t cols, Select&& select) {
+  if (w.bits == 0) return select(w.weight).to(at::kFloat);
+  const at::Tensor codes = Unpack(select(w.weight), w.bits, cols).to(at::kFloat);
+  const auto spread = [&](const at::Tensor& t) { return select(t).to(at::kFloat).repeat_interleave(w.group_size, 1); };
   return spread(w.scales) * codes + spread(w.biases);
 }
 

@@ -95,7 +95,7 @@ class JsonList {
     objects.ok() ? static_cast<void>(values = *std::move(objects)) : from_->Check(objects.status());
   }
   // Only for writing; the List that calls this reads the field itself, or ignores it.
-  void Told(const std::string& key, nlohmann::ordered_json value) {
+  void WriteOnly(const std::string& key, nlohmann::ordered_json value) {
     if (to_ != nullptr) (*to_)[key] = std::move(value);
   }
 

@@ -34,13 +34,13 @@ std::vector<LayerRun> SharesByMemory(const Instance& instance, const LayerView& 
   const double total = std::accumulate(mem_mb.begin(), mem_mb.end(), 0.0), layers = static_cast<double>(view.layers.size());
   std::vector<LayerRun> runs;
   double sum = 0;
-  int given = 0;
+  int assigned = 0;
   for (int d = 0; d < instance.NumDevices(); ++d) {
     sum += mem_mb[d];
     const int until =
         d + 1 == instance.NumDevices() || total <= 0 ? static_cast<int>(layers) : static_cast<int>(std::lround(layers * sum / total));
-    runs.push_back({.device = d, .layers = until - given});
-    given = until;
+    runs.push_back({.device = d, .layers = until - assigned});
+    assigned = until;
   }
   return runs;
 }
@@ -86,8 +86,8 @@ class ShardProgram {
  private:
   struct Cell {
     double ms;
-    int from;   // state before
-    int taken;  // layers of the last device
+    int from;    // state before
+    int layers;  // layers of the last device
   };
 
   Cell& At(int state, int placed) { return best_[static_cast<size_t>(state) * (layers_ + 1) + placed]; }
@@ -123,8 +123,8 @@ class ShardProgram {
     for (int placed = layers_; placed > 0;) {
       const Cell cell = At(state, placed);
       const int device = any_order_ ? std::countr_zero(static_cast<unsigned>(state & ~cell.from)) : by_speed_[state - 1];
-      runs.insert(runs.begin(), {.device = device, .layers = cell.taken});
-      placed -= cell.taken;
+      runs.insert(runs.begin(), {.device = device, .layers = cell.layers});
+      placed -= cell.layers;
       state = cell.from;
     }
     return runs;

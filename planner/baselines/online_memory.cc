@@ -76,10 +76,10 @@ class PaperDevice {
   std::vector<int32_t> More(int64_t layer_pages) const {
     if (visits_ == 0 || page_mb_ <= 0) return {};
     const auto [alpha, beta] = Choose(layer_pages);
-    std::map<std::pair<int, BlockKind>, int64_t> taken;
+    std::map<std::pair<int, BlockKind>, int64_t> chosen;
     std::vector<int32_t> parts;
     for (const PaperBlock& block : blocks_) {
-      int64_t& count = taken[{block.stage, block.id.kind}];
+      int64_t& count = chosen[{block.stage, block.id.kind}];
       if (count >= (block.id.kind == BlockKind::kAttention ? alpha : beta)) continue;
       ++count;
       const auto [begin, end] = PartsOf(plan_, block.id);

@@ -50,7 +50,7 @@ void ListRows(JsonList& f, std::vector<MatrixRows>& rows) {
   if (!f.reads()) {
     ordered_json array = ordered_json::array();
     for (const MatrixRows& range : rows) array.push_back({kRoleNames.Of(range.role), range.begin, range.end});
-    return f.Told("rows", std::move(array));
+    return f.WriteOnly("rows", std::move(array));
   }
   for (const json& value : f.from().Array("rows", kMaxRowsPerPart)) {
     const absl::StatusOr<MatrixRows> range = ReadRows(value, f.from().where());
@@ -124,8 +124,8 @@ static void List(JsonList& f, Prediction& predicted) {
 static void List(JsonList& f, Stage& stage, const Plan& plan) {
   List(f, stage);
   if (f.reads()) return;
-  f.Told("first", PartName(plan, stage.lo));
-  f.Told("last", PartName(plan, stage.hi - 1));
+  f.WriteOnly("first", PartName(plan, stage.lo));
+  f.WriteOnly("last", PartName(plan, stage.hi - 1));
 }
 
 static void List(JsonList& f, Plan& plan) {

@@ -40,8 +40,8 @@ std::string PredictedWith(RateSource source, double bytes_per_second) {
 double LostShare(const PredictionObservations& seen) {
   if (seen.wall_seconds <= 0 || seen.threads <= 0) return 0;
   const double spare = static_cast<double>(std::max(0, seen.cores - seen.threads)) * seen.wall_seconds;
-  const double taken = std::max(0.0, seen.other_seconds + seen.stolen_seconds - spare);
-  return std::clamp(taken / (seen.wall_seconds * static_cast<double>(seen.threads)), 0.0, 1.0);
+  const double lost = std::max(0.0, seen.other_seconds + seen.stolen_seconds - spare);
+  return std::clamp(lost / (seen.wall_seconds * static_cast<double>(seen.threads)), 0.0, 1.0);
 }
 
 // Reads overlap with computing. A slower disk therefore costs only its time beyond the prediction.
@@ -69,7 +69,7 @@ Explanation OfShedding(const PredictionObservations& seen) {
 Explanation OfCpu(const PredictionObservations& seen, double measured_ms) {
   const double wall = seen.wall_seconds * static_cast<double>(seen.threads);
   if (wall <= 0) return {};
-  return {DifferenceCause::kCpuTaken, measured_ms * LostShare(seen),
+  return {DifferenceCause::kCpuLost, measured_ms * LostShare(seen),
           absl::StrFormat(
               "other programs used the CPUs: other processes used %.0f %% and the hypervisor %.0f %% of the time that %d threads need",
               100 * seen.other_seconds / wall, 100 * seen.stolen_seconds / wall, seen.threads)};

@@ -29,13 +29,13 @@ struct PredictionObservations {
   double disk_rate_profiled = 0;  // bytes per second, at the read size and depth in use
   RateSource disk_rate_source = RateSource::kProfile;
 
-  // Bytes of weights that were evicted under pressure. Every later step reads them.
+  // Bytes of weights that were shed. Every later step reads them.
   double shed_bytes_per_step = 0;
 
   int threads = 0;            // compute threads
   int cores = 0;              // of the machine
   double other_seconds = 0;   // CPU time of all other processes
-  double stolen_seconds = 0;  // taken by the hypervisor
+  double stolen_seconds = 0;  // used by the hypervisor
 
   double memory_rate = 0;  // bytes per second, measured right after the run
   double memory_rate_profiled = 0;
@@ -48,7 +48,7 @@ enum class DifferenceCause {
   kNotProfiled,  // compute times were estimated from rates, not measured
   kDiskRate,     // the disk reads slower or faster than profiled
   kMemoryShed,   // blocks left memory under pressure and were streamed
-  kCpuTaken,     // other processes or the hypervisor used the CPUs
+  kCpuLost,      // other processes or the hypervisor used the CPUs
   kMemoryRate,   // memory reads slower or faster than profiled
   kDeviceRate,   // in a cluster: a device computes slower or faster than planned
   kLinkRate,     // in a cluster: a link is slower or faster than profiled
@@ -60,7 +60,7 @@ inline constexpr Names<DifferenceCause, 10> kCauseNames = {{{DifferenceCause::kN
                                                             {DifferenceCause::kNotProfiled, "not_profiled"},
                                                             {DifferenceCause::kDiskRate, "disk_rate"},
                                                             {DifferenceCause::kMemoryShed, "memory_shed"},
-                                                            {DifferenceCause::kCpuTaken, "cpu_taken"},
+                                                            {DifferenceCause::kCpuLost, "cpu_taken"},
                                                             {DifferenceCause::kMemoryRate, "memory_rate"},
                                                             {DifferenceCause::kDeviceRate, "device_rate"},
                                                             {DifferenceCause::kLinkRate, "link_rate"},

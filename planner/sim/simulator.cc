@@ -36,7 +36,7 @@ class Simulation {
   absl::StatusOr<SimulationResult> Run() {
     for (int d = 0; d < plan_.NumDevices(); ++d) Start(d);
     for (const SimulatedChange& change : script_.changes) {
-      for (int d = 0; d < plan_.NumDevices(); ++d) After(change.at_ms, d, TakeUp{&change});
+      for (int d = 0; d < plan_.NumDevices(); ++d) After(change.at_ms, d, ApplyChange{&change});
     }
     while (!events_.empty()) {
       const Event event = events_.top();
@@ -57,11 +57,11 @@ class Simulation {
 
  private:
   // A change of residency; null: the next waiting one.
-  struct TakeUp {
+  struct ApplyChange {
     const SimulatedChange* change;
   };
   using What = std::variant<ProgramRunner::BeginStep, ProgramRunner::Arrived, ProgramRunner::KvArrived, ProgramRunner::Loaded,
-                            ProgramRunner::Computed, ProgramRunner::RoomMade, TakeUp>;
+                            ProgramRunner::Computed, ProgramRunner::RoomMade, ApplyChange>;
   struct Event {
     double time_ms;
     int64_t order;  // of creation; decides between equal times
@@ -84,7 +84,7 @@ class Simulation {
     const Plan* plan = nullptr;   // its current residency, or the one it is changing to
     int64_t border = -1;          // the first step of that residency
     Bytes kv_to_grow = 0;         // KV bytes that the border adds
-    std::deque<const SimulatedChange*> to_take_up;
+    std::deque<const SimulatedChange*> to_apply;
   };
 
   bool prefills() const { return script_.kind == StepShape::Kind::kPrefill; }
@@ -116,12 +116,12 @@ class Simulation {
 
   // ---- Residency
 
-  void On(int d, const TakeUp& take) {
+  void On(int d, const ApplyChange& apply) {
     Device& device = devices_[d];
-    if (take.change != nullptr) device.to_take_up.push_back(take.change);
-    if (device.to_take_up.empty() || !device.runner.settled()) return;
-    const SimulatedChange& change = *device.to_take_up.front();
-    device.to_take_up.pop_front();
+    if (apply.change != nullptr) device.to_apply.push_back(apply.change);
+    if (device.to_apply.empty() || !device.runner.settled()) return;
+    const SimulatedChange& change = *device.to_apply.front();
+    device.to_apply.pop_front();
     const Plan& before = *std::exchange(device.plan, &change.after);
     AddBeside(device, std::min<Bytes>(0, change.after.devices[d].memory.kv - before.devices[d].memory.kv));
     ProgramRunner::Change event;
@@ -269,7 +269,7 @@ class Simulation {
   void Carry(Device& device, const ProgramRunner::StepEnded& ended) {
     if (device.steps_begun < NumSteps()) BeginStep(device.index);
     // Begins the change that waited for this one to settle.
-    if (ended.step == device.border) After(now_, device.index, TakeUp{nullptr});
+    if (ended.step == device.border) After(now_, device.index, ApplyChange{nullptr});
   }
 
   double ComputeMs(int part) const {

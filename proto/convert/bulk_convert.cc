@@ -141,7 +141,7 @@ LIME_CONVERT(HoldingsCall, v1::HoldingsRequest)
 
 static void List(MessageFields& f, DeviceHoldings& holdings, v1::HoldingsReply& m) {
   f.Any(LIME_FIELD(m, whole), holdings.whole);
-  f.Any(LIME_FIELD(m, takes), holdings.takes);
+  f.Any(LIME_FIELD(m, takes), holdings.accepts_pushes);
   f.Each("blocks", holdings.blocks, m.mutable_blocks(), 0, kMaxHeldBlocks);
 }
 LIME_CONVERT(DeviceHoldings, v1::HoldingsReply)

@@ -92,7 +92,7 @@ absl::StatusOr<HoldingsCall> FromProto(const v1::HoldingsRequest& message);
 struct DeviceHoldings {
   bool whole = false;           // a folder with the whole model
   std::vector<BlockId> blocks;  // else the pushed blocks
-  bool takes = false;           // it has a store for pushed weights
+  bool accepts_pushes = false;  // it has a store for pushed weights
   friend bool operator==(const DeviceHoldings&, const DeviceHoldings&) = default;
 };
 void ToProto(const DeviceHoldings& holdings, v1::HoldingsReply& message);

@@ -52,9 +52,9 @@ struct PlanUser {
   friend bool operator==(const PlanUser&, const PlanUser&) = default;
 };
 
-// Tells a coordinator that a person has removed its plan from the device (`lime unload --force`).
-// The coordinator then cannot install another plan and does not try. No other error has this code.
-inline constexpr absl::StatusCode kTakenAway = absl::StatusCode::kUnauthenticated;
+// A person has removed the coordinator's plan from the device (`lime unload --force`). The
+// coordinator then cannot install another plan and does not try. No other error has this code.
+inline constexpr absl::StatusCode kRevoked = absl::StatusCode::kUnauthenticated;
 
 // Converts gRPC's name of a peer, "ipv4:1.2.3.4:5", to an address.
 std::string PeerAddress(std::string_view peer);

@@ -50,10 +50,10 @@ static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, int64_t nu
   ListLent(f, holder.lent, m.mutable_lent());
 }
 
-static void List(MessageFields& f, KvReaders& given, v1::KvReaders& m, int64_t num_layers) {
-  f.Number(LIME_FIELD(m, layer), given.layer, 0, num_layers - 1);
-  f.Any(LIME_FIELD(m, hosts), given.hosts);
-  f.Number(LIME_FIELD(m, readers), given.readers, 1, 2);  // an owner and its host
+static void List(MessageFields& f, KvReaders& each, v1::KvReaders& m, int64_t num_layers) {
+  f.Number(LIME_FIELD(m, layer), each.layer, 0, num_layers - 1);
+  f.Any(LIME_FIELD(m, hosts), each.hosts);
+  f.Number(LIME_FIELD(m, readers), each.readers, 1, 2);  // an owner and its host
 }
 
 static void List(MessageFields& f, KvSequence& sequence, v1::KvSequence& m, const Plan& plan) {
@@ -62,17 +62,17 @@ static void List(MessageFields& f, KvSequence& sequence, v1::KvSequence& m, cons
   f.Number(LIME_FIELD(m, positions), sequence.positions, 1, plan.context);
 }
 
-void List(MessageFields& f, KvTakeoverPlan& take, v1::KvTakeoverPlan& m, const Plan& plan) {
+void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, const Plan& plan) {
   const int64_t num_layers = NumLayers(plan);
-  f.Number(LIME_FIELD(m, epoch), take.epoch, 0, plan.epoch - 1);
-  f.Each("sequences", take.sequences, m.mutable_sequences(), 1, plan.sequences, plan);
+  f.Number(LIME_FIELD(m, epoch), takeover.epoch, 0, plan.epoch - 1);
+  f.Each("sequences", takeover.sequences, m.mutable_sequences(), 1, plan.sequences, plan);
   std::set<int32_t> from, to;
-  for (const KvSequence& sequence : take.sequences) {
+  for (const KvSequence& sequence : takeover.sequences) {
     if (!from.insert(sequence.from).second || !to.insert(sequence.to).second)
       f.Check(Wrong("slot ", sequence.from, " continues as slot ", sequence.to, ", but the list names one of them twice"));
   }
-  f.Each("holders", take.holders, m.mutable_holders(), 0, kMostDevices, num_layers);
-  f.Each("given", take.given, m.mutable_given(), 0, 2 * num_layers, num_layers);
+  f.Each("holders", takeover.holders, m.mutable_holders(), 0, kMostDevices, num_layers);
+  f.Each("given", takeover.kv_readers, m.mutable_given(), 0, 2 * num_layers, num_layers);
 }
 
 static void List(MessageFields& f, UnloadCall& call, v1::UnloadRequest& m) {

@@ -16,7 +16,7 @@ namespace lime {
 class MessageFields;
 
 // Slots, positions and layers must be those of `plan`. No slot may occur twice.
-void List(MessageFields& f, KvTakeoverPlan& take, v1::KvTakeoverPlan& m, const Plan& plan);
+void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, const Plan& plan);
 
 struct UnloadCall {
   int64_t epoch = 0;

@@ -110,7 +110,7 @@ class Expansion {
     for (int i = 0; i < kMaxRedraws; ++i) {
       drawn = Text(text, aliases, depth);
       parts = absl::StrSplit(drawn, ';');
-      if (!Taken(name, parts[0])) break;
+      if (!IsUsed(name, parts[0])) break;
     }
     variables_[name] = parts[0];
     for (size_t i = 1; i < parts.size(); ++i) {
@@ -119,7 +119,7 @@ class Expansion {
     }
   }
 
-  bool Taken(const std::string& name, const std::string& value) const {
+  bool IsUsed(const std::string& name, const std::string& value) const {
     for (const auto& [other, text] : variables_) {
       if (other != name && other.find('.') == std::string::npos && text == value) return true;
     }

@@ -56,8 +56,8 @@ class Machine:
 
 
 class Experiment:
-    def __init__(self, question, machine, tell=say):
-        self.question, self.machine, self.say = question, machine, tell
+    def __init__(self, question, machine, printer=say):
+        self.question, self.machine, self.say = question, machine, printer
         self.factors = Factors(question.width)
         described = json.loads((CLUSTERS / f"{question.setting}.json").read_text())["devices"]
         self.config = CLUSTERS / f"{question.model()}.json"

@@ -105,7 +105,7 @@ TEST_F(CommandLineTest, AValueIsQuotedWhereItsEndsAreNotSeen) {
     EXPECT_THAT(Error({"run", "--temperature", wrong}), HasSubstr("is not a number")) << wrong;
 }
 
-TEST_F(CommandLineTest, AFlagThatTakesNoValueIsGivenNone) {
+TEST_F(CommandLineTest, AFlagWithoutAValueIsGivenNone) {
   EXPECT_EQ(Error({"run", "--json=no"}), "run: --json takes no value; leave =no out");
   EXPECT_EQ(Error({"run", "--json="}), "run: --json takes no value; leave = out");
 }
@@ -145,7 +145,7 @@ TEST_F(CommandLineTest, HelpAnswersEverySlipButAnUnknownCommand) {
   EXPECT_EQ(WithHelpWords({"run", "help"}), (Words{"run", "help"}));
 }
 
-TEST_F(CommandLineTest, ACommandThatTakesAnythingIsNotReadFurther) {
+TEST_F(CommandLineTest, ACommandThatAcceptsAnythingIsNotReadFurther) {
   EXPECT_EQ(Error({"serve", "--port", "1"}), "");
 }
 

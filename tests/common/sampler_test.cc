@@ -65,7 +65,7 @@ TEST(SoftmaxTest, ExpAgreesWithTheLibrary) {
   EXPECT_EQ(DeterministicExp(-1e300), 0.0);
 }
 
-TEST(SoftmaxTest, RangesComputedApartGiveTheSameBits) {
+TEST(SoftmaxTest, RangesComputedApartHaveTheSameBits) {
   const auto logits = RandomLogits(5000, 1);
   RangeSum total = SumRange(std::span(logits).subspan(0, 1024));
   for (size_t begin = 1024; begin < 5000; begin += 1024) {
@@ -84,7 +84,7 @@ TEST(SoftmaxTest, ProbabilitiesSumToOne) {
   EXPECT_NEAR(sum, 1.0, 1e-12);
 }
 
-TEST(SamplerTest, GreedyTakesTheLowestIdAmongEquals) {
+TEST(SamplerTest, GreedyChoosesTheLowestIdAmongEquals) {
   const std::vector<float> logits = {1, 5, 3, 5, -kInf};
   EXPECT_EQ(*ArgMax(logits), 1);
   EXPECT_EQ(*Sampler().Sample(logits, {}, {}, {}), 1);
@@ -249,7 +249,7 @@ TEST(SamplerTest, ContextIdsOutsideTheVocabularyAreIgnored) {
   EXPECT_TRUE(Sampler().Sample(logits, {.repetition_penalty = 2, .temperature = 1}, std::vector<int32_t>{-1, 10, 1 << 30}, {}).ok());
 }
 
-TEST(SamplerTest, TheSamePointGivesTheSameIdFromAnySampler) {
+TEST(SamplerTest, TheSamePointLeadsToTheSameIdInAnySampler) {
   const auto logits = RandomLogits(4000, 4);
   const SamplingParams params{.temperature = 1, .top_p = 0.95, .seed = 11};
   Sampler used;

@@ -14,26 +14,26 @@
 namespace {
 std::atomic<int64_t> held{0};
 
-void* Take(size_t size) {
+void* Allocate(size_t size) {
   void* const memory = std::malloc(size);
   if (memory == nullptr) std::abort();
   held.fetch_add(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
   return memory;
 }
-void Give(void* memory) {
+void Free(void* memory) {
   if (memory != nullptr) held.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
   std::free(memory);
 }
 }  // namespace
 
 void* operator new(size_t size) {
-  return Take(size);
+  return Allocate(size);
 }
 void operator delete(void* memory) noexcept {
-  Give(memory);
+  Free(memory);
 }
 void operator delete(void* memory, size_t) noexcept {
-  Give(memory);
+  Free(memory);
 }
 
 namespace lime {

@@ -196,7 +196,7 @@ TEST_F(ServingSearchTest, ARequestWhoseKvABetterPlanTakesOverIsCancelledWhileTha
   EXPECT_EQ(serving_->changes(), 1);
 }
 
-TEST_F(ServingSearchTest, APauseThatNoRequestIsLeftForIsNotTold) {
+TEST_F(ServingSearchTest, APauseWithoutRequestsIsNotReported) {
   Start(WithChange(), 2);
   const auto [id, cancelled] = Send(0, 30);
   devices_->AwaitInstalls(1);

@@ -252,7 +252,7 @@ TEST_F(ServingTest, ARequestIsCancelledInItsPromptAndWhileItWaits) {
   EXPECT_EQ(prompt->ends(), 1);
 }
 
-TEST_F(ServingTest, PromptsTellHowMuchOfThemIsComputed) {
+TEST_F(ServingTest, PromptsReportTheirComputedShare) {
   Start({}, 1);
   const auto answer = Send(Ask(PromptOf(0, 100), 2)).second;
   answer->Wait();
@@ -394,7 +394,7 @@ TEST_F(ServingTest, AServerEndsARequestThatTheOthersHaveNoRoomForAndGoesOnWithTh
   EXPECT_EQ(is_short->tokens(), FakeDevices::Answer(PromptOf(1), 9, 1));
 }
 
-TEST_F(ServingTest, AServerEndsWhereAPersonTakesItsDevicesOrItIsDrained) {
+TEST_F(ServingTest, AServerEndsIfAPersonRevokesItsPlanOrIfItIsDrained) {
   Start(Server(), 1);
   devices_->Hold();
   auto answer = Send(Ask(PromptOf(0), 9)).second;
@@ -488,7 +488,7 @@ TEST_F(ServingTest, AnIdleDrainAndADestructorReturnAtOnce) {
   EXPECT_TRUE(absl::IsCancelled(runs->Wait().status));
 }
 
-TEST_F(ServingTest, NothingToDoTakesNoTimeOfTheProcessor) {
+TEST_F(ServingTest, NothingToDoCostsNoTimeOfTheProcessor) {
   const StartedThreads threads;
   Start();
   Send(Ask(PromptOf(0), 3)).second->Wait();

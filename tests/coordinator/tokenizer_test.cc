@@ -164,7 +164,7 @@ TEST(AddedTokensTest, IdsAreCountedOnFromThePiecesAsTheLibraryDoes) {
   EXPECT_EQ((*Tokenizer::FromJson(gap.dump(), "test", *config))->TokenToId("<p>"), 301) << "behind the tokenizer's own";
 }
 
-TEST(AddedTokensTest, AnIdThatTheLibraryDoesNotGiveIsRefusedWhereItIsMet) {
+TEST(AddedTokensTest, AnIdThatTheLibraryNeverReturnsIsRefusedWhereItIsMet) {
   const auto error = [](const std::vector<Json>& added, const TokenizerConfig& config = {}) {
     Json json = ByteLevelJson();
     json["added_tokens"] = added;
@@ -262,7 +262,7 @@ TEST(UnigramTest, WithoutAnUnknownTokenUnknownTextIsAnError) {
   }
 }
 
-TEST(DecoderTest, BrokenByteTokensGiveOneReplacementEach) {
+TEST(DecoderTest, BrokenByteTokensBecomeOneReplacementEach) {
   const auto tokenizer = FromModelOrDie(SmallModel(TrainerSpec::BPE, true, {{"a", 0}}));
   const auto byte = [](int value) { return value + 3; };
   EXPECT_EQ(tokenizer->Decode(Ids{byte(0xE4), byte(0xBD)}), "\uFFFD\uFFFD");
@@ -343,7 +343,7 @@ TEST(SentencePieceTest, UserDefinedPiecesAreNeverCut) {
   EXPECT_EQ(*FromModelOrDie(SmallModel(TrainerSpec::UNIGRAM, false, pieces))->Encode("ba", {.add_special = false}), (Ids{3, 7}));
 }
 
-TEST(SentencePieceTest, UnigramTakesTheMostProbablePath) {
+TEST(SentencePieceTest, UnigramChoosesTheMostProbablePath) {
   const auto tokenizer = FromModelOrDie(SmallModel(
       TrainerSpec::UNIGRAM, true, {{"\u2581", -2}, {"a", -3}, {"b", -3}, {"c", -3}, {"ab", -4}, {"bc", -3.5}, {"\u2581abc", -20}}));
   const int32_t base = *tokenizer->TokenToId("\u2581");
@@ -453,7 +453,7 @@ TEST(TokenizerTest, ConfigNamesBosAndEos) {
   EXPECT_FALSE(ParseTokenizerConfig({.tokenizer_config = {{"bos_token", 7}}}).ok());
 }
 
-TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {
+TEST(TokenizerTest, IdsOutOfRangeBecomeNoText) {
   const auto tokenizer = ByteLevelTokenizer();
   EXPECT_EQ(tokenizer->Decode(Ids{-1, 'a', 260, 1 << 30, INT32_MIN, INT32_MAX}), "a");
   EXPECT_EQ(tokenizer->IdToText(-1), "");
@@ -464,7 +464,7 @@ TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {
 // only a quadratic algorithm exceeds.
 class LargePrompts : public testing::TestWithParam<std::string> {};
 
-TEST_P(LargePrompts, TakeLinearTime) {
+TEST_P(LargePrompts, NeedLinearTime) {
   LIME_SKIP_WITHOUT_SHARED(SharedDir() / GetParam());
   const Tokenizer& tokenizer = SharedTokenizer(GetParam());
   const size_t size = ManyCases() ? 1'000'000 : 100'000;

@@ -35,7 +35,7 @@ TEST_P(TokenizerVectors, DecodesAsTheVectorsSay) {
   }
 }
 
-TEST_P(TokenizerVectors, DecodingWhatWasEncodedGivesTheTextBack) {
+TEST_P(TokenizerVectors, DecodingAnEncodedTextReturnsTheText) {
   LIME_SKIP_WITHOUT_SHARED(Folder());
   if (GetParam().starts_with("qwen")) GTEST_SKIP() << "this vocabulary normalises its text";
   for (const Json& row : ReadJsonl(Folder() / "vectors.jsonl")) {

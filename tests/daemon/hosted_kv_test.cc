@@ -57,7 +57,7 @@ class FakeBackend final : public Backend {
     }
   }
   void NextLife(int32_t sequence) { ++lives_[static_cast<size_t>(sequence)]; }
-  int64_t taken() const { return taken_; }
+  int64_t covered() const { return covered_; }
   int64_t attended() const { return attended_; }
 
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
@@ -90,16 +90,15 @@ class FakeBackend final : public Backend {
   }
   int64_t RecordFloats() const override { return 1; }
 
-  // What is taken of a sequence is what has left its pages, and each of its rows has a record of
-  // it.
-  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+  // The records cover the pieces that have left the pages, and each row has a record of them.
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> covered, std::span<const float> records) override {
     for (size_t row = 0; row < batch_.rows.size(); ++row) {
-      const int32_t s = batch_.rows[row].sequence, pieces = taken[static_cast<size_t>(s)];
+      const int32_t s = batch_.rows[row].sequence, pieces = covered[static_cast<size_t>(s)];
       const std::vector<int32_t>& table = tables_[{s, layer}];
       const int64_t away = std::ranges::find_if(table, [](int32_t page) { return page >= 0; }) - table.begin();
       if (away != pieces * (kKvPiece / kPageTokens)) return absl::InternalError(absl::StrCat(away, " pages are away, ", pieces, " taken"));
       if (pieces > 0 && records[row] != static_cast<float>(pieces)) return absl::InternalError("another row's record");
-      taken_ += pieces;
+      covered_ += pieces;
     }
     return absl::OkStatus();
   }
@@ -145,7 +144,7 @@ class FakeBackend final : public Backend {
   std::map<std::pair<int32_t, int64_t>, std::vector<int32_t>> tables_;
   MicroBatch batch_;
   std::vector<float> queries_;
-  int64_t taken_ = 0, attended_ = 0;
+  int64_t covered_ = 0, attended_ = 0;
 };
 
 // Two layers on the first device, as few pages as there may be; the second has the others.
@@ -180,7 +179,7 @@ class Pair {
                                                 .layers = {std::begin(kLayers), std::end(kLayers)},
                                                 .backend = &owner_,
                                                 .max_rows = 200,
-                                                .tell =
+                                                .send =
                                                     [this](std::vector<std::byte> message, bool may_wait) {
                                                       (may_wait ? chunks_ : messages_).push_back(std::move(message));
                                                       changed_.SignalAll();
@@ -230,9 +229,9 @@ class Pair {
         LIME_ASSIGN_OR_RETURN(const bool asked, kv_->lent()->Ask({.part = part, .microbatch = 0, .last = true}, batch));
         if (asked) LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return std::exchange(answered_, false); }));
         mutex_.Unlock();
-        const absl::Status taken = kv_->lent()->UseAnswer();
+        const absl::Status used = kv_->lent()->UseAnswer();
         mutex_.Lock();
-        LIME_RETURN_IF_ERROR(taken);
+        LIME_RETURN_IF_ERROR(used);
       }
       kv_->book().Computed(batch);
       kv_->Follow();
@@ -241,7 +240,7 @@ class Pair {
     return absl::OkStatus();
   }
 
-  int64_t taken() const { return owner_.taken(); }
+  int64_t covered() const { return owner_.covered(); }
   int64_t attended() const { return owner_.attended(); }
   StageKv& kv() { return *kv_; }
   HostedKv& host() { return *host_; }
@@ -340,29 +339,29 @@ class Pair {
 };
 
 TEST(HostedKvTest, TheHostAttendsToWhatTheOwnerComputed) {
-  int64_t taken = 0;
+  int64_t covered = 0;
   const int seeds = Cases(10, 20);
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Pair pair(seed);
     const absl::Status status = pair.Run(150);
     ASSERT_TRUE(status.ok()) << status;
-    taken += pair.taken();
+    covered += pair.covered();
   }
-  EXPECT_GT(taken, 1000 * seeds);
+  EXPECT_GT(covered, 1000 * seeds);
 }
 
 TEST(HostedKvTest, WhatComesBackInTimeNeedNoAnswer) {
-  int64_t taken = 0, attended = 0;
+  int64_t covered = 0, attended = 0;
   const int seeds = Cases(10, 20);
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Pair pair(seed, 4 + 20 * static_cast<int64_t>(seed) / seeds);  // little room, and for all there is
     const absl::Status status = pair.Run(150);
     ASSERT_TRUE(status.ok()) << status;
-    taken += pair.taken(), attended += pair.attended();
+    covered += pair.covered(), attended += pair.attended();
   }
-  EXPECT_GT(taken, 50 * seeds);
+  EXPECT_GT(covered, 50 * seeds);
   EXPECT_GT(attended, 50 * seeds);
 }
 
@@ -376,7 +375,7 @@ TEST(HostedKvTest, WhereNothingIsAskedAllComesBack) {
     Pair pair(seed, least + static_cast<int64_t>(seed % 3) * least / 2, /*asks=*/false);
     const absl::Status status = pair.Run(150);
     ASSERT_TRUE(status.ok()) << status;
-    EXPECT_EQ(pair.taken(), 0);
+    EXPECT_EQ(pair.covered(), 0);
     attended += pair.attended();
   }
   EXPECT_GT(attended, 1000 * seeds);
@@ -468,18 +467,18 @@ TEST(HostedKvTest, AHostWithNothingToHaveIsNotSpokenTo) {
   plan.devices[0].max_layer_pages = 10000;  // more than there ever are
   FakeBackend backend(plan);
   absl::Mutex mutex;
-  int told = 0;
+  int sent = 0;
   const auto kv = StageKv::Create(plan, {.stage = {.device = 0,
                                                    .layers = {std::begin(kLayers), std::end(kLayers)},
                                                    .backend = &backend,
                                                    .max_rows = 200,
-                                                   .tell = [&](std::vector<std::byte>, bool) { ++told; }},
+                                                   .send = [&](std::vector<std::byte>, bool) { ++sent; }},
                                          .mutex = &mutex});
   ASSERT_TRUE(kv.ok()) << kv.status();
   absl::MutexLock lock(&mutex);
   (*kv)->book().Release(0);
   (*kv)->Follow();
-  EXPECT_EQ(told, 0);
+  EXPECT_EQ(sent, 0);
   EXPECT_EQ((*kv)->lent(), nullptr);
 }
 

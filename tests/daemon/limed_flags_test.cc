@@ -191,7 +191,7 @@ TEST(LimedFlagsTest, OnlyTheLastFolderIsMadeAndOnlyInTheEnd) {
   }
 }
 
-TEST(LimedFlagsTest, WhatIsWrongInTheFileIsToldWithItsLineAsItIsWritten) {
+TEST(LimedFlagsTest, AWrongFieldOfTheFileIsReportedWithItsLineAsWritten) {
   const auto refusal = [](const std::string& line) { return Refusal(*Read("name = \"a\"\n" + line + "\n")); };
   const auto opens = [](const std::string& field) { return StartsWith("limed.toml line 2: field " + field); };
   EXPECT_THAT(refusal("memory = \"15TiB\""),

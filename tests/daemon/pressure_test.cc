@@ -226,7 +226,7 @@ class MemoryGroupTest : public ::testing::Test {
       for (;;) ::pause();
     });
   }
-  // What was told next of which `wanted` holds, within half a minute: machines are busy.
+  // What was reported next of which `wanted` holds, within half a minute: machines are busy.
   template <typename Wanted>
   bool Await(const Wanted& wanted, Seen& seen) const {
     const absl::Time end = absl::Now() + absl::Seconds(30);
@@ -258,12 +258,12 @@ TEST_P(PressureInGroupTest, ANeighbourThatGrabsMemoryIsSeenWithinASecond) {
   ASSERT_GT(seen.available, 4 * kReserve) << "the group is full before anybody grabs";
   const pid_t neighbour = StartInGroup([&] { TouchForever(kLimit - kReserve, pipe_[1]); });
   absl::Duration grabbed = absl::InfiniteDuration(), below = absl::InfiniteDuration();
-  bool told = false;
+  bool reported = false;
   ASSERT_TRUE(Await(
       [&](const Seen& s) {
         const bool sample = std::string_view(s.source) != "grabbed";
         if (!sample) grabbed = s.at;
-        told |= sample && std::string_view(s.source) != "poll";
+        reported |= sample && std::string_view(s.source) != "poll";
         if (sample && s.available < kReserve) below = std::min(below, s.at);
         return std::max(grabbed, below) < absl::InfiniteDuration();
       },
@@ -271,7 +271,7 @@ TEST_P(PressureInGroupTest, ANeighbourThatGrabsMemoryIsSeenWithinASecond) {
       << "last: " << seen.source << " " << seen.available;
   EXPECT_LT(below - grabbed, absl::Seconds(1));
   RecordProperty("seen_after_ms", static_cast<int>(absl::ToInt64Milliseconds(below - grabbed)));
-  EXPECT_EQ(told, by_events);
+  EXPECT_EQ(reported, by_events);
   const absl::Duration end = absl::Now() - absl::UnixEpoch();
   End(neighbour);
   ASSERT_TRUE(Await([](const Seen& s) { return s.available > 4 * kReserve; }, seen)) << "its end is not seen";
@@ -290,7 +290,7 @@ void ReadForever(const std::string& path) {
   }
 }
 
-TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreToldByThePsiTrigger) {
+TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreReportedByThePsiTrigger) {
   LIME_SKIP_WITHOUT(::access("/proc/pressure/memory", W_OK) == 0, "a writable /proc/pressure/memory");
   const TempDir dir;
   {
@@ -304,21 +304,21 @@ TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreToldByThePsiTrigger) {
   const auto before = ReadMemoryStalls("/proc/pressure/memory");
   ASSERT_TRUE(before.has_value());
   for (int i = 0; i < 4; ++i) StartInGroup([&] { ReadForever(dir.file("large")); });
-  std::atomic<int> told = 0;
+  std::atomic<int> reported = 0;
   std::atomic<int64_t> stalled_ms = 0;
   const auto monitor = PressureMonitor::Start({.interval = absl::Hours(1),
                                                .on_sample =
                                                    [&](const MemorySample& sample) {
                                                      stalled_ms += absl::ToInt64Milliseconds(sample.machine.stalled);
-                                                     told += sample.source == "psi";
+                                                     reported += sample.source == "psi";
                                                    },
                                                .groups = {}});
   ASSERT_TRUE(monitor.ok()) << monitor.status();
   const absl::Time end = absl::Now() + absl::Seconds(10);
-  while (told == 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
+  while (reported == 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
   const auto after = ReadMemoryStalls("/proc/pressure/memory");
-  if (told == 0 && *after - *before < absl::Seconds(3)) GTEST_SKIP() << "four readers did not stall this machine";
-  EXPECT_GT(told, 0) << "stalled for " << *after - *before;
+  if (reported == 0 && *after - *before < absl::Seconds(3)) GTEST_SKIP() << "four readers did not stall this machine";
+  EXPECT_GT(reported, 0) << "stalled for " << *after - *before;
   EXPECT_GE(stalled_ms, 100);
 }
 

@@ -308,11 +308,11 @@ TEST(StageKvTest, AttentionIsShownWhatWasComputed) {
 }
 
 // What another plan's KV may have, while this one's may still take its own.
-TEST(StageKvTest, RoomOnTheDiskIsToldBesideWhatIsSetAside) {
+TEST(StageKvTest, RoomOnTheDiskIsReportedBesideTheFileOfThisPlan) {
   Steps steps(1);
   const Bytes set_aside = KvOnDiskBytes(steps.plan(), 0);
   EXPECT_EQ(set_aside, 2 * 3 * 8 * 12 * kKiB) << "layers, sequences, pieces";
-  const auto taken = [&]() -> std::optional<Bytes> {  // nothing where others write meanwhile
+  const auto used = [&]() -> std::optional<Bytes> {  // nothing where others write meanwhile
     const absl::StatusOr<Bytes> before = FreeDiskBytes(steps.dir().path());
     const std::optional<Bytes> room = steps.kv().disk_room();
     const absl::StatusOr<Bytes> after = FreeDiskBytes(steps.dir().path());
@@ -321,7 +321,7 @@ TEST(StageKvTest, RoomOnTheDiskIsToldBesideWhatIsSetAside) {
   };
   const auto becomes_known = [&] {
     for (int i = 0; i < 10'000; ++i) {
-      if (const auto known = taken()) return *known;
+      if (const auto known = used()) return *known;
       absl::SleepFor(absl::Milliseconds(1));
     }
     return Bytes{-1};
@@ -456,7 +456,7 @@ TEST(StageKvTest, ADiskThatDoesNotReadIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(".lime-kv-"));
 }
 
-TEST(StageKvTest, ADiskThatTakesNoMoreIsNamedWhenItsRoomIsNeeded) {
+TEST(StageKvTest, AFullDiskIsNamedWhenItsRoomIsNeeded) {
   Steps steps(7);
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

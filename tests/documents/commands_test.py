@@ -87,7 +87,7 @@ class MadePageTest(unittest.TestCase):
         self.assertEqual(self.faults_with(PAGE_TEXT.replace("## lime work", "## lime walk")),
                          ["lime walk: is no command", "lime work: is not on the page"])
 
-    def test_a_section_may_take_the_flags_of_another(self):
+    def test_a_section_may_have_the_flags_of_another(self):
         page = PAGE_TEXT.replace("## Behind it", "## lime walk\nIt takes every flag of `lime work`, and:\n\n| `--far` | | | Far. |\n\n## Behind it")
         flags = commands.sentences_in(HELP)
         self.assertEqual(list(commands.faults(page, {"lime work": flags, "lime walk": flags | {("--far",): ("", "Far")}})), [])

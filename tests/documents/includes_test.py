@@ -14,7 +14,7 @@ class SourceTreeTest(unittest.TestCase):
     def test_folders_include_what_the_table_allows(self):
         self.assertEqual(includes.faults(ROOT), [])
 
-    def test_commands_do_not_see_what_takes_seconds_to_compile(self):
+    def test_commands_do_not_see_headers_that_need_seconds_to_compile(self):
         """gRPC, its messages and CLI11: who calls them includes them, and nobody gets them with another header."""
         tree = includes.Tree(ROOT)
         for folder in ("coordinator/commands", "coordinator/sessions", "coordinator/planning", "coordinator/devices", "coordinator/cli",

@@ -89,7 +89,7 @@ class JsonPageTest(unittest.TestCase):
 
 
 class FieldsTest(unittest.TestCase):
-    def test_fields_are_found_at_any_depth_but_where_another_page_tells(self):
+    def test_fields_are_found_at_any_depth_except_those_of_another_page(self):
         answer = {"a": [{"b": 1}, {"c": {"d": 2}}], "plan": {"version": 1, "e": 3}, "error": {"exit_code": 1}}
         self.assertEqual(fields_of(answer), {("", "a"), ("a", "b"), ("a", "c"), ("c", "d"), ("", "plan"), ("", "error")})
 

@@ -30,16 +30,16 @@ void CheckPlace(const lime::KvChunk& chunk, const lime::KvHost::Placed& placed) 
   LIME_CHECK(offset >= 0 && offset + std::ssize(chunk.bytes) <= kShape.bytes()) << offset;
 }
 
-void Tell(const lime::KvChunk& chunk, lime::KvHost& host) {
+void Deliver(const lime::KvChunk& chunk, lime::KvHost& host) {
   const auto placed = host.OnChunk(chunk);
   if (placed.ok()) CheckPlace(chunk, *placed);
 }
 
-void Tell(const lime::KvFree& free, lime::KvHost& host) {
+void Deliver(const lime::KvFree& free, lime::KvHost& host) {
   (void)host.OnFree(free.sequence, free.life);
 }
 
-void Tell(const lime::KvQuery& query, lime::KvHost& host) {
+void Deliver(const lime::KvQuery& query, lime::KvHost& host) {
   for (const lime::KvQuery::Sequence& sequence : query.sequences) {
     const auto offsets = host.Pieces(sequence.sequence, sequence.life, query.layer, sequence.pieces);
     if (!offsets.ok()) continue;
@@ -48,15 +48,15 @@ void Tell(const lime::KvQuery& query, lime::KvHost& host) {
   }
 }
 
-void Tell(const lime::KvFetch& fetch, lime::KvHost& host) {
+void Deliver(const lime::KvFetch& fetch, lime::KvHost& host) {
   const auto offsets = host.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1);
   if (!offsets.ok()) return;
   LIME_CHECK(offsets->back() >= 0 && offsets->back() + kShape.piece_bytes <= kShape.bytes()) << offsets->back();
 }
 
-void Tell(const lime::KvStored&, lime::KvHost&) {}
-void Tell(const lime::KvFetched&, lime::KvHost&) {}
-void Tell(const lime::KvRecords&, lime::KvHost&) {}
+void Deliver(const lime::KvStored&, lime::KvHost&) {}
+void Deliver(const lime::KvFetched&, lime::KvHost&) {}
+void Deliver(const lime::KvRecords&, lime::KvHost&) {}
 
 // What an owner wants, and whatever its host sends of it, of two bytes each.
 void Fetch(std::span<const std::byte> bytes) {
@@ -88,7 +88,7 @@ void Convert(std::span<const std::byte> bytes) {
     if (!message.ok()) continue;
     LIME_CHECK(lime::Encode(*message) == one) << "what was accepted returns otherwise";
     LIME_CHECK(lime::ParseKvMessage(lime::Encode(*message)).ok()) << "what was accepted is refused the second time";
-    std::visit([&](const auto& kind) { Tell(kind, host); }, *message);
+    std::visit([&](const auto& kind) { Deliver(kind, host); }, *message);
     CheckBounds(host);
   }
 }

@@ -44,7 +44,7 @@ TEST_F(DeviceProfileTest, TheMeasurementStaysWithinItsRoomAndOutsideThisProcess)
   EXPECT_LT(ProcessPeakResidentBytes() - peak, 8 * kMiB);
 }
 
-TEST_F(DeviceProfileTest, AStoredProfileIsTakenAsItIs) {
+TEST_F(DeviceProfileTest, AStoredProfileIsUsedAsItIs) {
   DeviceProfile stored = LoadOrMeasureProfile(1, 0);
   stored.read_bytes_per_second = 12345;
   ASSERT_TRUE(WriteProfile(stored, DefaultProfilePath()).ok());

@@ -354,7 +354,7 @@ TEST_F(LocalDeviceTest, MemoryForMoreLogitsIsCounted) {
   EXPECT_EQ(*read, many);
 }
 
-TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedWithinAStepToo) {
+TEST_F(LocalDeviceTest, ReportsTheComputedShareOfAPromptWithinAStepToo) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   const DeviceProfile slow{.read_bytes_per_second = 1e12, .flops = 1e15, .block_overhead_ms = 80};  // for each of its blocks
   LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .pace = slow})});
@@ -373,7 +373,7 @@ TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedWithinAStepToo) {
   EXPECT_EQ(device.StepShare(), 1);
 }
 
-TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedStepByStep) {
+TEST_F(LocalDeviceTest, ReportsTheComputedShareOfAPromptStepByStep) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   const auto device = Install(PlanFor({}, kSlots, 60), {});
   std::vector<double> shares;
@@ -461,7 +461,7 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
   EXPECT_FALSE(device.DrainTrace({.most = 1}).ok());
 }
 
-TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
+TEST_F(LocalDeviceTest, ShedsWeightsWhileOthersNeedMemoryAndChangesNoBit) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   const cli::GenerateOptions options = Options({.temperature = 0});
   const std::vector<cli::Generated> expected = ByTheModel(options);

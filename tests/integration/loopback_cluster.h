@@ -25,10 +25,10 @@ namespace lime {
 // The messages that have arrived for one device.
 class Mailbox {
  public:
-  using Take = std::function<void(int32_t from, ActivationMessage message)>;
+  using Receive = std::function<void(int32_t from, ActivationMessage message)>;
 
-  explicit Mailbox(Take take) : take_(std::move(take)) {
-    for (RecycledQueue<Letter>* letters : {&letters_, &taken_}) letters->Reserve(64, [](Letter&) {});
+  explicit Mailbox(Receive receive) : receive_(std::move(receive)) {
+    for (RecycledQueue<Letter>* letters : {&letters_, &received_}) letters->Reserve(64, [](Letter&) {});
     thread_ = std::thread([this] { Deliver(); });
   }
   ~Mailbox() {
@@ -58,16 +58,16 @@ class Mailbox {
         absl::MutexLock lock(&mutex_);
         mutex_.Await(absl::Condition(this, &Mailbox::HasNews));
         if (closed_) return;
-        std::swap(letters_, taken_);
+        std::swap(letters_, received_);
       }
-      for (size_t i = 0; i < taken_.size(); ++i) take_(taken_[i].from, std::move(taken_[i].message));
-      taken_.clear();
+      for (size_t i = 0; i < received_.size(); ++i) receive_(received_[i].from, std::move(received_[i].message));
+      received_.clear();
     }
   }
 
-  const Take take_;
+  const Receive receive_;
   absl::Mutex mutex_;
-  RecycledQueue<Letter> letters_ ABSL_GUARDED_BY(mutex_), taken_;  // taken_: the thread's
+  RecycledQueue<Letter> letters_ ABSL_GUARDED_BY(mutex_), received_;  // received_: the thread's
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
@@ -94,8 +94,8 @@ class LoopbackCluster final : public Devices {
     }
     for (const auto& session : sessions_) {
       mailboxes_.push_back(std::make_unique<Mailbox>([this, session = session.get()](int32_t from, ActivationMessage message) {
-        const absl::Status taken = session->OnActivation(from, std::move(message));
-        EXPECT_TRUE(taken.ok() || closing_) << taken;
+        const absl::Status accepted = session->OnActivation(from, std::move(message));
+        EXPECT_TRUE(accepted.ok() || closing_) << accepted;
       }));
     }
     return absl::OkStatus();

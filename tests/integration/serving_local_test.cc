@@ -152,9 +152,9 @@ TEST_F(ServingLocalTest, APromptIsScoredBesideRequestsThatGenerate) {
   request.sampling.score_top = 3;
   const auto scored = Send(request);
   EXPECT_TRUE(scored->Wait().status.ok());
-  const std::vector<int32_t> told = scored->tokens();
-  ASSERT_EQ(told.size(), request.prompt.size()) << "every id after the first, and the one behind the prompt";
-  EXPECT_TRUE(std::equal(request.prompt.begin() + 1, request.prompt.end(), told.begin()));
+  const std::vector<int32_t> scored_tokens = scored->tokens();
+  ASSERT_EQ(scored_tokens.size(), request.prompt.size()) << "every id after the first, and the one behind the prompt";
+  EXPECT_TRUE(std::equal(request.prompt.begin() + 1, request.prompt.end(), scored_tokens.begin()));
   EXPECT_EQ(scored->text(), "") << "no text of ids that were given";
   EXPECT_TRUE(beside->Wait().status.ok());
 }

@@ -59,19 +59,19 @@ class Streaming {
   // A sequence of one token, and what becomes of it. Where reading ahead has failed, that.
   absl::Status Step(int32_t token = 5) {
     const BatchRow row{.token = token, .wants_logits = true};
-    LIME_RETURN_IF_ERROR(Give(AdmitOrder{.positions = 4, .prompt = {token}}));
-    LIME_RETURN_IF_ERROR(Give(StepOrder{{MicroBatch{{row}}}}));
+    LIME_RETURN_IF_ERROR(SendOrder(AdmitOrder{.positions = 4, .prompt = {token}}));
+    LIME_RETURN_IF_ERROR(SendOrder(StepOrder{{MicroBatch{{row}}}}));
     {
       absl::MutexLock lock(&mutex_);
       const auto done = [this, steps = ended_ + 1]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_ == steps || !status_.ok(); };
       EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&done), absl::Seconds(60))) << "the step does not end";
       if (!status_.ok()) return status_;
     }
-    return Give(RetireOrder{});
+    return SendOrder(RetireOrder{});
   }
 
  private:
-  absl::Status Give(decltype(Order::what) what) {
+  absl::Status SendOrder(decltype(Order::what) what) {
     if (engine_ == nullptr) return absl::FailedPreconditionError("no plan is installed");
     return engine_->OnOrder({.number = next_order_++, .what = std::move(what)});
   }

@@ -53,13 +53,13 @@ class Cache {
   int32_t sequences() const { return static_cast<int32_t>(static_cast<int64_t>(table_.size()) / stride_); }
   // Takes a piece out of its pages, which then hold nothing but NaN.
   std::vector<std::byte> MoveOut(int32_t slot, int64_t piece) {
-    std::vector<std::byte> taken;
+    std::vector<std::byte> moved;
     for (int64_t page = 16 * piece; page < 16 * (piece + 1); ++page) {
       const auto begin = pages_.begin() + table_[static_cast<size_t>(slot * stride_ + page)] * page_bytes_;
-      taken.insert(taken.end(), begin, begin + page_bytes_);
+      moved.insert(moved.end(), begin, begin + page_bytes_);
       std::fill(begin, begin + page_bytes_, std::byte{0xff});
     }
-    return taken;
+    return moved;
   }
   const float* Q(int32_t slot, int32_t position) { return &q_[(slot * positions_ + position) * g_.heads * g_.head_dim]; }
 
@@ -350,17 +350,17 @@ std::vector<float> RecordsElsewhere(ThreadPool& pool, const Geometry& g, Cache& 
   return records;
 }
 
-// Attends to one micro-batch of which the first `taken` pieces of each slot have left their pages
+// Attends to one micro-batch of which the first `covered` pieces of each slot have left their pages
 // and are attended to elsewhere.
 std::vector<std::vector<std::byte>> StepWithRecords(ThreadPool& pool, const Geometry& g, Cache& cache, const std::vector<Row>& rows,
-                                                    const std::vector<int32_t>& taken) {
+                                                    const std::vector<int32_t>& covered) {
   const Batch batch(g, cache, rows);
   batch.Append(pool, g, cache);
   const int64_t count = static_cast<int64_t>(rows.size()), width = PackedRecordFloats(g.heads, g.head_dim);
   std::vector<float> records(count * width, std::numeric_limits<float>::quiet_NaN());
   for (int32_t slot = 0; slot < cache.sequences(); ++slot) {
-    std::vector<std::vector<std::byte>> pieces(taken[slot]);
-    for (int32_t piece = 0; piece < taken[slot]; ++piece) pieces[piece] = cache.MoveOut(slot, piece);
+    std::vector<std::vector<std::byte>> pieces(covered[slot]);
+    for (int32_t piece = 0; piece < covered[slot]; ++piece) pieces[piece] = cache.MoveOut(slot, piece);
     std::vector<Row> of_slot;
     std::vector<int64_t> at;
     for (int64_t row = 0; row < count; ++row) {
@@ -373,8 +373,8 @@ std::vector<std::vector<std::byte>> StepWithRecords(ThreadPool& pool, const Geom
   }
   AttentionWorkspace ws({.max_rows = count, .heads = g.heads, .head_dim = g.head_dim, .max_positions = 1024, .carries = true});
   Array out(g.dtype, count * g.heads * g.head_dim);
-  SetCarried(ws, batch.rows(), ShapeOf(g), g.head_dim, taken.data(), records.data());
-  Attend(pool, ws, cache.View(), batch.rows(), batch.q.data(), ShapeOf(g), out.ptr(), {.taken = taken.data()});
+  SetCarried(ws, batch.rows(), ShapeOf(g), g.head_dim, covered.data(), records.data());
+  Attend(pool, ws, cache.View(), batch.rows(), batch.q.data(), ShapeOf(g), out.ptr(), {.covered = covered.data()});
   return RowsOf(g, out);
 }
 
@@ -389,19 +389,19 @@ TEST(AttentionTest, FirstPiecesAttendedToElsewhereChangeNoBit) {
     const Geometry g{kWorkingDTypes[below(3)], heads, kv_heads, head_dim, windows[below(std::size(windows))]};
     Cache cache(g, 3, 1100);
     std::vector<Row> rows;
-    std::vector<int32_t> taken;
+    std::vector<int32_t> covered;
     for (int32_t slot = 0; slot < 3; ++slot) {
       const int32_t first = below(1030), count = below(2) == 0 ? 1 : 1 + below(60);
       Batch(g, cache, Range(slot, 0, first)).Append(one, g, cache);
       for (const Row& row : Range(slot, first, first + count)) rows.push_back(row);
-      taken.push_back(seed % 10 == 0 ? 0 : below(first / 256 + 1));
+      covered.push_back(seed % 10 == 0 ? 0 : below(first / 256 + 1));
     }
     const auto expected = Step(one, g, cache, rows);
     for (ThreadPool* pool : {&one, &three}) {
       Cache parted = cache;
-      EXPECT_EQ(StepWithRecords(*pool, g, parted, rows, taken), expected)
+      EXPECT_EQ(StepWithRecords(*pool, g, parted, rows, covered), expected)
           << "seed " << seed << ", " << DTypeName(g.dtype) << " " << heads << "/" << kv_heads << "x" << head_dim << " window " << g.window
-          << ", taken " << taken[0] << " " << taken[1] << " " << taken[2] << ", " << pool->num_threads() << " threads";
+          << ", covered " << covered[0] << " " << covered[1] << " " << covered[2] << ", " << pool->num_threads() << " threads";
     }
   }
 }

@@ -90,7 +90,7 @@ TEST_P(Bf16KernelsTest, EveryOutputFollowsTheStatedOrderBitForBit) {
   }
 }
 
-TEST_P(Bf16KernelsTest, ManyRowsAndTokensGiveTheBitsOfOneRowAndOneToken) {
+TEST_P(Bf16KernelsTest, ManyRowsAndTokensHaveTheBitsOfOneRowAndOneToken) {
   constexpr int64_t kRows = 131, kCols = 320, kTokens = 601;  // several panels and batches of the GEMM
   const std::vector<BF16> w = Random(kRows * kCols, 3), x = Random(kTokens * kCols, 4);
   const std::vector<float> all = Apply(GetParam(), w, x, kRows, kCols, 2);
@@ -153,7 +153,7 @@ TEST_P(Bf16KernelsTest, NothingIsReadBeyondTheWeights) {
 INSTANTIATE_TEST_SUITE_P(Steps, Bf16KernelsTest, testing::Values(Numerics::kEmulatedBf16, Numerics::kAuto),
                          [](const auto& info) { return info.param == Numerics::kAuto ? "Hardware" : "Emulated"; });
 
-TEST(Bf16NumericsIdTest, NamesTheDefinedArithmeticAndTellsAnyOtherApart) {
+TEST(Bf16NumericsIdTest, NamesTheDefinedArithmeticAndNoOther) {
   Bf16Kernels kernels{.linear = {}, .step = DefinedBf16Step, .spin = nullptr};
   EXPECT_EQ(Bf16NumericsId(kernels), "x86-avx512bf16-1");
   // The even elements first.

@@ -225,7 +225,7 @@ TEST_P(LinearFormatTest, BitsDoNotDependOnTheSplitOfTheRows) {
   }
 }
 
-TEST_P(LinearFormatTest, EveryInstructionSetGivesTheSameBits) {
+TEST_P(LinearFormatTest, EveryInstructionSetHasTheSameBits) {
   const int64_t cols = GetParam().bits == 0 ? 301 : 384;
   const auto w = MakeWeights(GetParam(), 21, cols, 8);
   for (DType x_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

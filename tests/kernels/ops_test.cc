@@ -178,7 +178,7 @@ TEST(NormTest, RmsNormMatchesFp64) {
   }
 }
 
-TEST(NormTest, WeightsOfAnotherDTypeGiveTheBitsOfTheSameValuesInTheRowsDType) {
+TEST(NormTest, WeightsOfAnotherDTypeHaveTheBitsOfTheSameValuesInTheRowsDType) {
   ThreadPool pool(2);
   constexpr int64_t kRows = 3, kWidth = 77;
   for (const DType dtype : {DType::kF16, DType::kF32}) {

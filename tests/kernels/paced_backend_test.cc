@@ -113,7 +113,7 @@ class PacedBackendTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_;
 };
 
-TEST_F(PacedBackendTest, EveryBlockTakesTheProfiledTimeOfItsRowsAndContext) {
+TEST_F(PacedBackendTest, EveryBlockLastsTheProfiledTimeOfItsRowsAndContext) {
   for (const auto& [rows, context] : {std::pair(1, 100), std::pair(5, 2000), std::pair(16, 17)}) {
     Begin(rows, context);
     const double begin = time_.now_ms;
@@ -126,7 +126,7 @@ TEST_F(PacedBackendTest, EveryBlockTakesTheProfiledTimeOfItsRowsAndContext) {
   }
 }
 
-TEST_F(PacedBackendTest, RowsTakeTheirShareOfTheBlock) {
+TEST_F(PacedBackendTest, RowsLastTheirShareOfTheBlock) {
   Begin(1, 64);
   const double begin = time_.now_ms;
   const BlockId mlp{BlockKind::kMlp, 0};
@@ -157,7 +157,7 @@ TEST_F(PacedBackendTest, AfterAPauseTheCountBeginsAnew) {
 
 // Attention for another device between two parts of one's own is time that passes for both, and
 // takes what it adds to a block.
-TEST_F(PacedBackendTest, AttendingForOthersTakesTheTimeOfThesePositions) {
+TEST_F(PacedBackendTest, AttendingForOthersLastsTheTimeOfThesePositions) {
   const std::vector<int32_t> positions(8, 4000);
   const std::vector<const std::byte*> pieces(15, nullptr);
   const auto attend = [&] { return backend_->AttendFor(positions, {}, pieces, {}); };
@@ -183,7 +183,7 @@ TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
   const auto backend = PaceBackend(std::make_unique<FakeBackend>(time_, calls_), windowed,
                                    {.profile = profile_, .clock = std::make_unique<FakeClock>(time_)});
   const std::vector<const std::byte*> pieces(15, nullptr);
-  const auto took = [&](std::vector<int32_t> positions) {
+  const auto extra_ms = [&](std::vector<int32_t> positions) {
     const double begin = time_.now_ms += 10;
     EXPECT_TRUE(backend->AttendFor(positions, {}, pieces, {}).ok());
     return time_.now_ms - begin;
@@ -191,15 +191,15 @@ TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
   const auto added = [&](int rows, int seen) {
     return profile_.ComputeMs(windowed, BlockKind::kAttention, rows, seen) - profile_.ComputeMs(windowed, BlockKind::kAttention, rows, 1);
   };
-  EXPECT_THAT(took(std::vector<int32_t>(16, 3900)), DoubleNear(added(16, 3840 - 2901), 1e-9));
-  EXPECT_THAT(took({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
+  EXPECT_THAT(extra_ms(std::vector<int32_t>(16, 3900)), DoubleNear(added(16, 3840 - 2901), 1e-9));
+  EXPECT_THAT(extra_ms({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
 }
 
-TEST_F(PacedBackendTest, WhatAHostAttendsToTakesTheOwnerNoTime) {
-  const auto layer_ms = [&](std::vector<int32_t> taken) {
+TEST_F(PacedBackendTest, AttentionByAHostCostsTheOwnerNoTime) {
+  const auto layer_ms = [&](std::vector<int32_t> covered) {
     Begin(2, 4000);
     const double begin = time_.now_ms += 10;
-    EXPECT_TRUE(backend_->ContinueFromRecords(0, taken, {}).ok());
+    EXPECT_TRUE(backend_->ContinueFromRecords(0, covered, {}).ok());
     EXPECT_TRUE(backend_->Compute({BlockKind::kAttention, 0}).ok() && backend_->Compute({BlockKind::kMlp, 0}).ok());
     return time_.now_ms - begin;
   };
@@ -246,7 +246,7 @@ TEST_F(PacedBackendTest, ReportsWhatTheKernelsEndedTooLate) {
   EXPECT_THAT(report_.paced_ms, DoubleNear(embedding + mlp, 1e-9));
 }
 
-TEST(SystemPaceClockTest, APartTakesItsTimeOnTheRealClock) {
+TEST(SystemPaceClockTest, APartLastsItsTimeOnTheRealClock) {
   FakeTime time;
   std::vector<std::string> calls;
   const ModelSpec spec = DescribeModel(kConfig, "test").value();
@@ -257,8 +257,8 @@ TEST(SystemPaceClockTest, APartTakesItsTimeOnTheRealClock) {
   ASSERT_TRUE(backend->Begin(batch).ok());
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(backend->Compute({BlockKind::kMlp, 0}).ok());
-  const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  EXPECT_GE(took, 5 * profile.ComputeMs(spec, BlockKind::kMlp, 1, 4));
+  const double elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_GE(elapsed_ms, 5 * profile.ComputeMs(spec, BlockKind::kMlp, 1, 4));
 }
 
 }  // namespace

@@ -84,14 +84,14 @@ class Device {
   // are not named any more.
   std::vector<std::byte> MoveOut(int32_t sequence, int64_t layer, int64_t pieces) {
     const int64_t page_bytes = cpu::KvPageBytes(spec_.working_dtype, spec_.config.num_kv_heads, spec_.config.head_dim);
-    std::vector<std::byte> taken;
+    std::vector<std::byte> moved;
     for (int64_t i = 0; i < 16 * pieces; ++i) {
       const std::byte* const page = backend_->KvPage(Pages(sequence, layer, 0)[static_cast<size_t>(i)]);
-      taken.insert(taken.end(), page, page + page_bytes);
+      moved.insert(moved.end(), page, page + page_bytes);
       std::memset(const_cast<std::byte*>(page), 0xff, static_cast<size_t>(page_bytes));
     }
     backend_->SetPages(sequence, layer, Pages(sequence, layer, pieces));
-    return taken;
+    return moved;
   }
 
   // Of one layer, where all are in their pages.
@@ -153,14 +153,14 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
   int64_t page_bytes() const { return cpu::KvPageBytes(spec_.working_dtype, spec_.config.num_kv_heads, spec_.config.head_dim); }
 
   // Lays the first pieces of the owner's sequences down where the host finds them.
-  void MoveAway(const std::vector<int32_t>& taken, Device& owner) {
+  void MoveAway(const std::vector<int32_t>& covered, Device& owner) {
     memory_.clear();
     for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer)
-      for (int32_t sequence = 0; sequence < kSequences; ++sequence) memory_.push_back(owner.MoveOut(sequence, layer, taken[sequence]));
+      for (int32_t sequence = 0; sequence < kSequences; ++sequence) memory_.push_back(owner.MoveOut(sequence, layer, covered[sequence]));
   }
 
   // The owner's batch of which the host has the pieces that were moved away.
-  std::vector<std::vector<std::byte>> StepOfBoth(const std::vector<int32_t>& taken, Device& owner, Device& host) {
+  std::vector<std::vector<std::byte>> StepOfBoth(const std::vector<int32_t>& covered, Device& owner, Device& host) {
     return owner.Step(batch_, [&](int64_t layer) {
       const auto queries = owner->Queries(layer);
       ASSERT_TRUE(queries.ok()) << queries.status();
@@ -174,7 +174,7 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
         const auto some = queries->subspan(begin * q_cols, (end - begin) * q_cols);
         ask.queries.assign(some.begin(), some.end());
         const std::byte* const memory = memory_[static_cast<size_t>(layer * kSequences + sequence)].data();
-        for (int64_t piece = 0; piece < taken[sequence]; ++piece) ask.pieces.push_back(memory + piece * 16 * page_bytes());
+        for (int64_t piece = 0; piece < covered[sequence]; ++piece) ask.pieces.push_back(memory + piece * 16 * page_bytes());
         if (ask.pieces.empty()) continue;
         ask.records.assign((end - begin) * width, 7.0F);
         const absl::Status status = host->AttendFor(ask.positions, ask.queries, ask.pieces, ask.records);
@@ -182,7 +182,7 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
         std::ranges::copy(ask.records, records.begin() + static_cast<int64_t>(begin * width));
         asked_.push_back(std::move(ask));
       }
-      const absl::Status status = owner->ContinueFromRecords(layer, taken, records);
+      const absl::Status status = owner->ContinueFromRecords(layer, covered, records);
       ASSERT_TRUE(status.ok()) << status;
       std::ranges::fill(records, std::numeric_limits<float>::quiet_NaN());  // nobody needs them afterwards
     });
@@ -195,15 +195,15 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
   std::vector<Asked> asked_;
 };
 
-TEST_P(RemoteAttentionTest, TwoDevicesGiveTheBitsOfOne) {
+TEST_P(RemoteAttentionTest, TwoDevicesHaveTheBitsOfOne) {
   Device whole(spec_, weights_, 1), host(spec_, weights_, 1);
   Prefill(whole);
   const auto expected = whole.Step(batch_);
-  for (const std::vector<int32_t>& taken : std::vector<std::vector<int32_t>>{{0, 0, 0}, {1, 0, 0}, {1, 2, 0}, {2, 2, 0}}) {
+  for (const std::vector<int32_t>& covered : std::vector<std::vector<int32_t>>{{0, 0, 0}, {1, 0, 0}, {1, 2, 0}, {2, 2, 0}}) {
     Device owner(spec_, weights_, 2);
     Prefill(owner);
-    MoveAway(taken, owner);
-    EXPECT_EQ(StepOfBoth(taken, owner, host), expected) << taken[0] << " " << taken[1] << " " << taken[2];
+    MoveAway(covered, owner);
+    EXPECT_EQ(StepOfBoth(covered, owner, host), expected) << covered[0] << " " << covered[1] << " " << covered[2];
   }
 }
 
@@ -211,9 +211,9 @@ TEST_P(RemoteAttentionTest, TwoDevicesGiveTheBitsOfOne) {
 TEST_P(RemoteAttentionTest, AHostsOwnBatchIsLeftAlone) {
   Device owner(spec_, weights_, 1), host(spec_, weights_, 2);
   Prefill(owner);
-  const std::vector<int32_t> taken = {2, 1, 0};
-  MoveAway(taken, owner);
-  StepOfBoth(taken, owner, host);
+  const std::vector<int32_t> covered = {2, 1, 0};
+  MoveAway(covered, owner);
+  StepOfBoth(covered, owner, host);
   ASSERT_EQ(asked_.size(), 4U);
 
   Prefill(host);

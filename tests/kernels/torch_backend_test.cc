@@ -109,7 +109,7 @@ TEST_P(TorchBackendTest, LogitsAgreeWithThoseOfTheCpu) {
   for (const MicroBatch& batch : Batches()) ExpectClose(Step(*theirs, batch), Step(*ours, batch));
 }
 
-TEST_P(TorchBackendTest, BlocksThatComeInRowsGiveTheSameLogits) {
+TEST_P(TorchBackendTest, BlocksThatComeInRowsHaveTheSameLogits) {
   const auto whole = Open(kTorchBackend), streams = Open(kTorchBackend, true);
   for (const MicroBatch& batch : Batches()) {
     const std::vector<float> expected = Step(*whole, batch), got = Step(*streams, batch, true);

@@ -38,7 +38,7 @@ TEST(ClusterRatesTest, RatesAreOfTheTimeSinceTheAnswerBefore) {
               ElementsAre(Pair(ComputeKey("b"), 0.5)));
 }
 
-TEST(ClusterRatesTest, TooLittleWorkTellsNothingUntilItAddsUp) {
+TEST(ClusterRatesTest, TooLittleWorkMeasuresNothingUntilItAddsUp) {
   RateMeter meter;
   (void)Rates(meter, "b", {.epoch = 3});
   EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .decode_ms = 60, .planned_decode_ms = 60}), IsEmpty());

@@ -64,14 +64,14 @@ TEST(DiskMeterTest, BehindAShortRestLittleIsLeftOut) {
   EXPECT_NEAR(static_cast<double>(meter.bytes()) / meter.ms(), 100, 1e-6);
 }
 
-TEST(DiskMeterTest, ShortWorkBehindALongRestTellsNothing) {
+TEST(DiskMeterTest, ShortWorkBehindALongRestMeasuresNothing) {
   Disk disk(0);
   for (int i = 0; i < 20; ++i) disk.Work(DiskMeter::kBeginningMs - 60);
   EXPECT_EQ(disk.meter().ms(), 0);
   EXPECT_EQ(disk.meter().bytes(), 0);
 }
 
-TEST(DiskMeterTest, EndsThatAreToldOutOfTurnTakeNoTime) {
+TEST(DiskMeterTest, EndsThatAreReportedOutOfTurnAddNoTime) {
   DiskMeter meter;
   for (int i = 0; i < 3; ++i) meter.LoadBegun(0);
   meter.LoadEnded(300, 1000);

@@ -28,7 +28,7 @@ std::vector<std::byte> Bytes32(const std::vector<uint32_t>& numbers) {
 }
 
 // Through the wire: the first `ids` of each row of `logits` [used.size(), vocab].
-std::vector<std::vector<float>> Told(const std::vector<float>& logits, int64_t vocab, int64_t ids, const std::vector<int64_t>& used) {
+std::vector<std::vector<float>> Decoded(const std::vector<float>& logits, int64_t vocab, int64_t ids, const std::vector<int64_t>& used) {
   const std::vector<std::byte> hidden(24, std::byte{7});
   const std::vector<std::byte> payload = HeadPartialEncoder().Encode(logits, vocab, ids, used, hidden);
   EXPECT_LE(std::ssize(payload), MostLogitBytes(1, std::ssize(used), ids) + 24);
@@ -37,37 +37,37 @@ std::vector<std::vector<float>> Told(const std::vector<float>& logits, int64_t v
   if (!partial.ok()) return {};
   EXPECT_TRUE(std::ranges::equal(partial->hidden, hidden));
   EXPECT_EQ(partial->rows.size(), used.size());
-  std::vector<std::vector<float>> told;
+  std::vector<std::vector<float>> decoded;
   for (size_t row = 0; row < partial->rows.size(); ++row) {
     EXPECT_GE(partial->rows[row].count(), std::min(used[row], ids));
-    partial->rows[row].CopyTo(told.emplace_back(static_cast<size_t>(ids), 5.0f));
+    partial->rows[row].CopyTo(decoded.emplace_back(static_cast<size_t>(ids), 5.0f));
   }
-  return told;
+  return decoded;
 }
 
 TEST(HeadPartialTest, TheLargestAndTheirEqualsOrAllThatAreKnown) {
   const std::vector<float> logits = {1, 3, -2, 3, 0, 2, 9, 9};  // the last two are not known yet
-  EXPECT_THAT(Told(logits, 8, 6, {1})[0], ElementsAre(-kInfinity, 3, -kInfinity, 3, -kInfinity, -kInfinity));
-  EXPECT_THAT(Told(logits, 8, 6, {3})[0], ElementsAre(-kInfinity, 3, -kInfinity, 3, -kInfinity, 2));
-  EXPECT_THAT(Told(logits, 8, 6, {4})[0], ElementsAre(1, 3, -2, 3, 0, 2)) << "more than half of them are shorter as all";
-  EXPECT_THAT(Told(logits, 8, 6, {INT64_MAX})[0], ElementsAre(1, 3, -2, 3, 0, 2));
+  EXPECT_THAT(Decoded(logits, 8, 6, {1})[0], ElementsAre(-kInfinity, 3, -kInfinity, 3, -kInfinity, -kInfinity));
+  EXPECT_THAT(Decoded(logits, 8, 6, {3})[0], ElementsAre(-kInfinity, 3, -kInfinity, 3, -kInfinity, 2));
+  EXPECT_THAT(Decoded(logits, 8, 6, {4})[0], ElementsAre(1, 3, -2, 3, 0, 2)) << "more than half of them are shorter as all";
+  EXPECT_THAT(Decoded(logits, 8, 6, {INT64_MAX})[0], ElementsAre(1, 3, -2, 3, 0, 2));
 }
 
 TEST(HeadPartialTest, RowsHaveEachTheirOwn) {
   const std::vector<float> logits = {0, 1, 2, 3, 9, 3, 2, 1, 0, 9};
-  const auto told = Told(logits, 5, 4, {INT64_MAX, 1});
-  EXPECT_THAT(told[0], ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(told[1], ElementsAre(3, -kInfinity, -kInfinity, -kInfinity));
-  EXPECT_TRUE(Told({}, 5, 4, {}).empty());
+  const auto decoded = Decoded(logits, 5, 4, {INT64_MAX, 1});
+  EXPECT_THAT(decoded[0], ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(decoded[1], ElementsAre(3, -kInfinity, -kInfinity, -kInfinity));
+  EXPECT_TRUE(Decoded({}, 5, 4, {}).empty());
 }
 
-TEST(HeadPartialTest, WhatSamplingRefusesIsToldAsItIs) {
-  const auto nan = Told({0, kNaN, 2, 3}, 4, 4, {1})[0];
+TEST(HeadPartialTest, LogitsThatSamplingRefusesAreSentUnchanged) {
+  const auto nan = Decoded({0, kNaN, 2, 3}, 4, 4, {1})[0];
   EXPECT_TRUE(std::isnan(nan[1]));
   EXPECT_EQ(nan[2], 2);
-  EXPECT_THAT(Told({0, kInfinity, 2, 3}, 4, 4, {1})[0], ElementsAre(0, kInfinity, 2, 3));
-  EXPECT_THAT(Told(std::vector<float>(4, -kInfinity), 4, 4, {1})[0], testing::Each(-kInfinity));
-  EXPECT_THAT(Told(std::vector<float>(4, 1), 4, 4, {1})[0], testing::Each(1)) << "too many equals for pairs";
+  EXPECT_THAT(Decoded({0, kInfinity, 2, 3}, 4, 4, {1})[0], ElementsAre(0, kInfinity, 2, 3));
+  EXPECT_THAT(Decoded(std::vector<float>(4, -kInfinity), 4, 4, {1})[0], testing::Each(-kInfinity));
+  EXPECT_THAT(Decoded(std::vector<float>(4, 1), 4, 4, {1})[0], testing::Each(1)) << "too many equals for pairs";
 }
 
 TEST(HeadPartialTest, WhatIsNoneIsRefusedWithASentence) {
@@ -106,8 +106,8 @@ TEST(HeadPartialTest, RandomBytesStayWithinTheirBounds) {
     payload.shrink_to_fit();  // so that AddressSanitizer sees the end
     const auto partial = ParseHeadPartial(payload, 32, 2);
     if (!partial.ok()) continue;
-    std::vector<float> told(32);
-    for (const LogitsSoFar& row : partial->rows) row.CopyTo(told);
+    std::vector<float> decoded(32);
+    for (const LogitsSoFar& row : partial->rows) row.CopyTo(decoded);
     ASSERT_LE(partial->hidden.size(), payload.size());
   }
 }

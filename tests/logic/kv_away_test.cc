@@ -122,7 +122,7 @@ class Growth {
         while (!pages.Extend(s, at).ok()) {
           const auto gone = away.FreeNext();
           ASSERT_TRUE(gone.has_value()) << "step " << step << ": nothing can go, and sequence " << s << " needs pages for " << at;
-          pages.GiveUp(gone->sequence, gone->piece * kKvPiece, (gone->piece + 1) * kKvPiece);
+          pages.ReleaseRange(gone->sequence, gone->piece * kKvPiece, (gone->piece + 1) * kKvPiece);
         }
       }
       while (away.BeginWrite()) away.EndWrite(true);  // what the step before filled

@@ -26,7 +26,7 @@ void Grow(KvBook& book, int32_t sequence, int32_t positions) {
   book.Computed(Step(sequence, positions - 1).microbatches[0]);
 }
 
-TEST(KvBookTest, AStepWaitsUntilAPieceIsWrittenAndTakesItsPages) {
+TEST(KvBookTest, AStepWaitsUntilAPieceIsWrittenAndGetsItsPages) {
   const Plan plan = TwoSequences();
   KvBook book(plan, {.layers = 1, .leaves = true});
   book.SetReach(512);
@@ -42,7 +42,7 @@ TEST(KvBookTest, AStepWaitsUntilAPieceIsWrittenAndTakesItsPages) {
   EXPECT_EQ(book.pages().Pages(0, 0)[0], -1);
 }
 
-TEST(KvBookTest, WhatChangedIsToldOnce) {
+TEST(KvBookTest, AChangedSequenceIsShownOnce) {
   const Plan plan = TwoSequences();
   KvBook book(plan, {.layers = 1});
   Grow(book, 0, 16);
@@ -80,7 +80,7 @@ TEST(KvBookTest, AWriteThatFailsForASequenceThatHasEndedIsNoError) {
   EXPECT_TRUE(book.NextWrite());
 }
 
-TEST(KvBookTest, AHostIsGivenNothingBeforeAStepWasOrdered) {
+TEST(KvBookTest, AHostReceivesNothingBeforeAStepWasOrdered) {
   const Plan plan = TwoSequences();
   KvBook book(plan, {.layers = 1, .leaves = true, .after_a_step = true});
   book.SetReach(512);

@@ -110,7 +110,7 @@ class KvHostTest : public ::testing::Test {
     EXPECT_EQ(host_.free_places(), free_places);
   }
 
-  KvHost::Placed Take(const KvChunk& chunk) {
+  KvHost::Placed Store(const KvChunk& chunk) {
     const auto placed = host_.OnChunk(chunk);
     EXPECT_TRUE(placed.ok()) << placed.status();
     if (!placed.ok()) return {};
@@ -118,12 +118,12 @@ class KvHostTest : public ::testing::Test {
     return *placed;
   }
 
-  void TakeLayer(int32_t sequence, int64_t life, int64_t piece, int32_t layer) {
-    EXPECT_FALSE(Take(Chunk(sequence, life, piece, layer, 0)).ends_layer);
-    EXPECT_TRUE(Take(Chunk(sequence, life, piece, layer, 4)).ends_layer);
+  void StoreLayer(int32_t sequence, int64_t life, int64_t piece, int32_t layer) {
+    EXPECT_FALSE(Store(Chunk(sequence, life, piece, layer, 0)).ends_layer);
+    EXPECT_TRUE(Store(Chunk(sequence, life, piece, layer, 4)).ends_layer);
   }
-  void TakePiece(int32_t sequence, int64_t life, int64_t piece) {
-    for (int32_t layer = 0; layer < 2; ++layer) TakeLayer(sequence, life, piece, layer);
+  void StorePiece(int32_t sequence, int64_t life, int64_t piece) {
+    for (int32_t layer = 0; layer < 2; ++layer) StoreLayer(sequence, life, piece, layer);
   }
 
   KvHost host_{kShape};
@@ -137,7 +137,7 @@ TEST_F(KvHostTest, AChunkGoesWhereItsLayerOfItsSlotIs) {
     for (const int32_t layer : {0, 1}) {
       for (const Bytes offset : {0, 4}) {
         EXPECT_EQ(host_.stored(1), piece);
-        const KvHost::Placed placed = Take(Chunk(1, 0, piece, layer, offset));
+        const KvHost::Placed placed = Store(Chunk(1, 0, piece, layer, offset));
         ASSERT_TRUE(placed.offset.has_value());
         offsets.push_back(*placed.offset);
         EXPECT_EQ(placed.ends_layer, offset == 4);
@@ -173,7 +173,7 @@ TEST_F(KvHostTest, AChunkOutOfBoundsIsRefused) {
   refused("do not fit in a piece of 8", [](KvChunk& c) { c.offset = std::numeric_limits<int64_t>::max(); });
   refused("0 bytes at offset 0 do not fit in a piece of 8", [](KvChunk& c) { c.bytes = {}; });
   refused("16 bytes at offset 0 do not fit in a piece of 8", [&](KvChunk& c) { c.bytes = bytes_; });
-  TakePiece(0, 0, 0);
+  StorePiece(0, 0, 0);
   KvChunk again = Chunk(0, 0, 1, 0, 0);
   --again.number;
   ExpectRefused(again, "chunk 3 arrived, expected chunk 4");
@@ -182,7 +182,7 @@ TEST_F(KvHostTest, AChunkOutOfBoundsIsRefused) {
 TEST_F(KvHostTest, AChunkThatDoesNotGoOnWhatCameIsRefused) {
   ExpectRefused(Chunk(0, 0, 0, 0, 4), "does not continue");
   ExpectRefused(Chunk(0, 0, 0, 1, 0), "does not continue");
-  (void)Take(Chunk(0, 0, 0, 0, 0));
+  (void)Store(Chunk(0, 0, 0, 0, 0));
   ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not continue");
   ExpectRefused(Chunk(0, 0, 0, 0, 2), "does not continue");
   ExpectRefused(Chunk(0, 0, 0, 1, 4), "does not continue");
@@ -191,49 +191,49 @@ TEST_F(KvHostTest, AChunkThatDoesNotGoOnWhatCameIsRefused) {
   ExpectRefused(Chunk(1, 0, 0, 0, 4), "does not continue");
   ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   ExpectRefused(Chunk(0, 1, 0, 0, 0), "does not continue");
-  (void)Take(Chunk(0, 0, 0, 0, 4));
+  (void)Store(Chunk(0, 0, 0, 0, 4));
   ExpectRefused(Chunk(0, 0, 0, 0, 0), "does not continue");
   ExpectRefused(Chunk(0, 0, 1, 0, 0), "does not continue");
   ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
-  TakeLayer(0, 0, 0, 1);
+  StoreLayer(0, 0, 0, 1);
   EXPECT_EQ(host_.stored(0), 1);
 }
 
 TEST_F(KvHostTest, APieceThatIsNotTheNextOfItsSequenceIsRefused) {
   ExpectRefused(Chunk(0, 0, 1, 0, 0), "piece 1 of sequence 0 arrived, expected piece 0");
-  TakePiece(0, 0, 0);
+  StorePiece(0, 0, 0);
   ExpectRefused(Chunk(0, 0, 0, 0, 0), "piece 0 of sequence 0 arrived, expected piece 1");
   ExpectRefused(Chunk(0, 0, 2, 0, 0), "piece 2 of sequence 0 arrived, expected piece 1");
   ExpectRefused(Chunk(0, 1, 1, 0, 0), "piece 1 of sequence 0 arrived, expected piece 0");
   EXPECT_EQ(host_.stored(0), 1) << "what is refused ends no life";
-  TakePiece(1, 0, 0);
-  TakePiece(0, 0, 1);
+  StorePiece(1, 0, 0);
+  StorePiece(0, 0, 1);
 }
 
 TEST_F(KvHostTest, ALifeBeforeOneThatHasBegunIsRefused) {
-  TakePiece(0, 5, 0);
+  StorePiece(0, 5, 0);
   ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 arrived, but life 5 has begun");
   ASSERT_TRUE(host_.OnFree(0, 5).ok());
   ExpectRefused(Chunk(0, 4, 0, 0, 0), "life 4 of sequence 0 arrived, but life 5 has begun");
-  TakePiece(1, 4, 0);
+  StorePiece(1, 4, 0);
 }
 
 TEST_F(KvHostTest, ALaterLifeFreesWhatTheOneBeforeHad) {
-  TakePiece(0, 0, 0);
-  TakePiece(0, 0, 1);
-  (void)Take(Chunk(0, 2, 0, 0, 0));
+  StorePiece(0, 0, 0);
+  StorePiece(0, 0, 1);
+  (void)Store(Chunk(0, 2, 0, 0, 0));
   EXPECT_EQ(host_.stored(0), 0);
   EXPECT_EQ(host_.free_places(), 3);
   EXPECT_EQ(host_.Pieces(0, 0, 0, 1).status().code(), absl::StatusCode::kFailedPrecondition);
-  (void)Take(Chunk(0, 2, 0, 0, 4));
-  TakePiece(0, 3, 0);  // and of a piece that was on its way
+  (void)Store(Chunk(0, 2, 0, 0, 4));
+  StorePiece(0, 3, 0);  // and of a piece that was on its way
   EXPECT_EQ(host_.stored(0), 1);
   EXPECT_EQ(host_.free_places(), 3);
 }
 
-TEST_F(KvHostTest, FreeTakesAllLivesUpToOne) {
-  TakePiece(0, 3, 0);
-  TakePiece(1, 3, 0);
+TEST_F(KvHostTest, FreeRemovesAllLivesUpToOne) {
+  StorePiece(0, 3, 0);
+  StorePiece(1, 3, 0);
   ASSERT_TRUE(host_.OnFree(0, 2).ok());
   EXPECT_EQ(host_.stored(0), 1) << "a life before";
   ASSERT_TRUE(host_.OnFree(0, 3).ok());
@@ -250,49 +250,49 @@ TEST_F(KvHostTest, FreeTakesAllLivesUpToOne) {
 }
 
 TEST_F(KvHostTest, ChunksThatAFreeHasOvertakenAreDroppedAndAnswered) {
-  TakePiece(0, 0, 0);
-  TakeLayer(0, 0, 1, 0);
-  EXPECT_TRUE(Take(Chunk(0, 0, 1, 1, 0)).offset.has_value());
+  StorePiece(0, 0, 0);
+  StoreLayer(0, 0, 1, 0);
+  EXPECT_TRUE(Store(Chunk(0, 0, 1, 1, 0)).offset.has_value());
   EXPECT_EQ(host_.free_places(), 2);
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
   EXPECT_EQ(host_.free_places(), 4) << "what is partly there gives its slot back too";
-  const KvHost::Placed rest = Take(Chunk(0, 0, 1, 1, 4));
+  const KvHost::Placed rest = Store(Chunk(0, 0, 1, 1, 4));
   EXPECT_EQ(rest.offset, std::nullopt);
   EXPECT_TRUE(rest.ends_layer);
-  const KvHost::Placed next = Take(Chunk(0, 0, 2, 0, 0));  // all of whose chunks it has overtaken
+  const KvHost::Placed next = Store(Chunk(0, 0, 2, 0, 0));  // all of whose chunks it has overtaken
   EXPECT_EQ(next.offset, std::nullopt);
   EXPECT_FALSE(next.ends_layer);
-  EXPECT_TRUE(Take(Chunk(0, 0, 2, 0, 4)).ends_layer);
-  TakeLayer(0, 0, 2, 1);
+  EXPECT_TRUE(Store(Chunk(0, 0, 2, 0, 4)).ends_layer);
+  StoreLayer(0, 0, 2, 1);
   EXPECT_EQ(host_.stored(0), 0);
   EXPECT_EQ(host_.free_places(), 4);
-  TakePiece(0, 1, 0);
+  StorePiece(0, 1, 0);
   EXPECT_EQ(host_.stored(0), 1);
 }
 
-TEST_F(KvHostTest, APieceIsGivenUpForAnotherOneBetweenTwoLayersOnceItsSequenceHasEnded) {
-  TakeLayer(0, 0, 0, 0);
+TEST_F(KvHostTest, APieceOfAnEndedSequenceMakesWayForAnotherOneBetweenTwoLayers) {
+  StoreLayer(0, 0, 0, 0);
   ExpectRefused(Chunk(1, 0, 0, 0, 0), "does not continue");
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
-  TakePiece(1, 0, 0);
-  (void)Take(Chunk(2, 0, 0, 0, 0));
+  StorePiece(1, 0, 0);
+  (void)Store(Chunk(2, 0, 0, 0, 0));
   ASSERT_TRUE(host_.OnFree(2, 0).ok());
   ExpectRefused(Chunk(1, 0, 1, 0, 0), "does not continue");  // within a layer
-  (void)Take(Chunk(2, 0, 0, 0, 4));
-  TakePiece(1, 0, 1);
+  (void)Store(Chunk(2, 0, 0, 0, 4));
+  StorePiece(1, 0, 1);
   EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, WithoutAFreeSlotAPieceIsRefusedUntilThereIsOne) {
-  for (int64_t piece = 0; piece < 4; ++piece) TakePiece(0, 0, piece);
+  for (int64_t piece = 0; piece < 4; ++piece) StorePiece(0, 0, piece);
   EXPECT_EQ(host_.free_places(), 0);
   EXPECT_EQ(host_.OnChunk(Chunk(1, 0, 0, 0, 0)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(host_.stored(0), 4);
   ASSERT_TRUE(host_.OnFree(0, 0).ok());
-  TakePiece(1, 0, 0);
-  for (int64_t piece = 0; piece < 3; ++piece) TakePiece(0, 1, piece);
+  StorePiece(1, 0, 0);
+  for (int64_t piece = 0; piece < 3; ++piece) StorePiece(0, 1, piece);
   EXPECT_EQ(host_.free_places(), 0);
-  TakePiece(0, 2, 0);  // what its own life before had is enough
+  StorePiece(0, 2, 0);  // what its own life before had is enough
   EXPECT_EQ(host_.free_places(), 2);
 }
 
@@ -303,17 +303,17 @@ TEST_F(KvHostTest, WhatWasThereBeforeGoesOnInTheFirstLife) {
   EXPECT_EQ(host_.free_places(), 2);
   ASSERT_TRUE(host_.Pieces(1, 0, 1, 2).ok());
   ExpectRefused(Chunk(1, 0, 1, 0, 0), "arrived, expected piece 2");
-  TakePiece(1, 0, 2);
-  TakePiece(0, 0, 0);
+  StorePiece(1, 0, 2);
+  StorePiece(0, 0, 0);
   EXPECT_EQ(host_.stored(1), 3);
-  TakePiece(1, 1, 0);
+  StorePiece(1, 1, 0);
   EXPECT_EQ(host_.stored(1), 1) << "of the next sequence";
   EXPECT_EQ(host_.free_places(), 2);
 }
 
 TEST_F(KvHostTest, OnlyWholePiecesOfALifeAreFound) {
-  TakePiece(0, 2, 0);
-  TakeLayer(0, 2, 1, 0);
+  StorePiece(0, 2, 0);
+  StoreLayer(0, 2, 1, 0);
   EXPECT_TRUE(host_.Pieces(0, 2, 0, 1).ok());
   EXPECT_EQ(host_.Pieces(0, 2, 0, 2).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(host_.Pieces(0, 1, 0, 1).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -398,7 +398,7 @@ class Lending {
     EXPECT_FALSE(fetcher_.under_way());
   }
 
-  int64_t taken_away() const { return taken_away_; }
+  int64_t evicted() const { return evicted_; }
   int64_t dropped() const { return dropped_; }
   int64_t answered() const { return answered_; }
   int64_t used() const { return used_; }
@@ -460,18 +460,18 @@ class Lending {
     while (PagesHeld() + needed > pages_in_memory_) {
       const auto gone = away_.FreeNext();
       if (!gone) return;
-      TakeFromMemory(*gone);
+      Evict(*gone);
     }
     sequence.positions = end;
     sequence.in_memory.resize(static_cast<size_t>(end / kKvPiece), true);
     away_.Computed(s, end);
   }
 
-  void TakeFromMemory(const KvAway::Piece& gone) {
+  void Evict(const KvAway::Piece& gone) {
     OwnerSequence& sequence = owned_[static_cast<size_t>(gone.sequence)];
     ASSERT_TRUE(sequence.there && sequence.in_memory.at(static_cast<size_t>(gone.piece)));
     sequence.in_memory[static_cast<size_t>(gone.piece)] = false;
-    ++taken_away_;
+    ++evicted_;
   }
 
   void EndSequence(int32_t s) {
@@ -565,7 +565,7 @@ class Lending {
                      Delay());
   }
 
-  void TakeBack(const KvFetched& fetched) {
+  void OnFetched(const KvFetched& fetched) {
     const auto placed = fetcher_.On(fetched);
     ASSERT_TRUE(placed.ok()) << placed.status();
     ASSERT_LE(placed->offset + std::ssize(fetched.bytes), std::ssize(room_));
@@ -595,12 +595,12 @@ class Lending {
       ++answered_;
       return;
     }
-    if (const auto* fetched = std::get_if<KvFetched>(&message)) return TakeBack(*fetched);
+    if (const auto* fetched = std::get_if<KvFetched>(&message)) return OnFetched(*fetched);
     const absl::Status stored = lender_.OnStored(std::get<KvStored>(message).number);
     ASSERT_TRUE(stored.ok()) << stored;
-    const bool given_up = !goes_on_ && away_.life(lending_->sequence) != lending_->life;
-    if (next_layer_ < layers_ && !given_up) return;
-    away_.EndWrite(!given_up);
+    const bool abandoned = !goes_on_ && away_.life(lending_->sequence) != lending_->life;
+    if (next_layer_ < layers_ && !abandoned) return;
+    away_.EndWrite(!abandoned);
     lending_.reset();
   }
 
@@ -735,22 +735,22 @@ class Lending {
   std::map<int64_t, Tag> tags_;                                                             // by slot
   std::vector<int64_t> ended_ = std::vector<int64_t>(static_cast<size_t>(sequences_), -1);  // lives, as the host knows
 
-  int64_t taken_away_ = 0, dropped_ = 0, answered_ = 0, used_ = 0, waits_ = 0;
+  int64_t evicted_ = 0, dropped_ = 0, answered_ = 0, used_ = 0, waits_ = 0;
   bool places_ran_full_ = false;
 };
 
 TEST(KvLendingTest, WhatIsFullIsInMemoryOrKeptAsItWasWhateverTheLinksDo) {
-  int64_t taken_away = 0, dropped = 0, answered = 0, ran_full = 0, used = 0, waits = 0;
+  int64_t evicted = 0, dropped = 0, answered = 0, ran_full = 0, used = 0, waits = 0;
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(3000, 12000)); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Lending lending(seed);
     lending.Run();
     if (testing::Test::HasFailure()) return;
-    taken_away += lending.taken_away(), dropped += lending.dropped(), answered += lending.answered();
+    evicted += lending.evicted(), dropped += lending.dropped(), answered += lending.answered();
     ran_full += lending.slots_ran_full(), used += lending.used(), waits += lending.waits();
   }
   if (!ManyCases()) return;
-  EXPECT_GT(taken_away, 5000);
+  EXPECT_GT(evicted, 5000);
   EXPECT_GT(dropped, 5000);
   EXPECT_GT(answered, 5000);
   EXPECT_GT(used, 5000);

@@ -20,12 +20,12 @@ TEST(KvPagesTest, RefusesWithTheNumbers) {
   EXPECT_TRUE(pages.Reserve(1, 64).ok());
 }
 
-TEST(KvPagesTest, GivenUpPagesGoToOthersAndTheRestStays) {
+TEST(KvPagesTest, ReleasedPagesGoToOthersAndTheRestStays) {
   KvPages pages({.num_pages = 12, .num_layers = 2, .max_sequences = 2});
   ASSERT_TRUE(pages.Reserve(0, 80).ok());  // 5 pages in each layer
   EXPECT_FALSE(pages.Reserve(1, 32).ok());
   const std::vector<int32_t> last(pages.Pages(0, 1).begin() + 2, pages.Pages(0, 1).end());
-  pages.GiveUp(0, 0, 32);
+  pages.ReleaseRange(0, 0, 32);
   EXPECT_EQ(pages.free_pages(), 6);
   EXPECT_THAT(pages.Pages(0, 1).subspan(0, 2), ::testing::ElementsAre(-1, -1));
   EXPECT_THAT(pages.Pages(0, 1).subspan(2), ::testing::ElementsAreArray(last));

@@ -29,7 +29,7 @@ class KvTakeoverPlanTest : public ::testing::Test {
     EXPECT_GT(HostedPieces(plan, plan.devices[owner]), 0);
     return plan;
   }
-  KvTakeoverPlan Take(const Plan& next, int32_t device, const Plan& before, const KvLentBy& lent) const {
+  KvTakeoverPlan Takeover(const Plan& next, int32_t device, const Plan& before, const KvLentBy& lent) const {
     return MakeKvTakeoverPlan(next, device, before, sequences_, lent, {{"a", "a:1"}, {"b", "b:2"}, {"c", "c:3"}});
   }
 
@@ -37,13 +37,13 @@ class KvTakeoverPlanTest : public ::testing::Test {
   const std::vector<KvSequence> sequences_ = {{.from = 1, .to = 0, .positions = 1000}, {.from = 0, .to = 1, .positions = 300}};
 };
 
-TEST_F(KvTakeoverPlanTest, LayersThatStayAreTakenFromHereAndGivenToNobody) {
-  const KvTakeoverPlan take = Take(plan_, 0, plan_, {});
-  EXPECT_EQ(take.epoch, 3);
-  EXPECT_EQ(take.sequences, sequences_);
-  EXPECT_THAT(take.holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0, 1}, .lent = {}}));
-  EXPECT_THAT(take.given, IsEmpty());
-  EXPECT_THAT(Take(plan_, 2, plan_, {}).holders, IsEmpty());
+TEST_F(KvTakeoverPlanTest, LayersThatStayAreReadHereAndByNoOtherDevice) {
+  const KvTakeoverPlan takeover = Takeover(plan_, 0, plan_, {});
+  EXPECT_EQ(takeover.epoch, 3);
+  EXPECT_EQ(takeover.sequences, sequences_);
+  EXPECT_THAT(takeover.holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0, 1}, .lent = {}}));
+  EXPECT_THAT(takeover.kv_readers, IsEmpty());
+  EXPECT_THAT(Takeover(plan_, 2, plan_, {}).holders, IsEmpty());
 }
 
 TEST_F(KvTakeoverPlanTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
@@ -54,9 +54,9 @@ TEST_F(KvTakeoverPlanTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
   const KvHolder owner{.name = "a", .address = "a:1", .layers = {1}, .lent = lent.at("a")};
   const KvHolder host{.name = "c", .address = "c:3", .layers = {1}, .hosts = true, .lent = lent.at("a")};
   const KvHolder own{.name = "b", .address = "b:2", .layers = {2}, .lent = {}};
-  EXPECT_THAT(Take(next, 1, before, lent).holders, ElementsAre(owner, host, own));
-  EXPECT_THAT(Take(next, 0, before, lent).given, ElementsAre(KvReaders{.layer = 1, .readers = 1}));
-  EXPECT_THAT(Take(next, 2, before, lent).given,
+  EXPECT_THAT(Takeover(next, 1, before, lent).holders, ElementsAre(owner, host, own));
+  EXPECT_THAT(Takeover(next, 0, before, lent).kv_readers, ElementsAre(KvReaders{.layer = 1, .readers = 1}));
+  EXPECT_THAT(Takeover(next, 2, before, lent).kv_readers,
               ElementsAre(KvReaders{.layer = 0, .hosts = true, .readers = 1}, KvReaders{.layer = 1, .hosts = true, .readers = 1}));
   const std::vector<KvExtent> wanted = {{.sequence = 1, .first = 0, .end = 63}, {.sequence = 0, .first = 0, .end = 19}};
   EXPECT_THAT(HeldBy(owner, wanted),
@@ -67,11 +67,12 @@ TEST_F(KvTakeoverPlanTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
 
 TEST_F(KvTakeoverPlanTest, AHostReadsTheFirstPiecesOfWhatItIsToHave) {
   const Plan next = Lending(plan_, 0, 2);
-  const KvTakeoverPlan take = Take(next, 2, plan_, {});
-  EXPECT_THAT(take.holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0, 1}, .lent = {}}));
-  EXPECT_THAT(Take(next, 0, plan_, {}).given, ElementsAre(KvReaders{.layer = 0, .readers = 1}, KvReaders{.layer = 1, .readers = 1}));
+  const KvTakeoverPlan takeover = Takeover(next, 2, plan_, {});
+  EXPECT_THAT(takeover.holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0, 1}, .lent = {}}));
+  EXPECT_THAT(Takeover(next, 0, plan_, {}).kv_readers,
+              ElementsAre(KvReaders{.layer = 0, .readers = 1}, KvReaders{.layer = 1, .readers = 1}));
   // Lent before, too, of a sequence that does not go on: nothing is read of it.
-  EXPECT_EQ(Take(next, 2, Lending(plan_, 0, 1), {{"a", {{.sequence = 7, .pieces = 1}}}}), take);
+  EXPECT_EQ(Takeover(next, 2, Lending(plan_, 0, 1), {{"a", {{.sequence = 7, .pieces = 1}}}}), takeover);
 }
 
 TEST_F(KvTakeoverPlanTest, AsLittleIsAwayAtFirstAsLeavesRoom) {

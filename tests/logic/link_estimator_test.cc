@@ -59,10 +59,10 @@ class BucketLink {
     while (next_ < changes_.size() && changes_[next_].at_us <= free_us_) tokens_ = bucket_, ++next_;
   }
   void CarryPacket(double bytes) {
-    const double took_us = std::max(bytes / kLineBytesPerUs, (bytes - tokens_) / changes_[next_ - 1].bytes_per_us);
+    const double needed_us = std::max(bytes / kLineBytesPerUs, (bytes - tokens_) / changes_[next_ - 1].bytes_per_us);
     tokens_ -= bytes;
-    tokens_ = std::min(bucket_, tokens_ + changes_[next_ - 1].bytes_per_us * took_us);
-    free_us_ += took_us;
+    tokens_ = std::min(bucket_, tokens_ + changes_[next_ - 1].bytes_per_us * needed_us);
+    free_us_ += needed_us;
     while (next_ < changes_.size() && changes_[next_].at_us <= free_us_) tokens_ = bucket_, ++next_;
     carried_.push_back({(carried_.empty() ? 0 : carried_.back().bytes) + static_cast<Bytes>(bytes), free_us_});
   }
@@ -249,8 +249,8 @@ class World {
       next_.between += bytes;
     }
     writing_ = true;
-    const double taken_us = link_.CarriedAllBut(send_buffer_);
-    Schedule(sender_.See(std::max(now_us_ + static_cast<double>(bytes) / 4000, taken_us)), Kind::kWritten);
+    const double carried_us = link_.CarriedAllBut(send_buffer_);
+    Schedule(sender_.See(std::max(now_us_ + static_cast<double>(bytes) / 4000, carried_us)), Kind::kWritten);
   }
 
   void Look() {
@@ -303,7 +303,7 @@ TEST_P(LinkTrafficTest, IsRightTwoSecondsAfterEveryChangeAndItsProbesAreFew) {
   }
 }
 
-TEST(LinkEstimatorTest, OfASlowLinkItTakesLittleTooAndIsRightLater) {
+TEST(LinkEstimatorTest, OfASlowLinkItUsesLittleTooAndIsRightLater) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const World::Setting setting{.pattern = seed % 2 == 0 ? Pattern::kNothing : Pattern::kDecode,
                                  .bucket = seed % 3 == 0 ? 32 * kKiB : 0,
@@ -320,7 +320,7 @@ TEST(LinkEstimatorTest, OfASlowLinkItTakesLittleTooAndIsRightLater) {
 }
 
 // As over Wi-Fi.
-TEST(LinkEstimatorTest, WhereAnswersTakeMillisecondsItIsRight) {
+TEST(LinkEstimatorTest, WithAnswersAfterMillisecondsItIsRight) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const World::Setting setting{.pattern = seed % 2 == 0 ? Pattern::kNothing : Pattern::kDecode,
                                  .bucket = seed % 3 == 0 ? 32 * kKiB : 0,
@@ -576,12 +576,12 @@ TEST(TrainFitTest, OfHandfulsATailOfEightIsGood) {
   }
 }
 
-TEST(TrainFitTest, WhatArrivesAllAtOnceButForTheLastTellsNothing) {
+TEST(TrainFitTest, ATrainWhoseLastMessageAloneIsLateMeasuresNothing) {
   EXPECT_FALSE(FitTrain({{{0, 0}, {90, 0}, {100, 20'000}}}, /*drained=*/true));
   EXPECT_FALSE(FitTrain({{{0, 0}, {900'000, 10}, {1'000'000, 20'000}}}, /*drained=*/true));
 }
 
-TEST(TrainFitTest, TooShortTooFewOrUnsteadyTrainsTellNothing) {
+TEST(TrainFitTest, TooShortTooFewOrUnsteadyTrainsMeasureNothing) {
   EXPECT_FALSE(FitTrain({}, true));
   EXPECT_FALSE(FitTrain(Points(1, 8192, 1000), true));
   EXPECT_FALSE(FitTrain(Points(6, 8192, 1000), true)) << "5 ms";

@@ -30,7 +30,7 @@ TEST(MemoryPlannerTest, ALevelIsAskedForBeforeItsPagesAreNeeded) {
   EXPECT_EQ(planner.level(), 1);
 }
 
-TEST(MemoryPlannerTest, APromptWaitsForTheStepsThatALevelTakes) {
+TEST(MemoryPlannerTest, APromptWaitsForTheStepsThatALevelNeeds) {
   MemoryPlanner planner = Planner();
   const MemoryPlanner::Claim claim = {.prompt = 100, .end = 120};
   EXPECT_FALSE(planner.HasPages(claim));
@@ -66,7 +66,7 @@ TEST(MemoryPlannerTest, ThoseBehindTheFirstDoNotPutItsPagesOff) {
   EXPECT_EQ(planner.Want({claims + 1, 1}), 2);
 }
 
-TEST(MemoryPlannerTest, ALevelIsGivenBackAfterACalmAndNotAtItsEdge) {
+TEST(MemoryPlannerTest, ALevelEndsAfterACalmAndNotAtItsEdge) {
   MemoryPlanner planner = Planner();
   EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 0, .prompt = 150, .end = 192}), 2);
   EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 1, .prompt = 40, .end = 192}), std::nullopt);
@@ -87,7 +87,7 @@ class PagedDevice {
  public:
   explicit PagedDevice(int64_t pages) : there_(pages) {}
 
-  void Take(const Order& order) {
+  void OnOrder(const Order& order) {
     Advance();
     if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
       waiting_ = residency->to.layer_pages;
@@ -154,7 +154,7 @@ TEST(MemoryPlannerTest, NoStepEverLacksPagesAndAllRequestsEnd) {
         }
         ++requests;
       }
-      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.Take(order));
+      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.OnOrder(order));
       if (device.samples.empty()) continue;
       for (SampledToken& token : device.samples.front()) token.token = draw(0, 99);  // 1 ends its request
       const int64_t step = writer.steps_ordered() - writer.steps_under_way();

@@ -59,7 +59,7 @@ TEST(OrderWriterTest, OrdersAPromptInChunksAndThenStepsAheadOfTheirTokens) {
 }
 
 // What a change of plans is weighed with.
-TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
+TEST(OrderWriterTest, ReportsTheRemainingWorkAndWhetherTokensCome) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 4), OrderWriter::Logits::kAgain).ok());
   ASSERT_TRUE(writer.Add(Ask({5}, 3)).ok());
@@ -132,7 +132,7 @@ TEST(OrderWriterTest, ARequestThatEndsWastesAtMostTheStepsOrderedAhead) {
   EXPECT_TRUE(writer.idle());
 }
 
-TEST(OrderWriterTest, ASlotIsTakenAgainBehindItsLastOrderedStep) {
+TEST(OrderWriterTest, ASlotIsUsedAgainBehindItsLastOrderedStep) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5}, 50, {2})).ok());
   ASSERT_TRUE(writer.Add(Ask({6}, 1)).ok());
@@ -295,7 +295,7 @@ TEST(OrderWriterTest, RequestsGoOnWithTheirKvAsFarAsThePlanHasSlotsAndPages) {
   EXPECT_EQ(continued(few), 1u) << "22 positions are two pages";
 }
 
-TEST(OrderWriterTest, WhatIsStoppedBeforeItGoesOnGivesItsSlotBack) {
+TEST(OrderWriterTest, ARequestThatIsStoppedBeforeItGoesOnFreesItsSlot) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5}, 9)).ok());
   ASSERT_TRUE(writer.Add(Ask({6}, 9)).ok());
@@ -343,7 +343,7 @@ TEST(OrderWriterTest, AScoredPromptHasAsManyLogitsInAStepAsThePlanHasRoomFor) {
   EXPECT_EQ(writer.OnTokens(1, std::vector<SampledToken>{{0, 4, 9}, {0, 5, 1}})->back().reason, FinishReason::kLength);
 }
 
-TEST(OrderWriterTest, TellsHowMuchOfEachPromptIsComputed) {
+TEST(OrderWriterTest, ReportsTheComputedRowsOfEachPrompt) {
   OrderWriter::Options options = Small();
   options.sequences = 2, options.batch = 2, options.prompts_ahead = 1;
   OrderWriter writer(options);
@@ -370,7 +370,7 @@ TEST(OrderWriterTest, TellsHowMuchOfEachPromptIsComputed) {
   EXPECT_THAT(prompts(), ElementsAre("0: 0 and 4 of 7", "1: 0 and 0 of 3")) << "and the tokens so far are computed again";
 }
 
-TEST(OrderWriterTest, ARequestHasTheNumberThatItIsGivenAndLaterOnesHigherOnes) {
+TEST(OrderWriterTest, ARequestHasTheNumberOfItsCallAndLaterOnesHigherOnes) {
   OrderWriter writer(Small());
   EXPECT_EQ(*writer.Add(Ask({5}, 3), OrderWriter::Logits::kNewest, 7), 7);
   EXPECT_EQ(*writer.Add(Ask({5}, 3)), 8);
@@ -477,7 +477,7 @@ class Device {
  public:
   explicit Device(const OrderWriter::Options& options) : options_(options) {}
 
-  void Take(const Order& order) {
+  void OnOrder(const Order& order) {
     ASSERT_EQ(order.number, orders_++);
     if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
       ASSERT_TRUE(next_.emplace(admit->sequence, 0).second) << "the slot is taken";
@@ -485,14 +485,14 @@ class Device {
     } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
       ASSERT_EQ(next_.erase(retire->sequence), 1u) << "the slot is free already";
     } else {
-      TakeStep(std::get<StepOrder>(order.what));
+      OnStep(std::get<StepOrder>(order.what));
     }
   }
 
   std::deque<std::vector<SampledToken>> samples;  // of steps that have not ended, oldest first
 
  private:
-  void TakeStep(const StepOrder& step) {
+  void OnStep(const StepOrder& step) {
     std::vector<SampledToken>& sampled = samples.emplace_back();
     ASSERT_LE(step.microbatches.size(), static_cast<size_t>(options_.microbatches));
     int64_t prompt_rows = 0, prompt_logits = 0;
@@ -548,7 +548,7 @@ TEST(OrderWriterTest, RandomRequestsAllEndWithTheirTokensAndBounds) {
         ++requests;
       }
       if (const int id = draw(0, 4 * total); id < requests && !writer.finished(id)) writer.Stop(id);
-      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.Take(order));
+      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.OnOrder(order));
       ASSERT_LE(writer.steps_under_way(), std::max(options.look_ahead, options.prompts_ahead));
       if (device.samples.empty()) continue;
       for (SampledToken& token : device.samples.front()) token.token = draw(0, 19);  // 1 ends its request

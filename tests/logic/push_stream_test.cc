@@ -53,7 +53,7 @@ TEST(PushSenderTest, APositionThatWasNotSentIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(sender.OnStored(9)));
 }
 
-TEST(PushSenderTest, ADeviceThatNeverHasEnoughIsGivenUp) {
+TEST(PushSenderTest, APushFailsIfTheDeviceAlwaysAsksAgain) {
   PushSender sender({100}, kSmall);
   absl::Status status;
   for (int i = 0; i < 100 && status.ok(); ++i) {
@@ -109,7 +109,7 @@ TEST(PushReceiverTest, WhatCannotFollowIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(done.OnChunk(10, 1, true).status()));
 }
 
-TEST(PushReceiverTest, ASenderThatDoesNotGoBackIsGivenUp) {
+TEST(PushReceiverTest, ASenderThatDoesNotGoBackIsRefused) {
   PushReceiver receiver({1000}, {.max_dropped_bytes = 100});
   EXPECT_EQ(*receiver.OnChunk(0, 10, false), Verdict::kAgain);
   for (int i = 0; i < 10; ++i) EXPECT_EQ(*receiver.OnChunk(10, 10, true), Verdict::kDrop);

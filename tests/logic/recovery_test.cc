@@ -228,7 +228,7 @@ Reference WithoutFaults(std::vector<int32_t> ids, int64_t count) {
 // An installed plan that carries orders out, a step at a time.
 class Pipeline {
  public:
-  void Take(const Order& order) { orders_.push_back(order); }
+  void OnOrder(const Order& order) { orders_.push_back(order); }
 
   struct Report {
     int64_t step = 0;
@@ -369,14 +369,14 @@ class Simulation {
     while (!writer_->idle()) {
       Pass(absl::Milliseconds(Draw(1, 200)));
       if (const auto device = Broken()) return absl::UnavailableError(*device);
-      for (const Order& order : writer_->NextOrders()) pipeline.Take(order);
+      for (const Order& order : writer_->NextOrders()) pipeline.OnOrder(order);
       const std::optional<Pipeline::Report> report = pipeline.Step();
-      if (report) Take(*report);
+      if (report) OnReport(*report);
     }
     return absl::OkStatus();
   }
 
-  void Take(const Pipeline::Report& report) {
+  void OnReport(const Pipeline::Report& report) {
     const auto tokens = writer_->OnTokens(report.step, report.tokens);
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     for (const OrderWriter::Token& token : *tokens) {
@@ -455,8 +455,8 @@ class Simulation {
   OrderWriter::Options orders_;
   std::optional<OrderWriter> writer_;
   std::vector<Reference> references_;
-  std::vector<uint64_t> hashes_;              // as told last
-  std::vector<std::vector<int32_t>> tokens_;  // as told, each once
+  std::vector<uint64_t> hashes_;              // as reported last
+  std::vector<std::vector<int32_t>> tokens_;  // as reported, each once
   absl::Time now_ = kStart, fault_at_, failed_at_;
   std::string fault_;
   std::map<std::string, absl::Time> down_until_;

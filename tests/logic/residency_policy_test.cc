@@ -100,7 +100,7 @@ std::string Play(Machine& machine, absl::Duration length, const std::function<By
 
 // ---- transcripts
 
-TEST(ResidencyPolicyTest, ANeighbourThatComesAndGoesIsGivenRoomAtOnceAndTheBlocksComeBackInSteps) {
+TEST(ResidencyPolicyTest, ANeighbourThatComesAndGoesGetsRoomAtOnceAndTheBlocksComeBackInSteps) {
   Machine machine(1500, 50, SmallOptions());
   EXPECT_EQ(Play(machine, absl::Seconds(60), [](double s) { return s < 1    ? 0
                                                                    : s < 20 ? 1200
@@ -118,7 +118,7 @@ TEST(ResidencyPolicyTest, ANeighbourThatComesAndGoesIsGivenRoomAtOnceAndTheBlock
   EXPECT_EQ(machine.resident(), 1000);
 }
 
-TEST(ResidencyPolicyTest, ANeighbourThatGrowsTakesBlockAfterBlock) {
+TEST(ResidencyPolicyTest, ANeighbourThatGrowsEvictsBlockAfterBlock) {
   Machine machine(1500, 50, SmallOptions());
   EXPECT_EQ(Play(machine, absl::Seconds(10), [](double s) { return static_cast<Bytes>(100 * s); }),
             "4.25s neighbour 425: 1000 -> 950, room fell below the reserve\n"
@@ -135,7 +135,7 @@ TEST(ResidencyPolicyTest, ANeighbourThatGrowsTakesBlockAfterBlock) {
             "9.75s neighbour 975: 450 -> 400, room fell below the reserve\n");
 }
 
-TEST(ResidencyPolicyTest, ANeighbourThatLeavesPartOfItsMemoryGivesBackThatPart) {
+TEST(ResidencyPolicyTest, APartThatANeighbourFreesComesBack) {
   Machine machine(1500, 50, SmallOptions());
   EXPECT_EQ(Play(machine, absl::Seconds(60), [](double s) { return s < 1    ? 0
                                                                    : s < 10 ? 1200
@@ -152,7 +152,7 @@ TEST(ResidencyPolicyTest, ANeighbourThatLeavesPartOfItsMemoryGivesBackThatPart) 
   EXPECT_GE(machine.available(), 125) << "reserve and margin";
 }
 
-TEST(ResidencyPolicyTest, ANeighbourThatTakesEverythingGivenToItIsFoughtLessAndLess) {
+TEST(ResidencyPolicyTest, ANeighbourThatUsesAllFreedMemoryIsFoughtLessAndLess) {
   Machine machine(1500, 50, SmallOptions());
   // It lets go when it has enough, and comes back whenever something was regained.
   EXPECT_EQ(Play(machine, absl::Seconds(30), [&](double) { return machine.policy().target() > 300 ? 1200 : 0; }),
@@ -175,7 +175,7 @@ TEST(ResidencyPolicyTest, ANeighbourThatTakesEverythingGivenToItIsFoughtLessAndL
             "28.00s neighbour 1150: 382 -> 225, room fell below the reserve\n");
 }
 
-TEST(ResidencyPolicyTest, ARoomThatFlickersIsNotTaken) {
+TEST(ResidencyPolicyTest, ARoomThatFlickersIsNotUsed) {
   Machine machine(1500, 50, SmallOptions());
   // Away for 1.5 s of every 2.
   EXPECT_EQ(Play(machine, absl::Seconds(60), [](double s) { return s - 2 * static_cast<int>(s / 2) < 0.5 ? 1000 : 0; }),
@@ -186,7 +186,7 @@ TEST(ResidencyPolicyTest, ARoomThatFlickersIsNotTaken) {
             "4.00s neighbour 1000: 425 -> 375, room fell below the reserve\n");
 }
 
-TEST(ResidencyPolicyTest, WhereNextToNothingIsAvailableEverythingIsGiven) {
+TEST(ResidencyPolicyTest, WithAlmostNoAvailableMemoryAllWeightsAreShed) {
   ResidencyPolicy::Options options = SmallOptions();
   options.emergency = 25;
   Machine machine(1500, 50, options);
@@ -202,7 +202,7 @@ TEST(ResidencyPolicyTest, WhereNextToNothingIsAvailableEverythingIsGiven) {
             "8.00s neighbour 0: 750 -> 1000, the pressure has passed\n");
 }
 
-TEST(ResidencyPolicyTest, StallsWithoutFreeMemoryGiveBackAQuarterEverySecondWhateverIsCalledAvailable) {
+TEST(ResidencyPolicyTest, StallsWithoutFreeMemoryShedAQuarterEverySecondWhateverIsCalledAvailable) {
   Machine machine(3000, 50, SmallOptions());
   machine.reclaimable = 2950;  // somebody's hot page cache: available, and not free
   EXPECT_EQ(Play(machine, absl::Seconds(12),
@@ -309,7 +309,7 @@ Counts PlayRandom(uint32_t seed) {
   return counts;
 }
 
-TEST(ResidencyPolicyTest, RandomNeighboursNeverMakeItExceedThePlanTakeTheReserveOrOscillate) {
+TEST(ResidencyPolicyTest, RandomNeighboursNeverMakeItExceedThePlanUseTheReserveOrOscillate) {
   Counts all;
   for (uint32_t seed = 1; seed <= static_cast<uint32_t>(Cases(500, 2000)) && !::testing::Test::HasFailure(); ++seed) {
     const Counts counts = PlayRandom(seed);

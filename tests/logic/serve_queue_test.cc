@@ -23,7 +23,7 @@ std::vector<std::string> Show(const std::vector<ServeQueue::Ending>& due) {
   return lines;
 }
 
-TEST(ServeQueueTest, TakesAsManyAsHaveSlotsAndMayWait) {
+TEST(ServeQueueTest, AcceptsAsManyAsHaveSlotsAndMayWait) {
   ServeQueue queue({.most_waiting = 1}, 2);
   for (const RequestId request : {0, 1, 2}) EXPECT_TRUE(queue.Arrive(request, kStart).ok()) << request;
   queue.Start(0), queue.Start(1);
@@ -36,13 +36,13 @@ TEST(ServeQueueTest, TakesAsManyAsHaveSlotsAndMayWait) {
   EXPECT_EQ(queue.running(), 1);
 }
 
-TEST(ServeQueueTest, WithoutAQueueWhoHasASlotIsTaken) {
+TEST(ServeQueueTest, WithoutAQueueARequestNeedsAFreeSlot) {
   ServeQueue queue({.most_waiting = 0}, 1);
   EXPECT_TRUE(queue.Arrive(0, kStart).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart)));
 }
 
-TEST(ServeQueueTest, ThoseThatComeTogetherAreTakenOrRefusedTogether) {
+TEST(ServeQueueTest, RequestsThatComeTogetherAreAcceptedOrRefusedTogether) {
   ServeQueue queue({.most_waiting = 2}, 1);
   EXPECT_TRUE(queue.Arrive(0, kStart).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart, 3)));
@@ -61,7 +61,7 @@ TEST(ServeQueueTest, AnotherPlanHasOtherSlots) {
   EXPECT_TRUE(queue.Arrive(2, kStart).ok());
 }
 
-TEST(ServeQueueTest, WhoWaitsForTooLongIsToldOnce) {
+TEST(ServeQueueTest, ARequestThatWaitsTooLongIsReportedOnce) {
   ServeQueue queue({.most_wait = absl::Seconds(10)}, 1);
   EXPECT_EQ(queue.NextDue(), absl::InfiniteFuture());
   EXPECT_TRUE(queue.Arrive(0, kStart).ok());
@@ -74,7 +74,7 @@ TEST(ServeQueueTest, WhoWaitsForTooLongIsToldOnce) {
   EXPECT_EQ(queue.NextDue(), absl::InfiniteFuture());
 }
 
-TEST(ServeQueueTest, WhoLeavesIsToldOnceWhereverItIs) {
+TEST(ServeQueueTest, ACancelledRequestIsReportedOnceWhereverItIs) {
   ServeQueue queue({}, 1);
   EXPECT_TRUE(queue.Arrive(0, kStart).ok() && queue.Arrive(1, kStart).ok());
   queue.Start(0);

@@ -128,14 +128,14 @@ TEST_F(StageInboxTest, ASteppedOrderLeavesItsMemoryToTheNext) {
 
 TEST_F(StageInboxTest, OrdersThatWaitAreBounded) {
   StageInbox inbox = Inbox(1);
-  int64_t taken = 0;
-  while (taken < 10'000 && inbox.AddOrder({.number = taken, .what = RetireOrder{0}}).ok()) ++taken;
-  EXPECT_EQ(taken, 4096);
+  int64_t accepted = 0;
+  while (accepted < 10'000 && inbox.AddOrder({.number = accepted, .what = RetireOrder{0}}).ok()) ++accepted;
+  EXPECT_EQ(accepted, 4096);
 }
 
 // ---- Hidden states
 
-TEST_F(StageInboxTest, WhatIsEarlyIsToldWhenItsStepBegins) {
+TEST_F(StageInboxTest, AnEarlyVisitIsReturnedWhenItsStepBegins) {
   StageInbox inbox = Inbox(1);
   EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 1)), std::nullopt);
   EXPECT_EQ(*inbox.OnActivation(Hidden(1, 0, 0)), std::nullopt);
@@ -251,21 +251,21 @@ TEST_F(SharedHeadTest, WhatWaitsIsBoundedAndCountsOnBothSides) {
   EXPECT_LE(waiting, allowed);
 }
 
-TEST_F(StageInboxTest, TheMemoryOfWhatWasUsedServesWhatIsSentAndGivesWayToWhatComes) {
+TEST_F(StageInboxTest, TheMemoryOfUsedPayloadsServesSentOnesAndMakesWayForNewOnes) {
   StageInbox inbox = Inbox(1);
   const auto allowed = static_cast<size_t>(StageInbox::WaitingBytes(plan_, 1, kRowBytes));
-  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u);
+  EXPECT_EQ(inbox.PopSpare().capacity(), 0u);
   inbox.BeginStep({Rows(0, 0, 3)});
   EXPECT_TRUE(inbox.OnActivation(Hidden(0, 0, 0, 3)).ok());
-  inbox.GiveMemory(inbox.PopInput({1, 0}));
-  const std::vector<std::byte> memory = inbox.TakeMemory();
+  inbox.AddSpare(inbox.PopInput({1, 0}));
+  const std::vector<std::byte> memory = inbox.PopSpare();
   EXPECT_TRUE(memory.empty());
   EXPECT_EQ(memory.capacity(), 3 * kRowBytes);
-  inbox.GiveMemory(std::vector<std::byte>(allowed + 1));
-  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u) << "more than may wait";
-  inbox.GiveMemory(std::vector<std::byte>(allowed));
+  inbox.AddSpare(std::vector<std::byte>(allowed + 1));
+  EXPECT_EQ(inbox.PopSpare().capacity(), 0u) << "more than may wait";
+  inbox.AddSpare(std::vector<std::byte>(allowed));
   EXPECT_TRUE(inbox.OnActivation(Hidden(1, 0, 0)).ok());
-  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u) << "there is no room beside what has come";
+  EXPECT_EQ(inbox.PopSpare().capacity(), 0u) << "there is no room beside what has come";
 }
 
 // ---- Tokens
@@ -340,7 +340,7 @@ TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
   EXPECT_EQ(whole.rows[32].token, 9);
 }
 
-TEST_F(StageInboxTest, WhatWasSampledForTheSequenceBeforeIsNotTaken) {
+TEST_F(StageInboxTest, TokensOfTheSequenceBeforeAreNotUsed) {
   StageInbox inbox = Inbox(0);
   inbox.Admit({.sequence = 0});
   inbox.BeginStep({Rows(0, 0)});
@@ -354,8 +354,8 @@ TEST_F(StageInboxTest, WhatWasSampledForTheSequenceBeforeIsNotTaken) {
   EXPECT_EQ(inbox.batch(0).rows[0].token, 9);
 }
 
-// A peer that repeats, shuffles and invents: every visit of every step is told once, with the bytes
-// that were sent for it first.
+// A peer that repeats, shuffles and invents: every visit of every step is announced once, with the
+// bytes that were sent for it first.
 TEST_F(StageInboxTest, APeerThatRepeatsAndInventsIsHeardOncePerVisit) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -363,19 +363,19 @@ TEST_F(StageInboxTest, APeerThatRepeatsAndInventsIsHeardOncePerVisit) {
     const auto below = [&](uint64_t n) { return static_cast<int32_t>(random() % n); };
     StageInbox inbox = Inbox(1);
     for (int64_t step = 0; step < 20; ++step) {
-      std::set<Visit> told;
-      const auto tell = [&](const Visit& visit) { EXPECT_TRUE(told.insert(visit).second); };
+      std::set<Visit> announced;
+      const auto announce = [&](const Visit& visit) { EXPECT_TRUE(announced.insert(visit).second); };
       const int32_t microbatches = 1 + below(2);
-      for (const Visit& visit : inbox.BeginStep(std::vector<MicroBatch>(static_cast<size_t>(microbatches), Rows(0, 0)))) tell(visit);
-      while (std::ssize(told) < 2 * microbatches) {
+      for (const Visit& visit : inbox.BeginStep(std::vector<MicroBatch>(static_cast<size_t>(microbatches), Rows(0, 0)))) announce(visit);
+      while (std::ssize(announced) < 2 * microbatches) {
         ActivationMessage message = Hidden(step + below(3) - 1, below(4), below(3), 1 + below(8) / 7);
         if (below(10) == 0) message.header.epoch += below(3) - 1;
         if (below(10) == 0) message.header.payload = Payload::kToken;
         const absl::StatusOr<std::optional<Visit>> visit = inbox.OnActivation(std::move(message));
-        if (visit.ok() && *visit) tell(**visit);
-        if (below(4) == 0 && !told.empty()) inbox.PopInput(*told.begin());
+        if (visit.ok() && *visit) announce(**visit);
+        if (below(4) == 0 && !announced.empty()) inbox.PopInput(*announced.begin());
       }
-      for (const Visit& visit : told) {
+      for (const Visit& visit : announced) {
         const std::vector<std::byte> input = inbox.PopInput(visit);
         if (!input.empty()) {
           EXPECT_EQ(input[0], std::byte{static_cast<uint8_t>(visit.first - 1)});

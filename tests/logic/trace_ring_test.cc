@@ -19,19 +19,19 @@ std::vector<TimelineSpan> DrainAll(TraceRing& ring) {
   return spans;
 }
 
-TEST(TraceRingTest, GivesSpansBackInOrderRoundAndRound) {
+TEST(TraceRingTest, ReturnsSpansInOrderRoundAndRound) {
   TraceRing ring(5);
   EXPECT_EQ(ring.size(), 8u);
-  int32_t added = 0, taken = 0;
+  int32_t added = 0, drained = 0;
   for (int round = 0; round < 50; ++round) {
     for (int i = 0; i < 1 + round % 8; ++i) ring.Add(Numbered(0, added++));
-    for (const TimelineSpan& span : DrainAll(ring)) EXPECT_EQ(span, Numbered(0, taken++));
-    EXPECT_EQ(taken, added);
+    for (const TimelineSpan& span : DrainAll(ring)) EXPECT_EQ(span, Numbered(0, drained++));
+    EXPECT_EQ(drained, added);
   }
   EXPECT_EQ(ring.lost(), 0);
 }
 
-TEST(TraceRingTest, TakesNoMoreThanAsked) {
+TEST(TraceRingTest, DrainsNoMoreThanAsked) {
   TraceRing ring(8);
   for (int i = 0; i < 6; ++i) ring.Add(Numbered(0, i));
   std::vector<TimelineSpan> spans;
@@ -57,7 +57,7 @@ TEST(TraceRingTest, WhatFindsNoRoomIsCountedAndTheOldestStay) {
 
 // Every span of every thread comes once and whole, those of one thread in order, or is counted as
 // lost.
-TEST(TraceRingTest, ManyThreadsAddWhileOneTakes) {
+TEST(TraceRingTest, ManyThreadsAddWhileOneDrains) {
   constexpr int kThreads = 4;
   constexpr int32_t kEach = 20000;
   TraceRing ring(64);
@@ -68,20 +68,20 @@ TEST(TraceRingTest, ManyThreadsAddWhileOneTakes) {
     });
   }
   std::map<int32_t, int32_t> newest;
-  int64_t taken = 0;
-  const auto take = [&] {
+  int64_t drained = 0;
+  const auto drain = [&] {
     for (const TimelineSpan& span : DrainAll(ring)) {
       EXPECT_EQ(span, Numbered(span.stage, span.step));
       const auto [found, first] = newest.try_emplace(span.stage, -1);
       EXPECT_GT(span.step, found->second);
       found->second = span.step;
-      ++taken;
+      ++drained;
     }
   };
-  while (taken + ring.lost() < int64_t{kThreads} * kEach) take();
+  while (drained + ring.lost() < int64_t{kThreads} * kEach) drain();
   for (std::thread& thread : threads) thread.join();
-  take();
-  EXPECT_EQ(taken + ring.lost(), int64_t{kThreads} * kEach);
+  drain();
+  EXPECT_EQ(drained + ring.lost(), int64_t{kThreads} * kEach);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST_F(WeightsToShedTest, ATiedEmbeddingGoesWithTheHeadAndNotWithoutIt) {
   EXPECT_EQ(std::ranges::find(most.streamed, head), most.streamed.end());
 }
 
-TEST_F(WeightsToShedTest, ADeviceGivesItsOwnAndLeavesWhatIsOrdered) {
+TEST_F(WeightsToShedTest, ADeviceShedsItsOwnBlocksOnly) {
   const Plan plan = Make(/*first=*/6, {0, 8});
   const WeightsToShed second(plan, Options(plan, 1));
   EXPECT_EQ(second.ring_to_make(), 0) << "the plan's ring does";

@@ -75,7 +75,7 @@ TEST(EvaluatorTest, TheFirstStageCarriesTheEmbedding) {
 
 // 150 MB of blocks in 150 MB: the embedding of 40 MB is read by rows, half a millisecond before the
 // first block of every micro-batch.
-TEST(EvaluatorTest, AnEmbeddingReadByRowsTakesTimeInsteadOfMemory) {
+TEST(EvaluatorTest, AnEmbeddingReadByRowsCostsTimeInsteadOfMemory) {
   const StagePlan cold = {.stages = {{0, 0, 2}}, .embedding_by_rows = true};
   for (const int microbatches : {1, 3}) {
     Instance instance = OneDevice(150, microbatches);

@@ -72,7 +72,7 @@ TEST(MemoryBudgetTest, AShortContextNeedsNoMoreThanItself) {
   EXPECT_EQ(DeriveBudget(request).kv, 100 * 128 * kKiB);
 }
 
-TEST(MemoryBudgetTest, WhereLittleIsLeftTheReserveGivesWayToWhatARunNeeds) {
+TEST(MemoryBudgetTest, WithLittleMemoryTheReserveMakesWayForTheNeedsOfARun) {
   BudgetRequest request = Board(MemoryPriority::kMaxContext);
   request.available = 300 * kMiB;
   EXPECT_EQ(DeriveBudget(request).resident, 0);

@@ -112,7 +112,7 @@ TEST(BulkConvertTest, HoldingsReturnAndThoseOutOfBoundsAreRefused) {
   EXPECT_EQ(*FromProto(request), call);
   request.set_weights("/data\n");
   EXPECT_FALSE(FromProto(request).ok());
-  const DeviceHoldings holdings{.blocks = {{BlockKind::kEmbedding, 0}, {BlockKind::kMlp, 3}}, .takes = true};
+  const DeviceHoldings holdings{.blocks = {{BlockKind::kEmbedding, 0}, {BlockKind::kMlp, 3}}, .accepts_pushes = true};
   v1::HoldingsReply reply;
   ToProto(holdings, reply);
   EXPECT_EQ(*FromProto(reply), holdings);

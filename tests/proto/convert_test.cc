@@ -168,7 +168,7 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
                            .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
                            .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}},
                                        {.name = "h", .address = "h:2", .layers = {1}, .hosts = true, .lent = {{5, 2, 3}, {0, 1, 0}}}},
-                           .given = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
+                           .kv_readers = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
   const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->kv, call.kv);
@@ -207,8 +207,8 @@ TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
   EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }),
               HasSubstr("names one of them twice"));
-  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
-  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.given = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.kv_readers = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.kv_readers = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
   const auto refused_holder = [&](KvHolder holder) { return refused([&](KvTakeoverPlan& kv) { kv.holders = {std::move(holder)}; }); };
   EXPECT_THAT(refused_holder({.name = "b", .address = "b\n", .layers = {}, .lent = {}}), HasSubstr("control characters"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1000}, .lent = {}}), HasSubstr("\"layers\" = 1000"));

@@ -51,7 +51,7 @@ class DiagnosisTest : public ::testing::Test {
   const ProbeTarget plain_ = {.name = "b", .address = "box:7001"};
 };
 
-TEST_F(DiagnosisTest, WhatDoesNotConnectIsToldApart) {
+TEST_F(DiagnosisTest, CausesOfAFailedConnectionAreDistinguished) {
   ExpectSentence({.unresolved = "Name or service not known"}, Fault::kUnresolvable,
                  "the name box does not resolve (Name or service not known); correct the address in the cluster's file, or make the name "
                  "known, in /etc/hosts for example");
@@ -76,7 +76,7 @@ TEST_F(DiagnosisTest, AnotherProgramIsNamedByWhatItSays) {
   EXPECT_EQ(Diagnose(ours_, {.answer = Probed::Answer::kNothing}).fault, Fault::kSilent);
 }
 
-TEST_F(DiagnosisTest, KeysOnOneSideOnlyAreToldOnBoth) {
+TEST_F(DiagnosisTest, KeysOnOneSideOnlyAreReportedOnBoth) {
   EXPECT_EQ(Diagnose(ours_, {.answer = Probed::Answer::kHttp2}).fault, Fault::kNoKeysThere);
   EXPECT_EQ(Diagnose(plain_, {.answer = Probed::Answer::kHttp2}).fault, Fault::kNone);
   EXPECT_EQ(Diagnose(plain_, {.answer = Probed::Answer::kTls}).fault, Fault::kKeysWanted);
@@ -98,7 +98,7 @@ TEST_F(DiagnosisTest, AnotherDeviceAtTheAddressIsNamed) {
                  "limed there with --name b");
 }
 
-TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreToldApart) {
+TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreDistinguished) {
   const ClusterKeys expired = KeysOf(authority_, "b", {kNow - 20 * kDay, kNow - 3 * kDay});
   Probed probed = Shows(expired, Probed::Verdict::kAccepted);
   probed.hello = Hello{.clock = kNow + 1};
@@ -117,7 +117,7 @@ TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreToldApart) {
                  "that is wrong: `timedatectl set-ntp true` on box, or here");
 }
 
-TEST_F(DiagnosisTest, ADeviceWhoseClockTurnsOurKeysAwayIsToldByHowMuchItIsApart) {
+TEST_F(DiagnosisTest, AClockThatRefusesOurKeysIsReportedWithItsDifference) {
   Probed probed = Shows(KeysOf(authority_, "b"), Probed::Verdict::kRefused);
   EXPECT_EQ(Diagnose(ours_, probed).fault, Fault::kOurKeysRefused);
   probed.hello = Hello{.clock = kNow - 3 * kDay};
@@ -202,7 +202,7 @@ TEST_F(DiagnosisTest, TheEarlierEndOfKeysAndAuthorityCounts) {
   EXPECT_EQ(EndOf(KeysOf(authority_, "b", {kNow, kNow + 5000 * kDay})), kNow + 1000 * kDay);
 }
 
-TEST(FormatTest, SpansAreToldInTheirLargestUnit) {
+TEST(FormatTest, SpansAreWrittenInTheirLargestUnit) {
   EXPECT_EQ(FormatSpan(40), "40 s");
   EXPECT_EQ(FormatSpan(-3 * 3600), "3 hours");
   EXPECT_EQ(FormatSpan(3 * kDay + 5), "3 days");

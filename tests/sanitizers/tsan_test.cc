@@ -70,7 +70,7 @@ TEST(TsanTest, FindsAWriteUnderAReadersLock) {
   EXPECT_GT(ReportsOf(add, add), 0);
 }
 
-TEST(TsanTest, FindsLocksTakenInBothOrders) {
+TEST(TsanTest, FindsMutexesLockedInBothOrders) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // that of Abseil ends the program
   absl::Mutex left, right;
   reports = 0;
@@ -105,7 +105,7 @@ TEST(TsanTest, IsSilentAboutWhatALockGuards) {
 
 // The two take turns, each waiting in its own way; whoever gives the lock up evaluates the other's
 // condition.
-void TakeTurns(const std::function<void(absl::Mutex&, const absl::Condition&)>& await) {
+void Alternate(const std::function<void(absl::Mutex&, const absl::Condition&)>& await) {
   absl::Mutex mutex;
   int turn = 0;
   const auto play = [&](int me) {
@@ -125,14 +125,14 @@ void TakeTurns(const std::function<void(absl::Mutex&, const absl::Condition&)>& 
 }
 
 TEST(TsanTest, IsSilentAboutConditions) {
-  TakeTurns([](absl::Mutex& mutex, const absl::Condition& condition) { mutex.Await(condition); });
-  TakeTurns([](absl::Mutex& mutex, const absl::Condition& condition) {
+  Alternate([](absl::Mutex& mutex, const absl::Condition& condition) { mutex.Await(condition); });
+  Alternate([](absl::Mutex& mutex, const absl::Condition& condition) {
     while (!mutex.AwaitWithTimeout(condition, absl::Microseconds(50))) continue;
   });
-  TakeTurns([](absl::Mutex& mutex, const absl::Condition& condition) {
+  Alternate([](absl::Mutex& mutex, const absl::Condition& condition) {
     while (!mutex.AwaitWithDeadline(condition, absl::Now() + absl::Microseconds(50))) continue;
   });
-  TakeTurns([](absl::Mutex& mutex, const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  Alternate([](absl::Mutex& mutex, const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     mutex.Unlock();
     mutex.LockWhen(condition);
   });

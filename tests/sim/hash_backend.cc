@@ -124,9 +124,9 @@ absl::Status HashBackend::AttendFor(std::span<const int32_t> positions, std::spa
   return absl::OkStatus();
 }
 
-absl::Status HashBackend::ContinueFromRecords(int64_t, std::span<const int32_t> taken, std::span<const float> records) {
+absl::Status HashBackend::ContinueFromRecords(int64_t, std::span<const int32_t> covered, std::span<const float> records) {
   for (size_t r = 0; r < batch_.rows.size(); ++r) {
-    const int32_t pieces = taken[static_cast<size_t>(batch_.rows[r].sequence)];
+    const int32_t pieces = covered[static_cast<size_t>(batch_.rows[r].sequence)];
     if (pieces == 0) continue;
     uint64_t sum = 0;
     std::memcpy(&sum, &records[r * 2], sizeof sum);

@@ -65,7 +65,7 @@ class HashBackend final : public Backend {
   int64_t RecordFloats() const override { return 2; }
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
                          std::span<float> records) override;
-  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override;
+  absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> covered, std::span<const float> records) override;
   absl::Status EmbedRows(const RowsInMemory&) override { return Embed(); }
   std::span<std::byte> Hidden() override { return std::as_writable_bytes(std::span(hidden_)); }
   std::span<float> Logits() override { return {}; }

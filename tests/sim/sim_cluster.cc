@@ -304,21 +304,22 @@ class SimCluster {
     const int64_t epoch = epoch_;
     SimStage::Peers peers{
         .send = [this, epoch, index](int32_t to, ActivationMessage message) { Send(epoch, index, to, std::move(message)); },
-        .sampled = [this, epoch, &device](
-                       int64_t step,
-                       const std::vector<SampledToken>& tokens) { Tell(epoch, device, [this, step, tokens] { OnSampled(step, tokens); }); },
+        .sampled =
+            [this, epoch, &device](int64_t step, const std::vector<SampledToken>& tokens) {
+              SendNews(epoch, device, [this, step, tokens] { OnSampled(step, tokens); });
+            },
         .step_ended =
             [this, epoch, &device, index](int64_t step) {
-              if (plan_->stages.back().device == index) Tell(epoch, device, [this, step] { OnStepEnded(step); });
+              if (plan_->stages.back().device == index) SendNews(epoch, device, [this, step] { OnStepEnded(step); });
             },
-        .failed = [this, epoch,
-                   &device](const absl::Status& why) { Tell(epoch, device, [this, why, name = device.name] { OnFailure(name, why); }); }};
+        .failed = [this, epoch, &device](
+                      const absl::Status& why) { SendNews(epoch, device, [this, why, name = device.name] { OnFailure(name, why); }); }};
     LIME_ASSIGN_OR_RETURN(device.stage, SimStage::Install(world_, *device.disk, spec_, *plan_, index, std::move(peers), takeover));
     device.epoch = epoch;
     return absl::OkStatus();
   }
 
-  void Tell(int64_t epoch, Device& device, std::function<void()> what) {
+  void SendNews(int64_t epoch, Device& device, std::function<void()> what) {
     device.news->Send(64, [this, epoch, what = std::move(what)] {
       if (epoch == epoch_) what();
     });
@@ -337,14 +338,14 @@ class SimCluster {
       Device& device = Named(plan_->devices[static_cast<size_t>(to)].name);
       if (device.stage == nullptr || device.epoch != epoch) return;
       const absl::Status stopped = device.stage->health();
-      CheckTaken(device, "what a peer sends", stopped,
-                 message.header.kv ? device.stage->OnKv(from, message.payload) : device.stage->OnActivation(std::move(message)));
+      CheckAccepted(device, "what a peer sends", stopped,
+                    message.header.kv ? device.stage->OnKv(from, message.payload) : device.stage->OnActivation(std::move(message)));
     });
   }
 
   // A stage that has stopped answers with the reason; one that runs takes all that peers and the
   // coordinator send.
-  void CheckTaken(const Device& device, const char* what, const absl::Status& stopped, const absl::Status& answer) {
+  void CheckAccepted(const Device& device, const char* what, const absl::Status& stopped, const absl::Status& answer) {
     if (answer != stopped) world_.Violation("device ", device.name, " refuses ", what, ": ", answer.message());
   }
 
@@ -392,16 +393,16 @@ class SimCluster {
         device.orders->Send(64, [this, &device, epoch = epoch_, order] {
           if (device.stage == nullptr || device.epoch != epoch || epoch != epoch_) return;
           const absl::Status stopped = device.stage->health();
-          CheckTaken(device, "an order", stopped, device.stage->OnOrder(order));
+          CheckAccepted(device, "an order", stopped, device.stage->OnOrder(order));
         });
       }
     }
   }
 
   void OnSampled(int64_t step, const std::vector<SampledToken>& tokens) {
-    const auto told = writer_->OnTokens(step, tokens);
-    if (!told.ok()) return world_.Violation("the coordinator refuses tokens: ", told.status().message());
-    for (const OrderWriter::Token& token : *told) {
+    const auto accepted = writer_->OnTokens(step, tokens);
+    if (!accepted.ok()) return world_.Violation("the coordinator refuses tokens: ", accepted.status().message());
+    for (const OrderWriter::Token& token : *accepted) {
       const SampledToken& sampled = tokens[token.index];
       SimRequest& asked = asked_[static_cast<size_t>(token.request)];
       const std::string wrong = asked.OnToken(sampled.position, sampled.token, token.again, token.reason);
@@ -448,8 +449,8 @@ class SimCluster {
     const bool takes_over = !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
     Unload();
     phase_ = Phase::kInstalling;
-    const absl::Status taken = takes_over ? InstallTakingOver(plan, handover) : absl::UnimplementedError("KV does not follow");
-    if (!taken.ok()) InstallAgain(plan, [this, plan](const auto& status, const auto& device) { OnChanged(plan, status, device); });
+    const absl::Status installed = takes_over ? InstallTakingOver(plan, handover) : absl::UnimplementedError("KV does not follow");
+    if (!installed.ok()) InstallAgain(plan, [this, plan](const auto& status, const auto& device) { OnChanged(plan, status, device); });
   }
 
   // Requests go on with their KV. Where devices do not take it over, the same plan is installed and
@@ -518,7 +519,7 @@ class SimCluster {
     const Recovery::Answer answer = recovery_->OnEvent(event, world_.clock.now());
     if (!answer.say.empty()) world_.Say("coordinator: ", answer.say);
     if (std::holds_alternative<Recovery::GoOn>(answer.action)) return GoOn();
-    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) return OnGivenUp(end->why);
+    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) return OnGiveUp(end->why);
     if (const auto* ask = std::get_if<Recovery::Ask>(&answer.action)) {
       world_.clock.After(absl::ToDoubleMilliseconds(ask->after) + world_.Between(0.1, 5), [this] {
         Recovery::Devices free;
@@ -546,7 +547,7 @@ class SimCluster {
 
   // Only where a device is gone for good, or it is one loss after another. A command ends then; a
   // server ends the requests.
-  void OnGivenUp(const absl::Status& why) {
+  void OnGiveUp(const absl::Status& why) {
     world_.Say("gives up: ", why.message());
     int64_t losses = 0;  // what is slow, wanted or in want of memory is none
     for (const SimFault fault :

@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<SimStage>> SimStage::Install(SimWorld& world, Sim
   LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(stage->plan_, device));
   LIME_RETURN_IF_ERROR(stage->OpenKv());
   LIME_RETURN_IF_ERROR(stage->TakeOver(takeover));
-  stage->TakeMemory(std::move(programs));
+  stage->AllocateMemory(std::move(programs));
   return stage;
 }
 
@@ -71,7 +71,7 @@ absl::Status SimStage::OpenKv() {
         .backend = &backend_,
         .max_rows = MaxRows(plan_),
         .now_ms = now_ms,
-        .tell = [this](std::vector<std::byte> message, bool may_wait) { SendKv(device().kv_host, std::move(message), may_wait); }};
+        .send = [this](std::vector<std::byte> message, bool may_wait) { SendKv(device().kv_host, std::move(message), may_wait); }};
     LIME_ASSIGN_OR_RETURN(lent_, LentKv::Create(plan_, options, book_.away()));
   }
   if (device().memory.hosted == 0) return absl::OkStatus();
@@ -112,7 +112,7 @@ absl::Status SimStage::TakeOver(const Takeover& takeover) {
   return absl::OkStatus();
 }
 
-void SimStage::TakeMemory(std::vector<Program> programs) {
+void SimStage::AllocateMemory(std::vector<Program> programs) {
   for (const PlanPart& part : plan_.parts) streamed_.push_back(part.streamed);
   streamed_before_ = streamed_;
   MakeRing(device().memory.ring);

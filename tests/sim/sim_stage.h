@@ -94,7 +94,7 @@ class SimStage {
   KvBook::Shape ShapeOf() const;
   absl::Status OpenKv();
   absl::Status TakeOver(const Takeover& takeover);
-  void TakeMemory(std::vector<Program> programs);
+  void AllocateMemory(std::vector<Program> programs);
 
   void CarryOut();
   void CarryResidency();

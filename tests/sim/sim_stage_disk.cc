@@ -82,7 +82,7 @@ void SimStage::EndWrite(const KvAway::Piece& piece, const absl::Status& status) 
   After(0, [this, piece, status] {  // not while it is followed
     book_.Written(piece, status);
     if (!logic_) return;
-    logic_->MayTakeOrders();
+    logic_->MayTryOrders();
     CarryOut();
   });
 }

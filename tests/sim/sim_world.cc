@@ -36,9 +36,9 @@ void SimChannel::Send(int64_t bytes, std::function<void()> arrives) {
 
 void SimDisk::Transfer(int64_t bytes, std::function<void(bool)> done) {
   const double now_ms = world_.clock.now_ms();
-  const double takes_ms = (0.05 + static_cast<double>(bytes) / bytes_per_ms_) * (now_ms < slow_until_ms_ ? 30 : 1);
-  free_at_ms_ = std::max(free_at_ms_, now_ms) + takes_ms + std::exchange(stall_ms_, 0);
-  const double end_ms = free_at_ms_ + takes_ms * world_.Between(0, 1.5);
+  const double work_ms = (0.05 + static_cast<double>(bytes) / bytes_per_ms_) * (now_ms < slow_until_ms_ ? 30 : 1);
+  free_at_ms_ = std::max(free_at_ms_, now_ms) + work_ms + std::exchange(stall_ms_, 0);
+  const double end_ms = free_at_ms_ + work_ms * world_.Between(0, 1.5);
   world_.clock.After(end_ms - now_ms, [done = std::move(done), good = !std::exchange(fails_, false)] { done(good); });
 }
 

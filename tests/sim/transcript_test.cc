@@ -348,7 +348,7 @@ TEST(TranscriptTest, RecoveryFromACrash) {
   Recovery recovery({}, {"a", "b"});
   std::string text;
   absl::Time now = absl::UnixEpoch();
-  const auto tell = [&](const std::string& what, const Recovery::Event& event, absl::Duration after = absl::ZeroDuration()) {
+  const auto note = [&](const std::string& what, const Recovery::Event& event, absl::Duration after = absl::ZeroDuration()) {
     now += after;
     const Recovery::Answer answer = recovery.OnEvent(event, now);
     const char* const actions[] = {"nothing", "ask", "make a plan", "install", "go on", "give up"};
@@ -356,17 +356,17 @@ TEST(TranscriptTest, RecoveryFromACrash) {
                     actions[answer.action.index()], answer.say.empty() ? "" : ": ", answer.say, "\n");
   };
   const absl::Status lost = absl::UnavailableError("b is lost");
-  tell("b is lost", Recovery::Failed{"b", lost});
-  tell("a answers", Recovery::Answered{{"a"}});
-  tell("a answers", Recovery::Answered{{"a"}}, absl::Seconds(11));
-  tell("there is no plan for it", Recovery::NoPlan{absl::ResourceExhaustedError("a is too small")});
-  tell("a and c answer", Recovery::Answered{{"a", "c"}}, absl::Seconds(1));
-  tell("there is one for a and c", Recovery::Planned{{"a", "c"}});
-  tell("c does not take it", Recovery::InstallFailed{"c", absl::UnavailableError("c is lost")});
-  tell("all answer", Recovery::Answered{{"a", "b", "c"}});
-  tell("installed", Recovery::Installed{});
-  tell("a token", Recovery::NewToken{});
-  tell("a person takes the plan away", Recovery::Failed{"a", absl::UnauthenticatedError("taken away")});
+  note("b is lost", Recovery::Failed{"b", lost});
+  note("a answers", Recovery::Answered{{"a"}});
+  note("a answers", Recovery::Answered{{"a"}}, absl::Seconds(11));
+  note("there is no plan for it", Recovery::NoPlan{absl::ResourceExhaustedError("a is too small")});
+  note("a and c answer", Recovery::Answered{{"a", "c"}}, absl::Seconds(1));
+  note("there is one for a and c", Recovery::Planned{{"a", "c"}});
+  note("c does not take it", Recovery::InstallFailed{"c", absl::UnavailableError("c is lost")});
+  note("all answer", Recovery::Answered{{"a", "b", "c"}});
+  note("installed", Recovery::Installed{});
+  note("a token", Recovery::NewToken{});
+  note("a person takes the plan away", Recovery::Failed{"a", absl::UnauthenticatedError("taken away")});
   ExpectGolden("recovery.txt", text);
 }
 
@@ -424,25 +424,25 @@ TEST(TranscriptTest, AQueueThatDrains) {
   const auto arrive = [&](RequestId request) {
     event(absl::StrCat("request ", request, " comes"), [&, request] { return queue.Arrive(request, now); });
   };
-  const auto tell = [&](const std::string& what, const std::function<void()>& happens) {
+  const auto note = [&](const std::string& what, const std::function<void()>& happens) {
     event(what, [&] { return happens(), absl::OkStatus(); });
   };
   arrive(0);
-  tell("request 0 has a slot", [&] { queue.Start(0); });
+  note("request 0 has a slot", [&] { queue.Start(0); });
   arrive(1);
   arrive(2);
   event(
       "time passes", [] { return absl::OkStatus(); }, absl::Seconds(9));
-  tell("request 1 has ended", [&] { queue.End(1); });
+  note("request 1 has ended", [&] { queue.End(1); });
   arrive(2);
-  tell("request 2 is left", [&] { queue.Cancel(2); });
-  tell("request 2 has ended", [&] { queue.End(2); });
+  note("request 2 is left", [&] { queue.Cancel(2); });
+  note("request 2 has ended", [&] { queue.End(2); });
   arrive(3);
-  tell("it drains", [&] { queue.Drain(); });
-  tell("request 3 has ended", [&] { queue.End(3); });
+  note("it drains", [&] { queue.Drain(); });
+  note("request 3 has ended", [&] { queue.End(3); });
   arrive(4);
-  tell("request 0 has ended", [&] { queue.End(0); });
-  tell("it is closed", [&] { queue.Close(absl::UnavailableError("the server ends")); });
+  note("request 0 has ended", [&] { queue.End(0); });
+  note("it is closed", [&] { queue.Close(absl::UnavailableError("the server ends")); });
   arrive(5);
   ExpectGolden("serve_queue.txt", text);
 }

@@ -25,7 +25,7 @@ TEST(ByteBpeTest, LearnsTheMostFrequentPairFirst) {
   EXPECT_THAT(bpe.Encode(" lest"), ElementsAre(2 + ' ', 2 + 'l', 259));
 }
 
-TEST(ByteBpeTest, TheSameCountsGiveTheSameMerges) {
+TEST(ByteBpeTest, TheSameCountsLeadToTheSameMerges) {
   EXPECT_EQ(ByteBpe::Train(kWords, 270).merges(), ByteBpe::Train(kWords, 270).merges());
 }
 

@@ -51,7 +51,7 @@ TEST(GrammarTest, BadGrammarsGetOneSentence) {
   EXPECT_THAT(std::string(Grammar::Parse("top:\n").status().message()), HasSubstr("no production"));
 }
 
-TEST(CounterRngTest, GivesTheSameNumbersOnEveryMachine) {
+TEST(CounterRngTest, DrawsTheSameNumbersOnEveryMachine) {
   CounterRng rng(1);
   EXPECT_EQ(rng.Next(), 0x910a2dec89025cc1u);  // SplitMix64 of seed 1
 }

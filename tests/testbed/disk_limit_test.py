@@ -65,9 +65,9 @@ class DiskLimitTest(unittest.TestCase):
             start = time.monotonic()
             process = group.start(["dd", f"if={file}", "of=/dev/null", "bs=4M", f"count={count}", "iflag=direct"], stderr=subprocess.PIPE, text=True)
             _, err = process.communicate()
-            took = time.monotonic() - start
+            elapsed = time.monotonic() - start
         self.assertEqual(process.returncode, 0, err)
-        return count * (4 << 20) / took
+        return count * (4 << 20) / elapsed
 
     def check(self, share):
         rate = self.disk_rate()

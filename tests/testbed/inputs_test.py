@@ -40,7 +40,7 @@ class InputsTest(unittest.TestCase):
     def test_every_kind_of_case_comes_up(self):
         self.assertEqual({cases.Case(1, number).kind for number in range(200)}, {"model", "cluster", "daemon", "plan", "figures", "problem", "command"})
 
-    def test_what_a_program_changes_is_seen_and_how_it_ends_is_told(self):
+    def test_changes_of_a_program_are_seen_and_its_end_is_reported(self):
         box = self.box("box")
         (box / "home").mkdir()
         (box / "tmp").mkdir()

@@ -51,7 +51,7 @@ class VirtualClusterTest(unittest.TestCase):
     def tearDown(self):
         self.held.cleanup()
 
-    def test_three_limited_devices_give_the_logits_of_one_process(self):
+    def test_three_limited_devices_have_the_logits_of_one_process(self):
         request = {"strategy": "lime-paper", "piece": "none", "tokens": 64, "sequences": 1, "prompt_tokens": 16, "time_limit_ms": 1000}
         profiles = device_profiles(devices(), OVERHEADS, 100, 0.3)
         plan = planning.make_plan(BIN / "lime", ["--model", MODEL], profiles, request, self.folder)

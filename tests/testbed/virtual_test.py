@@ -62,7 +62,7 @@ class ScalingTest(unittest.TestCase):
             self.assertEqual(shape.heads * shape.head_dim * question.width, config["num_attention_heads"] * config.get("head_dim", 128))
             self.assertTrue((CLUSTERS / f"{question.setting}.json").exists())
 
-    def test_budgets_are_the_scaled_memory_and_what_a_process_takes(self):
+    def test_budgets_are_the_scaled_memory_and_that_of_a_process(self):
         device = scaling.scale_device(full_size()[1][0], scaling.Factors(), scaling.scale_model(full_size()[0], scaling.Factors()))
         overheads = scaling.Overheads(runtime=100, activations=20, margin=3)
         described = scaling.device_profiles([device], overheads, 25, 0.3)
@@ -81,7 +81,7 @@ def a_plan(**changes):
 
 
 class BoundTest(unittest.TestCase):
-    def test_a_token_takes_its_computing_and_its_hops(self):
+    def test_a_token_lasts_its_computing_and_its_hops(self):
         bounds = planning.limits_of(a_plan())
         self.assertEqual(bounds["path_ms"], 4 * 3.0 + 2 * 0.75)  # ends on the device where it begins: no hop for the token
         self.assertEqual(bounds["reads_ms"], {"b": 2.0})
@@ -209,7 +209,7 @@ class WorkloadTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "do not fit in a context of 64"):
             workload.load_of(catalogue.Question("setting-2", tokens=20, start=8 * 60), [plan | {"sequences": 1}])
 
-    def test_a_level_is_taken_up_before_its_pages_are_written(self):
+    def test_a_level_begins_before_its_pages_are_written(self):
         grows = levels((4, 10.0), (6, 20.0), (8, 30.0))
         at = lambda position, end=128: workload.level_of(grows, [position], [end])["ms_per_token"]
         self.assertEqual([at(40), at(41), at(72), at(73)], [10.0, 20.0, 20.0, 30.0])  # 64, 96 and 128 positions, 24 ahead
@@ -425,12 +425,12 @@ class ReproductionTest(unittest.TestCase):
         lines = reproduction.window_table([result]).splitlines()[2:]
         self.assertEqual([("off by more" in line) for line in lines], [False, True])
 
-    def test_failures_and_other_bits_are_told(self):
+    def test_failures_and_other_bits_are_reported(self):
         row = report.summarise_strategy("lime", a_plan(), [{"failed": "device a\nhas gone"}], True)
         self.assertEqual((row["outcome"], row["reason"]), ("failed", "device a\nhas gone"))
-        told = reproduction.troubles([a_result(strategies=[row], same_tokens_and_logits=False)])
-        self.assertIn("device a has gone", told)
-        self.assertIn("DIFFER", told)
+        said = reproduction.troubles([a_result(strategies=[row], same_tokens_and_logits=False)])
+        self.assertIn("device a has gone", said)
+        self.assertIn("DIFFER", said)
         self.assertEqual(reproduction.troubles([a_result()]), "")
 
     def test_a_page_of_every_group_has_its_tables(self):
@@ -496,7 +496,7 @@ class FakeTerminal(io.StringIO):
 
 
 class ProgressTest(unittest.TestCase):
-    def test_what_is_left_takes_as_much_longer_as_what_is_done_did(self):
+    def test_the_rest_is_as_much_longer_as_the_work_done(self):
         now = [0.0]
         shown = progress.Progress("turn", 4, 400.0, FakeTerminal(), lambda: now[0])
         self.assertEqual(shown.line(), "turn 0 of 4, 7 min left")
@@ -518,7 +518,7 @@ class ProgressTest(unittest.TestCase):
 
 
 class OracleTest(unittest.TestCase):
-    def test_it_takes_the_best_plan_at_every_token(self):
+    def test_it_uses_the_best_plan_at_every_token(self):
         asked = []
 
         def simulate(plan, link_speed):

@@ -15,15 +15,15 @@ absl::StatusOr<Vocab> Vocab::Create(std::vector<std::pair<std::string, int64_t>>
   }
   Vocab vocab;
   vocab.pieces_.resize(size);
-  std::vector<bool> taken(size);
+  std::vector<bool> used(size);
   for (auto& [piece, id] : pieces) {
-    if (taken[id]) return Invalid("id ", id, " belongs to \"", vocab.pieces_[id], "\" and to \"", piece, "\"");
-    taken[id] = true;
+    if (used[id]) return Invalid("id ", id, " belongs to \"", vocab.pieces_[id], "\" and to \"", piece, "\"");
+    used[id] = true;
     vocab.pieces_[id] = std::move(piece);
   }
   vocab.ids_.reserve(pieces.size());
   for (int64_t id = 0; id < size; ++id) {
-    if (!taken[id]) continue;
+    if (!used[id]) continue;
     const auto [it, added] = vocab.ids_.emplace(vocab.pieces_[id], static_cast<int32_t>(id));
     if (!added) return Invalid("piece \"", Text(it->first), "\" has the ids ", it->second, " and ", id);
   }

@@ -57,10 +57,10 @@ class SlicedVisit {
 
   // Computes one part.
   absl::Status Run(const Compute& what, const Owner& owner) {
-    const bool takes_input = what.stage > 0 && what.part == plan_.stages[what.stage].lo;
-    if (what.part == kEmbeddingPart || takes_input) Begin(owner.rows());
+    const bool needs_input = what.stage > 0 && what.part == plan_.stages[what.stage].lo;
+    if (what.part == kEmbeddingPart || needs_input) Begin(owner.rows());
     if (what.part == kEmbeddingPart) return InSlices(owner.embed);
-    if (takes_input) LIME_RETURN_IF_ERROR(owner.copy_input(Hidden()));
+    if (needs_input) LIME_RETURN_IF_ERROR(owner.copy_input(Hidden()));
     const BlockId id = plan_.parts[what.part].block;
     if (what.part != PartsOf(plan_, id).first) return absl::OkStatus();
     const int head = PartsOf(plan_, {BlockKind::kHead, 0}).first;

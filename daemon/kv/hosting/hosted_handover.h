@@ -33,9 +33,9 @@ struct KvOfOthers {
 
 // Receives a run of pages of a sequence; `sequence` is its slot in the previous plan.
 using KvPageSink = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;
-// Reads the wanted pages of a layer, wherever they are, and calls `take`: pages of a sequence in
+// Reads the wanted pages of a layer, wherever they are, and calls `sink`: pages of a sequence in
 // order, each run within one piece. FailedPrecondition if the pages have another numerics_id.
 using KvPageReader =
-    std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvPageSink& take)>;
+    std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvPageSink& sink)>;
 
 }  // namespace lime

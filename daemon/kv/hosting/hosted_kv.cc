@@ -79,7 +79,7 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
   if (wanted.empty()) return absl::OkStatus();  // no device expects to be asked
   const std::vector<int32_t> layers = LayersOn(plan_, device);
   for (int32_t i = 0; i < std::ssize(layers); ++i) {
-    const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) -> absl::Status {
+    const auto sink = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) -> absl::Status {
       const auto sequence = std::ranges::find(sequences, slot, &KvSequence::from);
       const int64_t offset = first % kKvPiecePages * plan_.page_bytes;
       if (sequence == sequences.end() || offset + std::ssize(pages) > KvPieceBytes(plan_))
@@ -88,7 +88,7 @@ absl::Status HostedKv::TakeOver(const std::vector<KvSequence>& sequences, const 
       std::memcpy(owner.memory.data() + pieces.back() + offset, pages.data(), pages.size());
       return absl::OkStatus();
     };
-    LIME_RETURN_IF_ERROR(read(layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
+    LIME_RETURN_IF_ERROR(read(layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, sink));
   }
   return absl::OkStatus();
 }

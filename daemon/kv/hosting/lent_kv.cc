@@ -25,7 +25,7 @@ LentKv::LentKv(const Plan& plan, Options options, const KvAway& away)
                .chunk_bytes = std::max(kChunkBytes, KvPieceBytes(plan) / kMostChunks)}),
       sequences_(static_cast<size_t>(plan.sequences)) {
   const size_t records = static_cast<size_t>(options_.max_rows * options_.backend->RecordFloats());
-  asking_.taken.resize(sequences_.size());
+  asking_.pieces.resize(sequences_.size());
   asking_.queries.reserve(records);
   asking_.records.resize(records);
 }
@@ -46,13 +46,13 @@ absl::StatusOr<std::unique_ptr<LentKv>> LentKv::Create(const Plan& plan, Options
 // ---- Lending
 
 void LentKv::Lend(const KvAway::Piece& piece, int64_t layer, std::span<const std::byte> bytes) {
-  for (const KvChunk& chunk : lender_.Begin(piece, static_cast<int32_t>(layer), bytes)) options_.tell(Encode(chunk), /*may_wait=*/true);
+  for (const KvChunk& chunk : lender_.Begin(piece, static_cast<int32_t>(layer), bytes)) options_.send(Encode(chunk), /*may_wait=*/true);
 }
 
 void LentKv::Free(int32_t sequence, int64_t life) {
   // Nothing of it is fetched after this message.
   if (fetcher_) fetcher_->SetSequence(sequence, life + 1, 0, 0);
-  options_.tell(Encode(KvFree{.sequence = sequence, .life = life}), /*may_wait=*/false);
+  options_.send(Encode(KvFree{.sequence = sequence, .life = life}), /*may_wait=*/false);
 }
 
 // ---- Use
@@ -90,7 +90,7 @@ int64_t LentKv::FirstSeen(const BatchRow& row) const {
 
 // For every sequence of a batch: the pieces with the host, if the sequence's first row sees any.
 void LentKv::Collect(const MicroBatch& batch, KvQuery& query) {
-  std::ranges::fill(asking_.taken, 0);
+  std::ranges::fill(asking_.pieces, 0);
   asking_.rows.clear();
   for (size_t row = 0; row < batch.rows.size(); ++row) {
     const int32_t s = batch.rows[row].sequence;
@@ -98,10 +98,10 @@ void LentKv::Collect(const MicroBatch& batch, KvQuery& query) {
     const int64_t begin = FirstSeen(batch.rows[row]);
     if (first) sequences_[static_cast<size_t>(s)] = {.life = away_.life(s), .first = begin / kKvPiece};
     if (first && begin < away_.away(s) * kKvPiece) {  // else no row of it sees any
-      asking_.taken[static_cast<size_t>(s)] = static_cast<int32_t>(away_.away(s));
+      asking_.pieces[static_cast<size_t>(s)] = static_cast<int32_t>(away_.away(s));
       query.sequences.push_back({.sequence = s, .life = away_.life(s), .pieces = static_cast<int32_t>(away_.away(s)), .positions = {}});
     }
-    if (asking_.taken[static_cast<size_t>(s)] == 0) continue;
+    if (asking_.pieces[static_cast<size_t>(s)] == 0) continue;
     query.sequences.back().positions.push_back(batch.rows[row].position);
     asking_.rows.push_back(row);
   }
@@ -117,7 +117,7 @@ absl::Status LentKv::SendQuery(KvQuery query, const MicroBatch& batch) {
                    all.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
   query.queries = std::as_bytes(std::span(queries));
   asking_.number = query.number, asking_.under_way = true, asking_.since_ms = options_.now_ms();
-  options_.tell(Encode(query), /*may_wait=*/false);
+  options_.send(Encode(query), /*may_wait=*/false);
   return absl::OkStatus();
 }
 
@@ -147,8 +147,8 @@ absl::Status LentKv::OnRecords(const KvRecords& records) {
     std::memcpy(asking_.records.data() + asking_.rows[i] * floats, records.records.data() + i * row_bytes, row_bytes);
   }
   asking_.under_way = false, asking_.answer = Answer::kRecords;
-  const double took_ms = options_.now_ms() - asking_.since_ms;
-  ask_ms_ = ask_ms_ ? *ask_ms_ + kNewestShare * (took_ms - *ask_ms_) : took_ms;
+  const double waited_ms = options_.now_ms() - asking_.since_ms;
+  ask_ms_ = ask_ms_ ? *ask_ms_ + kNewestShare * (waited_ms - *ask_ms_) : waited_ms;
   return absl::OkStatus();
 }
 
@@ -161,7 +161,7 @@ absl::Status LentKv::UseAnswer() {
       return options_.backend->AttendToPieces(layer, 0, asking_.end, asking_.places);
     case Answer::kRecords: {
       const size_t floats = asking_.num_rows * static_cast<size_t>(options_.backend->RecordFloats());
-      return options_.backend->ContinueFromRecords(layer, asking_.taken, std::span<const float>(asking_.records).first(floats));
+      return options_.backend->ContinueFromRecords(layer, asking_.pieces, std::span<const float>(asking_.records).first(floats));
     }
   }
   return absl::OkStatus();
@@ -191,8 +191,8 @@ Bytes LentKv::Missing() const {
   Bytes missing = 0;
   for (int32_t s = 0; s < plan_.sequences; ++s) {
     const auto [life, first] = sequences_[static_cast<size_t>(s)];
-    const int32_t taken = asking_.taken[static_cast<size_t>(s)];
-    if (taken > 0) missing += fetcher_->Missing(asking_.layer, s, life, first, taken);
+    const int32_t pieces = asking_.pieces[static_cast<size_t>(s)];
+    if (pieces > 0) missing += fetcher_->Missing(asking_.layer, s, life, first, pieces);
   }
   return missing;
 }
@@ -205,11 +205,11 @@ bool LentKv::IsSoonHere(Bytes missing) const {
 }
 
 void LentKv::UsePieces() {
-  asking_.end = std::ranges::max(asking_.taken);
+  asking_.end = std::ranges::max(asking_.pieces);
   asking_.places.assign(static_cast<size_t>(plan_.sequences * asking_.end), nullptr);
   for (int32_t s = 0; s < plan_.sequences; ++s) {
     const auto [life, first] = sequences_[static_cast<size_t>(s)];
-    for (int64_t piece = first; piece < asking_.taken[static_cast<size_t>(s)]; ++piece) {
+    for (int64_t piece = first; piece < asking_.pieces[static_cast<size_t>(s)]; ++piece) {
       const std::optional<Bytes> at = fetcher_->Find(asking_.layer, s, life, piece);
       LIME_CHECK(at.has_value()) << "piece " << piece << " of sequence " << s << " is not there";
       asking_.places[static_cast<size_t>(s * asking_.end + piece)] = room_.data() + *at;
@@ -241,7 +241,7 @@ void LentKv::FetchNext() {
     const std::optional<KvFetch> fetch = fetcher_->Begin();
     if (!fetch) return;
     if (first) size_->Begun(options_.now_ms());
-    options_.tell(Encode(*fetch), /*may_wait=*/false);
+    options_.send(Encode(*fetch), /*may_wait=*/false);
   }
 }
 

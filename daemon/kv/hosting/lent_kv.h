@@ -46,7 +46,7 @@ class LentKv {
     int64_t window = 0;    // positions that attention sees; 0: all
     std::function<double()> now_ms = SteadyMs;
     // Sends a message to the host. With `may_wait` it waits for all other messages of the link.
-    std::function<void(std::vector<std::byte> message, bool may_wait)> tell;
+    std::function<void(std::vector<std::byte> message, bool may_wait)> send;
 
     int64_t LayerIndex(int32_t layer) const { return std::ranges::lower_bound(layers, layer) - layers.begin(); }
   };
@@ -98,7 +98,7 @@ class LentKv {
     Answer answer = Answer::kNone;
     std::vector<size_t> rows;              // rows of the batch that see lent KV, in order
     size_t num_rows = 0;                   // of the batch
-    std::vector<int32_t> taken;            // pieces with the host, by sequence; 0: not asked
+    std::vector<int32_t> pieces;           // pieces with the host, by sequence; 0: not asked
     std::vector<float> queries;            // of `rows`; reserved for as many records
     std::vector<float> records;            // [rows of the batch, floats]
     int64_t end = 0;                       // of the pieces
@@ -131,7 +131,7 @@ class LentKv {
   KvLender lender_;
   Asking asking_;
   std::vector<Sequence> sequences_;
-  std::optional<double> ask_ms_;  // how long an answer takes, smoothed
+  std::optional<double> ask_ms_;  // the time until an answer, smoothed
 
   std::optional<KvFetcher> fetcher_;  // nothing: no pieces come back
   std::optional<KvFetchSize> size_;

@@ -30,7 +30,7 @@ KvFetchSize::KvFetchSize(int64_t layers, Bytes piece_bytes) : layers_(layers), p
 }
 
 void KvFetchSize::Arrived(double now_ms) {
-  took_ms_.Add(std::max(1e-3, now_ms - since_ms_));
+  pieces_ms_.Add(std::max(1e-3, now_ms - since_ms_));
   since_ms_ = now_ms;
 }
 
@@ -41,8 +41,8 @@ void KvFetchSize::Late() {
 }
 
 std::optional<double> KvFetchSize::rate() const {
-  if (took_ms_.empty()) return std::nullopt;
-  return static_cast<double>(piece_bytes_) / std::max(took_ms_.Median(kNewest), took_ms_.Median());
+  if (pieces_ms_.empty()) return std::nullopt;
+  return static_cast<double>(piece_bytes_) / std::max(pieces_ms_.Median(kNewest), pieces_ms_.Median());
 }
 
 // Eq. 8 for the tokens of all layers in turn, between a layer's use and the next; in whole layers.

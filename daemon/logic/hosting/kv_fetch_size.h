@@ -65,7 +65,7 @@ class KvFetchSize {
   const int64_t layers_;
   const Bytes piece_bytes_;
   double since_ms_ = 0;
-  Recent took_ms_;  // of pieces
+  Recent pieces_ms_;  // of pieces
   Recent steps_ms_;
   std::optional<double> step_ended_ms_;
   int64_t now_ = 0, stay_ = 0;

@@ -153,7 +153,7 @@ class KvFetcher {
     friend bool operator==(const Sequence&, const Sequence&) = default;
   };
   struct Place {
-    bool taken = false;
+    bool occupied = false;
     KvFetch what;     // number: of its fetch
     Bytes there = 0;  // bytes that have come
   };
@@ -187,7 +187,7 @@ class KvFetcher {
     int64_t latest = distance;
     for (int64_t i = 0; i < shape_.places; ++i) {
       const Place& place = places_[static_cast<size_t>(i)];
-      if (!place.taken) return i;
+      if (!place.occupied) return i;
       if (place.there < shape_.piece_bytes || place.what.layer == in_use_) continue;
       const int64_t later = IsWanted(place.what) ? Distance(place.what.layer) : kNever;
       if (later > latest) best = i, latest = later;
@@ -197,8 +197,8 @@ class KvFetcher {
 
   KvFetch StartFetch(int64_t i, const KvFetch& what) {
     Place& place = places_[static_cast<size_t>(i)];
-    if (place.taken) where_.erase(KeyOf(place.what));
-    place = {.taken = true, .what = what};
+    if (place.occupied) where_.erase(KeyOf(place.what));
+    place = {.occupied = true, .what = what};
     place.what.number = next_number_++;
     where_[KeyOf(what)] = i;
     under_way_.push_back(i);

@@ -109,11 +109,11 @@ class KvPages {
   // Frees the pages of positions [begin, end) of the slot in all layers; both are multiples of 16.
   // Pages() then has -1 for them.
   // REQUIRES: it holds them
-  void GiveUp(int32_t sequence, int64_t begin, int64_t end) {
+  void ReleaseRange(int32_t sequence, int64_t begin, int64_t end) {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       for (int64_t at = begin / kPositionsPerPage; at < end / kPositionsPerPage; ++at) {
         int32_t& page = PagesOf(sequence, layer).at(static_cast<size_t>(at));
-        LIME_CHECK(page >= 0) << "positions from " << at * kPositionsPerPage << " on are given up twice";
+        LIME_CHECK(page >= 0) << "positions from " << at * kPositionsPerPage << " on are released twice";
         Return(std::exchange(page, -1));
       }
     }
@@ -147,7 +147,7 @@ class KvPages {
   // True if no page is held that may not be given any more.
   bool Fits() const { return held_beyond_ == 0; }
 
-  // Pages of one layer of a sequence, by position / 16; -1: given up.
+  // Pages of one layer of a sequence, by position / 16; -1: released.
   std::span<const int32_t> Pages(int32_t sequence, int64_t layer) const {
     return pages_.at(static_cast<size_t>(sequence * options_.num_layers + layer));
   }

@@ -119,11 +119,11 @@ void LinkEstimator::Measure(int64_t now_us) {
   const int64_t arrived_us = train_.points.back().arrived_us;
   if (!over && WindowUs() < (probing_ ? kLeastTailUs : kWindowUs) && train_.points.size() < kMostPoints) return;
   const std::optional<TrainFit> fit = FitTrain(train_.points, train_.drained);
-  const bool told = fit && ((probing_ ? fit->GoodOfSmall() : fit->Good()) || over);
-  if (told) OnRate(*fit, now_us);
-  if (probing_ && (told || over)) EndProbing(told, now_us);
+  const bool measured = fit && ((probing_ ? fit->GoodOfSmall() : fit->Good()) || over);
+  if (measured) OnRate(*fit, now_us);
+  if (probing_ && (measured || over)) EndProbing(measured, now_us);
   const bool long_enough = WindowUs() >= kLongestWindowUs && !probing_;
-  if (told || long_enough || train_.points.size() >= kMostPoints) BeginWindow(arrived_us);
+  if (measured || long_enough || train_.points.size() >= kMostPoints) BeginWindow(arrived_us);
 }
 
 // A lower rate may be what other devices' trains on the same path leave. It is a change if it is
@@ -188,7 +188,7 @@ bool LinkEstimator::IsFreeFor(Bytes bytes) const {
 // Bytes of probes under way at a time. Grows with the bytes that have arrived, so that neither a
 // bucket nor a fast link ends the train. At most a few milliseconds at the rate of the arrivals.
 Bytes LinkEstimator::Window() const {
-  const int64_t took_us = last_arrived_us_ - first_arrived_us_;
+  const int64_t elapsed_us = last_arrived_us_ - first_arrived_us_;
   Bytes first = kUnknownWindow;
   if (estimate_) {
     const double per_us = estimate_->bytes_per_second / 1e6;
@@ -199,8 +199,8 @@ Bytes LinkEstimator::Window() const {
   const bool far = 2 * round_trip_us_ > kWindowAheadUs;
   const double ahead_us = static_cast<double>(far ? 2 * round_trip_us_ : kWindowAheadUs);
   Bytes window = first + (far ? 2 * arrived_probing_ : arrived_probing_ / 2);
-  if (arrived_probing_ >= kUnknownWindow && took_us > 0)
-    window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * ahead_us / static_cast<double>(took_us)));
+  if (arrived_probing_ >= kUnknownWindow && elapsed_us > 0)
+    window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * ahead_us / static_cast<double>(elapsed_us)));
   if (const double per_us = LatelyPerUs(); per_us > 0) window = std::min(window, static_cast<Bytes>(per_us * ahead_us));
   return std::clamp(window, first, far ? kMostFarWindow : kMostWindow);
 }
@@ -219,10 +219,10 @@ Bytes LinkEstimator::MostBytes() const {
 // A train that never queued for long still went through. Without the bytes that a bucket may have
 // let through, it gives a lower bound. By our clock: a receiver that looks late sees all at once.
 void LinkEstimator::NoteAtLeast(int64_t now_us) {
-  const int64_t took_us = now_us - probing_since_us_;
+  const int64_t elapsed_us = now_us - probing_since_us_;
   const Bytes behind = arrived_probing_ - kMostBucketBytes;
-  if (took_us <= 0 || behind <= 0) return;
-  const double rate = static_cast<double>(behind) / static_cast<double>(took_us) * 1e6;
+  if (elapsed_us <= 0 || behind <= 0) return;
+  const double rate = static_cast<double>(behind) / static_cast<double>(elapsed_us) * 1e6;
   if (estimate_ && rate < kAtLeast * estimate_->bytes_per_second) return;
   if (candidate_ && rate < *candidate_) return;  // a better rate is known, and soon certain
   const int failures = failures_;
@@ -241,10 +241,10 @@ Bytes LinkEstimator::WantsProbe(int64_t now_us) {
     return 0;
   }
   if (others_under_way_ > kMostWindow) return 0;
-  if (WillTell()) return 0;
+  if (HasEnoughProbes()) return 0;
   const Bytes room = std::min(Window() - probes_under_way_, MostBytes() - probed_);
-  const double took_us = static_cast<double>(last_arrived_us_ - first_arrived_us_);
-  const bool fast = arrived_probing_ >= kMostBucketBytes && static_cast<double>(arrived_probing_) >= kFastPerUs * took_us;
+  const double elapsed_us = static_cast<double>(last_arrived_us_ - first_arrived_us_);
+  const bool fast = arrived_probing_ >= kMostBucketBytes && static_cast<double>(arrived_probing_) >= kFastPerUs * elapsed_us;
   return fast && room >= 2 * kLargeProbeBytes ? kLargeProbeBytes : room >= kProbeBytes ? kProbeBytes : 0;
 }
 
@@ -266,35 +266,35 @@ double LinkEstimator::LatelyPerUs() const {
 }
 
 // Whether the probes under way are likely to be enough. More would only keep the link busy.
-bool LinkEstimator::WillTell() const {
-  const int64_t took_us = last_arrived_us_ - first_arrived_us_;
-  if (arrived_probing_ == 0 || took_us >= kTypicalUs) return false;
+bool LinkEstimator::HasEnoughProbes() const {
+  const int64_t elapsed_us = last_arrived_us_ - first_arrived_us_;
+  if (arrived_probing_ == 0 || elapsed_us >= kTypicalUs) return false;
   const double per_us = LatelyPerUs(), ahead_us = per_us > 0 ? static_cast<double>(probes_under_way_) / per_us : 0;
-  return ahead_us > kLastAheadUs && static_cast<double>(took_us) + ahead_us >= kTypicalUs;
+  return ahead_us > kLastAheadUs && static_cast<double>(elapsed_us) + ahead_us >= kTypicalUs;
 }
 
 // How long the train keeps the link busy, including its part still under way. By the receiver's
 // clock, within bounds from our clock and the estimate: a receiver that did not look for a while is
 // no sign of a busy link.
 int64_t LinkEstimator::AirUs(int64_t now_us) const {
-  const int64_t took_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
+  const int64_t elapsed_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
   const double share = static_cast<double>(probed_) / static_cast<double>(std::max<Bytes>(arrived_probing_, 1));
   const double known = 2e6 * static_cast<double>(probed_) / (estimate_ ? estimate_->bytes_per_second : kLeastRate);
   const double least = static_cast<double>(now_us - probing_since_us_) / 4;
-  return static_cast<int64_t>(std::min(std::max(share * static_cast<double>(took_us), least), std::min(known, kMostAirUs)));
+  return static_cast<int64_t>(std::min(std::max(share * static_cast<double>(elapsed_us), least), std::min(known, kMostAirUs)));
 }
 
-void LinkEstimator::EndProbing(bool told, int64_t now_us) {
+void LinkEstimator::EndProbing(bool measured, int64_t now_us) {
   probing_ = false;
-  if (!told) NoteAtLeast(now_us);
-  if (told) failures_ = 0;
-  const bool settled = told && recent_.size() > 1 && !candidate_;
+  if (!measured) NoteAtLeast(now_us);
+  if (measured) failures_ = 0;
+  const bool settled = measured && recent_.size() > 1 && !candidate_;
   const int64_t air_us = AirUs(now_us);
-  const bool interrupted = !told && others_under_way_ > kMostWindow;
+  const bool interrupted = !measured && others_under_way_ > kMostWindow;
   const int64_t pause_us = interrupted ? kInterruptedUs : settled ? kSettledUs : failures_ < kMostFailures ? kUnsettledUs : kSettledUs;
-  if (!told && !interrupted) ++failures_;
+  if (!measured && !interrupted) ++failures_;
   paid_until_us_ = std::max(paid_until_us_, now_us - kSavedUs) + kTimesItsAir * air_us;
-  const bool confirms = told && (recent_.size() == 1 || candidate_) && !unpaid_;
+  const bool confirms = measured && (recent_.size() == 1 || candidate_) && !unpaid_;
   unpaid_ = confirms;
   next_probe_us_ = now_us + (confirms ? kLeastConfirmUs + Random(kMostConfirmUs - kLeastConfirmUs)
                                       : Spread(std::max(pause_us, paid_until_us_ - now_us)));

@@ -108,9 +108,9 @@ class LinkEstimator {
   bool IsChange(const TrainFit& fit, int64_t now_us) const;
   void NoteSlower(double rate, int64_t now_us);
   void BeginProbing(int64_t now_us);
-  void EndProbing(bool told, int64_t now_us);
+  void EndProbing(bool measured, int64_t now_us);
   bool ProbingIsOver(int64_t now_us) const;
-  bool WillTell() const;
+  bool HasEnoughProbes() const;
   Bytes MostBytes() const;
   double LatelyPerUs() const;
   int64_t AirUs(int64_t now_us) const;

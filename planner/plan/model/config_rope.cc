@@ -77,8 +77,8 @@ absl::Status CheckReplaced(const json& parameters, const json& scaling, double t
   for (const auto& [key, value] : parameters.items()) {
     if (key == "type" || key == "rope_type" || value.is_null() || (key == "partial_rotary_factor" && value == 1.0)) continue;
     const auto stated = scaling.find(key);
-    const bool is_taken = stated != scaling.end() ? *stated == value : key == "rope_theta" && value == theta;
-    if (is_taken) continue;
+    const bool agrees = stated != scaling.end() ? *stated == value : key == "rope_theta" && value == theta;
+    if (agrees) continue;
     return Unsupported(name, absl::StrCat("rope_scaling beside a rope_parameters with another ", Json(key.substr(0, 80))),
                        absl::StrCat("rope_scaling replaces rope_parameters; write ", Json(key.substr(0, 80)), ": ",
                                     Json(value).substr(0, 80), " in it, or state both in rope_parameters alone"));

@@ -64,7 +64,7 @@ class FakeStage final : public StageEngine {
     if (setup_.takeover == nullptr) return absl::OkStatus();
     KvTakeover& from = *setup_.takeover;
     for (const int32_t layer : layers_) {
-      const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const auto sink = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         const KvSequence& sequence = *std::ranges::find(from.sequences, slot, &KvSequence::from);
         std::vector<uint64_t>& kv = kv_[{layer, sequence.to}];
         for (int64_t at = first * kPageTokens; !pages.empty(); pages = pages.subspan(static_cast<size_t>(setup_.plan.page_bytes))) {
@@ -78,7 +78,7 @@ class FakeStage final : public StageEngine {
       std::vector<KvExtent> wanted;
       for (const KvSequence& sequence : from.sequences)
         wanted.push_back({.sequence = sequence.from, .first = 0, .end = KvPages::PagesFor(sequence.positions, 1)});
-      LIME_RETURN_IF_ERROR(from.read(layer, numerics_id(), wanted, take));
+      LIME_RETURN_IF_ERROR(from.read(layer, numerics_id(), wanted, sink));
     }
     from.here.reset();
     return from.let_go();

@@ -47,7 +47,7 @@ class MeasureRpcTest : public ::testing::Test {
   std::vector<std::unique_ptr<DeviceClient>> clients_;
 };
 
-TEST_F(MeasureRpcTest, ADeviceTellsWhatItMeasured) {
+TEST_F(MeasureRpcTest, ADeviceReportsItsMeasurements) {
   std::atomic<int> progress = 0;
   const auto measured = clients_[0]->Profile(
       {.seconds = 0.1}, [&](const ProfileProgress&) { ++progress; }, nullptr);

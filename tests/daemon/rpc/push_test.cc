@@ -74,7 +74,7 @@ class PushTest : public PreparedTest {
   PushOptions push_;
 };
 
-TEST_F(PushTest, ADeviceTakesWhatItLacksAndNothingTwice) {
+TEST_F(PushTest, ADeviceReceivesMissingBlocksAndNoneTwice) {
   const auto first = Push();
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->sent, first->needed);
@@ -158,7 +158,7 @@ TEST_F(PushTest, ADeviceThatClosesItsFirstConnectionsIsAwaitedIfItWasJustStarted
   EXPECT_TRUE(health.ok()) << health.status();
 }
 
-TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsGivenAgain) {
+TEST_F(PushTest, APushThatIsInterruptedResumesWhenItIsCalledAgain) {
   std::atomic<bool> stop = false;
   Bytes stored = 0;
   push_.cancelled = &stop;
@@ -229,7 +229,7 @@ TEST_F(PushTest, ADiskThatIsTooSmallRefusesBeforeAnythingIsSent) {
   server_.reset();
 }
 
-TEST_F(PushTest, ASourceThatDiffersFromItsManifestIsTold) {
+TEST_F(PushTest, ASourceThatDiffersFromItsManifestIsReported) {
   Prepare();
   auto source = StoreSource::Open(store_);
   ASSERT_TRUE(source.ok()) << source.status();
@@ -239,7 +239,7 @@ TEST_F(PushTest, ASourceThatDiffersFromItsManifestIsTold) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
 }
 
-TEST_F(PushTest, ADeviceThatIsNotThereIsGivenUpAfterPatience) {
+TEST_F(PushTest, APushToASilentDeviceFailsAfterItsPatience) {
   server_.reset();
   push_.patience = absl::Milliseconds(300);
   const absl::Status status = Push().status();
@@ -351,7 +351,7 @@ TEST_F(PushTest, ADeviceSaysWhichBlocksAPlanMayMakeItRead) {
   const DeviceClient device("a", target_.address, {});
   const uint64_t model = source_->manifest().source_xxh3;
   const auto ask = [&](const HoldingsCall& call) { return device.Holdings(call, absl::Seconds(10)); };
-  EXPECT_EQ(*ask({.model = model}), (DeviceHoldings{.takes = true})) << "nothing yet";
+  EXPECT_EQ(*ask({.model = model}), (DeviceHoldings{.accepts_pushes = true})) << "nothing yet";
   target_.blocks = {{BlockKind::kMlp, 0}, {BlockKind::kHead, 0}};
   ASSERT_TRUE(Push().ok());
   const auto held = ask({.model = model});
@@ -359,7 +359,7 @@ TEST_F(PushTest, ADeviceSaysWhichBlocksAPlanMayMakeItRead) {
   EXPECT_FALSE(held->whole);
   EXPECT_THAT(held->blocks, ::testing::UnorderedElementsAreArray(target_.blocks));
   EXPECT_EQ(*ask({.weights = Folder()}), *held) << "named as weights it is the same store";
-  EXPECT_EQ(*ask({.model = model + 1}), (DeviceHoldings{.takes = true})) << "of another model it has nothing";
+  EXPECT_EQ(*ask({.model = model + 1}), (DeviceHoldings{.accepts_pushes = true})) << "of another model it has nothing";
   EXPECT_TRUE(ask({.weights = model_, .model = model})->whole);
   EXPECT_TRUE(absl::IsNotFound(ask({.weights = "/nowhere"}).status()));
   device_options_.plans.weights = model_;

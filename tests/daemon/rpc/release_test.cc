@@ -65,7 +65,7 @@ class ReleaseTest : public RpcTest {
   std::string said_;
 };
 
-TEST_F(ReleaseTest, ADeviceTellsWhoUsesItAndWhatItRunsWith) {
+TEST_F(ReleaseTest, ADeviceReportsItsUserAndItsSettings) {
   EXPECT_FALSE(Health(0).used_by);
   EXPECT_EQ(Health(0).settings->threads, 3);
   EXPECT_EQ(Health(0).settings->cluster, "shelf");
@@ -118,7 +118,7 @@ TEST_F(ReleaseTest, APlanInUseStaysUnlessThatIsForced) {
 
 // It does not install its plan again, as it would after a fault, whichever device it hears of
 // first.
-TEST_F(ReleaseTest, ARunWhoseDevicesAreTakenAwayEndsAndSaysByWhom) {
+TEST_F(ReleaseTest, ARunWhosePlanIsRevokedEndsAndNamesTheUser) {
   for (const size_t first : {0, 1, 2}) {
     client_ = Connect();
     ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 1, 1), {}).ok());
@@ -128,7 +128,7 @@ TEST_F(ReleaseTest, ARunWhoseDevicesAreTakenAwayEndsAndSaysByWhom) {
         EXPECT_TRUE(released.ok()) << released.status();
       }
     });
-    EXPECT_EQ(ended.code(), kTakenAway) << ended << said_;
+    EXPECT_EQ(ended.code(), kRevoked) << ended << said_;
     EXPECT_THAT(std::string(ended.message()), HasSubstr("has unloaded the plan with `lime unload --force`"));
     for (const size_t i : {0, 1, 2}) EXPECT_TRUE(BecomesFree(static_cast<int>(i)));
     client_.reset();
@@ -137,7 +137,7 @@ TEST_F(ReleaseTest, ARunWhoseDevicesAreTakenAwayEndsAndSaysByWhom) {
   EXPECT_TRUE(another->Install(MakeStages({0, 1}, 1, 1), {}).ok());  // who comes next is welcome
 }
 
-TEST_F(ReleaseTest, TheLogTellsANormalEndFromACoordinatorThatHasGone) {
+TEST_F(ReleaseTest, TheLogDistinguishesANormalEndFromALostCoordinator) {
   ASSERT_TRUE(client_->Install(MakeStages({0, 1}, 1, 1), {}).ok());
   EXPECT_THAT(Log(), HasSubstr("installs epoch 1: small, for "));
   ASSERT_TRUE(RunWith([] {}).ok());

@@ -43,7 +43,7 @@ TEST_F(RpcTest, TokensAreThoseOfOneDeviceWhateverTheStages) {
   }
 }
 
-TEST_F(RpcTest, InstallingTellsProgressAndWhatWasInstalled) {
+TEST_F(RpcTest, InstallingReportsItsProgressAndTheInstalledPlan) {
   StartDevices();
   const std::unique_ptr<ClusterClient> client = Connect();
   Bytes most = 0;
@@ -78,7 +78,7 @@ TEST_F(RpcTest, ADeviceThatDoesNotAnswerIsNamed) {
   EXPECT_THAT(std::string(client.status().message()), HasSubstr("\"gone\" at 127.0.0.1:1"));
 }
 
-TEST_F(RpcTest, APlanInUseIsNotTakenAwayByAnotherCoordinator) {
+TEST_F(RpcTest, APlanInUseIsNotReplacedByAnotherCoordinator) {
   StartDevices({"a", "b"});
   const std::unique_ptr<ClusterClient> first = Connect(), second = Connect();
   ASSERT_TRUE(first->Install(MakeStages({0, 1}, 1, 1), {}).ok());
@@ -122,7 +122,7 @@ TEST_F(RpcTest, ADeviceThatIsLostEndsTheRunWithItsNameWithinTwoSeconds) {
   EXPECT_LT(absl::Now() - lost, absl::Seconds(2.5));
 }
 
-TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {
+TEST_F(RpcTest, AStageThatFailsReportsTheReasonToTheCoordinator) {
   DeviceServer::Options options = FakeDevice("a");
   StagePeers peers;
   options.plans.make_stage = [&](StageSetup setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
@@ -147,7 +147,7 @@ TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {
 
 // ---- What devices tell of themselves
 
-TEST_F(RpcTest, RoomForKvIsToldWithoutAPlanToo) {
+TEST_F(RpcTest, RoomForKvIsReportedWithoutAPlanToo) {
   const TempDir dir;
   DeviceServer::Options options = FakeDevice("a");
   options.plans.kv_folder = dir.path();
@@ -252,15 +252,15 @@ TEST(ActivationLinkTest, IsLostWhereThePeerAnswersWhatCannotBe) {
                                                                       .address = absl::StrCat("127.0.0.1:", port),
                                                                       .lost = [&](const absl::Status& status) { lost.set_value(status); }},
                                                              .probes = false});
-      std::future<absl::Status> told = lost.get_future();
-      ASSERT_EQ(told.wait_for(std::chrono::seconds(10)), std::future_status::ready) << why;
-      EXPECT_THAT(std::string(told.get().message()), HasSubstr(why));
+      std::future<absl::Status> reported = lost.get_future();
+      ASSERT_EQ(reported.wait_for(std::chrono::seconds(10)), std::future_status::ready) << why;
+      EXPECT_THAT(std::string(reported.get().message()), HasSubstr(why));
     }
     server->Shutdown();
   }
 }
 
-TEST_F(RpcTest, ACoordinatorThatSaysNothingIsGivenUp) {
+TEST_F(RpcTest, ASilentCoordinatorIsDisconnected) {
   DeviceServer::Options options = FakeDevice("a");
   options.orders.silence = absl::Milliseconds(300);
   Start(options);
@@ -318,7 +318,7 @@ TEST_F(RpcTest, APlanThatIsStillToBeUsedStaysWhileOthersLoad) {
   EXPECT_EQ(outcome.tokens[0], FakeTokens(Ids(3, 1), 5, 2));
 }
 
-TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
+TEST_F(RpcTest, LoadingIsCancelledWhenItsCoordinatorGoes) {
   DeviceServer::Options options = FakeDevice("a");
   options.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     while (!setup.load.cancelled->load()) absl::SleepFor(absl::Milliseconds(5));

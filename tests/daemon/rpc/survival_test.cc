@@ -242,7 +242,7 @@ TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
   EXPECT_THAT(said_, Not(HasSubstr("longer than stated")));
 }
 
-TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsTold) {
+TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsReported) {
   ClusterRun::Survival survival;
   survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why", absl::ZeroDuration()));
   ExpectNothingLost(RunWith([] {}, survival));
@@ -260,7 +260,7 @@ TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
   EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "c"}));
 }
 
-TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
+TEST_F(SurvivalTest, KvIsSentForCallsThatMatchTheHandover) {
   const auto read = [&](const KvReadCall& call) {
     RpcTransport transport({});
     return transport.ReadKv({.name = "a", .address = devices_[0].address}, call, /*cancelled=*/false,

@@ -130,7 +130,7 @@ TEST_F(PreparedTest, AnInterruptBeforeTheFirstFileLeavesNothingAndSaysSo) {
   EXPECT_FALSE(fs::exists(store_));
 }
 
-TEST_F(PreparedTest, ADiskTooSmallIsToldBeforeTheCopyWithTheNumbers) {
+TEST_F(PreparedTest, ADiskTooSmallIsReportedBeforeTheCopyWithTheNumbers) {
   const std::string mount = dir_.file("small");
   fs::create_directory(mount);
   LIME_SKIP_WITHOUT(::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=128k") == 0, "the right to mount a tmpfs");

@@ -184,7 +184,7 @@ TEST_F(PreparedTest, OverwriteReplacesNoOtherModel) {
   EXPECT_EQ(Contents(dir_.file("other")), before);
 }
 
-TEST_F(PreparedTest, TwoCallsAtOnceAreTold) {
+TEST_F(PreparedTest, TwoCallsAtOnceAreRefused) {
   fs::create_directory(store_);
   const FileDescriptor lock(::open(store_.c_str(), O_RDONLY | O_DIRECTORY));
   ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);

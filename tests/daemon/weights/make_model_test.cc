@@ -65,7 +65,7 @@ TEST(MakeModelTest, ShardsHoldTheSameModel) {
   for (const auto& [name, info] : one->index()) EXPECT_EQ(bytes(*one, name), bytes(*four, name)) << name;
 }
 
-TEST(MakeModelTest, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {
+TEST(MakeModelTest, TheSameSeedLeadsToTheSameBytesAndAnotherSeedToOthers) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({.seed = 1}, dir.file("a")).ok());
   ASSERT_TRUE(MakeModel({.seed = 1}, dir.file("b")).ok());

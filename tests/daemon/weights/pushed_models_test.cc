@@ -56,7 +56,7 @@ class PushedModelsTest : public PreparedTest {
   uint64_t model_digest_ = 0;
 };
 
-TEST_F(PushedModelsTest, AModelIsListedWithItsNameItsBlocksAndWhatItTakes) {
+TEST_F(PushedModelsTest, AModelIsListedWithItsNameItsBlocksAndItsSize) {
   EXPECT_THAT(List(), IsEmpty());  // nothing was pushed yet
   Push({{BlockKind::kMlp, 0}, {BlockKind::kHead, 0}});
   const std::vector<PushedModel> models = List();
@@ -90,12 +90,12 @@ TEST_F(PushedModelsTest, FoldersThatAreNoneAreLeftAlone) {
   EXPECT_TRUE(fs::exists(dir_.path()));
 }
 
-TEST_F(PushedModelsTest, RemovingItFreesWhatItTookAndItMayBePushedAgain) {
+TEST_F(PushedModelsTest, RemovingAModelFreesItsBytesAndItMayBePushedAgain) {
   Push({{BlockKind::kMlp, 0}});
-  const Bytes took = List()[0].bytes;
+  const Bytes held = List()[0].bytes;
   const auto freed = RemovePushed(root_, model_digest_);
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(*freed, took);
+  EXPECT_EQ(*freed, held);
   EXPECT_THAT(List(), IsEmpty());
   EXPECT_TRUE(fs::is_empty(root_));
   EXPECT_EQ(FindPushed(root_, model_digest_), "");

@@ -288,7 +288,7 @@ TEST_F(PushedStoreTest, AfterAnEndAtAnyWriteNothingWrongIsHeldAndTheNextPushFini
   EXPECT_GT(saved, whole.bytes) << "nothing was resumed";
 }
 
-TEST_F(PushedStoreTest, ADiskThatIsTooSmallIsToldBeforeAnythingIsSent) {
+TEST_F(PushedStoreTest, ADiskThatIsTooSmallIsReportedBeforeAnythingIsSent) {
   struct SmallDisk : StoreDisk {
     absl::StatusOr<Bytes> FreeBytes(const std::string&) override { return 5000; }
   } disk;

@@ -115,7 +115,7 @@ TEST_P(AffineTest, ErrorIsAtMostAStepAndZeroIsExact) {
 
 INSTANTIATE_TEST_SUITE_P(Bits, AffineTest, ::testing::Values(3, 4, 6, 8), [](const auto& info) { return std::to_string(info.param); });
 
-TEST(AffineTest, TheLargerEndIsExactAndGivesTheBias) {
+TEST(AffineTest, TheLargerEndIsExactAndIsTheBias) {
   const std::vector<float> group = {-0.75f, 0.0f, 0.3f, 0.7f};
   std::vector<uint8_t> codes(4);
   const GroupScale fitted = QuantizeGroup(group, 4, codes);
@@ -281,7 +281,7 @@ TEST(QuantizeTest, ACancelledRunLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(dir.file("packed")));
 }
 
-TEST(QuantizeTest, ADiskTooSmallIsToldWithTheNumbersAndNothingIsLeft) {
+TEST(QuantizeTest, ADiskTooSmallIsReportedWithTheNumbersAndNoFileRemains) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
   std::filesystem::create_directory(dir.file("small"));
@@ -294,7 +294,7 @@ TEST(QuantizeTest, ADiskTooSmallIsToldWithTheNumbersAndNothingIsLeft) {
   ::umount(dir.file("small").c_str());
 }
 
-TEST(QuantizeTest, TwoCallsAtOnceAreTold) {
+TEST(QuantizeTest, TwoCallsAtOnceAreRefused) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
   const absl::StatusOr<OutputFolder> other = OutputFolder::Make(dir.file("copy"), "lime quantize");
@@ -379,7 +379,7 @@ TEST(QuantizeTest, WhatSomebodyHasChangedInAnEarlierCopyIsNoLongerLimes) {
   }
 }
 
-TEST(QuantizeTest, TheMarkOfAnEarlierReleaseDoesNotTellWhatIsLimes) {
+TEST(QuantizeTest, TheMarkOfAnEarlierReleaseDoesNotShowTheFilesOfLime) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
   ASSERT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).ok());

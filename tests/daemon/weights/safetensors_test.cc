@@ -79,7 +79,7 @@ TEST(SafetensorsTest, ATensorListedTwiceIsRefused) {
               HasSubstr("lists tensor \"a\" twice"));
 }
 
-TEST(SafetensorsTest, AFieldGivenTwiceIsRefused) {
+TEST(SafetensorsTest, AFieldThatComesTwiceIsRefused) {
   EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("field dtype twice"));
 }
 

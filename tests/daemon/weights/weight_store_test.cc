@@ -100,7 +100,7 @@ const std::byte* DataOf(const std::vector<LoadedBlock>& blocks, BlockId id, Tens
   return nullptr;
 }
 
-TEST(WeightStoreTest, EveryWayOfLoadingGivesTheBytesOfTheFile) {
+TEST(WeightStoreTest, EveryWayOfLoadingReturnsTheBytesOfTheFile) {
   TempDir dir;
   for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kOpt}) {
     for (const int shards : {1, 3}) {

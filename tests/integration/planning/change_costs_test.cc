@@ -67,21 +67,21 @@ TEST_F(ChangeCostsTest, KvGoesOnWhereDisksHaveRoomForBothFiles) {
   Plan spills = plan_;  // a's two layers, four pieces of each
   spills.devices[1].max_layer_pages = 10;
   for (PlanPart& part : spills.parts) part.kv_pages = 10;
-  const Bytes takes = KvOnDiskBytes(spills, 1);
-  EXPECT_EQ(takes, 2 * 4 * 16 * kKiB);
+  const Bytes needed = KvOnDiskBytes(spills, 1);
+  EXPECT_EQ(needed, 2 * 4 * 16 * kKiB);
   EXPECT_TRUE(TakesOver(plan_, spills, 10)) << "nobody says what is free";
-  EXPECT_TRUE(TakesOver(plan_, spills, 10, {{"a", takes}, {"b", 0}}));
-  EXPECT_FALSE(TakesOver(plan_, spills, 10, {{"a", takes - 1}}));
-  EXPECT_EQ(MostPages(plan_, spills, {{"a", takes}}), 10);
-  EXPECT_TRUE(CheckKvRoom(plan_, spills, {{"a", takes}, {"b", 0}}).ok());
-  EXPECT_EQ(CheckKvRoom(plan_, spills, {{"a", takes - 1}}).message(),
+  EXPECT_TRUE(TakesOver(plan_, spills, 10, {{"a", needed}, {"b", 0}}));
+  EXPECT_FALSE(TakesOver(plan_, spills, 10, {{"a", needed - 1}}));
+  EXPECT_EQ(MostPages(plan_, spills, {{"a", needed}}), 10);
+  EXPECT_TRUE(CheckKvRoom(plan_, spills, {{"a", needed}, {"b", 0}}).ok());
+  EXPECT_EQ(CheckKvRoom(plan_, spills, {{"a", needed - 1}}).message(),
             "KV that does not fit in the memory of device \"a\" may need 131072 bytes of its disk, which has room for 131071");
   // Where the plan before has a file, too, its place comes free before KV is computed again, and
   // not before it is taken over.
   EXPECT_TRUE(CheckKvRoom(spills, spills, {{"a", 0}}).ok());
   EXPECT_FALSE(CheckKvRoom(spills, spills, {{"a", -1}}).ok()) << "others have taken it";
-  EXPECT_FALSE(TakesOver(spills, spills, 10, {{"a", takes - 1}}));
-  EXPECT_TRUE(TakesOver(spills, spills, 10, {{"a", takes}}));
+  EXPECT_FALSE(TakesOver(spills, spills, 10, {{"a", needed - 1}}));
+  EXPECT_TRUE(TakesOver(spills, spills, 10, {{"a", needed}}));
 }
 
 TEST_F(ChangeCostsTest, KvIsComputedAgainAsAPrompt) {
@@ -126,7 +126,7 @@ TEST_F(ChangeCostsTest, WhatStaysInMemoryIsNotRead) {
 
 // A plan whose KV grows has parts that may come to stream, each with memory of its own; one whose
 // KV is all there has blocks.
-TEST_F(ChangeCostsTest, BlocksAndPartsDoNotTakeEachOthersPlace) {
+TEST_F(ChangeCostsTest, BlocksAndPartsDoNotReplaceEachOther) {
   plan_.page_bytes = 1000, plan_.context = 1024, plan_.sequences = 1;
   for (PlanPart& part : plan_.parts) part.bytes = 10'000'000, part.kv_pages = FullLayerPages(plan_);
   for (PlanDevice& device : plan_.devices) device.budget = 100'000'000;
@@ -143,7 +143,7 @@ TEST_F(ChangeCostsTest, BlocksAndPartsDoNotTakeEachOthersPlace) {
   EXPECT_DOUBLE_EQ(ReadWeightsMs(inputs_.spec, after, &grows), 25);
 }
 
-TEST_F(ChangeCostsTest, KvTakesTheSlowestDevicesWay) {
+TEST_F(ChangeCostsTest, KvTravelsAsFastAsTheSlowestDevice) {
   plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 2;
   const double copied = 2000 / 1e6, a_to_b = 2000 / (200 * kMbit) * 1000, unknown = 2000 / (50 * kMbit) * 1000;
   // Layers 0 and 2 are a's, 1 is b's.
@@ -169,7 +169,7 @@ TEST_F(ChangeCostsTest, KvTakesTheSlowestDevicesWay) {
 }
 
 // 0.2 GB/s, and half of that for what is written.
-TEST_F(ChangeCostsTest, KvTakesItsWayFromDisksAndToThem) {
+TEST_F(ChangeCostsTest, KvTravelsFromDisksAndToThem) {
   plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 1, plan_.context = 8192;
   for (PlanPart& part : plan_.parts) part.kv_pages = FullLayerPages(plan_);
   for (PlanDevice& device : plan_.devices) device.disk_mb_per_ms = 0.2;

@@ -131,7 +131,7 @@ TEST_F(ChangeSearchTest, ThePlanInUseIsComparedByWhatIsMeasured) {
   EXPECT_GT(slower.ms_per_step, 1.2 * before.ms_per_step) << "the search knows that it has";
 }
 
-TEST_F(ChangeSearchTest, ThePauseIsWhatIsReadTheFirstStepsAndWhatKvTakesOnItsWay) {
+TEST_F(ChangeSearchTest, ThePauseIsReadingTheFirstStepsAndMovingKv) {
   const PlanWatcher::Candidate& late = Late();
   const auto slow = std::ranges::find(late.plan.devices, "slow", &PlanDevice::name);
   ASSERT_NE(slow, late.plan.devices.end());
@@ -177,7 +177,7 @@ TEST_F(ChangeSearchTest, GoingBackIsAsSlowAsLinksAreNow) {
   EXPECT_GT(Search(8192, kContext, slow).going_back.fixed_ms, 1.15 * Late().going_back.fixed_ms);
 }
 
-TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLast) {
+TEST_F(ChangeSearchTest, ComputingAgainCountsAllChunksAtTheRateOfTheLast) {
   Plan longer = first_;
   longer.prompt_tokens = 8192;
   const absl::StatusOr<SimulationResult> short_ones = SimulatePrefill(longer, {.timeline = false});

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // A plan of so many milliseconds in which each device has a layer after another, `first` the first.
-Plan TakeTurns(const PlanInputs& inputs, int first, double ms) {
+Plan AlternatingPlan(const PlanInputs& inputs, int first, double ms) {
   auto problem = MakePlanProblem(inputs.spec, inputs.devices, inputs.request);
   EXPECT_TRUE(problem.ok()) << problem.status();
   PlanChoice choice{.batch = 1};
@@ -39,8 +39,8 @@ class HeldPlanTest : public ::testing::Test {
     inputs_.spec = SmallModel();
     for (const char* name : {"a", "b", "c"}) inputs_.devices.push_back(Board(name, 256 * kMiB));
     inputs_.request = {.model_name = "small", .context = 64, .batches = {1}};
-    pushed_ = TakeTurns(inputs_, 0, 10);
-    best_ = TakeTurns(inputs_, 1, 10);
+    pushed_ = AlternatingPlan(inputs_, 0, 10);
+    best_ = AlternatingPlan(inputs_, 1, 10);
     for (int32_t d = 0; d < 3; ++d) holdings_.homes[pushed_->devices[static_cast<size_t>(d)].name] = BlocksOn(*pushed_, d);
   }
   absl::StatusOr<HeldPlan> Choose(bool may_push) {
@@ -78,7 +78,7 @@ TEST_F(HeldPlanTest, TheBestPlanIsUsedWhereItsBlocksAreThere) {
   best_ = pushed_;
   EXPECT_EQ(Choose(false)->source, PlanSource::kBest);
   holdings_.homes.clear();  // all hold everything
-  best_ = TakeTurns(inputs_, 2, 10);
+  best_ = AlternatingPlan(inputs_, 2, 10);
   EXPECT_EQ(Choose(false)->plan, *best_);
 }
 
@@ -95,7 +95,7 @@ TEST_F(HeldPlanTest, WithoutAPlanForTheBlocksThatAreThereOthersArePushedOrNamed)
 
 TEST_F(HeldPlanTest, NoPlanIsMadeWithBlocksThatCannotBePushed) {
   holdings_.no_push = {"a", "b", "c"};
-  best_ = TakeTurns(inputs_, 1, 1);
+  best_ = AlternatingPlan(inputs_, 1, 1);
   EXPECT_EQ(Choose(true)->plan, *pushed_) << "the search was told where blocks have to stay";
 }
 

@@ -61,7 +61,7 @@ std::vector<std::string> Commands() {
   return commands;
 }
 
-TEST_F(CallsTest, EveryCommandTakesJson) {
+TEST_F(CallsTest, EveryCommandAcceptsJson) {
   const std::vector<std::string> commands = Commands();
   EXPECT_GE(commands.size(), 17u);
   for (const std::string& command : commands) EXPECT_THAT(Call({command, "--help"}).out, HasSubstr("--json")) << command;
@@ -264,7 +264,7 @@ void AwaitHandler(const Lime& lime, int signal) {
   for (int i = 0; i < 10'000 && !Handles(lime.pid(), signal); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-TEST_F(CallsTest, AnInterruptedRunTellsWhatItHasAndEndsWith130) {
+TEST_F(CallsTest, AnInterruptedRunPrintsItsTextSoFarAndEndsWith130) {
   std::string prompts;
   for (int i = 0; i < 400; ++i) prompts += "Once\n";  // 13 s of computation, measured on a server core
   WriteFile(dir_ / "prompts", prompts);

@@ -148,7 +148,7 @@ TEST_F(CliTest, PromptsMayHaveNumbersOfTokensOfTheirOwn) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "4,5"}), 2, "--max-tokens has 2 numbers for 1 prompts");
 }
 
-TEST_F(CliTest, AGrowingCacheGivesTheBitsOfAReservedOne) {
+TEST_F(CliTest, AGrowingCacheHasTheBitsOfAReservedOne) {
   const auto hash = [&](const std::string& kv, std::vector<std::string> more = {}) {
     more.insert(more.begin(),
                 {"run", "--model", model_, "--prompt", "x", "--max-tokens", "64", "--ignore-eos", "--hash-logits", "--json", "--kv", kv});
@@ -160,7 +160,7 @@ TEST_F(CliTest, AGrowingCacheGivesTheBitsOfAReservedOne) {
   EXPECT_EQ(hash("grow", {"--kv-tokens", "32", "--resident", "50%"}), reserved);
 }
 
-TEST_F(CliTest, AContextThatMemoryHasNoRoomForGoesToTheDiskAndGivesTheSameBits) {
+TEST_F(CliTest, AContextWithoutRoomInMemoryGoesToTheDiskWithTheSameBits) {
   if (kSanitized) GTEST_SKIP() << "from run to run, a sanitizer takes more memory than a margin has";
   options_.dtype = DType::kF32;
   options_.config.num_layers = 8;
@@ -194,7 +194,7 @@ TEST_F(CliTest, AContextThatMemoryHasNoRoomForGoesToTheDiskAndGivesTheSameBits) 
   EXPECT_TRUE(std::filesystem::is_empty(dir_ / "kv"));
 }
 
-TEST_F(CliTest, ASeedGivesTheSameTextAgain) {
+TEST_F(CliTest, ASeedLeadsToTheSameTextAgain) {
   const auto sample = [&](const std::string& seed) {
     return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "16", "--temperature", "1.5", "--ignore-eos", "--seed", seed,
                  "--json"})
@@ -527,7 +527,7 @@ TEST_F(CliTest, MissingShardsAreNamed) {
 
 // ---- lime prepare ----
 
-TEST_F(CliTest, APreparedStoreGivesTheBitsOfTheModelWithEitherLoader) {
+TEST_F(CliTest, APreparedStoreHasTheBitsOfTheModelWithEitherLoader) {
   for (const ModelFamily family :
        {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3, ModelFamily::kOpt}) {
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
@@ -614,7 +614,7 @@ TEST_F(CliTest, PrepareThatIsKilledOrInterruptedGoesOn) {
   EXPECT_EQ(score(store)["logits_xxh3"], score(dir_ / "large")["logits_xxh3"]);
 }
 
-TEST_F(CliTest, NanWeightsAreToldAndNotSampledFrom) {
+TEST_F(CliTest, NanWeightsAreReportedAndNotSampledFrom) {
   Patch([](std::string& header, std::string& data) {
     const json range = json::parse(header)["model.norm.weight"]["data_offsets"];
     for (size_t i = range[0]; i < range[1]; i += 2) data[i] = '\xc0', data[i + 1] = '\x7f';

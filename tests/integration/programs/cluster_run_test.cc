@@ -54,7 +54,7 @@ TEST_F(ClusterRunTest, ScoresAreThoseOfOneProcess) {
   }
 }
 
-TEST_F(ClusterRunTest, AHeadThatDevicesShareGivesWhatOneProcessGives) {
+TEST_F(ClusterRunTest, AHeadThatDevicesShareHasTheResultOfOneProcess) {
   const Plan plan = InterleavedPlan({.split_head = true});
   ASSERT_NE(plan.stages.back().device, plan.stages[plan.stages.size() - 2].device);
   ASSERT_EQ(plan.parts[plan.stages.back().lo - 1].block.kind, BlockKind::kHead) << ToJsonText(plan);
@@ -92,7 +92,7 @@ TEST_F(ClusterRunTest, ScoresBesideOthersAreThoseOfOneProcess) {
   for (const char* field : {"positions", "perplexity", "logits_xxh3"}) EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
 }
 
-TEST_F(ClusterRunTest, KvThatGrowsTakesThePlaceOfPartsAndChangesNoBit) {
+TEST_F(ClusterRunTest, KvThatGrowsReplacesPartsAndChangesNoBit) {
   dir_.Write("plan.json", ToJsonText(GrowingPlan()));
   std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",
                                    "--max-tokens", "480",     "--json", "--hash-logits", "--ignore-eos",

@@ -131,7 +131,7 @@ TEST_F(DefaultClusterTest, UpStartsNothingThatAnotherUsersFileNames) {
   EXPECT_THAT(Call({"up", "--cluster", "cluster.toml"}).err, HasSubstr("/bin/false"));  // who names it trusts it
 }
 
-TEST_F(DefaultClusterTest, UpTakesNoFileThatOthersCanPutThere) {
+TEST_F(DefaultClusterTest, UpReadsNoFileThatOthersCanPutThere) {
   Write("elsewhere.toml", "linked");
   std::filesystem::create_symlink(dir_ / "elsewhere.toml", "cluster.toml");
   EXPECT_THAT(Call({"up"}).err, HasSubstr("/bin/false"));  // its own link to its own file
@@ -144,7 +144,7 @@ TEST_F(DefaultClusterTest, UpTakesNoFileThatOthersCanPutThere) {
   ExpectAlso(Call({"up"}), "cluster.toml is a link that belongs to nobody");
 }
 
-TEST_F(DefaultClusterTest, ALinkThatLeadsNowhereIsToldAndNotPassedOver) {
+TEST_F(DefaultClusterTest, ALinkThatLeadsNowhereIsReportedAndNotPassedOver) {
   Write("config/lime/cluster.toml", "own");
   std::filesystem::create_symlink("gone.toml", "cluster.toml");
   ExpectRefused(Call({"devices"}), 2, "cluster.toml is a link to gone.toml, which does not exist");

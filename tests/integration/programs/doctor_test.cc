@@ -239,7 +239,7 @@ TEST_F(DoctorTest, KeysThatHaveExpiredOrWill) {
   ExpectFault("c", "our_keys_expired", "the keys of this machine expired on", "`lime keys --renew --name coordinator");
 }
 
-TEST_F(DoctorTest, ARunTellsOnceOfKeysThatWillExpire) {
+TEST_F(DoctorTest, ARunWarnsOnceOfKeysThatWillExpire) {
   const std::time_t now = std::time(nullptr);
   const std::string keys = MakeKeys("keys", {"a", "coordinator"}, authority_);
   WriteKey("keys", "a", *MakeDeviceKeys(authority_, "a", {now - kDay, now + 5 * kDay}));
@@ -355,8 +355,8 @@ TEST_F(DoctorTest, LimedSaysWhyItCannotListen) {
     EXPECT_THAT(answer.err, AllOf(HasSubstr(words), HasSubstr(remedy)));
     EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
   };
-  const SilentPort taken;
-  refused(At(taken.port()), {}, absl::StrCat("cannot listen on ", At(taken.port()), ": another program listens on port ", taken.port()),
+  const SilentPort busy;
+  refused(At(busy.port()), {}, absl::StrCat("cannot listen on ", At(busy.port()), ": another program listens on port ", busy.port()),
           "choose another port");
   refused("203.0.113.9:7001", {"--insecure"}, "cannot listen on 203.0.113.9:7001: this machine does not have the address 203.0.113.9",
           "ssh = \"USER@HOST\"");
@@ -367,7 +367,7 @@ TEST_F(DoctorTest, LimedSaysWhyItCannotListen) {
   refused("127.0.0.1:0", {"--tls", keys}, "b.key is not the private key of b.pem", "`lime keys --renew --name b`");
 }
 
-TEST_F(DoctorTest, LimedTellsItsRelease) {
+TEST_F(DoctorTest, LimedPrintsItsRelease) {
   const Answer answer = CallProgram(LIMED_BINARY, {"--version"});
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_EQ(answer.out, absl::StrCat("limed ", std::string(Release()), ", protocol ", kProtocol, "\n"));

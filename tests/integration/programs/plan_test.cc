@@ -92,7 +92,7 @@ TEST_F(PlanTest, AnswersWithTheFieldsOthersRelyOn) {
   }
 }
 
-TEST_F(PlanTest, ASeedGivesTheSamePlan) {
+TEST_F(PlanTest, ASeedLeadsToTheSamePlan) {
   WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 150 * kKiB, kDisk)});
   const auto plan = [&] {
     return Call({"plan", "--model", model_, "--device-profiles", dir_ / "devices.json", "--tokens", "64", "--json", "--seed", "7"});
@@ -166,7 +166,7 @@ TEST_F(PlanTest, ATimeLimitEndsEveryPartOfPlanning) {
   }
 }
 
-TEST_F(PlanTest, WhatCannotFitIsToldAtOnce) {
+TEST_F(PlanTest, APlanThatCannotFitIsRefusedAtOnce) {
   dir_.Write("spec.json", LargeSpec(131072));
   dir_.Write("devices.json", FiveDevices({4, 2, 2, 1, 1}));
   const double before = CalledSeconds();
@@ -196,7 +196,7 @@ TEST_F(PlanTest, ATimeLimitIsNoProofThatNoPlanFits) {
   ExpectRefused(Call(plan), 1, "no plan fits");
 }
 
-TEST_F(PlanTest, AContextLongerThanTheModelsPositionsIsTold) {
+TEST_F(PlanTest, AContextLongerThanTheModelsPositionsIsReported) {
   WriteDevices({Device("big", 1 * kGiB)});
   const int64_t positions = options_.config.max_positions;
   EXPECT_THAT(Plan({"--tokens", absl::StrCat(positions + 1)}).out, HasSubstr(absl::StrCat("is longer than the model's ", positions)));
@@ -244,7 +244,7 @@ TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
   ExpectRefused(Plan({"--out", model_ + "/model.safetensors", "--overwrite"}), 2, "holds weights of a model, which LIME never replaces");
 }
 
-TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {
+TEST_F(PlanTest, TheSimulationOfAPlanLastsThePredictedTime) {
   WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 200 * kKiB, kDisk)});
   const std::string file = dir_ / "plan.json", trace = dir_ / "trace.json";
   const json planned = Plan({"--json", "--out", file, "--prompt-tokens", "32"}).Json();
@@ -371,7 +371,7 @@ TEST_F(PlanTest, PipelinesThatStreamNothingEvictKv) {
   ExpectRefused(Plan({"--tokens", "1024", "--strategy", "pp"}), 1, "no plan fits");
 }
 
-TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
+TEST_F(PlanTest, WrongCallsAreRefusedWithARemedy) {
   WriteDevices({Device("a", 1 * kGiB)});
   ExpectRefused(Plan({"--strategy", "best"}), 2, "--strategy best is unknown; use lime, lime-paper, pp");
   ExpectRefused(Plan({"--tokens", "0"}), 2, "--tokens 0 is outside 1 to");

@@ -75,7 +75,7 @@ class StoringLimed {
 };
 
 // The devices take turns, a few blocks each; every other part streams. `first` has the first turn.
-Plan TakeTurns(const std::string& model, int turns, int first) {
+Plan AlternatingPlan(const std::string& model, int turns, int first) {
   const auto spec = LoadModelSpec(model);
   EXPECT_TRUE(spec.ok()) << spec.status();
   std::vector<ClusterDevice> devices(kDevices);
@@ -119,7 +119,7 @@ class PushRunTest : public ::testing::TestWithParam<bool> {
     for (int d = 0; d < kDevices; ++d) limed_.push_back(std::make_unique<StoringLimed>(Name(d)));
     WriteCluster();
   }
-  void WritePlan(int turns, int first) { dir_.Write("plan.json", ToJsonText(TakeTurns(model_, turns, first))); }
+  void WritePlan(int turns, int first) { dir_.Write("plan.json", ToJsonText(AlternatingPlan(model_, turns, first))); }
   void WriteCluster(const std::string& weights_of_a = "") {
     std::string text = "[cluster]\nname = \"test\"\n";
     for (int d = 0; d < kDevices; ++d) {
@@ -160,7 +160,7 @@ class PushRunTest : public ::testing::TestWithParam<bool> {
   std::vector<std::unique_ptr<StoringLimed>> limed_;
 };
 
-TEST_P(PushRunTest, EachDeviceTakesItsBlocksAndTheRunIsThatOfOneProcess) {
+TEST_P(PushRunTest, EachDeviceReceivesItsBlocksAndTheRunIsThatOfOneProcess) {
   const Answer before = Call(OverCluster(RunWords()));
   EXPECT_EQ(before.exit_code, 1);
   EXPECT_THAT(before.err, HasSubstr("lime push"));
@@ -232,7 +232,7 @@ TEST_P(PushRunTest, ADeviceWhoseWeightsHaveOtherValuesIsRefusedByName) {
 }
 
 TEST_P(PushRunTest, APlanOfAnotherModelIsAWrongCall) {
-  Plan plan = TakeTurns(model_, 9, 0);
+  Plan plan = AlternatingPlan(model_, 9, 0);
   plan.model_name = "another";
   nlohmann::json file = nlohmann::json::parse(ToJsonText(plan));
   file["weights_xxh3"] = "0000000000000001";

@@ -93,9 +93,9 @@ class Babbler {
       struct pollfd event = {.fd = port_.fd(), .events = POLLIN, .revents = 0};
       if (poll(&event, 1, 20) <= 0) continue;
       const int connection = accept4(port_.fd(), nullptr, nullptr, SOCK_CLOEXEC);
-      char taken[4096];
+      char received[4096];
       struct pollfd said = {.fd = connection, .events = POLLIN, .revents = 0};
-      if (poll(&said, 1, 1000) > 0) (void)recv(connection, taken, sizeof(taken), 0);
+      if (poll(&said, 1, 1000) > 0) (void)recv(connection, received, sizeof(received), 0);
       (void)send(connection, says_.data(), says_.size(), MSG_NOSIGNAL);
       close(connection);
     }

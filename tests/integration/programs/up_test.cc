@@ -278,7 +278,7 @@ TEST_F(UpTest, EditedBudgetsAreToldAndTakenOverWhenAsked) {
   EXPECT_EQ(Over({"up"}).err, "");
 }
 
-TEST_F(UpTest, ClustersOfOneNameAreToldApart) {
+TEST_F(UpTest, ClustersOfOneNameAreDistinguished) {
   WriteCluster({kModel});
   ASSERT_EQ(Over({"up"}).exit_code, 0);
   const pid_t a = PidOf("a");
@@ -340,7 +340,7 @@ TEST_F(UpTest, PathsOfThisMachineAreRelativeToTheFileWhereverLimeIsCalled) {
   EXPECT_EQ(Over({"up"}).err, "") << "no setting differs";
 }
 
-TEST_F(UpTest, DownTellsOfALimedThatAnswersByAnotherName) {
+TEST_F(UpTest, DownReportsALimedThatAnswersByAnotherName) {
   WriteCluster({kModel});
   const pid_t limed = StartByHand("a");
   ASSERT_TRUE(AwaitAnswer());
@@ -365,7 +365,7 @@ TEST_F(UpTest, WhatUpHasStartedIsKnownWhereItsFilesCannotBeFound) {
   EXPECT_THAT(up.out, Not(HasSubstr("other means")));
 }
 
-TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
+TEST_F(UpTest, AValueThatLimedRefusesIsReportedWithItsLine) {
   const auto refusal = [this](const std::string& what, const std::string& into) {
     WriteCluster({kModel});
     Edit(what, into);
@@ -384,7 +384,7 @@ TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
   EXPECT_THAT(refusal("weights", "tls = \"/nope\"\nweights"), HasSubstr(where + "4: device \"a\": "));
 }
 
-TEST_F(UpTest, ADaemonThatWasStartedOtherwiseIsToldAsSuch) {
+TEST_F(UpTest, ADaemonThatWasStartedOtherwiseIsReportedAsSuch) {
   WriteCluster({kModel});
   const pid_t limed = StartByHand("a");
   ASSERT_TRUE(AwaitAnswer());
@@ -404,7 +404,7 @@ TEST_F(UpTest, ADaemonThatWasStartedOtherwiseIsToldAsSuch) {
   EXPECT_EQ(Over({"down"}).exit_code, 0);
 }
 
-TEST_F(UpTest, ADeviceOverSshComesUpIsToldAndGoesDown) {
+TEST_F(UpTest, ADeviceOverSshComesUpIsReportedAndGoesDown) {
   LIME_SKIP_WITHOUT(LoopbackSshd::Installed(), "an SSH server (Debian: openssh-server, openssh-client)");
   const LoopbackSshd sshd("XDG_STATE_HOME=" + dir_ / "there");
   LIME_SKIP_WITHOUT(sshd.Answers(), "the right to run sshd");
@@ -477,7 +477,7 @@ class HeldRun {
 };
 
 // The next one is told who has the devices, and the first one who has taken them.
-TEST_F(UpTest, WhoUsesAClusterIsToldAndCanBeEnded) {
+TEST_F(UpTest, TheUserOfAClusterIsReportedAndCanBeEnded) {
   ASSERT_EQ(Over({"up"}).exit_code, 0);
   EXPECT_THAT(Over({"unload"}).out, HasSubstr("had no plan"));
   ASSERT_EQ(Over({"profile", "--seconds", "0.1", "--link-seconds", "0.1"}).exit_code, 0);

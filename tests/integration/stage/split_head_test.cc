@@ -186,7 +186,7 @@ TEST_P(SplitHeadTest, TokensAreThoseOfOneDeviceWhateverTheSampling) {
   }
 }
 
-TEST_P(SplitHeadTest, ATokenThatNeedsNoMoreIsToldInAFewBytes) {
+TEST_P(SplitHeadTest, ATokenThatNeedsFewLogitsIsSentInAFewBytes) {
   const Reference reference = Alone(dir_, RandomIds(7, 9, kVocab));
   const Plan plan = PlanOf(3, {0, 0, 1, 1, 2});
   StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, [] { return std::make_unique<PlanSampler>(); });

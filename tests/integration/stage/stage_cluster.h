@@ -78,7 +78,7 @@ class StageCluster {
       options.sampler = samplers_.emplace_back(make_sampler()).get();
       if (takeover) options.takeover = takeover(d);
       options.peers.send = [this, d](int32_t to, ActivationMessage message) { Queue(d, to, std::move(message)); };
-      options.peers.sampled = [this](int64_t, std::span<const SampledToken> tokens) { Take(tokens); };
+      options.peers.sampled = [this](int64_t, std::span<const SampledToken> tokens) { OnSampled(tokens); };
       options.peers.step_ended = [this, d](int64_t step) { End(d, step); };
       options.peers.failed = [this](const absl::Status& status) { Fail(status); };
       if (adjust) adjust(d, options);
@@ -116,7 +116,7 @@ class StageCluster {
   }
 
   // Sends an order to every device, with the next number.
-  void Give(decltype(Order::what) what) {
+  void SendOrder(decltype(Order::what) what) {
     const Order order{.number = next_order_++, .what = std::move(what)};
     if (std::holds_alternative<StepOrder>(order.what)) ++steps_;
     for (auto& engine : engines_) {
@@ -162,7 +162,7 @@ class StageCluster {
     changed_.SignalAll();
   }
 
-  void Take(std::span<const SampledToken> tokens) {
+  void OnSampled(std::span<const SampledToken> tokens) {
     absl::MutexLock lock(&mutex_);
     for (const SampledToken& token : tokens) tokens_[token.sequence].push_back(token.token);
     changed_.SignalAll();
@@ -206,7 +206,7 @@ class StageCluster {
         continue;
       }
       const Link link = ready[random_() % ready.size()];
-      ActivationMessage message = Take(links_[link], MayCome(link));
+      ActivationMessage message = Pop(links_[link], MayCome(link));
       const bool late = random_() % 8 == 0;
       mutex_.Unlock();
       if (late) std::this_thread::sleep_for(std::chrono::microseconds(300));
@@ -225,7 +225,7 @@ class StageCluster {
     }
   }
 
-  ActivationMessage Take(std::deque<ActivationMessage>& queue, size_t may_come) {
+  ActivationMessage Pop(std::deque<ActivationMessage>& queue, size_t may_come) {
     const bool any = delivery_ == Delivery::kHostile && queue.front().header.payload != Payload::kToken;
     const auto it = queue.begin() + static_cast<std::ptrdiff_t>(any ? random_() % may_come : 0);
     ActivationMessage message = std::move(*it);
@@ -264,7 +264,7 @@ class StageCluster {
 inline void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
   for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
     const std::vector<int32_t>& prompt = requests[s].prompt;
-    cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kContext, .prompt = prompt});
+    cluster.SendOrder(AdmitOrder{.sequence = s, .request = s, .positions = kContext, .prompt = prompt});
     StepOrder step;
     for (size_t at = 0; at < prompt.size();) {
       MicroBatch& batch = step.microbatches.emplace_back();
@@ -273,7 +273,7 @@ inline void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<
             {.sequence = s, .token = prompt[at], .position = static_cast<int32_t>(at), .wants_logits = at + 1 == prompt.size()});
       }
       if (at < prompt.size() && static_cast<int32_t>(step.microbatches.size()) < plan.chunks_per_sweep) continue;
-      cluster.Give(std::exchange(step, {}));
+      cluster.SendOrder(std::exchange(step, {}));
     }
   }
   for (int i = 0; i + 1 < kNewTokens; ++i) {
@@ -283,7 +283,7 @@ inline void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<
       step.microbatches.back().rows.push_back(
           {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + i, .wants_logits = true});
     }
-    cluster.Give(std::move(step));
+    cluster.SendOrder(std::move(step));
   }
 }
 

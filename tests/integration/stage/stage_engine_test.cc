@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 class StageEngineBitsTest : public ::testing::TestWithParam<Variant> {};
 
-TEST_P(StageEngineBitsTest, AnyPlanGivesTheBitsOfOneEngine) {
+TEST_P(StageEngineBitsTest, AnyPlanHasTheBitsOfOneEngine) {
   const MakeModelOptions options = OptionsOf(GetParam());
   TempDir dir;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());
@@ -31,13 +31,13 @@ TEST_P(StageEngineBitsTest, AnyPlanGivesTheBitsOfOneEngine) {
 
 INSTANTIATE_TEST_SUITE_P(Families, StageEngineBitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
-TEST(StageEngineTest, TheShippedModelGivesTheSameBitsOverAnyPlan) {
+TEST(StageEngineTest, TheShippedModelHasTheSameBitsOverAnyPlan) {
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(20, 20), 512);
   ExpectBitsOfOne(ShippedModel("lime-fables-relu"), Cases(6, 6), 512);
 }
 
 // The models beside the project, trained ones of several families and dtypes.
-TEST(StageEngineTest, SharedModelsGiveTheSameBitsOverAnyPlan) {
+TEST(StageEngineTest, SharedModelsHaveTheSameBitsOverAnyPlan) {
   LIME_SKIP_WITHOUT_SHARED(SharedDir() / "models");
   for (const std::string& name : SharedModels()) {
     SCOPED_TRACE(name);
@@ -75,20 +75,20 @@ class TwoDevices : public ::testing::Test {
 
   // One token of a prompt per step, then one generated token per step.
   static void OrderOne(StageCluster& cluster, const std::vector<int32_t>& prompt, int tokens) {
-    cluster.Give(AdmitOrder{.positions = kContext, .prompt = prompt});
+    cluster.SendOrder(AdmitOrder{.positions = kContext, .prompt = prompt});
     const int32_t length = static_cast<int32_t>(prompt.size());
     for (int32_t i = 0; i + 1 < length + tokens; ++i) {
       const BatchRow row{.token = i < length ? prompt[i] : kSampledToken, .position = i, .wants_logits = i + 1 >= length};
-      cluster.Give(StepOrder{{MicroBatch{{row}}}});
+      cluster.SendOrder(StepOrder{{MicroBatch{{row}}}});
     }
-    cluster.Give(RetireOrder{});
+    cluster.SendOrder(RetireOrder{});
   }
 
   std::string dir_;
   Plan plan_;
 };
 
-TEST_F(TwoDevices, ASlotTakesOneSequenceAfterAnotherWithoutWaiting) {
+TEST_F(TwoDevices, ASlotAdmitsOneSequenceAfterAnotherWithoutWaiting) {
   StageCluster cluster(dir_, plan_, 1);
   ASSERT_TRUE(cluster.ok());
   std::vector<int32_t> expected;
@@ -109,12 +109,12 @@ TEST_F(TwoDevices, AStepWithoutRowsMakesNoToken) {
   ASSERT_TRUE(cluster.ok());
   const Reference reference = Alone(dir_, RandomIds(70, 5, 512));
   OrderOne(cluster, reference.prompt, kNewTokens);
-  cluster.Give(StepOrder{{MicroBatch{}}});
+  cluster.SendOrder(StepOrder{{MicroBatch{}}});
   cluster.AwaitSteps();
   EXPECT_EQ(cluster.Await(0, reference.tokens.size()), reference.tokens);
 }
 
-TEST_F(TwoDevices, ASlotIsNotTakenWhileItIsTaken) {
+TEST_F(TwoDevices, ASlotInUseAdmitsNoOtherSequence) {
   StageCluster cluster(dir_, plan_, 1);
   ASSERT_TRUE(cluster.ok());
   ASSERT_TRUE(cluster.engine(0).OnOrder({0, AdmitOrder{.positions = 9}}).ok());

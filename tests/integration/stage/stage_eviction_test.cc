@@ -77,11 +77,11 @@ INSTANTIATE_TEST_SUITE_P(Families, StageEvictionBitsTest, ::testing::ValuesIn(Va
                          [](const auto& info) { return info.param.name; });
 
 // More positions are evicted than are computed at a time, and than attention takes together.
-TEST(StageEvictionTest, TheShippedModelGivesTheSameBitsInManySlices) {
+TEST(StageEvictionTest, TheShippedModelHasTheSameBitsInManySlices) {
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(4, 4), 480, 512);
 }
 
-TEST(StageEvictionTest, SharedModelsGiveTheSameBits) {
+TEST(StageEvictionTest, SharedModelsHaveTheSameBits) {
   LIME_SKIP_WITHOUT_SHARED(SharedDir() / "models");
   for (const std::string& name : SharedModels()) {
     SCOPED_TRACE(name);
@@ -108,7 +108,7 @@ TEST(StageEvictionTest, APromptBesideATokenHasTheSameBits) {
   StageCluster cluster(dir, plan, 3);
   ASSERT_TRUE(cluster.ok());
   OrderPrompt(cluster, plan, 0, first, kContext);
-  cluster.Give(AdmitOrder{.sequence = 1, .request = 1, .positions = kContext, .prompt = second.prompt});
+  cluster.SendOrder(AdmitOrder{.sequence = 1, .request = 1, .positions = kContext, .prompt = second.prompt});
   const auto rows = [](int32_t sequence, int32_t position, int32_t token, bool wants_logits) {
     return BatchRow{.sequence = sequence, .token = token, .position = position, .wants_logits = wants_logits};
   };
@@ -119,7 +119,7 @@ TEST(StageEvictionTest, APromptBesideATokenHasTheSameBits) {
     for (int32_t i = 0; i < chunk && at < 70; ++i, ++at)
       batch.rows.push_back(rows(1, at, second.prompt[static_cast<size_t>(at)], at == 69));
     if (batch.rows.size() == 1 && tokens + 1 < kNewTokens) batch.rows.push_back(rows(1, 70 + tokens++, kSampledToken, true));
-    cluster.Give(StepOrder{{std::move(batch)}});
+    cluster.SendOrder(StepOrder{{std::move(batch)}});
   }
   EXPECT_EQ(cluster.Await(0, 30), first.tokens);
   EXPECT_EQ(cluster.sampler().hash(0), first.hash);
@@ -129,7 +129,7 @@ TEST(StageEvictionTest, APromptBesideATokenHasTheSameBits) {
 }
 
 // A slot's next sequence has all its pages, and its own tokens.
-TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
+TEST(StageEvictionTest, ASlotAdmitsOneSequenceAfterAnother) {
   const std::string dir = ShippedModel("lime-fables");
   Plan plan;
   for (uint64_t seed = 1; plan.NumDevices() != 2 || plan.sequences != 1 || plan.retained_positions != 32; ++seed)
@@ -146,7 +146,7 @@ TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
     hash = reference.hash;
     ASSERT_EQ(cluster.Await(0, expected.size()), expected);
     cluster.AwaitSteps();
-    cluster.Give(RetireOrder{});
+    cluster.SendOrder(RetireOrder{});
   }
   EXPECT_EQ(cluster.sampler().hash(0), hash);
   EXPECT_THAT(std::string(cluster.engine(0).HandOver().status().message()), HasSubstr("evicts"));

@@ -38,7 +38,7 @@ BitsOptions EveryLoader() {
 
 class StageLoaderTest : public ::testing::TestWithParam<Variant> {};
 
-TEST_P(StageLoaderTest, EveryLoaderGivesTheBitsOfOneEngine) {
+TEST_P(StageLoaderTest, EveryLoaderHasTheBitsOfOneEngine) {
   const MakeModelOptions options = OptionsOf(GetParam());
   TempDir dir;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());
@@ -47,7 +47,7 @@ TEST_P(StageLoaderTest, EveryLoaderGivesTheBitsOfOneEngine) {
 
 INSTANTIATE_TEST_SUITE_P(Families, StageLoaderTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
-TEST(StageLoaderShippedTest, EveryLoaderGivesTheBitsOfOneEngine) {
+TEST(StageLoaderShippedTest, EveryLoaderHasTheBitsOfOneEngine) {
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(6, 6), 512, EveryLoader());
 }
 

@@ -25,7 +25,7 @@ inline Plan Elastic(Plan plan, Bytes more = 0) {
 
 // Orders a sequence of `positions` positions, and its prompt in chunks.
 inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request, int64_t positions) {
-  cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = positions, .prompt = request.prompt});
+  cluster.SendOrder(AdmitOrder{.sequence = s, .request = s, .positions = positions, .prompt = request.prompt});
   for (size_t at = 0; at < request.prompt.size();) {
     MicroBatch batch;
     for (int64_t i = 0; i < plan.prefill_chunk && at < request.prompt.size(); ++i, ++at) {
@@ -34,7 +34,7 @@ inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, cons
                             .position = static_cast<int32_t>(at),
                             .wants_logits = at + 1 == request.prompt.size()});
     }
-    cluster.Give(StepOrder{{std::move(batch)}});
+    cluster.SendOrder(StepOrder{{std::move(batch)}});
   }
 }
 
@@ -46,7 +46,7 @@ inline void OrderToken(StageCluster& cluster, const Plan& plan, const std::vecto
     step.microbatches.back().rows.push_back(
         {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
   }
-  cluster.Give(std::move(step));
+  cluster.SendOrder(std::move(step));
 }
 
 }  // namespace lime

@@ -114,7 +114,7 @@ void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vo
         for (int p = 0; p < plan.NumParts(); ++p) {
           if (below(3) == 0) to.streamed.push_back(p);
         }
-        cluster.Give(ResidencyOrder{to});
+        cluster.SendOrder(ResidencyOrder{to});
       }
       OrderToken(cluster, plan, requests, token);
       if (seed % 2 == 0) cluster.Await(0, static_cast<size_t>(token));
@@ -150,7 +150,7 @@ TEST_P(StagePressureShipped, LeavesTheBitsOfTheModelByItself) {
 INSTANTIATE_TEST_SUITE_P(All, StagePressureShipped, ::testing::Values("lime-fables", "lime-fables-relu"),
                          [](const auto& info) { return info.param == "lime-fables" ? "Silu" : "Relu"; });
 
-TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
+TEST_F(StagePressure, AllWeightsThatMayGoAreShedWithoutFreeMemoryAndAllComeBack) {
   ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));
   const Plan plan = OnOneDevice();
   SCOPED_TRACE(ToJsonText(plan));
@@ -184,7 +184,7 @@ TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
   EXPECT_GT(engine.stats().residency_changes, 1);
 }
 
-TEST_F(StagePressure, WhatIsGivenTheSystemHas) {
+TEST_F(StagePressure, TheSystemHasTheMemoryOfShedWeights) {
   TempDir dir;
   MakeModelOptions options;
   options.config.num_layers = 8;
@@ -227,10 +227,10 @@ TEST_F(StagePressure, APlanThatFollowsOneUnderPressureHasTheSameBits) {
   }
   machine.SetAvailable(kPlenty);
   const auto takeover = [&](int32_t) {
-    auto taken = std::make_shared<KvTakeover>();
-    taken->weights = weights;
-    taken->read = [](auto&&...) { return absl::OkStatus(); };  // no sequence goes on
-    return taken;
+    auto weights_only = std::make_shared<KvTakeover>();
+    weights_only->weights = weights;
+    weights_only->read = [](auto&&...) { return absl::OkStatus(); };  // no sequence goes on
+    return weights_only;
   };
   StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, takeover, Watching(machine));
   weights.reset();

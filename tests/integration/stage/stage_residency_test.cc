@@ -71,7 +71,7 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
     ASSERT_TRUE(cluster.ok());
     for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
     for (int token = 0; token + 1 < kTokens; ++token) {
-      if (changes.Below(4) == 0) cluster.Give(ResidencyOrder{changes.Draw(token)});
+      if (changes.Below(4) == 0) cluster.SendOrder(ResidencyOrder{changes.Draw(token)});
       OrderToken(cluster, plan, requests, token);
       // Half of the runs order everything ahead, the others token by token.
       if (seed % 2 == 0) cluster.Await(0, static_cast<size_t>(token));
@@ -96,7 +96,7 @@ TEST_P(StageResidencyFamilies, AnyChangeLeavesTheBitsOfOneEngine) {
 
 INSTANTIATE_TEST_SUITE_P(All, StageResidencyFamilies, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
-TEST(StageResidencyTest, TheShippedModelGivesTheSameBitsWhateverChanges) {
+TEST(StageResidencyTest, TheShippedModelHasTheSameBitsWhateverChanges) {
   ExpectBitsOfOne(std::string(LIME_SOURCE_DIR) + "/models/lime-fables", Cases(12, 12), 512);
 }
 

@@ -23,7 +23,7 @@ struct Totals {
 // A slot whose request has ended serves another one: what others have of the first one's KV is
 // free.
 void GenerateAgain(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
-  for (int32_t s = 0; s < std::ssize(requests); ++s) cluster.Give(RetireOrder{s});
+  for (int32_t s = 0; s < std::ssize(requests); ++s) cluster.SendOrder(RetireOrder{s});
   const Reference& again = requests.back();
   OrderPrompt(cluster, plan, 0, again, kLongContext);
   OrderToken(cluster, plan, {again}, 0);
@@ -48,7 +48,7 @@ void Generate(const std::string& dir, const Plan& plan, const std::vector<Refere
   ASSERT_TRUE(cluster.ok());
   for (int32_t s = 0; s < std::ssize(requests); ++s) OrderPrompt(cluster, *first, s, requests[s], kLongContext);
   for (int token = 0; token + 1 < kTokens; ++token) {
-    if (grows && draws.Below(6) == 0) cluster.Give(ResidencyOrder{draw(token)});
+    if (grows && draws.Below(6) == 0) cluster.SendOrder(ResidencyOrder{draw(token)});
     OrderToken(cluster, *first, requests, token);
     if (seed % 2 == 0) cluster.Await(0, static_cast<size_t>(token));
   }

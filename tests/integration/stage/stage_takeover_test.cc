@@ -37,7 +37,7 @@ void OrderKnown(StageCluster& cluster, const Plan& plan, int32_t slot, Sequence&
                             .position = static_cast<int32_t>(sequence.computed),
                             .wants_logits = sequence.computed + 1 == std::ssize(sequence.known)});
     }
-    cluster.Give(StepOrder{{std::move(batch)}});
+    cluster.SendOrder(StepOrder{{std::move(batch)}});
   }
 }
 
@@ -49,7 +49,7 @@ void GoOn(StageCluster& cluster, const Plan& plan, std::vector<Sequence>& sequen
     Sequence& sequence = sequences[static_cast<size_t>(slot)];
     if (sequence.computed > 0) cluster.sampler().Continue(slot, sequence.hash);
     before.push_back(sequence.made());
-    cluster.Give(
+    cluster.SendOrder(
         AdmitOrder{.sequence = slot, .request = slot, .positions = kLongContext, .prompt = sequence.known, .computed = sequence.computed});
   }
   for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {
@@ -58,7 +58,7 @@ void GoOn(StageCluster& cluster, const Plan& plan, std::vector<Sequence>& sequen
     OrderKnown(cluster, plan, slot, sequence, stops ? *mid_prompt : std::ssize(sequence.known));
     for (int64_t made = sequence.made() + 1; !stops && made < tokens; ++made) {
       const int32_t position = static_cast<int32_t>(sequence.computed++);
-      cluster.Give(StepOrder{{{{{.sequence = slot, .token = kSampledToken, .position = position, .wants_logits = true}}}}});
+      cluster.SendOrder(StepOrder{{{{{.sequence = slot, .token = kSampledToken, .position = position, .wants_logits = true}}}}});
     }
   }
   cluster.AwaitSteps();
@@ -92,8 +92,8 @@ struct Travelled {
 };
 
 // A device of the next plan has what the one with its number had before, where there was one.
-StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std::vector<PlanHandover>& handover,
-                                const std::vector<KvSequence>& sequences, Travelled& travelled) {
+StageCluster::Takeover TakeoverFrom(const Plan& next, const Plan& before, const std::vector<PlanHandover>& handover,
+                                    const std::vector<KvSequence>& sequences, Travelled& travelled) {
   const auto named = [](Plan plan) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) plan.devices[d].name = absl::StrCat(d);
     return plan;
@@ -101,17 +101,17 @@ StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std:
   KvLentBy lent;
   for (size_t d = 0; d < handover.size(); ++d) lent[absl::StrCat(d)] = handover[d].kv->lent();
   return [&, lent, next = named(next), before = named(before)](int32_t device) {
-    const KvTakeoverPlan take = MakeKvTakeoverPlan(next, device, before, sequences, lent, {});
+    const KvTakeoverPlan kv = MakeKvTakeoverPlan(next, device, before, sequences, lent, {});
     auto takeover = std::make_shared<KvTakeover>();
     takeover->sequences = sequences;
     if (device < std::ssize(handover)) {
       takeover->here = handover[static_cast<size_t>(device)].kv;
       takeover->weights = handover[static_cast<size_t>(device)].weights;
     }
-    takeover->read = [&, take, device](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                                       const KvTakeover::PageSink& hand) {
+    takeover->read = [&, kv, device](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
+                                     const KvTakeover::PageSink& hand) {
       for (const bool hosts : {true, false}) {
-        for (const KvHolder& holder : take.holders) {
+        for (const KvHolder& holder : kv.holders) {
           if (holder.hosts != hosts || !std::ranges::binary_search(holder.layers, layer)) continue;
           const KvHandover& from = *handover[static_cast<size_t>(std::stoi(holder.name))].kv;
           EXPECT_EQ(from.numerics_id(), numerics_id);
@@ -131,7 +131,7 @@ StageCluster::Takeover TakeFrom(const Plan& next, const Plan& before, const std:
 }
 
 struct Totals {
-  int taken = 0, from_disk = 0, to_disk = 0, to_hosts = 0;
+  int taken_over = 0, from_disk = 0, to_disk = 0, to_hosts = 0;
   Travelled travelled;
 };
 
@@ -172,24 +172,24 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
   std::vector<int32_t> order(sequences.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   std::shuffle(order.begin(), order.end(), random);
-  std::vector<KvSequence> taken;
+  std::vector<KvSequence> continued;
   std::vector<Sequence> after;
   for (size_t to = 0; to < order.size(); ++to) {
     const Sequence& sequence = sequences[static_cast<size_t>(order[to])];
-    taken.push_back({.from = order[to], .to = static_cast<int32_t>(to), .positions = sequence.computed});
+    continued.push_back({.from = order[to], .to = static_cast<int32_t>(to), .positions = sequence.computed});
     after.push_back(sequence);
   }
-  totals.to_disk += BeginWithout(next, taken, HasKvOnDisk), totals.to_hosts += BeginWithout(next, taken, HasKvOnHost);
+  totals.to_disk += BeginWithout(next, continued, HasKvOnDisk), totals.to_hosts += BeginWithout(next, continued, HasKvOnHost);
   StageCluster cluster(
       dir, next, seed, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); },
-      TakeFrom(next, first, handover, taken, totals.travelled));
+      TakeoverFrom(next, first, handover, continued, totals.travelled));
   handover.clear();
   ASSERT_TRUE(cluster.ok());
   GoOn(cluster, next, after, kTokens, std::nullopt);
   if (testing::Test::HasFatalFailure()) return;
   for (int32_t slot = 0; slot < std::ssize(after); ++slot)
     ASSERT_EQ(cluster.sampler().hash(slot), after[static_cast<size_t>(slot)].request->hash);
-  ++totals.taken;
+  ++totals.taken_over;
 }
 
 std::vector<Variant> TakeoverVariants() {
@@ -220,7 +220,7 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
     Generate(dir / "model", *spec, references, seed, totals);
     if (HasFatalFailure()) return;
   }
-  EXPECT_EQ(totals.taken, seeds);
+  EXPECT_EQ(totals.taken_over, seeds);
   if (!ManyCases()) return;
   EXPECT_GT(totals.from_disk, seeds / 4);
   EXPECT_GT(totals.travelled.from_hosts, seeds / 4);
@@ -277,10 +277,10 @@ TEST(StageTakeoverWeights, WhatStaysInMemoryIsNotReadAgain) {
   ASSERT_NO_FATAL_FAILURE(ZeroMatrices(*checkpoint));
   EXPECT_NE(Alone(dir / "model", references[0].prompt, kTokens, kLongContext).hash, references[0].hash) << "or this test tells nothing";
   Travelled travelled;
-  const std::vector<KvSequence> taken = {{.from = 0, .to = 0, .positions = sequences[0].computed}};
+  const std::vector<KvSequence> continued = {{.from = 0, .to = 0, .positions = sequences[0].computed}};
   StageCluster cluster(
       dir / "model", plan, 1, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); },
-      TakeFrom(plan, plan, handover, taken, travelled));
+      TakeoverFrom(plan, plan, handover, continued, travelled));
   handover.clear();
   ASSERT_TRUE(cluster.ok());
   ASSERT_NO_FATAL_FAILURE(GoOn(cluster, plan, sequences, kTokens, std::nullopt));

@@ -68,7 +68,7 @@ TEST(KvEvictionTest, EvictedPositionsGoAheadOfTheirSequencesRows) {
   EXPECT_TRUE(std::ranges::equal(std::span(all.rows).subspan(16), batch.rows));
 }
 
-TEST(KvEvictionTest, TakesPagesForWhatIsKeptAndOnceForWhatIsNot) {
+TEST(KvEvictionTest, CountsRetainedPagesForEachLayerAndOthersOnce) {
   const Plan plan = Evicting(/*sequences=*/2);
   int64_t pages = 0;
   for (const PlanDevice& device : plan.devices) pages += device.kv_pages;
@@ -83,7 +83,7 @@ TEST(KvEvictionTest, APlanIsTheSameAfterItsJson) {
   EXPECT_THAT(PlanText(plan), HasSubstr("newest 128 positions of a sequence is kept; that of up to 384 others"));
 }
 
-TEST(KvEvictionTest, AStepTakesLongerTheMoreIsComputedAgain) {
+TEST(KvEvictionTest, AStepIsLongerTheMoreIsComputedAgain) {
   const Plan plan = Evicting();
   const auto end = SimulateDecode(plan, {.timeline = false}), begin = SimulateDecode(WithEvictedPositions(plan, 0), {.timeline = false});
   ASSERT_TRUE(end.ok() && begin.ok());

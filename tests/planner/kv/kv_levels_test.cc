@@ -124,10 +124,10 @@ void ExpectRoomAtEveryLevel(const Plan& plan, const KvLevels& levels) {
     const std::vector<PlanNeed> needs = NeedsOf(*changed);
     for (int d = 0; d < plan.NumDevices(); ++d) {
       const PlanDevice& device = plan.devices[d];
-      const Bytes taken = needs[d].weights + needs[d].embedding + needs[d].hosted + needs[d].fetched + needs[d].kv_pages * plan.page_bytes +
-                          device.memory.ring + device.memory.activations + device.memory.runtime;
+      const Bytes used = needs[d].weights + needs[d].embedding + needs[d].hosted + needs[d].fetched + needs[d].kv_pages * plan.page_bytes +
+                         device.memory.ring + device.memory.activations + device.memory.runtime;
       ASSERT_LE(needs[d].ring, device.memory.ring);
-      ASSERT_LE(taken + device.least_margin, device.budget) << level.residency.layer_pages << " pages, device " << device.name;
+      ASSERT_LE(used + device.least_margin, device.budget) << level.residency.layer_pages << " pages, device " << device.name;
       ASSERT_GE(changed->devices[d].memory.margin, device.least_margin);
     }
     if (level.residency != ResidencyOf(plan)) changes.push_back({10.1 * static_cast<double>(changes.size() + 1), *changed});

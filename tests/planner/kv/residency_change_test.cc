@@ -166,7 +166,7 @@ Plan FirstDrawn() {
   }
 }
 
-TEST(ResidencyChangeTest, WhatAPlanIsToLeaveFreeIsTakenByNoResidencyAndSimulatedByNone) {
+TEST(ResidencyChangeTest, NoResidencyUsesOrSimulatesTheLeastMarginOfAPlan) {
   Plan plan = FirstDrawn();
   const int d = plan.stages.front().device;
   PlanDevice& device = plan.devices[d];

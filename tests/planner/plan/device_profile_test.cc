@@ -77,7 +77,7 @@ TEST(DeviceProfileTest, DiskPointsAreReadBetweenSizesAndDepthsInTheirLogarithms)
   EXPECT_DOUBLE_EQ(DeviceProfile().DiskRate(1 << 20, 4), 0);
 }
 
-TEST(DeviceProfileTest, BlocksOfAMeasuredModelTakeWhatWasMeasured) {
+TEST(DeviceProfileTest, BlocksOfAMeasuredModelHaveTheirMeasuredTimes) {
   const DeviceProfile profile = Profile();
   const ModelSpec spec = TinySpec();
   EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, BlockKind::kMlp, 1, 64), 3);
@@ -94,7 +94,7 @@ TEST(DeviceProfileTest, AStepIsTheSumOfItsBlocksAndTheOverhead) {
 
 // 24,000 bytes at 16 MB/s take 1.5 ms; 2 * 3 * 64 * 128 operations of each of 256 rows at 1 GFLOP/s
 // take 12.58 ms. 0.02 ms for the block.
-TEST(DeviceProfileTest, AModelThatWasNotMeasuredTakesWhatTheDeviceCannotBeat) {
+TEST(DeviceProfileTest, AModelThatWasNotMeasuredHasTheTimeOfTheDevicesRates) {
   const DeviceProfile profile = Profile();
   ModelSpec other = TinySpec();
   other.config.max_positions = 8192;  // does not change any block's time

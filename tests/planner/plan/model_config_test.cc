@@ -474,7 +474,7 @@ TEST(ModelConfigTest, RefusesTextsBeyondAnyBound) {
   EXPECT_THAT(error(std::string((16 << 20) + 1, ' ')), HasSubstr("config.json: is larger than"));
 }
 
-TEST(ModelConfigTest, TakesOneOrSeveralEndTokens) {
+TEST(ModelConfigTest, ReadsOneOrSeveralEndTokens) {
   json config = Llama();
   config["eos_token_id"] = {128001, 128009};
   config["bos_token_id"] = 128000;

@@ -70,7 +70,7 @@ json BatchedInstance() {
                          "blocks": [{"kind": "H", "mb": 2}], "net": {"lat_ms": 1, "tx_ms_by_batch": {"1": 0.5, "5": 2.5}}, "sequences": 5})");
 }
 
-TEST(PlanJsonTest, TimesMayBeGivenByBatchAlone) {
+TEST(PlanJsonTest, TimesMayBeStatedByBatchAlone) {
   const auto instance = InstanceFromJson(BatchedInstance());
   ASSERT_TRUE(instance.ok()) << instance.status().message();
   EXPECT_EQ(instance->devices[0].comp_ms, std::vector<double>{3});

@@ -63,7 +63,7 @@ TEST(PredictionTest, ASlowDiskThatStillHidesBehindComputingExplainsNothing) {
   EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kUnknown);
 }
 
-TEST(PredictionTest, WeightsGivenBackAreCounted) {
+TEST(PredictionTest, WeightsThatWereShedAreCounted) {
   PredictionObservations seen = Quiet();
   seen.shed_bytes_per_step = 64.0 * kMiB;
   seen.disk_rate_profiled = 1e9;
@@ -74,17 +74,17 @@ TEST(PredictionTest, WeightsGivenBackAreCounted) {
 }
 
 // Of 20 s that two threads could have had, others took 8 s: 40 % of every step.
-TEST(PredictionTest, CpuThatOthersTookIsNamedWithItsShare) {
+TEST(PredictionTest, CpuThatOthersUsedIsNamedWithItsShare) {
   PredictionObservations seen = Quiet();
   seen.other_seconds = 7;
   seen.stolen_seconds = 1;
   const PredictionReport report = ExplainDifference(100, 150, seen);
-  EXPECT_EQ(report.cause, DifferenceCause::kCpuTaken);
+  EXPECT_EQ(report.cause, DifferenceCause::kCpuLost);
   EXPECT_NEAR(report.explained_ms, 60, 1e-9);
   EXPECT_THAT(report.sentence, HasSubstr("other processes used 35 % and the hypervisor 5 % of the time that 2 threads need"));
 }
 
-TEST(PredictionTest, OthersOnCoresThatWeDoNotUseTakeNothing) {
+TEST(PredictionTest, OthersOnCoresThatWeDoNotUseCostNothing) {
   PredictionObservations seen = Quiet();
   seen.cores = 4;
   seen.other_seconds = 20;  // two cores, all the time
@@ -105,7 +105,7 @@ TEST(PredictionTest, TheLargestOfSeveralCausesIsNamed) {
   seen.memory_rate = 15e9;
   seen.memory_rate_profiled = 16e9;  // 6.7 ms
   seen.other_seconds = 6;            // 45 ms
-  EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kCpuTaken);
+  EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kCpuLost);
 }
 
 TEST(PredictionTest, TextAndErrorAreOneNumber) {

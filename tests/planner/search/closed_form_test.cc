@@ -105,7 +105,7 @@ TEST(SlotsTest, NoDevicesShareOutNothing) {
   EXPECT_FALSE(ShareOffloadSlots({.need = 1}).feasible);
 }
 
-TEST(SlotsTest, HugeCountsTakeNoLonger) {
+TEST(SlotsTest, HugeCountsNeedNoMoreTime) {
   const int64_t many = 1'000'000'000'000'000;
   const OffloadSlotShares shares =
       ShareOffloadSlots({.load_ms = {1, 3}, .comp_ms = {0, 0}, .kmax = {many, many}, .need = 4'000'000, .c_ms = 0});
@@ -212,7 +212,7 @@ TEST(OnlineMemoryTest, EqualsTheDefinition) {
 
 // Idle 80 ms at 0.0125 MB/ms carry 1 MB: 4 tokens of 0.25; the peer has room for 20 / 3 = 6; there
 // are 100.
-TEST(KvTransferTest, TakesTheLeastOfThree) {
+TEST(KvTransferTest, IsTheLeastOfThree) {
   KvTransferProblem problem = {.period_ms = 100,
                                .activation_busy_ms = 20,
                                .bw_mb_per_ms = 0.0125,

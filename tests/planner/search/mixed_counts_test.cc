@@ -142,7 +142,7 @@ TEST(MixedCountsTest, AnswersHoldAndArePlacedAsTheyAre) {
 // The example above: each of two disks reads an attention half in 1 ms into a pool of one. One
 // device's three after the other's take 4 ms (two waits on each); in turns 3 ms, which is what the
 // disks take.
-TEST(DispatcherTest, TakesBlocksAsTheyCome) {
+TEST(DispatcherTest, ReadsBlocksAsTheyCome) {
   const Instance instance = Layers(6, {100, 100});
   const auto begins = UnitBegins(instance, Granularity::kBlock);
   MixedCountProgram program(instance, begins);

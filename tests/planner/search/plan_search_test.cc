@@ -148,7 +148,7 @@ Instance TwoBlocks(double kv_mb, double disk_mb_per_ms) {
   return instance;
 }
 
-TEST(PlanSearchTest, WhatMemoryShowsNotToFitIsToldWithoutASearch) {
+TEST(PlanSearchTest, AProblemThatCannotFitInMemoryIsRefusedWithoutASearch) {
   for (const auto& [instance, cannot_fit] :
        {std::pair{TwoBlocks(0, 0), false}, std::pair{TwoBlocks(40, 0), false}, std::pair{TwoBlocks(41, 0), true},
         std::pair{TwoBlocks(60, 0), true}, std::pair{TwoBlocks(40, 1), false}, std::pair{TwoBlocks(75, 1), true}}) {
@@ -202,7 +202,7 @@ TEST(PlanSearchTest, ManyLayersOnFewDevicesAreSolvedWellInLittleTime) {
   }
 }
 
-TEST(PlanSearchTest, AThousandLayersOnSixtyFourDevicesTakeLessThanAMinute) {
+TEST(PlanSearchTest, AThousandLayersOnSixtyFourDevicesNeedLessThanAMinute) {
   const Instance instance = LongProblem(1000, 64);
   [[maybe_unused]] const auto start = std::chrono::steady_clock::now();
   const FoundPlan found = SearchPlan(instance, {});

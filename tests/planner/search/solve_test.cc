@@ -129,7 +129,7 @@ TEST(SolveTest, OnlineIsTheTableOfThresholds) {
 }
 
 // 50 - 20 ms idle at 0.1 MB/ms fetch 3 MB: 6 tokens of 0.5 MB; the peer stores 10 / 2 = 5.
-TEST(SolveTest, KvTransferTakesTheLeastOfThree) {
+TEST(SolveTest, KvTransferIsTheLeastOfThree) {
   json problem = {{"kind", "kvtransfer"}, {"period_ms", 50},      {"activation_busy_ms", 20}, {"bw_mb_per_ms", 0.1},
                   {"kv_visit_mb", 0.5},   {"target_free_mb", 10}, {"kv_tok_mb", 2},           {"n", 100}};
   EXPECT_EQ(Answer(problem), json({{"tokens", 5}}));

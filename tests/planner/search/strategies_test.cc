@@ -67,7 +67,7 @@ TEST(BaselinesTest, PipelineWithOffloadingReloadsForEveryMicroBatch) {
 
 // The second device is slower: it gets the one layer that the first cannot hold. With several
 // micro-batches both compute half.
-TEST(BaselinesTest, EdgeShardTakesTheFastestDevices) {
+TEST(BaselinesTest, EdgeShardChoosesTheFastestDevices) {
   Instance instance = Layers(4, {125, 200});
   for (double& ms : instance.devices[1].comp_ms) ms *= 2;
   FoundPlan found = PlanBy(Strategy::kEdgeShard, instance, {});
@@ -157,7 +157,7 @@ TEST(StrategiesTest, LimeReadsAgainForEveryMicroBatchWhereNothingElseFits) {
   EXPECT_EQ(lime.found.ms_per_step, offload.ms_per_step);
 }
 
-TEST(StrategiesTest, BatchedOffloadTakesTheSmallestBatchThatServesAll) {
+TEST(StrategiesTest, BatchedOffloadChoosesTheSmallestBatchThatServesAll) {
   Instance instance;
   instance.blocks = {{Instance::Kind::kLayer, 0, 40}};
   instance.devices = {
