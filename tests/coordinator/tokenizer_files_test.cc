@@ -397,7 +397,7 @@ TEST(TokenizerFilesTest, AFileThatMayNotBeReadIsSaidSo) {
 }
 
 TEST(TokenizerFilesTest, BrokenFilesAreErrorsThatNameTheField) {
-  const auto error = [](TokenizerConfigFiles files) { return std::string(ParseTokenizerConfig(files).status().message()); };
+  const auto error = [](const TokenizerConfigFiles& files) { return std::string(ParseTokenizerConfig(files).status().message()); };
   EXPECT_THAT(error({.tokenizer_config = {{"pad_token", 7}}}), HasSubstr("field \"pad_token\" is number, need a token"));
   EXPECT_THAT(error({.tokenizer_config = {{"bos_token", {{"lstrip", true}}}}}), HasSubstr("field \"content\" is missing"));
   EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", 1}}}), HasSubstr("\"added_tokens_decoder\" is not an object"));

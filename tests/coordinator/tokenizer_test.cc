@@ -16,6 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 using Piece = v1::sentencepiece::ModelProto::SentencePiece;
+using std::string_literals::operator""s;
 using v1::sentencepiece::TrainerSpec;
 
 // A word-level view of a pre-tokenizer or normalizer: every character is a piece, and "|" between
@@ -105,7 +106,7 @@ TEST(NormalizerTest, EachKind) {
   EXPECT_EQ(NormalizeWith({{"type", "Sequence"}, {"normalizers", {Json{{"type", "NFD"}}, Json{{"type", "StripAccents"}}}}}, "\u00E9"), "e");
   EXPECT_EQ(NormalizeWith({{"type", "Lowercase"}}, "\u0130\u03A3"), "i\u0307\u03C3");
   EXPECT_EQ(NormalizeWith({{"type", "Nmt"}}, "a\u0001\u200Bb\tc\uFEFF"), "a b c ");
-  EXPECT_EQ(NormalizeWith({{"type", "BertNormalizer"}}, "\u4E2D\u00C9\tx\u0000"), " \u4E2D e x");
+  EXPECT_EQ(NormalizeWith({{"type", "BertNormalizer"}}, "\u4E2D\u00C9\tx\u0000"s), " \u4E2D e x");
   EXPECT_EQ(NormalizeWith({{"type", "BertNormalizer"}, {"lowercase", false}, {"handle_chinese_chars", false}}, "\u4E2D\u00C9"),
             "\u4E2D\u00C9");
   EXPECT_EQ(NormalizeWith({{"type", "NFD"}}, "a\u0315\u0898\u0323"), "a\u0315\u0898\u0323")

@@ -220,7 +220,7 @@ class Pair {
       const MicroBatch& batch = order.microbatches[0];
       if (batch.rows.empty()) continue;
       LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> {
-        const absl::StatusOr<bool> extended = kv_->book().Extend(order);
+        absl::StatusOr<bool> extended = kv_->book().Extend(order);
         kv_->Follow();
         return extended;
       }));
@@ -436,7 +436,8 @@ TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
   FakeBackend backend(plan);
   int answers = 0;
   const auto created = HostedKv::Create(
-      plan, spec, {.device = 1, .max_rows = 200, .backend = &backend, .send = [&](int32_t, std::vector<std::byte>, bool) { ++answers; }});
+      plan, spec,
+      {.device = 1, .max_rows = 200, .backend = &backend, .send = [&](int32_t, const std::vector<std::byte>&, bool) { ++answers; }});
   ASSERT_TRUE(created.ok()) << created.status();
   HostedKv& host = **created;
   std::vector<std::byte> bytes(static_cast<size_t>(KvPieceBytes(plan)));
@@ -472,7 +473,7 @@ TEST(HostedKvTest, AHostWithNothingToHaveIsNotSpokenTo) {
                                                    .layers = {std::begin(kLayers), std::end(kLayers)},
                                                    .backend = &backend,
                                                    .max_rows = 200,
-                                                   .send = [&](std::vector<std::byte>, bool) { ++sent; }},
+                                                   .send = [&](const std::vector<std::byte>&, bool) { ++sent; }},
                                          .mutex = &mutex});
   ASSERT_TRUE(kv.ok()) << kv.status();
   absl::MutexLock lock(&mutex);
