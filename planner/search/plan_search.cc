@@ -243,7 +243,7 @@ class Search {
     for (const Instance::Block& block : instance_.blocks) need_mb += block.kv_mb;
     return absl::StrCat("no plan fits: the devices have ", have_mb, " MB together, the KV cache",
                         cold ? " needs " : " and the embedding need ", need_mb,
-                        " MB besides a pool for the streamed blocks on every device that streams");
+                        " MB besides a ring for the streamed blocks on every device that streams");
   }
 
   const Instance& instance_;
