@@ -111,7 +111,7 @@ void Lend(std::span<const std::byte> bytes) {
                                 .layer = where % 4 - 1,
                                 .piece = where / 4 % 4,
                                 .offset = where / 16 % 4,
-                                .bytes = std::span(kContent).first(static_cast<size_t>(where / 64 + (what / 64 == 3 ? 2 : 1)))};
+                                .bytes = std::span(kContent).first(static_cast<size_t>(where) / 64 + (what / 64 == 3 ? 2 : 1))};
       const auto placed = host.OnChunk(chunk);
       if (placed.ok()) {
         ++number;

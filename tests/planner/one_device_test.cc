@@ -203,6 +203,7 @@ TEST(OneDeviceTest, PlacementsAreWhatTheirNamesSay) {
     const auto plan = PlanOneDevice(problem, Request(placement));
     EXPECT_TRUE(plan.ok()) << plan.status();
     std::vector<bool> flags;
+    flags.reserve(plan->parts.size());
     for (const PlanPart& part : plan->parts) flags.push_back(part.streamed);
     return flags;
   };

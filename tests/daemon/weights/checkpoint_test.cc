@@ -22,6 +22,7 @@ using ::testing::HasSubstr;
 
 void WriteShard(const TempDir& dir, const std::string& file, const std::vector<std::string>& tensors) {
   std::vector<SafetensorsWriter::Tensor> list;
+  list.reserve(tensors.size());
   for (const std::string& name : tensors) list.push_back({name, DType::kU8, {4}});
   auto writer = SafetensorsWriter::Create(dir.file(file), list);
   ASSERT_TRUE(writer.ok()) << writer.status();
@@ -69,7 +70,7 @@ TEST_F(ShardsTest, ALinkToNothingIsNoMissingFile) {
   const auto error_with = [&](const std::string& name) {
     std::filesystem::remove(dir_.file(name));
     std::filesystem::create_symlink("../blobs/abc", dir_.file(name));
-    const std::string error = OpenError(dir_);
+    std::string error = OpenError(dir_);
     std::filesystem::remove(dir_.file(name));
     return error;
   };
@@ -219,6 +220,7 @@ class MoreTensorsTest : public ModelShardsTest {
       dir_.Write("more.safetensors", bytes);
     }
     std::vector<std::pair<std::string, std::string>> claims;
+    claims.reserve(tensors.size());
     for (const std::string& tensor : tensors) claims.emplace_back(tensor, "more.safetensors");
     Claim(claims);
   }

@@ -293,8 +293,8 @@ TEST(RowReaderTest, BringsTheRowsOfItsTokensInTheirOrder) {
     const Model model(dir.file(name));
     auto reader = RowReader::Open(model.checkpoint, model.spec, {.max_rows = 100});
     ASSERT_TRUE(reader.ok()) << reader.status();
-    std::vector<int32_t> tokens;
-    for (int i = 0; i < 100; ++i) tokens.push_back(i * 7919 % 320);
+    std::vector<int32_t> tokens(100);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 7919 % 320);
     ASSERT_TRUE((*reader)->Read(tokens).ok());
     const RowsInMemory rows = (*reader)->rows();
     EXPECT_EQ(rows.rows.end, 100);
