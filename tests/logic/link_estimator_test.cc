@@ -165,11 +165,13 @@ class World {
     std::vector<BucketLink::Change> changes;
     double at_us = 0;
     const size_t count = setting_.mbit.size();
-    for (size_t last = count; at_us < end_us_; at_us += Draw(setting_.shortest_us, setting_.longest_us)) {
+    size_t last = count;
+    while (at_us < end_us_) {
       size_t next = random_() % count;
       if (next == last) next = (next + 1) % count;
       changes.push_back({at_us, setting_.mbit[next] / 8});
       last = next;
+      at_us += Draw(setting_.shortest_us, setting_.longest_us);
     }
     return changes;
   }

@@ -11,7 +11,6 @@
 namespace lime {
 namespace {
 
-using ::testing::HasSubstr;
 using Verdict = PushReceiver::Verdict;
 
 const PushSender::Options kSmall = {.chunk_bytes = 10, .window_bytes = 40};

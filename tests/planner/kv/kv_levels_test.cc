@@ -132,7 +132,7 @@ void ExpectRoomAtEveryLevel(const Plan& plan, const KvLevels& levels) {
     }
     if (level.residency != ResidencyOf(plan)) changes.push_back({10.1 * static_cast<double>(changes.size() + 1), *changed});
   }
-  const absl::StatusOr<SimulationResult> result = SimulateChanges(plan, std::move(changes), {.steps = 40, .timeline = false});
+  const absl::StatusOr<SimulationResult> result = SimulateChanges(plan, changes, {.steps = 40, .timeline = false});
   ASSERT_TRUE(result.ok()) << result.status();
 }
 
