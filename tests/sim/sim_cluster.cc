@@ -477,10 +477,10 @@ class SimCluster {
   }
 
   // What is known of the requests is computed again.
-  void InstallAgain(const SimPlan& plan, Installed done) {
+  void InstallAgain(const SimPlan& plan, const Installed& done) {
     const absl::Status again = writer_->Restart(OrdersFor(plan));
     if (!again.ok()) return world_.Violation("requests do not begin again: ", again.message());
-    Install(plan.plan, {}, std::move(done));
+    Install(plan.plan, {}, done);
   }
 
   void OnChanged(const SimPlan& plan, const absl::Status& status, const std::string& device) {
