@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 using Piece = v1::sentencepiece::ModelProto::SentencePiece;
-using std::string_literals::operator""s;
+using namespace std::string_literals;
 using v1::sentencepiece::TrainerSpec;
 
 // A word-level view of a pre-tokenizer or normalizer: every character is a piece, and "|" between
