@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -44,7 +45,7 @@ absl::Status Run(const Flags& flags) {
 }  // namespace
 }  // namespace lime
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   lime::Flags flags;
   CLI::App app("Rate of direct reads of a checkpoint's files, as JSON");
   app.add_option("--model", flags.model, "Checkpoint folder")->required();
@@ -58,4 +59,7 @@ int main(int argc, char** argv) {
   const absl::Status status = lime::Run(flags);
   if (!status.ok()) std::fprintf(stderr, "disk_bench: %s\n", std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "disk_bench: %s\n", error.what());
+  return 1;
 }

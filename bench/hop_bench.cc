@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -94,7 +95,7 @@ std::unique_ptr<lime::DeviceServer> StartDevice(const std::string& name, EchoSta
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   int64_t bytes = 4096;
   int messages = 10000;
   double pause_ms = 0;
@@ -149,4 +150,7 @@ int main(int argc, char** argv) {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "hop_bench: %s\n", error.what());
+  return 1;
 }

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -322,7 +323,7 @@ absl::Status Run(const Flags& flags) {
 }  // namespace
 }  // namespace lime
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app("Measures loading and the first pass over the weights: mapped, read, and the adaptive choice");
   lime::Flags flags;
   app.add_option("--sizes", flags.sizes, "Sizes of the weights")->capture_default_str();
@@ -337,5 +338,8 @@ int main(int argc, char** argv) {
   const absl::Status status = lime::Run(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "load_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "load_bench: %s\n", error.what());
   return 1;
 }
