@@ -77,6 +77,7 @@ uint64_t SumWords(const std::byte* data, Bytes bytes) {
 double PassSeconds(const std::vector<LoadedBlock>& blocks, int threads) {
   const auto begin = Clock::now();
   std::vector<std::thread> workers;
+  workers.reserve(static_cast<size_t>(threads));
   std::atomic<uint64_t> sum = 0;
   for (int part = 0; part < threads; ++part) {
     workers.emplace_back([&, part] {
@@ -157,6 +158,7 @@ absl::StatusOr<double> DiskBytesPerSecond(const std::string& dir, int threads) {
   std::atomic<Bytes> next = 0, got = 0;
   const auto begin = Clock::now();
   std::vector<std::thread> workers;
+  workers.reserve(static_cast<size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) {
     workers.emplace_back([&, mine = memory.data() + thread * kRead] {
       for (Bytes i = next++; i < reads; i = next++) got += std::max<ssize_t>(0, ::pread(descriptor.get(), mine, kRead, i * kRead));
@@ -202,6 +204,7 @@ MakeModelOptions ModelOfSize(Bytes bytes) {
 nlohmann::json Summary(const std::vector<Sample>& samples) {
   const auto median = [&](auto value) {
     std::vector<double> values;
+    values.reserve(samples.size());
     for (const Sample& sample : samples) values.push_back(static_cast<double>(value(sample)));
     return Median(values);
   };
