@@ -49,7 +49,7 @@ ALLOWED = (
     Allowed("tests/daemon/rpc/measure_rpc_test.cc", "absl::SleepFor(absl::Milliseconds(5));", "a measurement that lasts until it is cancelled"),
     Allowed("tests/daemon/stage_kv_test.cc", "absl::SleepFor(absl::Milliseconds(1));", "until nobody else writes to the disk; 10 s"),
     Allowed("tests/daemon/weights/output_file_test.cc", "std::chrono::milliseconds(10)", "until a signal comes in the wait, and not before it"),
-    Allowed("tests/daemon/pressure_test.cc", "told == 0", "until the kernel tells of a stall; 10 s, and skipped where there was none"),
+    Allowed("tests/daemon/pressure_test.cc", "reported == 0", "until the kernel tells of a stall; 10 s, and skipped where there was none"),
 
     # ---- Moments and delays that differ, so that more orders of events are seen. Nothing waits for
     # them
