@@ -28,6 +28,7 @@
 #include "planner/kv/kv_levels.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
+#include "tests/cases.h"
 #include "tests/integration/fake_machine.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"
@@ -493,6 +494,7 @@ TEST_F(LocalDeviceTest, ShedsWeightsWhileOthersNeedMemoryAndChangesNoBit) {
 }
 
 TEST_F(LocalDeviceTest, KvThatMemoryHasNoRoomForGoesToTheDiskAndChangesNoBit) {
+  if (!ManyCases()) GTEST_SKIP() << "under a sanitizer it takes more than a minute, in scripts/soak asan";
   ASSERT_NO_FATAL_FAILURE(MakeLong());
   const cli::GenerateOptions options = Options({.temperature = 0});
   const std::vector<cli::Generated> expected = ByTheModel(options);

@@ -31,6 +31,7 @@ void Count() {
 }  // namespace
 
 // The C library's own, under the names that the replacements below hide.
+// NOLINTBEGIN(bugprone-reserved-identifier, performance-no-int-to-ptr)
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
@@ -67,6 +68,7 @@ void* mmap(void* address, size_t length, int protection, int flags, int descript
   return reinterpret_cast<void*>(syscall(SYS_mmap, address, length, protection, flags, descriptor, offset));
 }
 }
+// NOLINTEND(bugprone-reserved-identifier, performance-no-int-to-ptr)
 
 namespace lime {
 namespace {

@@ -206,8 +206,8 @@ TEST_F(StoreClusterTest, AStoreWithTheWholeModelMayBeNamedAsWeightsAndOneWithAPa
   ASSERT_EQ(Over({"up"}).exit_code, 0);
   ASSERT_EQ(Over({"push", "--all"}).exit_code, 0);
   ASSERT_EQ(Over({"down"}).exit_code, 0);
-  std::vector<std::string> folders;
-  for (int d = 0; d < kDevices; ++d) folders.push_back(Held(d));
+  std::vector<std::string> folders(kDevices);
+  for (int d = 0; d < kDevices; ++d) folders[d] = Held(d);
   WriteCluster(folders);
   UpAndProfile();
   ExpectSameText(Done(RunWords()));
