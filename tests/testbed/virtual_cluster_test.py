@@ -24,9 +24,9 @@ BIN = Path(os.environ.get("LIME_BIN", ROOT / "build" / "release" / "bin"))
 OVERHEADS = Overheads(runtime=224 * MIB, activations=16 * MIB)
 
 
-def devices():
+def devices(disk_bytes_per_second=5e6):
     """Three that hold the shipped model only together, slow enough that pacing is seen."""
-    return [ScaledDevice(f"dev{i}", int(MODEL_BYTES * 0.5), 2e8, 1e10, 0.1, 5e6, 0.2) for i in range(3)]
+    return [ScaledDevice(f"dev{i}", int(MODEL_BYTES * 0.5), 2e8, 1e10, 0.1, disk_bytes_per_second, 0.2) for i in range(3)]
 
 
 MODEL_BYTES = sum(path.stat().st_size for path in MODEL.glob("*.safetensors"))
@@ -38,8 +38,8 @@ def left_behind(tag):
     return groups + [path.name for path in Path("/run/netns").glob(f"{tag}*")]
 
 
-def make_cluster(folder):
-    return VirtualCluster(devices(), folder, MODEL, BIN)
+def make_cluster(folder, specs=None):
+    return VirtualCluster(specs or devices(), folder, MODEL, BIN)
 
 
 class VirtualClusterTest(unittest.TestCase):
@@ -53,14 +53,15 @@ class VirtualClusterTest(unittest.TestCase):
 
     def test_three_limited_devices_have_the_logits_of_one_process(self):
         request = {"strategy": "lime-paper", "piece": "none", "tokens": 64, "sequences": 1, "prompt_tokens": 16, "time_limit_ms": 1000}
-        profiles = device_profiles(devices(), OVERHEADS, 100, 0.3)
+        specs = devices(2.5e6)  # at this rate all steps take about as long: a limit lets bursts through
+        profiles = device_profiles(specs, OVERHEADS, 100, 0.3)
         plan = planning.make_plan(BIN / "lime", ["--model", MODEL], profiles, request, self.folder)
         self.assertNotIn("reason", plan)
         self.assertGreater(len(plan["stages"]), 1)
-        with make_cluster(self.folder) as cluster:
+        with make_cluster(self.folder, specs) as cluster:
             cluster.shape_links(100)
             budgets = [device["budget"] for device in plan["devices"]]
-            cluster.start_daemons([pace_profile(d) for d in devices()], budgets)
+            cluster.start_daemons([pace_profile(d) for d in specs], budgets)
             options = {"cluster_toml": cluster.cluster_toml(budgets), "tokens": (8,), "warm_up": 3, "install_s": 60, "patience_s": 120}
             turn = Turn(cluster, plan, options)
             found = turn.run()
