@@ -1,5 +1,5 @@
-// Each fault between coordinator and device, provoked with real daemons and sockets of loopback:
-// its own name, sentence and remedy, in `lime doctor --json`, `lime devices --json` and the
+// Most faults between coordinator and device, provoked with real daemons or sockets of loopback.
+// Each has its own name, sentence and remedy in `lime doctor --json`, `lime devices --json` and the
 // commands that need the device.
 
 #include <sys/mount.h>
