@@ -28,14 +28,14 @@ NOTES = {
     "clusters": """E1 is Llama 2 13B on two devices, E2 is Qwen3 32B on three, E3 is Llama 3.3 70B on four. The bursty
 pattern has as many requests as devices.
 
-Each cluster holds its whole model and the KV of 2,048 tokens, since 82 % of the nominal memory is
-counted for weights and KV (`testbed/clusters`). Nothing has to stream, and `lime` then gains nothing
-over a pipeline that is cut well. In the paper, generation continues until KV has filled the memory.
-The paper does not say at how many tokens that is.
+We assume that 82 % of the nominal memory can hold weights and KV (`testbed/clusters`). With this
+memory, each cluster holds its whole model and the KV of 2,048 tokens. Nothing has to stream, and `lime`
+then gains at most 3 % over a pipeline that is cut well. In the paper, generation continues until KV has
+filled the memory. The paper does not say at how many tokens that is.
 
-**KV is almost empty in these runs.** They reserve KV for 2,048 tokens, which is 256 in the scale model,
-but their prompts have 16 tokens and they generate 9. Attention therefore reads a tenth of the KV that
-the prediction counts. On E1, full KV is 6 % of the bytes that a step of one request reads, so the
+**KV is almost empty in these runs.** They reserve KV for 2,048 tokens, which is 256 in the scale model.
+But the prompts have 16 tokens in all, divided among the requests, and each request generates 9.
+Attention therefore reads a tenth of the KV that the prediction counts, or less. On E1, full KV is 6 % of the bytes that a step of one request reads, so the
 measured time is 0.947 of the prediction. On E2 and E3, full KV is 0.8 and 0.5 % of these bytes.
 `testbed/reproduce --full-kv` runs the same experiments with prompts of text that fill the context. Its
 results are not here yet.
@@ -61,17 +61,19 @@ are generated, and their time is measured. Contexts are divided by 8, and the nu
 tokens with them. A full-size step of `pp` therefore takes several times as long: see *predicted at full
 size*, which is for the end of the context.""",
     "ablation": """Llama 3.3 70B runs in Setting 2 at 200 Mbit/s. The paper does not name the setting of its table V. At
-first the plan has KV for an eighth of the context, at least 512 tokens. The prompt then fills the
-context except for the last tokens, so every rule streams more parts before the measurement begins.
-Nothing is extrapolated.
+first the plan has KV for an eighth of the context, at least 512 tokens, or for the whole context if
+that is faster. The prompt fills the context except for the last tokens, so a KV that grows has grown
+before the measurement begins. Nothing is extrapolated.
 
-`--online paper` is the threshold table of equations 5 to 7. `--no-memory-planner` streams whole layers.
-Variants whose flags do not change the plan are not run.
+The first three variants are three rules for what streams as KV grows: that of `lime`; with `--online
+paper` the threshold table of equations 5 to 7; with `--no-memory-planner` whole layers. A variant is not
+run if its plan and its flags for the run are those of an earlier variant.
 
 The sporadic rows come from the present planner, on daemons that take 31 MB each. Its plans leave the
 whole margin of 16 MiB free at every level. At 8,192 tokens the plan of the scale model reserves all KV
 from the start, so the three rules run the same plan, and no plan there has a host for KV. At 32,768
-tokens KV grows over 13 levels. Compilers of the lowest priority ran beside the rows of 32,768 tokens.
+tokens KV grows over 13 levels. While the rows of 32,768 tokens were measured, compilers with the lowest
+priority ran on the same machine.
 
 The bursty rows come from an earlier planner, on daemons that took 184 MB each. Its plans left 0.5 to 4.4
 MiB of the margin free at their last levels. They moved no KV to other devices or to disks, because every
@@ -85,11 +87,12 @@ last tokens. These tokens are generated, and their time is measured.
 
 With `lime`, the KV that the board cannot hold is in the memory of the mini PC, which attends to it
 there. Without lending, the board streams weights instead. *All KV from the start* is a plan made for the
-full context. In this plan the mini PC computes layers of every token. Re-planning would find the same
+full context. In this plan the mini PC computes some of the layers, for every token. Re-planning would find the same
 plan.""",
     "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of tokens (3 to 10). Every
-strategy of a round gets the same rates. Plans are made for 150 Mbit/s. The rate changes at the time at
-which the plan predicts the chosen token, and the data record the token at which it really changed. The
+strategy of a round gets the same rates. Plans are made for 150 Mbit/s. The rate changes at the time
+at which, by the plan's prediction, that token comes. The data record the token at which the rate really
+changed. The
 paper's factors are over all its baselines, tensor parallelism included.
 
 The oracle knows every rate in advance. At each token the simulator takes the best of the plans made for
@@ -99,8 +102,8 @@ The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing h
 2, with Llama 3.3 70B, memory does not suffice.""",
     "windows": f"""Setting 2 runs at 200 Mbit/s while KV grows over several levels ([online](online.md)). Each row has the
 ms/token of {WINDOW} tokens, beside the prediction for the levels in use at these tokens. *Predicted at full
-size* is for another plan, with other levels: its level in the middle of the window, with all requests
-present.""",
+size* comes from another plan, which has other levels. It is the time of that plan's level in the middle
+of the {WINDOW} tokens, while all requests run.""",
 }
 
 
@@ -176,24 +179,28 @@ def eviction_table(results):
 def ablation_table(results):
     """Table V beside ours: milliseconds per token, and the share of full LIME's speed.
 
-    Variants with the plan of `lime` have no row; one line below the table names them.
+    Variants that did not run because they are the same as an earlier one have no row; the lines below
+    the table name them.
     """
     lines = ["| context | pattern | variant | predicted at full size | predicted | measured ms/token "
              "| share of full speed | paper: ms/token | paper: share |", "|--:|---|---|--:|--:|--:|--:|--:|--:|"]
-    same = []
+    same = {}
     for result in results:
         full = next((row["measured_ms"] for row in result["strategies"]
                      if row["strategy"] == "lime" and row["outcome"] == "ran"), None)
         for row in result["strategies"]:
             if row["outcome"].startswith("same plan"):
-                same.append(f"`{row['strategy']}`")
+                earlier = row["outcome"].removeprefix("same plan as ")
+                same.setdefault((result["context"], pattern_of(result), earlier), []).append(f"`{row['strategy']}`")
                 continue
             paper = TABLE_V.get((row["strategy"], pattern_of(result)))
             said = f"{paper[0]:.1f} | {paper[1]:.2f}" if paper else " | "
             lines.append(f"| {result['context']} | {pattern_of(result)} | `{row['strategy']}` "
                          f"| {report.full_size_cell(row)} | {ablation_cells(row, full)} | {said} |")
     if same:
-        lines += ["", wrapped("The same plan as `lime`, and not run: " + ", ".join(dict.fromkeys(same)) + ".")]
+        lines += ["", "Not run, because the plan and the flags are those of another variant:", ""]
+        lines += [f"- {context} {pattern}, as `{earlier}`: {', '.join(names)}"
+                  for (context, pattern, earlier), names in same.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -302,8 +309,8 @@ def conditions(results):
     kills = sum(r["oom_kills"] for r in results)
     share = max(r["real_compute_share"] for r in results)
     return wrapped(f"All turns of an experiment gave {'the same' if same else 'DIFFERENT'} tokens and logits. "
-                   f"The kernel killed {kills or 'no'} process{'es' if kills > 1 else ''} for lack of memory. The real "
-                   f"computing of all devices took at most {share:.0%} of the machine.") + "\n"
+                   f"The kernel killed {kills or 'no'} process{'es' if kills > 1 else ''} for lack of memory. All "
+                   f"daemons together used at most {share:.0%} of the machine's processor time.") + "\n"
 
 
 def page(results, factor_table):

@@ -441,13 +441,15 @@ class ReproductionTest(unittest.TestCase):
         self.assertIn("reproduction-settings.svg", page)
         self.assertNotIn("reproduction-windows.svg", page)  # nothing was seen over windows
 
-
     def test_a_variant_with_the_plan_of_lime_has_no_row(self):
         rows = [report.summarise_strategy("lime", a_plan(), [a_turn(10.0)], True),
                 report.summarise_strategy("lime --no-kv-spill", a_plan(), [], False, "lime")]
-        table = reproduction.ablation_table([a_result(group="ablation", strategies=rows)])
-        self.assertNotIn("| `lime --no-kv-spill`", table)
-        self.assertIn("The same plan as `lime`, and not run: `lime --no-kv-spill`.", table)
+        ran = [rows[0], report.summarise_strategy("lime --no-kv-spill", a_plan(), [a_turn(11.0)], True)]
+        table = reproduction.ablation_table([a_result(group="ablation", context=2048, strategies=rows),
+                                             a_result(group="ablation", context=8192, strategies=ran)])
+        self.assertEqual(table.count("| `lime --no-kv-spill`"), 1)
+        self.assertIn("\n- 2048 sporadic, as `lime`: `lime --no-kv-spill`\n", table)
+        self.assertNotIn("- 8192", table)
 
     def test_lines_of_prose_end_within_100_characters(self):
         results = [a_result(group=group, setting="setting-2") for group in catalogue.GROUPS]
