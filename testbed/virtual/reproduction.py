@@ -37,11 +37,11 @@ filled the memory. The paper does not say at how many tokens that is.
 But the prompts have 16 tokens in all, divided among the requests, and each request generates 9.
 Attention therefore reads a tenth of the KV that the prediction counts, or less. On E1, full KV is 6 % of the bytes that a step of one request reads, so the
 measured time is 0.947 of the prediction. On E2 and E3, full KV is 0.8 and 0.5 % of these bytes.
-`testbed/reproduce --full-kv` runs the same experiments with prompts of text that fill the context. Its
-results are not here yet.
+`testbed/reproduce --full-kv` runs the same experiments with prompts of text that fill the context. On
+E1, measured times are then 0.996 to 1.006 of the predictions ([deviations](deviations.md#almost-empty-kv)).
 
-In bursts, `lime` is slower than `lime-paper` on E3, and on E1 at 200 Mbit/s.
-[Deviations](deviations.md#bursts-on-e1-and-e3) says what is known about the reasons.""",
+In bursts, `lime` is slower than `lime-paper` on E1, and on E3 at 100 Mbit/s.
+[Deviations](deviations.md#bursts-on-e1-and-e3) explains why.""",
     "settings": """The model is Llama 3.3 70B on five devices, as the paper's text says; the captions of its figures 15 to 17 name
 Qwen3 32B. The text gives no factors for these figures. EdgeShard and the plain pipeline are out of
 memory there. A strategy whose plan predicts more than 40 s per token (sporadic) or 15 s (bursty) is out
