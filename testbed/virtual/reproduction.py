@@ -1,7 +1,7 @@
 """The page of `testbed/reproduce`: what each figure and table of the paper says beside what was measured.
 
-The page has summaries; every figure is in the data files (`data_files.py`). Tables are pure, plots are
-drawn by matplotlib.
+The page has summaries; every measured figure is in the data files (`data_files.py`). Tables are pure,
+plots are drawn by matplotlib.
 """
 import re
 import textwrap
@@ -65,9 +65,10 @@ first the plan has KV for an eighth of the context, at least 512 tokens, or for 
 that is faster. The prompt fills the context except for the last tokens, so a KV that grows has grown
 before the measurement begins. Nothing is extrapolated.
 
-The first three variants are three rules for what streams as KV grows: that of `lime`; with `--online
-paper` the threshold table of equations 5 to 7; with `--no-memory-planner` whole layers. A variant is not
-run if its plan and its flags for the run are those of an earlier variant.
+The first three variants have three rules for the parts that stream as KV grows. `lime` has its own rule.
+`--online paper` uses the threshold table of equations 5 to 7. `--no-memory-planner` streams whole
+layers. A variant has no row if its plan and its flags for the run are those of an earlier variant. *Not
+run* means that a variant has a plan of its own, but no measurement yet.
 
 The bursty rows of 32,768 tokens come from an earlier planner, on daemons that took 184 MB each. Its
 plans left 0.5 to 4.4 MiB of the margin free at their last levels. They moved no KV to other devices or
@@ -76,10 +77,11 @@ take 31 MB each. Its plans leave the whole margin of 16 MiB free at every level.
 
 With one request at 8,192 tokens and with five at 2,048, the plan of the scale model reserves all KV from
 the start, so the three rules run the same plan, and no plan there has a host for KV. With one request at
-32,768 tokens and with five at 8,192, KV grows over 13 levels. The planner compares plans whose KV grows
-by their first level, but the table has the last tokens. So with five requests at 8,192 tokens, `lime` is
-slower in the table than variants that search fewer plans. Its first level is faster than that of
-`--no-kv-lending`: 354 ms per token against 408. These rows have one turn.
+32,768 tokens and with five at 8,192, KV grows over 13 levels. If KV grows, the planner compares plans by
+the time of their first level, but the table has the time of the last tokens. So with five requests at
+8,192 tokens, `lime` is slower in the table than variants that search fewer plans. Its first level is
+faster than that of `--no-kv-lending`: 354 ms per token against 408. The bursty rows of 2,048 tokens have
+two turns. All other measured rows have one.
 
 While the rows of one request at 32,768 tokens were measured, compilers with the lowest priority ran on
 the same machine. *Predicted at full size* is for plans of the present planner, found in 20 seconds, at
@@ -95,13 +97,13 @@ there. Without lending, the board streams weights instead. *All KV from the star
 full context. In this plan the mini PC computes some of the layers, for every token. Re-planning would
 find the same plan.""",
     "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of tokens (3 to 10). Every
-strategy of a round gets the same rates. Plans are made for 150 Mbit/s. The rate changes at the time
-at which, by the plan's prediction, that token comes. The data record the token at which the rate really
-changed. The
-paper's factors are over all its baselines, tensor parallelism included.
+strategy of a round gets the same rates. Plans are made for 150 Mbit/s. Each change is drawn for a token,
+and happens at the time that the plan predicts for this token. The data record the token at which the
+rate really changed. The paper's factors are over all its baselines, tensor parallelism included.
 
-The oracle knows every rate in advance. At each token the simulator takes the best of the plans made for
-50 to 250 Mbit/s, and changing from one plan to another costs nothing (`testbed/virtual/oracle.py`).
+The oracle knows every rate in advance. For each token it uses the plan that is fastest in the simulation
+at the current rate, out of plans made for 50 to 250 Mbit/s. A change of plan costs nothing
+(`testbed/virtual/oracle.py`).
 
 The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. In Setting
 2, with Llama 3.3 70B, memory does not suffice.""",
@@ -330,7 +332,7 @@ page ([testbed](../../testbed/README.md)). [Experiments](experiments.md) says ho
 estimates (`testbed/clusters`), so the milliseconds cannot be compared with the paper. Factors
 between strategies can be compared.
 
-Every figure is in a data file. This page has summaries.
+Every measured figure is in a data file. This page has summaries.
 
 | file | content |
 |---|---|
