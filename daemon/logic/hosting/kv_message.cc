@@ -123,9 +123,9 @@ class KvMessageParser {
  private:
   template <size_t... I>
   absl::StatusOr<KvMessage> ParseKindAt(size_t index, std::index_sequence<I...>) {
-    constexpr absl::StatusOr<KvMessage> (KvMessageParser::*kParsers[])() = {
-        &KvMessageParser::ParseKind<std::variant_alternative_t<I, KvMessage>>...};
-    return (this->*kParsers[index])();
+    constexpr absl::StatusOr<KvMessage> (*kParsers[])(KvMessageParser&) = {
+        [](KvMessageParser& parser) { return parser.ParseKind<std::variant_alternative_t<I, KvMessage>>(); }...};
+    return kParsers[index](*this);
   }
 
   template <typename Message>
