@@ -165,7 +165,9 @@ TEST(MemoryPlannerTest, NoStepEverLacksPagesAndAllRequestsEnd) {
     EXPECT_TRUE(writer.idle()) << "no request may wait for ever";
     changes += device.changes;
   }
-  if (ManyCases()) EXPECT_GT(changes, 4000);
+  if (ManyCases()) {
+    EXPECT_GT(changes, 4000);
+  }
 }
 
 }  // namespace
