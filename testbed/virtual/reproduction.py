@@ -42,11 +42,11 @@ E1, measured times are then 0.996 to 1.006 of the predictions ([deviations](devi
 
 In bursts, `lime` is slower than `lime-paper` on E1, and on E3 at 100 Mbit/s.
 [Deviations](deviations.md#bursts-on-e1-and-e3) explains why.""",
-    "settings": """The model is Llama 3.3 70B on five devices, as the paper's text says; the captions of its figures 15 to 17 name
-Qwen3 32B. The text gives no factors for these figures. EdgeShard and the plain pipeline are out of
-memory there. A strategy whose plan predicts more than 40 s per token (sporadic) or 15 s (bursty) is out
-of time. The abstract gives factors of 1.7 (sporadic) and 3.7 (bursty) over the best baselines, for
-Llama 3.3 70B on four devices.
+    "settings": """The model is Llama 3.3 70B on five devices, as the paper's text says; the captions of
+its figures 15 to 17 name Qwen3 32B. The text gives no factors for these figures. In these figures,
+EdgeShard and the plain pipeline are out of memory. A strategy whose plan predicts more than 40 s per
+token (sporadic) or 15 s (bursty) is out of time. The abstract gives factors of 1.7 (sporadic) and 3.7
+(bursty) over the best baselines, for Llama 3.3 70B on four devices.
 
 Prompts are short here too, so KV is almost empty. Full KV is 0.5 % of the bytes that a step of one
 request reads.""",
@@ -57,35 +57,35 @@ its shapes with random weights and longer contexts, so they measure time and say
 The paper's baselines without streaming recompute the keys and values of evicted tokens (section V-A).
 `pp` and `edgeshard` keep the KV of the newest tokens, as many as fit, and every step sends the other
 tokens through all layers again. The prompts fill the context except for the last tokens. These tokens
-are generated, and their time is measured. Contexts are divided by 8, and the number of recomputed
-tokens with them. A full-size step of `pp` therefore takes several times as long: see *predicted at full
-size*, which is for the end of the context.""",
-    "ablation": """Llama 3.3 70B runs in Setting 2 at 200 Mbit/s. The paper does not name the setting of its table V. At
-first the plan has KV for an eighth of the context, at least 512 tokens, or for the whole context if
-that is faster. The prompt fills the context except for the last tokens, so a KV that grows has grown
-before the measurement begins. Nothing is extrapolated.
+are generated, and their time is measured. The scale model divides the context by 8, and with it the
+number of recomputed tokens. At full size, a step of `pp` therefore takes several times as long. The
+column *predicted at full size* has the time at the end of the context.""",
+    "ablation": """Llama 3.3 70B runs in Setting 2 at 200 Mbit/s. The paper does not name the setting of
+its table V. At first the plan has KV for an eighth of the context, but for at least 512 tokens. It has
+KV for the whole context if such a plan is faster. The prompt fills the context except for the last
+tokens, so KV has already grown when the measurement begins. Nothing is extrapolated.
 
-The first three variants have three rules for the parts that stream as KV grows. `lime` has its own rule.
-`--online paper` uses the threshold table of equations 5 to 7. `--no-memory-planner` streams whole
-layers. A variant has no row if its plan and its flags for the run are those of an earlier variant. *Not
-run* means that a variant has a plan of its own, but no measurement yet.
+The first three variants choose by three different rules which parts stream as KV grows. `lime` uses
+LIME's own rule. `--online paper` uses the threshold table of equations 5 to 7. `--no-memory-planner`
+streams whole layers. A variant has no row if its plan and its flags for the run are those of an earlier
+variant. *Not run* means that a variant has a plan of its own, but no measurement yet.
 
 The bursty rows of 32,768 tokens come from an earlier planner, on daemons that took 184 MB each. Its
 plans left 0.5 to 4.4 MiB of the margin free at their last levels. They moved no KV to other devices or
 to disks, because every memory was full. All other rows come from the present planner, on daemons that
 take 31 MB each. Its plans leave the whole margin of 16 MiB free at every level.
 
-With one request at 8,192 tokens and with five at 2,048, the plan of the scale model reserves all KV from
-the start, so the three rules run the same plan, and no plan there has a host for KV. With one request at
-32,768 tokens and with five at 8,192, KV grows over 13 levels. If KV grows, the planner compares plans by
-the time of their first level, but the table has the time of the last tokens. So with five requests at
-8,192 tokens, `lime` is slower in the table than variants that search fewer plans. Its first level is
-faster than that of `--no-kv-lending`: 354 ms per token against 408. The bursty rows of 2,048 tokens have
-two turns. All other measured rows have one.
+With one request at 8,192 tokens and with five at 2,048, the plan of the scale model reserves all KV
+from the start. So the three rules run the same plan, and in these rows no plan has a host for KV. With
+one request at 32,768 tokens and with five at 8,192, KV grows over 13 levels. If KV grows, the planner
+compares plans by the time of their first level, but the table has the time of the last tokens. So with
+five requests at 8,192 tokens, `lime` is slower in the table than variants that search fewer plans. Its
+first level is faster than that of `--no-kv-lending`: 354 ms per token against 408. The bursty rows of
+2,048 tokens have two turns. All other measured rows have one turn.
 
 While the rows of one request at 32,768 tokens were measured, compilers with the lowest priority ran on
-the same machine. *Predicted at full size* is for plans of the present planner, found in 20 seconds, at
-the end of the context.""",
+the same machine. *Predicted at full size* is the time at the end of the context, for plans that the
+present planner found in 20 seconds.""",
     "lending": """This experiment is not in the paper. The paper's gain by KV transfer (14 % in table V) cannot be derived
 from its text. Mistral Nemo 12B runs on two devices over 1 Gbit/s (`testbed/clusters/roomy.json`). One is
 a fast board that the model almost fills. The other is a mini PC with 64 GB that computes slowly. The
@@ -97,13 +97,14 @@ there. Without lending, the board streams weights instead. *All KV from the star
 full context. In this plan the mini PC computes some of the layers, for every token. Re-planning would
 find the same plan.""",
     "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of tokens (3 to 10). Every
-strategy of a round gets the same rates. Plans are made for 150 Mbit/s. Each change is drawn for a token,
-and happens at the time that the plan predicts for this token. The data record the token at which the
-rate really changed. The paper's factors are over all its baselines, tensor parallelism included.
+strategy of a round gets the same rates. Plans are made for 150 Mbit/s. Each change is drawn for a
+token, and happens at the time that the plan predicts for this token. The data files have the token at
+which the rate really changed. The paper's factors are over all its baselines, tensor parallelism
+included.
 
-The oracle knows every rate in advance. For each token it uses the plan that is fastest in the simulation
-at the current rate, out of plans made for 50 to 250 Mbit/s. A change of plan costs nothing
-(`testbed/virtual/oracle.py`).
+The oracle knows every rate in advance. It has plans for several rates from 50 to 250 Mbit/s. For each
+token it uses the plan that is fastest in the simulation at the current rate. A change of plan costs
+nothing (`testbed/virtual/oracle.py`).
 
 The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. In Setting
 2, with Llama 3.3 70B, memory does not suffice.""",
@@ -337,8 +338,8 @@ Every measured figure is in a data file. This page has summaries.
 | file | content |
 |---|---|
 | [reproduction.csv](reproduction.csv) | one row per strategy and experiment: predicted, measured (least to most), turns, plan |
-| [reproduction-conditions.csv](reproduction-conditions.csv) | one row per device: limits asked and measured, peak memory |
-| [reproduction.json](reproduction.json) | both, with every window and every redraw of the links |
+| [reproduction-conditions.csv](reproduction-conditions.csv) | one row per device: requested and measured limits, peak memory |
+| [reproduction.json](reproduction.json) | both, with every interval of {WINDOW} tokens and every change of the links' rates |
 
 ## How to read it
 
