@@ -118,14 +118,20 @@ class Preparer {
     manifest_.layers = spec.config.num_layers;
   }
 
-  // If no weight file was finished, there is nothing to continue, so the journal is removed too.
+  // If no weight file is there, there is nothing to continue, so the journal is removed too.
   absl::StatusOr<PrepareReport> Run() {
     absl::StatusOr<PrepareReport> report = Write();
-    if (!report.ok() && begun_ && manifest_.files.empty()) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
+    if (!report.ok() && begun_ && !HasWeights()) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
     return report;
   }
 
  private:
+  // Files of earlier calls count, also those that are not in their journal: without the journal,
+  // the next call would take them for somebody else's.
+  bool HasWeights() const {
+    return std::ranges::any_of(layouts_, [this](const StoreFileLayout& layout) { return FileExists(Path(layout.name)); });
+  }
+
   absl::StatusOr<PrepareReport> Write() {
     LIME_ASSIGN_OR_RETURN(manifest_.source_xxh3, DigestTensors(source_));
     LIME_ASSIGN_OR_RETURN(side_files_, SideFiles(source_.dir()));
@@ -327,8 +333,7 @@ class Preparer {
 
   absl::Status Flush(StoreFileWriter& writer, LoadWatcher& watcher) {
     if (watcher.cancelled()) {
-      if (manifest_.files.empty())
-        return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted, and its files were removed"));
+      if (!HasWeights()) return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted, and its files were removed"));
       return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted with ", manifest_.files.size(), " of ", layouts_.size(),
                                                " weight files written; run the same command to continue"));
     }

@@ -609,7 +609,8 @@ TEST_F(CliTest, PrepareThatIsKilledOrInterruptedGoesOn) {
       EXPECT_NE(Call({"score", "--model", store, "--ids", "1,2"}).exit_code, 0);
     }
   }
-  ASSERT_EQ(Call({"prepare", dir_ / "large", "--out", store, "--verify"}).exit_code, 0);
+  const Answer prepared = Call({"prepare", dir_ / "large", "--out", store, "--verify"});
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
   const auto score = [&](const std::string& model) { return Call({"score", "--model", model, "--ids", "1,2,3", "--json"}).Json(); };
   EXPECT_EQ(score(store)["logits_xxh3"], score(dir_ / "large")["logits_xxh3"]);
 }
