@@ -45,7 +45,8 @@ class Serving {
     ClusterRun::LevelsOf levels;
     // A failure that is not survived ends only the requests of that time. Serving then asks for the
     // devices until they are back. Later requests wait for them, for about as long as Recovery
-    // does. False: the failure ends everything.  REQUIRES: `survival`
+    // does. False, or a person took the devices away: the failure ends everything.
+    // REQUIRES: `survival`
     bool outlives_failures = false;
   };
   // REQUIRES: a plan is installed. All arguments outlive this object. Nobody else calls `devices`

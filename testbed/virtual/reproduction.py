@@ -355,7 +355,7 @@ Scale models divide the model and the devices by these factors. Times stay as at
   TPI-LLM with and without offloading) are missing.
 - `lime-paper` is the paper's Algorithm 1. It is not one of the paper's baselines.
 - With one request, `pp-offload-batched` is `pp-offload`.
-- *Out of memory*: there is no plan, or the request is refused before it begins. `pp` and
+- *Out of memory*: there is no plan, or it has no room for the KV of all requests. `pp` and
   `edgeshard` do not stream weights. If only KV does not fit, they recompute the KV of evicted
   tokens.
 
