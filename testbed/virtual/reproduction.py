@@ -103,8 +103,8 @@ which the rate really changed. The paper's factors are over all its baselines, t
 included.
 
 The oracle knows every rate in advance. It has plans for several rates from 50 to 250 Mbit/s. For each
-token it uses the plan that is fastest in the simulation at the current rate. A change of plan costs
-nothing (`testbed/virtual/oracle.py`).
+token it uses the plan that is fastest in the simulation at the current rate. For the oracle, a change
+of plan costs nothing (`testbed/virtual/oracle.py`).
 
 The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. The
 memory of Setting 2 does not hold Llama 3.3 70B.""",
