@@ -103,11 +103,11 @@ which the rate really changed. The paper's factors are over all its baselines, t
 included.
 
 The oracle knows every rate in advance. It has plans for several rates from 50 to 250 Mbit/s. For each
-token it uses the plan that is fastest in the simulation at the current rate. A change of plan costs
-nothing (`testbed/virtual/oracle.py`).
+token it uses the plan that is fastest in the simulation at the current rate. For the oracle, a change
+of plan costs nothing (`testbed/virtual/oracle.py`).
 
-The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. In Setting
-2, with Llama 3.3 70B, memory does not suffice.""",
+The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. The
+memory of Setting 2 does not hold Llama 3.3 70B.""",
     "windows": f"""Setting 2 runs at 200 Mbit/s while KV grows over several levels ([online](online.md)). Each row has the
 ms/token of {WINDOW} tokens, beside the prediction for the levels in use at these tokens. *Predicted at full
 size* comes from another plan, which has other levels. It is the time of that plan's level in the middle
@@ -206,7 +206,9 @@ def ablation_table(results):
             lines.append(f"| {result['context']} | {pattern_of(result)} | `{row['strategy']}` "
                          f"| {report.full_size_cell(row)} | {ablation_cells(row, full)} | {said} |")
     if same:
-        lines += ["", "Not run, because the plan and the flags are those of another variant:", ""]
+        lines += ["",
+                  "These variants have no row, because their plan and flags are those of another variant:",
+                  ""]
         lines += [f"- {context} {pattern}, as `{earlier}`: {', '.join(names)}"
                   for (context, pattern, earlier), names in same.items()]
     return "\n".join(lines) + "\n"
