@@ -272,7 +272,7 @@ TEST_F(CliTest, CompanionsOfAGenerationChangeNoBitAndAreNotAnswered) {
 }
 
 TEST_F(CliTest, BenchNamesTheLimitOfEachFigure) {
-  const std::vector<std::string> call = {"bench", "--model", model_, "--rounds", "2", "--prompt", "16", "--position", "8", "--json"};
+  const std::vector<std::string> call = {"bench", "--model", model_, "--rounds", "8", "--prompt", "16", "--position", "8", "--json"};
   const auto limits = [&](std::vector<std::string> more) {
     std::vector<std::string> whole = call;
     whole.insert(whole.end(), more.begin(), more.end());
