@@ -30,8 +30,9 @@ def devices(shape):
 class Overhead:
     def __init__(self, make_cluster, model, shape, folder, mbit=None, core_each=False, compute_core=None):
         """`mbit`: the rate of both devices' links; None: as fast as the machine. `core_each`: each
-        daemon, and the single process, has one core. `compute_core`: the core of all compute
-        threads, which no other thread uses; only one device computes at a time.
+        daemon, and the single process, has one core. `compute_core`: the core of the
+        daemons' compute threads, which no other thread of a daemon uses, and of the single process;
+        only one device computes at a time.
         """
         self.make_cluster, self.model, self.shape, self.folder = make_cluster, Path(model), shape, Path(folder)
         self.mbit, self.core_each, self.compute_core = mbit, core_each, compute_core
