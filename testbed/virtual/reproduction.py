@@ -97,21 +97,23 @@ there. Without lending, the board streams weights instead. *All KV from the star
 full context. In this plan the mini PC computes some of the layers, for every token. Re-planning would
 find the same plan.""",
     "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of tokens (3 to 10). Every
-strategy of a round gets the same rates. Plans are made for 150 Mbit/s. Each change is drawn for a
-token, and happens at the time that the plan predicts for this token. The data files have the token at
-which the rate really changed. The paper's factors are over all its baselines, tensor parallelism
+strategy of a round gets the same rates. Plans are made for 150 Mbit/s. Each change has a
+token, chosen at random, and happens at the time at which the plan predicts this token. The data files
+have the token at which the rate really changed. The paper's factors are over all its baselines, tensor parallelism
 included.
 
 The oracle knows every rate in advance. It has plans for several rates from 50 to 250 Mbit/s. For each
 token it uses the plan that is fastest in the simulation at the current rate. For the oracle, a change
 of plan costs nothing (`testbed/virtual/oracle.py`).
 
-The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. The
-memory of Setting 2 does not hold Llama 3.3 70B.""",
+The paper's caption names Qwen3 32B. E2 runs this model. The memory of E2 holds all of it, so
+nothing has to stream. Setting 2 runs Llama 3.3 70B, which its memory does not hold, so this setting
+has to stream.""",
     "windows": f"""Setting 2 runs at 200 Mbit/s while KV grows over several levels ([online](online.md)). Each row has the
 ms/token of {WINDOW} tokens, beside the prediction for the levels in use at these tokens. *Predicted at full
-size* comes from another plan, which has other levels. It is the time of that plan's level in the middle
-of the {WINDOW} tokens, while all requests run.""",
+size* comes from another plan, which has other levels. While this other plan generates the
+same {WINDOW} tokens with all requests, it uses a level at the middle one of these tokens. The figure is
+the time per token of this level.""",
 }
 
 
@@ -340,7 +342,7 @@ Every measured figure is in a data file. This page has summaries.
 | file | content |
 |---|---|
 | [reproduction.csv](reproduction.csv) | one row per strategy and experiment: predicted, measured (least to most), turns, plan |
-| [reproduction-conditions.csv](reproduction-conditions.csv) | one row per device: requested and measured limits, peak memory |
+| [reproduction-conditions.csv](reproduction-conditions.csv) | one row per device and experiment: requested and measured limits, peak memory |
 | [reproduction.json](reproduction.json) | both, with every interval of {WINDOW} tokens and every change of the links' rates |
 
 ## How to read it
@@ -357,9 +359,9 @@ Scale models divide the model and the devices by these factors. Times stay as at
   TPI-LLM with and without offloading) are missing.
 - `lime-paper` is the paper's Algorithm 1. It is not one of the paper's baselines.
 - With one request, `pp-offload-batched` is `pp-offload`.
-- *Out of memory*: there is no plan, or it has no room for the KV of all requests. `pp` and
-  `edgeshard` do not stream weights. If only KV does not fit, they recompute the KV of evicted
-  tokens.
+- *Out of memory*: there is no plan, or the plan has no room for the KV of all requests. `pp` and
+  `edgeshard` do not stream weights, so they are out of memory if the weights do not fit. If the
+  weights fit and KV does not, `pp` and `edgeshard` recompute the KV of evicted tokens instead.
 
 {conditions(results)}
 ## The paper's factors beside ours
