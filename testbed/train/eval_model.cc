@@ -157,8 +157,9 @@ std::string Report(const std::string& name, const std::vector<Json>& runs, const
                                   ": how it was trained and what it writes\n\n"
                                   "`eval_model` wrote this page. `training.json` has the figures of the training, `eval.json` the\n"
                                   "figures of the exported bf16 weights. The first run begins with random weights. Each later run\n"
-                                  "begins with the weights and the tokenizer of the run before it. `minutes of last run` is the time of\n"
-                                  "the last call of `train_model`; a call that continues from a checkpoint counts only its own time.\n\n",
+                                  "begins with the weights and the tokenizer of the run before it. A run may take several calls of\n"
+                                  "`train_model`, because a call can continue from a checkpoint. `minutes of last run` is the time of\n"
+                                  "the last of these calls alone.\n\n",
                                   Table(runs, eval));
   absl::StrAppend(&text,
                   "\nTo train the model again, run these commands in the project's folder. They use one thread, and give\n"

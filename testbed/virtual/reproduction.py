@@ -96,10 +96,11 @@ With `lime`, the KV that the board cannot hold is in the memory of the mini PC, 
 there. Without lending, the board streams weights instead. *All KV from the start* is a plan made for the
 full context. In this plan the mini PC computes some of the layers, for every token. Re-planning would
 find the same plan.""",
-    "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of tokens (3 to 10). Every
-strategy of a round gets the same rates. Plans are made for 150 Mbit/s. Each change has a
-token, chosen at random, and happens at the time at which the plan predicts this token. The data files
-have the token at which the rate really changed. The paper's factors are over all its baselines, tensor parallelism
+    "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of
+tokens (3 to 10). The strategies take turns. In the same turn, every strategy gets the same rates.
+Plans are made for 150 Mbit/s. Each change belongs to a token, chosen at random. The rate changes
+when this token should be generated, as the plan predicts. The data files have the token at which
+the rate really changed. The paper's factors are over all its baselines, tensor parallelism
 included.
 
 The oracle knows every rate in advance. It has plans for several rates from 50 to 250 Mbit/s. For each
@@ -111,9 +112,8 @@ nothing has to stream. Setting 2 runs Llama 3.3 70B, which its memory does not h
 has to stream.""",
     "windows": f"""Setting 2 runs at 200 Mbit/s while KV grows over several levels ([online](online.md)). Each row has the
 ms/token of {WINDOW} tokens, beside the prediction for the levels in use at these tokens. *Predicted at full
-size* comes from another plan, which has other levels. While this other plan generates the
-same {WINDOW} tokens with all requests, it uses a level at the middle one of these tokens. The figure is
-the time per token of this level.""",
+size* comes from another plan, which has other levels. The figure is the time per token
+of the level that this plan uses at the middle one of these {WINDOW} tokens, while all requests run.""",
 }
 
 
