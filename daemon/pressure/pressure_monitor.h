@@ -1,6 +1,6 @@
 // Watches the memory of the machine and of our cgroups, and reports samples: at once if the kernel
-// says that memory becomes scarce, and every quarter of a second in any case, since no kernel tells
-// when the pressure is over.
+// says that memory becomes scarce, and every quarter of a second in any case, since most sources
+// do not report the end of the pressure.
 //
 // Thread: its own, which calls `on_sample`.   Owner: StageResidency.
 #pragma once
