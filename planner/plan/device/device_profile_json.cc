@@ -50,8 +50,8 @@ static void List(JsonList& f, DiskPoint& point) {
 
 static void List(JsonList& f, LinkPoint& link) {
   f.Text("peer", link.peer, kRequired, kMaxStrings);
-  f.Number("bytes_per_second", link.bytes_per_second, 0, kMaxRate);
-  f.Number("latency_ms", link.latency_ms, 0, kMaxMs);
+  f.Number("bytes_per_second", link.bytes_per_second, 0, kMaxBytesPerSecond);
+  f.Number("latency_ms", link.latency_ms, 0, kMaxLatencyMs);
 }
 
 static void List(JsonList& f, ComputePoint& point) {

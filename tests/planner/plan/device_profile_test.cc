@@ -164,6 +164,8 @@ TEST(DeviceProfileTest, WrongFieldsAreNamed) {
               HasSubstr("models[0]: points[0]: field \"kind\" is none of"));
   EXPECT_THAT(ErrorOf(With(R"("models": [{"key": "k", "points": [{"kind": "mlp", "rows": 1, "ms": -1}]}])")), HasSubstr("\"ms\" = -1"));
   EXPECT_THAT(ErrorOf(With(R"("links": [{"peer": "b", "bytes_per_second": 1}])")), HasSubstr("\"latency_ms\" is missing"));
+  EXPECT_THAT(ErrorOf(With(R"("links": [{"peer": "b", "bytes_per_second": 2e15, "latency_ms": 1}])")), HasSubstr("bytes_per_second"));
+  EXPECT_THAT(ErrorOf(With(R"("links": [{"peer": "b", "bytes_per_second": 1, "latency_ms": 2e9}])")), HasSubstr("latency_ms"));
   EXPECT_THAT(ErrorOf(With(absl::StrCat(R"("instruction_set": ")", std::string(1000, 'x'), "\""))), HasSubstr("longer than 512"));
 }
 
