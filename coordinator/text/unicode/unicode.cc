@@ -102,6 +102,34 @@ std::string LowercaseUnicode(std::string_view text) {
   return out;
 }
 
+std::string UppercaseUnicode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (; !text.empty(); text.remove_prefix(DecodeUtf8(text).length)) {
+    const char32_t code = DecodeUtf8(text).code;
+    if (code == 0xDF) {
+      out.append("SS");  // the only one in common use whose upper case has two
+    } else {
+      AppendUtf8(utf8proc_toupper(static_cast<int32_t>(code)), out);
+    }
+  }
+  return out;
+}
+
+std::string TitlecaseUnicode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (; !text.empty(); text.remove_prefix(DecodeUtf8(text).length)) {
+    const char32_t code = DecodeUtf8(text).code;
+    if (code == 0xDF) {
+      out.append("Ss");
+    } else {
+      AppendUtf8(utf8proc_totitle(static_cast<int32_t>(code)), out);
+    }
+  }
+  return out;
+}
+
 size_t GraphemeLength(std::string_view text) {
   Utf8Char last = DecodeUtf8(text);
   auto length = static_cast<size_t>(last.length);

@@ -22,8 +22,11 @@ enum class NormalForm {
 // Time: linear, except for a sort inside each run of combining marks.
 absl::StatusOr<std::string> NormalizeUnicode(std::string_view text, NormalForm form);
 
-// Works character by character.
+// These work character by character. Title case is the upper case of a word's first character, and
+// differs from it for a few.
 std::string LowercaseUnicode(std::string_view text);
+std::string UppercaseUnicode(std::string_view text);
+std::string TitlecaseUnicode(std::string_view text);
 
 // Bytes of the first grapheme cluster, which is seen as one character. REQUIRES: !text.empty().
 size_t GraphemeLength(std::string_view text);
