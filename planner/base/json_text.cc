@@ -84,9 +84,10 @@ QuotedText QuoteWords(std::string_view text) {
   return quoted;
 }
 
-absl::StatusOr<nlohmann::json> Parse(std::string_view text, std::string_view name, const QuotedText* quoted) {
+template <typename Json = nlohmann::json>
+absl::StatusOr<Json> Parse(std::string_view text, std::string_view name, const QuotedText* quoted) {
   try {
-    return nlohmann::json::parse(text.begin(), text.end());
+    return Json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
     return Wrong(name, absl::StrCat("is not valid JSON in UTF-8 at byte ", quoted == nullptr ? error.byte : quoted->Before(error.byte)));
   } catch (const nlohmann::json::exception&) {
@@ -103,7 +104,8 @@ absl::Status CheckBounds(std::string_view text, std::string_view name, Bytes max
   return absl::OkStatus();
 }
 
-absl::StatusOr<nlohmann::json> ObjectOnly(absl::StatusOr<nlohmann::json> json, std::string_view name) {
+template <typename Json>
+absl::StatusOr<Json> ObjectOnly(absl::StatusOr<Json> json, std::string_view name) {
   if (json.ok() && !json->is_object()) return Wrong(name, absl::StrCat("is not a JSON object but ", json->type_name()));
   return json;
 }
@@ -117,6 +119,11 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view name, Bytes max_bytes) {
   return ObjectOnly(ParseJson(text, name, max_bytes), name);
+}
+
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJsonObject(std::string_view text, std::string_view name, Bytes max_bytes) {
+  LIME_RETURN_IF_ERROR(CheckBounds(text, name, max_bytes));
+  return ObjectOnly(Parse<nlohmann::ordered_json>(text, name, nullptr), name);
 }
 
 absl::StatusOr<nlohmann::json> ParsePythonJson(std::string_view text, std::string_view name, Bytes max_bytes) {

@@ -22,6 +22,10 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view
 // The same, but the text must be an object.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
 
+// The same, with the keys of objects in the order of the text.
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJsonObject(std::string_view text, std::string_view name,
+                                                              Bytes max_bytes = kMaxJsonBytes);
+
 // For files of Hugging Face models, which Python reads and writes. NaN, Infinity, -Infinity and
 // numbers beyond the range of a double become strings of that spelling. A reader of such a field
 // refuses the string; other readers ignore it. If another kind of file is in its place, the error

@@ -88,6 +88,14 @@ TEST(JsonTextTest, WordsThatPythonWritesForNumbersAreReadAsStrings) {
   EXPECT_EQ(ParsePythonJson("NaN", "x")->dump(), "\"NaN\"");
 }
 
+TEST(JsonTextTest, AnOrderedObjectKeepsTheOrderOfItsKeys) {
+  const auto json = ParseOrderedJsonObject(R"({"b": 1, "a": {"d": 2, "c": 3}, "b": 4})", "x");
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(JsonText(*json), R"({"b":4,"a":{"d":2,"c":3}})");
+  EXPECT_EQ(ParseOrderedJsonObject("[]", "x").status().message(), "x: is not a JSON object but array");
+  EXPECT_FALSE(ParseOrderedJsonObject("{", "x").ok());
+}
+
 TEST(JsonTextTest, TheTextAroundPythonsWordsIsHeldToJson) {
   const auto error = [](std::string_view text) { return std::string(ParsePythonJsonObject(text, "the.json").status().message()); };
   EXPECT_EQ(error("{\"a\": Infinity, \"b\": nonsense}"), "the.json: is not valid JSON in UTF-8 at byte 23");
