@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "common/input/model_file.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/text/jinja/chat_template.h"
 #include "daemon/machine/files.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/unused_tensors.h"
@@ -16,14 +17,20 @@ namespace {
 
 using nlohmann::json;
 
+// Nothing if there is no such file.
+absl::StatusOr<std::optional<std::string>> ReadOptional(const std::string& path, Bytes limit) {
+  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
+  if (!is_here) return std::nullopt;
+  return ReadTextFile(path, limit);
+}
+
 // eos_token_id of generation_config.json: one id or several. Empty if the file or the field is
 // missing.
 absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
   const std::string path = dir + "/generation_config.json";
-  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
-  if (!is_here) return std::vector<int32_t>();
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-  LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, path));
+  LIME_ASSIGN_OR_RETURN(const auto text, ReadOptional(path, kMaxJsonBytes));
+  if (!text.has_value()) return std::vector<int32_t>();
+  LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(*text, path));
   return ParseTokenIds(root, "eos_token_id", path);
 }
 
@@ -39,6 +46,19 @@ absl::Status CheckWeights(const std::string& dir) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
   return MentionUnused(checkpoint, spec);
+}
+
+absl::StatusOr<ModelTemplate> ReadModelTemplate(const std::string& dir) {
+  const std::string path = dir + "/tokenizer_config.json";
+  LIME_ASSIGN_OR_RETURN(const auto file, ReadOptional(dir + "/chat_template.jinja", jinja::kMaxTemplateBytes));
+  LIME_ASSIGN_OR_RETURN(const auto text, ReadOptional(path, kMaxJsonBytes));
+  json config;
+  if (text.has_value()) {
+    LIME_ASSIGN_OR_RETURN(config, ParsePythonJsonObject(*text, path));
+  }
+  auto found = FindModelTemplate(file, config);
+  if (!found.ok()) return Invalid(path, ": ", found.status().message());
+  return found;
 }
 
 absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {

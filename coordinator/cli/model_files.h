@@ -1,4 +1,4 @@
-// The small files of a model: config, tokenizer, end tokens.
+// The small files of a model: config, tokenizer, end tokens, chat template.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/text/jinja/model_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
@@ -26,6 +27,10 @@ struct ModelFiles {
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(std::string_view text) const;
   std::optional<int32_t> bos() const;
 };
+
+// The chat template of a model's folder: that of chat_template.jinja, or else of
+// tokenizer_config.json. It may have none.
+absl::StatusOr<ModelTemplate> ReadModelTemplate(const std::string& dir);
 
 // Checks that the weights of `dir` make its model. Says on stderr which unused tensors may affect
 // the result.

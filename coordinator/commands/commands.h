@@ -42,6 +42,7 @@ void AddRunCommand(Commands& commands);       // generates text from a checkpoin
 void AddTraceCommand(Commands& commands);     // run, with a trace
 void AddScoreCommand(Commands& commands);     // teacher-forced log-probabilities and perplexity
 void AddTokenizeCommand(Commands& commands);  // text on stdin to ids, or back
+void AddTemplateCommand(Commands& commands);  // a chat template to the text of a prompt
 void AddQuantizeCommand(Commands& commands);  // makes an MLX-style affine checkpoint
 void AddPrepareCommand(Commands& commands);   // writes and verifies a block store, to stream fast
 void AddBenchCommand(Commands& commands);     // measures decode and prefill against this machine

@@ -78,11 +78,12 @@ int main(int argc, char** argv) try {
       "{\"error\": {\"message\", \"kind\", \"exit_code\"}} on stdout.");
   lime::cli::Commands commands{lime::CommandFlags(app)};
   for (const auto add :
-       {lime::cli::AddRunCommand,      lime::cli::AddTraceCommand,    lime::cli::AddScoreCommand, lime::cli::AddTokenizeCommand,
-        lime::cli::AddQuantizeCommand, lime::cli::AddPrepareCommand,  lime::cli::AddBenchCommand, lime::cli::AddProfileCommand,
-        lime::cli::AddPlanCommand,     lime::cli::AddSimulateCommand, lime::cli::AddSolveCommand, lime::cli::AddUpCommand,
-        lime::cli::AddDownCommand,     lime::cli::AddDevicesCommand,  lime::cli::AddStoreCommand, lime::cli::AddUnloadCommand,
-        lime::cli::AddDoctorCommand,   lime::cli::AddKeysCommand,     lime::cli::AddPushCommand,  lime::cli::AddDemoCommand}) {
+       {lime::cli::AddRunCommand,      lime::cli::AddTraceCommand,    lime::cli::AddScoreCommand,    lime::cli::AddTokenizeCommand,
+        lime::cli::AddTemplateCommand, lime::cli::AddQuantizeCommand, lime::cli::AddPrepareCommand,  lime::cli::AddBenchCommand,
+        lime::cli::AddProfileCommand,  lime::cli::AddPlanCommand,     lime::cli::AddSimulateCommand, lime::cli::AddSolveCommand,
+        lime::cli::AddUpCommand,       lime::cli::AddDownCommand,     lime::cli::AddDevicesCommand,  lime::cli::AddStoreCommand,
+        lime::cli::AddUnloadCommand,   lime::cli::AddDoctorCommand,   lime::cli::AddKeysCommand,     lime::cli::AddPushCommand,
+        lime::cli::AddDemoCommand}) {
     add(commands);
   }
   AddUnbuilt(app, commands);

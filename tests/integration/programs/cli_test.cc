@@ -302,6 +302,16 @@ TEST_F(CliTest, TokenizeNeedsOnlyTheTokenizersFiles) {
             "{\"ids\":[97]}\n{\"ids\":[98,99]}\n");
 }
 
+TEST_F(CliTest, TemplateNeedsOnlyTheFileWithTheTemplate) {
+  std::filesystem::create_directory(dir_ / "chat");
+  WriteFile(dir_ / "chat/tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "{{ bos_token ~ x }}"})");
+  EXPECT_EQ(Call({"template", "--model", dir_ / "chat", "--json"}, "{\"vars\": {\"x\": 1}}").Json(), json({{"text", "<s>1"}}));
+  WriteFile(dir_ / "chat/chat_template.jinja", "{{ x }}!");
+  EXPECT_EQ(Call({"template", "--model", dir_ / "chat", "--jsonl"}, "{\"vars\": {\"x\": 1}}\n{}\n").out,
+            "{\"text\":\"1!\"}\n{\"text\":\"!\"}\n");
+  ExpectRefused(Call({"template", "--model", dir_ / "chat", "--json"}, "{\"template\": \"{{ x.y }}\"}"), 2, "\"x\" is undefined");
+}
+
 TEST_F(CliTest, QuantizedCheckpointRunsAndStaysClose) {
   MakeModelOptions wide;
   wide.config.hidden_size = 128;
