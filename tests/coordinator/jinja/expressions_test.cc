@@ -34,7 +34,8 @@ TEST(TemplateExpressionsTest, ArithmeticIsPythons) {
             "3 -4 1 2 -2 0.5 1024 0.5");
   EXPECT_EQ(Render("{{ 2 + 3 * 4 ~ 'x' }} {{ (2 + 3) * 4 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 7.5 // 2 }} {{ -1.5 % 1 }}"),
             "error: line 1 of the chat template: \"+\" does not work on an integer and a string; convert one of them");
-  EXPECT_EQ(Render("{{ (2 + 3) * 4 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 7.5 // 2 }} {{ -1.5 % 1 }}"), "20 64 4 3.0 0.5");
+  EXPECT_EQ(Render("{{ (2 + 3) * 4 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 7.5 // 2 }} {{ -1.5 % 1 }} {{ 2.5 // 0.1 }}"),
+            "20 64 4 3.0 0.5 24.0");
   EXPECT_EQ(Render("{{ true + true }} {{ 'ab' * 2 }} {{ 2 * [1] }} {{ [1] + [2] }} {{ (1,) + (2,) }}"), "2 abab [1, 1] [1, 2] (1, 2)");
   EXPECT_THAT(Render("{{ 1 / 0 }}"), HasSubstr("divided by 0"));
   EXPECT_THAT(Render("{{ 2 ** 127 }}"), HasSubstr("larger than 127 bits"));

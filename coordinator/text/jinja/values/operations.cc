@@ -38,6 +38,25 @@ Int FloorDivide(Int left, Int right) {
   return left % right != 0 && (left < 0) != (right < 0) ? quotient - 1 : quotient;
 }
 
+// Python's division of floats: the rest has the sign of the divisor, and the quotient is that of
+// what the rest leaves, so that 2.5 // 0.1 is 24.
+struct FloatDivision {
+  double quotient;
+  double rest;
+};
+
+FloatDivision Divide(double left, double right) {
+  double rest = std::fmod(left, right), quotient = (left - rest) / right;
+  if (rest != 0 && (rest < 0) != (right < 0)) {
+    rest += right;
+    quotient -= 1;
+  }
+  if (rest == 0) rest = std::copysign(0.0, right);
+  if (quotient == 0) return {std::copysign(0.0, left / right), rest};
+  const double whole = std::floor(quotient);
+  return {quotient - whole > 0.5 ? whole + 1 : whole, rest};
+}
+
 Value IntPower(Rendering& rendering, Int base, Int exponent) {
   if (exponent < 0) {
     if (base == 0) return rendering.Fail("0 has no negative power; check the exponent");
@@ -91,11 +110,9 @@ Value CalculateDoubles(Rendering& rendering, Operator op, double left, double ri
     case Operator::kDivide:
       return Value::Real(left / right);
     case Operator::kFloorDivide:
-      return Value::Real(std::floor(left / right));
-    case Operator::kModulo: {
-      const double rest = std::fmod(left, right);
-      return Value::Real(rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest);
-    }
+      return Value::Real(Divide(left, right).quotient);
+    case Operator::kModulo:
+      return Value::Real(Divide(left, right).rest);
     default:
       return Value::Real(std::pow(left, right));
   }
