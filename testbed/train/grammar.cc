@@ -188,7 +188,9 @@ absl::StatusOr<Grammar> Grammar::Parse(absl::string_view text) {
     const absl::string_view body = absl::StripAsciiWhitespace(line);
     if (body.empty() || body[0] == '%') continue;
     if (line[0] != ' ') {
-      rule = &rules[std::string(absl::StripSuffix(body, ":"))];
+      const auto [entry, fresh] = rules.try_emplace(std::string(absl::StripSuffix(body, ":")));
+      if (!fresh) return absl::InvalidArgumentError(absl::StrCat("grammar: rule ", entry->first, " comes twice"));
+      rule = &entry->second;
     } else if (rule == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("grammar: a production comes before any rule: ", body));
     } else {
@@ -212,6 +214,10 @@ std::string Polish(absl::string_view text) {
   std::string out;
   bool capital = true, quoted = false, after_quote = false;
   for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '`') {
+      capital = after_quote = false;
+      continue;
+    }
     const char c = text[i] == '~' ? '\n' : text[i];
     const char last = out.empty() ? '\n' : out.back();
     if (c == ' ' && (last == ' ' || last == '\n')) continue;

@@ -38,8 +38,8 @@ class CounterRng {
 
 class Grammar {
  public:
-  // Rejects a line outside any rule, a production with unbalanced brackets, and a call of a missing
-  // rule.
+  // Rejects a line outside any rule, a rule that comes twice, a production with unbalanced brackets,
+  // and a call of a missing rule.
   static absl::StatusOr<Grammar> Parse(absl::string_view text);
 
   // One random text of `rule`, with single spaces, sentence capitals and correct "a"/"an".
@@ -54,7 +54,7 @@ class Grammar {
 };
 
 // Joins runs of spaces, removes spaces at line ends, begins sentences with a capital, writes "an"
-// before a vowel.
+// before a vowel. A line break is written as ~; a letter behind ` keeps its case.
 std::string Polish(absl::string_view text);
 
 }  // namespace lime::train

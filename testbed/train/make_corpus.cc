@@ -16,7 +16,7 @@ int main(int argc, char** argv) try {
   app.add_option("--seed", seed, "corpus seed")->capture_default_str();
   app.add_option("--first", first, "index of the first document")->capture_default_str();
   app.add_option("--count", count, "number of documents")->capture_default_str();
-  app.add_option("--root", root, "rule of the grammar: document or practice")->capture_default_str();
+  app.add_option("--root", root, "rule of the grammar: document, practice, dialogue, ...")->capture_default_str();
   app.add_flag("--held-out", held_out, "from the held-out part");
   CLI11_PARSE(app, argc, argv);
   const auto corpus = lime::train::Corpus::Load(grammar, held_out ? lime::train::HeldOutSeed(seed) : seed);

@@ -42,6 +42,7 @@ TEST(GrammarTest, NoTwoVariablesHaveOneValueWhileAnotherIsLeft) {
 TEST(GrammarTest, PolishWritesArticlesCapitalsAndSpaces) {
   EXPECT_EQ(Polish("a  apple . \"look!\" said Tom. \"no,\" he said , \"but it is a egg.\" he ate ~  then slept"),
             "An apple. \"Look!\" said Tom. \"No,\" he said, \"but it is an egg.\" He ate\nThen slept");
+  EXPECT_EQ(Polish("`tell me. ~`who? you"), "tell me.\nwho? You");
 }
 
 TEST(GrammarTest, BadGrammarsGetOneSentence) {
@@ -49,6 +50,7 @@ TEST(GrammarTest, BadGrammarsGetOneSentence) {
   EXPECT_THAT(std::string(Grammar::Parse("top:\n  [a|b").status().message()), HasSubstr("is not closed"));
   EXPECT_THAT(std::string(Grammar::Parse("top:\n  #other#").status().message()), HasSubstr("calls other"));
   EXPECT_THAT(std::string(Grammar::Parse("top:\n").status().message()), HasSubstr("no production"));
+  EXPECT_THAT(std::string(Grammar::Parse("top:\n  a\ntop:\n  b").status().message()), HasSubstr("comes twice"));
 }
 
 TEST(CounterRngTest, DrawsTheSameNumbersOnEveryMachine) {
