@@ -89,9 +89,9 @@ std::vector<int> ByteIds(std::string_view word) {
   return ids;
 }
 
-nlohmann::ordered_json SpecialToken(int id, std::string_view content) {
+nlohmann::ordered_json TokenJson(int id, std::string_view content, bool special) {
   return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
-          {"rstrip", false}, {"normalized", false}, {"special", true}};
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
 nlohmann::ordered_json BosTemplate() {
@@ -116,19 +116,25 @@ std::vector<std::string_view> SplitWords(std::string_view text) {
   return words;
 }
 
-ByteBpe::ByteBpe(std::vector<Merge> merges) : merges_(std::move(merges)), bytes_(kFirstMergeId) {
+ByteBpe::ByteBpe(std::vector<Merge> merges, std::vector<AddedToken> added)
+    : merges_(std::move(merges)), added_(std::move(added)), bytes_(kFirstMergeId) {
   for (int b = 0; b < 256; ++b) bytes_[kFirstByteId + b] = std::string(1, static_cast<char>(b));
   for (const Merge& merge : merges_) {
     rank_[merge] = static_cast<int>(bytes_.size());
     bytes_.push_back(bytes_[merge.first] + bytes_[merge.second]);
   }
+  for (const AddedToken& token : added_) bytes_.push_back(token.special ? "" : token.content);
 }
 
 ByteBpe ByteBpe::Train(const WordCounts& words, int vocab_size) {
+  return ByteBpe(std::vector<Merge>()).Extended(words, vocab_size, {});
+}
+
+ByteBpe ByteBpe::Extended(const WordCounts& words, int vocab_size, std::vector<AddedToken> added) const {
   std::vector<std::pair<std::vector<int>, int64_t>> split;
-  for (const auto& [word, count] : words) split.emplace_back(ByteIds(word), count);
-  std::vector<Merge> merges;
-  while (kFirstMergeId + static_cast<int>(merges.size()) < vocab_size) {
+  for (const auto& [word, count] : words) split.emplace_back(EncodeWord(word), count);
+  std::vector<Merge> merges = merges_;
+  while (kFirstMergeId + static_cast<int>(merges.size() + added.size()) < vocab_size) {
     std::map<Merge, int64_t> pairs;
     for (const auto& [ids, count] : split) {
       for (size_t i = 0; i + 1 < ids.size(); ++i) pairs[{ids[i], ids[i + 1]}] += count;
@@ -142,7 +148,7 @@ ByteBpe ByteBpe::Train(const WordCounts& words, int vocab_size) {
     for (auto& [ids, count] : split) ReplacePair(ids, best, kFirstMergeId + static_cast<int>(merges.size()));
     merges.push_back(best);
   }
-  return ByteBpe(std::move(merges));
+  return ByteBpe(std::move(merges), std::move(added));
 }
 
 std::vector<int> ByteBpe::EncodeWord(std::string_view word) const {
@@ -157,14 +163,27 @@ std::vector<int> ByteBpe::EncodeWord(std::string_view word) const {
   }
 }
 
-std::vector<int> ByteBpe::Encode(std::string_view text) const {
-  std::vector<int> ids;
+void ByteBpe::EncodePlain(std::string_view text, std::vector<int>& ids) const {
   for (std::string_view word : SplitWords(text)) {
     auto [entry, fresh] = cache_.try_emplace(std::string(word));
     if (fresh) entry->second = EncodeWord(word);
     ids.insert(ids.end(), entry->second.begin(), entry->second.end());
   }
-  return ids;
+}
+
+std::vector<int> ByteBpe::Encode(std::string_view text) const {
+  std::vector<int> ids;
+  while (true) {
+    size_t first = std::string_view::npos, token = 0;
+    for (size_t i = 0; i < added_.size(); ++i) {
+      const size_t at = text.find(added_[i].content);
+      if (at < first) first = at, token = i;
+    }
+    EncodePlain(text.substr(0, first), ids);
+    if (first == std::string_view::npos) return ids;
+    ids.push_back(first_added_id() + static_cast<int>(token));
+    text.remove_prefix(first + added_[token].content.size());
+  }
 }
 
 std::string ByteBpe::Decode(const std::vector<int>& ids) const {
@@ -175,13 +194,15 @@ std::string ByteBpe::Decode(const std::vector<int>& ids) const {
 
 nlohmann::ordered_json ByteBpe::ToJson() const {
   nlohmann::ordered_json vocab{{"<s>", kBosId}, {"</s>", kEosId}}, merges = nlohmann::ordered_json::array();
-  for (int id = kFirstByteId; id < vocab_size(); ++id) vocab[NameOf(bytes_[id])] = id;
+  for (int id = kFirstByteId; id < first_added_id(); ++id) vocab[NameOf(bytes_[id])] = id;
   for (const auto& [left, right] : merges_) merges.push_back(absl::StrCat(NameOf(bytes_[left]), " ", NameOf(bytes_[right])));
   const auto byte_level = [](bool use_regex) {
     return nlohmann::ordered_json{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
   };
   nlohmann::ordered_json out{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
-  out["added_tokens"] = {SpecialToken(kBosId, "<s>"), SpecialToken(kEosId, "</s>")};
+  out["added_tokens"] = {TokenJson(kBosId, "<s>", true), TokenJson(kEosId, "</s>", true)};
+  for (size_t i = 0; i < added_.size(); ++i)
+    out["added_tokens"].push_back(TokenJson(first_added_id() + static_cast<int>(i), added_[i].content, added_[i].special));
   out["normalizer"] = nullptr;
   out["pre_tokenizer"] = byte_level(true);
   out["post_processor"] = {{"type", "Sequence"}, {"processors", {byte_level(true), BosTemplate()}}};
@@ -216,7 +237,11 @@ absl::StatusOr<ByteBpe> ByteBpe::FromJson(const nlohmann::json& tokenizer) {
     if (left < kFirstByteId || right < kFirstByteId || left >= made || right >= made) return bad("a merge comes before its parts");
     merges.emplace_back(left, right);
   }
-  return ByteBpe(std::move(merges));
+  std::vector<AddedToken> added;
+  for (const auto& token : tokenizer.value("added_tokens", nlohmann::json::array())) {
+    if (token.at("id") >= kFirstByteId) added.push_back({token.at("content"), token.at("special")});
+  }
+  return ByteBpe(std::move(merges), std::move(added));
 }
 
 }  // namespace lime::train

@@ -22,8 +22,13 @@ std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uin
 at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t first, int count, int tokens,
                         absl::string_view root = "document");
 
-// Mean negative log probability, in nats, of ids[:, 1:], each given the ids before it.
-at::Tensor NextTokenLoss(const Llama& model, const at::Tensor& ids, std::vector<at::Tensor>* activations = nullptr);
+// What a model has to write: ids[:, 1:], as [rows * tokens]. With the tokens of a chat template only
+// the answers, up to kMessageEnd; all else is -1. Rows begin at the start of a document.
+at::Tensor Targets(const ByteBpe& tokenizer, const at::Tensor& ids);
+
+// Mean negative log probability, in nats, of `targets`, each given the ids before it.
+at::Tensor NextTokenLoss(const Llama& model, const at::Tensor& ids, const at::Tensor& targets,
+                         std::vector<at::Tensor>* activations = nullptr);
 
 struct Score {
   double perplexity = 0;
@@ -34,7 +39,7 @@ struct Score {
 // the text, as `lime score --text-file` does.
 Score ScoreText(const Llama& model, const ByteBpe& tokenizer, const std::string& text, int context);
 
-// The most probable continuation, up to EOS or `max_tokens`.
+// The most probable continuation, up to an end token or `max_tokens`. The end of a message is one.
 std::string GreedyText(const Llama& model, const ByteBpe& tokenizer, const std::string& prompt, int max_tokens);
 
 // By layer: the share of act(gate) that is exactly zero on these rows.

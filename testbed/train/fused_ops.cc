@@ -54,26 +54,33 @@ struct GatedFunction : public torch::autograd::Function<GatedFunction> {
   }
 };
 
+int64_t Counted(const at::Tensor& targets) {
+  return (targets >= 0).sum().item<int64_t>();
+}
+
 struct MeanLossFunction : public torch::autograd::Function<MeanLossFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& targets) {
     const int64_t rows = logits.size(0), n = logits.size(1);
-    at::Tensor losses = at::empty({rows}, logits.options());
+    at::Tensor losses = at::zeros({rows}, logits.options());
     for (int64_t r = 0; r < rows; ++r) {
-      losses.data_ptr<float>()[r] = LossRow(logits.data_ptr<float>() + r * n, targets.data_ptr<int64_t>()[r], n);
+      const int64_t target = targets.data_ptr<int64_t>()[r];
+      if (target >= 0) losses.data_ptr<float>()[r] = LossRow(logits.data_ptr<float>() + r * n, target, n);
     }
     ctx->save_for_backward({logits, targets, losses});
-    return losses.mean();
+    const int64_t counted = Counted(targets);
+    return counted == rows ? losses.mean() : losses.sum() / counted;
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &logits = saved[0], &targets = saved[1], &losses = saved[2];
     const int64_t rows = logits.size(0), n = logits.size(1);
-    const float scale = grads[0].item<float>() / static_cast<float>(rows);
-    at::Tensor grad = at::empty_like(logits);
+    const float scale = grads[0].item<float>() / static_cast<float>(Counted(targets));
+    at::Tensor grad = at::zeros_like(logits);
     for (int64_t r = 0; r < rows; ++r) {
-      LossGradRow(logits.data_ptr<float>() + r * n, targets.data_ptr<int64_t>()[r], losses.data_ptr<float>()[r], scale,
-                  grad.data_ptr<float>() + r * n, n);
+      const int64_t target = targets.data_ptr<int64_t>()[r];
+      if (target < 0) continue;
+      LossGradRow(logits.data_ptr<float>() + r * n, target, losses.data_ptr<float>()[r], scale, grad.data_ptr<float>() + r * n, n);
     }
     return {grad, at::Tensor()};
   }

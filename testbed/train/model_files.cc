@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/status.h"
+#include "testbed/train/dialogue.h"
 
 namespace lime::train {
 namespace {
@@ -19,7 +20,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kDataAlignment = 4096;
 
-Json ConfigJson(const LlamaConfig& c) {
+// The tokens that end a text: in a chat the end of a message, and EOS behind the last one.
+Json EndIds(const ByteBpe& tokenizer) {
+  for (size_t i = 0; i < tokenizer.added().size(); ++i) {
+    if (tokenizer.added()[i].content == kMessageEnd) return {tokenizer.first_added_id() + static_cast<int>(i), kEosId};
+  }
+  return kEosId;
+}
+
+Json ConfigJson(const LlamaConfig& c, const ByteBpe& tokenizer) {
   return {{"architectures", {"LlamaForCausalLM"}},
           {"model_type", "llama"},
           {"hidden_act", c.hidden_act},
@@ -38,7 +47,7 @@ Json ConfigJson(const LlamaConfig& c) {
           {"attention_bias", false},
           {"mlp_bias", false},
           {"bos_token_id", kBosId},
-          {"eos_token_id", kEosId},
+          {"eos_token_id", EndIds(tokenizer)},
           {"initializer_range", 0.02},
           {"use_cache", true},
           {"torch_dtype", "bfloat16"}};
@@ -60,11 +69,11 @@ LlamaConfig ParseConfig(const Json& j) {
   return c;
 }
 
-Json TokenizerConfigJson(const LlamaConfig& c) {
+Json TokenizerConfigJson(const LlamaConfig& c, bool chats) {
   return {{"add_bos_token", true},
           {"add_eos_token", false},
           {"bos_token", "<s>"},
-          {"eos_token", "</s>"},
+          {"eos_token", chats ? kMessageEnd : "</s>"},
           {"clean_up_tokenization_spaces", false},
           {"model_max_length", c.max_position_embeddings},
           {"tokenizer_class", "PreTrainedTokenizerFast"}};
@@ -110,7 +119,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text.str();
 }
 
-absl::Status WriteFile(const std::string& path, std::string_view text) {
+absl::Status WriteFile(const std::string& path, absl::string_view text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
   out.close();
@@ -121,10 +130,12 @@ absl::Status WriteFile(const std::string& path, std::string_view text) {
 absl::Status WriteModelFolder(const std::string& folder, const Llama& model, const ByteBpe& tokenizer) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  const Json generation{{"bos_token_id", kBosId}, {"eos_token_id", kEosId}, {"do_sample", false}};
-  LIME_RETURN_IF_ERROR(WriteFile(folder + "/config.json", ConfigJson(model.config()).dump(2) + "\n"));
+  const bool chats = !tokenizer.added().empty();
+  const Json generation{{"bos_token_id", kBosId}, {"eos_token_id", EndIds(tokenizer)}, {"do_sample", false}};
+  LIME_RETURN_IF_ERROR(WriteFile(folder + "/config.json", ConfigJson(model.config(), tokenizer).dump(2) + "\n"));
   LIME_RETURN_IF_ERROR(WriteFile(folder + "/generation_config.json", generation.dump(2) + "\n"));
-  LIME_RETURN_IF_ERROR(WriteFile(folder + "/tokenizer_config.json", TokenizerConfigJson(model.config()).dump(2) + "\n"));
+  LIME_RETURN_IF_ERROR(WriteFile(folder + "/tokenizer_config.json", TokenizerConfigJson(model.config(), chats).dump(2) + "\n"));
+  if (chats) LIME_RETURN_IF_ERROR(WriteFile(folder + "/chat_template.jinja", kChatTemplate));
   LIME_RETURN_IF_ERROR(WriteFile(folder + "/tokenizer.json", tokenizer.ToJson().dump(1) + "\n"));
   return WriteFile(folder + "/model.safetensors", Safetensors(model));
 }

@@ -20,7 +20,8 @@ struct ModelFolder {
 };
 
 // config.json, model.safetensors (bf16, rounded to nearest even), tokenizer.json,
-// tokenizer_config.json, generation_config.json.
+// tokenizer_config.json, generation_config.json; with the tokens of the chat template also
+// chat_template.jinja, and an answer ends at kMessageEnd.
 absl::Status WriteModelFolder(const std::string& folder, const Llama& model, const ByteBpe& tokenizer);
 
 // Reads a folder that WriteModelFolder wrote, with weights widened to fp32. It trusts these files,
@@ -34,6 +35,6 @@ absl::Status WriteCheckpoint(const std::string& path, const Llama& model, const 
 absl::StatusOr<int64_t> ReadCheckpoint(const std::string& path, Llama& model, torch::optim::Optimizer& optimizer);
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
-absl::Status WriteFile(const std::string& path, std::string_view text);
+absl::Status WriteFile(const std::string& path, absl::string_view text);
 
 }  // namespace lime::train

@@ -18,6 +18,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "planner/base/status.h"
 #include "planner/base/strings.h"
 #include "testbed/train/evaluate.h"
@@ -34,13 +36,18 @@ struct Options {
   std::string grammar = "testbed/train/fables.grammar", root = "document", out, checkpoint, init_from;
   uint64_t seed = 1;
   int64_t steps = 2600, warmup = 100, long_steps = 200, decay_steps = 500, checkpoint_every = 250, practice_first = 0, practice_steps = 0;
-  int batch = 8, context = 256, long_context = 512, tokenizer_documents = 20000, vocab_size = 1536;
+  int batch = 8, context = 256, long_context = 512, tokenizer_documents = 20000, vocab_size = 1536, chat_vocab_size = 1792;
   double learning_rate = 3e-3, final_rate = 2e-5, weight_decay = 0.1, clip = 1.0, sparsity = 0;
   std::string hidden_act = "silu";
 };
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The first course makes the tokenizer of all courses, whatever it reads itself.
+std::string TokenizerRoot(const Options& o) {
+  return std::string(o.root == kDialogueRoot ? kDialogueRoot : "document");
 }
 
 // Linear warm-up, a constant rate, then half a cosine down to final_rate. A run that is resumed
@@ -66,13 +73,46 @@ std::vector<torch::optim::OptimizerParamGroup> ParameterGroups(const Llama& mode
   return groups;
 }
 
-ByteBpe TrainTokenizer(const Corpus& corpus, const Options& o) {
+// Words of the first documents; the tokens of the chat template divide a text and are no words.
+ByteBpe::WordCounts CountWords(const Corpus& corpus, const Options& o) {
+  constexpr char kBetween = 1;
+  std::vector<std::pair<absl::string_view, absl::string_view>> tokens;
+  for (const ChatToken& token : kChatTokens) tokens.emplace_back(token.content, absl::string_view(&kBetween, 1));
   ByteBpe::WordCounts words;
   for (int i = 0; i < o.tokenizer_documents; ++i) {
-    const std::string text = corpus.Document(i);
-    for (std::string_view word : SplitWords(text)) ++words[std::string(word)];
+    const std::string document = absl::StrReplaceAll(corpus.Document(i, TokenizerRoot(o)), tokens);
+    for (const std::string& text : std::vector<std::string>(absl::StrSplit(document, kBetween))) {
+      for (std::string_view word : SplitWords(text)) ++words[std::string(word)];
+    }
   }
-  return ByteBpe::Train(words, o.vocab_size);
+  return words;
+}
+
+// The weights with rows of the embedding for new tokens. A new merge begins as the mean of its
+// parts; a token of the template as a random row of length one.
+Llama::Named GrownWeights(const ModelFolder& start, const ByteBpe& tokenizer, const Options& o) {
+  torch::NoGradGuard no_grad;
+  torch::manual_seed(o.seed);
+  Llama::Named weights = start.model.weights();
+  at::Tensor& embedding = weights.front().second;
+  const int64_t known = embedding.size(0), hidden = embedding.size(1);
+  embedding =
+      torch::cat({embedding.detach(), torch::randn({tokenizer.vocab_size() - known, hidden}) / std::sqrt(static_cast<double>(hidden))});
+  for (int64_t id = known; id < tokenizer.first_added_id(); ++id) {
+    const auto [left, right] = tokenizer.merges()[id - kFirstByteId - 256];
+    embedding[id] = (embedding[left] + embedding[right]) / 2;
+  }
+  return weights;
+}
+
+// The same model with a tokenizer for dialogues.
+ModelFolder ChatStart(ModelFolder start, const Corpus& corpus, const Options& o) {
+  std::vector<ByteBpe::AddedToken> added;
+  for (const ChatToken& token : kChatTokens) added.push_back({std::string(token.content), token.special});
+  ByteBpe tokenizer = start.tokenizer.Extended(CountWords(corpus, o), o.chat_vocab_size, std::move(added));
+  LlamaConfig config = start.model.config();
+  config.vocab_size = tokenizer.vocab_size();
+  return ModelFolder{Llama(config, GrownWeights(start, tokenizer, o)), std::move(tokenizer)};
 }
 
 absl::StatusOr<ModelFolder> StartingPoint(const Corpus& corpus, const Options& o) {
@@ -80,13 +120,15 @@ absl::StatusOr<ModelFolder> StartingPoint(const Corpus& corpus, const Options& o
   config.hidden_act = o.hidden_act;
   config.max_position_embeddings = o.long_context;
   if (o.init_from.empty()) {
-    ByteBpe tokenizer = TrainTokenizer(corpus, o);
+    ByteBpe tokenizer = ByteBpe::Train(CountWords(corpus, o), o.vocab_size);
     config.vocab_size = tokenizer.vocab_size();
     return ModelFolder{Llama::Random(config, o.seed), std::move(tokenizer)};
   }
   LIME_ASSIGN_OR_RETURN(ModelFolder start, ReadModelFolder(o.init_from));
+  if (o.root == kDialogueRoot && start.tokenizer.added().empty()) start = ChatStart(std::move(start), corpus, o);
   config = start.model.config();
   config.hidden_act = o.hidden_act;
+  config.max_position_embeddings = std::max<int64_t>(config.max_position_embeddings, o.long_context);
   return ModelFolder{Llama(config, start.model.weights()), std::move(start.tokenizer)};
 }
 
@@ -142,7 +184,8 @@ class Training {
   // before the name.
   absl::string_view Root(int64_t step) const {
     const bool practice = step >= o_.practice_first && step < o_.practice_first + o_.practice_steps;
-    return practice ? "practice" : Text(o_.root);
+    if (practice) return o_.root == kDialogueRoot ? kDialoguePracticeRoot : "practice";
+    return Text(o_.root);
   }
 
   double Step(int64_t step) {
@@ -152,7 +195,7 @@ class Training {
     for (auto& group : optimizer_.param_groups()) static_cast<torch::optim::AdamWOptions&>(group.options()).lr(LearningRate(o_, step));
     optimizer_.zero_grad();
     std::vector<at::Tensor> activations;
-    const at::Tensor loss = NextTokenLoss(folder_.model, ids, o_.sparsity > 0 ? &activations : nullptr);
+    const at::Tensor loss = NextTokenLoss(folder_.model, ids, Targets(folder_.tokenizer, ids), o_.sparsity > 0 ? &activations : nullptr);
     at::Tensor total = loss;
     for (const at::Tensor& a : activations) total = total + o_.sparsity * a.mean();
     total.backward();
@@ -181,11 +224,13 @@ class Training {
     double held_out = 0;
     constexpr int kRows = 64;
     for (int i = 0; i < kRows; ++i) {
-      held_out += NextTokenLoss(folder_.model, DocumentRows(held_out_, folder_.tokenizer, i, 1, o_.context + 1)).item<double>() / kRows;
+      const at::Tensor ids = DocumentRows(held_out_, folder_.tokenizer, i, 1, o_.context + 1, TokenizerRoot(o_));
+      held_out += NextTokenLoss(folder_.model, ids, Targets(folder_.tokenizer, ids)).item<double>() / kRows;
     }
     const Json record{{"out", o_.out},
                       {"parameters", folder_.model.num_parameters()},
                       {"hidden_act", o_.hidden_act},
+                      {"grammar", o_.grammar},
                       {"corpus_seed", o_.seed},
                       {"corpus_root", o_.root},
                       {"init_from", o_.init_from},
@@ -231,7 +276,7 @@ absl::Status Main(const Options& o) {
 }  // namespace lime::train
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a small Llama on the corpus of fables.grammar.");
+  CLI::App app("Trains a small Llama on the corpus of a grammar.");
   lime::train::Options o;
   app.add_option("--out", o.out, "model folder to write")->required();
   app.add_option("--checkpoint", o.checkpoint, "file to resume from and to write; the present model goes to FILE.model");
@@ -239,7 +284,7 @@ int main(int argc, char** argv) {
   app.add_option("--hidden-act", o.hidden_act, "silu or relu")->check(CLI::IsMember({"silu", "relu"}))->capture_default_str();
   app.add_option("--sparsity", o.sparsity, "weight of the mean activation in the loss")->capture_default_str();
   app.add_option("--grammar", o.grammar)->capture_default_str();
-  app.add_option("--root", o.root, "rule of the grammar that a document expands: document, reader, pupil or scholar")
+  app.add_option("--root", o.root, "rule of the grammar that a document expands: document, reader, pupil, scholar or dialogue")
       ->capture_default_str();
   app.add_option("--seed", o.seed, "seed of the corpus and of the first weights")->capture_default_str();
   app.add_option("--steps", o.steps)->capture_default_str();
@@ -247,7 +292,10 @@ int main(int argc, char** argv) {
   app.add_option("--decay-steps", o.decay_steps, "number of last steps, in which the learning rate falls")->capture_default_str();
   app.add_option("--practice-first", o.practice_first, "step at which practice in copying begins")->capture_default_str();
   app.add_option("--practice-steps", o.practice_steps, "steps of practice in copying")->capture_default_str();
+  app.add_option("--context", o.context, "tokens of a row")->capture_default_str();
+  app.add_option("--long-context", o.long_context, "tokens of a row of the last steps, and positions of the model")->capture_default_str();
   app.add_option("--batch", o.batch, "rows of the short context per step")->capture_default_str();
+  app.add_option("--chat-vocab-size", o.chat_vocab_size, "vocabulary of a chat model that starts from another one")->capture_default_str();
   app.add_option("--learning-rate", o.learning_rate)->capture_default_str();
   app.add_option("--warmup", o.warmup)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

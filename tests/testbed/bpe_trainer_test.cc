@@ -50,6 +50,20 @@ TEST(ByteBpeTest, ComesBackFromItsTokenizerJson) {
   EXPECT_EQ(bpe.ToJson()["model"]["vocab"].size(), 270u);
 }
 
+TEST(ByteBpeTest, ExtendedKeepsItsIdsAndFindsAddedTokens) {
+  const ByteBpe bpe = ByteBpe::Train(kWords, 262);
+  const ByteBpe chat = bpe.Extended({{" lowest", 9}}, 266, {{"<|end|>", true}, {"<call>", false}});
+  EXPECT_EQ(chat.vocab_size(), 266);
+  EXPECT_EQ(std::vector<ByteBpe::Merge>(chat.merges().begin(), chat.merges().begin() + 4), bpe.merges());
+  EXPECT_EQ(chat.first_added_id(), 264);
+  const std::vector<int> ids = chat.Encode("lo<call>w<|end|>");
+  EXPECT_THAT(ids, ElementsAre(2 + 'l', 2 + 'o', 265, 2 + 'w', 264));
+  EXPECT_EQ(chat.Decode(ids), "lo<call>w");
+  const auto again = ByteBpe::FromJson(nlohmann::json::parse(chat.ToJson().dump()));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->Encode("lo<call>w<|end|>"), ids);
+}
+
 TEST(ByteBpeTest, RejectsWhatItDidNotWrite) {
   EXPECT_FALSE(ByteBpe::FromJson(nlohmann::json::parse("[]")).ok());
   EXPECT_FALSE(ByteBpe::FromJson(nlohmann::json::parse(R"({"model": {"vocab": {"a": 5}, "merges": ["a b"]}})")).ok());

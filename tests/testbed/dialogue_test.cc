@@ -3,7 +3,6 @@
 #include <set>
 
 #include "coordinator/text/jinja/chat_template.h"
-#include "coordinator/text/tools/tool_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testbed/train/corpus.h"
@@ -104,12 +103,6 @@ TEST(DialogueTest, TheTemplateTakesWhatServersPassOn) {
             "<s><|im_start|>system\nTools:\nclock()<|im_end|>\n<|im_start|>user\nTwo towns?<|im_end|>\n<|im_start|>assistant\nWait.\n"
             "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": 1}\n</tool_call>\n"
             "<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>system\nBe short.<|im_end|>\n");
-}
-
-TEST(DialogueTest, CallsHaveTheSyntaxHermes) {
-  const ToolFormat format = FindToolFormat({kChatTemplate.data(), kChatTemplate.size()}, std::nullopt);
-  EXPECT_EQ(format.syntax, ToolSyntax::kHermes);
-  EXPECT_FALSE(format.stated);
 }
 
 TEST(ChatGrammarTest, DialoguesAreManyCleanAndRight) {

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "testbed/train/attention.h"
+#include "testbed/train/evaluate.h"
 #include "testbed/train/fused_ops.h"
 
 namespace lime::train {
@@ -81,6 +82,27 @@ TEST(TrainOpsTest, LossAndItsGradientEqualAtens) {
   const at::Tensor targets = torch::randint(0, 37, {9});
   ExpectSame([&](const Inputs& in) { return MeanLoss(in[0], targets); },
              [&](const Inputs& in) { return torch::cross_entropy_loss(in[0], targets); }, {torch::randn({9, 37}) * 5});
+}
+
+TEST(TrainOpsTest, LossLeavesRowsWithoutATargetOut) {
+  torch::manual_seed(5);
+  const at::Tensor targets = torch::randint(0, 37, {9});
+  targets[2] = targets[7] = -1;
+  ExpectSame([&](const Inputs& in) { return MeanLoss(in[0], targets); },
+             [&](const Inputs& in) { return at::cross_entropy_loss(in[0], targets, {}, at::Reduction::Mean, /*ignore_index=*/-1); },
+             {torch::randn({9, 37}) * 5});
+}
+
+TEST(TrainOpsTest, OnlyAnswersOfADialogueAreTargets) {
+  std::vector<ByteBpe::AddedToken> added;
+  for (const ChatToken& token : kChatTokens) added.push_back({std::string(token.content), token.special});
+  const ByteBpe plain = ByteBpe::Train({}, 0), chat = plain.Extended({}, 0, added);
+  const std::vector<int> ids = chat.Encode("<s><|im_start|>user\nassistant\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n");
+  const at::Tensor row = torch::tensor(std::vector<int64_t>(ids.begin(), ids.end())).unsqueeze(0);
+  const at::Tensor targets = Targets(chat, row), written = targets.index({targets >= 0});
+  EXPECT_EQ(chat.Decode({static_cast<int>(written[0].item<int64_t>()), static_cast<int>(written[1].item<int64_t>())}), "Yo");
+  EXPECT_EQ(written.size(0), 3);  // with the end of the message
+  EXPECT_EQ((Targets(plain, row) >= 0).sum().item<int64_t>(), row.size(1) - 1);
 }
 
 }  // namespace
