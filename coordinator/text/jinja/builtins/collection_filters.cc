@@ -89,6 +89,7 @@ std::vector<Value> Ordered(const Call& call, const std::vector<Value>& items, co
   };
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return reverse ? is_less(b, a) : is_less(a, b); });
   std::vector<Value> sorted;
+  sorted.reserve(order.size());
   for (const size_t at : order) sorted.push_back(items[at]);
   return sorted;
 }
@@ -130,6 +131,7 @@ Value DictSorted(Call& call) {
   if (by != "key" && by != "value") return call.Fail("sorts by \"key\" or \"value\"; use one of them");
   const auto pairs = Iterate(call.rendering, PairsOf(call));
   std::vector<std::vector<Value>> keys;
+  keys.reserve(pairs.size());
   for (const Value& pair : pairs) keys.push_back({KeyOf(call, pair.list->items[by == "key" ? 0 : 1], call.IsTrueAt(0))});
   return call.rendering.MakeList(Ordered(call, pairs, keys, call.IsTrueAt(2)));
 }

@@ -116,6 +116,7 @@ Value Formatted(Call& call) {
   const auto& [values, named] = call.arguments;
   if (!values.empty() && !named.empty()) return call.Fail("takes arguments either all with names or all without; change them");
   std::vector<std::pair<Value, Value>> entries;
+  entries.reserve(named.size());
   for (const auto& [name, value] : named) entries.emplace_back(call.String(std::string(name)), value);
   const Value given = named.empty() ? call.rendering.MakeList(values, List::Form::kTuple) : call.rendering.MakeDict(std::move(entries));
   return FormatPercent(call.rendering, AsString(call), given);
