@@ -12,7 +12,7 @@ slots=$((4 * (jobs + 1)))
 packages=(
   g++ clang lld libclang-rt-dev cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc
   python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev libboost-dev liburing-dev libabsl-dev libonig-dev unicode-data
-  libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev libssl-dev openssl libgtest-dev libgmock-dev libbenchmark-dev
+  libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev libssl-dev openssl prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Of tests alone: a machine that only runs LIME gets no SSH server.
 test_packages=(openssh-server openssh-client)
