@@ -24,6 +24,12 @@ struct LinkRate {
   double age_ms = 0;  // since it was measured
   friend bool operator==(const LinkRate&, const LinkRate&) = default;
 };
+// Activations to and from another device.
+struct PeerTraffic {
+  std::string peer;
+  Bytes sent = 0, received = 0;
+  friend bool operator==(const PeerTraffic&, const PeerTraffic&) = default;
+};
 struct DeviceStatistics {
   int64_t epoch = -1;
   int64_t steps = 0;
@@ -47,6 +53,12 @@ struct DeviceStatistics {
   int64_t residency_changes = 0;
   Bytes shed = 0;  // bytes of weights evicted while other programs need memory
   std::vector<LinkRate> links;
+
+  // For the metrics of the device alone. A message of the protocol does not have them.
+  double wait_kv_ms = 0;                    // for the host of KV; included in wait_input_ms
+  int64_t kv_pages = 0, kv_pages_free = 0;  // in memory
+  int64_t pressure_events = 0;              // how often memory that others need lowered the bytes that may be resident
+  std::vector<PeerTraffic> traffic;
 
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
 };

@@ -150,7 +150,9 @@ class InstalledStage final : public StageEngine {
         kv = parts_.kv.get();
         stats.kv_read = kv->bytes_read(), stats.kv_written = kv->bytes_written(), stats.kv_fetched = kv->bytes_fetched();
         stats.bytes_read = BytesRead();
+        stats.kv_pages = kv->book().pages().num_pages(), stats.kv_pages_free = kv->book().pages().free_pages();
         stats.residency_changes = residency_->logic().num_changes(), stats.shed = residency_->logic().shed();
+        stats.pressure_events = residency_->pressure_events();
       }
     }
     if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: without the lock
@@ -322,6 +324,7 @@ class InstalledStage final : public StageEngine {
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;
     (std::holds_alternative<AwaitWeights>(waited.what) ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
+    if (std::holds_alternative<AwaitKv>(waited.what)) stats_.wait_kv_ms += ms;
     if (const auto place = WaitPlace(plan_, waited.what)) wait_.Waited(*place, ms);
     if (trace_) trace_->Waited(waited);
   }

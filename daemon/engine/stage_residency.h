@@ -43,6 +43,7 @@ class StageResidency {
   ~StageResidency();
 
   const ResidencyLogic& logic() const { return owner_.mutex->AssertHeld(), logic_; }
+  int64_t pressure_events() const { return owner_.mutex->AssertHeld(), policy_ ? policy_->falls() : 0; }
   // Steps begin. REQUIRES: `stage` has the logic's Programs; it and `compute` outlive this object
   void Start(StageLogic& stage, StageCompute* compute);
   // Watches the machine's memory if that is asked for. Called without the lock, after Start

@@ -123,6 +123,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.Path("kv-dir", flags.kv_dir);
   fields.Path("tls", flags.tls);
   fields.Path("pace", flags.pace);
+  fields.Text("metrics", flags.metrics);
   fields.OneOf("log", flags.log_level, kLogLevels);
   fields.OneOf("backend", flags.backend, kBackendNames);
   fields.OneOf("numerics", flags.numerics, kNumerics);
@@ -171,6 +172,8 @@ void LimedFlags::AddTo(const CommandFlags& command) {
   command.Add("--no-link-probes", &no_link_probes, "Measure links by the plan's own traffic only; send no probes");
   command.Add("--follow-memory", &follow_memory,
               "Evict weights while other programs need the memory, and load them again afterwards; steps are slower in between");
+  command.Add("--metrics", &metrics,
+              "HOST:PORT on which GET /metrics answers with numbers for Prometheus, to anyone who reaches it; without it nothing does");
   command.Add("--log", &log_level, "trace, debug, info, warning or error").Shown();
   const Flag background_flag =
       command.Add("--background", &cluster,
@@ -251,6 +254,11 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   const absl::StatusOr<HostPort> listen = ParseAddress(flags.listen);
   if (!listen.ok()) return InFile(flags, "listen", listen.status(), "--listen: ");
   settings.listen = AddressText(*listen);
+  if (!flags.metrics.empty()) {
+    const absl::StatusOr<HostPort> metrics = ParseAddress(flags.metrics);
+    if (!metrics.ok()) return InFile(flags, "metrics", metrics.status(), "--metrics: ");
+    settings.metrics = *metrics;
+  }
   if (!flags.tls.empty()) {
     absl::StatusOr<ClusterKeys> keys = ClusterKeys::Read(flags.tls, flags.name);
     if (absl::IsNotFound(keys.status())) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "common/input/command_line.h"
+#include "common/input/host_port.h"
 #include "common/limed_settings.h"
 #include "daemon/engine/cores.h"
 #include "daemon/weights/loader_choice.h"
@@ -28,6 +29,7 @@ struct LimedFlags : DaemonSettings {
   std::string log_level = "info";
   std::string numerics = "auto";
   std::string compute_cores;  // "4-7"; empty: any
+  std::string metrics;        // host:port; empty: none are served
   bool insecure = false;
   bool no_link_probes = false;
   bool stop = false;         // end the daemon that runs there
@@ -58,6 +60,7 @@ struct LimedSettings {
   Cores compute_cores;  // ascending; empty: any
   int threads = 0;      // compute threads; 0: one for each core that this process may use
   ClusterKeys keys;     // empty: connections are not encrypted
+  std::optional<HostPort> metrics;
 };
 
 // Refuses an invalid device name.

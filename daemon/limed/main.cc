@@ -25,6 +25,8 @@
 #include "daemon/limed/background.h"
 #include "daemon/limed/engine_profiler.h"
 #include "daemon/limed/limed_flags.h"
+#include "daemon/limed/limed_metrics.h"
+#include "daemon/limed/metrics_server.h"
 #include "daemon/machine/files.h"
 #include "daemon/machine/unreadable_pages.h"
 #include "daemon/rpc/device_server.h"
@@ -183,6 +185,16 @@ int Run(lime::LimedFlags flags) {
   options.profile = lime::MakeEngineProfiler(engine, flags.weights, flags.store);
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
+  std::unique_ptr<lime::MetricsServer> metrics;
+  if (settings->metrics) {
+    auto serving = lime::MetricsServer::Start(*settings->metrics, [&device = **server] {
+      const lime::DeviceServer::Snapshot now = device.Now();
+      return lime::LimedMetricsText(now.statistics, now.memory);
+    });
+    if (!serving.ok()) return Fail(serving.status(), kFailed);
+    metrics = *std::move(serving);
+    log("answers GET /metrics on port " + std::to_string(metrics->port()) + " of " + settings->metrics->host);
+  }
   log("listens on port " + std::to_string((*server)->port()) + " of " + flags.listen.substr(0, flags.listen.rfind(':')) +
       (settings->keys.empty() ? ", without keys" : ", with keys") + "; the process itself uses " + lime::FormatBytes(runtime));
   if (!settings->keys.empty()) {
@@ -194,6 +206,7 @@ int Run(lime::LimedFlags flags) {
   const int signal = AwaitEnd(signals, log);
   lime::ReportStopping();
   log(std::string("ends: ") + strsignal(signal));
+  metrics.reset();
   server->reset();
   log("has ended");
   return kDone;

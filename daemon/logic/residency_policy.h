@@ -99,6 +99,7 @@ class ResidencyPolicy {
   Bytes target() const { return target_; }
   Reason reason() const { return reason_; }
   absl::Duration hold() const { return hold_; }
+  int64_t falls() const { return falls_; }  // of the target
 
  private:
   struct Seen {
@@ -141,7 +142,9 @@ class ResidencyPolicy {
   // Several falls of the target in one shortage count as one. Only the first one shows whether a
   // step up was too early.
   void Shed(Bytes target, Reason reason, absl::Time now) {
-    target_ = std::clamp<Bytes>(target, 0, target_);
+    target = std::clamp<Bytes>(target, 0, target_);
+    if (target < target_) ++falls_;
+    target_ = target;
     reason_ = reason;
     step_ = 0;
     if (regained_) {
@@ -168,6 +171,7 @@ class ResidencyPolicy {
   Options options_;
   Bytes target_;
   Reason reason_ = Reason::kPlan;
+  int64_t falls_ = 0;
   std::deque<Seen> seen_;  // of the last longest_hold
 
   absl::Duration stalls_;  // not yet leaked away

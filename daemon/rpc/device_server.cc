@@ -195,6 +195,12 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
 
   int port() const override { return port_; }
 
+  Snapshot Now() const override {
+    Snapshot now{.statistics = plans_.Statistics(), .memory = plans_.Memory()};
+    now.statistics.peak_resident = ProcessPeakResidentBytes();
+    return now;
+  }
+
  private:
   static PlanInstallation::Options PlanOptions(const Options& options) {
     PlanInstallation::Options plans = options.plans;
@@ -243,9 +249,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
 
   grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* context, const v1::StatisticsRequest*,
                                        v1::StatisticsReply* reply) override {
-    DeviceStatistics statistics = plans_.Statistics();
-    statistics.peak_resident = ProcessPeakResidentBytes();
-    return Answer<DeviceStatistics>(context->DefaultReactor(), statistics, reply);
+    return Answer<DeviceStatistics>(context->DefaultReactor(), Now().statistics, reply);
   }
 
   grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context, const v1::TraceRequest* request, v1::TraceReply* reply) override {

@@ -60,6 +60,13 @@ class DeviceServer {
   virtual ~DeviceServer() = default;
 
   virtual int port() const = 0;
+
+  // What the metrics show: of no plan, zeros and epoch -1.  Thread: any; may wait for the disk
+  struct Snapshot {
+    DeviceStatistics statistics;
+    PlanMemory memory;
+  };
+  virtual Snapshot Now() const = 0;
 };
 
 }  // namespace lime

@@ -385,6 +385,11 @@ DeviceStatistics PlanInstallation::Statistics() const {
   return statistics;
 }
 
+PlanMemory PlanInstallation::Memory() const {
+  const std::shared_ptr<StageSession> session = Installed();
+  return session != nullptr ? session->plan().devices[static_cast<size_t>(session->call().device)].memory : PlanMemory{};
+}
+
 TraceChunk PlanInstallation::DrainTrace(const TraceCall& call) {
   const std::shared_ptr<StageSession> session = Installed();
   return session != nullptr ? session->DrainTrace(call) : TraceChunk{};

@@ -101,6 +101,7 @@ class PlanInstallation {
   // The coordinator that installs, awaits or uses the plan. Empty if there is none any more.
   std::optional<PlanUser> User() const;
   DeviceStatistics Statistics() const;
+  PlanMemory Memory() const;  // of the installed plan on this device; zeros if there is none
   TraceChunk DrainTrace(const TraceCall& call);
 
  private:

@@ -10,7 +10,8 @@
 
 namespace lime {
 
-StageSession::StageSession(Options options) : options_(std::move(options)), kv_handover_(options_.handover.kv) {}
+StageSession::StageSession(Options options)
+    : options_(std::move(options)), kv_handover_(options_.handover.kv), received_(static_cast<size_t>(options_.call.plan.NumDevices())) {}
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
   if (call_.trace_spans > 0) trace_ = std::make_unique<TraceRing>(static_cast<size_t>(call_.trace_spans));
@@ -225,8 +226,9 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   if (activation.header.kv) return OnKv(from, activation.payload);
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
     return Invalid("an activation is of stage ", activation.header.stage, ", but the sender does not compute that stage");
-  received_messages_.fetch_add(1, std::memory_order_relaxed);
-  received_bytes_.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
+  Received& received = received_[static_cast<size_t>(from)];
+  received.messages.fetch_add(1, std::memory_order_relaxed);
+  received.bytes.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return NoStage();
   const ActivationHeader header = activation.header;
@@ -338,14 +340,20 @@ DeviceStatistics StageSession::Statistics() const {
   absl::ReaderMutexLock lock(&stage_mutex_);
   DeviceStatistics statistics = stage_ == nullptr ? DeviceStatistics{} : stage_->stats();
   statistics.epoch = epoch();
-  statistics.received_messages = received_messages_.load(), statistics.received_bytes = received_bytes_.load();
-  if (stage_ == nullptr) return statistics;
-  for (const auto& [device, link] : links_) {
-    statistics.sent_messages += link->sent().messages;
-    statistics.sent_bytes += link->sent().bytes;
-    if (const auto rate = link->rate())
-      statistics.links.push_back(
-          {.peer = call_.plan.devices[device].name, .bytes_per_second = rate->bytes_per_second, .age_ms = rate->age_ms});
+  for (int32_t device = 0; device < call_.plan.NumDevices(); ++device) {
+    const Received& received = received_[static_cast<size_t>(device)];
+    const auto link = stage_ != nullptr ? links_.find(device) : links_.end();
+    if (link == links_.end() && received.messages.load() == 0) continue;
+    PeerTraffic traffic{.peer = call_.plan.devices[device].name, .received = received.bytes.load()};
+    statistics.received_messages += received.messages.load(), statistics.received_bytes += traffic.received;
+    if (link != links_.end()) {
+      const Link::Counts sent = link->second->sent();
+      traffic.sent = sent.bytes;
+      statistics.sent_messages += sent.messages, statistics.sent_bytes += sent.bytes;
+      if (const auto rate = link->second->rate())
+        statistics.links.push_back({.peer = traffic.peer, .bytes_per_second = rate->bytes_per_second, .age_ms = rate->age_ms});
+    }
+    statistics.traffic.push_back(std::move(traffic));
   }
   return statistics;
 }

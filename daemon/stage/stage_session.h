@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "common/device_news.h"
@@ -123,7 +124,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   FromDevice sampled_ ABSL_GUARDED_BY(events_mutex_) = SampledNews{};
   bool awaits_end_ ABSL_GUARDED_BY(events_mutex_) = false;  // their step has one micro-batch: its end goes with them
   std::atomic<int64_t> steps_ = 0;                          // that have ended
-  std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
+  struct Received {
+    std::atomic<int64_t> messages = 0, bytes = 0;
+  };
+  std::vector<Received> received_;  // activations, by device
 };
 
 }  // namespace lime

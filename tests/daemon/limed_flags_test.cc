@@ -52,6 +52,7 @@ numerics = "portable"
 loader = "mmap"
 threads = 3
 compute-cores = "0-1"
+metrics = "127.0.0.1:9101"
 background = "shelf"
 insecure = true
 no-link-probes = true
@@ -72,6 +73,7 @@ follow-memory = true
   EXPECT_EQ(flags->loader, "mmap");
   EXPECT_EQ(flags->threads, 3);
   EXPECT_EQ(flags->compute_cores, "0-1");
+  EXPECT_EQ(flags->metrics, "127.0.0.1:9101");
   EXPECT_EQ(flags->cluster, "shelf");
   EXPECT_TRUE(flags->insecure);
   EXPECT_TRUE(flags->no_link_probes);
@@ -202,6 +204,7 @@ TEST(LimedFlagsTest, AWrongFieldOfTheFileIsReportedWithItsLineAsWritten) {
   EXPECT_THAT(refusal("listen = \"h:+1\""), opens("\"listen\" = \"h:+1\": \"h:+1\" is not an address"));
   EXPECT_THAT(refusal("listen = \"h:1\""), opens("\"listen\" = \"h:1\" can be reached from other machines"));
   EXPECT_THAT(refusal("compute-cores = \"x\""), opens("\"compute-cores\" = \"x\": "));
+  EXPECT_THAT(refusal("metrics = \"9101\""), opens("\"metrics\" = \"9101\": \"9101\" is not an address"));
   EXPECT_THAT(refusal("tls = \"/nope\""), opens("\"tls\" = \"/nope\": /nope/ca.pem is not there"));
   EXPECT_THAT(refusal("tls = \"/nope\"\ninsecure = true"), StartsWith("limed.toml line 3: field \"insecure\" = true: --tls and "));
   EXPECT_THAT(refusal("pace = \"/nope\""), opens("\"pace\" = \"/nope\": /nope: cannot open"));

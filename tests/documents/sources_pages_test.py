@@ -1,4 +1,5 @@
-"""The pages of docs/reference that list fields and calls list those of the sources: cluster.toml, limed.toml, the services."""
+"""The pages of docs/reference that list fields and calls list those of the sources: cluster.toml, limed.toml, metrics, the
+services."""
 import re
 import unittest
 from pathlib import Path
@@ -7,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 READ = re.compile(r'\b(?:fields\.\w+(?:<\w+>)?|ReadAddress|one_of)\((?:fields, )?"([\w-]+)"')
 ROW = re.compile(r"^\| ((?:`[\w-]+`(?:, )?)+) \|", re.M)
+HELP = re.compile(r"^# HELP (\w+) ", re.M)
 CALL = re.compile(r"\brpc (\w+)\(")
 
 
@@ -30,6 +32,11 @@ class SourcesPagesTest(unittest.TestCase):
         fields = fields_read_in("daemon/limed/limed_flags.cc")
         self.assertLessEqual({"name", "kv-dir", "follow-memory"}, fields)
         self.assertEqual(rows_of("docs/reference/limed-toml.md"), fields)
+
+    def test_the_names_of_metrics(self):
+        names = set(HELP.findall((ROOT / "tests/golden/metrics_limed.txt").read_text()))
+        self.assertLessEqual({"limed_steps_total", "process_open_fds"}, names)
+        self.assertEqual(rows_of("docs/reference/metrics.md"), names)
 
     def test_the_calls_of_the_services(self):
         calls = {call for proto in ("control", "bulk") for call in CALL.findall((ROOT / f"proto/lime/v1/{proto}.proto").read_text())}

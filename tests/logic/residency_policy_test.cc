@@ -329,6 +329,17 @@ TEST(ResidencyPolicyTest, AfterALoneNeighboursEndEverythingIsBackWithinFiveSecon
   }
 }
 
+TEST(ResidencyPolicyTest, CountsHowOftenTheTargetFalls) {
+  Machine machine(1500, 50, SmallOptions());
+  int falls = 0;
+  for (absl::Duration at; at < absl::Minutes(5); at += absl::Milliseconds(100)) {
+    const Bytes before = machine.policy().target();
+    falls += machine.Sample(before > 300 ? 1200 : 0, absl::UnixEpoch() + at) < before;
+  }
+  EXPECT_GT(falls, 10);
+  EXPECT_EQ(machine.policy().falls(), falls);
+}
+
 TEST(ResidencyPolicyTest, AgainstTheWorstNeighbourItTurnsEverySixSecondsAtMost) {
   Machine machine(1500, 50, SmallOptions());
   int turns = 0;

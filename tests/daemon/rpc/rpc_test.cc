@@ -6,6 +6,9 @@
 #include <grpcpp/server_builder.h>
 
 #include <future>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "common/sampling/logits_hash.h"
@@ -162,6 +165,35 @@ TEST_F(RpcTest, RoomForKvIsReportedWithoutAPlanToo) {
   ASSERT_TRUE(room(0));
   EXPECT_GT(*room(0), 0);
   EXPECT_FALSE(room(1)) << "nobody has said where its KV would go";
+}
+
+TEST_F(RpcTest, MetricsNameTheDevicesWithWhichActivationsAreExchanged) {
+  StartDevices();
+  EXPECT_EQ(servers_[0]->Now().statistics.epoch, -1);
+  EXPECT_EQ(servers_[0]->Now().memory, PlanMemory{});
+  const std::unique_ptr<ClusterClient> client = Connect();
+  const Plan plan = MakeStages({0, 1, 2}, 3, 2);
+  ASSERT_TRUE(client->Install(plan, {}).ok());
+  ASSERT_TRUE(RunAll(*client, {Ids(1, 5), Ids(40, 17)}, 10).status.ok());
+  std::map<std::pair<std::string, std::string>, PeerTraffic> traffic;  // from, to: as each end counts it
+  for (size_t device = 0; device < 3; ++device) {
+    const DeviceServer::Snapshot now = servers_[device]->Now();
+    EXPECT_EQ(now.memory, plan.devices[device].memory);
+    Bytes sent = 0, received = 0;
+    for (const PeerTraffic& peer : now.statistics.traffic) {
+      sent += peer.sent, received += peer.received;
+      traffic[{devices_[device].name, peer.peer}].sent = peer.sent;
+      traffic[{peer.peer, devices_[device].name}].received = peer.received;
+    }
+    EXPECT_EQ(sent, now.statistics.sent_bytes);
+    EXPECT_EQ(received, now.statistics.received_bytes);
+  }
+  for (const auto& [from, to] : {std::pair("a", "b"), std::pair("b", "c"), std::pair("c", "a")}) {
+    const PeerTraffic& link = traffic.at({from, to});
+    EXPECT_GT(link.received, 0) << from << " to " << to;
+    EXPECT_GE(link.sent, link.received) << from << " to " << to << ": the last tokens may be under way";
+  }
+  EXPECT_EQ(traffic.at({"b", "a"}).sent, 0);
 }
 
 // ---- How fast links are

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -21,7 +22,10 @@
 #include "gtest/gtest.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/cases.h"
+#include "tests/common/exposition/exposition_parser.h"
+#include "tests/common/http/http_client.h"
 #include "tests/integration/programs/lime_process.h"
+#include "tests/integration/programs/limed_process.h"
 
 namespace lime {
 namespace {
@@ -304,6 +308,22 @@ TEST_F(CallsTest, EveryCommandEndsAtOnceWithOneSentence) {
       EXPECT_LT(absl::Now() - signalled, absl::Seconds(8)) << words.front();
     }
   }
+}
+
+TEST(LimedMetricsProgramTest, ADeviceAnswersForItselfOnlyWhereItIsAskedTo) {
+  const std::string words = "answers GET /metrics on port ";
+  Limed limed("a", {.more = {"--metrics", "127.0.0.1:0"}});
+  const std::string log = limed.log();
+  ASSERT_THAT(log, HasSubstr(words));
+  HttpClient client(std::atoi(log.c_str() + log.find(words) + words.size()));
+  const HttpClient::Answer answer = client.Get("/metrics");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const absl::StatusOr<ParsedMetrics> metrics = ParseExposition(answer.body);
+  ASSERT_TRUE(metrics.ok()) << metrics.status();
+  EXPECT_EQ(metrics->at("limed_plan_epoch"), -1);
+  EXPECT_GT(metrics->at("process_resident_memory_bytes"), 1e6);
+  EXPECT_EQ(limed.End(SIGTERM), 0) << "though a client keeps its connection";
+  EXPECT_THAT(Limed("b").log(), Not(HasSubstr(words)));
 }
 
 }  // namespace

@@ -174,6 +174,8 @@ TEST_F(StagePressure, AllWeightsThatMayGoAreShedWithoutFreeMemoryAndAllComeBack)
       for (const PlanPart& part : plan.parts) matrices += part.bytes;
       EXPECT_GT(engine.stats().shed, matrices / 2);
       EXPECT_GT(engine.stats().bytes_read, 8 * matrices) << "every step reads all";
+      EXPECT_GT(engine.stats().pressure_events, 0);
+      EXPECT_LT(engine.stats().kv_pages_free, engine.stats().kv_pages) << "the requests go on";
       machine.SetAvailable(kPlenty);
       machine.AwaitSamples(40);  // the pressure has to have passed for at most a third of them
       EXPECT_GT(engine.stats().shed, matrices / 2) << "nothing comes back while nobody computes";
