@@ -29,7 +29,7 @@ constexpr uint64_t kDocumentsSearched = 16;  // of each row: more than its token
 
 struct Options {
   std::string model, prompts;
-  int max_tokens = 120, dialogues = 200;
+  int max_tokens = 120, dialogues = 150;
 };
 
 constexpr uint64_t kFirstHeldOut = 1u << 30;  // documents of held-out texts; the rows of the held-out loss come first

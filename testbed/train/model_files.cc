@@ -19,6 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kDataAlignment = 4096;
+// Keeps the choice among stories that are about as likely, and no unlikely word of an answer.
+constexpr double kChatTemperature = 0.4;
 
 // The tokens that end a text: in a chat the end of a message, and EOS behind the last one.
 Json EndIds(const ByteBpe& tokenizer) {
@@ -131,7 +133,8 @@ absl::Status WriteModelFolder(const std::string& folder, const Llama& model, con
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const bool chats = !tokenizer.added().empty();
-  const Json generation{{"bos_token_id", kBosId}, {"eos_token_id", EndIds(tokenizer)}, {"do_sample", false}};
+  Json generation{{"bos_token_id", kBosId}, {"eos_token_id", EndIds(tokenizer)}, {"do_sample", chats}};
+  if (chats) generation["temperature"] = kChatTemperature;
   LIME_RETURN_IF_ERROR(WriteFile(folder + "/config.json", ConfigJson(model.config(), tokenizer).dump(2) + "\n"));
   LIME_RETURN_IF_ERROR(WriteFile(folder + "/generation_config.json", generation.dump(2) + "\n"));
   LIME_RETURN_IF_ERROR(WriteFile(folder + "/tokenizer_config.json", TokenizerConfigJson(model.config(), chats).dump(2) + "\n"));
