@@ -1,6 +1,9 @@
 #include "testbed/train/dialogue.h"
 
+#include <fstream>
+#include <iterator>
 #include <set>
+#include <string>
 
 #include "coordinator/text/jinja/chat_template.h"
 #include "gmock/gmock.h"
@@ -103,6 +106,11 @@ TEST(DialogueTest, TheTemplateTakesWhatServersPassOn) {
             "<s><|im_start|>system\nTools:\nclock()<|im_end|>\n<|im_start|>user\nTwo towns?<|im_end|>\n<|im_start|>assistant\nWait.\n"
             "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": 1}\n</tool_call>\n"
             "<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>system\nBe short.<|im_end|>\n");
+}
+
+TEST(DialogueTest, TheShippedModelHasThisTemplate) {
+  std::ifstream file(LIME_SOURCE_DIR "/models/lime-chat/chat_template.jinja");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), kChatTemplate);
 }
 
 TEST(ChatGrammarTest, DialoguesAreManyCleanAndRight) {
