@@ -108,7 +108,7 @@ std::vector<Value> Interpreter::Kept(const ForStatement& loop, std::vector<Value
   Scope* before = scope_;
   for (const Value& item : items) {
     if (!rendering_.Charge()) break;
-    scope_ = &NewScope(before);
+    scope_ = &NewScope(before, loop.condition_scope);
     Assign(loop.target, item);
     if (IsSo(*loop.condition)) kept.push_back(item);
   }
@@ -122,8 +122,12 @@ void Interpreter::RunLoop(const ForStatement& loop, const Value& items, int dept
   bool came_to_end = false;  // a turn did; otherwise, also after breaks alone, {% else %} follows
   Scope *outer = scope_, *scope = nullptr;
   for (size_t i = 0; i < kept.list->items.size() && rendering_.Charge(); ++i) {
-    if (scope == nullptr || scope->is_captured) scope = &NewScope(outer);
-    scope->variables.clear();
+    if (scope == nullptr || scope->is_captured) {
+      scope = &NewScope(outer, loop.scope);
+    } else {
+      scope->variables.clear();
+      Hide(*scope, loop.scope);
+    }
     state->set_index(static_cast<int64_t>(i));
     scope_ = scope;
     Assign(Target{.name = kLoop}, Value::Of(state));
@@ -133,7 +137,7 @@ void Interpreter::RunLoop(const ForStatement& loop, const Value& items, int dept
     came_to_end = came_to_end || flow == Flow::kNext;
     if (flow == Flow::kBreak) break;
   }
-  if (!came_to_end && !loop.otherwise.empty()) RunIn(NewScope(outer), loop.otherwise);
+  if (!came_to_end && !loop.otherwise.empty()) RunIn(NewScope(outer, loop.else_scope), loop.otherwise);
 }
 
 Value Interpreter::CallLoop(const ForStatement& loop, Scope* scope, const Value& items, int depth) {
@@ -157,7 +161,7 @@ Value Interpreter::CallMacro(const MacroSyntax& macro, Scope* scope, const Argum
   const Rendering::Level level(rendering_);
   if (!level.ok()) return Value::Undefined();
   const int line = rendering_.line();
-  Scope& own = NewScope(scope);
+  Scope& own = NewScope(scope, macro.scope);
   Scope* before = std::exchange(scope_, &own);
   std::string text;
   if (Bind(macro, own, arguments)) text = Captured(own, *macro.body);

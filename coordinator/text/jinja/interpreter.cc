@@ -13,6 +13,7 @@ namespace lime::jinja {
 std::string Interpreter::Run() {
   std::string text;
   out_ = &text;
+  for (const NameId name : syntax_.unset[syntax_.scope]) globals_[name] = std::nullopt;
   RunBlock(syntax_.body);
   return text;
 }
@@ -72,7 +73,7 @@ Interpreter::Flow Interpreter::Run(const SetStatement& statement) {
 }
 
 Interpreter::Flow Interpreter::Run(const SetBlockStatement& statement) {
-  const Value text = rendering_.MakeString(Captured(NewScope(scope_), statement.body));
+  const Value text = rendering_.MakeString(Captured(NewScope(scope_, statement.scope), statement.body));
   Assign(statement.target, statement.filter == nullptr ? text : EvaluateFilter(*statement.filter, text));
   return Flow::kNext;
 }
@@ -89,7 +90,7 @@ Interpreter::Flow Interpreter::Run(const CallStatement& statement) {
 }
 
 Interpreter::Flow Interpreter::Run(const FilterStatement& statement) {
-  const Value text = rendering_.MakeString(Captured(NewScope(scope_), statement.body));
+  const Value text = rendering_.MakeString(Captured(NewScope(scope_, statement.scope), statement.body));
   const Value filtered = EvaluateFilter(*statement.filter, text);
   if (!rendering_.failed()) Print(TextOf(rendering_, filtered));
   return Flow::kNext;
@@ -98,7 +99,7 @@ Interpreter::Flow Interpreter::Run(const FilterStatement& statement) {
 Interpreter::Flow Interpreter::Run(const WithStatement& statement) {
   std::vector<Value> values;  // do not see each other
   for (const auto& [target, value] : statement.targets) values.push_back(Evaluate(*value));
-  Scope& scope = NewScope(scope_);
+  Scope& scope = NewScope(scope_, statement.scope);
   Scope* before = std::exchange(scope_, &scope);
   for (size_t i = 0; i < values.size(); ++i) Assign(statement.targets[i].first, values[i]);
   scope_ = before;
@@ -140,9 +141,18 @@ void Interpreter::AssignMember(const Target& target, const Value& value) {
                   "\" is no namespace, so that its member cannot be set; make it with namespace()");
 }
 
-Scope& Interpreter::NewScope(Scope* outer) {
+Scope& Interpreter::NewScope(Scope* outer, ScopeId id) {
   rendering_.ChargeMemory(sizeof(Scope));
-  return scopes_.emplace_back(Scope{.outer = outer});
+  Scope& scope = scopes_.emplace_back(Scope{.outer = outer});
+  Hide(scope, id);
+  return scope;
+}
+
+void Interpreter::Hide(Scope& scope, ScopeId id) {
+  for (const NameId name : syntax_.unset[id]) {
+    if (!rendering_.ChargeMemory(sizeof(scope.variables[0]))) return;
+    scope.variables.emplace_back(name, Value::Undefined(&syntax_.names[name]));
+  }
 }
 
 const Value* Interpreter::Find(NameId name) const {

@@ -46,6 +46,8 @@ class Interpreter {
   Flow RunBlock(const Block& block);
   Flow RunIn(Scope& scope, const Block& block);
   std::string Captured(Scope& scope, const Block& block);
+  // Hides what the caller gave of the names that the scope sets itself.
+  void Hide(Scope& scope, ScopeId id);
 
   Flow Run(const TextStatement& statement);
   Flow Run(const OutputStatement& statement);
@@ -68,7 +70,7 @@ class Interpreter {
   void Print(std::string_view text);
   void Assign(const Target& target, const Value& value);
   void AssignMember(const Target& target, const Value& value);
-  Scope& NewScope(Scope* outer);
+  Scope& NewScope(Scope* outer, ScopeId id);
   // The macro as a value; its scope stays as it is from now on.
   Value Capture(const MacroSyntax& macro);
   const Value* Find(NameId name) const;

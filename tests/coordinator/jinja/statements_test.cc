@@ -37,6 +37,7 @@ TEST(TemplateStatementsTest, BreakAndContinue) {
       "023");
   EXPECT_EQ(Render("{% for x in [1] %}{% break %}{% else %}else{% endfor %}"), "else") << "as Jinja does: no turn came to its end";
   EXPECT_THAT(Render("{% break %}"), HasSubstr("outside of a loop"));
+  EXPECT_THAT(Render("{% for x in y %}{% generation %}{% break %}{% endgeneration %}{% endfor %}"), HasSubstr("outside of a loop"));
   EXPECT_THAT(Render("{% for x in y %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}"), HasSubstr("outside of a loop"));
 }
 
@@ -54,6 +55,30 @@ TEST(TemplateStatementsTest, WhatALoopSetsIsGoneBehindIt) {
             "33");
   EXPECT_EQ(Render("{% set a, b = 1, 2 %}{% set c = 3, %}{{ a }}{{ b }}{{ c }}{{ namespace(x=1) }}"), "12(3,)<Namespace {'x': 1}>");
   EXPECT_THAT(Render("{% set x = {} %}{% set x.y = 1 %}"), HasSubstr("\"x\" is no namespace"));
+}
+
+TEST(TemplateStatementsTest, ANameThatAScopeSetsFirstHidesTheCallersFromBlocksInside) {
+  const std::string_view given = R"({"x": "given"})";
+  EXPECT_EQ(Render("{% filter upper %}{{ x }}{% endfilter %}{% set x = 1 %}{{ x }}", given), "1");
+  EXPECT_EQ(Render("{% for i in [1] %}<{{ x }}>{% endfor %}{% set x = 1 %}", given), "<>");
+  EXPECT_EQ(Render("{% macro m() %}<{{ x }}>{% endmacro %}{{ m() }}{% set x = 1 %}{{ m() }}", given), "<><1>");
+  EXPECT_EQ(Render("{% set x %}{{ x }}!{% endset %}{{ x }}", given), "!");
+  EXPECT_EQ(Render("{% for i in [1, 2] %}{% with %}<{{ x }}>{% endwith %}{% set x = 1 %}{% endfor %}", given), "<><>");
+}
+
+TEST(TemplateStatementsTest, ANameThatAScopeReadsFirstOrPerhapsSetsIsTheCallers) {
+  const std::string_view given = R"({"x": "given"})";
+  EXPECT_EQ(Render("{% set y = x %}{% for i in [1] %}<{{ x }}>{% endfor %}{% set x = 1 %}", given), "<given>");
+  EXPECT_EQ(Render("{% set x = x %}{% set x %}{{ x }}!{% endset %}{{ x }}", given), "given!");
+  EXPECT_EQ(Render("{% for i in [1] %}<{{ x }}>{% endfor %}{% if i %}{% set x = 1 %}{% endif %}", given), "<given>");
+  EXPECT_EQ(Render("{% for i in [1] if x %}{% set x = 1 %}{{ x }}{% endfor %}", given), "1");
+  EXPECT_EQ(Render("{% for i in [1] %}{% with %}<{{ x }}>{% endwith %}{% set x = 1 %}{% endfor %}{{ x }}", given), "<given>given");
+}
+
+TEST(TemplateStatementsTest, ALoopKeepsItsVariable) {
+  EXPECT_THAT(Render("{% for i in [] %}{% set loop = 1 %}{% endfor %}"), HasSubstr("a loop cannot set \"loop\""));
+  EXPECT_THAT(Render("{% for i, loop in [] %}{% endfor %}"), HasSubstr("a loop cannot set \"loop\""));
+  EXPECT_EQ(Render("{% set loop = 1 %}{{ loop }}{% for i in [1] %}{{ loop.index }}{% endfor %}"), "11");
 }
 
 TEST(TemplateStatementsTest, BlocksCanBeSetFilteredAndScoped) {

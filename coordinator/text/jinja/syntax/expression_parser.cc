@@ -214,6 +214,7 @@ absl::StatusOr<ExprPtr> ExpressionParser::ParseVariable() {
     return expr;
   }
   expr->name = tokens_.IdOf(expr->text);
+  tokens_.scopes().Read(expr->name);
   for (MacroSyntax* macro : tokens_.macros()) {
     macro->uses_caller = macro->uses_caller || expr->name == kCaller;
     macro->uses_varargs = macro->uses_varargs || expr->name == kVarargs;

@@ -12,10 +12,12 @@ using Ends = std::initializer_list<std::string_view>;
 
 class Parser {
  public:
-  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens), syntax_->names), expressions_(tokens_) {}
+  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens), *syntax_), expressions_(tokens_) {}
 
   absl::StatusOr<std::unique_ptr<const Syntax>> Run() {
+    scopes_.Enter();
     LIME_RETURN_IF_ERROR(ParseBlock(syntax_->body, {}));
+    syntax_->scope = scopes_.Close();
     return std::move(syntax_);
   }
 
@@ -63,6 +65,38 @@ class Parser {
     return tokens_.ExpectEnd(TokenKind::kTagEnd);
   }
 
+  // A body with variables of its own, `given` among them.
+  absl::StatusOr<std::string> ParseScope(Block& body, ScopeId& id, Ends ends, const OpenScope& given = {}) {
+    scopes_.Enter(given);
+    LIME_ASSIGN_OR_RETURN(std::string end, ParseBody(body, ends));
+    id = scopes_.Close();
+    return end;
+  }
+
+  absl::Status ParseWholeScope(Block& body, ScopeId& id, std::string_view end, const OpenScope& given = {}) {
+    LIME_RETURN_IF_ERROR(ParseScope(body, id, {end}, given).status());
+    return tokens_.ExpectEnd(TokenKind::kTagEnd);
+  }
+
+  // Tells the scope what `target` sets.
+  absl::Status Set(const Target& target) {
+    if (target.name == kLoop && scopes_.IsInLoop()) return RefuseLoop();
+    if (!target.member.empty()) {
+      scopes_.Read(target.name);
+    } else if (target.parts.empty()) {
+      scopes_.Set(target.name);
+    }
+    for (const Target& part : target.parts) LIME_RETURN_IF_ERROR(Set(part));
+    return absl::OkStatus();
+  }
+
+  absl::Status RefuseLoop() const { return WrongAt(tokens_.line(), "a loop cannot set \"loop\"; use another name"); }
+
+  static void Give(const Target& target, OpenScope& scope) {
+    if (target.parts.empty()) scope.mentioned.insert(target.name);
+    for (const Target& part : target.parts) Give(part, scope);
+  }
+
   absl::Status ParseStatement(Statement& statement) {
     using Rule = absl::Status (Parser::*)(Statement&);
     struct Named {
@@ -97,6 +131,7 @@ class Parser {
   absl::Status ParseIf(Statement& statement) {
     auto& branches = statement.what.emplace<IfStatement>().branches;
     std::string word = "if";
+    scopes_.BeginBranch();
     while (word != "endif") {
       auto& branch = branches.emplace_back();
       if (word != "else") {
@@ -106,6 +141,7 @@ class Parser {
         LIME_ASSIGN_OR_RETURN(word, ParseBody(branch.body, {"endif"}));
       }
     }
+    scopes_.EndBranch();
     return tokens_.ExpectEnd(TokenKind::kTagEnd);
   }
 
@@ -114,15 +150,20 @@ class Parser {
     LIME_ASSIGN_OR_RETURN(loop.target, expressions_.ParseTarget(/*with_member=*/false));
     if (!tokens_.SkipName("in")) return tokens_.Unexpected("\"in\"");
     LIME_ASSIGN_OR_RETURN(loop.items, expressions_.ParseTuple(/*with_choice=*/false, "recursive"));
+    OpenScope given{.is_loop = true};
+    Give(loop.target, given);
+    if (!given.mentioned.insert(kLoop).second) return RefuseLoop();
     if (tokens_.SkipName("if")) {
+      scopes_.Enter(given);
       LIME_ASSIGN_OR_RETURN(loop.condition, expressions_.ParseExpression());
+      loop.condition_scope = scopes_.Close();
     }
     loop.is_recursive = tokens_.SkipName("recursive");
     ++loops_;
-    auto word = ParseBody(loop.body, {"else", "endfor"});
+    auto word = ParseScope(loop.body, loop.scope, {"else", "endfor"}, given);
     --loops_;
     if (!word.ok()) return word.status();
-    if (*word == "else") return ParseWholeBody(loop.otherwise, "endfor");
+    if (*word == "else") return ParseWholeScope(loop.otherwise, loop.else_scope, "endfor", {.is_loop = true});
     return tokens_.ExpectEnd(TokenKind::kTagEnd);
   }
 
@@ -132,24 +173,27 @@ class Parser {
       auto& set = statement.what.emplace<SetStatement>();
       set.target = std::move(target);
       LIME_ASSIGN_OR_RETURN(set.value, expressions_.ParseTuple(/*with_choice=*/true));
+      LIME_RETURN_IF_ERROR(Set(set.target));
       return tokens_.ExpectEnd(TokenKind::kTagEnd);
     }
     auto& set = statement.what.emplace<SetBlockStatement>();
     set.target = std::move(target);
+    LIME_RETURN_IF_ERROR(Set(set.target));  // before the block, where it is undefined if it is new
     if (tokens_.SkipSymbol("|")) {
       LIME_ASSIGN_OR_RETURN(set.filter, expressions_.ParseFilters(nullptr));
     }
-    return ParseWholeBody(set.body, "endset");
+    return ParseWholeScope(set.body, set.scope, "endset");
   }
 
-  // Parameters, body and end of a macro or {% call %}.
+  // Body and end of a macro or {% call %}, whose scope is open.
   absl::Status ParseMacroBody(MacroSyntax& macro, std::string_view end) {
     macro.body = std::make_unique<Block>();
     const int loops = std::exchange(loops_, 0);
     tokens_.macros().push_back(&macro);
-    const absl::Status parsed = ParseWholeBody(*macro.body, end);
+    absl::Status parsed = ParseWholeBody(*macro.body, end);
     tokens_.macros().pop_back();
     loops_ = loops;
+    macro.scope = scopes_.Close();
     return parsed;
   }
 
@@ -160,6 +204,7 @@ class Parser {
       Parameter parameter;
       LIME_ASSIGN_OR_RETURN(parameter.text, tokens_.ExpectName("the name of a parameter"));
       parameter.name = tokens_.IdOf(parameter.text);
+      scopes_.Read(parameter.name);
       if (tokens_.SkipSymbol("=")) {
         LIME_ASSIGN_OR_RETURN(parameter.fallback, expressions_.ParseExpression());
       } else if (!macro.parameters.empty() && macro.parameters.back().fallback != nullptr) {
@@ -175,6 +220,8 @@ class Parser {
     auto& definition = statement.what.emplace<MacroStatement>();
     LIME_ASSIGN_OR_RETURN(definition.macro.name, tokens_.ExpectName("the name of a macro"));
     definition.name = tokens_.IdOf(definition.macro.name);
+    scopes_.Set(definition.name);
+    scopes_.Enter();
     LIME_RETURN_IF_ERROR(ParseParameters(definition.macro));
     return ParseMacroBody(definition.macro, "endmacro");
   }
@@ -183,8 +230,11 @@ class Parser {
     auto& call = statement.what.emplace<CallStatement>();
     call.caller.name = "caller";
     const int line = tokens_.line();
+    scopes_.Enter();
     if (tokens_.current().IsSymbol("(")) LIME_RETURN_IF_ERROR(ParseParameters(call.caller));
+    OpenScope scope = scopes_.Leave();  // the call stands outside
     LIME_ASSIGN_OR_RETURN(call.call, expressions_.ParseExpression());
+    scopes_.Enter(std::move(scope));
     if (call.call->kind != ExprKind::kCall) return WrongAt(line, "{% call %} has no call; write {% call NAME() %}");
     return ParseMacroBody(call.caller, "endcall");
   }
@@ -192,24 +242,31 @@ class Parser {
   absl::Status ParseFilter(Statement& statement) {
     auto& filter = statement.what.emplace<FilterStatement>();
     LIME_ASSIGN_OR_RETURN(filter.filter, expressions_.ParseFilters(nullptr));
-    return ParseWholeBody(filter.body, "endfilter");
+    return ParseWholeScope(filter.body, filter.scope, "endfilter");
   }
 
   absl::Status ParseWith(Statement& statement) {
     auto& with = statement.what.emplace<WithStatement>();
+    OpenScope given;
     while (tokens_.current().kind != TokenKind::kTagEnd) {
       if (!with.targets.empty()) LIME_RETURN_IF_ERROR(tokens_.ExpectSymbol(","));
       LIME_ASSIGN_OR_RETURN(Target target, expressions_.ParseTarget(/*with_member=*/false));
       LIME_RETURN_IF_ERROR(tokens_.ExpectSymbol("="));
       LIME_ASSIGN_OR_RETURN(ExprPtr value, expressions_.ParseExpression());
+      Give(target, given);
       with.targets.emplace_back(std::move(target), std::move(value));
     }
-    return ParseWholeBody(with.body, "endwith");
+    return ParseWholeScope(with.body, with.scope, "endwith", given);
   }
 
-  // Marks what a model wrote, for training. It is part of the text like any other.
+  // Marks what a model wrote, for training. It is part of the text like any other. As in
+  // transformers, a loop around it cannot be left from inside.
   absl::Status ParseGeneration(Statement& statement) {
-    return ParseWholeBody(statement.what.emplace<WithStatement>().body, "endgeneration");
+    auto& with = statement.what.emplace<WithStatement>();
+    const int loops = std::exchange(loops_, 0);
+    absl::Status parsed = ParseWholeScope(with.body, with.scope, "endgeneration");
+    loops_ = loops;
+    return parsed;
   }
 
   absl::Status ParsePrint(Statement& statement) {
@@ -234,6 +291,7 @@ class Parser {
 
   std::unique_ptr<Syntax> syntax_ = std::make_unique<Syntax>();
   TokenStream tokens_;
+  NameScopes& scopes_ = tokens_.scopes();
   ExpressionParser expressions_;
   int loops_ = 0;  // around the current token, inside the same macro
 };

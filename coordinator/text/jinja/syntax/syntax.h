@@ -75,6 +75,9 @@ struct Parameter {
   ExprPtr fallback;  // may be null
 };
 
+// The place of a block's scope in Syntax::unset.
+using ScopeId = int;
+
 // A macro, or the body of a {% call %}.
 struct MacroSyntax {
   std::string name;
@@ -83,6 +86,7 @@ struct MacroSyntax {
   bool uses_caller = false;
   bool uses_varargs = false;
   bool uses_kwargs = false;
+  ScopeId scope = 0;
   std::unique_ptr<Block> body;
 };
 
@@ -103,8 +107,11 @@ struct ForStatement {
   Target target;
   ExprPtr items;
   ExprPtr condition;  // may be null
+  ScopeId condition_scope = 0;
   bool is_recursive = false;
+  ScopeId scope = 0;
   Block body;
+  ScopeId else_scope = 0;
   Block otherwise;
 };
 struct SetStatement {
@@ -115,6 +122,7 @@ struct SetStatement {
 struct SetBlockStatement {
   Target target;
   ExprPtr filter;  // may be null; its innermost input is
+  ScopeId scope = 0;
   Block body;
 };
 struct MacroStatement {
@@ -127,11 +135,13 @@ struct CallStatement {
 };
 struct FilterStatement {
   ExprPtr filter;
+  ScopeId scope = 0;
   Block body;
 };
 // {% with %}, and without targets {% generation %}.
 struct WithStatement {
   std::vector<std::pair<Target, ExprPtr>> targets;
+  ScopeId scope = 0;
   Block body;
 };
 struct BreakStatement {};
@@ -149,6 +159,10 @@ inline constexpr NameId kLoop = 0, kCaller = 1, kVarargs = 2, kKwargs = 3;
 
 struct Syntax {
   std::vector<std::string> names = {"loop", "caller", "varargs", "kwargs"};
+  // By scope: names that it sets before it reads them, and that nothing around it mentions. Until
+  // they are set, they are undefined inside, also if the caller gave them.
+  std::vector<std::vector<NameId>> unset;
+  ScopeId scope = 0;  // the outermost
   Block body;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/jinja/syntax/lexer.h"
+#include "coordinator/text/jinja/syntax/name_scopes.h"
 #include "coordinator/text/jinja/syntax/syntax.h"
 #include "coordinator/text/jinja/values/python_text.h"
 #include "planner/base/strings.h"
@@ -18,8 +19,8 @@ namespace lime::jinja {
 class TokenStream {
  public:
   // REQUIRES: the last token is kEnd.
-  TokenStream(std::vector<Token> tokens, std::vector<std::string>& names) : tokens_(std::move(tokens)), names_(names) {
-    for (const std::string& name : names) ids_.emplace(name, static_cast<NameId>(ids_.size()));
+  TokenStream(std::vector<Token> tokens, Syntax& syntax) : tokens_(std::move(tokens)), names_(syntax.names), scopes_(syntax.unset) {
+    for (const std::string& name : names_) ids_.emplace(name, static_cast<NameId>(ids_.size()));
   }
 
   const Token& current() const { return tokens_[at_]; }
@@ -56,6 +57,8 @@ class TokenStream {
     if (is_new) names_.push_back(name);
     return entry->second;
   }
+
+  NameScopes& scopes() { return scopes_; }
 
   // Macros around the current token, outermost first.
   std::vector<MacroSyntax*>& macros() { return macros_; }
@@ -102,6 +105,7 @@ class TokenStream {
   size_t at_ = 0;
   int depth_ = 0;
   std::vector<std::string>& names_;
+  NameScopes scopes_;
   absl::flat_hash_map<std::string, NameId> ids_;
   std::vector<MacroSyntax*> macros_;
 };
