@@ -38,6 +38,9 @@ TEST(TemplateExpressionsTest, ArithmeticIsPythons) {
             "20 64 4 3.0 0.5 24.0");
   EXPECT_EQ(Render("{{ true + true }} {{ 'ab' * 2 }} {{ 2 * [1] }} {{ [1] + [2] }} {{ (1,) + (2,) }}"), "2 abab [1, 1] [1, 2] (1, 2)");
   EXPECT_THAT(Render("{{ 1 / 0 }}"), HasSubstr("divided by 0"));
+  EXPECT_THAT(Render("{{ 0.0 ** -1 }}"), HasSubstr("0 has no negative power"));
+  EXPECT_THAT(Render("{{ (-8) ** 0.5 }}"), HasSubstr("no power that is no integer"));
+  EXPECT_THAT(Render("{{ 10.0 ** 400 }}"), HasSubstr("larger than a float"));
   EXPECT_THAT(Render("{{ 2 ** 127 }}"), HasSubstr("larger than 127 bits"));
   EXPECT_THAT(Render("{{ 'a' + 1 }}"), HasSubstr("\"+\" does not work on a string and an integer"));
 }
@@ -49,6 +52,10 @@ TEST(TemplateExpressionsTest, ComparisonsChain) {
             "True True True True False");
   EXPECT_EQ(Render("{{ not 1 == 2 }} {{ not x }} {{ 0 or '' or 'z' }} {{ 1 and 2 }} {{ none == x }} {{ x == y }}"),
             "True True z 2 False True");
+  EXPECT_EQ(
+      Render("{{ 9007199254740993 == 9007199254740992.0 }} {{ 9007199254740993 > 9007199254740992.0 }} {{ 2 < 2.5 < 3 }} {{ -2.5 < -2 }} "
+             "{{ 1 < 1e400 }} {{ 1 == ('nan' ~ x)|float }}"),
+      "False True True True True False");
   EXPECT_THAT(Render("{{ 1 < 'a' }}"), HasSubstr("\"<\" does not work on an integer and a string"));
   EXPECT_THAT(Render("{{ 1 in 'a' }}"), HasSubstr("only a string can be \"in\" a string"));
   EXPECT_THAT(Render("{{ 1 in none }}"), HasSubstr("none has no items"));

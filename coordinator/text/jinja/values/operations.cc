@@ -57,6 +57,23 @@ FloatDivision Divide(double left, double right) {
   return {quotient - whole > 0.5 ? whole + 1 : whole, rest};
 }
 
+// The order of an integer and a float, without rounding the integer.
+std::partial_ordering Order(Int left, double right) {
+  constexpr double kLimit = 0x1p127;  // beyond all integers
+  if (!(std::fabs(right) < kLimit)) return 0.0 <=> right;
+  const double whole = std::trunc(right);
+  const auto order = left <=> static_cast<Int>(whole);
+  return order != 0 ? order : whole <=> right;
+}
+
+// REQUIRES: both are numbers.
+std::partial_ordering Order(const Value& left, const Value& right) {
+  if (left.IsIntegral() && right.IsIntegral()) return left.AsInt() <=> right.AsInt();
+  if (left.IsIntegral()) return Order(left.AsInt(), right.real);
+  if (right.IsIntegral()) return 0 <=> Order(right.AsInt(), left.real);
+  return left.real <=> right.real;
+}
+
 Value IntPower(Rendering& rendering, Int base, Int exponent) {
   if (exponent < 0) {
     if (base == 0) return rendering.Fail("0 has no negative power; check the exponent");
@@ -97,6 +114,18 @@ Value CalculateInts(Rendering& rendering, Operator op, Int left, Int right) {
   }
 }
 
+Value DoublePower(Rendering& rendering, double base, double exponent) {
+  if (base == 0 && exponent < 0) return rendering.Fail("0 has no negative power; check the exponent");
+  if (base < 0 && std::isfinite(base) && std::isfinite(exponent) && exponent != std::trunc(exponent)) {
+    return rendering.Fail("a negative number has no power that is no integer; check the exponent");
+  }
+  const double power = std::pow(base, exponent);
+  if (std::isinf(power) && std::isfinite(base) && std::isfinite(exponent)) {
+    return rendering.Fail("a power is larger than a float can be; use smaller numbers");
+  }
+  return Value::Real(power);
+}
+
 Value CalculateDoubles(Rendering& rendering, Operator op, double left, double right) {
   const bool divides = op == Operator::kDivide || op == Operator::kFloorDivide || op == Operator::kModulo;
   if (divides && right == 0) return rendering.Fail("a number is divided by 0; test the divisor first");
@@ -114,7 +143,7 @@ Value CalculateDoubles(Rendering& rendering, Operator op, double left, double ri
     case Operator::kModulo:
       return Value::Real(Divide(left, right).rest);
     default:
-      return Value::Real(std::pow(left, right));
+      return DoublePower(rendering, left, right);
   }
 }
 
@@ -330,8 +359,7 @@ Value Positive(Rendering& rendering, const Value& value) {
 bool AreEqual(Rendering& rendering, const Value& left, const Value& right) {
   const Rendering::Level level(rendering);
   if (!rendering.Charge() || !level.ok()) return false;
-  if (left.IsIntegral() && right.IsIntegral()) return left.AsInt() == right.AsInt();
-  if (left.IsNumber() && right.IsNumber()) return left.AsDouble() == right.AsDouble();
+  if (left.IsNumber() && right.IsNumber()) return Order(left, right) == 0;
   if (left.kind != right.kind) return false;
   switch (left.kind) {
     case Kind::kString:
@@ -351,8 +379,7 @@ bool AreEqual(Rendering& rendering, const Value& left, const Value& right) {
 bool IsLess(Rendering& rendering, const Value& left, const Value& right) {
   const Rendering::Level level(rendering);
   if (!rendering.Charge() || !level.ok()) return false;
-  if (left.IsIntegral() && right.IsIntegral()) return left.AsInt() < right.AsInt();
-  if (left.IsNumber() && right.IsNumber()) return left.AsDouble() < right.AsDouble();
+  if (left.IsNumber() && right.IsNumber()) return Order(left, right) < 0;
   if (left.IsString() && right.IsString()) {
     rendering.Charge(std::min(left.text->size(), right.text->size()));
     return *left.text < *right.text;  // the order of UTF-8 is that of characters
