@@ -130,6 +130,18 @@ std::string TitlecaseUnicode(std::string_view text) {
   return out;
 }
 
+std::string CasefoldUnicode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (; !text.empty(); text.remove_prefix(DecodeUtf8(text).length)) {
+    int32_t parts[4];  // the longest has 3
+    int boundary = 0;
+    const auto count = utf8proc_decompose_char(static_cast<int32_t>(DecodeUtf8(text).code), parts, 4, UTF8PROC_CASEFOLD, &boundary);
+    for (int i = 0; i < count; ++i) AppendUtf8(parts[i], out);
+  }
+  return out;
+}
+
 size_t GraphemeLength(std::string_view text) {
   Utf8Char last = DecodeUtf8(text);
   auto length = static_cast<size_t>(last.length);

@@ -28,6 +28,9 @@ std::string LowercaseUnicode(std::string_view text);
 std::string UppercaseUnicode(std::string_view text);
 std::string TitlecaseUnicode(std::string_view text);
 
+// For comparisons without case. Makes two or three characters of some.
+std::string CasefoldUnicode(std::string_view text);
+
 // Bytes of the first grapheme cluster, which is seen as one character. REQUIRES: !text.empty().
 size_t GraphemeLength(std::string_view text);
 

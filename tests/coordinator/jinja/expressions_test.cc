@@ -119,6 +119,10 @@ TEST(TemplateExpressionsTest, StringMethods) {
       "bba.a.b.122");
   EXPECT_EQ(Render("{{ 'hello wORLD'.title() }}{{ 'ß é'.upper() }}{{ 'ÄÖ'.lower() }}{{ 'éa'.capitalize() }}{{ 'aB'.swapcase() }}"),
             "Hello WorldSS ÉäöÉaAb");
+  EXPECT_EQ(Render("{{ 'ﬁ ŉ ΐ'.upper() }} {{ 'ßa ﬁb ᾲ ŉ ᾀ'.title() }} {{ 'ﬁB'.capitalize() }} {{ 'ẞﬁ'.casefold() }} {{ 'ß'.swapcase() }}"),
+            "FI ʼN \u0399\u0308\u0301 Ssa Fib \u1FBA\u0345 ʼN \u1F88 Fib ssfi SS");
+  EXPECT_EQ(Render("{{ 'ΑΣ ΑΣΑ Σ ΑΣ\\'Α ΑΣ\\' İ'.lower() }} {{ 'ΑΣ'.title() }} {{ 'αΣ'.swapcase() }} {{ 'aΣ (ﬁ'|title }}"),
+            "ας ασα σ ασ'α ας' i̇ Ας Ας Aσ (FI");
   EXPECT_EQ(Render("{{ 'a\nb\r\nc'.splitlines() }}{{ 'a=b=c'.partition('=') }}{{ 'a=b=c'.rpartition('=') }}{{ '-'.join(['a', 'b']) }}"),
             "['a', 'b', 'c']('a', '=', 'b=c')('a=b', '=', 'c')a-b");
   EXPECT_EQ(Render("{{ '7'.zfill(3) }}{{ 'a'.center(4, '.') }}{{ 'a'.ljust(2) }}{{ 'a'.rjust(2) }}{{ 'prefix'.removeprefix('pre') }}"),

@@ -187,7 +187,7 @@ Value WithoutAffix(Call& call) {
 
 constexpr Builtin kStringMethods[] = {
     {"capitalize", Changed<Capitalize>, ""},
-    {"casefold", Changed<Lower>, ""},
+    {"casefold", Changed<Casefold>, ""},
     {"center", Centered, "width fillchar="},
     {"count", CountText, "sub start= end="},
     {"endswith", StartsOrEnds<true>, "suffix start= end="},

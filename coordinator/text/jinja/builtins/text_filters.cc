@@ -19,16 +19,21 @@ Value Changed(Call& call) {
   return call.String(change(call.Text()), call.self.is_markup);
 }
 
+// Whether the next character begins a word of the filter "title".
+bool BeginsWord(char32_t code) {
+  return IsPythonSpace(code) || (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
+}
+
 // Unlike the method, words begin behind white space, "-" and opening brackets alone.
 std::string TitleWords(std::string_view text) {
   std::string out;
-  bool begins = true;
   while (!text.empty()) {
     std::string_view rest = text;
-    const char32_t code = NextChar(rest);
-    const std::string_view one = text.substr(0, text.size() - rest.size());
-    out.append(begins ? Upper(one) : Lower(one));
-    begins = IsPythonSpace(code) || (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
+    char32_t code = NextChar(rest);
+    out.append(Upper(text.substr(0, text.size() - rest.size())));
+    const std::string_view behind = rest;
+    while (!rest.empty() && !BeginsWord(code)) code = NextChar(rest);
+    out.append(Lower(behind.substr(0, behind.size() - rest.size())));
     text = rest;
   }
   return out;

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -139,6 +140,66 @@ int BaseOfPrefix(std::string_view digits) {
   }
 }
 
+constexpr std::string_view kSigma = "\u03A3";
+
+// Whether the Sigma at `at` ends a word. Characters such as marks and apostrophes do not count.
+bool IsFinalSigma(std::string_view text, size_t at) {
+  static const CodeSet ignored = GetCodeSet("Case_Ignorable");
+  char32_t before = 0, behind = 0;
+  for (std::string_view rest = text.substr(0, at); !rest.empty() && Contains(ignored, before = PreviousChar(rest));) before = 0;
+  for (std::string_view rest = text.substr(at + kSigma.size()); !rest.empty() && Contains(ignored, behind = NextChar(rest));) behind = 0;
+  return HasCase(before) && !HasCase(behind);
+}
+
+// The lower case of `one`, a character of `text`.
+std::string LowerOf(std::string_view text, std::string_view one) {
+  if (one != kSigma) return LowercaseUnicode(one);
+  return IsFinalSigma(text, one.data() - text.data()) ? "\u03C2" : "\u03C3";
+}
+
+// The characters whose upper case is `one` folded, in upper case; nothing for others.
+std::string FoldedIfLonger(std::string_view one) {
+  std::string_view rest = one;
+  const char32_t code = NextChar(rest);
+  if (code < 0x80 || code == 0x130 || code == 0x1E9E) return "";
+  std::string folded = CasefoldUnicode(one);
+  return Length(folded) > 1 ? folded : "";
+}
+
+std::string UpperOf(std::string_view one) {
+  const std::string folded = FoldedIfLonger(one);
+  return UppercaseUnicode(folded.empty() ? one : folded);
+}
+
+std::string TitleOf(std::string_view one) {
+  const std::string folded = FoldedIfLonger(one);
+  std::string_view rest = one;
+  const bool is_title = IsTitleChar(NextChar(rest));
+  std::string simple = TitlecaseUnicode(one);
+  if (folded.empty() || is_title || simple != one) return simple;
+  const std::string_view first = std::string_view(folded).substr(0, BytesBefore(folded, 1));
+  const std::string upper = UppercaseUnicode(first);
+  if (upper == first) return UppercaseUnicode(folded);
+  return upper + Replace(std::string_view(folded).substr(first.size()), "\u03B9", "\u0345");
+}
+
+// Each character of `text` by `change`, which is given the character.
+template <typename Change>
+std::string EachChar(std::string_view text, Change change) {
+  std::string out;
+  while (!text.empty()) {
+    std::string_view rest = text;
+    NextChar(rest);
+    out.append(change(text.substr(0, text.size() - rest.size())));
+    text = rest;
+  }
+  return out;
+}
+
+char32_t FirstChar(std::string_view text) {
+  return NextChar(text);
+}
+
 }  // namespace
 
 char32_t NextChar(std::string_view& text) {
@@ -252,44 +313,32 @@ std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) 
 }
 
 std::string Lower(std::string_view text) {
-  return LowercaseUnicode(text);
+  if (Find(text, kSigma) == std::string_view::npos) return LowercaseUnicode(text);
+  return EachChar(text, [text](std::string_view one) { return LowerOf(text, one); });
 }
 
 std::string Upper(std::string_view text) {
-  return UppercaseUnicode(text);
+  return EachChar(text, UpperOf);
+}
+
+std::string Casefold(std::string_view text) {
+  return CasefoldUnicode(text);
 }
 
 std::string SwapCase(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    std::string_view rest = text;
-    const bool is_upper = IsUpperChar(NextChar(rest));
-    const std::string_view one = text.substr(0, text.size() - rest.size());
-    out.append(is_upper ? Lower(one) : Upper(one));
-    text = rest;
-  }
-  return out;
+  return EachChar(text, [text](std::string_view one) { return IsUpperChar(FirstChar(one)) ? LowerOf(text, one) : UpperOf(one); });
 }
 
 std::string Capitalize(std::string_view text) {
-  if (text.empty()) return "";
-  std::string_view rest = text;
-  NextChar(rest);
-  return TitlecaseUnicode(text.substr(0, text.size() - rest.size())) + Lower(rest);
+  return EachChar(text, [text](std::string_view one) { return one.data() == text.data() ? TitleOf(one) : LowerOf(text, one); });
 }
 
 std::string Title(std::string_view text) {
-  std::string out;
   bool in_word = false;
-  while (!text.empty()) {
-    std::string_view rest = text;
-    const bool has_case = HasCase(NextChar(rest));
-    const std::string_view one = text.substr(0, text.size() - rest.size());
-    out.append(in_word ? Lower(one) : TitlecaseUnicode(one));
-    in_word = has_case;
-    text = rest;
-  }
-  return out;
+  return EachChar(text, [text, &in_word](std::string_view one) {
+    const bool was_in_word = std::exchange(in_word, HasCase(FirstChar(one)));
+    return was_in_word ? LowerOf(text, one) : TitleOf(one);
+  });
 }
 
 bool IsLower(std::string_view text) {

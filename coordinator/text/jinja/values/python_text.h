@@ -44,6 +44,7 @@ std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends =
 
 std::string Lower(std::string_view text);
 std::string Upper(std::string_view text);
+std::string Casefold(std::string_view text);
 std::string SwapCase(std::string_view text);
 std::string Capitalize(std::string_view text);
 // A word begins after any character without case.
