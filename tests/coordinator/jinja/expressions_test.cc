@@ -141,6 +141,8 @@ TEST(TemplateExpressionsTest, FormattingIsPythons) {
       Render("{{ '%s %d %05.2f %r %%' % ('a', 3.9, 2.5, 'x') }}{{ '%(a)s' % {'a': 1} }}{{ '%s!'|format(1) }}{{ '%3d|%-3d|' % (1, 2) }}"),
       "a 3 02.50 'x' %11!  1|2  |");
   EXPECT_THAT(Render("{{ '{}'.format() }}"), HasSubstr("more places than arguments"));
+  EXPECT_EQ(Render("{{ 'a' % x }}{{ 'a' % [1] }}"), "aa");
+  EXPECT_THAT(Render("{{ 'a' % {'b': 1}.values() }}"), HasSubstr("fewer places than values"));
   EXPECT_THAT(Render("{{ '%d' % 'a' }}"), HasSubstr("cannot show a string"));
   EXPECT_THAT(Render("{{ '%s' % (1, 2) }}"), HasSubstr("fewer places than values"));
   EXPECT_THAT(Render("{{ '{' .format() }}"), HasSubstr("bracket without its pair"));

@@ -40,6 +40,10 @@ TEST(TemplateFiltersTest, Numbers) {
   EXPECT_EQ(Render("{{ 2.1|round(method='ceil') }} {{ 42.55|round(1, 'floor') }} {{ 1234.5|round(-2) }}"), "3.0 42.5 1200.0");
   EXPECT_EQ(Render("{{ x|default('d') }}{{ none|default('d') }}{{ ''|default('d', true) }}{{ x|d }}"), "dNoned");
   EXPECT_THAT(Render("{{ x|int }}"), HasSubstr("\"x\" is undefined"));
+  EXPECT_THAT(Render("{{ '1e999'|int(5) }}"), HasSubstr("too large for an integer"));
+  EXPECT_THAT(Render("{{ '1e999'|float|round(0, 'ceil') }}"), HasSubstr("not infinite"));
+  EXPECT_EQ(Render("{{ ('nan' ~ x)|int(5) }}{{ [1, 2]|truncate(5) }}{{ x|truncate(5) is undefined }}"), "5[1, 2]True");
+  EXPECT_THAT(Render("{{ range(9)|list|truncate(3, leeway=0) }}"), HasSubstr("needs a string, not a list"));
 }
 
 TEST(TemplateFiltersTest, Collections) {

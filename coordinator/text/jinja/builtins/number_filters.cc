@@ -33,6 +33,7 @@ Value AsInt(Call& call) {
   if (call.self.IsString() && !value.has_value()) real = ParseFloat(*call.self.text);
   if (real.has_value()) value = Whole(*real);
   if (value.has_value()) return Value::Integer(*value);
+  if (real.has_value() && !std::isnan(*real)) return call.Fail("finds a number that is too large for an integer; use a smaller one");
   return call.bound[0].value_or(Value::Integer(0));
 }
 
@@ -57,6 +58,7 @@ Value Rounded(Call& call) {
     return call.Fail("rounds \"common\", \"ceil\" or \"floor\"; use one of them");
   if (places < -300 || places > 300) return call.Fail("needs a precision from -300 to 300; correct it");
   const double value = call.self.AsDouble(), scale = std::pow(10.0, static_cast<double>(places));
+  if (method != "common" && !std::isfinite(value)) return call.Fail("needs a number that is not infinite; test it first");
   if (method != "common") return Value::Real((method == "ceil" ? std::ceil(value * scale) : std::floor(value * scale)) / scale);
   if (call.self.IsIntegral() && places >= 0) return Value::Integer(call.self.AsInt());
   if (places < 0) {

@@ -90,12 +90,15 @@ Value Indented(Call& call) {
 }
 
 Value Truncated(Call& call) {
-  if (!call.self.IsString() && !call.self.IsUndefined()) return RefuseOther(call);
-  const std::string_view text = call.Text(), end = call.Has(2) ? call.TextAt(2) : "...";
+  const auto size = LengthOf(call.self);
+  if (!size.has_value()) return RefuseOther(call);
+  const std::string_view end = call.Has(2) ? call.TextAt(2) : "...";
   const Int length = call.IntAt(0, 255), leeway = call.IntAt(3, 5), of_end = Length(end);
   if (call.rendering.failed()) return Value::Undefined();
   if (length < of_end || leeway < 0) return call.Fail("needs a length of at least that of its end, and no negative leeway; correct them");
-  if (Length(text) <= length + leeway) return AsString(call);
+  if (*size <= length + leeway) return call.self;
+  if (!call.self.IsString()) return RefuseOther(call);
+  const std::string_view text = call.Text();
   std::string_view kept = text.substr(0, BytesBefore(text, static_cast<int64_t>(length - of_end)));
   if (!call.IsTrueAt(1)) kept = Split(kept, " ", 1, /*from_right=*/true).front();
   return call.String(std::string(kept).append(end), call.self.is_markup);

@@ -124,7 +124,8 @@ class PercentFormat {
       text_.remove_prefix(1);
       if (rendering_.Charge()) FormatPlace();
     }
-    const bool has_keys = values_.Is(Kind::kDict) || (values_.Is(Kind::kList) && !is_tuple_);  // as Python asks
+    const bool has_keys = values_.Is(Kind::kDict) || values_.IsUndefined() ||
+                          (values_.Is(Kind::kList) && values_.list->HasItems() && !is_tuple_);  // as Python asks
     const bool all_used = has_keys || used_ == (is_tuple_ ? values_.list->items.size() : 1);
     if (!all_used) rendering_.Fail("a \"%\" format has fewer places than values; give one value for each place");
     return std::move(out_);
