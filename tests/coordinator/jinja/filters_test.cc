@@ -38,6 +38,7 @@ TEST(TemplateFiltersTest, Numbers) {
   EXPECT_EQ(Render("{{ '3.14'|float }} {{ 'x'|float(1.5) }} {{ 2|float }} {{ -5|abs }} {{ 2.5|round }} {{ 2.675|round(2) }} {{ 7|round }}"),
             "3.14 1.5 2.0 5 2.0 2.67 7");
   EXPECT_EQ(Render("{{ 2.1|round(method='ceil') }} {{ 42.55|round(1, 'floor') }} {{ 1234.5|round(-2) }}"), "3.0 42.5 1200.0");
+  EXPECT_EQ(Render("{{ -0.3|round(method='ceil') }} {{ ('ab'|safe)|list }} {{ [('ab'|safe)[0]] }}"), "0.0 ['a', 'b'] [Markup('a')]");
   EXPECT_EQ(Render("{{ x|default('d') }}{{ none|default('d') }}{{ ''|default('d', true) }}{{ x|d }}"), "dNoned");
   EXPECT_THAT(Render("{{ x|int }}"), HasSubstr("\"x\" is undefined"));
   EXPECT_THAT(Render("{{ '1e999'|int(5) }}"), HasSubstr("too large for an integer"));

@@ -59,7 +59,8 @@ Value Rounded(Call& call) {
   if (places < -300 || places > 300) return call.Fail("needs a precision from -300 to 300; correct it");
   const double value = call.self.AsDouble(), scale = std::pow(10.0, static_cast<double>(places));
   if (method != "common" && !std::isfinite(value)) return call.Fail("needs a number that is not infinite; test it first");
-  if (method != "common") return Value::Real((method == "ceil" ? std::ceil(value * scale) : std::floor(value * scale)) / scale);
+  if (method != "common")
+    return Value::Real((method == "ceil" ? std::ceil(value * scale) + 0.0 : std::floor(value * scale) + 0.0) / scale);  // no -0.0
   if (call.self.IsIntegral() && places >= 0) return Value::Integer(call.self.AsInt());
   if (places < 0) {
     const double rounded = std::nearbyint(value * scale) / scale;

@@ -431,7 +431,7 @@ std::vector<Value> Iterate(Rendering& rendering, const Value& value) {
     for (std::string_view rest = *value.text; !rest.empty() && !rendering.failed();) {
       const std::string_view before = rest;
       NextChar(rest);
-      items.push_back(rendering.MakeString(std::string(before.substr(0, before.size() - rest.size())), value.is_markup));
+      items.push_back(rendering.MakeString(std::string(before.substr(0, before.size() - rest.size()))));
     }
   }
   return items;
