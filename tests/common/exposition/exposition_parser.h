@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "planner/base/status.h"
 
 namespace lime {
@@ -43,9 +44,10 @@ inline absl::Status CheckHistogram(const std::string& name, const ParsedMetrics:
   }
   if (buckets.empty()) return Invalid(name, " has no buckets");
   for (const auto& [labels, by_bound] : buckets) {
-    const std::string of = labels.empty() ? "" : "{" + labels + "}";
-    const auto count = family.samples.find(name + "_count" + of);
-    if (count == family.samples.end() || !family.samples.contains(name + "_sum" + of)) return Invalid(name, of, " lacks its count or sum");
+    const std::string of = labels.empty() ? "" : absl::StrCat("{", labels, "}");
+    const auto count = family.samples.find(absl::StrCat(name, "_count", of));
+    if (count == family.samples.end() || !family.samples.contains(absl::StrCat(name, "_sum", of)))
+      return Invalid(name, of, " lacks its count or sum");
     if (!std::isinf(by_bound.rbegin()->first)) return Invalid(name, of, " has no bucket +Inf");
     double before = 0;
     for (const auto& [bound, value] : by_bound) {

@@ -66,7 +66,7 @@ class OneTurn final : public BodySource {
   int turns_ = 0;
 };
 
-void AnswerInOneOfAllWays(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+void AnswerInOneOfAllWays(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   answer->OnEnd([](HttpEnd) {});
   if (request.path == "/stream") return answer->Stream({}, absl::Seconds(1), std::make_unique<OneTurn>(answer));
   if (request.path == "/slow") answer->Delay({}, absl::Seconds(1));
@@ -124,7 +124,7 @@ TEST(HttpBoundsTest, AWakeAllocatesNothing) {
   Silent* source = nullptr;
   std::shared_ptr<HttpAnswer> answer;
   absl::Notification asked;
-  TestHandler handler([&](HttpRequest, std::shared_ptr<HttpAnswer> given) {
+  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
     auto made = std::make_unique<Silent>();
     source = made.get();
     given->Stream({}, absl::InfiniteDuration(), std::move(made));

@@ -129,7 +129,7 @@ TEST_F(HttpServerTlsTest, AClientThatLeavesIsNoticed) {
   SeenEnd seen;
   std::shared_ptr<HttpAnswer> answer;
   absl::Notification asked;
-  TestHandler handler([&](HttpRequest, std::shared_ptr<HttpAnswer> given) {
+  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
     answer = std::move(given);
     answer->OnEnd(seen.Taker());
     asked.Notify();

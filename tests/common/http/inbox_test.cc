@@ -19,6 +19,7 @@ TEST(HttpInboxTest, TheEventIsReadableExactlyWhileCallsWait) {
   ASSERT_TRUE(inbox.Open().ok());
   const auto exchange = std::make_shared<HttpExchange>(1);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int> running = 4;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {

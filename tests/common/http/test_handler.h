@@ -37,7 +37,7 @@ inline std::unique_ptr<HttpServer> MakeServer(HttpHandler& handler, const HttpSe
   return server.ok() ? std::move(*server) : nullptr;
 }
 
-inline void AnswerWithPath(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+inline void AnswerWithPath(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   answer->Send({.status = 200, .headers = {}, .body = request.path + request.body});
 }
 

@@ -2,8 +2,8 @@
 
 namespace lime::jinja {
 
-Value Rendering::FailWith(std::string sentence) {
-  if (status_.ok()) status_ = absl::InvalidArgumentError(std::move(sentence));
+Value Rendering::FailWith(const std::string& sentence) {
+  if (status_.ok()) status_ = absl::InvalidArgumentError(sentence);
   return Value::Undefined();
 }
 

@@ -47,7 +47,7 @@ class Rendering {
     return FailWith(absl::StrCat("line ", line_, " of the chat template: ", what...));
   }
   // The same with the whole sentence.
-  Value FailWith(std::string sentence);
+  Value FailWith(const std::string& sentence);
   bool failed() const { return !status_.ok(); }
   const absl::Status& status() const { return status_; }
 
