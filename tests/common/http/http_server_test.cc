@@ -89,10 +89,10 @@ TEST(HttpServerTest, ItListensOnIpv6) {
 }
 
 TEST(HttpServerTest, AConnectionServesManyRequests) {
-  TestHandler handler([](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+  TestHandler handler([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     EXPECT_EQ(request.local_address, "127.0.0.1");
     EXPECT_EQ(request.remote_address, "127.0.0.1");
-    AnswerWithPath(std::move(request), std::move(answer));
+    AnswerWithPath(request, answer);
   });
   const auto server = MakeServer(handler);
   HttpClient client(server->port());
@@ -102,9 +102,8 @@ TEST(HttpServerTest, AConnectionServesManyRequests) {
 
 TEST(HttpServerTest, TwentyPipelinedRequestsOfOtherThreadsAreAnsweredInOrder) {
   std::vector<std::thread> threads;
-  TestHandler handler([&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
-    threads.emplace_back(
-        [request = std::move(request), answer = std::move(answer)]() mutable { AnswerWithPath(std::move(request), std::move(answer)); });
+  TestHandler handler([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    threads.emplace_back([request, answer] { AnswerWithPath(request, answer); });
   });
   const auto server = MakeServer(handler);
   HttpClient client(server->port());
@@ -217,8 +216,8 @@ TEST(HttpServerTest, AStreamOfAnotherThreadArrivesPieceByPiece) {
   const auto channel = std::make_shared<Channel>();
   std::shared_ptr<HttpAnswer> answer;
   absl::Notification asked;
-  TestHandler handler([&](HttpRequest request, std::shared_ptr<HttpAnswer> given) {
-    if (request.path == "/next") return AnswerWithPath(std::move(request), std::move(given));
+  TestHandler handler([&](const HttpRequest& request, std::shared_ptr<HttpAnswer> given) {
+    if (request.path == "/next") return AnswerWithPath(request, given);
     given->Stream({.status = 200, .headers = {{"Content-Type", "text/event-stream"}}, .body = {}}, absl::InfiniteDuration(),
                   std::make_unique<ChannelSource>(channel));
     answer = std::move(given);
@@ -367,10 +366,10 @@ TEST(HttpServerTest, AClientThatLeavesInAStreamIsNoticed) {
 TEST(HttpServerTest, AClientThatReadsByteByByteCostsBoundedMemoryAndDelaysNobody) {
   std::atomic<int64_t> taken = 0;
   std::vector<std::shared_ptr<HttpAnswer>> answers;
-  TestHandler handler([&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
-    if (request.path == "/quick") return AnswerWithPath(std::move(request), std::move(answer));
+  TestHandler handler([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    if (request.path == "/quick") return AnswerWithPath(request, answer);
     answer->Stream({}, absl::InfiniteDuration(), std::make_unique<Endless>(taken));
-    answers.push_back(std::move(answer));
+    answers.push_back(answer);
   });
   HttpServer::Options options;
   options.send_buffer_bytes = 64 * 1024;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 
 #include "coordinator/text/jinja/values/format.h"
 #include "coordinator/text/jinja/values/printing.h"
@@ -63,14 +64,18 @@ std::partial_ordering Order(Int left, double right) {
   if (!(std::fabs(right) < kLimit)) return 0.0 <=> right;
   const double whole = std::trunc(right);
   const auto order = left <=> static_cast<Int>(whole);
-  return order != 0 ? order : whole <=> right;
+  return std::is_neq(order) ? order : whole <=> right;
 }
 
 // REQUIRES: both are numbers.
 std::partial_ordering Order(const Value& left, const Value& right) {
   if (left.IsIntegral() && right.IsIntegral()) return left.AsInt() <=> right.AsInt();
   if (left.IsIntegral()) return Order(left.AsInt(), right.real);
-  if (right.IsIntegral()) return 0 <=> Order(right.AsInt(), left.real);
+  if (right.IsIntegral()) {
+    const std::partial_ordering order = Order(right.AsInt(), left.real);
+    if (std::is_lt(order)) return std::partial_ordering::greater;
+    return std::is_gt(order) ? std::partial_ordering::less : order;
+  }
   return left.real <=> right.real;
 }
 
@@ -359,7 +364,7 @@ Value Positive(Rendering& rendering, const Value& value) {
 bool AreEqual(Rendering& rendering, const Value& left, const Value& right) {
   const Rendering::Level level(rendering);
   if (!rendering.Charge() || !level.ok()) return false;
-  if (left.IsNumber() && right.IsNumber()) return Order(left, right) == 0;
+  if (left.IsNumber() && right.IsNumber()) return std::is_eq(Order(left, right));
   if (left.kind != right.kind) return false;
   switch (left.kind) {
     case Kind::kString:
@@ -379,7 +384,7 @@ bool AreEqual(Rendering& rendering, const Value& left, const Value& right) {
 bool IsLess(Rendering& rendering, const Value& left, const Value& right) {
   const Rendering::Level level(rendering);
   if (!rendering.Charge() || !level.ok()) return false;
-  if (left.IsNumber() && right.IsNumber()) return Order(left, right) < 0;
+  if (left.IsNumber() && right.IsNumber()) return std::is_lt(Order(left, right));
   if (left.IsString() && right.IsString()) {
     rendering.Charge(std::min(left.text->size(), right.text->size()));
     return *left.text < *right.text;  // the order of UTF-8 is that of characters
