@@ -379,7 +379,9 @@ TEST(HttpServerTest, AClientThatReadsByteByByteCostsBoundedMemoryAndDelaysNobody
   HttpClient quick(server->port());
   for (int i = 0; i < 2000; ++i) {
     ASSERT_EQ(slow.ReadSome(1).size(), 1u);
-    if (i % 20 == 0) EXPECT_EQ(quick.Get("/quick").body, "/quick");
+    if (i % 20 == 0) {
+      EXPECT_EQ(quick.Get("/quick").body, "/quick");
+    }
   }
   EXPECT_LE(taken, 512 * 1024);
   server->Stop(absl::InfinitePast());
