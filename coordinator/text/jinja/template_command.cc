@@ -26,6 +26,8 @@ absl::StatusOr<absl::CivilSecond> TimeOf(const Json& request, absl::CivilSecond 
 absl::StatusOr<std::string> Render(const ModelTemplate& model, absl::CivilSecond now, const std::string& text, std::string_view name) {
   LIME_ASSIGN_OR_RETURN(Json request, ParseOrderedJsonObject(text, name));
   LIME_ASSIGN_OR_RETURN(const absl::CivilSecond time, TimeOf(request, now));
+  if (!request.contains("vars") && request.contains("messages"))
+    return Invalid("\"messages\" stands outside \"vars\"; write {\"vars\": {\"messages\": [...]}}");
   Json& variables = request["vars"];
   if (variables.is_null()) variables = Json::object();
   if (!variables.is_object()) return Invalid("\"vars\" is ", variables.type_name(), "; give an object");

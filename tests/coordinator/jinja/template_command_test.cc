@@ -22,6 +22,7 @@ TEST(TemplateCommandTest, OneObjectBecomesItsText) {
   EXPECT_EQ(Output(R"({"template": "{{ 1 }}"})", {.json = true}), "{\"text\":\"1\"}\n");
   EXPECT_THAT(Output(R"({"template": "{{ x.y }}"})", {}), HasSubstr("\"x\" is undefined"));
   EXPECT_THAT(Output("[]", {}), HasSubstr("stdin: is not a JSON object"));
+  EXPECT_THAT(Output(R"({"template": "a", "messages": []})", {}), HasSubstr("\"messages\" stands outside \"vars\""));
 }
 
 TEST(TemplateCommandTest, EveryLineIsAnswered) {
