@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "common/input/model_file.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/text/encode_prompt.h"
 #include "coordinator/text/jinja/chat_template.h"
 #include "daemon/machine/files.h"
 #include "daemon/weights/checkpoint.h"
@@ -16,13 +17,6 @@ namespace lime::cli {
 namespace {
 
 using nlohmann::json;
-
-// Nothing if there is no such file.
-absl::StatusOr<std::optional<std::string>> ReadOptional(const std::string& path, Bytes limit) {
-  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
-  if (!is_here) return std::nullopt;
-  return ReadTextFile(path, limit);
-}
 
 // eos_token_id of generation_config.json: one id or several. Empty if the file or the field is
 // missing.
@@ -41,6 +35,12 @@ absl::Status MentionUnused(const Checkpoint& checkpoint, const ModelSpec& spec) 
 }
 
 }  // namespace
+
+absl::StatusOr<std::optional<std::string>> ReadOptional(const std::string& path, Bytes limit) {
+  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
+  if (!is_here) return std::nullopt;
+  return ReadTextFile(path, limit);
+}
 
 absl::Status CheckWeights(const std::string& dir) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
@@ -80,16 +80,7 @@ std::optional<int32_t> ModelFiles::bos() const {
 }
 
 absl::StatusOr<std::vector<int32_t>> ModelFiles::EncodePrompt(std::string_view text) const {
-  LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(text));
-  if (ids.empty() && bos()) ids.push_back(*bos());
-  if (ids.empty()) return absl::InvalidArgumentError("the prompt is empty and the model has no BOS token to start from; give a prompt");
-  for (const int32_t id : ids) {
-    if (id >= spec.config.vocab_size) {
-      return Invalid("the tokenizer gives id ", id, ", but the model has ", spec.config.vocab_size,
-                     " ids; tokenizer and weights belong to different models");
-    }
-  }
-  return ids;
+  return lime::EncodePrompt(*tokenizer, text, bos(), spec.config.vocab_size);
 }
 
 }  // namespace lime::cli

@@ -10,6 +10,7 @@
 
 #include "coordinator/text/jinja/model_template.h"
 #include "coordinator/text/tokenizer.h"
+#include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
 
@@ -27,6 +28,9 @@ struct ModelFiles {
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(std::string_view text) const;
   std::optional<int32_t> bos() const;
 };
+
+// A file of a model's folder. Nothing if there is no such file.
+absl::StatusOr<std::optional<std::string>> ReadOptional(const std::string& path, Bytes limit);
 
 // The chat template of a model's folder: that of chat_template.jinja, or else of
 // tokenizer_config.json. It may have none.

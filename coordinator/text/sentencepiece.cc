@@ -211,7 +211,7 @@ absl::Status AddTextSteps(const ModelProto& model, bool add_prefix, bool legacy,
 }
 
 absl::StatusOr<Decoder> MakeDecoder(const NormalizerSpec& spec, bool add_prefix) {
-  Json steps = Json::array();
+  TokenizerJson steps = TokenizerJson::array();
   if (spec.escape_whitespaces()) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}});
   steps.push_back({{"type", "ByteFallback"}});
   steps.push_back({{"type", "Fuse"}});

@@ -41,9 +41,9 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, const Token
   return ids;
 }
 
-absl::StatusOr<std::vector<int32_t>> IdsFromJson(const Json& json, const Tokenizer& tokenizer) {
+absl::StatusOr<std::vector<int32_t>> IdsFromJson(const TokenizerJson& json, const Tokenizer& tokenizer) {
   std::vector<int32_t> ids;
-  for (const Json& entry : json) {
+  for (const TokenizerJson& entry : json) {
     if (!entry.is_number_integer()) return absl::InvalidArgumentError("\"ids\" holds an element that is not a whole number");
     if (entry.is_number_unsigned() && entry.get<uint64_t>() > INT64_MAX) return Invalid("id ", entry.dump(), " is outside the vocabulary");
     LIME_RETURN_IF_ERROR(CheckId(entry.get<int64_t>(), tokenizer));
@@ -53,18 +53,18 @@ absl::StatusOr<std::vector<int32_t>> IdsFromJson(const Json& json, const Tokeniz
 }
 
 // Answers one object of a --jsonl stream.
-absl::StatusOr<Json> Answer(const Tokenizer& tokenizer, std::string_view line, const TokenizeOptions& options) {
-  LIME_ASSIGN_OR_RETURN(const Json request, ParseJson(line, "the line"));
-  const Json &text = Field(request, "text"), &ids = Field(request, "ids");
+absl::StatusOr<TokenizerJson> Answer(const Tokenizer& tokenizer, std::string_view line, const TokenizeOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const TokenizerJson request, ParseJson(line, "the line"));
+  const TokenizerJson &text = Field(request, "text"), &ids = Field(request, "ids");
   if (text.is_string() == ids.is_array()) {
     return absl::InvalidArgumentError("need an object with either \"text\" (a string) or \"ids\" (an array)");
   }
   if (text.is_string()) {
     LIME_ASSIGN_OR_RETURN(const auto encoded, tokenizer.Encode(text.get_ref<const std::string&>(), ForEncode(options)));
-    return Json{{"ids", encoded}};
+    return TokenizerJson{{"ids", encoded}};
   }
   LIME_ASSIGN_OR_RETURN(const auto list, IdsFromJson(ids, tokenizer));
-  return Json{{"text", tokenizer.Decode(list, ForDecode(options))}};
+  return TokenizerJson{{"text", tokenizer.Decode(list, ForDecode(options))}};
 }
 
 absl::Status RunLines(const Tokenizer& tokenizer, std::istream& in, std::ostream& out, const TokenizeOptions& options) {
@@ -91,10 +91,10 @@ absl::Status RunTokenize(const Tokenizer& tokenizer, std::istream& in, std::ostr
   if (options.decode) {
     LIME_ASSIGN_OR_RETURN(const auto ids, ParseIds(input, tokenizer));
     const std::string text = tokenizer.Decode(ids, ForDecode(options));
-    out << (options.json ? Json{{"text", text}}.dump() + "\n" : text);
+    out << (options.json ? TokenizerJson{{"text", text}}.dump() + "\n" : text);
   } else {
     LIME_ASSIGN_OR_RETURN(const auto ids, tokenizer.Encode(input, ForEncode(options)));
-    options.json ? void(out << Json{{"ids", ids}}.dump() << "\n") : WriteIds(ids, out);
+    options.json ? void(out << TokenizerJson{{"ids", ids}}.dump() << "\n") : WriteIds(ids, out);
   }
   return absl::OkStatus();
 }

@@ -83,6 +83,8 @@ absl::Status Tokenizer::Finish(const TokenizerConfig& config) {
   if (config.bos_token.has_value()) bos_id_ = TokenToId(*config.bos_token);
   if (config.eos_token.has_value()) eos_id_ = TokenToId(*config.eos_token);
   split_special_tokens_ = config.split_special_tokens;
+  const Vocab& vocab = parts_.model->vocab();
+  for (int32_t id = 0; id < vocab.size(); ++id) longest_piece_ = std::max(longest_piece_, vocab.TokenText(id).size());
   PlaceEnds(config);
   LIME_RETURN_IF_ERROR(CheckIds(parts_.post_processor.prefix, vocab_size_));
   LIME_RETURN_IF_ERROR(CheckIds(parts_.post_processor.suffix, vocab_size_));
@@ -93,50 +95,83 @@ absl::Status Tokenizer::Finish(const TokenizerConfig& config) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, const EncodeOptions& options) const {
+template <typename OnId, typename OnWords>
+absl::Status Tokenizer::Split(std::string_view text, const EncodeOptions& options, OnId on_id, OnWords on_words) const {
   LIME_RETURN_IF_ERROR(CheckTextSize(text.size()));
   std::string repaired;
   if (!IsUtf8(text)) {
     AppendLossyUtf8(text, repaired);
     text = repaired;
   }
-  std::vector<int32_t> ids;
-  if (options.add_special) ids = parts_.post_processor.prefix;
   const bool parse_special = options.parse_special && !split_special_tokens_;
-  for (const Section& section : added_.Split(text, /*normalized=*/false, parse_special)) {
-    if (section.id >= 0) {
-      LIME_ASSIGN_OR_RETURN(const int32_t id, added_.IdOf(section));
-      ids.push_back(id);
-    } else {
-      LIME_RETURN_IF_ERROR(EncodeSection(section.text, section.text.data() == text.data(), parse_special, ids));
+  for (const Section& raw : added_.Split(text, /*normalized=*/false, parse_special)) {
+    if (raw.id >= 0) {
+      LIME_RETURN_IF_ERROR(on_id(raw));
+      continue;
+    }
+    const bool at_start = raw.text.data() == text.data();
+    NormalizedText normalized{std::string(raw.text), at_start ? static_cast<size_t>(DecodeUtf8(raw.text).length) : 0};
+    LIME_RETURN_IF_ERROR(Normalize(parts_.normalizer, normalized));
+    for (const Section& section : added_.Split(normalized.text, /*normalized=*/true, parse_special)) {
+      if (section.id >= 0) {
+        LIME_RETURN_IF_ERROR(on_id(section));
+        continue;
+      }
+      const auto begin = static_cast<size_t>(section.text.data() - normalized.text.data());
+      LIME_ASSIGN_OR_RETURN(const Words words, SplitWords(section.text, normalized.start_bytes - std::min(normalized.start_bytes, begin)));
+      LIME_RETURN_IF_ERROR(on_words(words));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Words> Tokenizer::SplitWords(std::string_view text, size_t start_bytes) const {
+  Words words{std::string(text), {{{0, text.size()}, std::min(start_bytes, text.size())}}};
+  for (const PreTokenizeStep& step : parts_.pre_tokenizer) LIME_RETURN_IF_ERROR(step(words));
+  return words;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, const EncodeOptions& options) const {
+  std::vector<int32_t> ids;
+  if (options.add_special) ids = parts_.post_processor.prefix;
+  const auto add_id = [&](const Section& section) -> absl::Status {
+    LIME_ASSIGN_OR_RETURN(const int32_t id, added_.IdOf(section));
+    ids.push_back(id);
+    return absl::OkStatus();
+  };
+  const auto add_words = [&](const Words& words) -> absl::Status {
+    WordCache cache(ids);
+    for (const Words::Word& word : words.words) LIME_RETURN_IF_ERROR(cache.Tokenize(*parts_.model, words.Text(word)));
+    return absl::OkStatus();
+  };
+  LIME_RETURN_IF_ERROR(Split(text, options, add_id, add_words));
   if (options.add_special) ids.insert(ids.end(), parts_.post_processor.suffix.begin(), parts_.post_processor.suffix.end());
   return ids;
 }
 
-absl::Status Tokenizer::EncodeSection(std::string_view text, bool at_start, bool parse_special, std::vector<int32_t>& ids) const {
-  NormalizedText normalized{std::string(text), at_start ? static_cast<size_t>(DecodeUtf8(text).length) : 0};
-  LIME_RETURN_IF_ERROR(Normalize(parts_.normalizer, normalized));
-  for (const Section& section : added_.Split(normalized.text, /*normalized=*/true, parse_special)) {
-    if (section.id >= 0) {
-      LIME_ASSIGN_OR_RETURN(const int32_t id, added_.IdOf(section));
-      ids.push_back(id);
-    } else {
-      const auto begin = static_cast<size_t>(section.text.data() - normalized.text.data());
-      const size_t start_bytes = normalized.start_bytes - std::min(normalized.start_bytes, begin);
-      LIME_RETURN_IF_ERROR(EncodeWords(section.text, start_bytes, ids));
-    }
-  }
-  return absl::OkStatus();
+absl::StatusOr<int64_t> Tokenizer::LeastIds(std::string_view text, const EncodeOptions& options) const {
+  int64_t least = 0;
+  if (options.add_special) least = std::ssize(parts_.post_processor.prefix) + std::ssize(parts_.post_processor.suffix);
+  const auto count_id = [&](const Section&) -> absl::Status {
+    ++least;
+    return absl::OkStatus();
+  };
+  const auto count_words = [&](const Words& words) -> absl::Status {
+    for (const Words::Word& word : words.words) least += LeastIdsOf(words.Text(word));
+    return absl::OkStatus();
+  };
+  LIME_RETURN_IF_ERROR(Split(text, options, count_id, count_words));
+  return least;
 }
 
-absl::Status Tokenizer::EncodeWords(std::string_view text, size_t start_bytes, std::vector<int32_t>& ids) const {
-  Words words{std::string(text), {{{0, text.size()}, std::min(start_bytes, text.size())}}};
-  for (const PreTokenizeStep& step : parts_.pre_tokenizer) LIME_RETURN_IF_ERROR(step(words));
-  WordCache cache(ids);
-  for (const Words::Word& word : words.words) LIME_RETURN_IF_ERROR(cache.Tokenize(*parts_.model, words.Text(word)));
-  return absl::OkStatus();
+// Characters that are no pieces do not count, because a model may drop or join them.
+int64_t Tokenizer::LeastIdsOf(std::string_view word) const {
+  size_t bytes = 0;
+  for (size_t begin = 0, length = 0; begin < word.size(); begin += length) {
+    length = DecodeUtf8(word.substr(begin)).length;
+    if (parts_.model->vocab().Find(word.substr(begin, length)) >= 0) bytes += length;
+  }
+  return static_cast<int64_t>((bytes + longest_piece_ - 1) / longest_piece_);
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, const DecodeOptions& options) const {

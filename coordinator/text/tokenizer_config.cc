@@ -18,13 +18,13 @@ absl::Status InFile(std::string_view file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(Text(file), ": ", status.message()));
 }
 
-absl::StatusOr<std::optional<bool>> OptionalBool(const Json& json, std::string_view key) {
+absl::StatusOr<std::optional<bool>> OptionalBool(const TokenizerJson& json, std::string_view key) {
   if (Field(json, key).is_null()) return std::nullopt;
   return BoolField(json, key, false);
 }
 
 // Parses a token: a string, or an object with "content" and flags.
-absl::StatusOr<AddedToken> ParseNamedToken(const Json& value, std::string_view key, bool special) {
+absl::StatusOr<AddedToken> ParseNamedToken(const TokenizerJson& value, std::string_view key, bool special) {
   AddedToken token{.id = -1, .special = special};
   if (value.is_string()) {
     token.content = value.get<std::string>();
@@ -46,7 +46,7 @@ bool Holds(const std::vector<AddedToken>& tokens, std::string_view content) {
 }
 
 // Reads "added_tokens_decoder", {"id": token}.
-absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
+absl::Status ReadDecoder(const TokenizerJson& decoder, std::vector<AddedToken>& tokens) {
   if (!decoder.is_object()) return absl::InvalidArgumentError("field \"added_tokens_decoder\" is not an object");
   for (const auto& [key, value] : decoder.items()) {
     LIME_ASSIGN_OR_RETURN(AddedToken token, ParseNamedToken(value, key, false));
@@ -60,7 +60,7 @@ absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
 }
 
 // Reads added_tokens.json, {"content": id}.
-absl::Status ReadAddedTokens(const Json& file, const std::vector<AddedToken>& named, std::vector<AddedToken>& tokens) {
+absl::Status ReadAddedTokens(const TokenizerJson& file, const std::vector<AddedToken>& named, std::vector<AddedToken>& tokens) {
   for (const auto& [content, id] : file.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
       return Invalid("the id of \"", content, "\" is not a token id");
@@ -78,7 +78,7 @@ class Fields {
   Fields(const TokenizerConfigFiles& files, bool map_counts, std::string_view tokenizer_class)
       : files_(files), map_counts_(map_counts), of_class_(TokensOfClass(tokenizer_class)) {}
 
-  const Json& operator()(std::string_view key) const {
+  const TokenizerJson& operator()(std::string_view key) const {
     if (OfMap(key)) return Field(files_.special_tokens_map, key);
     return files_.tokenizer_config.contains(key) ? Field(files_.tokenizer_config, key) : Field(of_class_, key);
   }
@@ -95,12 +95,12 @@ class Fields {
 
   const TokenizerConfigFiles& files_;
   const bool map_counts_;
-  const Json& of_class_;
+  const TokenizerJson& of_class_;
 };
 
 absl::StatusOr<std::vector<AddedToken>> NamedTokens(const Fields& fields) {
   std::vector<AddedToken> tokens;
-  const auto add = [&](const Json& value, std::string_view key) -> absl::Status {
+  const auto add = [&](const TokenizerJson& value, std::string_view key) -> absl::Status {
     auto token = ParseNamedToken(value, key, true);
     if (!token.ok()) return InFile(fields.FileOf(key), token.status());
     if (!Holds(tokens, token->content)) tokens.push_back(*std::move(token));
@@ -110,14 +110,14 @@ absl::StatusOr<std::vector<AddedToken>> NamedTokens(const Fields& fields) {
     if (!fields(key).is_null()) LIME_RETURN_IF_ERROR(add(fields(key), key));
   }
   for (const std::string_view key : kTokenLists) {
-    for (const Json& value : fields(key)) {
+    for (const TokenizerJson& value : fields(key)) {
       if (value.is_string() || value.is_object()) LIME_RETURN_IF_ERROR(add(value, key));
     }
   }
   return tokens;
 }
 
-std::optional<std::string> Content(const Json& value) {
+std::optional<std::string> Content(const TokenizerJson& value) {
   if (value.is_string()) return value.get<std::string>();
   if (Field(value, "content").is_string()) return Field(value, "content").get<std::string>();
   return std::nullopt;
@@ -145,7 +145,7 @@ absl::Status CompleteLlamaClass(const Fields& fields, TokenizerConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status ReadFlags(const Json& json, TokenizerConfig& config) {
+absl::Status ReadFlags(const TokenizerJson& json, TokenizerConfig& config) {
   LIME_ASSIGN_OR_RETURN(config.tokenizer_class, StringField(json, "tokenizer_class", ""));
   if (config.tokenizer_class.ends_with("Fast")) config.tokenizer_class.resize(config.tokenizer_class.size() - 4);
   LIME_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(json, "add_bos_token"));
@@ -167,7 +167,7 @@ absl::Status CheckObjects(const TokenizerConfigFiles& files) {
 }
 
 // Sets add_prefix_space in one component, if it has such a setting.
-void SetPrefixSpace(bool value, bool llama, Json& component) {
+void SetPrefixSpace(bool value, bool llama, TokenizerJson& component) {
   if (!component.is_object()) return;
   const std::string type = Field(component, "type").is_string() ? component["type"].get<std::string>() : "";
   if (type == "ByteLevel") component["add_prefix_space"] = value;
@@ -177,7 +177,7 @@ void SetPrefixSpace(bool value, bool llama, Json& component) {
   for (const std::string_view parts : {"normalizers", "pretokenizers"}) {
     const auto list = component.find(parts);
     if (list == component.end() || !list->is_array()) continue;
-    for (Json& part : *list) {
+    for (TokenizerJson& part : *list) {
       if (Field(part, "type") != "ByteLevel") SetPrefixSpace(value, llama, part);
     }
   }
@@ -188,8 +188,8 @@ void SetPrefixSpace(bool value, bool llama, Json& component) {
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles& files) {
   LIME_RETURN_IF_ERROR(CheckObjects(files));
   TokenizerConfig config;
-  const Json& json = files.tokenizer_config;
-  const Json& decoder = Field(json, "added_tokens_decoder");
+  const TokenizerJson& json = files.tokenizer_config;
+  const TokenizerJson& decoder = Field(json, "added_tokens_decoder");
   LIME_RETURN_IF_ERROR(InFile("tokenizer_config.json", ReadFlags(json, config)));
   if (NamesNoClass(config.tokenizer_class) && !files.implied_class.empty()) config.tokenizer_class = files.implied_class;
   const Fields fields(files, decoder.is_null(), config.tokenizer_class);
@@ -219,7 +219,7 @@ bool IsLlamaClass(const TokenizerConfig& config) {
   return IsOneOf(config.tokenizer_class, {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"});
 }
 
-void ApplyFlags(const TokenizerConfig& config, Json& tokenizer) {
+void ApplyFlags(const TokenizerConfig& config, TokenizerJson& tokenizer) {
   if (!config.add_prefix_space.has_value() || !tokenizer.is_object()) return;
   for (const std::string_view key : {"normalizer", "pre_tokenizer"}) {
     const auto component = tokenizer.find(key);

@@ -35,9 +35,9 @@ struct TokenizerConfig {
 
 // A file that does not exist is null.
 struct TokenizerConfigFiles {
-  Json tokenizer_config;
-  Json special_tokens_map;
-  Json added_tokens;
+  TokenizerJson tokenizer_config;
+  TokenizerJson special_tokens_map;
+  TokenizerJson added_tokens;
   // Used if tokenizer_config.json names no class. Without "Fast".
   std::string implied_class;
 };
@@ -52,7 +52,7 @@ bool NamesNoClass(std::string_view tokenizer_class);
 bool IsLlamaClass(const TokenizerConfig& config);
 
 // Applies the flags of `config` to the components of a tokenizer.json.
-void ApplyFlags(const TokenizerConfig& config, Json& tokenizer);
+void ApplyFlags(const TokenizerConfig& config, TokenizerJson& tokenizer);
 
 // The added tokens of `config` that change `tokens`. A special token without an id that is in
 // `tokens` already is left out.
@@ -61,6 +61,6 @@ std::vector<AddedToken> TokensBeside(const TokenizerConfig& config, const std::v
 // The special tokens that a class has in transformers if no file names them: {"bos_token": ...,
 // ...}. The class name is without "Fast". Empty for a class without such tokens, or an unknown
 // class.
-const Json& TokensOfClass(std::string_view tokenizer_class);
+const TokenizerJson& TokensOfClass(std::string_view tokenizer_class);
 
 }  // namespace lime

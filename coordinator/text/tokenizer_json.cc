@@ -9,7 +9,7 @@
 namespace lime {
 namespace {
 
-absl::StatusOr<Vocab> ParseVocab(const Json& vocab) {
+absl::StatusOr<Vocab> ParseVocab(const TokenizerJson& vocab) {
   if (!vocab.is_object()) return absl::InvalidArgumentError("model: \"vocab\" is not an object");
   std::vector<std::pair<std::string, int64_t>> pieces;
   pieces.reserve(vocab.size());
@@ -23,7 +23,7 @@ absl::StatusOr<Vocab> ParseVocab(const Json& vocab) {
 }
 
 // Splits "a b" or ["a", "b"]. The views point into `merge`.
-absl::StatusOr<std::pair<std::string_view, std::string_view>> MergeParts(const Json& merge) {
+absl::StatusOr<std::pair<std::string_view, std::string_view>> MergeParts(const TokenizerJson& merge) {
   if (merge.is_string()) {
     const std::string_view text = merge.get_ref<const std::string&>();
     const size_t space = text.find(' ');
@@ -36,7 +36,8 @@ absl::StatusOr<std::pair<std::string_view, std::string_view>> MergeParts(const J
   return absl::InvalidArgumentError("it is neither \"left right\" nor [left, right]");
 }
 
-absl::Status AddMerge(const Json& merge, uint32_t rank, std::string_view continuing_prefix, const Vocab& vocab, MergeTable& table) {
+absl::Status AddMerge(const TokenizerJson& merge, uint32_t rank, std::string_view continuing_prefix, const Vocab& vocab,
+                      MergeTable& table) {
   LIME_ASSIGN_OR_RETURN(const auto parts, MergeParts(merge));
   const auto& [left, right] = parts;
   const std::string_view tail = right.starts_with(continuing_prefix) ? right.substr(continuing_prefix.size()) : right;
@@ -50,7 +51,7 @@ absl::Status AddMerge(const Json& merge, uint32_t rank, std::string_view continu
   return absl::OkStatus();
 }
 
-absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view continuing_prefix, const Vocab& vocab) {
+absl::StatusOr<MergeTable> ParseMerges(const TokenizerJson& merges, std::string_view continuing_prefix, const Vocab& vocab) {
   if (!merges.is_array()) return absl::InvalidArgumentError("model: \"merges\" is not an array");
   MergeTable table;
   table.reserve(merges.size());
@@ -65,7 +66,7 @@ absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view cont
 }
 
 // An unknown token that is not in the vocabulary is an error only for a text that needs it.
-absl::Status FindUnknown(const Json& model, const Vocab& vocab, UnknownPolicy& policy) {
+absl::Status FindUnknown(const TokenizerJson& model, const Vocab& vocab, UnknownPolicy& policy) {
   if (Field(model, "unk_token").is_null()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(const std::string token, StringField(model, "unk_token", ""));
   policy.unk_id = vocab.Find(token);
@@ -73,8 +74,8 @@ absl::Status FindUnknown(const Json& model, const Vocab& vocab, UnknownPolicy& p
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<TokenModel>> ParseBpe(const Json& model) {
-  if (const Json& dropout = Field(model, "dropout"); !dropout.is_null() && dropout != 0.0) {
+absl::StatusOr<std::unique_ptr<TokenModel>> ParseBpe(const TokenizerJson& model) {
+  if (const TokenizerJson& dropout = Field(model, "dropout"); !dropout.is_null() && dropout != 0.0) {
     return absl::UnimplementedError("model: BPE with dropout is not supported; supported is dropout null");
   }
   BpeModel::Options options;
@@ -89,10 +90,10 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseBpe(const Json& model) {
   return std::make_unique<BpeModel>(std::move(options), std::move(vocab), std::move(merges));
 }
 
-absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const Json& model) {
+absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const TokenizerJson& model) {
   UnigramModel::Options options;
   std::vector<std::pair<std::string, int64_t>> pieces;
-  for (const Json& entry : Field(model, "vocab")) {
+  for (const TokenizerJson& entry : Field(model, "vocab")) {
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
       return absl::InvalidArgumentError("model: an entry of the Unigram \"vocab\" is not [piece, score]");
     }
@@ -110,7 +111,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const Json& model) {
   return std::make_unique<UnigramModel>(std::move(options), std::move(vocab));
 }
 
-absl::StatusOr<std::unique_ptr<TokenModel>> ParseModel(const Json& model) {
+absl::StatusOr<std::unique_ptr<TokenModel>> ParseModel(const TokenizerJson& model) {
   if (!model.is_object()) return absl::InvalidArgumentError("\"model\" is missing");
   // Old files lack the field; they hold BPE if they have merges.
   LIME_ASSIGN_OR_RETURN(const std::string type, StringField(model, "type", Field(model, "merges").is_array() ? "BPE" : ""));
@@ -121,7 +122,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseModel(const Json& model) {
 
 }  // namespace
 
-absl::StatusOr<TokenizerParts> PartsFromJson(const Json& json) {
+absl::StatusOr<TokenizerParts> PartsFromJson(const TokenizerJson& json) {
   TokenizerParts parts;
   LIME_ASSIGN_OR_RETURN(parts.added_tokens, AddedTokens::Parse(Field(json, "added_tokens")));
   LIME_ASSIGN_OR_RETURN(parts.normalizer, ParseNormalizer(Field(json, "normalizer")));

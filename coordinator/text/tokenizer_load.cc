@@ -40,9 +40,9 @@ absl::Status WithName(std::string_view name, const absl::Status& status) {
 }
 
 // Null if there is no such file.
-absl::StatusOr<Json> ReadJson(const std::filesystem::path& path) {
+absl::StatusOr<TokenizerJson> ReadJson(const std::filesystem::path& path) {
   LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path.string()));
-  if (!is_here) return Json();
+  if (!is_here) return TokenizerJson();
   LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
   return ParsePythonJson(bytes, path.string());
 }
@@ -62,7 +62,7 @@ absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder, 
   return config;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(Json json, std::string_view name, const TokenizerConfig& config) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(TokenizerJson json, std::string_view name, const TokenizerConfig& config) {
   ApplyFlags(config, json);
   auto parts = PartsFromJson(json);
   if (!parts.ok()) return WithName(name, parts.status());
@@ -77,8 +77,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(Json json, std::string
 absl::StatusOr<TokenizerConfig> LoadConfigWithClass(const std::filesystem::path& folder, std::string_view name) {
   LIME_ASSIGN_OR_RETURN(TokenizerConfig config, LoadConfig(folder));
   if (!NamesNoClass(config.tokenizer_class)) return config;
-  LIME_ASSIGN_OR_RETURN(const Json model, ReadJson(folder / "config.json"));
-  const Json& type = Field(model, "model_type");
+  LIME_ASSIGN_OR_RETURN(const TokenizerJson model, ReadJson(folder / "config.json"));
+  const TokenizerJson& type = Field(model, "model_type");
   if (!type.is_string() || type.get_ref<const std::string&>().empty()) return LoadConfig(folder, "GPT2Tokenizer");
   auto implied = ClassOfModelType(type.get_ref<const std::string&>());
   if (!implied.ok()) return WithName(name, implied.status());
@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesys
   const std::string name = (folder / "vocab.json").string();
   LIME_ASSIGN_OR_RETURN(const std::string vocab_bytes, ReadFile(name));
   LIME_ASSIGN_OR_RETURN(const std::string merges, ReadFile(folder / "merges.txt"));
-  LIME_ASSIGN_OR_RETURN(Json vocab, ParsePythonJson(vocab_bytes, name, kMaxFileBytes));
+  LIME_ASSIGN_OR_RETURN(TokenizerJson vocab, ParsePythonJson(vocab_bytes, name, kMaxFileBytes));
   LIME_ASSIGN_OR_RETURN(const TokenizerConfig config, LoadConfigWithClass(folder, name));
   auto json = JsonFromVocabAndMerges(std::move(vocab), merges, config);
   if (!json.ok()) return WithName(name, json.status());
@@ -123,7 +123,7 @@ absl::Status NoTokenizer(const std::filesystem::path& folder) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json, std::string_view name,
                                                                const TokenizerConfig& config) {
-  LIME_ASSIGN_OR_RETURN(Json parsed, ParsePythonJson(json, name, kMaxFileBytes));
+  LIME_ASSIGN_OR_RETURN(TokenizerJson parsed, ParsePythonJson(json, name, kMaxFileBytes));
   return FromParsedJson(std::move(parsed), name, config);
 }
 

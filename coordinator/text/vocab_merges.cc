@@ -47,8 +47,8 @@ absl::StatusOr<KnownClass> FindClass(const std::string& name) {
                                                "; LIME would read a tokenizer.json beside them instead"));
 }
 
-Json ParseMergeLines(std::string_view text) {
-  Json merges = Json::array();
+TokenizerJson ParseMergeLines(std::string_view text) {
+  TokenizerJson merges = TokenizerJson::array();
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -61,33 +61,34 @@ Json ParseMergeLines(std::string_view text) {
 }
 
 // Returns [content, id] of a token for RobertaProcessing.
-absl::StatusOr<Json> EndToken(const Json& vocab, const std::optional<std::string>& named, std::string_view standard) {
+absl::StatusOr<TokenizerJson> EndToken(const TokenizerJson& vocab, const std::optional<std::string>& named, std::string_view standard) {
   const std::string content = named.value_or(std::string(standard));
   if (!Field(vocab, content).is_number()) return Invalid("\"", content, "\" is not in vocab.json");
-  return Json::array({content, vocab[content]});
+  return TokenizerJson::array({content, vocab[content]});
 }
 
-Json SplitByPattern(std::string_view pattern, const Json& byte_level) {
-  const Json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-  Json bytes = byte_level;
+TokenizerJson SplitByPattern(std::string_view pattern, const TokenizerJson& byte_level) {
+  const TokenizerJson split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  TokenizerJson bytes = byte_level;
   bytes["use_regex"] = false;
   return {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}};
 }
 
 }  // namespace
 
-absl::StatusOr<Json> JsonFromVocabAndMerges(Json vocab, std::string_view merges_txt, const TokenizerConfig& config) {
+absl::StatusOr<TokenizerJson> JsonFromVocabAndMerges(TokenizerJson vocab, std::string_view merges_txt, const TokenizerConfig& config) {
   LIME_ASSIGN_OR_RETURN(const KnownClass known, FindClass(config.tokenizer_class));
-  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", config.add_prefix_space.value_or(false)}, {"use_regex", true}};
-  Json json = {{"pre_tokenizer", byte_level}, {"decoder", byte_level}};
+  const TokenizerJson byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", config.add_prefix_space.value_or(false)}, {"use_regex", true}};
+  TokenizerJson json = {{"pre_tokenizer", byte_level}, {"decoder", byte_level}};
   if (known.composes) json["normalizer"] = {{"type", "NFC"}};
   if (!known.pattern.empty()) {
     const std::string_view pattern = config.pretokenize_regex.empty() ? known.pattern : std::string_view(config.pretokenize_regex);
     json["pre_tokenizer"] = SplitByPattern(pattern, byte_level);
   }
   if (known.between_ends) {
-    LIME_ASSIGN_OR_RETURN(Json cls, EndToken(vocab, config.bos_token, "<s>"));
-    LIME_ASSIGN_OR_RETURN(Json sep, EndToken(vocab, config.eos_token, "</s>"));
+    LIME_ASSIGN_OR_RETURN(TokenizerJson cls, EndToken(vocab, config.bos_token, "<s>"));
+    LIME_ASSIGN_OR_RETURN(TokenizerJson sep, EndToken(vocab, config.eos_token, "</s>"));
     json["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", std::move(cls)}, {"sep", std::move(sep)}};
   }
   json["model"] = {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", ParseMergeLines(merges_txt)}};

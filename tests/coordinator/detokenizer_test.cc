@@ -65,12 +65,13 @@ INSTANTIATE_TEST_SUITE_P(Folders, DetokenizerProperty,
                          });
 
 TEST(DetokenizerTest, PiecesJoinForSmallTokenizersOfEveryDecoder) {
-  Json json = ByteLevelJson();
-  for (const Json& decoder :
-       {json["decoder"], Json(), Json{{"type", "Metaspace"}, {"replacement", "a"}, {"prepend_scheme", "first"}},
-        Json{{"type", "Sequence"},
-             {"decoders",
-              {Json{{"type", "ByteLevel"}}, Json{{"type", "Fuse"}}, Json{{"type", "Strip"}, {"content", "ab"}, {"start", 2}}}}}}) {
+  TokenizerJson json = ByteLevelJson();
+  for (const TokenizerJson& decoder :
+       {json["decoder"], TokenizerJson(), TokenizerJson{{"type", "Metaspace"}, {"replacement", "a"}, {"prepend_scheme", "first"}},
+        TokenizerJson{{"type", "Sequence"},
+                      {"decoders",
+                       {TokenizerJson{{"type", "ByteLevel"}}, TokenizerJson{{"type", "Fuse"}},
+                        TokenizerJson{{"type", "Strip"}, {"content", "ab"}, {"start", 2}}}}}}) {
     json["decoder"] = decoder;
     ExpectRandomIdsStream(*FromJsonOrDie(json));
   }

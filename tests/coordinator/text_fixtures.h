@@ -21,10 +21,10 @@ inline std::string ReadAll(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-inline std::vector<Json> ReadJsonl(const std::filesystem::path& path) {
-  std::vector<Json> rows;
+inline std::vector<TokenizerJson> ReadJsonl(const std::filesystem::path& path) {
+  std::vector<TokenizerJson> rows;
   std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) rows.push_back(Json::parse(line));
+  for (std::string line; std::getline(file, line);) rows.push_back(TokenizerJson::parse(line));
   return rows;
 }
 

@@ -28,14 +28,14 @@ std::string LoadError(const TempDir& folder) {
 }
 
 // A tokenizer.json of bytes, <s> and </s>, with BOS in its template.
-void WriteJson(const TempDir& folder, const Json& config) {
+void WriteJson(const TempDir& folder, const TokenizerJson& config) {
   folder.Write("tokenizer.json", ByteLevelJson().dump());
   folder.Write("tokenizer_config.json", config.dump());
 }
 
 // The same as vocab.json with merges.txt, and <pad>.
-void WriteVocab(const TempDir& folder, const Json& config) {
-  Json vocab = ByteLevelJson()["model"]["vocab"];
+void WriteVocab(const TempDir& folder, const TokenizerJson& config) {
+  TokenizerJson vocab = ByteLevelJson()["model"]["vocab"];
   vocab["<s>"] = 256;
   vocab["</s>"] = 257;
   vocab["<pad>"] = 260;
@@ -46,7 +46,7 @@ void WriteVocab(const TempDir& folder, const Json& config) {
 
 // tokenizer.model with the bytes and three pieces: ids 0 to 258, "\u2581" 259, "a" 260, "\u2581a"
 // 261.
-void WriteModel(const TempDir& folder, const Json& config) {
+void WriteModel(const TempDir& folder, const TokenizerJson& config) {
   auto model = SmallModel(v1::sentencepiece::TrainerSpec::BPE, true, {{"\u2581", -2}, {"a", -3}, {"\u2581a", -1}});
   folder.Write("tokenizer.model", model.SerializeAsString());
   folder.Write("tokenizer_config.json", config.dump());
@@ -55,8 +55,8 @@ void WriteModel(const TempDir& folder, const Json& config) {
 TEST(TokenizerFlagsTest, AddBosTokenDecidesAgainstTheTemplate) {
   TempDir folder;
   for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast"}) {
-    const Json config = {{"tokenizer_class", name}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
-    Json with = config, without = config, both = config;
+    const TokenizerJson config = {{"tokenizer_class", name}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+    TokenizerJson with = config, without = config, both = config;
     with["add_bos_token"] = true;
     without["add_bos_token"] = false;
     both["add_eos_token"] = true;
@@ -66,7 +66,7 @@ TEST(TokenizerFlagsTest, AddBosTokenDecidesAgainstTheTemplate) {
     EXPECT_EQ(Encode(folder, "x"), (Ids{'x'})) << name;
     WriteJson(folder, both);
     EXPECT_EQ(Encode(folder, "x"), (Ids{256, 'x', 257})) << name;
-    Json bare = ByteLevelJson();
+    TokenizerJson bare = ByteLevelJson();
     bare["post_processor"] = nullptr;
     folder.Write("tokenizer.json", bare.dump());
     folder.Write("tokenizer_config.json", with.dump());
@@ -76,7 +76,7 @@ TEST(TokenizerFlagsTest, AddBosTokenDecidesAgainstTheTemplate) {
 
 TEST(TokenizerFlagsTest, LlamaClassesPutBosWithoutAFlag) {
   TempDir folder;
-  Json bare = ByteLevelJson();
+  TokenizerJson bare = ByteLevelJson();
   bare["post_processor"] = nullptr;
   WriteJson(folder, {{"tokenizer_class", "LlamaTokenizer"}});
   folder.Write("tokenizer.json", bare.dump());
@@ -86,11 +86,11 @@ TEST(TokenizerFlagsTest, LlamaClassesPutBosWithoutAFlag) {
 }
 
 TEST(TokenizerFlagsTest, LlamaClassesPutEosWithAFlagAlone) {
-  Json both = ByteLevelJson();
-  Json& single = both["post_processor"]["single"];
+  TokenizerJson both = ByteLevelJson();
+  TokenizerJson& single = both["post_processor"]["single"];
   single.push_back({{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}});
   both["post_processor"]["special_tokens"]["</s>"] = {{"id", "</s>"}, {"ids", {257}}, {"tokens", {"</s>"}}};
-  const auto ids_with = [&](const Json& config) {
+  const auto ids_with = [&](const TokenizerJson& config) {
     TempDir folder;
     folder.Write("tokenizer.json", both.dump());
     folder.Write("tokenizer_config.json", config.dump());
@@ -113,8 +113,8 @@ TEST(TokenizerFlagsTest, OfLlamaClassesAFlagThatIsNullIsOff) {
 
 TEST(TokenizerFlagsTest, OfLlamaClassesATokenThatIsNullCannotBeAdded) {
   TempDir folder;
-  const Json llama = {{"tokenizer_class", "LlamaTokenizerFast"}};
-  const auto with = [&](Json fields) {
+  const TokenizerJson llama = {{"tokenizer_class", "LlamaTokenizerFast"}};
+  const auto with = [&](TokenizerJson fields) {
     fields.update(llama);
     WriteJson(folder, fields);
     return LoadError(folder);
@@ -135,8 +135,8 @@ TEST(TokenizerFlagsTest, AddPrefixSpaceOfTheConfigurationWins) {
 
 TEST(TokenizerFlagsTest, PrefixOfTokenizerModelFollowsLegacyAndAddPrefixSpace) {
   TempDir folder;
-  const Json config = {{"tokenizer_class", "LlamaTokenizer"}, {"additional_special_tokens", {"<t>"}}};
-  Json first = config, none = config;
+  const TokenizerJson config = {{"tokenizer_class", "LlamaTokenizer"}, {"additional_special_tokens", {"<t>"}}};
+  TokenizerJson first = config, none = config;
   first["legacy"] = false;
   none["add_prefix_space"] = false;
   WriteModel(folder, config);
@@ -176,11 +176,11 @@ TEST(TokenizerFilesTest, AddedTokensDecoderReplacesTheOtherFiles) {
 }
 
 TEST(TokenizerFilesTest, EverySourceOfSpecialTokensCountsForVocabJson) {
-  const Json token = {{"content", "<pad>"}, {"special", true}};
-  const Json gpt2 = {{"tokenizer_class", "GPT2Tokenizer"}};
-  const auto ids_with = [&](const Json& fields, const char* name, const Json& file) {
+  const TokenizerJson token = {{"content", "<pad>"}, {"special", true}};
+  const TokenizerJson gpt2 = {{"tokenizer_class", "GPT2Tokenizer"}};
+  const auto ids_with = [&](const TokenizerJson& fields, const char* name, const TokenizerJson& file) {
     TempDir folder;
-    Json config = gpt2;
+    TokenizerJson config = gpt2;
     config.merge_patch(fields);
     WriteVocab(folder, config);
     if (*name != '\0') folder.Write(name, file.dump());
@@ -206,23 +206,23 @@ TEST(TokenizerFilesTest, ASpecialTokenWithoutAPieceGetsTheNextId) {
 }
 
 TEST(TokenizerFilesTest, AClassHasSpecialTokensThatNoFileNames) {
-  const auto load = [](const Json& config, const char* model_type, const char* piece) {
+  const auto load = [](const TokenizerJson& config, const char* model_type, const char* piece) {
     TempDir folder;
     WriteVocab(folder, config);
-    Json vocab = Json::parse(folder.Read("vocab.json"));
+    TokenizerJson vocab = TokenizerJson::parse(folder.Read("vocab.json"));
     vocab[piece] = 261;
     folder.Write("vocab.json", vocab.dump());
-    if (*model_type != '\0') folder.Write("config.json", Json{{"model_type", model_type}}.dump());
+    if (*model_type != '\0') folder.Write("config.json", TokenizerJson{{"model_type", model_type}}.dump());
     return *Tokenizer::Load(folder.path());
   };
-  const Json none = Json::object();
-  for (const auto& [config, model_type] : {std::pair(Json{{"tokenizer_class", "GPT2Tokenizer"}}, ""),
+  const TokenizerJson none = TokenizerJson::object();
+  for (const auto& [config, model_type] : {std::pair(TokenizerJson{{"tokenizer_class", "GPT2Tokenizer"}}, ""),
                                            {none, ""},
                                            {none, "gpt2"},
                                            {none, "qwen3"},
-                                           {Json{{"tokenizer_class", "Qwen2TokenizerFast"}}, "llama"},
-                                           {Json{{"tokenizer_class", "PreTrainedTokenizerFast"}}, "qwen2"},
-                                           {Json{{"tokenizer_class", "CodeGenTokenizer"}}, ""},
+                                           {TokenizerJson{{"tokenizer_class", "Qwen2TokenizerFast"}}, "llama"},
+                                           {TokenizerJson{{"tokenizer_class", "PreTrainedTokenizerFast"}}, "qwen2"},
+                                           {TokenizerJson{{"tokenizer_class", "CodeGenTokenizer"}}, ""},
                                            {none, "gpt_neox"}}) {
     const auto tokenizer = load(config, model_type, "<|endoftext|>");
     EXPECT_EQ(*tokenizer->Encode("x<|endoftext|>"), (Ids{'x', 261})) << config << model_type;
@@ -255,8 +255,8 @@ TEST(TokenizerFilesTest, AModelWhoseTokenizerHasOtherFilesIsRefusedByName) {
   for (const char* name : {"", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"}) {
     for (const char* model_type : {"llama", "mistral", "no_such_model"}) {
       TempDir folder;
-      WriteVocab(folder, *name == '\0' ? Json::object() : Json{{"tokenizer_class", name}});
-      folder.Write("config.json", Json{{"model_type", model_type}}.dump());
+      WriteVocab(folder, *name == '\0' ? TokenizerJson::object() : TokenizerJson{{"tokenizer_class", name}});
+      folder.Write("config.json", TokenizerJson{{"model_type", model_type}}.dump());
       EXPECT_THAT(LoadError(folder), HasSubstr("config.json has model_type \"" + std::string(model_type) +
                                                "\", which uses other tokenizer "
                                                "files; download its tokenizer.json or tokenizer.model, or name the"));
@@ -294,9 +294,9 @@ TEST(TokenizerFilesTest, MergesTxtIsNamedAndMayOpenWithAByteOrderMark) {
 
 TEST(TokenizerFilesTest, ErrorsNameTheFileThatIsWrong) {
   TempDir folder;
-  WriteJson(folder, Json::array());
+  WriteJson(folder, TokenizerJson::array());
   EXPECT_EQ(LoadError(folder), folder.file("tokenizer_config.json") + ": is array, need an object: {\"name\": ...}");
-  WriteJson(folder, Json::object());
+  WriteJson(folder, TokenizerJson::object());
   folder.Write("added_tokens.json", R"({"<x>": -1})");
   EXPECT_EQ(LoadError(folder), folder.file("added_tokens.json") + ": the id of \"<x>\" is not a token id");
   folder.Write("special_tokens_map.json", R"({"pad_token": 7})");
@@ -328,7 +328,7 @@ TEST(TokenizerFilesTest, ALinkToNothingIsNoMissingFile) {
   }
   for (const char* name : {"vocab.json", "merges.txt", "config.json"}) {
     TempDir folder;
-    WriteVocab(folder, Json::object());
+    WriteVocab(folder, TokenizerJson::object());
     std::filesystem::remove(folder.file(name));
     std::filesystem::create_symlink(folder.file("nowhere"), folder.file(name));
     EXPECT_THAT(LoadError(folder), HasSubstr(std::string(name) + ": is a link to "));
@@ -368,7 +368,7 @@ TEST(TokenizerFilesTest, OtherTokenizersAreNamed) {
 
 TEST(TokenizerFilesTest, WhatIsNoSentencePieceModelIsSaidToBeWhatItIs) {
   TempDir folder;
-  WriteModel(folder, Json::object());
+  WriteModel(folder, TokenizerJson::object());
   const std::string whole = folder.Read("tokenizer.model");
   const auto error_of = [&](const std::string& bytes) {
     folder.Write("tokenizer.model", bytes);
@@ -389,7 +389,7 @@ TEST(TokenizerFilesTest, WhatIsNoSentencePieceModelIsSaidToBeWhatItIs) {
 TEST(TokenizerFilesTest, AFileThatMayNotBeReadIsSaidSo) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read every file";
   TempDir folder;
-  WriteJson(folder, Json::object());
+  WriteJson(folder, TokenizerJson::object());
   for (const char* name : {"tokenizer_config.json", "tokenizer.json"}) {
     std::filesystem::permissions(folder.file(name), std::filesystem::perms::none);
     EXPECT_EQ(LoadError(folder), folder.file(name) + ": cannot open: Permission denied");

@@ -21,18 +21,18 @@ using v1::sentencepiece::TrainerSpec;
 
 // A word-level view of a pre-tokenizer or normalizer: every character is a piece, and "|" between
 // words is seen through ids.
-Json CharJson(const std::string& characters) {
-  Json vocab;
+TokenizerJson CharJson(const std::string& characters) {
+  TokenizerJson vocab;
   int next = 0;
   for (size_t at = 0; at < characters.size();) {
     const size_t length = static_cast<uint8_t>(characters[at]) < 0x80 ? 1 : static_cast<uint8_t>(characters[at]) < 0xE0 ? 2 : 3;
     vocab[characters.substr(at, length)] = next++;
     at += length;
   }
-  return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}, {"decoder", {{"type", "Fuse"}}}};
+  return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", TokenizerJson::array()}}}, {"decoder", {{"type", "Fuse"}}}};
 }
 
-std::vector<std::string> Split(const Json& pre_tokenizer, const std::string& text, size_t start_bytes = 1) {
+std::vector<std::string> Split(const TokenizerJson& pre_tokenizer, const std::string& text, size_t start_bytes = 1) {
   const auto steps = ParsePreTokenizer(pre_tokenizer);
   if (!steps.ok()) return {std::string(steps.status().message())};
   Words words{text, {{{0, text.size()}, start_bytes}}};
@@ -44,12 +44,12 @@ std::vector<std::string> Split(const Json& pre_tokenizer, const std::string& tex
   return result;
 }
 
-Json SplitJson(const Json& pattern, const std::string& behavior, bool invert = false) {
+TokenizerJson SplitJson(const TokenizerJson& pattern, const std::string& behavior, bool invert = false) {
   return {{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}, {"invert", invert}};
 }
 
 TEST(PreTokenizerTest, SplitBehaviors) {
-  const Json dash = {{"String", "-"}};
+  const TokenizerJson dash = {{"String", "-"}};
   const std::string text = "the-final--countdown";
   EXPECT_THAT(Split(SplitJson(dash, "Isolated"), text), ElementsAre("the", "-", "final", "-", "-", "countdown"));
   EXPECT_THAT(Split(SplitJson(dash, "Removed"), text), ElementsAre("the", "final", "countdown"));
@@ -79,7 +79,7 @@ TEST(PreTokenizerTest, EachKind) {
 
 TEST(PreTokenizerTest, MetaspacePrependsByItsScheme) {
   const auto metaspace = [](const char* scheme, bool split) {
-    return Json{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}};
+    return TokenizerJson{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}};
   };
   EXPECT_THAT(Split(metaspace("always", true), "a b", 0), ElementsAre("\u2581a", "\u2581b"));
   EXPECT_THAT(Split(metaspace("first", true), "a b", 1), ElementsAre("\u2581a", "\u2581b"));
@@ -88,7 +88,7 @@ TEST(PreTokenizerTest, MetaspacePrependsByItsScheme) {
   EXPECT_THAT(Split({{"type", "Metaspace"}, {"add_prefix_space", false}}, "a"), ElementsAre("a"));
 }
 
-std::string NormalizeWith(const Json& normalizer, const std::string& text) {
+std::string NormalizeWith(const TokenizerJson& normalizer, const std::string& text) {
   const auto steps = ParseNormalizer(normalizer);
   if (!steps.ok()) return std::string(steps.status().message());
   NormalizedText normalized{text, 1};
@@ -103,7 +103,10 @@ TEST(NormalizerTest, EachKind) {
   EXPECT_EQ(NormalizeWith({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
   EXPECT_EQ(NormalizeWith({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}, " a "), "a ");
   EXPECT_EQ(NormalizeWith({{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}}, "aaca"), "bcb");
-  EXPECT_EQ(NormalizeWith({{"type", "Sequence"}, {"normalizers", {Json{{"type", "NFD"}}, Json{{"type", "StripAccents"}}}}}, "\u00E9"), "e");
+  EXPECT_EQ(
+      NormalizeWith({{"type", "Sequence"}, {"normalizers", {TokenizerJson{{"type", "NFD"}}, TokenizerJson{{"type", "StripAccents"}}}}},
+                    "\u00E9"),
+      "e");
   EXPECT_EQ(NormalizeWith({{"type", "Lowercase"}}, "\u0130\u03A3"), "i\u0307\u03C3");
   EXPECT_EQ(NormalizeWith({{"type", "Nmt"}}, "a\u0001\u200Bb\tc\uFEFF"), "a b c ");
   EXPECT_EQ(NormalizeWith({{"type", "BertNormalizer"}}, "\u4E2D\u00C9\tx\u0000"s), " \u4E2D e x");
@@ -116,7 +119,7 @@ TEST(NormalizerTest, EachKind) {
 }
 
 TEST(AddedTokensTest, FlagsDecideWhereTheyMatch) {
-  Json json = CharJson("ab _x");
+  TokenizerJson json = CharJson("ab _x");
   json["added_tokens"] = {{{"id", 5}, {"content", "<l>"}, {"lstrip", true}, {"normalized", false}},
                           {{"id", 6}, {"content", "<r>"}, {"rstrip", true}, {"normalized", false}},
                           {{"id", 7}, {"content", "ab"}, {"single_word", true}, {"normalized", false}},
@@ -133,7 +136,7 @@ TEST(AddedTokensTest, FlagsDecideWhereTheyMatch) {
 }
 
 TEST(AddedTokensTest, TokensInStrippedWhiteSpaceAreFoundToo) {
-  Json json = ByteLevelJson();
+  TokenizerJson json = ByteLevelJson();
   json["added_tokens"] = {{{"id", 260}, {"content", "<r>"}, {"rstrip", true}, {"special", true}},
                           {{"id", 261}, {"content", "\n\n"}, {"normalized", false}},
                           {{"id", 262}, {"content", "  "}, {"lstrip", true}, {"normalized", false}}};
@@ -145,19 +148,19 @@ TEST(AddedTokensTest, TokensInStrippedWhiteSpaceAreFoundToo) {
 }
 
 TEST(AddedTokensTest, APieceKeepsItsId) {
-  Json json = ByteLevelJson();
+  TokenizerJson json = ByteLevelJson();
   json["added_tokens"].push_back({{"id", 300}, {"content", "A"}});
   const auto tokenizer = FromJsonOrDie(json);
   EXPECT_EQ(*tokenizer->Encode("A"), (Ids{256, 'A'}));
   EXPECT_EQ(tokenizer->TokenToId("A"), 'A');
 }
 
-Json Added(const std::string& content, int id) {
+TokenizerJson Added(const std::string& content, int id) {
   return {{"id", id}, {"content", content}, {"special", true}};
 }
 
 TEST(AddedTokensTest, IdsAreCountedOnFromThePiecesAsTheLibraryDoes) {
-  Json gap = ByteLevelJson();
+  TokenizerJson gap = ByteLevelJson();
   gap["model"]["vocab"]["zzz"] = 300;
   gap["added_tokens"] = {Added("zzz", 300), Added("<x>", 261), Added("<x>", 262)};
   EXPECT_EQ(*FromJsonOrDie(gap)->Encode("<x>zzz", {.add_special = false}), (Ids{261, 300})) << "a content counts once";
@@ -166,8 +169,8 @@ TEST(AddedTokensTest, IdsAreCountedOnFromThePiecesAsTheLibraryDoes) {
 }
 
 TEST(AddedTokensTest, AnIdThatTheLibraryNeverReturnsIsRefusedWhereItIsMet) {
-  const auto error = [](const std::vector<Json>& added, const TokenizerConfig& config = {}) {
-    Json json = ByteLevelJson();
+  const auto error = [](const std::vector<TokenizerJson>& added, const TokenizerConfig& config = {}) {
+    TokenizerJson json = ByteLevelJson();
     json["added_tokens"] = added;
     const auto tokenizer = Tokenizer::FromJson(json.dump(), "test", config);
     if (!tokenizer.ok()) return std::string(tokenizer.status().message());
@@ -180,21 +183,21 @@ TEST(AddedTokensTest, AnIdThatTheLibraryNeverReturnsIsRefusedWhereItIsMet) {
   EXPECT_THAT(error({Added("<x>", 260), Added("<y>", 260)}), HasSubstr("two added tokens have the id 260"));
   const auto config = ParseTokenizerConfig({.tokenizer_config = {{"added_tokens_decoder", {{"300", {{"content", "<x>"}}}}}}});
   EXPECT_THAT(error({}, *config), HasSubstr("\"<x>\", which the text has, states the id 300"));
-  Json gap = ByteLevelJson();
+  TokenizerJson gap = ByteLevelJson();
   gap["model"]["vocab"].erase("<s>");
   gap["model"]["vocab"].erase("</s>");
   const auto holes = FromJsonOrDie(gap);
   EXPECT_TRUE(holes->Encode("ab", {.add_special = false}).ok());
   EXPECT_THAT(holes->Encode("<s>", {.add_special = false}).status().message(),
               HasSubstr("states the id 256, but the tokenizers library gives it 258"));
-  gap["added_tokens"] = Json::array();
+  gap["added_tokens"] = TokenizerJson::array();
   EXPECT_THAT(
       Tokenizer::FromJson(gap.dump(), "test", *ParseTokenizerConfig({.tokenizer_config = {{"pad_token", "<p>"}}})).status().message(),
       HasSubstr("id 258 belongs to the piece \"ab\" and to the added token \"<p>\""));
 }
 
 TEST(AddedTokensTest, NormalizedTokensAreFoundInNormalizedText) {
-  Json json = CharJson("ab");
+  TokenizerJson json = CharJson("ab");
   json["normalizer"] = {{"type", "Lowercase"}};
   json["added_tokens"] = {{{"id", 2}, {"content", "Tok"}, {"normalized", true}}, {{"id", 3}, {"content", "RAW"}, {"normalized", false}}};
   const auto tokenizer = FromJsonOrDie(json);
@@ -202,10 +205,10 @@ TEST(AddedTokensTest, NormalizedTokensAreFoundInNormalizedText) {
 }
 
 TEST(AddedTokensTest, OfTokensWithOneNormalizedFormTheFirstIsFoundSpecialOnesAheadOfTheOthers) {
-  Json json = CharJson("ab");
+  TokenizerJson json = CharJson("ab");
   json["normalizer"] = {{"type", "Lowercase"}};
   const auto token = [](int id, const char* content, bool special) {
-    return Json{{"id", id}, {"content", content}, {"special", special}, {"normalized", true}};
+    return TokenizerJson{{"id", id}, {"content", content}, {"special", special}, {"normalized", true}};
   };
   json["added_tokens"] = {token(2, "TOK", false), token(3, "Tok", false)};
   EXPECT_EQ(*FromJsonOrDie(json)->Encode("tok"), (Ids{2}));
@@ -214,7 +217,7 @@ TEST(AddedTokensTest, OfTokensWithOneNormalizedFormTheFirstIsFoundSpecialOnesAhe
 }
 
 TEST(AddedTokensTest, ATokenListedAgainHasTheLastFlagsAndStaysSpecial) {
-  Json json = CharJson("ab");
+  TokenizerJson json = CharJson("ab");
   json["added_tokens"] = {{{"id", 2}, {"content", "<x>"}, {"special", true}},
                           {{"id", 3}, {"content", "<x>"}, {"special", false}, {"rstrip", true}}};
   const auto tokenizer = FromJsonOrDie(json);
@@ -224,7 +227,7 @@ TEST(AddedTokensTest, ATokenListedAgainHasTheLastFlagsAndStaysSpecial) {
 }
 
 TEST(BpeTest, UnknownCharactersFollowThePolicy) {
-  Json json = CharJson("ab");
+  TokenizerJson json = CharJson("ab");
   json["model"]["vocab"]["<unk>"] = 2;
   json["model"]["unk_token"] = "<unk>";
   EXPECT_EQ(*FromJsonOrDie(json)->Encode("axyb"), (Ids{0, 2, 2, 1}));
@@ -237,7 +240,7 @@ TEST(BpeTest, UnknownCharactersFollowThePolicy) {
 }
 
 TEST(BpeTest, AnUnknownTokenThatIsMissingIsAnErrorOnlyWhereItIsNeeded) {
-  Json json = CharJson("ab");
+  TokenizerJson json = CharJson("ab");
   json["model"]["unk_token"] = "<unk>";
   const auto tokenizer = FromJsonOrDie(json);
   EXPECT_EQ(*tokenizer->Encode("ab"), (Ids{0, 1}));
@@ -246,16 +249,16 @@ TEST(BpeTest, AnUnknownTokenThatIsMissingIsAnErrorOnlyWhereItIsNeeded) {
 }
 
 TEST(UnigramTest, ScoresAreDoubles) {
-  const Json vocab = Json::array({{"<unk>", 0.0}, {"x", -2.657}, {"a", -7.983}, {"aa", -10.548}});
+  const TokenizerJson vocab = TokenizerJson::array({{"<unk>", 0.0}, {"x", -2.657}, {"a", -7.983}, {"aa", -10.548}});
   const auto tokenizer = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocab}}}});
   EXPECT_EQ(*tokenizer->Encode("xaaa"), (Ids{1, 3, 2})) << "(x + aa) + a is above (x + a) + aa";
 }
 
 TEST(UnigramTest, WithoutAnUnknownTokenUnknownTextIsAnError) {
-  const auto tokenizer = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"vocab", Json::array({{"a", -1.0}})}}}});
+  const auto tokenizer = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"vocab", TokenizerJson::array({{"a", -1.0}})}}}});
   EXPECT_EQ(*tokenizer->Encode("a"), (Ids{0}));
   EXPECT_THAT(tokenizer->Encode("b").status().message(), HasSubstr("the model has no unk_id"));
-  const Json vocab = Json::array({{"a", -1.0}, {"<0x62>", -2.0}, {"bc", -3.0}});
+  const TokenizerJson vocab = TokenizerJson::array({{"a", -1.0}, {"<0x62>", -2.0}, {"bc", -3.0}});
   const auto bytes = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"byte_fallback", true}, {"vocab", vocab}}}});
   EXPECT_EQ(*bytes->Encode("a"), (Ids{0}));
   for (const char* text : {"b", "bc"}) {
@@ -272,7 +275,7 @@ TEST(DecoderTest, BrokenByteTokensBecomeOneReplacementEach) {
 }
 
 TEST(NormalizerTest, WhatIsStrippedIsNotTheStart) {
-  Json json = CharJson("a\u2581");
+  TokenizerJson json = CharJson("a\u2581");
   json["normalizer"] = {{"type", "Strip"}};
   json["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
   const auto tokenizer = FromJsonOrDie(json);
@@ -281,19 +284,20 @@ TEST(NormalizerTest, WhatIsStrippedIsNotTheStart) {
 }
 
 TEST(NormalizerTest, AllThatTheFirstCharacterBecameIsTheStart) {
-  Json json = CharJson("(a)\u2581");
+  TokenizerJson json = CharJson("(a)\u2581");
   json["normalizer"] = {{"type", "NFKC"}};
-  json["pre_tokenizer"] = {{"type", "Sequence"},
-                           {"pretokenizers", {Json{{"type", "Punctuation"}}, Json{{"type", "Metaspace"}, {"prepend_scheme", "first"}}}}};
+  json["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers", {TokenizerJson{{"type", "Punctuation"}}, TokenizerJson{{"type", "Metaspace"}, {"prepend_scheme", "first"}}}}};
   const auto tokenizer = FromJsonOrDie(json);
   EXPECT_EQ(*tokenizer->Encode("\u249C"), (Ids{3, 0, 3, 1, 3, 2})) << "(a) in one character";
   EXPECT_EQ(*tokenizer->Encode("(a)"), (Ids{3, 0, 1, 2}));
 }
 
 TEST(BpeTest, MergesApplyByRankThenFromLeftToRight) {
-  Json json = CharJson("abc");
+  TokenizerJson json = CharJson("abc");
   for (const char* piece : {"aa", "ab", "bc", "abc"}) json["model"]["vocab"][piece] = json["model"]["vocab"].size();
-  json["model"]["merges"] = {Json{"b", "c"}, Json("a a"), Json("a bc"), Json("a b")};
+  json["model"]["merges"] = {TokenizerJson{"b", "c"}, TokenizerJson("a a"), TokenizerJson("a bc"), TokenizerJson("a b")};
   const auto tokenizer = FromJsonOrDie(json);
   EXPECT_EQ(*tokenizer->Encode("aaa"), (Ids{3, 0}));
   EXPECT_EQ(*tokenizer->Encode("aabc"), (Ids{3, 5}));
@@ -304,12 +308,12 @@ TEST(BpeTest, MergesApplyByRankThenFromLeftToRight) {
 }
 
 TEST(BpeTest, PrefixAndSuffixOfSubwords) {
-  Json json = {{"model",
-                {{"type", "BPE"},
-                 {"vocab", {{"a", 0}, {"##b", 1}, {"##b</w>", 2}, {"a##b</w>", 9}, {"ab</w>", 3}}},
-                 {"merges", {"a ##b</w>"}},
-                 {"continuing_subword_prefix", "##"},
-                 {"end_of_word_suffix", "</w>"}}}};
+  TokenizerJson json = {{"model",
+                         {{"type", "BPE"},
+                          {"vocab", {{"a", 0}, {"##b", 1}, {"##b</w>", 2}, {"a##b</w>", 9}, {"ab</w>", 3}}},
+                          {"merges", {"a ##b</w>"}},
+                          {"continuing_subword_prefix", "##"},
+                          {"end_of_word_suffix", "</w>"}}}};
   EXPECT_EQ(*FromJsonOrDie(json)->Encode("ab"), (Ids{3}));
   EXPECT_EQ(*FromJsonOrDie(json)->Encode("abb"), (Ids{0, 1, 2}));
 }
@@ -397,14 +401,14 @@ TEST(SentencePieceTest, HostileModelsAreErrors) {
   EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{std::string(600, 'a'), 0}})), HasSubstr("longer than 512"));
 }
 
-std::string JsonError(const Json& patch) {
-  Json json = ByteLevelJson();
+std::string JsonError(const TokenizerJson& patch) {
+  TokenizerJson json = ByteLevelJson();
   json.merge_patch(patch);
   return std::string(Tokenizer::FromJson(json.dump(), "the.json").status().message());
 }
 
 TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
-  EXPECT_EQ(JsonError(Json::object()), "");
+  EXPECT_EQ(JsonError(TokenizerJson::object()), "");
   EXPECT_THAT(JsonError({{"model", {{"type", "WordPiece"}}}}),
               HasSubstr("model \"WordPiece\" is not supported; supported are BPE and Unigram"));
   EXPECT_EQ(JsonError({{"model", {{"merges", {"#version: 0.2", "a b"}}}}}), "");
@@ -425,11 +429,11 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
   EXPECT_THAT(JsonError({{"post_processor", {{"type", "X"}}}}), HasSubstr("post_processor \"X\" is not supported"));
   EXPECT_THAT(JsonError({{"post_processor", {{"special_tokens", {{"<s>", {{"ids", {999}}}}}}}}}),
               HasSubstr("adds id 999 to a vocabulary of 260"));
-  EXPECT_THAT(JsonError({{"post_processor", {{"single", Json::array()}}}}), HasSubstr("has no Sequence"));
+  EXPECT_THAT(JsonError({{"post_processor", {{"single", TokenizerJson::array()}}}}), HasSubstr("has no Sequence"));
   EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 97}, {"content", "<x>"}}}}}), HasSubstr("id 97 belongs to the piece \"a\""));
   EXPECT_THAT(JsonError({{"added_tokens", {{{"id", int64_t{1} << 40}, {"content", "<x>"}}}}}), HasSubstr("added token id"));
   EXPECT_THAT(JsonError({{"added_tokens", "x"}}), HasSubstr("\"added_tokens\" is not an array"));
-  const Json adds = ByteLevelJson()["post_processor"];
+  const TokenizerJson adds = ByteLevelJson()["post_processor"];
   EXPECT_EQ(JsonError({{"post_processor", {{"type", "Sequence"}, {"processors", {adds, {{"type", "ByteLevel"}}}}}}}), "");
   EXPECT_THAT(JsonError({{"post_processor", {{"type", "Sequence"}, {"processors", {adds, adds}}}}}),
               HasSubstr("\"TemplateProcessing\" after another processor that adds tokens is not supported"));
@@ -459,6 +463,16 @@ TEST(TokenizerTest, IdsOutOfRangeBecomeNoText) {
   EXPECT_EQ(tokenizer->Decode(Ids{-1, 'a', 260, 1 << 30, INT32_MIN, INT32_MAX}), "a");
   EXPECT_EQ(tokenizer->IdToText(-1), "");
   EXPECT_FALSE(tokenizer->IsSpecial(1 << 30));
+}
+
+TEST(TokenizerTest, TheLeastIdsOfATextAreKnownWithoutItsIds) {
+  const auto tokenizer = ByteLevelTokenizer();  // its longest piece is "</s>"
+  EXPECT_EQ(tokenizer->LeastIds("").value(), 1);
+  EXPECT_EQ(tokenizer->LeastIds("abc abc<s>abcab", {.add_special = false}).value(), 1 + 2 + 1 + 2);  // the space has two bytes
+  EXPECT_EQ(tokenizer->LeastIds(std::string(1000, 'x'), {.add_special = false}).value(), 250);
+  TokenizerJson dropping = CharJson("ab");
+  dropping["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  EXPECT_EQ(FromJsonOrDie(dropping)->LeastIds(std::string(1000, ' ') + "ab??" + std::string(1000, '?')).value(), 2);
 }
 
 // A megabyte of each awkward kind takes about as long as its size says: far below the bound, which

@@ -9,31 +9,33 @@
 
 namespace {
 
-using lime::Json;
+using lime::TokenizerJson;
 
 // 256 byte pieces of either kind, and some text and special tokens behind them.
-std::unique_ptr<lime::Tokenizer> Make(bool byte_level, const Json& decoder) {
-  Json vocab;
+std::unique_ptr<lime::Tokenizer> Make(bool byte_level, const TokenizerJson& decoder) {
+  TokenizerJson vocab;
   for (int byte = 0; byte < 256; ++byte) {
     char fallback[8];
     std::snprintf(fallback, sizeof(fallback), "<0x%02X>", byte);
     vocab[byte_level ? std::string(lime::ByteLevelChar(static_cast<unsigned char>(byte))) : fallback] = byte;
   }
   for (const char* piece : {"\u2581", "\u2581\u2581ab", "ab", "\u20AC"}) vocab[piece] = vocab.size();
-  const Json special = {{"id", vocab.size()}, {"content", "<s>"}, {"special", true}};
-  const Json json = {
-      {"added_tokens", {special}}, {"decoder", decoder}, {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+  const TokenizerJson special = {{"id", vocab.size()}, {"content", "<s>"}, {"special", true}};
+  const TokenizerJson json = {{"added_tokens", {special}},
+                              {"decoder", decoder},
+                              {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", TokenizerJson::array()}}}};
   auto tokenizer = lime::Tokenizer::FromJson(json.dump(), "fuzz");
   if (!tokenizer.ok()) std::abort();
   return std::move(tokenizer).value();
 }
 
 const lime::Tokenizer& Choose(uint8_t which) {
-  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
-  const Json strip = {{"type", "Strip"}, {"content", " "}, {"start", 2}, {"stop", 0}};
+  const TokenizerJson replace = {{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+  const TokenizerJson strip = {{"type", "Strip"}, {"content", " "}, {"start", 2}, {"stop", 0}};
   static const std::array tokenizers = {
       Make(true, {{"type", "ByteLevel"}}), Make(true, nullptr), Make(false, {{"type", "Metaspace"}, {"replacement", "\u2581"}}),
-      Make(false, {{"type", "Sequence"}, {"decoders", {replace, Json{{"type", "ByteFallback"}}, Json{{"type", "Fuse"}}, strip}}})};
+      Make(false, {{"type", "Sequence"},
+                   {"decoders", {replace, TokenizerJson{{"type", "ByteFallback"}}, TokenizerJson{{"type", "Fuse"}}, strip}}})};
   return *tokenizers[which % tokenizers.size()];
 }
 

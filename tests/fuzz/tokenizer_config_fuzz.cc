@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     input.remove_prefix(std::min(part.size() + 1, input.size()));
     return part;
   };
-  const auto json = [&next] { return lime::ParseJson(next(), "fuzz").value_or(lime::Json()); };
+  const auto json = [&next] { return lime::ParseJson(next(), "fuzz").value_or(lime::TokenizerJson()); };
   lime::TokenizerConfigFiles files;
   files.tokenizer_config = json();
   files.special_tokens_map = json();
@@ -21,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!config.ok()) return 0;
   const auto built = lime::JsonFromVocabAndMerges({{"a", 0}, {"b", 1}, {"ab", 2}, {"<s>", 3}, {"</s>", 4}}, next(), *config);
   if (!built.ok()) return 0;
-  const auto tokenizer = lime::Tokenizer::FromJson(built->dump(-1, ' ', false, lime::Json::error_handler_t::replace), "fuzz", *config);
+  const auto tokenizer =
+      lime::Tokenizer::FromJson(built->dump(-1, ' ', false, lime::TokenizerJson::error_handler_t::replace), "fuzz", *config);
   if (!tokenizer.ok()) return 0;
   const auto ids = (*tokenizer)->Encode("ab<s>");
   for (const int32_t id : ids.value_or(std::vector<int32_t>())) {

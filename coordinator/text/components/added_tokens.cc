@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxContentBytes = 4096;
 
-absl::StatusOr<AddedToken> ParseToken(const Json& json) {
+absl::StatusOr<AddedToken> ParseToken(const TokenizerJson& json) {
   AddedToken token;
   LIME_ASSIGN_OR_RETURN(const int64_t id, RequiredInt(json, "id"));
   if (id < 0 || id >= kMaxTokenId) return Invalid("added token id ", id, ", need 0 to ", kMaxTokenId - 1);
@@ -47,10 +47,10 @@ bool TouchesWord(std::string_view before, std::string_view behind) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<AddedToken>> AddedTokens::Parse(const Json& json) {
+absl::StatusOr<std::vector<AddedToken>> AddedTokens::Parse(const TokenizerJson& json) {
   std::vector<AddedToken> tokens;
   if (!json.is_null() && !json.is_array()) return absl::InvalidArgumentError("\"added_tokens\" is not an array");
-  for (const Json& entry : json) {
+  for (const TokenizerJson& entry : json) {
     LIME_ASSIGN_OR_RETURN(auto token, ParseToken(entry));
     tokens.push_back(std::move(token));
   }

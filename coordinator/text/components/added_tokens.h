@@ -45,7 +45,7 @@ class AddedTokens {
   static absl::StatusOr<AddedTokens> Create(std::vector<AddedToken> tokens, std::vector<AddedToken> later, const Vocab& vocab,
                                             const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
 
-  static absl::StatusOr<std::vector<AddedToken>> Parse(const Json& json);
+  static absl::StatusOr<std::vector<AddedToken>> Parse(const TokenizerJson& json);
 
   // Cuts `text` at the added tokens of one kind, leftmost first, longest of those that begin
   // together. Special tokens stay text unless `parse_special`. Tokens are also found in white space

@@ -26,7 +26,7 @@ absl::Status NotPerToken(std::string_view type) {
 
 }  // namespace
 
-absl::Status Decoder::AppendMetaspace(const Json& json) {
+absl::Status Decoder::AppendMetaspace(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const std::string mark, StringField(json, "replacement", "\u2581"));
   LIME_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true));
   LIME_ASSIGN_OR_RETURN(const std::string scheme, StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never"));
@@ -38,7 +38,7 @@ absl::Status Decoder::AppendMetaspace(const Json& json) {
   return absl::OkStatus();
 }
 
-absl::Status Decoder::AppendStrip(const Json& json) {
+absl::Status Decoder::AppendStrip(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const std::string content, RequiredString(json, "content"));
   LIME_ASSIGN_OR_RETURN(const int64_t start, IntField(json, "start", 0));
   LIME_ASSIGN_OR_RETURN(const int64_t stop, IntField(json, "stop", 0));
@@ -52,10 +52,10 @@ absl::Status Decoder::AppendStrip(const Json& json) {
   return absl::OkStatus();
 }
 
-absl::Status Decoder::Append(const Json& json) {
+absl::Status Decoder::Append(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const std::string type, ComponentType(json));
   if (type == "Sequence") {
-    for (const Json& part : Field(json, "decoders")) LIME_RETURN_IF_ERROR(Append(part));
+    for (const TokenizerJson& part : Field(json, "decoders")) LIME_RETURN_IF_ERROR(Append(part));
     return absl::OkStatus();
   }
   if (type == "Strip") return AppendStrip(json);
@@ -84,7 +84,7 @@ absl::Status Decoder::Append(const Json& json) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Decoder> Decoder::Parse(const Json& json) {
+absl::StatusOr<Decoder> Decoder::Parse(const TokenizerJson& json) {
   Decoder decoder;
   if (json.is_null()) {
     decoder.first_differs_ = true;

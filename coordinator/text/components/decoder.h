@@ -21,7 +21,7 @@ struct StripRule {
 class Decoder {
  public:
   // If `json` is null, the decoder joins the pieces with spaces, as the tokenizers library does.
-  static absl::StatusOr<Decoder> Parse(const Json& json);
+  static absl::StatusOr<Decoder> Parse(const TokenizerJson& json);
 
   // The bytes of `piece`. `first`: no token came before it.
   absl::StatusOr<std::string> TokenBytes(std::string_view piece, bool first) const;
@@ -38,9 +38,9 @@ class Decoder {
  private:
   using Step = std::function<absl::StatusOr<std::string>(const std::string& bytes, bool first)>;
 
-  absl::Status Append(const Json& json);
-  absl::Status AppendMetaspace(const Json& json);
-  absl::Status AppendStrip(const Json& json);
+  absl::Status Append(const TokenizerJson& json);
+  absl::Status AppendMetaspace(const TokenizerJson& json);
+  absl::Status AppendStrip(const TokenizerJson& json);
 
   std::vector<Step> steps_;
   bool fused_ = false;  // later steps see the whole text

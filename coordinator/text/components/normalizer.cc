@@ -94,7 +94,7 @@ size_t StartBehind(const std::vector<TextRange>& ranges, size_t content_bytes, s
   return left + start_bytes - done;
 }
 
-absl::StatusOr<NormalizeStep> ReplaceStep(const Json& json) {
+absl::StatusOr<NormalizeStep> ReplaceStep(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(auto pattern, ParsePattern(json));
   LIME_ASSIGN_OR_RETURN(auto content, RequiredString(json, "content"));
   return [pattern, content](NormalizedText& text) -> absl::Status {
@@ -106,7 +106,7 @@ absl::StatusOr<NormalizeStep> ReplaceStep(const Json& json) {
   };
 }
 
-absl::StatusOr<NormalizeStep> PrependStep(const Json& json) {
+absl::StatusOr<NormalizeStep> PrependStep(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(auto prefix, RequiredString(json, "prepend"));
   return [prefix](NormalizedText& text) {
     if (!text.text.empty()) text.text.insert(0, prefix);
@@ -115,7 +115,7 @@ absl::StatusOr<NormalizeStep> PrependStep(const Json& json) {
   };
 }
 
-absl::StatusOr<NormalizeStep> StripStep(const Json& json) {
+absl::StatusOr<NormalizeStep> StripStep(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const bool left, BoolField(json, "strip_left", true));
   LIME_ASSIGN_OR_RETURN(const bool right, BoolField(json, "strip_right", true));
   return [left, right](NormalizedText& text) {
@@ -191,7 +191,7 @@ std::string SetChineseApart(std::string_view text) {
   return out;
 }
 
-absl::StatusOr<NormalizeStep> BertStep(const Json& json) {
+absl::StatusOr<NormalizeStep> BertStep(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const bool clean_text, BoolField(json, "clean_text", true));
   LIME_ASSIGN_OR_RETURN(const bool chinese_apart, BoolField(json, "handle_chinese_chars", true));
   LIME_ASSIGN_OR_RETURN(const bool lowercase, BoolField(json, "lowercase", true));
@@ -233,7 +233,7 @@ std::string ApplyCharsmap(const Charsmap& map, std::string_view text) {
   return out;
 }
 
-absl::StatusOr<NormalizeStep> PrecompiledStep(const Json& json) {
+absl::StatusOr<NormalizeStep> PrecompiledStep(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const std::string encoded, StringField(json, "precompiled_charsmap", ""));
   std::string bytes;
   if (!absl::Base64Unescape(encoded, &bytes)) return absl::InvalidArgumentError("normalizer: \"precompiled_charsmap\" is not Base64");
@@ -245,7 +245,7 @@ absl::StatusOr<NormalizeStep> PrecompiledStep(const Json& json) {
   };
 }
 
-absl::StatusOr<NormalizeStep> ParseStep(const std::string& type, const Json& json) {
+absl::StatusOr<NormalizeStep> ParseStep(const std::string& type, const TokenizerJson& json) {
   if (type == "NFC") return UnicodeStep(NormalForm::kNfc);
   if (type == "NFD") return UnicodeStep(NormalForm::kNfd);
   if (type == "NFKC") return UnicodeStep(NormalForm::kNfkc);
@@ -265,11 +265,11 @@ absl::StatusOr<NormalizeStep> ParseStep(const std::string& type, const Json& jso
       "BertNormalizer, Precompiled and Sequence"));
 }
 
-absl::Status AppendSteps(const Json& json, std::vector<NormalizeStep>& steps) {
+absl::Status AppendSteps(const TokenizerJson& json, std::vector<NormalizeStep>& steps) {
   LIME_ASSIGN_OR_RETURN(const std::string type, ComponentType(json));
   if (type.empty()) return absl::OkStatus();
   if (type == "Sequence") {
-    for (const Json& part : Field(json, "normalizers")) LIME_RETURN_IF_ERROR(AppendSteps(part, steps));
+    for (const TokenizerJson& part : Field(json, "normalizers")) LIME_RETURN_IF_ERROR(AppendSteps(part, steps));
     return absl::OkStatus();
   }
   LIME_ASSIGN_OR_RETURN(auto step, ParseStep(type, json));
@@ -284,8 +284,8 @@ absl::Status CheckTextSize(size_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat("the text has ", bytes, " bytes; LIME tokenises at most ", kMaxTextBytes, " at once"));
 }
 
-absl::StatusOr<Regex> ParsePattern(const Json& component) {
-  const Json& pattern = Field(component, "pattern");
+absl::StatusOr<Regex> ParsePattern(const TokenizerJson& component) {
+  const TokenizerJson& pattern = Field(component, "pattern");
   if (Field(pattern, "String").is_string()) return Regex::Literal(Field(pattern, "String").get_ref<const std::string&>());
   if (Field(pattern, "Regex").is_string()) return Regex::Compile(Field(pattern, "Regex").get_ref<const std::string&>());
   if (pattern.is_string()) return Regex::Literal(pattern.get_ref<const std::string&>());
@@ -307,7 +307,7 @@ std::string ReplaceLiteral(std::string_view text, std::string_view from, std::st
   return out.append(text);
 }
 
-absl::StatusOr<std::vector<NormalizeStep>> ParseNormalizer(const Json& json) {
+absl::StatusOr<std::vector<NormalizeStep>> ParseNormalizer(const TokenizerJson& json) {
   std::vector<NormalizeStep> steps;
   LIME_RETURN_IF_ERROR(AppendSteps(json, steps));
   return steps;

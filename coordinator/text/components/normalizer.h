@@ -21,12 +21,12 @@ struct NormalizedText {
 using NormalizeStep = std::function<absl::Status(NormalizedText& text)>;
 
 // The steps in order, with sequences flattened. Null gives no steps.
-absl::StatusOr<std::vector<NormalizeStep>> ParseNormalizer(const Json& json);
+absl::StatusOr<std::vector<NormalizeStep>> ParseNormalizer(const TokenizerJson& json);
 
 absl::Status Normalize(const std::vector<NormalizeStep>& steps, NormalizedText& text);
 
 // Parses "pattern": {"String": ...} or {"Regex": ...}, which several components have.
-absl::StatusOr<Regex> ParsePattern(const Json& component);
+absl::StatusOr<Regex> ParsePattern(const TokenizerJson& component);
 
 // Replaces each match of `pattern` in `text` by `content`.
 absl::StatusOr<std::string> ReplaceAll(const Regex& pattern, std::string_view content, std::string_view text);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMaxTemplateIds = 64;
 
-absl::StatusOr<int32_t> ParseId(const Json& json) {
+absl::StatusOr<int32_t> ParseId(const TokenizerJson& json) {
   if (!json.is_number_unsigned() || json.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
     return Invalid("post_processor: ", JsonText(json), " is not a token id");
   }
@@ -17,16 +17,16 @@ absl::StatusOr<int32_t> ParseId(const Json& json) {
 }
 
 // Parses [content, id], the form of tokens in BertProcessing and RobertaProcessing.
-absl::StatusOr<int32_t> ParsePair(const Json& json) {
+absl::StatusOr<int32_t> ParsePair(const TokenizerJson& json) {
   if (!json.is_array() || json.size() != 2) return absl::InvalidArgumentError("post_processor: \"cls\" and \"sep\" must be [token, id]");
   return ParseId(json[1]);
 }
 
-absl::Status AppendSpecial(const Json& item, const Json& special_tokens, std::vector<int32_t>& ids) {
+absl::Status AppendSpecial(const TokenizerJson& item, const TokenizerJson& special_tokens, std::vector<int32_t>& ids) {
   LIME_ASSIGN_OR_RETURN(const std::string name, RequiredString(item, "id"));
-  const Json& token = Field(Field(special_tokens, name), "ids");
+  const TokenizerJson& token = Field(Field(special_tokens, name), "ids");
   if (!token.is_array() || token.empty()) return Invalid("post_processor: special token \"", name, "\" has no ids");
-  for (const Json& entry : token) {
+  for (const TokenizerJson& entry : token) {
     LIME_ASSIGN_OR_RETURN(const int32_t id, ParseId(entry));
     ids.push_back(id);
   }
@@ -34,10 +34,10 @@ absl::Status AppendSpecial(const Json& item, const Json& special_tokens, std::ve
   return absl::OkStatus();
 }
 
-absl::Status AppendTemplate(const Json& json, PostProcessor& result) {
+absl::Status AppendTemplate(const TokenizerJson& json, PostProcessor& result) {
   bool behind_text = false;
-  for (const Json& item : Field(json, "single")) {
-    if (const Json& special = Field(item, "SpecialToken"); special.is_object()) {
+  for (const TokenizerJson& item : Field(json, "single")) {
+    if (const TokenizerJson& special = Field(item, "SpecialToken"); special.is_object()) {
       LIME_RETURN_IF_ERROR(AppendSpecial(special, Field(json, "special_tokens"), behind_text ? result.suffix : result.prefix));
     } else if (Field(item, "Sequence").is_object() && !behind_text) {
       behind_text = true;
@@ -49,12 +49,12 @@ absl::Status AppendTemplate(const Json& json, PostProcessor& result) {
   return absl::OkStatus();
 }
 
-absl::Status Append(const Json& json, PostProcessor& result) {
+absl::Status Append(const TokenizerJson& json, PostProcessor& result) {
   LIME_ASSIGN_OR_RETURN(const std::string type, ComponentType(json));
   // ByteLevel trims offsets, which LIME does not use.
   if (type.empty() || type == "ByteLevel") return absl::OkStatus();
   if (type == "Sequence") {
-    for (const Json& part : Field(json, "processors")) LIME_RETURN_IF_ERROR(Append(part, result));
+    for (const TokenizerJson& part : Field(json, "processors")) LIME_RETURN_IF_ERROR(Append(part, result));
     return absl::OkStatus();
   }
   if (!result.prefix.empty() || !result.suffix.empty()) {
@@ -76,7 +76,7 @@ absl::Status Append(const Json& json, PostProcessor& result) {
 
 }  // namespace
 
-absl::StatusOr<PostProcessor> ParsePostProcessor(const Json& json) {
+absl::StatusOr<PostProcessor> ParsePostProcessor(const TokenizerJson& json) {
   PostProcessor result;
   LIME_RETURN_IF_ERROR(Append(json, result));
   return result;

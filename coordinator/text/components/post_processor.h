@@ -14,6 +14,6 @@ struct PostProcessor {
 };
 
 // Null adds no ids.
-absl::StatusOr<PostProcessor> ParsePostProcessor(const Json& json);
+absl::StatusOr<PostProcessor> ParsePostProcessor(const TokenizerJson& json);
 
 }  // namespace lime

@@ -80,7 +80,7 @@ absl::Status RewriteWords(Words& words, Change change, Prefix prefix) {
   return CheckTextSize(words.text.size());
 }
 
-absl::StatusOr<SplitBehavior> ParseBehavior(const Json& json) {
+absl::StatusOr<SplitBehavior> ParseBehavior(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const std::string name, StringField(json, "behavior", "Isolated"));
   if (name == "Isolated") return SplitBehavior::kIsolated;
   if (name == "Removed") return SplitBehavior::kRemoved;
@@ -157,7 +157,7 @@ PreTokenizeStep FixedLengthSplit(int64_t length) {
   return SplitStep(find, SplitBehavior::kIsolated, false);
 }
 
-absl::Status AppendSplit(const Json& json, Steps& steps) {
+absl::Status AppendSplit(const TokenizerJson& json, Steps& steps) {
   LIME_ASSIGN_OR_RETURN(auto regex, ParsePattern(json));
   LIME_ASSIGN_OR_RETURN(const auto behavior, ParseBehavior(json));
   LIME_ASSIGN_OR_RETURN(const bool invert, BoolField(json, "invert", false));
@@ -165,7 +165,7 @@ absl::Status AppendSplit(const Json& json, Steps& steps) {
   return absl::OkStatus();
 }
 
-absl::Status AppendByteLevel(const Json& json, Steps& steps) {
+absl::Status AppendByteLevel(const TokenizerJson& json, Steps& steps) {
   LIME_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true));
   LIME_ASSIGN_OR_RETURN(const bool use_regex, BoolField(json, "use_regex", true));
   if (add_prefix_space) {
@@ -180,7 +180,7 @@ absl::Status AppendByteLevel(const Json& json, Steps& steps) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> PrependScheme(const Json& json) {
+absl::StatusOr<std::string> PrependScheme(const TokenizerJson& json) {
   LIME_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true));
   LIME_ASSIGN_OR_RETURN(const std::string scheme, StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never"));
   if (!add_prefix_space && scheme != "never") return Invalid("add_prefix_space is false, but prepend_scheme is \"", scheme, "\"");
@@ -188,7 +188,7 @@ absl::StatusOr<std::string> PrependScheme(const Json& json) {
   return Invalid("prepend_scheme \"", scheme, "\" is not supported; supported are always, first, never");
 }
 
-absl::Status AppendMetaspace(const Json& json, Steps& steps) {
+absl::Status AppendMetaspace(const TokenizerJson& json, Steps& steps) {
   LIME_ASSIGN_OR_RETURN(const std::string mark, StringField(json, "replacement", "\u2581"));
   LIME_ASSIGN_OR_RETURN(const std::string scheme, PrependScheme(json));
   LIME_ASSIGN_OR_RETURN(const bool split, BoolField(json, "split", true));
@@ -207,7 +207,7 @@ absl::Status AppendMetaspace(const Json& json, Steps& steps) {
 }
 
 // The kinds with one field.
-absl::Status AppendWithField(const std::string& type, const Json& json, Steps& steps) {
+absl::Status AppendWithField(const std::string& type, const TokenizerJson& json, Steps& steps) {
   if (type == "Digits") {
     LIME_ASSIGN_OR_RETURN(const bool individual, BoolField(json, "individual_digits", false));
     steps.push_back(CharacterSplit(IsUnicodeNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
@@ -233,11 +233,11 @@ absl::Status Unsupported(std::string_view type) {
                    "CharDelimiterSplit, FixedLength, BertPreTokenizer and Sequence"));
 }
 
-absl::Status AppendSteps(const Json& json, Steps& steps) {
+absl::Status AppendSteps(const TokenizerJson& json, Steps& steps) {
   LIME_ASSIGN_OR_RETURN(const std::string type, ComponentType(json));
   if (type.empty()) return absl::OkStatus();
   if (type == "Sequence") {
-    for (const Json& part : Field(json, "pretokenizers")) LIME_RETURN_IF_ERROR(AppendSteps(part, steps));
+    for (const TokenizerJson& part : Field(json, "pretokenizers")) LIME_RETURN_IF_ERROR(AppendSteps(part, steps));
     return absl::OkStatus();
   }
   if (type == "ByteLevel") return AppendByteLevel(json, steps);
@@ -280,7 +280,7 @@ PreTokenizeStep SplitStep(FindRanges find, SplitBehavior behavior, bool invert) 
   };
 }
 
-absl::StatusOr<std::vector<PreTokenizeStep>> ParsePreTokenizer(const Json& json) {
+absl::StatusOr<std::vector<PreTokenizeStep>> ParsePreTokenizer(const TokenizerJson& json) {
   Steps steps;
   LIME_RETURN_IF_ERROR(AppendSteps(json, steps));
   return steps;

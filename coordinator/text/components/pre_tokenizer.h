@@ -29,7 +29,7 @@ struct Words {
 using PreTokenizeStep = std::function<absl::Status(Words& words)>;
 
 // The steps in order, with sequences flattened. Null gives no steps.
-absl::StatusOr<std::vector<PreTokenizeStep>> ParsePreTokenizer(const Json& json);
+absl::StatusOr<std::vector<PreTokenizeStep>> ParsePreTokenizer(const TokenizerJson& json);
 
 // How a match of a pattern is split off.
 enum class SplitBehavior {
