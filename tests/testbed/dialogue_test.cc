@@ -1,11 +1,9 @@
 #include "testbed/train/dialogue.h"
 
-#include <fstream>
-#include <iterator>
 #include <set>
-#include <string>
 
 #include "coordinator/text/jinja/chat_template.h"
+#include "coordinator/text/tools/tool_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testbed/train/corpus.h"
@@ -108,9 +106,10 @@ TEST(DialogueTest, TheTemplateTakesWhatServersPassOn) {
             "<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>system\nBe short.<|im_end|>\n");
 }
 
-TEST(DialogueTest, TheShippedModelHasThisTemplate) {
-  std::ifstream file(LIME_SOURCE_DIR "/models/lime-chat/chat_template.jinja");
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), kChatTemplate);
+TEST(DialogueTest, CallsHaveTheSyntaxHermes) {
+  const ToolFormat format = FindToolFormat({kChatTemplate.data(), kChatTemplate.size()}, std::nullopt);
+  EXPECT_EQ(format.syntax, ToolSyntax::kHermes);
+  EXPECT_FALSE(format.stated);
 }
 
 TEST(ChatGrammarTest, DialoguesAreManyCleanAndRight) {

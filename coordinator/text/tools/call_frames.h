@@ -1,0 +1,52 @@
+// How an answer that has to call a function is written: what a mask allows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/text/tools/tool_format.h"
+#include "coordinator/text/tools/tool_request.h"
+
+namespace lime {
+
+// One argument of a kQwen3Coder call: prefix, value, suffix. A value of a type that allows strings
+// alone stands there as it is, any other as JSON; it cannot hold the suffix.
+struct ParameterFrame {
+  std::string key;
+  std::string prefix;
+  bool is_required = false;  // others may be left out
+  std::string suffix;
+};
+
+// A call of one function.
+struct CallFrame {
+  const ToolFunction* function = nullptr;
+  std::string prefix;  // ends where the arguments begin
+  // False: the arguments are one JSON value by the schema `function->parameters`. True: they are
+  // `parameters`, in this order.
+  bool by_parameter = false;
+  std::vector<ParameterFrame> parameters;
+  std::string suffix;
+};
+
+// With tool_choice auto, the mask begins behind this text.
+struct MaskStart {
+  std::string text;
+  bool at_start = false;   // counts only as the beginning of the content, behind blanks
+  size_t frame_bytes = 0;  // so many bytes of `opening` and the prefix are part of it
+};
+
+// opening call separator call ... closing; a call is one of the alternatives.
+struct CallFrames {
+  std::string opening, separator, closing;
+  std::vector<CallFrame> alternatives;
+  bool one_call = false;  // otherwise any number, but at least one
+  std::vector<MaskStart> starts;
+};
+
+// The calls that `request` allows in this format. The request outlives the result.
+// Errors: InvalidArgument if the syntax cannot write a required parameter of a function.
+// REQUIRES: the request has functions and a choice other than kNone.
+absl::StatusOr<CallFrames> FrameCalls(const ToolFormat& format, const ToolRequest& request);
+
+}  // namespace lime

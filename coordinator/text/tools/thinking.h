@@ -1,0 +1,68 @@
+// Divides an answer into reasoning, which stands in <think> tags, and the content behind it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "planner/base/status.h"
+
+namespace lime {
+
+// The value of --reasoning: true for "auto", false for "off".
+absl::StatusOr<bool> ParseReasoning(std::string_view value);
+
+inline constexpr std::string_view kThinkTag = "<think>", kThinkEndTag = "</think>";
+inline bool IsThinkTag(std::string_view text) {
+  return text == kThinkTag || text == kThinkEndTag;
+}
+
+// Whether a chat template, or the text of a vocabulary's token, is that of a model that thinks.
+bool HasThinkEnd(std::string_view text);
+
+// Whether a rendered prompt ends with <think> and blanks, so that the answer begins inside.
+bool OpensThinking(std::string_view prompt);
+// The same for </think>: the answer does not think.
+bool EndsThinking(std::string_view prompt);
+
+// Text in, cut anywhere. Line feeds directly inside the tags and behind </think> are dropped. An
+// answer that neither begins inside nor with <think> is all content. Tags behind </think> are
+// content.
+// Owner: one answer.
+class ThinkingSplitter {
+ public:
+  enum class Start {
+    kOff,     // all is content, as it comes
+    kInside,  // the prompt has opened the reasoning
+    kOpen,    // the answer may open it
+  };
+  explicit ThinkingSplitter(Start start);
+
+  // Appends what is certain. Reasoning comes before all content.
+  void Push(std::string_view text, std::string& reasoning, std::string& content);
+  // The text is over: appends what waits.
+  void Finish(std::string& reasoning, std::string& content);
+
+  // What follows is content: stop strings, masks and calls begin here. False also while the answer
+  // may still open its reasoning.
+  bool is_over() const { return state_ >= State::kBeforeContent; }
+
+ private:
+  enum class State {
+    kStart,            // blanks, or the beginning of <think>
+    kBeforeReasoning,  // line feeds behind <think>
+    kReasoning,
+    kBeforeContent,  // line feeds behind </think>
+    kContent,
+  };
+
+  void Read(char c, std::string& reasoning, std::string& content);
+  void ReadStart(char c, std::string& reasoning, std::string& content);
+  void ReadReasoning(char c, std::string& reasoning);
+
+  const bool begins_inside_;
+  State state_;
+  std::string blanks_;  // these wait in front of tag_
+  std::string tag_;     // the beginning of a tag
+};
+
+}  // namespace lime
