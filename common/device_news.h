@@ -14,6 +14,7 @@ namespace lime {
 
 // The device is ready for orders.
 struct Opened {
+  bool wants_vocabulary = false;  // for masks; it has none, or another one
   friend bool operator==(const Opened&, const Opened&) = default;
 };
 struct SampledNews {
@@ -21,8 +22,10 @@ struct SampledNews {
   std::vector<SampledToken> tokens;
   // By token: the hash of all logits of its request so far; 0: not requested.
   std::vector<uint64_t> logits_hashes;
-  std::vector<std::optional<cpu::RowScore>> scores;  // of each token; empty: not requested
-  bool ends_step = false;                            // also means StepEndedNews
+  // By token: the score of a prompt's id, or the log-probabilities of a generated token; nullopt:
+  // not requested.
+  std::vector<std::optional<cpu::RowScore>> scores;
+  bool ends_step = false;  // also means StepEndedNews
 
   friend bool operator==(const SampledNews&, const SampledNews&) = default;
 };

@@ -39,6 +39,7 @@ struct DeviceStatistics {
   Bytes kv_written = 0, kv_read = 0;
   Bytes kv_fetched = 0;  // fetched from the host
   double compute_ms = 0, wait_weights_ms = 0, wait_input_ms = 0;
+  double wait_kv_ms = 0;  // for the host of KV; included in wait_input_ms
   // Time to compute decode micro-batches, and the plan's value for the same work.
   double decode_ms = 0, planned_decode_ms = 0;
   double disk_ms = 0;    // time in which the disk worked; the start after each rest does not count
@@ -49,19 +50,20 @@ struct DeviceStatistics {
   Bytes sent_bytes = 0;
   int64_t received_messages = 0;
   Bytes received_bytes = 0;
-  Bytes peak_resident = 0;
-  int64_t residency_changes = 0;
-  Bytes shed = 0;  // bytes of weights evicted while other programs need memory
-  std::vector<LinkRate> links;
-
-  // For the metrics of the device alone. A message of the protocol does not have them.
-  double wait_kv_ms = 0;                    // for the host of KV; included in wait_input_ms
+  Bytes resident = 0, peak_resident = 0;    // of the process
   int64_t kv_pages = 0, kv_pages_free = 0;  // in memory
-  int64_t pressure_events = 0;              // how often memory that others need lowered the bytes that may be resident
+  int64_t residency_changes = 0;
+  Bytes shed = 0;               // bytes of weights evicted while other programs need memory
+  int64_t pressure_events = 0;  // how often that lowered the bytes that may be resident
+  std::vector<LinkRate> links;
   std::vector<PeerTraffic> traffic;
 
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
 };
+
+// How long a device records spans after a TraceCall, if its plan was installed with
+// trace_when_asked.
+inline constexpr double kTraceAskedMs = 3000;
 
 // A request for recorded spans.
 struct TraceCall {

@@ -27,6 +27,7 @@ struct InstallCall {
   std::string weights;                  // folder on the device; empty: its own
   uint64_t model = 0;                   // ModelDigest that identifies pushed weights; 0: unknown
   int64_t trace_spans = 0;              // capacity for recorded spans; 0: no tracing
+  bool trace_when_asked = false;        // records spans for kTraceAskedMs after a TraceCall, and only then
   std::optional<KvTakeoverPlan> kv;     // KV of the plan before; nullopt: all sequences begin anew
   std::optional<WeightsDigest> digest;  // required digest of the weights; nullopt: any
   Coordinator coordinator;              // the caller

@@ -23,7 +23,12 @@ struct AdmitOrder {
   int64_t request = 0;    // the coordinator's number for it
   int64_t positions = 0;  // prompt and generated tokens together
   std::vector<int32_t> prompt;
-  int64_t computed = 0;  // first positions whose KV every device took over from the plan before
+  // First positions whose KV every device has: in the slot `source`, whose pages are copied; or, if
+  // `source` is -1, in this slot, which kept them or took them over from the plan before.
+  int64_t computed = 0;
+  int32_t source = -1;
+  // The last ids of `prompt`, generated under an earlier plan. Penalties and masks count them.
+  int64_t generated = 0;
 
   friend bool operator==(const AdmitOrder&, const AdmitOrder&) = default;
 };
@@ -37,9 +42,12 @@ struct KvSequence {
   friend bool operator==(const KvSequence&, const KvSequence&) = default;
 };
 
-// A sequence leaves its slot after all steps ordered before.
+// A sequence leaves its slot after all steps ordered before. The KV of its first `kept` positions
+// may stay, for later sequences: the slot is idle then, until a sequence takes it or another
+// RetireOrder frees it.
 struct RetireOrder {
   int32_t sequence = 0;
+  int64_t kept = 0;
 
   friend bool operator==(const RetireOrder&, const RetireOrder&) = default;
 };

@@ -37,6 +37,7 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
                                                                                .addresses = {""},
                                                                                .weights = options_.weights,
                                                                                .trace_spans = options.trace_spans,
+                                                                               .trace_when_asked = options.trace_when_asked,
                                                                                .kv = std::move(takeover)},
                                                                       .make_stage = options_.make_stage,
                                                                       .report = options_.report,
@@ -51,7 +52,7 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
     return WithDevice(installed.status(), name);
   }
   session_ = std::move(session);
-  ShowToTrace(session_);
+  Show(session_);
   installed_ = {*std::move(installed)};
   plan_ = std::move(plan);
   return absl::OkStatus();
@@ -78,6 +79,7 @@ std::optional<KvTakeoverPlan> LocalDevice::TakeoverFor(const Plan& plan, const s
 
 absl::Status LocalDevice::Open(News news) {
   news_ = std::move(news);
+  session_->UseVocabulary(vocabulary_);
   return WithDevice(session_->SetSink([news = news_](const FromDevice& what) { news(0, what); }), plan_.devices.front().name);
 }
 
@@ -87,28 +89,30 @@ void LocalDevice::Send(const OrderMessage& order) {
 }
 
 absl::StatusOr<DeviceStatistics> LocalDevice::Statistics(int32_t /*device*/) const {
-  if (session_ == nullptr) return absl::FailedPreconditionError("no plan is installed");
-  DeviceStatistics statistics = session_->Statistics();
-  statistics.peak_resident = ProcessPeakResidentBytes();
+  const std::shared_ptr<StageSession> session = Shown();
+  if (session == nullptr) return absl::FailedPreconditionError("no plan is installed");
+  DeviceStatistics statistics = session->Statistics();
+  statistics.resident = ProcessResidentBytes(), statistics.peak_resident = ProcessPeakResidentBytes();
   return statistics;
 }
 
 absl::StatusOr<TraceChunk> LocalDevice::DrainTrace(const TraceCall& call) const {
   const double received_ms = SteadyMs();
-  std::shared_ptr<StageSession> session;
-  {
-    absl::MutexLock lock(&traced_mutex_);
-    session = traced_;
-  }
+  const std::shared_ptr<StageSession> session = Shown();
   if (session == nullptr) return absl::FailedPreconditionError("no plan is installed");
   TraceChunk chunk = session->DrainTrace(call);
   chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
   return chunk;
 }
 
-void LocalDevice::ShowToTrace(std::shared_ptr<StageSession> session) {
-  absl::MutexLock lock(&traced_mutex_);
-  traced_ = std::move(session);
+void LocalDevice::Show(std::shared_ptr<StageSession> session) {
+  absl::MutexLock lock(&shown_mutex_);
+  shown_ = std::move(session);
+}
+
+std::shared_ptr<StageSession> LocalDevice::Shown() const {
+  absl::MutexLock lock(&shown_mutex_);
+  return shown_;
 }
 
 absl::Status LocalDevice::Unload() {
@@ -117,7 +121,7 @@ absl::Status LocalDevice::Unload() {
 }
 
 absl::StatusOr<Devices::Handover> LocalDevice::HandOver() {
-  ShowToTrace(nullptr);
+  Show(nullptr);
   StageSession::Handover handover = session_->HandOver();
   session_.reset();
   handover_ = std::move(handover.plan);
@@ -127,7 +131,7 @@ absl::StatusOr<Devices::Handover> LocalDevice::HandOver() {
 }
 
 void LocalDevice::Abandon() {
-  ShowToTrace(nullptr);
+  Show(nullptr);
   if (session_ != nullptr) session_->Close();
   session_.reset();
 }

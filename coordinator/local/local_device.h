@@ -5,7 +5,7 @@
 //   news ◄── StageSession ◄──
 //
 // Threads: one owner. News comes on threads of the stage, under its locks; an order that the stage
-// refuses fails on the owner's thread. DrainTrace may be called on another thread.
+// refuses fails on the owner's thread. Statistics and DrainTrace may be called on other threads.
 #pragma once
 
 #include <memory>
@@ -42,6 +42,7 @@ class LocalDevice final : public Devices {
   // How the weights of the plan were loaded.
   LoadSummary load() const { return session_ == nullptr ? LoadSummary{} : session_->load(); }
 
+  void UseVocabulary(const json_schema::VocabularyPtr& vocabulary) override { vocabulary_ = vocabulary; }
   absl::Status Open(News news) override;
   void Send(const OrderMessage& order) override;
   double StepShare() const override { return session_ != nullptr ? session_->StepShare() : 0; }
@@ -59,15 +60,17 @@ class LocalDevice final : public Devices {
 
  private:
   absl::StatusOr<InstalledPlan> Load(StageSession& session, const std::atomic<bool>* cancelled);
-  void ShowToTrace(std::shared_ptr<StageSession> session);
+  void Show(std::shared_ptr<StageSession> session);
+  std::shared_ptr<StageSession> Shown() const;
   std::optional<KvTakeoverPlan> TakeoverFor(const Plan& plan, const std::vector<KvSequence>& sequences) const;
 
   const Options options_;
+  json_schema::VocabularyPtr vocabulary_;
   Plan plan_;
   std::vector<InstalledPlan> installed_;
   std::shared_ptr<StageSession> session_;  // null: nothing is installed
-  mutable absl::Mutex traced_mutex_;
-  std::shared_ptr<StageSession> traced_ ABSL_GUARDED_BY(traced_mutex_);  // session_, for DrainTrace
+  mutable absl::Mutex shown_mutex_;
+  std::shared_ptr<StageSession> shown_ ABSL_GUARDED_BY(shown_mutex_);  // session_, for other threads
   News news_;
   std::optional<Plan> before_;  // the plan that has left its KV
   PlanHandover handover_;       // KV and weights of before_

@@ -52,7 +52,7 @@ struct LocalPlanRequest {
   std::optional<int64_t> ring_parts;     // the same, in parts of the largest size
   std::optional<double> resident_share;  // maximum, 0 to 1, of the weights; else as much as fits
   Bytes part_bytes = kPartBytes;         // maximum bytes of a streamed part
-  Bytes beside = 0;                      // other memory of the process, for a trace for instance
+  Bytes beside = 0;                      // other memory of the process: spans of a trace, masks of answers
 
   // Receives the current work of the search if it may take many seconds. May be empty.
   std::function<void(const std::string& what)> at;

@@ -1,6 +1,7 @@
 #include "coordinator/rpc/cluster_client.h"
 
 #include <grpcpp/channel.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <map>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/answer_masks/vocabulary_bytes.h"
 #include "coordinator/rpc/ask_health.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/orders_call.h"
@@ -108,7 +110,7 @@ class GrpcCluster final : public ClusterClient {
     news_ = std::move(news);
     for (const int32_t device : users_) {
       const OrdersCall::Options options{.device = plan_.devices[device].name,
-                                        .epoch = plan_.epoch,
+                                        .open = {.epoch = plan_.epoch, .vocabulary = vocabulary_digest_},
                                         .silence = options_.silence,
                                         .news = [this, device](const FromDevice& what) { OnNews(device, what); }};
       calls_.push_back(std::make_unique<OrdersCall>(*by_plan_[device]->stub, options));
@@ -121,7 +123,13 @@ class GrpcCluster final : public ClusterClient {
              ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return !self->failure_.ok() || self->opened_ == self->users_.size(); },
         this));
     opening_ = false;
+    if (failure_.ok()) SendVocabulary();
     return failure_;
+  }
+
+  void UseVocabulary(const json_schema::VocabularyPtr& vocabulary) override {
+    vocabulary_ = vocabulary == nullptr ? "" : json_schema::VocabularyBytes(*vocabulary);
+    vocabulary_digest_ = vocabulary_.empty() ? 0 : XXH3_64bits(vocabulary_.data(), vocabulary_.size());
   }
 
   void Send(const OrderMessage& order) override {
@@ -269,6 +277,7 @@ class GrpcCluster final : public ClusterClient {
                      .weights = by_plan_[device]->device.weights,
                      .model = by_plan_[device]->device.model,
                      .trace_spans = options.trace_spans,
+                     .trace_when_asked = options.trace_when_asked,
                      .kv = before == nullptr ? std::nullopt : TakeoverFor(plan, device, *before, options.kv),
                      .digest = DigestFor(plan, device),
                      .coordinator = coordinator_},
@@ -314,6 +323,7 @@ class GrpcCluster final : public ClusterClient {
     absl::MutexLock lock(&mutex_);
     stopping_ = false;
     opened_ = 0;
+    wants_vocabulary_.clear();
     failure_ = absl::OkStatus();
   }
 
@@ -338,6 +348,20 @@ class GrpcCluster final : public ClusterClient {
     if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return UnloadedPlan{};
     LIME_RETURN_IF_ERROR(FromGrpc(status, connection.Who()));
     return FromProto(reply);
+  }
+
+  // To the device that samples, if it does not have it. In parts, because a device that receives a
+  // long message hears nothing meanwhile.
+  void SendVocabulary() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      if (!wants_vocabulary_.contains(users_[i])) continue;
+      for (size_t at = 0; at < vocabulary_.size(); at += kMaxVocabularyPart) {
+        v1::OrderRequest request;
+        ToProto(VocabularyPart{.total = std::ssize(vocabulary_), .data = vocabulary_.substr(at, kMaxVocabularyPart)}, request);
+        calls_[i]->Send(request);
+      }
+    }
+    wants_vocabulary_.clear();
   }
 
   // The digest of the blocks that the device uses.
@@ -409,8 +433,9 @@ class GrpcCluster final : public ClusterClient {
   void OnNews(int32_t device, const FromDevice& what) {
     {
       absl::MutexLock lock(&mutex_);
-      if (std::holds_alternative<Opened>(what)) {
+      if (const auto* opened = std::get_if<Opened>(&what)) {
         ++opened_;
+        if (opened->wants_vocabulary) wants_vocabulary_.insert(device);
         return;
       }
       if (const auto* failed = std::get_if<FailedNews>(&what); failed != nullptr && failure_.ok())
@@ -432,6 +457,8 @@ class GrpcCluster final : public ClusterClient {
 
   const Options options_;
   const Coordinator coordinator_;
+  std::string vocabulary_;  // VocabularyBytes
+  uint64_t vocabulary_digest_ = 0;
   std::vector<DeviceHealth> health_;
   std::vector<InstalledPlan> installed_;
   Plan plan_;
@@ -449,6 +476,7 @@ class GrpcCluster final : public ClusterClient {
   absl::Mutex mutex_;
   std::vector<LoadedBytes> loaded_ ABSL_GUARDED_BY(mutex_);
   size_t opened_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<int32_t> wants_vocabulary_ ABSL_GUARDED_BY(mutex_);  // devices of the plan
   bool opening_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first failure

@@ -13,7 +13,7 @@ OrdersCall::OrdersCall(v1::Control::Stub& stub, Options options) : options_(std:
   StartRead(&reading_);
   StartCall();
   v1::OrderRequest open;
-  ToProto(OpenOrders{options_.epoch}, open);
+  ToProto(options_.open, open);
   Send(open);
 }
 

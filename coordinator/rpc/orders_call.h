@@ -20,7 +20,7 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
  public:
   struct Options {
     std::string device;  // its name
-    int64_t epoch = 0;
+    OpenOrders open;
     absl::Duration beat = absl::Milliseconds(500);  // maximum time between messages to the device
     // A silent device counts as lost after this time.
     absl::Duration silence = absl::Seconds(2);

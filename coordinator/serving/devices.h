@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "common/device_news.h"
 #include "common/device_report.h"
+#include "common/json_schema/vocabulary.h"
 #include "common/order.h"
 #include "common/order_message.h"
 #include "planner/base/bytes.h"
@@ -41,12 +42,18 @@ class Devices {
     // The sum of all devices. On any thread, one call at a time.
     std::function<void(Bytes done, Bytes total)> progress;
     const std::atomic<bool>* cancelled = nullptr;
-    int64_t trace_spans = 0;     // trace spans kept on each device; 0: no trace
+    int64_t trace_spans = 0;  // trace spans kept on each device; 0: no trace
+    // Spans are recorded only while somebody asks for them (TraceCall).
+    bool trace_when_asked = false;
     std::vector<KvSequence> kv;  // sequences that continue with KV from HandOver
   };
   // Installs the plan on every device that has a stage, under an epoch that is new to all of them.
   // If one device refuses the plan, the others unload it. DeviceOf(the error) names that device.
   virtual absl::Status Install(Plan plan, const InstallOptions& options) = 0;
+  // The texts of the model's tokens, for requests with a format. A device with the head gets them
+  // before the first order that needs them, once for as long as it runs.  Thread: any, before the
+  // first Open
+  virtual void UseVocabulary(const json_schema::VocabularyPtr& /*vocabulary*/) {}
   virtual const Plan& plan() const = 0;                             // as it was installed
   virtual const std::vector<InstalledPlan>& installed() const = 0;  // by device of the plan
 

@@ -13,7 +13,7 @@ class ScoredSequence final : public RequestSink {
 
   void OnToken(const ServedToken& token) override {
     if (token.score == nullptr || at_ == scores_.positions.size()) return;
-    scores_.positions[at_++].top = token.score->top;
+    scores_.positions[at_++].top.assign(token.score->top.begin(), token.score->top.end());
     if (at_ < scores_.positions.size()) scores_.positions[at_].logprob = token.score->logprob;
     scores_.logits_hash = token.logits_hash;
   }

@@ -5,6 +5,7 @@
 // Threads: Add from any, without a lock; Drain from one at a time.
 // Memory: allocated and touched when it is made, never later.
 // A span that finds the ring full is counted and dropped: computing never waits for the collector.
+// A span that ends after RecordUntil is not recorded, and not counted.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "planner/plan/timeline_span.h"
@@ -27,6 +29,7 @@ class TraceRing {
 
   // The thread that moves next_ past a cell owns it. The turn says that Drain has emptied the cell.
   void Add(const TimelineSpan& span) {
+    if (span.end_ms > until_ms_.load(std::memory_order_relaxed)) return;
     uint64_t number = next_.load(std::memory_order_relaxed);
     while (true) {
       Cell& cell = cells_[number & (cells_.size() - 1)];
@@ -45,6 +48,9 @@ class TraceRing {
       number = next_.load(std::memory_order_relaxed);
     }
   }
+
+  // At first there is no end.  Thread: any
+  void RecordUntil(double ms) { until_ms_.store(ms, std::memory_order_relaxed); }
 
   // Appends up to `most` spans, oldest first.
   void Drain(size_t most, std::vector<TimelineSpan>& spans) {
@@ -70,6 +76,7 @@ class TraceRing {
   std::atomic<uint64_t> next_ = 0;  // span to be added
   uint64_t oldest_ = 0;             // to be taken
   std::atomic<int64_t> lost_ = 0;
+  std::atomic<double> until_ms_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace lime

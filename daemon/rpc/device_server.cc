@@ -197,7 +197,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
 
   Snapshot Now() const override {
     Snapshot now{.statistics = plans_.Statistics(), .memory = plans_.Memory()};
-    now.statistics.peak_resident = ProcessPeakResidentBytes();
+    now.statistics.resident = ProcessResidentBytes(), now.statistics.peak_resident = ProcessPeakResidentBytes();
     return now;
   }
 
@@ -329,7 +329,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
   }
 
   grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>* Orders(grpc::CallbackServerContext* context) override {
-    const std::shared_ptr<OrdersStream> stream = OrdersStream::Begin(plans_, *context, options_.orders);
+    const std::shared_ptr<OrdersStream> stream = OrdersStream::Begin(plans_, vocabularies_, *context, options_.orders);
     absl::MutexLock lock(&mutex_);
     streams_.push_back(stream);
     return stream.get();
@@ -354,6 +354,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
   }
 
   const Options options_;
+  VocabularyKeeper vocabularies_;
   PlanInstallation plans_;
   ActivationService activations_;
   const std::unique_ptr<BulkService> bulk_;

@@ -3,7 +3,8 @@
 //
 // A token is the one that a single process would choose: a function of logits, parameters, ids so
 // far, request and position. If an earlier plan began a request, its known tokens stay as they are.
-// Their logits may be computed again, so that the hash covers all of them.
+// Their logits may be computed again, so that the hash covers all of them. Hash and scores are of
+// the logits themselves, before penalties, biases and masks.
 //
 // Threads: any; LogitsUsed and Sample are the compute thread's.
 #pragma once
@@ -23,6 +24,7 @@
 #include "common/sampling/logits_hash.h"
 #include "common/sampling/row_score.h"
 #include "daemon/engine/token_sampler.h"
+#include "daemon/stage/mask_maker.h"
 #include "kernels/cpu/row_scorer.h"
 
 namespace lime {
@@ -32,9 +34,12 @@ class PlanSampler final : public TokenSampler {
   PlanSampler();
   ~PlanSampler() override;
 
+  // The texts of the tokens, for requests with a format.  REQUIRES: called before Expect, if at all
+  void UseVocabulary(json_schema::VocabularyPtr vocabulary) { masks_.UseVocabulary(std::move(vocabulary)); }
   // Says how the tokens of a request will be chosen. Called before the engine gets its AdmitOrder.
   void Expect(int64_t request, const RequestSampling& sampling);
 
+  // The format is compiled from now on, beside the prompt.
   void Admit(const AdmitOrder& order) override;
   void Retire(int32_t sequence) override;
   absl::StatusOr<int64_t> LogitsUsed(int32_t sequence) override;
@@ -56,6 +61,9 @@ class PlanSampler final : public TokenSampler {
  private:
   struct Sequence;
   absl::StatusOr<Sequence*> Find(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<int32_t> SampleNext(Sequence& sequence, std::span<const float> logits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Report(Sequence& sequence, const BatchRow& row, std::span<const float> logits, int32_t token, bool known)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
   std::map<int64_t, RequestSampling> expected_ ABSL_GUARDED_BY(mutex_);             // by request
@@ -67,6 +75,7 @@ class PlanSampler final : public TokenSampler {
   std::vector<ReportOf> reports_ ABSL_GUARDED_BY(mutex_);  // of tokens that ask for it, oldest first
   size_t returned_ ABSL_GUARDED_BY(mutex_) = 0;            // how many of them OnSampled has returned
   std::shared_ptr<LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
+  MaskMaker masks_;
   Sampler sampler_;            // used by the compute thread
   cpu::RowScorer row_scorer_;  // used by the compute thread
 };

@@ -15,6 +15,7 @@ StageSession::StageSession(Options options)
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
   if (call_.trace_spans > 0) trace_ = std::make_unique<TraceRing>(static_cast<size_t>(call_.trace_spans));
+  if (trace_ != nullptr && call_.trace_when_asked) trace_->RecordUntil(0);
   StageSetup setup{.weights = call_.weights,
                    .plan = call_.plan,
                    .device = call_.device,
@@ -66,7 +67,7 @@ StageSession::Handover StageSession::HandOver() {
     if (plan.ok()) {
       handover.plan = *std::move(plan);
       // Others that have a part of the head hash nothing.
-      if (call_.plan.stages.back().device == call_.device) handover.hashes = sampler_.HashStates();
+      if (Samples()) handover.hashes = sampler_.HashStates();
     } else {
       Log(absl::StrCat("hands over no KV to the next plan: ", plan.status().message()));
     }
@@ -206,9 +207,9 @@ absl::Status StageSession::OnOrder(const OrderMessage& message) {
 void StageSession::LogOrder(const Order& order) const {
   if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
     Log(absl::StrCat("request ", admit->request, " will join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
-                     admit->positions, " tokens are known"));
+                     admit->positions, " tokens are known, and KV of ", admit->computed, " is there"));
   } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
-    Log(absl::StrCat("slot ", retire->sequence, " will be free"));
+    Log(absl::StrCat("slot ", retire->sequence, retire->kept > 0 ? " will keep its KV" : " will be free"));
   } else if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
     Log(absl::StrCat("will have ", residency->to.layer_pages, " KV pages of each layer, and stream ", residency->to.streamed.size(), " of ",
                      call_.plan.parts.size(), " parts of the model"));
@@ -261,6 +262,7 @@ void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, do
 TraceChunk StageSession::DrainTrace(const TraceCall& call) {
   TraceChunk chunk{.epoch = epoch()};
   if (trace_ == nullptr) return chunk;
+  if (call_.trace_when_asked) trace_->RecordUntil(SteadyMs() + kTraceAskedMs);
   absl::MutexLock lock(&draining_);
   chunk.lost = trace_->lost();
   trace_->Drain(static_cast<size_t>(call.most), chunk.spans);
@@ -297,7 +299,7 @@ void StageSession::ReportEnded(int64_t step) {
   if (std::exchange(awaits_end_, false)) {
     std::get<SampledNews>(sampled_).ends_step = true;
     Report(sampled_);
-  } else if (call_.plan.stages.back().device == call_.device) {
+  } else if (Samples()) {
     Report(StepEndedNews{step});
   }
 }

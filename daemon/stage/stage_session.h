@@ -65,6 +65,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void Revoke(const absl::Status& why) { Fail(why); }
   absl::Status failure() const;  // the first; OK: none so far
 
+  // This device samples the tokens.
+  bool Samples() const { return call_.plan.stages.back().device == call_.device; }
+  // The texts of the model's tokens, for the masks of requests.  REQUIRES: before the first order
+  void UseVocabulary(json_schema::VocabularyPtr vocabulary) { sampler_.UseVocabulary(std::move(vocabulary)); }
   // Takes an order. After an error nothing has changed.
   absl::Status OnOrder(const OrderMessage& message);
   // Takes an activation from device `from` of the plan.

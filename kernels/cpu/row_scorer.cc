@@ -113,7 +113,8 @@ std::optional<RowScore> RowScorer::Score(std::span<const float> logits, int64_t 
   if (!next) return score;
   ranges_.resize(static_cast<size_t>(NumVocabRanges(vocab)));
   VocabStatistics(logits.data(), vocab, ranges_.data());
-  score.logprob = logits[static_cast<size_t>(*next)] - LogSumExp(ranges_.data(), static_cast<int64_t>(ranges_.size()));
+  score.log_sum = LogSumExp(ranges_.data(), static_cast<int64_t>(ranges_.size()));
+  score.logprob = logits[static_cast<size_t>(*next)] - *score.log_sum;
   return score;
 }
 

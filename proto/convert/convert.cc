@@ -125,6 +125,7 @@ static void List(MessageFields& f, InstallCall& call, v1::InstallRequest& m) {
   f.Text(LIME_FIELD(m, weights), call.weights, kMaxWirePath);
   f.Any(LIME_FIELD(m, model), call.model);
   f.Number(LIME_FIELD(m, trace_spans), call.trace_spans, 0, kMaxTraceSpans);
+  f.Any(LIME_FIELD(m, trace_when_asked), call.trace_when_asked);
   f.Maybe(LIME_PART(m, kv), call.kv, call.plan);
   f.Part(LIME_PART(m, coordinator), call.coordinator);
   f.Maybe(LIME_PART(m, weights_digest), call.digest);

@@ -28,8 +28,9 @@
 
 namespace lime {
 
-// Version of the protocol. Devices and coordinators with different versions refuse each other.
-inline constexpr uint32_t kProtocol = 2;
+// Version of the protocol. Devices and coordinators with different versions refuse each other. It
+// rises with each field of an order, since a device that skips one computes other tokens.
+inline constexpr uint32_t kProtocol = 3;
 
 inline constexpr int64_t kMaxWirePosition = int64_t{1} << 24;  // positions and tokens
 inline constexpr int64_t kMaxWireSequences = int64_t{1} << 20;
@@ -198,11 +199,21 @@ absl::StatusOr<std::vector<Finding>> FromProto(const v1::InspectReply& message);
 inline constexpr int32_t kMostScoreTop = 1000;
 inline constexpr int64_t kMostHashState = 1024;
 
+inline constexpr Bytes kMaxVocabularyPart = 64 * kKiB;
+inline constexpr Bytes kMaxWireVocabulary = 64 * kMiB;
+
 struct OpenOrders {
   int64_t epoch = 0;
+  uint64_t vocabulary = 0;  // digest of the vocabulary's bytes; 0: no request will need it
   friend bool operator==(const OpenOrders&, const OpenOrders&) = default;
 };
-using FromCoordinator = std::variant<OpenOrders, OrderMessage, Alive>;
+// A part of the vocabulary's bytes (VocabularyBytes). Parts come in their order.
+struct VocabularyPart {
+  Bytes total = 0;  // of the whole
+  std::string data;
+  friend bool operator==(const VocabularyPart&, const VocabularyPart&) = default;
+};
+using FromCoordinator = std::variant<OpenOrders, OrderMessage, Alive, VocabularyPart>;
 void ToProto(const FromCoordinator& what, v1::OrderRequest& message);
 absl::StatusOr<FromCoordinator> FromProto(const v1::OrderRequest& message);
 

@@ -40,6 +40,12 @@ static void List(MessageFields& f, LinkRate& link, v1::LinkRate& m) {
   f.Milliseconds(LIME_FIELD(m, age_ms), link.age_ms);
 }
 
+static void List(MessageFields& f, PeerTraffic& traffic, v1::PeerTraffic& m) {
+  f.Text(LIME_FIELD(m, peer), traffic.peer, kMaxName, Ascii);
+  f.Number(LIME_FIELD(m, sent_bytes), traffic.sent, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, received_bytes), traffic.received, 0, kMaxCount);
+}
+
 static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsReply& m) {
   f.Number(LIME_FIELD(m, epoch), statistics.epoch, -1, kMaxCount);
   f.Number(LIME_FIELD(m, steps), statistics.steps, 0, kMaxCount);
@@ -47,6 +53,7 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Milliseconds(LIME_FIELD(m, compute_ms), statistics.compute_ms);
   f.Milliseconds(LIME_FIELD(m, wait_weights_ms), statistics.wait_weights_ms);
   f.Milliseconds(LIME_FIELD(m, wait_input_ms), statistics.wait_input_ms);
+  f.Milliseconds(LIME_FIELD(m, wait_kv_ms), statistics.wait_kv_ms);
   f.Milliseconds(LIME_FIELD(m, decode_ms), statistics.decode_ms);
   f.Milliseconds(LIME_FIELD(m, planned_decode_ms), statistics.planned_decode_ms);
   f.Milliseconds(LIME_FIELD(m, disk_ms), statistics.disk_ms);
@@ -62,8 +69,13 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Number(LIME_FIELD(m, sent_bytes), statistics.sent_bytes, 0, kMaxCount);
   f.Number(LIME_FIELD(m, received_messages), statistics.received_messages, 0, kMaxCount);
   f.Number(LIME_FIELD(m, received_bytes), statistics.received_bytes, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, resident_bytes), statistics.resident, 0, kMaxCount);
   f.Number(LIME_FIELD(m, peak_resident_bytes), statistics.peak_resident, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, kv_pages), statistics.kv_pages, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, kv_pages_free), statistics.kv_pages_free, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, pressure_events), statistics.pressure_events, 0, kMaxCount);
   f.Each("links", statistics.links, m.mutable_links(), 0, kMaxPlanDevices);
+  f.Each("traffic", statistics.traffic, m.mutable_traffic(), 0, kMaxPlanDevices);
 }
 LIME_CONVERT(DeviceStatistics, v1::StatisticsReply)
 

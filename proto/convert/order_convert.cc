@@ -49,6 +49,7 @@ static void List(MessageFields& f, StepOrder& step, v1::StepOrder& m) {
 
 static void List(MessageFields& f, RetireOrder& retire, v1::RetireOrder& m) {
   f.Number(LIME_FIELD(m, sequence), retire.sequence, 0, kMaxWireSequences - 1);
+  f.Number(LIME_FIELD(m, kept), retire.kept, 0, kMaxWirePosition);
 }
 
 static void List(MessageFields& f, ResidencyOrder& residency, v1::ResidencyOrder& m) {
@@ -62,6 +63,21 @@ static void List(MessageFields& f, AdmitOrder& admit, v1::AdmitOrder& m) {
   f.Number(LIME_FIELD(m, positions), admit.positions, 1, kMaxWirePosition);
   f.Numbers("prompt", admit.prompt, m.mutable_prompt(), 1, admit.positions, 0, kMaxWirePosition - 1, /*ascending=*/false);
   f.Number(LIME_FIELD(m, computed), admit.computed, 0, std::ssize(admit.prompt));
+  f.PlusOne(LIME_FIELD(m, source_plus_1), admit.source, kMaxWireSequences);
+  f.Number(LIME_FIELD(m, generated), admit.generated, 0, std::ssize(admit.prompt));
+}
+
+static void ListBiases(MessageFields& f, std::vector<LogitBias>& biases, v1::Sampling& m) {
+  if (!f.reads()) {
+    for (const LogitBias& each : biases) m.add_bias_ids(each.id), m.add_biases(each.bias);
+    return;
+  }
+  f.Check(Within("bias_ids", m.bias_ids_size(), 0, SamplingParams::kMaxBiases));
+  if (m.biases_size() != m.bias_ids_size()) return f.Check(Wrong(m.bias_ids_size(), " ids have ", m.biases_size(), " biases"));
+  for (int i = 0; i < m.bias_ids_size() && f.status().ok(); ++i) {
+    f.Check(Within("bias_ids", m.bias_ids(i), 0, kMaxWirePosition - 1));
+    biases.push_back({.id = m.bias_ids(i), .bias = m.biases(i)});
+  }
 }
 
 static void List(MessageFields& f, RequestSampling& sampling, v1::Sampling& m) {
@@ -71,6 +87,9 @@ static void List(MessageFields& f, RequestSampling& sampling, v1::Sampling& m) {
   f.Any(LIME_FIELD(m, top_p), sampling.params.top_p);
   f.Any(LIME_FIELD(m, min_p), sampling.params.min_p);
   f.Any(LIME_FIELD(m, seed), sampling.params.seed);
+  f.Any(LIME_FIELD(m, presence_penalty), sampling.params.presence_penalty);
+  f.Any(LIME_FIELD(m, frequency_penalty), sampling.params.frequency_penalty);
+  ListBiases(f, sampling.params.logit_bias, m);
   f.Check(ValidateSamplingParams(sampling.params));
   f.Any(LIME_FIELD(m, hash_logits), sampling.hash_logits);
   f.Any(LIME_FIELD(m, hash_state), sampling.hash_state);
@@ -79,6 +98,10 @@ static void List(MessageFields& f, RequestSampling& sampling, v1::Sampling& m) {
   int32_t score_top = sampling.score_top.value_or(-1);
   f.PlusOne(LIME_FIELD(m, score_top_plus_1), score_top, kMostScoreTop + 1);
   if (score_top >= 0) sampling.score_top = score_top;
+  int32_t logprobs = sampling.logprobs.value_or(-1);
+  f.PlusOne(LIME_FIELD(m, logprobs_plus_1), logprobs, kMostLogprobs + 1);
+  if (logprobs >= 0) sampling.logprobs = logprobs;
+  f.Data(LIME_FIELD(m, format), sampling.format, 0, RequestSampling::kMaxFormatBytes);
 }
 
 static void List(MessageFields& f, OrderMessage& what, v1::Order& m) {
@@ -94,6 +117,8 @@ static void List(MessageFields& f, OrderMessage& what, v1::Order& m) {
 static void List(MessageFields& f, cpu::RowScore& score, v1::Score& m) {
   if (f.reads() && m.has_logprob()) score.logprob.emplace();
   if (score.logprob) f.Any(LIME_FIELD(m, logprob), *score.logprob);
+  if (f.reads() && m.has_log_sum()) score.log_sum.emplace();
+  if (score.log_sum) f.Any(LIME_FIELD(m, log_sum), *score.log_sum);
   if (!f.reads()) {
     for (const auto& [id, logit] : score.top) m.add_top_ids(id), m.add_top_logits(logit);
     return;
@@ -102,6 +127,7 @@ static void List(MessageFields& f, cpu::RowScore& score, v1::Score& m) {
   if (m.top_logits_size() != m.top_ids_size())
     return f.Check(Wrong("a score has ", m.top_ids_size(), " likeliest ids, but ", m.top_logits_size(), " logits"));
   if (score.logprob && std::isnan(*score.logprob)) f.Check(Wrong("a log-probability is not a number"));
+  if (score.log_sum && std::isnan(*score.log_sum)) f.Check(Wrong("the sum of a score is not a number"));
   for (int i = 0; i < m.top_ids_size() && f.status().ok(); ++i) {
     f.Check(Within("top_ids", m.top_ids(i), 0, kMaxWirePosition - 1));
     if (std::isnan(m.top_logits(i))) f.Check(Wrong("a logit is not a number"));
@@ -126,10 +152,19 @@ static void List(MessageFields& f, SampledNews& news, v1::Sampled& m) {
 
 // What says no more than that it is there.
 static void List(MessageFields&, Alive&, v1::Alive&) {}
-static void List(MessageFields&, Opened&, v1::Opened&) {}
+
+static void List(MessageFields& f, Opened& opened, v1::Opened& m) {
+  f.Any(LIME_FIELD(m, wants_vocabulary), opened.wants_vocabulary);
+}
 
 static void List(MessageFields& f, OpenOrders& open, v1::OpenOrders& m) {
   f.Number(LIME_FIELD(m, epoch), open.epoch, 0, kMaxCount);
+  f.Any(LIME_FIELD(m, vocabulary), open.vocabulary);
+}
+
+static void List(MessageFields& f, VocabularyPart& part, v1::VocabularyPart& m) {
+  f.Number(LIME_FIELD(m, total_bytes), part.total, 1, kMaxWireVocabulary);
+  f.Data(LIME_FIELD(m, data), part.data, 1, kMaxVocabularyPart);
 }
 
 static void List(MessageFields& f, StepEndedNews& ended, v1::StepEnded& m) {
@@ -150,6 +185,7 @@ static void List(MessageFields& f, FromCoordinator& what, v1::OrderRequest& m) {
   f.Case<OpenOrders>(LIME_PART(m, open), what);
   f.Case<OrderMessage>(LIME_PART(m, order), what);
   f.Case<Alive>(LIME_PART(m, alive), what);
+  f.Case<VocabularyPart>(LIME_PART(m, vocabulary), what);
   f.NoOther("the coordinator sent a message of an unknown kind; run the same release everywhere");
 }
 LIME_CONVERT(FromCoordinator, v1::OrderRequest)

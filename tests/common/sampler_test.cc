@@ -112,6 +112,27 @@ TEST(SamplerTest, ParametersAreChecked) {
   EXPECT_THAT(ValidateSamplingParams({.temperature = NAN}).message(), HasSubstr("temperature"));
   EXPECT_THAT(ValidateSamplingParams({.top_k = -1}).message(), HasSubstr("top_k is -1"));
   EXPECT_THAT(ValidateSamplingParams({.repetition_penalty = 0}).message(), HasSubstr("repetition_penalty is 0"));
+  for (const double bad : {-2.1, 2.1, static_cast<double>(NAN)}) {
+    EXPECT_THAT(ValidateSamplingParams({.presence_penalty = bad}).message(), HasSubstr("presence_penalty"));
+    EXPECT_THAT(ValidateSamplingParams({.frequency_penalty = bad}).message(), HasSubstr("frequency_penalty"));
+  }
+  EXPECT_THAT(ValidateSamplingParams({.logit_bias = {{3, 100.5f}}}).message(), HasSubstr("logit_bias of id 3 is 100.5"));
+  EXPECT_THAT(ValidateSamplingParams({.logit_bias = {{3, NAN}}}).message(), HasSubstr("logit_bias of id 3"));
+  EXPECT_THAT(ValidateSamplingParams({.logit_bias = {{-1, 1}}}).message(), HasSubstr("names id -1"));
+  SamplingParams params{
+      .presence_penalty = -2, .frequency_penalty = 2, .logit_bias = std::vector<LogitBias>(1024, {.id = 1, .bias = -100})};
+  EXPECT_TRUE(ValidateSamplingParams(params).ok());
+  params.logit_bias.push_back({});
+  EXPECT_THAT(ValidateSamplingParams(params).message(), HasSubstr("has 1025 ids"));
+}
+
+TEST(SamplerTest, WhatChangesTheOrderOfLogitsNeedsAllOfThem) {
+  EXPECT_EQ(LogitsUsed({}), 1);
+  EXPECT_EQ(LogitsUsed({.temperature = 1, .top_k = 7}), 7);
+  EXPECT_EQ(LogitsUsed({.repetition_penalty = 1.1}), kAllLogits);
+  EXPECT_EQ(LogitsUsed({.presence_penalty = 0.1}), kAllLogits);
+  EXPECT_EQ(LogitsUsed({.frequency_penalty = -0.1}), kAllLogits);
+  EXPECT_EQ(LogitsUsed({.logit_bias = {{1, 1}}, .temperature = 1, .top_k = 7}), kAllLogits);
 }
 
 // The filters as Hugging Face defines them, by sorting everything: the probability of each id.
@@ -165,7 +186,7 @@ TEST_P(SamplerAgainstOracle, DrawsFollowTheProbabilities) {
     Sampler sampler;
     constexpr int kDraws = 20000;
     for (int i = 0; i < kDraws / (size > 1000 ? 10 : 1); ++i)
-      ++counts[*sampler.Sample(logits, params, context, {.request = 9, .position = static_cast<uint64_t>(i)})];
+      ++counts[*sampler.Sample(logits, params, {.ids = context}, {.request = 9, .position = static_cast<uint64_t>(i)})];
     for (size_t id = 0; id < size; ++id) {
       if (expected[id] == 0) {
         EXPECT_EQ(counts[id], 0) << "id " << id << " was filtered out";
@@ -219,7 +240,7 @@ TEST(SamplerTest, LogitsThatAreNotUsedMayBeMissing) {
     for (float& logit : logits) logit = std::round(logit / grain) * grain;
     const std::vector<int32_t> context = {below(3000), *ArgMax(logits)};
     const SamplePoint point{.request = i, .position = 3};
-    const int32_t token = *sampler.Sample(logits, params, context, point);
+    const int32_t token = *sampler.Sample(logits, params, {.ids = context}, point);
     const int64_t used = LogitsUsed(params);
     if (used < std::ssize(logits)) {  // from some id on all are there
       std::vector<float> sorted = logits;
@@ -228,7 +249,7 @@ TEST(SamplerTest, LogitsThatAreNotUsedMayBeMissing) {
       const int known = below(3001);
       for (int id = 0; id < known; ++id) fewer += logits[id] < least ? 1 : 0, logits[id] = logits[id] < least ? -kInf : logits[id];
     }
-    ASSERT_EQ(*sampler.Sample(logits, params, context, point), token);
+    ASSERT_EQ(*sampler.Sample(logits, params, {.ids = context}, point), token);
   }
   EXPECT_GT(fewer, 100'000);
 }
@@ -239,14 +260,16 @@ TEST(SamplerTest, ExtremeTemperaturesStayDefined) {
   EXPECT_EQ(*sampler.Sample(logits, {.temperature = 1e-300}, {}, {}), *ArgMax(logits));
   EXPECT_TRUE(sampler.Sample(logits, {.temperature = 1e6, .top_p = 0.9999}, {}, {}).ok());
   EXPECT_TRUE(sampler.Sample(std::vector<float>{3e38f, -3e38f}, {.temperature = 0.1}, {}, {}).ok());
-  EXPECT_TRUE(
-      sampler.Sample(std::vector<float>{3e38f, -3e38f}, {.repetition_penalty = 1e6, .temperature = 0.1}, std::vector<int32_t>{0, 1}, {})
-          .ok());
+  const std::vector<int32_t> both = {0, 1};
+  EXPECT_TRUE(sampler.Sample(std::vector<float>{3e38f, -3e38f}, {.repetition_penalty = 1e6, .temperature = 0.1}, {.ids = both}, {}).ok());
 }
 
 TEST(SamplerTest, ContextIdsOutsideTheVocabularyAreIgnored) {
   const auto logits = RandomLogits(10, 3);
-  EXPECT_TRUE(Sampler().Sample(logits, {.repetition_penalty = 2, .temperature = 1}, std::vector<int32_t>{-1, 10, 1 << 30}, {}).ok());
+  const std::vector<int32_t> ids = {-1, 10, 1 << 30};
+  const SamplingParams params{
+      .repetition_penalty = 2, .presence_penalty = 1, .frequency_penalty = 1, .logit_bias = {{10, 1}, {1 << 30, -100}}, .temperature = 1};
+  EXPECT_TRUE(Sampler().Sample(logits, params, {.ids = ids, .generated = 9}, {}).ok());
 }
 
 TEST(SamplerTest, TheSamePointLeadsToTheSameIdInAnySampler) {

@@ -150,7 +150,7 @@ class LocalDeviceTest : public ::testing::Test {
       if (!logits.ok()) break;
       if (at < ids.size()) continue;
       hash.Add(*logits);
-      const auto token = sampler.Sample(*logits, options.sampling, ids, {.request = prompt, .position = ids.size()});
+      const auto token = sampler.Sample(*logits, options.sampling, {.ids = ids}, {.request = prompt, .position = ids.size()});
       EXPECT_TRUE(token.ok()) << token.status();
       if (!token.ok()) break;
       ids.push_back(*token), result.token_ids.push_back(*token);
@@ -460,6 +460,22 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
       std::ranges::any_of(measured->timeline.spans, [](const TimelineSpan& span) { return span.kind == TimelineSpan::Kind::kLoad; }));
   EXPECT_TRUE(device.Unload().ok());
   EXPECT_FALSE(device.DrainTrace({.most = 1}).ok());
+}
+
+TEST_F(LocalDeviceTest, ATraceThatIsKeptWhenAskedForHasNoSpansUntilSomebodyAsks) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const Plan plan = PlanFor({.resident = 0.5}, kSlots, 60);
+  for (const bool asks : {false, true}) {
+    LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
+    ASSERT_TRUE(device.Install(plan, {.trace_spans = kTraceSpans, .trace_when_asked = true}).ok());
+    if (asks) ASSERT_TRUE(device.DrainTrace({.most = 0}).ok());
+    ByAPlan(device, Options({.temperature = 0}));
+    const absl::StatusOr<TraceChunk> chunk = device.DrainTrace({.most = kTraceSpans});
+    ASSERT_TRUE(chunk.ok()) << chunk.status();
+    EXPECT_NE(chunk->spans.empty(), asks);
+    EXPECT_EQ(chunk->lost, 0);
+    EXPECT_TRUE(device.Unload().ok());
+  }
 }
 
 TEST_F(LocalDeviceTest, ShedsWeightsWhileOthersNeedMemoryAndChangesNoBit) {

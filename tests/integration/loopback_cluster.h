@@ -102,6 +102,9 @@ class LoopbackCluster final : public Devices {
   }
   const Plan& plan() const override { return plan_; }
   const std::vector<InstalledPlan>& installed() const override { return installed_; }
+  void UseVocabulary(const json_schema::VocabularyPtr& vocabulary) override {
+    for (const auto& session : sessions_) session->UseVocabulary(vocabulary);
+  }
   absl::Status Open(News news) override {
     news_ = std::move(news);
     for (size_t d = 0; d < sessions_.size(); ++d)

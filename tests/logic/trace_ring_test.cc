@@ -55,6 +55,17 @@ TEST(TraceRingTest, WhatFindsNoRoomIsCountedAndTheOldestStay) {
   EXPECT_EQ(DrainAll(ring), std::vector<TimelineSpan>{Numbered(0, 10)});
 }
 
+TEST(TraceRingTest, ASpanThatEndsAfterTheEndOfRecordingIsNeitherKeptNorLost) {
+  TraceRing ring(4);
+  ring.RecordUntil(2);
+  for (int i = 0; i < 10; ++i) ring.Add(Numbered(0, i));
+  EXPECT_EQ(DrainAll(ring).size(), 3u) << "those that end at 0, 1 and 2";
+  EXPECT_EQ(ring.lost(), 0);
+  ring.RecordUntil(20);
+  ring.Add(Numbered(0, 11));
+  EXPECT_EQ(DrainAll(ring), std::vector<TimelineSpan>{Numbered(0, 11)});
+}
+
 // Every span of every thread comes once and whole, those of one thread in order, or is counted as
 // lost.
 TEST(TraceRingTest, ManyThreadsAddWhileOneDrains) {

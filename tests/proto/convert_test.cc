@@ -111,6 +111,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .compute_ms = 4.5,
                                     .wait_weights_ms = 5.5,
                                     .wait_input_ms = 6.5,
+                                    .wait_kv_ms = 6.1,
                                     .decode_ms = 6.6,
                                     .planned_decode_ms = 6.7,
                                     .disk_ms = 6.8,
@@ -120,10 +121,15 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .sent_bytes = 8,
                                     .received_messages = 9,
                                     .received_bytes = 10,
+                                    .resident = 16,
                                     .peak_resident = 11,
+                                    .kv_pages = 17,
+                                    .kv_pages_free = 18,
                                     .residency_changes = 12,
                                     .shed = 13,
-                                    .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}}};
+                                    .pressure_events = 19,
+                                    .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}},
+                                    .traffic = {{"nano", 20, 21}, {"orin", 0, 22}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
   for (const std::optional<Bytes> room : {std::optional<Bytes>(), std::optional<Bytes>(0)})
     EXPECT_EQ(Return<v1::StatisticsReply>(DeviceStatistics{.kv_room = room})->kv_room, room) << "no room is not the same as not known";
@@ -132,13 +138,18 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
 }
 
 TEST(ConvertTest, APlanReturnsBitForBit) {
-  const InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}, .weights = "/data/m"};
+  const InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2),
+                         .device = 2,
+                         .addresses = {"a:1", "", "[::1]:3"},
+                         .weights = "/data/m",
+                         .trace_when_asked = true};
   const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->plan, call.plan);
   EXPECT_EQ(back->device, 2);
   EXPECT_EQ(back->addresses, call.addresses);
   EXPECT_EQ(back->weights, call.weights);
+  EXPECT_TRUE(back->trace_when_asked);
 }
 
 TEST(ConvertTest, TheDigestOfTheWeightsReturns) {
@@ -223,38 +234,51 @@ TEST(ConvertTest, OrdersReturn) {
   const StepOrder step{{MicroBatch{{{.sequence = 1, .token = kSampledToken, .position = 9, .wants_logits = true},
                                     {.sequence = 2, .token = 7, .position = 0, .parent = 0}}},
                         MicroBatch{}}};
-  const AdmitOrder admit{.sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}, .computed = 2};
-  const RequestSampling sampling{
-      .params = {.repetition_penalty = 1.5, .temperature = 0.25, .top_k = 3, .top_p = 0.5, .min_p = 0.125, .seed = ~0ull},
-      .choice = ~0ull - 1,
-      .hash_logits = true,
-      .hash_state = std::string("\0state", 6),
-      .score_top = 0};
-  for (const Order& order : {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}},
-                             Order{6, ResidencyOrder{{.layer_pages = 9, .streamed = {0, 3, 4}}}}}) {
+  const AdmitOrder admit{
+      .sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}, .computed = 2, .source = 3, .generated = 1};
+  const RequestSampling sampling{.params = {.repetition_penalty = 1.5,
+                                            .presence_penalty = -2,
+                                            .frequency_penalty = 0.5,
+                                            .logit_bias = {{3, -100}, {0, 2.5f}},
+                                            .temperature = 0.25,
+                                            .top_k = 3,
+                                            .top_p = 0.5,
+                                            .min_p = 0.125,
+                                            .seed = ~0ull},
+                                 .choice = ~0ull - 1,
+                                 .hash_logits = true,
+                                 .hash_state = std::string("\0state", 6),
+                                 .score_top = 0,
+                                 .logprobs = 20,
+                                 .format = std::string("{\0}", 3)};
+  for (const Order& order :
+       {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}}, Order{5, RetireOrder{.sequence = 3, .kept = 48}},
+        Order{6, ResidencyOrder{{.layer_pages = 9, .streamed = {0, 3, 4}}}}}) {
     const auto back = Return<v1::OrderRequest>(FromCoordinator(OrderMessage{order, sampling}));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(std::get<OrderMessage>(*back).order, order);
     if (!std::holds_alternative<AdmitOrder>(order.what)) continue;
     const RequestSampling& read = std::get<OrderMessage>(*back).sampling;
-    EXPECT_EQ(read.params.seed, sampling.params.seed);
-    EXPECT_EQ(read.choice, sampling.choice);
-    EXPECT_EQ(read.params.repetition_penalty, 1.5);
-    EXPECT_EQ(read.params.temperature, 0.25);
-    EXPECT_EQ(read.params.top_k, 3);
-    EXPECT_EQ(read.params.top_p, 0.5);
-    EXPECT_EQ(read.params.min_p, 0.125);
-    EXPECT_TRUE(read.hash_logits);
-    EXPECT_EQ(read.score_top, 0);
+    EXPECT_TRUE(read == sampling);
   }
-  EXPECT_EQ(std::get<OpenOrders>(*Return<v1::OrderRequest>(FromCoordinator(OpenOrders{8}))).epoch, 8);
-  EXPECT_TRUE(std::holds_alternative<Alive>(*Return<v1::OrderRequest>(FromCoordinator(Alive{}))));
+  for (const FromCoordinator& what : {FromCoordinator(OpenOrders{8, ~0ull}), FromCoordinator(Alive{}),
+                                      FromCoordinator(VocabularyPart{.total = 9, .data = std::string("a\0b", 3)})}) {
+    const auto back = Return<v1::OrderRequest>(what);
+    ASSERT_TRUE(back.ok()) << back.status();
+    ASSERT_EQ(back->index(), what.index());
+    if (const auto* open = std::get_if<OpenOrders>(&what)) {
+      EXPECT_EQ(std::get<OpenOrders>(*back), *open);
+    }
+    if (const auto* part = std::get_if<VocabularyPart>(&what)) {
+      EXPECT_EQ(std::get<VocabularyPart>(*back), *part);
+    }
+  }
 }
 
 TEST(ConvertTest, NewsOfDevicesReturns) {
-  const cpu::RowScore kScore{.logprob = -0.5, .top = {{3, 1.5f}, {9, -2.25f}}};
+  const cpu::RowScore kScore{.logprob = -0.5, .log_sum = 3.25, .top = {{3, 1.5f}, {9, -2.25f}}};
   for (const FromDevice& what :
-       {FromDevice(Opened{}),
+       {FromDevice(Opened{}), FromDevice(Opened{.wants_vocabulary = true}),
         FromDevice(SampledNews{4, {{1, 2, 3}, {4, 5, 6}, {4, 6, 7}}, {7, ~0ull, 0}, {std::nullopt, kScore, cpu::RowScore{}}, true}),
         FromDevice(StepEndedNews{9}), FromDevice(FailedNews{absl::DataLossError("block 3")}), FromDevice(Alive{})}) {
     const auto back = Return<v1::OrderEvent>(what);
@@ -364,6 +388,32 @@ TEST(ConvertTest, NumbersOutOfBoundsAreNamed) {
   ExpectWrong(event, "\"done_bytes\"");
 }
 
+std::string FieldsOf(const google::protobuf::Descriptor& message) {
+  std::string fields;
+  for (int i = 0; i < message.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *message.field(i);
+    absl::StrAppend(&fields, i == 0 ? "" : " ", field.name(), "=", field.number());
+  }
+  return fields;
+}
+
+// A device skips fields that it does not know, and then computes other tokens. So if one of these
+// lists changes, raise kProtocol.
+TEST(ConvertTest, OrdersOfThisProtocolHaveTheseFields) {
+  EXPECT_EQ(kProtocol, 3);
+  EXPECT_EQ(FieldsOf(*v1::AdmitOrder::descriptor()),
+            "sequence=1 request=2 positions=3 prompt=4 sampling=5 computed=6 source_plus_1=7 generated=8");
+  EXPECT_EQ(FieldsOf(*v1::Sampling::descriptor()),
+            "repetition_penalty=1 temperature=2 top_k=3 top_p=4 min_p=5 seed=6 hash_logits=7 choice=10 hash_state=9 score_top_plus_1=8 "
+            "presence_penalty=11 frequency_penalty=12 bias_ids=13 biases=14 logprobs_plus_1=15 format=16");
+  EXPECT_EQ(FieldsOf(*v1::RetireOrder::descriptor()), "sequence=1 kept=2");
+  EXPECT_EQ(FieldsOf(*v1::StepOrder::descriptor()), "microbatches=1");
+  EXPECT_EQ(FieldsOf(*v1::ResidencyOrder::descriptor()), "layer_pages=1 streamed=2");
+  EXPECT_EQ(FieldsOf(*v1::MicroBatch::descriptor()), "rows=1");
+  EXPECT_EQ(FieldsOf(*v1::Row::descriptor()), "sequence=1 token=2 position=3 parent_plus_1=4 wants_logits=5");
+  EXPECT_EQ(FieldsOf(*v1::OpenOrders::descriptor()), "epoch=1 vocabulary=2");
+}
+
 TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
   const auto order = [](auto fill) {
     v1::OrderRequest request;
@@ -404,8 +454,46 @@ TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.clear_prompt(); }), "\"prompt\"");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.add_prompt(-1); }), "\"prompt\"");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_request(-1); }), "\"request\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_computed(2); }), "\"computed\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_source_plus_1(-1); }), "\"source_plus_1\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_source_plus_1(kMaxWireSequences + 1); }), "\"source_plus_1\"");
+  ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_kept(-1); }), "\"kept\"");
+  ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_kept(kMaxWirePosition + 1); }), "\"kept\"");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_temperature(-1); }), "temperature");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_top_p(std::numeric_limits<double>::quiet_NaN()); }), "top");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_generated(2); }), "\"generated\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_generated(-1); }), "\"generated\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_presence_penalty(2.5); }), "presence_penalty");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_frequency_penalty(-3); }), "frequency_penalty");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->add_bias_ids(1); }), "1 ids have 0 biases");
+  const auto biases = [&](int count, int32_t id, float bias) {
+    return admit([&](v1::AdmitOrder& a) {
+      for (int i = 0; i < count; ++i) a.mutable_sampling()->add_bias_ids(id), a.mutable_sampling()->add_biases(bias);
+    });
+  };
+  EXPECT_TRUE(FromProto(biases(1024, 5, -100)).ok());
+  ExpectWrong(biases(1025, 5, -100), "\"bias_ids\"");
+  ExpectWrong(biases(1, -1, 1), "\"bias_ids\"");
+  ExpectWrong(biases(1, 1 << 24, 1), "\"bias_ids\"");
+  ExpectWrong(biases(1, 5, 100.5f), "logit_bias of id 5");
+  ExpectWrong(biases(1, 5, std::numeric_limits<float>::quiet_NaN()), "logit_bias of id 5");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_logprobs_plus_1(22); }), "\"logprobs_plus_1\"");
+  EXPECT_TRUE(FromProto(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_format(std::string(64 << 10, ' ')); })).ok());
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_format(std::string((64 << 10) + 1, ' ')); }), "\"format\"");
+}
+
+TEST(ConvertTest, PartsOfAVocabularyAreBounded) {
+  const auto part = [](int64_t total, size_t bytes) {
+    v1::OrderRequest request;
+    request.mutable_vocabulary()->set_total_bytes(total);
+    request.mutable_vocabulary()->set_data(std::string(bytes, 'a'));
+    return request;
+  };
+  EXPECT_TRUE(FromProto(part(kMaxWireVocabulary, kMaxVocabularyPart)).ok());
+  ExpectWrong(part(kMaxWireVocabulary + 1, 1), "\"total_bytes\"");
+  ExpectWrong(part(0, 1), "\"total_bytes\"");
+  ExpectWrong(part(9, 0), "\"data\"");
+  ExpectWrong(part(kMaxWireVocabulary, kMaxVocabularyPart + 1), "\"data\"");
 }
 
 TEST(ConvertTest, TracesOutOfBoundsAreNamed) {

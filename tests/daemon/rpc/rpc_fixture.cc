@@ -27,6 +27,15 @@ void RpcTest::Start(const DeviceServer::Options& options) {
   servers_.push_back(*std::move(server));
 }
 
+void RpcTest::StartAgain(int device) {
+  DeviceServer::Options options = FakeDevice(devices_[static_cast<size_t>(device)].name);
+  options.listen = devices_[static_cast<size_t>(device)].address;
+  servers_[static_cast<size_t>(device)].reset();
+  absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  servers_[static_cast<size_t>(device)] = *std::move(server);
+}
+
 std::string RpcTest::Address(const DeviceServer& server) {
   return absl::StrCat("127.0.0.1:", server.port());
 }

@@ -19,6 +19,8 @@ class RpcTest : public ::testing::Test {
  protected:
   void StartDevices(const std::vector<std::string>& names = {"a", "b", "c"});
   void Start(const DeviceServer::Options& options);
+  // Ends a device, and starts one with the same name and address.
+  void StartAgain(int device);
   static std::string Address(const DeviceServer& server);
   std::unique_ptr<ClusterClient> Connect();
   int64_t EpochOf(int device);

@@ -82,15 +82,6 @@ class SurvivalTest : public RpcTest {
       EXPECT_EQ(outcome.hashes[r], hash.value());
     }
   }
-  void StartAgain(int device) {
-    DeviceServer::Options options = FakeDevice(devices_[static_cast<size_t>(device)].name);
-    options.listen = devices_[static_cast<size_t>(device)].address;
-    servers_[static_cast<size_t>(device)].reset();
-    absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(options);
-    ASSERT_TRUE(server.ok()) << server.status();
-    servers_[static_cast<size_t>(device)] = *std::move(server);
-  }
-
   const std::vector<std::vector<int32_t>> prompts_ = {Ids(9, 5), Ids(30, 17)};
   std::unique_ptr<ClusterClient> client_;
   std::string said_;

@@ -163,6 +163,7 @@ TEST_P(SplitHeadTest, TokensAreThoseOfOneDeviceWhateverTheSampling) {
                                            {.temperature = 1.2, .seed = 5},
                                            {.temperature = 1, .top_p = 0.8, .seed = 6},
                                            {.repetition_penalty = 1.3},
+                                           {.presence_penalty = 1, .frequency_penalty = -0.5, .logit_bias = {{7, 3}, {900, -100}}},
                                            {.repetition_penalty = 0.7, .temperature = 0.8, .top_k = 5, .min_p = 0.05, .seed = 8}};
   const auto make_sampler = [&all] {
     auto sampler = std::make_unique<PlanSampler>();
