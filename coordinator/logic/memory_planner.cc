@@ -17,7 +17,7 @@ std::optional<int> MemoryPlanner::OnEvent(const Event& event) {
     return Raise(Needed());
   }
   if (const auto* retire = std::get_if<Retire>(&event)) {
-    slots_.at(static_cast<size_t>(retire->slot)) = {};
+    slots_.at(static_cast<size_t>(retire->slot)) = {.kept = retire->kept};
     return std::nullopt;
   }
   const auto& step = std::get<Step>(event);
@@ -49,9 +49,18 @@ bool MemoryPlanner::Fits(int64_t end) const {
   return AtEnd() + PagesOf(end) <= options_.layer_pages.back();
 }
 
+int64_t MemoryPlanner::There() const {
+  return step_ >= present_from_ ? options_.layer_pages[static_cast<size_t>(level_)] : present_pages_;
+}
+
 bool MemoryPlanner::HasPages(const Claim& claim) const {
-  const int64_t there = step_ >= present_from_ ? options_.layer_pages[static_cast<size_t>(level_)] : present_pages_;
-  return Needed() + Soon(claim) <= there;
+  return Needed() + Soon(claim) <= There();
+}
+
+int64_t MemoryPlanner::Excess() const {
+  int64_t kept = 0;
+  for (const Slot& slot : slots_) kept += PagesOf(slot.kept);
+  return std::clamp<int64_t>(Needed() + kept - There(), 0, kept);
 }
 
 std::optional<int> MemoryPlanner::Want(std::span<const Claim> waiting) {

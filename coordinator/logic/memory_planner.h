@@ -32,8 +32,10 @@ class MemoryPlanner {
     int64_t prompt = 0;
     int64_t end = 0;
   };
+  // A request leaves its slot, which keeps KV of `kept` positions; 0: it is free.
   struct Retire {
     int32_t slot = 0;
+    int64_t kept = 0;
   };
   // A step is ordered. `positions`: of each slot after it; -1: unchanged, or no request.
   struct Step {
@@ -58,14 +60,20 @@ class MemoryPlanner {
   // pages of the first one.
   std::optional<int> Want(std::span<const Claim> waiting);
 
+  // Pages of idle slots that must become free now, for those of running requests. Idle slots never
+  // raise the level, and no request waits for their pages.
+  int64_t Excess() const;
+
   int level() const { return level_; }
 
  private:
   struct Slot {
-    int64_t positions = 0, end = 0;  // end 0: free
+    int64_t positions = 0, end = 0;  // end 0: free or idle
+    int64_t kept = 0;                // of an idle slot
   };
   static int64_t PagesOf(int64_t positions) { return (positions + 15) / 16; }
   int64_t Soon(const Claim& claim) const;  // pages after 2 `lead` steps
+  int64_t There() const;
   int64_t Needed() const;
   int64_t AtEnd() const;  // pages of all running requests when they end
   std::optional<int> Raise(int64_t pages);

@@ -6,11 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/flow.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 
 namespace lime {
-OrderWriter::Options OrderWriter::For(const Plan& plan) {
+OrderWriter::Options OrderWriter::For(const Plan& plan, Bytes prompt_cache) {
   Options options;
   options.sequences = plan.sequences;
   options.context = plan.context;
@@ -27,6 +28,11 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   options.retained_positions = plan.retained_positions;
   options.again_ahead = AgainAhead(plan);
+  if (prompt_cache == 0) return options;
+  Bytes page_bytes = 0;  // of a page of every layer
+  for (int d = 0; d < plan.NumDevices(); ++d) page_bytes += std::ssize(LayersOn(plan, d)) * plan.page_bytes;
+  options.cache = {.most_pages = prompt_cache / std::max<Bytes>(page_bytes, 1), .unit = SharedKvUnit(plan)};
+  options.copies_kv = CopiesKv(plan);
   return options;
 }
 
@@ -43,6 +49,7 @@ void OrderWriter::BeginPlan() {
   ReserveMemory();
   free_slots_.clear();
   for (int32_t slot = options_.sequences; slot-- > 0;) free_slots_.push_back(slot);
+  cache_ = PrefixCache(options_.cache);
   memory_.reset();
   if (options_.levels.empty()) return;
   MemoryPlanner::Options memory{.sequences = options_.sequences, .lead = kResidencyLead};
@@ -123,36 +130,53 @@ absl::Status OrderWriter::Restart(const Options& options) {
   std::deque<Entry*> again(running_.begin(), running_.end());
   again.insert(again.end(), waiting_.begin(), waiting_.end());
   for (Entry* entry : again) {
-    entry->running = false;
+    entry->running = entry->admitted = false;
     entry->slot = -1;
+    entry->awaited = -1;
     entry->ordered = entry->computed = 0;
     entry->tokens = entry->request.prompt;
     entry->tokens.insert(entry->tokens.end(), entry->generated.begin(), entry->generated.end());
   }
   options_ = options;
   waiting_ = std::move(again);
-  running_.clear(), to_retire_.clear(), under_way_.clear();
+  running_.clear(), leaving_.clear(), started_.clear(), under_way_.clear();
   BeginPlan();
   next_order_ = next_step_ = 0;
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Options& options) {
+absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Options& options, int64_t most_pages) {
   LIME_CHECK(under_way_.empty());
   std::vector<Continued> continued;
   int64_t pages = options.levels.empty() ? std::numeric_limits<int64_t>::max() : options.levels.front().layer_pages;
   for (const Entry* entry : running_) {
-    pages -= (entry->ordered + kPageTokens - 1) / kPageTokens;
+    const int64_t computed = (entry->ordered + kPageTokens - 1) / kPageTokens;
+    pages -= computed, most_pages -= computed;
     if (pages < 0 || std::ssize(continued) == options.sequences) break;
     if (entry->ordered > 0)
       continued.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(continued.size()), .positions = entry->ordered}});
   }
+  std::vector<PrefixCache::Idle> idle = NextIdle(options.cache);
+  pages = std::min(pages, most_pages);
+  const auto stays = [&](const PrefixCache::Idle& each) { return (pages -= std::ssize(each.ids) / kPageTokens) >= 0; };
+  const size_t room = static_cast<size_t>(options.sequences) - continued.size();
+  idle.resize(std::min<size_t>(room, static_cast<size_t>(std::ranges::find_if_not(idle, stays) - idle.begin())));
+  for (PrefixCache::Idle& each : idle) {
+    const int32_t slot = static_cast<int32_t>(continued.size());
+    continued.push_back({std::nullopt, {.from = std::exchange(each.slot, slot), .to = slot, .positions = std::ssize(each.ids)}});
+  }
   LIME_RETURN_IF_ERROR(Restart(options));
   for (const Continued& each : continued) {
-    Entry& entry = entries_.at(each.request);
+    std::erase(free_slots_, each.sequence.to);
+    if (!each.request) continue;
+    Entry& entry = entries_.at(*each.request);
     entry.slot = each.sequence.to;
     entry.ordered = entry.computed = each.sequence.positions;
-    std::erase(free_slots_, each.sequence.to);
+  }
+  for (; !idle.empty(); idle.pop_back()) {
+    PrefixCache::Idle& oldest = idle.back();
+    if (memory_) (void)memory_->OnEvent(MemoryPlanner::Retire{.slot = oldest.slot, .kept = std::ssize(oldest.ids)});
+    (void)cache_.Keep(std::move(oldest));
   }
   // A request that has a slot does not wait for other requests.
   std::stable_partition(waiting_.begin(), waiting_.end(), [](const Entry* entry) { return entry->slot >= 0; });
@@ -163,21 +187,23 @@ const std::vector<Order>& OrderWriter::NextOrders() {
   for (Order& order : orders_) {
     if (std::holds_alternative<StepOrder>(order.what)) spare_orders_.push_back(std::move(order));
   }
-  orders_.clear();
-  for (const int32_t slot : to_retire_) {
-    Write(RetireOrder{slot});
-    PostToPlanner(MemoryPlanner::Retire{slot});
-    free_slots_.push_back(slot);
-  }
-  to_retire_.clear();
+  orders_.clear(), started_.clear();
+  RetireLeaving();
   do {
     Admit();
   } while (MayOrderStep() && WriteStep());
   return orders_;
 }
 
+// Idle slots give way before the level's pages are short. A lower level takes away the last pages,
+// which an idle slot may hold for as long as it likes.
 void OrderWriter::PostToPlanner(const MemoryPlanner::Event& event) {
-  if (memory_) OrderLevel(memory_->OnEvent(event));
+  if (!memory_) return;
+  const int before = memory_->level();
+  const std::optional<int> level = memory_->OnEvent(event);
+  while ((level.value_or(before) < before || memory_->Excess() > 0) && EvictIdle()) {
+  }
+  OrderLevel(level);
 }
 
 void OrderWriter::OrderLevel(std::optional<int> level) {
@@ -193,7 +219,7 @@ bool OrderWriter::MayAdmit(const Entry& entry) {
   if (!memory_->Fits(entry.end)) return false;
   if (memory_->HasPages(ClaimOf(entry))) return true;
   std::vector<MemoryPlanner::Claim> claims;
-  size_t free = free_slots_.size();
+  size_t free = free_slots_.size() + cache_.idle().size();
   for (const Entry* waiting : waiting_) {
     if (waiting->slot < 0 && free-- == 0) break;
     claims.push_back(ClaimOf(*waiting));
@@ -230,22 +256,6 @@ void OrderWriter::WriteBatches() {
   size_t next = 0;
   for (const MicroBatch& batch : batches_) {
     if (with_rows(batch)) written[next++] = batch;
-  }
-}
-
-void OrderWriter::Admit() {
-  while (!waiting_.empty() && HasSlotFor(*waiting_.front()) && MayAdmit(*waiting_.front())) {
-    Entry& entry = *waiting_.front();
-    waiting_.pop_front();
-    entry.running = true;
-    if (entry.slot < 0) {
-      entry.slot = free_slots_.back();
-      free_slots_.pop_back();
-    }
-    running_.push_back(&entry);
-    PostToPlanner(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end});
-    Write(
-        AdmitOrder{.sequence = entry.slot, .request = entry.id, .positions = entry.end, .prompt = entry.tokens, .computed = entry.ordered});
   }
 }
 
@@ -301,7 +311,7 @@ void OrderWriter::AddPromptRows(UnderWay& step, int64_t room) {
   for (Entry* entry : running_) {
     // A request that decodes in this step is past its prompt. If its prompt ends in this step, it
     // decodes in the next.
-    if (room > 0 && InPrompt(*entry)) room -= AddPrompt(*entry, step, room);
+    if (room > 0 && entry->admitted && InPrompt(*entry)) room -= AddPrompt(*entry, step, room);
   }
 }
 
@@ -392,12 +402,15 @@ void OrderWriter::Stop(RequestId request) {
 }
 
 void OrderWriter::Finish(Entry& entry) {
+  // Devices know of a request that waits with its KV.
+  if (entry.slot >= 0)
+    leaving_.push_back(
+        {.slot = entry.slot, .admitted = entry.admitted || !entry.running, .group = entry.request.cache_group, .kept = KeptOf(entry)});
   if (entry.running) {
     std::erase(running_, &entry);
   } else {
     std::erase(waiting_, &entry);
   }
-  if (entry.slot >= 0) to_retire_.push_back(entry.slot);  // also of one that waits with its KV
   entries_.erase(entry.id);
 }
 

@@ -14,9 +14,14 @@
 // a request waits for pages and no request computes, steps without rows are ordered: devices change
 // their residency as steps pass.
 // Invariant: devices execute orders in sequence, so a slot is free for the next request once its
-// RetireOrder is written.
-// Bounds: keeps nothing of a request that has ended. Memory grows only with waiting and running
-// requests.
+// RetireOrder is written, and its KV up to a row is there once the row's step is written.
+//
+// A request may begin with KV of another one (PrefixCache): of a running one, whose pages are
+// copied, or of one that has ended and left its KV in an idle slot. If another request is about to
+// compute more of its prompt, it takes a slot and waits for those rows to be ordered. Idle slots
+// are freed, the oldest first, before any request waits for a slot or for pages.
+// Bounds: keeps nothing of a request that has ended, except the ids of idle slots. Memory grows
+// only with waiting and running requests.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +35,7 @@
 #include "common/activation.h"
 #include "common/order.h"
 #include "coordinator/logic/memory_planner.h"
+#include "coordinator/logic/prefix_cache.h"
 #include "coordinator/logic/request.h"
 #include "planner/base/recycled_queue.h"
 #include "planner/plan/plan.h"
@@ -55,10 +61,13 @@ class OrderWriter {
     int64_t retained_positions = 0;  // KV kept of a sequence; older rows are computed again. 0: all
     int32_t again_ahead = 1;         // look_ahead for steps that compute rows again
     std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
+    PrefixCache::Options cache;      // its unit is 0 if requests share no KV
+    bool copies_kv = false;          // KV of a slot can be copied to another one
   };
   // The limits of a plan's devices. If its KV grows, `levels` has only the level that it begins
-  // with.
-  static Options For(const Plan& plan);
+  // with. `prompt_cache`: bytes of KV that idle slots may keep on all devices together; 0: requests
+  // share no KV.
+  static Options For(const Plan& plan, Bytes prompt_cache = 0);
 
   explicit OrderWriter(const Options& options);
 
@@ -91,17 +100,21 @@ class OrderWriter {
   absl::Status Restart(const Options& options);
 
   // Restart for a plan that takes KV over. Running requests continue after their computed
-  // positions, as far as the new plan has slots and initial KV for them. Returns these requests.
-  // They own their slots from now on.
+  // positions, as far as the new plan has slots and initial KV for them. Then idle sequences stay,
+  // the newest first, as far as there are slots and KV left, and all have at most `most_pages`
+  // pages of a layer. Returns all these. They own their slots from now on.
   // REQUIRES: no step is under way.
   struct Continued {
-    RequestId request = 0;
+    std::optional<RequestId> request;  // nullopt: an idle sequence
     KvSequence sequence;
   };
-  absl::StatusOr<std::vector<Continued>> GoOn(const Options& options);
+  absl::StatusOr<std::vector<Continued>> GoOn(const Options& options, int64_t most_pages = std::numeric_limits<int64_t>::max());
 
   // The orders that may be sent now, in sequence; may be empty. Valid until the next call.
   const std::vector<Order>& NextOrders();
+  // The requests that got a slot in the last call, under this plan. Valid until the next call.
+  std::span<const RequestId> started() const { return started_; }
+  const PrefixCache& cache() const { return cache_; }  // idle slots
 
   struct Token {
     RequestId request = 0;
@@ -153,8 +166,11 @@ class OrderWriter {
   struct Entry {
     RequestId id = 0;
     Request request;
-    bool running = false;         // has a slot; else it waits
-    int32_t slot = -1;            // of a waiting request: taken over with its KV
+    bool running = false;    // has a slot; else it waits
+    bool admitted = false;   // its AdmitOrder is written
+    int32_t slot = -1;       // of a waiting request: taken over with its KV
+    RequestId awaited = -1;  // until it has ordered the rows of the shared prompt
+    int64_t awaited_rows = 0;
     int64_t logits_from = 0;      // logits are computed from this number of tokens on
     std::vector<int32_t> tokens;  // computed in chunks: prompt, and generated before a Restart
     int64_t end = 0;              // maximum positions, with all tokens that it may generate
@@ -179,6 +195,20 @@ class OrderWriter {
     std::vector<Chunk> chunks;  // of prompts
   };
 
+  // KV that is there for a request.
+  struct Beginning {
+    int32_t slot = -1;      // that has it; -1: there is none
+    int64_t positions = 0;  // from the first on
+    int64_t lost = 0;       // other positions of the slot, if it is idle
+    bool idle = false;
+  };
+  struct Leaving {
+    int32_t slot = 0;
+    bool admitted = true;  // devices know of the sequence
+    int64_t group = 0;
+    std::vector<int32_t> kept;  // ids whose KV stays
+  };
+
   static RequestLimits LimitsOf(const Options& options);
   static absl::Status CheckFits(const Request& request, const RequestLimits& limits);
   void BeginPlan();
@@ -189,8 +219,21 @@ class OrderWriter {
   bool Decodes(const Entry& entry) const { return !InPrompt(entry) && entry.ordered + 1 < entry.end; }
   void Write(decltype(Order::what) what);
   void WriteBatches();
+  void RetireLeaving();
+  void FreeSlot(int32_t slot);
+  bool EvictIdle();
+  std::vector<PrefixCache::Idle> NextIdle(const PrefixCache::Options& options);
   void Admit();
-  bool HasSlotFor(const Entry& entry) const { return entry.slot >= 0 || !free_slots_.empty(); }
+  void AdmitWaiting(Entry& entry);
+  void WriteAdmit(Entry& entry, const Beginning& beginning);
+  bool HasSlotFor(const Entry& entry) const { return entry.slot >= 0 || !free_slots_.empty() || !cache_.empty(); }
+  static int64_t MostShared(const Entry& entry);
+  static bool MayShare(const Entry& one, const Entry& other);
+  Beginning FindBeginning(const Entry& entry) const;
+  bool Awaits(Entry& entry);
+  bool FindAwaited(Entry& entry, int64_t there) const;
+  void GiveSlot(Entry& entry, const Beginning& beginning);
+  std::vector<int32_t> KeptOf(const Entry& entry) const;
   bool MayAdmit(const Entry& entry);
   static MemoryPlanner::Claim ClaimOf(const Entry& entry);
   bool AwaitsPages() const;
@@ -212,7 +255,8 @@ class OrderWriter {
   std::deque<Entry*> waiting_;
   std::vector<Entry*> running_;          // in order of admission
   std::vector<int32_t> free_slots_;      // lowest last
-  std::vector<int32_t> to_retire_;       // slots
+  std::vector<Leaving> leaving_;         // ended since the last NextOrders
+  PrefixCache cache_{{}};                // idle slots
   RecycledQueue<UnderWay> under_way_;    // oldest first
   std::optional<MemoryPlanner> memory_;  // where KV grows
   // These buffers keep their memory between calls, so a step allocates nothing.
@@ -221,6 +265,7 @@ class OrderWriter {
   std::vector<MicroBatch> spare_batches_;  // micro-batches to reuse, from larger steps
   std::vector<MicroBatch> batches_;        // of the step being written
   std::vector<Sampling> awaited_;          // by OnTokens
+  std::vector<RequestId> started_;         // by NextOrders
   std::vector<RequestId> requests_;        // by OnTokens: requests of its tokens
   std::vector<Token> tokens_;              // returned by OnTokens
   std::vector<InPromptOf> in_prompt_;

@@ -50,11 +50,12 @@ Recovery::Answer Recovery::On(const InstallFailed& event, absl::Time now) {
 Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Status& why, absl::Time now) {
   why_ = why;
   Forget(now);
-  if (absl::IsUnauthenticated(why)) return End(why);
+  if (absl::IsUnauthenticated(why)) return End(why, device);
   if (!IsLoss(why)) ++strikes_[device];
   if (attempts_ >= options_.attempts) {
     return End(absl::Status(why.code(), absl::StrCat(why.message(), "; the plan was installed ", attempts_,
-                                                     " times without a token in between, so another try would not help")));
+                                                     " times without a token in between, so another try would not help")),
+               device);
   }
   state_ = State::kAsking;
   return {Ask{}, absl::StrCat(why.message(), "; the requests wait for at most ", absl::FormatDuration(options_.patience),
@@ -89,7 +90,7 @@ Recovery::Answer Recovery::On(const Answered& event, absl::Time now) {
   if (absent.empty()) return BeginInstall(/*first=*/false);
   if (now - since_ < options_.give_up) return {Ask{options_.look}, ""};
   missing_ = absent;
-  return End(WhoIsMissing());
+  return End(WhoIsMissing(), *absent.begin());
 }
 
 Recovery::Answer Recovery::PlanWithout(const Devices& free, bool all_answer) {
@@ -146,9 +147,9 @@ Recovery::Answer Recovery::On(const TryAgain&, absl::Time now) {
   return {Ask{options_.rest}, ""};
 }
 
-Recovery::Answer Recovery::End(absl::Status why) {
+Recovery::Answer Recovery::End(absl::Status why, const std::string& device) {
   state_ = State::kEnded;
-  return {GiveUp{std::move(why), absl::IsUnauthenticated(why_)}, ""};
+  return {GiveUp{std::move(why), absl::IsUnauthenticated(why_), device}, ""};
 }
 
 }  // namespace lime

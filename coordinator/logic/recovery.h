@@ -90,6 +90,7 @@ class Recovery {
   struct GiveUp {
     absl::Status why;
     bool for_good = false;  // a person ended it: no TryAgain
+    std::string device;     // that is missing, or that failed last
   };
   using Action = std::variant<Nothing, Ask, MakePlan, Install, GoOn, GiveUp>;
   struct Answer {
@@ -125,7 +126,7 @@ class Recovery {
   Answer BeginAgain(const std::string& device, const absl::Status& why, absl::Time now);
   void Forget(absl::Time now);  // what was learned since the last failure
   Answer BeginInstall(bool first);
-  Answer End(absl::Status why);
+  Answer End(absl::Status why, const std::string& device);
   Answer PlanWithout(const Devices& free, bool all_answer);
   Devices Missing(const Devices& free) const;
   absl::Status WhoIsMissing() const;

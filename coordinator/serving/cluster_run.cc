@@ -19,10 +19,11 @@ bool IsSet(const std::atomic<bool>* cancel) {
 
 }  // namespace
 
-ClusterRun::ClusterRun(Devices& devices, std::optional<Survival> survival, LevelsOf levels, Owner owner)
+ClusterRun::ClusterRun(Devices& devices, std::optional<Survival> survival, LevelsOf levels, Owner owner, Bytes prompt_cache)
     : devices_(devices),
       survival_(std::move(survival)),
       levels_(std::move(levels)),
+      prompt_cache_(prompt_cache),
       writer_(OrdersFor(devices.plan(), nullptr)),
       owner_(std::move(owner)),
       border_at_(owner_.at_border ? absl::InfinitePast() : absl::InfiniteFuture()) {
@@ -77,7 +78,7 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   if (!open_) LIME_RETURN_IF_ERROR(Open());
   SendOrders();
   while (!Over(cancel)) {
-    LIME_RETURN_IF_ERROR(OnNextNews(on_token));
+    LIME_RETURN_IF_ERROR(OnNextNews(on_token, cancel));
     ReportPrompts();
     if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.remaining());
     if (change_) return Drain(on_token, cancel);
@@ -111,7 +112,7 @@ absl::Status ClusterRun::Open() {
 }
 
 absl::Status ClusterRun::Drain(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
-  while (writer_.steps_under_way() > 0 && !IsSet(cancel)) LIME_RETURN_IF_ERROR(OnNextNews(on_token));
+  while (writer_.steps_under_way() > 0 && !IsSet(cancel)) LIME_RETURN_IF_ERROR(OnNextNews(on_token, cancel));
   if (writer_.idle()) change_.reset();  // no request is left to gain from it
   return absl::OkStatus();
 }
@@ -162,10 +163,28 @@ auto ClusterRun::Beside(const Work& work) {
   return *std::move(answer);
 }
 
-absl::Status ClusterRun::OnNextNews(const std::function<bool(const Token&)>& on_token) {
+absl::Status ClusterRun::OnNextNews(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   AwaitNews(absl::InfiniteFuture());
-  for (size_t i = 0; i < news_.size(); ++i) LIME_RETURN_IF_ERROR(OnNews(news_[i], on_token));
+  for (size_t i = 0; i < news_.size(); ++i) {
+    const bool ends_step = news_[i].sampled ? news_[i].tokens.ends_step : std::holds_alternative<StepEndedNews>(news_[i].other);
+    if (ends_step && pace_ > absl::ZeroDuration()) AwaitPace(cancel);
+    LIME_RETURN_IF_ERROR(OnNews(news_[i], on_token));
+  }
   return absl::OkStatus();
+}
+
+// Leaves the news of the devices where they are.
+void ClusterRun::AwaitPace(const std::atomic<bool>* cancel) {
+  while (absl::Now() < step_due_ && !IsSet(cancel)) {
+    bool woken = false;
+    {
+      absl::MutexLock lock(&inbox_->mutex);
+      inbox_->mutex.AwaitWithDeadline(absl::Condition(&inbox_->woken), std::min(step_due_, border_at_));
+      woken = std::exchange(inbox_->woken, false);
+    }
+    AskAtBorder(woken);
+  }
+  step_due_ = absl::Now() + pace_;
 }
 
 absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const Token&)>& on_token) {
@@ -219,14 +238,20 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
 }
 
 void ClusterRun::SendOrders() {
-  for (const Order& order : writer_.NextOrders()) {
+  const std::vector<Order>& orders = writer_.NextOrders();
+  for (const RequestId request : writer_.started()) {
+    if (owner_.on_start) owner_.on_start(request);
+  }
+  for (const Order& order : orders) {
     message_.order = order;
     if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
       message_.sampling = asked_.at(admit->request).sampling;
-      if (owner_.on_start) owner_.on_start(admit->request);
+      if (owner_.on_admit) owner_.on_admit(admit->request, admit->computed);
     }
     devices_.Send(message_);
+    message_.sampling = {};  // steps need none
   }
+  cached_pages_ = writer_.cache().pages();
 }
 
 void ClusterRun::ReportPrompts() {
@@ -267,7 +292,7 @@ absl::Status ClusterRun::ChangeTakingOver(const Change& change, const std::atomi
   const absl::StatusOr<Devices::Handover> handover = devices_.HandOver();
   open_ = false;
   LIME_RETURN_IF_ERROR(handover.status());
-  absl::Status status = InstallTakingOver(change.plan, *handover, cancel);
+  absl::Status status = InstallTakingOver(change, *handover, cancel);
   if (status.ok() || IsSet(cancel)) return status;
   goes_on_in_prompt_ = false;
   StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), "), so it is computed again"), change.computing_again);
@@ -289,24 +314,26 @@ void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
   Say(absl::StrCat(what, ", which takes at most ", absl::FormatDuration(stated)));
 }
 
-absl::Status ClusterRun::InstallTakingOver(const Plan& plan, const Devices::Handover& handover, const std::atomic<bool>* cancel) {
+absl::Status ClusterRun::InstallTakingOver(const Change& change, const Devices::Handover& handover, const std::atomic<bool>* cancel) {
   if (!handover.all) return absl::FailedPreconditionError("not every device handed over its KV");
-  const OrderWriter::Options orders = NextOrdersFor(plan, cancel);
+  const OrderWriter::Options orders = NextOrdersFor(change.plan, cancel);
   const bool computed = writer_.remaining().pages > 0;
-  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_.GoOn(orders));
-  if (computed && continued.empty())
+  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_.GoOn(orders, change.most_pages));
+  const auto is_request = [](const OrderWriter::Continued& each) { return each.request.has_value(); };
+  if (computed && std::ranges::none_of(continued, is_request))
     return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
   for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear();
   std::vector<KvSequence> sequences;
   for (const OrderWriter::Continued& each : continued) {
-    RequestSampling& sampling = asked_.at(each.request).sampling;
+    sequences.push_back(each.sequence);
+    if (!each.request) continue;
+    RequestSampling& sampling = asked_.at(*each.request).sampling;
     const auto state = handover.hashes.find(each.sequence.from);
     if (sampling.hash_logits && state == handover.hashes.end())
       return absl::FailedPreconditionError("no device handed over the hash of the logits");
     if (sampling.hash_logits) sampling.hash_state = state->second;
-    sequences.push_back(each.sequence);
   }
-  return Install(plan, sequences);
+  return Install(change.plan, sequences);
 }
 
 void ClusterRun::ReportPause() {
@@ -331,8 +358,9 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
     Say(answer.say);
     if (std::holds_alternative<Recovery::GoOn>(answer.action)) return absl::OkStatus();
     if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) {
-      if (end->for_good || !owner_.on_give_up) return end->why;
-      owner_.on_give_up(end->why);
+      absl::Status why = WithDevice(end->why, end->device);
+      if (end->for_good || !owner_.on_give_up) return why;
+      owner_.on_give_up(why);
       event = Recovery::TryAgain{};
     }
     if (const auto* ask = std::get_if<Recovery::Ask>(&answer.action)) event = Do(*ask, cancel);
@@ -388,7 +416,7 @@ OrderWriter::Options ClusterRun::NextOrdersFor(const Plan& plan, const std::atom
 }
 
 OrderWriter::Options ClusterRun::OrdersFor(const Plan& plan, const std::atomic<bool>* cancel) const {
-  OrderWriter::Options orders = OrderWriter::For(plan);
+  OrderWriter::Options orders = OrderWriter::For(plan, prompt_cache_);
   const std::vector<Residency> levels = levels_ ? levels_(plan, cancel) : orders.levels;
   if (GrowsKv(plan)) orders.levels = levels;
   return orders;

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +45,8 @@ class ClusterRun {
     std::optional<absl::Duration> taking_over;  // if the new plan takes KV over; nullopt: it cannot
     absl::Duration computing_again;             // if KV is computed again
     absl::Duration going_back;                  // if devices refuse it and the old plan continues
+    // KV pages of a layer for which `taking_over` holds; idle KV beyond them is dropped.
+    int64_t most_pages = std::numeric_limits<int64_t>::max();
   };
 
   // How to survive a failure.
@@ -72,6 +75,9 @@ class ClusterRun {
     // when none is left, and returns only when it is cancelled or fails.
     std::function<absl::Time()> at_border;
     std::function<void(RequestId request)> on_start;  // it has a slot; again under another plan
+    // Its ids begin to be computed, except the first `computed` ones, whose KV is there; again under
+    // another plan.
+    std::function<void(RequestId request, int64_t computed)> on_admit;
     // The computed share of the request's known tokens: at the end of every step, and every 100 ms
     // if the devices report progress within a step. It grows until the next token, and starts again
     // only if another plan computes the request again.
@@ -83,9 +89,14 @@ class ClusterRun {
   };
 
   // Without `survival`, Run ends at the first failure. Without `levels`, requests have the KV that
-  // a plan begins with.
+  // a plan begins with. `prompt_cache`: see OrderWriter::For.
   // REQUIRES: a plan is installed; `devices` outlives this object.
-  explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {}, Owner owner = {});
+  explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {}, Owner owner = {},
+                      Bytes prompt_cache = 0);
+
+  // For tests of clients: a step ends no earlier than so long after the one before.  REQUIRES: Run
+  // was not called
+  void set_pace(absl::Duration pace) { pace_ = pace; }
 
   // See OrderWriter::Add.
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling, std::optional<RequestId> id = std::nullopt);
@@ -115,6 +126,8 @@ class ClusterRun {
   int64_t steps() const { return steps_; }            // steps that have ended
   int64_t recoveries() const { return recoveries_; }  // Thread: any
   int64_t changes() const { return changes_; }        // to better plans.  Thread: any
+  // Of each layer, in idle slots.  Thread: any
+  int64_t cached_pages() const { return cached_pages_; }
   bool finished(RequestId request) const { return writer_.finished(request); }
 
  private:
@@ -142,7 +155,7 @@ class ClusterRun {
   absl::Status ChangeComputingAgain(const Change& change, const std::atomic<bool>* cancel);
   void StatePause(const std::string& what, absl::Duration most);  // `most` counts from now
   // Requests continue with the KV of the plan before.
-  absl::Status InstallTakingOver(const Plan& plan, const Devices::Handover& handover, const std::atomic<bool>* cancel);
+  absl::Status InstallTakingOver(const Change& change, const Devices::Handover& handover, const std::atomic<bool>* cancel);
   void ReportPause();
   // OK: a plan is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
@@ -168,7 +181,8 @@ class ClusterRun {
   void AwaitNews(absl::Time until);  // into news_
   void AskAtBorder(bool woken);
   bool Over(const std::atomic<bool>* cancel) const;
-  absl::Status OnNextNews(const std::function<bool(const Token&)>& on_token);
+  absl::Status OnNextNews(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
+  void AwaitPace(const std::atomic<bool>* cancel);
   absl::Status OnNews(const News& news, const std::function<bool(const Token&)>& on_token);
   absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
@@ -186,10 +200,13 @@ class ClusterRun {
   Devices& devices_;
   const std::optional<Survival> survival_;
   const LevelsOf levels_;
+  const Bytes prompt_cache_;
   OrderWriter writer_;
   const Owner owner_;
-  absl::Time border_at_;              // the latest time of the next at_border
-  std::map<RequestId, Asked> asked_;  // requests that have not ended
+  absl::Time border_at_;  // the latest time of the next at_border
+  absl::Duration pace_;
+  absl::Time step_due_ = absl::InfinitePast();  // with a pace: a step ends no earlier
+  std::map<RequestId, Asked> asked_;            // requests that have not ended
   bool open_ = false;
   int64_t steps_ = 0;
   RecycledQueue<News> news_;  // taken from the inbox
@@ -201,7 +218,7 @@ class ClusterRun {
   absl::Time change_began_ = absl::InfiniteFuture();  // reset by the first token after it
   bool goes_on_in_prompt_ = false;                    // the next step ends the pause
   absl::Duration stated_pause_;
-  std::atomic<int64_t> changes_ = 0, recoveries_ = 0;
+  std::atomic<int64_t> changes_ = 0, recoveries_ = 0, cached_pages_ = 0;
   std::optional<Recovery> recovery_;
   std::optional<Plan> first_, newest_;  // the plans that Recovery names
   std::set<std::string> numerics_;      // of all kernels used so far

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,7 +107,8 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Remaining
       .why = absl::StrFormat("%s; a step would take %.1f ms, with another plan %.1f ms", replanner_.why(), found.current_ms, ms),
       .taking_over = taking_over,
       .computing_again = computing_again,
-      .going_back = found.going_back.Of(remaining.known)};
+      .going_back = found.going_back.Of(remaining.known),
+      .most_pages = std::min(found.most_pages, plan_.sequences * ((remaining.known + kPageTokens - 1) / kPageTokens))};
 }
 
 void PlanWatcher::OnPlan(const Plan& plan) {

@@ -189,11 +189,21 @@ std::optional<Bytes> StageKv::disk_room() const {
 
 void StageKv::Follow() {
   options_.mutex->AssertHeld();
+  if (const std::optional<KvBook::PageCopy> copy = book_.NextCopy()) CopyPages(*copy);
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
   while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
   }
   WriteNext();
+}
+
+// No step is under way, so nothing writes these pages.
+void StageKv::CopyPages(const KvBook::PageCopy& copy) {
+  for (int64_t layer = 0; layer < std::ssize(options_.stage.layers); ++layer) {
+    const std::span<const int32_t> from = book_.pages().Pages(copy.from, layer), to = book_.pages().Pages(copy.to, layer);
+    for (size_t i = 0; i < static_cast<size_t>(copy.pages); ++i)
+      std::memcpy(options_.stage.backend->KvPage(to[i]), options_.stage.backend->KvPage(from[i]), static_cast<size_t>(plan_.page_bytes));
+  }
 }
 
 void StageKv::EndStep() {

@@ -75,8 +75,8 @@ class StageKv {
   // The decisions. After a change Follow must be called, before anything computes.
   KvBook& book() { return book_; }
   const KvBook& book() const { return book_; }
-  // Carries out the decisions since the last call: shows pages to the backend, tells the host which
-  // sequences have ended, and starts to write a piece.
+  // Carries out the decisions since the last call: copies pages, shows pages to the backend, tells
+  // the host which sequences have ended, and starts to write a piece.
   void Follow();
   // A step has ended.
   void EndStep();
@@ -126,6 +126,7 @@ class StageKv {
   void Show(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   absl::Status StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   absl::Status StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void CopyPages(const KvBook::PageCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);

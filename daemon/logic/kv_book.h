@@ -5,6 +5,7 @@
 //   orders, steps ──► KvPages, KvAway ──► NextShown: pages to show to the backend
 //                                         NextEnded: sequences that have ended
 //                                         NextWrite: a piece to write
+//                                         NextCopy: pages to copy to another slot
 //
 // Thread: the owner's, under its lock.   Owner: StageKv, or the simulated cluster.
 // Invariant: those of KvPages and KvAway; pages before a sequence's first piece in memory are free.
@@ -12,12 +13,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/order.h"
 #include "daemon/logic/pages/kv_away.h"
 #include "daemon/logic/pages/kv_pages.h"
 #include "planner/base/status.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_rows.h"
@@ -42,9 +45,9 @@ class KvBook {
                 .max_sequences = plan.sequences,
                 .retained_pages = RetainsAllKv(plan) ? 0 : RetainedPages(plan)}),
         away_(plan.sequences),
-        taken_over_(static_cast<size_t>(plan.sequences)),
+        kept_(static_cast<size_t>(plan.sequences)),
         is_shown_(static_cast<size_t>(plan.sequences), true) {
-    shown_.reserve(taken_over_.size()), ended_.reserve(taken_over_.size());
+    shown_.reserve(kept_.size()), ended_.reserve(kept_.size());
   }
 
   // ---- Sequences
@@ -63,19 +66,44 @@ class KvBook {
       const auto& [from, to, positions] = sequences[s];
       LIME_RETURN_IF_ERROR(pages_.Extend(to, positions).status());
       Show(to);
-      taken_over_[static_cast<size_t>(to)] = positions;
+      kept_[static_cast<size_t>(to)] = positions;
       away_.TakeOver(to, positions, away[s]);
     }
     return absl::OkStatus();
   }
 
-  // Positions that the slot has taken over; 0 once it is released.
-  int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
+  // First positions whose KV an idle slot has, taken over or kept when its sequence ended. 0: it is
+  // free, or a sequence has it.
+  int64_t kept(int32_t sequence) const { return kept_[static_cast<size_t>(sequence)]; }
+
+  // The sequence of a slot has ended. The KV of its first `positions` positions stays.
+  // REQUIRES: a multiple of SharedKvUnit(plan)
+  absl::Status Keep(int32_t sequence, int64_t positions) {
+    if (!HasPages(sequence, positions))
+      return Invalid("slot ", sequence, " is to keep KV of ", positions, " positions, but it has fewer pages");
+    Cut(sequence, positions);
+    kept_[static_cast<size_t>(sequence)] = positions;
+    return absl::OkStatus();
+  }
+
+  // Whether a sequence begins with pages that are copied from another slot.
+  static bool Copies(const AdmitOrder& admit) { return admit.source >= 0 && admit.computed > 0; }
+  // Whether the pages for the copies are free.
+  bool HasRoomFor(const AdmitOrder& admit) const { return pages_.free_pages() >= KvPages::PagesFor(admit.computed, shape_.layers); }
+
+  // A sequence takes a slot, with the KV that the order says. InvalidArgument if that KV is not
+  // there; ResourceExhausted if too few pages are free.
+  absl::Status Begin(const AdmitOrder& admit) {
+    LIME_RETURN_IF_ERROR(Copies(admit) ? Copy(admit) : Continue(admit));
+    kept_[static_cast<size_t>(admit.sequence)] = 0;
+    return absl::OkStatus();
+  }
 
   // Gives a sequence all its pages at once.
-  absl::Status Reserve(int32_t sequence, int64_t positions) {
-    LIME_RETURN_IF_ERROR(taken_over(sequence) > 0 ? pages_.Extend(sequence, positions).status() : pages_.Reserve(sequence, positions));
-    Show(sequence);
+  absl::Status Reserve(const AdmitOrder& admit) {
+    LIME_RETURN_IF_ERROR(admit.computed > 0 ? pages_.Extend(admit.sequence, admit.positions).status()
+                                            : pages_.Reserve(admit.sequence, admit.positions));
+    Show(admit.sequence);
     return absl::OkStatus();
   }
 
@@ -117,7 +145,7 @@ class KvBook {
   }
 
   void Release(int32_t sequence) {
-    taken_over_[static_cast<size_t>(sequence)] = 0;
+    kept_[static_cast<size_t>(sequence)] = 0;
     pages_.Release(sequence);
     ended_.push_back({sequence, away_.life(sequence)});
     away_.Release(sequence);
@@ -145,6 +173,13 @@ class KvBook {
     return sequence;
   }
 
+  // The first `pages` pages of every layer are to be copied. This comes before NextShown.
+  struct PageCopy {
+    int32_t from = 0, to = 0;  // slots
+    int64_t pages = 0;
+  };
+  std::optional<PageCopy> NextCopy() { return std::exchange(copy_, std::nullopt); }
+
   // A sequence that has ended; `life` is its number in the slot.
   struct Ended {
     int32_t sequence = 0;
@@ -171,6 +206,40 @@ class KvBook {
   }
 
  private:
+  // Whether the slot has the pages of these positions, in memory or away.
+  bool HasPages(int32_t sequence, int64_t positions) const {
+    return shape_.layers == 0 || std::ssize(pages_.Pages(sequence, 0)) >= KvPages::PagesFor(positions, 1);
+  }
+
+  void Cut(int32_t sequence, int64_t positions) {
+    pages_.Cut(sequence, positions);
+    away_.Cut(sequence, positions / kKvPiece);
+    Show(sequence);
+  }
+
+  // The slot's own KV.
+  absl::Status Continue(const AdmitOrder& admit) {
+    const int64_t there = kept(admit.sequence);
+    if (admit.computed > there || (admit.computed == 0 && there > 0))
+      return Invalid("slot ", admit.sequence, " is to continue with KV of ", admit.computed, " positions, but it has ", there);
+    if (admit.computed == there) return absl::OkStatus();
+    const int64_t unit = SharedKvUnit(plan_);
+    if (unit == 0 || admit.computed % unit != 0)
+      return Invalid("slot ", admit.sequence, " is to continue with KV of ", admit.computed, " positions, not in pages or pieces");
+    Cut(admit.sequence, admit.computed);
+    return absl::OkStatus();
+  }
+
+  absl::Status Copy(const AdmitOrder& admit) {
+    if (admit.sequence == admit.source || !CopiesKv(plan_) || admit.computed % kPageTokens != 0 || !HasPages(admit.source, admit.computed))
+      return Invalid("slot ", admit.sequence, " is to begin with KV of ", admit.computed, " positions of slot ", admit.source,
+                     ", which cannot be copied");
+    LIME_RETURN_IF_ERROR(pages_.Reserve(admit.sequence, admit.computed));
+    copy_ = {.from = admit.source, .to = admit.sequence, .pages = admit.computed / kPageTokens};
+    Show(admit.sequence);
+    return absl::OkStatus();
+  }
+
   bool FreeNext() {
     const std::optional<KvAway::Piece> piece = away_.FreeNext();
     if (!piece) return false;
@@ -189,10 +258,11 @@ class KvBook {
   const Shape shape_;
   KvPages pages_;
   KvAway away_;
-  std::vector<int64_t> taken_over_;  // positions, by slot
-  absl::Status write_error_;         // not ok: nothing is written any more
-  bool in_use_ = false;              // a step was ordered
-  std::vector<bool> is_shown_;       // by slot: not among shown_
+  std::vector<int64_t> kept_;     // positions, by slot
+  std::optional<PageCopy> copy_;  // ordered, and not carried out
+  absl::Status write_error_;      // not ok: nothing is written any more
+  bool in_use_ = false;           // a step was ordered
+  std::vector<bool> is_shown_;    // by slot: not among shown_
   std::vector<int32_t> shown_;
   std::vector<Ended> ended_;
 };

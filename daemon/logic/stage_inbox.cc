@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/flow.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime {
 namespace {
@@ -77,7 +78,18 @@ absl::Status StageInbox::Check(const AdmitOrder& admit) const {
   }
   if (admit.computed < 0 || admit.computed > std::ssize(admit.prompt))
     return Invalid("a sequence continues with KV of ", admit.computed, " positions, but ", admit.prompt.size(), " of its tokens are known");
+  if (admit.source != -1) LIME_RETURN_IF_ERROR(CheckSlot(admit.source));
   return CheckIds(admit.prompt);
+}
+
+absl::Status StageInbox::Check(const RetireOrder& retire) const {
+  LIME_RETURN_IF_ERROR(CheckSlot(retire.sequence));
+  if (retire.kept == 0) return absl::OkStatus();
+  const int64_t unit = SharedKvUnit(plan_);
+  if (unit == 0) return Invalid("a slot is to keep KV, but the plan evicts it or lends it to a host");
+  if (retire.kept < 0 || retire.kept > plan_.context || retire.kept % unit != 0)
+    return Invalid("a slot is to keep KV of ", retire.kept, " positions, the plan allows multiples of ", unit, " up to ", plan_.context);
+  return absl::OkStatus();
 }
 
 absl::Status StageInbox::Check(const ResidencyOrder& residency) const {

@@ -103,7 +103,7 @@ class StageInbox {
 
   absl::Status Check(const Order& order) const;
   absl::Status Check(const AdmitOrder& admit) const;
-  absl::Status Check(const RetireOrder& retire) const { return CheckSlot(retire.sequence); }
+  absl::Status Check(const RetireOrder& retire) const;
   absl::Status Check(const ResidencyOrder& residency) const;
   absl::Status Check(const StepOrder& step) const;
   absl::Status CheckSlot(int32_t sequence) const;

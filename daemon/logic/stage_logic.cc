@@ -96,8 +96,11 @@ void StageLogic::NextOrder(const Memory& memory, double now_ms, Actions& actions
   if (may_try_orders_) std::visit([&](auto& what) { Execute(what, memory, now_ms, actions); }, inbox_.PopOrder().what);
 }
 
-// If pages come as sequences grow: gives the rows of a step their pages. False while it must wait.
+// If pages come as sequences grow: gives the rows of a step their pages. False while the step, or a
+// sequence that begins with copied pages, must wait.
 bool StageLogic::HasPagesFor(const Order& order, const Memory& memory, Actions& actions) {
+  if (const auto* admit = std::get_if<AdmitOrder>(&order.what); admit != nullptr && pages_come_ && KvBook::Copies(*admit))
+    return book_.HasRoomFor(*admit) || !memory.pages_come;
   const auto* step = std::get_if<StepOrder>(&order.what);
   if (!pages_come_ || step == nullptr) return true;
   if (memory.must_begin) return false;  // it is tried again then
@@ -107,21 +110,19 @@ bool StageLogic::HasPagesFor(const Order& order, const Memory& memory, Actions& 
 }
 
 void StageLogic::Execute(const AdmitOrder& admit, const Memory&, double, Actions& actions) {
-  if (admit.computed != book_.taken_over(admit.sequence)) {
-    return Fail(Invalid("slot ", admit.sequence, " is to continue with KV of ", admit.computed, " positions, but it took over ",
-                        book_.taken_over(admit.sequence)),
-                actions);
-  }
-  if (!pages_come_) {
-    const absl::Status reserved = book_.Reserve(admit.sequence, admit.positions);
-    if (!reserved.ok()) return Fail(reserved, actions);
-  }
+  absl::Status begun = book_.Begin(admit);
+  if (begun.ok() && !pages_come_) begun = book_.Reserve(admit);
+  if (!begun.ok()) return Fail(begun, actions);
   inbox_.Admit(admit);
   actions.push_back(Admitted{&admit});
 }
 
 void StageLogic::Execute(const RetireOrder& retire, const Memory&, double, Actions& actions) {
-  book_.Release(retire.sequence);
+  if (retire.kept == 0) {
+    book_.Release(retire.sequence);
+  } else if (const absl::Status kept = book_.Keep(retire.sequence, retire.kept); !kept.ok()) {
+    return Fail(kept, actions);
+  }
   actions.push_back(Retired{retire.sequence});
 }
 

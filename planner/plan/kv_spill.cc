@@ -4,6 +4,7 @@
 
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
@@ -24,6 +25,16 @@ int64_t MostBehind(const Plan& plan, int64_t layer_pages, int64_t away) {
 
 bool SpillsKv(const Plan& plan) {
   return std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0; });
+}
+
+int64_t SharedKvUnit(const Plan& plan) {
+  const auto lends = [](const PlanDevice& device) { return device.max_layer_pages > 0 && !HasKvOnDisk(device); };
+  if (!RetainsAllKv(plan) || std::ranges::any_of(plan.devices, lends)) return 0;
+  return SpillsKv(plan) ? kKvPiece : kPageTokens;
+}
+
+bool CopiesKv(const Plan& plan) {
+  return SharedKvUnit(plan) == kPageTokens;
 }
 
 bool HasKvAway(const Plan& plan, int device) {

@@ -81,6 +81,13 @@ Bytes KvOnDiskBytes(const Plan& plan, int device);
 // the disk and copied, for this device and all others, and messages.
 Bytes TakeoverBytes(const Plan& plan);
 
+// Sequences whose ids are equal from the first on can share KV in multiples of so many positions: a
+// page. If pieces may be on a disk: a piece, and only the slot that has them can use them, because
+// they are not copied. 0 if the plan evicts KV, or lends it to a host: they share none.
+int64_t SharedKvUnit(const Plan& plan);
+// Whether the pages of one slot can be copied to another slot.
+bool CopiesKv(const Plan& plan);
+
 // Bytes of a KV part that is loaded completely.
 Bytes KvPartBytes(const Plan& plan, const PlanPart& part);
 

@@ -3,6 +3,7 @@
 // if a test holds them.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -70,6 +71,11 @@ class FakeDevices final : public Devices {
     absl::MutexLock lock(&mutex_);
     may_install_ = true;
   }
+  // Waits until a step is ordered: the requests that came first have their slots.
+  void AwaitStep() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &FakeDevices::HasStep));
+  }
   // Waits until a step is ordered, then carries out all orders up to this step.
   void Step() {
     absl::MutexLock lock(&mutex_);
@@ -112,11 +118,15 @@ class FakeDevices final : public Devices {
     std::map<int32_t, Slot> kept;
     for (const KvSequence& sequence : options.kv) {
       kept[sequence.to] = slots_.at(sequence.from);
-      EXPECT_EQ(std::ssize(kept[sequence.to].known), sequence.positions + 1) << "the last token is not computed";
+      EXPECT_EQ(std::ssize(kept[sequence.to].known), sequence.positions + (kept[sequence.to].idle ? 0 : 1))
+          << "the last token is not computed";
     }
     slots_ = std::move(kept);
     return absl::OkStatus();
   }
+  void UseVocabulary(const json_schema::VocabularyPtr& vocabulary) override { vocabulary_ = vocabulary; }
+  // What Serving passed on.
+  json_schema::VocabularyPtr vocabulary() const { return vocabulary_; }
   const Plan& plan() const override { return plan_; }
   const std::vector<InstalledPlan>& installed() const override { return installed_; }
   absl::Status Open(News news) override {
@@ -159,6 +169,7 @@ class FakeDevices final : public Devices {
   struct Slot {
     std::vector<int32_t> known;
     uint64_t choice = 0;
+    bool idle = false;  // `known` has the ids whose KV it keeps
   };
   void AwaitCount(int64_t FakeDevices::*of, int64_t count) const {
     absl::MutexLock lock(&mutex_);
@@ -176,13 +187,21 @@ class FakeDevices final : public Devices {
     const OrderMessage message = std::move(orders_.front());
     orders_.pop_front();
     if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what)) {
-      Slot& slot = slots_[admit->sequence];
-      if (admit->computed > 0) {
+      const Slot slot = slots_[admit->source >= 0 ? admit->source : admit->sequence];
+      if (admit->computed > 0 && admit->source < 0 && !slot.idle) {
         EXPECT_EQ(slot.known, admit->prompt);
       }
-      slot = {.known = admit->prompt, .choice = message.sampling.choice.value_or(static_cast<uint64_t>(admit->request))};
+      const bool has_kv = std::ssize(slot.known) >= admit->computed;
+      EXPECT_TRUE(has_kv && std::equal(slot.known.begin(), slot.known.begin() + admit->computed, admit->prompt.begin()))
+          << "KV of other ids";
+      slots_[admit->sequence] = {.known = admit->prompt, .choice = message.sampling.choice.value_or(static_cast<uint64_t>(admit->request))};
     } else if (const auto* retire = std::get_if<RetireOrder>(&message.order.what)) {
-      EXPECT_EQ(slots_.erase(retire->sequence), 1u);
+      EXPECT_EQ(slots_.count(retire->sequence), 1u);
+      Slot& slot = slots_[retire->sequence];
+      EXPECT_LE(retire->kept, std::ssize(slot.known));
+      slot.known.resize(static_cast<size_t>(retire->kept));
+      slot.idle = true;
+      if (retire->kept == 0) slots_.erase(retire->sequence);
     } else if (const auto* step = std::get_if<StepOrder>(&message.order.what)) {
       Run(*step);
       return true;
@@ -205,6 +224,7 @@ class FakeDevices final : public Devices {
     if (news_) news_(0, sampled_);
   }
 
+  json_schema::VocabularyPtr vocabulary_;
   mutable absl::Mutex mutex_;
   Plan plan_;
   std::vector<InstalledPlan> installed_;

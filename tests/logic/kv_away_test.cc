@@ -44,6 +44,31 @@ TEST(KvAwayTest, ThoseClosestToTheFrontGoFirst) {
   EXPECT_EQ(gone, in_turn);
 }
 
+TEST(KvAwayTest, ASlotThatIsCutKeepsItsFirstPiecesAndNothingElseOfItsLife) {
+  KvAway away(1);
+  away.SetReach(8);
+  away.Computed(0, 1100);
+  for (int piece = 0; piece < 3; ++piece) {
+    ASSERT_TRUE(away.BeginWrite().has_value());
+    away.EndWrite(true);
+    ASSERT_TRUE(away.FreeNext().has_value());
+  }
+  ASSERT_EQ(away.BeginWrite()->piece, 3);
+  away.Cut(0, 4);
+  EXPECT_EQ(away.life(0), 0) << "nothing is lost";
+  away.Cut(0, 2);
+  EXPECT_EQ(away.life(0), 1);
+  EXPECT_EQ(away.away(0), 2);
+  EXPECT_EQ(away.written(0), 2);
+  // Another sequence writes its third and fourth piece. The old fourth piece is not one of them.
+  away.Computed(0, 1024);
+  away.EndWrite(true);
+  EXPECT_EQ(away.written(0), 2);
+  EXPECT_EQ(away.BeginWrite(), (KvAway::Piece{.sequence = 0, .piece = 2, .life = 1}));
+  away.EndWrite(true);
+  EXPECT_EQ(away.written(0), 3);
+}
+
 TEST(KvAwayTest, WhatWasWrittenForASequenceThatEndedIsNotTheNextOnes) {
   KvAway away(1);
   away.SetReach(4);

@@ -1,11 +1,17 @@
 #include "daemon/logic/kv_book.h"
 
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
 namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 
 // Two sequences of one layer; pages for two pieces and a little.
 Plan TwoSequences() {
@@ -78,6 +84,91 @@ TEST(KvBookTest, AWriteThatFailsForASequenceThatHasEndedIsNoError) {
   book.Written(piece, absl::CancelledError("its sequence has ended"));
   Grow(book, 1, 512);
   EXPECT_TRUE(book.NextWrite());
+}
+
+// ---- KV that sequences share
+
+AdmitOrder Admit(int32_t sequence, int64_t positions, int64_t computed = 0, int32_t source = -1) {
+  return {.sequence = sequence, .positions = positions, .prompt = {}, .computed = computed, .source = source};
+}
+
+std::string Says(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+TEST(KvBookTest, AnIdleSlotKeepsPagesAndASequenceContinuesWithThem) {
+  const Plan plan = TwoSequences();
+  KvBook book(plan, {.layers = 1});
+  ASSERT_TRUE(book.Begin(Admit(0, 320)).ok() && book.Reserve(Admit(0, 320)).ok());
+  const std::vector<int32_t> pages(book.pages().Pages(0, 0).begin(), book.pages().Pages(0, 0).end());
+  ASSERT_TRUE(book.Keep(0, 160).ok());
+  EXPECT_EQ(book.kept(0), 160);
+  EXPECT_EQ(book.pages().free_pages(), 30);
+  EXPECT_EQ(book.NextShown(), 0);
+  EXPECT_FALSE(book.NextEnded()) << "its KV is still there";
+  EXPECT_THAT(Says(book.Begin(Admit(0, 320))), HasSubstr("it has 160"));
+  EXPECT_THAT(Says(book.Begin(Admit(0, 320, 176))), HasSubstr("continue with KV of 176 positions, but it has 160"));
+  EXPECT_THAT(Says(book.Begin(Admit(0, 320, 100))), HasSubstr("not in pages or pieces"));
+  ASSERT_TRUE(book.Begin(Admit(0, 200, 96)).ok());
+  EXPECT_EQ(book.kept(0), 0);
+  EXPECT_EQ(book.pages().free_pages(), 34);
+  ASSERT_TRUE(book.Reserve(Admit(0, 200, 96)).ok());
+  EXPECT_THAT(book.pages().Pages(0, 0).first(6), ElementsAreArray(pages.begin(), pages.begin() + 6));
+  EXPECT_EQ(book.pages().Pages(0, 0).size(), 13u);
+  EXPECT_FALSE(book.NextCopy());
+  ASSERT_TRUE(book.Keep(0, 16).ok());
+  book.Release(0);
+  EXPECT_EQ(book.kept(0), 0);
+  EXPECT_EQ(book.pages().free_pages(), 40);
+}
+
+TEST(KvBookTest, ASlotKeepsNoMoreThanItHas) {
+  const Plan plan = TwoSequences();
+  KvBook book(plan, {.layers = 1});
+  EXPECT_THAT(Says(book.Keep(0, 16)), HasSubstr("it has fewer pages"));
+}
+
+TEST(KvBookTest, PagesOfAnotherSlotAreCopied) {
+  const Plan plan = TwoSequences();
+  KvBook book(plan, {.layers = 1});
+  ASSERT_TRUE(book.Begin(Admit(0, 320)).ok() && book.Reserve(Admit(0, 320)).ok());
+  EXPECT_THAT(Says(book.Begin(Admit(1, 200, 336, 0))), HasSubstr("of slot 0, which cannot be copied")) << "it has fewer";
+  EXPECT_THAT(Says(book.Begin(Admit(1, 200, 90, 0))), HasSubstr("cannot be copied")) << "not whole pages";
+  EXPECT_THAT(Says(book.Begin(Admit(1, 200, 96, 1))), HasSubstr("cannot be copied")) << "its own";
+  EXPECT_FALSE(book.HasRoomFor(Admit(1, 400, 336, 0)));
+  EXPECT_TRUE(book.HasRoomFor(Admit(1, 200, 96, 0)));
+  ASSERT_TRUE(book.Begin(Admit(1, 200, 96, 0)).ok());
+  EXPECT_THAT(Says(book.Begin(Admit(1, 200, 96, 0))), HasSubstr("still in use"));
+  const std::optional<KvBook::PageCopy> copy = book.NextCopy();
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->from, 0);
+  EXPECT_EQ(copy->to, 1);
+  EXPECT_EQ(copy->pages, 6);
+  EXPECT_FALSE(book.NextCopy()) << "once";
+  EXPECT_EQ(book.pages().Pages(1, 0).size(), 6u);
+  ASSERT_TRUE(book.Reserve(Admit(1, 200, 96, 0)).ok());
+  EXPECT_EQ(book.pages().Pages(1, 0).size(), 13u);
+}
+
+TEST(KvBookTest, WherePiecesMayBeOnADiskASlotIsUsedInPiecesAndNotCopied) {
+  Plan plan = TwoSequences();
+  plan.devices[0].max_layer_pages = 40;
+  KvBook book(plan, {.layers = 1, .leaves = true});
+  book.SetReach(512);
+  Grow(book, 0, 600);
+  book.Written(*book.NextWrite(), absl::OkStatus());
+  EXPECT_EQ(book.Extend(Step(1, 127)).value(), true) << "the first piece makes room";
+  EXPECT_EQ(book.away().away(0), 1);
+  EXPECT_THAT(Says(book.Begin(Admit(1, 600, 256, 0))), HasSubstr("cannot be copied"));
+  ASSERT_TRUE(book.Keep(0, 512).ok());
+  EXPECT_THAT(Says(book.Begin(Admit(0, 600, 272))), HasSubstr("not in pages or pieces"));
+  const KvAway::Piece second = *book.NextWrite();
+  ASSERT_TRUE(book.Begin(Admit(0, 600, 256)).ok());
+  EXPECT_EQ(book.away().away(0), 1) << "it stays on the disk";
+  EXPECT_EQ(book.pages().Pages(0, 0).size(), 16u);
+  book.Written(second, absl::CancelledError("its sequence has ended"));
+  Grow(book, 0, 512);
+  EXPECT_TRUE(book.NextWrite()) << "the new second piece; the old one is no error";
 }
 
 TEST(KvBookTest, AHostReceivesNothingBeforeAStepWasOrdered) {

@@ -37,6 +37,23 @@ TEST(KvPagesTest, ReleasedPagesGoToOthersAndTheRestStays) {
   EXPECT_EQ(pages.free_pages(), 12);
 }
 
+TEST(KvPagesTest, ASlotThatIsCutKeepsItsFirstPages) {
+  KvPages pages({.num_pages = 12, .num_layers = 2, .max_sequences = 2});
+  ASSERT_TRUE(pages.Reserve(0, 90).ok());  // 6 pages in each layer
+  const std::vector<int32_t> first(pages.Pages(0, 1).begin(), pages.Pages(0, 1).begin() + 3);
+  pages.ReleaseRange(0, 0, 16);
+  pages.ReleaseRange(0, 80, 96);
+  EXPECT_EQ(pages.free_pages(), 4);
+  pages.Cut(0, 48);
+  EXPECT_EQ(pages.free_pages(), 8);
+  EXPECT_THAT(pages.Pages(0, 1), ::testing::ElementsAre(-1, first[1], first[2]));
+  pages.Cut(0, 64);
+  EXPECT_EQ(pages.Pages(0, 1).size(), 3u) << "it has fewer";
+  EXPECT_TRUE(*pages.Extend(0, 64));
+  pages.Cut(0, 0);
+  EXPECT_EQ(pages.free_pages(), 12);
+}
+
 TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
   KvPages pages({.num_pages = 2 * 2 + 3, .num_layers = 2, .max_sequences = 2, .retained_pages = 2});
   ASSERT_TRUE(pages.Reserve(1, 70).ok());  // 5 pages, of which 3 are evicted in the end

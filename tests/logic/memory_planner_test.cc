@@ -66,6 +66,21 @@ TEST(MemoryPlannerTest, ThoseBehindTheFirstDoNotPutItsPagesOff) {
   EXPECT_EQ(planner.Want({claims + 1, 1}), 2);
 }
 
+TEST(MemoryPlannerTest, IdleSlotsHaveWhatRunningRequestsLeaveAndRaiseNoLevel) {
+  MemoryPlanner planner = Planner();
+  EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 0, .prompt = 40, .end = 50}), std::nullopt);
+  EXPECT_EQ(planner.OnEvent(MemoryPlanner::Retire{.slot = 0, .kept = 48}), std::nullopt);
+  EXPECT_EQ(planner.Excess(), 0);
+  const MemoryPlanner::Claim claim = {.prompt = 20, .end = 200};
+  EXPECT_TRUE(planner.Fits(190)) << "an idle slot takes no pages from a request";
+  EXPECT_TRUE(planner.HasPages(claim));
+  EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 1, .prompt = 20, .end = 200}), std::nullopt);
+  EXPECT_EQ(planner.Excess(), 2) << "3 pages of the request, 3 of the idle slot, and 4 are there";
+  EXPECT_EQ(planner.level(), 0);
+  EXPECT_EQ(planner.OnEvent(MemoryPlanner::Retire{.slot = 0}), std::nullopt);
+  EXPECT_EQ(planner.Excess(), 0);
+}
+
 TEST(MemoryPlannerTest, ALevelEndsAfterACalmAndNotAtItsEdge) {
   MemoryPlanner planner = Planner();
   EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 0, .prompt = 150, .end = 192}), 2);

@@ -226,6 +226,7 @@ TEST(OrderWriterTest, ARestartComputesAgainWhatIsKnownAndGoesOn) {
   EXPECT_EQ(orders[0].number, 0);
   EXPECT_EQ(std::get<AdmitOrder>(orders[0].what).positions, 6);
   EXPECT_THAT(std::get<AdmitOrder>(orders[0].what).prompt, ElementsAre(5, 6, 7, 8));
+  EXPECT_EQ(std::get<AdmitOrder>(orders[0].what).generated, 2) << "7 and 8: the prompt ends before them";
   EXPECT_EQ(Show(orders[1]), "step 0:5@0 0:6@1 0:7@2 0:8@3*");
   ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 4, 1}}).ok());
   EXPECT_THAT(writer.generated(0), ElementsAre(7, 8, 1));
@@ -254,10 +255,12 @@ TEST(OrderWriterTest, WithItsKvARequestGoesOnBehindWhatIsComputed) {
   const auto& admit = std::get<AdmitOrder>(orders.at(0).what);
   EXPECT_EQ(admit.computed, 4);
   EXPECT_THAT(admit.prompt, ElementsAre(5, 6, 7, 8, 9));
+  EXPECT_EQ(admit.generated, 3);
   EXPECT_THAT(Show(orders),
               ElementsAre("admit 0=request 0", "admit 1=request 1", "step 0:9@4* | 1:9@0*", "step 0:?@5* | 1:?@1*", "step 0:?@6*"))
       << "no logits are made again";
   EXPECT_EQ(std::get<AdmitOrder>(orders.at(1).what).computed, 0);
+  EXPECT_EQ(std::get<AdmitOrder>(orders.at(1).what).generated, 0);
 }
 
 TEST(OrderWriterTest, WithinItsPromptARequestGoesOnWithTheRestOfIt) {

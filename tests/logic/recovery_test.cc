@@ -75,6 +75,7 @@ TEST(RecoveryTest, WithoutAPlanItWaitsAndThenSaysWhoIsMissing) {
   const std::string why(As<Recovery::GiveUp>(end)->why.message());
   EXPECT_THAT(why, HasSubstr("device \"b\" is missing"));
   EXPECT_THAT(why, HasSubstr("2 GiB more would do"));
+  EXPECT_EQ(As<Recovery::GiveUp>(end)->device, "b");
 }
 
 TEST(RecoveryTest, ADeviceThatFailsByItselfTwiceIsPlannedWithout) {
@@ -145,6 +146,7 @@ TEST(RecoveryTest, InstallationsWithoutATokenInBetweenAreCounted) {
   const Recovery::Answer end = recovery.OnEvent(Recovery::Failed{"b", kLost}, At(4));
   ASSERT_TRUE(As<Recovery::GiveUp>(end));
   EXPECT_THAT(std::string(As<Recovery::GiveUp>(end)->why.message()), HasSubstr("installed 3 times without a token"));
+  EXPECT_EQ(As<Recovery::GiveUp>(end)->device, "b");
 }
 
 TEST(RecoveryTest, AfterGivingUpItRestsAndThenWaitsAndPlansAsAtFirst) {

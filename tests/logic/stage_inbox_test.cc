@@ -85,11 +85,32 @@ TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 5)}}})), HasSubstr("allows at most 4"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 64)}}})), HasSubstr("position 64 is outside the context of 64"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = ResidencyOrder{}})), HasSubstr("its residency cannot change"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 24}})), HasSubstr("multiples of 16 up to 64"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 80}})), HasSubstr("KV of 80 positions"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = -16}})), HasSubstr("KV of -16 positions"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {1}, .source = 4}})),
+              HasSubstr("no sequence slot 4"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {1}, .source = -2}})),
+              HasSubstr("no sequence slot -2"));
   EXPECT_EQ(inbox.NextOrder(), nullptr);
   EXPECT_TRUE(inbox.AddOrder({.number = 0, .what = RetireOrder{3}}).ok());
   EXPECT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
   EXPECT_EQ(inbox.PopOrder(), (Order{.number = 0, .what = RetireOrder{3}}));
   EXPECT_EQ(inbox.NextOrder()->number, 1);
+}
+
+TEST_F(StageInboxTest, WherePiecesLeaveMemoryASlotKeepsPiecesAndWithAHostNothing) {
+  Plan plan = plan_;
+  plan.context = 600;
+  plan.devices[0].max_layer_pages = 100;
+  const auto says = [&plan](int64_t kept) {
+    StageInbox inbox(plan, 1, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
+    return Says(inbox.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = kept}}));
+  };
+  EXPECT_THAT(says(272), HasSubstr("multiples of 256 up to 600"));
+  EXPECT_EQ(says(256), "");
+  plan.devices[0].kv_host = 1;
+  EXPECT_THAT(says(256), HasSubstr("lends it to a host"));
 }
 
 TEST_F(StageInboxTest, AsManyRowsAskForLogitsAsThePlanHasRoomFor) {

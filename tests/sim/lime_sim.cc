@@ -13,7 +13,9 @@ namespace lime {
 namespace {
 
 int Replay(uint64_t seed) {
-  const SimResult result = RunSim({.seed = seed, .traces = true});
+  SimOptions options = SimRun(seed);
+  options.traces = true;
+  const SimResult result = RunSim(options);
   std::fputs(result.transcript.c_str(), stdout);
   if (result.violation.empty()) return 0;
   std::fprintf(stderr, "lime_sim: seed %llu: %s\n", static_cast<unsigned long long>(seed), result.violation.c_str());
@@ -24,10 +26,11 @@ int RunMany(uint64_t from, uint64_t count) {
   SimResult all;
   int64_t failed = 0, gave_up = 0, outlived = 0;
   for (uint64_t seed = from; seed < from + count; ++seed) {
-    const SimResult result = RunSim({.seed = seed});
+    const SimResult result = RunSim(SimRun(seed));
     for (size_t f = 0; f < all.faults.size(); ++f) all.faults[f] += result.faults[f];
     all.tokens += result.tokens, all.steps += result.steps, all.recoveries += result.recoveries;
     all.plan_changes += result.plan_changes, all.taken_over += result.taken_over, all.not_taken_over += result.not_taken_over;
+    all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
     gave_up += result.gave_up ? 1 : 0, outlived += result.outlived;
     if (result.violation.empty()) continue;
     ++failed;
@@ -36,11 +39,12 @@ int RunMany(uint64_t from, uint64_t count) {
   std::printf(
       "%llu seeds, %lld failed; %lld tokens in %lld steps, %lld recoveries, %lld changes of plans with KV of %lld requests, %lld refused, "
       "%lld given "
-      "up, %lld outlived\n",
+      "up, %lld outlived; KV kept in %lld slots, %lld requests continued with it, %lld with a copy\n",
       static_cast<unsigned long long>(count), static_cast<long long>(failed), static_cast<long long>(all.tokens),
       static_cast<long long>(all.steps), static_cast<long long>(all.recoveries), static_cast<long long>(all.plan_changes),
       static_cast<long long>(all.taken_over), static_cast<long long>(all.not_taken_over), static_cast<long long>(gave_up),
-      static_cast<long long>(outlived));
+      static_cast<long long>(outlived), static_cast<long long>(all.kept), static_cast<long long>(all.continued),
+      static_cast<long long>(all.copied));
   for (int f = 0; f < kNumSimFaults; ++f)
     std::printf("  %-18s %lld\n", SimFaultName(static_cast<SimFault>(f)), static_cast<long long>(all.faults[static_cast<size_t>(f)]));
   return failed == 0 ? 0 : 1;

@@ -18,7 +18,10 @@ constexpr int64_t kMostEvents = 20'000'000;
 class SimCluster {
  public:
   explicit SimCluster(const SimOptions& options)
-      : options_(options), world_(options.seed * 2 + 1, options.bug, options.traces), spec_(SimModel(1 + world_.random.Below(3))) {}
+      : options_(options),
+        world_(options.seed * 2 + 1, options.bug, options.traces),
+        spec_(SimModel(1 + world_.random.Below(3))),
+        cache_random_(options.seed * 2) {}
 
   SimResult Run() {
     if (const absl::Status status = Begin(); !status.ok()) {
@@ -68,6 +71,7 @@ class SimCluster {
         return plan.status();
       }
     }
+    if (options_.shares_kv) prompt_cache_ = cache_random_.Below(3) == 0 ? 1 + cache_random_.Below(20'000) : int64_t{1} << 40;
     writer_.emplace(OrdersFor(*first_));
     const int num_requests = 1 + random.Below(2 * shape_.sequences + 1);
     for (int r = 0; r < num_requests; ++r) LIME_RETURN_IF_ERROR(Ask(random.Below(3) == 0 ? 1 + random.Below(200) : 0));
@@ -99,9 +103,10 @@ class SimCluster {
     const int64_t prompt = 1 + random.Below(static_cast<int>(most_prompt));
     request.max_new_tokens = 1 + random.Below(static_cast<int>(std::min<int64_t>(shape_.spills ? 40 : 50, context - prompt)));
     for (int64_t p = 0; p < prompt; ++p) request.prompt.push_back(random.Below(static_cast<int>(spec_.config.vocab_size)));
+    if (options_.shares_kv) BeginLikeAnother(request);
     if (random.Below(4) == 0) {
       HashReference reference(spec_, request.prompt);
-      request.end_tokens = {reference.TokenAt(prompt + random.Below(static_cast<int>(request.max_new_tokens)))};
+      request.end_tokens = {reference.TokenAt(std::ssize(request.prompt) + random.Below(static_cast<int>(request.max_new_tokens)))};
     }
     ++to_ask_;
     world_.clock.After(after_ms, [this, request = std::move(request)] {
@@ -113,6 +118,23 @@ class SimCluster {
       if (phase_ == Phase::kRunning) SendOrders();
     });
     return absl::OkStatus();
+  }
+
+  // Its prompt begins as an earlier prompt and its answer do, or is the same.
+  void BeginLikeAnother(Request& request) {
+    request.cache_prompt = cache_random_.Below(8) > 0;
+    request.cache_group = cache_random_.Below(4) == 0 ? 1 : 0;
+    if (!prompts_.empty() && cache_random_.Below(4) > 0) {
+      std::vector<int32_t> ids = prompts_[static_cast<size_t>(cache_random_.Below(static_cast<int>(prompts_.size())))];
+      HashReference reference(spec_, ids);
+      const int64_t answer = cache_random_.Below(3) == 0 ? 0 : cache_random_.Below(40);
+      for (int64_t i = 0; i < answer; ++i) ids.push_back(reference.TokenAt(std::ssize(ids)));
+      if (cache_random_.Below(3) == 0) ids.resize(1 + static_cast<size_t>(cache_random_.Below(static_cast<int>(ids.size()))));
+      if (cache_random_.Below(3) > 0) ids.insert(ids.end(), request.prompt.begin(), request.prompt.end());
+      ids.resize(std::min<size_t>(ids.size(), static_cast<size_t>(shape_.context - request.max_new_tokens)));
+      request.prompt = std::move(ids);
+    }
+    prompts_.push_back(request.prompt);
   }
 
   // The planted bugs: one token less, or an end token that is forgotten.
@@ -132,8 +154,8 @@ class SimCluster {
   Device& Named(const std::string& name) {
     return **std::ranges::find_if(devices_, [&](const auto& device) { return device->name == name; });
   }
-  static OrderWriter::Options OrdersFor(const SimPlan& plan) {
-    OrderWriter::Options orders = OrderWriter::For(plan.plan);
+  OrderWriter::Options OrdersFor(const SimPlan& plan) const {
+    OrderWriter::Options orders = OrderWriter::For(plan.plan, prompt_cache_);
     if (GrowsKv(plan.plan)) orders.levels = plan.levels;
     return orders;
   }
@@ -274,6 +296,7 @@ class SimCluster {
   void Install(Plan plan, const SimStage::Takeover& takeover, const Installed& done) {
     plan.epoch = ++epoch_;
     plan_ = std::move(plan);
+    idle_.clear();
     links_.clear(), patient_links_.clear();
     auto handover = std::make_shared<SimKvHandover>(takeover.handover == nullptr ? SimKvHandover{} : *takeover.handover);
     auto to_do = std::make_shared<int>(0);
@@ -387,6 +410,7 @@ class SimCluster {
 
   void SendOrders() {
     for (const Order& order : writer_->NextOrders()) {
+      Count(order);
       for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
         if (!HasPart(*plan_, d)) continue;
         Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
@@ -396,6 +420,16 @@ class SimCluster {
           CheckAccepted(device, "an order", stopped, device.stage->OnOrder(order));
         });
       }
+    }
+  }
+
+  void Count(const Order& order) {
+    if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
+      result_.kept += retire->kept > 0 ? 1 : 0;
+      retire->kept > 0 ? (void)idle_.insert(retire->sequence) : (void)idle_.erase(retire->sequence);
+    } else if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
+      result_.copied += admit->source >= 0 ? 1 : 0;
+      result_.continued += idle_.erase(admit->sequence) > 0 && admit->computed > 0 ? 1 : 0;
     }
   }
 
@@ -459,7 +493,7 @@ class SimCluster {
     if (world_.random.Below(10) == 0) return absl::FailedPreconditionError("not every device handed over its KV");
     const bool computed = writer_->remaining().pages > 0;
     LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_->GoOn(OrdersFor(plan)));
-    if (computed && continued.empty())
+    if (computed && std::ranges::none_of(continued, [](const auto& each) { return each.request.has_value(); }))
       return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
     SimStage::Takeover takeover{.handover = &handover};
     for (const OrderWriter::Continued& each : continued) takeover.sequences.push_back(each.sequence);
@@ -584,7 +618,9 @@ class SimCluster {
       if (!HasPart(*plan_, d)) continue;
       Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
       if (device.stage == nullptr || device.epoch != epoch_) return world_.Violation("device ", device.name, " is lost, and nobody knows");
-      const std::string left = device.stage->LeftOver();
+      std::map<int32_t, int64_t> kept;
+      for (const PrefixCache::Idle& idle : writer_->cache().idle()) kept[idle.slot] = std::ssize(idle.ids);
+      const std::string left = device.stage->LeftOver(kept);
       if (!left.empty()) world_.Violation("all requests are over, and on device ", device.name, " ", left);
     }
   }
@@ -610,6 +646,10 @@ class SimCluster {
   const SimOptions options_;
   SimWorld world_;
   const ModelSpec spec_;
+  Random cache_random_;  // so that a seed without it stays the same run
+  Bytes prompt_cache_ = 0;
+  std::vector<std::vector<int32_t>> prompts_;  // of the requests so far, if they share KV
+  std::set<int32_t> idle_;                     // slots that keep KV
   SimPlanShape shape_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<SimChannel>> links_, patient_links_;  // of the plan in use, by device of it

@@ -3,8 +3,8 @@
 // faults.
 //
 // Checked in every run: every token is right; a page has one holder; no device uses more memory
-// than its plan allows; every request ends at the right token; nothing waits for an event that
-// cannot come.
+// than its plan allows, idle slots included; every request ends at the right token; nothing waits
+// for an event that cannot come.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +30,24 @@ struct SimOptions {
   PlantedBug bug = PlantedBug::kNone;
   bool faults = true;
   bool traces = false;
+  bool shares_kv = false;  // requests begin like earlier ones, and share KV
 };
+// The run of this seed in lime_sim: every other one shares KV.
+inline SimOptions SimRun(uint64_t seed) {
+  return {.seed = seed, .shares_kv = seed % 2 == 0};
+}
 
 struct SimResult {
   std::string violation;  // empty: none
   std::string transcript;
   SimFaultCounts faults{};
   int64_t tokens = 0, steps = 0, recoveries = 0, plan_changes = 0, taken_over = 0, not_taken_over = 0;
-  int64_t outlived = 0;  // times that it gave up and later requests came
-  bool gave_up = false;  // a device that every plan needs was lost, or failed repeatedly
-  bool planted = false;  // the planted bug has happened
-  double ms = 0;         // simulated
+  int64_t kept = 0;                   // slots that kept KV
+  int64_t continued = 0, copied = 0;  // requests that began with it; or with a copy
+  int64_t outlived = 0;               // times that it gave up and later requests came
+  bool gave_up = false;               // a device that every plan needs was lost, or failed repeatedly
+  bool planted = false;               // the planted bug has happened
+  double ms = 0;                      // simulated
 };
 
 SimResult RunSim(const SimOptions& options);

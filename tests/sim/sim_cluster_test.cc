@@ -13,11 +13,12 @@ using ::testing::HasSubstr;
 TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
   SimResult all;
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(1000, 4000)); ++seed) {
-    const SimResult result = RunSim({.seed = seed});
+    const SimResult result = RunSim(SimRun(seed));
     ASSERT_EQ(result.violation, "") << "lime_sim --seed " << seed;
     for (size_t f = 0; f < all.faults.size(); ++f) all.faults[f] += result.faults[f];
     all.tokens += result.tokens, all.recoveries += result.recoveries;
     all.plan_changes += result.plan_changes, all.taken_over += result.taken_over, all.not_taken_over += result.not_taken_over;
+    all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
   }
   if (!ManyCases()) return;
   for (int f = 0; f < kNumSimFaults; ++f) EXPECT_GT(all.faults[static_cast<size_t>(f)], 50) << SimFaultName(static_cast<SimFault>(f));
@@ -26,6 +27,9 @@ TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
   EXPECT_GT(all.plan_changes, 100);
   EXPECT_GT(all.taken_over, 50);
   EXPECT_GT(all.not_taken_over, 5);
+  EXPECT_GT(all.kept, 200);
+  EXPECT_GT(all.continued, 50);
+  EXPECT_GT(all.copied, 50);
 }
 
 // Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden
@@ -68,7 +72,7 @@ class SimClusterPlantedTest : public ::testing::TestWithParam<Planted> {};
 // What the first seed that finds it says. Nothing but the planted bug is found.
 std::string Found(PlantedBug bug, bool faults) {
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
-    const SimResult result = RunSim({.seed = seed, .bug = bug, .faults = faults});
+    const SimResult result = RunSim({.seed = seed, .bug = bug, .faults = faults, .shares_kv = bug == PlantedBug::kForgottenCopy});
     if (result.violation.empty()) continue;
     EXPECT_TRUE(result.planted) << "seed " << seed;
     return result.violation;
@@ -91,7 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"ForgottenWait", PlantedBug::kForgottenWait, "requests wait"},
                                            Planted{"EndsEarly", PlantedBug::kEndsEarly, "ends for its length, where it goes on"},
                                            Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"},
-                                           Planted{"ForgottenEnd", PlantedBug::kForgottenEnd, "all requests are over, and on device"}),
+                                           Planted{"ForgottenEnd", PlantedBug::kForgottenEnd, "all requests are over, and on device"},
+                                           Planted{"ForgottenCopy", PlantedBug::kForgottenCopy, "has token"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace

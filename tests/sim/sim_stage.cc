@@ -42,7 +42,8 @@ SimStage::SimStage(SimWorld& world, SimDisk& disk, const ModelSpec& spec, const 
                       .page_bytes = plan.page_bytes}),
       book_(plan_, ShapeOf()),
       in_memory_(plan_.parts.size()),
-      present_pages_(this->device().kv_pages) {}
+      present_pages_(this->device().kv_pages),
+      lives_(static_cast<size_t>(plan.sequences)) {}
 
 KvBook::Shape SimStage::ShapeOf() const {
   const bool on_host = HasKvOnHost(device());
@@ -421,15 +422,21 @@ int64_t SimStage::LayerIndex(int32_t layer) const {
   return std::ranges::lower_bound(layers_, layer) - layers_.begin();
 }
 
-std::string SimStage::LeftOver() {
+std::string SimStage::LeftOver(const std::map<int32_t, int64_t>& kept) {
   if (!health().ok()) return absl::StrCat("it has stopped, and nobody knows: ", health().message());
   if (logic_->inbox().step_under_way() || logic_->inbox().NextOrder() != nullptr) return absl::StrCat("it is at ", Waiting());
   const KvPages& pages = book_.pages();
-  if (pages.free_pages() != pages.num_pages() || !pages.Fits())
-    return absl::StrCat(pages.num_pages() - pages.free_pages(), " of ", pages.num_pages(), " pages are taken");
+  int64_t idle = 0;  // pages in memory
+  for (const auto& [s, positions] : kept) {
+    if (book_.kept(s) != positions) return absl::StrCat("slot ", s, " keeps ", book_.kept(s), " positions, not ", positions);
+    idle += (positions / kPageTokens - book_.away().away(s) * kKvPiecePages) * std::ssize(layers_);
+  }
+  if (pages.free_pages() + idle != pages.num_pages() || !pages.Fits())
+    return absl::StrCat(pages.num_pages() - pages.free_pages(), " of ", pages.num_pages(), " pages are taken, ", idle, " by idle slots");
   for (int32_t s = 0; s < plan_.sequences; ++s) {
     const bool shown = std::ranges::any_of(backend_.shown(s), [](const auto& layer) { return !layer.empty(); });
-    if (shown || book_.taken_over(s) > 0 || book_.away().away(s) > 0) return absl::StrCat("slot ", s, " is in use");
+    const bool in_use = shown || book_.kept(s) > 0 || book_.away().away(s) > 0;
+    if (in_use && !kept.contains(s)) return absl::StrCat("slot ", s, " is in use");
   }
   if (hosted_ == nullptr) return "";
   const KvOfOthers others = hosted_->HandOver();

@@ -66,9 +66,9 @@ class SimStage {
   const absl::Status& health() const { return logic_->health(); }
   int64_t steps() const { return steps_; }
   // Call it last, when all requests have ended and no event is left. Describes memory that a
-  // request still holds; empty if there is none.
+  // request still holds; empty if there is none. `kept`: positions of idle slots, by slot.
   // REQUIRES: begun
-  std::string LeftOver();
+  std::string LeftOver(const std::map<int32_t, int64_t>& kept);
   // The event that the stage waits for, for messages.
   std::string Waiting() const;
 
@@ -100,6 +100,7 @@ class SimStage {
   void CarryResidency();
   void FollowBook();
   void CheckHolders();
+  void NoteCuts();
   void MayShowTwice(int32_t sequence);
   void WriteLayer(KvAway::Piece piece, int64_t layer);
   void EndWrite(const KvAway::Piece& piece, const absl::Status& status);
@@ -180,6 +181,7 @@ class SimStage {
   int64_t border_ = 0;
   int64_t present_pages_ = 0;
   std::map<std::tuple<int64_t, int32_t, int64_t>, OnDisk> on_disk_;  // by layer of the device, slot, piece
+  std::vector<int64_t> lives_;                                       // by slot, as FollowBook saw them
   std::optional<std::pair<KvAway::Piece, int64_t>> lending_;         // piece and layer in flight to the host
 
   // The visit under way.

@@ -17,6 +17,18 @@ void SimStage::FollowBook() {
   while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     for (std::vector<int32_t>& pages : backend_.shown(ended->sequence)) pages.clear();
     if (lent_ != nullptr && !world_.Plants(PlantedBug::kForgottenEnd, 30)) lent_->Free(ended->sequence, ended->life);
+    lives_[static_cast<size_t>(ended->sequence)] = ended->life + 1;
+  }
+  NoteCuts();
+  if (const std::optional<KvBook::PageCopy> copy = book_.NextCopy(); copy && !world_.Plants(PlantedBug::kForgottenCopy, 30)) {
+    for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) {
+      for (int64_t i = 0; i < copy->pages; ++i) {
+        const int32_t from = book_.pages().Pages(copy->from, layer)[static_cast<size_t>(i)];
+        const int32_t to = book_.pages().Pages(copy->to, layer)[static_cast<size_t>(i)];
+        if (from < 0 || to < 0) return world_.Violation(device().name, ": a page is copied that is away");
+        std::memcpy(backend_.KvPage(to), backend_.KvPage(from), static_cast<size_t>(plan_.page_bytes));
+      }
+    }
   }
   bool changed = false;
   while (const std::optional<int32_t> sequence = book_.NextShown()) {
@@ -28,6 +40,17 @@ void SimStage::FollowBook() {
   if (changed) CheckHolders();
   if (!logic_ && lent_ != nullptr) return;  // the host is not there yet
   if (const std::optional<KvAway::Piece> piece = book_.NextWrite()) WriteLayer(*piece, 0);
+}
+
+// What a slot keeps of its life before counts as written in the new one.
+void SimStage::NoteCuts() {
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    const int64_t life = book_.away().life(s);
+    if (std::exchange(lives_[static_cast<size_t>(s)], life) == life) continue;
+    for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) {
+      for (int64_t piece = 0; piece < book_.away().written(s); ++piece) on_disk_[{layer, s, piece}].life = life;
+    }
+  }
 }
 
 // The planted bug: a page of another sequence.

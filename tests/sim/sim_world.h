@@ -51,6 +51,7 @@ enum class PlantedBug : uint8_t {
   kEndsEarly,      // a request is asked for one token less
   kEndsLate,       // a request's end token is forgotten
   kForgottenEnd,   // a host gets no report that a sequence has ended
+  kForgottenCopy,  // pages that a sequence begins with are not copied
 };
 
 class SimClock {

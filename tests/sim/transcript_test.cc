@@ -240,6 +240,31 @@ TEST(TranscriptTest, AStageOfAPipeline) {
   ExpectGolden("stage_logic.txt", first.text());
 }
 
+TEST(TranscriptTest, AStageWhoseSlotKeepsKv) {
+  const ModelSpec spec = SimModel(2);
+  const absl::StatusOr<Plan> plan = WithKvThatGrows(spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  StageTranscript first(*plan, 0);
+  AdmitOrder admit = Admit();
+  admit.prompt.assign(20, 5);
+  first.Order(admit, "admit request 7");
+  first.Order(Rows(0, 16, 5), "the first 16 of its 20 tokens");
+  first.Order(RetireOrder{.sequence = 0, .kept = 16}, "retire slot 0, which keeps a page, behind the step under way");
+  first.Computed();  // the embedding
+  first.Computed();  // attention 0
+  first.Loaded(0);
+  first.Computed();  // mlp 0
+  first.Loaded(1);
+  first.Hidden(0, 1, 16);
+  first.Computed({{.sequence = 0, .position = 16, .token = 9}});  // the head
+  admit.computed = 16;
+  first.Order(admit, "request 7 again, with the KV of the slot");
+  first.Order(RetireOrder{.sequence = 0, .kept = 16}, "retire slot 0, which keeps a page");
+  admit.prompt.assign(33, 5), admit.computed = 32;
+  first.Order(admit, "a request with more KV than the slot has");
+  ExpectGolden("stage_shared.txt", first.text());
+}
+
 TEST(TranscriptTest, AStageThatLendsItsKvAndFails) {
   const ModelSpec spec = SimModel(2);
   const absl::StatusOr<Plan> plan = WithKvOnHost(spec);
@@ -287,9 +312,13 @@ TEST(TranscriptTest, ResidencyThatChanges) {
 // ---- The coordinator's
 
 std::string OrderText(const Order& order) {
-  if (const auto* admit = std::get_if<AdmitOrder>(&order.what))
-    return absl::StrCat("admit request ", admit->request, " to slot ", admit->sequence, ", ", admit->positions, " positions");
-  if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return absl::StrCat("retire slot ", retire->sequence);
+  if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
+    return absl::StrCat("admit request ", admit->request, " to slot ", admit->sequence, ", ", admit->positions, " positions",
+                        admit->computed > 0 ? absl::StrCat(", with KV of ", admit->computed) : "",
+                        admit->source >= 0 ? absl::StrCat(" copied from slot ", admit->source) : "");
+  }
+  if (const auto* retire = std::get_if<RetireOrder>(&order.what))
+    return absl::StrCat("retire slot ", retire->sequence, retire->kept > 0 ? absl::StrCat(", which keeps KV of ", retire->kept) : "");
   if (const auto* residency = std::get_if<ResidencyOrder>(&order.what))
     return absl::StrCat("residency with ", residency->to.layer_pages, " pages");
   std::string text = "step";
@@ -305,43 +334,82 @@ std::string OrderText(const Order& order) {
   return text;
 }
 
-TEST(TranscriptTest, OrdersOfTwoRequests) {
-  OrderWriter writer({.sequences = 2,
-                      .context = 64,
-                      .batch = 1,
-                      .microbatches = 2,
-                      .max_rows = 4,
-                      .chunk = 4,
-                      .levels = {{.layer_pages = 4}, {.layer_pages = 8}}});
-  std::string text;
-  std::vector<StepOrder> steps;
-  int64_t ended = 0;
-  const auto order = [&](const std::string& event) {
+class WriterTranscript {
+ public:
+  explicit WriterTranscript(const OrderWriter::Options& options) : writer(options) {}
+
+  void Order(const std::string& event) {
     absl::StrAppend(&text, text.empty() ? "" : "\n", event, "\n----\n");
-    for (const Order& each : writer.NextOrders()) {
+    for (const lime::Order& each : writer.NextOrders()) {
       absl::StrAppend(&text, each.number, ": ", OrderText(each), "\n");
-      if (const auto* step = std::get_if<StepOrder>(&each.what)) steps.push_back(*step);
+      if (const auto* step = std::get_if<StepOrder>(&each.what)) steps_.push_back(*step);
     }
-  };
+  }
   // The oldest step makes a token for each row that asks for one.
-  const auto end_step = [&] {
+  void EndStep() {
     std::vector<SampledToken> tokens;
-    for (const MicroBatch& batch : steps.at(static_cast<size_t>(ended)).microbatches) {
+    for (const MicroBatch& batch : steps_.at(static_cast<size_t>(ended_)).microbatches) {
       for (const BatchRow& row : batch.rows) {
         if (row.wants_logits) tokens.push_back({.sequence = row.sequence, .position = row.position + 1, .token = 1});
       }
     }
-    EXPECT_TRUE(writer.OnTokens(ended, tokens).ok());
-    EXPECT_TRUE(writer.OnStepEnded(ended).ok());
-    order(absl::StrCat("step ", ended++, " ended with ", tokens.size(), " tokens"));
+    EXPECT_TRUE(writer.OnTokens(ended_, tokens).ok());
+    EXPECT_TRUE(writer.OnStepEnded(ended_).ok());
+    Order(absl::StrCat("step ", ended_++, " ended with ", tokens.size(), " tokens"));
+  }
+
+  OrderWriter writer;
+  std::string text;
+
+ private:
+  std::vector<StepOrder> steps_;
+  int64_t ended_ = 0;
+};
+
+TEST(TranscriptTest, OrdersOfTwoRequests) {
+  WriterTranscript orders({.sequences = 2,
+                           .context = 64,
+                           .batch = 1,
+                           .microbatches = 2,
+                           .max_rows = 4,
+                           .chunk = 4,
+                           .levels = {{.layer_pages = 4}, {.layer_pages = 8}}});
+  ASSERT_TRUE(orders.writer.Add({.prompt = {1, 2, 3, 4, 5, 6}, .max_new_tokens = 3}).ok());
+  ASSERT_TRUE(orders.writer.Add({.prompt = {1, 2}, .max_new_tokens = 40}).ok());
+  orders.Order("two requests, of 6 and 2 tokens");
+  for (int step = 0; step < 6; ++step) orders.EndStep();
+  orders.writer.Stop(1);
+  orders.Order("request 1 is stopped");
+  ExpectGolden("order_writer.txt", orders.text);
+}
+
+TEST(TranscriptTest, OrdersOfRequestsThatShareKv) {
+  WriterTranscript orders({.sequences = 3,
+                           .context = 64,
+                           .batch = 3,
+                           .max_rows = 16,
+                           .chunk = 16,
+                           .prompts_ahead = 1,
+                           .cache = {.most_pages = 4, .unit = kPageTokens},
+                           .copies_kv = true});
+  const auto add = [&](int64_t length, int32_t last, int64_t tokens) {
+    Request request{.max_new_tokens = tokens, .cache_prompt = true};
+    request.prompt.assign(static_cast<size_t>(length), 1);
+    request.prompt.back() = last;
+    ASSERT_TRUE(orders.writer.Add(std::move(request)).ok());
   };
-  ASSERT_TRUE(writer.Add({.prompt = {1, 2, 3, 4, 5, 6}, .max_new_tokens = 3}).ok());
-  ASSERT_TRUE(writer.Add({.prompt = {1, 2}, .max_new_tokens = 40}).ok());
-  order("two requests, of 6 and 2 tokens");
-  for (int step = 0; step < 6; ++step) end_step();
-  writer.Stop(1);
-  order("request 1 is stopped");
-  ExpectGolden("order_writer.txt", text);
+  for (int choice = 0; choice < 2; ++choice) add(20, 1, 14);
+  orders.Order("two choices of 20 tokens and 14 more");
+  for (int step = 0; step < 15; ++step) orders.EndStep();
+  add(36, 2, 1);
+  orders.Order("the next turn: 36 tokens");
+  orders.EndStep();
+  add(20, 3, 40);
+  add(30, 4, 4);
+  add(30, 5, 4);
+  orders.Order("three requests that begin like it");
+  for (int step = 0; step < 6; ++step) orders.EndStep();
+  ExpectGolden("order_writer_shared.txt", orders.text);
 }
 
 TEST(TranscriptTest, RecoveryFromACrash) {

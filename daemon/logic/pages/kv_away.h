@@ -87,13 +87,23 @@ class KvAway {
 
   // Pieces of the sequence that are away, from the first on.
   int64_t away(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).away; }
-  // Changes when the slot's sequence ends.
+  // Pieces of the sequence that are written, from the first on; some of them are still in memory.
+  int64_t written(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).written; }
+  // Changes when the slot's sequence ends, or keeps less than it had.
   int64_t life(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).life; }
   // The largest away() of all sequences.
   int64_t most_away() const {
     int64_t most = 0;
     for (const Slot& slot : slots_) most = std::max(most, slot.away);
     return most;
+  }
+
+  // Only the first `pieces` pieces stay in the slot, for another sequence. If others were full, the
+  // slot has another life: reads and writes under way count no more, and what is away stays.
+  void Cut(int32_t sequence, int64_t pieces) {
+    Slot& slot = slots_.at(static_cast<size_t>(sequence));
+    if (slot.full <= pieces) return;
+    slot = {.full = pieces, .written = std::min(slot.written, pieces), .away = std::min(slot.away, pieces), .life = slot.life + 1};
   }
 
   // The sequence has ended.

@@ -119,6 +119,17 @@ class KvPages {
     }
   }
 
+  // Frees the pages of the slot from position `positions` on, a multiple of 16.
+  // REQUIRES: all pages are kept, or the slot has none
+  void Cut(int32_t sequence, int64_t positions) {
+    for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
+      std::vector<int32_t>& pages = PagesOf(sequence, layer);
+      for (; std::ssize(pages) > positions / kPositionsPerPage; pages.pop_back()) {
+        if (pages.back() >= 0) Return(pages.back());
+      }
+    }
+  }
+
   // Frees all pages of the slot.
   void Release(int32_t sequence) {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {

@@ -1,6 +1,8 @@
 // A run that changes its plan while tokens come, over real servers with engines that compute: KV
 // follows its layers, and tokens and logits stay those of one engine.
 
+#include <map>
+
 #include "coordinator/rpc/cluster_client.h"
 #include "coordinator/serving/cluster_run.h"
 #include "daemon/engine/stage_engine.h"
@@ -101,6 +103,59 @@ TEST_F(PlanChangeTest, KvFollowsItsLayersWithEveryBit) {
   for (uint64_t seed = 1; seed <= 30 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Run(RandomPlan(spec_, seed).Draw(), RandomPlan(spec_, seed + 1000).Draw(), 1 + static_cast<int64_t>(seed) % (kTokens - 6), references_);
+  }
+}
+
+// The first request ends before the change. Its next turn comes behind the change.
+TEST_F(PlanChangeTest, KvOfARequestThatHasEndedIsUsedUnderTheNextPlan) {
+  constexpr int kFirst = 8;
+  std::vector<int32_t> ids = references_[0].prompt;
+  ids.insert(ids.end(), references_[0].tokens.begin(), references_[0].tokens.begin() + kFirst);
+  const std::vector<int32_t> more = RandomIds(9, 5, 200);
+  ids.insert(ids.end(), more.begin(), more.end());
+  const Reference turn = Alone(dir_ / "model", ids);
+  int tried = 0;
+  for (uint64_t seed = 1; tried < 8 && !HasFailure(); ++seed) {
+    const Plan first = RandomPlan(spec_, seed).Draw(), next = RandomPlan(spec_, seed + 1000).Draw();
+    if (std::min(first.sequences, next.sequences) < 2) continue;
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(first), "\n", ToJsonText(next)));
+    ++tried;
+    bool changed = false;
+    ClusterRun::Survival survival;
+    survival.change = [&](const OrderWriter::Remaining& remaining) -> std::optional<ClusterRun::Change> {
+      if (remaining.steps > kTokens - kFirst - 4 || std::exchange(changed, true)) return std::nullopt;
+      return ClusterRun::Change{.plan = next, .why = "why", .taking_over = absl::Seconds(20), .computing_again = absl::Seconds(40)};
+    };
+    std::map<RequestId, int64_t> computed;
+    ClusterRun::Owner owner;
+    owner.on_admit = [&](RequestId request, int64_t positions) { computed[request] = positions; };
+    ASSERT_TRUE(client_->Install(first, {}).ok());
+    ClusterRun run(*client_, survival, {}, owner, /*prompt_cache=*/kGiB);
+    std::map<RequestId, Reference> answers;
+    const auto add = [&](const std::vector<int32_t>& prompt, int64_t tokens) {
+      const auto added =
+          run.Add({.prompt = prompt, .max_new_tokens = tokens, .cache_prompt = true}, {.params = {.temperature = 0}, .hash_logits = true});
+      EXPECT_TRUE(added.ok()) << added.status();
+    };
+    add(references_[0].prompt, kFirst);
+    add(references_[1].prompt, kTokens);
+    const absl::Status status = run.Run(
+        [&](const ClusterRun::Token& token) {
+          answers[token.request].tokens.push_back(token.token);
+          answers[token.request].hash = token.logits_hash;
+          if (run.changes() == 1 && token.request == 1 && answers.size() == 2 && !computed.contains(2))
+            add(ids, kNewTokens), computed[2] = 0;
+          return true;
+        },
+        nullptr);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(run.changes(), 1);
+    EXPECT_EQ(computed[2], 64) << "whole pages of 60 ids and 7 more";
+    EXPECT_EQ(answers[1].tokens, references_[1].tokens);
+    EXPECT_EQ(answers[1].hash, references_[1].hash);
+    EXPECT_EQ(answers[2].tokens, turn.tokens);
+    EXPECT_EQ(answers[2].hash, turn.hash);
+    ASSERT_TRUE(client_->Unload().ok());
   }
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,9 +31,10 @@ namespace lime {
 class GreedySampler final : public TokenSampler {
  public:
   void Admit(const AdmitOrder& order) override {
-    if (order.computed == 0) hashes_[order.sequence] = {};  // else the hash continues
+    // The hash of a sequence that continues under this plan continues.
+    if (order.computed == 0 || ended_.erase(order.sequence) > 0) hashes_[order.sequence] = {};
   }
-  void Retire(int32_t) override {}
+  void Retire(int32_t sequence) override { ended_.insert(sequence); }
   absl::StatusOr<int64_t> LogitsUsed(int32_t) override { return INT64_MAX; }
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override {
     hashes_[row.sequence].Add(logits);
@@ -49,6 +51,7 @@ class GreedySampler final : public TokenSampler {
 
  private:
   std::map<int32_t, LogitsHash> hashes_;
+  std::set<int32_t> ended_;  // slots of this plan whose sequence has ended
 };
 
 enum class Delivery {

@@ -23,10 +23,18 @@ inline Plan Elastic(Plan plan, Bytes more = 0) {
   return plan;
 }
 
+// The KV with which a sequence begins, as in AdmitOrder.
+struct KvThere {
+  int64_t computed = 0;
+  int32_t source = -1;
+};
+
 // Orders a sequence of `positions` positions, and its prompt in chunks.
-inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request, int64_t positions) {
-  cluster.SendOrder(AdmitOrder{.sequence = s, .request = s, .positions = positions, .prompt = request.prompt});
-  for (size_t at = 0; at < request.prompt.size();) {
+inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request, int64_t positions,
+                        const KvThere& there = {}) {
+  cluster.SendOrder(AdmitOrder{
+      .sequence = s, .request = s, .positions = positions, .prompt = request.prompt, .computed = there.computed, .source = there.source});
+  for (size_t at = static_cast<size_t>(there.computed); at < request.prompt.size();) {
     MicroBatch batch;
     for (int64_t i = 0; i < plan.prefill_chunk && at < request.prompt.size(); ++i, ++at) {
       batch.rows.push_back({.sequence = s,

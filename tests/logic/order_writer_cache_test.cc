@@ -1,0 +1,456 @@
+// OrderWriter: KV that requests share.
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/logic/order_writer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cases.h"
+
+namespace lime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+OrderWriter::Options Sharing(int32_t sequences = 2) {
+  return {.sequences = sequences,
+          .context = 400,
+          .batch = sequences,
+          .microbatches = 1,
+          .max_rows = 32,
+          .chunk = 32,
+          .chunks = 1,
+          .look_ahead = 2,
+          .prompts_ahead = 2,
+          .cache = {.most_pages = 1000, .unit = 16},
+          .copies_kv = true};
+}
+
+// `count` ids from `first` on.
+std::vector<int32_t> Ids(int32_t first, int64_t count) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+std::vector<int32_t> Join(std::vector<int32_t> ids, const std::vector<int32_t>& more) {
+  ids.insert(ids.end(), more.begin(), more.end());
+  return ids;
+}
+
+Request Ask(std::vector<int32_t> prompt, int64_t max_new_tokens = 1, int64_t group = 0) {
+  return {.prompt = std::move(prompt), .max_new_tokens = max_new_tokens, .end_tokens = {}, .cache_prompt = true, .cache_group = group};
+}
+
+// Carries out orders as devices do. Knows from which ids the KV of every slot was computed, so it
+// notices KV of other ids. A sampled token is a hash of the ids before it.
+class Device {
+ public:
+  explicit Device(OrderWriter& writer) : writer_(writer) {}
+
+  static int32_t Next(const std::vector<int32_t>& ids) {
+    uint64_t hash = 7;
+    for (const int32_t id : ids) hash = (hash ^ static_cast<uint64_t>(id)) * 0xff51afd7ed558ccd, hash ^= hash >> 29;
+    return static_cast<int32_t>(hash % 50);
+  }
+
+  // "0=3 from 1:32" for an AdmitOrder with KV, "keep 0:48", "free 0": the orders since the last
+  // call, without steps.
+  std::vector<std::string> Said() { return std::exchange(said_, {}); }
+
+  // Gets the orders that may be sent now.
+  void Order() {
+    for (const lime::Order& order : writer_.NextOrders()) {
+      ASSERT_EQ(order.number, orders_++);
+      std::visit([this](const auto& what) { On(what); }, order.what);
+    }
+  }
+  // The oldest step ends.
+  void EndStep() {
+    ASSERT_FALSE(sampled_.empty());
+    const int64_t step = writer_.steps_ordered() - writer_.steps_under_way();
+    ASSERT_TRUE(writer_.OnTokens(step, sampled_.front()).ok());
+    ASSERT_TRUE(writer_.OnStepEnded(step).ok());
+    sampled_.pop_front();
+  }
+  void RunAll() {
+    for (Order(); !sampled_.empty(); Order()) ASSERT_NO_FATAL_FAILURE(EndStep());
+  }
+  bool has_step() const { return !sampled_.empty(); }
+  // Another plan is in use. Sequences that continue have their slots.
+  void Change(const std::vector<OrderWriter::Continued>& continued) {
+    std::map<int32_t, Slot> next;
+    for (const OrderWriter::Continued& each : continued) {
+      Slot& slot = next[each.sequence.to] = slots_.at(each.sequence.from);
+      ASSERT_GE(std::ssize(slot.kv), each.sequence.positions);
+      slot.kv.resize(static_cast<size_t>(each.sequence.positions));
+      slot.idle = true;
+    }
+    slots_ = std::move(next);
+    sampled_.clear(), orders_ = 0;
+  }
+  int64_t rows() const { return rows_; }
+  int64_t shared() const { return shared_; }
+  // KV pages of a layer that are in use.
+  int64_t pages() const {
+    int64_t pages = 0;
+    for (const auto& [s, slot] : slots_) pages += (std::ssize(slot.kv) + 15) / 16;
+    return pages;
+  }
+  int64_t most_pages = std::numeric_limits<int64_t>::max();
+
+ private:
+  struct Slot {
+    std::vector<int32_t> kv;     // ids of the positions
+    std::vector<int32_t> known;  // of the request
+    bool idle = false;
+  };
+
+  void On(const AdmitOrder& admit) {
+    Slot& slot = slots_[admit.sequence];
+    ASSERT_TRUE(slot.known.empty() || slot.idle) << "the slot is taken";
+    ASSERT_LT(admit.computed, std::ssize(admit.prompt)) << "one token must be computed";
+    ASSERT_TRUE(admit.source >= 0 || !slot.idle || admit.computed > 0) << "the slot still has KV";
+    if (admit.source >= 0) {
+      ASSERT_FALSE(slot.idle);
+      ASSERT_NE(admit.source, admit.sequence);
+      slot.kv = slots_.at(admit.source).kv;
+    }
+    ASSERT_LE(admit.computed, std::ssize(slot.kv));
+    slot.kv.resize(static_cast<size_t>(admit.computed));
+    ASSERT_TRUE(std::equal(slot.kv.begin(), slot.kv.end(), admit.prompt.begin())) << "KV of other ids";
+    slot.known = admit.prompt;
+    slot.idle = false;
+    shared_ += admit.computed;
+    std::string text = absl::StrCat(admit.sequence, "=", admit.request);
+    if (admit.computed > 0) absl::StrAppend(&text, " from ", admit.source, ":", admit.computed);
+    said_.push_back(text);
+    ASSERT_LE(pages(), most_pages);
+  }
+  void On(const RetireOrder& retire) {
+    ASSERT_TRUE(slots_.contains(retire.sequence)) << "the slot is free already";
+    if (retire.kept == 0) {
+      slots_.erase(retire.sequence);
+      return said_.push_back(absl::StrCat("free ", retire.sequence));
+    }
+    Slot& slot = slots_.at(retire.sequence);
+    ASSERT_FALSE(slot.idle);
+    ASSERT_EQ(retire.kept % 16, 0);
+    ASSERT_LE(retire.kept, std::ssize(slot.kv));
+    slot.kv.resize(static_cast<size_t>(retire.kept));
+    slot.known.clear();
+    slot.idle = true;
+    said_.push_back(absl::StrCat("keep ", retire.sequence, ":", retire.kept));
+  }
+  void On(const ResidencyOrder& residency) { said_.push_back(absl::StrCat("to ", residency.to.layer_pages, " pages")); }
+  void On(const StepOrder& step) {
+    std::vector<SampledToken>& sampled = sampled_.emplace_back();
+    for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        Slot& slot = slots_.at(row.sequence);
+        ASSERT_FALSE(slot.idle);
+        ASSERT_EQ(row.position, std::ssize(slot.kv)) << "positions of a sequence follow one another";
+        const int32_t id = slot.known.at(static_cast<size_t>(row.position));
+        ASSERT_TRUE(row.token == kSampledToken || row.token == id);
+        slot.kv.push_back(id);
+        ++rows_;
+        if (!row.wants_logits) continue;
+        if (row.position + 1 == std::ssize(slot.known)) slot.known.push_back(Next(slot.known));
+        sampled.push_back({row.sequence, row.position + 1, slot.known.at(static_cast<size_t>(row.position) + 1)});
+      }
+    }
+    ASSERT_LE(pages(), most_pages);
+  }
+
+  OrderWriter& writer_;
+  int64_t orders_ = 0, rows_ = 0, shared_ = 0;
+  std::map<int32_t, Slot> slots_;
+  std::deque<std::vector<SampledToken>> sampled_;  // of steps under way, oldest first
+  std::vector<std::string> said_;
+};
+
+// The ids of an answer.
+std::vector<int32_t> Answer(std::vector<int32_t> prompt, int64_t count) {
+  std::vector<int32_t> answer;
+  for (int64_t i = 0; i < count; ++i) answer.push_back(Device::Next(prompt)), prompt.push_back(answer.back());
+  return answer;
+}
+
+TEST(OrderWriterCacheTest, TheNextTurnContinuesInTheSlotOfTheTurnBefore) {
+  OrderWriter writer(Sharing());
+  Device device(writer);
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 30), 20)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:48")) << "49 of 50 positions are computed";
+  const int64_t before = device.rows();
+  ASSERT_TRUE(writer.Add(Ask(Join(Join(Ids(100, 30), Answer(Ids(100, 30), 20)), Ids(0, 10)), 3)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=1 from -1:48", "keep 0:48"));
+  EXPECT_LE(device.rows() - before, 12 + 3 + 1) << "60 ids, of which 48 are not computed, and the answer";
+}
+
+TEST(OrderWriterCacheTest, TheLastIdOfAPromptIsComputedAlways) {
+  OrderWriter writer(Sharing());
+  Device device(writer);
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 48))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:48"));
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 48))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=1 from -1:32", "keep 0:48"));
+}
+
+TEST(OrderWriterCacheTest, ARequestThatSharesLittleOfAnIdleSlotCopiesItAndTheSlotStays) {
+  OrderWriter writer(Sharing());
+  Device device(writer);
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 80))).ok());
+  device.RunAll();
+  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 20), Ids(0, 20)))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:80", "1=1 from 0:16", "keep 1:32"));
+  // No other slot is free, so the oldest idle one gives way; the one that is used does not.
+  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 35), Ids(200, 20)))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("free 1", "1=2 from 0:32", "keep 1:48"));
+}
+
+TEST(OrderWriterCacheTest, ThePromptOfChoicesIsComputedOnce) {
+  OrderWriter writer(Sharing(4));
+  Device device(writer);
+  for (int choice = 0; choice < 4; ++choice) ASSERT_TRUE(writer.Add(Ask(Ids(100, 100), 5)).ok());
+  device.Order();
+  EXPECT_THAT(writer.started(), ElementsAre(0, 1, 2, 3)) << "all have slots";
+  EXPECT_THAT(device.Said(), ElementsAre("0=0")) << "64 rows of the prompt are ordered";
+  device.EndStep();
+  device.Order();
+  EXPECT_THAT(writer.started(), IsEmpty());
+  EXPECT_THAT(device.Said(), ElementsAre("1=1 from 0:96", "2=2 from 0:96", "3=3 from 0:96")) << "behind the step with the 96th row";
+  device.RunAll();
+  EXPECT_LE(device.rows(), 100 + 3 * 4 + 4 * (5 + 1));
+}
+
+TEST(OrderWriterCacheTest, ARunningRequestIsSharedAsFarAsItIsOrdered) {
+  OrderWriter writer(Sharing());
+  Device device(writer);
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 50), 200)).ok());
+  device.Order();
+  for (int step = 0; step < 5; ++step) {
+    device.EndStep();
+    device.Order();
+  }
+  (void)device.Said();
+  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 50), Ids(0, 9)), 5)).ok());
+  device.Order();
+  EXPECT_THAT(device.Said(), ElementsAre("1=1 from 0:48"));
+}
+
+TEST(OrderWriterCacheTest, AnotherGroupAndARequestThatDoesNotAskShareNothing) {
+  OrderWriter writer(Sharing(4));
+  Device device(writer);
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 1, /*group=*/1)).ok());
+  device.RunAll();
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 1, /*group=*/2)).ok());
+  Request quiet = Ask(Ids(100, 60), 1, /*group=*/1);
+  quiet.cache_prompt = false;
+  ASSERT_TRUE(writer.Add(quiet).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:48", "1=1", "2=2", "keep 1:48", "free 2"));
+  EXPECT_EQ(device.shared(), 0);
+}
+
+TEST(OrderWriterCacheTest, RowsWhoseLogitsAreAskedForAreComputed) {
+  OrderWriter writer(Sharing());
+  Device device(writer);
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  device.RunAll();
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 0), OrderWriter::Logits::kAll).ok());
+  device.Order();
+  EXPECT_EQ(device.shared(), 0) << "a scored prompt";
+}
+
+TEST(OrderWriterCacheTest, IdleSlotsGiveWayBeforeARequestWaits) {
+  OrderWriter writer(Sharing());
+  Device device(writer);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(writer.Add(Ask(Ids(1000 * (i + 1), 40))).ok());
+    device.RunAll();
+  }
+  (void)device.Said();
+  for (int i = 2; i < 4; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(1000 * (i + 1), 40), 50)).ok());
+  device.Order();
+  EXPECT_THAT(device.Said(), ElementsAre("free 0", "0=2", "free 1", "1=3")) << "the oldest first";
+  EXPECT_TRUE(writer.cache().empty());
+}
+
+TEST(OrderWriterCacheTest, IdleSlotsKeepNoMoreThanTheBound) {
+  OrderWriter::Options options = Sharing(4);
+  options.cache.most_pages = 5;
+  OrderWriter writer(options);
+  Device device(writer);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(writer.Add(Ask(Ids(1000 * i, 40))).ok());
+    device.RunAll();
+  }
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:32", "1=1", "keep 1:32", "2=2", "keep 2:32", "free 0"));
+  ASSERT_TRUE(writer.Add(Ask(Ids(9000, 100))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=3", "free 0")) << "6 pages are more than the bound";
+}
+
+TEST(OrderWriterCacheTest, WithoutABoundNothingIsKeptOrShared) {
+  OrderWriter::Options options = Sharing();
+  options.cache = {};
+  OrderWriter writer(options);
+  Device device(writer);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 5)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "1=1", "free 0", "free 1"));
+}
+
+// Pieces of 256 positions may be on a disk.
+TEST(OrderWriterCacheTest, WithoutCopiesOnlyAnIdleSlotItselfIsUsed) {
+  OrderWriter::Options options = Sharing();
+  options.context = 1000, options.cache.unit = 256, options.copies_kv = false;
+  OrderWriter writer(options);
+  Device device(writer);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(100, 600), 1)).ok());
+  device.RunAll();
+  EXPECT_EQ(device.shared(), 0);
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "1=1", "keep 0:512", "keep 1:512", "free 0"));
+  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 400), Ids(0, 20)), 1)).ok());
+  device.Order();
+  EXPECT_THAT(device.Said(), ElementsAre("1=2 from -1:256"));
+}
+
+TEST(OrderWriterCacheTest, ARequestThatAwaitedAnotherGoesOnWhenThatOneStops) {
+  OrderWriter writer(Sharing(3));
+  Device device(writer);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(100, 200), 5)).ok());
+  device.Order();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0"));
+  writer.Stop(0);
+  device.Order();
+  EXPECT_THAT(device.Said(), ElementsAre("keep 0:64", "1=1 from 0:64")) << "the third awaits the second now";
+  writer.Stop(2);
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("keep 1:192", "free 0")) << "devices know nothing of the third";
+  EXPECT_TRUE(writer.idle());
+}
+
+TEST(OrderWriterCacheTest, ARestartDropsIdleSlots) {
+  OrderWriter writer(Sharing());
+  Device device(writer);
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  device.RunAll();
+  ASSERT_TRUE(writer.Restart(Sharing()).ok());
+  EXPECT_TRUE(writer.cache().empty());
+  device.Change({});
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  device.RunAll();
+  EXPECT_EQ(device.shared(), 0);
+}
+
+TEST(OrderWriterCacheTest, APlanThatTakesKvOverKeepsIdleSlotsAsFarAsItHasSlotsAndPages) {
+  const auto kept = [](const OrderWriter::Options& next, int64_t most_pages = 1000) {
+    OrderWriter writer(Sharing(4));
+    Device device(writer);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(writer.Add(Ask(Ids(1000 * i, 60))).ok());
+      device.RunAll();
+    }
+    EXPECT_TRUE(writer.Add(Ask(Ids(5000, 20), 100)).ok());
+    device.Order();
+    while (writer.steps_under_way() > 0) device.EndStep();
+    const auto continued = writer.GoOn(next, most_pages);
+    EXPECT_TRUE(continued.ok()) << continued.status();
+    device.Change(*continued);
+    std::vector<std::string> all;
+    for (const OrderWriter::Continued& each : *continued)
+      all.push_back(
+          absl::StrCat(each.request.value_or(-1), ": ", each.sequence.from, " to ", each.sequence.to, ", ", each.sequence.positions));
+    // The newest one is used in its new slot.
+    EXPECT_TRUE(writer.Add(Ask(Ids(1000, 60))).ok());
+    (void)device.Said();
+    device.RunAll();
+    return all;
+  };
+  EXPECT_THAT(kept(Sharing(4)), ElementsAre("2: 2 to 0, 21", "-1: 1 to 1, 48", "-1: 0 to 2, 48"));
+  EXPECT_THAT(kept(Sharing(2)), ElementsAre("2: 2 to 0, 21", "-1: 1 to 1, 48"));
+  EXPECT_THAT(kept(Sharing(4), 7), ElementsAre("2: 2 to 0, 21", "-1: 1 to 1, 48")) << "2 and 3 of 7 pages";
+  OrderWriter::Options few = Sharing(4);
+  few.levels = {{.layer_pages = 5}, {.layer_pages = 100}};
+  EXPECT_THAT(kept(few), ElementsAre("2: 2 to 0, 21", "-1: 1 to 1, 48"));
+  OrderWriter::Options pieces = Sharing(4);
+  pieces.cache.unit = 256, pieces.copies_kv = false;
+  EXPECT_THAT(kept(pieces), ElementsAre("2: 2 to 0, 21"));
+}
+
+TEST(OrderWriterCacheTest, WhileKvGrowsIdleSlotsGiveWayBeforeALevelRises) {
+  OrderWriter::Options options = Sharing(3);
+  options.levels = {{.layer_pages = 8}, {.layer_pages = 40}};
+  OrderWriter writer(options);
+  Device device(writer);
+  device.most_pages = 8;
+  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  device.RunAll();
+  ASSERT_TRUE(writer.Add(Ask(Ids(1000, 20))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:48", "1=1", "keep 1:16"));
+  ASSERT_TRUE(writer.Add(Ask(Ids(2000, 60), 20)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("free 0", "2=2", "keep 2:64"))
+      << "5 pages of its own and 4 that are kept are too many, and no level rises";
+}
+
+// Against a device that computes hashes of all ids, with random bounds.
+TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {
+  int64_t rows = 0, shared = 0;
+  for (uint32_t seed = 1; seed <= static_cast<uint32_t>(Cases(200, 2000)); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937 random(seed);
+    const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    OrderWriter::Options options = Sharing(draw(1, 5));
+    options.context = 160, options.chunk = options.max_rows = options.sequences + draw(0, 40);
+    options.chunks = draw(1, 3), options.microbatches = std::max(1, options.chunks);
+    options.look_ahead = draw(1, 4), options.prompts_ahead = draw(1, 8);
+    options.cache.most_pages = draw(0, 3) == 0 ? draw(1, 12) : 1000;
+    if (draw(0, 3) == 0) options.cache.unit = 32, options.copies_kv = false;
+    OrderWriter writer(options);
+    Device device(writer);
+    std::vector<std::vector<int32_t>> prompts = {Ids(100, 60)};
+    std::map<RequestId, std::vector<int32_t>> answers;
+    int requests = 0;
+    const int total = draw(2, 15);
+    for (int turn = 0; turn < 100'000 && (requests < total || !writer.idle()); ++turn) {
+      if (requests < total && draw(0, 2) == 0) {
+        std::vector<int32_t> prompt = prompts[static_cast<size_t>(draw(0, static_cast<int>(prompts.size()) - 1))];
+        if (draw(0, 1) == 0) prompt = Join(prompt, Answer(prompt, draw(0, 40)));
+        prompt.resize(static_cast<size_t>(std::min<int>(draw(1, 150), static_cast<int>(prompt.size()))));
+        if (draw(0, 1) == 0) prompt.push_back(draw(0, 99));
+        const int most = std::min<int>(30, 160 - static_cast<int>(prompt.size()));
+        ASSERT_TRUE(writer.Add(Ask(prompt, draw(1, most), draw(0, 3) == 0 ? 1 : 0)).ok());
+        prompts.push_back(std::move(prompt));
+        ++requests;
+      }
+      if (const int id = draw(0, 6 * total); id < requests && !writer.finished(id)) writer.Stop(id);
+      ASSERT_NO_FATAL_FAILURE(device.Order());
+      ASSERT_LE(writer.cache().pages(), options.cache.most_pages);
+      if (device.has_step()) ASSERT_NO_FATAL_FAILURE(device.EndStep());
+    }
+    EXPECT_EQ(requests, total);
+    EXPECT_TRUE(writer.idle());
+    rows += device.rows(), shared += device.shared();
+  }
+  EXPECT_GT(shared, rows / 5) << "much is shared";
+}
+
+}  // namespace
+}  // namespace lime
