@@ -11,19 +11,27 @@ namespace lime {
 absl::Status ServeQueue::Arrive(RequestId first, absl::Time now, int64_t count) {
   if (state_ == State::kClosed) return why_;
   if (state_ == State::kDraining) return absl::UnavailableError("no more requests are accepted: the running requests are the last");
-  if (std::ssize(requests_) + count > slots_ + options_.most_waiting) {
+  const int64_t most = slots_ + options_.most_waiting;
+  const bool has_room = std::ssize(requests_) + count <= most;
+  const bool has_the_queue_alone = count > most && count <= options_.most_together && waiting() == 0;
+  if (!has_room && !has_the_queue_alone) {
     return absl::ResourceExhaustedError(absl::StrCat(waiting(), " requests wait and ", running(), " run, but only ", options_.most_waiting,
                                                      " may wait beside ", slots_, " that run; try again later, or allow more to wait"));
   }
   for (RequestId request = first; request < first + count; ++request) {
-    const bool is_new = requests_.emplace(request, Waiter{.until = now + options_.most_wait}).second;
+    const bool is_new = requests_.emplace(request, Waiter{.until = now + options_.most_wait, .group = first}).second;
     LIME_CHECK(is_new) << "request " << request;
   }
   return absl::OkStatus();
 }
 
 void ServeQueue::Start(RequestId request) {
-  requests_.at(request).started = true;
+  Waiter& waiter = requests_.at(request);
+  if (!std::exchange(waiter.started, true)) ++running_;
+  if (waiter.has_begun) return;
+  const RequestId group = waiter.group;
+  for (auto other = requests_.lower_bound(group); other != requests_.end() && other->second.group == group; ++other)
+    other->second.has_begun = true;
 }
 
 void ServeQueue::Cancel(RequestId request) {
@@ -31,7 +39,10 @@ void ServeQueue::Cancel(RequestId request) {
 }
 
 void ServeQueue::End(RequestId request) {
-  requests_.erase(request);
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return;
+  if (found->second.started) --running_;
+  requests_.erase(found);
 }
 
 void ServeQueue::Drain() {
@@ -45,7 +56,7 @@ void ServeQueue::Close(absl::Status why) {
 
 absl::Status ServeQueue::WhyEnd(const Waiter& waiter, absl::Time now) const {
   if (waiter.cancelled) return absl::CancelledError("cancelled");
-  if (waiter.started) return absl::OkStatus();
+  if (waiter.has_begun) return absl::OkStatus();
   if (state_ != State::kOpen) return absl::UnavailableError("the queue was closed before this request had a slot; send it again later");
   if (now < waiter.until) return absl::OkStatus();
   return absl::DeadlineExceededError(
@@ -67,13 +78,9 @@ std::vector<ServeQueue::Ending> ServeQueue::Due(absl::Time now) {
 absl::Time ServeQueue::NextDue() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [request, waiter] : requests_) {
-    if (!waiter.started && !waiter.returned) next = std::min(next, waiter.until);
+    if (!waiter.has_begun && !waiter.returned) next = std::min(next, waiter.until);
   }
   return next;
-}
-
-int64_t ServeQueue::waiting() const {
-  return std::ranges::count_if(requests_, [](const auto& request) { return !request.second.started; });
 }
 
 }  // namespace lime

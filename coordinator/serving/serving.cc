@@ -14,16 +14,37 @@ std::optional<ClusterRun::Survival> With(std::optional<ClusterRun::Survival> sur
   return survival;
 }
 
+json_schema::VocabularyPtr GivenTo(Devices& devices, json_schema::VocabularyPtr vocabulary) {
+  devices.UseVocabulary(vocabulary);
+  return vocabulary;
+}
+
 }  // namespace
 
 Serving::Serving(Devices& devices, Options options)
     : devices_(devices),
       tokenizer_(options.tokenizer),
+      vocabulary_(GivenTo(devices, std::move(options.vocabulary))),
       vocab_size_(devices.plan().vocab_size),
-      run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun(options.outlives_failures)),
+      run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun(options.outlives_failures),
+           options.prompt_cache),
       queue_(options.queue, devices.plan().sequences),
-      limits_(run_.limits()),
-      thread_([this] { Serve(); }) {}
+      limits_(run_.limits()) {
+  run_.set_pace(options.pace);
+  thread_ = std::thread([this] { Serve(); });
+}
+
+absl::Status Serving::CheckSampling(const RequestSampling& sampling) const {
+  LIME_RETURN_IF_ERROR(ValidateSamplingParams(sampling.params));
+  for (const LogitBias& each : sampling.params.logit_bias) {
+    if (each.id >= vocab_size_) return Invalid("id ", each.id, " of logit_bias is outside the model's ids 0 to ", vocab_size_ - 1);
+  }
+  if (sampling.logprobs && (*sampling.logprobs < 0 || *sampling.logprobs > kMostLogprobs))
+    return Invalid("log-probabilities of ", *sampling.logprobs, " ids were asked for, need 0 to ", kMostLogprobs);
+  if (!sampling.format.empty() && vocabulary_ == nullptr)
+    return absl::InvalidArgumentError("a format was given, but there is no vocabulary to hold the answer to it");
+  return absl::OkStatus();
+}
 
 Serving::~Serving() {
   (void)Drain(absl::InfinitePast());
@@ -40,6 +61,11 @@ ClusterRun::Owner Serving::OwnerOfRun(bool outlives_failures) {
                                    absl::MutexLock lock(&mutex_);
                                    queue_.Start(request);
                                  },
+                             .on_admit =
+                                 [this](RequestId request, int64_t computed) {
+                                   Active& active = *active_.at(request);
+                                   if (!std::exchange(active.admitted, true)) active.end.cached_tokens = computed;
+                                 },
                              .on_prompt = [this](RequestId request, double share) { active_.at(request)->sink->OnPrompt(share); },
                              .on_plan =
                                  [this] {
@@ -52,7 +78,7 @@ ClusterRun::Owner Serving::OwnerOfRun(bool outlives_failures) {
 }
 
 absl::Status Serving::Check(const ServingRequest& request) const {
-  LIME_RETURN_IF_ERROR(ValidateSamplingParams(request.sampling.params));
+  LIME_RETURN_IF_ERROR(CheckSampling(request.sampling));
   if (tokenizer_ == nullptr && !request.stop_strings.empty())
     return absl::InvalidArgumentError("stop strings were given, but there is no tokenizer to turn tokens into text");
   for (size_t i = 0; i < request.prompt.size(); ++i) {
@@ -62,15 +88,21 @@ absl::Status Serving::Check(const ServingRequest& request) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Serving::Active>> Serving::Make(Submission submission) const {
+absl::StatusOr<std::unique_ptr<Serving::Active>> Serving::Make(Submission submission) {
   ServingRequest& request = submission.request;
   LIME_RETURN_IF_ERROR(Check(request));
   auto active = std::make_unique<Active>();
   active->sink = std::move(submission.sink);
-  active->request = {
-      .prompt = std::move(request.prompt), .max_new_tokens = request.max_new_tokens, .end_tokens = std::move(request.end_tokens)};
+  active->request = {.prompt = std::move(request.prompt),
+                     .max_new_tokens = request.max_new_tokens,
+                     .end_tokens = std::move(request.end_tokens),
+                     .cache_prompt = request.cache_prompt,
+                     .cache_group = request.cache_group};
   active->sampling = std::move(request.sampling);
   LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), limits()));
+  if (const std::string& format = active->sampling.format; !format.empty()) {
+    LIME_ASSIGN_OR_RETURN(active->format, formats_.Add(format, json_schema::GrammarOptions::For(*vocabulary_)));
+  }
   if (tokenizer_ != nullptr && request.max_new_tokens > 0) active->text.emplace(*tokenizer_, request.stop_strings, active->request.prompt);
   active->end.submitted = ServingClock::now();
   return active;

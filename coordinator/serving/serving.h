@@ -26,11 +26,14 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/json_schema/vocabulary.h"
 #include "coordinator/logic/serve_queue.h"
 #include "coordinator/serving/cluster_run.h"
 #include "coordinator/serving/devices.h"
+#include "coordinator/serving/held_formats.h"
 #include "coordinator/serving/serving_request.h"
 #include "coordinator/text/answer_text.h"
+#include "planner/base/bytes.h"
 
 namespace lime {
 
@@ -39,6 +42,9 @@ class Serving {
   struct Options {
     ServeQueue::Options queue;
     const Tokenizer* tokenizer = nullptr;  // null: tokens have no text
+    // The texts of the model's tokens, for the masks of RequestSampling::format. Null: requests
+    // with a format are refused.
+    json_schema::VocabularyPtr vocabulary = nullptr;
     // See ClusterRun. Its callbacks come on the thread of this object. Serving sets
     // `install.cancelled`.
     std::optional<ClusterRun::Survival> survival;
@@ -48,6 +54,11 @@ class Serving {
     // does. False, or a person took the devices away: the failure ends everything.
     // REQUIRES: `survival`
     bool outlives_failures = false;
+    absl::Duration pace;  // see ClusterRun::set_pace
+    // KV of requests that have ended is kept for later ones, up to this number of bytes on all
+    // devices together. It lies in free slots of the plan, so no memory is used beyond the plan's.
+    // 0: none is kept, and running requests share none.
+    Bytes prompt_cache = 0;
   };
   // REQUIRES: a plan is installed. All arguments outlive this object. Nobody else calls `devices`
   // until Drain has returned.
@@ -60,7 +71,8 @@ class Serving {
   // Queues a request behind all earlier ones. The sink is called only if this returns an id. Ids
   // count from 0 and are never reused.
   // Errors: InvalidArgument for an invalid request; ResourceExhausted, with the numbers, if it can
-  // never fit or too many requests wait; Unavailable after Drain; after a failure that was not
+  // never fit, too many requests wait, or their formats need too much memory; Unavailable after
+  // Drain; after a failure that was not
   // survived, its error.
   absl::StatusOr<RequestId> Submit(ServingRequest request, std::shared_ptr<RequestSink> sink);
   // Submits requests that begin with the same step if slots are free. Accepts all or none. Returns
@@ -83,7 +95,8 @@ class Serving {
   };
   Load load() const;
   int64_t recoveries() const { return run_.recoveries(); }
-  int64_t changes() const { return run_.changes(); }  // changes of plans while all devices worked
+  int64_t changes() const { return run_.changes(); }            // changes of plans while all devices worked
+  int64_t cached_pages() const { return run_.cached_pages(); }  // of each layer, kept for later requests
 
  private:
   struct Active {
@@ -91,14 +104,16 @@ class Serving {
     std::shared_ptr<RequestSink> sink;
     Request request;
     RequestSampling sampling;
+    HeldFormats::Hold format;
     std::optional<AnswerText> text;
-    bool has_tokens = false;
+    bool admitted = false, has_tokens = false;
     RequestEnd end;  // holds the times so far
   };
 
   ClusterRun::Owner OwnerOfRun(bool outlives_failures);
   absl::Status Check(const ServingRequest& request) const;
-  absl::StatusOr<std::unique_ptr<Active>> Make(Submission submission) const;
+  absl::Status CheckSampling(const RequestSampling& sampling) const;
+  absl::StatusOr<std::unique_ptr<Active>> Make(Submission submission);
   void Serve();
   absl::Time AtBorder();
   void Begin(std::unique_ptr<Active> active);
@@ -109,7 +124,9 @@ class Serving {
 
   Devices& devices_;
   const Tokenizer* const tokenizer_;
+  const json_schema::VocabularyPtr vocabulary_;
   const int64_t vocab_size_;
+  HeldFormats formats_;             // outlives all requests
   std::atomic<bool> stop_ = false;  // set: end all requests at once
   ClusterRun run_;
   std::map<RequestId, std::unique_ptr<Active>> active_;  // in run_.  Thread: its own

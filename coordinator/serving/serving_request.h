@@ -24,20 +24,26 @@ struct ServingRequest {
   std::vector<int32_t> end_tokens;        // it ends after one of these, if any
   std::vector<std::string> stop_strings;  // it ends before one; needs a tokenizer
   // How tokens are chosen, and what is reported of their logits. `sampling.choice` selects the
-  // request's random numbers; without it the id of the request does. Penalties, biases and
-  // log-probabilities of more tokens would become further fields of that type.
+  // request's random numbers; without it the id of the request does. `sampling.format` needs the
+  // vocabulary of Serving::Options.
   RequestSampling sampling;
+  // Whether KV of earlier requests may be used, and KV of this one by later requests. It changes no
+  // bit of the answer. See Serving::Options::prompt_cache.
+  bool cache_prompt = false;
+  int64_t cache_group = 0;  // KV is shared only within a group: one for each API key
 };
 
 using ServingClock = std::chrono::steady_clock;
 
 struct ServedToken {
   int32_t token = 0;
-  bool known = false;                    // an id of the prompt of a scored request
-  std::string_view text;                 // text that is now certain; valid during the call
-  uint64_t logits_hash = 0;              // of all its logits so far, if asked for
-  const cpu::RowScore* score = nullptr;  // if asked for; valid during the call
-  ServingClock::time_point at;           // when it arrived here
+  bool known = false;        // an id of the prompt of a scored request
+  std::string_view text;     // text that is now certain; valid during the call
+  uint64_t logits_hash = 0;  // of all its logits so far, if asked for
+  // Of an id of a scored prompt, or of a generated token with `sampling.logprobs`, also of one that
+  // ends the answer. Valid during the call.
+  const cpu::RowScore* score = nullptr;
+  ServingClock::time_point at;  // when it arrived here
 };
 
 struct RequestEnd {
@@ -46,7 +52,8 @@ struct RequestEnd {
   // waited too long. Unavailable: it was waiting when a Drain began. Other errors: a failure that
   // was not survived.
   absl::Status status;
-  std::string_view text;  // text that was held back; valid during the call
+  std::string_view text;      // text that was held back; valid during the call
+  int64_t cached_tokens = 0;  // first ids of the prompt whose KV was there when it started
   // When it was submitted, got its slot, and had its first and last token. The clock's epoch: it
   // did not happen.
   ServingClock::time_point submitted, started, first_token, last_token;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ class RecordedAnswer final : public RequestSink {
     tokens_.push_back(token.token);
     text_ += token.text;
     hash_ = token.logits_hash;
+    scores_.push_back(token.score == nullptr ? std::nullopt : std::optional(*token.score));
   }
   void OnEnd(const RequestEnd& end) override {
     if (at_end) at_end();
@@ -59,6 +61,11 @@ class RecordedAnswer final : public RequestSink {
     absl::MutexLock lock(&mutex_);
     return text_;
   }
+  // By token.
+  std::vector<std::optional<cpu::RowScore>> scores() const {
+    absl::MutexLock lock(&mutex_);
+    return scores_;
+  }
   uint64_t hash() const {
     absl::MutexLock lock(&mutex_);
     return hash_;
@@ -69,6 +76,7 @@ class RecordedAnswer final : public RequestSink {
  private:
   mutable absl::Mutex mutex_;
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::optional<cpu::RowScore>> scores_ ABSL_GUARDED_BY(mutex_);
   std::vector<double> shares_ ABSL_GUARDED_BY(mutex_);
   std::string text_ ABSL_GUARDED_BY(mutex_);
   uint64_t hash_ ABSL_GUARDED_BY(mutex_) = 0;

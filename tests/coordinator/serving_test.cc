@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/common/json_schema/vocabularies.h"
 #include "tests/coordinator/fake_devices.h"
 #include "tests/coordinator/recorded_answer.h"
 #include "tests/coordinator/small_tokenizers.h"
@@ -19,6 +20,7 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 std::vector<int32_t> PromptOf(int32_t request, int length = 5) {
   std::vector<int32_t> ids(length);
@@ -68,6 +70,23 @@ class ServingTest : public ::testing::Test {
   std::unique_ptr<FakeDevices> devices_;
   std::unique_ptr<Serving> serving_;  // goes first
 };
+
+TEST_F(ServingTest, WithAPaceAStepTakesAtLeastSoLong) {
+  Start({.pace = absl::Milliseconds(20)});
+  const RequestEnd end = Send(Ask(PromptOf(1), 5)).second->Wait();
+  EXPECT_GE(end.last_token - end.first_token, std::chrono::milliseconds(80));
+}
+
+TEST_F(ServingTest, APaceDelaysNeitherCancelNorTheEnd) {
+  Start({.pace = absl::Hours(1)});
+  auto [id, answer] = Send(Ask(PromptOf(1), 50));
+  answer->AwaitTokens(1);
+  serving_->Cancel(id);
+  EXPECT_EQ(answer->Wait().status.code(), absl::StatusCode::kCancelled);
+  auto [next, stopped] = Send(Ask(PromptOf(2), 50));
+  (void)serving_->Drain(absl::InfinitePast());
+  EXPECT_FALSE(stopped->Wait().status.ok());
+}
 
 TEST_F(ServingTest, RequestsThatComeAtAnyTimeAnswerAsTheyDoAlone) {
   Start({}, 3);
@@ -146,7 +165,33 @@ TEST_F(ServingTest, WhatIsNoRequestIsRefusedAtOnce) {
   request = Ask({1}, 3);
   request.stop_strings = {"x"};
   EXPECT_THAT(std::string(Refusal(request).message()), HasSubstr("tokenizer"));
-  EXPECT_EQ(Send(Ask({1}, 255)).first, 0) << "a refusal takes no number";
+  request = Ask({1}, 3);
+  request.sampling.params.logit_bias = {{static_cast<int32_t>(devices_->plan().vocab_size) - 1, 1}};
+  EXPECT_EQ(Send(request).first, 0);
+  request.sampling.params.logit_bias[0].id += 1;
+  EXPECT_THAT(std::string(Refusal(request).message()), HasSubstr("of logit_bias is outside the model's ids"));
+  request = Ask({1}, 3);
+  request.sampling.logprobs = 21;
+  EXPECT_THAT(std::string(Refusal(request).message()), HasSubstr("21 ids were asked for, need 0 to 20"));
+  request = Ask({1}, 3);
+  request.sampling.format = R"({"answer": {"object": true}})";
+  EXPECT_THAT(std::string(Refusal(request).message()), HasSubstr("no vocabulary"));
+  EXPECT_EQ(Send(Ask({1}, 255)).first, 1) << "a refusal takes no number";
+}
+
+TEST_F(ServingTest, AFormatIsCheckedBeforeItsRequestWaits) {
+  Serving::Options options;
+  options.vocabulary = json_schema::SmallVocabulary();
+  const json_schema::VocabularyPtr vocabulary = options.vocabulary;
+  Start(std::move(options));
+  EXPECT_EQ(devices_->vocabulary(), vocabulary) << "the devices have it too";
+  ServingRequest request = Ask({1}, 3);
+  request.sampling.format = R"({"schemas": [{"type": "strin"}], "answer": {"value": 0}})";
+  EXPECT_THAT(std::string(Refusal(request).message()), StartsWith("#/type: "));
+  request.sampling.format = R"({"answer": {"value": 0}})";
+  EXPECT_THAT(std::string(Refusal(request).message()), HasSubstr("the number of a schema is wrong"));
+  request.sampling.format = R"({"answer": {"object": true}})";
+  EXPECT_TRUE(Send(request).second->Wait().status.ok());
 }
 
 TEST_F(ServingTest, AFullQueueSaysHowManyWait) {
@@ -208,6 +253,64 @@ TEST_F(ServingTest, WhoHasWaitedForTooLongEnds) {
   EXPECT_EQ(end.started, ServingClock::time_point());
   devices_->Release();
   EXPECT_TRUE(runs->Wait().status.ok()) << "who runs may take as long as it takes";
+}
+
+// ---- KV that requests share
+
+ServingRequest AskCached(std::vector<int32_t> prompt, int64_t tokens, int64_t group = 0) {
+  ServingRequest request = Ask(std::move(prompt), tokens, 7);
+  request.cache_prompt = true, request.cache_group = group;
+  return request;
+}
+
+TEST_F(ServingTest, TheNextTurnSaysHowManyOfItsIdsWereCached) {
+  Start({.prompt_cache = kGiB});
+  std::vector<int32_t> ids = PromptOf(1, 40);
+  EXPECT_EQ(Send(AskCached(ids, 20)).second->Wait().cached_tokens, 0);
+  const std::vector<int32_t> answer = FakeDevices::Answer(ids, 20, 7), more = PromptOf(5, 9);
+  ids.insert(ids.end(), answer.begin(), answer.end());
+  ids.insert(ids.end(), more.begin(), more.end());
+  EXPECT_EQ(Send(AskCached(ids, 5, /*group=*/1)).second->Wait().cached_tokens, 0) << "another key";
+  const auto next = Send(AskCached(ids, 5)).second;
+  EXPECT_EQ(next->Wait().cached_tokens, 48);
+  EXPECT_EQ(next->tokens(), FakeDevices::Answer(ids, 5, 7)) << "the answer is the same";
+  ServingRequest without = AskCached(ids, 5);
+  without.cache_prompt = false;
+  EXPECT_EQ(Send(without).second->Wait().cached_tokens, 0);
+}
+
+TEST_F(ServingTest, ChoicesThatComeTogetherComputeTheirPromptOnce) {
+  Start({.prompt_cache = kGiB}, 4);
+  std::vector<Submission> choices;
+  std::vector<std::shared_ptr<RecordedAnswer>> answers;
+  for (uint64_t choice = 0; choice < 4; ++choice) {
+    ServingRequest request = AskCached(PromptOf(1, 100), 10);
+    request.sampling.choice = choice;
+    answers.push_back(std::make_shared<RecordedAnswer>());
+    choices.push_back({std::move(request), answers.back()});
+  }
+  ASSERT_TRUE(serving_->SubmitTogether(std::move(choices)).ok());
+  for (uint64_t choice = 0; choice < 4; ++choice) {
+    EXPECT_EQ(answers[choice]->Wait().cached_tokens, choice == 0 ? 0 : 96) << choice;
+    EXPECT_EQ(answers[choice]->tokens(), FakeDevices::Answer(PromptOf(1, 100), 10, choice));
+  }
+}
+
+TEST_F(ServingTest, AfterAFailureNothingIsCached) {
+  Serving::Options options = Server();
+  options.prompt_cache = kGiB;
+  Start(std::move(options));
+  Send(AskCached(PromptOf(1, 40), 3)).second->Wait();
+  devices_->Fail(absl::UnavailableError("lost"));
+  devices_->AwaitInstalls(1);
+  const auto again = Send(AskCached(PromptOf(1, 40), 3)).second;
+  EXPECT_EQ(again->Wait().cached_tokens, 0);
+  EXPECT_EQ(again->tokens(), FakeDevices::Answer(PromptOf(1, 40), 3, 7));
+}
+
+TEST_F(ServingTest, WithoutThePromptCacheNothingIsShared) {
+  Start();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Send(AskCached(PromptOf(1, 40), 3)).second->Wait().cached_tokens, 0);
 }
 
 // ---- Cancel
@@ -368,6 +471,7 @@ TEST_F(ServingTest, AServerThatHasGivenUpAnswersAgainWhenTheDevicesAreBack) {
   for (const auto& answer : {runs, waits}) EXPECT_THAT(std::string(answer->Wait().status.message()), HasSubstr("is missing (lost)"));
   const auto in_vain = Send(Ask(PromptOf(2), 9)).second;
   EXPECT_TRUE(absl::IsUnavailable(in_vain->Wait().status)) << "it waits for as long as those before";
+  for (const auto& answer : {runs, waits, in_vain}) EXPECT_EQ(DeviceOf(answer->Wait().status), "a");
   devices_->SetFree({"a"});
   devices_->Release();
   const auto answered = Send(Ask(PromptOf(3), 9)).second;

@@ -12,6 +12,7 @@
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
+#include "planner/base/json_text.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/coordinator/recorded_answer.h"
 #include "tests/temp_dir.h"
@@ -29,6 +30,17 @@ std::vector<int32_t> RandomIds(uint32_t seed, int length) {
   return ids;
 }
 
+// Says which ids a format allows: bytes, some longer texts, and one id that ends an answer. The
+// tokenizer's texts are others, which no device knows.
+json_schema::VocabularyPtr FewTexts() {
+  std::vector<json_schema::TokenText> tokens;
+  tokens.reserve(270);
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back({std::string(1, static_cast<char>(byte))});
+  for (const char* text : {"{\"", "\": ", "\", \"", "[1", "]}", "abc", "ab\"", " 12", "\": \""}) tokens.push_back({text});
+  tokens.push_back({"</s>", json_schema::TokenUse::kEnd});
+  return std::make_shared<json_schema::Vocabulary>(tokens);
+}
+
 class ServingLocalTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -41,7 +53,7 @@ class ServingLocalTest : public ::testing::Test {
     tokenizer_ = *std::move(tokenizer);
   }
 
-  void Start(double resident) {
+  void Start(double resident, Bytes prompt_cache = 0) {
     serving_.reset(), device_.reset();
     const auto plan = PlanForThisProcess(spec_, {.budget = 8 * kGiB,
                                                  .context = 200,
@@ -57,6 +69,8 @@ class ServingLocalTest : public ::testing::Test {
     ASSERT_TRUE(device_->Install(plan->plan, {}).ok());
     Serving::Options options;
     options.tokenizer = tokenizer_.get();
+    options.prompt_cache = prompt_cache;
+    options.vocabulary = vocabulary_;
     threads_.emplace();
     serving_ = std::make_unique<Serving>(*device_, std::move(options));
   }
@@ -99,6 +113,7 @@ class ServingLocalTest : public ::testing::Test {
   TempDir dir_;
   ModelSpec spec_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  const json_schema::VocabularyPtr vocabulary_ = FewTexts();
   std::unique_ptr<LocalDevice> device_;
   std::optional<StartedThreads> threads_;  // of serving_
   std::unique_ptr<Serving> serving_;       // goes first
@@ -133,6 +148,85 @@ TEST_F(ServingLocalTest, ARequestAnswersTheSameAloneInCompanyAndWhileOthersAreCa
   }
 }
 
+// Turns of chats, choices, and prompts that only begin alike.
+TEST_F(ServingLocalTest, KvOfOtherRequestsChangesNoBit) {
+  Start(1);
+  std::vector<ServingRequest> requests;
+  std::vector<Answer> alone;
+  for (int r = 0; r < kRequests; ++r) {
+    ServingRequest request = Ask(r);
+    request.max_new_tokens = 20, request.cache_prompt = true, request.cache_group = r % 5 == 0 ? 1 : 0;
+    if (r > 0) {
+      const size_t before = static_cast<size_t>(RandomIds(static_cast<uint32_t>(r), 1)[0] % r);
+      std::vector<int32_t> ids = requests[before].prompt;
+      if (r % 3 == 1) ids.insert(ids.end(), alone[before].tokens.begin(), alone[before].tokens.end());
+      if (r % 4 != 2) ids.insert(ids.end(), request.prompt.begin(), request.prompt.end());
+      ids.resize(std::min<size_t>(ids.size(), 170));
+      request.prompt = std::move(ids);
+    } else {
+      request.prompt = RandomIds(0, 50);
+    }
+    alone.push_back(Of(*Send(request)));
+    requests.push_back(std::move(request));
+  }
+  for (const double resident : {1.0, 0.4}) {
+    ASSERT_NO_FATAL_FAILURE(Start(resident, kGiB));
+    int64_t cached = 0;
+    for (const bool together : {false, true}) {
+      std::vector<std::shared_ptr<RecordedAnswer>> kept;
+      for (int r = 0; r < kRequests; ++r) {
+        kept.push_back(Send(requests[static_cast<size_t>(r)]));
+        if (!together) kept.back()->Wait();
+      }
+      for (int r = 0; r < kRequests; ++r) {
+        EXPECT_EQ(Of(*kept[r]), alone[r]) << "request " << r << ", " << resident << " resident";
+        cached += kept[r]->Wait().cached_tokens;
+      }
+    }
+    EXPECT_GT(cached, 200) << resident << " resident";
+  }
+}
+
+ServingRequest AskForObject(int seed, const json_schema::Vocabulary& vocabulary) {
+  ServingRequest request{.prompt = RandomIds(static_cast<uint32_t>(seed), 9),
+                         .max_new_tokens = 60,
+                         .end_tokens = vocabulary.end_ids(),
+                         .stop_strings = {},
+                         .sampling = {}};
+  request.sampling.params = {.frequency_penalty = 0.5, .logit_bias = {{'"', -1}}, .temperature = 1, .seed = static_cast<uint64_t>(seed)};
+  request.sampling.choice = 0;
+  request.sampling.hash_logits = true;
+  request.sampling.logprobs = 5;
+  request.sampling.format =
+      R"({"schemas": [{"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "number"}}},
+          "required": ["a", "b"]}], "answer": {"value": 0}})";
+  return request;
+}
+
+TEST_F(ServingLocalTest, AnswersByASchemaAreJsonAndTheSameAloneAndInCompany) {
+  Start(1);
+  std::vector<Answer> alone;
+  for (int r = 0; r < 8; ++r) {
+    const auto kept = Send(AskForObject(r, *vocabulary_));
+    alone.push_back(Of(*kept));
+    ASSERT_EQ(alone.back().reason, FinishReason::kEndToken);
+    std::string text;
+    for (const int32_t id : alone.back().tokens) text += id == vocabulary_->end_ids()[0] ? "" : vocabulary_->Bytes(id);
+    EXPECT_TRUE(ParseJson(text, "the answer").ok()) << text;
+    const auto scores = kept->scores();
+    ASSERT_EQ(scores.size(), alone.back().tokens.size());
+    for (const std::optional<cpu::RowScore>& score : scores) {
+      ASSERT_TRUE(score && score->logprob && score->log_sum);
+      EXPECT_EQ(score->top.size(), 5u);
+      EXPECT_LE(*score->logprob, double{score->top[0].second} - *score->log_sum + 1e-9);
+    }
+  }
+  std::vector<std::shared_ptr<RecordedAnswer>> kept;
+  for (int r = 0; r < 8; ++r) kept.push_back(Send(AskForObject(r, *vocabulary_))), (void)Send(Ask(r));
+  for (int r = 0; r < 8; ++r) EXPECT_EQ(Of(*kept[r]), alone[r]) << r;
+  EXPECT_TRUE(serving_->Drain(absl::InfiniteFuture()).ok());
+}
+
 TEST_F(ServingLocalTest, ThePlanStaysWhileNobodyAsksAndIsTheCallersBehindADrain) {
   Start(1);
   const Answer first = Of(*Send(Ask(5)));
@@ -157,6 +251,24 @@ TEST_F(ServingLocalTest, APromptIsScoredBesideRequestsThatGenerate) {
   EXPECT_TRUE(std::equal(request.prompt.begin() + 1, request.prompt.end(), scored_tokens.begin()));
   EXPECT_EQ(scored->text(), "") << "no text of ids that were given";
   EXPECT_TRUE(beside->Wait().status.ok());
+}
+
+TEST_F(ServingLocalTest, AScoredPromptWithAHashHasOneOfItsOwn) {
+  Start(1);
+  ServingRequest request{.prompt = RandomIds(1, 40), .max_new_tokens = 0, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
+  request.sampling.score_top = 3;
+  request.sampling.hash_logits = true;
+  const auto first = Send(request), second = Send(request);
+  ASSERT_TRUE(first->Wait().status.ok());
+  ASSERT_TRUE(second->Wait().status.ok());
+  EXPECT_EQ(first->hash(), second->hash());
+  request.sampling.hash_logits = false;  // the hash continues over all of these
+  const auto third = Send(request);
+  ASSERT_TRUE(third->Wait().status.ok());
+  const auto fourth = Send(request);
+  ASSERT_TRUE(fourth->Wait().status.ok());
+  EXPECT_EQ(third->hash(), first->hash());
+  EXPECT_NE(fourth->hash(), first->hash());
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "common/sampling/sampler.h"
+#include "coordinator/serving/serving.h"
 #include "coordinator/sessions/generate.h"
 #include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
@@ -159,6 +161,51 @@ TEST(TokenPathTest, SampledDecodingOfABatchAllocatesNothing) {
 TEST(TokenPathTest, DecodingWithARepetitionPenaltyAllocatesNothing) {
   for (const int32_t sequences : {1, 3})
     EXPECT_EQ(AllocationsOf({}, sequences, {.repetition_penalty = 1.1, .temperature = 1.0, .top_k = 200}), 0) << sequences << " sequences";
+}
+
+TEST(TokenPathTest, DecodingWithPenaltiesAndBiasesAllocatesNothing) {
+  const SamplingParams params{
+      .presence_penalty = 0.5, .frequency_penalty = 0.5, .logit_bias = {{3, -100}, {7, 2}}, .temperature = 1.0, .top_k = 200};
+  EXPECT_EQ(AllocationsOf({}, 2, params), 0);
+}
+
+// Counts the allocations of kSteps tokens behind the first ones.
+class CountedAnswer final : public RequestSink {
+ public:
+  void OnToken(const ServedToken& token) override {
+    ++tokens_;
+    scored_ += token.score != nullptr ? 1 : 0;
+    if (tokens_ == kWarmUp) counting = true;
+    if (tokens_ == kWarmUp + kSteps) counting = false;
+  }
+  void OnEnd(const RequestEnd& end) override {
+    EXPECT_TRUE(end.status.ok()) << end.status;
+    EXPECT_EQ(scored_, tokens_);
+    ended_.Notify();
+  }
+  void Wait() { ended_.WaitForNotification(); }
+
+ private:
+  int64_t tokens_ = 0, scored_ = 0;
+  absl::Notification ended_;
+};
+
+TEST(TokenPathTest, LogProbabilitiesOfTwentyIdsAllocateNothing) {
+  const TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const auto device = InstallHere(dir.path(), RunShape{.chunk = 64}, kContext);
+  ASSERT_TRUE(device.ok()) << device.status();
+  Serving serving(**device, {});
+  ServingRequest request{.prompt = std::vector<int32_t>(kPrompt, 'a'),
+                         .max_new_tokens = kContext - kPrompt,
+                         .end_tokens = {},
+                         .stop_strings = {},
+                         .sampling = {}};
+  request.sampling.logprobs = kMostLogprobs;
+  const auto answer = std::make_shared<CountedAnswer>();
+  ASSERT_TRUE(serving.Submit(std::move(request), answer).ok());
+  answer->Wait();
+  EXPECT_EQ(allocations.exchange(0), 0);
 }
 
 TEST(TokenPathTest, PackedWeightsAndOtherFamiliesAllocateNothing) {

@@ -51,6 +51,52 @@ TEST(ServeQueueTest, RequestsThatComeTogetherAreAcceptedOrRefusedTogether) {
   EXPECT_EQ(queue.waiting(), 3);
 }
 
+TEST(ServeQueueTest, AGroupLongerThanTheQueueHasItAlone) {
+  ServeQueue queue({.most_waiting = 2, .most_together = 10}, 1);
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart, 10))) << "request 0 waits";
+  queue.Start(0);
+  EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart, 11)));
+  EXPECT_TRUE(queue.Arrive(1, kStart, 10).ok());
+  EXPECT_EQ(queue.waiting(), 10);
+  for (RequestId request = 0; request < 8; ++request) {
+    EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(11, kStart))) << request;
+    queue.End(request);
+    queue.Start(request + 1);
+  }
+  queue.End(8);
+  EXPECT_TRUE(queue.Arrive(11, kStart).ok()) << "two of the group and this one are three";
+}
+
+TEST(ServeQueueTest, AGroupThatFitsWaitsForRoomAsARequestDoes) {
+  ServeQueue queue({.most_waiting = 0, .most_together = 10}, 2);
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok());
+  queue.Start(0);
+  EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart, 2)));
+  EXPECT_TRUE(queue.Arrive(1, kStart).ok());
+  queue.Start(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(2, kStart)));
+}
+
+TEST(ServeQueueTest, TheRestOfAGroupWaitsForTheGroupAlone) {
+  ServeQueue queue({.most_wait = absl::Seconds(10)}, 1);
+  EXPECT_TRUE(queue.Arrive(0, kStart, 2).ok());
+  EXPECT_TRUE(queue.Arrive(2, kStart, 2).ok());
+  queue.Start(0);
+  EXPECT_EQ(queue.NextDue(), kStart + absl::Seconds(10));
+  EXPECT_THAT(Show(queue.Due(kStart + absl::Seconds(10))), ElementsAre("2 DEADLINE_EXCEEDED", "3 DEADLINE_EXCEEDED"));
+  queue.End(2), queue.End(3);
+  EXPECT_EQ(queue.NextDue(), absl::InfiniteFuture());
+  queue.Drain();
+  EXPECT_THAT(queue.Due(kStart + absl::Hours(1)), IsEmpty());
+  queue.End(0);
+  queue.Start(1);
+  EXPECT_EQ(queue.running(), 1);
+  EXPECT_FALSE(queue.drained());
+  queue.End(1);
+  EXPECT_TRUE(queue.drained());
+}
+
 TEST(ServeQueueTest, AnotherPlanHasOtherSlots) {
   ServeQueue queue({.most_waiting = 0}, 2);
   EXPECT_TRUE(queue.Arrive(0, kStart).ok() && queue.Arrive(1, kStart).ok());

@@ -1,0 +1,44 @@
+#include "coordinator/serving/held_formats.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/json_schema/mask_memory.h"
+#include "planner/base/check.h"
+
+namespace lime {
+
+absl::StatusOr<HeldFormats::Hold> HeldFormats::Add(const std::string& format, const json_schema::GrammarOptions& options) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto found = formats_.find(format); found != formats_.end()) return Count(format, found->second);
+  }
+  LIME_ASSIGN_OR_RETURN(const json_schema::AnswerFormatPtr compiled, json_schema::CompileFormat(format, options));
+  absl::MutexLock lock(&mutex_);
+  const auto [entry, is_new] = formats_.try_emplace(format, Entry{.memory = compiled->memory});
+  if (!is_new) return Count(format, entry->second);
+  if (memory_ + compiled->memory > json_schema::kMaxHeldFormats) {
+    formats_.erase(entry);
+    return absl::ResourceExhaustedError(absl::StrCat("the schemas of all requests need more than ", json_schema::kMaxHeldFormats / kMiB,
+                                                     " MiB together; try again when other requests have ended"));
+  }
+  memory_ += compiled->memory;
+  return Count(format, entry->second);
+}
+
+HeldFormats::Hold HeldFormats::Count(const std::string& format, Entry& entry) {
+  ++entry.holds;
+  return {new std::string(format), [this](const std::string* held) {
+            Release(*held);
+            delete held;
+          }};
+}
+
+void HeldFormats::Release(const std::string& format) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = formats_.find(format);
+  LIME_CHECK(found != formats_.end()) << "a format that nobody holds";
+  if (--found->second.holds > 0) return;
+  memory_ -= found->second.memory;
+  formats_.erase(found);
+}
+
+}  // namespace lime
