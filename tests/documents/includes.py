@@ -18,7 +18,7 @@ SOURCES = (".h", ".cc", ".cu", ".inc", ".proto")
 PROTO = "proto"  # the folder that .proto files are imported from
 
 # Folders that decide and do nothing else, those below them too, and their files that are not so.
-PURE = ("common", "planner", "daemon/logic", "coordinator/logic")
+PURE = ("common", "planner", "daemon/logic", "coordinator/logic", "coordinator/api")
 IMPURE = ("common/exposition/process_metrics", "common/http/http_server", "common/http/inbox", "common/http/tls_files", "common/input/command_line",
           "common/input/model_file", "common/input/toml_file", "common/steady_clock")
 # Headers of files, clocks, threads and tensors, by which a pure file would stop being one.
