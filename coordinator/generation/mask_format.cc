@@ -1,0 +1,125 @@
+#include "coordinator/generation/mask_format.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/json_schema/answer_format.h"
+#include "coordinator/text/tools/call_frames.h"
+#include "planner/base/json_text.h"
+
+namespace lime {
+namespace {
+
+using Start = ThinkingSplitter::Start;
+
+// Parts of the language of json_schema/answer_format.h.
+Json Sequence(std::vector<Json> parts) {
+  std::erase(parts, Json(""));
+  return {{"sequence", std::move(parts)}};
+}
+Json OneOf(std::vector<Json> answers) {
+  return answers.size() == 1 ? std::move(answers[0]) : Json{{"one_of", std::move(answers)}};
+}
+Json Optional(Json answer) {
+  return {{"optional", std::move(answer)}};
+}
+
+class MaskWriter {
+ public:
+  // A value of the schema, or any object.
+  Json Value(const AnswerFormat& format) {
+    if (format.kind == AnswerFormat::Kind::kObject) return {{"object", true}};
+    // The text is that of a Json, so it can be read.
+    return {{"value", AddSchema(Json::parse(format.schema))}};
+  }
+
+  Json Calls(const CallFrames& frames) {
+    std::vector<Json> alternatives;
+    for (const CallFrame& frame : frames.alternatives) alternatives.push_back(Call(frame));
+    Json calls = OneOf(std::move(alternatives));
+    if (!frames.one_call) calls = {{"repeat", std::move(calls)}, {"between", frames.separator}};
+    return Sequence({frames.opening, std::move(calls), frames.closing});
+  }
+
+  // The answer behind its thinking, which ends in time as well.
+  static Json Behind(Start thinking, Json answer) {
+    if (thinking == Start::kOff) return answer;
+    const Json inside = {{"until", kThinkEndTag}};
+    if (thinking == Start::kInside) return Sequence({inside, Optional("\n"), Optional("\n"), std::move(answer)});
+    Json thought = Sequence({kThinkTag, inside, Optional("\n"), Optional("\n"), answer});
+    return OneOf({std::move(thought), std::move(answer)});
+  }
+
+  std::string Text(Json answer) && {
+    Json format = Json::object();
+    if (!schemas_.empty()) format["schemas"] = std::move(schemas_);
+    format["answer"] = std::move(answer);
+    return JsonText(format);
+  }
+
+  // The mask begins at one of the starts.
+  std::string Text(Json answer, const std::vector<MaskStart>& starts, Start thinking) && {
+    Json format = {{"schemas", std::move(schemas_)}, {"answer", std::move(answer)}, {"starts", Json::array()}};
+    for (const MaskStart& start : starts) {
+      Json written = {{"text", start.text}};
+      if (start.at_start) written["at_start"] = true;
+      if (start.frame_bytes > 0) written["frame_bytes"] = start.frame_bytes;
+      format["starts"].push_back(std::move(written));
+    }
+    if (thinking != Start::kOff) format["thinking"] = thinking == Start::kInside ? "inside" : "open";
+    return JsonText(format);
+  }
+
+ private:
+  size_t AddSchema(Json schema) {
+    schemas_.push_back(std::move(schema));
+    return schemas_.size() - 1;
+  }
+
+  Json Call(const CallFrame& frame) {
+    const size_t schema = AddSchema(frame.function->parameters);
+    if (!frame.by_parameter) return Sequence({frame.prefix, {{"value", schema}}, frame.suffix});
+    std::vector<Json> parts = {frame.prefix};
+    for (const ParameterFrame& parameter : frame.parameters) {
+      Json value = {{"parameter", parameter.key}, {"of", schema}, {"until", parameter.suffix}};
+      Json written = Sequence({parameter.prefix, std::move(value)});
+      parts.push_back(parameter.is_required ? std::move(written) : Optional(std::move(written)));
+    }
+    parts.push_back(frame.suffix);
+    return Sequence(std::move(parts));
+  }
+
+  Json schemas_ = Json::array();
+};
+
+bool IsTooLong(const std::string& format) {
+  return static_cast<Bytes>(format.size()) > json_schema::kMaxFormatBytes;
+}
+
+}  // namespace
+
+ApiResult<std::string> MaskFormat(const ToolRequest& tools, const AnswerFormat& format, const MaskOptions& options) {
+  const bool has_value = format.kind != AnswerFormat::Kind::kText;
+  const bool may_call = tools.choice.mode != ToolChoice::Mode::kNone;
+  if (!has_value && !may_call) return std::string();
+  MaskWriter writer;
+  std::vector<Json> answers;
+  std::vector<MaskStart> starts;
+  if (may_call) {
+    const absl::StatusOr<CallFrames> frames = FrameCalls(options.tool_format, tools);
+    if (!frames.ok()) return InvalidValue(options.tools_param, std::string(frames.status().message()));
+    answers.push_back(writer.Calls(*frames));
+    starts = frames->starts;
+  }
+  if (has_value && !tools.choice.Forces()) answers.push_back(writer.Value(format));
+  Json answer = OneOf(std::move(answers));
+  const bool waits_for_call = may_call && !has_value && !tools.choice.Forces();
+  std::string text = waits_for_call ? std::move(writer).Text(std::move(answer), starts, options.thinking)
+                                    : std::move(writer).Text(MaskWriter::Behind(options.thinking, std::move(answer)));
+  if (!IsTooLong(text)) return text;
+  if (waits_for_call) return std::string();
+  return InvalidValue(may_call ? options.tools_param : options.format_param,
+                      absl::StrCat("the schemas of an answer have ", text.size(), " bytes, more than ", json_schema::kMaxFormatBytes));
+}
+
+}  // namespace lime

@@ -1,0 +1,143 @@
+#include "coordinator/generation/mask_format.h"
+
+#include <gmock/gmock.h>
+
+#include "common/answer_masks/answer_follower.h"
+#include "common/json_schema/answer_format.h"
+#include "coordinator/text/tools/tool_call_parser.h"
+
+namespace lime {
+namespace {
+
+using Start = ThinkingSplitter::Start;
+using Mode = ToolChoice::Mode;
+
+ToolRequest Tools(Mode mode) {
+  ToolRequest tools = {.choice = {mode, mode == Mode::kFunction ? "now" : ""}};
+  tools.functions = {
+      {"add", Json::parse(R"({"type":"object","properties":{"a":{"type":"integer"},"note":{"type":"string"}},"required":["a"]})")},
+      {"now", Json::parse(R"({"type":"object","properties":{}})")}};
+  return tools;
+}
+
+AnswerFormat Schema() {
+  return {.kind = AnswerFormat::Kind::kSchema, .schema = R"({"type":"object","properties":{"b":{"type":"boolean"}},"required":["b"]})"};
+}
+
+// The format, which can be compiled.
+std::string Format(const ToolRequest& tools, const AnswerFormat& format, const MaskOptions& options = {}) {
+  const ApiResult<std::string> made = MaskFormat(tools, format, options);
+  if (!made.ok()) return made.error().code + " " + made.error().param;
+  if (made->empty()) return "";
+  const auto compiled = json_schema::CompileFormat(*made);
+  EXPECT_TRUE(compiled.ok()) << compiled.status() << "\n" << *made;
+  return *made;
+}
+
+// How far the format follows the text: "all" if it is an answer, "open" if it is the beginning of one,
+// "free" where no mask has begun, "no" if no answer has it.
+std::string Follow(const std::string& format, const std::vector<std::string>& tokens) {
+  json_schema::AnswerFollower follower(json_schema::CompileFormat(format).value());
+  bool had_mask = false;
+  for (const std::string& token : tokens) {
+    had_mask |= follower.matcher() != nullptr;
+    follower.Push(token);
+  }
+  if (follower.matcher() == nullptr) return had_mask ? "no" : "free";
+  return follower.matcher()->IsComplete() ? "all" : "open";
+}
+
+TEST(MaskFormatTest, WithoutToolsAndFormatTokensAreFree) {
+  EXPECT_EQ(Format({}, {}), "");
+  EXPECT_EQ(Format(Tools(Mode::kNone), {}), "");
+}
+
+TEST(MaskFormatTest, AFormatIsItsSchema) {
+  EXPECT_EQ(Format({}, Schema()),
+            R"({"schemas":[{"type":"object","properties":{"b":{"type":"boolean"}},"required":["b"]}],"answer":{"value":0}})");
+  EXPECT_EQ(Format({}, {.kind = AnswerFormat::Kind::kObject, .schema = ""}), R"({"answer":{"object":true}})");
+}
+
+TEST(MaskFormatTest, ThinkingStandsBeforeTheAnswer) {
+  const std::string inside = Format({}, Schema(), {.thinking = Start::kInside});
+  EXPECT_EQ(Follow(inside, {"so", "</think>", "\n\n", "{\"b\":", "true}"}), "all");
+  EXPECT_EQ(Follow(inside, {"{\"b\": true}"}), "open");
+  const std::string open = Format({}, Schema(), {.thinking = Start::kOpen});
+  EXPECT_EQ(Follow(open, {"<think>", "so", "</think>", "{\"b\":true}"}), "all");
+  EXPECT_EQ(Follow(open, {"{\"b\":true}"}), "all");
+  EXPECT_EQ(Follow(open, {"Sure", ": {}"}), "no");
+}
+
+TEST(MaskFormatTest, AForcedCallIsOneOfTheFunctions) {
+  const std::string any = Format(Tools(Mode::kRequired), {});
+  EXPECT_EQ(Follow(any, {"<tool_call>", "\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n", "</tool_call>"}), "all");
+  EXPECT_EQ(Follow(any, {"I"}), "no");
+  const std::string one = Format(Tools(Mode::kFunction), {});
+  EXPECT_EQ(Follow(one, {"<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"}), "all");
+  EXPECT_EQ(Follow(one, {"<tool_call>\n{\"name\": \"add\""}), "no");
+}
+
+TEST(MaskFormatTest, SeveralCallsUnlessTheyAreNotParallel) {
+  const std::string call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+  ToolRequest tools = Tools(Mode::kRequired);
+  EXPECT_EQ(Follow(Format(tools, {}), {call, "\n" + call}), "all");
+  tools.parallel = false;
+  EXPECT_EQ(Follow(Format(tools, {}), {call}), "all");
+  EXPECT_EQ(Follow(Format(tools, {}), {call, "\n" + call}), "no");
+}
+
+TEST(MaskFormatTest, EverySyntaxWritesWhatItsParserReads) {
+  const std::vector<std::pair<ToolFormat, std::string>> syntaxes = {
+      {{ToolSyntax::kHermes}, "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n</tool_call>"},
+      {{ToolSyntax::kQwen3Coder},
+       "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=note>\nx\n</parameter>\n</function>\n</tool_call>"},
+      {{ToolSyntax::kLlama3}, "{\"name\": \"add\", \"parameters\": {\"a\":1}}"},
+      {{ToolSyntax::kMistral}, "[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {\"a\":1}}]"},
+      {{.syntax = ToolSyntax::kMistral, .args_marker = true}, "[TOOL_CALLS]add[ARGS]{\"a\":1}"},
+  };
+  for (const auto& [format, text] : syntaxes) {
+    const ToolRequest tools = Tools(Mode::kRequired);
+    EXPECT_EQ(Follow(Format(tools, {}, {.tool_format = format}), {text}), "all") << text;
+    ToolEvents events;
+    const auto parser = ToolCallParser::Create({.syntax = format.syntax, .functions = &tools.functions});
+    parser->Push(text, events);
+    parser->Finish(events);
+    ASSERT_EQ(events.events().size(), 3u) << text;
+    EXPECT_EQ(events.events()[0].text, "add");
+    EXPECT_TRUE(events.events()[2].complete) << text;
+  }
+}
+
+TEST(MaskFormatTest, WithAutoTheMaskBeginsAtTheMarker) {
+  const std::string format = Format(Tools(Mode::kAuto), {}, {.thinking = Start::kOpen});
+  EXPECT_EQ(Follow(format, {"Hello", " there"}), "free");
+  EXPECT_EQ(Follow(format, {"I look. ", "<tool_call>", "\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"}), "all");
+  EXPECT_EQ(Follow(format, {"<think>", "<tool_call>", "x"}), "free");
+  EXPECT_EQ(Follow(format, {"<tool_call>", "\n{\"name\": \"other\""}), "no");
+}
+
+TEST(MaskFormatTest, WithAutoAndAFormatTheAnswerIsACallOrTheFormat) {
+  const std::string format = Format(Tools(Mode::kAuto), Schema());
+  EXPECT_EQ(Follow(format, {"{\"b\":true}"}), "all");
+  EXPECT_EQ(Follow(format, {"<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"}), "all");
+  EXPECT_EQ(Follow(format, {"Hello"}), "no");
+  EXPECT_EQ(Follow(Format(Tools(Mode::kRequired), Schema()), {"{\"b\":true}"}), "no");
+}
+
+TEST(MaskFormatTest, FunctionsThatAreTooLongGoWithoutAMaskUnlessTheyAreForced) {
+  ToolRequest tools = Tools(Mode::kAuto);
+  Json& values = tools.functions[0].parameters["properties"]["a"]["enum"];
+  for (int i = 0; i < 20'000; ++i) values.push_back(i);
+  EXPECT_EQ(Format(tools, {}), "");
+  tools.choice.mode = Mode::kRequired;
+  EXPECT_EQ(Format(tools, {}), "invalid_value tools");
+}
+
+TEST(MaskFormatTest, AParameterThatTheSyntaxCannotNameIsAnError) {
+  ToolRequest tools = Tools(Mode::kRequired);
+  tools.functions[0].parameters = Json::parse(R"({"type":"object","properties":{"a>b":{}},"required":["a>b"]})");
+  EXPECT_EQ(Format(tools, {}, {.tool_format = {ToolSyntax::kQwen3Coder}}), "invalid_value tools");
+}
+
+}  // namespace
+}  // namespace lime
