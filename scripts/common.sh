@@ -14,8 +14,9 @@ packages=(
   python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev libboost-dev liburing-dev libabsl-dev libonig-dev unicode-data
   libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev libssl-dev openssl prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
-# Of tests alone: a machine that only runs LIME gets no SSH server.
-test_packages=(openssh-server openssh-client)
+# Of tests alone: a machine that only runs LIME gets no SSH server and no browser.
+test_packages=(openssh-server openssh-client curl chromium)
+command -v npm >/dev/null || test_packages+=(nodejs npm)
 lint_packages=(clang-format clang-tidy git)
 
 say() { printf '%s\n' "$*" >&2; }
@@ -70,4 +71,20 @@ build_configured() {
 # build PRESET [TARGET...]: both, as the preset says.
 build() {
   configure "$1" && build_configured "$@"
+}
+
+# Fetches the packages of tests/npm, a new node among them, into .cache/npm. Where that cannot be
+# done it says so and succeeds: the tests that need them are skipped and counted.
+fetch_npm_packages() {
+  local modules=$root/.cache/npm
+  mkdir -p "$modules"
+  cp "$root"/tests/npm/package*.json "$modules"
+  cmp -s "$modules/package-lock.json" "$modules/node_modules/of-lock.json" && return 0
+  say "Fetching the packages of tests/npm"
+  if command -v npm >/dev/null && (cd "$modules" && npm ci --silent --no-audit --no-fund --ignore-scripts >&2); then
+    cp "$modules/package-lock.json" "$modules/node_modules/of-lock.json"
+  else
+    rm -rf "$modules/node_modules"
+    say "npm is missing or does not reach its registry: tests in a browser and with the clients of npm will be skipped"
+  fi
 }
