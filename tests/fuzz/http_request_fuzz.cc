@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/http/access.h"
 #include "common/http/connection.h"
 
 namespace {
 
 using lime::HttpConnection;
 
-// Answers every request at once, and notes what it has seen.
+// Answers every request at once, in one of three ways, and notes what it has seen.
 class Echo final : public HttpConnection::Owner {
  public:
   std::optional<lime::HttpResponse> OnHead(const lime::HttpRequest& request) override {
@@ -20,6 +21,10 @@ class Echo final : public HttpConnection::Owner {
   }
   void OnRequest(lime::HttpRequest request) override {
     if (request.headers.size() > 100) std::abort();
+    (void)places_.AllowsHost(request);
+    (void)places_.AllowsOrigin(request);
+    (void)BearerToken(request);
+    (void)PreflightHeaders(request);
     seen.push_back(
         absl::StrCat(request.method, " ", request.path, " ", request.query.size(), " ", request.headers.size(), " ", request.body));
     waits = true;
@@ -33,6 +38,9 @@ class Echo final : public HttpConnection::Owner {
   std::vector<std::string> seen;
   size_t ends = 0;
   bool waits = false;
+
+ private:
+  const lime::AllowedPlaces places_{{.bound_host = "10.0.0.7", .hostnames = {"name"}, .origins = {"https://a.example"}}};
 };
 
 std::vector<std::string> RequestsOf(std::string_view bytes, size_t piece) {

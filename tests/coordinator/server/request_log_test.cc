@@ -1,0 +1,97 @@
+#include "coordinator/server/request_log.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace lime {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+LoggedRequest Chat() {
+  return {.at = absl::FromUnixSeconds(1721986200),
+          .id = "req_1",
+          .method = "POST",
+          .route = "/v1/chat/completions",
+          .status = 200,
+          .code = {},
+          .ms = 120.25,
+          .answer = LoggedAnswer{.prompt_tokens = 31,
+                                 .cached_tokens = 16,
+                                 .generated_tokens = 8,
+                                 .queue_ms = 0.5,
+                                 .first_token_ms = 35.25,
+                                 .ms_per_token = 4.125,
+                                 .predicted_ms_per_token = 4,
+                                 .finish = "stop"},
+          .note = {},
+          .body = {}};
+}
+
+TEST(RequestLogTest, ALineHasTheCountsAndTimes) {
+  EXPECT_EQ(LogLine(Chat(), false),
+            "2024-07-26T09:30:00.000Z req_1 POST /v1/chat/completions 200 prompt 31 (16 cached), new 8, queue 0.5 ms, first token 35.2 ms, "
+            "4.12 ms/token (predicted 4.00), stop");
+  const nlohmann::json line = nlohmann::json::parse(LogLine(Chat(), true));
+  EXPECT_EQ(line["time"], "2024-07-26T09:30:00.000Z");
+  EXPECT_EQ(line["id"], "req_1");
+  EXPECT_EQ(line["route"], "/v1/chat/completions");
+  EXPECT_EQ(line["cached_tokens"], 16);
+  EXPECT_EQ(line["finish"], "stop");
+  EXPECT_FALSE(line.contains("error"));
+  EXPECT_FALSE(line.contains("body"));
+}
+
+TEST(RequestLogTest, ARefusedRequestHasItsError) {
+  LoggedRequest refused = Chat();
+  refused.answer.reset();
+  refused.status = 401;
+  refused.code = "invalid_api_key";
+  EXPECT_EQ(LogLine(refused, false), "2024-07-26T09:30:00.000Z req_1 POST /v1/chat/completions 401 invalid_api_key 120.2 ms");
+  EXPECT_EQ(nlohmann::json::parse(LogLine(refused, true))["error"], "invalid_api_key");
+  refused.status = 0;
+  refused.code.clear();
+  EXPECT_THAT(LogLine(refused, false), HasSubstr(" - 120.2 ms"));
+}
+
+TEST(RequestLogTest, ABodyIsOneLine) {
+  LoggedRequest request = Chat();
+  request.body = "{\"a\":\n\"b\"}";
+  EXPECT_THAT(LogLine(request, false), Not(HasSubstr("\n")));
+  EXPECT_THAT(LogLine(request, false), EndsWith(R"("{\"a\":\n\"b\"}")"));
+}
+
+TEST(RequestLogTest, LinesThatWaitAreWrittenAtTheEnd) {
+  std::vector<std::string> lines;
+  {
+    RequestLog log(false, [&](std::string_view line) { lines.emplace_back(line); });
+    for (int i = 0; i < 100; ++i) log.Add(Chat());
+  }
+  EXPECT_EQ(lines.size(), 100u);
+}
+
+TEST(RequestLogTest, LinesThatNobodyReadsAreCounted) {
+  absl::Notification blocked, may_go_on;
+  std::vector<std::string> lines;
+  {
+    RequestLog log(true, [&](std::string_view line) {
+      if (!blocked.HasBeenNotified()) blocked.Notify();
+      may_go_on.WaitForNotification();
+      lines.emplace_back(line);
+    });
+    log.Add(Chat());
+    blocked.WaitForNotification();
+    for (int64_t i = 0; i < RequestLog::kMostWaiting + 10; ++i) log.Add(Chat());
+    may_go_on.Notify();
+  }
+  ASSERT_EQ(lines.size(), static_cast<size_t>(RequestLog::kMostWaiting) + 2);
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["lost_lines"], 10);
+}
+
+}  // namespace
+}  // namespace lime
