@@ -320,7 +320,7 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
                           .prompt_tokens = shape.longest,
                           .all_prompt_tokens = prompt_tokens,
                           .new_tokens = shape.most_new_tokens * rounds},
-                         flags.traces()));
+                         {.trace = flags.traces(), .progress = nullptr}));
   return RunIn(*session, flags, files, shape, prompt_tokens);
 }
 

@@ -166,6 +166,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
   inputs.homes = holdings.homes;
   ApplyRuntimes(holdings.runtime, inputs);
+  for (ClusterDevice& device : inputs.devices) device.runtime += options.beside;
   return inputs;
 }
 

@@ -88,6 +88,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->first_ = plan;
   if (options.trace) session->StartTrace(cluster.client);
+  if (options.watched) session->DescribeForWatch(cluster.file.Name(), cluster.client);
   return session;
 }
 
@@ -146,9 +147,13 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   for (const absl::Time until = absl::Now() + options_.recovery.patience;;) {
     ProgressLine progress("Loading");
     const Clock::time_point begin = Clock::now();
-    absl::Status status = client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
-                                                  .cancelled = options_.cancel,
-                                                  .trace_spans = options_.trace ? kTraceSpans : 0});
+    const auto report = [&](Bytes done, Bytes total) {
+      progress.Update(done, total);
+      if (options_.progress) options_.progress(done, total);
+    };
+    Devices::InstallOptions install = HowToInstall();
+    install.progress = report, install.cancelled = options_.cancel;
+    absl::Status status = client_->Install(plan, install);
     install_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
     if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) return status;
     Say(absl::StrCat(status.message(), "; waiting for it"));
@@ -159,20 +164,31 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   }
 }
 
-ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
+Devices::InstallOptions ClusterSession::HowToInstall() const {
+  return {.trace_spans = options_.trace || options_.watched ? kTraceSpans : 0, .trace_when_asked = !options_.trace};
+}
+
+ClusterRun::Survival ClusterSession::HowToSurvive(std::function<void(const Plan& plan)> in_use) const {
+  PlanWatcher* const watcher = watcher_.get();
   ClusterRun::Survival survival{
       .recovery = options_.recovery,
       .plan = [this](const Recovery::Devices& devices, const std::atomic<bool>* cancelled) -> absl::StatusOr<Plan> {
         LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, devices));
         return SearchNow(cancelled, std::move(inputs));
       },
-      .install = {.trace_spans = options_.trace ? kTraceSpans : 0},
+      .install = HowToInstall(),
       .say = Say};
-  if (watcher != nullptr) {
-    survival.change = [watcher](const OrderWriter::Remaining& remaining) { return watcher->Next(remaining); };
-    survival.in_use = [watcher](const Plan& plan) { watcher->OnPlan(plan); };
-  }
+  if (watcher != nullptr) survival.change = [watcher](const OrderWriter::Remaining& remaining) { return watcher->Next(remaining); };
+  survival.in_use = [watcher, in_use = std::move(in_use)](const Plan& plan) {
+    if (watcher != nullptr) watcher->OnPlan(plan);
+    if (in_use) in_use(plan);
+  };
   return survival;
+}
+
+Serving::Options ClusterSession::HowToServe(std::function<void(const Plan& plan)> in_use) {
+  watcher_ = WatchPlan();
+  return {.survival = HowToSurvive(std::move(in_use)), .levels = LevelsForServing()};
 }
 
 // Computing levels takes time. The levels of the last found plan and of the last two plans in use
@@ -208,15 +224,13 @@ absl::StatusOr<Scores> ClusterSession::Score(const std::vector<std::vector<int32
 
 absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                          const GenerateOptions& options) {
-  const std::unique_ptr<PlanWatcher> watcher = WatchPlan();
   std::thread correcting;  // asks devices while tokens come
   GenerateOptions watched = options;
   watched.on_first_token = [&] {
     if (options.on_first_token) options.on_first_token();
     correcting = std::thread([this, plan = plan()] { CorrectPrediction(plan); });
   };
-  Generator generator(*client_, {.survival = HowToSurvive(watcher.get()), .levels = LevelsForServing()}, tokenizer, watched,
-                      plan().predicted.ttft_ms / 1000);
+  Generator generator(*client_, HowToServe(), tokenizer, watched, plan().predicted.ttft_ms / 1000);
   for (const std::vector<int32_t>& prompt : prompts) generator.Add(prompt);
   absl::StatusOr<GenerateSummary> summary = generator.Run();
   if (correcting.joinable()) correcting.join();
@@ -227,6 +241,7 @@ absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokeni
 }
 
 absl::Status ClusterSession::Close() {
+  watcher_.reset();
   if (collector_ != nullptr) traces_ = collector_->Finish();
   statistics_.assign(plan().devices.size(), {});
   for (int32_t device = 0; device < plan().NumDevices(); ++device) {
@@ -343,6 +358,29 @@ void ClusterSession::StartTrace(const ClusterClient::Options& cluster) {
     devices.push_back({device.name, [client](const TraceCall& call) { return client->Trace(call); }});
   }
   collector_ = std::make_unique<TraceCollector>(std::move(devices), TraceCollector::Options());
+}
+
+void ClusterSession::DescribeForWatch(const std::string& name, const ClusterClient::Options& cluster) {
+  watched_ = {
+      .name = name,
+      .model = plan().model_name,
+      .devices = {},
+      .planned_rate = [inputs = inputs_](const Plan& plan, const std::string& from, const std::string& to) -> std::optional<double> {
+        const ClusterRates rates = inputs != nullptr ? PlannedRates(*inputs, plan) : ClusterRates{};
+        const auto rate = rates.find(LinkKey(from, to));
+        return rate != rates.end() ? std::optional<double>(rate->second) : std::nullopt;
+      }};
+  for (size_t i = 0; i < cluster.devices.size(); ++i) {
+    const ClusterClient::Device& device = cluster.devices[i];
+    const std::optional<DaemonSettings>& settings = client_->health()[i].settings;
+    const int32_t in_plan = DeviceNamed(plan(), device.name);
+    watched_.devices.push_back({.name = device.name,
+                                .address = device.address,
+                                .backend = settings ? settings->backend : "",
+                                .numerics_id = in_plan >= 0 ? client_->installed()[static_cast<size_t>(in_plan)].numerics_id : "",
+                                .statistics = [client = asked_.at(device.name)] { return client->Statistics(kStatisticsPatience); },
+                                .trace = [client = asked_.at(device.name)](const TraceCall& call) { return client->Trace(call); }});
+  }
 }
 
 absl::StatusOr<MeasuredTimeline> ClusterSession::DrainTrace() {

@@ -2,6 +2,7 @@
 // Survives lost devices.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cluster_view/cluster_watch.h"
 #include "coordinator/logic/cluster_difference.h"
 #include "coordinator/planning/held_plan.h"
 #include "coordinator/planning/plan_inputs.h"
@@ -39,12 +41,17 @@ class ClusterSession {
     int64_t prompt_tokens = 0;  // of the longest prompt
     int64_t kv_tokens = 0;      // KV at first, if planned now; 0: all
     KvBounds kv;                // if planned now
+    // If planned now: other memory of the device with the head, such as masks. Counts as runtime of
+    // each device, since the plan chooses which one it is.
+    Bytes beside = 0;
     KvGrowth online = kLimeRule;
     bool insecure = false;  // allows devices on other machines without keys
     Recovery::Options recovery;
-    bool replan = true;  // change to a better plan when rates change; a given plan stays
-    bool trace = false;  // devices record spans, see DrainTrace
+    bool replan = true;    // change to a better plan when rates change; a given plan stays
+    bool trace = false;    // devices record spans, see DrainTrace
+    bool watched = false;  // devices record spans while a ClusterWatch asks for them
     const std::atomic<bool>* cancel = nullptr;
+    std::function<void(Bytes done, Bytes total)> progress = nullptr;  // of loading, beside the line.  Thread: any
 
     // --plan, --without, --push, --insecure.
     void AddTo(const CommandFlags& command);
@@ -57,6 +64,15 @@ class ClusterSession {
                                            const GenerateOptions& options);
   // Asks the devices for statistics, then unloads the plan.
   absl::Status Close();
+
+  // For callers with a Serving of their own over devices(): it survives lost devices and changes
+  // plans as Generate does. `in_use` gets every plan that replaces another one. Call once, and Close
+  // after the Serving.  REQUIRES: this object outlives it
+  Serving::Options HowToServe(std::function<void(const Plan& plan)> in_use = nullptr);
+  Devices& devices() { return *client_; }
+  // All devices of the cluster's file but the excluded ones, for a ClusterWatch.  REQUIRES:
+  // Options::watched
+  const ClusterWatch::Cluster& Watched() const { return watched_; }
 
   // Teacher-forced logits of sequences, one after another, with all companions beside each. Ends
   // with an error when a device fails.
@@ -83,13 +99,15 @@ class ClusterSession {
   ClusterSession(const Options& options, ClusterHoldings holdings, PlanSource source)
       : options_(options), holdings_(std::move(holdings)), source_(source) {}
   absl::Status Install(const Plan& plan);
+  Devices::InstallOptions HowToInstall() const;
   void StartTrace(const ClusterClient::Options& cluster);
+  void DescribeForWatch(const std::string& name, const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
   // Runs on the watcher's thread.
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);
   Plan Stated() const;
   void CorrectPrediction(const Plan& plan);
-  ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
+  ClusterRun::Survival HowToSurvive(std::function<void(const Plan& plan)> in_use) const;
   ClusterRun::LevelsOf LevelsForServing();
   std::vector<Residency> WorkOutLevels(const Plan& plan, const std::atomic<bool>* cancelled);
 
@@ -101,6 +119,7 @@ class ClusterSession {
   std::vector<DeviceStatistics> statistics_;   // by device of the plan; epoch -1: no part
   std::unique_ptr<TraceCollector> collector_;  // if there is a trace
   std::vector<DeviceTrace> traces_;
+  ClusterWatch::Cluster watched_;                               // if it may be watched
   std::map<std::string, std::shared_ptr<DeviceClient>> asked_;  // by name, for rates of devices and links
   Plan first_;                                                  // installed first; it took install_seconds_
   double install_seconds_ = 0;
@@ -116,6 +135,7 @@ class ClusterSession {
   mutable absl::Mutex corrected_mutex_;
   std::optional<Plan> corrected_ ABSL_GUARDED_BY(corrected_mutex_);  // with the seen disk rates
   int64_t recoveries_ = 0, changes_ = 0;
+  std::unique_ptr<PlanWatcher> watcher_;  // until Close; destroyed first
 };
 
 }  // namespace lime::cli

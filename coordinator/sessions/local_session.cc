@@ -22,6 +22,7 @@
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/one_device.h"
+#include "planner/plan/device/backend_names.h"
 
 namespace lime::cli {
 namespace {
@@ -40,7 +41,7 @@ constexpr double kLeastCpuSeconds = 0.1;  // the system counts CPU time in ticks
 
 // Capacity for spans: 7 MB. No thread fetches them during the run, so none disturbs the
 // measurement.
-constexpr int64_t kTraceSpans = int64_t{1} << 17;
+constexpr int64_t kRunTraceSpans = int64_t{1} << 17;
 
 // The profile of --profile, for any hardware; else the stored one of this machine, or a short
 // measurement of its memory.
@@ -81,12 +82,21 @@ void LookAtCpu(const CpuUsage& cpu, int threads, PredictionObservations& seen) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, const LocalPlanRequest& request, bool trace) {
+LocalSession::LocalSession(const ModelFlags& flags, ModelSpec spec, const LocalOpening& options)
+    : flags_(flags),
+      spec_(std::move(spec)),
+      trace_spans_(options.trace     ? kRunTraceSpans
+                   : options.watched ? kTraceSpans
+                                     : 0),
+      watched_(options.watched) {}
+
+absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, const LocalPlanRequest& request,
+                                                                 const LocalOpening& options) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
-  std::unique_ptr<LocalSession> session(new LocalSession(flags, std::move(spec), trace ? kTraceSpans : 0));
+  std::unique_ptr<LocalSession> session(new LocalSession(flags, std::move(spec), options));
   LIME_RETURN_IF_ERROR(session->MakePlan(request));
-  LIME_RETURN_IF_ERROR(session->Install(request));
+  LIME_RETURN_IF_ERROR(session->Install(request, options));
   return session;
 }
 
@@ -95,7 +105,7 @@ absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
   request.model_name = flags_.model;
   if (flags_.kv != "grow") request.kv_tokens = 0;
   request.chunk = flags_.chunk;
-  request.beside = trace_spans_ * static_cast<Bytes>(sizeof(TimelineSpan));
+  request.beside += trace_spans_ * static_cast<Bytes>(sizeof(TimelineSpan));
   request.num_threads = threads_;
   request.numerics = flags_.numerics;
   LIME_RETURN_IF_ERROR(flags_.Apply(request));
@@ -112,7 +122,7 @@ absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
   return absl::OkStatus();
 }
 
-absl::Status LocalSession::Install(const LocalPlanRequest& request) {
+absl::Status LocalSession::Install(const LocalPlanRequest& request, const LocalOpening& options) {
   const int64_t chunks = (std::max(request.prompt_tokens, request.all_prompt_tokens) + local_.plan.prefill_chunk - 1) /
                          std::max<int64_t>(1, local_.plan.prefill_chunk);
   if (!flags_.kv_dir.empty()) LIME_RETURN_IF_ERROR(MakeFolder(flags_.kv_dir));
@@ -127,9 +137,12 @@ absl::Status LocalSession::Install(const LocalPlanRequest& request) {
                                       .follow_memory = true}),
       .report = [](const std::string& sentence) { Screen::Say(sentence); }});
   ProgressLine progress("Loading");
-  LIME_RETURN_IF_ERROR(device_->Install(local_.plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
-                                                      .cancelled = &Interrupted(),
-                                                      .trace_spans = trace_spans_}));
+  const auto report = [&](Bytes done, Bytes total) {
+    progress.Update(done, total);
+    if (options.progress) options.progress(done, total);
+  };
+  LIME_RETURN_IF_ERROR(device_->Install(
+      local_.plan, {.progress = report, .cancelled = &Interrupted(), .trace_spans = trace_spans_, .trace_when_asked = watched_}));
   load_ = device_->load();
   read_before_ = statistics().bytes_read;
   ApplyDiskRate(load_.steady);
@@ -189,6 +202,18 @@ PredictionReport LocalSession::Compare(const GenerateSummary& summary) const {
 Serving::Options LocalSession::HowToServe() const {
   if (!GrowsKv(plan())) return {};
   return {.levels = [this](const Plan&, const std::atomic<bool>*) { return ResidenciesOf(levels_); }};
+}
+
+ClusterWatch::Cluster LocalSession::Watched() const {
+  return {.name = plan().devices.front().name,
+          .model = plan().model_name,
+          .devices = {{.name = plan().devices.front().name,
+                       .address = "",
+                       .backend = kCpuBackend,
+                       .numerics_id = numerics_id(),
+                       .statistics = [this] { return device_->Statistics(0); },
+                       .trace = [this](const TraceCall& call) { return device_->DrainTrace(call); }}},
+          .planned_rate = nullptr};
 }
 
 absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
@@ -268,7 +293,7 @@ absl::StatusOr<MeasuredTimeline> LocalSession::DrainTrace() {
   for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));
   DeviceTrace trace{.device = name};
   while (true) {
-    LIME_ASSIGN_OR_RETURN(TraceChunk chunk, device_->DrainTrace({.most = kTraceSpans}));
+    LIME_ASSIGN_OR_RETURN(TraceChunk chunk, device_->DrainTrace({.most = kRunTraceSpans}));
     trace.epoch = chunk.epoch, trace.lost = chunk.lost;
     if (chunk.spans.empty()) break;
     trace.spans.insert(trace.spans.end(), chunk.spans.begin(), chunk.spans.end());

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "coordinator/cli/command.h"
+#include "coordinator/cluster_view/cluster_watch.h"
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
 #include "coordinator/reports/trace_timeline.h"
@@ -22,12 +24,19 @@ namespace lime::cli {
 
 inline constexpr int64_t kMaxBatch = 16;  // sequences in one step of one process
 
+struct LocalOpening {
+  bool trace = false;                                     // records spans, see DrainTrace
+  bool watched = false;                                   // records spans while a ClusterWatch asks for them
+  std::function<void(Bytes done, Bytes total)> progress;  // of loading, beside the line.  Thread: any
+};
+
 class LocalSession {
  public:
   // Makes the plan for the workload of `request`, whose other fields come from `flags`, and loads
   // the weights under a progress line. Reserves `kv_tokens` at first with --kv grow only. If
-  // loading shows another disk rate than planned, states a new prediction. `trace`: records spans.
-  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, const LocalPlanRequest& request, bool trace = false);
+  // loading shows another disk rate than planned, states a new prediction.
+  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, const LocalPlanRequest& request,
+                                                            const LocalOpening& options = {});
 
   // Corrects the prediction with the weights that streamed until the first token.
   absl::StatusOr<GenerateSummary> Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
@@ -35,6 +44,10 @@ class LocalSession {
   absl::StatusOr<Scores> Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
   // For callers that send orders themselves.
   LocalDevice& device() { return *device_; }
+  // For callers with a Serving of their own over device().  REQUIRES: this object outlives it
+  Serving::Options HowToServe() const;
+  // This process, for a ClusterWatch.  REQUIRES: this object outlives what asks
+  ClusterWatch::Cluster Watched() const;
 
   const ModelSpec& spec() const { return spec_; }
   const Plan& plan() const { return device_->plan(); }
@@ -68,19 +81,18 @@ class LocalSession {
   absl::StatusOr<MeasuredTimeline> DrainTrace();
 
  private:
-  LocalSession(const ModelFlags& flags, ModelSpec spec, int64_t trace_spans)
-      : flags_(flags), spec_(std::move(spec)), trace_spans_(trace_spans) {}
+  LocalSession(const ModelFlags& flags, ModelSpec spec, const LocalOpening& options);
   absl::Status MakePlan(LocalPlanRequest request);
-  absl::Status Install(const LocalPlanRequest& request);
-  Serving::Options HowToServe() const;
+  absl::Status Install(const LocalPlanRequest& request, const LocalOpening& options);
   void ApplyDiskRate(const SteadyReads& reads);
   void CorrectPrediction();
 
   const ModelFlags flags_;
   const ModelSpec spec_;
   const int64_t trace_spans_;  // capacity; 0: no trace
-  DeviceProfile profile_;      // known before this run
-  LocalPlan local_;            // as it was made
+  const bool watched_;
+  DeviceProfile profile_;  // known before this run
+  LocalPlan local_;        // as it was made
   LocalPlanSummary summary_;
   KvLevels levels_;  // streamed parts, and KV on the disk, as KV grows
   int threads_ = 0;

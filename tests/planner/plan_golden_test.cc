@@ -12,7 +12,7 @@
 #include "planner/sim/simulator.h"
 #include "tests/planner/plan_text.h"
 #include "tests/planner/program_text.h"
-#include "tests/planner/small_cluster.h"
+#include "tests/planner/small_plan.h"
 
 namespace lime {
 namespace {
@@ -30,34 +30,6 @@ void ExpectGolden(const std::string& name, const std::string& text) {
   std::stringstream golden;
   golden << file.rdbuf();
   EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
-}
-
-// Three boards: "a" and "b" compute twice in a step, "b" streams half of its MLPs, "c" has the
-// head.
-absl::StatusOr<Plan> SmallPlan(int32_t sequences, int32_t batch, Bytes b_budget) {
-  const std::vector<ClusterDevice> devices = {Board("a", 80 * kMiB, 20e9), Board("b", b_budget, 10e9, 2e9), Board("c", 36 * kMiB)};
-  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(SmallModel(), devices,
-                                                                   {.model_name = "small",
-                                                                    .context = 256,
-                                                                    .sequences = sequences,
-                                                                    .batches = {batch},
-                                                                    .part_bytes = 8 * kMiB,
-                                                                    .prompt_tokens = 200,
-                                                                    .chunks = {64}}));
-  const auto begin = [&](BlockId block) {
-    return static_cast<int32_t>(std::ranges::find(problem.head.parts, block, &PlanPart::block) - problem.head.parts.begin());
-  };
-  const int32_t b1 = begin({BlockKind::kAttention, 1}), a2 = begin({BlockKind::kAttention, 2}), b2 = begin({BlockKind::kAttention, 3}),
-                c1 = begin({BlockKind::kHead, 0}), end = problem.head.NumParts();
-  PlanChoice choice = {.stages = {.stages = {{0, 0, b1}, {1, b1, a2}, {0, a2, b2}, {1, b2, c1}, {2, c1, end}}, .embedding_by_rows = true},
-                       .batch = batch,
-                       .lower_bound_ms = 5};
-  for (const int32_t layer : {1, 3}) {
-    const int32_t mlp = begin({BlockKind::kMlp, layer});
-    for (int32_t p = mlp; p < mlp + 2; ++p) choice.stages.streamed.push_back(p);
-  }
-  choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(choice.stages);
-  return MakePlan(problem, choice);
 }
 
 std::string ProgramsText(const Plan& plan, const StepShape& shape) {
