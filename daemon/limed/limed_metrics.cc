@@ -49,7 +49,7 @@ std::string LimedMetricsText(const DeviceStatistics& statistics, const PlanMemor
                               {"activations", bytes(memory.activations)},
                               {"runtime", bytes(memory.runtime)}})),
       GaugeFamily(
-          "limed_kv_pages", "KV pages in memory, by state.",
+          "limed_kv_pages", "KV pages in memory, by state; the coordinator knows which of the used ones are kept for later prompts.",
           By("state", {{"used", bytes(statistics.kv_pages - statistics.kv_pages_free)}, {"free", bytes(statistics.kv_pages_free)}})),
       CounterFamily("limed_sent_bytes_total", "Bytes of hidden states and tokens sent to another device since the plan was installed.",
                     ByPeer(statistics, &PeerTraffic::sent)),

@@ -1,15 +1,4 @@
-// The text of the metrics, and the server that answers with it. tests/golden/metrics_limed.txt is the
-// text of a small plan, to be read in review.
-//
-// To write it anew: limed_metrics_test --update_golden, then read the difference as you would read
-// code.
 #include "daemon/limed/limed_metrics.h"
-
-#include <fstream>
-#include <regex>
-#include <sstream>
-#include <string>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "common/exposition/exposition.h"
@@ -23,8 +12,6 @@ namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
-
-bool update_golden = false;
 
 TEST(LimedMetricsTest, EveryFamilyIsThereWithoutAPlan) {
   const absl::StatusOr<ParsedMetrics> parsed = ParseExposition(LimedMetricsText({}, {}));
@@ -62,33 +49,6 @@ TEST(LimedMetricsTest, StatisticsAreShownInBaseUnits) {
   EXPECT_EQ(parsed->at("limed_received_bytes_total{peer=\"nano\"}"), 12);
 }
 
-TEST(LimedMetricsTest, Golden) {
-  const DeviceStatistics statistics{.epoch = 3,
-                                    .steps = 1200,
-                                    .bytes_read = 123'456'789,
-                                    .wait_weights_ms = 1500,
-                                    .wait_input_ms = 2750,
-                                    .wait_kv_ms = 250,
-                                    .kv_pages = 128,
-                                    .kv_pages_free = 96,
-                                    .pressure_events = 2,
-                                    .traffic = {{"a", 100, 200}, {"c", 300, 0}}};
-  const PlanMemory memory{
-      .runtime = 8'388'608, .activations = 4'194'304, .kv = 1'048'576, .ring = 8'208'384, .weights = 37'928'960, .margin = 4096};
-  // The values of this process are not of the plan.
-  const std::string text = std::regex_replace(LimedMetricsText(statistics, memory), std::regex("\n(process_[a-z_]+) [^\n]+"), "\n$1 N");
-  const std::string path = absl::StrCat(LIME_SOURCE_DIR, "/tests/golden/metrics_limed.txt");
-  if (update_golden) {
-    std::ofstream(path) << text;
-    return;
-  }
-  std::ifstream file(path);
-  ASSERT_TRUE(file) << path << " is missing; run with --update_golden";
-  std::stringstream golden;
-  golden << file.rdbuf();
-  EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
-}
-
 TEST(MetricsServerTest, OnlyMetricsAreReadThere) {
   const auto server = MetricsServer::Start({.host = "127.0.0.1", .port = 0}, [] { return std::string("a 1\n"); });
   ASSERT_TRUE(server.ok()) << server.status();
@@ -119,9 +79,3 @@ TEST(MetricsServerTest, ATakenPortIsAnErrorThatNamesIt) {
 
 }  // namespace
 }  // namespace lime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) lime::update_golden |= std::string_view(argv[i]) == "--update_golden";
-  return RUN_ALL_TESTS();
-}

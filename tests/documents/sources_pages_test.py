@@ -34,8 +34,9 @@ class SourcesPagesTest(unittest.TestCase):
         self.assertEqual(rows_of("docs/reference/limed-toml.md"), fields)
 
     def test_the_names_of_metrics(self):
-        names = set(HELP.findall((ROOT / "tests/golden/metrics_limed.txt").read_text()))
-        self.assertLessEqual({"limed_steps_total", "process_open_fds"}, names)
+        texts = [(ROOT / f"tests/golden/metrics_{program}.txt").read_text() for program in ("serve", "limed")]
+        names = {name for text in texts for name in HELP.findall(text)}
+        self.assertLessEqual({"lime_kv_pages", "limed_steps_total", "process_open_fds"}, names)
         self.assertEqual(rows_of("docs/reference/metrics.md"), names)
 
     def test_the_calls_of_the_services(self):
