@@ -19,13 +19,14 @@ struct FlagRule {
 
 // Flags that have no effect without one of the others.
 constexpr FlagRule kNeeds[] = {
-    {"run trace",
+    {"run trace serve chat",
      "--plan --push --without --patience --give-up --no-kv-lending --no-remote-attention --online --no-replan --no-memory-planner "
      "--insecure",
      "--cluster"},
     {"score", "--plan --push --without --insecure", "--cluster"},
     {"plan", "--without", "--cluster"},
     {"profile", "--link-seconds --insecure", "--cluster"},
+    {"run score chat", "--api-key --tls-ca", "--url", "is for a server, which is named by"},
     {"run trace", "--token-times", "--json", "is a field of the answer of"},
     {"run trace simulate", "--overwrite", "--trace"},
     {"plan prepare", "--overwrite", "--out"},
@@ -34,14 +35,23 @@ constexpr FlagRule kNeeds[] = {
 
 // Flags that have no effect beside one of the others.
 constexpr FlagRule kNothingBeside[] = {
-    {"run trace score",
+    {"run chat",
+     "--cluster --threads --profile --numerics --loader --context --kv --kv-dir --no-kv-spill --chunk --memory --memory-mode --placement "
+     "--pool --resident --plan --without --push --patience --give-up --kv-tokens --no-kv-lending --no-remote-attention --online "
+     "--no-replan --no-memory-planner --insecure --batch-with --token-times --trace --overwrite",
+     "--url", "is for a call that computes itself"},
+    {"score",
+     "--cluster --threads --profile --numerics --loader --kv --kv-dir --no-kv-spill --chunk --memory --memory-mode --placement --pool "
+     "--resident --plan --without --push --insecure --batch-with",
+     "--url", "is for a call that computes itself"},
+    {"run trace score serve chat",
      "--threads --loader --kv --kv-dir --chunk --memory --memory-mode --placement --pool --resident --profile --numerics", "--cluster",
      "is for this machine alone"},
     {"profile", "--out --profile --memory --threads", "--cluster", "is for this machine alone"},
-    {"run trace score bench", "--memory-mode", "--memory", "is for a budget that LIME chooses"},
-    {"run trace score", "--kv-dir", "--no-kv-spill", "is for KV on the disk"},
+    {"run trace score serve bench chat", "--memory-mode", "--memory", "is for a budget that LIME chooses"},
+    {"run trace score serve chat", "--kv-dir", "--no-kv-spill", "is for KV on the disk"},
     {"score", "--no-kv-spill", "--plan", "is for planning now"},
-    {"run trace", "--kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention", "--plan", "is for planning now"},
+    {"run trace serve chat", "--kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention", "--plan", "is for planning now"},
     {"push", "--context --prompt-tokens --sequences", "--plan --all", "is for planning now"},
     {"simulate", "--steps --from-start", "--prompt", "is for decode steps"},
     {"trace", "--steps", "--json", "is for the picture"},
@@ -68,6 +78,7 @@ absl::Status CheckFlagRules(const CommandFlags& command) {
   for (const FlagRule& rule : kNeeds) {
     const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "";
     if (flag.empty() || !FirstGiven(command, rule.others).empty()) continue;
+    if (command.Given("--url")) continue;  // the rules below name the flags that it makes useless
     return Invalid(command.name(), ": ", flag, " ", rule.why, " ", absl::StrJoin(Words(rule.others), " or "),
                    ", and changes nothing without it; give both, or leave it out");
   }

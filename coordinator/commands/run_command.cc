@@ -11,19 +11,20 @@
 #include "common/sampling/logits_hash.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/output_flag.h"
+#include "coordinator/cli/url_flags.h"
 #include "coordinator/cli/user_text.h"
 #include "coordinator/commands/commands.h"
-#include "coordinator/devices/cluster_file.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/text_table.h"
 #include "coordinator/reports/trace_report.h"
 #include "coordinator/sessions/cluster_session.h"
 #include "coordinator/sessions/generate.h"
 #include "coordinator/sessions/local_session.h"
+#include "coordinator/sessions/placing_flags.h"
+#include "coordinator/sessions/remote_session.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/names.h"
 #include "planner/base/strings.h"
-#include "planner/baselines/online_memory.h"
 
 namespace lime::cli {
 namespace {
@@ -31,64 +32,41 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kDefaultMaxTokens = 128;
-constexpr double kMaxSeconds = 86400;
 constexpr int64_t kFirstTokens = 64;  // --kv grow first reserves KV for so many after the prompt
 
-struct RunFlags {
-  ModelFlags model;
+struct RunFlags : PlacingFlags {
+  UrlFlags server;
   std::vector<std::string> prompts;
   std::string prompts_file;
   std::string batch_with;
   GenerateOptions generate;  // without max_new_tokens: not given
   bool ignore_eos = false;
-  ClusterSession::Options on_cluster;  // with --cluster
-  double patience_s = 10;              // with --cluster
-  bool no_replan = false;              // with --cluster
-  double give_up_s = 60;               // with --cluster
-  std::string online = "lime";         // with --cluster, if the plan's KV grows
-  bool no_memory_planner = false;
   OutputFlag trace{.kind = OutputKind::kTrace};
   bool show_trace = false;  // the call is about the trace
   int trace_steps = 2;      // shown steps
   bool traces() const { return show_trace || !trace.path.empty(); }
 };
 
-absl::StatusOr<KvGrowth> RuleOf(const RunFlags& flags) {
-  if (flags.no_memory_planner && flags.online != "lime") {
-    return WrongCall(
-        absl::StrCat("--no-memory-planner streams whole layers, but --online ", AsTyped(flags.online), " does not; leave one out"));
-  }
-  if (flags.no_memory_planner) return &WholeLayersRule;
-  if (flags.online == "lime") return kLimeRule;
-  if (flags.online == "paper") return &PaperRule;
-  if (flags.online == "off") return std::nullopt;
-  return WrongCall(absl::StrCat("--online ", AsTyped(flags.online), " is unknown; use lime, paper or off"));
-}
-
-absl::Status CheckFlags(RunFlags& flags) {
-  LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
-  LIME_RETURN_IF_ERROR(flags.model.Check());
-  LIME_RETURN_IF_ERROR(flags.trace.Check());
+// Reads the prompts, and checks the flags that say what is generated.
+absl::Status CheckPrompts(RunFlags& flags) {
   if (const absl::Status sampling = ValidateSamplingParams(flags.generate.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
   for (const int64_t tokens : flags.generate.max_new_tokens) {
     if (tokens < 1) return WrongCall(absl::StrCat("--max-tokens ", tokens, " is less than 1"));
   }
-  for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
-    if (!(seconds >= 0 && seconds <= kMaxSeconds))
-      return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
-  }
-  if (const auto rule = RuleOf(flags); !rule.ok()) return rule.status();
-  if (flags.trace_steps < 1 || flags.trace_steps > 4096)
-    return WrongCall(absl::StrCat("--steps ", flags.trace_steps, " is outside 1 to 4096"));
-  if (flags.on_cluster.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.on_cluster.kv_tokens, " is negative"));
-  if (flags.on_cluster.kv_tokens > 0 && flags.model.cluster.empty() && flags.model.kv != "grow")
-    return WrongCall("--kv-tokens is for --cluster or --kv grow, and changes nothing without one of them; give one, or leave it out");
   LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
   if (const size_t given = flags.generate.max_new_tokens.size(); given > std::max<size_t>(1, flags.prompts.size()))
     return WrongCall(absl::StrCat("--max-tokens has ", given, " numbers for ", flags.prompts.size(), " prompts"));
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
   return absl::OkStatus();
+}
+
+absl::Status CheckFlags(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(flags.Check());
+  LIME_RETURN_IF_ERROR(flags.trace.Check());
+  if (flags.trace_steps < 1 || flags.trace_steps > 4096)
+    return WrongCall(absl::StrCat("--steps ", flags.trace_steps, " is outside 1 to 4096"));
+  return CheckPrompts(flags);
 }
 
 struct RunShape {
@@ -179,7 +157,14 @@ json JsonOf(const ClusterSession& session, const GenerateSummary& summary, const
   return root;
 }
 
-void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
+json JsonOf(const RemoteSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+  json root = AnswerJson(session.Describe(), summary, flags);
+  root["prediction"] = ToJson(session.Compare(summary));
+  return root;
+}
+
+// What was generated, with its time beside the prediction.
+void PrintCounts(const GenerateSummary& summary, double predicted_ms) {
   int64_t prompt_tokens = 0, generated = 0;
   double first = 0;
   for (const Generated& result : summary.results) {
@@ -187,7 +172,6 @@ void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
     generated += static_cast<int64_t>(result.token_ids.size());
     first = std::max(first, result.ttft_ms);
   }
-  absl::FPrintF(stderr, "%s\n", session.LoadLine());
   absl::FPrintF(stderr, "prompt      %6d tokens, ", prompt_tokens);
   if (generated > 0) {
     absl::FPrintF(stderr, "first token after %.1f ms\n", first);
@@ -197,10 +181,21 @@ void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
   const double per_step = summary.ms_per_step;
   absl::FPrintF(stderr, "generated   %6d tokens", generated);
   if (per_step > 0) {
-    absl::FPrintF(stderr, ", %.2f ms per step (predicted %.2f), %.1f tokens/s", per_step, session.predicted_ms_per_token(),
+    absl::FPrintF(stderr, ", %.2f ms per step (predicted %.2f), %.1f tokens/s", per_step, predicted_ms,
                   static_cast<double>(summary.decode_tokens) / summary.decode_ms * 1000);
   }
-  absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
+  absl::FPrintF(stderr, "%s\n", summary.interrupted ? " (interrupted)" : "");
+}
+
+void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
+  absl::FPrintF(stderr, "%s\n", session.LoadLine());
+  PrintCounts(summary, session.predicted_ms_per_token());
+  absl::FPrintF(stderr, "%s\n", session.MemoryLine());
+}
+
+// The ids of an answer come at its end, so there are no counts of an interrupted one.
+void PrintSummary(const RemoteSession& session, const GenerateSummary& summary) {
+  if (!summary.interrupted) PrintCounts(summary, session.predicted_ms_per_token());
 }
 
 // The text of one prompt streams; texts of several prompts are printed when all are done. Then the
@@ -215,15 +210,14 @@ void PrintTexts(const RunFlags& flags, const GenerateSummary& summary, TextOutpu
   std::cout << std::flush;
 }
 
-// Options that do not depend on where the model runs.
-GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files, TextOutput& output) {
+// Options that do not depend on where the model runs: all but max_new_tokens and end_tokens.
+// `answered`: how many prompts the answer has.
+GenerateOptions MakeOptions(const RunFlags& flags, size_t answered, TextOutput& output) {
   GenerateOptions options = flags.generate;
-  options.max_new_tokens = plan.max_new_tokens;
-  if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
   options.cancel = &Interrupted();
   options.on_prompt = [&output](double share) { output.Prompt(share); };
   options.on_first_token = [&output] { output.PromptDone(); };
-  if (!flags.model.json && plan.answered == 1) {
+  if (!flags.model.json && answered == 1) {
     options.on_text = [&output](size_t prompt, std::string_view text) {
       if (prompt == 0) output.Text(text);
     };
@@ -247,7 +241,8 @@ absl::Status End(const RunFlags& flags, const GenerateSummary& summary, const js
   if (summary.interrupted) {
     size_t tokens = 0;
     for (const Generated& result : summary.results) tokens += result.token_ids.size();
-    return WithAnswer(absl::CancelledError(absl::StrCat("interrupted after ", tokens, tokens == 1 ? " token" : " tokens")), root);
+    const std::string after = flags.server.given() ? "" : absl::StrCat(" after ", tokens, tokens == 1 ? " token" : " tokens");
+    return WithAnswer(absl::CancelledError(absl::StrCat("interrupted", after)), root);
   }
   return Answered(root, flags.model.json, status);
 }
@@ -264,23 +259,28 @@ void PrintSummary(const ClusterSession& session, const GenerateSummary& summary)
   absl::FPrintF(stderr, "%s", session.DeviceLines());
 }
 
+// Prints the texts and the figures, or returns them for --json.
+template <typename Session>
+json Report(const Session& session, const RunFlags& flags, const GenerateSummary& summary, TextOutput& output) {
+  if (flags.model.json) return JsonOf(session, summary, flags);
+  PrintTexts(flags, summary, output);
+  PrintSummary(session, summary);
+  const PredictionReport report = session.Compare(summary);
+  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
+  return {};
+}
+
 // `Session`: a ClusterSession or a LocalSession.
 template <typename Session>
 absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t prompt_tokens) {
   const GracefulStop graceful;  // generated text is printed
   TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
-                        session.Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
+  GenerateOptions options = MakeOptions(flags, shape.answered, output);
+  options.max_new_tokens = shape.max_new_tokens;
+  if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session.Generate(*files.tokenizer, shape.prompts, options));
   summary.results.resize(shape.answered);
-  json root;
-  if (flags.model.json) {
-    root = JsonOf(session, summary, flags);
-  } else {
-    PrintTexts(flags, summary, output);
-    PrintSummary(session, summary);
-    const PredictionReport report = session.Compare(summary);
-    if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
-  }
+  json root = Report(session, flags, summary, output);
   absl::Status status;
   if (flags.traces()) {
     LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.DrainTrace());
@@ -289,19 +289,27 @@ absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& fi
   return End(flags, summary, root, status);
 }
 
+absl::Status RunRemotely(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(CheckPrompts(flags));
+  if (flags.generate.max_new_tokens.size() > 1)
+    return WrongCall("--max-tokens has several numbers, and a server takes one for all prompts; give one number with --url");
+  const GracefulStop graceful;  // the text so far is printed
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<ApiClient> client, flags.server.Open());
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<RemoteSession> session,
+                        OfUser(RemoteSession::Open(std::move(client), flags.model.model, &Interrupted())));
+  TextOutput output(flags.prompts.front(), /*prompt_tokens=*/0);
+  GenerateOptions options = MakeOptions(flags, flags.prompts.size(), output);
+  if (options.max_new_tokens.empty()) options.max_new_tokens = {kDefaultMaxTokens};
+  LIME_ASSIGN_OR_RETURN(const GenerateSummary summary, OfUser(session->Generate(flags.prompts, options, flags.ignore_eos)));
+  return End(flags, summary, Report(*session, flags, summary, output), absl::OkStatus());
+}
+
 absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape) {
-  ClusterSession::Options options = flags.on_cluster;
-  options.cluster = flags.model.cluster;
-  options.model = flags.model.model;
+  LIME_ASSIGN_OR_RETURN(ClusterSession::Options options, flags.ForCluster());
   options.context = shape.context;
   options.sequences = shape.sequences;
   options.prompt_tokens = shape.longest;
-  options.kv.no_spill = flags.model.no_kv_spill;
-  LIME_ASSIGN_OR_RETURN(options.online, RuleOf(flags));
-  options.recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)};
-  options.replan = !flags.no_replan;
   options.trace = flags.traces();
-  options.cancel = &Interrupted();
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(options));
   return RunIn(*session, flags, files, shape, std::ssize(shape.prompts.front()));
 }
@@ -325,6 +333,7 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
 }
 
 absl::Status Run(RunFlags& flags) {
+  if (flags.server.given()) return RunRemotely(flags);
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const RunShape shape, PlanRun(flags, files));
@@ -333,7 +342,7 @@ absl::Status Run(RunFlags& flags) {
 
 // Flags of all commands that generate.
 void AddFlags(const CommandFlags& command, RunFlags& flags) {
-  flags.model.AddTo(command);
+  flags.AddTo(command);
   command
       .Add("--prompt,-p", &flags.prompts,
            "Text to continue; give it several times for a batch; empty starts from BOS, - reads the text from stdin")
@@ -353,21 +362,6 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
   command.Add("--top-p", &flags.generate.sampling.top_p, "Keep the likeliest tokens that hold this share of the probability").Shown();
   command.Add("--min-p", &flags.generate.sampling.min_p, "Drop tokens below this share of the likeliest one's probability").Shown();
   command.Add("--repetition-penalty", &flags.generate.sampling.repetition_penalty, "Above 1 makes tokens seen before less likely").Shown();
-  flags.on_cluster.AddTo(command);
-  command.Add("--patience", &flags.patience_s, "With --cluster, seconds to wait for a lost device before planning without it").Shown();
-  command.Add("--give-up", &flags.give_up_s, "With --cluster, seconds to wait for a lost device if there is no plan without it").Shown();
-  command.Add("--kv-tokens", &flags.on_cluster.kv_tokens,
-              "With --cluster or --kv grow, positions for which KV is reserved at first; as KV grows, more parts stream; 0: all "
-              "positions on a cluster, otherwise the prompt and a few tokens");
-  flags.on_cluster.kv.AddTo(command);
-  command
-      .Add("--online", &flags.online,
-           "With --cluster, how LIME chooses the parts that stream as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off (KV "
-           "does not grow)")
-      .Shown();
-  command.Add("--no-replan", &flags.no_replan,
-              "With --cluster, keep the plan even if rates of links and devices change; a plan given with --plan is always kept");
-  command.Add("--no-memory-planner", &flags.no_memory_planner, "With --cluster, stream whole layers as KV grows, for comparison");
   command.Add("--seed", &flags.generate.sampling.seed, "Same seed, same text").Shown();
   command.Add("--stop", &flags.generate.stop_strings, "End before this text; may be given several times").FreeText().Repeats();
   command.Add("--ignore-eos", &flags.ignore_eos, "Continue after the model's end token");
@@ -379,11 +373,7 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
   command.ShowUnder("Prompts and answers",
                     {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"});
   command.ShowUnder("Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"});
-  command.ShowUnder("Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--kv-dir",
-                               "--no-kv-spill", "--chunk", "--loader"});
-  command.ShowUnder("On a cluster",
-                    {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-lending",
-                     "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});
+  PlacingFlags::ShowTitles(command);
   command.ShowUnder("To see what happened", {"--hash-logits", "--token-times", "--trace", "--overwrite"});
 }
 
@@ -394,6 +384,8 @@ void AddRunCommand(Commands& commands) {
       commands.Add<RunFlags>("run", "Generate text from a checkpoint",
                              "Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32", Run);
   AddFlags(command, flags);
+  flags.server.AddTo(command);
+  command.ShowUnder("On a server", {"--url", "--api-key", "--tls-ca"});
 }
 
 void AddTraceCommand(Commands& commands) {

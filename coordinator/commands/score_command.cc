@@ -1,16 +1,19 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/model_files.h"
+#include "coordinator/cli/url_flags.h"
 #include "coordinator/cli/user_text.h"
 #include "coordinator/commands/commands.h"
 #include "coordinator/devices/cluster_file.h"
 #include "coordinator/sessions/cluster_session.h"
 #include "coordinator/sessions/local_session.h"
+#include "coordinator/sessions/remote_session.h"
 #include "coordinator/sessions/score.h"
 
 namespace lime::cli {
@@ -25,6 +28,7 @@ constexpr int64_t kTopInJson = 5;
 
 struct ScoreFlags {
   ModelFlags model;
+  UrlFlags server;
   std::string ids;
   std::string text_file;
   std::string batch_with;
@@ -76,10 +80,10 @@ std::optional<double> Perplexity(const std::vector<ScoredPosition>& positions) {
   return std::exp(sum / static_cast<double>(count));
 }
 
-absl::Status PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t hash) {
+absl::Status PrintJson(json root, const std::vector<ScoredPosition>& positions, std::optional<uint64_t> hash) {
   const std::optional<double> perplexity = Perplexity(positions);
   root["perplexity"] = perplexity ? json(*perplexity) : json();
-  root["logits_xxh3"] = HashText(hash);
+  root["logits_xxh3"] = hash ? json(HashText(*hash)) : json();
   json& list = root["positions"] = json::array();
   for (const ScoredPosition& position : positions) {
     json top = json::array();
@@ -101,10 +105,11 @@ void PrintTop(const std::vector<ScoredPosition>& positions) {
   }
 }
 
-void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, uint64_t hash) {
+void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, std::optional<uint64_t> hash) {
   const std::optional<double> perplexity = Perplexity(positions);
   absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %s\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
-               perplexity ? absl::StrFormat("%.4f", *perplexity) : "none, because the first id has no score", HashText(hash));
+               perplexity ? absl::StrFormat("%.4f", *perplexity) : "none, because the first id has no score",
+               hash ? HashText(*hash) : "none, because the server hashes each window by itself");
 }
 
 // The positions of the longest window, and of each companion with the one token that it makes.
@@ -159,12 +164,49 @@ absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>
                                [](const LocalSession& of) { return absl::StrCat(of.LoadLine(), "\n", of.MemoryLine(), "\n"); });
 }
 
+// The windows of the call, with the ids and the context of the server.
+absl::StatusOr<std::vector<std::vector<int32_t>>> ToScoreRemotely(const ScoreFlags& flags, const RemoteSession& session) {
+  if (!flags.ids.empty()) {
+    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, std::numeric_limits<int32_t>::max(), "--ids"));
+    return std::vector<std::vector<int32_t>>{std::move(ids)};
+  }
+  const int64_t window = flags.model.context > 0 ? flags.model.context : session.context();
+  if (window < 2) return WrongCall("--context must be at least 2 to score a text; the server does not say what its context is");
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", flags.text_file, kMaxTextBytes));
+  LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, session.Encode(text));
+  if (ids.empty()) return WrongCall(absl::StrCat("--text-file ", flags.text_file, " holds no text"));
+  LIME_ASSIGN_OR_RETURN(const std::optional<int32_t> bos, session.Bos());
+  return Windows(ids, bos, window);
+}
+
+absl::Status CheckScored(const ScoreFlags& flags, int64_t top) {
+  if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
+  if (top < 0 || top > 1000) return WrongCall(absl::StrCat("--top ", top, " is outside 0 to 1000"));
+  return absl::OkStatus();
+}
+
+absl::Status ScoreRemotely(const ScoreFlags& flags, int64_t top) {
+  LIME_RETURN_IF_ERROR(CheckScored(flags, top));
+  if (top > RemoteSession::kMostTop) {
+    return WrongCall(absl::StrCat("--top ", top, " is more than the ", RemoteSession::kMostTop,
+                                  " likeliest ids that a server gives; give at most that with --url"));
+  }
+  if (flags.model.context < 0) return WrongCall(absl::StrCat("--context ", flags.model.context, " is negative"));
+  const GracefulStop graceful;
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<ApiClient> client, flags.server.Open());
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<RemoteSession> session,
+                        OfUser(RemoteSession::Open(std::move(client), flags.model.model, &Interrupted())));
+  LIME_ASSIGN_OR_RETURN(const auto windows, OfUser(ToScoreRemotely(flags, *session)));
+  return OfUser(ScoreIn<RemoteSession>(*session, flags, windows, {.top = top, .companions = {}, .cancel = &Interrupted()},
+                                       [](const RemoteSession&) { return std::string(); }));
+}
+
 absl::Status Score(ScoreFlags& flags) {
+  const int64_t top = flags.top.value_or(kTopInJson);
+  if (flags.server.given()) return ScoreRemotely(flags, top);
   LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check());
-  if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
-  const int64_t top = flags.top.value_or(kTopInJson);
-  if (top < 0 || top > 1000) return WrongCall(absl::StrCat("--top ", top, " is outside 0 to 1000"));
+  LIME_RETURN_IF_ERROR(CheckScored(flags, top));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model, /*with_text=*/flags.ids.empty()));
   LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
   ScoreOptions options;
@@ -198,6 +240,7 @@ void AddScoreCommand(Commands& commands) {
               "File of other sequences, which are computed in the same steps: a line of ids such as 1,2,3 for each; they change no bit "
               "of the answer");
   flags.on_cluster.AddTo(command);
+  flags.server.AddTo(command);
 }
 
 }  // namespace lime::cli

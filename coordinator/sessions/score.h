@@ -56,7 +56,8 @@ struct ScoredPosition {
 
 struct Scores {
   std::vector<ScoredPosition> positions;  // of all windows
-  uint64_t logits_hash = 0;               // over all of their logits
+  // Over all of their logits. nullopt: not known as a whole.
+  std::optional<uint64_t> logits_hash = 0;
 };
 
 // Scores sequences one after another. kCancelled if options.cancel was set, and then `serving` has

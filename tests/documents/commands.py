@@ -8,7 +8,7 @@ SENTENCE_AT = 30  # its column in a line of --help; where the names need more ro
 COMMAND = re.compile(r"^  ([a-z]+) {2,}")
 ROW_NAME = re.compile(r"`(--?[\w-]+)`")
 SECTION = re.compile(r"^## (lime [a-z]+|limed)$")
-SHARES = re.compile(r"takes every flag of `(lime [a-z]+)`")
+SHARES = re.compile(r"takes every flag of `(lime [a-z]+)`(?: except ([^.]*)\.)?")
 AS_IN = re.compile(r"As in `(lime [a-z]+)`\.")
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
@@ -58,7 +58,8 @@ def flags_by_section(page):
         elif line.startswith("## "):
             name = None
         elif name and SHARES.search(line):
-            sections[name].update(sections[SHARES.search(line).group(1)])
+            of, without = SHARES.search(line).groups()
+            sections[name].update({names: row for names, row in sections[of].items() if not set(names) & set(ROW_NAME.findall(without or ""))})
         elif name and line.startswith("| `-"):
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
             if len(cells) != 4 or not cells[3]:

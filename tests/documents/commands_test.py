@@ -73,6 +73,15 @@ class MadePageTest(unittest.TestCase):
         self.assertEqual(self.faults_with(PAGE_TEXT.replace("| Name. |", "| The name. |")),
                          ['lime work: --name-of-30-letters is "Name" in --help, and the page says "The name."'])
 
+    def test_a_command_may_share_the_flags_of_another_except_some(self):
+        page = PAGE_TEXT.replace("## Behind it", "## lime walk\nIt takes every flag of `lime work` except `--steps` and `--json`. It is slow.\n\n## Behind it")
+        flags = commands.sentences_in(HELP)
+        shared = {names: flags[names] for names in flags if names not in (("--steps", "-n"), ("--json",))}
+        self.assertEqual(len(shared), 2)
+        self.assertEqual(list(commands.faults(page, {"lime work": flags, "lime walk": shared})), [])
+        self.assertEqual(list(commands.faults(page, {"lime work": flags, "lime walk": flags})),
+                         ["lime walk: --json is not on the page", "lime walk: --steps -n is not on the page"])
+
     def test_a_row_may_refer_to_the_row_of_another_command(self):
         page = PAGE_TEXT.replace("## Behind it", "## lime walk\n| `--json` | | | As in `lime work`. Not here. |\n\n## Behind it")
         flags = commands.sentences_in(HELP)

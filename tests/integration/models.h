@@ -148,7 +148,7 @@ inline cli::Scores ScoresOf(const std::string& dir, const RunShape& shape, const
 }
 
 inline uint64_t LogitsHashOf(const std::string& dir, const RunShape& shape, const std::vector<int32_t>& ids) {
-  return ScoresOf(dir, shape, ids, /*top=*/5).logits_hash;
+  return ScoresOf(dir, shape, ids, /*top=*/5).logits_hash.value_or(0);
 }
 
 }  // namespace lime
