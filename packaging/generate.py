@@ -25,7 +25,7 @@ def said(program, *words):
 
 
 def help_texts(program):
-    """{command: Help}, with "" for the program itself. Commands that are not built yet are left out."""
+    """{command: Help}, with "" for the program itself."""
     own = help_text.parse(said(program, "--help"))
     names = [option.names[0] for option in own.commands()]
     return {"": own} | {name: help_text.parse(said(program, name, "--help")) for name in names}

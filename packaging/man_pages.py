@@ -40,7 +40,7 @@ def entry(option):
     return tagged(names + kind, escaped(option.text + (f" ({'; '.join(notes)})" if notes else "")))
 
 
-def groups(help_text, but=("Subcommands", "Positionals", "Not built yet")):
+def groups(help_text, but=("Subcommands", "Positionals")):
     """The flags, a heading for each group."""
     shown = [group for group in help_text.groups if group.title not in but and group.entries]
     return "".join(f".SS {escaped(group.title)}\n" + "".join(entry(option) for option in group.entries) for group in shown)

@@ -217,7 +217,6 @@ class WordCheck {
     for (const CLI::App* command : app_->get_subcommands([](const CLI::App*) { return true; })) {
       if (!command->check_name(word)) continue;
       app_ = command;
-      if (command->get_allow_extras()) at_ = words_.size();
       return absl::OkStatus();
     }
     unknown_command_ = true;
@@ -283,6 +282,8 @@ template Flag CommandFlags::Add(const std::string&, double*, const std::string&)
 template Flag CommandFlags::Add(const std::string&, std::string*, const std::string&) const;
 template Flag CommandFlags::Add(const std::string&, std::optional<int64_t>*, const std::string&) const;
 template Flag CommandFlags::Add(const std::string&, std::optional<double>*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::optional<int>*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::optional<uint64_t>*, const std::string&) const;
 template Flag CommandFlags::Add(const std::string&, std::optional<std::string>*, const std::string&) const;
 template Flag CommandFlags::Add(const std::string&, std::vector<int64_t>*, const std::string&) const;
 template Flag CommandFlags::Add(const std::string&, std::vector<std::string>*, const std::string&) const;
@@ -330,6 +331,35 @@ std::vector<CommandFlags::Value> CommandFlags::Values() const {
     for (const std::string& value : option->results()) values.push_back({option->get_name(), value});
   }
   return values;
+}
+
+std::vector<CommandFlags::Known> CommandFlags::KnownFlags() const {
+  std::vector<Known> known;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->get_group().empty() || option == app_->get_help_ptr()) continue;
+    const std::string type = option->get_type_name();
+    for (const std::string& name : option->get_lnames())
+      known.push_back({.name = "--" + name,
+                       .is_switch = !ExpectsValue(*option),
+                       .is_number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT"),
+                       .repeats = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll});
+  }
+  return known;
+}
+
+absl::Status CommandFlags::Set(const std::string& flag, const std::vector<std::string>& values) const {
+  CLI::Option* const option = app_->get_option(flag);
+  for (const std::string& value : values) {
+    if (value.empty() && !IsFreeText(*option)) return Invalid(flag, " is empty; give a value, or leave it out");
+    LIME_RETURN_IF_ERROR(CheckNumbers(*option, flag, value));
+  }
+  try {
+    for (const std::string& value : values) option->add_result(value);
+    option->run_callback();
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  return absl::OkStatus();
 }
 
 // ---- Words

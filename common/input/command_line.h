@@ -78,6 +78,16 @@ class CommandFlags {
   };
   // All given flags, except free texts.
   std::vector<Value> Values() const;
+  struct Known {
+    std::string name;  // with its dashes
+    bool is_switch = false, is_number = false, repeats = false;
+  };
+  // The flags that --help shows, without --help.
+  std::vector<Known> KnownFlags() const;
+  // As if the call gave the flag once with each of these values; "true" for a switch.
+  // InvalidArgument if the flag does not take them.  REQUIRES: it is known, and the call does not
+  // give it
+  absl::Status Set(const std::string& flag, const std::vector<std::string>& values) const;
 
  private:
   CLI::App* app_;

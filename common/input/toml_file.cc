@@ -76,6 +76,8 @@ TomlNode ToNode(const toml::node& node) {
     made.kind = TomlNode::Kind::kString, made.text = text->get();
   } else if (const auto* number = node.as_integer()) {
     made.kind = TomlNode::Kind::kInteger, made.number = number->get();
+  } else if (const auto* real = node.as_floating_point()) {
+    made.kind = TomlNode::Kind::kReal, made.real = real->get();
   } else if (const auto* boolean = node.as_boolean()) {
     made.kind = TomlNode::Kind::kBoolean, made.number = boolean->get() ? 1 : 0;
   } else if (const auto* array = node.as_array()) {

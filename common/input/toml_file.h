@@ -22,12 +22,13 @@ inline constexpr Bytes kLeastBudget = 16 * kMiB;
 
 // A value in the file, and its first line.
 struct TomlNode {
-  enum class Kind { kString, kInteger, kBoolean, kTable, kArray, kOther };
+  enum class Kind { kString, kInteger, kReal, kBoolean, kTable, kArray, kOther };
   Kind kind = Kind::kOther;
   int64_t line = 0;
   std::string key;               // if it is a field of a table
   std::string text;              // kString
   int64_t number = 0;            // kInteger, and kBoolean as 0 or 1
+  double real = 0;               // kReal
   std::vector<TomlNode> fields;  // kTable, by line
   std::vector<TomlNode> items;   // kArray
 

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstddef>
+#include <utility>
 
 namespace lime::cli {
 namespace {
@@ -16,6 +17,8 @@ std::atomic<bool> interrupted{false};
 std::atomic<bool> json_wanted{false};
 std::atomic<bool> on_terminal{false};  // stderr, which may show a progress line
 std::atomic<int> graceful{0};
+std::atomic<bool> stops_answers{false};  // an AnswerStop exists
+std::atomic<bool> answer_stopped{false};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free, "signal handlers use them");
 
 void Write(int file, const char* text, size_t bytes) {
@@ -31,7 +34,8 @@ void Write(int file, const char* text, size_t bytes) {
   _exit(kInterrupted);
 }
 
-void OnSignal(int) {
+void OnSignal(int signal) {
+  if (stops_answers.load() && !answer_stopped.exchange(true) && signal == SIGINT) return;
   if (graceful.load() == 0 || interrupted.exchange(true)) EndNow();
   alarm(kGraceSeconds);
 }
@@ -45,6 +49,15 @@ void Handle(int signal, void (*handler)(int)) {
   action.sa_handler = handler;
   sigemptyset(&action.sa_mask);
   sigaction(signal, &action, nullptr);
+}
+
+constexpr int kStopListening = SIGUSR2;  // to the thread of a SignalListener
+
+sigset_t ListenedSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, kStopListening}) sigaddset(&signals, signal);
+  return signals;
 }
 
 bool IsIgnored(int signal) {
@@ -70,12 +83,56 @@ const std::atomic<bool>& Interrupted() {
   return interrupted;
 }
 
+void Interrupt() {
+  OnSignal(SIGTERM);
+}
+
+void EndAtOnce() {
+  EndNow();
+}
+
+SignalListener::SignalListener(std::function<void(int signal)> on_signal) : on_signal_(std::move(on_signal)) {
+  const sigset_t signals = ListenedSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  thread_ = std::thread([this] { Run(); });
+}
+
+SignalListener::~SignalListener() {
+  stopping_ = true;
+  pthread_kill(thread_.native_handle(), kStopListening);
+  thread_.join();
+}
+
+void SignalListener::Run() {
+  const sigset_t signals = ListenedSignals();
+  for (int signal = 0; !stopping_;) {
+    if (sigwait(&signals, &signal) == 0 && signal != kStopListening) on_signal_(signal);
+  }
+}
+
 GracefulStop::GracefulStop() {
   graceful.fetch_add(1);
 }
 
 GracefulStop::~GracefulStop() {
   graceful.fetch_sub(1);
+}
+
+AnswerStop::AnswerStop() {
+  answer_stopped.store(false);
+  stops_answers.store(true);
+}
+
+AnswerStop::~AnswerStop() {
+  stops_answers.store(false);
+}
+
+const std::atomic<bool>& AnswerStop::stopped() {
+  return answer_stopped;
+}
+
+void AnswerStop::Clear() {
+  answer_stopped.store(false);
 }
 
 }  // namespace lime::cli

@@ -1,7 +1,10 @@
-// Ctrl-C, SIGTERM and SIGHUP: every command ends at once, with exit code 130 and one sentence.
+// Ctrl-C, SIGTERM and SIGHUP: every command ends at once, with exit code 130 and one sentence. A
+// server receives the signals itself.
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <thread>
 
 namespace lime::cli {
 
@@ -17,6 +20,20 @@ void SetInterruptJson(bool json);
 // True after the first signal that arrived while a GracefulStop existed.
 const std::atomic<bool>& Interrupted();
 
+// While an object exists, Ctrl-C stops an answer, not the program: the first one only sets
+// stopped(). A further one before Clear(), SIGTERM and SIGHUP act as without this object, and also set
+// stopped(). One object at a time.
+class AnswerStop {
+ public:
+  AnswerStop();
+  ~AnswerStop();
+  AnswerStop(const AnswerStop&) = delete;
+  AnswerStop& operator=(const AnswerStop&) = delete;
+
+  static const std::atomic<bool>& stopped();
+  static void Clear();
+};
+
 // While an object exists, the first signal only sets Interrupted(). The running work polls it,
 // releases its resources (devices, half-written files) and ends. If the work has not ended 3 s
 // later, or a second signal comes, the process ends at once. Any thread; objects may nest.
@@ -26,6 +43,31 @@ class GracefulStop {
   ~GracefulStop();
   GracefulStop(const GracefulStop&) = delete;
   GracefulStop& operator=(const GracefulStop&) = delete;
+};
+
+// ---- For programs that end in steps
+
+// Does what one of the three signals does.
+void Interrupt();
+// Ends the process as a signal does when no GracefulStop exists.
+[[noreturn]] void EndAtOnce();
+
+// Receives the three signals from now on, in place of the above. They stay blocked in the thread
+// that makes this object and in all threads that begin afterwards, so make it first.
+class SignalListener {
+ public:
+  // `on_signal` is called on a thread of this object, one call at a time.
+  explicit SignalListener(std::function<void(int signal)> on_signal);
+  ~SignalListener();
+  SignalListener(const SignalListener&) = delete;
+  SignalListener& operator=(const SignalListener&) = delete;
+
+ private:
+  void Run();
+
+  const std::function<void(int signal)> on_signal_;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
 };
 
 }  // namespace lime::cli

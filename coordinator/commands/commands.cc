@@ -4,8 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/input/flag_file.h"
+#include "common/input/toml_file.h"
+#include "daemon/machine/files.h"
 
 namespace lime::cli {
 namespace {
@@ -90,13 +94,27 @@ absl::Status CheckFlagRules(const CommandFlags& command) {
   return absl::OkStatus();
 }
 
+// Flags of a --config file whose values are files and folders.
+constexpr std::string_view kPathFields[] = {"api-key-file", "cluster", "kv-dir", "model", "plan", "profile", "tls-cert", "tls-key"};
+
+absl::Status ReadConfig(const CommandFlags& command) {
+  if (!command.Given("--config")) return absl::OkStatus();
+  const std::vector<CommandFlags::Value> values = command.Values();
+  const std::string file = std::ranges::find(values, "--config", &CommandFlags::Value::flag)->value;
+  const absl::StatusOr<std::string> text = ReadNamedText(file, kMaxTomlBytes + 1);
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("--config ", text.status().message()));
+  return ReadFlagText(command, *text, file, kPathFields);
+}
+
 }  // namespace
 
 CommandFlags Commands::AddCommand(const std::string& name, const std::string& what, const std::string& footer,
                                   std::function<absl::Status()> run) {
   return program_.AddCommand(name, what, footer, [this, run = std::move(run)](const CommandFlags& command) {
     AnswerInJson(command.Given("--json"));
-    const absl::Status checked = CheckFlagRules(command);
+    absl::Status checked = ReadConfig(command);
+    AnswerInJson(command.Given("--json"));  // the file may give it
+    if (checked.ok()) checked = CheckFlagRules(command);
     exit_code_ = Finish(checked.ok() ? run() : WrongCall(std::string(checked.message())));
   });
 }

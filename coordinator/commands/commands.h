@@ -59,5 +59,6 @@ void AddDoctorCommand(Commands& commands);    // finds faults of machines and li
 void AddKeysCommand(Commands& commands);      // makes an authority and keys for a cluster
 void AddPushCommand(Commands& commands);      // sends devices the weights that they need
 void AddDemoCommand(Commands& commands);      // runs the shipped model and explains what happened
+void AddServeCommand(Commands& commands);     // answers clients of OpenAI's and Ollama's APIs
 
 }  // namespace lime::cli

@@ -24,15 +24,6 @@
 
 namespace {
 
-// Adds a command that is not built yet. It says so, for any arguments.
-void AddUnbuilt(CLI::App& app, lime::cli::Commands& commands) {
-  const auto [command, as_json] = commands.Add<bool>("serve", "HTTP server compatible with OpenAI's (not built yet)", "", [](bool) {
-    return lime::cli::WrongCall("`serve` is not built yet; see `lime --help` for the other commands");
-  });
-  command.Add("--json", &as_json, "Print one JSON object");
-  app.get_subcommand("serve")->group("Not built yet")->allow_extras();
-}
-
 // Prints the help or version that was asked for.
 void PrintAnswer(CLI::App& app, const CLI::Success& asked, bool in_json) {
   if (!in_json) return void(app.exit(asked));
@@ -83,10 +74,9 @@ int main(int argc, char** argv) try {
         lime::cli::AddProfileCommand,  lime::cli::AddPlanCommand,     lime::cli::AddSimulateCommand, lime::cli::AddSolveCommand,
         lime::cli::AddUpCommand,       lime::cli::AddDownCommand,     lime::cli::AddDevicesCommand,  lime::cli::AddStoreCommand,
         lime::cli::AddUnloadCommand,   lime::cli::AddDoctorCommand,   lime::cli::AddKeysCommand,     lime::cli::AddPushCommand,
-        lime::cli::AddDemoCommand}) {
+        lime::cli::AddDemoCommand,     lime::cli::AddServeCommand}) {
     add(commands);
   }
-  AddUnbuilt(app, commands);
   const int exit_code = Parse(app, lime::WithHelpWords({argv + 1, argv + argc}), commands);
   if (exit_code != lime::cli::kDone || lime::AnswerWritten()) return exit_code;
   std::fputs("lime: the answer cannot be written to stdout\n", stderr);

@@ -3,18 +3,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -23,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/input/device_name.h"
+#include "daemon/machine/service_manager.h"
 
 namespace lime {
 namespace {
@@ -210,26 +207,6 @@ absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string&
   LIME_RETURN_IF_ERROR(WriteOrigin(files.origin, origin));
   return report.Release();
 }
-
-namespace {
-
-void NotifyManager(std::string_view state) {
-  const char* const path = std::getenv("NOTIFY_SOCKET");
-  if (path == nullptr) return;
-  struct sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  const size_t length = std::strlen(path);
-  if (length < 2 || length >= sizeof(address.sun_path)) return;
-  std::memcpy(address.sun_path, path, length);
-  if (address.sun_path[0] == '@') address.sun_path[0] = 0;  // an abstract name
-  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) return;
-  const auto bytes = static_cast<socklen_t>(offsetof(struct sockaddr_un, sun_path) + length);
-  (void)sendto(socket, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const struct sockaddr*>(&address), bytes);
-  close(socket);
-}
-
-}  // namespace
 
 void ReportReady(int port, int fd) {
   if (fd >= 0) {

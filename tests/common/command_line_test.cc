@@ -32,7 +32,6 @@ class CommandLineTest : public ::testing::Test {
     CLI::App* prepare = app_.add_subcommand("prepare");
     prepare->add_option("model,--model,-m", model_)->required();
     prepare->add_option("--out,-o", memory_);
-    app_.add_subcommand("serve")->allow_extras();
   }
 
   // The sentence about the call, or "" where it passes.
@@ -143,10 +142,6 @@ TEST_F(CommandLineTest, HelpAnswersEverySlipButAnUnknownCommand) {
   EXPECT_EQ(WithHelpWords({"help", "run"}), (Words{"run", "--help"}));
   EXPECT_EQ(WithHelpWords({"version"}), Words{"--version"});
   EXPECT_EQ(WithHelpWords({"run", "help"}), (Words{"run", "help"}));
-}
-
-TEST_F(CommandLineTest, ACommandThatAcceptsAnythingIsNotReadFurther) {
-  EXPECT_EQ(Error({"serve", "--port", "1"}), "");
 }
 
 TEST_F(CommandLineTest, WhatIsMissingIsSaidInTheNameOfTheCommand) {

@@ -119,9 +119,7 @@ TEST_F(CallsTest, AnErrorIsOneObjectWithJson) {
   ExpectRefused(Call({"down", "--cluster", dir_ / "none.toml", "--json"}), 2, "none.toml");
 }
 
-TEST_F(CallsTest, WhatIsNotBuiltYetAndWhatIsAskedForAreOneObjectToo) {
-  ExpectRefused(Call({"serve", "--json"}), 2, "`serve` is not built yet");
-  ExpectRefused(Call({"serve", "--port", "1", "--json"}), 2, "`serve` is not built yet");
+TEST_F(CallsTest, WhatIsAskedForIsOneObjectToo) {
   for (const char* words : {"version", "--version"}) {
     const json version = Call({words, "--json"}).Json();
     EXPECT_TRUE(version.is_object() && version.contains("version") && version.contains("protocol")) << words;

@@ -427,7 +427,6 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
   ExpectRefused(Call({"score", "--model", model_, "--ids", "320"}), 2, "is not an id below 320");
   ExpectRefused(Call({"score", "--model", model_}), 2, "give either --ids");
   ExpectRefused(Call({"quantize", "--model", model_, "--out", dir_ / "q", "--bits", "5"}), 2, "--bits 5 is not one of");
-  ExpectRefused(Call({"serve", "--model", model_}), 2, "`serve` is not built yet");
   ExpectRefused(Call({"bench", "--model", model_, "--cluster", "c.toml"}), 2, "unknown flag --cluster");
   ExpectRefused(Call({"score", "--model", model_, "--ids", "1,2", "--plan", "p.json"}), 2, "--plan is for --cluster");
 }
