@@ -40,6 +40,7 @@ class Commands {
 
 void AddRunCommand(Commands& commands);       // generates text from a checkpoint
 void AddTraceCommand(Commands& commands);     // run, with a trace
+void AddChatCommand(Commands& commands);      // a conversation in the terminal
 void AddScoreCommand(Commands& commands);     // teacher-forced log-probabilities and perplexity
 void AddTokenizeCommand(Commands& commands);  // text on stdin to ids, or back
 void AddTemplateCommand(Commands& commands);  // a chat template to the text of a prompt

@@ -73,7 +73,7 @@ TEST_F(CallsTest, EveryCommandAcceptsJson) {
 
 TEST_F(CallsTest, AWordThatIsNotKnownIsNamedWithTheNearest) {
   ExpectRefused(Call({"runn", "--model", model_}), 2, "lime: unknown command \"runn\"; did you mean lime run?");
-  ExpectRefused(Call({"chat"}), 2, "lime: unknown command \"chat\"; `lime --help` lists the commands");
+  ExpectRefused(Call({"poem"}), 2, "lime: unknown command \"poem\"; `lime --help` lists the commands");
   ExpectRefused(Call({"run", "--model", model_, "--max-token", "10"}), 2,
                 "lime: run: unknown flag --max-token; did you mean --max-tokens?");
   ExpectRefused(Call({"run", model_}), 2, absl::StrCat("the model is given as --model ", model_));

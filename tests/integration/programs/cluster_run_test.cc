@@ -1,4 +1,5 @@
-// `lime run --cluster` over real daemons gives what one process gives, bit for bit, wherever KV is.
+// `lime run`, `score` and `chat` over real daemons give what one process gives, bit for bit, wherever
+// KV is.
 
 #include <string>
 #include <vector>
@@ -51,6 +52,19 @@ TEST_F(ClusterRunTest, ScoresAreThoseOfOneProcess) {
     ASSERT_EQ(alone.exit_code, 0) << alone.err;
     ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
     for (const char* field : {"positions", "perplexity", "logits_xxh3"}) EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
+  }
+}
+
+// The second chat shows that the first one has freed the devices.
+TEST_F(ClusterRunTest, ChatsAreThoseOfOneProcess) {
+  const std::vector<std::string> call = {"chat", "--model", kModel, "--seed", "7", "--max-tokens", "12", "--context", "512", "--json"};
+  const Answer alone = Call(call, "The fox\n");
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  for (int i = 0; i < 2; ++i) {
+    const Answer cluster = Call(OverCluster(call), "The fox\n");
+    ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+    for (const char* field : {"content", "finish_reason", "prompt_tokens", "completion_tokens", "seed", "recoveries"})
+      EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
   }
 }
 
