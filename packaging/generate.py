@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the files that an installation has beside the programs: man pages and completions from
-their --help texts, and the unit with the path of limed.
+their --help texts, and the units with the paths of the programs.
 
     packaging/generate.py --lime BIN/lime --limed BIN/limed --prefix /usr/local --out FOLDER
 
@@ -17,7 +17,8 @@ import help_text  # noqa: E402
 import man_pages  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
-INSTALLED_HERE = "/usr/local/bin/limed"  # as in limed.service
+INSTALLED_HERE = "/usr/local/bin/"  # as in the units
+UNITS = ("limed.service", "lime-serve.service")
 
 
 def said(program, *words):
@@ -48,8 +49,8 @@ def files(lime, limed, prefix):
         made[f"share/bash-completion/completions/{program}"] = completions.bash(program, texts)
         made[f"share/zsh/site-functions/_{program}"] = completions.zsh(program, texts)
         made[f"share/fish/vendor_completions.d/{program}.fish"] = completions.fish(program, texts)
-    unit = (HERE / "limed.service").read_text()
-    made["lib/systemd/system/limed.service"] = unit.replace(INSTALLED_HERE, f"{prefix}/bin/limed")
+    for name in UNITS:
+        made[f"lib/systemd/system/{name}"] = (HERE / name).read_text().replace(INSTALLED_HERE, f"{prefix}/bin/")
     return made
 
 

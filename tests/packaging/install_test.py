@@ -61,11 +61,18 @@ class InstallTest(unittest.TestCase):
         for program in ("lime", "limed"):
             self.assertEqual(said(self.prefix / "bin" / program, "--version"), said(BIN / program, "--version"))
 
-    def test_the_unit_starts_the_installed_limed(self):
-        unit = (self.prefix / "lib/systemd/system/limed.service").read_text()
-        self.assertIn(f"ExecStart={self.prefix}/bin/limed --config /etc/lime/limed.toml\n", unit)
-        self.assertTrue((self.prefix / "share/doc/lime/examples/limed.toml").exists())
+    def test_the_units_start_the_installed_programs(self):
+        for name, call in (("limed", "limed --config"), ("lime-serve", "lime serve --config")):
+            unit = (self.prefix / f"lib/systemd/system/{name}.service").read_text()
+            self.assertIn(f"ExecStart={self.prefix}/bin/{call} /etc/lime/{name}.toml\n", unit)
+            self.assertTrue((self.prefix / f"share/doc/lime/examples/{name}.toml").exists())
         self.assertIn("Apache License", (self.prefix / "share/doc/lime/LICENSE").read_text())
+
+    def test_systemd_understands_the_units(self):
+        skips.need(self, shutil.which("systemd-analyze"), "systemd-analyze (Debian: systemd)")
+        for name in ("limed", "lime-serve"):
+            done = subprocess.run(["systemd-analyze", "verify", self.prefix / f"lib/systemd/system/{name}.service"], capture_output=True, text=True)
+            self.assertEqual((done.returncode, [line for line in done.stderr.splitlines() if f"{name}.service" in line]), (0, []))  # not of other units
 
     def test_every_command_has_a_page_that_names_every_flag(self):
         self.assertGreater(len(self.commands), 15)
