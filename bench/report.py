@@ -23,7 +23,7 @@ def table(columns, rows):
 
 
 def verdict(value, goal, at_least=True):
-    return f"{'>=' if at_least else '<='} {goal:.2f} {'met' if (value >= goal) == at_least or value == goal else 'MISSED'}"
+    return f"{'>=' if at_least else '<='} {goal:.4g} {'met' if (value >= goal) == at_least or value == goal else 'MISSED'}"
 
 
 def mib(size):
