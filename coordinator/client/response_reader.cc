@@ -15,8 +15,8 @@ namespace http = boost::beast::http;
 using Error = boost::beast::error_code;
 using View = boost::beast::string_view;
 
-// "0\r\n\r\n": at least so many bytes of a chunked body are missing until its end. Beast 1.74 asserts
-// that it gets them together.
+// "0\r\n\r\n": at least so many bytes follow a chunk of a body. Beast 1.74 asserts that it gets them
+// together.
 constexpr size_t kLastChunkBytes = 5;
 constexpr std::string_view kVersionBegin = "HTTP/";
 
@@ -34,6 +34,7 @@ class ResponseReader::Parser final : public http::basic_parser<false> {
   HttpHeaders headers;
   std::string body;
   bool took_chunk_header = false;  // or the trailers
+  uint64_t chunk_left = 0;         // bytes of the current chunk that are still missing
 
  private:
   void on_request_impl(http::verb, View, View, int, Error&) override {}
@@ -53,8 +54,14 @@ class ResponseReader::Parser final : public http::basic_parser<false> {
     body.append(bytes.data(), bytes.size());
     return bytes.size();
   }
-  void on_chunk_header_impl(std::uint64_t, View, Error&) override { took_chunk_header = true; }
-  std::size_t on_chunk_body_impl(std::uint64_t, View bytes, Error& error) override { return on_body_impl(bytes, error); }
+  void on_chunk_header_impl(std::uint64_t size, View, Error&) override {
+    took_chunk_header = true;
+    chunk_left = size;
+  }
+  std::size_t on_chunk_body_impl(std::uint64_t left, View bytes, Error& error) override {
+    chunk_left = left - bytes.size();
+    return on_body_impl(bytes, error);
+  }
   void on_finish_impl(Error&) override {}
 
   const Limits limits_;
@@ -80,7 +87,7 @@ void ResponseReader::Read(std::string_view bytes, std::string& body) {
 }
 
 bool ResponseReader::ReadSome(std::string& body) {
-  if (state_ == State::kBody && parser_->chunked() && input_.size() < kLastChunkBytes) return false;
+  if (state_ == State::kBody && parser_->chunked() && parser_->chunk_left == 0 && input_.size() < kLastChunkBytes) return false;
   if (state_ == State::kHead && head_taken_ == 0 && !kVersionBegin.starts_with(std::string_view(input_).substr(0, kVersionBegin.size())))
     return Break("it is not HTTP");  // Beast would wait for the end of the headers
   Error error;

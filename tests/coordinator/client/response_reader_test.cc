@@ -50,6 +50,14 @@ TEST(ResponseReaderTest, TheSameAnswerComesFromPiecesOfEverySize) {
   }
 }
 
+// The last bytes of an event do not wait for the next one.
+TEST(ResponseReaderTest, EveryByteOfAChunkIsThereAsSoonAsItComes) {
+  const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string text = head + "c\r\ndata: {\"a\": ";
+  for (size_t piece = 1; piece <= text.size(); ++piece) EXPECT_EQ(Read(text, piece, false).body, "data: {\"a\": ") << piece;
+  EXPECT_EQ(Read(text, 1).what, "it ended in its middle");
+}
+
 TEST(ResponseReaderTest, AnAnswerWithoutABodyIsCompleteAtItsHead) {
   EXPECT_EQ(Read("HTTP/1.1 204 No Content\r\n\r\n", 1000, false).state, State::kComplete);
   EXPECT_EQ(Read("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 1000, false).state, State::kComplete);
