@@ -28,16 +28,14 @@ int64_t PositionsOf(const std::vector<ServingRequest>& requests) {
 
 AnswerService::AnswerService(const Options& options)
     : options_(options),
-      context_{.model = options_.model,
-               .serving = options_.serving,
-               .plan = options_.plan,
-               .observer = options_.observer,
-               .random = options_.random,
-               .keep_alive = options_.keep_alive,
-               .max_wait = options_.max_wait,
-               .on_failure = options_.on_failure,
-               .draining = &draining_,
-               .due_tokens = &due_tokens_},
+      context_(new AnswerContext{.model = options_.model,
+                                 .serving = options_.serving,
+                                 .plan = options_.plan,
+                                 .observer = options_.observer,
+                                 .random = options_.random,
+                                 .keep_alive = options_.keep_alive,
+                                 .max_wait = options_.max_wait,
+                                 .on_failure = options_.on_failure}),
       parse_options_(options_.model.parse_options()),
       listed_(options_.model.listed()) {}
 
@@ -132,7 +130,7 @@ void AnswerService::Generate(Exchange& exchange, const ApiRequest& request) {
 
 ApiError AnswerService::Refusal(const absl::Status& status, const Generation& generation, Endpoint endpoint) const {
   if (absl::IsInvalidArgument(status)) return InvalidValue(PromptField(endpoint), std::string(status.message()));
-  if (absl::IsUnavailable(status) && draining_) {
+  if (absl::IsUnavailable(status) && context_->draining) {
     options_.observer.OnRejected(Rejection::kDraining);
     return Draining();
   }
@@ -141,7 +139,7 @@ ApiError AnswerService::Refusal(const absl::Status& status, const Generation& ge
     options_.observer.OnRejected(Rejection::kQueueFull);
     return QueueFull(options_.serving.load().waiting, PredictedWaitSeconds());
   }
-  ApiError error = ErrorOf(status, context_);
+  ApiError error = ErrorOf(status, *context_);
   if (error.status == 500 && options_.on_failure) options_.on_failure(status);
   return error;
 }
@@ -164,7 +162,7 @@ int64_t AnswerService::most_requests() const {
 double AnswerService::PredictedWaitSeconds() const {
   const Serving::Load load = options_.serving.load();
   const std::shared_ptr<const ServedPlan> plan = options_.plan.get();
-  const double tokens = static_cast<double>(due_tokens_) / static_cast<double>(std::max<int64_t>(1, load.waiting + load.running));
+  const double tokens = static_cast<double>(context_->due_tokens) / static_cast<double>(std::max<int64_t>(1, load.waiting + load.running));
   const auto ends = static_cast<double>(std::max<int64_t>(1, load.waiting + load.running + 1 - most_requests()));
   return ends * tokens * plan->MsPerToken(load.running) / 1000 / std::max(1, plan->plan.sequences);
 }

@@ -45,7 +45,7 @@ class AnswerService {
   std::optional<ApiResult<std::string>> Listed(const Route& route) const;
 
   // Errors of requests from now on say so.
-  void Drain() { draining_ = true; }
+  void Drain() { context_->draining = true; }
 
  private:
   void Answer(Exchange& exchange);
@@ -59,9 +59,7 @@ class AnswerService {
   const ListedModel* FindModel(const std::string& name) const;
 
   const Options options_;
-  std::atomic<bool> draining_ = false;
-  std::atomic<int64_t> due_tokens_ = 0;
-  const AnswerContext context_;
+  const std::shared_ptr<AnswerContext> context_;
   const ParseOptions parse_options_;
   const std::vector<ListedModel> listed_;
   std::atomic<int64_t> waiting_ = 0, waiting_bytes_ = 0;

@@ -53,7 +53,7 @@ ApiError ErrorOf(const absl::Status& status, const AnswerContext& context) {
   const bool is_loss = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
   if (const std::string device = DeviceOf(status); is_loss && !device.empty()) return ClusterUnavailable(device);
   if (absl::IsDeadlineExceeded(status)) return QueueTimeout(absl::ToDoubleSeconds(context.max_wait));
-  if (absl::IsCancelled(status) || (absl::IsUnavailable(status) && *context.draining)) return Draining();
+  if (absl::IsCancelled(status) || (absl::IsUnavailable(status) && context.draining)) return Draining();
   return ServerError(std::string(status.message()));
 }
 
@@ -84,9 +84,9 @@ class LiveAnswer::Sink final : public RequestSink {
  public:
   Sink(std::shared_ptr<LiveAnswer> answer, size_t choice, int64_t most_tokens)
       : answer_(std::move(answer)), tokens_(*answer_->choices_[choice].tokens), due_(most_tokens) {
-    *answer_->context_.due_tokens += due_;
+    answer_->context_->due_tokens += due_;
   }
-  ~Sink() override { *answer_->context_.due_tokens -= due_; }
+  ~Sink() override { answer_->context_->due_tokens -= due_; }
 
   void OnToken(const ServedToken& token) override {
     if (!token.known) Report(token.at);
@@ -94,20 +94,20 @@ class LiveAnswer::Sink final : public RequestSink {
     answer_->exchange_->answer().Wake();
   }
   void OnEnd(const RequestEnd& end) override {
-    *answer_->context_.due_tokens -= std::exchange(due_, 0);
+    answer_->context_->due_tokens -= std::exchange(due_, 0);
     tokens_.End(end);
     answer_->exchange_->answer().Wake();
   }
 
  private:
   void Report(ServingClock::time_point at) {
-    ServerObserver& observer = answer_->context_.observer;
+    ServerObserver& observer = answer_->context_->observer;
     if (last_ == ServingClock::time_point())
       observer.OnFirstToken(absl::FromChrono(at - answer_->exchange_->call().at));
     else
       observer.OnToken(absl::FromChrono(at - last_));
     last_ = at;
-    if (due_ > 0) --due_, --*answer_->context_.due_tokens;
+    if (due_ > 0) --due_, --answer_->context_->due_tokens;
   }
 
   const std::shared_ptr<LiveAnswer> answer_;
@@ -129,35 +129,36 @@ class LiveAnswer::Source final : public BodySource {
   const std::shared_ptr<LiveAnswer> answer_;
 };
 
-LiveAnswer::LiveAnswer(const AnswerContext& context, std::shared_ptr<Exchange> exchange, const ApiRequest& request, Generation generation)
-    : context_(context), exchange_(std::move(exchange)), is_stream_(request.stream), generation_(std::move(generation)) {
+LiveAnswer::LiveAnswer(std::shared_ptr<AnswerContext> context, std::shared_ptr<Exchange> exchange, const ApiRequest& request,
+                       Generation generation)
+    : context_(std::move(context)), exchange_(std::move(exchange)), is_stream_(request.stream), generation_(std::move(generation)) {
   const Endpoint endpoint = exchange_->call().route->endpoint;
-  AnswerHead head = HeadOf(context_.model, endpoint, request, generation_, absl::ToUnixSeconds(absl::Now()), context_.random);
+  AnswerHead head = HeadOf(context_->model, endpoint, request, generation_, absl::ToUnixSeconds(absl::Now()), context_->random);
   writer_ = std::make_unique<NotingWriter>(MakeAnswerWriter(endpoint, request, std::move(head)), generation_.requests.size());
-  reader_ = std::make_unique<AnswerReader>(context_.model, generation_, context_.random, *writer_);
+  reader_ = std::make_unique<AnswerReader>(context_->model, generation_, context_->random, *writer_);
   for (const ServingRequest& each : generation_.requests) choices_.push_back({.tokens = std::make_unique<TokenBuffer>(each), .end = {}});
 }
 
 LiveAnswer::~LiveAnswer() = default;
 
 absl::Status LiveAnswer::Start() {
-  recoveries_before_ = context_.serving.recoveries();
-  changes_before_ = context_.serving.changes();
+  recoveries_before_ = context_->serving.recoveries();
+  changes_before_ = context_->serving.changes();
   std::vector<Submission> submissions;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const ServingRequest& request = generation_.requests[i];
     submissions.push_back({request, std::make_shared<Sink>(shared_from_this(), i, request.max_new_tokens)});
   }
-  LIME_ASSIGN_OR_RETURN(const RequestId first, context_.serving.SubmitTogether(std::move(submissions)));
-  context_.observer.OnAccepted();
+  LIME_ASSIGN_OR_RETURN(const RequestId first, context_->serving.SubmitTogether(std::move(submissions)));
+  context_->observer.OnAccepted();
   // The end of the request may have come already. Then it comes again, and cancels.
   exchange_->Attach([self = shared_from_this()] { self->Read(); },
                     [self = shared_from_this()](HttpEnd end) { return self->OnHttpEnd(end); });
   HttpResponse reply = HeadReply(writer_->content_type(), is_stream_);
   if (is_stream_)
-    exchange_->Stream(std::move(reply), context_.keep_alive, std::make_unique<Source>(shared_from_this()));
+    exchange_->Stream(std::move(reply), context_->keep_alive, std::make_unique<Source>(shared_from_this()));
   else
-    exchange_->Delay(std::move(reply), context_.keep_alive);
+    exchange_->Delay(std::move(reply), context_->keep_alive);
   first_ = first;
   if (cancelled_) CancelAll();
   exchange_->answer().Wake();  // tokens that came before
@@ -166,7 +167,7 @@ absl::Status LiveAnswer::Start() {
 
 void LiveAnswer::Read() {
   if (first_ < 0 || over_) return;
-  running_ = std::max(running_, context_.serving.load().running);
+  running_ = std::max(running_, context_->serving.load().running);
   for (size_t i = 0; i < choices_.size() && !over_; ++i) ReadChoice(i);
   if (!over_ && reader_->is_over()) Complete();
 }
@@ -193,11 +194,11 @@ void LiveAnswer::OnChoiceEnd(size_t index, const RequestEnd& end) {
 void LiveAnswer::Complete() {
   over_ = true;
   AnswerReport report = reader_->Report();
-  const std::shared_ptr<const ServedPlan> plan = context_.plan.get();
+  const std::shared_ptr<const ServedPlan> plan = context_->plan.get();
   report.numerics_id = plan->numerics_id;
   report.plan_epoch = plan->plan.epoch;
-  report.recoveries = context_.serving.recoveries() - recoveries_before_;
-  report.plan_changes = context_.serving.changes() - changes_before_;
+  report.recoveries = context_->serving.recoveries() - recoveries_before_;
+  report.plan_changes = context_->serving.changes() - changes_before_;
   report.predicted_ms_per_token = plan->MsPerToken(running_);
   writer_->Finish(report);
   if (is_stream_) return;  // the source is asked next
@@ -209,15 +210,15 @@ void LiveAnswer::Complete() {
 void LiveAnswer::Fail(const absl::Status& status) {
   over_ = failed_ = true;
   CancelAll();
-  const ApiError error = ErrorOf(status, context_);
-  if (error.status == 500 && context_.on_failure) context_.on_failure(status);
+  const ApiError error = ErrorOf(status, *context_);
+  if (error.status == 500 && context_->on_failure) context_->on_failure(status);
   if (!is_stream_) return exchange_->Fail(error);
   exchange_->NoteError(error.code);
   writer_->Fail(error);
 }
 
 void LiveAnswer::Cancel(size_t choice) {
-  context_.serving.Cancel(first_ + static_cast<int64_t>(choice));
+  context_->serving.Cancel(first_ + static_cast<int64_t>(choice));
 }
 
 // Start looks at `cancelled_` after it has set `first_`.
@@ -232,7 +233,7 @@ std::optional<LoggedAnswer> LiveAnswer::OnHttpEnd(HttpEnd http_end) {
   if (!over_) CancelAll();
   over_ = true;
   const std::vector<SeenChoice> choices = SeenChoices(http_end == HttpEnd::kSent);
-  const std::shared_ptr<const ServedPlan> plan = context_.plan.get();
+  const std::shared_ptr<const ServedPlan> plan = context_->plan.get();
   SeenAnswer seen{.prompt_tokens = generation_.prompt_tokens(),
                   .cached_tokens = 0,
                   .choices = choices,
@@ -250,7 +251,7 @@ std::optional<LoggedAnswer> LiveAnswer::OnHttpEnd(HttpEnd http_end) {
   logged.cached_tokens = seen.cached_tokens;
   const auto worst = std::ranges::max_element(choices, {}, &SeenChoice::finish);
   logged.finish = FinishWord(worst->finish >= GenerationFinish::kCancelled ? worst->finish : choices.front().finish);
-  context_.observer.OnAnswer(seen);
+  context_->observer.OnAnswer(seen);
   return logged;
 }
 

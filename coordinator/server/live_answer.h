@@ -27,7 +27,8 @@
 
 namespace lime {
 
-// What answers are made with. All members outlive the answers.
+// What answers are made with. Answers and the sinks of their requests hold it, since Serving lets go of
+// a sink only after its last token. All that it refers to outlives both.
 struct AnswerContext {
   const ServedModel& model;
   Serving& serving;
@@ -38,8 +39,8 @@ struct AnswerContext {
   absl::Duration max_wait = absl::Seconds(600);
   // Called with a failure after which Serving answers nothing any more. May be empty.  Thread: any
   std::function<void(const absl::Status&)> on_failure = nullptr;
-  std::atomic<bool>* draining = nullptr;
-  std::atomic<int64_t>* due_tokens = nullptr;  // that accepted requests may still generate
+  std::atomic<bool> draining = false;
+  std::atomic<int64_t> due_tokens = 0;  // that accepted requests may still generate
 };
 
 // The error of a request that Serving refused or ended, as its client reads it.
@@ -47,7 +48,7 @@ ApiError ErrorOf(const absl::Status& status, const AnswerContext& context);
 
 class LiveAnswer : public std::enable_shared_from_this<LiveAnswer> {
  public:
-  LiveAnswer(const AnswerContext& context, std::shared_ptr<Exchange> exchange, const ApiRequest& request, Generation generation);
+  LiveAnswer(std::shared_ptr<AnswerContext> context, std::shared_ptr<Exchange> exchange, const ApiRequest& request, Generation generation);
   ~LiveAnswer();
 
   // Submits its requests. The status goes out at once for a stream, and otherwise after a silence.
@@ -75,7 +76,7 @@ class LiveAnswer : public std::enable_shared_from_this<LiveAnswer> {
   std::optional<LoggedAnswer> OnHttpEnd(HttpEnd end);
   std::vector<SeenChoice> SeenChoices(bool sent) const;
 
-  const AnswerContext& context_;
+  const std::shared_ptr<AnswerContext> context_;
   const std::shared_ptr<Exchange> exchange_;
   const bool is_stream_;
   const Generation generation_;
