@@ -111,14 +111,14 @@ TEST(AnswerStopTest, ASecondCtrlCEndsTheProcess) {
         raise(SIGINT);
         raise(SIGINT);
       },
-      ::testing::ExitedWithCode(kInterrupted), "interrupted");
+      ::testing::ExitedWithCode(kInterrupted), testing::HasSubstr("lime: interrupted"));
   EXPECT_EXIT(
       {
         HandleInterrupts();
         const AnswerStop stop;
         raise(SIGTERM);
       },
-      ::testing::ExitedWithCode(kInterrupted), "interrupted");
+      ::testing::ExitedWithCode(kInterrupted), testing::HasSubstr("lime: interrupted"));
 }
 
 }  // namespace
