@@ -126,6 +126,7 @@ class Preparation {
         tools, request_.format, {.tool_format = model_.tool_format(), .thinking = made_.thinking, .format_param = FormatField(endpoint_)});
     if (!format.ok()) return format.error();
     format_ = *std::move(format);
+    made_.format_param = tools.choice.mode != ToolChoice::Mode::kNone ? "tools" : FormatField(endpoint_);
     made_.calls = {.reads = tools.choice.mode != ToolChoice::Mode::kNone,
                    .format = model_.tool_format(),
                    .functions = std::move(tools.functions),

@@ -39,6 +39,7 @@ struct Generation {
   std::vector<ServingRequest> requests;
   int64_t prompts = 0;  // requests / prompts: `n`
   uint64_t seed = 0;
+  std::string_view format_param;  // the field of the request that the format of its tokens is of
 
   // For the reader, the same for all choices.
   ThinkingSplitter::Start thinking = ThinkingSplitter::Start::kOff;

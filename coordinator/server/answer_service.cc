@@ -129,7 +129,8 @@ void AnswerService::Generate(Exchange& exchange, const ApiRequest& request) {
 }
 
 ApiError AnswerService::Refusal(const absl::Status& status, const Generation& generation, Endpoint endpoint) const {
-  if (absl::IsInvalidArgument(status)) return InvalidValue(PromptField(endpoint), std::string(status.message()));
+  if (absl::IsInvalidArgument(status))
+    return InvalidValue(IsWrongFormat(status) ? generation.format_param : PromptField(endpoint), std::string(status.message()));
   if (absl::IsUnavailable(status) && context_->draining) {
     options_.observer.OnRejected(Rejection::kDraining);
     return Draining();

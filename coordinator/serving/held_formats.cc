@@ -5,22 +5,39 @@
 #include "planner/base/check.h"
 
 namespace lime {
+namespace {
+
+constexpr char kWrongFormatMark[] = "lime/wrong-format";
+
+absl::Status WrongFormat(const absl::Status& status) {
+  absl::Status wrong = absl::InvalidArgumentError(status.message());
+  wrong.SetPayload(kWrongFormatMark, absl::Cord("1"));
+  return wrong;
+}
+
+}  // namespace
+
+bool IsWrongFormat(const absl::Status& status) {
+  return status.GetPayload(kWrongFormatMark).has_value();
+}
 
 absl::StatusOr<HeldFormats::Hold> HeldFormats::Add(const std::string& format, const json_schema::GrammarOptions& options) {
   {
     absl::MutexLock lock(&mutex_);
     if (const auto found = formats_.find(format); found != formats_.end()) return Count(format, found->second);
   }
-  LIME_ASSIGN_OR_RETURN(const json_schema::AnswerFormatPtr compiled, json_schema::CompileFormat(format, options));
+  const absl::StatusOr<json_schema::AnswerFormatPtr> made = json_schema::CompileFormat(format, options);
+  if (!made.ok()) return WrongFormat(made.status());
+  const Bytes bytes = (*made)->memory;
   absl::MutexLock lock(&mutex_);
-  const auto [entry, is_new] = formats_.try_emplace(format, Entry{.memory = compiled->memory});
+  const auto [entry, is_new] = formats_.try_emplace(format, Entry{.memory = bytes});
   if (!is_new) return Count(format, entry->second);
-  if (memory_ + compiled->memory > json_schema::kMaxHeldFormats) {
+  if (memory_ + bytes > json_schema::kMaxHeldFormats) {
     formats_.erase(entry);
     return absl::ResourceExhaustedError(absl::StrCat("the schemas of all requests need more than ", json_schema::kMaxHeldFormats / kMiB,
                                                      " MiB together; try again when other requests have ended"));
   }
-  memory_ += compiled->memory;
+  memory_ += bytes;
   return Count(format, entry->second);
 }
 

@@ -17,12 +17,15 @@
 
 namespace lime {
 
+// Whether a request was refused because its format cannot be compiled.
+bool IsWrongFormat(const absl::Status& status);
+
 class HeldFormats {
  public:
   // Counts as long as it lives. Null: no format.
   using Hold = std::shared_ptr<const std::string>;
 
-  // InvalidArgument for a format that cannot be compiled; ResourceExhausted if there is no memory
+  // InvalidArgument for a format that cannot be compiled (IsWrongFormat); ResourceExhausted if there is no memory
   // for it until other requests have ended. REQUIRES: this object outlives the result
   absl::StatusOr<Hold> Add(const std::string& format, const json_schema::GrammarOptions& options);
 

@@ -32,6 +32,7 @@ TEST(HeldFormatsTest, FormatsOfRequestsThatHaveNotEndedAreBounded) {
   }
   EXPECT_EQ(next.status().code(), absl::StatusCode::kResourceExhausted) << next.status();
   EXPECT_THAT(std::string(next.status().message()), HasSubstr("need more than 8 MiB together"));
+  EXPECT_FALSE(IsWrongFormat(next.status())) << "it may be sent again";
   ASSERT_GE(holds.size(), 4);
   for (int i = 0; i < 16; ++i) holds.push_back(formats.Add(LargeFormat(0), {}).value());  // the same one counts once
   holds.erase(holds.begin() + 1);                                                         // its request has ended
@@ -40,8 +41,9 @@ TEST(HeldFormatsTest, FormatsOfRequestsThatHaveNotEndedAreBounded) {
 
 TEST(HeldFormatsTest, AWrongFormatIsRefused) {
   HeldFormats formats;
-  EXPECT_THAT(std::string(formats.Add(R"({"schemas": [{"type": "strin"}], "answer": {"value": 0}})", {}).status().message()),
-              StartsWith("#/type: "));
+  const absl::Status wrong = formats.Add(R"({"schemas": [{"type": "strin"}], "answer": {"value": 0}})", {}).status();
+  EXPECT_THAT(std::string(wrong.message()), StartsWith("#/type: "));
+  EXPECT_TRUE(absl::IsInvalidArgument(wrong) && IsWrongFormat(wrong)) << wrong;
 }
 
 }  // namespace

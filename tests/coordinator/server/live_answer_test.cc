@@ -128,6 +128,26 @@ TEST_F(LiveAnswerTest, AListOfMorePositionsThanMayWaitIsAMistake) {
   EXPECT_EQ(Call("POST", kChatPath, Chat(100, R"("n":4)")).status, 200);
 }
 
+TEST_F(LiveAnswerTest, FunctionsThatAreTooLargeTogetherAreAMistakeOfTheTools) {
+  Setting setting;
+  setting.source = MadeTemplate("<tool_call>");
+  Start(std::move(setting));
+  nlohmann::json error;
+  nlohmann::json body = nlohmann::json::parse(Chat(1));
+  while (error.empty() && body["tools"].size() < 256) {
+    const std::string number = absl::StrCat(body["tools"].size());
+    const nlohmann::json text = {{"type", "string"}, {"pattern", absl::StrCat("^(a|b)*a(a|b){11}", number, "$")}};  // thousands of states
+    body["tools"].push_back(
+        {{"type", "function"},
+         {"function", {{"name", absl::StrCat("f", number)}, {"parameters", {{"type", "object"}, {"properties", {{"a", text}}}}}}}});
+    error = JsonOf(Call("POST", kChatPath, body.dump())).value("error", nlohmann::json());
+  }
+  ASSERT_TRUE(error.is_object());
+  EXPECT_EQ(error.value("code", ""), "invalid_value") << error;
+  EXPECT_EQ(error.value("param", ""), "tools") << error;
+  EXPECT_THAT(error.value("message", ""), HasSubstr("too many states"));
+}
+
 TEST_F(LiveAnswerTest, ALongPromptIsCounted) {
   Start();
   const std::string body = absl::StrCat(R"({"messages":[{"role":"user","content":")", std::string(400, 'x'), R"("}]})");

@@ -89,6 +89,7 @@ class CountedReports final : public ServerObserver {
 
 struct ServedSetting {
   ApiServer::Options api;
+  std::string source = MadeTemplate("");  // of the model's chat template
   int32_t slots = 2;
   int64_t queue = 64;
   absl::Duration max_wait = absl::Seconds(600), keep_alive = absl::Seconds(10);
@@ -117,7 +118,7 @@ class ServedTest : public ::testing::Test {
     server_ = *std::move(server);
   }
   void Load() {
-    model_ = MadeModel{.context = 256}.Make();
+    model_ = MadeModel{.source = setting_.source, .context = 256}.Make();
     devices_ = std::make_unique<FakeDevices>(OneStage(setting_.slots));
     plan_.Set({.plan = devices_->plan(), .numerics_id = "cpu-1", .step_ms = {50}});
     Serving::Options serving;
