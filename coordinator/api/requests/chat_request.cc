@@ -17,9 +17,9 @@ void ReadMaxTokens(RequestFields& fields, ApiRequest& request) {
 
 void ReadLogprobs(RequestFields& fields, ApiRequest& request) {
   const bool wanted = fields.BoolOr("logprobs", false);
-  const int64_t top = fields.Int("top_logprobs", 0, kMaxTopLogprobs).value_or(0);
-  if (wanted) request.top_logprobs = static_cast<int32_t>(top);
-  if (!wanted && top > 0) fields.errors().Add(InvalidValue("top_logprobs", "it is allowed only where 'logprobs' is true"));
+  const std::optional<int64_t> top = fields.Int("top_logprobs", 0, kMaxTopLogprobs);
+  if (wanted) request.top_logprobs = static_cast<int32_t>(top.value_or(0));
+  if (!wanted && top) fields.errors().Add(InvalidValue("top_logprobs", "it is allowed only where 'logprobs' is true"));
 }
 
 void ReadPrompt(RequestFields& fields, const ParseOptions& options, ApiRequest& request) {

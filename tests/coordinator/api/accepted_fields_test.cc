@@ -65,7 +65,7 @@ TEST(AcceptedFieldsTest, FieldsOfChatAreRead) {
 
 TEST(AcceptedFieldsTest, LogprobsOfTheTokenAlone) {
   EXPECT_EQ(Chat(R"("logprobs":true)").top_logprobs, 0);
-  EXPECT_EQ(Chat(R"("logprobs":false,"top_logprobs":0)").top_logprobs, std::nullopt);
+  EXPECT_EQ(Chat(R"("logprobs":false,"top_logprobs":null)").top_logprobs, std::nullopt);
   EXPECT_EQ(Chat(R"("stop":"x")").stop, std::vector<std::string>{"x"});
 }
 

@@ -85,6 +85,8 @@ TEST(RefusedFieldsTest, ChatFields) {
       {R"("max_completion_tokens":4,"max_tokens":0)", "max_tokens", "invalid_value"},
       {R"("logprobs":3)", "logprobs", "invalid_type"},
       {R"("top_logprobs":3)", "top_logprobs", "invalid_value"},
+      {R"("top_logprobs":0)", "top_logprobs", "invalid_value"},
+      {R"("logprobs":false,"top_logprobs":0)", "top_logprobs", "invalid_value"},
       {R"("logprobs":false,"top_logprobs":3)", "top_logprobs", "invalid_value"},
       {R"("logprobs":true,"top_logprobs":21)", "top_logprobs", "invalid_value"},
       {R"("logprobs":true,"top_logprobs":-1)", "top_logprobs", "invalid_value"},
