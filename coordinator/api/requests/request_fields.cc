@@ -25,9 +25,10 @@ std::optional<bool> RequestFields::Bool(std::string_view key) {
 std::optional<int64_t> RequestFields::Int(std::string_view key, int64_t low, int64_t high) {
   const Json* value = Find(key);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number_integer()) return Wrong(key, "an integer", *value);
+  const bool is_beyond = IsBeyondIntegers(*value);
+  if (!value->is_number_integer() && !is_beyond) return Wrong(key, "an integer", *value);
   const bool is_huge = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  if (!is_huge && value->get<int64_t>() >= low && value->get<int64_t>() <= high) return value->get<int64_t>();
+  if (!is_beyond && !is_huge && value->get<int64_t>() >= low && value->get<int64_t>() <= high) return value->get<int64_t>();
   const std::string range =
       high == std::numeric_limits<int64_t>::max() ? absl::StrCat("of at least ", low) : absl::StrCat("from ", low, " to ", high);
   errors_.Add(InvalidValue(PathOf(key), absl::StrCat("expected an integer ", range, ", but got ", value->dump())));
@@ -37,7 +38,7 @@ std::optional<int64_t> RequestFields::Int(std::string_view key, int64_t low, int
 std::optional<uint64_t> RequestFields::Unsigned(std::string_view key) {
   const Json* value = Find(key);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number_integer()) return Wrong(key, "an integer", *value);
+  if (!value->is_number_integer() && !IsBeyondIntegers(*value)) return Wrong(key, "an integer", *value);
   if (value->is_number_unsigned()) return value->get<uint64_t>();
   errors_.Add(InvalidValue(PathOf(key), absl::StrCat("expected an integer from 0 to 2^64 - 1, but got ", value->dump())));
   return std::nullopt;
@@ -117,7 +118,7 @@ std::vector<int32_t> ReadIds(const Json& array, const std::string& path, int64_t
   ids.reserve(array.size());
   for (const Json& element : array) {
     const auto place = [&] { return absl::StrCat(path, "[", ids.size(), "]"); };
-    if (!element.is_number_integer()) {
+    if (!element.is_number_integer() && !IsBeyondIntegers(element)) {
       errors.Add(InvalidType(place(), "a token id", KindOf(element)));
       return {};
     }

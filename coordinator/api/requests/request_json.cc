@@ -1,5 +1,6 @@
 #include "coordinator/api/requests/request_json.h"
 
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -161,6 +162,10 @@ std::string_view KindOf(const Json& value) {
     default:
       return "something else";
   }
+}
+
+bool IsBeyondIntegers(const Json& value) {
+  return value.is_number_float() && std::abs(value.get<double>()) >= 0x1p63;
 }
 
 }  // namespace lime

@@ -26,4 +26,7 @@ std::optional<Json> ParseJsonText(std::string_view text);
 // "an object", "an integer", ...
 std::string_view KindOf(const Json& value);
 
+// Whether it is a number beyond all integers of 64 bits. Such an integer is read as a double.
+bool IsBeyondIntegers(const Json& value);
+
 }  // namespace lime

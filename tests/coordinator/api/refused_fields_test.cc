@@ -55,7 +55,8 @@ TEST(RefusedFieldsTest, SamplingFieldsHaveTypesAndRanges) {
       {R"("logit_bias":{"5":null})", "logit_bias", "invalid_type"},
       {R"("seed":-1)", "seed", "invalid_value"},
       {R"("seed":1.5)", "seed", "invalid_type"},
-      {R"("seed":18446744073709551616)", "seed", "invalid_type"},
+      {R"("seed":18446744073709551616)", "seed", "invalid_value"},
+      {R"("seed":-9223372036854775809)", "seed", "invalid_value"},
       {R"("seed":"7")", "seed", "invalid_type"},
       {R"("n":0)", "n", "invalid_value"},
       {R"("n":17)", "n", "invalid_value"},
@@ -79,7 +80,7 @@ TEST(RefusedFieldsTest, ChatFields) {
   constexpr Case kCases[] = {
       {R"("max_tokens":0)", "max_tokens", "invalid_value"},
       {R"("max_tokens":16.0)", "max_tokens", "invalid_type"},
-      {R"("max_tokens":99999999999999999999)", "max_tokens", "invalid_type"},
+      {R"("max_tokens":99999999999999999999)", "max_tokens", "invalid_value"},
       {R"("max_tokens":18446744073709551615)", "max_tokens", "invalid_value"},
       {R"("max_completion_tokens":-1)", "max_completion_tokens", "invalid_value"},
       {R"("max_completion_tokens":4,"max_tokens":0)", "max_tokens", "invalid_value"},
@@ -165,6 +166,15 @@ TEST(RefusedFieldsTest, Messages) {
   ExpectRefused(Endpoint::kApplyTemplate, "", kCases);
 }
 
+TEST(RefusedFieldsTest, AnIntegerOfMoreThan64BitsIsOutsideTheRange) {
+  const auto message = [](std::string_view field) {
+    return Refused(Endpoint::kChat, absl::StrCat("{", std::string(kMessages), std::string(field), "}")).message;
+  };
+  EXPECT_EQ(message(R"("top_k":-100000000000000000000)"),
+            "Invalid value for 'top_k': expected an integer from -1 to 2147483647, but got -1e+20.");
+  EXPECT_EQ(message(R"("seed":100000000000000000000)"), "Invalid value for 'seed': expected an integer from 0 to 2^64 - 1, but got 1e+20.");
+}
+
 TEST(RefusedFieldsTest, Completions) {
   constexpr Case kCases[] = {
       {R"("model":"m")", "prompt", "missing_required_parameter"},
@@ -175,6 +185,7 @@ TEST(RefusedFieldsTest, Completions) {
       {R"("prompt":[1,1000])", "prompt[1]", "invalid_value"},
       {R"("prompt":[1,-1])", "prompt[1]", "invalid_value"},
       {R"("prompt":[1,1.5])", "prompt[1]", "invalid_type"},
+      {R"("prompt":[1,99999999999999999999])", "prompt[1]", "invalid_value"},
       {R"("prompt":["a",7])", "prompt[1]", "invalid_type"},
       {R"("prompt":["a",[]])", "prompt[1]", "invalid_value"},
       {R"("prompt":[[1],[2,5000]])", "prompt[1][1]", "invalid_value"},
