@@ -61,8 +61,7 @@ std::filesystem::path FolderOf(const std::filesystem::path& file) {
 
 }  // namespace
 
-absl::Status ReadFlagText(const CommandFlags& command, std::string_view text, const std::string& file,
-                          std::span<const std::string_view> paths) {
+absl::Status ReadFlagText(const CommandFlags& command, std::string_view text, const std::string& file, std::span<const PathField> paths) {
   LIME_ASSIGN_OR_RETURN(const TomlNode root, ParseToml(text, file));
   std::vector<CommandFlags::Known> known = command.KnownFlags();
   std::erase_if(known, [](const CommandFlags::Known& flag) { return flag.name == "--config"; });
@@ -78,9 +77,9 @@ absl::Status ReadFlagText(const CommandFlags& command, std::string_view text, co
     std::optional<std::vector<std::string>> words = WordsOf(node, *flag);
     if (!words) return wrong("is not ", WhatItTakes(*flag));
     if (command.Given(flag->name) || words->empty() || (node.kind == Kind::kBoolean && node.number == 0)) continue;
-    if (std::ranges::find(paths, node.key) != paths.end()) {
+    if (const auto path = std::ranges::find(paths, node.key, &PathField::name); path != paths.end()) {
       for (std::string& word : *words) {
-        if (!word.empty()) word = (FolderOf(file) / word).string();
+        if (!word.empty() && std::ranges::find(path->words, word) == path->words.end()) word = (FolderOf(file) / word).string();
       }
     }
     if (const absl::Status set = command.Set(flag->name, *words); !set.ok()) return wrong("is refused: ", std::string(set.message()));

@@ -95,7 +95,9 @@ absl::Status CheckFlagRules(const CommandFlags& command) {
 }
 
 // Flags of a --config file whose values are files and folders.
-constexpr std::string_view kPathFields[] = {"api-key-file", "cluster", "kv-dir", "model", "plan", "profile", "tls-cert", "tls-key"};
+constexpr PathField kPathFields[] = {
+    {"api-key-file"}, {"chat-template", {"auto", "plain"}}, {"cluster"}, {"kv-dir"}, {"model"}, {"plan"}, {"profile"}, {"tls-cert"},
+    {"tls-key"}};
 
 absl::Status ReadConfig(const CommandFlags& command) {
   if (!command.Given("--config")) return absl::OkStatus();

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -40,7 +42,7 @@ class FlagFileTest : public ::testing::Test {
   absl::Status Read(std::string_view text, std::vector<std::string> words = {}) {
     std::reverse(words.begin(), words.end());
     app_.parse(std::move(words));
-    constexpr std::string_view kPaths[] = {"model", "cluster"};
+    constexpr PathField kPaths[] = {{"model"}, {"cluster", {"auto", "plain"}}};
     return ReadFlagText(CommandFlags(app_), text, "dir/f.toml", kPaths);
   }
   std::string Error(std::string_view text) { return std::string(Read(text).message()); }
@@ -63,6 +65,15 @@ TEST_F(FlagFileTest, FieldsAreFlags) {
   EXPECT_THAT(aliases_, ElementsAre("a", "b"));
   EXPECT_TRUE(json_);
   EXPECT_TRUE(CommandFlags(app_).Given("--json"));
+}
+
+TEST_F(FlagFileTest, AWordInPlaceOfAPathIsNoPath) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"auto", "auto"}, {"plain", "plain"}, {"./plain", "dir/./plain"}, {"t.jinja", "dir/t.jinja"}};
+  for (const auto& [value, read] : cases) {
+    ASSERT_TRUE(Read(absl::StrCat("cluster = \"", value, "\"\n")).ok());
+    EXPECT_EQ(cluster_, read);
+  }
 }
 
 TEST_F(FlagFileTest, ACallOverridesTheFile) {

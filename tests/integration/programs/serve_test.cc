@@ -149,6 +149,8 @@ TEST(ServeTest, AFileGivesFlags) {
     ExpectRefused(Call({"serve", "--model", kModel, "--config", dir / "serve.toml"}), 2, words);
   }
   ExpectRefused(Call({"serve", "--model", kModel, "--config", dir / "none.toml"}), 2, "none.toml");
+  WriteFile(dir / "serve.toml", "chat-template = \"none.jinja\"\nport = 0\n");
+  ExpectRefused(Call({"serve", "--model", kModel, "--config", dir / "serve.toml"}), 2, dir / "none.jinja");
 }
 
 TEST(ServeTest, TheExampleOfTheServiceHasKnownFields) {
