@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/exposition/exposition.h"
 #include "coordinator/api/answers/server_answers.h"
 #include "coordinator/page/page_files.h"
 #include "coordinator/server/replies.h"
@@ -11,7 +12,6 @@
 namespace lime {
 namespace {
 
-constexpr std::string_view kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr std::string_view kEventStream = "text/event-stream";
 
 bool NeedsModel(Endpoint endpoint) {
@@ -161,7 +161,7 @@ void ApiServer::Answer(const HttpRequest& request, const std::shared_ptr<Exchang
     case Endpoint::kPageFile:
       return exchange->Send(PageReply(*FindPageFile(route.path), request));
     case Endpoint::kMetrics: {
-      HttpResponse reply = HeadReply(kMetricsType, false);
+      HttpResponse reply = HeadReply(kExpositionType, false);
       reply.body = options_.views->Metrics();
       return exchange->Send(std::move(reply));
     }
