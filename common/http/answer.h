@@ -25,8 +25,8 @@ class HttpAnswer {
   virtual void Send(HttpResponse response) = 0;
   // The answer takes time. Once `silence` is over, the head goes out without the body, and a blank
   // after each further `silence`. Send later gives the body; if the head has gone out, its status and
-  // headers are ignored.
-  virtual void Delay(HttpResponse head, absl::Duration silence) = 0;
+  // headers are ignored. `head_sent` is called in the thread of the server when the head goes out.
+  virtual void Delay(HttpResponse head, absl::Duration silence, std::function<void()> head_sent) = 0;
   // Sends the head, and then what the source has, in chunks; see BodySource. The source is deleted in
   // the thread of the server.
   virtual void Stream(HttpResponse head, absl::Duration silence, std::unique_ptr<BodySource> source) = 0;

@@ -92,6 +92,7 @@ void HttpConnection::Begin(absl::Time now) {
   phase_ = Phase::kAnswering;
   answer_ = Answer::kNone;
   dropped_ = false;
+  head_sent_ = nullptr;
   head_only_ = reader_.request().head;
   chunked_ = !reader_.request().http_1_0;
   closes_ = reader_.wants_close();
@@ -191,6 +192,7 @@ void HttpConnection::OnSilence(absl::Time now) {
   if (answer_ == Answer::kDelayed) {
     answer_ = Answer::kDelayedSent;
     WriteStreamHead(head_, now);
+    if (head_sent_) head_sent_();
   }
   std::string sign;
   if (source_ != nullptr) {
@@ -303,12 +305,13 @@ void HttpConnection::Send(const HttpResponse& response, absl::Time now) {
   WriteWhole(response, !MayContinue(), now);
 }
 
-void HttpConnection::Delay(HttpResponse head, absl::Duration silence, absl::Time now) {
+void HttpConnection::Delay(HttpResponse head, absl::Duration silence, std::function<void()> head_sent, absl::Time now) {
   LIME_CHECK(phase_ == Phase::kAnswering);
   if (answer_ == Answer::kComplete) return;
   LIME_CHECK(answer_ == Answer::kNone);
   answer_ = Answer::kDelayed;
   head_ = std::move(head);
+  head_sent_ = std::move(head_sent);
   silence_ = silence;
   last_output_ = now;
 }

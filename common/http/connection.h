@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -95,7 +96,8 @@ class HttpConnection {
   void Send(const HttpResponse& response, absl::Time now);
   // The answer takes time. After `silence` the head goes out, then a blank after each further
   // `silence`, until Send gives the body. Send then has no say about status and headers.
-  void Delay(HttpResponse head, absl::Duration silence, absl::Time now);
+  // `head_sent` is called when the head goes out.
+  void Delay(HttpResponse head, absl::Duration silence, std::function<void()> head_sent, absl::Time now);
   // Sends a head, then what the source has. Its OnSilence is called when nothing was sent for
   // `silence`.
   void Stream(const HttpResponse& head, absl::Duration silence, std::unique_ptr<BodySource> source, absl::Time now);
@@ -150,6 +152,7 @@ class HttpConnection {
   Answer answer_ = Answer::kNone;
   bool closes_ = false, head_only_ = false, chunked_ = false, dropped_ = false;
   HttpResponse head_;
+  std::function<void()> head_sent_;
   absl::Duration silence_;
   absl::Time last_output_;
   std::unique_ptr<BodySource> source_;

@@ -25,9 +25,9 @@ class PostedAnswer final : public HttpAnswer {
     sent_ = true;
     Post([response = std::move(response)](HttpConnection& connection, absl::Time now) { connection.Send(response, now); });
   }
-  void Delay(HttpResponse head, absl::Duration silence) override {
-    Post([head = std::move(head), silence](HttpConnection& connection, absl::Time now) mutable {
-      connection.Delay(std::move(head), silence, now);
+  void Delay(HttpResponse head, absl::Duration silence, std::function<void()> head_sent) override {
+    Post([head = std::move(head), silence, head_sent = std::move(head_sent)](HttpConnection& connection, absl::Time now) mutable {
+      connection.Delay(std::move(head), silence, std::move(head_sent), now);
     });
   }
   void Stream(HttpResponse head, absl::Duration silence, std::unique_ptr<BodySource> source) override {

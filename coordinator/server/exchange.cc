@@ -42,7 +42,15 @@ void Exchange::Fail(const ApiError& error) {
 }
 
 void Exchange::Delay(HttpResponse head, absl::Duration silence) {
-  answer_->Delay(WithHeaders(std::move(head), ""), silence);
+  auto head_sent = [weak = weak_from_this(), status = head.status] {
+    if (const auto self = weak.lock()) self->OnHeadSent(status);
+  };
+  answer_->Delay(WithHeaders(std::move(head), ""), silence, std::move(head_sent));
+}
+
+void Exchange::OnHeadSent(int status) {
+  const absl::MutexLock lock(&mutex_);
+  sent_status_ = status;
 }
 
 void Exchange::Stream(HttpResponse head, absl::Duration silence, std::unique_ptr<BodySource> source) {
@@ -71,7 +79,7 @@ void Exchange::OnEnd(HttpEnd end, std::optional<LoggedAnswer> answer) {
   {
     const absl::MutexLock lock(&mutex_);
     if (std::exchange(reported_, true)) return;
-    logged.status = status_ == 0 && end == HttpEnd::kSent ? 500 : status_;
+    logged.status = sent_status_ != 0 ? sent_status_ : status_ == 0 && end == HttpEnd::kSent ? 500 : status_;
     logged.code = code_;
     logged.note = note_;
   }

@@ -49,7 +49,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void Delay(HttpResponse head, absl::Duration silence);
   void Stream(HttpResponse head, absl::Duration silence, std::unique_ptr<BodySource> source);
 
-  // An error within an answer whose status has gone out.
+  // An error within an answer whose status has gone out. The log has that status, and the error.
   void NoteError(std::string_view code);
   // More for the line of the log.
   void Note(const std::string& text);
@@ -61,6 +61,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Exchange(Call call, std::string body, std::shared_ptr<HttpAnswer> answer, const ExchangeReports& reports)
       : call_(std::move(call)), body_(std::move(body)), answer_(std::move(answer)), reports_(reports) {}
   HttpResponse WithHeaders(HttpResponse response, std::string_view code);
+  void OnHeadSent(int status);
   void OnEnd(HttpEnd end, std::optional<LoggedAnswer> answer);
 
   const Call call_;
@@ -71,6 +72,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   absl::Mutex mutex_;
   bool reported_ ABSL_GUARDED_BY(mutex_) = false;
   int status_ ABSL_GUARDED_BY(mutex_) = 0;
+  int sent_status_ ABSL_GUARDED_BY(mutex_) = 0;  // of the head of Delay; 0: it has not gone out
   std::string code_ ABSL_GUARDED_BY(mutex_), note_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -23,7 +23,7 @@ struct LoggedRequest {
   absl::Time at;  // of its end
   std::string id;
   std::string_view method, route;
-  int status = 0;                      // 0: the client left before it was known
+  int status = 0;                      // as it went out; 0: the client left before it was known
   std::string code;                    // of the error; empty: none
   double ms = 0;                       // from its head to the end of its answer
   std::optional<LoggedAnswer> answer;  // if it was accepted for generation

@@ -302,7 +302,7 @@ TEST_F(HttpConnectionTest, AForgottenRequestIsAnsweredWith500) {
 
 TEST_F(HttpConnectionTest, AQuickAnswerIsPlain) {
   Receive(kGet);
-  connection().Delay({.status = 200, .headers = {{"A", "early"}}, .body = {}}, absl::Seconds(10), now_);
+  connection().Delay({.status = 200, .headers = {{"A", "early"}}, .body = {}}, absl::Seconds(10), nullptr, now_);
   Pass(absl::Seconds(9));
   connection().Send({.status = 429, .headers = {{"A", "late"}}, .body = "{}"}, now_);
   EXPECT_THAT(Sent(), AllOf(StartsWith("HTTP/1.1 429 "), HasSubstr("A: late\r\nContent-Length: 2\r\n"), EndsWith("{}")));
@@ -310,8 +310,13 @@ TEST_F(HttpConnectionTest, AQuickAnswerIsPlain) {
 
 TEST_F(HttpConnectionTest, ASlowAnswerHasBlanksAheadOfIt) {
   Receive(kGet);
-  connection().Delay({.status = 200, .headers = {{"A", "early"}}, .body = {}}, absl::Seconds(10), now_);
-  Pass(absl::Seconds(10));
+  int heads = 0;
+  connection().Delay(
+      {.status = 200, .headers = {{"A", "early"}}, .body = {}}, absl::Seconds(10), [&heads] { ++heads; }, now_);
+  Pass(absl::Seconds(9));
+  EXPECT_EQ(heads, 0);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(heads, 1);
   EXPECT_THAT(Sent(), AllOf(StartsWith("HTTP/1.1 200 OK\r\nA: early\r\nTransfer-Encoding: chunked\r\n"), EndsWith("\r\n\r\n1\r\n \r\n")));
   Pass(absl::Seconds(20));
   EXPECT_EQ(Sent(), "1\r\n \r\n");  // nothing is added while the socket has some
@@ -324,7 +329,7 @@ TEST_F(HttpConnectionTest, ASlowAnswerHasBlanksAheadOfIt) {
 
 TEST_F(HttpConnectionTest, ASlowAnswerToHttp10HasBlanksToo) {
   Receive("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
-  connection().Delay({.status = 200, .headers = {}, .body = {}}, absl::Seconds(10), now_);
+  connection().Delay({.status = 200, .headers = {}, .body = {}}, absl::Seconds(10), nullptr, now_);
   Pass(absl::Seconds(10));
   EXPECT_THAT(Sent(), EndsWith("\r\n\r\n "));
   Answer("{}");

@@ -69,7 +69,7 @@ class OneTurn final : public BodySource {
 void AnswerInOneOfAllWays(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   answer->OnEnd([](HttpEnd) {});
   if (request.path == "/stream") return answer->Stream({}, absl::Seconds(1), std::make_unique<OneTurn>(answer));
-  if (request.path == "/slow") answer->Delay({}, absl::Seconds(1));
+  if (request.path == "/slow") answer->Delay({}, absl::Seconds(1), nullptr);
   if (request.path != "/dropped") answer->Send({.status = 200, .headers = {{"X", "y"}}, .body = std::string(1000, 'x')});
 }
 

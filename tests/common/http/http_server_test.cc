@@ -303,7 +303,7 @@ TEST(HttpServerTest, ASlowAnswerHasBlanksAheadOfIt) {
   std::shared_ptr<HttpAnswer> answer;
   absl::Notification asked;
   TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
-    given->Delay({.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = {}}, absl::Milliseconds(1));
+    given->Delay({.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = {}}, absl::Milliseconds(1), nullptr);
     answer = std::move(given);
     asked.Notify();
   });

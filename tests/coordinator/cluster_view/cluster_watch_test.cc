@@ -23,7 +23,7 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 class FakeAnswer final : public HttpAnswer {
  public:
   void Send(HttpResponse) override {}
-  void Delay(HttpResponse, absl::Duration) override {}
+  void Delay(HttpResponse, absl::Duration, std::function<void()>) override {}
   void Stream(HttpResponse, absl::Duration, std::unique_ptr<BodySource>) override {}
   void Wake() override {
     const absl::MutexLock lock(&mutex_);

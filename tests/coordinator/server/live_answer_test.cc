@@ -270,6 +270,24 @@ TEST_F(LiveAnswerTest, AFailureIsAnErrorOfTheStream) {
   EXPECT_EQ(CodeOf(answer), "server_error");
 }
 
+TEST_F(LiveAnswerTest, AFailureBehindTheHeadIsLoggedWithTheStatusThatWentOut) {
+  Setting setting;
+  setting.keep_alive = absl::Milliseconds(20);
+  Start(std::move(setting));
+  devices_->Hold();
+  const auto whole = Sent(Chat(10));
+  whole->ReadUntil("1\r\n \r\n");  // behind the head
+  const auto stream = Sent(Chat(10, kStream));
+  stream->ReadUntil("\r\n\r\n");
+  devices_->Fail(absl::InternalError("the disk is gone"));
+  EXPECT_THAT(whole->ReadUntil("0\r\n\r\n"), HasSubstr("the disk is gone"));
+  EXPECT_THAT(stream->ReadUntil("[DONE]"), HasSubstr("the disk is gone"));
+  for (const std::string& line : AwaitLog(2)) {
+    EXPECT_THAT(line, HasSubstr(" 200 server_error "));
+    EXPECT_THAT(line, EndsWith(", error"));
+  }
+}
+
 TEST_F(LiveAnswerTest, AMissingDeviceIsNamed) {
   Start();
   devices_->Hold();
