@@ -120,9 +120,10 @@ void AnswerService::Generate(Exchange& exchange, const ApiRequest& request) {
   }
   std::vector<ServingRequest>& requests = (*generation).requests;
   if (const int64_t positions = PositionsOf(requests), most = most_requests() * options_.model.context(); positions > most)
-    return exchange.Fail(InvalidValue(PromptField(endpoint),
-                                      absl::StrCat("its ", requests.size(), " answers may have ", positions, " positions, but only ", most,
-                                                   " may run and wait; send fewer prompts in one request, or ask for fewer tokens")));
+    return exchange.Fail(
+        InvalidValue((*generation).prompts == 1 ? "n" : PromptField(endpoint),
+                     absl::StrCat("its ", requests.size(), " answers may have ", positions, " positions, but only ", most,
+                                  " may run and wait; send fewer prompts in one request, or ask for fewer answers or tokens")));
   for (ServingRequest& each : requests) each.cache_group = exchange.call().cache_group;
   const auto answer = std::make_shared<LiveAnswer>(context_, exchange.shared_from_this(), request, *std::move(generation));
   if (const absl::Status started = answer->Start(); !started.ok()) exchange.Fail(Refusal(started, answer->generation(), endpoint));

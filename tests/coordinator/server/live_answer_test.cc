@@ -125,6 +125,10 @@ TEST_F(LiveAnswerTest, AListOfMorePositionsThanMayWaitIsAMistake) {
   const HttpClient::Answer refused = Call("POST", kChatPath, Chat(240, R"("n":4)"));  // 3 contexts of 256 may run and wait
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(CodeOf(refused), "invalid_value");
+  EXPECT_EQ(JsonOf(refused)["error"]["param"], "n");
+  const HttpClient::Answer list = Call("POST", "/v1/completions", R"({"prompt":["a","b","c","d"],"max_tokens":240})");
+  EXPECT_EQ(list.status, 400);
+  EXPECT_EQ(JsonOf(list)["error"]["param"], "prompt");
   EXPECT_EQ(Call("POST", kChatPath, Chat(100, R"("n":4)")).status, 200);
 }
 
