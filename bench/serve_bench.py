@@ -117,9 +117,10 @@ def second_turn(server, number):
 
 def measure(binaries, out, model, rounds, tokens):
     found = {f"{kind}_{count}": [] for kind in ("run", "serve") for count in (1, STREAMS)} | {"second_turn": []}
-    with Server(binaries, model) as server:
-        serve_ms(server, 1, tokens)  # pages and clocks are as they stay
-        for number in range(rounds):
+    for number in range(rounds):
+        # A new server each time: how fast weights can be read depends on the pages that a process got.
+        with Server(binaries, model) as server:
+            serve_ms(server, 1, tokens)  # clocks are as they stay
             for count in (1, STREAMS):
                 turns = [("run", lambda: run_ms(binaries, out, model, count, tokens)), ("serve", lambda: serve_ms(server, count, tokens))]
                 for kind, turn in turns if number % 2 == 0 else reversed(turns):
