@@ -86,10 +86,15 @@ QuotedText QuoteWords(std::string_view text) {
 
 template <typename Json = nlohmann::json>
 absl::StatusOr<Json> Parse(std::string_view text, std::string_view name, const QuotedText* quoted) {
+  const auto not_json = [&](size_t byte) {
+    return Wrong(name, absl::StrCat("is not valid JSON in UTF-8 at byte ", quoted == nullptr ? byte : quoted->Before(byte)));
+  };
+  // nlohmann takes a zero byte for the end of the text.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) return not_json(zero + 1);
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
-    return Wrong(name, absl::StrCat("is not valid JSON in UTF-8 at byte ", quoted == nullptr ? error.byte : quoted->Before(error.byte)));
+    return not_json(error.byte);
   } catch (const nlohmann::json::exception&) {
     return Wrong(name, "holds a number beyond the range of a double");
   }

@@ -43,9 +43,9 @@ class TreeBuilder : public Json::json_sax_t {
 
   bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& error) override {
     constexpr int kNumberOutOfRange = 406;
-    return Stop(error.id == kNumberOutOfRange ? std::string("holds a number beyond the range of a double; send a smaller one")
-                                              : absl::StrCat("is not valid JSON in UTF-8 at byte ", byte, "; send one JSON object"));
+    return error.id == kNumberOutOfRange ? Stop("holds a number beyond the range of a double; send a smaller one") : StopAt(byte);
   }
+  bool StopAt(size_t byte) { return Stop(absl::StrCat("is not valid JSON in UTF-8 at byte ", byte, "; send one JSON object")); }
 
   Json& tree() { return tree_; }
   const std::string& problem() const { return problem_; }
@@ -122,12 +122,18 @@ class TreeBuilder : public Json::json_sax_t {
   std::string problem_;
 };
 
+// Whether `text` is JSON, and then `builder` has it. nlohmann takes a zero byte for the end of a text.
+bool Read(std::string_view text, TreeBuilder& builder) {
+  const size_t zero = text.find('\0');
+  return zero == std::string_view::npos ? Json::sax_parse(text.begin(), text.end(), &builder) : builder.StopAt(zero + 1);
+}
+
 }  // namespace
 
 ApiResult<Json> ParseBody(std::string_view body) {
   if (body.find_first_not_of(" \t\r\n") == std::string_view::npos) return InvalidJson("is empty; send a JSON object");
   TreeBuilder builder;
-  if (!Json::sax_parse(body.begin(), body.end(), &builder)) return InvalidJson(builder.problem());
+  if (!Read(body, builder)) return InvalidJson(builder.problem());
   if (!builder.tree().is_object()) {
     ApiError error = InvalidJson(absl::StrCat("has to be a JSON object, but is ", Text(KindOf(builder.tree()))));
     error.code = "invalid_type";
@@ -138,7 +144,7 @@ ApiResult<Json> ParseBody(std::string_view body) {
 
 std::optional<Json> ParseJsonText(std::string_view text) {
   TreeBuilder builder;
-  if (!Json::sax_parse(text.begin(), text.end(), &builder) || !builder.tree().is_object()) return std::nullopt;
+  if (!Read(text, builder) || !builder.tree().is_object()) return std::nullopt;
   return std::move(builder.tree());
 }
 

@@ -24,6 +24,7 @@ TEST(RequestJsonTest, WhatIsNoJsonObjectIsRefused) {
   EXPECT_EQ(Problem(" \r\n"), "invalid_json: The body is empty; send a JSON object.");
   EXPECT_EQ(Problem("[1]"), "invalid_type: The body has to be a JSON object, but is an array.");
   EXPECT_EQ(Problem("7"), "invalid_type: The body has to be a JSON object, but is an integer.");
+  EXPECT_EQ(Problem(std::string("{}\0{", 4)), "invalid_json: The body is not valid JSON in UTF-8 at byte 3; send one JSON object.");
   EXPECT_EQ(Problem("{\"a\":}"), "invalid_json: The body is not valid JSON in UTF-8 at byte 6; send one JSON object.");
   for (const std::string_view body :
        {"{", "{\"a\":1}}", "{\"a\":1,}", "{'a':1}", "{\"a\":01}", "{\"a\":NaN}", "{a:1}", "{}{}", "{\"a\":1}x"}) {

@@ -99,6 +99,7 @@ TEST(Qwen3CoderCallsTest, PythonsSpellingsAreJson) {
 }
 
 TEST(Qwen3CoderCallsTest, WhatIsNoJsonBecomesAString) {
+  EXPECT_EQ(Value("sl", std::string("[4]\0", 4)), "\"[4]\\u0000\"");
   EXPECT_EQ(Value("n", "twelve"), R"("twelve")");
   EXPECT_EQ(Value("l", "['a']"), R"("['a']")");
   EXPECT_EQ(Value("o", "{\"a\": "), R"("{\"a\": ")");

@@ -35,6 +35,7 @@ TEST(JsonTextTest, WhatIsBeyondThemIsOneSentence) {
   EXPECT_EQ(ErrorOf("{\"a\": nonsense\n}"), "the.json: is not valid JSON in UTF-8 at byte 8");
   EXPECT_THAT(ErrorOf("{\"\xff\": 1}"), HasSubstr("is not valid JSON in UTF-8"));
   EXPECT_THAT(ErrorOf("{} {}"), HasSubstr("is not valid JSON in UTF-8"));
+  EXPECT_EQ(ErrorOf(std::string("{} \0 x", 6)), "the.json: is not valid JSON in UTF-8 at byte 4");
   EXPECT_EQ(ErrorOf("{\"a\": 1e999}"), "the.json: holds a number beyond the range of a double");
   EXPECT_EQ(ErrorOf("[1]"), "the.json: is not a JSON object but array");
 }
