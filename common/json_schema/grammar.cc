@@ -6,10 +6,6 @@
 namespace lime::json_schema {
 namespace {
 
-size_t At(int index) {
-  return static_cast<size_t>(index);
-}
-
 // The bytes of a text; kEndless if one of them cannot be written.
 int32_t TextBytes(const ByteSet& writable, std::string_view text) {
   const bool can_write = std::ranges::all_of(text, [&](char c) { return writable[static_cast<uint8_t>(c)]; });

@@ -23,6 +23,11 @@ inline constexpr int kMaxDepth = 64;
 
 inline constexpr int kNone = -1;
 
+// An index as vectors take it; not of kNone.
+inline size_t At(int index) {
+  return static_cast<size_t>(index);
+}
+
 // A string, a number or a literal, or text outside of JSON.
 struct Scalar {
   static constexpr int32_t kNoMax = INT32_MAX;
@@ -81,15 +86,15 @@ struct Object {
 
   int Count() const { return static_cast<int>(members.size()); }
   std::span<const std::pair<uint8_t, int>> Children(int node) const {
-    const auto i = static_cast<size_t>(node);
+    const auto i = At(node);
     return std::span(key_children).subspan(keys[i].first_child, keys[i + 1].first_child - keys[i].first_child);
   }
   std::span<const int> MembersFrom(int node) const {
-    const auto i = static_cast<size_t>(node);
+    const auto i = At(node);
     return std::span(key_members).subspan(keys[i].first_member, keys[i + 1].first_member - keys[i].first_member);
   }
   // Only members without a name, or the end, may follow.
-  bool NeedsNoMore(int position) const { return rest[static_cast<size_t>(position)] == 1; }
+  bool NeedsNoMore(int position) const { return rest[At(position)] == 1; }
   // Fewest bytes to the end from within a key. kEndless: no member fits. `only_required`: members
   // that may be left out are not offered.
   int32_t LeastFromKey(int node, int position, bool only_required, const std::vector<Value>& values) const;
@@ -106,7 +111,7 @@ struct Array {
   int32_t item_bytes = 0;     // of an item behind the prefix, with its comma
   Shortest shortest;
 
-  int ItemAt(int32_t count) const { return count < static_cast<int32_t>(prefix.size()) ? prefix[static_cast<size_t>(count)] : items; }
+  int ItemAt(int32_t count) const { return count < static_cast<int32_t>(prefix.size()) ? prefix[At(count)] : items; }
   int32_t Rest(int32_t count) const;
   // Counts beyond this one make no difference.
   int32_t Clamp(int32_t count) const;

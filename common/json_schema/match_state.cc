@@ -8,10 +8,6 @@ namespace {
 
 using Mode = Thread::Mode;
 
-size_t At(int index) {
-  return static_cast<size_t>(index);
-}
-
 // False if the byte is no blank, or one too many.
 bool AdvanceBlanks(uint8_t& blanks, uint8_t byte) {
   if (blanks == Thread::kNoBlank && byte == ' ')

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxPatternBytes = 4096;
 constexpr size_t kMaxNfaStates = 20'000;
 
-absl::Status TooLarge() {
+absl::Status RegexTooLarge() {
   return absl::ResourceExhaustedError("needs too many states; make it shorter, or its repeats smaller");
 }
 
@@ -34,7 +34,7 @@ class NfaBuilder {
     const int last = Add({.set = {{0, kLastCodePoint}}, .to = 0});
     const int begin = Make(pattern, last);
     start_ = Add({.set = {{0, kLastCodePoint}}});
-    if (start_ < 0 || begin < 0) return TooLarge();
+    if (start_ < 0 || begin < 0) return RegexTooLarge();
     states_[static_cast<size_t>(start_)].to = start_;
     states_[static_cast<size_t>(start_)].empty = {begin};
     return absl::OkStatus();
@@ -111,7 +111,7 @@ class Determiniser {
     Number(Closure({nfa_.start()}, /*at_begin=*/true, /*at_end=*/false), /*at_begin=*/true);
     for (size_t i = 0; i < sets_.size(); ++i) {
       AddRanges(i);
-      if (sets_.size() > CharDfa::kMaxStates || work_left_ < 0) return TooLarge();
+      if (sets_.size() > CharDfa::kMaxStates || work_left_ < 0) return RegexTooLarge();
     }
     return std::move(dfa_);
   }
