@@ -17,7 +17,7 @@ bool IsLoss(const absl::Status& why) {
          absl::IsFailedPrecondition(why);
 }
 
-std::string Names(const Recovery::Devices& devices) {
+std::string QuotedNames(const Recovery::Devices& devices) {
   const char* const word = devices.size() == 1 ? "device \"" : "devices \"";
   return absl::StrCat(word, absl::StrJoin(devices, "\", \""), "\"");
 }
@@ -101,11 +101,11 @@ Recovery::Answer Recovery::PlanWithout(const Devices& free, bool all_answer) {
                                              : " fail again and again; planning for the other devices")
                                       : absl::StrCat(one ? " has" : " have", " not come back for ", absl::FormatDuration(options_.patience),
                                                      "; planning for the other devices");
-  return {MakePlan{free}, absl::StrCat(Names(missing_), what)};
+  return {MakePlan{free}, absl::StrCat(QuotedNames(missing_), what)};
 }
 
 absl::Status Recovery::WhoIsMissing() const {
-  const std::string what = absl::StrCat(Names(missing_), missing_.size() == 1 ? " is" : " are", " missing (", why_.message(), ")");
+  const std::string what = absl::StrCat(QuotedNames(missing_), missing_.size() == 1 ? " is" : " are", " missing (", why_.message(), ")");
   if (no_plan_.ok()) return absl::UnavailableError(absl::StrCat(what, ", and no other device works; start limed there and run again"));
   return absl::UnavailableError(
       absl::StrCat(what, ", and there is no plan for the other devices: ", no_plan_.message(), "; start limed there and run again"));
@@ -115,7 +115,7 @@ Recovery::Answer Recovery::On(const NoPlan& event, absl::Time) {
   LIME_CHECK(state_ == State::kPlanning) << static_cast<int>(state_);
   state_ = State::kAsking;
   no_plan_ = event.why;
-  return {Ask{options_.look}, absl::StrCat("there is no plan without ", Names(missing_), " (", event.why.message(),
+  return {Ask{options_.look}, absl::StrCat("there is no plan without ", QuotedNames(missing_), " (", event.why.message(),
                                            "); the requests wait for it, at most ", absl::FormatDuration(options_.give_up), " in all")};
 }
 
@@ -129,7 +129,7 @@ Recovery::Answer Recovery::BeginInstall(bool first) {
   state_ = State::kInstalling;
   if (first) newest_ = first_;
   ++attempts_;
-  return {Install{first}, first ? "installs the plan again" : absl::StrCat("installs a plan for ", Names(newest_))};
+  return {Install{first}, first ? "installs the plan again" : absl::StrCat("installs a plan for ", QuotedNames(newest_))};
 }
 
 Recovery::Answer Recovery::On(const Installed&, absl::Time) {

@@ -12,9 +12,9 @@
 namespace lime {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-absl::StatusOr<absl::CivilSecond> TimeOf(const Json& request, absl::CivilSecond now) {
+absl::StatusOr<absl::CivilSecond> TimeOf(const OrderedJson& request, absl::CivilSecond now) {
   const auto given = request.find("now");
   if (given == request.end()) return now;
   if (!given->is_string() || !absl::ParseCivilTime(given->get_ref<const std::string&>(), &now)) {
@@ -24,12 +24,12 @@ absl::StatusOr<absl::CivilSecond> TimeOf(const Json& request, absl::CivilSecond 
 }
 
 absl::StatusOr<std::string> Render(const ModelTemplate& model, absl::CivilSecond now, const std::string& text, std::string_view name) {
-  LIME_ASSIGN_OR_RETURN(Json request, ParseOrderedJsonObject(text, name));
+  LIME_ASSIGN_OR_RETURN(OrderedJson request, ParseOrderedJsonObject(text, name));
   LIME_ASSIGN_OR_RETURN(const absl::CivilSecond time, TimeOf(request, now));
   if (!request.contains("vars") && request.contains("messages"))
     return Invalid("\"messages\" stands outside \"vars\"; write {\"vars\": {\"messages\": [...]}}");
-  Json& variables = request["vars"];
-  if (variables.is_null()) variables = Json::object();
+  OrderedJson& variables = request["vars"];
+  if (variables.is_null()) variables = OrderedJson::object();
   if (!variables.is_object()) return Invalid("\"vars\" is ", variables.type_name(), "; give an object");
   std::string source;
   if (const auto given = request.find("template"); given != request.end()) {
@@ -51,13 +51,13 @@ absl::Status RunTemplate(const ModelTemplate& model, absl::CivilSecond now, std:
   if (!options.jsonl) {
     const std::string input(std::istreambuf_iterator<char>(in), {});
     LIME_ASSIGN_OR_RETURN(const std::string text, Render(model, now, input, "stdin"));
-    out << (options.json ? JsonText(Json{{"text", text}}) + "\n" : text);
+    out << (options.json ? JsonText(OrderedJson{{"text", text}}) + "\n" : text);
     return absl::OkStatus();
   }
   for (std::string line; std::getline(in, line);) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const auto text = Render(model, now, line, "the line");
-    out << JsonText(text.ok() ? Json{{"text", *text}} : Json{{"error", std::string(text.status().message())}}) << "\n";
+    out << JsonText(text.ok() ? OrderedJson{{"text", *text}} : OrderedJson{{"error", std::string(text.status().message())}}) << "\n";
   }
   return absl::OkStatus();
 }

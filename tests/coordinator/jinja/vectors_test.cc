@@ -10,7 +10,7 @@
 namespace lime {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 const std::filesystem::path& Folder() {
   static const std::filesystem::path folder = SharedDir() / "chat-templates";
@@ -23,8 +23,8 @@ std::string ReadText(const std::filesystem::path& path) {
 }
 
 // The variables of a case in `file`, which names the special tokens.
-Json VariablesOf(const Json& one, const Json& file) {
-  Json variables = one.at("kwargs");
+OrderedJson VariablesOf(const OrderedJson& one, const OrderedJson& file) {
+  OrderedJson variables = one.at("kwargs");
   for (const char* name : {"messages", "tools", "add_generation_prompt"}) variables[name] = one.at(name);
   for (const char* name : {"bos_token", "eos_token"}) {
     if (!file.at(name).is_null()) variables[name] = file.at(name);
@@ -33,7 +33,7 @@ Json VariablesOf(const Json& one, const Json& file) {
   return variables;
 }
 
-void ExpectCase(const std::string& source, const Json& one, const Json& variables, absl::CivilSecond now = kNow) {
+void ExpectCase(const std::string& source, const OrderedJson& one, const OrderedJson& variables, absl::CivilSecond now = kNow) {
   const std::string text = RenderJson(source, variables, now);
   if (one.contains("error")) {
     EXPECT_THAT(text, testing::StartsWith("error: ")) << one.at("id");
@@ -47,11 +47,11 @@ TEST(TemplateVectorsTest, ModelsTemplatesGiveTheTextsOfJinja) {
   int cases = 0;
   for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
     if (entry.path().extension() != ".json") continue;
-    const Json file = Json::parse(ReadText(entry.path()));
+    const OrderedJson file = OrderedJson::parse(ReadText(entry.path()));
     const std::string source = ReadText(Folder() / file.at("template").get<std::string>());
     absl::CivilSecond now;
     ASSERT_TRUE(absl::ParseCivilTime(file.at("strftime_now").get<std::string>(), &now));
-    for (const Json& one : file.at("cases")) ExpectCase(source, one, VariablesOf(one, file), now);
+    for (const OrderedJson& one : file.at("cases")) ExpectCase(source, one, VariablesOf(one, file), now);
     cases += static_cast<int>(file.at("cases").size());
   }
   EXPECT_GE(cases, 140);
@@ -62,7 +62,7 @@ TEST(TemplateVectorsTest, TemplatesOfManyModelsGiveTheTextsOfJinja) {
   std::ifstream file(Folder() / "upstream-chat.jsonl");
   int cases = 0;
   for (std::string line; std::getline(file, line); ++cases) {
-    const Json one = Json::parse(line);
+    const OrderedJson one = OrderedJson::parse(line);
     ExpectCase(one.at("template"), one, VariablesOf(one, one));
   }
   EXPECT_GE(cases, 17);
@@ -73,7 +73,7 @@ TEST(TemplateVectorsTest, SmallTemplatesGiveTheTextsOfJinja) {
   std::ifstream file(Folder() / "jinja-unit.jsonl");
   int cases = 0;
   for (std::string line; std::getline(file, line); ++cases) {
-    const Json one = Json::parse(line);
+    const OrderedJson one = OrderedJson::parse(line);
     ExpectCase(one.at("template"), one, one.at("vars"));
   }
   EXPECT_GE(cases, 138);

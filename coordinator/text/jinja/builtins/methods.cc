@@ -22,7 +22,7 @@ Value Values(Call& call) {
   return call.rendering.MakeList(std::move(values), List::Form::kValues);
 }
 
-Value Items(Call& call) {
+Value DictItems(Call& call) {
   std::vector<Value> items;
   for (const auto& [key, value] : call.self.dict->entries) {
     if (call.rendering.failed()) break;
@@ -70,7 +70,7 @@ Value Clear(Call& call) {
 }
 
 constexpr Builtin kDictMethods[] = {
-    {"get", Get, "key default="}, {"items", Items, ""}, {"keys", Keys, ""}, {"values", Values, ""}, {"copy", CopyDict, ""},
+    {"get", Get, "key default="}, {"items", DictItems, ""}, {"keys", Keys, ""}, {"values", Values, ""}, {"copy", CopyDict, ""},
 };
 
 constexpr Builtin kListMethods[] = {
