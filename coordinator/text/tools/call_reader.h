@@ -7,15 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/text/tools/json_scanner.h"
 #include "coordinator/text/tools/tool_call_parser.h"
 #include "coordinator/text/tools/tool_request.h"
 
 namespace lime {
-
-// Blanks of JSON.
-inline bool IsBlank(char c) {
-  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
 
 // Counts the calls of an answer and writes their events.
 class CallWriter {

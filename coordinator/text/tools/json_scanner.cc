@@ -5,10 +5,6 @@
 namespace lime {
 namespace {
 
-bool IsBlank(char c) {
-  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
 bool IsDigit(char c) {
   return c >= '0' && c <= '9';
 }

@@ -7,6 +7,11 @@
 
 namespace lime {
 
+// Blanks of JSON.
+inline bool IsBlank(char c) {
+  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
 // One value that begins with a bracket or a quote: an object, an array or a string. Its end is then
 // certain at its last byte. Does not check UTF-8.
 class JsonScanner {
