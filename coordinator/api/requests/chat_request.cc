@@ -7,8 +7,6 @@
 namespace lime {
 namespace {
 
-constexpr int32_t kMaxTopLogprobs = 20;
-
 void ReadMaxTokens(RequestFields& fields, ApiRequest& request) {
   const std::optional<int64_t> old = fields.Int("max_tokens", 1, std::numeric_limits<int64_t>::max());
   const std::optional<int64_t> now = fields.Int("max_completion_tokens", 1, std::numeric_limits<int64_t>::max());

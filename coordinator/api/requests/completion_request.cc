@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kPrompt = "prompt";
 constexpr int64_t kDefaultMaxTokens = 16;
-constexpr int32_t kMaxTopLogprobs = 5;
+constexpr int32_t kMaxLogprobs = 5;
 
 // A string or a list of ids.
 TextPrompt ReadOne(RequestFields& fields, const Json& prompt, const std::string& path, const ParseOptions& options) {
@@ -35,7 +35,7 @@ TextPrompts ReadPrompts(RequestFields& fields, const ParseOptions& options) {
   return prompts;
 }
 
-void ReadMaxTokens(RequestFields& fields, ApiRequest& request) {
+void ReadMaxTokensOrDefault(RequestFields& fields, ApiRequest& request) {
   request.max_tokens = fields.Int("max_tokens", 0, std::numeric_limits<int64_t>::max()).value_or(kDefaultMaxTokens);
   if (request.max_tokens == 0 && !request.echo) {
     fields.errors().Add(InvalidValue("max_tokens", "expected at least 1, since without 'echo' an answer of no tokens is empty"));
@@ -61,12 +61,12 @@ void ParseCompletions(RequestFields& fields, const ParseOptions& options, ApiReq
   ReadModel(fields, options, request);
   request.prompt = ReadPrompts(fields, options);
   request.echo = fields.BoolOr("echo", false);
-  ReadMaxTokens(fields, request);
+  ReadMaxTokensOrDefault(fields, request);
   ReadSampling(fields, options, request.sampling);
   ReadN(fields, request);
   RefuseUnsupported(fields, request);
   request.stop = ReadStop(fields, kMaxStops);
-  if (const std::optional<int64_t> top = fields.Int("logprobs", 0, kMaxTopLogprobs)) request.top_logprobs = static_cast<int32_t>(*top);
+  if (const std::optional<int64_t> top = fields.Int("logprobs", 0, kMaxLogprobs)) request.top_logprobs = static_cast<int32_t>(*top);
   ReadStream(fields, request);
   ReadOurFields(fields, request);
   if (fields.ok() && request.choices() > kMaxAllChoices) {

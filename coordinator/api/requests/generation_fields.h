@@ -6,6 +6,9 @@
 
 namespace lime {
 
+// Of chat/completions and of responses.
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
 // The model, which has to be served if it is given. Ollama's names may end with ":latest".
 void ReadModel(RequestFields& fields, const ParseOptions& options, ApiRequest& request, std::string_view key = "model");
 

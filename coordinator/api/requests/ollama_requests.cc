@@ -16,7 +16,7 @@ void RefuseImages(RequestFields& fields) {
   if (images != nullptr && !images->empty()) fields.errors().Add(UnsupportedContent(fields.PathOf("images"), kNoImages));
 }
 
-ChatMessage ReadMessage(RequestFields& fields) {
+ChatMessage ReadOllamaMessage(RequestFields& fields) {
   ChatMessage message;
   fields.Needed("role");
   message.role = fields.OneOf("role", kRoles).value_or(Role::kUser);
@@ -114,7 +114,7 @@ void ParseOllamaChat(RequestFields& fields, const ParseOptions& options, ApiRequ
     const std::string path = fields.PathOf("messages", i);
     if (!IsObject((*messages)[i], path, fields.errors())) break;
     RequestFields inner((*messages)[i], path, fields.errors());
-    prompt.messages.push_back(ReadMessage(inner));
+    prompt.messages.push_back(ReadOllamaMessage(inner));
   }
   ReadChatTools(fields, options, request);
   ReadThink(fields, prompt);

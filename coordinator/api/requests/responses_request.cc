@@ -14,7 +14,6 @@ namespace {
 using Role = ChatMessage::Role;
 
 constexpr std::string_view kInput = "input";
-constexpr int32_t kMaxTopLogprobs = 20;
 
 enum class ItemKind { kMessage, kCall, kCallOutput, kCustomCall, kCustomCallOutput, kReasoning };
 constexpr Names<ItemKind, 6> kItems = {{{ItemKind::kMessage, "message"},
