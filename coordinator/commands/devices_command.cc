@@ -88,7 +88,7 @@ std::string Links(const Seen& device) {
   return absl::StrFormat("%s, %.2f ms", FormatBandwidth(slowest.bytes_per_second), latency);
 }
 
-json ToJson(const Seen& device) {
+json DeviceJson(const Seen& device) {
   json object = {{"name", device.config->name},
                  {"address", device.config->address},
                  {"answers", device.health.ok()},
@@ -177,7 +177,7 @@ absl::Status Devices(const DevicesFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const DescribedCluster stored, StoredProfiles(file.path));
   const std::vector<Seen> seen = Ask(file, stored);
   json root = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
-  for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
+  for (const Seen& device : seen) root["devices"].push_back(DeviceJson(device));
   root["notices"] = NoticesOf(seen, file.keys);
   if (!flags.json) Print(seen, file.keys);
   const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });

@@ -149,7 +149,7 @@ void CheckCluster(const ClusterFile& file, const DoctorFlags& flags, const std::
   std::ranges::move(devices, std::back_inserter(rows));
 }
 
-json ToJson(const std::vector<Checked>& rows) {
+json ChecksJson(const std::vector<Checked>& rows) {
   json checks = json::array();
   for (const Checked& row : rows) {
     checks.push_back({{"of", row.of},
@@ -207,7 +207,7 @@ absl::Status Doctor(const DoctorFlags& flags) {
     return std::ranges::count_if(rows, [&](const Checked& row) { return row.finding.grade == grade; });
   };
   const auto failed = count(Grade::kFail), warned = count(Grade::kWarn);
-  const json root = {{"cluster", cluster}, {"failed", failed}, {"warned", warned}, {"checks", ToJson(rows)}};
+  const json root = {{"cluster", cluster}, {"failed", failed}, {"warned", warned}, {"checks", ChecksJson(rows)}};
   if (!flags.json) Print(rows);
   absl::Status problem;
   if (failed > 0) problem = absl::UnavailableError(absl::StrCat(failed, " of ", rows.size(), " checks failed; the table says what to do"));

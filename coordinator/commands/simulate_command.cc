@@ -99,7 +99,7 @@ Timeline Shown(const Simulation& simulation) {
   return shown;
 }
 
-ordered_json ToJson(const SimulateFlags& flags, const Simulation& simulation, const Timeline& shown) {
+ordered_json SimulationJson(const SimulateFlags& flags, const Simulation& simulation, const Timeline& shown) {
   const Plan& plan = simulation.plan;
   ordered_json events = ordered_json::array();
   for (const TimelineSpan& span : shown.spans) events.push_back(EventJson(shown, span));
@@ -176,7 +176,7 @@ absl::Status RunSimulate(const SimulateFlags& flags) {
   const Timeline shown = Shown(*simulation);
   if (!flags.trace.path.empty()) LIME_RETURN_IF_ERROR(flags.trace.Write(TraceJson(shown)));
   if (flags.json) {
-    std::cout << JsonText(ToJson(flags, *simulation, shown)) << std::endl;
+    std::cout << JsonText(SimulationJson(flags, *simulation, shown)) << std::endl;
   } else {
     Print(flags, *simulation, shown);
     if (!flags.trace.path.empty()) absl::PrintF("\ntrace in %s; open it at https://ui.perfetto.dev\n", flags.trace.path);

@@ -100,7 +100,7 @@ void Print(const std::vector<Holder>& holders) {
   }
 }
 
-json ToJson(const Holder& holder) {
+json HolderJson(const Holder& holder) {
   json object = {{"name", holder.config->name}, {"address", holder.config->address}, {"answers", holder.content.ok()}};
   if (!holder.content.ok()) {
     object["problem"] = std::string(holder.content.status().message());
@@ -184,7 +184,7 @@ absl::Status Store(const StoreFlags& flags) {
     return absl::OkStatus();
   }
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
-  for (const Holder& holder : holders) answer["devices"].push_back(ToJson(holder));
+  for (const Holder& holder : holders) answer["devices"].push_back(HolderJson(holder));
   return Answered(answer, flags.json, Problems(holders));
 }
 

@@ -32,7 +32,7 @@ std::string Outcome(const ReleasedPlan& released) {
   return released.used_by ? absl::StrCat(what, ", while it was used by ", released.used_by->Who()) : what;
 }
 
-json ToJson(const std::string& name, const ReleasedPlan& released) {
+json ReleasedJson(const std::string& name, const ReleasedPlan& released) {
   json object = {{"name", name}, {"unloaded", released.epoch >= 0}, {"epoch", released.epoch}, {"model", released.model}};
   if (released.used_by) object["used_by"] = UsedByJson(*released.used_by);
   return object;
@@ -63,7 +63,7 @@ absl::Status Unload(const UnloadFlags& flags) {
   json list = json::array();
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!released[i].ok()) continue;
-    list.push_back(ToJson(devices[i]->name(), *released[i]));
+    list.push_back(ReleasedJson(devices[i]->name(), *released[i]));
     if (!flags.json) absl::PrintF("%-12s %s\n", devices[i]->name(), Outcome(*released[i]));
   }
   std::fflush(stdout);

@@ -58,7 +58,7 @@ std::vector<std::string> DeviceNames(const std::vector<LimedCall>& calls) {
   return names;
 }
 
-json ToJson(const std::string& name, const absl::StatusOr<DeviceOutcome>& outcome) {
+json OutcomeJson(const std::string& name, const absl::StatusOr<DeviceOutcome>& outcome) {
   json object = {{"name", name}, {"state", outcome.ok() ? outcome->state : "failed"}};
   if (!outcome.ok()) {
     object["problem"] = std::string(outcome.status().message());
@@ -77,7 +77,7 @@ absl::Status PrintOutcomes(const ClusterFile& file, const std::vector<std::strin
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (size_t i = 0; i < outcomes.size(); ++i) {
     first.Update(outcomes[i].status());
-    answer["devices"].push_back(ToJson(names[i], outcomes[i]));
+    answer["devices"].push_back(OutcomeJson(names[i], outcomes[i]));
     if (!outcomes[i].ok()) continue;
     if (!as_json) std::cout << outcomes[i]->said << "\n";
   }
