@@ -58,7 +58,7 @@ ClusterConfig Parsed(const std::string& text) {
 }
 
 // The sentence about `text`, or "" where it passes.
-std::string Error(const std::string& text) {
+std::string ConfigError(const std::string& text) {
   const absl::StatusOr<ClusterConfig> config = ParseClusterConfig(text, "c.toml");
   EXPECT_EQ(config.status().message().find('\n'), absl::string_view::npos);
   return std::string(config.status().message());
@@ -72,12 +72,12 @@ TEST(ClusterConfigTest, PathsOnAnotherMachineAreWholeOnes) {
   for (const char* key : {"weights", "store", "kv-dir", "tls", "limed"}) {
     for (const char* path : {"data/llama", "./llama", "~/llama"}) {
       const std::string field = absl::StrCat(key, " = \"", path, "\"\n");
-      EXPECT_EQ(Error(Device(field)), "") << "of this machine: beside the file";
-      EXPECT_THAT(Error(Device("ssh = \"me@orin\"\n" + field)),
+      EXPECT_EQ(ConfigError(Device(field)), "") << "of this machine: beside the file";
+      EXPECT_THAT(ConfigError(Device("ssh = \"me@orin\"\n" + field)),
                   StartsWith(absl::StrCat("c.toml line 4: [[device]]: field \"", key, "\" = \"", path, "\" is relative, but")));
     }
   }
-  EXPECT_EQ(Error(Device("ssh = \"me@orin\"\nlimed = \"limed\"")), "") << "on the PATH there";
+  EXPECT_EQ(ConfigError(Device("ssh = \"me@orin\"\nlimed = \"limed\"")), "") << "on the PATH there";
 }
 
 TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
@@ -117,9 +117,9 @@ TEST(ClusterConfigTest, AMemoryModeIsForMemoryThatLimedChoosesForAModel) {
   const std::string mode = "memory-mode = \"max-context\"\n";
   EXPECT_EQ(Parsed(Device("weights = \"/m\"\n" + mode)).devices[0].memory_mode, "max-context");
   EXPECT_EQ(Parsed(Device("")).devices[0].memory_mode, "");
-  EXPECT_THAT(Error(Device(mode)), HasSubstr("add the weights on that device"));
-  EXPECT_THAT(Error(Device("weights = \"/m\"\nmemory = \"2GiB\"\n" + mode)), HasSubstr("leave out memory or memory-mode"));
-  EXPECT_THAT(Error(Device("memory-mode = \"fast\"")), HasSubstr("\"fast\" is none of max-tps, balanced, max-context"));
+  EXPECT_THAT(ConfigError(Device(mode)), HasSubstr("add the weights on that device"));
+  EXPECT_THAT(ConfigError(Device("weights = \"/m\"\nmemory = \"2GiB\"\n" + mode)), HasSubstr("leave out memory or memory-mode"));
+  EXPECT_THAT(ConfigError(Device("memory-mode = \"fast\"")), HasSubstr("\"fast\" is none of max-tps, balanced, max-context"));
 }
 
 TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
@@ -131,60 +131,60 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
   EXPECT_EQ(
-      Error(Device("memroy = \"2GiB\"")),
+      ConfigError(Device("memroy = \"2GiB\"")),
       "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? The known fields are address, backend, follow-memory, "
       "kv-dir, limed, listen, loader, memory, memory-mode, name, profile, ssh, store, threads, tls, weights");
-  EXPECT_EQ(Error("[clutser]\n"),
+  EXPECT_EQ(ConfigError("[clutser]\n"),
             "c.toml line 1: \"clutser\" is unknown; did you mean cluster? The known fields are [cluster], [[device]] and [[link]]");
-  EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
+  EXPECT_THAT(ConfigError("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
 }
 
 TEST(ClusterConfigTest, NamesTheFirstWrongField) {
-  EXPECT_EQ(Error(""), "c.toml: has no [[device]]; write one for each device");
-  EXPECT_EQ(Error("[[device]]\n"), "c.toml line 1: [[device]]: field \"name\" is missing; give every device its own name");
-  EXPECT_THAT(Error("[device]\nname = \"a\"\n"), HasSubstr("write [[device]]"));
-  EXPECT_THAT(Error("device = [1]\n"), HasSubstr("has an entry that is not a table; write [[device]]"));
-  EXPECT_THAT(Error("[[cluster]]\n"), HasSubstr("write [cluster] once"));
-  EXPECT_THAT(Error("[[device]]\nname = 7\n"), HasSubstr("field \"name\" is not a string"));
-  EXPECT_THAT(Error("[[device]]\nname = \"a b\"\n"), HasSubstr("is not 1 to 64 letters, digits"));
-  EXPECT_THAT(Error("[[device]]\nname = \"" + std::string(65, 'a') + "\"\n"), HasSubstr("is not 1 to 64 letters"));
-  EXPECT_THAT(Error(Device("memory = \"lots\"")), HasSubstr("c.toml line 3: [[device]]: field \"memory\": "));
-  EXPECT_THAT(Error(Device("memory = 0")), HasSubstr("field \"memory\" = 0 is outside 1 to"));
-  EXPECT_THAT(Error(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, but limed alone needs more"));
-  EXPECT_THAT(Error(Device("memory = \"6\"")), HasSubstr("write the size with its unit, such as \"8GiB\""));
-  EXPECT_THAT(Error(Device("memory = \"0\"")), HasSubstr("field \"memory\" = 0 is 0 B, but limed alone needs more"));
-  EXPECT_THAT(Error(Device("memory = -5")), HasSubstr("field \"memory\" = -5 is outside"));
-  EXPECT_THAT(Error(Device("memory = 1.5")), HasSubstr("field \"memory\" is not a string"));
-  EXPECT_THAT(Error(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
-  EXPECT_THAT(Error(Device("threads = 4096")), HasSubstr("field \"threads\" = 4096 is outside 0 to 1024"));
-  EXPECT_THAT(Error(Device("threads = true")), HasSubstr("field \"threads\" is not a whole number"));
-  EXPECT_THAT(Error(Device("ssh = \"-oProxyCommand=id\"")), HasSubstr("field \"ssh\" = \"-oProxyCommand=id\" is not [USER@]HOST"));
-  EXPECT_THAT(Error(Device("listen = \"7001\"")), HasSubstr("field \"listen\" = \"7001\" is not host:port"));
-  EXPECT_THAT(Error(Device("backend = \"tpu\"")),
+  EXPECT_EQ(ConfigError(""), "c.toml: has no [[device]]; write one for each device");
+  EXPECT_EQ(ConfigError("[[device]]\n"), "c.toml line 1: [[device]]: field \"name\" is missing; give every device its own name");
+  EXPECT_THAT(ConfigError("[device]\nname = \"a\"\n"), HasSubstr("write [[device]]"));
+  EXPECT_THAT(ConfigError("device = [1]\n"), HasSubstr("has an entry that is not a table; write [[device]]"));
+  EXPECT_THAT(ConfigError("[[cluster]]\n"), HasSubstr("write [cluster] once"));
+  EXPECT_THAT(ConfigError("[[device]]\nname = 7\n"), HasSubstr("field \"name\" is not a string"));
+  EXPECT_THAT(ConfigError("[[device]]\nname = \"a b\"\n"), HasSubstr("is not 1 to 64 letters, digits"));
+  EXPECT_THAT(ConfigError("[[device]]\nname = \"" + std::string(65, 'a') + "\"\n"), HasSubstr("is not 1 to 64 letters"));
+  EXPECT_THAT(ConfigError(Device("memory = \"lots\"")), HasSubstr("c.toml line 3: [[device]]: field \"memory\": "));
+  EXPECT_THAT(ConfigError(Device("memory = 0")), HasSubstr("field \"memory\" = 0 is outside 1 to"));
+  EXPECT_THAT(ConfigError(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, but limed alone needs more"));
+  EXPECT_THAT(ConfigError(Device("memory = \"6\"")), HasSubstr("write the size with its unit, such as \"8GiB\""));
+  EXPECT_THAT(ConfigError(Device("memory = \"0\"")), HasSubstr("field \"memory\" = 0 is 0 B, but limed alone needs more"));
+  EXPECT_THAT(ConfigError(Device("memory = -5")), HasSubstr("field \"memory\" = -5 is outside"));
+  EXPECT_THAT(ConfigError(Device("memory = 1.5")), HasSubstr("field \"memory\" is not a string"));
+  EXPECT_THAT(ConfigError(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
+  EXPECT_THAT(ConfigError(Device("threads = 4096")), HasSubstr("field \"threads\" = 4096 is outside 0 to 1024"));
+  EXPECT_THAT(ConfigError(Device("threads = true")), HasSubstr("field \"threads\" is not a whole number"));
+  EXPECT_THAT(ConfigError(Device("ssh = \"-oProxyCommand=id\"")), HasSubstr("field \"ssh\" = \"-oProxyCommand=id\" is not [USER@]HOST"));
+  EXPECT_THAT(ConfigError(Device("listen = \"7001\"")), HasSubstr("field \"listen\" = \"7001\" is not host:port"));
+  EXPECT_THAT(ConfigError(Device("backend = \"tpu\"")),
               HasSubstr("is none of cpu, torch (torch where its module liblime_torch.so is installed)"));
-  EXPECT_THAT(Error(Device("loader = \"copy\"")), HasSubstr("field \"loader\" = \"copy\" is none of auto, read, mmap"));
-  EXPECT_THAT(Error(Device("follow-memory = 1")), HasSubstr("field \"follow-memory\" is neither true nor false"));
-  EXPECT_THAT(Error(Device("weights = \"a\\u0000b\"")), HasSubstr("holds control characters"));
-  EXPECT_THAT(Error(Device("weights = \"" + std::string(5000, 'x') + "\"")), HasSubstr("is longer than 4096 bytes"));
+  EXPECT_THAT(ConfigError(Device("loader = \"copy\"")), HasSubstr("field \"loader\" = \"copy\" is none of auto, read, mmap"));
+  EXPECT_THAT(ConfigError(Device("follow-memory = 1")), HasSubstr("field \"follow-memory\" is neither true nor false"));
+  EXPECT_THAT(ConfigError(Device("weights = \"a\\u0000b\"")), HasSubstr("holds control characters"));
+  EXPECT_THAT(ConfigError(Device("weights = \"" + std::string(5000, 'x') + "\"")), HasSubstr("is longer than 4096 bytes"));
 }
 
 TEST(ClusterConfigTest, AddressesAreHostAndPort) {
-  EXPECT_THAT(Error(Device("address = \"\"")), HasSubstr("field \"address\" is empty; give a value, or leave it out"));
+  EXPECT_THAT(ConfigError(Device("address = \"\"")), HasSubstr("field \"address\" is empty; give a value, or leave it out"));
   for (const char* wrong :
        {"host", ":7001", "host:", "host:0", "host:65536", "host:x", "host:+1", "host:01", "a b:1", "fe80::1:7001", "[fe80::1:7001"})
-    EXPECT_THAT(Error(Device(absl::StrCat("address = \"", wrong, "\""))), HasSubstr("is not host:port")) << wrong;
+    EXPECT_THAT(ConfigError(Device(absl::StrCat("address = \"", wrong, "\""))), HasSubstr("is not host:port")) << wrong;
   for (const char* right : {"host:1", "10.0.0.1:65535", "[::1]:7001"})
-    EXPECT_EQ(Error(Device(absl::StrCat("address = \"", right, "\""))), "");
+    EXPECT_EQ(ConfigError(Device(absl::StrCat("address = \"", right, "\""))), "");
 }
 
 TEST(ClusterConfigTest, NamesAreThoseOfFilesAndNotOfTheClustersOwnKeys) {
   for (const char* name : {"..", ".a", "-a", "a/b", "../../x", "a b"}) {
-    EXPECT_THAT(Error(absl::StrCat("[[device]]\nname = \"", name, "\"\n")), HasSubstr("is not 1 to 64 letters")) << name;
-    EXPECT_THAT(Error(absl::StrCat("[cluster]\nname = \"", name, "\"\n", Device(""))),
+    EXPECT_THAT(ConfigError(absl::StrCat("[[device]]\nname = \"", name, "\"\n")), HasSubstr("is not 1 to 64 letters")) << name;
+    EXPECT_THAT(ConfigError(absl::StrCat("[cluster]\nname = \"", name, "\"\n", Device(""))),
                 StartsWith(absl::StrCat("c.toml line 2: [cluster]: field \"name\" = \"", name, "\" is not 1 to 64 letters")));
   }
   for (const char* name : {"ca", "coordinator"}) {
-    EXPECT_EQ(Error(absl::StrCat("[[device]]\nname = \"", name, "\"\n")),
+    EXPECT_EQ(ConfigError(absl::StrCat("[[device]]\nname = \"", name, "\"\n")),
               absl::StrCat("c.toml line 2: [[device]]: field \"name\" = \"", name,
                            "\" is reserved for keys that every cluster has; choose another name"));
   }
@@ -198,21 +198,22 @@ TEST(ClusterConfigTest, WhatTheFileSaysIsKeptAsItIsWritten) {
 }
 
 TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
-  EXPECT_THAT(Error(Device("") + Device("")), HasSubstr("line 4: [[device]]: there is a device \"a\" already"));
+  EXPECT_THAT(ConfigError(Device("") + Device("")), HasSubstr("line 4: [[device]]: there is a device \"a\" already"));
   const std::string two = Device("") + "[[device]]\nname = \"b\"\n";
   const auto link = [](const std::string& ends) { return "[[link]]\n" + ends + "bandwidth = \"1MB/s\"\n"; };
-  EXPECT_EQ(Error(two + link("") + link("from = \"a\"\nto = \"b\"\n")), "");
-  EXPECT_THAT(Error(two + link("") + link("")), HasSubstr("there is a link for all pairs already"));
-  EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"b\"\n") + link("from = \"b\"\nto = \"a\"\n")),
+  EXPECT_EQ(ConfigError(two + link("") + link("from = \"a\"\nto = \"b\"\n")), "");
+  EXPECT_THAT(ConfigError(two + link("") + link("")), HasSubstr("there is a link for all pairs already"));
+  EXPECT_THAT(ConfigError(two + link("from = \"a\"\nto = \"b\"\n") + link("from = \"b\"\nto = \"a\"\n")),
               HasSubstr("these two devices have a link already"));
-  EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"c\"\n")), HasSubstr("there is no device \"c\""));
-  EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"a\"\n")), HasSubstr("to itself"));
-  EXPECT_THAT(Error(two + link("from = \"a\"\n")), HasSubstr("field \"to\" is missing; name both ends"));
-  EXPECT_THAT(Error(two + "[[link]]\nlatency = \"1ms\"\n"), HasSubstr("field \"bandwidth\" is missing"));
-  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"fast\"\n"), HasSubstr("\"fast\" is not a bandwidth; write one such as 100Mbit/s"));
-  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"0MB/s\"\n"), HasSubstr("= 0MB/s is out of range; give 8e-06 Mbit/s to 8e+06 Gbit/s"));
-  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1MB/s\"\nlatency = \"-1ms\"\n"), HasSubstr("\"latency\""));
-  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1e300GB/s\"\n"), HasSubstr("is out of range"));
+  EXPECT_THAT(ConfigError(two + link("from = \"a\"\nto = \"c\"\n")), HasSubstr("there is no device \"c\""));
+  EXPECT_THAT(ConfigError(two + link("from = \"a\"\nto = \"a\"\n")), HasSubstr("to itself"));
+  EXPECT_THAT(ConfigError(two + link("from = \"a\"\n")), HasSubstr("field \"to\" is missing; name both ends"));
+  EXPECT_THAT(ConfigError(two + "[[link]]\nlatency = \"1ms\"\n"), HasSubstr("field \"bandwidth\" is missing"));
+  EXPECT_THAT(ConfigError(two + "[[link]]\nbandwidth = \"fast\"\n"), HasSubstr("\"fast\" is not a bandwidth; write one such as 100Mbit/s"));
+  EXPECT_THAT(ConfigError(two + "[[link]]\nbandwidth = \"0MB/s\"\n"),
+              HasSubstr("= 0MB/s is out of range; give 8e-06 Mbit/s to 8e+06 Gbit/s"));
+  EXPECT_THAT(ConfigError(two + "[[link]]\nbandwidth = \"1MB/s\"\nlatency = \"-1ms\"\n"), HasSubstr("\"latency\""));
+  EXPECT_THAT(ConfigError(two + "[[link]]\nbandwidth = \"1e300GB/s\"\n"), HasSubstr("is out of range"));
 }
 
 TEST(ClusterConfigTest, TwoDevicesWithOneAddressCannotBothAnswer) {
@@ -220,7 +221,7 @@ TEST(ClusterConfigTest, TwoDevicesWithOneAddressCannotBothAnswer) {
     const std::string text =
         absl::StrCat("[[device]]\nname = \"a\"\naddress = \"", a, "\"\n[[device]]\nname = \"b\"\naddress = \"", b, "\"\n");
     EXPECT_TRUE(ParseClusterConfig(text, "c.toml", /*distinct=*/false).ok());
-    return Error(text);
+    return ConfigError(text);
   };
   EXPECT_EQ(error("h:7001", "h:7001"),
             "c.toml line 4: [[device]]: device \"b\" has the address h:7001 of device \"a\"; give each device its own port or host");
@@ -229,7 +230,7 @@ TEST(ClusterConfigTest, TwoDevicesWithOneAddressCannotBothAnswer) {
   EXPECT_THAT(error("127.0.0.1:7001", "127.1:7001"), HasSubstr("has the address 127.0.0.1:7001 of device \"a\""));
   EXPECT_THAT(error("[::1]:7001", "[0:0:0:0:0:0:0:1]:7001"), HasSubstr("has the address [::1]:7001 of device \"a\""));
   EXPECT_EQ(error("h:7001", "h:7002"), "");
-  EXPECT_EQ(Error("[[device]]\nname = \"a\"\n[[device]]\nname = \"b\"\n"), "");
+  EXPECT_EQ(ConfigError("[[device]]\nname = \"a\"\n[[device]]\nname = \"b\"\n"), "");
 }
 
 TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
@@ -248,18 +249,18 @@ TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
 }
 
 TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
-  EXPECT_THAT(Error("[cluster\nname"), HasSubstr("']'"));  // not escaped twice
-  EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is not valid TOML: "));
-  EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is not valid TOML: "));
-  EXPECT_THAT(Error("a = \"x\nb = 1\n"), HasSubstr("its closing quotation mark is missing"));
-  EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is not valid TOML: "));
-  EXPECT_THAT(Error("[[[link]]\n"), HasSubstr("c.toml: is not valid TOML: "));  // asserted by the parser
-  EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is not valid TOML: "));
+  EXPECT_THAT(ConfigError("[cluster\nname"), HasSubstr("']'"));  // not escaped twice
+  EXPECT_THAT(ConfigError("[cluster\nname"), StartsWith("c.toml line 1: is not valid TOML: "));
+  EXPECT_THAT(ConfigError("a = \"\n\"\n"), StartsWith("c.toml line 1: is not valid TOML: "));
+  EXPECT_THAT(ConfigError("a = \"x\nb = 1\n"), HasSubstr("its closing quotation mark is missing"));
+  EXPECT_THAT(ConfigError(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is not valid TOML: "));
+  EXPECT_THAT(ConfigError("[[[link]]\n"), HasSubstr("c.toml: is not valid TOML: "));  // asserted by the parser
+  EXPECT_THAT(ConfigError("a = 1\na = 2\n"), StartsWith("c.toml line 2: is not valid TOML: "));
 }
 
 TEST(ClusterConfigTest, LettersBeyondAsciiStandInStringsAndCommentsAlone) {
   for (const char* outside : {"gr\u00f6\u00dfe = 1\n", "[clust\u00e9r]\n", "a = \u4e2d\n", "a = 9{\"9\u00e4\n", "a = b\"\u00e4\"\n"}) {
-    EXPECT_THAT(Error(outside), StartsWith("c.toml line 1: is not valid TOML: ")) << outside;
+    EXPECT_THAT(ConfigError(outside), StartsWith("c.toml line 1: is not valid TOML: ")) << outside;
   }
   const auto weights = [](const std::string& value) {
     const auto config = ParseClusterConfig(
@@ -273,17 +274,17 @@ TEST(ClusterConfigTest, LettersBeyondAsciiStandInStringsAndCommentsAlone) {
 }
 
 TEST(ClusterConfigTest, SizeAndDepthAreBounded) {
-  EXPECT_THAT(Error(std::string(kMaxClusterBytes + 1, '\n')), HasSubstr("is longer than 256.00 KiB"));
+  EXPECT_THAT(ConfigError(std::string(kMaxClusterBytes + 1, '\n')), HasSubstr("is longer than 256.00 KiB"));
   std::string dots = "a";
   for (int i = 0; i < 60'000; ++i) dots += ".a";
-  EXPECT_THAT(Error(dots + " = 1\n"), HasSubstr("line 1: has more than 64 dots"));
-  EXPECT_THAT(Error("a = " + std::string(100'000, '[')), HasSubstr("is not valid TOML"));
+  EXPECT_THAT(ConfigError(dots + " = 1\n"), HasSubstr("line 1: has more than 64 dots"));
+  EXPECT_THAT(ConfigError("a = " + std::string(100'000, '[')), HasSubstr("is not valid TOML"));
   std::string tables = "a = ";
   for (int i = 0; i < 10'000; ++i) tables += "{a=";
-  EXPECT_THAT(Error(tables), HasSubstr("is not valid TOML"));
+  EXPECT_THAT(ConfigError(tables), HasSubstr("is not valid TOML"));
   std::string devices;
   for (int i = 0; i < 1025; ++i) absl::StrAppend(&devices, "[[device]]\nname = \"d", i, "\"\n");
-  EXPECT_THAT(Error(devices), HasSubstr("has 1025 [[device]], more than 1024"));
+  EXPECT_THAT(ConfigError(devices), HasSubstr("has 1025 [[device]], more than 1024"));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Error(const std::string& text) {
+std::string ProfilesError(const std::string& text) {
   const absl::StatusOr<DescribedCluster> cluster = ParseDeviceProfiles(text, "d.json");
   EXPECT_EQ(cluster.status().message().find('\n'), absl::string_view::npos);
   return std::string(cluster.status().message());
@@ -76,42 +76,46 @@ TEST(DeviceProfilesTest, WhatIsKeptReturns) {
 }
 
 TEST(DeviceProfilesTest, NamesTheFirstWrongField) {
-  EXPECT_THAT(Error("[]"), HasSubstr("d.json"));
-  EXPECT_THAT(Error("{}"), HasSubstr("field \"devices\" is missing"));
-  EXPECT_THAT(Error(R"({"devices": []})"), HasSubstr("field \"devices\" is empty"));
-  EXPECT_THAT(Error(R"({"devices": [3]})"), HasSubstr("d.json: devices[0]: is not an object"));
-  EXPECT_THAT(Error(R"({"device": []})"), HasSubstr("field \"device\" is unknown; the known fields are devices, link"));
-  EXPECT_THAT(Error(One(R"("read_bytes_per_second": 1e9)")), HasSubstr("field \"memory_bytes\" is missing"));
-  EXPECT_THAT(Error(One(R"("memory": "much", "read_bytes_per_second": 1e9)")), HasSubstr("field \"memory\": "));
-  EXPECT_THAT(Error(One(R"("memory_bytes": -1, "read_bytes_per_second": 1e9)")), HasSubstr("\"memory_bytes\" = -1 is outside"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1)")), HasSubstr("has neither \"profile\" (the JSON that `lime profile --out F` writes"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "profile": 3)")), HasSubstr("field \"profile\" is not an object"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "profile": {}, "flops": 1)")), HasSubstr("has both \"profile\" and \"flops\""));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "memory": "5 potatoes", "read_bytes_per_second": 1e9)")),
+  EXPECT_THAT(ProfilesError("[]"), HasSubstr("d.json"));
+  EXPECT_THAT(ProfilesError("{}"), HasSubstr("field \"devices\" is missing"));
+  EXPECT_THAT(ProfilesError(R"({"devices": []})"), HasSubstr("field \"devices\" is empty"));
+  EXPECT_THAT(ProfilesError(R"({"devices": [3]})"), HasSubstr("d.json: devices[0]: is not an object"));
+  EXPECT_THAT(ProfilesError(R"({"device": []})"), HasSubstr("field \"device\" is unknown; the known fields are devices, link"));
+  EXPECT_THAT(ProfilesError(One(R"("read_bytes_per_second": 1e9)")), HasSubstr("field \"memory_bytes\" is missing"));
+  EXPECT_THAT(ProfilesError(One(R"("memory": "much", "read_bytes_per_second": 1e9)")), HasSubstr("field \"memory\": "));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": -1, "read_bytes_per_second": 1e9)")), HasSubstr("\"memory_bytes\" = -1 is outside"));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1)")),
+              HasSubstr("has neither \"profile\" (the JSON that `lime profile --out F` writes"));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "profile": 3)")), HasSubstr("field \"profile\" is not an object"));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "profile": {}, "flops": 1)")), HasSubstr("has both \"profile\" and \"flops\""));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "memory": "5 potatoes", "read_bytes_per_second": 1e9)")),
               HasSubstr("has both \"memory\" and \"memory_bytes\"; leave one out"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "flops": 0)")), HasSubstr("field \"flops\" is below 1"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": -4)")), HasSubstr("\"read_bytes_per_second\" = -4 is outside"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "speed": 3)")), HasSubstr("field \"speed\" is unknown"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "disk": 3)")), HasSubstr("field \"disk\" is neither"));
-  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "disk": {"rate": 3})")),
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "flops": 0)")),
+              HasSubstr("field \"flops\" is below 1"));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "read_bytes_per_second": -4)")),
+              HasSubstr("\"read_bytes_per_second\" = -4 is outside"));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "speed": 3)")),
+              HasSubstr("field \"speed\" is unknown"));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "disk": 3)")), HasSubstr("field \"disk\" is neither"));
+  EXPECT_THAT(ProfilesError(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "disk": {"rate": 3})")),
               HasSubstr("field \"rate\" is unknown"));
-  EXPECT_THAT(
-      Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "links": [{"peer": "a", "bytes_per_second": 1, "latency_ms": 0}])")),
-      HasSubstr("has a link to itself"));
-  EXPECT_THAT(Error(R"({"devices": [{"name": "../a"}]})"), HasSubstr("field \"name\" is not 1 to 64"));
+  EXPECT_THAT(ProfilesError(One(
+                  R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "links": [{"peer": "a", "bytes_per_second": 1, "latency_ms": 0}])")),
+              HasSubstr("has a link to itself"));
+  EXPECT_THAT(ProfilesError(R"({"devices": [{"name": "../a"}]})"), HasSubstr("field \"name\" is not 1 to 64"));
   const std::string a = R"({"name": "a", "memory_bytes": 1, "read_bytes_per_second": 1})";
-  EXPECT_THAT(Error(absl::StrCat(R"({"devices": [)", a, ",", a, "]}")), HasSubstr("there are two devices \"a\""));
-  EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bandwidth": "x"}, "devices": [)", a, "]}")), HasSubstr("is not a bandwidth"));
-  EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bytes_per_second": 9, "bandwidth": "1MB/s"}, "devices": [)", a, "]}")),
+  EXPECT_THAT(ProfilesError(absl::StrCat(R"({"devices": [)", a, ",", a, "]}")), HasSubstr("there are two devices \"a\""));
+  EXPECT_THAT(ProfilesError(absl::StrCat(R"({"link": {"bandwidth": "x"}, "devices": [)", a, "]}")), HasSubstr("is not a bandwidth"));
+  EXPECT_THAT(ProfilesError(absl::StrCat(R"({"link": {"bytes_per_second": 9, "bandwidth": "1MB/s"}, "devices": [)", a, "]}")),
               HasSubstr("has both \"bandwidth\" and \"bytes_per_second\""));
-  EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bytes_per_second": 0}, "devices": [)", a, "]}")), HasSubstr("= 0 is outside"));
+  EXPECT_THAT(ProfilesError(absl::StrCat(R"({"link": {"bytes_per_second": 0}, "devices": [)", a, "]}")), HasSubstr("= 0 is outside"));
 }
 
 TEST(DeviceProfilesTest, TheExamplesAreRead) {
   for (const char* name : {"e1", "e2", "e3", "setting-1", "setting-2", "setting-3"}) {
     std::ifstream file(absl::StrCat(LIME_SOURCE_DIR "/testbed/clusters/", name, ".json"));
     const std::string text(std::istreambuf_iterator<char>(file), {});
-    EXPECT_EQ(Error(text), "") << name;
+    EXPECT_EQ(ProfilesError(text), "") << name;
   }
 }
 

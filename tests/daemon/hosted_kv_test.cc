@@ -16,6 +16,7 @@
 #include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "tests/cases.h"
+#include "tests/daemon/kv_content.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -23,13 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Bytes kPositionBytes = 40;  // of one layer; 16 pages are no multiple of 4 KiB
-constexpr int32_t kLayers[] = {0, 3};
 constexpr int64_t kQueryFloats = 4;  // layer, sequence, life, position
-
-std::byte Content(int64_t life, int64_t layer, int64_t sequence, int64_t position, int64_t i) {
-  return static_cast<std::byte>((life * 131 + layer * 17 + sequence * 29 + position * 7 + position / 256 + i) & 0xff);
-}
 
 // Of either side: the owner's pages and queries, and the host's attention, whose records are the
 // number of pieces.

@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
 #include "tests/cases.h"
+#include "tests/daemon/kv_content.h"
 #include "tests/daemon/weights/faulty_device.h"
 #include "tests/temp_dir.h"
 #include "tests/waiting_threads.h"
@@ -28,14 +29,6 @@ namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr Bytes kPositionBytes = 40;  // of one layer; 16 pages are no multiple of 4 KiB
-constexpr int32_t kLayers[] = {0, 3};
-
-// What the K and V of a position are: nothing else has the same.
-std::byte Content(int64_t life, int64_t layer, int64_t sequence, int64_t position, int64_t i) {
-  return static_cast<std::byte>((life * 131 + layer * 17 + sequence * 29 + position * 7 + position / 256 + i) & 0xff);
-}
 
 // Keeps pages, and compares what it is shown with what was computed.
 class PagesBackend final : public Backend {

@@ -32,7 +32,7 @@ std::string After(const AnswerFormatPtr& format, const std::vector<std::string>&
   return follower.matcher() == nullptr ? "free" : "needs " + std::to_string(follower.matcher()->LeastBytes());
 }
 
-std::vector<std::string> Bytes(std::string_view text) {
+std::vector<std::string> EachByte(std::string_view text) {
   std::vector<std::string> bytes;
   for (const char byte : text) bytes.emplace_back(1, byte);
   return bytes;
@@ -52,7 +52,7 @@ TEST(AnswerFollowerTest, AMaskBeginsBehindAMarker) {
   EXPECT_EQ(After(format, {}), "free");
   EXPECT_EQ(After(format, {"I will <call"}), "free");
   for (const std::vector<std::string>& tokens :
-       {std::vector<std::string>{"I will <call>"}, {"I will ", "<call>"}, {"<", "<ca", "ll>"}, Bytes("<c<call>")})
+       {std::vector<std::string>{"I will <call>"}, {"I will ", "<call>"}, {"<", "<ca", "ll>"}, EachByte("<c<call>")})
     EXPECT_EQ(After(format, tokens), "needs 21") << testing::PrintToString(tokens);
   EXPECT_EQ(After(format, {"<call>{\"a"}), "needs 18") << "what follows in the same token is part of the answer";
   EXPECT_EQ(After(format, {"<call>(1)", "x"}), "free") << "the token holds the marker, and no answer goes on so";
@@ -65,7 +65,7 @@ TEST(AnswerFollowerTest, AnAnswerMayBeginBehindOrWithinItsMarker) {
           {"text": "<|tag|>", "at_start": true}, {"text": "{\"name\": ", "at_start": true, "frame_bytes": 9}]})");
   EXPECT_EQ(After(format, {"<|tag|>"}), "needs 14");
   EXPECT_EQ(After(format, {"\n ", "{\"name\": "}), "needs 5");
-  EXPECT_EQ(After(format, Bytes(" {\"name\": n")), "needs 4");
+  EXPECT_EQ(After(format, EachByte(" {\"name\": n")), "needs 4");
   EXPECT_EQ(After(format, {"Look: ", "{\"name\": "}), "free") << "not at the beginning of the content";
   EXPECT_EQ(After(format, {"x<|tag|>"}), "free");
 }
@@ -75,14 +75,14 @@ TEST(AnswerFollowerTest, MarkersWithinReasoningDoNotCount) {
   const AnswerFormatPtr inside = Compile(Format(start + R"(, "thinking": "inside")"));
   EXPECT_EQ(After(inside, {"<call>"}), "free");
   EXPECT_EQ(After(inside, {"hm <call> ", "</thi", "nk>\n\n", "<call>"}), "needs 21");
-  EXPECT_EQ(After(inside, Bytes("a</think></think><call>")), "free") << "the second tag is content";
+  EXPECT_EQ(After(inside, EachByte("a</think></think><call>")), "free") << "the second tag is content";
   const AnswerFormatPtr open = Compile(Format(start + R"(, "thinking": "open")"));
   EXPECT_EQ(After(open, {" <think>", "<call>"}), "free");
-  EXPECT_EQ(After(open, Bytes("\n<think>a<call></think><call>")), "needs 21");
+  EXPECT_EQ(After(open, EachByte("\n<think>a<call></think><call>")), "needs 21");
   EXPECT_EQ(After(open, {"<call>"}), "needs 21") << "the text does not think";
   EXPECT_EQ(After(open, {"<call>{\"a"}), "needs 18");
-  EXPECT_EQ(After(open, Bytes("<think<call>")), "free") << "content that begins like a tag";
-  EXPECT_EQ(After(open, Bytes("<call>")), "needs 21") << "as a tag begins";
+  EXPECT_EQ(After(open, EachByte("<think<call>")), "free") << "content that begins like a tag";
+  EXPECT_EQ(After(open, EachByte("<call>")), "needs 21") << "as a tag begins";
 }
 
 TEST(AnswerFollowerTest, WrongStartsAreNamed) {

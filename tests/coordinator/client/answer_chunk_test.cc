@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-AnswerChunk Read(std::string_view json) {
+AnswerChunk ChunkOf(std::string_view json) {
   absl::StatusOr<AnswerChunk> chunk = ReadAnswerChunk(json);
   EXPECT_TRUE(chunk.ok()) << chunk.status() << json;
   return chunk.ok() ? *std::move(chunk) : AnswerChunk();
@@ -69,7 +69,7 @@ Whole FromStream(std::string_view body, size_t piece) {
   for (const SseReader::Event& event : events) {
     EXPECT_FALSE(whole.done);
     whole.done = event.data == "[DONE]";
-    if (!whole.done) Add(Read(event.data), whole);
+    if (!whole.done) Add(ChunkOf(event.data), whole);
   }
   return whole;
 }
@@ -142,7 +142,7 @@ TEST(AnswerChunkTest, AStreamSaysTheSameFromEveryCut) {
 
 TEST(AnswerChunkTest, AWholeAnswerSaysTheSameAsItsStream) {
   Whole whole;
-  Add(Read(Written(Endpoint::kChat, ChatRequest(/*streams=*/false), kChatEvents)), whole);
+  Add(ChunkOf(Written(Endpoint::kChat, ChatRequest(/*streams=*/false), kChatEvents)), whole);
   ExpectChat(whole);
 }
 
@@ -152,7 +152,7 @@ TEST(AnswerChunkTest, AScoredPromptHasLogprobsAndTheLikeliestIdsBehindEachToken)
   request.max_tokens = 0;
   request.echo = request.hash_logits = true;
   request.top_logprobs = 2;
-  const AnswerChunk chunk = Read(
+  const AnswerChunk chunk = ChunkOf(
       Written(Endpoint::kCompletions, request,
               {{0, TokenScore{.token = "<s>", .logprob = std::nullopt, .top = {}, .is_in_text = false, .next = {{7, 1.5F}, {9, 0.1F}}}},
                {0, TokenScore{.token = "a", .logprob = -0.25, .top = {{"a", -0.25}}, .is_in_text = true, .next = {{3, -2}}}},
@@ -166,13 +166,13 @@ TEST(AnswerChunkTest, AScoredPromptHasLogprobsAndTheLikeliestIdsBehindEachToken)
 
 TEST(AnswerChunkTest, AbsentAndNullFieldsOfOtherServersAreLeftAsTheyAre) {
   AnswerChunk chunk =
-      Read(R"({"choices": [{"delta": {"content": null, "reasoning": "Hm"}, "finish_reason": null, "logprobs": null}], "usage": null})");
+      ChunkOf(R"({"choices": [{"delta": {"content": null, "reasoning": "Hm"}, "finish_reason": null, "logprobs": null}], "usage": null})");
   ASSERT_EQ(chunk.choices.size(), 1u);
   EXPECT_EQ(chunk.choices[0].reasoning, "Hm");
   EXPECT_FALSE(chunk.has_usage);
   EXPECT_FALSE(chunk.has_lime);
-  EXPECT_THAT(Read(R"({"object": "x", "new": {"deep": [1]}})").choices, IsEmpty());
-  chunk = Read(R"({"choices": [{"text": "a"}], "usage": {"prompt_tokens": 3}, "lime": {"timings": {"ms_per_token": null}}})");
+  EXPECT_THAT(ChunkOf(R"({"object": "x", "new": {"deep": [1]}})").choices, IsEmpty());
+  chunk = ChunkOf(R"({"choices": [{"text": "a"}], "usage": {"prompt_tokens": 3}, "lime": {"timings": {"ms_per_token": null}}})");
   EXPECT_TRUE(chunk.has_usage);
   EXPECT_EQ(chunk.report.prompt_tokens, 3);
   EXPECT_EQ(chunk.report.ms_per_token, 0);
@@ -203,7 +203,7 @@ TEST(AnswerChunkTest, AFieldOfAWrongTypeIsNamed) {
 }
 
 TEST(AnswerChunkTest, AnErrorInAStreamIsRead) {
-  const AnswerChunk chunk = Read(OpenAiErrorJson(ServerError("the device b is lost")));
+  const AnswerChunk chunk = ChunkOf(OpenAiErrorJson(ServerError("the device b is lost")));
   ASSERT_TRUE(chunk.error);
   EXPECT_THAT(chunk.error->message, HasSubstr("device b is lost"));
   EXPECT_EQ(chunk.error->code, ServerError("x").code);

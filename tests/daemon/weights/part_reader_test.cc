@@ -24,9 +24,9 @@ namespace {
 using ::testing::HasSubstr;
 
 // A checkpoint, and every byte of its files as they are.
-class Model {
+class ModelFiles {
  public:
-  explicit Model(const std::string& dir) : checkpoint(*Checkpoint::Open(dir)), spec(*checkpoint.BuildModelSpec()) {
+  explicit ModelFiles(const std::string& dir) : checkpoint(*Checkpoint::Open(dir)), spec(*checkpoint.BuildModelSpec()) {
     for (const CheckpointFile& file : checkpoint.files()) {
       std::ifstream in(file.path, std::ios::binary);
       files_.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
@@ -52,7 +52,7 @@ const TensorSpec* Find(const BlockSpec& block, TensorRole role, TensorPart part)
   return nullptr;
 }
 
-void ExpectRows(const Model& model, const BlockSpec& block, const RowsInMemory& rows) {
+void ExpectRows(const ModelFiles& model, const BlockSpec& block, const RowsInMemory& rows) {
   const std::tuple<TensorPart, const std::byte*> parts[] = {
       {TensorPart::kWeight, rows.weight}, {TensorPart::kScales, rows.scales}, {TensorPart::kGroupBiases, rows.biases}};
   for (const auto& [part, data] : parts) {
@@ -81,7 +81,7 @@ absl::Status ReadPart(PartReader& reader, int block, int part, std::byte* place)
 
 // Every part of every block holds the rows that it says, each part on its alignment.
 void ExpectParts(const std::string& dir, Bytes part_bytes, bool io_uring) {
-  const Model model(dir);
+  const ModelFiles model(dir);
   auto reader = PartReader::Open(model.checkpoint, model.spec, {.part_bytes = part_bytes, .io_uring = io_uring});
   ASSERT_TRUE(reader.ok()) << reader.status();
   for (int block = 0; block < static_cast<int>(model.spec.blocks.size()); ++block) {
@@ -164,7 +164,7 @@ TEST(PartReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
   const TempDir dir;
   ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
   ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
-  const Model model(dir.file("store"));
+  const ModelFiles model(dir.file("store"));
   std::atomic<int> remaining = 0;
   auto reader = PartReader::Open(model.checkpoint, model.spec, {.wrap_device = [&](std::unique_ptr<BlockDevice> device) {
                                    return std::make_unique<Spoiler>(std::move(device), remaining);
@@ -206,7 +206,7 @@ TEST(PartReaderTest, PartsThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverThem
     ASSERT_TRUE(MakeModel(options, dir.file(name)).ok());
     const std::string store = dir.file(name) + "_store";
     ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
-    const Model model(store);
+    const ModelFiles model(store);
     std::atomic<int> remaining = 0;
     auto reader =
         PartReader::Open(model.checkpoint, model.spec, {.part_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
@@ -262,7 +262,7 @@ TEST(PartReaderTest, ChecksumsOfOtherPartsAreThoseOfABlockInMemory) {
   const TempDir dir;
   ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
   ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
-  const Model model(dir.file("store"));
+  const ModelFiles model(dir.file("store"));
   std::atomic<int> remaining = 0;
   auto reader =
       PartReader::Open(model.checkpoint, model.spec, {.part_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
@@ -290,7 +290,7 @@ TEST(RowReaderTest, BringsTheRowsOfItsTokensInTheirOrder) {
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
   ASSERT_TRUE(MakeModel(Packed(), dir.file("packed")).ok());
   for (const char* name : {"dense", "packed"}) {
-    const Model model(dir.file(name));
+    const ModelFiles model(dir.file(name));
     auto reader = RowReader::Open(model.checkpoint, model.spec, {.max_rows = 100});
     ASSERT_TRUE(reader.ok()) << reader.status();
     std::vector<int32_t> tokens(100);
@@ -318,7 +318,7 @@ TEST(RowReaderTest, RowsOfAStoreAreCheckedReadAgainAndNamed) {
   for (const char* name : {"dense", "packed"}) {
     const std::string store = dir.file(name) + "_store";
     ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
-    const Model model(store);
+    const ModelFiles model(store);
     std::atomic<int> remaining = 0;
     auto reader = RowReader::Open(model.checkpoint, model.spec, {.max_rows = 2, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
                                                                    return std::make_unique<Spoiler>(std::move(device), remaining);
@@ -345,7 +345,7 @@ TEST(KeptTensorsTest, HoldNormsAndBiasesAndNothingElse) {
   MakeModelOptions options;
   options.config.family = ModelFamily::kQwen2;
   ASSERT_TRUE(MakeModel(options, dir.file("model")).ok());
-  const Model model(dir.file("model"));
+  const ModelFiles model(dir.file("model"));
   const BlockSpec& block = model.spec.blocks[1];
   const auto loaded = LoadPinned(model.checkpoint, block);
   ASSERT_TRUE(loaded.ok()) << loaded.status();

@@ -164,8 +164,8 @@ std::vector<float> Dequantized(const LoadedTensor& words, const LoadedTensor& sc
   return values;
 }
 
-struct Model {
-  explicit Model(const std::string& dir)
+struct LoadedModel {
+  explicit LoadedModel(const std::string& dir)
       : checkpoint(*Checkpoint::Open(dir)),
         spec(*checkpoint.BuildModelSpec()),
         store(*WeightStore::Open(checkpoint, spec, {})),
@@ -177,7 +177,7 @@ struct Model {
 };
 
 // The dense tensors of `model` by block and role; the packed ones unpacked.
-std::vector<std::vector<float>> AllValues(const Model& model) {
+std::vector<std::vector<float>> AllValues(const LoadedModel& model) {
   std::vector<std::vector<float>> values;
   for (const LoadedBlock& block : model.blocks) {
     for (size_t i = 0; i < block.tensors.size(); ++i) {
@@ -209,7 +209,7 @@ TEST_P(QuantizeTest, ACheckpointComesBackWithinTheErrorOfItsBits) {
   EXPECT_EQ(dir.Read("packed/tokenizer.json"), dir.Read("dense/tokenizer.json"));
   EXPECT_EQ(dir.Read("packed/chat_template.jinja"), "{{ x }}");
 
-  const Model dense(dir.file("dense")), packed(dir.file("packed"));
+  const LoadedModel dense(dir.file("dense")), packed(dir.file("packed"));
   EXPECT_EQ(packed.spec.config.quantization->bits, bits);
   EXPECT_EQ(packed.spec.config.quantization->group_size, group_size);
   EXPECT_EQ(packed.spec.working_dtype, dtype);

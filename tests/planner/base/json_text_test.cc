@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string ErrorOf(std::string_view text, Bytes max_bytes = kMaxJsonBytes) {
+std::string JsonError(std::string_view text, Bytes max_bytes = kMaxJsonBytes) {
   return std::string(ParseJsonObject(text, "the.json", max_bytes).status().message());
 }
 
@@ -25,23 +25,23 @@ TEST(JsonTextTest, ReadsWhatIsWithinBounds) {
   EXPECT_EQ(ParseJsonObject(R"({"a": [1, "]}\"[["]})", "x")->at("a").size(), 2u);
   EXPECT_TRUE(ParseJsonObject(Nested(kMaxJsonDepth), "x").ok());
   EXPECT_TRUE(ParseJson("[]", "x").ok());
-  EXPECT_EQ(ErrorOf("{}  ", 4), "");
+  EXPECT_EQ(JsonError("{}  ", 4), "");
 }
 
 TEST(JsonTextTest, WhatIsBeyondThemIsOneSentence) {
-  EXPECT_EQ(ErrorOf("{}   ", 4), "the.json: is larger than 4 bytes");
-  EXPECT_EQ(ErrorOf(Nested(kMaxJsonDepth + 1)), "the.json: nests more than 64 levels deep");
-  EXPECT_EQ(ErrorOf(std::string(1 << 20, '[')), "the.json: nests more than 64 levels deep");
-  EXPECT_EQ(ErrorOf("{\"a\": nonsense\n}"), "the.json: is not valid JSON in UTF-8 at byte 8");
-  EXPECT_THAT(ErrorOf("{\"\xff\": 1}"), HasSubstr("is not valid JSON in UTF-8"));
-  EXPECT_THAT(ErrorOf("{} {}"), HasSubstr("is not valid JSON in UTF-8"));
-  EXPECT_EQ(ErrorOf(std::string("{} \0 x", 6)), "the.json: is not valid JSON in UTF-8 at byte 4");
-  EXPECT_EQ(ErrorOf("{\"a\": 1e999}"), "the.json: holds a number beyond the range of a double");
-  EXPECT_EQ(ErrorOf("[1]"), "the.json: is not a JSON object but array");
+  EXPECT_EQ(JsonError("{}   ", 4), "the.json: is larger than 4 bytes");
+  EXPECT_EQ(JsonError(Nested(kMaxJsonDepth + 1)), "the.json: nests more than 64 levels deep");
+  EXPECT_EQ(JsonError(std::string(1 << 20, '[')), "the.json: nests more than 64 levels deep");
+  EXPECT_EQ(JsonError("{\"a\": nonsense\n}"), "the.json: is not valid JSON in UTF-8 at byte 8");
+  EXPECT_THAT(JsonError("{\"\xff\": 1}"), HasSubstr("is not valid JSON in UTF-8"));
+  EXPECT_THAT(JsonError("{} {}"), HasSubstr("is not valid JSON in UTF-8"));
+  EXPECT_EQ(JsonError(std::string("{} \0 x", 6)), "the.json: is not valid JSON in UTF-8 at byte 4");
+  EXPECT_EQ(JsonError("{\"a\": 1e999}"), "the.json: holds a number beyond the range of a double");
+  EXPECT_EQ(JsonError("[1]"), "the.json: is not a JSON object but array");
 }
 
 TEST(JsonTextTest, EmptyTextsAreCalledThat) {
-  for (const char* text : {"", " ", "\n\r\n\t"}) EXPECT_EQ(ErrorOf(text), "the.json: is empty");
+  for (const char* text : {"", " ", "\n\r\n\t"}) EXPECT_EQ(JsonError(text), "the.json: is empty");
   EXPECT_EQ(ParsePythonJson("", "config.json").status().message(), "config.json: is empty; download it again");
 }
 
@@ -64,8 +64,8 @@ TEST(JsonTextTest, TextsInOtherEncodingsAreCalledByTheirNames) {
       for (const bool marked : {true, false}) {
         for (const auto& [bytes, name] : {std::pair(2, "UTF-16"), std::pair(4, "UTF-32")}) {
           const std::string written = wide(text, static_cast<size_t>(bytes), low_first, marked);
-          EXPECT_EQ(ErrorOf(written), absl::StrCat("the.json: is ", name, "; save it as UTF-8")) << text << low_first << marked;
-          EXPECT_EQ(ParsePythonJson(written, "the.json").status().message(), ErrorOf(written));
+          EXPECT_EQ(JsonError(written), absl::StrCat("the.json: is ", name, "; save it as UTF-8")) << text << low_first << marked;
+          EXPECT_EQ(ParsePythonJson(written, "the.json").status().message(), JsonError(written));
           EXPECT_EQ(WideMark(written), marked ? name : "");
         }
       }
@@ -106,7 +106,7 @@ TEST(JsonTextTest, TheTextAroundPythonsWordsIsHeldToJson) {
   EXPECT_THAT(error("{\"a"), HasSubstr("is not valid JSON"));
   EXPECT_THAT(error("{\"a\\"), HasSubstr("is not valid JSON"));
   EXPECT_EQ(error("[NaN]"), "the.json: is not a JSON object but array");
-  EXPECT_EQ(ErrorOf("{\"a\": NaN}"), "the.json: is not valid JSON in UTF-8 at byte 7") << "our own files are strict";
+  EXPECT_EQ(JsonError("{\"a\": NaN}"), "the.json: is not valid JSON in UTF-8 at byte 7") << "our own files are strict";
 }
 
 }  // namespace
