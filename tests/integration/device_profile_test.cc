@@ -5,7 +5,8 @@
 
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/profile_file.h"
-#include "tests/integration/models.h"
+#include "gtest/gtest.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {
