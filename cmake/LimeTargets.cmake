@@ -197,16 +197,27 @@ set(LIME_TEST_LEVEL 0)
 
 include(${CMAKE_CURRENT_LIST_DIR}/LimeCtest.cmake)
 
-# What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for
-# another one.
 file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
-foreach(level 0 1 2)
-  set(name lime_test_headers_${level})
-  lime_program(${name} SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
+
+# lime_test_paths(target): where the project and the models and vectors beside it are.
+function(lime_test_paths target)
+  target_compile_definitions(${target} PRIVATE LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
+endfunction()
+
+# lime_test_headers(name level [DEPS ...] [HEADERS ...]): what all tests include, and more headers,
+# parsed once.
+function(lime_test_headers name level)
+  cmake_parse_arguments(PARSE_ARGV 2 ARG "" "" "DEPS;HEADERS")
+  lime_program(${name} SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
   lime_optimize(${name} ${level})
   set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
   target_precompile_headers(${name} PRIVATE
-    <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
+    <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random> ${ARG_HEADERS})
+endfunction()
+
+# For each level: GCC 12 dies of headers that were parsed for another one.
+foreach(level 0 1 2)
+  lime_test_headers(lime_test_headers_${level} ${level})
 endforeach()
 
 # lime_test(name SRCS ... [DEPS ...] [PROGRAMS lime|limed ...] [SHARDS n] [WAITS] [SOAK] [LEVEL
@@ -214,8 +225,8 @@ endforeach()
 # PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.
 # SHARDS: it takes long, and is that many entries, each of which runs a part of its tests.
 # SOAK: it takes minutes under a sanitizer, where only LIME_SOAK_TESTS has it.
-# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR
-# tell a test where the project and the models and vectors beside it are.
+# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_TEST_HEADERS for a folder: whose
+# parsed headers it uses.
 function(lime_test name)
   cmake_parse_arguments(ARG "WAITS;SOAK" "LEVEL;SHARDS" "SRCS;DEPS;PROGRAMS" ${ARGN})
   if(ARG_SOAK AND LIME_SANITIZE AND NOT LIME_SOAK_TESTS)
@@ -226,10 +237,13 @@ function(lime_test name)
     set(ARG_LEVEL ${LIME_TEST_LEVEL})
   endif()
   lime_optimize(${name} ${ARG_LEVEL})
-  target_precompile_headers(${name} REUSE_FROM lime_test_headers_${ARG_LEVEL})
+  set(headers lime_test_headers_${ARG_LEVEL})
+  if(LIME_TEST_HEADERS)
+    set(headers ${LIME_TEST_HEADERS})
+  endif()
+  target_precompile_headers(${name} REUSE_FROM ${headers})
   set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
-  target_compile_definitions(${name} PRIVATE
-    LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
+  lime_test_paths(${name})
   foreach(program ${ARG_PROGRAMS})
     string(TOUPPER ${program} upper)
     target_compile_definitions(${name} PRIVATE ${upper}_BINARY="$<TARGET_FILE:${program}>")
