@@ -5,15 +5,21 @@
 #include <limits>
 
 #include "planner/base/check.h"
+#include "planner/base/float_bits.h"
 
 namespace lime {
 namespace {
 
-constexpr float kSmallestScale = 1e-7f;  // for a constant group
+constexpr float kSmallestScale = 1e-7f;  // for a constant group; half of it is not 0 in fp16
+
+float Rounded(DType dtype, float value) {
+  WithWorkingType(dtype, [&](auto stored) { value = ToFloat(FromFloat<decltype(stored)>(value)); });
+  return value;
+}
 
 }  // namespace
 
-GroupScale QuantizeGroup(std::span<const float> group, int bits, std::span<uint8_t> codes) {
+GroupScale QuantizeGroup(std::span<const float> group, int bits, DType stored, std::span<uint8_t> codes) {
   LIME_CHECK_EQ(group.size(), codes.size());
   const auto top = static_cast<float>((1 << bits) - 1);
   float low = std::numeric_limits<float>::infinity(), high = -low, sum = 0;
@@ -32,6 +38,7 @@ GroupScale QuantizeGroup(std::span<const float> group, int bits, std::span<uint8
   const float edge = low_is_larger ? low : high;
   const float steps_to_zero = std::nearbyint(edge / result.scale);
   if (steps_to_zero != 0) result = {.scale = edge / steps_to_zero, .bias = edge};
+  result = {.scale = Rounded(stored, result.scale), .bias = Rounded(stored, result.bias)};
   for (size_t i = 0; i < group.size(); ++i) {
     codes[i] = static_cast<uint8_t>(std::clamp(std::nearbyint((group[i] - result.bias) / result.scale), 0.0f, top));
   }

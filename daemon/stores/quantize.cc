@@ -194,7 +194,7 @@ class Quantizer {
     std::vector<float> group(static_cast<size_t>(packing_.group_size));
     for (size_t g = 0; g < groups; ++g) {
       for (size_t i = 0; i < group.size(); ++i) group[i] = LoadFloat(dtype, &rows[(g * group.size() + i) * element]);
-      const GroupScale fitted = QuantizeGroup(group, packing_.bits, std::span(codes).subspan(g * group.size(), group.size()));
+      const GroupScale fitted = QuantizeGroup(group, packing_.bits, dtype, std::span(codes).subspan(g * group.size(), group.size()));
       StoreFloat(dtype, fitted.scale, &scales[g * element]);
       StoreFloat(dtype, fitted.bias, &biases[g * element]);
     }

@@ -100,7 +100,7 @@ TEST_P(AffineTest, ErrorIsAtMostAStepAndZeroIsExact) {
     for (float& w : group) w = normal(random) * 0.05f + (round % 5 == 0 ? 0.3f : 0.0f);
     group[static_cast<size_t>(round % 64)] = 0;
     std::vector<uint8_t> codes(group.size());
-    const GroupScale fitted = QuantizeGroup(group, bits, codes);
+    const GroupScale fitted = QuantizeGroup(group, bits, DType::kF32, codes);
     const auto [low, high] = std::minmax_element(group.begin(), group.end());
     const float step = (*high - *low) / static_cast<float>((1 << bits) - 1);
     for (size_t i = 0; i < group.size(); ++i) {
@@ -113,23 +113,47 @@ TEST_P(AffineTest, ErrorIsAtMostAStepAndZeroIsExact) {
   }
 }
 
+TEST_P(AffineTest, EachCodeIsTheNearestWithTheStoredScale) {
+  const int bits = GetParam();
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal(0.01f, 0.05f);
+  for (const DType stored : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (int round = 0; round < 100; ++round) {
+      std::vector<float> group(32);
+      for (float& w : group) w = normal(random);
+      std::vector<uint8_t> codes(group.size());
+      const GroupScale fitted = QuantizeGroup(group, bits, stored, codes);
+      for (const float value : {fitted.scale, fitted.bias}) {
+        std::array<std::byte, 4> bytes;
+        StoreFloat(stored, value, bytes.data());
+        ASSERT_EQ(LoadFloat(stored, bytes.data()), value) << DTypeName(stored);
+      }
+      for (size_t i = 0; i < group.size(); ++i) {
+        const auto error = [&](int code) { return std::fabs(fitted.scale * static_cast<float>(code) + fitted.bias - group[i]); };
+        for (int code = 0; code < 1 << bits; ++code)
+          ASSERT_LE(error(codes[i]), error(code) + 1e-6f) << DTypeName(stored) << " round " << round << " code " << code;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Bits, AffineTest, ::testing::Values(3, 4, 6, 8), [](const auto& info) { return std::to_string(info.param); });
 
 TEST(AffineTest, TheLargerEndIsExactAndIsTheBias) {
   const std::vector<float> group = {-0.75f, 0.0f, 0.3f, 0.7f};
   std::vector<uint8_t> codes(4);
-  const GroupScale fitted = QuantizeGroup(group, 4, codes);
+  const GroupScale fitted = QuantizeGroup(group, 4, DType::kF32, codes);
   EXPECT_EQ(fitted.bias, -0.75f);
   EXPECT_GT(fitted.scale, 0);
   EXPECT_EQ(codes[0], 0);
-  const GroupScale mirrored = QuantizeGroup(std::vector<float>{0.75f, 0.0f, -0.3f, -0.7f}, 4, codes);
+  const GroupScale mirrored = QuantizeGroup(std::vector<float>{0.75f, 0.0f, -0.3f, -0.7f}, 4, DType::kF32, codes);
   EXPECT_EQ(mirrored.bias, 0.75f);
   EXPECT_EQ(mirrored.scale, -fitted.scale);
 }
 
 TEST(AffineTest, AGroupOfZerosIsZero) {
   std::vector<uint8_t> codes(32, 9);
-  const GroupScale fitted = QuantizeGroup(std::vector<float>(32, 0.0f), 4, codes);
+  const GroupScale fitted = QuantizeGroup(std::vector<float>(32, 0.0f), 4, DType::kF32, codes);
   EXPECT_EQ(fitted.bias, 0);
   EXPECT_THAT(codes, Each(0));
 }
@@ -139,7 +163,7 @@ TEST(AffineTest, NanAndInfinityAreNotHidden) {
     std::vector<float> group(32, 0.5f);
     group[17] = bad;
     std::vector<uint8_t> codes(32);
-    EXPECT_TRUE(std::isnan(QuantizeGroup(group, 4, codes).scale));
+    EXPECT_TRUE(std::isnan(QuantizeGroup(group, 4, DType::kF32, codes).scale));
   }
 }
 
