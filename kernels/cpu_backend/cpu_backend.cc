@@ -72,17 +72,21 @@ class BlockBinder {
   const BlockWeights& weights_;
 };
 
-// The order for a model. Without a linear layer of bf16 weights and bf16 activations, all orders
-// are the portable one.
+// Whether a linear layer of the model has weights of that dtype.
+bool HasLayerOf(const ModelSpec& spec, DType dtype) {
+  const auto is_layer = [&](const TensorSpec& tensor) {
+    return tensor.part == TensorPart::kWeight && tensor.info.dtype == dtype && tensor.info.shape.size() == 2;
+  };
+  return std::ranges::any_of(spec.blocks, [&](const BlockSpec& block) {
+    return block.id.kind != BlockKind::kEmbedding && std::ranges::any_of(block.tensors, is_layer);
+  });
+}
+
+// The order for a model. Without a linear layer of bf16 or packed weights and bf16 activations, all
+// orders are the portable one.
 Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
   if (numerics == "portable" || spec.working_dtype != DType::kBF16) return Numerics::kPortable;
-  const auto is_bf16_layer = [](const TensorSpec& tensor) {
-    return tensor.part == TensorPart::kWeight && tensor.info.dtype == DType::kBF16 && tensor.info.shape.size() == 2;
-  };
-  const bool bf16 = std::ranges::any_of(spec.blocks, [&](const BlockSpec& block) {
-    return block.id.kind != BlockKind::kEmbedding && std::ranges::any_of(block.tensors, is_bf16_layer);
-  });
-  if (!bf16) return Numerics::kPortable;
+  if (!HasLayerOf(spec, DType::kBF16) && !HasLayerOf(spec, DType::kU32)) return Numerics::kPortable;
   return numerics == "emulated-bf16" ? Numerics::kEmulatedBf16 : Numerics::kAuto;
 }
 
@@ -108,7 +112,7 @@ class CpuBackend final : public Backend {
         mlp_(static_cast<size_t>(spec.config.num_layers)),
         storage_(spec.blocks.size()) {}
 
-  std::string numerics_id() const override { return NumericsId(numerics_); }
+  std::string numerics_id() const override { return NumericsId(numerics_, HasLayerOf(spec_, DType::kU32)); }
   std::string description() const override { return absl::StrCat("CPU, ", InstructionSet(), ", ", options_.num_threads, " threads"); }
 
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override {

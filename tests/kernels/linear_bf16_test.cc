@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Steps, Bf16KernelsTest, testing::Values(Numerics::kEmul
                          [](const auto& info) { return info.param == Numerics::kAuto ? "Hardware" : "Emulated"; });
 
 TEST(Bf16NumericsIdTest, NamesTheDefinedArithmeticAndNoOther) {
-  Bf16Kernels kernels{.linear = {}, .step = DefinedBf16Step, .spin = nullptr};
+  Bf16Kernels kernels{.linear = {}, .packed = {}, .step = DefinedBf16Step, .spin = nullptr};
   EXPECT_EQ(Bf16NumericsId(kernels), "x86-avx512bf16-1");
   // The even elements first.
   kernels.step = [](const BF16* w, const BF16* x, float* acc) {

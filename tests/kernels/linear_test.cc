@@ -54,8 +54,9 @@ struct Format {
   Numerics numerics = Numerics::kAuto;
 
   std::string Name() const {
-    if (numerics != Numerics::kAuto) return numerics == Numerics::kPortable ? "bf16_portable" : "bf16_emulated";
-    return bits == 0 ? std::string(DTypeName(dtype)) : absl::StrCat("q", bits, "g", group_size, std::string(DTypeName(scale_dtype)));
+    const std::string order = numerics == Numerics::kAuto ? "" : numerics == Numerics::kPortable ? "_portable" : "_emulated";
+    return absl::StrCat(
+        bits == 0 ? std::string(DTypeName(dtype)) : absl::StrCat("q", bits, "g", group_size, std::string(DTypeName(scale_dtype))), order);
   }
 };
 
@@ -148,7 +149,11 @@ std::vector<Format> AllFormats() {
   std::vector<Format> formats = {{DType::kF32}, {DType::kF16}, {DType::kBF16}};
   for (Numerics numerics : {Numerics::kPortable, Numerics::kEmulatedBf16}) formats.push_back({.numerics = numerics});
   for (int bits : {3, 4, 6, 8}) {
-    for (int group : {32, 64, 128}) formats.push_back({.bits = bits, .group_size = group});
+    for (int group : {32, 64, 128}) {
+      for (Numerics numerics : {Numerics::kAuto, Numerics::kPortable, Numerics::kEmulatedBf16}) {
+        formats.push_back({.bits = bits, .group_size = group, .numerics = numerics});
+      }
+    }
   }
   for (DType scale : {DType::kF16, DType::kF32}) formats.push_back({.bits = 4, .group_size = 64, .scale_dtype = scale});
   return formats;

@@ -53,12 +53,19 @@ LaneOrder Bf16Order(DType x_dtype, int64_t tokens, const Bf16Kernels* bf16) {
 
 LaneOrder LaneOrderOf(const Matrix& m, LaneOrder bf16) {
   if (m.dtype == DType::kBF16) return bf16;
+  if (bf16 == LaneOrder::kPairs && m.dtype == DType::kU32 && m.scale_dtype == DType::kBF16)
+    return m.bits <= 4 ? LaneOrder::kPiecesOf8 : LaneOrder::kPiecesOf4;
   return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
 }
 
-LinearKernels PortableKernels(LaneOrder order) {
+LinearKernels KernelsOf(LaneOrder order, const Bf16Kernels* bf16) {
+  if (order == LaneOrder::kPairs) return bf16->linear;
+  if (order == LaneOrder::kPiecesOf4 || order == LaneOrder::kPiecesOf8) return bf16->packed;
   return {.chunk_elements = kChunk,
+          .chunk_floats = kChunk,
           .tile_tokens = static_cast<int>(TileTokens()),
+          .gemv_rows = 1,
+          .gemm_rows = 4,
           .pack_rows = PackRows,
           .dot_rows = order == LaneOrder::kWords ? DotWords : DotRows,
           .pack_tile = PackTile,
@@ -126,7 +133,7 @@ struct ScratchSizes {
   int64_t per_thread() const { return panel + lanes + kMaxOutputs + rows; }
 };
 
-// Sized for the portable kernels. For the same columns, the bf16 ones have half as many chunks.
+// Sized for the portable kernels. Those of bf16 need about half of it.
 ScratchSizes SizesFor(int64_t max_tokens, int64_t max_cols) {
   const bool gemm = max_tokens > kMaxGemvTokens;
   const int64_t chunks = Ceil(max_cols, kChunk), padded = chunks * kChunk;
@@ -213,7 +220,8 @@ void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_t
 void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, Slices& slices) {
   kernels.pack_rows(x, ws.packed);
   const int64_t slice_bytes = std::clamp(slices.total_bytes() / (pool.num_threads() * kSlicesPerThread), kMinSliceBytes, kMaxSliceBytes);
-  slices.Cut(std::clamp<int64_t>(slice_bytes * slices.total_rows() / slices.total_bytes(), 1, kMaxOutputs / x.tokens));
+  const int64_t multiple = kernels.gemv_rows, rows = slice_bytes * slices.total_rows() / slices.total_bytes() / multiple * multiple;
+  slices.Cut(std::clamp<int64_t>(rows, multiple, kMaxOutputs / x.tokens));
   pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
     const ThreadScratch& scratch = ws.scratch[thread];
     RowRange range;
@@ -227,10 +235,11 @@ void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kern
 // first token in the tasks' outputs.
 void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, int64_t first_token,
           Slices& slices) {
-  const int64_t tile_floats = kernels.tile_tokens * Ceil(x.cols, kernels.chunk_elements) * kChunk;
+  const int64_t tile_floats = kernels.tile_tokens * Ceil(x.cols, kernels.chunk_elements) * kernels.chunk_floats;
   pool.ParallelFor(Ceil(x.tokens, kernels.tile_tokens),
                    [&](int64_t tile, int) { kernels.pack_tile(x, tile, ws.packed + tile * tile_floats); });
-  const int64_t even_share = Ceil(slices.total_rows(), pool.num_threads() * kSlicesPerThread * 4) * 4;
+  const int64_t multiple = kernels.gemm_rows;
+  const int64_t even_share = Ceil(slices.total_rows(), pool.num_threads() * kSlicesPerThread * multiple) * multiple;
   slices.Cut(std::min<int64_t>(kMaxPanelRows, even_share));
   pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
     RowRange range;
@@ -258,9 +267,10 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   for (const LaneOrder order : kLaneOrders) {
     Slices slices(tasks, order, Bf16Order(x_dtype, tokens, bf16));
     if (slices.total_rows() == 0) continue;
-    const LinearKernels kernels = order == LaneOrder::kPairs ? bf16->linear : PortableKernels(order);
+    const LinearKernels kernels = KernelsOf(order, bf16);
     const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(Ceil(all.cols, kernels.chunk_elements)));
-    const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
+    const int64_t tile_tokens = std::max(kMaxTileTokens, kernels.tile_tokens);
+    const int64_t batch = Ceil(Ceil(tokens, batches), tile_tokens) * tile_tokens;
     for (int64_t first = 0; first < tokens; first += batch) {
       Activations part = all;
       part.order = order;
@@ -271,10 +281,12 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   }
 }
 
-const char* NumericsId(Numerics numerics) {
-  static const std::string hardware = HardwareBf16() == nullptr ? "" : Bf16NumericsId(*HardwareBf16());
+const char* NumericsId(Numerics numerics, bool packed) {
+  static const std::string ids[] = {HardwareBf16() == nullptr ? "" : Bf16NumericsId(*HardwareBf16()),
+                                    HardwareBf16() == nullptr ? "" : Bf16NumericsId(*HardwareBf16(), true)};
   if (ChooseBf16(numerics) == nullptr) return "portable-f32-1";
-  return numerics == Numerics::kEmulatedBf16 ? "emulated-avx512bf16-1" : hardware.c_str();
+  if (numerics == Numerics::kEmulatedBf16) return packed ? "emulated-avx512bf16-packed-1" : "emulated-avx512bf16-1";
+  return ids[packed ? 1 : 0].c_str();
 }
 
 const char* InstructionSet() {

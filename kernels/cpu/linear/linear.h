@@ -8,8 +8,9 @@
 // A packed weight is fma(q, scale, bias) in fp32; dense weights and x are exact.
 //
 // If the CPU has a bf16 dot product, it multiplies bf16 weights by bf16 activations: numerics_id
-// "x86-avx512bf16-1", another fixed order with the same guarantee. All other layers keep the order
-// above. docs/internals/kernels.md explains both.
+// "x86-avx512bf16-1", another fixed order with the same guarantee. It multiplies q of packed weights
+// with scales of bf16 by bf16 activations in a third order: "x86-avx512bf16-packed-1". All other
+// layers keep the order above. docs/internals/kernels.md explains these orders.
 #pragma once
 
 #include <cstdint>
@@ -89,8 +90,8 @@ class LinearWorkspace {
 void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
             std::span<const LinearTask> tasks);
 
-// The numerics_id of bf16 layers on this CPU.
-const char* NumericsId(Numerics numerics = Numerics::kAuto);
+// The numerics_id on this CPU of a model of bf16; `packed`: it has packed layers.
+const char* NumericsId(Numerics numerics = Numerics::kAuto, bool packed = false);
 
 // The instruction set chosen at run time, for people: "AVX-512", "AVX2", "NEON", ...
 const char* InstructionSet();

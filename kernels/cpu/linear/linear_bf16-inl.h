@@ -227,6 +227,14 @@ void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, co
   }
 }
 
+}  // namespace
+}  // namespace lime::cpu::bf16
+
+#include "kernels/cpu/linear/linear_packed-inl.h"
+
+namespace lime::cpu::bf16 {
+namespace {
+
 // For the benchmark and the tests of a single step.
 
 template <class Dot>
@@ -249,11 +257,23 @@ float Spin(int64_t rounds) {
 template <class Dot>
 constexpr Bf16Kernels KernelsOf() {
   return {.linear = {.chunk_elements = kChunkElements,
+                     .chunk_floats = kChunk,
                      .tile_tokens = kTileTokens,
+                     .gemv_rows = 1,
+                     .gemm_rows = kTileRows,
                      .pack_rows = PackRows,
                      .dot_rows = DotRows<Dot>,
                      .pack_tile = PackTile,
                      .multiply_panel = MultiplyPanel<Dot>},
+          .packed = {.chunk_elements = kPlaneElements,
+                     .chunk_floats = kPackedChunkFloats,
+                     .tile_tokens = kPackedTileTokens,
+                     .gemv_rows = kBlockRows,
+                     .gemm_rows = kPairRows,
+                     .pack_rows = PackPairRows<Dot>,
+                     .dot_rows = DotPackedRows<Dot>,
+                     .pack_tile = PackPairTile<Dot>,
+                     .multiply_panel = MultiplyPackedPanel<Dot>},
           .step = Step<Dot>,
           .spin = Spin<Dot>};
 }

@@ -88,7 +88,7 @@ void DefinedBf16Step(const BF16* w, const BF16* x, float* acc) {
   }
 }
 
-std::string Bf16NumericsId(const Bf16Kernels& kernels) {
+std::string Bf16NumericsId(const Bf16Kernels& kernels, bool packed) {
   using Bits = std::array<uint32_t, 16>;
   std::mt19937 random(1);
   bool as_defined = true;
@@ -110,9 +110,13 @@ std::string Bf16NumericsId(const Bf16Kernels& kernels) {
     as_defined = as_defined && std::bit_cast<Bits>(acc) == std::bit_cast<Bits>(defined);
     for (const float value : acc) seen = (seen ^ std::bit_cast<uint32_t>(value)) * 16777619u;
   }
-  if (as_defined) return "x86-avx512bf16-1";
-  char name[40];
-  std::snprintf(name, sizeof(name), "x86-avx512bf16-x%08x", seen);
+  const char* layers = packed ? "packed-" : "";
+  char name[48];
+  if (as_defined) {
+    std::snprintf(name, sizeof(name), "x86-avx512bf16-%s1", layers);
+  } else {
+    std::snprintf(name, sizeof(name), "x86-avx512bf16-%sx%08x", layers, seen);
+  }
   return name;
 }
 

@@ -1,4 +1,4 @@
-// Kernels for bf16 weights and bf16 activations on x86 CPUs with AVX512-BF16.
+// Kernels for weights of bf16, or packed ones with scales of bf16, and bf16 activations on x86 CPUs with AVX512-BF16.
 // docs/reference/numerics.md defines their order.
 #pragma once
 
@@ -17,7 +17,8 @@
 namespace lime::cpu {
 
 struct Bf16Kernels {
-  LinearKernels linear;
+  LinearKernels linear;  // bf16 weights
+  LinearKernels packed;  // packed weights with scales of bf16
   // acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1] for 16 lanes, rounded as one step of the
   // kernels.
   void (*step)(const BF16* w, const BF16* x, float* acc);
@@ -45,8 +46,8 @@ void DefinedBf16Step(const BF16* w, const BF16* x, float* acc);
 
 // "x86-avx512bf16-1" if the steps on a set of probing values have the bits of the definition. A CPU
 // that rounds differently gets another name, made of its bits, so that equal names always mean
-// equal bits.
-std::string Bf16NumericsId(const Bf16Kernels& kernels);
+// equal bits. `packed`: the name for a model with packed layers, "x86-avx512bf16-packed-1".
+std::string Bf16NumericsId(const Bf16Kernels& kernels, bool packed = false);
 
 // Shared by the files of these kernels. Code compiled for AVX-512 may be called only on CPUs that
 // have it.
@@ -57,7 +58,7 @@ extern const Bf16Kernels kHardwareKernels;
 extern const Bf16Kernels kEmulatedKernels;
 #endif
 
-// Packs x for GEMV: [chunk][token][64 elements], padded with zeros to whole chunks.
+// Packs x for GEMV with bf16 weights: [chunk][token][64 elements], padded with zeros to whole chunks.
 void PackRows(const Activations& x, float* packed);
 // Packs one tile of x for GEMM: [plane][chunk][token][32 elements]. If a tile has too few tokens,
 // the last one is repeated.

@@ -6,6 +6,8 @@
 #include <immintrin.h>
 
 #include <algorithm>  // IWYU pragma: keep; for linear_bf16-inl.h
+#include <bit>        // IWYU pragma: keep
+#include <cstring>    // IWYU pragma: keep
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,fma")
 #include "kernels/cpu/linear/linear_bf16-inl.h"

@@ -25,8 +25,13 @@ enum class LaneOrder : uint8_t {
   kWords,
   // For the bf16 kernels: element k is in lane k / 2 mod 16 of plane k / 32 mod 2.
   kPairs,
+  // For the bf16 kernels of packed weights: pairs of elements i and i + 2 of 4, or i and i + 4 of 8.
+  // A lane is a row of weights.
+  kPiecesOf4,
+  kPiecesOf8,
 };
-inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd, LaneOrder::kWords, LaneOrder::kPairs};
+inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd,   LaneOrder::kWords,
+                                            LaneOrder::kPairs,   LaneOrder::kPiecesOf4, LaneOrder::kPiecesOf8};
 
 // Tokens of one GEMM tile. The packed x of a tile has space for this many on every instruction set.
 inline constexpr int kMaxTileTokens = 6;
@@ -96,11 +101,12 @@ struct TileResult {
 void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                    void (*done)(void* context, const TileResult& result), void* context);
 
-// One set of these functions. A chunk of packed x has 128 bytes in every set, and so has a chunk of
-// a row in a panel.
+// One set of these functions.
 struct LinearKernels {
   int chunk_elements;
-  int tile_tokens;  // at most kMaxTileTokens
+  int chunk_floats;  // of a chunk of one token in packed x
+  int tile_tokens;
+  int gemv_rows, gemm_rows;  // rows that are computed at a time
   decltype(&PackRows) pack_rows;
   decltype(&DotRows) dot_rows;
   decltype(&PackTile) pack_tile;
