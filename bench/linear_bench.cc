@@ -117,7 +117,7 @@ class Bench {
                              " K=" + std::to_string(shape.cols);
     const Matrix layer = Layers(memory_, format, {shape})[0];
     Report(
-        name, "GFLOP/s", 1e-9, [&] { return format.bits == 0 ? Bf16Rate(pool_, options_.numerics) : MultiplyAddRate(pool_); },
+        name, "GFLOP/s", 1e-9, [&] { return Bf16Rate(pool_, options_.numerics); },
         [&] { return 2.0 * tokens * shape.rows * shape.cols / Seconds([&] { Apply(layer, tokens); }); });
   }
 
@@ -184,18 +184,19 @@ int Main(int argc, char** argv) {
     }
   }
   Bench bench(options);
-  std::printf("%s, %s, %d threads, %.2g GiB of weights\n", cpu::InstructionSet(), cpu::NumericsId(options.numerics), options.threads,
+  std::printf("%s, %s, %d threads, %.2g GiB of weights\n", cpu::InstructionSet(), cpu::NumericsId(options.numerics, true), options.threads,
               options.gib);
   std::printf("%-42s %9s %9s %-8s %5s\n", "", "figure", "limit", "", "ratio");
-  const Format bf16{"bf16", 0, 0}, q8{"q8 g64", 8, 64}, q4{"q4 g64", 4, 64};
-  const Format formats[] = {bf16, q8, {"q6 g64", 6, 64}, q4, {"q4 g32", 4, 32}, {"q3 g64", 3, 64}};
+  const Format bf16{"bf16", 0, 0}, q8{"q8 g64", 8, 64}, q6{"q6 g64", 6, 64}, q4{"q4 g64", 4, 64}, q3{"q3 g64", 3, 64};
+  const Format formats[] = {bf16, q8, q6, q4, {"q4 g32", 4, 32}, q3};
   for (const Format& format : formats) bench.Decode(format, 1);
   for (int64_t tokens : {2, 4, 8, 16}) bench.Decode(bf16, tokens);
-  for (int64_t tokens : {4, 16}) bench.Decode(q8, tokens), bench.Decode(q4, tokens);
+  for (int64_t tokens : {2, 4, 8, 16}) bench.Decode(q8, tokens), bench.Decode(q4, tokens);
   for (const Format& format : {bf16, q8, q4}) {
     for (const Shape shape : {Shape{3072, 2048}, {2048, 2048}, {16384, 2048}, {2048, 8192}, {512, 2048}}) bench.Prefill(format, shape, 512);
   }
-  for (int64_t tokens : {32, 64, 128}) bench.Prefill(bf16, {2048, 2048}, tokens);
+  for (const Format& format : {q6, q3, Format{"q4 g32", 4, 32}, Format{"q4 g128", 4, 128}}) bench.Prefill(format, {16384, 2048}, 512);
+  for (int64_t tokens : {32, 64, 128}) bench.Prefill(bf16, {2048, 2048}, tokens), bench.Prefill(q4, {2048, 2048}, tokens);
   bench.Region();
   return 0;
 }
