@@ -1,5 +1,5 @@
-// Attention against the limits of this machine: decode against its read bandwidth, prefill against
-// its fp32 peak.
+// Attention and linear attention against the limits of this machine: decode against its read
+// bandwidth, prefill against its fp32 peak.
 //
 //   attention_bench [--threads=2] [--rounds=7] [--only=TEXT]
 //
@@ -18,6 +18,7 @@
 
 #include "daemon/profile/limits.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/delta_rule.h"
 #include "planner/base/median.h"
 
 namespace lime::bench {
@@ -106,6 +107,57 @@ void Measure(const Options& options, const Case& c) {
               bytes / s / 1e9, operations / s / 1e9, Median(ratios), c.rows == 1 ? "read bandwidth" : "fp32 peak");
 }
 
+struct DeltaCase {
+  const char* name;
+  LinearAttentionConfig config;
+  int64_t rows;  // of one sequence
+};
+
+// Convolution, delta rule and output of rows of one sequence, without the linear layers. In decode,
+// as many layers that no state is still in the last-level cache.
+void Measure(const Options& options, const DeltaCase& c) {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  const LinearAttentionConfig& config = c.config;
+  cpu::ThreadPool pool(options.threads);
+  const int64_t floats = cpu::DeltaHeadsFloats(config) + cpu::DeltaInputsFloats(config), state_bytes = floats * 4;
+  const int64_t layers = c.rows == 1 ? std::max<int64_t>(1, kBytes / state_bytes) : 1;
+  HugeMemory memory(layers * state_bytes);
+  std::mt19937 generator(1);
+  const auto random = [&](int64_t n) {
+    std::vector<float> x(n);
+    for (float& value : x) value = std::normal_distribution<float>()(generator);
+    return x;
+  };
+  const std::vector<float> filters = random(config.conv_cols() * config.conv_width), gates = random(config.value_heads),
+                           weight = random(config.value_dim), inputs = random(c.rows * config.conv_cols()),
+                           z = random(c.rows * config.value_cols()), rates = random(c.rows * config.value_heads);
+  std::vector<float> x = inputs, decay = rates, beta = rates, out(z.size());
+  const double bytes = 2.0 * static_cast<double>(layers * state_bytes);  // read and written
+  const double operations = 7.0 * static_cast<double>(c.rows * layers * cpu::DeltaHeadsFloats(config));
+  std::vector<double> seconds, ratios;
+  for (int round = 0; round < options.rounds; ++round) {
+    const double limit = c.rows == 1 ? 2 * ReadSeconds(pool, memory.data(), memory.bytes()) : operations / MultiplyAddRate(pool);
+    double spent = 0;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      x = inputs, decay = rates, beta = rates;
+      float* const state = reinterpret_cast<float*>(memory.data()) + layer * floats;
+      const cpu::SequenceRows run{
+          .begin = 0, .end = c.rows, .first = round == 0, .heads = state, .inputs = state + cpu::DeltaHeadsFloats(config)};
+      const auto start = std::chrono::steady_clock::now();
+      cpu::ConvolveAndNormalise(pool, config, {&run, 1}, {.data = filters.data()}, x.data());
+      cpu::DeltaGates(pool, c.rows, config.value_heads, {.data = gates.data()}, {.data = gates.data()}, decay.data(), beta.data());
+      cpu::DeltaRule(pool, config, {&run, 1}, decay.data(), beta.data(), x.data());
+      cpu::GatedDeltaOutput(pool, config, c.rows, x.data(), z.data(), {.data = weight.data()}, 1e-6f, out.data(), DType::kF32);
+      spent += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    seconds.push_back(spent);
+    ratios.push_back(limit / spent);
+  }
+  const double s = Median(seconds);
+  std::printf("%-34s %9.1f us/layer %7.1f GB/s %7.1f GFLOP/s %6.2f of %s\n", c.name, s / static_cast<double>(layers) * 1e6, bytes / s / 1e9,
+              operations / s / 1e9, Median(ratios), c.rows == 1 ? "read bandwidth" : "fp32 peak");
+}
+
 }  // namespace
 }  // namespace lime::bench
 
@@ -131,6 +183,17 @@ int main(int argc, char** argv) {
       {"prefill bf16 32/32x128 512 of 4k", DType::kBF16, 32, 32, 128, 4096, 512},
   };
   for (const lime::bench::Case& c : cases) {
+    if (std::string_view(c.name).find(options.only) != std::string_view::npos) lime::bench::Measure(options, c);
+  }
+  // Qwen3.5-9B and 27B.
+  const lime::LinearAttentionConfig small{.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .conv_width = 4};
+  const lime::LinearAttentionConfig large{.key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128, .conv_width = 4};
+  const lime::bench::DeltaCase delta_cases[] = {
+      {"decode delta rule 16/32x128", small, 1},
+      {"decode delta rule 16/48x128", large, 1},
+      {"prefill delta rule 16/32x128 512", small, 512},
+  };
+  for (const lime::bench::DeltaCase& c : delta_cases) {
     if (std::string_view(c.name).find(options.only) != std::string_view::npos) lime::bench::Measure(options, c);
   }
 }

@@ -189,7 +189,7 @@ absl::Status SetCache(const std::string& dir, bool warm) {
 // A Llama of about `bytes` of bf16 weights in blocks of a usual shape.
 MakeModelOptions ModelOfSize(Bytes bytes) {
   MakeModelOptions options{.tokenizer = false};
-  ModelConfig& config = options.config;
+  ModelShape& config = options.config;
   config.hidden_size = bytes < 512 * kMiB ? 1024 : 2048;
   config.num_heads = 16;
   config.num_kv_heads = 4;

@@ -34,6 +34,9 @@ struct BackendOptions {
   int64_t num_kv_pages = 0;    // in the pool, over all layers
   // Pages at the beginning of the pool that are in memory, until ResizeKv changes it. -1: all.
   int64_t present_kv_pages = -1;
+  // Layers with a state (HasState) that this backend computes. It keeps one for every sequence
+  // slot.
+  std::vector<int32_t> state_layers;
   bool attends_pieces = false;      // allocate memory for AttendToPieces and ContinueFromRecords
   bool attends_for_others = false;  // allocate memory for AttendFor
   // The pool's memory is allocated as it is written, instead of up front.
@@ -70,9 +73,15 @@ class Backend {
   // step that uses none of the changing pages.
   virtual absl::Status ResizeKv(int64_t pages) = 0;
 
-  // Sets the rows of one step. The blocks then run in order: embedding, attention and MLP of every
-  // layer, head. Each works on the residual stream of this batch. InvalidArgument for tokens,
-  // positions or sequences out of range.
+  // The state of sequence slot `sequence` in `layer`, for code that copies it elsewhere or back.
+  // The first 8 bytes are the number of positions that it has absorbed (int64). Empty for a layer
+  // that is not in BackendOptions::state_layers. A row at position 0 begins with a state of zeros.
+  // Any other row must be at the position that follows its state.
+  virtual std::span<std::byte> State(int32_t /*sequence*/, int64_t /*layer*/) { return {}; }
+
+  // Sets the rows of one step. The blocks then run in order: embedding, both halves of every layer,
+  // head. Each works on the residual stream of this batch. InvalidArgument for tokens, positions or
+  // sequences out of range.
   virtual absl::Status Begin(const MicroBatch& batch) = 0;
   virtual absl::Status Compute(BlockId block) = 0;
 
@@ -92,7 +101,8 @@ class Backend {
 
   // Remote attention: another device (the host) has the first pieces of a sequence. It gets the
   // queries and returns a record for each row and head. The device that computes the block
-  // continues from these records, in the same order.
+  // continues from these records, in the same order. All layers with KV have the same heads and
+  // window then.
 
   // Returns the batch's queries, [rows, heads * head_dim] fp32, for an attention block that is
   // computed by rows. Call it after the last rows of V; K and V are then in their pages. Valid
@@ -135,9 +145,10 @@ class Backend {
   // the other rows, write their values here.
   virtual std::span<float> Logits() = 0;
 
-  // Bytes of activations and scratch memory; bytes of the KV pool.
+  // Bytes of activations and scratch memory; bytes of the KV pool; bytes of all states.
   virtual Bytes ActivationBytes() const = 0;
   virtual Bytes KvBytes() const = 0;
+  virtual Bytes StateBytes() const { return 0; }
 
  private:
   static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend computes attention only over KV in its own memory"); }

@@ -10,7 +10,7 @@ absl::StatusOr<int64_t> CheckBatch(const MicroBatch& batch, const ModelSpec& spe
     return Invalid("a batch has ", batch.rows.size(), " rows, the plan allows 1 to ", options.max_rows);
   // Position tables have exactly `context` rows, but KV pages are whole, so a page may exist beyond
   // it.
-  const int64_t context = spec.config.learned_positions() ? std::min(options.context, spec.config.max_positions) : options.context;
+  const int64_t context = spec.config.learned_positions ? std::min(options.context, spec.config.max_positions) : options.context;
   int64_t logit_rows = 0;
   for (const BatchRow& row : batch.rows) {
     if (row.token < 0 || row.token >= spec.config.vocab_size)

@@ -53,14 +53,16 @@ class PacedBackend final : public Backend {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { real_->SetPages(sequence, layer, pages); }
   std::byte* KvPage(int32_t page) override { return real_->KvPage(page); }
   std::shared_ptr<const std::byte> ShareKv() override { return real_->ShareKv(); }
+  std::span<std::byte> State(int32_t sequence, int64_t layer) override { return real_->State(sequence, layer); }
   absl::Status ResizeKv(int64_t pages) override { return real_->ResizeKv(pages); }
   std::span<std::byte> Hidden() override { return real_->Hidden(); }
   std::span<float> Logits() override { return real_->Logits(); }
   Bytes ActivationBytes() const override { return real_->ActivationBytes(); }
   Bytes KvBytes() const override { return real_->KvBytes(); }
+  Bytes StateBytes() const override { return real_->StateBytes(); }
 
   absl::Status Begin(const MicroBatch& batch) override {
-    const int64_t rows = static_cast<int64_t>(batch.rows.size()), logit_rows = std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
+    logit_rows_ = std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
     context_ = 0;
     positions_.clear(), sequences_.clear();
     for (const BatchRow& row : batch.rows) {
@@ -68,17 +70,14 @@ class PacedBackend final : public Backend {
       positions_.push_back(row.position);
       if (sequences_.empty() || sequences_.back() != row.sequence) sequences_.push_back(row.sequence);
     }
-    for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
-      block_ms_[static_cast<int>(kind)] = options_.profile.ComputeMs(spec_, kind, kind == BlockKind::kHead ? logit_rows : rows, context_);
-    }
     return real_->Begin(batch);
   }
 
   absl::Status Compute(BlockId block) override {
-    return Paced(block.kind, 1, [&] { return real_->Compute(block); });
+    return Paced(block, 1, [&] { return real_->Compute(block); });
   }
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
-    return Paced(block.kind, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
+    return Paced(block, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
   }
   // Not paced here: the rows of O are counted with the time of the whole attention.
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
@@ -90,8 +89,9 @@ class PacedBackend final : public Backend {
   // to a block.
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
                          std::span<float> records) override {
-    const int64_t rows = std::ssize(positions), attended = Attended(positions, std::ssize(pieces) * kKvPiece);
-    const double ms = attended == 0 ? 0 : std::max(0.0, AttentionMs(rows, attended) - AttentionMs(rows, 1));
+    const int64_t rows = std::ssize(positions), layer = FirstKvLayer();
+    const int64_t attended = Attended(layer, positions, std::ssize(pieces) * kKvPiece);
+    const double ms = attended == 0 ? 0 : std::max(0.0, AttentionMs(layer, rows, attended) - AttentionMs(layer, rows, 1));
     return Paced(ms, [&] { return real_->AttendFor(positions, queries, pieces, records); });
   }
   // The device need not attend to pieces that a host has attended to, so the parts that follow
@@ -99,12 +99,13 @@ class PacedBackend final : public Backend {
   absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> covered, std::span<const float> records) override {
     int64_t pieces = sequences_.empty() ? 0 : INT64_MAX;
     for (const int32_t sequence : sequences_) pieces = std::min<int64_t>(pieces, covered[static_cast<size_t>(sequence)]);
-    const int64_t rows = std::ssize(positions_), seen = Attended(positions_, pieces * kKvPiece);
-    if (seen > 0) saved_ms_ += std::max(0.0, AttentionMs(rows, context_) - AttentionMs(rows, std::max<int64_t>(1, context_ - seen)));
+    const int64_t rows = std::ssize(positions_), seen = Attended(layer, positions_, pieces * kKvPiece);
+    if (seen > 0)
+      saved_ms_ += std::max(0.0, AttentionMs(layer, rows, context_) - AttentionMs(layer, rows, std::max<int64_t>(1, context_ - seen)));
     return real_->ContinueFromRecords(layer, covered, records);
   }
   absl::Status EmbedRows(const RowsInMemory& rows) override {
-    return Paced(BlockKind::kEmbedding, 1, [&] { return real_->EmbedRows(rows); });
+    return Paced(BlockId{BlockKind::kEmbedding, 0}, 1, [&] { return real_->EmbedRows(rows); });
   }
 
  private:
@@ -119,20 +120,25 @@ class PacedBackend final : public Backend {
     return bytes / static_cast<double>(MatrixBytes(block));
   }
 
+  // All layers with KV are alike if a device attends for others.
+  int64_t FirstKvLayer() const { return std::ranges::find_if(spec_.config.layers, &LayerConfig::has_kv) - spec_.config.layers.begin(); }
+
   // Positions of [0, end) that any of the rows sees.
-  int64_t Attended(std::span<const int32_t> positions, int64_t end) const {
-    if (positions.empty() || spec_.config.sliding_window == 0) return end;
-    const int64_t first = std::max<int64_t>(0, std::ranges::min(positions) + 1 - spec_.config.sliding_window);
+  int64_t Attended(int64_t layer, std::span<const int32_t> positions, int64_t end) const {
+    const int64_t window = spec_.config.layer(layer).window;
+    if (positions.empty() || window == 0) return end;
+    const int64_t first = std::max<int64_t>(0, std::ranges::min(positions) + 1 - window);
     return std::max<int64_t>(0, end - first);
   }
 
-  double AttentionMs(int64_t rows, int64_t context) const {
-    return options_.profile.ComputeMs(spec_, BlockKind::kAttention, rows, context);
+  double AttentionMs(int64_t layer, int64_t rows, int64_t context) const {
+    return options_.profile.ComputeMs(spec_, {BlockKind::kAttention, static_cast<int32_t>(layer)}, rows, context);
   }
 
   template <typename Compute>
-  absl::Status Paced(BlockKind kind, double share, const Compute& compute) {
-    const double ms = share * block_ms_[static_cast<int>(kind)], saved = std::min(ms, saved_ms_);
+  absl::Status Paced(BlockId block, double share, const Compute& compute) {
+    const int64_t rows = block.kind == BlockKind::kHead ? logit_rows_ : std::ssize(positions_);
+    const double ms = share * options_.profile.ComputeMs(spec_, block, rows, context_), saved = std::min(ms, saved_ms_);
     saved_ms_ -= saved;
     return Paced(ms - saved, compute);
   }
@@ -161,7 +167,7 @@ class PacedBackend final : public Backend {
   const ModelSpec spec_;
   PaceOptions options_;
   // State of the current batch.
-  double block_ms_[4] = {};         // by kind
+  int64_t logit_rows_ = 0;
   int64_t context_ = 0;             // the longest context
   std::vector<int32_t> positions_;  // of its rows
   std::vector<int32_t> sequences_;  // sequences that have rows

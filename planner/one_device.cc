@@ -56,7 +56,7 @@ class Planner {
     const PlanDevice& device = problem.head.devices.front();
     Bytes fixed = device.memory.total() + problem.head.embedding_pinned_bytes;
     for (const PlanPart& part : problem.head.parts) {
-      fixed += part.pinned_bytes + part.kv_pages * problem.head.page_bytes;
+      fixed += part.pinned_bytes + part.kv_pages * problem.head.page_bytes + part.state_bytes;
       parts_ += part.bytes;
       largest_ = std::max(largest_, part.bytes);
     }
@@ -239,7 +239,7 @@ class Planner {
   Bytes parts_ = 0;    // of all parts
   Bytes all_ = 0;      // of all parts and the embedding
   Bytes largest_ = 0;  // part
-  Bytes fixed_ = 0;    // KV, and pinned tensors of parts and embedding
+  Bytes fixed_ = 0;    // KV, states, and pinned tensors of parts and embedding
   Bytes room_ = 0;     // for resident parts and the ring
   double compute_ms_ = 0;
 
@@ -269,6 +269,7 @@ PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& reque
   for (const PlanPart& part : problem.head.parts) {
     memory.weights += part.pinned_bytes;
     memory.kv += part.kv_pages * problem.head.page_bytes;
+    memory.state += part.state_bytes;
     largest = std::max(largest, part.bytes);
   }
   memory.ring = request.ring ? std::max(*request.ring, 2 * largest) : largest;

@@ -254,7 +254,8 @@ class Remedy {
     const double context = static_cast<double>(options_.context);
     const auto fits = [&](double steps) {
       Instance shorter = instance_;
-      for (Instance::Block& block : shorter.blocks) block.kv_mb *= std::max(0.0, context - steps * kStepTokens) / context;
+      for (Instance::Block& block : shorter.blocks)
+        block.kv_mb = block.state_mb + (block.kv_mb - block.state_mb) * (std::max(0.0, context - steps * kStepTokens) / context);
       return Fits(shorter);
     };
     const std::optional<double> steps = Least(std::floor((context - 1) / kStepTokens), fits);
@@ -303,18 +304,18 @@ std::vector<DeviceExplanation> ExplainDevices(const Instance& instance, const St
 }
 
 std::string ExplainInfeasible(const Instance& instance, const std::string& reason, const ExplainOptions& options) {
-  double weights = 0, pinned = 0, memory = 0;
-  for (const Instance::Block& block : instance.blocks) weights += block.mb, pinned += block.kv_mb;
+  double weights = 0, pinned = 0, states = 0, memory = 0;
+  for (const Instance::Block& block : instance.blocks) weights += block.mb, pinned += block.kv_mb, states += block.state_mb;
   for (const Instance::Device& device : instance.devices) memory += device.mem_mb;
   const Remedy remedy(instance, options);
   const int largest = remedy.largest();
   std::string text = absl::StrCat(kNoPlanFits, "weights need ", Size(weights), ", and ", Size(pinned), " more must stay in memory (KV of ");
-  absl::StrAppend(&text, options.context, " tokens, norms), but there are ", Size(memory), " on ", instance.NumDevices(),
-                  instance.NumDevices() == 1 ? " device" : " devices", "; ", Name(instance, largest), " has ",
+  absl::StrAppend(&text, options.context, " tokens, norms", states > 0 ? ", states" : "", "), but there are ", Size(memory), " on ",
+                  instance.NumDevices(), instance.NumDevices() == 1 ? " device" : " devices", "; ", Name(instance, largest), " has ",
                   Size(instance.devices[largest].mem_mb),
                   instance.devices[largest].disk_mb_per_ms > 0 ? "" : " and no disk to stream from");
   const std::optional<double> more = remedy.MoreMemory();
-  const std::optional<int64_t> context = pinned > 0 ? remedy.LessContext() : std::nullopt;
+  const std::optional<int64_t> context = pinned > states ? remedy.LessContext() : std::nullopt;
   if (more) absl::StrAppend(&text, "; it would fit with ", Size(*more), " more on ", Name(instance, largest));
   if (context) absl::StrAppend(&text, more ? ", or" : "; it would fit", " with a context of ", *context, " tokens");
   if (options.strategy != Strategy::kLime) absl::StrAppend(&text, "; --strategy lime streams weights that do not fit");

@@ -8,14 +8,17 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
   constexpr Bytes kFloat = 4, kMessages = 2, kScratch = 8 * kMiB;
   const ModelConfig& c = spec.config;
   const Bytes element = ElementBytes(spec.working_dtype);
-  const Bytes q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
-  const Bytes widest = std::max({c.intermediate_size, c.hidden_size, q});
+  const Bytes q = c.num_heads * c.MostHeadDim(), kv = c.MostKvHeads() * c.MostHeadDim(), inner = c.MostIntermediate();
+  const LinearAttentionConfig linear = c.linear_attention.value_or(LinearAttentionConfig{});
+  const Bytes widest = std::max({inner, c.hidden_size, c.attention_gate ? 2 * q : q, linear.conv_cols()});
   const Bytes hidden = (2 + kMessages) * c.hidden_size * element;
-  const Bytes attention = q * (kFloat + element) + 2 * kv * kFloat;
-  const Bytes mlp = c.intermediate_size * ((c.gated_mlp() ? 2 : 1) * kFloat + element);
-  const Bytes rope = c.rope.type == RopeType::kNone ? 0 : context * c.head_dim * kFloat;
-  return rows * (hidden + attention + mlp + widest * kFloat) + logit_rows * (c.vocab_size * kFloat + c.hidden_size * element) + rope +
-         kScratch;
+  const Bytes attention = q * (kFloat + element) + 2 * kv * kFloat + (c.attention_gate ? q * kFloat : 0);
+  const Bytes recurrence = (2 * linear.conv_cols() + linear.value_cols() + 2 * linear.value_heads) * kFloat + linear.value_cols() * element;
+  const Bytes mlp = inner * ((c.gated_mlp ? 2 : 1) * kFloat + element);
+  Bytes rope = 0;
+  for (const RopeConfig& each : c.ropes) rope += context * each.dims * kFloat;
+  return rows * (hidden + std::max(attention, recurrence) + mlp + widest * kFloat) +
+         logit_rows * (c.vocab_size * kFloat + c.hidden_size * element) + rope + kScratch;
 }
 
 Bytes RingSlack(const ModelSpec& spec, Bytes part_bytes) {

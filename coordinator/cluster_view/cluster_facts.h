@@ -21,7 +21,7 @@ struct StreamedBlock {
 // Memory by kind, as the plan divides it.
 struct MemoryFacts {
   Bytes weights = 0;  // with the embedding
-  Bytes kv = 0;       // pages, with those of other devices
+  Bytes kv = 0;       // pages, with those of other devices, and the state of sequences
   Bytes ring = 0;
   Bytes activations = 0;
   Bytes runtime = 0;

@@ -80,7 +80,7 @@ void DescribeByPlan(const Plan& plan, DeviceFacts& device) {
   device.numerics_id = by_plan.numerics_id;
   device.budget = by_plan.budget;
   device.memory = {.weights = memory.weights + memory.embedding,
-                   .kv = memory.kv + memory.hosted + memory.fetched,
+                   .kv = memory.kv + memory.state + memory.hosted + memory.fetched,
                    .ring = memory.ring,
                    .activations = memory.activations,
                    .runtime = memory.runtime};

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear/linear.h"
 #include "planner/base/median.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/problem/plan_problem.h"
 
 namespace lime::cli {
@@ -188,19 +190,22 @@ class ModelBench {
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
     measured.prefill.push_back(timed([&] { return Prefill(0, flags_.prompt); }));
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
+    if (HasState(session_.plan())) status.Update(Prefill(0, flags_.position));  // decoding goes on there
     return status;
   }
 
-  // Computes the same positions each time, for a steady state.
+  // Computes the same positions each time, for a steady state. If the model keeps a state, which
+  // takes every position once, the next positions.
   absl::Status Decode(int64_t sequences) {
     batch_.Clear();
-    for (int32_t slot = 0; slot < sequences; ++slot) AddRow(slot, flags_.position, true);
+    for (int32_t slot = 0; slot < sequences; ++slot) AddRow(slot, HasState(session_.plan()) ? next_[slot]++ : flags_.position, true);
     return steps_.Step(batch_);
   }
 
   absl::Status Prefill(int32_t slot, int64_t tokens) {
     batch_.Clear();
     for (int64_t i = 0; i < tokens; ++i) AddRow(slot, i, i + 1 == tokens);
+    next_[slot] = tokens;
     return steps_.Step(batch_);
   }
 
@@ -219,16 +224,24 @@ class ModelBench {
   cpu::ThreadPool pool_;
   std::optional<bench::HugeMemory> memory_;  // read to measure the memory rate of a resident model
   MicroBatch batch_;
+  std::map<int32_t, int64_t> next_;  // by slot: the position after the last one
 };
+
+// Weights of the matrices of a layer's attention half.
+int64_t AttentionWeights(const ModelConfig& c, int64_t layer) {
+  if (c.layer(layer).has_kv()) return c.hidden_size * ((c.attention_gate ? 3 : 2) * c.q_cols(layer) + 2 * c.kv_cols(layer));
+  const LinearAttentionConfig& linear = *c.linear_attention;
+  return c.hidden_size * (linear.conv_cols() + 2 * linear.value_cols() + 2 * linear.value_heads);
+}
 
 // Operations of the linear layers for a prompt; a multiply-add counts as two. Only the last token
 // goes through the head.
 double PrefillOperations(const ModelSpec& spec, int64_t tokens) {
   const ModelConfig& c = spec.config;
-  const double q = static_cast<double>(c.num_heads * c.head_dim), kv = static_cast<double>(c.num_kv_heads * c.head_dim),
-               hidden = static_cast<double>(c.hidden_size);
-  const double layer = hidden * (2 * q + 2 * kv) + (c.gated_mlp() ? 3 : 2) * hidden * static_cast<double>(c.intermediate_size);
-  return 2 * (static_cast<double>(c.num_layers * tokens) * layer + hidden * static_cast<double>(c.vocab_size));
+  double layers = 0;
+  for (int64_t layer = 0; layer < c.num_layers(); ++layer)
+    layers += static_cast<double>(AttentionWeights(c, layer) + (c.gated_mlp ? 3 : 2) * c.hidden_size * c.layer(layer).intermediate_size);
+  return 2 * (static_cast<double>(tokens) * layers + static_cast<double>(c.hidden_size) * static_cast<double>(c.vocab_size));
 }
 
 struct Row {
@@ -239,10 +252,11 @@ struct Row {
   std::string limited_by = {};
 };
 
-// Bytes that a decode step reads from memory: the weights once, and KV of `positions` positions of
-// each sequence.
+// Bytes that a decode step reads from memory: the weights once, and of each sequence its state and
+// KV of `positions` positions.
 Bytes BytesPerStep(const ModelSpec& spec, int64_t sequences, int64_t positions) {
   Bytes bytes = sequences * positions * spec.KvBytesPerToken();
+  for (int64_t layer = 0; layer < spec.config.num_layers(); ++layer) bytes += sequences * spec.StateBytes(layer);
   for (const BlockSpec& block : spec.blocks) bytes += block.id.kind == BlockKind::kEmbedding ? 0 : block.bytes;
   return bytes;
 }
@@ -331,7 +345,9 @@ absl::Status Bench(const BenchFlags& flags) {
     if (value < 1 || value > most)
       return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", most, ", the positions of the model"));
   }
-  const int64_t context = std::max(flags.prompt, flags.position + 1);
+  const bool has_state = spec.NumKvLayers() < spec.config.num_layers();
+  const int64_t decoded = has_state ? 2 * (flags.rounds + 2) : 1;
+  const int64_t context = std::max(flags.prompt, std::min(flags.position + decoded, spec.config.max_positions));
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const double before, DiskRate(checkpoint));
   LIME_ASSIGN_OR_RETURN(Report report, MeasureModel(flags, context));

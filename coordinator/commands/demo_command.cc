@@ -101,7 +101,8 @@ absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& mod
                              const ScratchFolder& folder) {
   const int64_t context = prompt_tokens + kStoryTokens;
   const Bytes activations = AssumedActivations(spec, prompt_tokens, 1, context) + RingSlack(spec, kPartBytes);
-  const Bytes all = spec.WeightBytes() + context * spec.KvBytesPerToken();
+  Bytes all = spec.WeightBytes() + context * spec.KvBytesPerToken();
+  for (int64_t layer = 0; layer < spec.config.num_layers(); ++layer) all += spec.StateBytes(layer);
   const Bytes room = static_cast<Bytes>(kShareOfPart * static_cast<double>(all) / std::size(kNames));
   std::string toml = absl::StrCat("[cluster]\nname = \"demo\"\nmodel = \"", fs::absolute(model).string(), "\"\n");
   std::vector<std::unique_ptr<DeviceClient>> devices;

@@ -125,7 +125,7 @@ void PrintBlocks(const ModelCompute& model, BlockKind kind) {
     ms[p.rows][p.context] = p.ms;
     contexts.insert(p.context);
   }
-  absl::PrintF("%-10s %6s", std::string(kKindNames.Of(kind)), "rows");
+  absl::PrintF("%-10s %6s", std::string(InfoOf(kind).name), "rows");
   for (const int64_t context : contexts) absl::PrintF(" %12s", context > 0 ? absl::StrCat("at ", context) : "ms");
   for (const auto& [rows, by_context] : ms) {
     absl::PrintF("\n%17d", rows);
@@ -144,7 +144,10 @@ void Print(const DeviceProfile& profile, const ModelCompute* model) {
   }
   if (model == nullptr) return;
   absl::PrintF("%s: milliseconds of one block; a step takes %.3f ms besides its blocks\n", model->name, model->step_overhead_ms);
-  for (const BlockKind kind : {BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead, BlockKind::kEmbedding}) PrintBlocks(*model, kind);
+  for (const BlockKind kind :
+       {BlockKind::kAttention, BlockKind::kLinearAttention, BlockKind::kMlp, BlockKind::kHead, BlockKind::kEmbedding}) {
+    if (std::ranges::find(model->points, kind, &ComputePoint::kind) != model->points.end()) PrintBlocks(*model, kind);
+  }
 }
 
 absl::Status Profile(const ProfileFlags& flags) {

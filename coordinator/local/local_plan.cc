@@ -44,7 +44,7 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
     return Invalid(request.model_name, ": a context of ", request.context, " positions is outside 1 to ", most,
                    ", which config.json states as max_position_embeddings");
   }
-  const int64_t pages = (request.context + kPageTokens - 1) / kPageTokens * spec.config.num_layers;
+  const int64_t pages = (request.context + kPageTokens - 1) / kPageTokens * spec.NumKvLayers();
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(request.model_name, ": ", request.sequences, " sequences of ", request.context, " positions need ",
@@ -123,7 +123,7 @@ class LocalPlanning {
     Plan works = posed->problem.head;
     works.microbatches = 1, works.batch = works.sequences;
     works.prefill_chunk = plan_request_.chunks.front(), works.chunks_per_sweep = 1;
-    const Bytes kv = WorkingPages(works) * spec_.config.num_layers * works.page_bytes;
+    const Bytes kv = WorkingPages(works) * spec_.NumKvLayers() * works.page_bytes;
     const Bytes part = std::max(posed->largest, works.sequences * KvPieceBytes(works));
     const PlanMemory& least = posed->least;
     return Enough(least.total() - least.kv + std::max(least.kv, kv) + 3 * part - 2 * posed->largest);
@@ -230,7 +230,7 @@ class LocalPlanning {
   }
 
   absl::StatusOr<ClusterDevice> Describe(int64_t rows) const {
-    const int64_t pages = request_.sequences * ((request_.context + kPageTokens - 1) / kPageTokens) * spec_.config.num_layers;
+    const int64_t pages = request_.sequences * ((request_.context + kPageTokens - 1) / kPageTokens) * spec_.NumKvLayers();
     const BackendOptions backend{.num_threads = request_.num_threads > 0 ? request_.num_threads : UsableCores(),
                                  .max_rows = rows,
                                  .max_logit_rows = std::max<int64_t>(request_.sequences, LogitRows(rows)),
@@ -275,11 +275,11 @@ class LocalPlanning {
                            " or more, or a smaller --context or --chunk")
             : absl::StrCat(FormatBytes(budget), " are free here; end other programs, raise the limit of the control group to ", advised,
                            ", or give a smaller --context or --chunk");
-    return absl::ResourceExhaustedError(absl::StrCat(request_.model_name, " needs ", advised, " (two parts of streamed weights ",
-                                                     FormatBytes(least.weights + least.embedding + least.ring + part), ", KV ",
-                                                     FormatBytes(least.kv), ", activations ", FormatBytes(least.activations - part),
-                                                     ", runtime ", FormatBytes(least.runtime), ", margin ",
-                                                     FormatBytes(enough - least.total() + least.margin), "), but ", but));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        request_.model_name, " needs ", advised, " (two parts of streamed weights ",
+        FormatBytes(least.weights + least.embedding + least.ring + part), ", KV ", FormatBytes(least.kv),
+        least.state > 0 ? ", state " + FormatBytes(least.state) : "", ", activations ", FormatBytes(least.activations - part), ", runtime ",
+        FormatBytes(least.runtime), ", margin ", FormatBytes(enough - least.total() + least.margin), "), but ", but));
   }
 
   const ModelSpec& spec_;

@@ -46,7 +46,7 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
 }
 
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room) {
-  if (!RetainsAllKv(before) || !RetainsAllKv(after)) return false;
+  if (!RetainsAllKv(before) || !RetainsAllKv(after) || HasState(before)) return false;
   if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {
@@ -207,16 +207,15 @@ double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positi
   Plan longer = plan;
   longer.prompt_tokens = std::clamp(positions, plan.prompt_tokens, std::max(plan.prompt_tokens, plan.context));
   double slowest = 1;
+  const auto attention = std::ranges::find_if(inputs.spec.blocks, [](const BlockSpec& block) { return HasKv(block.id.kind); });
   for (const Stage& stage : plan.stages) {
     const ClusterDevice* const device = Find(inputs, plan.devices[stage.device].name);
     if (device == nullptr) continue;
-    const auto ms_at = [&](int64_t context) {
-      return device->profile.ComputeMs(inputs.spec, BlockKind::kAttention, plan.prefill_chunk, context);
-    };
+    const auto ms_at = [&](int64_t context) { return device->profile.ComputeMs(inputs.spec, attention->id, plan.prefill_chunk, context); };
     const double slower = std::max(1.0, ms_at(positions) / ms_at((plan.prompt_tokens + plan.prefill_chunk) / 2));
     slowest = std::max(slowest, slower);
     for (int p = stage.lo; p < stage.hi; ++p) {
-      if (plan.parts[p].block.kind == BlockKind::kAttention) longer.parts[p].prefill_ms *= slower;
+      if (HasKv(plan.parts[p].block.kind)) longer.parts[p].prefill_ms *= slower;
     }
   }
   if (longer.Validate().ok()) {

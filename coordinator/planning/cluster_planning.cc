@@ -280,7 +280,7 @@ ExplainOptions ClusterPlanning::HowToExplain() const {
 bool ClusterPlanning::MayFit() const {
   Instance least = problem_.instance;
   if (MaySpill() || MayUseHosts() || MayRetainLess()) {
-    for (Instance::Block& block : least.blocks) block.kv_mb = 0;
+    for (Instance::Block& block : least.blocks) block.kv_mb = block.state_mb;
   }
   return !CannotFit(least);
 }

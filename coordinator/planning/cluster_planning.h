@@ -60,7 +60,10 @@ class ClusterPlanning {
   // Whether KV may leave a device's memory. Baselines use no disks or hosts for KV. A bound on the
   // first token cannot be checked if KV leaves memory.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
-  bool MayRetainLess() const { return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0; }
+  bool MayRetainLess() const {
+    const bool has_state = inputs_.spec.NumKvLayers() < inputs_.spec.config.num_layers();
+    return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0 && !has_state;
+  }
   bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }
   bool MayUseHosts() const { return inputs_.kv.MayTravel() && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();

@@ -95,7 +95,7 @@ std::string StageText(const Plan& plan, int stage) {
   int end = hi - 1;  // the last part outside the head
   while (plan.parts[end].block.kind == BlockKind::kHead) --end;
   const BlockId from = first.block, to = plan.parts[end].block;
-  const bool from_half = from.kind == BlockKind::kMlp, to_half = to.kind == BlockKind::kAttention;
+  const bool from_half = IsMlpHalf(from.kind), to_half = IsAttentionHalf(to.kind);
   std::string text = absl::StrCat(from.layer, from_half || (to_half && from.layer == to.layer) ? (from_half ? "m" : "a") : "");
   if (to.layer != from.layer) absl::StrAppend(&text, "-", to.layer, to_half ? "a" : "");
   if (end == hi - 1) return text;
@@ -120,9 +120,11 @@ int FastestAlone(const PlanReport& report) {
 namespace {
 
 ordered_json MemoryJson(const PlanMemory& m) {
-  return {{"runtime_bytes", m.runtime}, {"activation_bytes", m.activations}, {"kv_bytes", m.kv},
-          {"ring_bytes", m.ring},       {"weight_bytes", m.weights},         {"embedding_bytes", m.embedding},
-          {"hosted_bytes", m.hosted},   {"fetched_bytes", m.fetched},        {"free_bytes", m.margin}};
+  ordered_json memory = {{"runtime_bytes", m.runtime}, {"activation_bytes", m.activations}, {"kv_bytes", m.kv},
+                         {"ring_bytes", m.ring},       {"weight_bytes", m.weights},         {"embedding_bytes", m.embedding},
+                         {"hosted_bytes", m.hosted},   {"fetched_bytes", m.fetched},        {"free_bytes", m.margin}};
+  if (m.state > 0) memory["state_bytes"] = m.state;
+  return memory;
 }
 
 ordered_json DeviceJson(const PlanReport& report, size_t d) {

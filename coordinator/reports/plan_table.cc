@@ -95,8 +95,10 @@ std::string Bars(const PlanReport& report, int columns) {
   const int width = std::clamp(columns - longest - 36, 20, 120);
   const bool hosts = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.hosted > 0; });
   const bool fetches = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.fetched > 0; });
-  std::string text = absl::StrCat("memory: R runtime, A activations, K KV cache, ", hosts ? "H KV of other devices, " : "",
-                                  fetches ? "F fetched KV, " : "", "E embedding, W resident weights, S ring for streamed parts, . free\n");
+  const bool states = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.state > 0; });
+  std::string text = absl::StrCat("memory: R runtime, A activations, K KV cache, ", states ? "T state of the sequences, " : "",
+                                  hosts ? "H KV of other devices, " : "", fetches ? "F fetched KV, " : "",
+                                  "E embedding, W resident weights, S ring for streamed parts, . free\n");
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const PlanDevice& device = plan.devices[d];
     absl::StrAppendFormat(&text, "%-*s  [%s]  %s of %s\n", longest, device.name, MemoryBar(device.memory, device.budget, width),
@@ -164,8 +166,9 @@ std::string Alone(const PlanReport& report) {
 }  // namespace
 
 std::string MemoryBar(const PlanMemory& memory, Bytes budget, int width) {
-  const std::pair<char, Bytes> kinds[] = {{'R', memory.runtime}, {'A', memory.activations}, {'K', memory.kv},      {'H', memory.hosted},
-                                          {'F', memory.fetched}, {'E', memory.embedding},   {'W', memory.weights}, {'S', memory.ring}};
+  const std::pair<char, Bytes> kinds[] = {{'R', memory.runtime},   {'A', memory.activations}, {'K', memory.kv},
+                                          {'T', memory.state},     {'H', memory.hosted},      {'F', memory.fetched},
+                                          {'E', memory.embedding}, {'W', memory.weights},     {'S', memory.ring}};
   std::string bar;
   Bytes before = 0;
   for (const auto& [letter, bytes] : kinds) {

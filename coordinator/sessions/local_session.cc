@@ -243,6 +243,7 @@ json LocalSession::Describe() const {
   const DeviceStatistics now = statistics();
   json memory = {{"weights_bytes", summary_.weights},        {"ring_bytes", summary_.ring},       {"kv_bytes", summary_.kv},
                  {"activation_bytes", summary_.activations}, {"runtime_bytes", summary_.runtime}, {"margin_bytes", summary_.margin}};
+  if (summary_.state > 0) memory["state_bytes"] = summary_.state;
   if (!local_.budget_text.empty()) memory["budget"] = local_.budget_text;
   json streaming = {{"resident_blocks", summary_.resident_blocks},
                     {"blocks", summary_.blocks},
@@ -273,6 +274,7 @@ std::string LocalSession::MemoryLine() const {
   std::string text = absl::StrCat("memory peak ", FormatBytes(ProcessPeakResidentBytes()), ": weights ", FormatBytes(summary_.weights),
                                   ", KV ", FormatBytes(summary_.kv), ", activations ", FormatBytes(summary_.activations), ", runtime ",
                                   FormatBytes(summary_.runtime));
+  if (summary_.state > 0) absl::StrAppend(&text, ", state ", FormatBytes(summary_.state));
   if (summary_.streams()) absl::StrAppend(&text, ", ring ", FormatBytes(summary_.ring));
   if (!local_.budget_text.empty()) absl::StrAppend(&text, "\nbudget      ", local_.budget_text);
   if (now.kv_written > 0)

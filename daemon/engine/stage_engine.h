@@ -117,8 +117,8 @@ class StageEngine {
   virtual LoadSummary load() const { return {}; }
 
   // Stops between two steps, and leaves KV and resident weights for the next plan.
-  // FailedPrecondition if a step is under way, or if the plan evicts KV. Afterwards only the
-  // destructor may be called, whatever this returns.
+  // FailedPrecondition if a step is under way, if the plan evicts KV, or if the model has a state.
+  // Afterwards only the destructor may be called, whatever this returns.
   virtual absl::StatusOr<PlanHandover> HandOver() { return absl::UnimplementedError("this device hands over no KV"); }
   virtual std::string numerics_id() const = 0;
 };

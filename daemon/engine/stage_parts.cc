@@ -22,9 +22,10 @@ struct Needs {
   Bytes runtime = 0;      // the process, without what the previous plan has left
   Bytes activations = 0;  // the backend's, rows of an embedding, and messages
   Bytes kv = 0;           // pages, KV of other devices' layers, and pieces that a host sends back
+  Bytes state = 0;        // of the layers that keep one, for every sequence
   Bytes weights = 0;      // and the ring
 
-  Bytes total() const { return runtime + activations + kv + weights; }
+  Bytes total() const { return runtime + activations + kv + state + weights; }
 };
 
 // A piece on its way to the disk or to a host: its copy, and for a host its messages.
@@ -46,12 +47,16 @@ std::string HowToFit(const PlanDevice& device, Bytes runtime) {
                       " for it: plan again, or restart limed");
 }
 
+std::string StateSentence(Bytes state) {
+  return state == 0 ? "" : absl::StrCat(", state of the sequences ", FormatBytes(state));
+}
+
 absl::Status CheckFits(const PlanDevice& device, const Needs& needs) {
   if (needs.total() <= device.budget) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would need ", FormatBytes(needs.total()), " (runtime ",
-                                                   FormatBytes(needs.runtime), ", activations ", FormatBytes(needs.activations), ", KV ",
-                                                   FormatBytes(needs.kv), ", weights and ring ", FormatBytes(needs.weights),
-                                                   "), but it may use ", FormatBytes(device.budget), HowToFit(device, needs.runtime)));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device \"", device.name, "\" would need ", FormatBytes(needs.total()), " (runtime ", FormatBytes(needs.runtime), ", activations ",
+      FormatBytes(needs.activations), ", KV ", FormatBytes(needs.kv), StateSentence(needs.state), ", weights and ring ",
+      FormatBytes(needs.weights), "), but it may use ", FormatBytes(device.budget), HowToFit(device, needs.runtime)));
 }
 
 absl::Status CheckBothFit(const PlanDevice& device, Bytes both) {
@@ -121,6 +126,7 @@ BackendOptions StageParts::OptionsOfBackend() const {
           .context = plan().context,
           .num_kv_pages = pages_come ? FullLayerPages(plan()) * std::ssize(layers) : device().kv_pages,
           .present_kv_pages = pages_come ? device().kv_pages : -1,
+          .state_layers = StateLayersOn(plan(), stage.device),
           .attends_pieces = device().max_layer_pages > 0,
           .attends_for_others = device().memory.hosted > 0,
           .grow_kv = stage.grow_kv,
@@ -143,6 +149,7 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   const Needs needs{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - HandoverWeightBytes()),
                     .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
                     .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
+                    .state = device().memory.state,
                     .weights = weight_bytes};
   LIME_RETURN_IF_ERROR(CheckFits(device(), needs));
   const Bytes both = needs.total() - weight_bytes + handover + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
@@ -169,7 +176,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
                                  .layers = layers,
                                  .backend = backend.get(),
                                  .max_rows = MaxRows(plan()),
-                                 .window = spec.config.sliding_window,
+                                 .window = layers.empty() ? 0 : spec.config.layer(layers.front()).window,
                                  .send = [send = owner.send_kv, host = device().kv_host](
                                              std::vector<std::byte> message, bool may_wait) { send(host, std::move(message), may_wait); }},
                        .mutex = owner.mutex,

@@ -1,6 +1,7 @@
 #include "daemon/formats/block_store_manifest.h"
 
 #include <set>
+#include <tuple>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -63,10 +64,9 @@ absl::StatusOr<BlockId> ParseBlockId(const json& object, int64_t layers, const s
   JsonFields fields(object, where);
   const std::string kind_name = fields.StringOr("kind", "");
   LIME_RETURN_IF_ERROR(fields.status());
-  const std::optional<BlockKind> kind = kKindNames.Find(kind_name);
-  if (!kind) return FieldError(where, "kind", "is not embedding, attention, mlp or head");
-  const bool layered = *kind == BlockKind::kAttention || *kind == BlockKind::kMlp;
-  const int64_t layer = fields.Int("layer", 0, layered ? layers - 1 : 0);
+  const std::optional<BlockKind> kind = BlockKindNamed(kind_name);
+  if (!kind) return FieldError(where, "kind", "is no kind of block");
+  const int64_t layer = fields.Int("layer", 0, IsLayered(*kind) ? layers - 1 : 0);
   LIME_RETURN_IF_ERROR(fields.status());
   return BlockId{*kind, static_cast<int32_t>(layer)};
 }
@@ -169,11 +169,13 @@ absl::StatusOr<StoredFile> ParseFile(const json& object, int64_t layers, std::st
 
 absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std::string& name) {
   std::set<std::string_view> names;
-  std::set<std::pair<BlockKind, int32_t>> blocks;
+  std::set<std::tuple<LayerHalf, BlockKind, int32_t>> blocks;
   for (const StoredFile& file : manifest.files) {
     if (!names.insert(file.name).second) return FieldError(name, "files", "lists \"" + absl::CEscape(file.name) + "\" twice");
     for (const StoredBlock& block : file.blocks) {
-      if (!blocks.insert({block.id.kind, block.id.layer}).second) {
+      // A layer has one block for each half, of any kind.
+      const LayerHalf half = InfoOf(block.id.kind).half;
+      if (!blocks.insert({half, half == LayerHalf::kNone ? block.id.kind : BlockKind{}, block.id.layer}).second) {
         return FieldError(name, "files", absl::StrCat("holds the block ", BlockName(block.id), " twice"));
       }
     }
@@ -196,7 +198,7 @@ std::string RowDigits(const StoredRows& table) {
 json FileJson(const StoredFile& file) {
   json blocks = json::array(), ranges = json::array(), rows = json::array();
   for (const StoredBlock& block : file.blocks) {
-    blocks.push_back({{"kind", kKindNames.Of(block.id.kind)},
+    blocks.push_back({{"kind", InfoOf(block.id.kind).name},
                       {"layer", block.id.layer},
                       {"offset", block.offset},
                       {"bytes", block.bytes},

@@ -55,6 +55,11 @@ class LoadEnd {
   absl::Status status_;
 };
 
+// Without the state at its last position, KV of a sequence is of no use.
+absl::Status StateStays() {
+  return absl::FailedPreconditionError("the layers with linear attention keep a state, which does not move to another plan");
+}
+
 }  // namespace
 
 StageKv::StageKv(const Plan& plan, Options options)
@@ -104,6 +109,7 @@ void StageKv::Show(int32_t sequence) {
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
   if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
+  if (HasState(plan_)) return StateStays();
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.stage.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
@@ -161,6 +167,7 @@ absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string&
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
   if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  if (HasState(plan_)) return StateStays();
   absl::MutexLock lock(options_.mutex);
   const KvAway& away = book_.away();
   std::vector<KvLent> lent;

@@ -62,11 +62,11 @@ class StageKv {
   // Takes over KV of the previous plan, before anything else is done. Pieces that are not in memory
   // when the plan begins (AwayAtFirst) go to the disk; a host brings its pieces itself. NotFound,
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
-  // FailedPrecondition if the plan evicts KV.  Without the lock.
+  // FailedPrecondition if the plan evicts KV, or if the model has a state.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Hands the KV over to the next plan, with `memory` (Backend::ShareKv) and KV of other devices
   // that is here. `numerics_id`: of the kernels that computed it. FailedPrecondition if the plan
-  // evicts KV. Afterwards only the destructor may be called.  Without the lock.
+  // evicts KV, or if the model has a state. Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
                                                        KvOfOthers others);
 

@@ -44,7 +44,7 @@ std::string LimedMetricsText(const DeviceStatistics& statistics, const PlanMemor
       CounterFamily("limed_disk_read_bytes_total", "Bytes read from the disk since the plan was installed.", One(statistics.bytes_read)),
       GaugeFamily("limed_memory_bytes", "Memory as the plan divides it, by kind, in bytes.",
                   By("kind", {{"weights", bytes(memory.weights + memory.embedding)},
-                              {"kv", bytes(memory.kv + memory.hosted + memory.fetched)},
+                              {"kv", bytes(memory.kv + memory.state + memory.hosted + memory.fetched)},
                               {"ring", bytes(memory.ring)},
                               {"activations", bytes(memory.activations)},
                               {"runtime", bytes(memory.runtime)}})),

@@ -86,6 +86,7 @@ absl::Status StageInbox::Check(const RetireOrder& retire) const {
   LIME_RETURN_IF_ERROR(CheckSlot(retire.sequence));
   if (retire.kept == 0) return absl::OkStatus();
   const int64_t unit = SharedKvUnit(plan_);
+  if (HasState(plan_)) return Invalid("a slot is to keep KV, but the model has a state, which is not kept");
   if (unit == 0) return Invalid("a slot is to keep KV, but the plan evicts it or lends it to a host");
   if (retire.kept < 0 || retire.kept > plan_.context || retire.kept % unit != 0)
     return Invalid("a slot is to keep KV of ", retire.kept, " positions, the plan allows multiples of ", unit, " up to ", plan_.context);

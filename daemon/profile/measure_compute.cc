@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -68,12 +70,28 @@ std::vector<Shape> ShapesOf(const ModelConfig& config) {
 struct Need {
   BackendOptions backend;
   Bytes kv = 0;
+  Bytes state = 0;
   Bytes activations = 0;
-  Bytes total() const { return kv + activations; }
+  Bytes total() const { return kv + state + activations; }
 };
 
-Bytes PageBytes(const ModelSpec& spec) {
-  return spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens;
+std::vector<int32_t> StateLayers(const ModelSpec& spec) {
+  std::vector<int32_t> layers;
+  for (const BlockSpec& block : spec.blocks) {
+    if (HasState(block.id.kind)) layers.push_back(block.id.layer);
+  }
+  return layers;
+}
+
+// The first layer of each kind of attention.
+std::set<int32_t> FirstLayers(const ModelSpec& spec) {
+  std::map<BlockKind, int32_t> first;
+  for (const BlockSpec& block : spec.blocks) {
+    if (IsAttentionHalf(block.id.kind)) first.try_emplace(block.id.kind, block.id.layer);
+  }
+  std::set<int32_t> layers;
+  for (const auto& [kind, layer] : first) layers.insert(layer);
+  return layers;
 }
 
 // KV pages are given out in turn from a pool. Like the weights, the pool is larger than the caches,
@@ -88,9 +106,11 @@ absl::StatusOr<Need> NeedOf(const std::vector<Shape>& shapes, const ModelSpec& s
     need.backend.context = std::max(need.backend.context, shape.context);
     pages = std::max(pages, shape.PagesPerLayer());
   }
-  const int64_t page_bytes = std::max<Bytes>(PageBytes(spec), 1);
-  need.backend.num_kv_pages = std::max(pages, std::min(pages * spec.config.num_layers, sweep / page_bytes));
+  const int64_t page_bytes = std::max<Bytes>(spec.KvPageBytes(), 1);
+  need.backend.num_kv_pages = std::max(pages, std::min(pages * spec.NumKvLayers(), sweep / page_bytes));
   need.kv = need.backend.num_kv_pages * page_bytes;
+  need.backend.state_layers = StateLayers(spec);
+  for (const int32_t layer : need.backend.state_layers) need.state += need.backend.max_sequences * spec.StateBytes(layer);
   LIME_ASSIGN_OR_RETURN(need.activations, PlanActivationBytes(options.backend, spec, need.backend));
   return need;
 }
@@ -108,7 +128,10 @@ absl::StatusOr<Need> FitShapes(std::vector<Shape>& shapes, const ModelSpec& spec
     }
     const auto pages = [](const Shape& shape) { return std::pair(shape.PagesPerLayer(), shape.rows); };
     const auto rows = [](const Shape& shape) { return std::pair(shape.rows, shape.PagesPerLayer()); };
-    shapes.erase(need.kv > need.activations ? std::ranges::max_element(shapes, {}, pages) : std::ranges::max_element(shapes, {}, rows));
+    const auto sequences = [](const Shape& shape) { return std::pair(shape.sequences(), shape.PagesPerLayer()); };
+    shapes.erase(need.state > std::max(need.kv, need.activations) ? std::ranges::max_element(shapes, {}, sequences)
+                 : need.kv > need.activations                     ? std::ranges::max_element(shapes, {}, pages)
+                                                                  : std::ranges::max_element(shapes, {}, rows));
   }
 }
 
@@ -156,6 +179,7 @@ class ComputeMeter {
   absl::Status Open() {
     const Bytes sweep = std::min<Bytes>(kSweepCaches * LastCacheBytes(), options_.memory / 4);
     scale_ = MakeScaleModel(model_, std::max<Bytes>(sweep, 1));
+    first_layers_ = FirstLayers(scale_.spec);
     const Bytes least = LeastRingBytes(scale_.spec), ring = std::max(sweep, least);
     // Loads the backend, so that the system counts the backend's own memory.
     LIME_RETURN_IF_ERROR(NeedOf(shapes_, scale_.spec, options_, sweep).status());
@@ -163,7 +187,7 @@ class ComputeMeter {
     LIME_ASSIGN_OR_RETURN(const Need need, FitShapes(shapes_, scale_.spec, options_, sweep, free - ring));
     LIME_ASSIGN_OR_RETURN(weights_, RingWeights::Make(scale_.spec, ring));
     LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(options_.backend, scale_.spec, need.backend));
-    num_pages_ = need.backend.num_kv_pages;
+    num_pages_ = need.backend.num_kv_pages, state_layers_ = need.backend.state_layers;
     for (size_t i = 0; i < scale_.spec.blocks.size(); ++i)
       LIME_RETURN_IF_ERROR(backend_->BindBlock(scale_.spec.blocks[i], weights_.blocks()[i]));
     return absl::OkStatus();
@@ -171,11 +195,21 @@ class ComputeMeter {
 
   void DealPages(const Shape& shape) {
     std::vector<int32_t> pages(RoundUp(shape.context, kPageTokens) / kPageTokens);
-    for (int64_t layer = 0; layer < scale_.spec.config.num_layers; ++layer) {
+    for (int64_t layer = 0; layer < scale_.spec.config.num_layers(); ++layer) {
+      if (!scale_.spec.config.layer(layer).has_kv()) continue;
       for (int64_t sequence = 0; sequence < shape.sequences(); ++sequence) {
         for (int32_t& page : pages) page = static_cast<int32_t>(next_page_++ % num_pages_);
         backend_->SetPages(static_cast<int32_t>(sequence), layer, pages);
       }
+    }
+  }
+
+  // States begin with the number of their positions, which rows must continue.
+  void PlaceStates(const Shape& shape) {
+    const int64_t positions = shape.context - (shape.decodes() ? 1 : shape.rows);
+    for (const int32_t layer : state_layers_) {
+      for (int64_t sequence = 0; sequence < shape.sequences(); ++sequence)
+        std::memcpy(backend_->State(static_cast<int32_t>(sequence), layer).data(), &positions, sizeof(positions));
     }
   }
 
@@ -216,34 +250,44 @@ class ComputeMeter {
     return absl::OkStatus();
   }
 
-  // Chunks compute so long that one layer is enough.
-  int64_t LayersOf(const Shape& shape) const { return shape.decodes() ? scale_.spec.config.num_layers : 1; }
+  // Time and number of blocks, by kind.
+  struct Sum {
+    double ms = 0;
+    int64_t blocks = 0;
+  };
+  using Sums = std::array<Sum, kNumBlockKinds>;
+
+  // Chunks compute so long that one layer of each kind is enough.
+  bool Computes(const Shape& shape, BlockId block) const {
+    return shape.decodes() || !IsLayered(block.kind) || first_layers_.contains(block.layer);
+  }
 
   absl::Status Step(Shape& shape, bool counts) {
-    std::array<double, 4> sums{};  // by kind
+    Sums sums{};
+    PlaceStates(shape);
     const double start = SteadyMs();
     LIME_RETURN_IF_ERROR(backend_->Begin(batch_));
     for (const BlockSpec& block : scale_.spec.blocks) {
-      if (block.id.layer >= LayersOf(shape)) continue;
+      if (!Computes(shape, block.id)) continue;
       const double begin = SteadyMs();
       LIME_RETURN_IF_ERROR(backend_->Compute(block.id));
-      sums[static_cast<size_t>(block.id.kind)] += SteadyMs() - begin;
+      Sum& sum = sums[static_cast<size_t>(block.id.kind)];
+      sum.ms += SteadyMs() - begin, ++sum.blocks;
     }
     if (shape.rows == 1 && options_.after_step) options_.after_step(backend_->Logits());
     if (counts) Count(shape, sums, SteadyMs() - start);
     return absl::OkStatus();
   }
 
-  void Count(Shape& shape, const std::array<double, 4>& sums, double step_ms) {
-    const double layers = static_cast<double>(LayersOf(shape));
-    const auto add = [&](BlockKind kind, int64_t rows, int64_t context, double blocks) {
-      samples_[{kind, rows, context}].push_back(sums[static_cast<size_t>(kind)] / blocks);
-    };
-    add(BlockKind::kEmbedding, shape.rows, 0, 1);
-    add(BlockKind::kAttention, shape.rows, shape.context, layers);
-    add(BlockKind::kMlp, shape.rows, 0, layers);
-    if (shape.LogitRows() > 0) add(BlockKind::kHead, shape.rows, 0, 1);
-    if (shape.rows == 1) overhead_ms_.push_back(step_ms - sums[0] - sums[1] - sums[2] - sums[3]);
+  void Count(Shape& shape, const Sums& sums, double step_ms) {
+    double overhead_ms = step_ms;
+    for (const BlockKindInfo& info : kBlockKinds) {
+      const Sum& sum = sums[static_cast<size_t>(info.kind)];
+      overhead_ms -= sum.ms;
+      if (sum.blocks == 0 || (info.kind == BlockKind::kHead && shape.LogitRows() == 0)) continue;
+      samples_[{info.kind, shape.rows, info.has_kv ? shape.context : 0}].push_back(sum.ms / static_cast<double>(sum.blocks));
+    }
+    if (shape.rows == 1) overhead_ms_.push_back(overhead_ms);
     ++shape.steps;
   }
 
@@ -262,6 +306,8 @@ class ComputeMeter {
   std::unique_ptr<Backend> backend_;
   MicroBatch batch_;
   int64_t num_pages_ = 0, next_page_ = 0, tokens_ = 0;
+  std::vector<int32_t> state_layers_;
+  std::set<int32_t> first_layers_;  // of each kind of attention
   // Milliseconds by kind, rows, context.
   std::map<std::tuple<BlockKind, int64_t, int64_t>, std::vector<double>> samples_;
   std::vector<double> overhead_ms_;  // of decode steps of one row

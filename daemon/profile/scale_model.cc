@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -28,20 +29,40 @@ Bytes BytesOfKind(const ModelSpec& spec, BlockKind kind) {
   return bytes;
 }
 
+Bytes LayerBytes(const ModelSpec& spec) {
+  Bytes bytes = 0;
+  for (const BlockSpec& block : spec.blocks) bytes += IsLayered(block.id.kind) ? block.bytes : 0;
+  return bytes / spec.config.num_layers();
+}
+
+std::set<BlockKind> KindsOf(const ModelSpec& spec) {
+  std::set<BlockKind> kinds;
+  for (const BlockSpec& block : spec.blocks) kinds.insert(block.id.kind);
+  return kinds;
+}
+
 // Keeps `layers` layers, spread evenly over the model's: they may differ in packing.
-void KeepLayers(ModelSpec& spec, int64_t layers) {
-  const int64_t all = spec.config.num_layers;
-  std::vector<BlockSpec> kept;
-  for (const BlockSpec& block : spec.blocks) {
-    const bool of_layer = block.id.kind == BlockKind::kAttention || block.id.kind == BlockKind::kMlp;
+ModelSpec WithLayers(const ModelSpec& model, int64_t layers) {
+  ModelSpec spec = model;
+  const int64_t all = spec.config.num_layers();
+  spec.blocks.clear(), spec.config.layers.clear();
+  for (int64_t place = 0; place < layers; ++place) spec.config.layers.push_back(model.config.layer(place * all / layers));
+  for (const BlockSpec& block : model.blocks) {
+    const bool of_layer = IsLayered(block.id.kind);
     // The kept layer that could begin here.
     const int64_t place = of_layer ? (block.id.layer * layers + all - 1) / all : 0;
     if (of_layer && place * all / layers != block.id.layer) continue;
-    kept.push_back(block);
-    if (of_layer) kept.back().id.layer = static_cast<int32_t>(place);
+    spec.blocks.push_back(block);
+    if (of_layer) spec.blocks.back().id.layer = static_cast<int32_t>(place);
   }
-  spec.blocks = std::move(kept);
-  spec.config.num_layers = layers;
+  return spec;
+}
+
+// The same; more layers if not every kind of block would be among them.
+ModelSpec WithAllKinds(const ModelSpec& model, int64_t layers) {
+  ModelSpec spec = WithLayers(model, layers);
+  for (const auto kinds = KindsOf(model); KindsOf(spec) != kinds;) spec = WithLayers(model, ++layers);
+  return spec;
 }
 
 void KeepIds(ModelSpec& spec, int64_t ids) {
@@ -59,9 +80,9 @@ void KeepIds(ModelSpec& spec, int64_t ids) {
 
 // Bytes of all tensors; a tensor that several blocks name counts once.
 Bytes AllBytes(const ModelSpec& spec) {
-  std::map<std::string, Bytes> tensors;
+  std::map<std::pair<std::string, Bytes>, Bytes> tensors;  // by name and offset
   for (const BlockSpec& block : spec.blocks) {
-    for (const TensorSpec& tensor : block.tensors) tensors[tensor.name] = RoundUp(tensor.info.bytes, kTensorAlignment);
+    for (const TensorSpec& tensor : block.tensors) tensors[{tensor.name, tensor.offset}] = RoundUp(tensor.info.bytes, kTensorAlignment);
   }
   Bytes all = 0;
   for (const auto& [name, bytes] : tensors) all += bytes;
@@ -84,10 +105,10 @@ void FillRandom(std::byte* memory, Bytes bytes, DType dtype) {
 }  // namespace
 
 ScaleModel MakeScaleModel(const ModelSpec& model, Bytes sweep_bytes) {
-  ScaleModel scale{.spec = model};
-  const int64_t layers = model.config.num_layers, ids = model.config.vocab_size;
-  const Bytes layer_bytes = (BytesOfKind(model, BlockKind::kAttention) + BytesOfKind(model, BlockKind::kMlp)) / layers;
-  KeepLayers(scale.spec, std::clamp<int64_t>((sweep_bytes + layer_bytes - 1) / std::max<Bytes>(layer_bytes, 1), 1, layers));
+  const int64_t layers = model.config.num_layers(), ids = model.config.vocab_size;
+  const Bytes layer_bytes = LayerBytes(model);
+  const int64_t wanted = std::clamp<int64_t>((sweep_bytes + layer_bytes - 1) / std::max<Bytes>(layer_bytes, 1), 1, layers);
+  ScaleModel scale{.spec = WithAllKinds(model, wanted)};
   const Bytes id_bytes = std::max<Bytes>(BytesOfKind(model, BlockKind::kHead) / ids, 1);
   const int64_t kept = std::min(ids, RoundUp(sweep_bytes / id_bytes, kIdsStep));
   if (kept < ids) KeepIds(scale.spec, kept);
@@ -110,13 +131,13 @@ absl::StatusOr<RingWeights> RingWeights::Make(const ModelSpec& spec, Bytes most_
   std::byte* const ring = weights.ring_.data();
   const Bytes bytes = weights.ring_.bytes();
   FillRandom(ring, bytes, spec.working_dtype);
-  std::map<std::string, Bytes> offsets;  // a tied output shares memory with the embedding
+  std::map<std::pair<std::string, Bytes>, Bytes> offsets;  // by name and offset; a tied output shares memory with the embedding
   Bytes next = 0;
   for (const BlockSpec& block : spec.blocks) {
     BlockWeights& placed = weights.blocks_.emplace_back();
     for (const TensorSpec& tensor : block.tensors) {
       if (next + tensor.info.bytes > bytes) next = 0;
-      const auto [place, is_new] = offsets.emplace(tensor.name, next);
+      const auto [place, is_new] = offsets.emplace(std::pair(tensor.name, tensor.offset), next);
       if (is_new) next += RoundUp(tensor.info.bytes, kTensorAlignment);
       placed.tensors.push_back(ring + place->second);
     }

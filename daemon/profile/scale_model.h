@@ -1,6 +1,6 @@
-// A small stand-in whose blocks take as long as a model's. It has a few of the layers, fewer ids if
-// the vocabulary is large, and one ring of memory for all weights. It needs neither the model's
-// files nor its memory.
+// A small stand-in whose blocks take as long as a model's. It has a few of the layers, at least one
+// of each kind, fewer ids if the vocabulary is large, and one ring of memory for all weights. It
+// needs neither the model's files nor its memory.
 //
 // Weights must come from memory if the model's weights do. So a sweep over the layers reads several
 // times the bytes of the last cache. A model that fits in the caches is kept as a whole.

@@ -115,7 +115,7 @@ class Preparer {
         options_(options),
         disk_(options.disk != nullptr ? *options.disk : real_disk_),
         layouts_(LayOutStore(source, spec)) {
-    manifest_.layers = spec.config.num_layers;
+    manifest_.layers = spec.config.num_layers();
   }
 
   // If no weight file is there, there is nothing to continue, so the journal is removed too.

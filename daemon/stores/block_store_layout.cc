@@ -64,9 +64,12 @@ class FileBuilder {
   int pads_ = 0;
 };
 
+// The checkpoint's tensors of the block, each once.
 std::vector<std::string> NamesOf(const BlockSpec& block) {
   std::vector<std::string> names;
-  for (const TensorSpec& tensor : block.tensors) names.push_back(tensor.name);
+  for (const TensorSpec& tensor : block.tensors) {
+    if (std::ranges::find(names, tensor.name) == names.end()) names.push_back(tensor.name);
+  }
   return names;
 }
 
@@ -96,8 +99,8 @@ void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
 
 using ByteRanges = std::set<std::pair<int64_t, Bytes>>;  // offset and length
 
-// Adds the ranges of one tensor: the whole tensor if it is kept, otherwise its rows in each part
-// of its block.
+// Adds the ranges of one tensor: all its rows if it is kept, otherwise its rows in each part of its
+// block.
 void AddRanges(const std::vector<BlockPart>& parts, const TensorSpec& tensor, int64_t offset, ByteRanges& ranges) {
   if (IsPinned(tensor)) {
     ranges.insert({offset, tensor.info.bytes});
@@ -129,7 +132,7 @@ std::vector<StoredRange> RangesOf(const StoreFileLayout& file, const ModelSpec& 
   for (const StoredBlock& stored : file.blocks) {
     const BlockSpec& block = spec.block(stored.id);
     const std::vector<BlockPart> parts = CutBlock(block);
-    for (const TensorSpec& tensor : block.tensors) AddRanges(parts, tensor, offsets.at(tensor.name), ranges);
+    for (const TensorSpec& tensor : block.tensors) AddRanges(parts, tensor, offsets.at(tensor.name) + tensor.offset, ranges);
   }
   std::vector<StoredRange> stored;
   for (const auto& [offset, bytes] : ranges) stored.push_back({offset, bytes, 0});
@@ -143,7 +146,7 @@ std::vector<StoredRows> RowsOf(const StoreFileLayout& file, const ModelSpec& spe
   for (const TensorSpec& tensor : spec.block({BlockKind::kEmbedding, 0}).tensors) {
     if (tensor.role != TensorRole::kTokenEmbedding || IsPinned(tensor)) continue;
     const int64_t rows = tensor.info.shape[0];
-    tables.push_back({offsets.at(tensor.name), tensor.info.bytes / rows, std::vector<uint32_t>(static_cast<size_t>(rows))});
+    tables.push_back({offsets.at(tensor.name) + tensor.offset, tensor.info.bytes / rows, std::vector<uint32_t>(static_cast<size_t>(rows))});
   }
   return tables;
 }
@@ -156,10 +159,10 @@ std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSp
   for (const BlockSpec& block : spec.blocks) {
     for (const TensorSpec& tensor : block.tensors) used.insert(tensor.name);
   }
-  for (int32_t layer = 0; layer < spec.config.num_layers; ++layer) {
+  for (int32_t layer = 0; layer < spec.config.num_layers(); ++layer) {
     FileBuilder builder(source, absl::StrFormat("layer_%04d", layer));
-    for (const BlockKind kind : {BlockKind::kAttention, BlockKind::kMlp}) {
-      builder.PutBlock({kind, layer}, NamesOf(spec.block({kind, layer})));
+    for (const BlockSpec& block : spec.blocks) {
+      if (IsLayered(block.id.kind) && block.id.layer == layer) builder.PutBlock(block.id, NamesOf(block));
     }
     files.push_back(builder.Finish());
   }

@@ -20,6 +20,7 @@
 #include "daemon/stores/weights_digest.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/model_folder.h"
+#include "planner/plan/model/block_parts.h"
 
 namespace lime {
 namespace {
@@ -61,8 +62,7 @@ std::set<std::string> MatricesOf(const ModelSpec& spec) {
   std::set<std::string> names;
   for (const BlockSpec& block : spec.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
-      const bool matrix =
-          tensor.part == TensorPart::kWeight && tensor.info.shape.size() == 2 && tensor.role != TensorRole::kPositionEmbedding;
+      const bool matrix = tensor.part == TensorPart::kWeight && !IsPinned(tensor);
       if (matrix) names.insert(tensor.name);
     }
   }
@@ -131,7 +131,7 @@ class Quantizer {
     }
     std::ranges::sort(jobs, {}, [](const Job& job) { return job.at.offset; });
     for (Job& job : jobs) {
-      const bool matrix = matrices_.contains(job.name);
+      const bool matrix = matrices_.contains(job.name) && job.info.shape.size() == 2;
       job.pack = matrix && job.info.shape[1] % packing_.group_size == 0;
       job.target = targets.size();
       if (matrix && !job.pack) report_.dense.push_back(job.name);

@@ -56,7 +56,7 @@ absl::Status StoreSource::ReadManifest() {
 }
 
 absl::Status StoreSource::MakeManifest(const LoadOptions& watch) {
-  manifest_.layers = spec_.config.num_layers;
+  manifest_.layers = spec_.config.num_layers();
   LIME_ASSIGN_OR_RETURN(manifest_.source_xxh3, DigestTensors(checkpoint_));
   Bytes total = 0, done = 0;
   for (const StoreFileLayout& layout : layouts_) total += layout.bytes;

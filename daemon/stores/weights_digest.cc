@@ -124,7 +124,7 @@ absl::StatusOr<uint64_t> Sample(const Checkpoint& checkpoint, const BlockSpec& b
     const std::string name = absl::StrCat(BlockName(block.id), " ", static_cast<int>(tensor.role), " ", static_cast<int>(tensor.part), " ",
                                           Text(DTypeName(tensor.info.dtype)), " ", absl::StrJoin(tensor.info.shape, ","), "\n");
     AddText(hash, name);
-    const TensorLocation& at = checkpoint.location(tensor.name);
+    const TensorLocation at = checkpoint.location(tensor);
     for (const auto& [offset, bytes] : PlacesOf(at.bytes, name)) {
       if (bytes == 0) continue;
       LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> values, reader.Read(at, offset, bytes));
@@ -169,6 +169,71 @@ std::string Counted(size_t others) {
   return others == 0 ? "" : absl::StrCat(", and so ", others == 1 ? "has 1 more block" : absl::StrCat("have ", others, " more blocks"));
 }
 
+// ---- The computation in config.json. Block stores and devices remember its checksum, so the text of
+// a model never changes: fields that came later follow at the end, where they differ from their
+// defaults.
+
+constexpr int kOtherFamily = 5;
+
+// Families whose number says what later families say by their fields.
+int FamilyNumber(std::string_view model_type) {
+  constexpr std::string_view kNumbered[] = {"llama", "mistral", "qwen2", "qwen3", "opt"};
+  const auto found = std::ranges::find(kNumbered, model_type);
+  return found == std::end(kNumbered) ? kOtherFamily : static_cast<int>(found - kNumbered);
+}
+
+// 0: no rotation.
+int RopeNumber(RopeType type) {
+  return 1 + static_cast<int>(type);
+}
+
+// The positions of the training, if the rotation depends on them; else 0.
+int64_t TrainedPositions(const RopeConfig& rope) {
+  const bool by_positions = rope.type == RopeType::kDynamic || rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn;
+  return by_positions ? rope.original_max_position : 0;
+}
+
+std::string RopeText(const RopeConfig& rope) {
+  return absl::StrFormat("%d %d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d", RopeNumber(rope.type), rope.dims, rope.theta, rope.factor,
+                         rope.low_freq_factor, rope.high_freq_factor, rope.beta_fast, rope.beta_slow, rope.attention_factor, rope.truncate,
+                         TrainedPositions(rope));
+}
+
+void AppendLayers(const ModelConfig& config, std::string& text) {
+  const LayerConfig& first = config.layers.front();
+  const int64_t dims = first.rope >= 0 ? config.ropes[static_cast<size_t>(first.rope)].dims : first.head_dim;
+  const bool alike = std::ranges::all_of(config.layers, [&](const LayerConfig& layer) { return layer == first; });
+  if (alike && first.has_kv() && dims == first.head_dim) return;
+  for (const RopeConfig& rope : config.ropes) absl::StrAppend(&text, " rotation ", RopeText(rope));
+  for (const LayerConfig& layer : config.layers) {
+    absl::StrAppendFormat(&text, " layer %d %d %d %d %d %d", static_cast<int>(layer.attention), layer.num_kv_heads, layer.head_dim,
+                          layer.window, layer.rope, layer.intermediate_size);
+  }
+}
+
+void AppendLaterFields(const ModelConfig& config, std::string& text) {
+  const ModelConfig defaults;
+  const auto append = [&](const char* name, double value, double usual) {
+    if (value != usual) absl::StrAppendFormat(&text, " %s %.17g", name, value);
+  };
+  AppendLayers(config, text);
+  if (const auto& linear = config.linear_attention) {
+    absl::StrAppendFormat(&text, " linear %d %d %d %d %d", linear->key_heads, linear->value_heads, linear->key_dim, linear->value_dim,
+                          linear->conv_width);
+  }
+  if (FamilyNumber(config.model_type) == kOtherFamily) {
+    append("norm_kind", static_cast<int>(config.norm), static_cast<int>(defaults.norm));
+    append("gated_mlp", config.gated_mlp, defaults.gated_mlp);
+    append("learned_positions", config.learned_positions, defaults.learned_positions);
+  }
+  append("norm_offset", config.norm_offset, defaults.norm_offset);
+  append("attention_gate", config.attention_gate, defaults.attention_gate);
+  append("score_scale", config.score_scale, defaults.score_scale);
+  append("embedding_multiplier", config.embedding_multiplier, defaults.embedding_multiplier);
+  append("residual_multiplier", config.residual_multiplier, defaults.residual_multiplier);
+  append("logits_divisor", config.logits_divisor, defaults.logits_divisor);
+}
+
 }  // namespace
 
 std::optional<uint64_t> SampleMemory::Find(const std::string& key) const {
@@ -208,16 +273,18 @@ uint64_t WeightsXxh3(const WeightsDigest& digest) {
 }
 
 uint64_t ConfigXxh3(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
-  const bool by_positions = rope.type == RopeType::kDynamic || rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn;
-  const std::string text = absl::StrFormat(
+  const LayerConfig& layer = config.layers.front();
+  const RopeConfig rope = layer.rope >= 0 ? config.ropes[static_cast<size_t>(layer.rope)] : RopeConfig{};
+  std::string text = absl::StrFormat(
       "%d layers %d hidden %d heads %d %d %d inner %d vocab %d eps %.17g activation %d rope %d %.17g %.17g %.17g %.17g %.17g %.17g %.17g "
       "%d %d window %d tie %d bias %d %d %d qk_norm %d offset %d norm %d %d",
-      static_cast<int>(config.family), config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim,
-      config.intermediate_size, config.vocab_size, config.norm_eps, static_cast<int>(config.activation), static_cast<int>(rope.type),
-      rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor, rope.beta_fast, rope.beta_slow, rope.attention_factor,
-      rope.truncate, by_positions ? rope.original_max_position : 0, config.sliding_window, config.tie_embeddings, config.qkv_bias,
-      config.attention_output_bias, config.mlp_bias, config.qk_norm, config.position_offset, config.norm_affine, config.final_norm);
+      FamilyNumber(config.model_type), config.num_layers(), config.hidden_size, config.num_heads, layer.num_kv_heads, layer.head_dim,
+      layer.intermediate_size, config.vocab_size, config.norm_eps, static_cast<int>(config.activation),
+      config.ropes.empty() ? 0 : RopeNumber(rope.type), rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+      rope.beta_fast, rope.beta_slow, rope.attention_factor, rope.truncate, TrainedPositions(rope), layer.window, config.tie_embeddings,
+      config.qkv_bias, config.attention_output_bias, config.mlp_bias, config.qk_norm, config.position_offset, config.norm_affine,
+      config.final_norm);
+  AppendLaterFields(config, text);
   return XXH3_64bits(text.data(), text.size());
 }
 

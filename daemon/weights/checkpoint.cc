@@ -197,6 +197,11 @@ const TensorLocation& Checkpoint::location(std::string_view name) const {
   return found->second;
 }
 
+TensorLocation Checkpoint::location(const TensorSpec& tensor) const {
+  const TensorLocation& whole = location(tensor.name);
+  return {whole.file, whole.offset + tensor.offset, tensor.info.bytes};
+}
+
 // Compares the size of every weight file. Checksums are compared later, when the bytes are read.
 absl::Status Checkpoint::PlaceBlocks(const StoreManifest& manifest) {
   for (const StoredFile& stored : manifest.files) {
@@ -270,7 +275,7 @@ absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {
   for (const BlockSpec& block : spec.blocks) {
     const BlockExtent* extent = StoreExtent(block.id);
     for (const TensorSpec& tensor : block.tensors) {
-      const TensorLocation& at = location(tensor.name);
+      const TensorLocation at = location(tensor);
       const bool inside = extent != nullptr && at.file == extent->file && at.offset >= extent->offset &&
                           at.offset + at.bytes <= extent->offset + extent->bytes;
       if (inside) continue;

@@ -53,8 +53,10 @@ class Checkpoint {
   Bytes FileBytes() const;  // of all files together
   const TensorIndex& index() const { return index_; }
 
-  // REQUIRES: `name` is in index().
+  // The whole tensor.  REQUIRES: `name` is in index().
   const TensorLocation& location(std::string_view name) const;
+  // The rows of `tensor` in the checkpoint's tensor.  REQUIRES: its name is in index().
+  TensorLocation location(const TensorSpec& tensor) const;
 
   // True if `lime prepare` made this folder.
   bool is_block_store() const { return !store_extents_.empty(); }
@@ -69,7 +71,7 @@ class Checkpoint {
   // All listed ranges that overlap these bytes, with their checksums, by offset.
   std::vector<BlockExtent> RangesOver(int32_t file, int64_t offset, Bytes bytes) const;
 
-  // Compares the bytes of a whole tensor in memory with every checksum that the block store has for
+  // Compares the bytes of a TensorSpec's rows in memory with every checksum that the block store has for
   // them. OK if it has none. DataLoss names file and offset.
   absl::Status CheckTensor(const TensorLocation& at, const std::byte* data) const;
 

@@ -140,14 +140,14 @@ bool IsRotaryTable(std::string_view tensor) {
 
 bool BelongsToModel(std::string_view tensor, const ModelSpec& spec) {
   if (IsRotaryTable(tensor)) return false;
-  if (tensor.starts_with("lm_head.")) return !spec.config.tie_embeddings || tensor == "lm_head.bias";
+  if (tensor.starts_with(spec.head_module + ".")) return !spec.config.tie_embeddings || tensor == spec.head_module + ".bias";
   if (!tensor.starts_with(spec.tensor_prefix)) return false;
   tensor.remove_prefix(spec.tensor_prefix.size());
   constexpr std::string_view kLayers = "layers.";
   if (tensor.starts_with(kLayers)) {
     int64_t layer = -1;
     std::from_chars(tensor.data() + kLayers.size(), tensor.data() + tensor.size(), layer);
-    return layer >= 0 && layer < spec.config.num_layers;
+    return layer >= 0 && layer < spec.config.num_layers();
   }
   for (const std::string_view module : {"embed_", "norm.", "final_layer_norm.", "project_in.", "project_out.", "layernorm_embedding."}) {
     if (tensor.starts_with(module)) return true;

@@ -154,7 +154,7 @@ PartReader::Part PartReader::LayOut(const BlockSpec& block, const BlockPart& cut
     RowRanges ranges{.rows = rows};
     for (const TensorSpec& tensor : block.tensors) {
       if (tensor.role != rows.role || IsPinned(tensor)) continue;
-      const TensorLocation& whole = checkpoint_.location(tensor.name);
+      const TensorLocation whole = checkpoint_.location(tensor);
       const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
       const TensorLocation at{whole.file, whole.offset + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes};
       ranges.range[PartIndex(tensor.part)] = static_cast<int>(part.ranges.size());
@@ -235,7 +235,7 @@ void PartReader::LearnChecksums(const LoadedBlock& loaded) {
   std::iota(all.begin(), all.end(), 0);
   for (Range* range : Unchecked(static_cast<int>(block - spec_.blocks.begin()), all)) {
     for (size_t i = 0; i < block->tensors.size(); ++i) {
-      const TensorLocation& whole = checkpoint_.location(block->tensors[i].name);
+      const TensorLocation whole = checkpoint_.location(block->tensors[i]);
       const int64_t from = range->at.offset - whole.offset;
       if (whole.file != range->at.file || from < 0 || from + range->at.bytes > whole.bytes) continue;
       range->xxh3 = XXH3_64bits(loaded.tensors[i].data + from, static_cast<size_t>(range->at.bytes));

@@ -21,7 +21,7 @@ std::vector<RowReader::Part> RowReader::LayOut(const Checkpoint* checkpoint, con
   bytes = 0;
   for (const TensorSpec& tensor : spec.blocks.front().tensors) {
     if (tensor.role != TensorRole::kTokenEmbedding || IsPinned(tensor)) continue;
-    Part part{.table = checkpoint == nullptr ? TensorLocation{} : checkpoint->location(tensor.name),
+    Part part{.table = checkpoint == nullptr ? TensorLocation{} : checkpoint->location(tensor),
               .path = "",
               .xxh3 = {},
               .row_bytes = tensor.info.bytes / tensor.info.shape[0]};

@@ -15,7 +15,6 @@ namespace {
 
 constexpr Bytes kSampleBytes = 64 * kKiB;
 constexpr int64_t kMostSamples = 256;  // enough, since heads differ everywhere or nowhere
-constexpr char kHead[] = "lm_head.weight";
 
 std::string DescribeIgnored(const std::vector<std::string>& ignored) {
   const bool one = ignored.size() == 1;
@@ -32,7 +31,7 @@ std::set<int64_t> FurtherLayers(const TensorIndex& index, const ModelSpec& spec)
     int64_t layer = -1;
     const std::string& name = at->first;
     std::from_chars(name.data() + begin.size(), name.data() + name.size(), layer);
-    if (layer >= spec.config.num_layers && !IsRotaryTable(name)) layers.insert(layer);
+    if (layer >= spec.config.num_layers() && !IsRotaryTable(name)) layers.insert(layer);
   }
   return layers;
 }
@@ -42,7 +41,7 @@ std::string DescribeFurther(const std::set<int64_t>& layers, const ModelSpec& sp
   const std::string which =
       one ? absl::StrCat("layer ", *layers.begin()) : absl::StrCat("layers ", *layers.begin(), " to ", *layers.rbegin());
   return absl::StrCat(which, " of the weights ", one ? "is" : "are", " not used, because config.json says num_hidden_layers ",
-                      spec.config.num_layers, " (they count from 0)");
+                      spec.config.num_layers(), " (they count from 0)");
 }
 
 // Compares evenly spread samples of two tensors. REQUIRES: both have the same size.
@@ -64,12 +63,13 @@ absl::StatusOr<bool> BytesDiffer(const Checkpoint& checkpoint, const TensorLocat
 
 // Whether the embedding is tied but the checkpoint has a head that differs from it.
 absl::StatusOr<bool> HeadDiffers(const Checkpoint& checkpoint, const ModelSpec& spec) {
-  const auto head = checkpoint.index().find(kHead);
+  const std::string name = spec.head_module + ".weight";
+  const auto head = checkpoint.index().find(name);
   if (!spec.config.tie_embeddings || head == checkpoint.index().end()) return false;
   const TensorSpec& embedding = spec.block({BlockKind::kEmbedding, 0}).tensors.front();
-  if (embedding.name == kHead) return false;
+  if (embedding.name == name) return false;
   if (head->second.dtype != embedding.info.dtype || head->second.shape != embedding.info.shape) return true;
-  return BytesDiffer(checkpoint, checkpoint.location(kHead), checkpoint.location(embedding.name));
+  return BytesDiffer(checkpoint, checkpoint.location(name), checkpoint.location(embedding.name));
 }
 
 }  // namespace
@@ -83,8 +83,9 @@ absl::StatusOr<std::vector<std::string>> DescribeUnused(const Checkpoint& checkp
   LIME_ASSIGN_OR_RETURN(const bool head_differs, HeadDiffers(checkpoint, spec));
   if (head_differs) {
     sentences.push_back(
-        "lm_head.weight is not used, although it differs from the embedding, because config.json sets tie_word_embeddings; to use the "
-        "head, as transformers 5 does, set that field to false");
+        absl::StrCat(spec.head_module,
+                     ".weight is not used, although it differs from the embedding, because config.json sets tie_word_embeddings; to use "
+                     "the head, as transformers 5 does, set that field to false"));
   }
   return sentences;
 }

@@ -78,31 +78,31 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const
     std::shared_ptr<const void> storage;
     const std::byte* data = nullptr;
   };
-  std::map<std::string_view, Known> known;
+  std::map<std::pair<std::string_view, Bytes>, Known> known;  // by name and offset
   std::vector<const TensorSpec*> wanted_specs;
   for (const BlockId id : ids) {
     for (const TensorSpec& tensor : spec_.block(id).tensors) {
-      const auto [entry, is_new] = known.try_emplace(tensor.name);
+      const auto [entry, is_new] = known.try_emplace({tensor.name, tensor.offset});
       if (!is_new) continue;
       const auto found = shared_.find(tensor.name);
       if (found != shared_.end()) entry->second = {found->second.storage.lock(), found->second.data};
       if (entry->second.storage == nullptr) wanted_specs.push_back(&tensor);
     }
   }
-  const auto location = [&](const TensorSpec* spec) -> const TensorLocation& { return checkpoint_.location(spec->name); };
-  std::sort(wanted_specs.begin(), wanted_specs.end(), [&](const TensorSpec* a, const TensorSpec* b) {
-    return std::pair(location(a).file, location(a).offset) < std::pair(location(b).file, location(b).offset);
+  std::ranges::sort(wanted_specs, {}, [&](const TensorSpec* spec) {
+    const TensorLocation at = checkpoint_.location(*spec);
+    return std::pair(at.file, at.offset);
   });
   std::vector<WantedTensor> wanted;
   wanted.reserve(wanted_specs.size());
-  for (const TensorSpec* spec : wanted_specs) wanted.push_back({location(spec), spec->info.dtype});
+  for (const TensorSpec* spec : wanted_specs) wanted.push_back({checkpoint_.location(*spec), spec->info.dtype});
 
   LIME_ASSIGN_OR_RETURN(LoadedTensors loaded, LoadChecked(wanted, options));
   for (size_t i = 0; i < wanted.size(); ++i) {
     std::shared_ptr<const void> storage = loaded.storage;
     if (choice_.kind == LoaderKind::kRead)
       storage = std::make_shared<TensorPages>(loaded.storage, loaded.data[i], wanted_specs[i]->info.bytes);
-    known[wanted_specs[i]->name] = {std::move(storage), loaded.data[i]};
+    known[{wanted_specs[i]->name, wanted_specs[i]->offset}] = {std::move(storage), loaded.data[i]};
   }
 
   std::vector<LoadedBlock> blocks;
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const
     auto storages = std::make_shared<std::vector<std::shared_ptr<const void>>>();
     LoadedBlock& block = blocks.emplace_back(LoadedBlock{.id = id, .tensors = {}, .storage = storages});
     for (const TensorSpec& tensor : spec_.block(id).tensors) {
-      const auto& [storage, data] = known[tensor.name];
+      const auto& [storage, data] = known[{tensor.name, tensor.offset}];
       storages->push_back(storage);
       block.tensors.push_back({tensor.role, tensor.part, tensor.info.dtype, tensor.info.shape, data, tensor.info.bytes});
       if (spec_.config.tie_embeddings && (id.kind == BlockKind::kEmbedding || id.kind == BlockKind::kHead)) {
@@ -145,7 +145,7 @@ struct FreeAligned {
 };
 
 absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorSpec& tensor, std::byte* target) {
-  const TensorLocation& at = checkpoint.location(tensor.name);
+  const TensorLocation at = checkpoint.location(tensor);
   const std::string& path = checkpoint.files()[at.file].path;
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, at.offset, {target, static_cast<size_t>(at.bytes)}));

@@ -10,8 +10,8 @@
 //   max      = largest score;  w[p] = exp(score[p] - max)
 //   sum      = lane p % 16 adds w[p], p ascending; the 16 lanes are added as in ReduceAdd
 //   acc[d]   = chain of fused multiply-adds of w[p] v[p][d], p ascending
-// Pieces are merged in ascending order, and acc / sum is rounded once. Only positions that a row
-// sees take part. So no tiling, batch or thread count changes a bit, and any device that has a
+// Pieces are merged in ascending order, and acc / sum, times sigmoid(gate) if there is a gate, is
+// rounded once. Only positions that a row sees take part. So no tiling, batch or thread count changes a bit, and any device that has a
 // piece's pages may compute it.
 #pragma once
 
@@ -82,12 +82,20 @@ class AttentionWorkspace {
   std::unique_ptr<Impl> impl_;
 };
 
+// A gate for every element of the result, fp32. The call with a row's last piece reads it.
+struct AttentionGate {
+  const float* data = nullptr;  // of the first row and head; null: there is no gate
+  int64_t stride = 0;           // elements between two rows
+  int64_t head_stride = 0;      // elements between two heads
+};
+
 struct AttentionShape {
   int64_t heads = 0;       // multiple of kv_heads; head h uses kv head h / (heads / kv_heads)
   int64_t q_stride = 0;    // elements between two rows of q
   int64_t out_stride = 0;  // elements between two rows of out
   int64_t window = 0;      // a row at p sees max(0, p - window + 1) .. p; 0: all up to p
-  float scale = 0;         // 1 / sqrt(head_dim)
+  float scale = 0;         // of the scores
+  AttentionGate gate;
 };
 
 // The pieces that one call attends to. One Attend may be several calls with the same rows, for

@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/base/lanes-inl.h"
+#include "kernels/cpu/row_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
@@ -202,13 +202,16 @@ HWY_INLINE void MergeRecord(const float* from, float* into, int64_t acc_width) {
     Store(Add(Mul(Load(into + d), Set(into_scale)), Mul(Load(from + d), Set(from_scale))), into + d);
 }
 
+// gate: [head_dim] or null.
 template <typename T>
-HWY_INLINE void FinishRecord(const float* record, int64_t head_dim, T* out) {
+HWY_INLINE void FinishRecord(const float* record, const float* gate, int64_t head_dim, T* out) {
   const F32x16 sum = Set(record[1]);
   const float* acc = record + kRecordAcc;
-  int64_t d = 0;
-  for (; d + kLanes <= head_dim; d += kLanes) Store(Div(Load(acc + d), sum), out + d);
-  if (d < head_dim) StoreFirst(Div(Load(acc + d), sum), out + d, head_dim - d);
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    F32x16 x = Div(Load(acc + d), sum);  // acc is padded to whole groups
+    if (gate != nullptr) x = Mul(x, Sigmoid(LoadGroup(gate, d, head_dim)));
+    StoreGroup(x, out, d, head_dim);
+  }
 }
 
 }  // namespace lime::cpu::HWY_NAMESPACE

@@ -54,6 +54,10 @@ struct AttentionCall {
   int64_t PieceBegin(int64_t token) const {
     return pieces.covered == nullptr ? pieces.begin : std::max<int64_t>(pieces.begin, pieces.covered[Slot(token)]);
   }
+  // Gate of the row and head; null: there is none.
+  const float* Gate(int64_t token, int64_t head) const {
+    return shape.gate.data == nullptr ? nullptr : shape.gate.data + token * shape.gate.stride + head * shape.gate.head_stride;
+  }
   float* Carried(int64_t token, int64_t head) const { return carried + (token * shape.heads + head) * RecordFloats(); }
 };
 

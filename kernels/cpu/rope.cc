@@ -11,17 +11,17 @@ namespace {
 
 constexpr double kTau = 2 * std::numbers::pi;
 
-std::vector<double> PlainFrequencies(double theta, int64_t head_dim) {
-  std::vector<double> f(head_dim / 2);
-  for (size_t i = 0; i < f.size(); ++i) f[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+std::vector<double> PlainFrequencies(double theta, int64_t dims) {
+  std::vector<double> f(dims / 2);
+  for (size_t i = 0; i < f.size(); ++i) f[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
   return f;
 }
 
-// theta' = theta (factor length / original - (factor - 1)) ^ (head_dim / (head_dim - 2)).
-double DynamicTheta(const RopeConfig& rope, int64_t head_dim, int64_t length) {
+// theta' = theta (factor length / original - (factor - 1)) ^ (dims / (dims - 2)).
+double DynamicTheta(const RopeConfig& rope, int64_t length) {
   const double original = static_cast<double>(rope.original_max_position);
   const double stretch = rope.factor * std::max(static_cast<double>(length), original) / original - (rope.factor - 1);
-  return rope.theta * std::pow(stretch, static_cast<double>(head_dim) / static_cast<double>(head_dim - 2));
+  return rope.theta * std::pow(stretch, static_cast<double>(rope.dims) / static_cast<double>(rope.dims - 2));
 }
 
 // Divides wavelengths above original / low_freq_factor by factor. Keeps wavelengths below original
@@ -36,16 +36,16 @@ double Llama3Frequency(const RopeConfig& rope, double f) {
 }
 
 // The (fractional) dimension pair whose frequency makes `turns` turns over the original context.
-double YarnDimension(const RopeConfig& rope, int64_t head_dim, double turns) {
-  return static_cast<double>(head_dim) * std::log(static_cast<double>(rope.original_max_position) / (turns * kTau)) /
+double YarnDimension(const RopeConfig& rope, double turns) {
+  return static_cast<double>(rope.dims) * std::log(static_cast<double>(rope.original_max_position) / (turns * kTau)) /
          (2 * std::log(rope.theta));
 }
 
-void ApplyYarn(const RopeConfig& rope, int64_t head_dim, std::vector<double>& f) {
-  double low = YarnDimension(rope, head_dim, rope.beta_fast), high = YarnDimension(rope, head_dim, rope.beta_slow);
+void ApplyYarn(const RopeConfig& rope, std::vector<double>& f) {
+  double low = YarnDimension(rope, rope.beta_fast), high = YarnDimension(rope, rope.beta_slow);
   if (rope.truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0);
-  high = std::min(high, static_cast<double>(head_dim - 1));
+  high = std::min(high, static_cast<double>(rope.dims - 1));
   if (low == high) high += 0.001;
   for (size_t i = 0; i < f.size(); ++i) {
     const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
@@ -55,9 +55,9 @@ void ApplyYarn(const RopeConfig& rope, int64_t head_dim, std::vector<double>& f)
 
 }  // namespace
 
-std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_dim, int64_t sequence_length) {
-  const double theta = rope.type == RopeType::kDynamic ? DynamicTheta(rope, head_dim, sequence_length) : rope.theta;
-  std::vector<double> f = PlainFrequencies(theta, head_dim);
+std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t sequence_length) {
+  const double theta = rope.type == RopeType::kDynamic ? DynamicTheta(rope, sequence_length) : rope.theta;
+  std::vector<double> f = PlainFrequencies(theta, rope.dims);
   switch (rope.type) {
     case RopeType::kLinear:
       for (double& x : f) x /= rope.factor;
@@ -66,9 +66,8 @@ std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_
       for (double& x : f) x = Llama3Frequency(rope, x);
       break;
     case RopeType::kYarn:
-      ApplyYarn(rope, head_dim, f);
+      ApplyYarn(rope, f);
       break;
-    case RopeType::kNone:
     case RopeType::kDefault:
     case RopeType::kDynamic:
       break;
@@ -76,15 +75,14 @@ std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_
   return f;
 }
 
-RopeTable::RopeTable(const RopeConfig& rope, int64_t head_dim, int64_t positions) : positions_(positions), half_(head_dim / 2) {
-  LIME_CHECK_EQ(head_dim % 2, 0);
-  LIME_CHECK(rope.type != RopeType::kNone);
+RopeTable::RopeTable(const RopeConfig& rope, int64_t positions) : positions_(positions), half_(rope.dims / 2) {
+  LIME_CHECK(rope.dims > 0 && rope.dims % 2 == 0) << rope.dims;
   cos_.resize(positions_ * half_);
   sin_.resize(positions_ * half_);
   const double attention_factor = rope.type == RopeType::kYarn ? rope.attention_factor : 1.0;
-  std::vector<double> f = RopeInverseFrequencies(rope, head_dim, 0);
+  std::vector<double> f = RopeInverseFrequencies(rope, 0);
   for (int64_t p = 0; p < positions_; ++p) {
-    if (rope.type == RopeType::kDynamic && p >= rope.original_max_position) f = RopeInverseFrequencies(rope, head_dim, p + 1);
+    if (rope.type == RopeType::kDynamic && p >= rope.original_max_position) f = RopeInverseFrequencies(rope, p + 1);
     for (int64_t i = 0; i < half_; ++i) {
       const double angle = static_cast<double>(p) * f[i];
       cos_[p * half_ + i] = static_cast<float>(std::cos(angle) * attention_factor);

@@ -9,10 +9,10 @@
 
 namespace lime::cpu {
 
-// Inverse frequencies [head_dim / 2] in radians per position, as modeling_rope_utils of Hugging
+// Inverse frequencies [rope.dims / 2] in radians per position, as modeling_rope_utils of Hugging
 // Face transformers defines each type. Only kDynamic uses `sequence_length`: its base grows with
 // the length beyond original_max_position.
-std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_dim, int64_t sequence_length);
+std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t sequence_length);
 
 // cos and sin of every position and frequency, times the attention factor, computed in fp64 and
 // rounded once to fp32.
@@ -22,8 +22,8 @@ std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_
 // does not depend on how its prompt was cut into chunks.
 class RopeTable {
  public:
-  // REQUIRES: head_dim even; rope.type is not kNone.
-  RopeTable(const RopeConfig& rope, int64_t head_dim, int64_t positions);
+  // REQUIRES: rope.dims is even.
+  RopeTable(const RopeConfig& rope, int64_t positions);
 
   int64_t positions() const { return positions_; }
   int64_t half() const { return half_; }
@@ -31,7 +31,7 @@ class RopeTable {
   const float* sin() const { return sin_.data(); }
   Bytes bytes() const { return BytesFor(2 * half_, positions_); }
   // Bytes of such a table, without creating it.
-  static Bytes BytesFor(int64_t head_dim, int64_t positions) { return 2 * positions * (head_dim / 2) * static_cast<Bytes>(sizeof(float)); }
+  static Bytes BytesFor(int64_t dims, int64_t positions) { return 2 * positions * (dims / 2) * static_cast<Bytes>(sizeof(float)); }
 
  private:
   int64_t positions_;

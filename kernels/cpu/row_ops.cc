@@ -9,35 +9,13 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_ops.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
-#include "kernels/cpu/base/lanes-inl.h"
+#include "kernels/cpu/row_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 namespace {
 
-// Loads elements i .. i + 15 of a row of `width`; lanes beyond its end are zero.
-template <typename T>
-HWY_INLINE F32x16 LoadGroup(const T* row, int64_t i, int64_t width) {
-  return i + kLanes <= width ? Load(row + i) : LoadFirst(row + i, width - i);
-}
-
-template <typename T>
-HWY_INLINE void StoreGroup(F32x16 x, T* row, int64_t i, int64_t width) {
-  if (i + kLanes <= width) {
-    Store(x, row + i);
-  } else {
-    StoreFirst(x, row + i, width - i);
-  }
-}
-
 // ---- Embedding
-
-// LoadGroup for a row in any working dtype.
-HWY_INLINE F32x16 LoadAny(const void* row, DType dtype, int64_t i, int64_t width) {
-  F32x16 x;
-  WithWorkingType(dtype, [&](auto type) HWY_ATTR { x = LoadGroup(static_cast<const decltype(type)*>(row), i, width); });
-  return x;
-}
 
 // Loads codes i .. i + n - 1 of a little-endian bit stream as floats. Reads only the bytes that
 // hold these codes.
@@ -64,31 +42,18 @@ HWY_INLINE F32x16 LoadPacked(const Matrix& m, int64_t row, int64_t i, int64_t n)
   return MulAdd(Set(scale), LoadCodes(stream, m.bits, i, n), Set(bias));
 }
 
-void EmbedRow(const Matrix& table, int64_t id, const void* position_row, void* out, DType out_dtype) {
+void EmbedRow(const Matrix& table, int64_t id, const void* position_row, float multiplier, void* out, DType out_dtype) {
   const void* dense = static_cast<const char*>(table.data) + id * table.cols * ElementBytes(table.dtype);
   for (int64_t i = 0; i < table.cols; i += kLanes) {
     F32x16 x = table.dtype == DType::kU32 ? LoadPacked(table, id, i, std::min<int64_t>(kLanes, table.cols - i))
                                           : LoadAny(dense, table.dtype, i, table.cols);
     if (position_row != nullptr) x = Add(x, LoadAny(position_row, out_dtype, i, table.cols));
+    if (multiplier != 1.0f) x = Mul(x, Set(multiplier));
     WithWorkingType(out_dtype, [&](auto type) HWY_ATTR { StoreGroup(x, static_cast<decltype(type)*>(out), i, table.cols); });
   }
 }
 
 // ---- Norms
-
-// Sum of x^2 over the row.
-template <typename T>
-HWY_INLINE float SumOfSquares(const T* x, int64_t width) {
-  F32x16 low = Zero(), high = Zero();
-  for (int64_t i = 0; i < width; i += 2 * kLanes) {
-    const F32x16 a = LoadGroup(x, i, width);
-    low = MulAdd(a, a, low);
-    if (i + kLanes >= width) continue;
-    const F32x16 b = LoadGroup(x, i + kLanes, width);
-    high = MulAdd(b, b, high);
-  }
-  return ReduceAdd(Add(low, high));
-}
 
 template <typename T>
 HWY_INLINE float Sum(const T* x, int64_t width) {
@@ -124,15 +89,14 @@ HWY_INLINE float SumOfCentredSquares(const T* x, int64_t width, float mean) {
   return ReduceAdd(Add(low, high));
 }
 
-HWY_INLINE float InverseRoot(float sum, int64_t width, float eps) {
-  return 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
-}
-
 template <typename X, typename W>
-HWY_INLINE void RmsNormRow(const X* x, const W* weight, int64_t width, float eps, X* out) {
+HWY_INLINE void RmsNormRow(const X* x, const W* weight, float weight_offset, int64_t width, float eps, X* out) {
   const F32x16 scale = Set(InverseRoot(SumOfSquares(x, width), width, eps));
-  for (int64_t i = 0; i < width; i += kLanes)
-    StoreGroup(Mul(Mul(LoadGroup(x, i, width), scale), LoadGroup(weight, i, width)), out, i, width);
+  for (int64_t i = 0; i < width; i += kLanes) {
+    F32x16 w = LoadGroup(weight, i, width);
+    if (weight_offset != 0) w = Add(w, Set(weight_offset));
+    StoreGroup(Mul(Mul(LoadGroup(x, i, width), scale), w), out, i, width);
+  }
 }
 
 template <typename T, typename W>
@@ -158,7 +122,7 @@ void RmsNormRows(const NormShape& s, const void* x, const void* weight, float ep
     using T = decltype(x_type);
     using W = decltype(weight_type);
     for (int64_t row = begin; row < end; ++row)
-      RmsNormRow(static_cast<const T*>(x) + row * s.x_stride, static_cast<const W*>(weight), s.width, eps,
+      RmsNormRow(static_cast<const T*>(x) + row * s.x_stride, static_cast<const W*>(weight), s.weight_offset, s.width, eps,
                  static_cast<T*>(out) + row * s.out_stride);
   });
 }
@@ -174,10 +138,11 @@ void LayerNormRows(const NormShape& s, const void* x, const void* weight, const 
   });
 }
 
-void HeadRmsNormRow(float* x, int64_t heads, int64_t head_dim, const void* weight, DType weight_dtype, float eps) {
+void HeadRmsNormRow(const HeadShape& s, float* x, const void* weight, DType weight_dtype, float eps, float weight_offset) {
   WithWorkingType(weight_dtype, [&](auto type) HWY_ATTR {
     using W = decltype(type);
-    for (int64_t head = 0; head < heads; ++head, x += head_dim) RmsNormRow(x, static_cast<const W*>(weight), head_dim, eps, x);
+    for (int64_t head = 0; head < s.heads; ++head, x += s.head_dim)
+      RmsNormRow(x, static_cast<const W*>(weight), weight_offset, s.head_dim, eps, x);
   });
 }
 
@@ -189,8 +154,8 @@ HWY_INLINE void Rotate(F32x16& a, F32x16& b, F32x16 c, F32x16 s) {
   a = first;
 }
 
-void RotateHeads(float* x, int64_t heads, const float* cos, const float* sin, int64_t half) {
-  for (int64_t head = 0; head < heads; ++head, x += 2 * half) {
+void RotateHeads(const HeadShape& s, float* x, const float* cos, const float* sin, int64_t half) {
+  for (int64_t head = 0; head < s.heads; ++head, x += s.head_dim) {
     int64_t d = 0;
     for (; d + kLanes <= half; d += kLanes) {
       F32x16 a = Load(x + d), b = Load(x + half + d);
@@ -209,11 +174,11 @@ void RotateHeads(float* x, int64_t heads, const float* cos, const float* sin, in
 
 // ---- Activation
 
-struct Silu {
-  HWY_INLINE F32x16 operator()(F32x16 x) const { return Div(x, Add(Set(1.0f), Exp(Neg(x)))); }
+struct SiluOf {
+  HWY_INLINE F32x16 operator()(F32x16 x) const { return Silu(x); }
 };
 
-struct Relu {
+struct ReluOf {
   HWY_INLINE F32x16 operator()(F32x16 x) const { return ZeroIfNegative(x); }
 };
 
@@ -231,13 +196,17 @@ HWY_INLINE void Row(const float* x, const float* up, int64_t n, T* out) {
   StoreFirst(up != nullptr ? Mul(y, LoadFirst(up + i, n - i)) : y, out + i, n - i);
 }
 
+void DivideRow(float* x, int64_t n, float divisor) {
+  for (int64_t i = 0; i < n; i += kLanes) StoreGroup(Div(LoadGroup(x, i, n), Set(divisor)), x, i, n);
+}
+
 void ActivationRow(Activation activation, const float* x, const float* up, int64_t n, void* out, DType dtype) {
   WithWorkingType(dtype, [&](auto type) HWY_ATTR {
     auto* y = static_cast<decltype(type)*>(out);
     if (activation == Activation::kSilu) {
-      Row<Silu>(x, up, n, y);
+      Row<SiluOf>(x, up, n, y);
     } else {
-      Row<Relu>(x, up, n, y);
+      Row<ReluOf>(x, up, n, y);
     }
   });
 }
@@ -251,9 +220,9 @@ namespace lime::cpu {
 HWY_EXPORT(EmbedRow);
 
 void EmbedTokens(ThreadPool& pool, const Matrix& table, const int32_t* ids, int64_t tokens, const LearnedPositions& learned, void* out,
-                 DType out_dtype, int64_t out_stride) {
+                 DType out_dtype, int64_t out_stride, float multiplier) {
   const int64_t element = ElementBytes(out_dtype), row_bytes = table.cols * element;
-  const bool copies = table.dtype == out_dtype && learned.table == nullptr;
+  const bool copies = table.dtype == out_dtype && learned.table == nullptr && multiplier == 1.0f;
   ParallelRows(pool, tokens, table.cols, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       char* row = static_cast<char*>(out) + t * out_stride * element;
@@ -264,7 +233,7 @@ void EmbedTokens(ThreadPool& pool, const Matrix& table, const int32_t* ids, int6
       const void* position_row = learned.table == nullptr
                                      ? nullptr
                                      : static_cast<const char*>(learned.table) + (learned.positions[t] + learned.offset) * row_bytes;
-      HWY_DYNAMIC_DISPATCH(EmbedRow)(table, ids[t], position_row, row, out_dtype);
+      HWY_DYNAMIC_DISPATCH(EmbedRow)(table, ids[t], position_row, multiplier, row, out_dtype);
     }
   });
 }
@@ -285,21 +254,21 @@ void LayerNorm(ThreadPool& pool, const NormShape& shape, const void* x, const vo
   });
 }
 
-void HeadRmsNorm(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t head_dim, int64_t token_stride, const void* weight,
-                 DType weight_dtype, float eps) {
-  ParallelRows(pool, tokens, heads * head_dim, [&](int64_t begin, int64_t end) {
+void HeadRmsNorm(ThreadPool& pool, const HeadShape& shape, float* x, const void* weight, DType weight_dtype, float eps,
+                 float weight_offset) {
+  ParallelRows(pool, shape.tokens, shape.heads * shape.head_dim, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token)
-      HWY_DYNAMIC_DISPATCH(HeadRmsNormRow)(x + token * token_stride, heads, head_dim, weight, weight_dtype, eps);
+      HWY_DYNAMIC_DISPATCH(HeadRmsNormRow)(shape, x + token * shape.stride, weight, weight_dtype, eps, weight_offset);
   });
 }
 
 HWY_EXPORT(RotateHeads);
 
-void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
-               const int32_t* positions) {
-  ParallelRows(pool, tokens, 2 * heads * half, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      HWY_DYNAMIC_DISPATCH(RotateHeads)(x + t * stride, heads, cos + positions[t] * half, sin + positions[t] * half, half);
+void ApplyRope(ThreadPool& pool, const HeadShape& shape, float* x, const Rotations& rotations, const int32_t* positions) {
+  const int64_t half = rotations.half;
+  ParallelRows(pool, shape.tokens, 2 * shape.heads * half, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(RotateHeads)
+    (shape, x + t * shape.stride, rotations.cos + positions[t] * half, rotations.sin + positions[t] * half, half);
   });
 }
 
@@ -311,6 +280,14 @@ void GatedActivation(ThreadPool& pool, Activation activation, const float* gate,
   ParallelRows(pool, tokens, n, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(ActivationRow)
     (activation, gate + t * in_stride, up != nullptr ? up + t * in_stride : nullptr, n, static_cast<char*>(out) + t * row_bytes, out_dtype);
+  });
+}
+
+HWY_EXPORT(DivideRow);
+
+void DivideRows(ThreadPool& pool, float* x, int64_t rows, int64_t n, int64_t stride, float divisor) {
+  ParallelRows(pool, rows, n, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(DivideRow)(x + row * stride, n, divisor);
   });
 }
 

@@ -22,10 +22,10 @@ struct LearnedPositions {
 
 // out[t] = row ids[t] of `table`, in out_dtype, rounded once. A dense row is used directly
 // (table.dtype == out_dtype copies bits); packed groups are fused scale * q + bias. The row of the
-// position is added in fp32 before the rounding. out: [tokens, out_stride]. REQUIRES: every id and
-// position lies within its table.
+// position is added in fp32, and the sum times `multiplier`, before the rounding. out: [tokens,
+// out_stride]. REQUIRES: every id and position lies within its table.
 void EmbedTokens(ThreadPool& pool, const Matrix& table, const int32_t* ids, int64_t tokens, const LearnedPositions& learned, void* out,
-                 DType out_dtype, int64_t out_stride);
+                 DType out_dtype, int64_t out_stride, float multiplier = 1.0f);
 
 // ---- RMSNorm and LayerNorm
 //
@@ -41,15 +41,24 @@ struct NormShape {
   int64_t out_stride = 0;  // elements between two rows of out
   DType dtype = DType::kBF16;
   DType weight_dtype = DType::kBF16;
+  float weight_offset = 0;  // RMSNorm: added to the weights in fp32
 };
 
 // out = round(x / sqrt(mean(x^2) + eps) * weight).   weight: [width].   out == x is allowed.
 void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, float eps, void* out);
 
-// RMSNorm of every head of q or k, in place.   x: fp32 [tokens, heads, head_dim], token_stride
-// elements between two tokens.   weight: [head_dim] of weight_dtype.
-void HeadRmsNorm(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t head_dim, int64_t token_stride, const void* weight,
-                 DType weight_dtype, float eps);
+// Heads of q or k: fp32 [tokens, heads, head_dim].
+struct HeadShape {
+  int64_t tokens = 0;
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t stride = 0;  // elements between two tokens
+};
+
+// RMSNorm of every head, in place.   weight: [head_dim] of weight_dtype, to which weight_offset is
+// added.
+void HeadRmsNorm(ThreadPool& pool, const HeadShape& shape, float* x, const void* weight, DType weight_dtype, float eps,
+                 float weight_offset = 0);
 
 // out = round((x - mean) / sqrt(variance + eps) * weight + bias). Computes the mean first, then the
 // variance around it.
@@ -58,12 +67,17 @@ void LayerNorm(ThreadPool& pool, const NormShape& shape, const void* x, const vo
 
 // ---- Rotation of q and k (rope.h)
 
-// Rotates every head in place: (a, b) = (x[d], x[d + half]) becomes (a cos - b sin, b cos + a sin).
-// The second product is computed first, then one fused multiply-add. x: fp32 [tokens, heads, 2
-// half], `stride` elements between two tokens; cos, sin: [positions, half]; positions: for each
-// token, its row of these tables.
-void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
-               const int32_t* positions);
+// cos and sin: [positions, half].
+struct Rotations {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  int64_t half = 0;  // pairs of a head that rotate
+};
+
+// Rotates the first 2 half elements of every head in place: (a, b) = (x[d], x[d + half]) becomes
+// (a cos - b sin, b cos + a sin). The second product is computed first, then one fused
+// multiply-add. positions: for each token, its row of the tables.
+void ApplyRope(ThreadPool& pool, const HeadShape& shape, float* x, const Rotations& rotations, const int32_t* positions);
 
 // ---- Activations of the MLP: silu(x) = x / (1 + exp(-x)); relu(x) = 0 for x < 0, else x
 
@@ -71,5 +85,10 @@ void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_
 // fp32 [tokens, in_stride]; out: [tokens, out_stride] of out_dtype; n elements in each row.
 void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
                      int64_t in_stride, void* out, DType out_dtype, int64_t out_stride);
+
+// ---- Logits
+
+// x = x / divisor for n elements of every row; rows are `stride` elements apart.
+void DivideRows(ThreadPool& pool, float* x, int64_t rows, int64_t n, int64_t stride, float divisor);
 
 }  // namespace lime::cpu

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,65 +11,15 @@
 #include "kernels/check_batch.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu_backend/block.h"
 #include "kernels/cpu_backend/decoder.h"
 #include "kernels/cpu_backend/kv_pool.h"
+#include "kernels/cpu_backend/state_pool.h"
 #include "kernels/cpu_backend/workspace.h"
 #include "planner/base/check.h"
 
 namespace lime::cpu {
 namespace {
-
-// Finds the tensors of one block by role. ModelSpec::Build has checked their dtypes and shapes.
-class BlockBinder {
- public:
-  BlockBinder(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
-
-  const std::byte* Data(TensorRole role, TensorPart part = TensorPart::kWeight) const {
-    const std::optional<size_t> i = spec_.Find(role, part);
-    return i ? weights_.tensors[*i] : nullptr;
-  }
-
-  // `cols`: number of input features, which a packed weight does not state.
-  LinearLayer Linear(TensorRole role, int64_t cols) const {
-    const std::optional<size_t> weight = spec_.Find(role, TensorPart::kWeight);
-    if (!weight) return {};
-    const TensorInfo& info = spec_.tensors[*weight].info;
-    LinearLayer layer{.weight = {.rows = info.shape[0], .cols = cols, .dtype = info.dtype, .data = Data(role)},
-                      .bias = Data(role, TensorPart::kBias),
-                      .outputs = info.shape[0]};
-    if (const std::optional<size_t> i = spec_.Find(role, TensorPart::kScales)) {
-      const TensorInfo& scales = spec_.tensors[*i].info;
-      const absl::StatusOr<Quantization> packing = PackingOf(info, scales, cols);
-      LIME_CHECK(packing.ok()) << packing.status().message();
-      layer.weight.bits = packing->bits;
-      layer.weight.group_size = packing->group_size;
-      layer.weight.scale_dtype = scales.dtype;
-      layer.weight.scales = Data(role, TensorPart::kScales);
-      layer.weight.biases = Data(role, TensorPart::kGroupBiases);
-    }
-    return layer;
-  }
-
-  Norm ReadNorm(const ModelConfig& config) const {
-    return {.weight = Data(TensorRole::kNorm),
-            .bias = Data(TensorRole::kNorm, TensorPart::kBias),
-            .dtype = DTypeOf(TensorRole::kNorm),
-            .eps = config.norm_eps,
-            .centred = config.family == ModelFamily::kOpt};
-  }
-
-  HeadNorm ReadHeadNorm(TensorRole role) const { return {.weight = Data(role), .dtype = DTypeOf(role)}; }
-
- private:
-  // fp32 if there is no such tensor.
-  DType DTypeOf(TensorRole role) const {
-    const std::optional<size_t> i = spec_.Find(role, TensorPart::kWeight);
-    return i ? spec_.tensors[*i].info.dtype : DType::kF32;
-  }
-
-  const BlockSpec& spec_;
-  const BlockWeights& weights_;
-};
 
 // Whether a linear layer of the model has weights of that dtype.
 bool HasLayerOf(const ModelSpec& spec, DType dtype) {
@@ -99,6 +48,27 @@ absl::Status CheckBehind(int32_t position, int64_t pieces) {
   return Invalid("position ", position, " does not follow ", pieces, " pieces of KV");
 }
 
+int64_t FirstKvLayer(const ModelConfig& config) {
+  const auto found = std::ranges::find_if(config.layers, &LayerConfig::has_kv);
+  LIME_CHECK(found != config.layers.end()) << "no layer has KV";
+  return found - config.layers.begin();
+}
+
+// Refuses what the operators cannot compute.
+absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& options) {
+  if (config.linear_attention && config.linear_attention->conv_width > kMaxConvWidth)
+    return Invalid("the convolution of linear attention has a width of ", config.linear_attention->conv_width,
+                   ", the backend \"cpu\" computes at most ", kMaxConvWidth);
+  if (!options.attends_for_others) return absl::OkStatus();
+  const LayerConfig& first = config.layer(FirstKvLayer(config));
+  for (const LayerConfig& layer : config.layers) {
+    if (!layer.has_kv()) continue;
+    if (layer.head_dim != first.head_dim || layer.num_kv_heads != first.num_kv_heads || layer.window != first.window)
+      return Invalid("the layers of this model differ in heads or windows, so this device cannot have KV of other devices");
+  }
+  return absl::OkStatus();
+}
+
 class CpuBackend final : public Backend {
  public:
   // Throws std::bad_alloc.
@@ -108,40 +78,18 @@ class CpuBackend final : public Backend {
         numerics_(NumericsOf(spec, options.numerics)),
         workspace_(spec, options, numerics_),
         kv_(spec, options),
-        attention_(static_cast<size_t>(spec.config.num_layers)),
-        mlp_(static_cast<size_t>(spec.config.num_layers)),
-        storage_(spec.blocks.size()) {}
+        states_(spec, options),
+        storage_(spec.blocks.size()) {
+    for (const BlockSpec& block : spec.blocks) blocks_.push_back(MakeBlock(block.id, spec.config));
+  }
 
   std::string numerics_id() const override { return NumericsId(numerics_, HasLayerOf(spec_, DType::kU32)); }
   std::string description() const override { return absl::StrCat("CPU, ", InstructionSet(), ", ", options_.num_threads, " threads"); }
 
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override {
-    const ModelConfig& config = spec_.config;
-    const BlockBinder reader(block, weights);
-    const size_t layer = static_cast<size_t>(block.id.layer);
-    switch (block.id.kind) {
-      case BlockKind::kEmbedding:
-        embedding_ = {.table = reader.Linear(TensorRole::kTokenEmbedding, config.hidden_size),
-                      .position_table = reader.Data(TensorRole::kPositionEmbedding),
-                      .position_offset = config.position_offset};
-        break;
-      case BlockKind::kAttention:
-        attention_[layer] = ReadAttention(reader);
-        break;
-      case BlockKind::kMlp:
-        mlp_[layer] = {.norm = reader.ReadNorm(config),
-                       .gate = reader.Linear(TensorRole::kGate, config.hidden_size),
-                       .up = reader.Linear(TensorRole::kUp, config.hidden_size),
-                       .down = reader.Linear(TensorRole::kDown, config.intermediate_size),
-                       .activation = config.activation};
-        break;
-      case BlockKind::kHead:
-        head_ = {.norm = reader.ReadNorm(config),
-                 .has_norm = config.final_norm,
-                 .output = reader.Linear(TensorRole::kOutput, config.hidden_size)};
-        break;
-    }
-    storage_[PlaceOf(block.id)] = std::move(weights.storage);
+    const size_t place = PlaceOf(block.id);
+    blocks_[place]->Bind(BlockBinder(block, weights));
+    storage_[place] = std::move(weights.storage);
     return absl::OkStatus();
   }
 
@@ -152,51 +100,17 @@ class CpuBackend final : public Backend {
 
   absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
 
+  std::span<std::byte> State(int32_t sequence, int64_t layer) override { return states_.state(sequence, layer); }
+
   absl::Status Begin(const MicroBatch& batch) override {
     LIME_ASSIGN_OR_RETURN(const int64_t logit_rows, CheckBatch(batch, spec_, options_, kv_.positions()));
-    workspace_.SetRows(std::ssize(batch.rows), logit_rows);
-    FillRows(batch);
-    return absl::OkStatus();
+    return workspace_.SetBatch(batch, logit_rows);
   }
 
-  absl::Status Compute(BlockId block) override {
-    switch (block.kind) {
-      case BlockKind::kEmbedding:
-        embedding_.Forward(workspace_);
-        break;
-      case BlockKind::kAttention:
-        return attention(block.layer).Forward(workspace_, kv_.layer(block.layer));
-      case BlockKind::kMlp:
-        mlp_[static_cast<size_t>(block.layer)].Forward(workspace_);
-        break;
-      case BlockKind::kHead:
-        if (workspace_.logit_rows > 0) head_.Forward(workspace_);
-        break;
-    }
-    return absl::OkStatus();
-  }
+  absl::Status Compute(BlockId block) override { return blocks_[PlaceOf(block)]->Forward(memory()); }
 
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
-    const TensorRole role = rows.rows.role;
-    switch (block.kind) {
-      case BlockKind::kEmbedding:
-        break;
-      case BlockKind::kAttention:
-        attention(block.layer).linear(role).PointAt(rows);
-        return attention(block.layer).ForwardRows(role, workspace_, kv_.layer(block.layer));
-      case BlockKind::kMlp: {
-        MlpBlock& mlp = mlp_[static_cast<size_t>(block.layer)];
-        mlp.linear(role).PointAt(rows);
-        mlp.ForwardRows(role, workspace_);
-        break;
-      }
-      case BlockKind::kHead:
-        if (workspace_.logit_rows == 0) break;
-        head_.output.PointAt(rows);
-        head_.ForwardRows(workspace_);
-        break;
-    }
-    return absl::OkStatus();
+    return blocks_[PlaceOf(block)]->ForwardRows(rows, memory());
   }
 
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
@@ -207,22 +121,22 @@ class CpuBackend final : public Backend {
 
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
     LIME_RETURN_IF_ERROR(attention(layer).Queries(workspace_, kv_.layer(layer)));
-    return std::span<const float>(workspace_.q, static_cast<size_t>(workspace_.rows * q_cols()));
+    return std::span<const float>(workspace_.q, static_cast<size_t>(workspace_.rows * spec_.config.q_cols(layer)));
   }
 
-  int64_t RecordFloats() const override { return PackedRecordFloats(spec_.config.num_heads, spec_.config.head_dim); }
+  int64_t RecordFloats() const override { return PackedRecordFloats(spec_.config.num_heads, spec_.config.MostHeadDim()); }
 
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
                          std::span<float> records) override {
     LIME_CHECK(options_.attends_for_others);
     const AttentionRows rows{.positions = positions.data(), .count = std::ssize(positions)};
-    const int64_t count = std::ssize(pieces), head_dim = spec_.config.head_dim;
+    const int64_t count = std::ssize(pieces), layer = FirstKvLayer(spec_.config), head_dim = spec_.config.layer(layer).head_dim;
     LIME_RETURN_IF_ERROR(CheckForOthers(positions, count));
-    LIME_RETURN_IF_ERROR(CheckSize("queries", std::ssize(queries), rows.count * q_cols()));
+    LIME_RETURN_IF_ERROR(CheckSize("queries", std::ssize(queries), rows.count * spec_.config.q_cols(layer)));
     LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), rows.count * RecordFloats()));
-    const AttentionShape shape = AttentionShapeOf(spec_.config.num_heads, head_dim, spec_.config.sliding_window);
+    const AttentionShape shape = AttentionShapeOf(spec_.config, layer);
     AttentionWorkspace& scratch = *workspace_.for_others;
-    Attend(workspace_.pool, scratch, kv_.layer(0), rows, queries.data(), shape, nullptr, {.end = count, .places = pieces.data()});
+    Attend(workspace_.pool, scratch, kv_.layer(layer), rows, queries.data(), shape, nullptr, {.end = count, .places = pieces.data()});
     GetCarried(scratch, rows, shape, head_dim, count, records.data());
     return absl::OkStatus();
   }
@@ -237,12 +151,7 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status EmbedRows(const RowsInMemory& rows) override {
-    if (rows.rows.end - rows.rows.begin < workspace_.rows)
-      return Invalid(rows.rows.end - rows.rows.begin, " rows of the embedding were given for a batch of ", workspace_.rows);
-    std::iota(workspace_.tokens, workspace_.tokens + workspace_.rows, 0);
-    embedding_.table.PointAt(rows);
-    embedding_.Forward(workspace_);
-    return absl::OkStatus();
+    return static_cast<EmbeddingBlock&>(*blocks_[PlaceOf({BlockKind::kEmbedding, 0})]).ForwardGiven(rows, memory());
   }
 
   std::span<std::byte> Hidden() override {
@@ -253,32 +162,19 @@ class CpuBackend final : public Backend {
 
   Bytes ActivationBytes() const override { return workspace_.bytes(); }
   Bytes KvBytes() const override { return kv_.bytes(); }
+  Bytes StateBytes() const override { return states_.bytes(); }
 
  private:
-  int64_t q_cols() const { return spec_.config.num_heads * spec_.config.head_dim; }
-  AttentionBlock& attention(int64_t layer) { return attention_[static_cast<size_t>(layer)]; }
+  StepMemory memory() { return {.ws = workspace_, .kv = kv_, .states = states_}; }
+  AttentionBlock& attention(int64_t layer) {
+    return static_cast<AttentionBlock&>(*blocks_[PlaceOf({BlockKind::kAttention, static_cast<int32_t>(layer)})]);
+  }
 
   // The index of the block in the spec.
   size_t PlaceOf(BlockId id) const {
     const auto found = std::ranges::find(spec_.blocks, id, &BlockSpec::id);
     LIME_CHECK(found != spec_.blocks.end()) << BlockName(id);
     return static_cast<size_t>(found - spec_.blocks.begin());
-  }
-
-  AttentionBlock ReadAttention(const BlockBinder& reader) const {
-    const ModelConfig& config = spec_.config;
-    return {.norm = reader.ReadNorm(config),
-            .q = reader.Linear(TensorRole::kQ, config.hidden_size),
-            .k = reader.Linear(TensorRole::kK, config.hidden_size),
-            .v = reader.Linear(TensorRole::kV, config.hidden_size),
-            .o = reader.Linear(TensorRole::kO, q_cols()),
-            .q_norm = reader.ReadHeadNorm(TensorRole::kQNorm),
-            .k_norm = reader.ReadHeadNorm(TensorRole::kKNorm),
-            .norm_eps = config.norm_eps,
-            .heads = config.num_heads,
-            .kv_heads = config.num_kv_heads,
-            .head_dim = config.head_dim,
-            .window = config.sliding_window};
   }
 
   absl::Status CheckForOthers(std::span<const int32_t> positions, int64_t pieces) const {
@@ -289,31 +185,20 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  void FillRows(const MicroBatch& batch) {
-    int32_t* head_row = workspace_.head_rows;
-    for (size_t i = 0; i < batch.rows.size(); ++i) {
-      workspace_.tokens[i] = batch.rows[i].token;
-      workspace_.slots[i] = batch.rows[i].sequence;
-      workspace_.positions[i] = batch.rows[i].position;
-      if (batch.rows[i].wants_logits) *head_row++ = static_cast<int32_t>(i);
-    }
-  }
-
   const ModelSpec& spec_;
   const BackendOptions options_;
   const Numerics numerics_;
   Workspace workspace_;
   KvPool kv_;
-  EmbeddingBlock embedding_;
-  std::vector<AttentionBlock> attention_;
-  std::vector<MlpBlock> mlp_;
-  HeadBlock head_;
-  std::vector<std::shared_ptr<const void>> storage_;  // of the weights; by block
+  StatePool states_;
+  std::vector<std::unique_ptr<Block>> blocks_;        // in the order of the spec
+  std::vector<std::shared_ptr<const void>> storage_;  // of their weights
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenCpuBackend(const ModelSpec& spec, const BackendOptions& options) {
+  LIME_RETURN_IF_ERROR(CheckSupported(spec.config, options));
   try {
     auto backend = std::make_unique<CpuBackend>(spec, options);
     if (options.present_kv_pages >= 0 && options.num_kv_pages > 0) LIME_RETURN_IF_ERROR(backend->ResizeKv(options.present_kv_pages));

@@ -1,92 +1,89 @@
 #include "kernels/cpu_backend/decoder.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
-#include <initializer_list>
+#include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/row_ops.h"
-#include "planner/base/check.h"
 
 namespace lime::cpu {
-namespace {
 
-// The bias of the rows that are here; `layer.bias` belongs to the whole layer.
-const std::byte* BiasOf(const LinearLayer& layer, DType working) {
-  return layer.bias == nullptr ? nullptr : layer.bias + layer.row_begin * ElementBytes(working);
+// ---- Embedding
+
+void EmbeddingBlock::Bind(const BlockBinder& binder) {
+  table_ = binder.Linear(TensorRole::kTokenEmbedding, config_.hidden_size);
+  position_table_ = binder.Data(TensorRole::kPositionEmbedding);
 }
 
-// A layer, and its output: [tokens, outputs] fp32.
-struct LayerOut {
-  const LinearLayer* layer;
-  float* out;
-};
-
-// x: [tokens, cols] working dtype. Layers with the same x share one parallel region.
-void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializer_list<LayerOut> layers) {
-  std::array<LinearTask, 3> tasks;
-  LIME_CHECK_LE(layers.size(), tasks.size());
-  size_t count = 0;
-  for (const auto& [layer, out] : layers) {
-    tasks[count++] = {
-        .weight = &layer->weight, .bias = BiasOf(*layer, ws.dtype), .out = out + layer->row_begin, .out_stride = layer->outputs};
-  }
-  Linear(ws.pool, ws.linear, x, ws.dtype, tokens, layers.begin()->layer->weight.cols, {tasks.data(), count});
-}
-
-// ws.x = round(ws.x + x w^T + bias), rounded once.   x: [tokens, cols] working dtype.
-void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer) {
-  const LinearTask task{.weight = &layer.weight,
-                        .bias = BiasOf(layer, ws.dtype),
-                        .add_to = ws.x + layer.row_begin * ElementBytes(ws.dtype),
-                        .out_stride = layer.outputs};
-  Linear(ws.pool, ws.linear, x, ws.dtype, ws.rows, layer.weight.cols, {&task, 1});
-}
-
-}  // namespace
-
-void LinearLayer::PointAt(const RowsInMemory& rows) {
-  row_begin = rows.rows.begin;
-  weight.rows = rows.rows.end - rows.rows.begin;
-  weight.data = rows.weight;
-  weight.scales = rows.scales;
-  weight.biases = rows.biases;
-}
-
-AttentionShape AttentionShapeOf(int64_t heads, int64_t head_dim, int64_t window) {
-  return {.heads = heads,
-          .q_stride = heads * head_dim,
-          .out_stride = heads * head_dim,
-          .window = window,
-          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
-}
-
-void Norm::Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const {
-  const NormShape shape{
-      .rows = rows, .width = ws.hidden, .x_stride = ws.hidden, .out_stride = ws.hidden, .dtype = ws.dtype, .weight_dtype = dtype};
-  if (centred) {
-    LayerNorm(ws.pool, shape, x, weight, bias, static_cast<float>(eps), out);
-  } else {
-    RmsNorm(ws.pool, shape, x, weight, static_cast<float>(eps), out);
-  }
-}
-
-void EmbeddingBlock::Forward(Workspace& ws) const {
+absl::Status EmbeddingBlock::Forward(const StepMemory& memory) {
+  Workspace& ws = memory.ws;
   const LearnedPositions learned{
-      .table = position_table, .offset = position_offset, .positions = position_table == nullptr ? nullptr : ws.positions};
-  EmbedTokens(ws.pool, table.weight, ws.tokens, ws.rows, learned, ws.x, ws.dtype, ws.hidden);  // [tokens, hidden]
+      .table = position_table_, .offset = config_.position_offset, .positions = position_table_ == nullptr ? nullptr : ws.positions};
+  EmbedTokens(ws.pool, table_.weight, ws.tokens, ws.rows, learned, ws.x, ws.dtype, ws.hidden,
+              static_cast<float>(config_.embedding_multiplier));  // [tokens, hidden]
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingBlock::ForwardRows(const RowsInMemory& /*rows*/, const StepMemory& /*memory*/) {
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingBlock::ForwardGiven(const RowsInMemory& rows, const StepMemory& memory) {
+  Workspace& ws = memory.ws;
+  if (rows.rows.end - rows.rows.begin < ws.rows)
+    return Invalid(rows.rows.end - rows.rows.begin, " rows of the embedding were given for a batch of ", ws.rows);
+  std::iota(ws.tokens, ws.tokens + ws.rows, 0);
+  table_.PointAt(rows);
+  return Forward(memory);
 }
 
 // ---- Attention
 
-absl::Status AttentionBlock::Forward(Workspace& ws, const KvView& kv) const {
-  norm.Forward(ws, ws.x, ws.rows, ws.normed);                               // [tokens, hidden]
-  LinearOut(ws, ws.normed, ws.rows, {{&q, ws.q}, {&k, ws.k}, {&v, ws.v}});  // [tokens, heads * head_dim], [tokens, kv_heads * head_dim]
-  LIME_RETURN_IF_ERROR(Attend(ws, kv));                                     // [tokens, heads * head_dim]
-  LinearAddToX(ws, ws.attended, o);                                         // residual add in the epilogue, rounded once
+AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t layer) {
+  const LayerConfig& sizes = config.layer(layer);
+  const int64_t q_cols = config.q_cols(layer);
+  return {.heads = config.num_heads,
+          .q_stride = q_cols,
+          .out_stride = q_cols,
+          .window = sizes.window,
+          .scale = config.score_scale != 0 ? static_cast<float>(config.score_scale) : 1.0f / std::sqrt(static_cast<float>(sizes.head_dim))};
+}
+
+AttentionShape AttentionBlock::ShapeOf(const Workspace& ws) const {
+  AttentionShape shape = AttentionShapeOf(config_, layer_);
+  if (config_.attention_gate)
+    shape.gate = {.data = ws.q_and_gate + head_dim(), .stride = 2 * config_.q_cols(layer_), .head_stride = 2 * head_dim()};
+  return shape;
+}
+
+void AttentionBlock::Bind(const BlockBinder& binder) {
+  norm_ = binder.ReadNorm(config_);
+  q_ = binder.Linear(TensorRole::kQ, config_.hidden_size);
+  k_ = binder.Linear(TensorRole::kK, config_.hidden_size);
+  v_ = binder.Linear(TensorRole::kV, config_.hidden_size);
+  o_ = binder.Linear(TensorRole::kO, config_.q_cols(layer_));
+  q_norm_ = binder.Small(TensorRole::kQNorm);
+  k_norm_ = binder.Small(TensorRole::kKNorm);
+}
+
+absl::Status AttentionBlock::Forward(const StepMemory& memory) {
+  Workspace& ws = memory.ws;
+  norm_.Forward(ws, ws.x, ws.rows, ws.normed);  // [tokens, hidden]
+  // [tokens, heads * head_dim], twice that with a gate; [tokens, kv_heads * head_dim]
+  LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}, {&k_, ws.k}, {&v_, ws.v}});
+  LIME_RETURN_IF_ERROR(Attend(ws, memory.kv.layer(layer_)));  // [tokens, heads * head_dim]
+  LinearAddToX(ws, ws.attended, o_);                          // residual add in the epilogue, rounded once
   return absl::OkStatus();
+}
+
+void AttentionBlock::TakeQueries(Workspace& ws) const {
+  const int64_t heads = config_.num_heads, n = head_dim();
+  ParallelRows(ws.pool, ws.rows, 2 * heads * n, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin * heads; head < end * heads; ++head) std::copy_n(ws.q_and_gate + 2 * head * n, n, ws.q + head * n);
+  });
 }
 
 absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
@@ -94,14 +91,20 @@ absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
     if (kv.page_table[ws.slots[row] * kv.table_stride + ws.positions[row] / kPagePositions] < 0)
       return absl::InternalError(absl::StrCat("position ", ws.positions[row], " of sequence slot ", ws.slots[row], " has no KV page"));
   }
-  const int64_t q_cols = heads * head_dim, kv_cols = kv_heads * head_dim;
-  if (q_norm.weight != nullptr) {  // over head_dim
-    HeadRmsNorm(ws.pool, ws.q, ws.rows, heads, head_dim, q_cols, q_norm.weight, q_norm.dtype, static_cast<float>(norm_eps));
-    HeadRmsNorm(ws.pool, ws.k, ws.rows, kv_heads, head_dim, kv_cols, k_norm.weight, k_norm.dtype, static_cast<float>(norm_eps));
+  if (config_.attention_gate) TakeQueries(ws);
+  const int64_t q_cols = config_.q_cols(layer_), kv_cols = config_.kv_cols(layer_);
+  const HeadShape queries{.tokens = ws.rows, .heads = config_.num_heads, .head_dim = head_dim(), .stride = q_cols};
+  const HeadShape keys{.tokens = ws.rows, .heads = kv_heads(), .head_dim = head_dim(), .stride = kv_cols};
+  if (q_norm_.data != nullptr) {  // over head_dim
+    const float eps = static_cast<float>(config_.norm_eps), offset = static_cast<float>(config_.norm_offset);
+    HeadRmsNorm(ws.pool, queries, ws.q, q_norm_.data, q_norm_.dtype, eps, offset);
+    HeadRmsNorm(ws.pool, keys, ws.k, k_norm_.data, k_norm_.dtype, eps, offset);
   }
-  if (ws.rope) {
-    ApplyRope(ws.pool, ws.q, ws.rows, heads, q_cols, ws.rope->cos(), ws.rope->sin(), ws.rope->half(), ws.positions);
-    ApplyRope(ws.pool, ws.k, ws.rows, kv_heads, kv_cols, ws.rope->cos(), ws.rope->sin(), ws.rope->half(), ws.positions);
+  if (const int32_t rope = config_.layer(layer_).rope; rope >= 0) {
+    const RopeTable& table = ws.ropes[static_cast<size_t>(rope)];
+    const Rotations rotations{.cos = table.cos(), .sin = table.sin(), .half = table.half()};
+    ApplyRope(ws.pool, queries, ws.q, rotations, ws.positions);
+    ApplyRope(ws.pool, keys, ws.k, rotations, ws.positions);
   }
   KvAppend(ws.pool, kv, ws.attention_rows(), ws.k, ws.v, kv_cols);
   return absl::OkStatus();
@@ -115,7 +118,7 @@ absl::Status AttentionBlock::Attend(Workspace& ws, const KvView& kv) const {
   } else if (ws.pieces_attended < 0) {
     LIME_RETURN_IF_ERROR(Append(ws, kv));
   }
-  cpu::Attend(ws.pool, ws.attention, kv, ws.attention_rows(), ws.q, AttentionShapeOf(heads, head_dim, window), ws.attended, pieces);
+  cpu::Attend(ws.pool, ws.attention, kv, ws.attention_rows(), ws.q, ShapeOf(ws), ws.attended, pieces);
   ws.pieces_attended = -1;
   ws.has_records = false;
   return absl::OkStatus();
@@ -130,7 +133,7 @@ absl::Status AttentionBlock::Queries(Workspace& ws, const KvView& kv) const {
 absl::Status AttentionBlock::ContinueFromRecords(Workspace& ws, const float* records) const {
   if (ws.pieces_attended != 0 || ws.has_records)
     return absl::InternalError(absl::StrCat("records came after attention to ", ws.pieces_attended, " pieces of KV"));
-  SetCarried(ws.attention, ws.attention_rows(), AttentionShapeOf(heads, head_dim, window), head_dim, ws.covered, records);
+  SetCarried(ws.attention, ws.attention_rows(), ShapeOf(ws), head_dim(), ws.covered, records);
   ws.has_records = true;
   return absl::OkStatus();
 }
@@ -140,80 +143,114 @@ absl::Status AttentionBlock::AttendToPieces(Workspace& ws, const KvView& kv, con
   if (pieces.begin != ws.pieces_attended || ws.has_records)
     return absl::InternalError(
         absl::StrCat("attention is to continue at piece ", pieces.begin, " of KV, but it has covered ", ws.pieces_attended, " pieces"));
-  cpu::Attend(ws.pool, ws.attention, kv, ws.attention_rows(), ws.q, AttentionShapeOf(heads, head_dim, window), ws.attended, pieces);
+  cpu::Attend(ws.pool, ws.attention, kv, ws.attention_rows(), ws.q, ShapeOf(ws), ws.attended, pieces);
   ws.pieces_attended = pieces.end;
   return absl::OkStatus();
 }
 
-absl::Status AttentionBlock::ForwardRows(TensorRole role, Workspace& ws, const KvView& kv) const {
+absl::Status AttentionBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& memory) {
+  Workspace& ws = memory.ws;
+  const TensorRole role = rows.rows.role;
+  LinearLayer& layer = linear(role);
+  layer.PointAt(rows);
   switch (role) {
     case TensorRole::kQ:
-      if (q.row_begin == 0) norm.Forward(ws, ws.x, ws.rows, ws.normed);
-      LinearOut(ws, ws.normed, ws.rows, {{&q, ws.q}});
+      if (layer.row_begin == 0) norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+      LinearOut(ws, ws.normed, ws.rows, {{&layer, QOut(ws)}});
       break;
     case TensorRole::kK:
-      LinearOut(ws, ws.normed, ws.rows, {{&k, ws.k}});
+      LinearOut(ws, ws.normed, ws.rows, {{&layer, ws.k}});
       break;
     case TensorRole::kV:
-      LinearOut(ws, ws.normed, ws.rows, {{&v, ws.v}});
+      LinearOut(ws, ws.normed, ws.rows, {{&layer, ws.v}});
       break;
     default:
-      if (o.row_begin == 0) LIME_RETURN_IF_ERROR(Attend(ws, kv));
-      LinearAddToX(ws, ws.attended, o);
+      if (layer.row_begin == 0) LIME_RETURN_IF_ERROR(Attend(ws, memory.kv.layer(layer_)));
+      LinearAddToX(ws, ws.attended, layer);
   }
   return absl::OkStatus();
 }
 
 // ---- MLP
 
-void MlpBlock::Forward(Workspace& ws) const {
-  norm.Forward(ws, ws.x, ws.rows, ws.normed);  // [tokens, hidden]
+void MlpBlock::Bind(const BlockBinder& binder) {
+  norm_ = binder.ReadNorm(config_);
+  gate_ = binder.Linear(TensorRole::kGate, config_.hidden_size);
+  up_ = binder.Linear(TensorRole::kUp, config_.hidden_size);
+  down_ = binder.Linear(TensorRole::kDown, config_.layer(layer_).intermediate_size);
+}
+
+absl::Status MlpBlock::Forward(const StepMemory& memory) {
+  Workspace& ws = memory.ws;
+  norm_.Forward(ws, ws.x, ws.rows, ws.normed);  // [tokens, hidden]
   if (gated()) {
-    LinearOut(ws, ws.normed, ws.rows, {{&gate, ws.gate}, {&up, ws.up}});  // [tokens, intermediate] each
+    LinearOut(ws, ws.normed, ws.rows, {{&gate_, ws.gate}, {&up_, ws.up}});  // [tokens, intermediate] each
   } else {
-    LinearOut(ws, ws.normed, ws.rows, {{&up, ws.up}});
+    LinearOut(ws, ws.normed, ws.rows, {{&up_, ws.up}});
   }
   Activate(ws);
-  LinearAddToX(ws, ws.mixed, down);
+  LinearAddToX(ws, ws.mixed, down_);
+  return absl::OkStatus();
 }
 
 void MlpBlock::Activate(Workspace& ws) const {
-  const int64_t n = ws.intermediate;
-  GatedActivation(ws.pool, activation, gated() ? ws.gate : ws.up, gated() ? ws.up : nullptr, ws.rows, n, n, ws.mixed, ws.dtype, n);
+  const int64_t n = up_.outputs;
+  GatedActivation(ws.pool, config_.activation, gated() ? ws.gate : ws.up, gated() ? ws.up : nullptr, ws.rows, n, n, ws.mixed, ws.dtype, n);
 }
 
-void MlpBlock::ForwardRows(TensorRole role, Workspace& ws) const {
-  switch (role) {
-    case TensorRole::kGate:
-      if (gate.row_begin == 0) norm.Forward(ws, ws.x, ws.rows, ws.normed);
-      return LinearOut(ws, ws.normed, ws.rows, {{&gate, ws.gate}});
-    case TensorRole::kUp:
-      if (!gated() && up.row_begin == 0) norm.Forward(ws, ws.x, ws.rows, ws.normed);
-      return LinearOut(ws, ws.normed, ws.rows, {{&up, ws.up}});
-    default:
-      if (down.row_begin == 0) Activate(ws);
-      return LinearAddToX(ws, ws.mixed, down);
+absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& memory) {
+  Workspace& ws = memory.ws;
+  const TensorRole role = rows.rows.role;
+  LinearLayer& layer = linear(role);
+  layer.PointAt(rows);
+  if (role != TensorRole::kGate && role != TensorRole::kUp) {
+    if (layer.row_begin == 0) Activate(ws);
+    LinearAddToX(ws, ws.mixed, layer);
+    return absl::OkStatus();
   }
+  const bool is_first = role == TensorRole::kGate || !gated();
+  if (is_first && layer.row_begin == 0) norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+  LinearOut(ws, ws.normed, ws.rows, {{&layer, role == TensorRole::kGate ? ws.gate : ws.up}});
+  return absl::OkStatus();
 }
 
 // ---- Head
 
-void HeadBlock::Forward(Workspace& ws) const {
+void HeadBlock::Bind(const BlockBinder& binder) {
+  norm_ = binder.ReadNorm(config_);
+  output_ = binder.Linear(TensorRole::kOutput, config_.hidden_size);
+}
+
+absl::Status HeadBlock::Forward(const StepMemory& memory) {
+  Workspace& ws = memory.ws;
+  if (ws.logit_rows == 0) return absl::OkStatus();
   Select(ws);
-  LinearOut(ws, ws.head_x, ws.logit_rows, {{&output, ws.logits}});  // [logit rows, vocab]
+  Project(ws);  // [logit rows, vocab]
+  return absl::OkStatus();
 }
 
 void HeadBlock::Select(Workspace& ws) const {
   const int64_t row_bytes = ws.hidden * ElementBytes(ws.dtype);
   for (int64_t i = 0; i < ws.logit_rows; ++i)  // [logit rows, hidden]
     std::memcpy(ws.head_x + i * row_bytes, ws.x + ws.head_rows[i] * row_bytes, static_cast<size_t>(row_bytes));
-  if (has_norm) norm.Forward(ws, ws.head_x, ws.logit_rows, ws.head_x);
+  if (config_.final_norm) norm_.Forward(ws, ws.head_x, ws.logit_rows, ws.head_x);
   ws.head_selected = true;
 }
 
-void HeadBlock::ForwardRows(Workspace& ws) const {
+void HeadBlock::Project(Workspace& ws) const {
+  LinearOut(ws, ws.head_x, ws.logit_rows, {{&output_, ws.logits}});
+  if (config_.logits_divisor == 1) return;
+  DivideRows(ws.pool, ws.logits + output_.row_begin, ws.logit_rows, output_.weight.rows, ws.vocab,
+             static_cast<float>(config_.logits_divisor));
+}
+
+absl::Status HeadBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& memory) {
+  Workspace& ws = memory.ws;
+  if (ws.logit_rows == 0) return absl::OkStatus();
+  output_.PointAt(rows);
   if (!ws.head_selected) Select(ws);
-  LinearOut(ws, ws.head_x, ws.logit_rows, {{&output, ws.logits}});
+  Project(ws);
+  return absl::OkStatus();
 }
 
 }  // namespace lime::cpu

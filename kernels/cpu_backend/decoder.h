@@ -1,125 +1,114 @@
-// The blocks of a decoder: their parameters, and their forward passes from top to bottom.
-//
-// They know nothing of segments, peers or files. The caller keeps the weights' memory alive; the
-// Workspace owns the activations; Forward allocates nothing. The residual stream and the inputs of
-// linear layers are in the working dtype; everything between is fp32 (docs/reference/numerics.md).
-//
-// A call that returns a Status fails if it is out of order, or if a row's KV page is not here. It
-// has then changed nothing.
+// The blocks of a decoder, their forward passes from top to bottom. linear_attention.h has one
+// more.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu_backend/workspace.h"
-#include "planner/base/status.h"
-#include "planner/plan/model/block_parts.h"
+#include "kernels/cpu/delta_rule.h"
+#include "kernels/cpu_backend/block.h"
+#include "kernels/cpu_backend/layers.h"
 #include "planner/plan/model/model_config.h"
 
 namespace lime::cpu {
 
-// A linear layer's parameters. If the layer is streamed, `weight` has only the rows that have
-// arrived, from `row_begin` on. They compute their columns of the output and leave the others
-// unchanged.
-struct LinearLayer {
-  Matrix weight;
-  const std::byte* bias = nullptr;  // [outputs] working dtype, or null
-  int64_t outputs = 0;              // rows of the whole layer; 0: the block has no such layer
-  int64_t row_begin = 0;
+class EmbeddingBlock final : public Block {
+ public:
+  explicit EmbeddingBlock(const ModelConfig& config) : config_(config) {}
 
-  // Uses the rows that have arrived as the weight from now on.
-  void PointAt(const RowsInMemory& rows);
+  void Bind(const BlockBinder& binder) override;
+  absl::Status Forward(const StepMemory& memory) override;
+  // Does nothing: an embedding that streams is computed by ForwardGiven.
+  absl::Status ForwardRows(const RowsInMemory& rows, const StepMemory& memory) override;
+
+  // Forward from a table with one row for each row of the batch, in the same order.
+  absl::Status ForwardGiven(const RowsInMemory& rows, const StepMemory& memory);
+
+ private:
+  const ModelConfig& config_;
+  LinearLayer table_;                          // [vocab, hidden]
+  const std::byte* position_table_ = nullptr;  // [positions + offset, hidden] working dtype, or null
 };
 
-// RMSNorm, or LayerNorm for families that have it.
-struct Norm {
-  const std::byte* weight = nullptr;  // [hidden]; null in a LayerNorm without affine parameters
-  const std::byte* bias = nullptr;    // [hidden]; LayerNorm only
-  DType dtype = DType::kF32;          // of both
-  double eps = 0;
-  bool centred = false;  // LayerNorm
+class AttentionBlock final : public Block {
+ public:
+  AttentionBlock(const ModelConfig& config, int32_t layer) : config_(config), layer_(layer) {}
 
-  // x, out: [rows, hidden] working dtype; out may be x.
-  void Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const;
-};
+  void Bind(const BlockBinder& binder) override;
+  // Updates ws.x in place; appends this step's K and V to the layer's pages.
+  absl::Status Forward(const StepMemory& memory) override;
+  absl::Status ForwardRows(const RowsInMemory& rows, const StepMemory& memory) override;
 
-// RMSNorm over every head of q or k.
-struct HeadNorm {
-  const std::byte* weight = nullptr;  // [head_dim]; null: there is none
-  DType dtype = DType::kF32;
-};
-
-struct EmbeddingBlock {
-  LinearLayer table;                          // [vocab, hidden]
-  const std::byte* position_table = nullptr;  // [positions + offset, hidden] working dtype, or null
-  int64_t position_offset = 0;
-
-  void Forward(Workspace& ws) const;
-};
-
-struct AttentionBlock {
-  Norm norm;
-  LinearLayer q, k, v, o;
-  HeadNorm q_norm, k_norm;
-  double norm_eps = 0;  // for q_norm and k_norm
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t window = 0;  // positions a token sees, itself included; 0: all
-
-  // Updates ws.x in place; appends this step's K and V to `kv`.
-  absl::Status Forward(Workspace& ws, const KvView& kv) const;
-
-  // The same for some rows of q, k, v or o, in this order. linear(role) holds the rows that have
-  // arrived.
-  absl::Status ForwardRows(TensorRole role, Workspace& ws, const KvView& kv) const;
   // Call between the rows of v and of o: attends to some pieces of KV, from 0 on, before the rest.
   absl::Status AttendToPieces(Workspace& ws, const KvView& kv, const AttentionPieces& pieces) const;
   // Call between the rows of v and of o: makes ws.q the final queries and appends K and V to `kv`.
   absl::Status Queries(Workspace& ws, const KvView& kv) const;
   // Call after Queries, instead of AttendToPieces: sets `records` of the pieces before ws.taken.
   absl::Status ContinueFromRecords(Workspace& ws, const float* records) const;
-  LinearLayer& linear(TensorRole role) { return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o; }
 
  private:
+  int64_t head_dim() const { return config_.layer(layer_).head_dim; }
+  int64_t kv_heads() const { return config_.layer(layer_).num_kv_heads; }
+  LinearLayer& linear(TensorRole role) {
+    return role == TensorRole::kQ ? q_ : role == TensorRole::kK ? k_ : role == TensorRole::kV ? v_ : o_;
+  }
+  // The output of q: with a gate, an array from which Append takes ws.q.
+  float* QOut(const Workspace& ws) const { return config_.attention_gate ? ws.q_and_gate : ws.q; }
+  // For the batch in the workspace, whose gates it has.
+  AttentionShape ShapeOf(const Workspace& ws) const;
+  void TakeQueries(Workspace& ws) const;  // ws.q_and_gate -> ws.q
   // Appends ws.k and ws.v to `kv`; normalises and rotates ws.q and ws.k.
   absl::Status Append(Workspace& ws, const KvView& kv) const;
   absl::Status Attend(Workspace& ws, const KvView& kv) const;  // ws.q, k, v -> ws.attended
+
+  const ModelConfig& config_;
+  const int32_t layer_;
+  Norm norm_;
+  LinearLayer q_, k_, v_, o_;
+  Values q_norm_, k_norm_;  // [head_dim]: RMSNorm over every head; no data: there is none
 };
 
-struct MlpBlock {
-  Norm norm;
-  LinearLayer gate, up, down;  // no gate in a two-matrix MLP
-  Activation activation = Activation::kSilu;
+class MlpBlock final : public Block {
+ public:
+  MlpBlock(const ModelConfig& config, int32_t layer) : config_(config), layer_(layer) {}
 
+  void Bind(const BlockBinder& binder) override;
   // Updates ws.x in place.
-  void Forward(Workspace& ws) const;
-
-  // The same for some rows of gate, up or down, in this order.
-  void ForwardRows(TensorRole role, Workspace& ws) const;
-  LinearLayer& linear(TensorRole role) { return role == TensorRole::kGate ? gate : role == TensorRole::kUp ? up : down; }
+  absl::Status Forward(const StepMemory& memory) override;
+  absl::Status ForwardRows(const RowsInMemory& rows, const StepMemory& memory) override;
 
  private:
-  bool gated() const { return gate.outputs > 0; }
+  bool gated() const { return gate_.outputs > 0; }
+  LinearLayer& linear(TensorRole role) { return role == TensorRole::kGate ? gate_ : role == TensorRole::kUp ? up_ : down_; }
   void Activate(Workspace& ws) const;  // ws.gate, up -> ws.mixed
+
+  const ModelConfig& config_;
+  const int32_t layer_;
+  Norm norm_;
+  LinearLayer gate_, up_, down_;  // no gate in a two-matrix MLP
 };
 
-struct HeadBlock {
-  Norm norm;
-  bool has_norm = true;
-  LinearLayer output;  // [vocab, hidden]
+class HeadBlock final : public Block {
+ public:
+  explicit HeadBlock(const ModelConfig& config) : config_(config) {}
 
+  void Bind(const BlockBinder& binder) override;
   // Fills ws.logits for the rows in ws.head_rows.
-  void Forward(Workspace& ws) const;
-
-  // The same for some rows of the output, in any order.
-  void ForwardRows(Workspace& ws) const;
+  absl::Status Forward(const StepMemory& memory) override;
+  // The rows may come in any order.
+  absl::Status ForwardRows(const RowsInMemory& rows, const StepMemory& memory) override;
 
  private:
-  void Select(Workspace& ws) const;  // ws.x -> ws.head_x
+  void Select(Workspace& ws) const;   // ws.x -> ws.head_x
+  void Project(Workspace& ws) const;  // ws.head_x -> ws.logits
+
+  const ModelConfig& config_;
+  Norm norm_;
+  LinearLayer output_;  // [vocab, hidden]
 };
 
-// The shape of attention over rows of heads * head_dim floats.
-AttentionShape AttentionShapeOf(int64_t heads, int64_t head_dim, int64_t window);
+// The shape of a layer's attention over rows of heads * head_dim floats, without gates.
+AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t layer);
 
 }  // namespace lime::cpu

@@ -39,21 +39,23 @@ absl::Status Populate(std::byte* data, Bytes bytes) {
 
 KvPool::KvPool(const ModelSpec& spec, const BackendOptions& options)
     : dtype_(spec.working_dtype),
-      kv_heads_(spec.config.num_kv_heads),
-      head_dim_(spec.config.head_dim),
+      config_(spec.config),
       sequences_(options.max_sequences),
       num_pages_(options.num_kv_pages),
       table_cols_(RoundUp(options.context, kPagePositions) / kPagePositions),
-      page_bytes_(KvPageBytes(dtype_, kv_heads_, head_dim_)),
+      page_bytes_(spec.KvPageBytes()),
       resizable_(options.present_kv_pages >= 0 && options.num_kv_pages > 0),
-      tables_(static_cast<size_t>(spec.config.num_layers * sequences_ * table_cols_)),
+      tables_(static_cast<size_t>(spec.NumKvLayers() * sequences_ * table_cols_)),
       positions_(static_cast<size_t>(sequences_), options.num_kv_pages == 0 ? options.context : 0) {
+  int32_t place = 0;
+  for (const LayerConfig& layer : config_.layers) places_.push_back(layer.has_kv() ? place++ : -1);
   const Bytes bytes = num_pages_ * page_bytes_;
   memory_ = options.grow_kv || resizable_ ? MakeGrowing(bytes) : std::shared_ptr<std::byte>(MakePrefaulted(bytes).release(), FreeMemory());
   if (!resizable_) bytes_ = bytes;
 }
 
 absl::Status KvPool::Resize(int64_t pages) {
+  if (num_pages_ == 0 && pages == 0) return absl::OkStatus();
   LIME_CHECK(resizable_ && pages >= 0 && pages <= num_pages_) << pages << " of " << num_pages_;
   const Bytes whole = RoundUp(num_pages_ * page_bytes_, kSystemPage);
   const Bytes before = std::min(whole, RoundUp(bytes_.load(), kSystemPage)),
@@ -68,16 +70,22 @@ void KvPool::SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> 
   LIME_CHECK_LE(static_cast<int64_t>(pages.size()), table_cols_);
   for (const int32_t page : pages) LIME_CHECK(page >= -1 && page < num_pages_) << page;
   positions_.at(static_cast<size_t>(sequence)) = static_cast<int64_t>(pages.size()) * kPagePositions;
-  std::ranges::copy(pages, tables_.begin() + (layer * sequences_ + sequence) * table_cols_);
+  std::ranges::copy(pages, tables_.begin() + TableOf(layer) + sequence * table_cols_);
+}
+
+int64_t KvPool::TableOf(int64_t layer) const {
+  const int32_t place = places_.at(static_cast<size_t>(layer));
+  LIME_CHECK_GE(place, 0) << "layer " << layer << " has no KV";
+  return place * sequences_ * table_cols_;
 }
 
 KvView KvPool::layer(int64_t layer) const {
   return {.base = memory_.get(),
           .page_bytes = page_bytes_,
           .dtype = dtype_,
-          .kv_heads = kv_heads_,
-          .head_dim = head_dim_,
-          .page_table = tables_.data() + layer * sequences_ * table_cols_,
+          .kv_heads = config_.layer(layer).num_kv_heads,
+          .head_dim = config_.layer(layer).head_dim,
+          .page_table = tables_.data() + TableOf(layer),
           .table_stride = table_cols_};
 }
 

@@ -5,14 +5,23 @@
 namespace lime::cpu {
 namespace {
 
+int64_t QCols(const ModelConfig& config) {
+  return config.num_heads * config.MostHeadDim();
+}
+
+// Columns of the largest attended row.
+int64_t AttendedCols(const ModelConfig& config) {
+  return std::max(QCols(config), config.linear_attention ? config.linear_attention->value_cols() : 0);
+}
+
 int64_t WidestInput(const ModelConfig& config) {
-  return std::max({config.intermediate_size, config.hidden_size, config.num_heads * config.head_dim});
+  return std::max({config.MostIntermediate(), config.hidden_size, AttendedCols(config)});
 }
 
 AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const BackendOptions& options, bool carries) {
   return {.max_rows = options.max_rows,
           .heads = spec.config.num_heads,
-          .head_dim = spec.config.head_dim,
+          .head_dim = spec.config.MostHeadDim(),
           .max_positions = options.context,
           .carries = carries};
 }
@@ -22,7 +31,7 @@ template <typename OnArray>
 void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArrays& arrays, OnArray&& on_array) {
   const ModelConfig& config = spec.config;
   const int64_t rows = options.max_rows, logit_rows = options.max_logit_rows, working = ElementBytes(spec.working_dtype);
-  const int64_t q_cols = config.num_heads * config.head_dim, kv_cols = config.num_kv_heads * config.head_dim;
+  const int64_t q_cols = QCols(config), kv_cols = config.MostKvHeads() * config.MostHeadDim(), intermediate = config.MostIntermediate();
   constexpr int64_t kIndex = sizeof(int32_t), kFloat = sizeof(float);
   on_array(arrays.tokens, rows * kIndex);
   on_array(arrays.slots, rows * kIndex);
@@ -32,10 +41,18 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   on_array(arrays.q, rows * q_cols * kFloat);
   on_array(arrays.k, rows * kv_cols * kFloat);
   on_array(arrays.v, rows * kv_cols * kFloat);
-  on_array(arrays.attended, rows * q_cols * working);
-  if (config.gated_mlp()) on_array(arrays.gate, rows * config.intermediate_size * kFloat);
-  on_array(arrays.up, rows * config.intermediate_size * kFloat);
-  on_array(arrays.mixed, rows * config.intermediate_size * working);
+  if (config.attention_gate) on_array(arrays.q_and_gate, rows * 2 * q_cols * kFloat);
+  on_array(arrays.attended, rows * AttendedCols(config) * working);
+  if (const auto& linear = config.linear_attention) {
+    on_array(arrays.runs, rows * static_cast<Bytes>(sizeof(SequenceRows)));
+    on_array(arrays.qkv, rows * linear->conv_cols() * kFloat);
+    on_array(arrays.z, rows * linear->value_cols() * kFloat);
+    on_array(arrays.beta, rows * linear->value_heads * kFloat);
+    on_array(arrays.decay, rows * linear->value_heads * kFloat);
+  }
+  if (config.gated_mlp) on_array(arrays.gate, rows * intermediate * kFloat);
+  on_array(arrays.up, rows * intermediate * kFloat);
+  on_array(arrays.mixed, rows * intermediate * working);
   on_array(arrays.head_rows, logit_rows * kIndex);
   on_array(arrays.head_x, logit_rows * config.hidden_size * working);
   on_array(arrays.logits, logit_rows * config.vocab_size * kFloat);
@@ -47,13 +64,13 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
 Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numerics numerics)
     : dtype(spec.working_dtype),
       hidden(spec.config.hidden_size),
-      intermediate(spec.config.intermediate_size),
       vocab(spec.config.vocab_size),
+      residual_multiplier(static_cast<float>(spec.config.residual_multiplier)),
       pool(options.num_threads),
       linear(options.num_threads, options.max_rows, WidestInput(spec.config), numerics),
       attention(AttentionOptions(spec, options, options.attends_pieces)) {
   if (options.attends_for_others) for_others.emplace(AttentionOptions(spec, options, true));
-  if (spec.config.rope.type != RopeType::kNone) rope.emplace(spec.config.rope, spec.config.head_dim, options.context);
+  for (const RopeConfig& rope : spec.config.ropes) ropes.emplace_back(rope, options.context);
   ForEachArray(spec, options, *this, [&](auto*& array, Bytes bytes) {
     array_bytes_ += bytes;
     memory_.push_back(MakePrefaulted(bytes));
@@ -65,22 +82,45 @@ Bytes Workspace::BytesFor(const ModelSpec& spec, const BackendOptions& options) 
   Bytes bytes = LinearWorkspace::BytesFor(options.num_threads, options.max_rows, WidestInput(spec.config)) +
                 AttentionWorkspace::BytesFor(AttentionOptions(spec, options, options.attends_pieces));
   if (options.attends_for_others) bytes += AttentionWorkspace::BytesFor(AttentionOptions(spec, options, true));
-  if (spec.config.rope.type != RopeType::kNone) bytes += RopeTable::BytesFor(spec.config.head_dim, options.context);
+  for (const RopeConfig& rope : spec.config.ropes) bytes += RopeTable::BytesFor(rope.dims, options.context);
   BatchArrays none;
   ForEachArray(spec, options, none, [&](const auto* /*array*/, Bytes of_array) { bytes += of_array; });
   return bytes;
 }
 
 Bytes Workspace::bytes() const {
-  return array_bytes_ + linear.bytes() + attention.bytes() + (for_others ? for_others->bytes() : 0) + (rope ? rope->bytes() : 0);
+  Bytes bytes = array_bytes_ + linear.bytes() + attention.bytes() + (for_others ? for_others->bytes() : 0);
+  for (const RopeTable& rope : ropes) bytes += rope.bytes();
+  return bytes;
 }
 
-void Workspace::SetRows(int64_t new_rows, int64_t new_logit_rows) {
-  rows = new_rows;
+absl::Status Workspace::SetBatch(const MicroBatch& batch, int64_t new_logit_rows) {
+  rows = std::ssize(batch.rows);
   logit_rows = new_logit_rows;
   head_selected = false;
   pieces_attended = -1;
   has_records = false;
+  int32_t* head_row = head_rows;
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    tokens[i] = batch.rows[i].token;
+    slots[i] = batch.rows[i].sequence;
+    positions[i] = batch.rows[i].position;
+    if (batch.rows[i].wants_logits) *head_row++ = static_cast<int32_t>(i);
+  }
+  return runs == nullptr ? absl::OkStatus() : FindRuns();
+}
+
+absl::Status Workspace::FindRuns() {
+  num_runs = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row > 0 && slots[row] == slots[row - 1]) continue;
+    for (const SequenceRows& run : sequence_rows()) {
+      if (slots[run.begin] == slots[row]) return Invalid("the rows of sequence slot ", slots[row], " are not consecutive");
+    }
+    if (num_runs > 0) runs[num_runs - 1].end = row;
+    runs[num_runs++] = {.begin = row, .end = rows};
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lime::cpu

@@ -31,8 +31,7 @@ struct BatchRows {
   at::Tensor tokens, slots, positions;
 };
 
-// cos and sin of every position, [positions, head_dim / 2] fp32 each; undefined if positions are
-// learned.
+// cos and sin of every position, [positions, half] fp32 each; undefined if a layer has no rotation.
 struct RopeTensors {
   at::Tensor cos, sin;
 };
@@ -42,14 +41,17 @@ struct Norm {
   at::Tensor weight;  // [width]; undefined in a LayerNorm without affine parameters
   at::Tensor bias;    // [width]; LayerNorm only
   double eps = 0;
+  double offset = 0;     // RMSNorm: added to the weights
   bool centred = false;  // LayerNorm
 
-  at::Tensor Forward(const at::Tensor& x) const { return centred ? LayerNorm(x, weight, bias, eps) : RmsNorm(x, weight, eps); }
+  at::Tensor Forward(const at::Tensor& x) const {
+    return centred ? LayerNorm(x, weight, bias, eps) : RmsNorm(x, weight.to(at::kFloat) + offset, eps);
+  }
 };
 
-// x + y, rounded once.
-at::Tensor Add(const at::Tensor& x, const at::Tensor& y) {
-  return (x.to(at::kFloat) + y).to(x.scalar_type());
+// x + multiplier y, rounded once.
+at::Tensor Add(const at::Tensor& x, const at::Tensor& y, double multiplier) {
+  return (x.to(at::kFloat) + y * multiplier).to(x.scalar_type());
 }
 
 // x: [rows, hidden] working dtype: the residual stream. Every block returns a new one.
@@ -57,9 +59,11 @@ struct EmbeddingBlock {
   LinearWeight table;         // [vocab, hidden]
   at::Tensor position_table;  // [positions + offset, hidden], or undefined
   int64_t position_offset = 0;
+  double multiplier = 1;
 
   at::Tensor Forward(const BatchRows& batch, int64_t hidden, at::ScalarType working) const {
-    return Embed(batch.tokens, table, hidden, batch.positions, position_table, position_offset).to(working);  // [tokens, hidden]
+    const at::Tensor x = Embed(batch.tokens, table, hidden, batch.positions, position_table, position_offset);
+    return (x * multiplier).to(working);  // [tokens, hidden]
   }
 };
 
@@ -67,22 +71,25 @@ struct AttentionBlock {
   Norm norm;
   LinearWeight q, k, v, o;
   at::Tensor q_norm, k_norm;  // [head_dim], or undefined
-  int64_t window = 0;         // positions a token sees, itself included; 0: all
+  LayerConfig sizes;
+  double score_scale = 0;  // 0: 1 / sqrt(head_dim)
+  double residual_multiplier = 1;
 
   // Appends this step's K and V to `kv`.
   at::Tensor Forward(const at::Tensor& x, const BatchRows& batch, const KvLayer& kv, const RopeTensors& rope) const {
     const at::Tensor normed = norm.Forward(x);                         // [tokens, hidden]
     at::Tensor queries = Linear(normed, q), keys = Linear(normed, k);  // [tokens, heads * head_dim], [tokens, kv_heads * head_dim]
     if (q_norm.defined()) {
-      queries = HeadRmsNorm(queries, q_norm, norm.eps);
-      keys = HeadRmsNorm(keys, k_norm, norm.eps);
+      queries = HeadRmsNorm(queries, q_norm.to(at::kFloat) + norm.offset, norm.eps);
+      keys = HeadRmsNorm(keys, k_norm.to(at::kFloat) + norm.offset, norm.eps);
     }
     if (rope.cos.defined()) {
-      queries = Rope(queries, batch.positions, rope.cos, rope.sin);
-      keys = Rope(keys, batch.positions, rope.cos, rope.sin);
+      queries = Rope(queries, sizes.head_dim, batch.positions, rope.cos, rope.sin);
+      keys = Rope(keys, sizes.head_dim, batch.positions, rope.cos, rope.sin);
     }
     KvAppend(keys, Linear(normed, v), batch.slots, batch.positions, kv);
-    return Add(x, Linear(Attend(queries, batch.slots, batch.positions, kv, window), o));  // [tokens, hidden]
+    const at::Tensor attended = Attend(queries, batch.slots, batch.positions, kv, sizes.window, score_scale);
+    return Add(x, Linear(attended, o), residual_multiplier);  // [tokens, hidden]
   }
 };
 
@@ -91,21 +98,25 @@ struct MlpBlock {
   std::optional<LinearWeight> gate;  // nothing in a two-matrix MLP
   LinearWeight up, down;
   Activation activation = Activation::kSilu;
+  double residual_multiplier = 1;
 
   at::Tensor Forward(const at::Tensor& x) const {
     const at::Tensor normed = norm.Forward(x), wide = Linear(normed, up);  // [tokens, hidden], [tokens, intermediate]
     const at::Tensor mixed = gate ? GatedActivation(Linear(normed, *gate), wide, activation) : PlainActivation(wide, activation);
-    return Add(x, Linear(mixed.to(x.scalar_type()), down));
+    return Add(x, Linear(mixed.to(x.scalar_type()), down), residual_multiplier);
   }
 };
 
 struct HeadBlock {
   std::optional<Norm> norm;
   LinearWeight output;  // [vocab, hidden]
+  double divisor = 1;   // of the logits
 
   // x: [logit rows, hidden].   Returns [logit rows, rows of `weight`] fp32; `weight` is the output,
   // or some rows of it.
-  at::Tensor Forward(const at::Tensor& x, const LinearWeight& weight) const { return Linear(norm ? norm->Forward(x) : x, weight); }
+  at::Tensor Forward(const at::Tensor& x, const LinearWeight& weight) const {
+    return Linear(norm ? norm->Forward(x) : x, weight) / divisor;
+  }
 };
 
 // ----
@@ -190,7 +201,8 @@ class BlockBinder {
     return {.weight = Get(TensorRole::kNorm),
             .bias = Get(TensorRole::kNorm, TensorPart::kBias),
             .eps = config.norm_eps,
-            .centred = config.family == ModelFamily::kOpt};
+            .offset = config.norm_offset,
+            .centred = config.norm == NormKind::kLayer};
   }
 
  private:
@@ -198,28 +210,48 @@ class BlockBinder {
   const BlockWeights& weights_;
 };
 
-RopeTensors MakeRope(const ModelSpec& spec, int64_t positions) {
-  if (spec.config.rope.type == RopeType::kNone) return {};
-  const cpu::RopeTable table(spec.config.rope, spec.config.head_dim, positions);
-  const auto copy = [&](const float* data) {
-    return at::from_blob(const_cast<float*>(data), {positions, table.half()}, at::kFloat).clone();
-  };
-  return {.cos = copy(table.cos()), .sin = copy(table.sin())};
+// One for each of ModelConfig::ropes.
+std::vector<RopeTensors> MakeRopes(const ModelConfig& config, int64_t positions) {
+  std::vector<RopeTensors> ropes;
+  for (const RopeConfig& rope : config.ropes) {
+    const cpu::RopeTable table(rope, positions);
+    const auto copy = [&](const float* data) {
+      return at::from_blob(const_cast<float*>(data), {positions, table.half()}, at::kFloat).clone();
+    };
+    ropes.push_back({.cos = copy(table.cos()), .sin = copy(table.sin())});
+  }
+  return ropes;
+}
+
+// Refuses by name what the blocks here do not compute.
+absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& options) {
+  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    if (config.layers[layer].attention == AttentionKind::kLinear)
+      return absl::UnimplementedError(
+          absl::StrCat("the backend torch does not compute linear attention (layer ", layer, "); use --backend cpu"));
+  }
+  if (config.attention_gate) return absl::UnimplementedError("the backend torch does not compute attention with gates; use --backend cpu");
+  if (options.attends_pieces || options.attends_for_others)
+    return absl::UnimplementedError(
+        "the backend \"torch\" computes attention only over KV in its own memory; plan without KV on a disk or on another device, or use "
+        "the backend "
+        "\"cpu\"");
+  return absl::OkStatus();
 }
 
 // Approximate peak memory of a step: its tensors in fp32, an operator's input and output, some rows
 // of a weight, and a streamed block that is being collected.
 Bytes StepBytes(const ModelSpec& spec, const BackendOptions& options) {
   const ModelConfig& config = spec.config;
-  const int64_t q_cols = config.num_heads * config.head_dim;
-  Bytes block_bytes = 0;
+  const int64_t q_cols = config.num_heads * config.MostHeadDim(), intermediate = config.MostIntermediate();
+  Bytes block_bytes = 0, rope_bytes = 0;
   for (const BlockSpec& block : spec.blocks) {
-    if (block.id.kind == BlockKind::kAttention || block.id.kind == BlockKind::kMlp) block_bytes = std::max(block_bytes, block.bytes);
+    if (IsLayered(block.id.kind)) block_bytes = std::max(block_bytes, block.bytes);
   }
-  const int64_t row = 4 * config.hidden_size + 4 * q_cols + 4 * config.intermediate_size;
-  return static_cast<Bytes>(sizeof(float)) * (options.max_rows * row + 2 * options.max_logit_rows * config.vocab_size) +
-         cpu::RopeTable::BytesFor(config.head_dim, options.context) + block_bytes +
-         LinearScratchBytes(std::max({config.hidden_size, config.intermediate_size, q_cols}));
+  for (const RopeConfig& rope : config.ropes) rope_bytes += cpu::RopeTable::BytesFor(rope.dims, options.context);
+  const int64_t row = 4 * config.hidden_size + 4 * q_cols + 4 * intermediate;
+  return static_cast<Bytes>(sizeof(float)) * (options.max_rows * row + 2 * options.max_logit_rows * config.vocab_size) + rope_bytes +
+         block_bytes + LinearScratchBytes(std::max({config.hidden_size, intermediate, q_cols}));
 }
 
 class TorchBackend final : public Backend {
@@ -228,21 +260,21 @@ class TorchBackend final : public Backend {
       : spec_(spec),
         options_(options),
         working_(ToTorch(spec.working_dtype)),
-        page_bytes_(cpu::KvPageBytes(spec.working_dtype, spec.config.num_kv_heads, spec.config.head_dim)),
+        page_bytes_(spec.KvPageBytes()),
         kv_bytes_((options.present_kv_pages >= 0 ? options.present_kv_pages : options.num_kv_pages) * page_bytes_),
         positions_(static_cast<size_t>(options.max_sequences), options.num_kv_pages == 0 ? options.context : 0),
-        rope_(MakeRope(spec, options.context)),
-        attention_(static_cast<size_t>(spec.config.num_layers)),
-        mlp_(static_cast<size_t>(spec.config.num_layers)) {
+        ropes_(MakeRopes(spec.config, options.context)),
+        attention_(spec.config.layers.size()),
+        mlp_(spec.config.layers.size()) {
     at::set_num_threads(options.num_threads);
     const int64_t page = page_bytes_ / ElementBytes(spec.working_dtype);
     const int64_t table_cols = RoundUp(options.context, cpu::kPagePositions) / cpu::kPagePositions;
     const at::Tensor pages = at::zeros({options.num_kv_pages, page}, working_);
-    for (int64_t layer = 0; layer < spec.config.num_layers; ++layer) {
+    for (const LayerConfig& layer : spec.config.layers) {
       kv_.push_back({.pages = pages,
                      .page_table = at::zeros({options.max_sequences, table_cols}, at::kInt),
-                     .kv_heads = spec.config.num_kv_heads,
-                     .head_dim = spec.config.head_dim});
+                     .kv_heads = layer.num_kv_heads,
+                     .head_dim = layer.head_dim});
     }
   }
 
@@ -293,7 +325,7 @@ class TorchBackend final : public Backend {
     });
   }
 
-  int64_t RecordFloats() const override { return cpu::PackedRecordFloats(spec_.config.num_heads, spec_.config.head_dim); }
+  int64_t RecordFloats() const override { return cpu::PackedRecordFloats(spec_.config.num_heads, spec_.config.MostHeadDim()); }
 
   std::span<std::byte> Hidden() override { return {static_cast<std::byte*>(x_.data_ptr()), static_cast<size_t>(x_.nbytes())}; }
   std::span<float> Logits() override { return {logits_.data_ptr<float>(), static_cast<size_t>(logits_.numel())}; }
@@ -335,6 +367,8 @@ class TorchBackend final : public Backend {
     logits_ = at::empty({logit_rows, spec_.config.vocab_size}, at::kFloat);
   }
 
+  RopeTensors RopeOf(const LayerConfig& layer) const { return layer.rope < 0 ? RopeTensors() : ropes_[static_cast<size_t>(layer.rope)]; }
+
   at::Tensor HeadX() const { return x_.index_select(0, at::tensor(head_rows_, at::kLong)); }
 
   void Bind(const BlockSpec& block, const BlockWeights& weights) {
@@ -345,29 +379,35 @@ class TorchBackend final : public Backend {
       case BlockKind::kEmbedding:
         embedding_ = {.table = reader.Layer(TensorRole::kTokenEmbedding, config.hidden_size),
                       .position_table = reader.Get(TensorRole::kPositionEmbedding),
-                      .position_offset = config.position_offset};
+                      .position_offset = config.position_offset,
+                      .multiplier = config.embedding_multiplier};
         break;
       case BlockKind::kAttention:
         attention_[layer] = {.norm = reader.ReadNorm(config),
                              .q = reader.Layer(TensorRole::kQ, config.hidden_size),
                              .k = reader.Layer(TensorRole::kK, config.hidden_size),
                              .v = reader.Layer(TensorRole::kV, config.hidden_size),
-                             .o = reader.Layer(TensorRole::kO, config.num_heads * config.head_dim),
+                             .o = reader.Layer(TensorRole::kO, config.q_cols(block.id.layer)),
                              .q_norm = reader.Get(TensorRole::kQNorm),
                              .k_norm = reader.Get(TensorRole::kKNorm),
-                             .window = config.sliding_window};
+                             .sizes = config.layer(block.id.layer),
+                             .score_scale = config.score_scale,
+                             .residual_multiplier = config.residual_multiplier};
         break;
       case BlockKind::kMlp:
         mlp_[layer] = {.norm = reader.ReadNorm(config),
                        .up = reader.Layer(TensorRole::kUp, config.hidden_size),
-                       .down = reader.Layer(TensorRole::kDown, config.intermediate_size),
-                       .activation = config.activation};
+                       .down = reader.Layer(TensorRole::kDown, config.layer(block.id.layer).intermediate_size),
+                       .activation = config.activation,
+                       .residual_multiplier = config.residual_multiplier};
         if (reader.Has(TensorRole::kGate)) mlp_[layer].gate = reader.Layer(TensorRole::kGate, config.hidden_size);
         break;
       case BlockKind::kHead:
-        head_ = {.output = reader.Layer(TensorRole::kOutput, config.hidden_size)};
+        head_ = {.output = reader.Layer(TensorRole::kOutput, config.hidden_size), .divisor = config.logits_divisor};
         if (config.final_norm) head_.norm = reader.ReadNorm(config);
         break;
+      case BlockKind::kLinearAttention:
+        break;  // CheckSupported refuses it
     }
   }
 
@@ -377,11 +417,14 @@ class TorchBackend final : public Backend {
       case BlockKind::kEmbedding:
         return SetX(embedding_.Forward(batch_, spec_.config.hidden_size, working_));
       case BlockKind::kAttention:
-        return SetX(attention_[layer].Forward(x_, batch_, kv_[layer], rope_));
+        return SetX(attention_[layer].Forward(x_, batch_, kv_[layer], RopeOf(spec_.config.layer(block.layer))));
       case BlockKind::kMlp:
         return SetX(mlp_[layer].Forward(x_));
       case BlockKind::kHead:
         if (logits_.size(0) > 0) logits_.copy_(head_.Forward(HeadX(), head_.output));
+        return;
+      case BlockKind::kLinearAttention:
+        return;
     }
   }
 
@@ -391,6 +434,7 @@ class TorchBackend final : public Backend {
     const TensorRole role = rows.rows.role;
     switch (block.kind) {
       case BlockKind::kEmbedding:
+      case BlockKind::kLinearAttention:
         return;
       case BlockKind::kAttention: {
         AttentionBlock& whole = attention_[static_cast<size_t>(block.layer)];
@@ -428,7 +472,7 @@ class TorchBackend final : public Backend {
   const Bytes page_bytes_;
   std::atomic<Bytes> kv_bytes_;     // present
   std::vector<int64_t> positions_;  // by sequence slot, positions that have pages
-  RopeTensors rope_;
+  std::vector<RopeTensors> ropes_;
   std::vector<KvLayer> kv_;
   EmbeddingBlock embedding_;
   std::vector<AttentionBlock> attention_;
@@ -447,11 +491,8 @@ class TorchBackend final : public Backend {
 extern "C" __attribute__((visibility("default"))) void lime_create_backend(const lime::ModelSpec& spec, const lime::BackendOptions& options,
                                                                            absl::StatusOr<std::unique_ptr<lime::Backend>>* result) {
   using lime::torch_ops::TorchBackend;
-  if (options.attends_pieces || options.attends_for_others) {
-    *result = absl::UnimplementedError(
-        "the backend \"torch\" computes attention only over KV in its own memory; plan without KV on a disk or on another device, or use "
-        "the backend "
-        "\"cpu\"");
+  if (absl::Status supported = lime::torch_ops::CheckSupported(spec.config, options); !supported.ok()) {
+    *result = std::move(supported);
     return;
   }
   try {

@@ -50,16 +50,17 @@ KvParts Split(const KvLayer& kv) {
           kv.pages.slice(1, half, 2 * half).view({pages, kv.kv_heads, kPagePositions, kv.head_dim})};
 }
 
-// One row: softmax(q K / sqrt(head_dim)) V over the positions that it sees.   q: [heads, head_dim];
-// pages: of this sequence, in order.
-at::Tensor AttendRow(const at::Tensor& q, const KvParts& kv, const at::Tensor& pages, int64_t begin, int64_t end) {
+// One row: softmax(scale q K) V over the positions that it sees.   q: [heads, head_dim]; pages: of
+// this sequence, in order.
+at::Tensor AttendRow(const at::Tensor& q, const KvParts& kv, const at::Tensor& pages, int64_t begin, int64_t end, double scale) {
   const int64_t kv_heads = kv.k.size(1), head_dim = q.size(1);
   const at::Tensor used = pages.slice(0, 0, (end + kPagePositions - 1) / kPagePositions);
   const at::Tensor k =
       kv.k.index_select(0, used).permute({1, 2, 0, 3}).reshape({kv_heads, head_dim, -1}).slice(2, begin, end).to(at::kFloat);
   const at::Tensor v =
       kv.v.index_select(0, used).permute({1, 0, 2, 3}).reshape({kv_heads, -1, head_dim}).slice(1, begin, end).to(at::kFloat);
-  const at::Tensor scores = at::matmul(q.view({kv_heads, -1, head_dim}), k) / std::sqrt(static_cast<double>(head_dim));
+  const at::Tensor scores =
+      at::matmul(q.view({kv_heads, -1, head_dim}), k) * (scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim)));
   return at::matmul(at::softmax(scores, -1), v).reshape({-1});
 }
 
@@ -95,12 +96,12 @@ at::Tensor HeadRmsNorm(const at::Tensor& qk, const at::Tensor& weight, double ep
   return (RmsScaled(heads, eps) * weight.to(at::kFloat)).view(qk.sizes());
 }
 
-at::Tensor Rope(const at::Tensor& qk, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor Rope(const at::Tensor& qk, int64_t head_dim, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin) {
   const int64_t half = cos.size(1);
-  const at::Tensor heads = qk.view({qk.size(0), -1, 2 * half}), rows = positions.to(at::kLong);
+  const at::Tensor heads = qk.view({qk.size(0), -1, head_dim}), rows = positions.to(at::kLong);
   const at::Tensor c = cos.index_select(0, rows).unsqueeze(1), s = sin.index_select(0, rows).unsqueeze(1);
-  const at::Tensor a = heads.slice(2, 0, half), b = heads.slice(2, half);
-  return at::cat({a * c - b * s, b * c + a * s}, 2).view(qk.sizes());
+  const at::Tensor a = heads.slice(2, 0, half), b = heads.slice(2, half, 2 * half), rest = heads.slice(2, 2 * half);
+  return at::cat({a * c - b * s, b * c + a * s, rest}, 2).view(qk.sizes());
 }
 
 void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv) {
@@ -113,13 +114,14 @@ void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots,
   parts.v.index_put_({page, Slice(), offset}, rows(v));
 }
 
-at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window) {
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window,
+                  double scale) {
   const KvParts parts = Split(kv);
   std::vector<at::Tensor> out;
   for (int64_t row = 0; row < q.size(0); ++row) {
     const int64_t end = positions.data_ptr<int32_t>()[row] + 1, begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
     const at::Tensor pages = kv.page_table.select(0, slots.data_ptr<int32_t>()[row]).to(at::kLong);
-    out.push_back(AttendRow(q.select(0, row).view({-1, kv.head_dim}), parts, pages, begin, end));
+    out.push_back(AttendRow(q.select(0, row).view({-1, kv.head_dim}), parts, pages, begin, end, scale));
   }
   return at::stack(out).to(kv.pages.scalar_type());
 }

@@ -46,16 +46,17 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps);
 // qk: [rows, heads * head_dim] fp32; weight: [head_dim].
 at::Tensor HeadRmsNorm(const at::Tensor& qk, const at::Tensor& weight, double eps);
-// qk: [rows, heads * head_dim] fp32; positions: [rows] int32; cos, sin: [positions, head_dim / 2]
-// fp32.
-at::Tensor Rope(const at::Tensor& qk, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin);
+// qk: [rows, heads * head_dim] fp32; positions: [rows] int32; cos, sin: [positions, half] fp32. The
+// first 2 half elements of every head rotate.
+at::Tensor Rope(const at::Tensor& qk, int64_t head_dim, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin);
 
 // k, v: [rows, kv_heads * head_dim] fp32, rounded into the pages of their sequence slots and
 // positions, [rows] int32 each.
 void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv);
 // q: [rows, heads * head_dim] fp32.   Returns [rows, heads * head_dim] working dtype.   window 0: a
-// row sees every position up to its own.
-at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window);
+// row sees every position up to its own.   scale: of the scores; 0: 1 / sqrt(head_dim).
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window,
+                  double scale = 0);
 
 // gate, up: [rows, n] fp32.   Return [rows, n] fp32.
 at::Tensor GatedActivation(const at::Tensor& gate, const at::Tensor& up, Activation activation);

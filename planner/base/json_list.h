@@ -63,13 +63,13 @@ class JsonList {
     value = from_->String(key);
     if (value.size() > max_bytes) from_->Wrong(key, absl::StrCat("is longer than ", max_bytes, " bytes"));
   }
-  // One of `names`. `problem`: the end of the error for any other text.
+  // One of `names`.
   template <typename T, size_t kCount>
-  void Named(const std::string& key, T& value, const Names<T, kCount>& names, std::string_view problem, Presence presence = kRequired) {
+  void Named(const std::string& key, T& value, const Names<T, kCount>& names, Presence presence = kRequired) {
     if (!Handles(key, presence, true)) return;
     if (!reads()) return static_cast<void>((*to_)[key] = names.Of(value));
     const std::optional<T> named = names.Find(from_->String(key));
-    named ? static_cast<void>(value = *named) : from_->Wrong(key, problem);
+    named ? static_cast<void>(value = *named) : from_->Wrong(key, names.NoneOf());
   }
 
   template <typename T>

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -24,6 +25,15 @@ struct Names {
       if (known == name) return value;
     }
     return std::nullopt;
+  }
+  // "is none of a, b and c", of any other name.
+  std::string NoneOf() const {
+    std::string text = kCount == 2 ? "is neither" : "is none of";
+    for (size_t i = 0; i < kCount; ++i) {
+      const bool last = i > 0 && i + 1 == kCount;
+      text.append(last ? (kCount == 2 ? " nor " : " and ") : i > 0 ? ", " : " ").append(all[i].second);
+    }
+    return text;
   }
 };
 

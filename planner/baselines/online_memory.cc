@@ -76,11 +76,12 @@ class PaperDevice {
   std::vector<int32_t> More(int64_t layer_pages) const {
     if (visits_ == 0 || page_mb_ <= 0) return {};
     const auto [alpha, beta] = Choose(layer_pages);
-    std::map<std::pair<int, BlockKind>, int64_t> chosen;
+    std::map<std::pair<int, bool>, int64_t> chosen;  // by stage and half
     std::vector<int32_t> parts;
     for (const PaperBlock& block : blocks_) {
-      int64_t& count = chosen[{block.stage, block.id.kind}];
-      if (count >= (block.id.kind == BlockKind::kAttention ? alpha : beta)) continue;
+      const bool attention = IsAttentionHalf(block.id.kind);
+      int64_t& count = chosen[{block.stage, attention}];
+      if (count >= (attention ? alpha : beta)) continue;
       ++count;
       const auto [begin, end] = PartsOf(plan_, block.id);
       for (int p = begin; p < end; ++p) {
@@ -96,7 +97,7 @@ class PaperDevice {
       const BlockId id = plan_.parts[p].block;
       const auto [begin, end] = PartsOf(plan_, id);
       if (p != begin || id.kind == BlockKind::kHead) continue;
-      if (id.kind == BlockKind::kAttention) ++layers_;
+      if (HasKv(id.kind)) ++layers_;
       PaperBlock block{.stage = stage, .id = id};
       bool resident = true;
       for (int part = begin; part < end; ++part) {
@@ -106,12 +107,12 @@ class PaperDevice {
     }
   }
 
-  // The number of blocks of a kind that every visit can still stream, and the size of one.
-  std::pair<int64_t, double> Cap(BlockKind kind) const {
+  // The number of halves of layers that every visit can still stream, and the size of one.
+  std::pair<int64_t, double> Cap(LayerHalf half) const {
     std::map<int, int64_t> by_stage;
     double mb = 0;
     for (const PaperBlock& block : blocks_) {
-      if (block.id.kind == kind) ++by_stage[block.stage], mb = std::max(mb, Mb(block.bytes));
+      if (InfoOf(block.id.kind).half == half) ++by_stage[block.stage], mb = std::max(mb, Mb(block.bytes));
     }
     int64_t least = static_cast<int64_t>(by_stage.size()) < visits_ ? 0 : INT64_MAX;
     for (const auto& [stage, count] : by_stage) least = std::min(least, count);
@@ -121,8 +122,8 @@ class PaperDevice {
   // The paper's tokens are pages of all layers here. Whole layers use a table with one kind of
   // block.
   std::pair<int64_t, int64_t> Choose(int64_t layer_pages) const {
-    const auto [cap_mha, mha_mb] = Cap(BlockKind::kAttention);
-    const auto [cap_mlp, mlp_mb] = Cap(BlockKind::kMlp);
+    const auto [cap_mha, mha_mb] = Cap(LayerHalf::kAttention);
+    const auto [cap_mlp, mlp_mb] = Cap(LayerHalf::kMlp);
     const OffloadTable table = MakeOffloadTable({.free_mb = free_mb_,
                                                  .kv_tok_mb = page_mb_,
                                                  .mha_mb = whole_ ? mha_mb + mlp_mb : mha_mb,
@@ -140,7 +141,7 @@ class PaperDevice {
   int64_t visits_ = 0;
   double free_mb_ = 0, page_mb_ = 0;
   std::vector<PaperBlock> blocks_;
-  int64_t layers_ = 0;
+  int64_t layers_ = 0;  // with KV
 };
 
 }  // namespace

@@ -18,12 +18,6 @@
 namespace lime {
 namespace {
 
-Instance::Kind KindOf(BlockKind kind) {
-  return kind == BlockKind::kAttention ? Instance::Kind::kAttention
-         : kind == BlockKind::kMlp     ? Instance::Kind::kMlp
-                                       : Instance::Kind::kHead;
-}
-
 const PlanDevice& DeviceOfPart(const Plan& plan, int part) {
   return plan.devices[plan.stages[StageOf(plan, part)].device];
 }
@@ -45,8 +39,9 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int
   std::vector<double> comp_ms;
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
-    instance.blocks.push_back(
-        {.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
+    instance.blocks.push_back({.kind = InstanceKind(part.block.kind),
+                               .layer = part.block.layer,
+                               .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
     comp_ms.push_back(WaitsForKv(plan, p) ? wait_ms[p] : part.decode_ms);
   }
   for (const PlanDevice& device : plan.devices) {

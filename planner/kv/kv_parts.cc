@@ -36,7 +36,7 @@ class Cutter {
     const PlanPart& part = plan_.parts[p];
     const auto o = std::ranges::find(part.rows, TensorRole::kO, &MatrixRows::role);
     const bool begins_o = o != part.rows.end() && o->begin == 0;
-    if (!may_leave || part.block.kind != BlockKind::kAttention || !begins_o) {
+    if (!may_leave || !HasKv(part.block.kind) || !begins_o) {
       cut_.parts.push_back(part);
       return;
     }
@@ -71,7 +71,7 @@ class Cutter {
   // values. And a piece on its way to the disk.
   void AddActivations() {
     const ModelConfig& config = spec_.config;
-    const Bytes bytes = OwnRows(plan_) * config.num_heads * (16 + RoundUp(config.head_dim, 16)) * 4 + KvPieceBytes(plan_);
+    const Bytes bytes = OwnRows(plan_) * config.num_heads * (16 + RoundUp(config.MostHeadDim(), 16)) * 4 + KvPieceBytes(plan_);
     for (const Stage& stage : plan_.stages) {
       PlanDevice& device = cut_.devices[stage.device];
       device.memory.activations = plan_.devices[stage.device].memory.activations + bytes;

@@ -18,20 +18,32 @@ using enum JsonList::Presence;
 // Ranges are Validate()'s business; here every finite double and every int64 passes.
 constexpr double kHigh = std::numeric_limits<double>::max();
 constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxKindBytes = kMaxInt / 8;  // so that their sum is no overflow
+constexpr int64_t kMaxKindBytes = kMaxInt / 16;  // so that their sum is no overflow
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int kVersion = 1;
 
 // Matrices by name; the others are in no part.
-constexpr Names<TensorRole, 8> kRoleNames = {{{TensorRole::kQ, "q"},
-                                              {TensorRole::kK, "k"},
-                                              {TensorRole::kV, "v"},
-                                              {TensorRole::kO, "o"},
-                                              {TensorRole::kGate, "gate"},
-                                              {TensorRole::kUp, "up"},
-                                              {TensorRole::kDown, "down"},
-                                              {TensorRole::kOutput, "output"}}};
-constexpr Names<BlockKind, 3> kPartNames = {{{BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}}};
+constexpr Names<TensorRole, 12> kRoleNames = {{{TensorRole::kQ, "q"},
+                                               {TensorRole::kK, "k"},
+                                               {TensorRole::kV, "v"},
+                                               {TensorRole::kO, "o"},
+                                               {TensorRole::kQkv, "qkv"},
+                                               {TensorRole::kZ, "z"},
+                                               {TensorRole::kBeta, "beta"},
+                                               {TensorRole::kDecay, "decay"},
+                                               {TensorRole::kGate, "gate"},
+                                               {TensorRole::kUp, "up"},
+                                               {TensorRole::kDown, "down"},
+                                               {TensorRole::kOutput, "output"}}};
+// Kinds of blocks with parts.
+constexpr auto kPartNames = [] {
+  Names<BlockKind, kNumBlockKinds - 1> names{};
+  size_t i = 0;
+  for (const BlockKindInfo& info : kBlockKinds) {
+    if (info.kind != BlockKind::kEmbedding) names.all[i++] = {info.kind, info.name};
+  }
+  return names;
+}();
 constexpr Names<EmbeddingPlacement, 3> kEmbeddingNames = {
     {{EmbeddingPlacement::kResident, "resident"}, {EmbeddingPlacement::kByRows, "by_rows"}, {EmbeddingPlacement::kWithHead, "with_head"}}};
 constexpr Names<bool, 2> kReadsNames = {{{true, "once"}, {false, "per_microbatch"}}};  // Plan::reads_once
@@ -62,7 +74,7 @@ void ListRows(JsonList& f, std::vector<MatrixRows>& rows) {
 }  // namespace
 
 static void List(JsonList& f, PlanPart& part) {
-  f.Named("block", part.block.kind, kPartNames, "is none of attention, mlp and head");
+  f.Named("block", part.block.kind, kPartNames);
   f.Number("layer", part.block.layer, 0, kMaxInt32, kOptional);
   if (f.reads() ? f.from().Has("kv_end") : part.is_kv()) {
     f.Number("kv_begin", part.kv_begin, 0, kMaxInt, kOptional);
@@ -73,6 +85,7 @@ static void List(JsonList& f, PlanPart& part) {
   f.Number("bytes", part.bytes, 0, kMaxInt);
   f.Number("kept_bytes", part.pinned_bytes, 0, kMaxInt, kSparse);
   f.Number("kv_pages", part.kv_pages, 0, kMaxInt, kSparse);
+  f.Number("state_bytes", part.state_bytes, 0, kMaxInt, kSparse);
   f.Flag("streamed", part.streamed, kSparse);
   f.Number("decode_ms", part.decode_ms, 0, kHigh);
   f.Number("evicted_ms", part.evicted_ms, 0, kHigh, kSparse);
@@ -89,6 +102,7 @@ static void List(JsonList& f, PlanMemory& memory) {
   f.Number("margin", memory.margin, 0, kMaxKindBytes, kOptional);
   f.Number("hosted", memory.hosted, 0, kMaxKindBytes, kSparse);
   f.Number("fetched", memory.fetched, 0, kMaxKindBytes, kSparse);
+  f.Number("state", memory.state, 0, kMaxKindBytes, kSparse);
 }
 
 static void List(JsonList& f, PlanDevice& device) {
@@ -139,8 +153,8 @@ static void List(JsonList& f, Plan& plan) {
   f.Number("sequences", plan.sequences, 1, kMaxInt32);
   f.Number("microbatches", plan.microbatches, 1, kMaxInt32);
   f.Number("batch", plan.batch, 1, kMaxInt32);
-  f.Named("reads", plan.reads_once, kReadsNames, "is neither once nor per_microbatch", kOptional);
-  f.Named("embedding", plan.embedding, kEmbeddingNames, "is none of resident, by_rows and with_head", kOptional);
+  f.Named("reads", plan.reads_once, kReadsNames, kOptional);
+  f.Named("embedding", plan.embedding, kEmbeddingNames, kOptional);
   f.Number("embedding_bytes", plan.embedding_bytes, 0, kMaxInt);
   f.Number("embedding_kept_bytes", plan.embedding_pinned_bytes, 0, kMaxInt, kOptional);
   f.Number("page_bytes", plan.page_bytes, 1, kMaxInt);

@@ -21,6 +21,16 @@ int64_t MostBehind(const Plan& plan, int64_t layer_pages, int64_t away) {
   return whole * std::max<int64_t>(0, longest - away) + std::max<int64_t>(0, rest - away);
 }
 
+// The layers with a block of such a kind on the device.
+std::vector<int32_t> LayersWith(const Plan& plan, int device, bool (*is_such)(BlockKind)) {
+  std::vector<int32_t> layers;
+  for (const int part : PartsOn(plan, device)) {
+    const BlockId id = plan.parts[part].block;
+    if (is_such(id.kind) && (layers.empty() || layers.back() != id.layer)) layers.push_back(id.layer);
+  }
+  return layers;
+}
+
 }  // namespace
 
 bool SpillsKv(const Plan& plan) {
@@ -29,7 +39,7 @@ bool SpillsKv(const Plan& plan) {
 
 int64_t SharedKvUnit(const Plan& plan) {
   const auto lends = [](const PlanDevice& device) { return device.max_layer_pages > 0 && !HasKvOnDisk(device); };
-  if (!RetainsAllKv(plan) || std::ranges::any_of(plan.devices, lends)) return 0;
+  if (!RetainsAllKv(plan) || HasState(plan) || std::ranges::any_of(plan.devices, lends)) return 0;
   return SpillsKv(plan) ? kKvPiece : kPageTokens;
 }
 
@@ -48,12 +58,11 @@ bool HasPart(const Plan& plan, int device) {
 }
 
 std::vector<int32_t> LayersOn(const Plan& plan, int device) {
-  std::vector<int32_t> layers;
-  for (const int part : PartsOn(plan, device)) {
-    const BlockId id = plan.parts[part].block;
-    if (id.kind == BlockKind::kAttention && (layers.empty() || layers.back() != id.layer)) layers.push_back(id.layer);
-  }
-  return layers;
+  return LayersWith(plan, device, [](BlockKind kind) { return HasKv(kind); });
+}
+
+std::vector<int32_t> StateLayersOn(const Plan& plan, int device) {
+  return LayersWith(plan, device, [](BlockKind kind) { return HasState(kind); });
 }
 
 int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages) {

@@ -48,8 +48,11 @@ std::vector<double> AllWaitsMs(const Plan& plan, int64_t layer_pages, const std:
 // Whether the plan uses the device: for a stage, or as the host of KV.
 bool HasPart(const Plan& plan, int device);
 
-// The layers whose attention and KV are on the device, ascending.
+// The layers whose KV is on the device, ascending.
 std::vector<int32_t> LayersOn(const Plan& plan, int device);
+
+// The layers with a state of each sequence on the device, ascending.
+std::vector<int32_t> StateLayersOn(const Plan& plan, int device);
 
 // Pages of each of the device's layers in memory, if a layer has `layer_pages` in total.
 int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages);
@@ -83,7 +86,8 @@ Bytes TakeoverBytes(const Plan& plan);
 
 // Sequences whose ids are equal from the first on can share KV in multiples of so many positions: a
 // page. If pieces may be on a disk: a piece, and only the slot that has them can use them, because
-// they are not copied. 0 if the plan evicts KV, or lends it to a host: they share none.
+// they are not copied. 0 if the plan evicts KV or lends it to a host, or if the model has a state:
+// they share none.
 int64_t SharedKvUnit(const Plan& plan);
 // Whether the pages of one slot can be copied to another slot.
 bool CopiesKv(const Plan& plan);

@@ -63,16 +63,15 @@ absl::Status CheckHead(const Plan& plan) {
 // Index of a block in execution order, from the first layer's attention. The head comes after any
 // layer.
 int64_t Place(BlockId id) {
-  return id.kind == BlockKind::kHead ? int64_t{1} << 40 : 2 * int64_t{id.layer} + (id.kind == BlockKind::kMlp ? 1 : 0);
+  return id.kind == BlockKind::kHead ? int64_t{1} << 40 : 2 * int64_t{id.layer} + (IsMlpHalf(id.kind) ? 1 : 0);
 }
 
 absl::Status CheckBlockOrder(const Plan& plan, int p, const std::string& name) {
   const BlockId block = plan.parts[p].block;
   if (block.kind == BlockKind::kEmbedding) return Invalid("plan: ", name, " is of the embedding, which is not a part");
   const int64_t before = p > 0 ? Place(plan.parts[p - 1].block) : -1;
-  const int64_t here = Place(block);
-  const bool next = here == before + 1 || (block.kind == BlockKind::kHead && before % 2 == 1);
-  if (block.layer < 0 || (here != before && !next)) {
+  const bool next = Place(block) == before + 1 || (block.kind == BlockKind::kHead && before % 2 == 1);
+  if (block.layer < 0 || (BeginsBlock(plan, p) && !next)) {
     return Invalid("plan: ", name, " is of ", BlockName(block), ", which does not follow ",
                    p > 0 ? BlockName(plan.parts[p - 1].block) : std::string("the embedding"));
   }
@@ -121,7 +120,7 @@ absl::Status CheckKvPart(const Plan& plan, int p, const std::string& name) {
   const PlanPart* const next = p + 1 < plan.NumParts() ? &plan.parts[p + 1] : nullptr;
   const bool goes_on = before != nullptr && before->block == part.block && before->is_kv();
   const int64_t begin = goes_on ? before->kv_end : 0, most = RoundUp(plan.context, kKvPiece);
-  if (part.block.kind != BlockKind::kAttention || !part.rows.empty())
+  if (!HasKv(part.block.kind) || !part.rows.empty())
     return Invalid("plan: ", name, " has positions of KV, but is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
   if (part.kv_begin != begin || part.kv_end <= begin || part.kv_end % kKvPiece != 0 || part.kv_end > most) {
     return Invalid("plan: ", name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, but the next part has a multiple of ",
@@ -153,8 +152,10 @@ absl::Status CheckPart(const Plan& plan, int p) {
   if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p, name));
   LIME_RETURN_IF_ERROR(CheckInt({name, ".bytes"}, part.bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kept_bytes"}, part.pinned_bytes, 0, kMaxPartBytes));
-  const int64_t most_pages = part.block.kind == BlockKind::kAttention ? kMaxPartBytes / plan.page_bytes : 0;
+  const int64_t most_pages = HasKv(part.block.kind) ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_pages"}, part.kv_pages, 0, most_pages));
+  const Bytes most_state = HasState(part.block.kind) && BeginsBlock(plan, p) ? kMaxPartBytes : 0;
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".state_bytes"}, part.state_bytes, 0, most_state));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".decode_ms"}, part.decode_ms));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".evicted_ms"}, part.evicted_ms));
   return CheckNumber({name, ".prefill_ms"}, part.prefill_ms);
@@ -217,9 +218,8 @@ absl::Status CheckSpill(const Plan& plan) {
   int64_t layer_pages = 0, on_disk = 0;
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
-    const bool first = p == 0 || !(plan.parts[p - 1].block == part.block);
     const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, p)].device];
-    if (first && part.block.kind == BlockKind::kAttention) {
+    if (BeginsBlock(plan, p) && HasKv(part.block.kind)) {
       layer_pages = part.kv_pages;
       on_disk = HasKvOnDisk(device) ? PositionsAway(plan, device, layer_pages) : 0;
       const auto [begin, end] = PartsOf(plan, part.block);
@@ -249,6 +249,7 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckInt({name, ".memory.margin"}, memory.margin, device.least_margin, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckSum({name, ".kv_pages"}, device.kv_pages, need.kv_pages, "the pages of its parts"));
   LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.kv"}, memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
+  LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.state"}, memory.state, need.state, "the bytes of the states of its layers"));
   LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.weights"}, memory.weights, need.weights, "the bytes of its parts that stay"));
   LIME_RETURN_IF_ERROR(CheckSum({name, ".memory.embedding"}, memory.embedding, need.embedding, "the bytes of the embedding that it keeps"));
   LIME_RETURN_IF_ERROR(CheckKvOfOthers(device, need, name));
@@ -266,6 +267,7 @@ void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& 
     const PlanPart& part = plan.parts[p];
     need.weights += part.pinned_bytes + (part.streamed || part.is_kv() ? 0 : part.bytes);
     need.kv_pages += PagesInMemory(plan.devices[stage.device], part.kv_pages);
+    need.state += part.state_bytes;
     if (!part.streamed) continue;
     need.streams = true;
     streamed = together ? streamed + part.bytes : std::max(streamed, part.bytes);
@@ -279,7 +281,13 @@ std::pair<int, int> PartsOf(const Plan& plan, BlockId block) {
   const auto place = [](const PlanPart& part) { return Place(part.block); };
   const auto begin = std::ranges::lower_bound(plan.parts, Place(block), {}, place);
   const auto end = std::ranges::upper_bound(plan.parts, Place(block), {}, place);
-  return {static_cast<int>(begin - plan.parts.begin()), static_cast<int>(end - plan.parts.begin())};
+  // The other kinds of attention have the same place.
+  const bool found = begin != end && begin->block.kind == block.kind;
+  return {static_cast<int>(begin - plan.parts.begin()), static_cast<int>((found ? end : begin) - plan.parts.begin())};
+}
+
+bool BeginsBlock(const Plan& plan, int part) {
+  return part == 0 || !(plan.parts[part - 1].block == plan.parts[part].block);
 }
 
 int StageOf(const Plan& plan, int part) {

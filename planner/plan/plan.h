@@ -42,6 +42,8 @@ struct PlanPart {
   Bytes pinned_bytes = 0;
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
+  // States of all sequences; in the first part of a block that keeps a state.
+  Bytes state_bytes = 0;
   bool streamed = false;
   // Time to compute this part for one micro-batch of a decode step. Attention is counted in the
   // parts with rows of its block. In the first KV part of a layer with a host: the time until the
@@ -66,6 +68,7 @@ struct PlanMemory {
   Bytes runtime = 0;      // the process and its libraries
   Bytes activations = 0;  // workspaces, and embedding rows that are read one by one
   Bytes kv = 0;           // pages
+  Bytes state = 0;        // of all sequences, of linear attention
   Bytes ring = 0;         // shared by streamed parts; 0 if nothing streams
   Bytes weights = 0;      // resident parts, and the pinned norms and biases of the others
   Bytes embedding = 0;
@@ -73,7 +76,7 @@ struct PlanMemory {
   Bytes fetched = 0;  // KV fetched back from the host for a while
   Bytes margin = 0;   // memory left free; at least PlanDevice::least_margin
 
-  Bytes total() const { return runtime + activations + kv + ring + weights + embedding + hosted + fetched + margin; }
+  Bytes total() const { return runtime + activations + kv + state + ring + weights + embedding + hosted + fetched + margin; }
   friend bool operator==(const PlanMemory&, const PlanMemory&) = default;
 };
 
@@ -181,6 +184,7 @@ struct PlanNeed {
   // At least the largest streamed part; if StaysTogether, all streamed parts of a stage.
   Bytes ring = 0;
   int64_t kv_pages = 0;  // of its layers, in memory
+  Bytes state = 0;
   Bytes hosted = 0, fetched = 0;
   bool streams = false;
 };
@@ -198,12 +202,19 @@ inline int64_t MostLogitRows(const Plan& plan) {
 // Whether a streamed part stays in the ring until the last of `microbatches` has used it.
 bool StaysTogether(const Plan& plan, int64_t microbatches);
 
-// PartsOf: the block's parts [first, second), empty if it has none. StageOf: the stage of a part.
+// PartsOf: the block's parts [first, second), empty if it has none. BeginsBlock: whether a part is
+// the first one of its block. StageOf: the stage of a part.
 // REQUIRES: parts and stages in order
 std::pair<int, int> PartsOf(const Plan& plan, BlockId block);
+bool BeginsBlock(const Plan& plan, int part);
 int StageOf(const Plan& plan, int part);
 // The index of a device; -1: it has no part in the plan.
 int32_t DeviceNamed(const Plan& plan, const std::string& name);
+
+// The kind of a block in an Instance. The two halves of a layer and the head.
+constexpr Instance::Kind InstanceKind(BlockKind kind) {
+  return IsAttentionHalf(kind) ? Instance::Kind::kAttention : IsMlpHalf(kind) ? Instance::Kind::kMlp : Instance::Kind::kHead;
+}
 
 // The ids whose logits this part computes.  REQUIRES: part.block.kind == kHead, validated
 MatrixRows HeadRange(const PlanPart& part);

@@ -21,7 +21,7 @@ std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
 }
 
 // Checks that the parts of a block have all rows of all its matrices, in order.
-absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
+absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec& block) {
   const auto [begin, end] = PartsOf(plan, block.id);
   if (begin == end) return Invalid("plan: ", BlockName(block.id), " is in no part");
   std::vector<MatrixRows> all;  // adjacent ranges of one matrix joined
@@ -47,6 +47,11 @@ absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
       return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are pinned");
     }
   }
+  const Bytes state = HasState(block.id.kind) ? plan.sequences * spec.StateBytes(block.id.layer) : 0;
+  if (plan.parts[begin].state_bytes != state) {
+    return Invalid("plan: parts[", begin, "].state_bytes = ", plan.parts[begin].state_bytes, ", but the states of ", plan.sequences,
+                   " sequences have ", state);
+  }
   return absl::OkStatus();
 }
 
@@ -68,12 +73,12 @@ absl::Status Plan::Validate(const ModelSpec& spec) const {
   if (model_key != ModelKey(spec)) return Invalid("plan: it is for \"", model_key, "\", but the model is \"", ModelKey(spec), "\"");
   if (vocab_size != spec.config.vocab_size)
     return Invalid("plan: vocab_size = ", vocab_size, ", but the model has ", spec.config.vocab_size);
-  if (PartsOf(*this, {BlockKind::kAttention, static_cast<int32_t>(spec.config.num_layers)}).first !=
+  if (PartsOf(*this, {BlockKind::kAttention, static_cast<int32_t>(spec.config.num_layers())}).first !=
       PartsOf(*this, {BlockKind::kHead, 0}).first) {
     return Invalid("plan: it has layers that the model does not have");
   }
   for (const BlockSpec& block : spec.blocks) {
-    if (block.id.kind != BlockKind::kEmbedding) LIME_RETURN_IF_ERROR(CheckBlock(*this, block));
+    if (block.id.kind != BlockKind::kEmbedding) LIME_RETURN_IF_ERROR(CheckBlock(*this, spec, block));
   }
   const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
   if (embedding_bytes + embedding_pinned_bytes != table.bytes || embedding_pinned_bytes != PinnedBytes(table)) {
@@ -82,8 +87,8 @@ absl::Status Plan::Validate(const ModelSpec& spec) const {
   }
   if (embedding == EmbeddingPlacement::kWithHead && !spec.config.tie_embeddings)
     return Invalid("plan: the embedding is with the head, but the model has a tensor for each");
-  const Bytes page = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens;
-  if (page_bytes != page) return Invalid("plan: page_bytes = ", page_bytes, ", but the model's pages have ", page);
+  if (page_bytes != spec.KvPageBytes())
+    return Invalid("plan: page_bytes = ", page_bytes, ", but the model's pages have ", spec.KvPageBytes());
   return absl::OkStatus();
 }
 

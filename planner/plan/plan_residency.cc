@@ -9,9 +9,9 @@
 namespace lime {
 namespace {
 
-// Whether this part of an attention block has the layer's page count.
+// Whether this part has the page count of its layer.
 bool HasPages(const Plan& plan, int part) {
-  return plan.parts[part].block.kind == BlockKind::kAttention && (part == 0 || !(plan.parts[part - 1].block == plan.parts[part].block));
+  return HasKv(plan.parts[part].block.kind) && BeginsBlock(plan, part);
 }
 
 absl::Status CheckPages(const Plan& plan) {
@@ -29,6 +29,7 @@ absl::Status SetMemory(const PlanNeed& need, Bytes page_bytes, PlanDevice& devic
   PlanMemory& memory = device.memory;
   device.kv_pages = need.kv_pages;
   memory.kv = need.kv_pages * page_bytes;
+  memory.state = need.state;
   memory.weights = need.weights;
   SetKvOfOthers(need, memory);
   memory.margin = device.least_margin;

@@ -17,6 +17,12 @@ inline bool RetainsAllKv(const Plan& plan) {
   return plan.retained_positions == 0;
 }
 
+// Whether the model keeps a state of fixed size for each sequence. A state cannot be cut to fewer
+// positions: sequences share none of it, and a change of plan computes all positions again.
+inline bool HasState(const Plan& plan) {
+  return std::ranges::any_of(plan.parts, [](const PlanPart& part) { return HasState(part.block.kind); });
+}
+
 // Whether the plan must stay the same while it runs, because it does not keep all KV, or because
 // every micro-batch reads the streamed parts again. Only plans to compare with are like that.
 inline bool IsFixed(const Plan& plan) {

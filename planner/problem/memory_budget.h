@@ -36,7 +36,8 @@ struct BudgetRequest {
   Bytes available = 0;  // memory that the process can still take: AvailableMemory()
   Bytes machine = 0;    // MachineMemory()
   Bytes process = 0;    // memory that the process already has
-  // Memory that it will need besides resident blocks and KV, if known: activations, the ring.
+  // Memory that it will need besides resident blocks and KV, if known: activations, the ring, the
+  // states of sequences.
   Bytes fixed = 0;
   Bytes planned_kv = 0;          // KV reserved up front
   Bytes kv_bytes_per_token = 0;  // for later KV

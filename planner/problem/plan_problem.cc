@@ -96,7 +96,8 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
                        .rows = std::move(rows),
                        .bytes = bytes,
                        .pinned_bytes = first || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0,
-                       .kv_pages = first && block.id.kind == BlockKind::kAttention ? pages : 0});
+                       .kv_pages = first && HasKv(block.id.kind) ? pages : 0,
+                       .state_bytes = first && HasState(block.id.kind) ? request.sequences * spec.StateBytes(block.id.layer) : 0});
       first = false;
     }
   }
@@ -109,26 +110,30 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
 // embedding, the last part the step's overhead. After the last attention, no evicted rows are
 // computed.
 std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, const VisitShape& rows) {
-  const auto own_ms = [&](BlockKind kind) {
-    return profile.ComputeMs(spec, kind, kind == BlockKind::kHead ? rows.logits : rows.sequences * rows.own, rows.context);
+  const auto own_ms = [&](BlockId block) {
+    return profile.ComputeMs(spec, block, block.kind == BlockKind::kHead ? rows.logits : rows.sequences * rows.own, rows.context);
   };
-  const auto kind_ms = [&](BlockKind kind) {
-    return rows.evicted == 0 || kind == BlockKind::kHead
-               ? own_ms(kind)
-               : SlicedMs(rows, [&](int64_t some, int64_t positions) { return profile.ComputeMs(spec, kind, some, positions); });
+  std::vector<std::pair<BlockId, double>> known;  // of blocks that take different times
+  const auto all_ms = [&](BlockId block) {
+    const auto same = std::ranges::find_if(known, [&](const auto& other) { return TakeSameTime(spec, other.first, block); });
+    if (same != known.end()) return same->second;
+    const double ms =
+        rows.evicted == 0 || block.kind == BlockKind::kHead
+            ? own_ms(block)
+            : SlicedMs(rows, [&](int64_t some, int64_t positions) { return profile.ComputeMs(spec, block, some, positions); });
+    return known.emplace_back(block, ms).second;
   };
-  const double ms[] = {kind_ms(BlockKind::kEmbedding), kind_ms(BlockKind::kAttention), kind_ms(BlockKind::kMlp), kind_ms(BlockKind::kHead)};
-  const BlockId last = {BlockKind::kMlp, static_cast<int32_t>(spec.config.num_layers - 1)};
+  const BlockId last = {BlockKind::kMlp, static_cast<int32_t>(spec.config.num_layers() - 1)};
   std::vector<double> times;
   for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
     Bytes bytes = 0;
     for (end = begin; end < plan.NumParts() && plan.parts[end].block == plan.parts[begin].block; ++end) bytes += plan.parts[end].bytes;
     const BlockId block = plan.parts[begin].block;
-    const double block_ms = block == last ? own_ms(block.kind) : ms[static_cast<int>(block.kind)];
+    const double block_ms = block == last ? own_ms(block) : all_ms(block);
     for (int p = begin; p < end; ++p) times.push_back(block_ms * static_cast<double>(plan.parts[p].bytes) / static_cast<double>(bytes));
   }
   const ModelCompute* const model = profile.FindModel(ModelKey(spec));
-  times.front() += ms[0];
+  times.front() += all_ms({BlockKind::kEmbedding, 0});
   times.back() += model != nullptr ? model->step_overhead_ms : 0;
   return times;
 }
@@ -186,13 +191,13 @@ std::vector<int32_t> Batches(const PlanRequest& request) {
 }
 
 Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
-  Instance::Block block = {.layer = part.block.layer, .mb = Mb(part.bytes), .kv_mb = Mb(part.pinned_bytes + part.kv_pages * page_bytes)};
-  block.kind = part.block.kind == BlockKind::kAttention ? Instance::Kind::kAttention
-               : part.block.kind == BlockKind::kMlp     ? Instance::Kind::kMlp
-                                                        : Instance::Kind::kHead;
   // Consecutive blocks of one kind and layer are parts of one block. The head has no neighbour of
   // its kind.
-  return block;
+  return {.kind = InstanceKind(part.block.kind),
+          .layer = part.block.layer,
+          .mb = Mb(part.bytes),
+          .kv_mb = Mb(part.pinned_bytes + part.kv_pages * page_bytes + part.state_bytes),
+          .state_mb = Mb(part.state_bytes)};
 }
 
 // Subtracts the pages that layers share in turn, even if the device gets no layer.
@@ -214,7 +219,7 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
                .sequences = request.sequences,
                .embedding_bytes = table.bytes - PinnedBytes(table),
                .embedding_pinned_bytes = PinnedBytes(table),
-               .page_bytes = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens,
+               .page_bytes = spec.KvPageBytes(),
                .prompt_tokens = request.prompt_tokens};
   for (const ClusterDevice& device : devices) {
     head.devices.push_back({.name = device.name,
@@ -330,6 +335,7 @@ void DivideMemory(Plan& plan) {
     if (!used[d]) device.memory = {.runtime = std::min(device.memory.runtime, device.budget)}, device.least_margin = 0;
     device.kv_pages = needs[d].kv_pages;
     device.memory.kv = device.kv_pages * plan.page_bytes;
+    device.memory.state = needs[d].state;
     device.memory.weights = needs[d].weights;
     device.memory.embedding = needs[d].embedding;
     const Bytes remaining = device.budget - device.memory.total();

@@ -69,7 +69,7 @@ struct PlanRequest {
 struct PlanProblem {
   // The decode step, to which StagePlans refer. It has the bytes of head.parts in MB, and each
   // device has half a byte less, so that rounding never changes a comparison. `kv_mb` of a block is
-  // all its pinned memory: pages, norms and biases.
+  // all its pinned memory: pages, states, norms and biases.
   Instance instance;
   std::optional<FirstTokenProblem> first_token;  // with a prompt: one instance per chunk length
   // By device and batch: decode times without computing KV again. Empty if all KV stays.

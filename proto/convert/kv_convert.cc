@@ -22,10 +22,19 @@ constexpr int64_t kMostDevices = 1024;
 constexpr int64_t kMostLives = int64_t{1} << 60;
 constexpr int64_t kMostPagesBytes = int64_t{64} << 20;  // a page of the widest model
 
-int64_t NumLayers(const Plan& plan) {
-  int64_t layers = 0;
-  for (const PlanPart& part : plan.parts) layers = std::max<int64_t>(layers, part.block.layer + 1);
+// The layers of a plan, and whether each has KV.
+std::vector<bool> LayersWithKv(const Plan& plan) {
+  std::vector<bool> layers;
+  for (const PlanPart& part : plan.parts) {
+    layers.resize(std::max(layers.size(), static_cast<size_t>(part.block.layer) + 1));
+    if (HasKv(part.block.kind)) layers[static_cast<size_t>(part.block.layer)] = true;
+  }
   return layers;
+}
+
+void CheckHasKv(MessageFields& f, const std::vector<bool>& with_kv, int32_t layer) {
+  if (f.reads() && f.status().ok() && !with_kv[static_cast<size_t>(layer)])
+    f.Check(Wrong("KV of layer ", layer, " is to be taken over, but the layer has none"));
 }
 
 void ListLent(MessageFields& f, std::vector<KvLent>& lent, google::protobuf::RepeatedPtrField<v1::KvLent>* parts) {
@@ -42,16 +51,18 @@ void ListLent(MessageFields& f, std::vector<KvLent>& lent, google::protobuf::Rep
 
 }  // namespace
 
-static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, int64_t num_layers) {
+static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, const std::vector<bool>& with_kv) {
   f.Text(LIME_FIELD(m, name), holder.name, kMostName);
   f.Text(LIME_FIELD(m, address), holder.address, kMaxWireAddress);
-  f.Ascending("layers", holder.layers, m.mutable_layers(), num_layers);
+  f.Ascending("layers", holder.layers, m.mutable_layers(), std::ssize(with_kv));
+  for (const int32_t layer : holder.layers) CheckHasKv(f, with_kv, layer);
   f.Any(LIME_FIELD(m, hosts), holder.hosts);
   ListLent(f, holder.lent, m.mutable_lent());
 }
 
-static void List(MessageFields& f, KvReaders& each, v1::KvReaders& m, int64_t num_layers) {
-  f.Number(LIME_FIELD(m, layer), each.layer, 0, num_layers - 1);
+static void List(MessageFields& f, KvReaders& each, v1::KvReaders& m, const std::vector<bool>& with_kv) {
+  f.Number(LIME_FIELD(m, layer), each.layer, 0, std::ssize(with_kv) - 1);
+  CheckHasKv(f, with_kv, each.layer);
   f.Any(LIME_FIELD(m, hosts), each.hosts);
   f.Number(LIME_FIELD(m, readers), each.readers, 1, 2);  // an owner and its host
 }
@@ -63,7 +74,7 @@ static void List(MessageFields& f, KvSequence& sequence, v1::KvSequence& m, cons
 }
 
 void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, const Plan& plan) {
-  const int64_t num_layers = NumLayers(plan);
+  const std::vector<bool> with_kv = LayersWithKv(plan);
   f.Number(LIME_FIELD(m, epoch), takeover.epoch, 0, plan.epoch - 1);
   f.Each("sequences", takeover.sequences, m.mutable_sequences(), 1, plan.sequences, plan);
   std::set<int32_t> from, to;
@@ -71,8 +82,8 @@ void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, con
     if (!from.insert(sequence.from).second || !to.insert(sequence.to).second)
       f.Check(Wrong("slot ", sequence.from, " continues as slot ", sequence.to, ", but the list names one of them twice"));
   }
-  f.Each("holders", takeover.holders, m.mutable_holders(), 0, kMostDevices, num_layers);
-  f.Each("given", takeover.kv_readers, m.mutable_given(), 0, 2 * num_layers, num_layers);
+  f.Each("holders", takeover.holders, m.mutable_holders(), 0, kMostDevices, with_kv);
+  f.Each("given", takeover.kv_readers, m.mutable_given(), 0, 2 * std::ssize(with_kv), with_kv);
 }
 
 static void List(MessageFields& f, UnloadCall& call, v1::UnloadRequest& m) {

@@ -109,8 +109,8 @@ class MessageFields {
   // A block that is possible in some model.
   template <typename GetKind, typename SetKind, typename GetLayer, typename SetLayer>
   void Block(const char* kind, GetKind get_kind, SetKind set_kind, const char* layer, GetLayer get_layer, SetLayer set_layer, BlockId& id) {
-    Enum(kind, get_kind, set_kind, id.kind, BlockKind::kHead);
-    const bool layered = id.kind == BlockKind::kAttention || id.kind == BlockKind::kMlp;
+    Enum(kind, get_kind, set_kind, id.kind, kBlockKinds.back().kind);
+    const bool layered = status_.ok() && IsLayered(id.kind);
     Number(layer, get_layer, set_layer, id.layer, 0, layered ? fields::kMaxLayer : 0);
   }
 

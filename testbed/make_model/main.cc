@@ -13,15 +13,15 @@ namespace lime {
 namespace {
 
 struct Flags {
-  std::string out, family = "llama", dtype = "BF16", rope = "default", activation;
+  std::string out, dtype = "BF16", rope = "default", activation;
   int bits = 0, group_size = 64;
   MakeModelOptions options;
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
-  ModelConfig& config = flags.options.config;
+  ModelShape& config = flags.options.config;
   app.add_option("--out", flags.out, "Folder to write")->required();
-  app.add_option("--family", flags.family, "llama, mistral, qwen2, qwen3 or opt")->capture_default_str();
+  app.add_option("--family", config.family, "llama, mistral, qwen2, qwen3, opt, qwen3_5, smollm3, granite, phi3 or ministral3")->capture_default_str();
   app.add_option("--layers", config.num_layers)->capture_default_str();
   app.add_option("--hidden", config.hidden_size)->capture_default_str();
   app.add_option("--heads", config.num_heads)->capture_default_str();
@@ -30,11 +30,18 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--intermediate", config.intermediate_size)->capture_default_str();
   app.add_option("--vocab", config.vocab_size)->capture_default_str();
   app.add_option("--positions", config.max_positions, "Longest context")->capture_default_str();
-  app.add_option("--sliding-window", config.sliding_window, "Window of mistral; 0 for none")->capture_default_str();
+  app.add_option("--sliding-window", config.sliding_window, "Window of all layers; 0 for none")->capture_default_str();
   app.add_option("--activation", flags.activation, "silu or relu");
   app.add_flag("--tie", config.tie_embeddings, "Use the embedding as head");
-  app.add_flag("--attention-bias", config.qkv_bias, "llama: biases of q, k, v and o");
-  app.add_flag("--mlp-bias", config.mlp_bias, "llama: biases of the MLP");
+  app.add_flag("--attention-bias", config.qkv_bias, "Biases of q, k, v and o, if the family may have them");
+  app.add_flag("--mlp-bias", config.mlp_bias, "Biases of the MLP, if the family may have them");
+  app.add_option("--full-attention-interval", config.full_attention_interval, "qwen3_5: each so many-th layer has no linear attention")
+      ->capture_default_str();
+  app.add_option("--linear-key-heads", config.linear_attention.key_heads)->capture_default_str();
+  app.add_option("--linear-value-heads", config.linear_attention.value_heads)->capture_default_str();
+  app.add_option("--linear-key-dim", config.linear_attention.key_dim)->capture_default_str();
+  app.add_option("--linear-value-dim", config.linear_attention.value_dim)->capture_default_str();
+  app.add_option("--partial-rotation", config.partial_rotation, "qwen3_5: share of a head that rotates")->capture_default_str();
   app.add_option("--dtype", flags.dtype, "BF16, F16 or F32")->capture_default_str();
   app.add_option("--bits", flags.bits, "Bits of quantised weights: 3, 4, 6 or 8; 0: dense")->capture_default_str();
   app.add_option("--group-size", flags.group_size, "32, 64 or 128")->capture_default_str();
@@ -50,8 +57,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
 constexpr char kMarkName[] = "made_by_make_model";
 
 absl::Status Run(Flags& flags) {
-  ModelConfig& config = flags.options.config;
-  LIME_ASSIGN_OR_RETURN(config.family, ParseFamily(flags.family));
+  ModelShape& config = flags.options.config;
   LIME_ASSIGN_OR_RETURN(config.rope.type, ParseRopeTypeName(flags.rope));
   for (char& c : flags.dtype) c = static_cast<char>(std::toupper(c));
   const std::optional<DType> dtype = kDTypeNames.Find(flags.dtype);

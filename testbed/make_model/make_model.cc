@@ -11,6 +11,7 @@
 #include "daemon/machine/parallel.h"
 #include "daemon/stores/safetensors_writer.h"
 #include "planner/base/strings.h"
+#include "planner/plan/model/family.h"
 #include "testbed/make_model/model_tensors.h"
 
 namespace lime {
@@ -19,15 +20,13 @@ namespace {
 using ordered_json = nlohmann::ordered_json;
 
 constexpr Bytes kChunkBytes = 2 * kMiB;  // drawn and written at once by one thread
+constexpr double kNormEps = 1e-5;
 
-constexpr std::pair<std::string_view, ModelFamily> kFamilies[] = {{"llama", ModelFamily::kLlama},
-                                                                  {"mistral", ModelFamily::kMistral},
-                                                                  {"qwen2", ModelFamily::kQwen2},
-                                                                  {"qwen3", ModelFamily::kQwen3},
-                                                                  {"opt", ModelFamily::kOpt}};
-constexpr std::pair<std::string_view, RopeType> kRopeTypes[] = {{"none", RopeType::kNone},     {"default", RopeType::kDefault},
-                                                                {"linear", RopeType::kLinear}, {"dynamic", RopeType::kDynamic},
-                                                                {"llama3", RopeType::kLlama3}, {"yarn", RopeType::kYarn}};
+constexpr std::pair<std::string_view, RopeType> kRopeTypes[] = {{"default", RopeType::kDefault},
+                                                                {"linear", RopeType::kLinear},
+                                                                {"dynamic", RopeType::kDynamic},
+                                                                {"llama3", RopeType::kLlama3},
+                                                                {"yarn", RopeType::kYarn}};
 
 template <typename T, size_t N>
 std::string_view NameOf(const std::pair<std::string_view, T> (&names)[N], T value) {
@@ -47,25 +46,23 @@ absl::StatusOr<T> ValueOf(const std::pair<std::string_view, T> (&names)[N], std:
   return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is not a ", Text(what), "; use one of ", known_names));
 }
 
-std::string ArchitectureName(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::kLlama:
-      return "LlamaForCausalLM";
-    case ModelFamily::kMistral:
-      return "MistralForCausalLM";
-    case ModelFamily::kQwen2:
-      return "Qwen2ForCausalLM";
-    case ModelFamily::kQwen3:
-      return "Qwen3ForCausalLM";
-    case ModelFamily::kOpt:
-      return "OPTForCausalLM";
-  }
-  return "?";
+bool Knows(std::string_view family) {
+  return std::ranges::any_of(Families(), [&](const Family* known) { return known->name == family; });
+}
+
+absl::Status UnknownFamily(std::string_view family) {
+  std::string names;
+  for (const Family* const known : Families()) absl::StrAppend(&names, names.empty() ? "" : ", ", Text(known->name));
+  return absl::InvalidArgumentError(absl::StrCat("\"", Text(family), "\" is not a model family; use one of ", names));
+}
+
+bool Reads(const Family& family, std::string_view option) {
+  return std::ranges::any_of(family.options, [&](const BoolField& field) { return field.name == option; });
 }
 
 void AddRope(const RopeConfig& rope, ordered_json& json) {
   json["rope_theta"] = rope.theta;
-  if (rope.type == RopeType::kDefault || rope.type == RopeType::kNone) return;
+  if (rope.type == RopeType::kDefault) return;
   ordered_json scaling = {{"rope_type", NameOf(kRopeTypes, rope.type)}, {"factor", rope.factor}};
   if (rope.original_max_position > 0) scaling["original_max_position_embeddings"] = rope.original_max_position;
   if (rope.type == RopeType::kLlama3) {
@@ -79,8 +76,8 @@ void AddRope(const RopeConfig& rope, ordered_json& json) {
   json["rope_scaling"] = scaling;
 }
 
-void AddOptFields(const ModelConfig& config, ordered_json& json) {
-  json["activation_function"] = config.activation == Activation::kRelu ? "relu" : "silu";
+void AddOptFields(const ModelShape& config, ordered_json& json) {
+  json["activation_function"] = "relu";
   json["ffn_dim"] = config.intermediate_size;
   json["word_embed_proj_dim"] = config.hidden_size;
   json["do_layer_norm_before"] = true;
@@ -89,20 +86,34 @@ void AddOptFields(const ModelConfig& config, ordered_json& json) {
   json["enable_bias"] = true;
 }
 
-void AddGatedFields(const ModelConfig& config, ordered_json& json) {
+void AddLinearAttention(const ModelShape& config, ordered_json& json) {
+  const LinearAttentionConfig& linear = config.linear_attention;
+  json["full_attention_interval"] = config.full_attention_interval;
+  json["linear_num_key_heads"] = linear.key_heads;
+  json["linear_num_value_heads"] = linear.value_heads;
+  json["linear_key_head_dim"] = linear.key_dim;
+  json["linear_value_head_dim"] = linear.value_dim;
+  json["linear_conv_kernel_dim"] = linear.conv_width;
+}
+
+void AddGatedFields(const ModelShape& config, const Family& family, ordered_json& json) {
   json["hidden_act"] = config.activation == Activation::kRelu ? "relu" : "silu";
   json["intermediate_size"] = config.intermediate_size;
   json["num_key_value_heads"] = config.num_kv_heads;
-  json["head_dim"] = config.head_dim;
-  json["rms_norm_eps"] = config.norm_eps;
+  json["head_dim"] = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
+  json["rms_norm_eps"] = kNormEps;
   AddRope(config.rope, json);
-  if (config.family == ModelFamily::kLlama) json["attention_bias"] = config.qkv_bias, json["mlp_bias"] = config.mlp_bias;
-  // Without the field transformers' class has a window of 4096.
-  if (config.family == ModelFamily::kMistral) json["sliding_window"] = nullptr;
-  if (config.family == ModelFamily::kMistral && config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
+  if (family.rotates_part_of_heads) json["partial_rotary_factor"] = config.partial_rotation;
+  if (Reads(family, "attention_bias")) json["attention_bias"] = config.qkv_bias;
+  if (Reads(family, "mlp_bias")) json["mlp_bias"] = config.mlp_bias;
+  // Without the field transformers' class may have a window.
+  if (family.layers == LayerPattern::kWindow) json["sliding_window"] = nullptr;
+  if (family.layers == LayerPattern::kWindow && config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
+  if (family.layers == LayerPattern::kLinear) AddLinearAttention(config, json);
 }
 
 absl::Status CheckGeometry(const MakeModelOptions& options) {
+  if (!Knows(options.config.family)) return UnknownFamily(options.config.family);
   if (options.tokenizer && options.config.vocab_size < kByteTokenizerEos + 1) {
     return absl::InvalidArgumentError(absl::StrCat("a vocabulary of ", options.config.vocab_size,
                                                    " cannot hold the byte-level tokenizer's ", kByteTokenizerEos + 1,
@@ -113,7 +124,7 @@ absl::Status CheckGeometry(const MakeModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("dtype ", Text(DTypeName(options.dtype)), " is not supported; BF16, F16 and F32 are supported"));
   }
-  return ParseModelConfig(ConfigJson(options), "the model asked for").status();
+  return absl::OkStatus();
 }
 
 // A stretch of one tensor.
@@ -184,26 +195,22 @@ absl::Status WriteWeights(const MakeModelOptions& options, const std::vector<Ran
 
 }  // namespace
 
-absl::StatusOr<ModelFamily> ParseFamily(std::string_view name) {
-  return ValueOf(kFamilies, name, "model family");
-}
-
 absl::StatusOr<RopeType> ParseRopeTypeName(std::string_view name) {
   return ValueOf(kRopeTypes, name, "rope_scaling type");
 }
 
 std::string ConfigJson(const MakeModelOptions& options) {
-  const ModelConfig config = CompleteConfig(options);
-  const bool opt = config.family == ModelFamily::kOpt;
+  const ModelShape& config = options.config;
+  const Family& family = FamilyOf(config.family);
   ordered_json json;
-  json["architectures"] = {ArchitectureName(config.family)};
-  json["model_type"] = NameOf(kFamilies, config.family);
+  json["architectures"] = {family.architectures.front()};
+  json["model_type"] = family.model_types.front();
   json["hidden_size"] = config.hidden_size;
   json["num_hidden_layers"] = config.num_layers;
   json["num_attention_heads"] = config.num_heads;
   json["vocab_size"] = config.vocab_size;
   json["max_position_embeddings"] = config.max_positions;
-  opt ? AddOptFields(config, json) : AddGatedFields(config, json);
+  family.grouped_queries ? AddGatedFields(config, family, json) : AddOptFields(config, json);
   json["tie_word_embeddings"] = config.tie_embeddings;
   if (options.tokenizer) json["bos_token_id"] = kByteTokenizerBos, json["eos_token_id"] = kByteTokenizerEos;
   if (config.quantization) {
@@ -215,13 +222,15 @@ std::string ConfigJson(const MakeModelOptions& options) {
 
 absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress) {
   LIME_RETURN_IF_ERROR(CheckGeometry(options));
+  LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(ConfigJson(options), "the model asked for"));
+  LIME_ASSIGN_OR_RETURN(const std::vector<RandomTensor> tensors, TensorsOf(config, options.dtype, options.norm_dtype));
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return absl::UnavailableError(absl::StrCat(dir, ": cannot make the folder: ", error.message()));
   for (const char* stale : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
     std::filesystem::remove(std::filesystem::path(dir) / stale, error);
   }
-  LIME_RETURN_IF_ERROR(WriteWeights(options, TensorsOf(CompleteConfig(options), options.dtype, options.norm_dtype), dir, progress));
+  LIME_RETURN_IF_ERROR(WriteWeights(options, tensors, dir, progress));
   if (options.tokenizer) {
     LIME_RETURN_IF_ERROR(WriteTextFile(dir + "/tokenizer.json", ByteTokenizerJson(options.config.vocab_size)));
     const ordered_json generation = {{"bos_token_id", kByteTokenizerBos}, {"eos_token_id", kByteTokenizerEos}};

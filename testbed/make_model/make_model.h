@@ -14,17 +14,33 @@
 
 namespace lime {
 
-// The defaults are a tiny Llama. `config` has the geometry. MakeModel sets the fields that a family
-// fixes (qkv_bias of Qwen2, ...) from `config.family`.
+// The geometry of a model. The family fixes what is not here (biases of Qwen2, norms of Qwen3, ...).
+// The defaults are a tiny model of any family.
+struct ModelShape {
+  std::string family = "llama";  // ModelConfig::model_type
+  int64_t num_layers = 2;
+  int64_t hidden_size = 64;
+  int64_t num_heads = 4;
+  int64_t num_kv_heads = 2;
+  int64_t head_dim = 0;  // 0: hidden_size / num_heads
+  int64_t intermediate_size = 160;
+  int64_t vocab_size = 320;
+  int64_t max_positions = 512;
+  RopeConfig rope = {};  // `dims` is not used
+  Activation activation = Activation::kSilu;
+  int64_t sliding_window = 0;   // families with a window on all layers; 0: none
+  bool tie_embeddings = false;  // the head uses the embedding tensor
+  bool qkv_bias = false;        // families with the field attention_bias: biases of q, k, v and o
+  bool mlp_bias = false;        // families with the field mlp_bias
+  std::optional<Quantization> quantization;
+  // Families with linear attention.
+  int64_t full_attention_interval = 4;  // each so many-th layer has attention over KV
+  LinearAttentionConfig linear_attention = {.key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 16, .conv_width = 4};
+  double partial_rotation = 0.5;  // families in which part of a head rotates
+};
+
 struct MakeModelOptions {
-  ModelConfig config = {.num_layers = 2,
-                        .hidden_size = 64,
-                        .num_heads = 4,
-                        .num_kv_heads = 2,
-                        .head_dim = 0,  // 0: hidden_size / num_heads
-                        .intermediate_size = 160,
-                        .vocab_size = 320,
-                        .max_positions = 512};
+  ModelShape config = {};
   DType dtype = DType::kBF16;       // of dense weights, scales, norms and biases
   std::optional<DType> norm_dtype;  // of norms, if it differs from `dtype`
   uint64_t seed = 1;
@@ -37,7 +53,7 @@ struct MakeModelOptions {
 // machine. `progress` receives the number of bytes written since its last call, on any thread.
 absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress = nullptr);
 
-// The text of config.json for these options.
+// The text of config.json for these options. REQUIRES: the family is one of Families()
 std::string ConfigJson(const MakeModelOptions& options);
 // A byte-level tokenizer.json: token i is byte i, then <s> (256) and </s> (257), then words that
 // occur in no text.
@@ -46,9 +62,7 @@ std::string ByteTokenizerJson(int64_t vocab_size);
 inline constexpr int32_t kByteTokenizerBos = 256;
 inline constexpr int32_t kByteTokenizerEos = 257;
 
-// "llama", "mistral", "qwen2", "qwen3", "opt".
-absl::StatusOr<ModelFamily> ParseFamily(std::string_view name);
-// "none", "default", "linear", "dynamic", "llama3", "yarn".
+// "default", "linear", "dynamic", "llama3", "yarn".
 absl::StatusOr<RopeType> ParseRopeTypeName(std::string_view name);
 
 }  // namespace lime

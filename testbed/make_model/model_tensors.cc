@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/stores/float_codec.h"
 #include "planner/base/check.h"
+#include "planner/plan/model/model_spec.h"
 
 namespace lime {
 namespace {
@@ -69,65 +69,72 @@ void FillWords(uint64_t key, int64_t first, std::span<std::byte> out) {
 // Lists a model's tensors block by block.
 class TensorLister {
  public:
-  TensorLister(const ModelConfig& config, DType dtype, DType norm_dtype)
-      : config_(config), dtype_(dtype), norm_dtype_(norm_dtype), opt_(config.family == ModelFamily::kOpt) {}
+  TensorLister(const ModelConfig& config, DType dtype, DType norm_dtype) : config_(config), dtype_(dtype), norm_dtype_(norm_dtype) {}
 
-  std::vector<RandomTensor> List() {
-    const std::string prefix = opt_ ? "model.decoder." : "model.";
-    AddMatrix(prefix + "embed_tokens", config_.vocab_size, config_.hidden_size, kEmbeddingDeviation);
-    if (opt_) {
-      AddNormal(prefix + "embed_positions.weight", {config_.max_positions + config_.position_offset, config_.hidden_size}, 0,
-                kEmbeddingDeviation);
+  // `spec` is of the dense model.
+  std::vector<RandomTensor> List(const ModelSpec& spec) {
+    for (const BlockSpec& block : spec.blocks) {
+      for (const TensorSpec& tensor : Whole(block.tensors)) {
+        if (tensor.role == TensorRole::kOutput && config_.tie_embeddings) continue;
+        Add(tensor);
+      }
     }
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) AddLayer(absl::StrCat(prefix, "layers.", layer, "."));
-    AddNorm(prefix + (opt_ ? "final_layer_norm" : "norm"), config_.hidden_size);
-    if (!config_.tie_embeddings) AddLinear("lm_head", config_.vocab_size, config_.hidden_size, false);
     return std::move(tensors_);
   }
 
  private:
-  void AddLayer(const std::string& base) {
-    const int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
-    const int64_t q_rows = config_.num_heads * config_.head_dim, kv_rows = config_.num_kv_heads * config_.head_dim;
-    AddNorm(base + (opt_ ? "self_attn_layer_norm" : "input_layernorm"), hidden);
-    AddLinear(base + "self_attn.q_proj", q_rows, hidden, config_.qkv_bias);
-    AddLinear(base + "self_attn.k_proj", kv_rows, hidden, config_.qkv_bias);
-    AddLinear(base + "self_attn.v_proj", kv_rows, hidden, config_.qkv_bias);
-    if (config_.qk_norm) {
-      AddNorm(base + "self_attn.q_norm", config_.head_dim);
-      AddNorm(base + "self_attn.k_norm", config_.head_dim);
+  // One tensor instead of its slices.
+  static std::vector<TensorSpec> Whole(const std::vector<TensorSpec>& slices) {
+    std::vector<TensorSpec> whole;
+    for (const TensorSpec& slice : slices) {
+      if (whole.empty() || whole.back().name != slice.name) {
+        whole.push_back(slice);
+      } else {
+        whole.back().info.shape[0] += slice.info.shape[0];
+      }
     }
-    AddLinear(base + (opt_ ? "self_attn.out_proj" : "self_attn.o_proj"), hidden, q_rows, config_.attention_output_bias);
-    AddNorm(base + (opt_ ? "final_layer_norm" : "post_attention_layernorm"), hidden);
-    if (config_.gated_mlp()) AddLinear(base + "mlp.gate_proj", inner, hidden, config_.mlp_bias);
-    AddLinear(base + (opt_ ? "fc1" : "mlp.up_proj"), inner, hidden, config_.mlp_bias);
-    AddLinear(base + (opt_ ? "fc2" : "mlp.down_proj"), hidden, inner, config_.mlp_bias);
+    return whole;
   }
 
-  void AddNormal(const std::string& name, std::vector<int64_t> shape, float mean, float deviation) {
+  void Add(const TensorSpec& tensor) {
+    const std::vector<int64_t>& shape = tensor.info.shape;
+    if (tensor.part == TensorPart::kBias) return AddNormal(tensor, DTypeOf(tensor.role), 0, kBiasDeviation);
+    switch (tensor.role) {
+      case TensorRole::kTokenEmbedding:
+        return AddMatrix(tensor, kEmbeddingDeviation);
+      case TensorRole::kPositionEmbedding:
+        return AddNormal(tensor, dtype_, 0, kEmbeddingDeviation);
+      case TensorRole::kNorm:
+      case TensorRole::kQNorm:
+      case TensorRole::kKNorm:
+        return AddNormal(tensor, norm_dtype_, 1 - static_cast<float>(config_.norm_offset), kNormDeviation);
+      case TensorRole::kOutputNorm:
+        return AddNormal(tensor, norm_dtype_, 1, kNormDeviation);
+      case TensorRole::kConv:
+        return AddNormal(tensor, dtype_, 0, 1 / std::sqrt(static_cast<float>(shape.back())));
+      // A state that decays by about a tenth with each position.
+      case TensorRole::kDecayLog:
+        return AddNormal(tensor, norm_dtype_, 0.5f, 0.5f);
+      case TensorRole::kDecayBias:
+        return AddNormal(tensor, dtype_, -3, 0.5f);
+      default:  // a row's dot product with a normalised vector is then around 1
+        return AddMatrix(tensor, 1 / std::sqrt(static_cast<float>(shape[1])));
+    }
+  }
+
+  // Of a bias.
+  DType DTypeOf(TensorRole role) const { return role == TensorRole::kNorm ? norm_dtype_ : dtype_; }
+
+  void AddNormal(const TensorSpec& tensor, DType dtype, float mean, float deviation) {
     tensors_.push_back(
-        {.name = name, .dtype = dtype_, .shape = std::move(shape), .stream = next_stream_++, .mean = mean, .deviation = deviation});
-  }
-
-  // A norm's weight is around 1; OPT's LayerNorm also has a bias.
-  void AddNorm(const std::string& stem, int64_t size) {
-    AddNormal(stem + ".weight", {size}, 1, kNormDeviation);
-    tensors_.back().dtype = norm_dtype_;
-    if (!opt_) return;
-    AddNormal(stem + ".bias", {size}, 0, kBiasDeviation);
-    tensors_.back().dtype = norm_dtype_;
-  }
-
-  // 1 / sqrt(cols) keeps a row's dot product with a normalised vector around 1.
-  void AddLinear(const std::string& stem, int64_t rows, int64_t cols, bool bias) {
-    AddMatrix(stem, rows, cols, 1 / std::sqrt(static_cast<float>(cols)));
-    if (bias) AddNormal(stem + ".bias", {rows}, 0, kBiasDeviation);
+        {.name = tensor.name, .dtype = dtype, .shape = tensor.info.shape, .stream = next_stream_++, .mean = mean, .deviation = deviation});
   }
 
   // Dense, or packed where the model is quantised and the groups divide the columns.
-  void AddMatrix(const std::string& stem, int64_t rows, int64_t cols, float deviation) {
-    if (!config_.quantization || cols % config_.quantization->group_size != 0)
-      return AddNormal(stem + ".weight", {rows, cols}, 0, deviation);
+  void AddMatrix(const TensorSpec& tensor, float deviation) {
+    const int64_t rows = tensor.info.shape[0], cols = tensor.info.shape[1];
+    if (!config_.quantization || cols % config_.quantization->group_size != 0) return AddNormal(tensor, dtype_, 0, deviation);
+    const std::string stem = tensor.name.substr(0, tensor.name.size() - std::string_view(".weight").size());
     const auto [bits, group_size] = *config_.quantization;
     const auto top = static_cast<float>((1 << bits) - 1);
     const float scale = 2 * std::sqrt(3.0f) * deviation / top;  // uniform codes then have this deviation
@@ -152,32 +159,17 @@ class TensorLister {
 
   const ModelConfig& config_;
   const DType dtype_, norm_dtype_;
-  const bool opt_;
   uint64_t next_stream_ = 0;
   std::vector<RandomTensor> tensors_;
 };
 
 }  // namespace
 
-ModelConfig CompleteConfig(const MakeModelOptions& options) {
-  ModelConfig config = options.config;
-  const bool opt = config.family == ModelFamily::kOpt;
-  if (opt) config.num_kv_heads = config.num_heads;
-  if (config.head_dim == 0 || opt) config.head_dim = config.hidden_size / std::max<int64_t>(1, config.num_heads);
-  if (opt) {
-    config.qkv_bias = config.attention_output_bias = config.mlp_bias = true;
-    config.position_offset = 2;
-    config.activation = Activation::kRelu;
-    config.rope.type = RopeType::kNone;
-  }
-  if (config.family == ModelFamily::kQwen2) config.qkv_bias = true;
-  if (config.family == ModelFamily::kQwen3) config.qk_norm = true;
-  if (config.family == ModelFamily::kLlama && config.qkv_bias) config.attention_output_bias = true;
-  return config;
-}
-
-std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype) {
-  return TensorLister(config, dtype, norm_dtype.value_or(dtype)).List();
+absl::StatusOr<std::vector<RandomTensor>> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype) {
+  ModelConfig dense = config;
+  dense.quantization.reset();
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, ModelSpec::FromConfig(dense, dtype, "the model asked for"));
+  return TensorLister(config, dtype, norm_dtype.value_or(dtype)).List(spec);
 }
 
 void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out) {

@@ -1,14 +1,16 @@
-// The tensors of a random model: their names in Hugging Face's spelling, their shapes, and their
-// random values.
+// The tensors of a random model: the names and shapes that its description implies, and their random
+// values.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "planner/base/dtype.h"
-#include "testbed/make_model/make_model.h"
+#include "planner/base/status.h"
+#include "planner/plan/model/model_config.h"
 
 namespace lime {
 
@@ -29,11 +31,8 @@ struct RandomTensor {
   float top_code = 0;  // kGroupBiases: 2^bits - 1
 };
 
-// `options.config` with the fields that the family fixes: head_dim, biases, q/k norms.
-ModelConfig CompleteConfig(const MakeModelOptions& options);
-
-// All tensors, in the order of the files.
-std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype = std::nullopt);
+// All tensors of a model, in the order of the files.
+absl::StatusOr<std::vector<RandomTensor>> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype = std::nullopt);
 
 // Fills `out` with elements [first, ...) of the tensor. REQUIRES: out is a whole number of
 // elements, first is even.

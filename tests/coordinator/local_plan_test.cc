@@ -383,5 +383,27 @@ TEST_F(LocalPlanTest, AsMuchStaysAsFitsAndMoreMemoryIsNotSlower) {
   }
 }
 
+TEST(LocalPlanStateTest, MemoryCountsTheStateOfEverySequenceAndPagesOfLayersWithKv) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.family = "qwen3_5";
+  options.config.num_layers = 5;
+  options.tokenizer = false;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const auto spec = LoadModelSpec(dir / "model");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const LocalPlanRequest request{
+      .model_name = "hybrid", .budget = kGiB, .context = 96, .sequences = 3, .prompt_tokens = 60, .part_bytes = kMiB, .num_threads = 1};
+  const auto plan = PlanForThisProcess(*spec, request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  Bytes state = 0;
+  for (int64_t layer = 0; layer < spec->config.num_layers(); ++layer) state += 3 * spec->StateBytes(layer);
+  const PlanDevice& device = plan->plan.devices.front();
+  EXPECT_GT(state, 0);
+  EXPECT_EQ(device.memory.state, state);
+  EXPECT_EQ(device.kv_pages, 3 * 96 / 16 * spec->NumKvLayers());
+  EXPECT_LE(device.memory.total(), kGiB);
+}
+
 }  // namespace
 }  // namespace lime

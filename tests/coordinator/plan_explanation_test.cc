@@ -125,6 +125,15 @@ TEST(PlanExplanationTest, WhatIsMissingIsNamedWithWhatWouldMakeItFit) {
   EXPECT_EQ(text.find('\n'), std::string::npos);
 }
 
+TEST(PlanExplanationTest, AShorterContextFreesNoState) {
+  Instance instance = Layers(1, 100, 1000, {Device("small", 400, 0, 1, 1), Device("a", 500, 0, 1, 1)});
+  instance.blocks.front().state_mb = 900;
+  const FoundPlan none = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 200});
+  const std::string text = ExplainInfeasible(instance, none.reason, {.total_ms = 400, .context = 1000});
+  EXPECT_THAT(text, HasSubstr("(KV of 1000 tokens, norms, states)"));
+  EXPECT_THAT(text, ::testing::EndsWith("it would fit with 576.00 MiB more on a")) << "no context is short enough";
+}
+
 // An ended search finds no remedy, so the text ends with the reason.
 TEST(PlanExplanationTest, TheReasonDoesNotRepeatThatNoPlanFits) {
   const Instance instance = Layers(1, 100, 1000, {Device("small", 400, 0, 1, 1), Device("a", 500, 0, 1, 1)});

@@ -161,7 +161,8 @@ Plan HostingPlan(int64_t fetch_pieces = 0, bool asks = true) {
 
 ModelSpec SmallSpec() {
   ModelSpec spec;
-  spec.config.num_heads = 1, spec.config.head_dim = kQueryFloats;
+  spec.config.num_heads = 1;
+  spec.config.layers.assign(std::size(kLayers), {.num_kv_heads = 1, .head_dim = kQueryFloats});
   return spec;
 }
 

@@ -15,7 +15,7 @@ void CheckFinite(double value) {
 lime::ModelSpec Spec() {
   lime::ModelSpec spec;
   spec.config.architecture = "A";
-  spec.config.num_layers = 1;
+  spec.config.layers.resize(1);
   spec.config.vocab_size = 8;
   return spec;
 }

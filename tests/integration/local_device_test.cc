@@ -43,15 +43,15 @@ constexpr int64_t kChunk = 24;
 // Of every kind of block and of weights.
 std::vector<Variant> Models() {
   return {{.name = "llama_bf16", .quantization = std::nullopt},
-          {.name = "qwen2_f16", .family = ModelFamily::kQwen2, .dtype = DType::kF16, .quantization = std::nullopt},
-          {.name = "qwen3_f32", .family = ModelFamily::kQwen3, .dtype = DType::kF32, .quantization = std::nullopt},
+          {.name = "qwen2_f16", .family = "qwen2", .dtype = DType::kF16, .quantization = std::nullopt},
+          {.name = "qwen3_f32", .family = "qwen3", .dtype = DType::kF32, .quantization = std::nullopt},
           {.name = "opt_f16",
-           .family = ModelFamily::kOpt,
+           .family = "opt",
            .dtype = DType::kF16,
            .quantization = std::nullopt,
-           .rope = RopeType::kNone,
            .activation = Activation::kRelu,
            .head_dim = 24},
+          {.name = "qwen3_5_bf16", .family = "qwen3_5", .quantization = std::nullopt},
           {.name = "llama_q4_bf16", .dtype = DType::kBF16, .quantization = Quantization{4, 64}}};
 }
 

@@ -44,7 +44,7 @@ std::pair<std::set<int64_t>, std::set<int64_t>> ShapesOf(const ModelCompute& mod
 using Set = std::set<int64_t>;
 
 TEST(MeasureComputeTest, EveryKindIsMeasuredAtEveryShapeThatTheModelAllows) {
-  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kQwen3, ModelFamily::kOpt}) {
+  for (const char* const family : {"llama", "qwen3", "opt"}) {
     for (const int bits : {0, 4}) {
       MakeModelOptions options{.dtype = bits > 0 ? DType::kF16 : DType::kBF16};
       options.config.family = family;
@@ -68,6 +68,24 @@ TEST(MeasureComputeTest, EveryKindIsMeasuredAtEveryShapeThatTheModelAllows) {
   }
 }
 
+// Three layers with linear attention, one with KV, one more.
+MakeModelOptions Hybrid() {
+  MakeModelOptions options;
+  options.config.family = "qwen3_5";
+  options.config.num_layers = 5;
+  return options;
+}
+
+TEST(MeasureComputeTest, LinearAttentionIsMeasuredAtNoContext) {
+  const ModelSpec spec = Tiny(Hybrid());
+  const auto measured = MeasureCompute(spec, {.num_threads = 2, .seconds = 0.1, .memory = Bytes{1} * kGiB});
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  const Set rows({1, 2, 4, 8, 16, 64, 256, 512});
+  EXPECT_EQ(ShapesOf(*measured, BlockKind::kLinearAttention), std::pair(rows, Set({0})));
+  EXPECT_EQ(ShapesOf(*measured, BlockKind::kAttention), std::pair(rows, Set({64, 512})));
+  EXPECT_EQ(ShapesOf(*measured, BlockKind::kMlp), std::pair(rows, Set({0})));
+}
+
 TEST(MeasureComputeTest, MemoryBoundsTheShapes) {
   MakeModelOptions options;
   options.config.max_positions = 8192;
@@ -78,7 +96,7 @@ TEST(MeasureComputeTest, MemoryBoundsTheShapes) {
   ASSERT_TRUE(measured.ok()) << measured.status();
   for (const ComputePoint& point : measured->points) {
     if (point.kind != BlockKind::kAttention || point.rows > kMaxDecodeRows) continue;
-    EXPECT_LT(point.rows * point.context * spec.KvBytesPerToken() / spec.config.num_layers, memory);
+    EXPECT_LT(point.rows * point.context * spec.KvBytesPerToken() / spec.NumKvLayers(), memory);
   }
   EXPECT_TRUE(ShapesOf(*measured, BlockKind::kMlp).first.contains(1));
   const auto refused = MeasureCompute(spec, {.num_threads = 1, .seconds = 0.1, .memory = 10 * kKiB});
@@ -91,6 +109,14 @@ TEST(MeasureComputeTest, ItEndsWhenAsked) {
   EXPECT_EQ(measured.status().code(), absl::StatusCode::kCancelled);
 }
 
+TEST(ScaleModelTest, ALayerOfEveryKindIsKept) {
+  const ModelSpec spec = Tiny(Hybrid());
+  const ScaleModel small = MakeScaleModel(spec, 1);
+  EXPECT_LT(small.spec.config.num_layers(), spec.config.num_layers());
+  EXPECT_GT(small.spec.NumKvLayers(), 0);
+  EXPECT_LT(small.spec.NumKvLayers(), small.spec.config.num_layers());
+}
+
 TEST(ScaleModelTest, LayersAndIdsAreKeptAsFarAsASweepNeeds) {
   MakeModelOptions options;
   options.config.num_layers = 7;
@@ -98,7 +124,7 @@ TEST(ScaleModelTest, LayersAndIdsAreKeptAsFarAsASweepNeeds) {
   const ModelSpec spec = Tiny(options);
   const Bytes layer = spec.block({BlockKind::kAttention, 0}).bytes + spec.block({BlockKind::kMlp, 0}).bytes;
   const ScaleModel small = MakeScaleModel(spec, 3 * layer);
-  EXPECT_EQ(small.spec.config.num_layers, 3);
+  EXPECT_EQ(small.spec.config.num_layers(), 3);
   ASSERT_EQ(small.spec.blocks.size(), 8u);
   for (int32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(small.spec.blocks[1 + 2 * i].id, (BlockId{BlockKind::kAttention, i}));

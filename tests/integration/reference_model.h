@@ -48,7 +48,10 @@ class ReferenceModel {
 
   absl::Status StartSequence(int32_t slot, int64_t positions) {
     LIME_RETURN_IF_ERROR(pages_->Reserve(slot, positions));
-    for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) backend_->SetPages(slot, layer, pages_->Pages(slot, layer));
+    int64_t next = 0;
+    for (int64_t layer = 0; layer < spec_.config.num_layers(); ++layer) {
+      if (spec_.config.layer(layer).has_kv()) backend_->SetPages(slot, layer, pages_->Pages(slot, next++));
+    }
     return absl::OkStatus();
   }
   void EndSequence(int32_t slot) { pages_->Release(slot); }
@@ -64,9 +67,9 @@ class ReferenceModel {
   ReferenceModel(Checkpoint checkpoint, ModelSpec spec) : checkpoint_(std::move(checkpoint)), spec_(std::move(spec)) {}
 
   absl::Status Load(const Options& options) {
-    const int64_t pages = options.max_sequences * KvPages::PagesFor(options.context, spec_.config.num_layers);
+    const int64_t pages = options.max_sequences * KvPages::PagesFor(options.context, spec_.NumKvLayers());
     pages_ = std::make_unique<KvPages>(
-        KvPages::Options{.num_pages = pages, .num_layers = spec_.config.num_layers, .max_sequences = options.max_sequences});
+        KvPages::Options{.num_pages = pages, .num_layers = spec_.NumKvLayers(), .max_sequences = options.max_sequences});
     LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(options.backend, spec_,
                                                 {.num_threads = options.threads,
                                                  .max_rows = options.max_rows,
@@ -74,11 +77,20 @@ class ReferenceModel {
                                                  .max_sequences = options.max_sequences,
                                                  .context = options.context,
                                                  .num_kv_pages = pages,
+                                                 .state_layers = StateLayers(),
                                                  .numerics = options.numerics}));
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint_, spec_, {.loader = LoaderKind::kRead}));
     LIME_ASSIGN_OR_RETURN(blocks_, store->LoadAll());
     for (const LoadedBlock& block : blocks_) LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.block(block.id), ToWeights(block)));
     return absl::OkStatus();
+  }
+
+  std::vector<int32_t> StateLayers() const {
+    std::vector<int32_t> layers;
+    for (const BlockSpec& block : spec_.blocks) {
+      if (HasState(block.id.kind)) layers.push_back(block.id.layer);
+    }
+    return layers;
   }
 
   const Checkpoint checkpoint_;

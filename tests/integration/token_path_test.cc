@@ -215,15 +215,18 @@ TEST(TokenPathTest, PackedWeightsAndOtherFamiliesAllocateNothing) {
   packed.config.quantization = Quantization{4, 64};
   EXPECT_EQ(AllocationsOf(packed, 1, {}), 0);
   MakeModelOptions qwen3;
-  qwen3.config.family = ModelFamily::kQwen3;
+  qwen3.config.family = "qwen3";
   EXPECT_EQ(AllocationsOf(qwen3, 1, {}), 0);
   MakeModelOptions opt;
-  opt.config.family = ModelFamily::kOpt;
+  opt.config.family = "opt";
   opt.config.num_kv_heads = 4;
-  opt.config.rope.type = RopeType::kNone;
   opt.config.activation = Activation::kRelu;
   opt.config.tie_embeddings = true;
   EXPECT_EQ(AllocationsOf(opt, 1, {}), 0);
+  MakeModelOptions qwen3_5;
+  qwen3_5.config.family = "qwen3_5";
+  qwen3_5.config.num_layers = 5;
+  EXPECT_EQ(AllocationsOf(qwen3_5, 1, {}), 0);
 }
 
 TEST(TokenPathTest, StagesWithPeersAllocateNothing) {

@@ -20,7 +20,7 @@ inline std::vector<int32_t> RandomIds(uint32_t seed, int64_t count, int64_t voca
 
 struct Variant {
   std::string name;
-  ModelFamily family = ModelFamily::kLlama;
+  std::string family = "llama";
   DType dtype = DType::kBF16;
   std::optional<Quantization> quantization;
   RopeType rope = RopeType::kDefault;
@@ -29,6 +29,11 @@ struct Variant {
   int64_t window = 0;
   std::optional<DType> norm_dtype;  // if it differs from `dtype`
 };
+
+// Whether layers have linear attention, with a state of each sequence.
+inline bool HasState(const Variant& variant) {
+  return variant.family == "qwen3_5";
+}
 
 inline MakeModelOptions OptionsOf(const Variant& variant) {
   MakeModelOptions options;
@@ -39,12 +44,13 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
   options.config.rope.factor = 4;
   options.config.rope.original_max_position = 64;
   options.config.num_heads = 4;
-  options.config.num_kv_heads = variant.family == ModelFamily::kOpt ? 4 : 2;
+  options.config.num_kv_heads = variant.family == "opt" ? 4 : 2;
   options.config.head_dim = variant.head_dim;
-  options.config.hidden_size = variant.family == ModelFamily::kOpt ? 4 * variant.head_dim : 128;
+  options.config.hidden_size = variant.family == "opt" ? 4 * variant.head_dim : 128;
   options.config.intermediate_size = variant.quantization ? 256 : 173;
   options.config.sliding_window = variant.window;
-  options.config.tie_embeddings = variant.family == ModelFamily::kOpt;
+  options.config.tie_embeddings = variant.family == "opt";
+  if (HasState(variant)) options.config.num_layers = 5;  // linear, linear, linear, full, linear
   options.dtype = variant.dtype;
   options.norm_dtype = variant.norm_dtype;
   return options;
@@ -52,17 +58,13 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
 
 inline std::vector<Variant> Variants() {
   std::vector<Variant> variants;
-  const std::pair<const char*, ModelFamily> families[] = {{"llama", ModelFamily::kLlama},
-                                                          {"mistral", ModelFamily::kMistral},
-                                                          {"qwen2", ModelFamily::kQwen2},
-                                                          {"qwen3", ModelFamily::kQwen3},
-                                                          {"opt", ModelFamily::kOpt}};
+  const char* const families[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5"};
   const std::pair<const char*, DType> dtypes[] = {{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f32", DType::kF32}};
-  for (const auto& [family_name, family] : families) {
+  for (const std::string family : families) {
     for (const auto& [dtype_name, dtype] : dtypes) {
-      Variant variant{.name = std::string(family_name) + "_" + dtype_name, .family = family, .dtype = dtype, .quantization = std::nullopt};
-      if (family == ModelFamily::kMistral) variant.window = 50;
-      if (family == ModelFamily::kOpt) variant.rope = RopeType::kNone, variant.activation = Activation::kRelu, variant.head_dim = 24;
+      Variant variant{.name = family + "_" + dtype_name, .family = family, .dtype = dtype, .quantization = std::nullopt};
+      if (family == "mistral") variant.window = 50;
+      if (family == "opt") variant.activation = Activation::kRelu, variant.head_dim = 24;
       variants.push_back(variant);
     }
   }
@@ -83,33 +85,37 @@ inline std::vector<Variant> Variants() {
 // Packed models: all group sizes and numbers of bits, spread over the families, and norms whose
 // dtype differs from that of the scales.
 inline std::vector<Variant> PackedVariants() {
-  constexpr ModelFamily kLlama = ModelFamily::kLlama, kMistral = ModelFamily::kMistral, kQwen2 = ModelFamily::kQwen2,
-                        kQwen3 = ModelFamily::kQwen3, kOpt = ModelFamily::kOpt;
   std::vector<Variant> variants = {
-      {.name = "llama_q4_g32_f32", .family = kLlama, .dtype = DType::kF32, .quantization = Quantization{4, 32}},
-      {.name = "llama_q8_g128_bf16", .family = kLlama, .dtype = DType::kBF16, .quantization = Quantization{8, 128}},
-      {.name = "mistral_q4_g128_bf16", .family = kMistral, .dtype = DType::kBF16, .quantization = Quantization{4, 128}, .window = 50},
-      {.name = "mistral_q3_g32_f16", .family = kMistral, .dtype = DType::kF16, .quantization = Quantization{3, 32}, .window = 50},
-      {.name = "qwen2_q8_g32_bf16", .family = kQwen2, .dtype = DType::kBF16, .quantization = Quantization{8, 32}},
-      {.name = "qwen2_q6_g128_f16", .family = kQwen2, .dtype = DType::kF16, .quantization = Quantization{6, 128}},
-      {.name = "qwen3_q6_g32_bf16", .family = kQwen3, .dtype = DType::kBF16, .quantization = Quantization{6, 32}},
-      {.name = "qwen3_q3_g128_f32", .family = kQwen3, .dtype = DType::kF32, .quantization = Quantization{3, 128}},
-      {.name = "opt_q4_g64_bf16", .family = kOpt, .dtype = DType::kBF16, .quantization = Quantization{4, 64}},
-      {.name = "opt_q3_g128_f16", .family = kOpt, .dtype = DType::kF16, .quantization = Quantization{3, 128}},
+      {.name = "llama_q4_g32_f32", .family = "llama", .dtype = DType::kF32, .quantization = Quantization{4, 32}},
+      {.name = "llama_q8_g128_bf16", .family = "llama", .dtype = DType::kBF16, .quantization = Quantization{8, 128}},
+      {.name = "mistral_q4_g128_bf16", .family = "mistral", .dtype = DType::kBF16, .quantization = Quantization{4, 128}, .window = 50},
+      {.name = "mistral_q3_g32_f16", .family = "mistral", .dtype = DType::kF16, .quantization = Quantization{3, 32}, .window = 50},
+      {.name = "qwen2_q8_g32_bf16", .family = "qwen2", .dtype = DType::kBF16, .quantization = Quantization{8, 32}},
+      {.name = "qwen2_q6_g128_f16", .family = "qwen2", .dtype = DType::kF16, .quantization = Quantization{6, 128}},
+      {.name = "qwen3_q6_g32_bf16", .family = "qwen3", .dtype = DType::kBF16, .quantization = Quantization{6, 32}},
+      {.name = "qwen3_q3_g128_f32", .family = "qwen3", .dtype = DType::kF32, .quantization = Quantization{3, 128}},
+      {.name = "opt_q4_g64_bf16", .family = "opt", .dtype = DType::kBF16, .quantization = Quantization{4, 64}},
+      {.name = "opt_q3_g128_f16", .family = "opt", .dtype = DType::kF16, .quantization = Quantization{3, 128}},
+      {.name = "qwen3_5_q4_g32_bf16", .family = "qwen3_5", .dtype = DType::kBF16, .quantization = Quantization{4, 32}},
+      {.name = "qwen3_5_q8_f16_norms_f32",
+       .family = "qwen3_5",
+       .dtype = DType::kF16,
+       .quantization = Quantization{8, 64},
+       .norm_dtype = DType::kF32},
       {.name = "qwen3_q4_f16_norms_f32",
-       .family = kQwen3,
+       .family = "qwen3",
        .dtype = DType::kF16,
        .quantization = Quantization{4, 64},
        .norm_dtype = DType::kF32},
       {.name = "opt_q8_f16_norms_bf16",
-       .family = kOpt,
+       .family = "opt",
        .dtype = DType::kF16,
        .quantization = Quantization{8, 64},
        .norm_dtype = DType::kBF16},
   };
   for (Variant& variant : variants) {
     variant.head_dim = 32;  // the groups of 128 divide every matrix: none stays dense
-    if (variant.family == kOpt) variant.rope = RopeType::kNone, variant.activation = Activation::kRelu;
+    if (variant.family == "opt") variant.activation = Activation::kRelu;
   }
   return variants;
 }

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/cpu/base/lanes-inl.h"
 #include "tests/cases.h"
 #include "tests/kernels/cpu_test_util.h"
 
@@ -119,7 +120,7 @@ std::vector<std::vector<std::byte>> RowsOf(const Geometry& g, const Array& out) 
 
 // Appends and attends one micro-batch, and returns a row of raw bits for each of its rows.
 std::vector<std::vector<std::byte>> Step(ThreadPool& pool, const Geometry& g, Cache& cache, const std::vector<Row>& rows,
-                                         const Calls& calls = {}) {
+                                         const Calls& calls = {}, const AttentionGate& gate = {}) {
   const Batch inputs(g, cache, rows);
   const AttentionRows batch = inputs.rows();
   const std::vector<float>& q = inputs.q;
@@ -127,7 +128,8 @@ std::vector<std::vector<std::byte>> Step(ThreadPool& pool, const Geometry& g, Ca
       {.max_rows = batch.count, .heads = g.heads, .head_dim = g.head_dim, .max_positions = 1024, .carries = !calls.ends.empty()});
   Array out(g.dtype, batch.count * g.heads * g.head_dim);
   inputs.Append(pool, g, cache);
-  const AttentionShape shape = ShapeOf(g);
+  AttentionShape shape = ShapeOf(g);
+  shape.gate = gate;
   int64_t begin = 0;
   for (const int64_t end : calls.ends) {
     std::vector<const std::byte*> places;
@@ -318,6 +320,48 @@ TEST(AttentionTest, PiecesThatLieElsewhereAndSeveralCallsChangeNoBit) {
           }
           EXPECT_EQ(Step(pool, g, cache, batch, calls), expected) << DTypeName(dtype) << " window " << window << ", " << ends.size()
                                                                   << " calls to " << ends.back() << ", " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+// For every row and head a query, then a gate, as one linear layer computes them.
+TEST(AttentionTest, AGateMultipliesTheResultBeforeTheOnlyRounding) {
+  const Geometry wide{DType::kF32, 6, 2, 40, 0};
+  std::vector<Row> batch = {{0, 600}, {2, 17}};
+  for (const Row& row : Range(1, 290, 330)) batch.push_back(row);
+  const int64_t count = static_cast<int64_t>(batch.size()), width = wide.heads * wide.head_dim;
+  const std::vector<float> gates = RandomFloats(2 * count * width, 4, 3.0f);
+  const AttentionGate gate{.data = gates.data() + wide.head_dim, .stride = 2 * width, .head_stride = 2 * wide.head_dim};
+  const auto sigmoid = [](float x) { return 1 / (1 + HWY_NAMESPACE::ExpOne(-x)); };
+  for (const DType dtype : kWorkingDTypes) {
+    Geometry g = wide;
+    g.dtype = dtype;
+    const auto prepared = [&] {
+      Cache cache(g, 3, 700);
+      ThreadPool pool(1);
+      for (const auto& [slot, end] : {std::pair{0, 600}, std::pair{1, 290}, std::pair{2, 17}})
+        Batch(g, cache, Range(slot, 0, end)).Append(pool, g, cache);
+      return cache;
+    };
+    ThreadPool pool(2);
+    Cache plain_cache = prepared(), cache = prepared();
+    const auto plain = Step(pool, g, plain_cache, batch), gated = Step(pool, g, cache, batch, {}, gate);
+    for (const std::vector<int64_t>& ends : std::vector<std::vector<int64_t>>{{1}, {1, 2}, {2}}) {
+      Cache again = prepared();
+      EXPECT_EQ(Step(pool, g, again, batch, {.ends = ends, .away = {}}, gate), gated) << DTypeName(dtype);
+    }
+    for (size_t row = 0; row < batch.size(); ++row) {
+      Array before(dtype, width), after(dtype, width);
+      before.data = plain[row], after.data = gated[row];
+      for (int64_t i = 0; i < width; ++i) {
+        const int64_t head = i / g.head_dim, d = i % g.head_dim;
+        const float factor = sigmoid(gate.data[static_cast<int64_t>(row) * gate.stride + head * gate.head_stride + d]);
+        if (dtype == DType::kF32) {
+          ASSERT_EQ(after[i], before[i] * factor) << "row " << row << " element " << i;
+        } else {  // the plain result is rounded, too
+          ASSERT_NEAR(after[i], before[i] * factor, 2 * Tolerance(dtype, before[i])) << "row " << row << " element " << i;
         }
       }
     }

@@ -97,5 +97,23 @@ TEST(EmbeddingTest, LearnedPositionsAreAddedBeforeTheOnlyRounding) {
   }
 }
 
+TEST(EmbeddingTest, AMultiplierIsAppliedBeforeTheOnlyRounding) {
+  ThreadPool pool(1);
+  for (DType dtype : kWorkingDTypes) {
+    const int64_t cols = 77;
+    const Array table = RandomArray(dtype, 6 * cols, 4);
+    const std::vector<int32_t> ids = {5, 1};
+    Array out(dtype, 2 * cols);
+    EmbedTokens(pool, {.rows = 6, .cols = cols, .dtype = dtype, .data = table.ptr()}, ids.data(), 2, {}, out.ptr(), dtype, cols, 11.3f);
+    for (int64_t t = 0; t < 2; ++t) {
+      for (int64_t c = 0; c < cols; ++c) {
+        Array expected(dtype, 1);
+        expected.Set(0, table[ids[t] * cols + c] * 11.3f);
+        EXPECT_EQ(out[t * cols + c], expected[0]);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lime::cpu

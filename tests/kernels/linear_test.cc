@@ -289,14 +289,16 @@ TEST_P(LinearWorkingTypeTest, AddsBiasAndResidualInFloatAndRoundsOnce) {
     const std::vector<float> biased = Apply(w->matrix, x, {.x_dtype = dtype, .tokens = tokens, .bias = bias.data()});
     Bytes after = before;
     LinearWorkspace ws(2, tokens, kCols);
-    const LinearTask task{.weight = &w->matrix, .bias = bias.data(), .add_to = after.data(), .out_stride = kStride};
+    const float scale = tokens == 3 ? 0.22f : 1.0f;
+    const LinearTask task{.weight = &w->matrix, .bias = bias.data(), .add_to = after.data(), .add_scale = scale, .out_stride = kStride};
     Linear(pool, ws, x.data(), dtype, tokens, kCols, {&task, 1});
     for (int64_t i = 0; i < tokens * kStride; ++i) {
       const int64_t t = i / kStride, r = i % kStride;
       float expected = Element(before, dtype, i);
       if (r < kRows) {
         EXPECT_EQ(biased[t * kRows + r], plain[t * kRows + r] + Element(bias, dtype, r));
-        expected = Element(FromFloats({expected + biased[t * kRows + r]}, dtype), dtype, 0);
+        const float scaled = scale * biased[t * kRows + r];
+        expected = Element(FromFloats({expected + scaled}, dtype), dtype, 0);
       }
       EXPECT_EQ(Element(after, dtype, i), expected) << "token " << t << " row " << r;
     }

@@ -151,6 +151,21 @@ TEST(ActivationTest, MatchesFp64InEveryDTypeAndWidth) {
   }
 }
 
+TEST(ActivationTest, SoftplusIsAccurateAndKeepsSpecialValues) {
+  float lanes[16];
+  for (float x = -100.0f; x < 100.0f; x += 0.0371f) {
+    HWY_NAMESPACE::Store(HWY_NAMESPACE::Softplus(HWY_NAMESPACE::Set(x)), lanes);
+    const double expected = x > 0 ? x + std::log1p(std::exp(-static_cast<double>(x))) : std::log1p(std::exp(static_cast<double>(x)));
+    EXPECT_NEAR(lanes[3], expected, x < -87 ? 1e-37 : expected * 4e-7) << x;
+  }
+  for (const auto& [x, expected] : {std::pair(kInfinity, kInfinity), std::pair(-kInfinity, 0.0f)}) {
+    HWY_NAMESPACE::Store(HWY_NAMESPACE::Softplus(HWY_NAMESPACE::Set(x)), lanes);
+    EXPECT_EQ(lanes[0], expected);
+  }
+  HWY_NAMESPACE::Store(HWY_NAMESPACE::Softplus(HWY_NAMESPACE::Set(kNaN)), lanes);
+  EXPECT_TRUE(std::isnan(lanes[0]));
+}
+
 // ---- Norms
 
 double RowScale(const Array& x, int64_t row, int64_t width, double mean, double eps) {
@@ -175,6 +190,22 @@ TEST(NormTest, RmsNormMatchesFp64) {
         }
       }
     }
+  }
+}
+
+TEST(NormTest, AnOffsetIsAddedToTheWeightsInFp32) {
+  ThreadPool pool(2);
+  for (const DType weight_dtype : kWorkingDTypes) {
+    constexpr int64_t kRows = 3, kWidth = 77;
+    const Array x = RandomArray(DType::kF32, kRows * kWidth, 5), weight = RandomArray(weight_dtype, kWidth, 6, 0.01f);
+    Array sums(DType::kF32, kWidth), expected(DType::kF32, kRows * kWidth), out(DType::kF32, kRows * kWidth);
+    for (int64_t i = 0; i < kWidth; ++i) sums.Set(i, 1.0f + weight[i]);
+    NormShape shape{kRows, kWidth, kWidth, kWidth, DType::kF32, DType::kF32};
+    RmsNorm(pool, shape, x.ptr(), sums.ptr(), 1e-5f, expected.ptr());
+    shape.weight_dtype = weight_dtype;
+    shape.weight_offset = 1.0f;
+    RmsNorm(pool, shape, x.ptr(), weight.ptr(), 1e-5f, out.ptr());
+    EXPECT_EQ(out.data, expected.data) << DTypeName(weight_dtype);
   }
 }
 
@@ -229,19 +260,20 @@ TEST(NormTest, LayerNormMatchesFp64WithAndWithoutWeights) {
 
 TEST(NormTest, HeadRmsNormWorksInPlaceOnStridedHeads) {
   ThreadPool pool(2);
-  for (int64_t head_dim : {8, 64, 80, 128}) {
+  for (const auto& [head_dim, offset] : std::vector<std::pair<int64_t, float>>{{8, 0.0f}, {64, 1.0f}, {80, 0.0f}, {128, 1.0f}}) {
     const int64_t tokens = 3, heads = 5, stride = heads * head_dim + 7;
     const std::vector<float> before = RandomFloats(tokens * stride, 10);
     const Array weight = RandomArray(DType::kBF16, head_dim, 11);
     std::vector<float> x = before;
-    HeadRmsNorm(pool, x.data(), tokens, heads, head_dim, stride, weight.ptr(), DType::kBF16, 1e-6f);
+    const HeadShape shape{.tokens = tokens, .heads = heads, .head_dim = head_dim, .stride = stride};
+    HeadRmsNorm(pool, shape, x.data(), weight.ptr(), DType::kBF16, 1e-6f, offset);
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t h = 0; h < heads; ++h) {
         const float* row = &before[t * stride + h * head_dim];
         double squares = 0;
         for (int64_t i = 0; i < head_dim; ++i) squares += static_cast<double>(row[i]) * row[i];
         const double scale = 1 / std::sqrt(squares / head_dim + 1e-6);
-        for (int64_t i = 0; i < head_dim; ++i) EXPECT_NEAR(x[t * stride + h * head_dim + i], row[i] * scale * weight[i], 1e-5);
+        for (int64_t i = 0; i < head_dim; ++i) EXPECT_NEAR(x[t * stride + h * head_dim + i], row[i] * scale * (weight[i] + offset), 1e-5);
       }
       for (int64_t i = heads * head_dim; i < stride; ++i) EXPECT_EQ(x[t * stride + i], before[t * stride + i]);
     }
@@ -292,6 +324,16 @@ TEST(ActivationTest, ThreadsAndInstructionSetsChangeNoBit) {
 }
 
 // ---- Vocabulary
+
+TEST(LogitsTest, ColumnsOfEveryRowAreDivided) {
+  const std::vector<float> before = RandomFloats(3 * 50, 22);
+  ForEachTarget([&](const std::string& target) {
+    ThreadPool pool(2);
+    std::vector<float> x = before;
+    DivideRows(pool, x.data() + 5, 3, 37, 50, 6.0f);
+    for (int64_t i = 0; i < 150; ++i) EXPECT_EQ(x[i], i % 50 >= 5 && i % 50 < 42 ? before[i] / 6.0f : before[i]) << target;
+  });
+}
 
 TEST(SoftmaxTest, LogSumExpMatchesFp64OnOddVocabularies) {
   ThreadPool pool(2);

@@ -68,6 +68,11 @@ class FakeBackend final : public Backend {
   std::span<float> Logits() override { return logits_; }
   Bytes ActivationBytes() const override { return 7; }
   Bytes KvBytes() const override { return 9; }
+  std::span<std::byte> State(int32_t sequence, int64_t layer) override {
+    calls_.push_back("state " + std::to_string(sequence) + " " + std::to_string(layer));
+    return hidden_;
+  }
+  Bytes StateBytes() const override { return 5; }
 
  private:
   absl::Status Compute(const std::string& what) {
@@ -102,7 +107,7 @@ class PacedBackendTest : public ::testing::Test {
     for (int i = 0; i < rows; ++i) batch.rows.push_back({.sequence = i, .position = context - 1, .wants_logits = true});
     ASSERT_TRUE(backend_->Begin(batch).ok());
   }
-  double Ms(BlockKind kind, int rows, int context) const { return profile_.ComputeMs(spec_, kind, rows, context); }
+  double Ms(BlockKind kind, int rows, int context) const { return profile_.ComputeMs(spec_, {kind, 0}, rows, context); }
   RowsInMemory Rows(TensorRole role, int64_t begin, int64_t end) const { return {.rows = {role, begin, end}}; }
 
   FakeTime time_;
@@ -179,7 +184,7 @@ TEST_F(PacedBackendTest, AttendingForOthersLastsTheTimeOfThesePositions) {
 
 TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
   ModelSpec windowed = spec_;
-  windowed.config.sliding_window = 1000;
+  for (LayerConfig& layer : windowed.config.layers) layer.window = 1000;
   const auto backend = PaceBackend(std::make_unique<FakeBackend>(time_, calls_), windowed,
                                    {.profile = profile_, .clock = std::make_unique<FakeClock>(time_)});
   const std::vector<const std::byte*> pieces(15, nullptr);
@@ -189,7 +194,8 @@ TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
     return time_.now_ms - begin;
   };
   const auto added = [&](int rows, int seen) {
-    return profile_.ComputeMs(windowed, BlockKind::kAttention, rows, seen) - profile_.ComputeMs(windowed, BlockKind::kAttention, rows, 1);
+    return profile_.ComputeMs(windowed, {BlockKind::kAttention, 0}, rows, seen) -
+           profile_.ComputeMs(windowed, {BlockKind::kAttention, 0}, rows, 1);
   };
   EXPECT_THAT(extra_ms(std::vector<int32_t>(16, 3900)), DoubleNear(added(16, 3840 - 2901), 1e-9));
   EXPECT_THAT(extra_ms({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
@@ -225,6 +231,9 @@ TEST_F(PacedBackendTest, OnlyComputingSleeps) {
   EXPECT_EQ(backend_->Hidden().size(), 8U);
   EXPECT_EQ(backend_->Logits().size(), 2U);
   EXPECT_EQ(backend_->ActivationBytes() + backend_->KvBytes(), 16);
+  EXPECT_EQ(backend_->StateBytes(), 5);
+  EXPECT_EQ(backend_->State(3, 1).size(), 8U);
+  EXPECT_EQ(calls_.back(), "state 3 1");
 }
 
 TEST_F(PacedBackendTest, FailuresComeThroughAtOnce) {
@@ -258,7 +267,7 @@ TEST(SystemPaceClockTest, APartLastsItsTimeOnTheRealClock) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(backend->Compute({BlockKind::kMlp, 0}).ok());
   const double elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  EXPECT_GE(elapsed_ms, 5 * profile.ComputeMs(spec, BlockKind::kMlp, 1, 4));
+  EXPECT_GE(elapsed_ms, 5 * profile.ComputeMs(spec, {BlockKind::kMlp, 0}, 1, 4));
 }
 
 }  // namespace

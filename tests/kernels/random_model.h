@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/plan/micro_batch.h"
+#include "planner/plan/model/described_model.h"
 #include "planner/plan/model/model_spec.h"
 #include "tests/kernels/cpu_test_util.h"
 
@@ -20,8 +21,21 @@ inline std::string LlamaLike(const std::string& names, const std::string& rest) 
          rest + "}";
 }
 
-// config.json of "llama", "qwen3", "opt", or "mistral_N" with a window of N.
+// Of two layers of these kinds, with gates and rotation of a quarter of the head.
+inline std::string Qwen35Like(const std::string& layer_types) {
+  return R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "tie_word_embeddings": false, "text_config":
+    {"model_type": "qwen3_5_text", "dtype": "bfloat16", "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4,
+     "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 1024,
+     "rms_norm_eps": 1e-6, "hidden_act": "silu", "attn_output_gate": true, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 24,
+     "linear_value_head_dim": 40, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "layer_types": [)" +
+         layer_types + R"(], "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}})";
+}
+
+// config.json of "llama", "qwen3", "opt", "qwen3_5" (linear attention, then attention), "gates"
+// (qwen3_5 without linear attention), or "mistral_N" with a window of N.
 inline std::string RandomModelConfig(const std::string& name) {
+  if (name == "qwen3_5") return Qwen35Like(R"("linear_attention", "full_attention")");
+  if (name == "gates") return Qwen35Like(R"("full_attention", "full_attention")");
   if (name == "llama")
     return LlamaLike(R"("architectures": ["LlamaForCausalLM"], "model_type": "llama")", R"("dtype": "bfloat16", "head_dim": 64)");
   if (name == "qwen3")
@@ -33,6 +47,23 @@ inline std::string RandomModelConfig(const std::string& name) {
   }
   return LlamaLike(R"("architectures": ["MistralForCausalLM"], "model_type": "mistral")",
                    R"("dtype": "bfloat16", "head_dim": 24, "sliding_window": )" + name.substr(name.find('_') + 1));
+}
+
+// The model of RandomModelConfig, or "options": qwen3 with options that change no tensor.
+inline ModelSpec RandomModelSpec(const std::string& name) {
+  ModelSpec spec = DescribeModel(RandomModelConfig(name == "options" ? "qwen3" : name), name).value();
+  if (name == "options") {
+    ModelConfig& config = spec.config;
+    config.norm_offset = 1;
+    config.score_scale = 0.3;
+    config.embedding_multiplier = 3;
+    config.residual_multiplier = 0.5;
+    config.logits_divisor = 1.375;
+    config.ropes[0].dims = 16;
+    config.layers[0].window = 20;
+    config.layers[1].rope = -1;
+  }
+  return spec;
 }
 
 // Random tensors, in the order of the spec's blocks.

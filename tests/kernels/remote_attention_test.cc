@@ -10,7 +10,6 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/registry/registry.h"
 #include "planner/plan/device/backend_names.h"
-#include "planner/plan/model/described_model.h"
 #include "tests/kernels/random_model.h"
 
 namespace lime {
@@ -32,7 +31,7 @@ class Device {
   using Between = std::function<void(int64_t layer)>;
 
   Device(const ModelSpec& spec, const std::vector<std::vector<cpu::Array>>& weights, int threads) : spec_(spec), weights_(weights) {
-    const int64_t layers = spec.config.num_layers;
+    const int64_t layers = spec.config.num_layers();
     auto backend = OpenBackend(kCpuBackend, spec,
                                {.num_threads = threads,
                                 .max_rows = kMaxRows,
@@ -60,7 +59,7 @@ class Device {
   std::vector<std::vector<std::byte>> Step(const MicroBatch& batch, const Between& between = nullptr) {
     std::vector<std::vector<std::byte>> bits;
     EXPECT_TRUE(backend_->Begin(batch).ok() && backend_->Compute({BlockKind::kEmbedding, 0}).ok());
-    for (int32_t layer = 0; layer < spec_.config.num_layers; ++layer) {
+    for (int32_t layer = 0; layer < spec_.config.num_layers(); ++layer) {
       for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV}) Rows(layer, role);
       if (between) between(layer);
       Rows(layer, TensorRole::kO);
@@ -83,7 +82,7 @@ class Device {
   // Takes the first pieces of a sequence out of their pages, which then hold nothing but NaN and
   // are not named any more.
   std::vector<std::byte> MoveOut(int32_t sequence, int64_t layer, int64_t pieces) {
-    const int64_t page_bytes = cpu::KvPageBytes(spec_.working_dtype, spec_.config.num_kv_heads, spec_.config.head_dim);
+    const int64_t page_bytes = spec_.KvPageBytes();
     std::vector<std::byte> moved;
     for (int64_t i = 0; i < 16 * pieces; ++i) {
       const std::byte* const page = backend_->KvPage(Pages(sequence, layer, 0)[static_cast<size_t>(i)]);
@@ -109,7 +108,7 @@ class Device {
   std::vector<int32_t> Pages(int32_t sequence, int64_t layer, int64_t pieces_away) const {
     std::vector<int32_t> pages;
     for (int64_t i = 0; i < kPages; ++i)
-      pages.push_back(i < 16 * pieces_away ? -1 : static_cast<int32_t>((sequence * spec_.config.num_layers + layer) * kPages + i));
+      pages.push_back(i < 16 * pieces_away ? -1 : static_cast<int32_t>((sequence * spec_.config.num_layers() + layer) * kPages + i));
     return pages;
   }
 
@@ -140,7 +139,7 @@ struct Asked {
 
 class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
  protected:
-  RemoteAttentionTest() : spec_(DescribeModel(RandomModelConfig(GetParam()), GetParam()).value()), weights_(RandomWeights(spec_)) {
+  RemoteAttentionTest() : spec_(RandomModelSpec(GetParam())), weights_(RandomWeights(spec_)) {
     AddRows(0, 700, 701, batch_);
     AddRows(1, 520, 560, batch_);  // a chunk of a prompt, into a piece that begins within
     AddRows(2, 40, 41, batch_);
@@ -150,12 +149,12 @@ class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
     for (const auto& [sequence, end] : {std::pair(0, 700), std::pair(1, 520), std::pair(2, 40)}) device.Prefill(sequence, end);
   }
 
-  int64_t page_bytes() const { return cpu::KvPageBytes(spec_.working_dtype, spec_.config.num_kv_heads, spec_.config.head_dim); }
+  int64_t page_bytes() const { return spec_.KvPageBytes(); }
 
   // Lays the first pieces of the owner's sequences down where the host finds them.
   void MoveAway(const std::vector<int32_t>& covered, Device& owner) {
     memory_.clear();
-    for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer)
+    for (int64_t layer = 0; layer < spec_.config.num_layers(); ++layer)
       for (int32_t sequence = 0; sequence < kSequences; ++sequence) memory_.push_back(owner.MoveOut(sequence, layer, covered[sequence]));
   }
 
@@ -235,13 +234,12 @@ TEST_P(RemoteAttentionTest, AHostsOwnBatchIsLeftAlone) {
     }
   });
   EXPECT_EQ(got, expected);
-  EXPECT_EQ(attended, 4 * 3 * spec_.config.num_layers);
+  EXPECT_EQ(attended, 4 * 3 * spec_.config.num_layers());
 }
 
 TEST_P(RemoteAttentionTest, WhatDoesNotAgreeIsRefused) {
   Device device(spec_, weights_, 1);
-  const size_t width = static_cast<size_t>(device->RecordFloats()),
-               q_cols = static_cast<size_t>(spec_.config.num_heads * spec_.config.head_dim);
+  const size_t width = static_cast<size_t>(device->RecordFloats()), q_cols = static_cast<size_t>(spec_.config.q_cols(0));
   EXPECT_EQ(width, q_cols + 2 * static_cast<size_t>(spec_.config.num_heads));
   const std::vector<std::byte> piece(static_cast<size_t>(16 * page_bytes()));
   const std::vector<const std::byte*> pieces = {piece.data(), piece.data()};
@@ -278,11 +276,11 @@ TEST_P(RemoteAttentionTest, WhatDoesNotAgreeIsRefused) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, RemoteAttentionTest, ::testing::Values("llama", "qwen3", "opt", "mistral_300", "mistral_20"),
+INSTANTIATE_TEST_SUITE_P(Families, RemoteAttentionTest, ::testing::Values("llama", "qwen3", "opt", "gates", "mistral_300", "mistral_20"),
                          [](const auto& info) { return info.param; });
 
 TEST(RemoteAttentionMemoryTest, RoomForOthersIsPlannedAsItIsMade) {
-  const ModelSpec spec = DescribeModel(RandomModelConfig("llama"), "llama").value();
+  const ModelSpec spec = RandomModelSpec("llama");
   BackendOptions options{.max_rows = kMaxRows, .max_logit_rows = 1, .max_sequences = kSequences, .context = kContext, .num_kv_pages = 1};
   std::vector<Bytes> bytes;
   for (const auto& [pieces, others] : {std::pair(false, false), std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {

@@ -16,6 +16,7 @@ namespace {
 
 RopeConfig Llama31() {
   return {.type = RopeType::kLlama3,
+          .dims = 128,
           .theta = 500000.0,
           .factor = 8.0,
           .low_freq_factor = 1.0,
@@ -24,7 +25,7 @@ RopeConfig Llama31() {
 }
 
 TEST(RopeTableTest, DefaultIsThetaToTheMinusTwoIOverD) {
-  const RopeTable table({.theta = 10000.0}, 64, 100);
+  const RopeTable table({.dims = 64, .theta = 10000.0}, 100);
   for (int64_t p : {0, 1, 99}) {
     for (int64_t i : {0, 5, 31}) {
       const double angle = p / std::pow(10000.0, i / 32.0);
@@ -35,7 +36,7 @@ TEST(RopeTableTest, DefaultIsThetaToTheMinusTwoIOverD) {
 }
 
 TEST(RopeTableTest, LinearStretchesPositionsByTheFactor) {
-  const RopeTable plain({}, 64, 100), stretched({.type = RopeType::kLinear, .factor = 4.0}, 64, 400);
+  const RopeTable plain({.dims = 64}, 100), stretched({.type = RopeType::kLinear, .dims = 64, .factor = 4.0}, 400);
   for (int64_t p = 0; p < 100; ++p)
     for (int64_t i = 0; i < 32; ++i) EXPECT_NEAR(stretched.cos()[4 * p * 32 + i], plain.cos()[p * 32 + i], 1e-6);
 }
@@ -43,7 +44,7 @@ TEST(RopeTableTest, LinearStretchesPositionsByTheFactor) {
 // Wavelength form of the definition; the code works in turns per original context.
 TEST(RopeTableTest, Llama3KeepsShortDividesLongAndBlendsBetween) {
   const RopeConfig rope = Llama31();
-  const std::vector<double> f = RopeInverseFrequencies(rope, 128, 0);
+  const std::vector<double> f = RopeInverseFrequencies(rope, 0);
   int kept = 0, divided = 0, blended = 0;
   for (int i = 0; i < 64; ++i) {
     const double base = 1 / std::pow(500000.0, i / 64.0), wavelength = 2 * M_PI / base;
@@ -64,8 +65,8 @@ TEST(RopeTableTest, Llama3KeepsShortDividesLongAndBlendsBetween) {
 }
 
 TEST(RopeTableTest, DynamicGrowsItsBaseWithThePositionOnlyBeyondTheOriginalContext) {
-  const RopeConfig rope{.type = RopeType::kDynamic, .factor = 2.0, .original_max_position = 64};
-  const RopeTable table(rope, 32, 200), plain({}, 32, 64);
+  const RopeConfig rope{.type = RopeType::kDynamic, .dims = 32, .factor = 2.0, .original_max_position = 64};
+  const RopeTable table(rope, 200), plain({.dims = 32}, 64);
   for (int64_t i = 0; i < 64 * 16; ++i) EXPECT_EQ(table.cos()[i], plain.cos()[i]);
   for (int64_t p : {64, 130, 199}) {
     const double theta = 10000.0 * std::pow(2.0 * (p + 1) / 64 - 1, 32.0 / 30.0);
@@ -76,8 +77,9 @@ TEST(RopeTableTest, DynamicGrowsItsBaseWithThePositionOnlyBeyondTheOriginalConte
 TEST(RopeTableTest, YarnInterpolatesByPartsAndScalesBothTables) {
   // 128 dimensions, base 10000, original 4096, betas 32 and 1: correction dims 20.94 and 45.02,
   // whole range 20 .. 46.
-  RopeConfig rope{.type = RopeType::kYarn, .factor = 16.0, .attention_factor = 0.1 * std::log(16.0) + 1, .original_max_position = 4096};
-  const std::vector<double> f = RopeInverseFrequencies(rope, 128, 0);
+  RopeConfig rope{
+      .type = RopeType::kYarn, .dims = 128, .factor = 16.0, .attention_factor = 0.1 * std::log(16.0) + 1, .original_max_position = 4096};
+  const std::vector<double> f = RopeInverseFrequencies(rope, 0);
   const auto base = [](int i) { return std::pow(10000.0, -i / 64.0); };
   EXPECT_NEAR(f[20] / base(20), 1.0, 1e-12);
   EXPECT_NEAR(f[46] / base(46), 1.0 / 16, 1e-12);
@@ -86,30 +88,37 @@ TEST(RopeTableTest, YarnInterpolatesByPartsAndScalesBothTables) {
   const double low = 128 * std::log(4096 / (32 * 2 * M_PI)) / (2 * std::log(10000.0)),
                high = 128 * std::log(4096 / (2 * M_PI)) / (2 * std::log(10000.0));
   const double ramp = (33 - low) / (high - low);
-  EXPECT_NEAR(RopeInverseFrequencies(rope, 128, 0)[33] / base(33), ramp / 16 + 1 - ramp, 1e-12);
-  const RopeTable table(rope, 128, 1);
+  EXPECT_NEAR(RopeInverseFrequencies(rope, 0)[33] / base(33), ramp / 16 + 1 - ramp, 1e-12);
+  const RopeTable table(rope, 1);
   EXPECT_FLOAT_EQ(table.cos()[0], 0.1f * std::log(16.0f) + 1);
   EXPECT_EQ(table.sin()[0], 0.0f);
 }
 
-TEST(RopeTest, RotatesPairsOfTheTwoHalves) {
+Rotations Of(const RopeTable& table) {
+  return {.cos = table.cos(), .sin = table.sin(), .half = table.half()};
+}
+
+TEST(RopeTest, RotatesPairsOfTheTwoHalvesAndNothingBehindThem) {
   ThreadPool pool(2);
-  for (int64_t head_dim : {8, 64, 80, 96, 128}) {
-    const int64_t tokens = 4, heads = 3, half = head_dim / 2, stride = heads * head_dim + 3;
-    const RopeTable table({}, head_dim, 64);
+  for (const auto& [head_dim, dims] :
+       std::vector<std::pair<int64_t, int64_t>>{{8, 8}, {64, 64}, {80, 80}, {96, 96}, {128, 128}, {64, 16}, {16, 4}, {96, 72}}) {
+    const int64_t tokens = 4, heads = 3, half = dims / 2, stride = heads * head_dim + 3;
+    const RopeTable table({.dims = dims}, 64);
     const std::vector<int32_t> positions = {0, 5, 63, 7};
     const std::vector<float> before = RandomFloats(tokens * stride, 20);
     std::vector<float> x = before;
-    ApplyRope(pool, x.data(), tokens, heads, stride, table.cos(), table.sin(), half, positions.data());
+    ApplyRope(pool, {.tokens = tokens, .heads = heads, .head_dim = head_dim, .stride = stride}, x.data(), Of(table), positions.data());
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t h = 0; h < heads; ++h) {
+        const int64_t head = t * stride + h * head_dim;
         for (int64_t d = 0; d < half; ++d) {
-          const int64_t at = t * stride + h * head_dim + d;
+          const int64_t at = head + d;
           const std::complex<double> turned =
-              std::complex<double>(before[at], before[at + half]) * std::polar(1.0, positions[t] * std::pow(10000.0, -2.0 * d / head_dim));
+              std::complex<double>(before[at], before[at + half]) * std::polar(1.0, positions[t] * std::pow(10000.0, -2.0 * d / dims));
           EXPECT_NEAR(x[at], turned.real(), 2e-6);
           EXPECT_NEAR(x[at + half], turned.imag(), 2e-6);
         }
+        for (int64_t d = dims; d < head_dim; ++d) EXPECT_EQ(x[head + d], before[head + d]);
       }
     }
   }
@@ -117,7 +126,7 @@ TEST(RopeTest, RotatesPairsOfTheTwoHalves) {
 
 TEST(RopeTest, ThreadsAndInstructionSetsChangeNoBit) {
   const int64_t tokens = 50, heads = 7, head_dim = 80;
-  const RopeTable table({}, head_dim, 64);
+  const RopeTable table({.dims = head_dim}, 64);
   std::vector<int32_t> positions(tokens);
   for (int64_t t = 0; t < tokens; ++t) positions[t] = static_cast<int32_t>(t);
   const std::vector<float> before = RandomFloats(tokens * heads * head_dim, 21);
@@ -126,7 +135,8 @@ TEST(RopeTest, ThreadsAndInstructionSetsChangeNoBit) {
     for (int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       results.push_back(before);
-      ApplyRope(pool, results.back().data(), tokens, heads, heads * head_dim, table.cos(), table.sin(), head_dim / 2, positions.data());
+      ApplyRope(pool, {.tokens = tokens, .heads = heads, .head_dim = head_dim, .stride = heads * head_dim}, results.back().data(),
+                Of(table), positions.data());
     }
   });
   for (const auto& result : results) EXPECT_EQ(Bits(result), Bits(results[0]));

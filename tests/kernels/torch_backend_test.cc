@@ -7,7 +7,6 @@
 
 #include "kernels/registry/registry.h"
 #include "planner/plan/device/backend_names.h"
-#include "planner/plan/model/described_model.h"
 #include "tests/kernels/random_model.h"
 
 namespace lime {
@@ -25,7 +24,7 @@ const BackendOptions kOptions{.num_threads = 2,
 
 class TorchBackendTest : public ::testing::TestWithParam<std::string> {
  protected:
-  TorchBackendTest() : spec_(DescribeModel(RandomModelConfig(GetParam()), GetParam()).value()), weights_(RandomWeights(spec_)) {}
+  TorchBackendTest() : spec_(RandomModelSpec(GetParam())), weights_(RandomWeights(spec_)) {}
 
   // `streams`: attention, MLP and head come in rows.
   std::unique_ptr<Backend> Open(const char* name, bool streams = false) {
@@ -135,17 +134,24 @@ TEST_P(TorchBackendTest, RowsOfTheEmbeddingAreThoseOfTheTable) {
   EXPECT_TRUE(std::ranges::equal(backend->Hidden(), expected));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TorchBackendTest, ::testing::Values("llama", "qwen3", "opt", "mistral_20"),
+INSTANTIATE_TEST_SUITE_P(Families, TorchBackendTest, ::testing::Values("llama", "qwen3", "opt", "options", "mistral_20"),
                          [](const auto& info) { return info.param; });
 
 TEST(TorchBackendOptionsTest, WhatItDoesNotDoIsRefused) {
-  const ModelSpec spec = DescribeModel(RandomModelConfig("llama"), "llama").value();
+  const ModelSpec spec = RandomModelSpec("llama");
   BackendOptions pieces = kOptions, others = kOptions;
   pieces.attends_pieces = true, others.attends_for_others = true;
   for (const BackendOptions& options : {pieces, others}) {
     const auto refused = OpenBackend(kTorchBackend, spec, options);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr("only over KV in its own memory"));
+  }
+  for (const auto& [name, why] : {std::pair("qwen3_5", "does not compute linear attention (layer 0); use --backend cpu"),
+                                  std::pair("gates", "does not compute attention with gates; use --backend cpu")}) {
+    const ModelSpec other = RandomModelSpec(name);
+    const auto refused = OpenBackend(kTorchBackend, other, kOptions);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why));
   }
   const auto backend = OpenBackend(kTorchBackend, spec, kOptions);
   ASSERT_TRUE(backend.ok()) << backend.status();

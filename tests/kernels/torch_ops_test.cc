@@ -152,18 +152,22 @@ TEST_F(TorchOpsTest, NormsAgree) {
     }
     at::Tensor qk = at::randn({9, 4 * 20});
     const at::Tensor head_weight = weight.slice(0, 0, 20).contiguous(), expected = HeadRmsNorm(qk, head_weight, 1e-6);
-    cpu::HeadRmsNorm(pool_, qk.data_ptr<float>(), 9, 4, 20, 80, head_weight.data_ptr(), TypeOf(head_weight), 1e-6f);
+    cpu::HeadRmsNorm(pool_, {.tokens = 9, .heads = 4, .head_dim = 20, .stride = 80}, qk.data_ptr<float>(), head_weight.data_ptr(),
+                     TypeOf(head_weight), 1e-6f);
     ExpectClose(qk, expected, "head rms norm");
   }
 }
 
 TEST_F(TorchOpsTest, RotationsAgree) {
-  const cpu::RopeTable table({}, kHeadDim, kContext);
-  const auto view = [&](const float* data) { return at::from_blob(const_cast<float*>(data), {kContext, kHeadDim / 2}, at::kFloat); };
-  at::Tensor q = at::randn({4, kHidden});
-  const at::Tensor positions = Ints({0, 3, 599, 100}), expected = Rope(q, positions, view(table.cos()), view(table.sin()));
-  cpu::ApplyRope(pool_, q.data_ptr<float>(), 4, kHeads, kHidden, table.cos(), table.sin(), table.half(), positions.data_ptr<int32_t>());
-  ExpectClose(q, expected, "rope");
+  for (const int64_t dims : {kHeadDim, kHeadDim / 4 * 2}) {
+    const cpu::RopeTable table({.dims = dims}, kContext);
+    const auto view = [&](const float* data) { return at::from_blob(const_cast<float*>(data), {kContext, dims / 2}, at::kFloat); };
+    at::Tensor q = at::randn({4, kHidden});
+    const at::Tensor positions = Ints({0, 3, 599, 100}), expected = Rope(q, kHeadDim, positions, view(table.cos()), view(table.sin()));
+    cpu::ApplyRope(pool_, {.tokens = 4, .heads = kHeads, .head_dim = kHeadDim, .stride = kHidden}, q.data_ptr<float>(),
+                   {.cos = table.cos(), .sin = table.sin(), .half = table.half()}, positions.data_ptr<int32_t>());
+    ExpectClose(q, expected, "rope");
+  }
 }
 
 TEST_F(TorchOpsTest, AppendedPagesAreTheSameBitsAndAttentionAgrees) {

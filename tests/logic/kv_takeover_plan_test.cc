@@ -46,6 +46,15 @@ TEST_F(KvTakeoverPlanTest, LayersThatStayAreReadHereAndByNoOtherDevice) {
   EXPECT_THAT(Takeover(plan_, 2, plan_, {}).holders, IsEmpty());
 }
 
+TEST_F(KvTakeoverPlanTest, LayersWithoutKvAreReadByNobody) {
+  plan_.parts[1] = {.block = {BlockKind::kLinearAttention, 1}, .state_bytes = 4096};
+  EXPECT_THAT(Takeover(plan_, 0, plan_, {}).holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0}, .lent = {}}));
+  Plan next = plan_;
+  next.stages = {{.device = 0, .lo = 0, .hi = 1}, {.device = 1, .lo = 1, .hi = 3}};  // layer 1 is b's now
+  EXPECT_THAT(Takeover(next, 1, plan_, {}).holders, ElementsAre(KvHolder{.name = "b", .address = "b:2", .layers = {2}, .lent = {}}));
+  EXPECT_THAT(Takeover(next, 0, plan_, {}).kv_readers, IsEmpty());
+}
+
 TEST_F(KvTakeoverPlanTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {
   const Plan before = Lending(plan_, 0, 2);
   const KvLentBy lent = {{"a", {{.sequence = 1, .pieces = 2, .life = 5}}}};

@@ -88,6 +88,10 @@ TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 24}})), HasSubstr("multiples of 16 up to 64"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 80}})), HasSubstr("KV of 80 positions"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = -16}})), HasSubstr("KV of -16 positions"));
+  Plan hybrid = plan_;
+  hybrid.parts.front().block.kind = BlockKind::kLinearAttention;
+  StageInbox of_hybrid(hybrid, 0, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
+  EXPECT_THAT(Says(of_hybrid.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 16}})), HasSubstr("the model has a state"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {1}, .source = 4}})),
               HasSubstr("no sequence slot 4"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {1}, .source = -2}})),

@@ -113,6 +113,16 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"logits of more rows than a micro-batch has", [](Plan& p) { p.logit_rows = static_cast<int32_t>(OwnRows(p)) + 1; },
        "logit_rows\" = "},
       {"logits of many rows where the head is shared", [](Plan& p) { p.logit_rows = 1; }, "logit_rows\" is given, but devices share"},
+      {"a state of attention with KV", [](Plan& p) { p.parts[0].state_bytes = 64; }, "parts[0].state_bytes\" = 64 is outside 0 to 0"},
+      {"a state that no part has", [](Plan& p) { p.devices[0].memory.state = 64; },
+       "devices[0].memory.state\" = 64 is not 0, the bytes of the states of its layers"},
+      {"pages of linear attention", [](Plan& p) { p.parts[0].block.kind = BlockKind::kLinearAttention; }, "parts[0].kv_pages\" = 4"},
+      {"two kinds of attention in a layer",
+       [](Plan& p) {
+         p.parts.insert(p.parts.begin(), p.parts[0]);
+         p.parts[0].block.kind = BlockKind::kLinearAttention, p.parts[0].kv_pages = 0;
+       },
+       "parts[1] is of attention 0, which does not follow linear_attention 0"},
       {"a prompt beyond the context", [](Plan& p) { p.prompt_tokens = 65, p.prefill_chunk = 5; }, "prompt_tokens\" = 65"},
   };
   for (const Wrong& wrong : wrongs) {
@@ -127,6 +137,16 @@ TEST(ClusterPlanTest, WhatIsWrittenIsReadBackTheSame) {
   const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(plan), "plan.json");
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, plan);
+}
+
+TEST(ClusterPlanTest, TheKindsOfBlocksWithPartsAreNamed) {
+  nlohmann::json plan = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  plan["parts"][0]["block"] = "embedding";
+  EXPECT_THAT(std::string(PlanFromJson(plan, "p").status().message()),
+              HasSubstr("field \"block\" is none of attention, mlp, head and linear_attention"));
+  plan = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  plan["reads"] = "twice";
+  EXPECT_THAT(std::string(PlanFromJson(plan, "p").status().message()), HasSubstr("field \"reads\" is neither once nor per_microbatch"));
 }
 
 TEST(ClusterPlanTest, EveryFieldThatIsWrongInJsonIsASentence) {
@@ -188,6 +208,8 @@ TEST(ClusterPlanTest, NamesOfPartsAndOfTheVocabulary) {
   EXPECT_EQ(HeadRange(plan.parts[3]), (MatrixRows{TensorRole::kOutput, 0, 2048}));
   EXPECT_EQ(StageOf(plan, 3), 1);
   EXPECT_EQ(PartsOf(plan, {BlockKind::kMlp, 0}), std::pair(1, 3));
+  EXPECT_EQ(PartsOf(plan, {BlockKind::kAttention, 0}), std::pair(0, 1));
+  EXPECT_EQ(PartsOf(plan, {BlockKind::kLinearAttention, 0}), std::pair(0, 0));
 }
 
 }  // namespace

@@ -92,8 +92,7 @@ TEST(OneDeviceTest, ATiedTableIsCountedOnce) {
 }
 
 TEST(OneDeviceTest, MemoryAddsUpToTheBudgetWhateverIsAsked) {
-  for (const bool tied : {false, true}) {
-    const ModelSpec spec = Model(tied);
+  for (const ModelSpec& spec : {Model(/*tied=*/false), Model(/*tied=*/true), SmallHybrid()}) {
     const Bytes least = LeastBudget(spec), enough = EnoughForAll(spec);
     for (const Placement placement : {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
       for (Bytes budget = least; budget < enough; budget += (enough - least) / 7) {

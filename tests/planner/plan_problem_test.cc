@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "planner/batches.h"
@@ -31,7 +32,7 @@ absl::StatusOr<Plan> PlanFor(const PlanProblem& problem) {
 
 TEST(PlanProblemTest, PlansOfModelsAreValidForThemAndRunAsPredicted) {
   const std::string configs[] = {LlamaConfig(4, 1024, 4096, 8000), LlamaConfig(3, 512, 1536, 1000, /*tied=*/true),
-                                 LlamaConfig(2, 2048, 2048, 50000)};
+                                 LlamaConfig(2, 2048, 2048, 50000), HybridConfig(4, 1024, 4096, 8000)};
   for (const std::string& config : configs) {
     const absl::StatusOr<ModelSpec> spec = DescribeModel(config, "config.json");
     ASSERT_TRUE(spec.ok()) << spec.status().message();
@@ -79,6 +80,32 @@ TEST(PlanProblemTest, MemoryIsExactToTheByte) {
   const Bytes least = device.budget - memory.margin + device.margin;
   EXPECT_TRUE(resident_fits(least));
   EXPECT_FALSE(resident_fits(least - 1));
+}
+
+// The first device has the attention of layer 0, the second one that of layers 1 to 3.
+TEST(PlanProblemTest, AStateCountsForEverySequenceWhereItsLayerIs) {
+  const ModelSpec spec = SmallHybrid();
+  const std::vector<ClusterDevice> devices = {Board("a", 200 * kMiB), Board("b", 200 * kMiB)};
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.context = 100, .sequences = 2, .batches = {2}});
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const std::vector<PlanPart>& parts = problem->head.parts;
+  const auto cut = static_cast<int32_t>(std::ranges::find(parts, BlockId{BlockKind::kMlp, 0}, &PlanPart::block) - parts.begin());
+  const int32_t end = problem->instance.NumBlocks();
+  const absl::StatusOr<Plan> plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, cut}, {1, cut, end}}}, .batch = 2});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec).message();
+  const PlanMemory &a = plan->devices[0].memory, &b = plan->devices[1].memory;
+  EXPECT_EQ(a.state, 2 * spec.StateBytes(0));
+  EXPECT_EQ(b.state, 2 * (spec.StateBytes(1) + spec.StateBytes(2)));
+  EXPECT_EQ(a.kv, 0) << "layer 0 has no KV";
+  EXPECT_EQ(b.kv, 2 * 7 * spec.KvPageBytes()) << "layer 3 alone: 2 sequences of 7 pages";
+  EXPECT_EQ(a.total(), devices[0].budget);
+  Plan other = *plan;
+  other.parts[0].state_bytes -= 64, other.devices[0].memory.state -= 64, other.devices[0].memory.margin += 64;
+  EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("parts[0].state_bytes"));
+  const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(*plan), "plan.json");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(*read, *plan);
 }
 
 TEST(PlanProblemTest, TheSlowestLinkCountsAndThenTheSlowestInUse) {

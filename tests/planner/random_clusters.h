@@ -17,7 +17,7 @@ namespace lime {
 
 class RandomClusters {
  public:
-  explicit RandomClusters(uint64_t seed) : random_(seed) {}
+  explicit RandomClusters(uint64_t seed) : hybrid_(seed % 3 == 0), random_(seed) {}
 
   struct Drawn {
     PlanProblem problem;
@@ -55,12 +55,14 @@ class RandomClusters {
 
   void AddBlock(BlockId id, std::vector<PlanPart>& parts) {
     const int pieces = random_.Int(1, 3);
-    const TensorRole role = id.kind == BlockKind::kHead ? TensorRole::kOutput : TensorRole::kQ;
+    const TensorRole role = id.kind == BlockKind::kHead ? TensorRole::kOutput : HasState(id.kind) ? TensorRole::kQkv : TensorRole::kQ;
     for (int i = 0; i < pieces; ++i) {
       PlanPart part = {.block = id, .rows = {{role, i * kVocabRange, (i + 1) * kVocabRange}}};
       part.bytes = random_.Chance(5) ? 0 : RandomBytes(1'000'000, random_.Chance(30) ? 60'000'000 : 20'000'000);
       part.pinned_bytes = i == 0 || id.kind == BlockKind::kHead ? random_.Int(0, 5000) : 0;
-      part.kv_pages = i == 0 && id.kind == BlockKind::kAttention ? random_.Int(0, 200) : 0;
+      const int kept = i == 0 && IsAttentionHalf(id.kind) ? random_.Int(0, 200) : 0;
+      part.kv_pages = HasKv(id.kind) ? kept : 0;
+      part.state_bytes = HasState(id.kind) ? kept * 30'000 : 0;
       parts.push_back(std::move(part));
     }
   }
@@ -81,7 +83,7 @@ class RandomClusters {
     head.embedding_bytes = random_.Chance(30) ? 0 : RandomBytes(0, 20'000'000);
     head.embedding_pinned_bytes = random_.Chance(70) ? 0 : random_.Int(1, 100000);
     for (int32_t layer = 0, layers = random_.Int(1, 5); layer < layers; ++layer) {
-      AddBlock({BlockKind::kAttention, layer}, head.parts);
+      AddBlock({hybrid_ && layer % 4 != 0 ? BlockKind::kLinearAttention : BlockKind::kAttention, layer}, head.parts);
       AddBlock({BlockKind::kMlp, layer}, head.parts);
     }
     AddBlock({BlockKind::kHead, 0}, head.parts);
@@ -98,13 +100,11 @@ class RandomClusters {
     Instance& instance = problem.instance;
     const Plan& head = problem.head;
     for (const PlanPart& part : head.parts) {
-      const Instance::Kind kind = part.block.kind == BlockKind::kAttention ? Instance::Kind::kAttention
-                                  : part.block.kind == BlockKind::kMlp     ? Instance::Kind::kMlp
-                                                                           : Instance::Kind::kHead;
-      instance.blocks.push_back({.kind = kind,
+      instance.blocks.push_back({.kind = InstanceKind(part.block.kind),
                                  .layer = part.block.layer,
                                  .mb = Mb(part.bytes),
-                                 .kv_mb = Mb(part.pinned_bytes + part.kv_pages * head.page_bytes)});
+                                 .kv_mb = Mb(part.pinned_bytes + part.kv_pages * head.page_bytes + part.state_bytes),
+                                 .state_mb = Mb(part.state_bytes)});
     }
     instance.blocks.front().kv_mb += Mb(head.embedding_pinned_bytes);
     instance.embed_mb = Mb(head.embedding_bytes);
@@ -177,7 +177,7 @@ class RandomClusters {
       device.memory.margin = device.least_margin = random_.Int(0, 1000);
       const Bytes extra = random_.Chance(30) ? 0 : RandomBytes(0, random_.Chance(20) ? 400'000'000 : 40'000'000);
       const PlanNeed& need = needs[d];
-      const Bytes mem = need.weights + need.embedding + need.kv_pages * plan.page_bytes + need.ring + extra;
+      const Bytes mem = need.weights + need.embedding + need.kv_pages * plan.page_bytes + need.state + need.ring + extra;
       device.budget = mem + device.memory.total();
       const double mem_mb = (static_cast<double>(mem) - 0.5) / 1e6;
       problem.instance.devices[d].mem_mb = std::max(0.0, mem_mb);
@@ -205,6 +205,7 @@ class RandomClusters {
     return {evaluator.step_ends_ms().begin(), evaluator.step_ends_ms().end()};
   }
 
+  const bool hybrid_;  // of four layers, three have a state in place of KV
   RandomPlans random_;
 };
 

@@ -1,5 +1,6 @@
 #include "proto/convert/bulk_convert.h"
 
+#include "absl/strings/str_cat.h"
 #include "daemon/stores/store_source.h"
 #include "gmock/gmock.h"
 #include "lime/v1/bulk.pb.h"
@@ -37,7 +38,7 @@ TEST_F(PreparedTest, AnOfferOutOfBoundsIsRefused) {
     change(*message.mutable_offer());
     EXPECT_THAT(std::string(Received(message).status().message()), HasSubstr(words));
   };
-  refused([](v1::Offer& o) { o.mutable_blocks(0)->set_kind(4); }, "\"kind\" = 4");
+  refused([](v1::Offer& o) { o.mutable_blocks(0)->set_kind(kNumBlockKinds); }, absl::StrCat("\"kind\" = ", kNumBlockKinds));
   refused([](v1::Offer& o) { o.mutable_blocks(0)->set_kind(0xffffffff); }, "\"kind\"");
   refused([](v1::Offer& o) { o.mutable_blocks(0)->set_layer(-1); }, "\"layer\" = -1");
   refused([](v1::Offer& o) { o.mutable_blocks(0)->set_layer(2); }, "no block mlp 2");
@@ -112,12 +113,19 @@ TEST(BulkConvertTest, HoldingsReturnAndThoseOutOfBoundsAreRefused) {
   EXPECT_EQ(*FromProto(request), call);
   request.set_weights("/data\n");
   EXPECT_FALSE(FromProto(request).ok());
-  const DeviceHoldings holdings{.blocks = {{BlockKind::kEmbedding, 0}, {BlockKind::kMlp, 3}}, .accepts_pushes = true};
+  const DeviceHoldings holdings{.blocks = {{BlockKind::kEmbedding, 0}, {BlockKind::kMlp, 3}, {BlockKind::kLinearAttention, 5}},
+                                .accepts_pushes = true};
   v1::HoldingsReply reply;
   ToProto(holdings, reply);
   EXPECT_EQ(*FromProto(reply), holdings);
   reply.mutable_blocks(1)->set_layer(-1);
   EXPECT_FALSE(FromProto(reply).ok());
+  for (const uint32_t kind : {uint32_t{kNumBlockKinds}, ~uint32_t{0}}) {
+    v1::HoldingsReply unknown;
+    ToProto(holdings, unknown);
+    unknown.mutable_blocks(1)->set_kind(kind);
+    EXPECT_THAT(std::string(FromProto(unknown).status().message()), ::testing::HasSubstr("\"kind\""));
+  }
   EXPECT_EQ(*FromProto(v1::HoldingsReply()), DeviceHoldings());
 }
 

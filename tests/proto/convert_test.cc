@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -201,6 +202,17 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   EXPECT_TRUE(absl::IsDataLoss(FromProto(message).status()));
 }
 
+// The same plan, one of whose layers has linear attention.
+Plan WithLinearAttention(Plan plan, int32_t layer) {
+  const auto [begin, end] = PartsOf(plan, {BlockKind::kAttention, layer});
+  PlanDevice& device = plan.devices[plan.stages[StageOf(plan, begin)].device];
+  const int64_t pages = std::exchange(plan.parts[begin].kv_pages, 0);
+  device.kv_pages -= pages;
+  device.memory.kv -= pages * plan.page_bytes, device.budget -= pages * plan.page_bytes;
+  for (int p = begin; p < end; ++p) plan.parts[p].block.kind = BlockKind::kLinearAttention;
+  return plan;
+}
+
 TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .addresses = {"", "", ""}};
   call.plan.epoch = 9;
@@ -228,6 +240,10 @@ TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, -1}}}), HasSubstr("\"life\" = -1"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, 0}, {0, 1, 0}}}),
               HasSubstr("names slot 0 twice"));
+  call.plan = WithLinearAttention(call.plan, 1);
+  EXPECT_EQ(refused_holder({.name = "b", .address = "b:2", .layers = {0, 2}, .lent = {}}), "");
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}}), HasSubstr("KV of layer 1"));
+  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.kv_readers = {{.layer = 1, .readers = 1}}; }), HasSubstr("KV of layer 1"));
 }
 
 TEST(ConvertTest, OrdersReturn) {

@@ -12,7 +12,8 @@ HashBackend::HashBackend(const ModelSpec& spec, const Shape& shape)
     : spec_(spec),
       shape_(shape),
       memory_(static_cast<size_t>(shape.pages * shape.page_bytes)),
-      shown_(static_cast<size_t>(shape.sequences), std::vector<std::vector<int32_t>>(static_cast<size_t>(spec.config.num_layers))) {}
+      shown_(static_cast<size_t>(shape.sequences), std::vector<std::vector<int32_t>>(static_cast<size_t>(spec.config.num_layers()))),
+      states_(static_cast<size_t>(shape.sequences), std::vector<LayerState>(static_cast<size_t>(spec.config.num_layers()))) {}
 
 // ---- KV
 
@@ -43,6 +44,19 @@ uint64_t HashBackend::OfPiece(const std::byte* piece, int64_t first) const {
   return sum;
 }
 
+// ---- States
+
+std::span<std::byte> HashBackend::State(int32_t sequence, int64_t layer) {
+  if (spec_.config.layer(layer).has_kv()) return {};
+  return std::as_writable_bytes(std::span(&StateOf(sequence, layer), 1));
+}
+
+void HashBackend::ForgetStates() {
+  for (std::vector<LayerState>& layers : states_) {
+    for (LayerState& state : layers) state.value = 0;
+  }
+}
+
 // ---- Blocks
 
 absl::Status HashBackend::Begin(const MicroBatch& batch) {
@@ -63,12 +77,31 @@ absl::Status HashBackend::BeginBlock(BlockId block) {
   block_ = block, weights_ = 0;
   attended_.assign(batch_.rows.size(), 0), seen_.assign(batch_.rows.size(), 0);
   if (hidden_.size() != batch_.rows.size()) return absl::InternalError("hidden states of another batch");
-  if (block.kind != BlockKind::kAttention) return absl::OkStatus();
+  if (HasKv(block.kind)) return StoreKv();
+  return HasState(block.kind) ? AddToStates() : absl::OkStatus();
+}
+
+absl::Status HashBackend::StoreKv() {
   for (size_t r = 0; r < batch_.rows.size(); ++r) {
     const BatchRow& row = batch_.rows[r];
-    const int32_t page = PageOf(row.sequence, block.layer, row.position);
+    const int32_t page = PageOf(row.sequence, block_.layer, row.position);
     if (page < 0) return absl::InternalError(absl::StrCat("no page for position ", row.position, " of slot ", row.sequence));
-    SetKv(page, row.position % kPageTokens, HashModel::Kv(hidden_[r], block.layer));
+    SetKv(page, row.position % kPageTokens, HashModel::Kv(hidden_[r], block_.layer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashBackend::AddToStates() {
+  for (size_t r = 0; r < batch_.rows.size(); ++r) {
+    const BatchRow& row = batch_.rows[r];
+    LayerState& state = StateOf(row.sequence, block_.layer);
+    if (row.position == 0) state = {};
+    if (state.positions != row.position) {
+      return absl::InternalError(absl::StrCat("the state of sequence slot ", row.sequence, " in layer ", block_.layer, " has ",
+                                              state.positions, " positions, the row is at ", row.position));
+    }
+    state.value = HashModel::State(state.value, hidden_[r], block_.layer);
+    attended_[r] = state.value, ++state.positions;
   }
   return absl::OkStatus();
 }
@@ -77,13 +110,13 @@ absl::Status HashBackend::BeginBlock(BlockId block) {
 absl::Status HashBackend::EndBlock() {
   for (size_t r = 0; r < batch_.rows.size(); ++r) {
     const BatchRow& row = batch_.rows[r];
-    for (int64_t p = 0; block_.kind == BlockKind::kAttention && p <= row.position; ++p) {
+    for (int64_t p = 0; HasKv(block_.kind) && p <= row.position; ++p) {
       const int32_t page = PageOf(row.sequence, block_.layer, p);
       if (page < 0) continue;
       attended_[r] += HashModel::Attended(KvAt(page, p % kPageTokens), p);
       ++seen_[r];
     }
-    if (block_.kind == BlockKind::kAttention && seen_[r] != row.position + 1)
+    if (HasKv(block_.kind) && seen_[r] != row.position + 1)
       return absl::InternalError(
           absl::StrCat("attention has seen ", seen_[r], " positions of slot ", row.sequence, ", of ", row.position + 1));
     hidden_[r] = HashModel::Block(hidden_[r], weights_, attended_[r]);
@@ -106,7 +139,7 @@ absl::Status HashBackend::AttendToPieces(int64_t, int64_t begin, int64_t end, st
 
 // What is asked needs no query; it is there to be compared with.
 absl::StatusOr<std::span<const float>> HashBackend::Queries(int64_t layer) {
-  const auto width = static_cast<size_t>(spec_.config.num_heads * spec_.config.head_dim);
+  const auto width = static_cast<size_t>(spec_.config.num_heads * spec_.config.MostHeadDim());
   queries_.assign(batch_.rows.size() * width, static_cast<float>(layer));
   for (size_t r = 0; r < batch_.rows.size(); ++r) queries_[r * width] = static_cast<float>(batch_.rows[r].position);
   return std::span<const float>(queries_);
@@ -114,7 +147,7 @@ absl::StatusOr<std::span<const float>> HashBackend::Queries(int64_t layer) {
 
 absl::Status HashBackend::AttendFor(std::span<const int32_t> positions, std::span<const float> queries,
                                     std::span<const std::byte* const> pieces, std::span<float> records) {
-  const auto width = static_cast<size_t>(spec_.config.num_heads * spec_.config.head_dim);
+  const auto width = static_cast<size_t>(spec_.config.num_heads * spec_.config.MostHeadDim());
   uint64_t sum = 0;
   for (int64_t piece = 0; piece < std::ssize(pieces); ++piece) sum += OfPiece(pieces[static_cast<size_t>(piece)], piece * kKvPiece);
   for (size_t r = 0; r < positions.size(); ++r) {

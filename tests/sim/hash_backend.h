@@ -1,6 +1,6 @@
 // A Backend that hashes (tests/sim/hash_model.h): blocks are begun, get their weights part by part
 // and are ended; K and V of a position are 8 bytes of its page. It is an error if attention misses
-// a position or sees it twice.
+// a position or sees it twice, or if a state does not get the rows of its sequence in order.
 //
 // Owner: SimStage. Weights come by AddWeights instead of as tensors, so BindBlock and ComputeRows
 // do nothing.
@@ -34,7 +34,7 @@ class HashBackend final : public Backend {
   // The hidden states with which a visit begins, unless it begins with the embedding.
   void SetHidden(std::vector<uint64_t> hidden) { hidden_ = std::move(hidden); }
   const std::vector<uint64_t>& hidden() const { return hidden_; }
-  // An attention block also stores K and V of the batch's rows.
+  // An attention block also stores K and V of the batch's rows, or adds the rows to the states.
   absl::Status BeginBlock(BlockId block);
   void AddWeights(uint64_t weights) { weights_ += weights; }
   absl::Status EndBlock();
@@ -45,6 +45,8 @@ class HashBackend final : public Backend {
   static uint64_t KvAt(const std::byte* page, Bytes page_bytes, int64_t in_page);
   void SetKv(int32_t page, int64_t in_page, uint64_t kv);
   uint64_t KvAt(int32_t page, int64_t in_page) { return KvAt(KvPage(page), shape_.page_bytes, in_page); }
+  // All states lose their rows, but not the number of them.
+  void ForgetStates();
   // The pages of a slot, by layer of the model.
   std::vector<std::vector<int32_t>>& shown(int32_t sequence) { return shown_[static_cast<size_t>(sequence)]; }
 
@@ -54,6 +56,7 @@ class HashBackend final : public Backend {
   std::string description() const override { return "hash"; }
   absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override;
+  std::span<std::byte> State(int32_t sequence, int64_t layer) override;
   std::byte* KvPage(int32_t page) override { return memory_.data() + page * shape_.page_bytes; }
   std::shared_ptr<const std::byte> ShareKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
@@ -73,13 +76,23 @@ class HashBackend final : public Backend {
   Bytes KvBytes() const override { return std::ssize(memory_); }
 
  private:
+  // Of one sequence in a layer.
+  struct LayerState {
+    int64_t positions = 0;
+    uint64_t value = 0;
+  };
+
   absl::Status Embed();
+  absl::Status StoreKv();
+  absl::Status AddToStates();
+  LayerState& StateOf(int32_t sequence, int64_t layer) { return states_[static_cast<size_t>(sequence)][static_cast<size_t>(layer)]; }
   uint64_t OfPiece(const std::byte* piece, int64_t first) const;
 
   const ModelSpec& spec_;
   const Shape shape_;
   std::vector<std::byte> memory_;
   std::vector<std::vector<std::vector<int32_t>>> shown_;  // [slot][layer]
+  std::vector<std::vector<LayerState>> states_;           // [slot][layer]
   MicroBatch batch_;
   std::vector<uint64_t> hidden_, attended_;  // by row
   std::vector<int64_t> seen_;                // by row: positions that attention has seen in the block

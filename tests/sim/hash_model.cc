@@ -31,7 +31,7 @@ uint64_t HashModel::Weights(const PlanPart& part) {
 }
 
 HashReference::HashReference(const ModelSpec& spec, const std::vector<int32_t>& prompt)
-    : spec_(spec), tokens_(prompt), attended_(static_cast<size_t>(spec.config.num_layers)) {
+    : spec_(spec), tokens_(prompt), attended_(static_cast<size_t>(spec.config.num_layers())) {
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind == BlockKind::kEmbedding) continue;
     uint64_t sum = 0;
@@ -54,9 +54,11 @@ void HashReference::Compute(int32_t token) {
   for (const BlockSpec& block : spec_.blocks) {
     if (block.id.kind == BlockKind::kEmbedding) continue;
     uint64_t attended = 0;
-    if (block.id.kind == BlockKind::kAttention) {
+    if (IsAttentionHalf(block.id.kind)) {
       uint64_t& sum = attended_[static_cast<size_t>(block.id.layer)];
-      attended = sum += HashModel::Attended(HashModel::Kv(hidden_, block.id.layer), computed_);
+      if (HasKv(block.id.kind)) sum += HashModel::Attended(HashModel::Kv(hidden_, block.id.layer), computed_);
+      if (HasState(block.id.kind)) sum = HashModel::State(sum, hidden_, block.id.layer);
+      attended = sum;
     }
     hidden_ = HashModel::Block(hidden_, weights_[next++], attended);
   }

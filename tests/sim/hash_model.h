@@ -1,6 +1,7 @@
 // A model that hashes instead of computing: a hidden state is a hash of its token, its position,
-// the weights of every block so far, and K and V of all earlier positions of its sequence. A
-// misplaced weight, page, message or order changes all later tokens.
+// the weights of every block so far, and K and V of all earlier positions of its sequence. A layer
+// with linear attention has a state instead of K and V: a hash of all rows in order. A misplaced
+// weight, page, state, message or order changes all later tokens.
 //
 // The parts of a block have the same sum however the block is cut, so the tokens do not depend on
 // the plan.
@@ -25,7 +26,12 @@ class HashModel {
   // attention.
   static uint64_t Kv(uint64_t hidden, int32_t layer) { return Mix(hidden, 1000 + static_cast<uint64_t>(layer)); }
   static uint64_t Attended(uint64_t kv, int64_t position) { return Mix(kv, static_cast<uint64_t>(position) + 7); }
-  // The hidden state after a block. `weights`: the sum over the block's parts.
+  // The state after one more row, from the state before; 0 before the first row.
+  static uint64_t State(uint64_t state, uint64_t hidden, int32_t layer) {
+    return Mix(state, Mix(hidden, 2000 + static_cast<uint64_t>(layer)));
+  }
+  // The hidden state after a block. `weights`: the sum over the block's parts. `attended`: also the
+  // state.
   static uint64_t Block(uint64_t hidden, uint64_t weights, uint64_t attended) { return Mix(Mix(hidden, weights), attended); }
   static int32_t Token(uint64_t hidden, int64_t vocab) { return static_cast<int32_t>(hidden % static_cast<uint64_t>(vocab)); }
 };
@@ -43,7 +49,7 @@ class HashReference {
   const ModelSpec& spec_;
   std::vector<int32_t> tokens_;
   std::vector<uint64_t> weights_;   // by block, the embedding left out
-  std::vector<uint64_t> attended_;  // by layer, of the positions so far
+  std::vector<uint64_t> attended_;  // by layer, of the positions so far; or the state
   int64_t computed_ = 0;
   uint64_t hidden_ = 0;
 };

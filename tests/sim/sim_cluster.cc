@@ -8,6 +8,7 @@
 #include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 
 namespace lime {
 namespace {
@@ -20,7 +21,7 @@ class SimCluster {
   explicit SimCluster(const SimOptions& options)
       : options_(options),
         world_(options.seed * 2 + 1, options.bug, options.traces),
-        spec_(SimModel(1 + world_.random.Below(3))),
+        spec_(options.hybrid ? SimHybridModel(world_.random, 2 + world_.random.Below(3)) : SimModel(1 + world_.random.Below(3))),
         cache_random_(options.seed * 2) {}
 
   SimResult Run() {
@@ -480,7 +481,7 @@ class SimCluster {
         return OnFailure(device.name, absl::UnavailableError("it went while it was to leave its KV"));
       device.stage->HandOver(handover);
     }
-    const bool takes_over = !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
+    const bool takes_over = !HasState(*plan_) && !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
     Unload();
     phase_ = Phase::kInstalling;
     const absl::Status installed = takes_over ? InstallTakingOver(plan, handover) : absl::UnimplementedError("KV does not follow");

@@ -31,10 +31,11 @@ struct SimOptions {
   bool faults = true;
   bool traces = false;
   bool shares_kv = false;  // requests begin like earlier ones, and share KV
+  bool hybrid = false;     // layers of the model have linear attention, and keep a state
 };
-// The run of this seed in lime_sim: every other one shares KV.
+// The run of this seed in lime_sim: every other one shares KV, every fifth one has a hybrid model.
 inline SimOptions SimRun(uint64_t seed) {
-  return {.seed = seed, .shares_kv = seed % 2 == 0};
+  return {.seed = seed, .shares_kv = seed % 2 == 0, .hybrid = seed % 5 == 0};
 }
 
 struct SimResult {

@@ -10,9 +10,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
+TEST(SimClusterTest, MoreThanAThousandSeedsHoldWhateverHappens) {
   SimResult all;
-  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(1000, 4000)); ++seed) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(1250, 5000)); ++seed) {
     const SimResult result = RunSim(SimRun(seed));
     ASSERT_EQ(result.violation, "") << "lime_sim --seed " << seed;
     for (size_t f = 0; f < all.faults.size(); ++f) all.faults[f] += result.faults[f];
@@ -30,6 +30,23 @@ TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
   EXPECT_GT(all.kept, 200);
   EXPECT_GT(all.continued, 50);
   EXPECT_GT(all.copied, 50);
+}
+
+// Their sequences share no KV, and another plan computes their positions again.
+TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
+  SimResult all;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(400, 2000)); ++seed) {
+    const SimResult result = RunSim({.seed = seed, .shares_kv = seed % 2 == 0, .hybrid = true});
+    ASSERT_EQ(result.violation, "") << "hybrid, seed " << seed;
+    all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
+    EXPECT_EQ(result.taken_over, 0) << "seed " << seed;
+    EXPECT_EQ(result.kept, 0) << "seed " << seed;
+    EXPECT_EQ(result.continued, 0) << "seed " << seed;
+    EXPECT_EQ(result.copied, 0) << "seed " << seed;
+  }
+  EXPECT_GT(all.tokens, 0);
+  EXPECT_GT(all.recoveries, 0);
+  EXPECT_GT(all.plan_changes, 0);
 }
 
 // Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden
@@ -72,7 +89,9 @@ class SimClusterPlantedTest : public ::testing::TestWithParam<Planted> {};
 // What the first seed that finds it says. Nothing but the planted bug is found.
 std::string Found(PlantedBug bug, bool faults) {
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
-    const SimResult result = RunSim({.seed = seed, .bug = bug, .faults = faults, .shares_kv = bug == PlantedBug::kForgottenCopy});
+    const bool hybrid = bug == PlantedBug::kForgottenState || bug == PlantedBug::kRepeatedRow;
+    const SimResult result =
+        RunSim({.seed = seed, .bug = bug, .faults = faults, .shares_kv = bug == PlantedBug::kForgottenCopy, .hybrid = hybrid});
     if (result.violation.empty()) continue;
     EXPECT_TRUE(result.planted) << "seed " << seed;
     return result.violation;
@@ -96,7 +115,9 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"EndsEarly", PlantedBug::kEndsEarly, "ends for its length, where it goes on"},
                                            Planted{"EndsLate", PlantedBug::kEndsLate, "where it ends for its token"},
                                            Planted{"ForgottenEnd", PlantedBug::kForgottenEnd, "all requests are over, and on device"},
-                                           Planted{"ForgottenCopy", PlantedBug::kForgottenCopy, "has token"}),
+                                           Planted{"ForgottenCopy", PlantedBug::kForgottenCopy, "has token"},
+                                           Planted{"ForgottenState", PlantedBug::kForgottenState, "has token"},
+                                           Planted{"RepeatedRow", PlantedBug::kRepeatedRow, "positions, the row is at"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "planner/kv/kv_growth.h"
 #include "planner/plan/hosting/kv_on_host.h"
 #include "planner/plan/kv_spill.h"
@@ -129,6 +130,19 @@ ModelSpec SimModel(int layers) {
   return *DescribeModel(
       absl::StrCat(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": )", layers,
                    R"(, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 256, "vocab_size": 900,
+                     "max_position_embeddings": 8192, "tie_word_embeddings": false})"),
+      "sim");
+}
+
+ModelSpec SimHybridModel(Random& random, int layers) {
+  std::vector<std::string> types(static_cast<size_t>(layers), R"("linear_attention")");
+  for (int full = 0; full < (layers > 2 ? 2 : 1); ++full) types[static_cast<size_t>(random.Below(layers))] = R"("full_attention")";
+  return *DescribeModel(
+      absl::StrCat(R"({"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "dtype": "bfloat16", "num_hidden_layers": )",
+                   layers, R"(, "layer_types": [)", absl::StrJoin(types, ", "), R"(], "hidden_size": 16, "num_attention_heads": 4,
+                     "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 256, "vocab_size": 900, "linear_num_key_heads": 1,
+                     "linear_num_value_heads": 2, "linear_key_head_dim": 4, "linear_value_head_dim": 4, "linear_conv_kernel_dim": 4,
+                     "rope_parameters": {"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.5},
                      "max_position_embeddings": 8192, "tie_word_embeddings": false})"),
       "sim");
 }

@@ -327,8 +327,8 @@ void SimStage::CheckBudget() {
     const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
     weights += what.pinned_bytes + (in_memory_[static_cast<size_t>(part)] ? what.bytes : 0);
   }
-  const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.hosted + memory.fetched + ring_ + weights +
-                      present_pages_ * plan_.page_bytes;
+  const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.state + memory.hosted + memory.fetched + ring_ +
+                      weights + present_pages_ * plan_.page_bytes;
   if (total > device().budget - device().least_margin)
     world_.Violation(device().name, ": over budget: ", total, " of ", device().budget, " less ", device().least_margin, ", ring ", ring_,
                      ", weights ", weights, ", ", present_pages_, " pages");
@@ -371,6 +371,10 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
   const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
   const auto [first, end] = PartsOf(plan_, what.block);
   if (part == first) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
+  if (HasState(what.block.kind) && part == first) {
+    if (world_.Plants(PlantedBug::kForgottenState, 30)) backend_.ForgetStates();
+    if (world_.Plants(PlantedBug::kRepeatedRow, 30)) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
+  }
   if (WaitsForKv(plan_, part)) {
     if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->UseAnswer());
   } else if (what.is_kv() && StreamsIn(part, step)) {

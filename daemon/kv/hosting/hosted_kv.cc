@@ -42,7 +42,7 @@ absl::StatusOr<std::span<const std::byte>> KvOfOthers::Pages(int32_t layer, cons
 }
 
 HostedKv::HostedKv(const Plan& plan, const ModelSpec& spec, Options options)
-    : plan_(plan), options_(std::move(options)), query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.head_dim)) {}
+    : plan_(plan), options_(std::move(options)), query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.MostHeadDim())) {}
 
 absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, const ModelSpec& spec, Options options) {
   std::unique_ptr<HostedKv> hosted(new HostedKv(plan, spec, std::move(options)));

@@ -209,7 +209,7 @@ absl::StatusOr<KvMessage> ParseKvMessage(std::span<const std::byte> payload) {
 
 absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
   if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
-  const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+  const Bytes row = config.num_heads * (config.MostHeadDim() + 2) * static_cast<Bytes>(sizeof(float));
   if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
     return absl::OkStatus();
   return Invalid("a query about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may need ",
@@ -218,7 +218,7 @@ absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
 }
 
 Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config) {
-  const Bytes row = config.num_heads * (2 * config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+  const Bytes row = config.num_heads * (2 * config.MostHeadDim() + 2) * static_cast<Bytes>(sizeof(float));
   const Bytes asking = 2 * MaxRows(plan) * row;
   Bytes bytes = HasKvOnHost(plan.devices[device]) ? asking : 0;
   for (const PlanDevice& other : plan.devices) {

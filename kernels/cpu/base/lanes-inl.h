@@ -256,6 +256,34 @@ LIME_LANES_SHARED float ExpOne(float x) {
   return hn::GetLane(ExpVec(hn::Set(LaneTag(), x)));
 }
 
+// ---- Functions of exp
+
+// 1 / (1 + e^-x).
+HWY_INLINE F32x16 Sigmoid(F32x16 x) {
+  return Div(Set(1.0f), Add(Set(1.0f), Exp(Neg(x))));
+}
+
+// x / (1 + e^-x).
+HWY_INLINE F32x16 Silu(F32x16 x) {
+  return Div(x, Add(Set(1.0f), Exp(Neg(x))));
+}
+
+// log(1 + e^x) = max(x, 0) + log(1 + y) with y = e^-|x|, 0 <= y <= 1. With s = y / (2 + y), at most
+// 1/3, log(1 + y) is 2 s (1 + s^2 / 3 + ... + s^14 / 15); the next term is below 2e-9 of the sum.
+LIME_LANES_SHARED F32x16 Softplus(F32x16 x) {
+  const F32x16 y = Exp(Neg(Greater(x, Neg(x))));
+  const F32x16 s = Div(y, Add(Set(2.0f), y)), s2 = Mul(s, s);
+  F32x16 p = Set(1.0f / 15);
+  p = MulAdd(p, s2, Set(1.0f / 13));
+  p = MulAdd(p, s2, Set(1.0f / 11));
+  p = MulAdd(p, s2, Set(1.0f / 9));
+  p = MulAdd(p, s2, Set(1.0f / 7));
+  p = MulAdd(p, s2, Set(1.0f / 5));
+  p = MulAdd(p, s2, Set(1.0f / 3));
+  p = MulAdd(p, s2, Set(1.0f));
+  return Add(ZeroIfNegative(x), Mul(Mul(Set(2.0f), s), p));
+}
+
 }  // namespace lime::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

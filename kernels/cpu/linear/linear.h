@@ -51,8 +51,10 @@ struct LinearTask {
   const void* bias = nullptr;  // [rows] in the working dtype, or null; added in fp32 at the end
   // Exactly one of these two is set:
   float* out = nullptr;  // [tokens, out_stride] fp32, overwritten
-  // [tokens, out_stride] in x's dtype: add_to = round(float(add_to) + y), rounded once.
+  // [tokens, out_stride] in x's dtype: add_to = round(float(add_to) + add_scale * y), the product
+  // rounded to fp32, the sum to the dtype.
   void* add_to = nullptr;
+  float add_scale = 1.0f;
   int64_t out_stride = 0;  // elements between two tokens' rows, >= weight->rows
 };
 

@@ -300,17 +300,18 @@ void FinishRowsOf(const LinearTask& task, int64_t token, int64_t row, int64_t co
   const T* bias = task.bias == nullptr ? nullptr : static_cast<const T*>(task.bias) + row;
   float* out = task.out == nullptr ? nullptr : task.out + token * task.out_stride + row;
   T* add_to = task.add_to == nullptr ? nullptr : static_cast<T*>(task.add_to) + token * task.out_stride + row;
+  const auto scale = hn::Set(LaneTag(), task.add_scale);
   int64_t i = 0;
   for (; i + kVecLanes <= count; i += kVecLanes) {
     LaneVec v = LoadVec(y + i);
     if (bias != nullptr) v = hn::Add(v, LoadVec(bias + i));
     if (out != nullptr) StoreVec(v, out + i);
-    if (add_to != nullptr) StoreVec(hn::Add(LoadVec(add_to + i), v), add_to + i);
+    if (add_to != nullptr) StoreVec(hn::Add(LoadVec(add_to + i), hn::Mul(v, scale)), add_to + i);
   }
   for (; i < count; ++i) {
     const float v = bias == nullptr ? y[i] : y[i] + ToFloat(bias[i]);
     if (out != nullptr) out[i] = v;
-    if (add_to != nullptr) add_to[i] = FromFloat<T>(ToFloat(add_to[i]) + v);
+    if (add_to != nullptr) add_to[i] = FromFloat<T>(ToFloat(add_to[i]) + v * task.add_scale);
   }
 }
 

@@ -14,11 +14,11 @@ namespace {
 constexpr Bytes kFloat = 4;
 
 Bytes QueryBytes(const ModelConfig& config) {
-  return config.num_heads * config.head_dim * kFloat;
+  return config.num_heads * config.MostHeadDim() * kFloat;
 }
 
 Bytes RecordBytes(const ModelConfig& config) {
-  return config.num_heads * (config.head_dim + 2) * kFloat;
+  return config.num_heads * (config.MostHeadDim() + 2) * kFloat;
 }
 
 double WayMs(Bytes bytes, const LinkPoint& link) {
@@ -32,9 +32,11 @@ double FetchMbPerMs(const LinkPoint& link, const LinkPoint& back) {
   return link.bytes_per_second / 1e9 * kOnItsWayMs / (kOnItsWayMs + link.latency_ms + back.latency_ms);
 }
 
-// Attention time per position.
+// Attention time per position, of the first layer with KV.
 double PositionMs(const ModelSpec& spec, const DeviceProfile& profile, int64_t rows, int64_t context) {
-  const auto ms = [&](int64_t positions) { return profile.ComputeMs(spec, BlockKind::kAttention, rows, positions); };
+  const auto block = std::ranges::find_if(spec.blocks, [](const BlockSpec& each) { return HasKv(each.id.kind); });
+  LIME_CHECK(block != spec.blocks.end());
+  const auto ms = [&](int64_t positions) { return profile.ComputeMs(spec, block->id, rows, positions); };
   return context > 1 ? (ms(context) - ms(1)) / static_cast<double>(context - 1) : 0;
 }
 
@@ -94,7 +96,7 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
   const ModelConfig& config = spec.config;
   const int64_t rows = OwnRows(plan), pieces = (plan.context + kKvPiece - 1) / kKvPiece;
   // Bytes of a record, as attention stores it.
-  const Bytes record = config.num_heads * (16 + RoundUp(config.head_dim, 16)) * kFloat;
+  const Bytes record = config.num_heads * (16 + RoundUp(config.MostHeadDim(), 16)) * kFloat;
   KvHosting hosting{.asking = 2 * rows * (QueryBytes(config) + RecordBytes(config)),
                     // Messages of one piece; CutForKv counts the piece itself.
                     .lending = KvPieceBytes(plan),

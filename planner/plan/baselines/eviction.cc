@@ -142,8 +142,10 @@ absl::Status CheckRetainedKv(const Plan& plan) {
   const int64_t pages = plan.sequences * RetainedPages(plan);
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
-    const bool has_pages = part.block.kind == BlockKind::kAttention && (p == 0 || !(plan.parts[p - 1].block == part.block));
-    if (has_pages && part.kv_pages != pages)
+    if (HasState(part.block.kind))
+      return Invalid("plan: field \"kept_positions\" is given, but ", BlockName(part.block),
+                     " keeps a state of its sequences, which has absorbed the positions that would be computed again");
+    if (HasKv(part.block.kind) && BeginsBlock(plan, p) && part.kv_pages != pages)
       return Invalid("plan: field \"kept_positions\" = ", retained, " needs ", pages, " pages of a layer, but one layer has ",
                      part.kv_pages);
   }

@@ -27,42 +27,84 @@ KindTotals KindTotalsOf(const ModelSpec& spec, BlockKind kind) {
   return totals;
 }
 
-// Operations of the block's matrices for one row. A multiply-add counts two.
-double LinearOperations(const ModelConfig& c, BlockKind kind) {
-  const auto product = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-  switch (kind) {
+double Product(int64_t a, int64_t b) {
+  return static_cast<double>(a) * static_cast<double>(b);
+}
+
+// Operations of linear attention for one row besides its matrices: the convolution, and the delta
+// rule, which multiplies and adds each element of every head's state about four times.
+double RecurrenceOperations(const LinearAttentionConfig& c) {
+  return 2 * Product(c.conv_cols(), c.conv_width) + 8 * Product(c.value_heads, c.key_dim * c.value_dim);
+}
+
+// Operations of the block for one row, besides attending to positions. A multiply-add counts two.
+double LinearOperations(const ModelConfig& c, BlockId block) {
+  switch (block.kind) {
     case BlockKind::kEmbedding:
       return 0;
-    case BlockKind::kAttention:
-      return 2 * product(c.hidden_size, 2 * (c.num_heads + c.num_kv_heads) * c.head_dim);
+    case BlockKind::kAttention: {
+      const int64_t q = c.q_cols(block.layer), gate = c.attention_gate ? q : 0;
+      return 2 * Product(c.hidden_size, 2 * (q + c.kv_cols(block.layer)) + gate);
+    }
     case BlockKind::kMlp:
-      return (c.gated_mlp() ? 6 : 4) * product(c.hidden_size, c.intermediate_size);
+      return (c.gated_mlp ? 6 : 4) * Product(c.hidden_size, c.layer(block.layer).intermediate_size);
     case BlockKind::kHead:
-      return 2 * product(c.hidden_size, c.vocab_size);
+      return 2 * Product(c.hidden_size, c.vocab_size);
+    case BlockKind::kLinearAttention: {
+      const LinearAttentionConfig& linear = *c.linear_attention;
+      const int64_t cols = linear.conv_cols() + 2 * linear.value_cols() + 2 * linear.value_heads;
+      return 2 * Product(c.hidden_size, cols) + RecurrenceOperations(linear);
+    }
   }
   return 0;
 }
 
 // Pairs of a row and a position that it attends to.
-double AttendedPairs(const ModelConfig& config, int64_t rows, int64_t context) {
-  const int64_t seen = config.sliding_window > 0 ? std::min(context, config.sliding_window) : context;
-  return static_cast<double>(rows) * static_cast<double>(seen);
+double AttendedPairs(const LayerConfig& layer, int64_t rows, int64_t context) {
+  return Product(rows, layer.window > 0 ? std::min(context, layer.window) : context);
 }
 
-double BlockBytes(const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context) {
-  const double weights = KindTotalsOf(spec, kind).MeanBytes();
-  if (kind == BlockKind::kEmbedding)
-    return weights * std::min(1.0, static_cast<double>(rows) / static_cast<double>(spec.config.vocab_size));
-  if (kind != BlockKind::kAttention) return weights;
-  const double layer_kv = static_cast<double>(spec.KvBytesPerToken()) / static_cast<double>(spec.config.num_layers);
-  return weights + AttendedPairs(spec.config, rows <= kMaxDecodeRows ? rows : 1, context) * layer_kv;
-}
-
-double BlockOperations(const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context) {
+// KV and state are read for every sequence: for each row of a decode step, or for one chunk.
+double BlockBytes(const ModelSpec& spec, BlockId block, int64_t rows, int64_t context) {
   const ModelConfig& c = spec.config;
-  const double linear = static_cast<double>(rows) * LinearOperations(c, kind);
-  if (kind != BlockKind::kAttention) return linear;
-  return linear + 4 * AttendedPairs(c, rows, context) * static_cast<double>(c.num_heads * c.head_dim);
+  const double weights = KindTotalsOf(spec, block.kind).MeanBytes();
+  const int64_t sequences = rows <= kMaxDecodeRows ? rows : 1;
+  if (block.kind == BlockKind::kEmbedding) return weights * std::min(1.0, static_cast<double>(rows) / static_cast<double>(c.vocab_size));
+  if (HasState(block.kind)) return weights + 2 * Product(sequences, spec.StateBytes(block.layer));  // it is written, too
+  if (!HasKv(block.kind)) return weights;
+  const auto layer_kv = static_cast<double>(2 * c.kv_cols(block.layer) * ElementBytes(spec.working_dtype));
+  return weights + AttendedPairs(c.layer(block.layer), sequences, context) * layer_kv;
+}
+
+double BlockOperations(const ModelSpec& spec, BlockId block, int64_t rows, int64_t context) {
+  const ModelConfig& c = spec.config;
+  const double linear = static_cast<double>(rows) * LinearOperations(c, block);
+  if (!HasKv(block.kind)) return linear;
+  return linear + 4 * AttendedPairs(c.layer(block.layer), rows, context) * static_cast<double>(c.q_cols(block.layer));
+}
+
+// One block for each different time, and the number of blocks that take it. By kind.
+std::vector<std::pair<BlockId, int64_t>> DistinctBlocks(const ModelSpec& spec) {
+  std::vector<std::pair<BlockId, int64_t>> distinct;
+  for (const BlockSpec& block : spec.blocks) {
+    const auto same = std::ranges::find_if(distinct, [&](const auto& other) { return TakeSameTime(spec, other.first, block.id); });
+    if (same != distinct.end()) {
+      ++same->second;
+    } else {
+      distinct.emplace_back(block.id, 1);
+    }
+  }
+  std::ranges::stable_sort(distinct, {}, [](const auto& each) { return each.first.kind; });
+  return distinct;
+}
+
+// What the key of a model says of linear attention: its layers, sizes and bytes.
+std::string LinearAttentionKey(const ModelSpec& spec) {
+  if (!spec.config.linear_attention) return "";
+  const LinearAttentionConfig& c = *spec.config.linear_attention;
+  const KindTotals totals = KindTotalsOf(spec, BlockKind::kLinearAttention);
+  return absl::StrCat("+", totals.bytes, " linear=", totals.blocks, ":", c.key_heads, "x", c.key_dim, "/", c.value_heads, "x", c.value_dim,
+                      "/", c.conv_width);
 }
 
 auto OrderOf(const ComputePoint& point) {
@@ -112,24 +154,24 @@ double DeviceProfile::DiskLatencyMs(Bytes read_bytes, int64_t depth) const {
   return OnDisk(disk, read_bytes, depth, &DiskPoint::latency_ms);
 }
 
-double DeviceProfile::ComputeMs(const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context) const {
+double DeviceProfile::ComputeMs(const ModelSpec& spec, BlockId block, int64_t rows, int64_t context) const {
   if (rows <= 0) return 0;
   std::vector<GridPoint> points;
   if (const ModelCompute* const model = FindModel(ModelKey(spec))) {
     for (const ComputePoint& point : model->points) {
-      if (point.kind == kind) points.push_back({static_cast<double>(point.rows), static_cast<double>(point.context), point.ms});
+      if (point.kind == block.kind) points.push_back({static_cast<double>(point.rows), static_cast<double>(point.context), point.ms});
     }
   }
-  if (points.empty()) return RooflineMs(*this, spec, kind, rows, context);
+  if (points.empty()) return RooflineMs(*this, spec, block, rows, context);
   return Interpolate(points, static_cast<double>(rows), static_cast<double>(std::max<int64_t>(context, 0)), Outside::kLinear);
 }
 
 double DeviceProfile::StepMs(const ModelSpec& spec, const Step& step) const {
   const ModelCompute* const model = FindModel(ModelKey(spec));
   double ms = model != nullptr ? model->step_overhead_ms : 0;
-  for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
-    const int64_t rows = kind == BlockKind::kHead ? step.logit_rows : step.rows;
-    ms += static_cast<double>(KindTotalsOf(spec, kind).blocks) * ComputeMs(spec, kind, rows, step.context);
+  for (const auto& [block, count] : DistinctBlocks(spec)) {
+    const int64_t rows = block.kind == BlockKind::kHead ? step.logit_rows : step.rows;
+    ms += static_cast<double>(count) * ComputeMs(spec, block, rows, step.context);
   }
   return ms;
 }
@@ -137,17 +179,26 @@ double DeviceProfile::StepMs(const ModelSpec& spec, const Step& step) const {
 std::string ModelKey(const ModelSpec& spec) {
   const ModelConfig& c = spec.config;
   const auto bytes = [&](BlockKind kind) { return KindTotalsOf(spec, kind).bytes; };
-  return absl::StrCat(c.architecture.substr(0, 64), " layers=", c.num_layers, " hidden=", c.hidden_size, " heads=", c.num_heads, "/",
-                      c.num_kv_heads, "x", c.head_dim, " inner=", c.intermediate_size, " vocab=", c.vocab_size,
-                      " window=", c.sliding_window, " ", Text(DTypeName(spec.working_dtype)), " bytes=", bytes(BlockKind::kEmbedding), "+",
-                      bytes(BlockKind::kAttention), "+", bytes(BlockKind::kMlp), "+", bytes(BlockKind::kHead));
+  const auto with_kv = std::ranges::find_if(c.layers, &LayerConfig::has_kv);
+  return absl::StrCat(c.architecture.substr(0, 64), " layers=", c.num_layers(), " hidden=", c.hidden_size, " heads=", c.num_heads, "/",
+                      c.MostKvHeads(), "x", c.MostHeadDim(), " inner=", c.MostIntermediate(), " vocab=", c.vocab_size,
+                      " window=", with_kv == c.layers.end() ? 0 : with_kv->window, " ", Text(DTypeName(spec.working_dtype)),
+                      " bytes=", bytes(BlockKind::kEmbedding), "+", bytes(BlockKind::kAttention), "+", bytes(BlockKind::kMlp), "+",
+                      bytes(BlockKind::kHead), LinearAttentionKey(spec));
 }
 
-double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context) {
+bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other) {
+  if (one.kind != other.kind || !IsLayered(one.kind)) return one.kind == other.kind;
+  const LayerConfig &a = spec.config.layer(one.layer), &b = spec.config.layer(other.layer);
+  if (IsMlpHalf(one.kind)) return a.intermediate_size == b.intermediate_size;
+  return a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim && a.window == b.window;
+}
+
+double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockId block, int64_t rows, int64_t context) {
   if (rows <= 0) return 0;
   double seconds = 0;
-  if (profile.read_bytes_per_second > 0) seconds = BlockBytes(spec, kind, rows, context) / profile.read_bytes_per_second;
-  if (profile.flops > 0) seconds = std::max(seconds, BlockOperations(spec, kind, rows, context) / profile.flops);
+  if (profile.read_bytes_per_second > 0) seconds = BlockBytes(spec, block, rows, context) / profile.read_bytes_per_second;
+  if (profile.flops > 0) seconds = std::max(seconds, BlockOperations(spec, block, rows, context) / profile.flops);
   return seconds * 1000 + profile.block_overhead_ms;
 }
 

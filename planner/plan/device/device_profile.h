@@ -31,7 +31,7 @@ struct DiskPoint {
 inline constexpr int64_t kMaxDecodeRows = 16;
 
 // The time of one block. `context` is the number of positions that the last row attends to; it is 0
-// for blocks other than attention.
+// for blocks without KV.
 struct ComputePoint {
   BlockKind kind = BlockKind::kAttention;
   int64_t rows = 0;  // of the step; for the head: rows that ask for logits
@@ -86,8 +86,9 @@ struct DeviceProfile {
   double DiskRate(Bytes read_bytes, int64_t depth) const;
   double DiskLatencyMs(Bytes read_bytes, int64_t depth) const;
 
-  // Milliseconds of one block, interpolated linearly; RooflineMs if the model was not measured.
-  double ComputeMs(const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context) const;
+  // Milliseconds of one block, interpolated linearly between the measurements of its kind;
+  // RooflineMs if the model was not measured.  REQUIRES: the model has the block
+  double ComputeMs(const ModelSpec& spec, BlockId block, int64_t rows, int64_t context) const;
 
   // Time of one step with all blocks resident, and the step's overhead.
   struct Step {
@@ -104,13 +105,21 @@ struct DeviceProfile {
 // each kind of block.
 std::string ModelKey(const ModelSpec& spec);
 
-// max(bytes / memory rate, operations / operation rate) of the mean block of that kind, plus the
-// overhead. Large models come near this lower bound.
-double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context);
+// Whether two blocks of a model take the same time: blocks of one kind, in layers that do not differ
+// in what the kind computes.
+bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other);
+
+// max(bytes / memory rate, operations / operation rate), plus the overhead. Large models come near
+// this lower bound. Counts the mean bytes of the blocks of that kind, and the sizes and the window
+// of the block's own layer.
+double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockId block, int64_t rows, int64_t context);
 
 // Names in JSON.
-inline constexpr Names<BlockKind, 4> kKindNames = {
-    {{BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}}};
+inline constexpr auto kKindNames = [] {
+  Names<BlockKind, kNumBlockKinds> names{};
+  for (size_t i = 0; i < kBlockKinds.size(); ++i) names.all[i] = {kBlockKinds[i].kind, kBlockKinds[i].name};
+  return names;
+}();
 
 // JSON of a profile. The input is untrusted: sizes, numbers and strings are bounded, and the error
 // names the first wrong field after `where`. Unknown fields are ignored. Field names end with their

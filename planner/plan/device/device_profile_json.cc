@@ -55,7 +55,7 @@ static void List(JsonList& f, LinkPoint& link) {
 }
 
 static void List(JsonList& f, ComputePoint& point) {
-  f.Named("kind", point.kind, kKindNames, "is none of embedding, attention, mlp and head");
+  f.Named("kind", point.kind, kKindNames);
   f.Number("rows", point.rows, 1, kMaxRows);
   f.Number("context", point.context, 0, kMaxContext, kOptional);
   f.Number("ms", point.ms, 0, kMaxMs);

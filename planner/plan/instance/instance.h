@@ -32,7 +32,9 @@ struct Instance {
     Kind kind = Kind::kLayer;
     int32_t layer = 0;
     double mb = 0;     // weights
-    double kv_mb = 0;  // KV cache at the planned context, all sequences
+    double kv_mb = 0;  // KV cache at the planned context, all sequences, and other pinned memory
+    // The part of kv_mb that does not depend on the context: states of all sequences.
+    double state_mb = 0;
   };
 
   struct Device {

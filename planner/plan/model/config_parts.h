@@ -1,41 +1,69 @@
 // Reads the longer parts of a config.json (model_config.cc reads the rest).
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"
+#include "planner/plan/model/family.h"
 #include "planner/plan/model/model_config.h"
 
 namespace lime::config {
 
 inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
-inline constexpr char kFullAttention[] = "full_attention", kSlidingAttention[] = "sliding_attention";  // transformers' names
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
 
 // Unimplemented: "NAME: WHAT is not supported; SUPPORTED".
 absl::Status Unsupported(std::string_view name, std::string_view what, std::string_view supported);
 
-// The kinds of attention that the layers have.
-struct LayerTypes {
-  bool full = false;
-  bool sliding = false;
-  int64_t window = 0;  // sliding layers: a token attends to itself and window - 1 before it
+// The configuration of the language model. Files of models that also read images have it in the
+// field "text_config", and a few of its fields outside, which are added. `name` becomes the place
+// of the fields, for errors.
+absl::StatusOr<nlohmann::json> TextConfig(nlohmann::json root, std::string& name);
+
+// A family, and the name of the class as config.json means it.
+struct Architecture {
+  const Family* family = nullptr;
+  std::string_view name;
 };
 
-// Reads them as the family's class in transformers does: from layer_types, or else from
-// use_sliding_window, sliding_window and max_window_layers. REQUIRES: family and num_layers are set
-absl::StatusOr<LayerTypes> ReadLayerTypes(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
+// Reads "model_type" and "architectures" of TextConfig.
+absl::StatusOr<Architecture> FindArchitecture(const nlohmann::json& text, std::string_view name);
 
-// Sets config.rope from rope_theta, rope_scaling and rope_parameters. Raises max_positions to the
-// range of the scaling. REQUIRES: max_positions is set
-absl::Status ReadRope(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, ModelConfig& config);
+// The attention of a layer, by transformers' names.
+enum class LayerType : uint8_t { kFull, kSliding, kLinear };
+std::string_view NameOf(LayerType type);
 
-// Sets config.sliding_window; 0 if no position is that far away. Unimplemented if only some layers
-// have a window. REQUIRES: ReadRope
-absl::Status SetWindow(const LayerTypes& layers, std::string_view name, ModelConfig& config);
+struct LayerTypes {
+  std::vector<LayerType> of_layer;
+  int64_t window = 0;  // sliding layers: a token attends to itself and window - 1 before it
 
-// Unimplemented, with the field's name, if `root` asks for a computation that no family here has.
-// REQUIRES: the rest of `config` is set
-absl::Status RefuseOtherComputations(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
+  bool Have(LayerType type) const;
+};
+
+// Reads them as the family's class in transformers does: from layer_types, or else by the family's
+// pattern.
+absl::StatusOr<LayerTypes> ReadLayerTypes(const nlohmann::json& root, std::string_view name, const Family& family, int64_t num_layers);
+
+// The rotation of all layers that rotate, from rope_theta, rope_scaling and rope_parameters. Raises
+// config.max_positions to the range of the scaling. REQUIRES: max_positions is set
+absl::StatusOr<RopeConfig> ReadRope(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, const Family& family,
+                                    int64_t head_dim, ModelConfig& config);
+
+// Sets the layers' rope to -1 where the model skips it (SmolLM3).
+absl::Status ReadSkippedRotations(const nlohmann::json& root, std::string_view name, ModelConfig& config);
+
+// Sets the layers' window; 0 if no position is that far away. Unimplemented if only some layers
+// with KV have one. REQUIRES: ReadRope
+absl::Status SetWindows(const LayerTypes& layers, std::string_view name, ModelConfig& config);
+
+// Unimplemented, with the field's name, if `root` asks for a computation that the family does not
+// have. REQUIRES: the rest of `config` is set
+absl::Status RefuseOtherComputations(const nlohmann::json& root, std::string_view name, const Family& family, const ModelConfig& config);
+
+// MLX writes {"group_size", "bits"} as "quantization". Other methods use "quantization_config".
+absl::Status ReadQuantization(const nlohmann::json& root, std::string_view name, ModelConfig& config);
 
 }  // namespace lime::config

@@ -13,6 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kMaxFactor = 1e6;
+constexpr size_t kMaxListed = 65536;  // layers in a list
 constexpr double kLowestTheta = 1.0, kHighestTheta = 1e15;
 
 std::string Json(const json& value) {
@@ -51,8 +52,9 @@ absl::StatusOr<json> OfLayers(json field, const char* key, const LayerTypes& lay
   if (objects < static_cast<ptrdiff_t>(field.size()))
     return Unsupported(name, absl::StrCat(key, " with objects among other values"), "one set, or one by layer type, is supported");
   std::optional<json> used;
-  for (const auto& [is_used, type] : {std::pair(layers.full, kFullAttention), std::pair(layers.sliding, kSlidingAttention)}) {
-    if (!is_used) continue;
+  for (const LayerType layer_type : {LayerType::kFull, LayerType::kSliding}) {
+    if (!layers.Have(layer_type)) continue;
+    const std::string type(NameOf(layer_type));
     if (!field.contains(type))
       return Unsupported(name, absl::StrCat(key, " by layer type without \"", type, "\""), "layers of the model are of that type");
     if (used && *used != field[type])
@@ -137,11 +139,23 @@ int64_t ReachedPositions(const RopeConfig& rope, int64_t stated) {
   return std::max(stated, static_cast<int64_t>(std::min(reached, static_cast<double>(kMaxPositions))));
 }
 
-absl::Status RefusePartialRotation(JsonFields fields, std::string_view name) {
-  const double share = fields.DoubleOr("partial_rotary_factor", 1.0, 0.0, kMaxFactor);
+// The share of a head that rotates.
+absl::StatusOr<double> RotatedShare(JsonFields fields, double fallback, const Family& family, std::string_view name) {
+  const double share = fields.DoubleOr("partial_rotary_factor", fallback, 0.0, kMaxFactor);
   LIME_RETURN_IF_ERROR(fields.status());
-  if (share == 1.0) return absl::OkStatus();
+  if (share == 1.0 || (family.rotates_part_of_heads && share > 0 && share < 1)) return share;
   return Unsupported(name, absl::StrCat("partial_rotary_factor ", share), "rotary embedding of whole heads (1.0) is supported");
+}
+
+// As in transformers, a part of a dimension does not count.
+absl::StatusOr<int64_t> RotatedDimensions(double share, int64_t head_dim, std::string_view name) {
+  const auto dims = static_cast<int64_t>(static_cast<double>(head_dim) * share);
+  if (share == 1.0 && head_dim % 2 != 0) return Invalid(Text(name), ": head_dim ", head_dim, " is odd; rotary embedding needs pairs");
+  if (dims < 2 || dims % 2 != 0) {
+    return Invalid(Text(name), ": partial_rotary_factor ", share, " rotates ", dims, " of ", head_dim,
+                   " dimensions of a head; rotary embedding needs pairs");
+  }
+  return dims;
 }
 
 // Refuses fields by which the code of other families changes a scaling.
@@ -154,27 +168,7 @@ absl::Status RefuseOtherScalings(const json& object, std::string_view where) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_view name, ModelConfig& config) {
-  RopeConfig& rope = config.rope;
-  JsonFields top(root, std::string(name));
-  rope.theta = top.DoubleOr("rope_theta", 10000.0, kLowestTheta, kHighestTheta);
-  const int64_t original = top.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxPositions);
-  rope.original_max_position = config.max_positions;
-  LIME_RETURN_IF_ERROR(top.status());
-  LIME_RETURN_IF_ERROR(RefusePartialRotation(top, name));
-  const char* key = "rope_scaling";
-  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, rope.theta, name, key));
-  const std::string where = absl::StrCat(Text(name), ": ", key);
-  JsonFields fields(object, where);
-  LIME_ASSIGN_OR_RETURN(const std::string type, StatedType(object, where));
-  if (type.empty()) LIME_RETURN_IF_ERROR(RefuseUntyped(fields, where));
-  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type.empty() ? "default" : type, name));
-  LIME_RETURN_IF_ERROR(RefusePartialRotation(fields, where));
-  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, where));
-  rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
-  if (rope.type == RopeType::kDefault) return fields.status();
+absl::Status ReadScaling(JsonFields& fields, int64_t original, RopeConfig& rope, ModelConfig& config) {
   rope.low_freq_factor = fields.DoubleOr("low_freq_factor", 1.0, 1e-6, kMaxFactor);
   rope.high_freq_factor = fields.DoubleOr("high_freq_factor", 4.0, 1e-6, kMaxFactor);
   rope.beta_fast = fields.DoubleOr("beta_fast", 32.0, 1e-6, kMaxFactor);
@@ -190,9 +184,55 @@ absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_vi
   }
   LIME_RETURN_IF_ERROR(fields.status());
   if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor)
-    return Invalid(where, ": high_freq_factor must be above low_freq_factor");
+    return Invalid(fields.where(), ": high_freq_factor must be above low_freq_factor");
   config.max_positions = ReachedPositions(rope, config.max_positions);
   return absl::OkStatus();
+}
+
+}  // namespace
+
+// A list with 1 for each layer that rotates, or else a number: each so many-th layer does not.
+absl::Status ReadSkippedRotations(const json& root, std::string_view name, ModelConfig& config) {
+  constexpr int64_t kDefaultInterval = 4;
+  JsonFields fields(root, std::string(name));
+  const int64_t interval = fields.IntOr("no_rope_layer_interval", kDefaultInterval, 1, INT32_MAX);
+  const std::vector<int64_t> rotates =
+      fields.Has("no_rope_layers") ? fields.Ints("no_rope_layers", 0, 1, kMaxListed) : std::vector<int64_t>();
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (fields.Has("no_rope_layers") && rotates.size() < config.layers.size()) {
+    return Invalid(Text(name), ": field \"no_rope_layers\" has ", rotates.size(), " entries for ", config.layers.size(), " layers");
+  }
+  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    const bool skips = rotates.empty() ? (static_cast<int64_t>(layer) + 1) % interval == 0 : rotates[layer] == 0;
+    if (skips) config.layers[layer].rope = -1;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, std::string_view name, const Family& family,
+                                    int64_t head_dim, ModelConfig& config) {
+  RopeConfig rope;
+  JsonFields top(root, std::string(name));
+  rope.theta = top.DoubleOr("rope_theta", family.defaults.rope_theta, kLowestTheta, kHighestTheta);
+  const int64_t original = top.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxPositions);
+  rope.original_max_position = config.max_positions;
+  LIME_RETURN_IF_ERROR(top.status());
+  LIME_ASSIGN_OR_RETURN(const double share, RotatedShare(top, family.defaults.partial_rotation, family, name));
+  const char* key = "rope_scaling";
+  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, rope.theta, name, key));
+  if (family.needs_rope_parameters && object.empty()) return Invalid(Text(name), ": field \"rope_parameters\" is missing");
+  const std::string where = absl::StrCat(Text(name), ": ", key);
+  JsonFields fields(object, where);
+  LIME_ASSIGN_OR_RETURN(const std::string type, StatedType(object, where));
+  if (type.empty()) LIME_RETURN_IF_ERROR(RefuseUntyped(fields, where));
+  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type.empty() ? "default" : type, name));
+  LIME_ASSIGN_OR_RETURN(const double stated_share, RotatedShare(fields, share, family, where));
+  LIME_ASSIGN_OR_RETURN(rope.dims, RotatedDimensions(stated_share, head_dim, name));
+  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, where));
+  rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (rope.type != RopeType::kDefault) LIME_RETURN_IF_ERROR(ReadScaling(fields, original, rope, config));
+  return rope;
 }
 
 }  // namespace lime::config

@@ -1,6 +1,7 @@
-// Refuses fields that change a model's computation and are not implemented here. Programs for our
-// families, or for related ones, use them. Each field may have the value that changes nothing.
+// Refuses fields that change a model's computation and that its family does not have. Programs for
+// our families, or for related ones, use them. Each field may have the value that changes nothing.
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -77,32 +78,43 @@ bool EveryLayerRotates(const json& value) {
   return true;
 }
 
+// Fields that the family reads, or that change nothing in it.
+std::set<std::string_view> KnownFields(const Family& family) {
+  std::set<std::string_view> known(family.allowed.begin(), family.allowed.end());
+  for (const BoolField& field : family.options) known.insert(field.name);
+  for (const NumberField& field : family.factors) known.insert(field.name);
+  if (family.skips_rotation) known.insert({"no_rope_layers", "no_rope_layer_interval"});
+  return known;
+}
+
 }  // namespace
 
-absl::Status RefuseOtherComputations(const json& root, std::string_view name, const ModelConfig& config) {
-  const auto check = [&](const char* key, auto is_neutral) -> absl::Status {
-    const auto found = root.find(key);
-    return found == root.end() || is_neutral(*found) ? absl::OkStatus() : Refuse(name, key, *found);
+absl::Status RefuseOtherComputations(const json& root, std::string_view name, const Family& family, const ModelConfig& config) {
+  const std::set<std::string_view> known = KnownFields(family);
+  const auto check = [&](std::string_view key, auto is_neutral) -> absl::Status {
+    const auto found = root.find(std::string(key));
+    return found == root.end() || known.contains(key) || is_neutral(*found) ? absl::OkStatus() : Refuse(name, std::string(key), *found);
   };
-  const auto dimension = static_cast<double>(config.head_dim);
+  const auto dimension = static_cast<double>(config.MostHeadDim());
   for (const char* key : kSwitches) LIME_RETURN_IF_ERROR(check(key, IsOff));
+  for (const std::string_view key : family.refused) LIME_RETURN_IF_ERROR(check(key, IsOff));
   for (const char* key : kFactors) LIME_RETURN_IF_ERROR(check(key, [](const json& value) { return IsNumber(value, 1); }));
   LIME_RETURN_IF_ERROR(check("attention_multiplier", [&](const json& value) { return IsNumber(value, 1 / std::sqrt(dimension)); }));
   LIME_RETURN_IF_ERROR(check("query_pre_attn_scalar", [&](const json& value) { return IsNumber(value, dimension); }));
   LIME_RETURN_IF_ERROR(check("no_rope_layers", EveryLayerRotates));
   LIME_RETURN_IF_ERROR(check("is_causal", [](const json& value) { return value.is_null() || value == true; }));
-  if (config.family == ModelFamily::kOpt) return absl::OkStatus();
+  // Of OPT: the norm before each block, and rows of the embedding as wide as the hidden states.
+  LIME_RETURN_IF_ERROR(check("do_layer_norm_before", [](const json& value) { return value.is_null() || value == true; }));
+  LIME_RETURN_IF_ERROR(
+      check("word_embed_proj_dim", [&](const json& value) { return IsNumber(value, static_cast<double>(config.hidden_size)); }));
+  if (config.learned_positions) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(check("rotary_dim", [&](const json& value) { return IsNumber(value, dimension); }));
   for (const char* key : kRotations) LIME_RETURN_IF_ERROR(check(key, [](const json& value) { return value.is_null() || value == true; }));
   LIME_RETURN_IF_ERROR(check("position_embedding_type", [](const json& value) {
     return value.is_null() || value == "rope" || value == "rotary" || value == "rotary_embedding";
   }));
-  if (config.family != ModelFamily::kQwen3) {
-    for (const char* key : {"use_qk_norm", "qk_norm"}) LIME_RETURN_IF_ERROR(check(key, IsOff));
-  }
-  // Biases that only some classes have. Qwen2 always has its own.
-  if (config.family != ModelFamily::kLlama) LIME_RETURN_IF_ERROR(check("mlp_bias", IsOff));
-  if (config.family == ModelFamily::kMistral) LIME_RETURN_IF_ERROR(check("attention_bias", IsOff));
+  // Options that only some classes have.
+  for (const char* key : {"use_qk_norm", "qk_norm", "mlp_bias", "attention_bias"}) LIME_RETURN_IF_ERROR(check(key, IsOff));
   if (!config.qkv_bias) {
     for (const char* key : {"bias", "use_bias", "qkv_bias"}) LIME_RETURN_IF_ERROR(check(key, IsOff));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,21 +13,14 @@
 
 namespace lime {
 
-enum class ModelFamily {
-  kLlama,    // LlamaForCausalLM: Llama 2, 3.x
-  kMistral,  // MistralForCausalLM: Llama with a sliding window
-  kQwen2,    // Qwen2ForCausalLM: biases on q, k, v
-  kQwen3,    // Qwen3ForCausalLM: RMSNorm on every head of q and k
-  kOpt,      // OPTForCausalLM: LayerNorm, learned positions, biases, two-matrix MLP
-};
-
 enum class Activation {
   kSilu,  // x * sigmoid(x)
   kRelu,  // max(x, 0)
 };
 
+enum class NormKind : uint8_t { kRms, kLayer };
+
 enum class RopeType {
-  kNone,     // no rotary embedding (learned positions)
   kDefault,  // no scaling
   kLinear,   // positions divided by factor
   kDynamic,  // NTK-aware: the base grows with the position beyond original_max_position
@@ -36,6 +30,7 @@ enum class RopeType {
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
+  int64_t dims = 0;  // of a head, from the first on, that rotate: pairs (i, i + dims / 2); even
   double theta = 10000.0;
   double factor = 1.0;
   double low_freq_factor = 1.0;       // llama3
@@ -45,6 +40,8 @@ struct RopeConfig {
   double attention_factor = 1.0;      // yarn: multiplies cos and sin
   bool truncate = true;               // yarn: correction range rounded to whole dimensions
   int64_t original_max_position = 0;  // positions of the training, before scaling
+
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
 struct Quantization {
@@ -52,35 +49,83 @@ struct Quantization {
   int group_size = 0;  // 32, 64 or 128 weights share one scale and bias
 };
 
+// What the attention half of a layer computes.
+enum class AttentionKind : uint8_t {
+  kSoftmax,  // grouped-query attention over KV
+  kLinear,   // a gated delta rule over a state of fixed size (Qwen3.5)
+};
+
+// What may differ between the layers of one model.
+struct LayerConfig {
+  AttentionKind attention = AttentionKind::kSoftmax;
+  int64_t num_kv_heads = 0;  // divides num_heads; 0 with linear attention
+  int64_t head_dim = 0;      // of q, k and v; even if rope is used; 0 with linear attention
+  int64_t window = 0;        // positions that a token attends to, itself included; 0: all
+  int32_t rope = 0;          // index into ModelConfig::ropes; -1: no rotation
+  int64_t intermediate_size = 0;
+
+  bool has_kv() const { return attention == AttentionKind::kSoftmax; }
+  friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
+};
+
+// The sizes of linear attention: the gated delta rule after a causal convolution over q, k and v.
+struct LinearAttentionConfig {
+  int64_t key_heads = 0;    // divides value_heads
+  int64_t value_heads = 0;  // each has a state [key_dim, value_dim] fp32
+  int64_t key_dim = 0;      // of a head
+  int64_t value_dim = 0;
+  int64_t conv_width = 0;  // positions that the convolution sees, the token's own included
+
+  int64_t key_cols() const { return key_heads * key_dim; }
+  int64_t value_cols() const { return value_heads * value_dim; }
+  int64_t conv_cols() const { return 2 * key_cols() + value_cols(); }  // q, k, v
+  friend bool operator==(const LinearAttentionConfig&, const LinearAttentionConfig&) = default;
+};
+
 struct ModelConfig {
-  ModelFamily family = ModelFamily::kLlama;
   std::string architecture;  // as config.json spells it
-  int64_t num_layers = 0;
+  std::string model_type;    // the name of the family: "llama", "qwen3_5" (family.h)
   int64_t hidden_size = 0;
   int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;  // divides num_heads
-  int64_t head_dim = 0;      // even if RoPE is used
-  int64_t intermediate_size = 0;
   int64_t vocab_size = 0;
   int64_t max_positions = 0;  // longest context that the model states
+  std::vector<LayerConfig> layers;
+  std::vector<RopeConfig> ropes;  // that layers use; empty if positions are learned
+  std::optional<LinearAttentionConfig> linear_attention;
+  NormKind norm = NormKind::kRms;
   double norm_eps = 1e-5;
+  bool norm_affine = true;  // LayerNorm has weight and bias
+  double norm_offset = 0;   // added to the weights of all RMSNorms but that of linear attention
+  bool final_norm = true;
   Activation activation = Activation::kSilu;
-  RopeConfig rope;
-  int64_t sliding_window = 0;   // positions that a token attends to, itself included; 0: all
+  bool gated_mlp = true;        // act(gate) * up; else act(up)
   bool tie_embeddings = false;  // the head uses the embedding tensor
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;         // RMSNorm over head_dim of q and k, before RoPE
-  int64_t position_offset = 0;  // learned positions: the row of position 0 (2 in OPT)
-  bool norm_affine = true;      // LayerNorm has weight and bias
-  bool final_norm = true;
+  bool qk_norm = false;             // RMSNorm over head_dim of q and k, before RoPE
+  bool attention_gate = false;      // q_proj has for each head q, then a gate; sigmoid(gate) multiplies the result
+  double score_scale = 0;           // of q k; 0: 1 / sqrt(head_dim)
+  double embedding_multiplier = 1;  // of the embedding rows
+  double residual_multiplier = 1;   // of what a block adds to the residual stream
+  double logits_divisor = 1;
+  bool learned_positions = false;
+  int64_t position_offset = 0;               // learned positions: the row of position 0 (2 in OPT)
   std::optional<Quantization> quantization;  // default of the packed layers
+  // Of single matrices, by the path of their tensors; nullopt: dense. Only a model without a
+  // checkpoint needs it.
+  std::map<std::string, std::optional<Quantization>, std::less<>> quantization_of;
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
 
-  bool learned_positions() const { return family == ModelFamily::kOpt; }
-  bool gated_mlp() const { return family != ModelFamily::kOpt; }
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  const LayerConfig& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
+  int64_t q_cols(int64_t layer_index) const { return num_heads * layer(layer_index).head_dim; }
+  int64_t kv_cols(int64_t layer_index) const { return layer(layer_index).num_kv_heads * layer(layer_index).head_dim; }
+  // The largest of all layers.
+  int64_t MostHeadDim() const;
+  int64_t MostKvHeads() const;
+  int64_t MostIntermediate() const;
 };
 
 // Reads and checks config.json. Errors begin with `name`, the path of the file. For an unknown

@@ -8,57 +8,133 @@
 #include "absl/strings/str_join.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
+#include "planner/plan/model/block_roles.h"
+#include "planner/plan/model/family.h"
 
 namespace lime {
 namespace {
 
 constexpr char kMissingTensorMark[] = "lime/missing-tensor";
+constexpr std::string_view kNestedPrefix = "language_model.model.";  // its head is "language_model.lm_head"
+constexpr int64_t kPagePositions = 16;                               // of a KV page (plan.h)
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
+// Rows of a tensor that one role uses. A tensor may have rows of several roles.
+struct Slice {
+  int64_t first = 0;
+  int64_t rows = 0;
+  int64_t all = 0;
+};
+
 // Collects the blocks of one checkpoint, and checks every tensor against the geometry.
 class SpecBuilder {
  public:
-  SpecBuilder(const ModelConfig& config, const TensorIndex& index, std::string_view name) : config_(config), index_(index), name_(name) {}
+  SpecBuilder(const ModelConfig& config, const TensorIndex& index, std::string_view name)
+      : config_(config), family_(FamilyOf(config.model_type)), index_(index), name_(name) {}
 
   // For a model without a checkpoint: every tensor is as config.json implies, in `dtype`.
   SpecBuilder(const ModelConfig& config, DType dtype, std::string_view name)
-      : config_(config), index_(implied_), name_(name), implied_dtype_(dtype) {}
+      : config_(config), family_(FamilyOf(config.model_type)), index_(implied_), name_(name), implied_dtype_(dtype) {}
 
   absl::StatusOr<ModelSpec> Build() {
     FindNames();
-    AddEmbedding();
-    for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-      AddAttention(layer);
-      AddMlp(layer);
+    AddBlock({BlockKind::kEmbedding, 0});
+    for (int32_t layer = 0; layer < config_.num_layers(); ++layer) {
+      AddBlock(AttentionBlockOf(config_, layer));
+      AddBlock({BlockKind::kMlp, layer});
       if (!status_.ok()) return status_;
     }
-    AddHead();
+    AddBlock({BlockKind::kHead, 0});
     if (!status_.ok()) return status_;
-    return ModelSpec{config_, *working_, std::move(blocks_), prefix_};
+    if (stored_offset_) config_.norm_offset = *stored_offset_;
+    return ModelSpec{config_, *working_, std::move(blocks_), prefix_, head_};
   }
 
  private:
-  bool opt() const { return config_.family == ModelFamily::kOpt; }
-
   bool HasLayers(const std::string& prefix) const {
     const std::string begin = prefix + "layers.";
     const auto at = index_.lower_bound(begin);
     return at != index_.end() && at->first.starts_with(begin);
   }
 
-  // Checkpoints that were saved without the head have no leading "model.".
+  // The prefix with the embedding. A tied model may store its head alone: then that with layers.
   void FindNames() {
-    const std::string whole = opt() ? "model.decoder." : "model.", base = opt() ? "decoder." : "";
-    prefix_ = !HasLayers(whole) && HasLayers(base) ? base : whole;
+    const std::string_view embed = StemOf(BlockKind::kEmbedding, TensorRole::kTokenEmbedding);
+    prefix_ = family_.prefixes.front();
+    const auto choose = [&](const auto& matches) {
+      for (const std::string_view prefix : family_.prefixes) {
+        if (!matches(std::string(prefix))) continue;
+        prefix_ = prefix;
+        return true;
+      }
+      return false;
+    };
+    if (!choose([&](const std::string& prefix) { return index_.contains(absl::StrCat(prefix, Text(embed), ".weight")); }))
+      choose([&](const std::string& prefix) { return HasLayers(prefix); });
+    head_ = absl::StrCat(prefix_ == kNestedPrefix ? "language_model." : "", "lm_head");
     // As in transformers 5: if only the head is stored, the embedding uses its tensor.
-    embedding_ = prefix_ + "embed_tokens";
-    if (config_.tie_embeddings && !index_.contains(embedding_ + ".weight") && index_.contains("lm_head.weight")) embedding_ = "lm_head";
+    embedding_ = absl::StrCat(prefix_, Text(embed));
+    if (config_.tie_embeddings && !index_.contains(embedding_ + ".weight") && index_.contains(head_ + ".weight")) embedding_ = head_;
   }
 
-  void Begin(BlockKind kind, int32_t layer = 0) { blocks_.push_back({.id = {kind, layer}, .tensors = {}}); }
+  // The family's name for a role, relative to the layer or to the prefix.
+  std::string_view StemOf(BlockKind kind, TensorRole role) const {
+    for (const TensorName& tensor : family_.tensors) {
+      if (tensor.block == kind && tensor.role == role) return tensor.stem;
+    }
+    LIME_CHECK(false) << family_.name << " has no name for role " << static_cast<int>(role);
+    return {};
+  }
+
+  std::string NameOf(BlockId id, TensorRole role) const {
+    if (role == TensorRole::kTokenEmbedding) return embedding_;
+    if (role == TensorRole::kOutput) return config_.tie_embeddings ? embedding_ : head_;
+    const std::string base = IsLayered(id.kind) ? absl::StrCat(prefix_, "layers.", id.layer, ".") : prefix_;
+    return absl::StrCat(base, Text(StemOf(id.kind, role)));
+  }
+
+  void AddBlock(BlockId id) {
+    static const LayerConfig kNoLayer;
+    const LayerConfig& layer = IsLayered(id.kind) ? config_.layer(id.layer) : kNoLayer;
+    blocks_.push_back({.id = id, .tensors = {}});
+    for (const BlockRole& role : RolesOf(id.kind)) {
+      if (role.present == nullptr || role.present(config_)) AddRole(id, role, layer);
+    }
+  }
+
+  void AddRole(BlockId id, const BlockRole& role, const LayerConfig& layer) {
+    const std::string stem = NameOf(id, role.role);
+    const int64_t rows = role.rows(config_, layer), cols = role.cols == nullptr ? 0 : role.cols(config_, layer);
+    switch (role.form) {
+      case RoleForm::kMatrix:
+        return AddLinear(role.role, stem, SliceOf(id, role, layer), cols, role.has_bias != nullptr && role.has_bias(config_));
+      case RoleForm::kTable:
+        return AddDense(role.role, TensorPart::kWeight, stem + ".weight", {0, rows, rows}, {rows, cols});
+      case RoleForm::kNorm:
+        return AddNorm(role.role, stem, rows);
+      case RoleForm::kFilter:
+        return AddFilter(role.role, stem + ".weight", rows, cols);
+      case RoleForm::kVector:
+        return AddSmall(role.role, TensorPart::kWeight, stem, {rows});
+    }
+  }
+
+  // The rows of a matrix within its tensor: roles with the same name follow each other.
+  Slice SliceOf(BlockId id, const BlockRole& role, const LayerConfig& layer) const {
+    Slice slice;
+    const std::string stem = NameOf(id, role.role);
+    for (const BlockRole& other : RolesOf(id.kind)) {
+      if (other.form != RoleForm::kMatrix || (other.present != nullptr && !other.present(config_))) continue;
+      if (NameOf(id, other.role) != stem) continue;
+      const int64_t rows = other.rows(config_, layer);
+      if (other.role == role.role) slice.first = slice.all, slice.rows = rows;
+      slice.all += rows;
+    }
+    return slice;
+  }
 
   void Fail(const std::string& message) {
     if (status_.ok()) status_ = Invalid(name_, ": ", message);
@@ -69,8 +145,8 @@ class SpecBuilder {
     Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), "; BF16, F16, F32 and MLX affine groups are supported"));
   }
 
-  // The first matrix sets the working dtype, by its scales if it is packed. All other tensors
-  // except norms must have the same.
+  // The first matrix sets the working dtype, by its scales if it is packed. All other matrices,
+  // their biases and tables must have the same.
   void CheckWorkingDType(const std::string& tensor, DType dtype) {
     CheckIsFloat(tensor, dtype);
     if (!working_) working_ = dtype;
@@ -82,7 +158,7 @@ class SpecBuilder {
 
   // The remedy for a missing tensor.
   std::string Remedy(std::string_view tensor) const {
-    if (tensor == "lm_head.weight")
+    if (tensor == head_ + ".weight")
       return ", because config.json does not set tie_word_embeddings; a checkpoint of the base model alone has no head: download the "
              "checkpoint of the whole model";
     const std::string_view inner = tensor.substr(std::min(prefix_.size(), tensor.size()));
@@ -102,10 +178,13 @@ class SpecBuilder {
     return nullptr;
   }
 
-  void Push(TensorRole role, TensorPart part, const std::string& tensor, const TensorInfo& info) {
+  // Adds the rows of `slice`. `info` is of the whole tensor.
+  void Push(TensorRole role, TensorPart part, const std::string& tensor, TensorInfo info, const Slice& slice) {
     BlockSpec& block = blocks_.back();
-    block.tensors.push_back({role, part, tensor, info});
+    const Bytes row_bytes = slice.all == 0 ? 0 : info.bytes / slice.all;
+    if (slice.rows != slice.all) info.shape[0] = slice.rows, info.bytes = slice.rows * row_bytes;
     block.bytes += info.bytes;
+    block.tensors.push_back({role, part, tensor, std::move(info), slice.first * row_bytes});
   }
 
   void Imply(const std::string& tensor, DType dtype, std::vector<int64_t> shape) {
@@ -114,9 +193,20 @@ class SpecBuilder {
     implied_[tensor] = {dtype, std::move(shape), bytes};
   }
 
+  // The checkpoint that config.json belongs to may have another prefix.
+  std::optional<Quantization> ImpliedPacking(const std::string& stem) const {
+    const std::string_view inner = std::string_view(stem).substr(stem.starts_with(prefix_) ? prefix_.size() : 0);
+    for (const std::string_view prefix : family_.prefixes) {
+      const auto own = config_.quantization_of.find(absl::StrCat(Text(prefix), Text(inner)));
+      if (own != config_.quantization_of.end()) return own->second;
+    }
+    return config_.quantization;
+  }
+
   void ImplyMatrix(const std::string& stem, int64_t rows, int64_t cols) {
-    if (!config_.quantization) return Imply(stem + ".weight", *implied_dtype_, {rows, cols});
-    const auto [bits, group_size] = *config_.quantization;
+    const std::optional<Quantization> packing = ImpliedPacking(stem);
+    if (!packing) return Imply(stem + ".weight", *implied_dtype_, {rows, cols});
+    const auto [bits, group_size] = *packing;
     if (cols % group_size != 0) {
       return Fail(
           absl::StrCat("tensor ", stem, ".weight has ", cols, " columns, not a multiple of the quantisation group of ", group_size));
@@ -135,106 +225,81 @@ class SpecBuilder {
     return nullptr;
   }
 
-  void AddDense(TensorRole role, TensorPart part, const std::string& tensor, const std::vector<int64_t>& shape) {
+  void AddDense(TensorRole role, TensorPart part, const std::string& tensor, const Slice& slice, const std::vector<int64_t>& shape) {
     const TensorInfo* info = FindShaped(tensor, shape);
     if (info == nullptr) return;
     CheckWorkingDType(tensor, info->dtype);
-    Push(role, part, tensor, *info);
+    Push(role, part, tensor, *info, slice);
   }
 
-  // Adds a matrix [rows, cols], dense or packed as in the checkpoint.
-  void AddMatrix(TensorRole role, const std::string& stem, int64_t rows, int64_t cols) {
-    if (implied_dtype_) ImplyMatrix(stem, rows, cols);
-    if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, stem + ".weight", {rows, cols});
+  // Adds rows of a matrix with `cols` columns, dense or packed as in the checkpoint.
+  void AddMatrix(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols) {
+    if (implied_dtype_) ImplyMatrix(stem, slice.all, cols);
+    if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, stem + ".weight", slice, {slice.all, cols});
     const TensorInfo* packed = Find(stem + ".weight");
     const TensorInfo* scales = Find(stem + ".scales");
     const TensorInfo* biases = Find(stem + ".biases");
     if (packed == nullptr || scales == nullptr || biases == nullptr) return;
-    if (packed->shape.size() != 2 || packed->shape[0] != rows || scales->shape.size() != 2 || scales->shape[0] != rows ||
+    if (packed->shape.size() != 2 || packed->shape[0] != slice.all || scales->shape.size() != 2 || scales->shape[0] != slice.all ||
         biases->shape != scales->shape) {
       return Fail(absl::StrCat("tensor ", stem, ".weight has shape ", ShapeText(packed->shape), " with scales ", ShapeText(scales->shape),
-                               " and biases ", ShapeText(biases->shape), ", but config.json implies ", rows, " rows"));
+                               " and biases ", ShapeText(biases->shape), ", but config.json implies ", slice.all, " rows"));
     }
     const absl::StatusOr<Quantization> packing = PackingOf(*packed, *scales, cols);
     if (!packing.ok()) return Fail(absl::StrCat("tensor ", stem, ".weight: ", packing.status().message()));
     CheckWorkingDType(stem + ".scales", scales->dtype);
     CheckWorkingDType(stem + ".biases", biases->dtype);
-    Push(role, TensorPart::kWeight, stem + ".weight", *packed);
-    Push(role, TensorPart::kScales, stem + ".scales", *scales);
-    Push(role, TensorPart::kGroupBiases, stem + ".biases", *biases);
+    Push(role, TensorPart::kWeight, stem + ".weight", *packed, slice);
+    Push(role, TensorPart::kScales, stem + ".scales", *scales, slice);
+    Push(role, TensorPart::kGroupBiases, stem + ".biases", *biases, slice);
   }
 
-  void AddLinear(TensorRole role, const std::string& stem, int64_t rows, int64_t cols, bool bias) {
-    AddMatrix(role, stem, rows, cols);
-    if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", {rows});
+  void AddLinear(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols, bool bias) {
+    AddMatrix(role, stem, slice, cols);
+    if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", slice, {slice.all});
   }
 
-  // A norm is computed in fp32, so it may have any dtype.
+  // A small tensor may have any floating dtype.
+  void AddSmall(TensorRole role, TensorPart part, const std::string& tensor, const std::vector<int64_t>& shape) {
+    const TensorInfo* info = FindShaped(tensor, shape);
+    if (info == nullptr) return;
+    CheckIsFloat(tensor, info->dtype);
+    Push(role, part, tensor, *info, {0, shape[0], shape[0]});
+  }
+
   void AddNorm(TensorRole role, const std::string& stem, int64_t size) {
-    if (opt() && !config_.norm_affine) return;
-    const TensorInfo* weight = FindShaped(stem + ".weight", {size});
-    if (weight == nullptr) return;
-    CheckIsFloat(stem + ".weight", weight->dtype);
-    Push(role, TensorPart::kWeight, stem + ".weight", *weight);
-    if (!opt()) return;
-    const TensorInfo* bias = FindShaped(stem + ".bias", {size});
-    if (bias == nullptr) return;
-    if (bias->dtype != weight->dtype) {
-      return Fail(absl::StrCat("tensor ", stem, ".bias is ", Text(DTypeName(bias->dtype)), ", but its weight is ",
-                               Text(DTypeName(weight->dtype)), "; one dtype for both is supported"));
-    }
-    Push(role, TensorPart::kBias, stem + ".bias", *bias);
-  }
-
-  void AddEmbedding() {
-    Begin(BlockKind::kEmbedding);
-    AddMatrix(TensorRole::kTokenEmbedding, embedding_, config_.vocab_size, config_.hidden_size);
-    if (config_.learned_positions()) {
-      AddDense(TensorRole::kPositionEmbedding, TensorPart::kWeight, prefix_ + "embed_positions.weight",
-               {config_.max_positions + config_.position_offset, config_.hidden_size});
+    AddSmall(role, TensorPart::kWeight, stem + ".weight", {size});
+    if (config_.norm != NormKind::kLayer || !status_.ok()) return;
+    const DType dtype = blocks_.back().tensors.back().info.dtype;
+    AddSmall(role, TensorPart::kBias, stem + ".bias", {size});
+    if (!status_.ok()) return;
+    const DType of_bias = blocks_.back().tensors.back().info.dtype;
+    if (of_bias != dtype) {
+      Fail(absl::StrCat("tensor ", stem, ".bias is ", Text(DTypeName(of_bias)), ", but its weight is ", Text(DTypeName(dtype)),
+                        "; one dtype for both is supported"));
     }
   }
 
-  void AddAttention(int32_t layer) {
-    Begin(BlockKind::kAttention, layer);
-    const std::string base = absl::StrCat(prefix_, "layers.", layer, ".");
-    const int64_t q_rows = config_.num_heads * config_.head_dim;
-    const int64_t kv_rows = config_.num_kv_heads * config_.head_dim;
-    AddNorm(TensorRole::kNorm, base + (opt() ? "self_attn_layer_norm" : "input_layernorm"), config_.hidden_size);
-    AddLinear(TensorRole::kQ, base + "self_attn.q_proj", q_rows, config_.hidden_size, config_.qkv_bias);
-    AddLinear(TensorRole::kK, base + "self_attn.k_proj", kv_rows, config_.hidden_size, config_.qkv_bias);
-    AddLinear(TensorRole::kV, base + "self_attn.v_proj", kv_rows, config_.hidden_size, config_.qkv_bias);
-    if (config_.qk_norm) {
-      AddNorm(TensorRole::kQNorm, base + "self_attn.q_norm", config_.head_dim);
-      AddNorm(TensorRole::kKNorm, base + "self_attn.k_norm", config_.head_dim);
-    }
-    AddLinear(TensorRole::kO, base + (opt() ? "self_attn.out_proj" : "self_attn.o_proj"), config_.hidden_size, q_rows,
-              config_.attention_output_bias);
+  // MLX turns the filters of a convolution, and adds the offset to the norms of the same files.
+  void AddFilter(TensorRole role, const std::string& tensor, int64_t rows, int64_t width) {
+    const auto found = index_.find(tensor);
+    const bool turned = found != index_.end() && found->second.shape == std::vector<int64_t>{rows, width, 1};
+    AddSmall(role, TensorPart::kWeight, tensor, turned ? std::vector<int64_t>{rows, width, 1} : std::vector<int64_t>{rows, 1, width});
+    const double offset = turned ? 0 : config_.norm_offset;
+    if (stored_offset_ && *stored_offset_ != offset)
+      Fail(absl::StrCat("tensor ", tensor, " has another layout than those of other layers"));
+    stored_offset_ = offset;
   }
 
-  void AddMlp(int32_t layer) {
-    Begin(BlockKind::kMlp, layer);
-    const std::string base = absl::StrCat(prefix_, "layers.", layer, ".");
-    const int64_t inner = config_.intermediate_size;
-    AddNorm(TensorRole::kNorm, base + (opt() ? "final_layer_norm" : "post_attention_layernorm"), config_.hidden_size);
-    if (config_.gated_mlp()) AddLinear(TensorRole::kGate, base + "mlp.gate_proj", inner, config_.hidden_size, config_.mlp_bias);
-    AddLinear(TensorRole::kUp, base + (opt() ? "fc1" : "mlp.up_proj"), inner, config_.hidden_size, config_.mlp_bias);
-    AddLinear(TensorRole::kDown, base + (opt() ? "fc2" : "mlp.down_proj"), config_.hidden_size, inner, config_.mlp_bias);
-  }
-
-  void AddHead() {
-    Begin(BlockKind::kHead);
-    if (config_.final_norm) AddNorm(TensorRole::kNorm, prefix_ + (opt() ? "final_layer_norm" : "norm"), config_.hidden_size);
-    AddMatrix(TensorRole::kOutput, config_.tie_embeddings ? embedding_ : "lm_head", config_.vocab_size, config_.hidden_size);
-  }
-
-  const ModelConfig& config_;
+  ModelConfig config_;
+  const Family& family_;
   TensorIndex implied_;
   const TensorIndex& index_;
   const std::string name_;
   const std::optional<DType> implied_dtype_;
-  std::string prefix_, embedding_;
+  std::string prefix_, head_, embedding_;
   std::optional<DType> working_;
+  std::optional<double> stored_offset_;  // of the norms, as far as a tensor shows it
   std::vector<BlockSpec> blocks_;
   absl::Status status_;
 };
@@ -242,17 +307,12 @@ class SpecBuilder {
 }  // namespace
 
 std::string BlockName(BlockId id) {
-  switch (id.kind) {
-    case BlockKind::kEmbedding:
-      return "embedding";
-    case BlockKind::kAttention:
-      return absl::StrCat("attention ", id.layer);
-    case BlockKind::kMlp:
-      return absl::StrCat("mlp ", id.layer);
-    case BlockKind::kHead:
-      return "head";
-  }
-  return "?";
+  const std::string name(InfoOf(id.kind).name);
+  return IsLayered(id.kind) ? absl::StrCat(name, " ", id.layer) : name;
+}
+
+BlockId AttentionBlockOf(const ModelConfig& config, int32_t layer) {
+  return {config.layer(layer).has_kv() ? BlockKind::kAttention : BlockKind::kLinearAttention, layer};
 }
 
 absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols) {
@@ -293,8 +353,27 @@ Bytes ModelSpec::WeightBytes() const {
   return bytes;
 }
 
+int64_t ModelSpec::NumKvLayers() const {
+  return std::ranges::count_if(config.layers, &LayerConfig::has_kv);
+}
+
+Bytes ModelSpec::KvPageBytes() const {
+  int64_t most_cols = 0;
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer) most_cols = std::max(most_cols, config.kv_cols(layer));
+  return kPagePositions * 2 * most_cols * ElementBytes(working_dtype);
+}
+
 Bytes ModelSpec::KvBytesPerToken() const {
-  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * ElementBytes(working_dtype);
+  return KvPageBytes() / kPagePositions * NumKvLayers();
+}
+
+Bytes ModelSpec::StateBytes(int64_t layer) const {
+  if (config.layer(layer).has_kv()) return 0;
+  constexpr Bytes kLine = 64;
+  const LinearAttentionConfig& linear = *config.linear_attention;
+  const int64_t heads = linear.value_heads * linear.key_dim * linear.value_dim;
+  const int64_t inputs = (linear.conv_width - 1) * linear.conv_cols();
+  return kLine + RoundUp((heads + inputs) * ElementBytes(DType::kF32), kLine);
 }
 
 absl::StatusOr<ModelSpec> ModelSpec::Build(const ModelConfig& config, const TensorIndex& index, std::string_view name) {

@@ -14,6 +14,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/dtype.h"
 #include "planner/base/status.h"
+#include "planner/plan/model/block_kind.h"
 #include "planner/plan/model/model_config.h"
 
 namespace lime {
@@ -28,13 +29,6 @@ struct TensorInfo {
 // All tensors of a checkpoint, by name.
 using TensorIndex = std::map<std::string, TensorInfo, std::less<>>;
 
-enum class BlockKind {
-  kEmbedding,  // token (and position) embeddings
-  kAttention,  // norm, q, k, v, o of one layer
-  kMlp,        // norm and MLP matrices of one layer
-  kHead,       // final norm and output projection
-};
-
 struct BlockId {
   BlockKind kind = BlockKind::kEmbedding;
   int32_t layer = 0;  // 0 for embedding and head
@@ -45,21 +39,34 @@ struct BlockId {
 // "embedding", "attention 3", "mlp 3", "head".
 std::string BlockName(BlockId id);
 
-// The role of a tensor in its block, the same for all model families.
+// The attention half of a layer: of the kind that the layer has.
+BlockId AttentionBlockOf(const ModelConfig& config, int32_t layer);
+
+// The role of a tensor in its block, the same for all model families. Digests of weights use the
+// numbers; new roles follow at the end.
 enum class TensorRole : uint8_t {
   kTokenEmbedding,     // [vocab, hidden]
   kPositionEmbedding,  // [positions + offset, hidden]
   kNorm,               // norm before the block, or the final norm
-  kQ,
+  kQ,                  // [heads * head_dim, hidden]; with attention_gate twice the rows
   kK,
-  kV,  // [heads * head_dim, hidden]
-  kO,  // [hidden, heads * head_dim]
+  kV,  // [kv_heads * head_dim, hidden]
+  kO,  // [hidden, heads * head_dim], [hidden, value_cols]
   kQNorm,
   kKNorm,   // [head_dim]
   kGate,    // [intermediate, hidden]
   kUp,      // [intermediate, hidden]; fc1 of a two-matrix MLP
   kDown,    // [hidden, intermediate]; fc2 of a two-matrix MLP
   kOutput,  // [vocab, hidden]; the embedding tensor if the two are tied
+  // Linear attention.
+  kQkv,         // [2 * key_cols + value_cols, hidden]: q, k, v of all heads
+  kZ,           // [value_cols, hidden]: the gate of the result
+  kBeta,        // [value_heads, hidden]
+  kDecay,       // [value_heads, hidden]
+  kConv,        // [2 * key_cols + value_cols, 1, conv_width], one filter for each column of kQkv
+  kDecayLog,    // [value_heads]: A_log
+  kDecayBias,   // [value_heads]: dt_bias
+  kOutputNorm,  // [value_dim]: RMSNorm of the result, without norm_offset
 };
 
 // The part of a parameter that a tensor stores.
@@ -74,7 +81,8 @@ struct TensorSpec {
   TensorRole role = TensorRole::kNorm;
   TensorPart part = TensorPart::kWeight;
   std::string name;  // in the checkpoint
-  TensorInfo info;
+  TensorInfo info;   // of these rows
+  Bytes offset = 0;  // of the first of these rows in the checkpoint's tensor, which may have more
 };
 
 struct BlockSpec {
@@ -91,18 +99,25 @@ struct BlockSpec {
 absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols);
 
 struct ModelSpec {
-  ModelConfig config;
+  ModelConfig config;  // norm_offset as the checkpoint stores its norms
   // The dtype of the residual stream, KV and operands. For quantised layers it is the dtype of the
   // scales (OptMLX section 3.3).
   DType working_dtype = DType::kBF16;
   std::vector<BlockSpec> blocks;
   std::string tensor_prefix;  // common start of all tensor names except the head's
+  std::string head_module;    // of an untied head: "lm_head", or "language_model.lm_head"
 
   const BlockSpec& block(BlockId id) const;
   // Bytes of all weights. A tied tensor counts once.
   Bytes WeightBytes() const;
+  // Layers with KV. All their pages have the size of the largest one.
+  int64_t NumKvLayers() const;
+  Bytes KvPageBytes() const;
   // KV bytes of one position in all layers.
   Bytes KvBytesPerToken() const;
+  // State of one sequence in a layer: of linear attention the states of all heads, and the inputs
+  // of the convolution, fp32, after a line of 64 bytes. 0 for a layer with KV.
+  Bytes StateBytes(int64_t layer) const;
 
   // Finds every tensor that the architecture needs in `index`, and checks its dtype and shape.
   // Errors begin with `name` (the folder) and state the tensor, what the checkpoint has and what

@@ -80,7 +80,7 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
       {"/files/2/rows/0/0", 18446744073709551615u, "bytes from offset 18446744073709551615 are empty or end after their file"},
       {"/files/2/rows/0/1", good["files"][2]["bytes"], "are empty or end after their file"},
       {"/files/2/rows", nlohmann::json::array({1, 2, 3, 4}), "has 4 entries, more than 3"},
-      {"/files/0/blocks/0/kind", "tail", "blocks[0]: field \"kind\" is not embedding"},
+      {"/files/0/blocks/0/kind", "tail", "blocks[0]: field \"kind\" is no kind of block"},
       {"/files/0/blocks/0/layer", 2, "blocks[0]: field \"layer\" = 2 is outside 0 to 1"},
       {"/files/0/blocks/0/layer", 1, "holds the block attention 1 twice"},
       {"/files/0/blocks/0/offset", 4097, "field \"offset\" = 4097 is not aligned to 4 KiB"},

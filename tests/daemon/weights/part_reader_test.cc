@@ -343,7 +343,7 @@ TEST(RowReaderTest, RowsOfAStoreAreCheckedReadAgainAndNamed) {
 TEST(KeptTensorsTest, HoldNormsAndBiasesAndNothingElse) {
   const TempDir dir;
   MakeModelOptions options;
-  options.config.family = ModelFamily::kQwen2;
+  options.config.family = "qwen2";
   ASSERT_TRUE(MakeModel(options, dir.file("model")).ok());
   const ModelFiles model(dir.file("model"));
   const BlockSpec& block = model.spec.blocks[1];

@@ -19,6 +19,8 @@ class ChangeCostsTest : public ::testing::Test {
     for (const std::string name : {"a", "b", "c"})
       inputs_.devices.push_back({.name = name, .profile = {.read_bytes_per_second = 1e9, .flops = 1e10, .block_overhead_ms = 0.5}});
     inputs_.devices[0].profile.links = {{.peer = "b", .bytes_per_second = 200 * kMbit, .latency_ms = 1}};
+    inputs_.spec.config.layers.resize(3);  // whose time does not depend on the context
+    for (int32_t layer = 0; layer < 3; ++layer) inputs_.spec.blocks.push_back({.id = {BlockKind::kAttention, layer}, .tensors = {}});
     inputs_.request.default_link = {.bytes_per_second = 50 * kMbit, .latency_ms = 2};
     plan_.batch = 1;
     plan_.devices = {{.name = "b", .disk_mb_per_ms = 0.2, .disk_lat_ms = 0.1}, {.name = "a", .disk_mb_per_ms = 0.4, .disk_lat_ms = 0.2}};
@@ -45,6 +47,9 @@ TEST_F(ChangeCostsTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
   EXPECT_TRUE(TakesOver(plan_, after, 10)) << "it had no pool";
   after = plan_, after.devices[1].numerics_id = "other";
   EXPECT_FALSE(TakesOver(plan_, after, 10));
+  Plan hybrid = plan_;
+  hybrid.parts[1].block.kind = BlockKind::kLinearAttention;
+  EXPECT_FALSE(TakesOver(hybrid, hybrid, 1)) << "a state does not go on";
   // What a host has of it goes on, too, and what goes to a disk needs no room in memory.
   Plan lends = plan_;
   lends.context = 1024, lends.sequences = 1;

@@ -15,6 +15,8 @@
 namespace lime {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr int kTokens = 24;
 
 // A sequence as far as it has come.
@@ -194,8 +196,8 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
 
 std::vector<Variant> TakeoverVariants() {
   return {{.name = "llama_bf16", .quantization = std::nullopt},
-          {.name = "mistral_f16", .family = ModelFamily::kMistral, .dtype = DType::kF16, .quantization = std::nullopt, .window = 700},
-          {.name = "qwen3_f32", .family = ModelFamily::kQwen3, .dtype = DType::kF32, .quantization = std::nullopt}};
+          {.name = "mistral_f16", .family = "mistral", .dtype = DType::kF16, .quantization = std::nullopt, .window = 700},
+          {.name = "qwen3_f32", .family = "qwen3", .dtype = DType::kF32, .quantization = std::nullopt}};
 }
 
 class StageTakeover : public ::testing::TestWithParam<Variant> {};
@@ -227,6 +229,35 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
   EXPECT_GT(totals.to_disk, seeds / 8);
   EXPECT_GT(totals.to_hosts, seeds / 8);
   EXPECT_GT(std::ssize(totals.travelled.fetched), seeds / 4);
+}
+
+// The next plan computes all positions again.
+TEST(StageTakeoverState, AModelWithAStateHandsOverNothing) {
+  MakeModelOptions options = OptionsOf({.name = "qwen3_5_bf16", .family = "qwen3_5", .quantization = std::nullopt});
+  options.config.max_positions = 2 * kLongContext;
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const auto spec = LoadModelSpec(dir / "model");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const Reference reference = Alone(dir / "model", RandomIds(7, 530, 200), kTokens, kLongContext);
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(6, 30)); ++seed) {
+    std::vector<Sequence> sequences = {{.request = &reference, .known = reference.prompt, .hash = {}}};
+    for (const auto& [plan, tokens] :
+         {std::pair(DrawLongPlan(*spec, seed), kTokens / 2), std::pair(DrawLongPlan(*spec, 100 + seed), kTokens)}) {
+      SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(plan)));
+      sequences.front().computed = 0;
+      StageCluster cluster(dir / "model", plan, seed);
+      ASSERT_TRUE(cluster.ok());
+      GoOn(cluster, plan, sequences, tokens, std::nullopt);
+      if (HasFatalFailure()) return;
+      cluster.EndDelivery();
+      for (int d = 0; d < plan.NumDevices(); ++d) {
+        const absl::Status handover = cluster.engine(d).HandOver().status();
+        EXPECT_EQ(handover.code(), absl::StatusCode::kFailedPrecondition) << handover;
+        EXPECT_THAT(std::string(handover.message()), HasSubstr("keep a state"));
+      }
+    }
+  }
 }
 
 // One on several devices, of which nothing streams.

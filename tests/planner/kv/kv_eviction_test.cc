@@ -75,6 +75,14 @@ TEST(KvEvictionTest, CountsRetainedPagesForEachLayerAndOthersOnce) {
   EXPECT_EQ(pages, 2 * (4 * 128 / 16 + 2 * (512 - 128) / 16)) << "of 4 layers; and of either device";
 }
 
+TEST(KvEvictionTest, AStateHasAbsorbedWhatWouldBeComputedAgain) {
+  const std::vector<ClusterDevice> devices = {Board("a", 1 * kGiB)};
+  const auto problem = MakePlanProblem(SmallHybrid(), devices, {.context = 512, .retained_positions = 128, .embedding_by_rows = false});
+  ASSERT_TRUE(problem.ok()) << problem.status();
+  const auto plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}});
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("linear_attention 0 keeps a state of its sequences"));
+}
+
 TEST(KvEvictionTest, APlanIsTheSameAfterItsJson) {
   const Plan plan = Evicting();
   const auto again = ParsePlan(ToJsonText(plan), "plan");

@@ -72,7 +72,7 @@ TEST(KvHostingTest, AskingCostsTheWayAndWhatTheHostIsSlower) {
   const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, planned->plan);
   EXPECT_FALSE(hosting.Allows(0, 0));
   ASSERT_TRUE(hosting.Allows(0, 1));
-  const double bytes = static_cast<double>(spec.config.num_heads * (2 * spec.config.head_dim + 2) * 4);
+  const double bytes = static_cast<double>(spec.config.num_heads * (2 * spec.config.MostHeadDim() + 2) * 4);
   const KvHosting::Pair& pair = *hosting.pairs[0][1];
   EXPECT_NEAR(pair.decode.way_ms, bytes / 125e6 * 1000 + 0.2, 1e-9);
   EXPECT_GT(pair.decode.position_ms, 0);

@@ -27,9 +27,8 @@ TEST(KvLevelsTest, AnAverageIsOverThePagesThatAreGoneThrough) {
   EXPECT_EQ(MeanMs(levels, 41, 99), 4);
 }
 
-// The small model, a first level of `kv_tokens` and the rest of the context to come.
-absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int32_t sequences = 1) {
-  const ModelSpec spec = SmallModel();
+// A small model, a first level of `kv_tokens` and the rest of the context to come.
+absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int32_t sequences = 1, const ModelSpec& spec = SmallModel()) {
   const std::vector<ClusterDevice> devices = {Board("a", 60 * kMiB), Board("b", 80 * kMiB, 20e9), Board("c", 50 * kMiB)};
   const PlanRequest request{.context = 4096, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .part_bytes = kMiB};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
@@ -61,6 +60,27 @@ TEST(KvLevelsTest, EveryLevelFitsAndIsPredictedAsItIsSimulated) {
       EXPECT_NEAR(result->MsPerStep(), level.ms_per_step, 1e-6 * level.ms_per_step);
     }
     EXPECT_EQ(MakeKvLevels(*plan).levels, answer.levels) << "the same plan, the same levels";
+  }
+}
+
+TEST(KvLevelsTest, OnlyTheLayersWithKvGrowAndStatesStayAsTheyAre) {
+  const ModelSpec spec = SmallHybrid(/*layers=*/8);
+  const absl::StatusOr<Plan> plan = SmallPlan(512, /*sequences=*/2, spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec);
+  const KvLevels answer = MakeKvLevels(*plan);
+  EXPECT_EQ(answer.exhausted, "");
+  ASSERT_GT(answer.levels.size(), 1u);
+  EXPECT_EQ(answer.levels.back().residency.layer_pages, FullLayerPages(*plan));
+  for (const KvLevel& level : answer.levels) {
+    const absl::StatusOr<Plan> changed = WithResidency(*plan, level.residency);
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    ASSERT_TRUE(changed->Validate(spec).ok()) << changed->Validate(spec);
+    int64_t pages = 0;
+    Bytes state = 0;
+    for (const PlanDevice& device : changed->devices) pages += device.kv_pages, state += device.memory.state;
+    EXPECT_EQ(pages, 2 * level.residency.layer_pages) << "layers 3 and 7 have KV";
+    EXPECT_EQ(state, 2 * 6 * spec.StateBytes(0)) << "two sequences, six layers";
   }
 }
 
@@ -99,8 +119,7 @@ std::optional<Plan> GrowingPlan(uint64_t seed) {
   RandomPlans& random = clusters.random();
   const int64_t pages = plan->sequences * random.Int(1, 32);
   for (int p = 0; p < plan->NumParts(); ++p) {
-    const bool first = p == 0 || !(plan->parts[p - 1].block == plan->parts[p].block);
-    plan->parts[p].kv_pages = first && plan->parts[p].block.kind == BlockKind::kAttention ? pages : 0;
+    plan->parts[p].kv_pages = BeginsBlock(*plan, p) && HasKv(plan->parts[p].block.kind) ? pages : 0;
   }
   const std::vector<PlanNeed> needs = NeedsOf(*plan);
   for (int d = 0; d < plan->NumDevices(); ++d) {
@@ -125,7 +144,7 @@ void ExpectRoomAtEveryLevel(const Plan& plan, const KvLevels& levels) {
     for (int d = 0; d < plan.NumDevices(); ++d) {
       const PlanDevice& device = plan.devices[d];
       const Bytes used = needs[d].weights + needs[d].embedding + needs[d].hosted + needs[d].fetched + needs[d].kv_pages * plan.page_bytes +
-                         device.memory.ring + device.memory.activations + device.memory.runtime;
+                         needs[d].state + device.memory.ring + device.memory.activations + device.memory.runtime;
       ASSERT_LE(needs[d].ring, device.memory.ring);
       ASSERT_LE(used + device.least_margin, device.budget) << level.residency.layer_pages << " pages, device " << device.name;
       ASSERT_GE(changed->devices[d].memory.margin, device.least_margin);

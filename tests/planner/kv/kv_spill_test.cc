@@ -50,6 +50,27 @@ TEST(KvSpillTest, CuttingForKvLeavesTheRestOfThePlan) {
   EXPECT_EQ(ResidencyOf(*cut).layer_pages, ResidencyOf(*plan).layer_pages);
 }
 
+TEST(KvSpillTest, OnlyLayersWithKvAreCutForIt) {
+  const ModelSpec spec = SmallHybrid();
+  const std::vector<ClusterDevice> devices = {Board("a", 200 * kMiB)};
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.context = 4096, .kv_tokens = 512, .part_bytes = kMiB});
+  ASSERT_TRUE(problem.ok()) << problem.status();
+  const absl::StatusOr<Plan> plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<Plan> cut = CutForKv(*plan, spec);
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  int64_t positions = 0;
+  for (const PlanPart& part : cut->parts) {
+    if (!part.is_kv()) continue;
+    EXPECT_EQ(part.block, (BlockId{BlockKind::kAttention, 3}));
+    positions += part.kv_end - part.kv_begin;
+  }
+  EXPECT_EQ(positions, 4096);
+  Plan broken = *cut;
+  std::ranges::find_if(broken.parts, &PlanPart::is_kv)->block = {BlockKind::kLinearAttention, 2};
+  EXPECT_FALSE(broken.Validate().ok());
+}
+
 TEST(KvSpillTest, LevelsGoOnToDisksWhereMemoryEnds) {
   const ModelSpec spec = SmallModel();
   for (const int32_t sequences : {1, 3}) {

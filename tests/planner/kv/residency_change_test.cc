@@ -50,13 +50,12 @@ Drawn Draw(uint64_t seed) {
     for (PlanPart& part : changed.parts) part.streamed = false;
     for (const int32_t p : residency.streamed) changed.parts[p].streamed = true;
     for (int p = 0; p < plan.NumParts(); ++p) {
-      const bool first = p == 0 || !(plan.parts[p - 1].block == plan.parts[p].block);
-      changed.parts[p].kv_pages = first && plan.parts[p].block.kind == BlockKind::kAttention ? residency.layer_pages : 0;
+      changed.parts[p].kv_pages = BeginsBlock(plan, p) && HasKv(plan.parts[p].block.kind) ? residency.layer_pages : 0;
     }
     const std::vector<PlanNeed> needs = NeedsOf(changed);
     for (int d = 0; d < plan.NumDevices(); ++d) {
       rings[d] = std::max(rings[d], needs[d].ring);
-      most[d] = std::max(most[d], needs[d].weights + needs[d].embedding + needs[d].kv_pages * plan.page_bytes);
+      most[d] = std::max(most[d], needs[d].weights + needs[d].embedding + needs[d].kv_pages * plan.page_bytes + needs[d].state);
     }
   }
   for (int d = 0; d < plan.NumDevices(); ++d) {

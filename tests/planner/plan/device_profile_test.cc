@@ -16,12 +16,9 @@ using ::testing::HasSubstr;
 ModelSpec TinySpec() {
   ModelSpec spec;
   spec.config.architecture = "LlamaForCausalLM";
-  spec.config.num_layers = 2;
   spec.config.hidden_size = 64;
   spec.config.num_heads = 4;
-  spec.config.num_kv_heads = 2;
-  spec.config.head_dim = 16;
-  spec.config.intermediate_size = 128;
+  spec.config.layers.assign(2, {.num_kv_heads = 2, .head_dim = 16, .intermediate_size = 128});
   spec.config.vocab_size = 100;
   spec.config.max_positions = 4096;
   const auto add = [&](BlockKind kind, int32_t layer, Bytes bytes) {
@@ -80,11 +77,11 @@ TEST(DeviceProfileTest, DiskPointsAreReadBetweenSizesAndDepthsInTheirLogarithms)
 TEST(DeviceProfileTest, BlocksOfAMeasuredModelHaveTheirMeasuredTimes) {
   const DeviceProfile profile = Profile();
   const ModelSpec spec = TinySpec();
-  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, BlockKind::kMlp, 1, 64), 3);
-  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, BlockKind::kMlp, 3, 1000), 5);  // whatever the context
-  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, BlockKind::kAttention, 1, 96), 1.5);
-  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, BlockKind::kAttention, 1, 192), 3);
-  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, BlockKind::kHead, 0, 64), 0);  // no row asks for logits
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kMlp, 0}, 1, 64), 3);
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kMlp, 0}, 3, 1000), 5);  // whatever the context
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kAttention, 0}, 1, 96), 1.5);
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kAttention, 0}, 1, 192), 3);
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kHead, 0}, 0, 64), 0);  // no row asks for logits
 }
 
 TEST(DeviceProfileTest, AStepIsTheSumOfItsBlocksAndTheOverhead) {
@@ -98,27 +95,82 @@ TEST(DeviceProfileTest, AModelThatWasNotMeasuredHasTheTimeOfTheDevicesRates) {
   const DeviceProfile profile = Profile();
   ModelSpec other = TinySpec();
   other.config.max_positions = 8192;  // does not change any block's time
-  EXPECT_EQ(profile.ComputeMs(other, BlockKind::kMlp, 1, 64), profile.ComputeMs(TinySpec(), BlockKind::kMlp, 1, 64));
-  other.config.head_dim = 32;
-  EXPECT_NEAR(profile.ComputeMs(other, BlockKind::kMlp, 1, 64), 1.52, 1e-9);
-  EXPECT_NEAR(profile.ComputeMs(other, BlockKind::kMlp, 256, 64), 12.602912, 1e-9);
+  EXPECT_EQ(profile.ComputeMs(other, {BlockKind::kMlp, 0}, 1, 64), profile.ComputeMs(TinySpec(), {BlockKind::kMlp, 0}, 1, 64));
+  for (LayerConfig& layer : other.config.layers) layer.head_dim = 32;
+  EXPECT_NEAR(profile.ComputeMs(other, {BlockKind::kMlp, 0}, 1, 64), 1.52, 1e-9);
+  EXPECT_NEAR(profile.ComputeMs(other, {BlockKind::kMlp, 0}, 256, 64), 12.602912, 1e-9);
 }
 
 // A layer's KV of a position: 2 * 2 * 16 * 2 = 128 bytes. 16,000 + 4 * 1,000 * 128 bytes at 16 MB/s
 // are 33 ms; a chunk reads its KV once.
 TEST(DeviceProfileTest, TheRooflineCountsKvOfEverySequenceAndOfAChunkOnce) {
   const DeviceProfile profile = Profile();
-  EXPECT_NEAR(RooflineMs(profile, TinySpec(), BlockKind::kAttention, 4, 1000), 33.02, 1e-9);
+  EXPECT_NEAR(RooflineMs(profile, TinySpec(), {BlockKind::kAttention, 0}, 4, 1000), 33.02, 1e-9);
   DeviceProfile fast = profile;
   fast.flops = 0;
-  EXPECT_NEAR(RooflineMs(fast, TinySpec(), BlockKind::kAttention, 64, 1000), 9.02, 1e-9);
+  EXPECT_NEAR(RooflineMs(fast, TinySpec(), {BlockKind::kAttention, 0}, 64, 1000), 9.02, 1e-9);
   ModelSpec window = TinySpec();
-  window.config.sliding_window = 100;
-  EXPECT_NEAR(RooflineMs(fast, window, BlockKind::kAttention, 1, 1000), 1.82, 1e-9);
+  for (LayerConfig& layer : window.config.layers) layer.window = 100;
+  EXPECT_NEAR(RooflineMs(fast, window, {BlockKind::kAttention, 0}, 1, 1000), 1.82, 1e-9);
+}
+
+// The same model, whose first layer has linear attention of 20,000 bytes, with states of 8 x 16.
+ModelSpec HybridSpec() {
+  ModelSpec spec = TinySpec();
+  spec.config.layers[0] = {.attention = AttentionKind::kLinear, .intermediate_size = 128};
+  spec.config.linear_attention = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 16, .conv_width = 4};
+  spec.blocks[1].id.kind = BlockKind::kLinearAttention;
+  spec.blocks[1].bytes = 20000;
+  return spec;
+}
+
+// For one row: 64 * (96 + 2 * 64 + 2 * 4) multiply-adds of matrices, 96 * 4 of the convolution, and
+// 4 * 4 * 8 * 16 of the delta rule.
+TEST(DeviceProfileTest, LinearAttentionReadsAndWritesItsStateWhateverTheContext) {
+  const ModelSpec spec = HybridSpec();
+  DeviceProfile profile = Profile();
+  const BlockId block = {BlockKind::kLinearAttention, 0};
+  EXPECT_EQ(profile.ComputeMs(spec, block, 1, 10), profile.ComputeMs(spec, block, 1, 1'000'000));
+  const double operations = 2.0 * (64 * (96 + 2 * 64 + 2 * 4) + 96 * 4 + 4 * 4 * 8 * 16);
+  EXPECT_NEAR(RooflineMs(profile, spec, block, 1000, 1000), 1000 * operations / 1e6 + 0.02, 1e-9);
+  profile.flops = 0;
+  const auto bytes_ms = [&](double sequences) { return (20000 + 2 * sequences * static_cast<double>(spec.StateBytes(0))) / 16e3 + 0.02; };
+  EXPECT_NEAR(RooflineMs(profile, spec, block, 4, 1000), bytes_ms(4), 1e-9);
+  EXPECT_NEAR(RooflineMs(profile, spec, block, 64, 1000), bytes_ms(1), 1e-9) << "a chunk of one sequence";
+}
+
+TEST(DeviceProfileTest, AStepCountsEveryKindAsOftenAsTheModelHasIt) {
+  const ModelSpec spec = HybridSpec();
+  DeviceProfile profile = Profile();
+  ModelCompute measured = Measured(spec);
+  measured.points.push_back({BlockKind::kLinearAttention, 1, 0, 5});
+  profile.SetModel(measured);
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kLinearAttention, 0}, 1, 4096), 5);
+  EXPECT_DOUBLE_EQ(profile.StepMs(spec, {.rows = 1, .context = 64, .logit_rows = 1}), 0.25 + 0.5 + 5 + 1 + 2 * 3 + 7);
+  EXPECT_EQ(*ParseDeviceProfile(ToJsonText(profile), "profile.json"), profile);
+}
+
+TEST(DeviceProfileTest, BlocksOfLayersThatDifferTakeTheirOwnTime) {
+  ModelSpec spec = TinySpec();
+  spec.config.layers[1].window = 100;
+  DeviceProfile profile = Profile();
+  profile.models.clear();
+  EXPECT_FALSE(TakeSameTime(spec, {BlockKind::kAttention, 0}, {BlockKind::kAttention, 1}));
+  EXPECT_TRUE(TakeSameTime(spec, {BlockKind::kMlp, 0}, {BlockKind::kMlp, 1}));
+  const double all_ms = profile.ComputeMs(spec, {BlockKind::kAttention, 0}, 1, 1000);
+  const double window_ms = profile.ComputeMs(spec, {BlockKind::kAttention, 1}, 1, 1000);
+  EXPECT_NEAR(all_ms - window_ms, 900 * 128 / 16e3, 1e-9);
+  ModelSpec full = TinySpec();
+  const DeviceProfile::Step step{.rows = 1, .context = 1000, .logit_rows = 1};
+  EXPECT_NEAR(profile.StepMs(full, step) - profile.StepMs(spec, step), all_ms - window_ms, 1e-9);
 }
 
 TEST(DeviceProfileTest, TheKeyNamesGeometryDtypeAndBytes) {
   const std::string key = ModelKey(TinySpec());
+  EXPECT_EQ(key, "LlamaForCausalLM layers=2 hidden=64 heads=4/2x16 inner=128 vocab=100 window=0 BF16 bytes=12800+32000+48000+12800");
+  EXPECT_EQ(ModelKey(HybridSpec()),
+            "LlamaForCausalLM layers=2 hidden=64 heads=4/2x16 inner=128 vocab=100 window=0 BF16 bytes=12800+16000+48000+12800+20000 "
+            "linear=1:2x8/4x16/4");
   ModelSpec bytes = TinySpec(), dtype = TinySpec(), name = TinySpec();
   bytes.blocks[2].bytes += 64;
   dtype.working_dtype = DType::kF16;
@@ -133,7 +185,7 @@ TEST(DeviceProfileTest, MeasuringAModelAgainReplacesItsPointsAndKeepsTheOthers) 
   profile.SetModel({.key = "another", .points = {{BlockKind::kHead, 1, 0, 1}}});
   profile.SetModel({.key = ModelKey(TinySpec()), .points = {{BlockKind::kHead, 1, 0, 9}}});
   ASSERT_EQ(profile.models.size(), 2u);
-  EXPECT_DOUBLE_EQ(profile.ComputeMs(TinySpec(), BlockKind::kHead, 1, 1), 9);
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(TinySpec(), {BlockKind::kHead, 0}, 1, 1), 9);
   EXPECT_NE(profile.FindModel("another"), nullptr);
 }
 
@@ -161,7 +213,7 @@ TEST(DeviceProfileTest, WrongFieldsAreNamed) {
               HasSubstr("disk[0]: field \"read_bytes\""));
   EXPECT_THAT(ErrorOf(With(R"("disk": [7])")), HasSubstr("disk[0] is not an object"));
   EXPECT_THAT(ErrorOf(With(R"("models": [{"key": "k", "points": [{"kind": "tail", "rows": 1, "ms": 1}]}])")),
-              HasSubstr("models[0]: points[0]: field \"kind\" is none of"));
+              HasSubstr("models[0]: points[0]: field \"kind\" is none of embedding, attention, mlp, head and linear_attention"));
   EXPECT_THAT(ErrorOf(With(R"("models": [{"key": "k", "points": [{"kind": "mlp", "rows": 1, "ms": -1}]}])")), HasSubstr("\"ms\" = -1"));
   EXPECT_THAT(ErrorOf(With(R"("links": [{"peer": "b", "bytes_per_second": 1}])")), HasSubstr("\"latency_ms\" is missing"));
   EXPECT_THAT(ErrorOf(With(R"("links": [{"peer": "b", "bytes_per_second": 2e15, "latency_ms": 1}])")), HasSubstr("bytes_per_second"));

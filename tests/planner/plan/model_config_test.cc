@@ -8,6 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "planner/plan/model/family.h"
+#include "planner/plan/model/model_spec.h"
 #include "planner/plan/model/token_ids.h"
 
 namespace lime {
@@ -39,12 +41,14 @@ std::string Error(const json& config) {
 
 TEST(ModelConfigTest, ReadsLlamaWithDefaults) {
   const ModelConfig config = *Parse(Llama());
-  EXPECT_EQ(config.family, ModelFamily::kLlama);
-  EXPECT_EQ(config.head_dim, 8);
-  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.model_type, "llama");
+  EXPECT_EQ(config.num_layers(), 2);
+  EXPECT_EQ(config.layer(1).head_dim, 8);
+  EXPECT_EQ(config.layer(1).num_kv_heads, 4);
+  EXPECT_EQ(config.layer(1).intermediate_size, 172);
   EXPECT_FALSE(config.tie_embeddings);
-  EXPECT_EQ(config.rope.type, RopeType::kDefault);
-  EXPECT_EQ(config.rope.theta, 10000.0);
+  EXPECT_EQ(config.ropes.at(0).type, RopeType::kDefault);
+  EXPECT_EQ(config.ropes.at(0).theta, 10000.0);
 }
 
 TEST(ModelConfigTest, ReadsEveryRopeType) {
@@ -54,14 +58,14 @@ TEST(ModelConfigTest, ReadsEveryRopeType) {
                             {"low_freq_factor", 1.0},
                             {"high_freq_factor", 4.0},
                             {"original_max_position_embeddings", 8192}};
-  EXPECT_EQ(Parse(config)->rope.type, RopeType::kLlama3);
-  EXPECT_EQ(Parse(config)->rope.original_max_position, 8192);
+  EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kLlama3);
+  EXPECT_EQ(Parse(config)->ropes.at(0).original_max_position, 8192);
   config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
-  EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear);
+  EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kLinear);
   config["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
-  EXPECT_EQ(Parse(config)->rope.type, RopeType::kDynamic);
+  EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kDynamic);
   config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
-  EXPECT_NEAR(Parse(config)->rope.attention_factor, 0.1 * std::log(4.0) + 1.0, 1e-12);
+  EXPECT_NEAR(Parse(config)->ropes.at(0).attention_factor, 0.1 * std::log(4.0) + 1.0, 1e-12);
   config["rope_scaling"] = {{"type", "longrope"}, {"factor", 4.0}};
   EXPECT_THAT(Error(config), HasSubstr("\"longrope\" is not supported; default, linear, dynamic, llama3 and yarn"));
 }
@@ -69,7 +73,7 @@ TEST(ModelConfigTest, ReadsEveryRopeType) {
 TEST(ModelConfigTest, ReadsTheRopeParametersOfNewerFiles) {
   json config = Llama();
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
-  EXPECT_EQ(Parse(config)->rope.theta, 500000.0);
+  EXPECT_EQ(Parse(config)->ropes.at(0).theta, 500000.0);
 }
 
 TEST(ModelConfigTest, ReadsTheOtherFamilies) {
@@ -79,10 +83,10 @@ TEST(ModelConfigTest, ReadsTheOtherFamilies) {
   config["architectures"] = {"Qwen3ForCausalLM"};
   config["head_dim"] = 16;
   EXPECT_TRUE(Parse(config)->qk_norm);
-  EXPECT_EQ(Parse(config)->head_dim, 16);
+  EXPECT_EQ(Parse(config)->layer(0).head_dim, 16);
   config["architectures"] = {"MistralForCausalLM"};
   config["sliding_window"] = 32;
-  EXPECT_EQ(Parse(config)->sliding_window, 32);
+  EXPECT_EQ(Parse(config)->layer(0).window, 32);
   const json opt = {{"architectures", {"OPTForCausalLM"}},
                     {"hidden_size", 96},
                     {"num_hidden_layers", 2},
@@ -90,9 +94,17 @@ TEST(ModelConfigTest, ReadsTheOtherFamilies) {
                     {"ffn_dim", 384},
                     {"vocab_size", 768},
                     {"activation_function", "relu"}};
-  EXPECT_EQ(Parse(opt)->rope.type, RopeType::kNone);
+  EXPECT_TRUE(Parse(opt)->ropes.empty());
+  EXPECT_EQ(Parse(opt)->layer(0).rope, -1);
   EXPECT_EQ(Parse(opt)->position_offset, 2);
   EXPECT_TRUE(Parse(opt)->tie_embeddings);
+  json other = opt;
+  other["do_layer_norm_before"] = false;
+  EXPECT_THAT(Error(other), HasSubstr("field \"do_layer_norm_before\" with the value false is not supported"));
+  other = opt, other["do_layer_norm_before"] = true, other["word_embed_proj_dim"] = opt["hidden_size"];
+  EXPECT_TRUE(Parse(other).ok()) << Error(other);
+  other["word_embed_proj_dim"] = opt["hidden_size"].get<int>() / 2;
+  EXPECT_THAT(Error(other), HasSubstr("\"word_embed_proj_dim\""));
 }
 
 TEST(ModelConfigTest, ReadsQuantisationAndRefusesOtherMethods) {
@@ -126,33 +138,33 @@ json Qwen2() {
 
 TEST(ModelConfigTest, LayerTypesSayWhichLayersHaveAWindow) {
   json config = Qwen2();
-  EXPECT_EQ(Parse(config)->sliding_window, 8);
+  EXPECT_EQ(Parse(config)->layer(0).window, 8);
   config["max_window_layers"] = 2;
-  EXPECT_EQ(Parse(config)->sliding_window, 0);
+  EXPECT_EQ(Parse(config)->layer(0).window, 0);
   config["layer_types"] = {"sliding_attention", "sliding_attention"};
-  EXPECT_EQ(Parse(config)->sliding_window, 8) << "whatever max_window_layers says";
+  EXPECT_EQ(Parse(config)->layer(0).window, 8) << "whatever max_window_layers says";
   config["layer_types"] = {"full_attention", "full_attention"};
   config["max_window_layers"] = 0;
-  EXPECT_EQ(Parse(config)->sliding_window, 0);
+  EXPECT_EQ(Parse(config)->layer(0).window, 0);
   config["layer_types"] = {"full_attention", "sliding_attention"};
   EXPECT_THAT(Error(config), HasSubstr("a sliding window on some of the layers is not supported"));
   config["sliding_window"] = 128;
-  EXPECT_EQ(Parse(config)->sliding_window, 0) << "no position is so far away";
+  EXPECT_EQ(Parse(config)->layer(0).window, 0) << "no position is so far away";
   config["layer_types"] = {"full_attention", "chunked_attention"};
   EXPECT_THAT(Error(config), HasSubstr("layer_types \"chunked_attention\" is not supported"));
   config["layer_types"] = {"full_attention"};
   EXPECT_THAT(Error(config), HasSubstr("field \"layer_types\" has 1 entries for 2 layers"));
   config["layer_types"] = {"full_attention", "full_attention", "sliding_attention"};
-  EXPECT_EQ(Parse(config)->sliding_window, 0) << "of a layer that the model has not";
+  EXPECT_EQ(Parse(config)->layer(0).window, 0) << "of a layer that the model has not";
 }
 
 TEST(ModelConfigTest, AWindowThatIsNotStatedIsThatOfTransformersClass) {
   json config = Qwen2();
   config["max_position_embeddings"] = 32768;
   config.erase("sliding_window");
-  EXPECT_EQ(Parse(config)->sliding_window, 4096);
+  EXPECT_EQ(Parse(config)->layer(0).window, 4096);
   config["sliding_window"] = nullptr;
-  EXPECT_EQ(Parse(config)->sliding_window, 0);
+  EXPECT_EQ(Parse(config)->layer(0).window, 0);
   config["layer_types"] = {"sliding_attention", "sliding_attention"};
   EXPECT_THAT(Error(config), HasSubstr("without a sliding_window in use"));
   config["sliding_window"] = 8, config["use_sliding_window"] = false;
@@ -164,9 +176,9 @@ TEST(ModelConfigTest, AWindowThatIsNotStatedIsThatOfTransformersClass) {
   config = Llama();
   config["architectures"] = {"MistralForCausalLM"};
   config["max_position_embeddings"] = 32768;
-  EXPECT_EQ(Parse(config)->sliding_window, 4096);
+  EXPECT_EQ(Parse(config)->layer(0).window, 4096);
   config["sliding_window"] = nullptr;
-  EXPECT_EQ(Parse(config)->sliding_window, 0);
+  EXPECT_EQ(Parse(config)->layer(0).window, 0);
   config["layer_types"] = {"full_attention", "sliding_attention"};
   EXPECT_THAT(Error(config), HasSubstr("without a sliding_window in use"));
   config["sliding_window"] = 8;
@@ -178,17 +190,17 @@ TEST(ModelConfigTest, OtherFieldsThatAreMissingAreThoseOfTransformersClass) {
   config.erase("max_position_embeddings");
   EXPECT_EQ(Parse(config)->max_positions, 2048);
   config.erase("num_key_value_heads");
-  EXPECT_EQ(Parse(config)->num_kv_heads, 8) << "as many as heads";
+  EXPECT_EQ(Parse(config)->layer(0).num_kv_heads, 8) << "as many as heads";
   config["architectures"] = {"Qwen3ForCausalLM"};
   config["num_key_value_heads"] = nullptr;
   EXPECT_EQ(Parse(config)->max_positions, 32768);
-  EXPECT_EQ(Parse(config)->head_dim, 128);
+  EXPECT_EQ(Parse(config)->layer(0).head_dim, 128);
   config["head_dim"] = nullptr;
-  EXPECT_EQ(Parse(config)->head_dim, 8);
+  EXPECT_EQ(Parse(config)->layer(0).head_dim, 8);
   config["architectures"] = {"MistralForCausalLM"};
   config.erase("num_key_value_heads");
   config["num_attention_heads"] = 16;
-  EXPECT_EQ(Parse(config)->num_kv_heads, 8);
+  EXPECT_EQ(Parse(config)->layer(0).num_kv_heads, 8);
   EXPECT_EQ(Parse(config)->max_positions, 131072);
 }
 
@@ -196,9 +208,9 @@ TEST(ModelConfigTest, RopeParametersByLayerTypeAreThoseOfTheLayersThatThereAre) 
   json config = Llama();
   const json a = {{"rope_type", "default"}, {"rope_theta", 500000.0}}, b = {{"rope_type", "default"}, {"rope_theta", 20000.0}};
   config["rope_parameters"] = {{"full_attention", a}, {"sliding_attention", b}};
-  EXPECT_EQ(Parse(config)->rope.theta, 500000.0);
+  EXPECT_EQ(Parse(config)->ropes.at(0).theta, 500000.0);
   config["architectures"] = {"MistralForCausalLM"}, config["sliding_window"] = 8;
-  EXPECT_EQ(Parse(config)->rope.theta, 20000.0);
+  EXPECT_EQ(Parse(config)->ropes.at(0).theta, 20000.0);
   config["rope_parameters"] = {{"full_attention", a}};
   EXPECT_THAT(Error(config), HasSubstr("rope_parameters by layer type without \"sliding_attention\""));
   config["rope_parameters"] = {{"full_attention", a}, {"rope_theta", 10000.0}};
@@ -208,7 +220,7 @@ TEST(ModelConfigTest, RopeParametersByLayerTypeAreThoseOfTheLayersThatThereAre) 
   config["rope_parameters"] = {{"full_attention", a}, {"sliding_attention", b}};
   EXPECT_THAT(Error(config), HasSubstr("rope_parameters that differ by layer type"));
   config["rope_parameters"]["sliding_attention"] = a;
-  EXPECT_EQ(Parse(config)->rope.theta, 500000.0);
+  EXPECT_EQ(Parse(config)->ropes.at(0).theta, 500000.0);
 }
 
 TEST(ModelConfigTest, AScalingBesideRopeParametersOfNoneIsApplied) {
@@ -217,16 +229,16 @@ TEST(ModelConfigTest, AScalingBesideRopeParametersOfNoneIsApplied) {
   for (const char* key : {"type", "rope_type"}) {
     config["rope_scaling"] = {{key, "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
     ASSERT_TRUE(Parse(config).ok()) << Error(config);
-    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn) << key;
-    EXPECT_EQ(Parse(config)->rope.factor, 4.0);
+    EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kYarn) << key;
+    EXPECT_EQ(Parse(config)->ropes.at(0).factor, 4.0);
     config["rope_scaling"] = {{key, "linear"}, {"factor", 2.0}};
-    EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear) << key;
+    EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kLinear) << key;
   }
   config["rope_parameters"]["partial_rotary_factor"] = 1.0;
-  EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear) << "which changes nothing";
+  EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kLinear) << "which changes nothing";
   config["rope_scaling"] = json::object();
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
-  EXPECT_EQ(Parse(config)->rope.theta, 500000.0) << "an empty one is none";
+  EXPECT_EQ(Parse(config)->ropes.at(0).theta, 500000.0) << "an empty one is none";
 }
 
 // transformers takes rope_scaling alone: what only the other says would be lost.
@@ -237,16 +249,16 @@ TEST(ModelConfigTest, RopeScalingMustSayWhatTheRopeParametersSayThatItReplaces) 
     config["rope_scaling"] = scaling;
     EXPECT_THAT(Error(config), HasSubstr("rope_scaling replaces rope_parameters; write \"rope_theta\": 500000.0 in it"));
     config["rope_scaling"]["rope_theta"] = 500000.0;
-    EXPECT_EQ(Parse(config)->rope.theta, 500000.0);
+    EXPECT_EQ(Parse(config)->ropes.at(0).theta, 500000.0);
   }
   config["rope_theta"] = 500000.0, config["rope_scaling"].erase("rope_theta");
-  EXPECT_EQ(Parse(config)->rope.theta, 500000.0) << "the field beside them counts for both";
+  EXPECT_EQ(Parse(config)->ropes.at(0).theta, 500000.0) << "the field beside them counts for both";
   config["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 2.0}};
   EXPECT_THAT(Error(config), HasSubstr("rope_scaling beside a rope_parameters with another \"rope_type\""));
   config["rope_parameters"] = {{"type", "linear"}, {"factor", 4.0}};
   EXPECT_THAT(Error(config), HasSubstr("rope_scaling beside a rope_parameters with another \"factor\""));
   config["rope_parameters"]["factor"] = 2.0;
-  EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear);
+  EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kLinear);
 }
 
 TEST(ModelConfigTest, TheTypeOfAScalingIsStatedOnceOrTwiceTheSame) {
@@ -256,12 +268,12 @@ TEST(ModelConfigTest, TheTypeOfAScalingIsStatedOnceOrTwiceTheSame) {
     config[field] = {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 4.0}};
     EXPECT_THAT(Error(config), HasSubstr(std::string(field) + ": \"type\" \"linear\" beside \"rope_type\" \"yarn\" is not supported"));
     config[field]["type"] = "yarn";
-    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+    EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kYarn);
     config[field]["type"] = "";
-    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+    EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kYarn);
     config[field]["type"] = "yarn";
     config[field]["rope_type"] = nullptr;
-    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+    EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kYarn);
   }
 }
 
@@ -277,7 +289,7 @@ TEST(ModelConfigTest, NumbersOfAScalingNeedItsType) {
     EXPECT_THAT(Error(config), HasSubstr("rope_parameters: states \"" + std::string(number) + "\""));
   }
   config["rope_parameters"] = {{"rope_theta", 500000.0}, {"factor", nullptr}};
-  EXPECT_EQ(Parse(config)->rope.type, RopeType::kDefault);
+  EXPECT_EQ(Parse(config)->ropes.at(0).type, RopeType::kDefault);
 }
 
 TEST(ModelConfigTest, YarnWithoutAFactorIsStretchedByItsPositions) {
@@ -285,12 +297,12 @@ TEST(ModelConfigTest, YarnWithoutAFactorIsStretchedByItsPositions) {
   for (const json& factor : {json(nullptr), json()}) {
     config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", factor}, {"original_max_position_embeddings", 32}};
     ASSERT_TRUE(Parse(config).ok()) << Error(config);
-    EXPECT_EQ(Parse(config)->rope.factor, 4.0);
+    EXPECT_EQ(Parse(config)->ropes.at(0).factor, 4.0);
     EXPECT_EQ(Parse(config)->max_positions, 128);
   }
   config["rope_scaling"].erase("original_max_position_embeddings");
   config["original_max_position_embeddings"] = 64;
-  EXPECT_EQ(Parse(config)->rope.factor, 2.0) << "where Phi's files have it";
+  EXPECT_EQ(Parse(config)->ropes.at(0).factor, 2.0) << "where Phi's files have it";
   config["rope_scaling"] = {{"rope_type", "linear"}};
   EXPECT_THAT(Error(config), HasSubstr("rope_scaling: field \"factor\" is missing"));
 }
@@ -300,7 +312,7 @@ TEST(ModelConfigTest, AScalingReachesPositionsBeyondThoseThatAreStated) {
   for (const char* type : {"yarn", "linear", "dynamic"}) {
     config["rope_scaling"] = {{"type", type}, {"factor", 4.0}};
     EXPECT_EQ(Parse(config)->max_positions, 512) << type;
-    EXPECT_EQ(Parse(config)->rope.original_max_position, 128) << type;
+    EXPECT_EQ(Parse(config)->ropes.at(0).original_max_position, 128) << type;
     config["rope_scaling"]["original_max_position_embeddings"] = 32;
     const bool dynamic = std::string_view(type) == "dynamic";
     EXPECT_EQ(Parse(config)->max_positions, dynamic ? 512 : 128) << "of dynamic transformers reads max_position_embeddings alone";
@@ -315,15 +327,15 @@ TEST(ModelConfigTest, AScalingReachesPositionsBeyondThoseThatAreStated) {
 TEST(ModelConfigTest, NamesOfArchitecturesMayBeSpelledInOtherCasesAndBeSeveral) {
   json config = Llama();
   config["architectures"] = {"LLaMAForCausalLM"};
-  EXPECT_EQ(Parse(config)->family, ModelFamily::kLlama);
+  EXPECT_EQ(Parse(config)->model_type, "llama");
   EXPECT_EQ(Parse(config)->architecture, "LlamaForCausalLM");
   config["architectures"] = {"Other", "QWEN2ForCausalLM"};
-  EXPECT_EQ(Parse(config)->family, ModelFamily::kQwen2);
+  EXPECT_EQ(Parse(config)->model_type, "qwen2");
   config["model_type"] = "mistral";
-  EXPECT_EQ(Parse(config)->family, ModelFamily::kMistral) << "as transformers chooses the class";
+  EXPECT_EQ(Parse(config)->model_type, "mistral") << "as transformers chooses the class";
   for (const json& none : {json(nullptr), json::array(), json("x")}) {
     config["architectures"] = none;
-    EXPECT_EQ(Parse(config)->family, ModelFamily::kMistral);
+    EXPECT_EQ(Parse(config)->model_type, "mistral");
   }
   config["architectures"] = {"LlamaBidirectionalModel"};
   EXPECT_THAT(Error(config), HasSubstr("architecture \"LlamaBidirectionalModel\" is not supported"));
@@ -349,7 +361,7 @@ TEST(ModelConfigTest, AModelTypeOfAnotherFamilyIsNoneOfTheArchitectureBesideIt) 
   }
   for (const json& none : {json(nullptr), json(""), json("llama"), json("LLaMA")}) {
     config["model_type"] = none;
-    EXPECT_EQ(Parse(config)->family, ModelFamily::kLlama);
+    EXPECT_EQ(Parse(config)->model_type, "llama");
   }
 }
 
@@ -480,6 +492,133 @@ TEST(ModelConfigTest, ReadsOneOrSeveralEndTokens) {
   config["bos_token_id"] = 128000;
   EXPECT_THAT(Parse(config)->eos_token_ids, ElementsAre(128001, 128009));
   EXPECT_EQ(Parse(config)->bos_token_id, 128000);
+}
+
+// The language model of a Qwen3.5.
+json Qwen3_5() {
+  return {
+      {"model_type", "qwen3_5_text"},   {"hidden_size", 64},
+      {"num_hidden_layers", 5},         {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},       {"head_dim", 16},
+      {"intermediate_size", 48},        {"vocab_size", 320},
+      {"max_position_embeddings", 512}, {"linear_num_key_heads", 2},
+      {"linear_num_value_heads", 4},    {"linear_key_head_dim", 16},
+      {"linear_value_head_dim", 16},    {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e7}, {"mrope_section", {1, 1, 0}}}}};
+}
+
+std::vector<int> LinearLayers(const ModelConfig& config) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < config.num_layers(); ++layer) {
+    if (!config.layer(layer).has_kv()) layers.push_back(layer);
+  }
+  return layers;
+}
+
+TEST(ModelConfigTest, Qwen3_5HasLinearAttentionExceptInEachFourthLayer) {
+  json config = Qwen3_5();
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_EQ(parsed.model_type, "qwen3_5");
+  EXPECT_THAT(LinearLayers(parsed), ElementsAre(0, 1, 2, 4));
+  EXPECT_EQ(parsed.layer(3).head_dim, 16);
+  EXPECT_EQ(parsed.layer(3).num_kv_heads, 2);
+  EXPECT_EQ(parsed.layer(4).head_dim, 0);
+  EXPECT_EQ(parsed.layer(4).rope, -1);
+  EXPECT_EQ(parsed.layer(4).intermediate_size, 48);
+  EXPECT_EQ(parsed.ropes.at(0).dims, 4) << "a quarter of a head unless the file says another share";
+  EXPECT_EQ(parsed.ropes[0].theta, 1e7);
+  EXPECT_EQ(parsed.norm_offset, 1);
+  EXPECT_TRUE(parsed.qk_norm && parsed.attention_gate);
+  EXPECT_EQ(*parsed.linear_attention, (LinearAttentionConfig{2, 4, 16, 16, 4}));
+  config["full_attention_interval"] = 2;
+  EXPECT_THAT(LinearLayers(*Parse(config)), ElementsAre(0, 2, 4));
+  config["layer_types"] = {"full_attention", "linear_attention", "full_attention", "full_attention", "full_attention"};
+  EXPECT_THAT(LinearLayers(*Parse(config)), ElementsAre(1)) << "whatever the interval says";
+  config["rope_parameters"]["partial_rotary_factor"] = 0.5;
+  EXPECT_EQ(Parse(config)->ropes.at(0).dims, 8);
+}
+
+TEST(ModelConfigTest, WhatQwen3_5DoesNotHaveIsRefused) {
+  json config = Qwen3_5();
+  config["num_hidden_layers"] = 3;
+  EXPECT_THAT(Error(config), HasSubstr("a model without a layer of full_attention is not supported"));
+  config = Qwen3_5();
+  config["layer_types"] = json::array({"sliding_attention", "sliding_attention", "x", "x", "x"});
+  EXPECT_THAT(Error(config), HasSubstr("\"sliding_attention\" is not supported; full_attention and linear_attention are supported"));
+  config = Qwen3_5();
+  config["linear_num_value_heads"] = 3;
+  EXPECT_THAT(Error(config), HasSubstr("linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2"));
+  config["linear_num_value_heads"] = 65536, config["linear_value_head_dim"] = 1024;
+  EXPECT_THAT(Error(config), HasSubstr("is out of range"));
+  for (const double share : {0.0, 0.05, 0.2, 1.5}) {
+    config = Qwen3_5();
+    config["partial_rotary_factor"] = share;
+    EXPECT_THAT(Error(config), HasSubstr("partial_rotary_factor")) << share;
+  }
+  config = Qwen3_5();
+  config["num_experts"] = 8;
+  EXPECT_THAT(Error(config), HasSubstr("\"num_experts\" with the value 8 is not supported"));
+}
+
+TEST(ModelConfigTest, TheLanguageModelMayBeNested) {
+  json config = {{"architectures", {"Qwen3_5ForConditionalGeneration"}}, {"model_type", "qwen3_5"}, {"text_config", Qwen3_5()}};
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->model_type, "qwen3_5");
+  EXPECT_FALSE(Parse(config)->tie_embeddings);
+  config["tie_word_embeddings"] = true;
+  config["eos_token_id"] = 7;
+  config["quantization"] = {{"group_size", 32}, {"bits", 4}};
+  EXPECT_TRUE(Parse(config)->tie_embeddings);
+  EXPECT_THAT(Parse(config)->eos_token_ids, ElementsAre(7));
+  EXPECT_EQ(Parse(config)->quantization->bits, 4);
+  config["text_config"]["tie_word_embeddings"] = false;
+  EXPECT_FALSE(Parse(config)->tie_embeddings) << "what is stated inside counts";
+  config["architectures"] = {"AnyModelWithImages"};
+  EXPECT_TRUE(Parse(config).ok()) << "the type of the language model decides";
+  config["text_config"].erase("model_type");
+  EXPECT_THAT(Error(config), HasSubstr("architecture \"AnyModelWithImages\" is not supported"));
+  config["architectures"] = nullptr;
+  EXPECT_TRUE(Parse(config).ok()) << Error(config);
+  config["text_config"]["model_type"] = "qwen3_5_moe_text";
+  EXPECT_THAT(Error(config), HasSubstr("model_type \"qwen3_5_moe_text\" is not supported"));
+  config["text_config"] = Qwen3_5();
+  config["text_config"].erase("hidden_size");
+  EXPECT_THAT(Error(config), HasSubstr("m/config.json: text_config: field \"hidden_size\" is missing"));
+  config["text_config"] = 5;
+  EXPECT_EQ(Error(config), "m/config.json: field \"text_config\" is not an object");
+}
+
+TEST(ModelConfigTest, MatricesMayHaveAPackingOfTheirOwn) {
+  json config = Llama();
+  config["quantization"] = {{"group_size", 64}, {"bits", 4}, {"lm_head", {{"group_size", 32}, {"bits", 8}}}, {"model.embed_tokens", false}};
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->quantization->bits, 4);
+  EXPECT_EQ(Parse(config)->quantization_of.at("lm_head")->bits, 8);
+  EXPECT_FALSE(Parse(config)->quantization_of.at("model.embed_tokens").has_value());
+  config["quantization"]["lm_head"]["bits"] = 5;
+  EXPECT_THAT(Error(config), HasSubstr("quantisation to 5 bits is not supported"));
+  config["quantization"]["lm_head"] = {{"bits", 8}};
+  EXPECT_THAT(Error(config), HasSubstr("quantization: lm_head: field \"group_size\" is missing"));
+}
+
+TEST(ModelConfigTest, EveryFamilyHasANameForEachTensorAndIsFoundByItsTypes) {
+  for (const Family* const family : Families()) {
+    EXPECT_EQ(&FamilyOf(family->name), family);
+    json config = Llama();
+    config["architectures"] = nullptr;
+    config["ffn_dim"] = 172;
+    config["num_hidden_layers"] = 4;
+    for (const std::string_view type : family->model_types) {
+      config["model_type"] = type;
+      if (family->rotates_part_of_heads) config["partial_rotary_factor"] = 0.5;
+      if (family->needs_rope_parameters) config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+      if (family->grouped_queries) config["head_dim"] = 16;
+      ASSERT_TRUE(Parse(config).ok()) << Error(config);
+      EXPECT_EQ(Parse(config)->model_type, family->name);
+      const auto spec = ModelSpec::FromConfig(*Parse(config), DType::kBF16, "folder");
+      EXPECT_TRUE(spec.ok()) << spec.status();
+    }
+  }
 }
 
 }  // namespace

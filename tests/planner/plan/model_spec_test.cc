@@ -13,12 +13,11 @@ using ::testing::HasSubstr;
 ModelConfig TinyConfig() {
   ModelConfig config;
   config.architecture = "LlamaForCausalLM";
-  config.num_layers = 2;
+  config.model_type = "llama";
   config.hidden_size = 64;
   config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 16;
-  config.intermediate_size = 128;
+  config.layers.assign(2, {.num_kv_heads = 2, .head_dim = 16, .intermediate_size = 128});
+  config.ropes = {RopeConfig{.dims = 16}};
   config.vocab_size = 100;
   config.max_positions = 32;
   return config;
@@ -130,9 +129,9 @@ TensorIndex Renamed(const std::string& from, const std::string& to, const Tensor
 }
 
 TEST(ModelSpecTest, NamesOfTheBaseModelAloneLackItsPrefix) {
-  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kMistral}) {
+  for (const char* family : {"llama", "mistral"}) {
     ModelConfig config = TinyConfig();
-    config.family = family;
+    config.model_type = family;
     const auto spec = ModelSpec::Build(config, Renamed("model.", ""), "folder");
     ASSERT_TRUE(spec.ok()) << spec.status();
     EXPECT_EQ(spec->tensor_prefix, "");
@@ -149,8 +148,23 @@ TEST(ModelSpecTest, NamesOfTheBaseModelAloneLackItsPrefix) {
   EXPECT_EQ(Error(tied, headless), "");
 }
 
+TEST(ModelSpecTest, NamesOfAModelThatAlsoReadsImagesHaveAnotherPrefix) {
+  const auto nested = ModelSpec::Build(TinyConfig(), Renamed("model.", "model.language_model."), "folder");
+  ASSERT_TRUE(nested.ok()) << nested.status();
+  EXPECT_EQ(nested->tensor_prefix, "model.language_model.");
+  EXPECT_EQ(nested->head_module, "lm_head");
+  TensorIndex index = Renamed("lm_head.", "language_model.lm_head.", Renamed("model.", "language_model.model."));
+  Put(index, "vision_tower.layers.0.input_layernorm.weight", {8});
+  const auto outer = ModelSpec::Build(TinyConfig(), index, "folder");
+  ASSERT_TRUE(outer.ok()) << outer.status();
+  EXPECT_EQ(outer->tensor_prefix, "language_model.model.");
+  EXPECT_EQ(outer->blocks.back().tensors[1].name, "language_model.lm_head.weight");
+  index.erase("language_model.lm_head.weight");
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("a checkpoint of the base model alone has no head"));
+}
+
 TEST(ModelSpecTest, NamesOfAnotherClassAreShown) {
-  for (const std::string prefix : {"model.model.", "base_model.model.model.", "language_model.model.", "transformer."}) {
+  for (const std::string prefix : {"model.model.", "base_model.model.model.", "language_model.", "transformer."}) {
     EXPECT_THAT(Error(TinyConfig(), Renamed("model.", prefix)),
                 HasSubstr("tensor model.embed_tokens.weight is missing; LlamaForCausalLM needs it, but the file has " + prefix +
                           "embed_tokens.weight; save"));
@@ -172,6 +186,79 @@ TEST(ModelSpecTest, ATiedModelMayStoreItsHeadAlone) {
   EXPECT_EQ(spec->WeightBytes(), ModelSpec::Build(config, TinyIndex(), "folder")->WeightBytes());
   config.tie_embeddings = false;
   EXPECT_THAT(Error(config, index), HasSubstr("model.embed_tokens.weight is missing"));
+}
+
+// One layer of each kind.
+ModelConfig TinyHybrid() {
+  ModelConfig config = TinyConfig();
+  config.model_type = "qwen3_5";
+  config.layers[0] = {.attention = AttentionKind::kLinear, .rope = -1, .intermediate_size = 128};
+  config.linear_attention = LinearAttentionConfig{.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 16, .conv_width = 4};
+  config.qk_norm = config.attention_gate = true;
+  config.norm_offset = 1;
+  return config;
+}
+
+TensorIndex HybridIndex() {
+  TensorIndex index = TinyIndex();
+  std::erase_if(index, [](const auto& tensor) { return tensor.first.starts_with("model.layers.0.self_attn."); });
+  const std::string linear = "model.layers.0.linear_attn.", attention = "model.layers.1.self_attn.";
+  Put(index, linear + "in_proj_qkv.weight", {96, 64});
+  Put(index, linear + "in_proj_z.weight", {64, 64});
+  Put(index, linear + "in_proj_b.weight", {4, 64});
+  Put(index, linear + "in_proj_a.weight", {4, 64});
+  Put(index, linear + "conv1d.weight", {96, 1, 4});
+  Put(index, linear + "A_log", {4}, DType::kF32);
+  Put(index, linear + "dt_bias", {4});
+  Put(index, linear + "norm.weight", {16}, DType::kF32);
+  Put(index, linear + "out_proj.weight", {64, 64});
+  Put(index, attention + "q_proj.weight", {128, 64});
+  Put(index, attention + "q_norm.weight", {16});
+  Put(index, attention + "k_norm.weight", {16});
+  return index;
+}
+
+TEST(ModelSpecTest, ALayerWithLinearAttentionHasAStateInsteadOfKv) {
+  const auto spec = ModelSpec::Build(TinyHybrid(), HybridIndex(), "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(BlockName(spec->blocks[1].id), "linear_attention 0");
+  EXPECT_EQ(BlockName(spec->blocks[3].id), "attention 1");
+  EXPECT_EQ(AttentionBlockOf(spec->config, 0), spec->blocks[1].id);
+  std::vector<TensorRole> roles;
+  for (const TensorSpec& tensor : spec->blocks[1].tensors) roles.push_back(tensor.role);
+  EXPECT_THAT(roles, testing::ElementsAre(TensorRole::kNorm, TensorRole::kQkv, TensorRole::kZ, TensorRole::kBeta, TensorRole::kDecay,
+                                          TensorRole::kConv, TensorRole::kDecayLog, TensorRole::kDecayBias, TensorRole::kOutputNorm,
+                                          TensorRole::kO));
+  EXPECT_EQ(spec->NumKvLayers(), 1);
+  EXPECT_EQ(spec->KvPageBytes(), 16 * 2 * 2 * 16 * 2);
+  EXPECT_EQ(spec->KvBytesPerToken(), 2 * 2 * 16 * 2);
+  EXPECT_EQ(spec->StateBytes(0), 64 + 4 * (4 * 8 * 16 + 3 * 96));
+  EXPECT_EQ(spec->StateBytes(1), 0);
+}
+
+TEST(ModelSpecTest, AConvolutionAsMlxStoresItMeansNormsWithTheOffset) {
+  EXPECT_EQ(ModelSpec::Build(TinyHybrid(), HybridIndex(), "folder")->config.norm_offset, 1);
+  TensorIndex index = HybridIndex();
+  Put(index, "model.layers.0.linear_attn.conv1d.weight", {96, 4, 1});
+  EXPECT_EQ(ModelSpec::Build(TinyHybrid(), index, "folder")->config.norm_offset, 0);
+  Put(index, "model.layers.0.linear_attn.conv1d.weight", {96, 4});
+  EXPECT_THAT(Error(TinyHybrid(), index), HasSubstr("has shape [96, 4], but config.json implies [96, 1, 4]"));
+}
+
+TEST(ModelSpecTest, AModelWithoutACheckpointIsPackedAsItsFileSays) {
+  ModelConfig config = TinyConfig();
+  config.quantization = Quantization{.bits = 4, .group_size = 32};
+  config.quantization_of["language_model.model.layers.1.mlp.down_proj"] = Quantization{.bits = 8, .group_size = 64};
+  config.quantization_of["lm_head"] = std::nullopt;
+  const auto spec = ModelSpec::FromConfig(config, DType::kF16, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto shape = [&](BlockId block, TensorRole role) {
+    const BlockSpec& of = spec->block(block);
+    return of.tensors[*of.Find(role, TensorPart::kWeight)].info.shape;
+  };
+  EXPECT_THAT(shape({BlockKind::kMlp, 0}, TensorRole::kDown), testing::ElementsAre(64, 128 * 4 / 32));
+  EXPECT_THAT(shape({BlockKind::kMlp, 1}, TensorRole::kDown), testing::ElementsAre(64, 128 * 8 / 32));
+  EXPECT_THAT(shape({BlockKind::kHead, 0}, TensorRole::kOutput), testing::ElementsAre(100, 64));
 }
 
 }  // namespace

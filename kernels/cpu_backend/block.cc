@@ -1,0 +1,26 @@
+#include "kernels/cpu_backend/block.h"
+
+#include "kernels/cpu_backend/decoder.h"
+#include "kernels/cpu_backend/linear_attention.h"
+#include "planner/base/check.h"
+
+namespace lime::cpu {
+
+std::unique_ptr<Block> MakeBlock(BlockId id, const ModelConfig& config) {
+  switch (id.kind) {
+    case BlockKind::kEmbedding:
+      return std::make_unique<EmbeddingBlock>(config);
+    case BlockKind::kAttention:
+      return std::make_unique<AttentionBlock>(config, id.layer);
+    case BlockKind::kMlp:
+      return std::make_unique<MlpBlock>(config, id.layer);
+    case BlockKind::kHead:
+      return std::make_unique<HeadBlock>(config);
+    case BlockKind::kLinearAttention:
+      return std::make_unique<LinearAttentionBlock>(config, id.layer);
+  }
+  LIME_CHECK(false) << BlockName(id);
+  return nullptr;
+}
+
+}  // namespace lime::cpu

@@ -1,0 +1,61 @@
+#include "kernels/cpu_backend/layers.h"
+
+#include <array>
+
+#include "kernels/cpu/row_ops.h"
+#include "planner/base/check.h"
+
+namespace lime::cpu {
+namespace {
+
+// The bias of the rows that are here; `layer.bias` belongs to the whole layer.
+const std::byte* BiasOf(const LinearLayer& layer, DType working) {
+  return layer.bias == nullptr ? nullptr : layer.bias + layer.row_begin * ElementBytes(working);
+}
+
+}  // namespace
+
+void LinearLayer::PointAt(const RowsInMemory& rows) {
+  row_begin = rows.rows.begin;
+  weight.rows = rows.rows.end - rows.rows.begin;
+  weight.data = rows.weight;
+  weight.scales = rows.scales;
+  weight.biases = rows.biases;
+}
+
+void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializer_list<LayerOut> layers) {
+  std::array<LinearTask, 4> tasks;
+  LIME_CHECK_LE(layers.size(), tasks.size());
+  size_t count = 0;
+  for (const auto& [layer, out] : layers) {
+    tasks[count++] = {
+        .weight = &layer->weight, .bias = BiasOf(*layer, ws.dtype), .out = out + layer->row_begin, .out_stride = layer->outputs};
+  }
+  Linear(ws.pool, ws.linear, x, ws.dtype, tokens, layers.begin()->layer->weight.cols, {tasks.data(), count});
+}
+
+void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer) {
+  const LinearTask task{.weight = &layer.weight,
+                        .bias = BiasOf(layer, ws.dtype),
+                        .add_to = ws.x + layer.row_begin * ElementBytes(ws.dtype),
+                        .add_scale = ws.residual_multiplier,
+                        .out_stride = layer.outputs};
+  Linear(ws.pool, ws.linear, x, ws.dtype, ws.rows, layer.weight.cols, {&task, 1});
+}
+
+void Norm::Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const {
+  const NormShape shape{.rows = rows,
+                        .width = ws.hidden,
+                        .x_stride = ws.hidden,
+                        .out_stride = ws.hidden,
+                        .dtype = ws.dtype,
+                        .weight_dtype = dtype,
+                        .weight_offset = weight_offset};
+  if (centred) {
+    LayerNorm(ws.pool, shape, x, weight, bias, eps, out);
+  } else {
+    RmsNorm(ws.pool, shape, x, weight, eps, out);
+  }
+}
+
+}  // namespace lime::cpu

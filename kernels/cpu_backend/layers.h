@@ -1,0 +1,56 @@
+// The parameters that blocks consist of, and the operators on them.
+//
+// The caller keeps the weights' memory alive. The residual stream and the inputs of linear layers
+// are in the working dtype; everything between is fp32 (docs/reference/numerics.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu_backend/workspace.h"
+#include "planner/plan/model/block_parts.h"
+
+namespace lime::cpu {
+
+// A linear layer's parameters. If the layer is streamed, `weight` has only the rows that have
+// arrived, from `row_begin` on. They compute their columns of the output and leave the others
+// unchanged.
+struct LinearLayer {
+  Matrix weight;
+  const std::byte* bias = nullptr;  // [outputs] working dtype, or null
+  int64_t outputs = 0;              // rows of the whole layer; 0: the block has no such layer
+  int64_t row_begin = 0;
+
+  // Uses the rows that have arrived as the weight from now on.
+  void PointAt(const RowsInMemory& rows);
+};
+
+// A layer, and its output: [tokens, outputs] fp32.
+struct LayerOut {
+  const LinearLayer* layer;
+  float* out;
+};
+
+// x: [tokens, cols] working dtype. Layers with the same x share one parallel region.
+void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializer_list<LayerOut> layers);
+
+// ws.x = round(ws.x + residual_multiplier * (x w^T + bias)), rounded once.   x: [tokens, cols]
+// working dtype.
+void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer);
+
+// RMSNorm, or LayerNorm for families that have it.
+struct Norm {
+  const std::byte* weight = nullptr;  // [hidden]; null in a LayerNorm without affine parameters
+  const std::byte* bias = nullptr;    // [hidden]; LayerNorm only
+  DType dtype = DType::kF32;          // of both
+  float eps = 0;
+  float weight_offset = 0;  // RMSNorm only
+  bool centred = false;     // LayerNorm
+
+  // x, out: [rows, hidden] working dtype; out may be x.
+  void Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const;
+};
+
+}  // namespace lime::cpu

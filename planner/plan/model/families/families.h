@@ -1,0 +1,13 @@
+// The list of all families. Each is defined in a file of its own.
+#pragma once
+
+#include "planner/plan/model/family.h"
+
+namespace lime {
+
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family;
+
+// In the order in which messages list them.
+inline constexpr const Family* kFamilies[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family, &kOptFamily, &kQwen3_5Family};
+
+}  // namespace lime

@@ -1,0 +1,123 @@
+// The families of models as data: how each spells its config.json and names its tensors, and what
+// its class in transformers computes. families/ has one file for each.
+//
+// A family without new mathematics is a file there and its line in families/families.cc.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "planner/plan/model/block_kind.h"
+#include "planner/plan/model/model_config.h"
+#include "planner/plan/model/model_spec.h"
+
+namespace lime {
+
+// The name of a parameter without ".weight" or ".bias", relative to its layer; in blocks without a
+// layer, relative to the prefix of all names. Roles of one block with the same name share a tensor:
+// their rows follow each other in the order of the roles.
+struct TensorName {
+  BlockKind block = BlockKind::kEmbedding;
+  TensorRole role = TensorRole::kNorm;
+  std::string_view stem;
+};
+
+// A boolean field of config.json that sets an option of the model.
+struct BoolField {
+  const char* name = nullptr;
+  bool fallback = false;
+  bool ModelConfig::*option = nullptr;
+  bool inverted = false;  // the option is on if the field is false
+};
+
+// A number of config.json that sets an option of the model.
+struct NumberField {
+  const char* name = nullptr;
+  double fallback = 0;
+  double ModelConfig::*option = nullptr;
+};
+
+// Which layers have which attention, if layer_types is not stated.
+enum class LayerPattern : uint8_t {
+  kFull,        // all layers attend to all positions
+  kWindow,      // all layers have the window of the field sliding_window, if there is one
+  kWindowFrom,  // with use_sliding_window, layers from max_window_layers on have it
+  kLinear,      // every full_attention_interval-th layer is full, the others are linear
+};
+
+// Values that the class in transformers uses for a missing field. A null field is derived from
+// others.
+struct ClassDefaults {
+  int64_t positions = 2048;
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: hidden_size / heads
+  double norm_eps = 1e-6;
+  double rope_theta = 10000;
+  double partial_rotation = 1;  // share of a head that rotates
+  int64_t window = 0;           // LayerPattern::kWindow and kWindowFrom
+  bool tie_embeddings = false;
+  LinearAttentionConfig linear_attention = {};  // LayerPattern::kLinear
+};
+
+struct Family {
+  std::string_view name;                            // ModelConfig::model_type
+  std::span<const std::string_view> model_types;    // as config.json spells them
+  std::span<const std::string_view> architectures;  // the first one is the class of the text model
+  std::span<const std::string_view> prefixes;       // of the names of tensors; the first one is the usual one
+  std::span<const TensorName> tensors;
+  ClassDefaults defaults;
+  LayerPattern layers = LayerPattern::kFull;
+  std::span<const BoolField> options;
+  std::span<const NumberField> factors;
+  // Sets what all models of the family have. Called before any field is read.
+  void (*set_options)(ModelConfig& config) = nullptr;
+  // Fields that other families refuse, and that this one ignores or reads elsewhere.
+  std::span<const std::string_view> allowed;
+  // Fields that only this family refuses, unless they are off.
+  std::span<const std::string_view> refused;
+  // Fields that only some families spell so. An empty name: there is no such field.
+  const char* intermediate_size = "intermediate_size";
+  const char* activation = "hidden_act";
+  const char* norm_eps = "rms_norm_eps";
+  bool grouped_queries = true;         // num_key_value_heads and head_dim are read
+  bool rotates_part_of_heads = false;  // partial_rotary_factor may be below 1
+  bool skips_rotation = false;         // no_rope_layers, no_rope_layer_interval
+  bool needs_rope_parameters = false;  // without them the class has a scaling of its own
+};
+
+// All families, in the order in which messages list them.
+std::span<const Family* const> Families();
+
+// The family of a model. REQUIRES: `model_type` is the name of a family.
+const Family& FamilyOf(std::string_view model_type);
+
+// Names that most families use.
+inline constexpr std::string_view kTextPrefixes[] = {"model.", "model.language_model.", "language_model.model.", ""};
+inline constexpr TensorName kLlamaTensors[] = {
+    {BlockKind::kEmbedding, TensorRole::kTokenEmbedding, "embed_tokens"},
+    {BlockKind::kAttention, TensorRole::kNorm, "input_layernorm"},
+    {BlockKind::kAttention, TensorRole::kQ, "self_attn.q_proj"},
+    {BlockKind::kAttention, TensorRole::kK, "self_attn.k_proj"},
+    {BlockKind::kAttention, TensorRole::kV, "self_attn.v_proj"},
+    {BlockKind::kAttention, TensorRole::kQNorm, "self_attn.q_norm"},
+    {BlockKind::kAttention, TensorRole::kKNorm, "self_attn.k_norm"},
+    {BlockKind::kAttention, TensorRole::kO, "self_attn.o_proj"},
+    {BlockKind::kLinearAttention, TensorRole::kNorm, "input_layernorm"},
+    {BlockKind::kLinearAttention, TensorRole::kQkv, "linear_attn.in_proj_qkv"},
+    {BlockKind::kLinearAttention, TensorRole::kZ, "linear_attn.in_proj_z"},
+    {BlockKind::kLinearAttention, TensorRole::kBeta, "linear_attn.in_proj_b"},
+    {BlockKind::kLinearAttention, TensorRole::kDecay, "linear_attn.in_proj_a"},
+    {BlockKind::kLinearAttention, TensorRole::kConv, "linear_attn.conv1d"},
+    {BlockKind::kLinearAttention, TensorRole::kDecayLog, "linear_attn.A_log"},
+    {BlockKind::kLinearAttention, TensorRole::kDecayBias, "linear_attn.dt_bias"},
+    {BlockKind::kLinearAttention, TensorRole::kOutputNorm, "linear_attn.norm"},
+    {BlockKind::kLinearAttention, TensorRole::kO, "linear_attn.out_proj"},
+    {BlockKind::kMlp, TensorRole::kNorm, "post_attention_layernorm"},
+    {BlockKind::kMlp, TensorRole::kGate, "mlp.gate_proj"},
+    {BlockKind::kMlp, TensorRole::kUp, "mlp.up_proj"},
+    {BlockKind::kMlp, TensorRole::kDown, "mlp.down_proj"},
+    {BlockKind::kHead, TensorRole::kNorm, "norm"},
+};
+
+}  // namespace lime

@@ -1,0 +1,218 @@
+// A model with linear attention and gated attention on the backend "cpu": its states, and the same
+// bits however rows, batches and blocks are divided.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/registry/registry.h"
+#include "planner/plan/device/backend_names.h"
+#include "tests/kernels/random_model.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSequences = 3, kPages = 8, kPageRows = 16;
+constexpr int32_t kLinearLayer = 0, kFullLayer = 1;
+
+template <typename T>
+std::vector<std::byte> BitsOf(std::span<T> values) {
+  const auto bytes = std::as_bytes(values);
+  return {bytes.begin(), bytes.end()};
+}
+
+class LinearAttentionTest : public ::testing::Test {
+ protected:
+  LinearAttentionTest() : spec_(RandomModelSpec("qwen3_5")), weights_(RandomWeights(spec_)) {}
+
+  static BackendOptions Options(int threads = 1) {
+    return {.num_threads = threads,
+            .max_rows = 64,
+            .max_logit_rows = 64,
+            .max_sequences = kSequences,
+            .context = kPages * kPageRows,
+            .num_kv_pages = kSequences * kPages,
+            .state_layers = {kLinearLayer}};
+  }
+
+  // `streams`: all blocks but the embedding come in rows.
+  std::unique_ptr<Backend> Open(int threads = 1, bool streams = false) {
+    auto backend = OpenBackend(kCpuBackend, spec_, Options(threads));
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    for (size_t i = 0; i < spec_.blocks.size(); ++i) {
+      BlockWeights bound;
+      for (size_t t = 0; t < spec_.blocks[i].tensors.size(); ++t) {
+        const bool away = streams && spec_.blocks[i].id.kind != BlockKind::kEmbedding && !IsPinned(spec_.blocks[i].tensors[t]);
+        bound.tensors.push_back(away ? nullptr : weights_[i][t].data.data());
+      }
+      EXPECT_TRUE((*backend)->BindBlock(spec_.blocks[i], bound).ok());
+    }
+    for (int32_t sequence = 0; sequence < kSequences; ++sequence) (*backend)->SetPages(sequence, kFullLayer, Pages(sequence));
+    return *std::move(backend);
+  }
+
+  static std::vector<int32_t> Pages(int32_t sequence) {
+    std::vector<int32_t> pages;
+    for (int64_t i = 0; i < kPages; ++i) pages.push_back(static_cast<int32_t>(sequence * kPages + i));
+    return pages;
+  }
+
+  // The whole block in memory.
+  BlockWeights WeightsOf(size_t block) const {
+    BlockWeights bound;
+    for (const cpu::Array& tensor : weights_[block]) bound.tensors.push_back(tensor.data.data());
+    return bound;
+  }
+
+  // All rows of a block's matrices, in parts as the disk brings them.
+  absl::Status ComputeInRows(Backend& backend, size_t block) {
+    for (const BlockPart& part : CutBlock(spec_.blocks[block], 4 * kKiB)) {
+      for (const MatrixRows& rows : part.rows) {
+        for (size_t t = 0; t < spec_.blocks[block].tensors.size(); ++t) {
+          const TensorSpec& tensor = spec_.blocks[block].tensors[t];
+          if (tensor.role != rows.role || IsPinned(tensor)) continue;
+          const int64_t row_bytes = tensor.info.bytes / tensor.info.shape[0];
+          LIME_RETURN_IF_ERROR(backend.ComputeRows(spec_.blocks[block].id,
+                                                   {.rows = rows, .weight = weights_[block][t].data.data() + rows.begin * row_bytes}));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(Backend& backend, const MicroBatch& batch, bool streams = false) {
+    LIME_RETURN_IF_ERROR(backend.Begin(batch));
+    for (size_t i = 0; i < spec_.blocks.size(); ++i) {
+      const BlockId id = spec_.blocks[i].id;
+      LIME_RETURN_IF_ERROR(streams && id.kind != BlockKind::kEmbedding ? ComputeInRows(backend, i) : backend.Compute(id));
+    }
+    return absl::OkStatus();
+  }
+
+  // The bits of the residual stream and of the logits after a step.
+  std::vector<std::byte> BitsAfter(Backend& backend, const MicroBatch& batch, bool streams = false) {
+    const absl::Status status = Step(backend, batch, streams);
+    EXPECT_TRUE(status.ok()) << status;
+    std::vector<std::byte> bits = BitsOf(backend.Hidden());
+    const std::vector<std::byte> logits = BitsOf(backend.Logits());
+    bits.insert(bits.end(), logits.begin(), logits.end());
+    return bits;
+  }
+
+  static MicroBatch Rows(int32_t sequence, int32_t begin, int32_t end) {
+    MicroBatch batch;
+    AddRows(sequence, begin, end, batch);
+    return batch;
+  }
+
+  ModelSpec spec_;
+  const std::vector<std::vector<cpu::Array>> weights_;
+};
+
+TEST_F(LinearAttentionTest, BlocksThatComeInRowsHaveTheSameBits) {
+  const auto whole = Open(), streams = Open(2, true);
+  MicroBatch both = Rows(0, 40, 41);
+  AddRows(1, 0, 20, both);
+  for (const MicroBatch& batch : {Rows(0, 0, 30), Rows(0, 30, 40), both})
+    EXPECT_EQ(BitsAfter(*streams, batch, true), BitsAfter(*whole, batch));
+}
+
+TEST_F(LinearAttentionTest, ChunksBatchesAndThreadsChangeNoBit) {
+  const auto whole = Open();
+  ASSERT_TRUE(Step(*whole, Rows(0, 0, 60)).ok());
+  const std::vector<std::byte> expected = BitsAfter(*whole, Rows(0, 60, 61));
+  for (const int threads : {1, 2, 3, 4}) {
+    for (const int32_t chunk : {1, 7, 16, 31}) {
+      const auto backend = Open(threads);
+      for (int32_t begin = 0; begin < 60; begin += chunk) {
+        MicroBatch batch;
+        AddRows(2, begin / chunk, begin / chunk + 1, batch);
+        AddRows(0, begin, std::min(60, begin + chunk), batch);
+        AddRows(1, 0, 1 + begin % 5, batch);
+        ASSERT_TRUE(Step(*backend, batch).ok());
+      }
+      EXPECT_EQ(BitsAfter(*backend, Rows(0, 60, 61)), expected) << threads << " threads, chunks of " << chunk;
+    }
+  }
+}
+
+TEST_F(LinearAttentionTest, AStateThatIsCopiedToAnotherSlotGoesOnWithTheSameBits) {
+  const auto backend = Open(), other = Open();
+  ASSERT_TRUE(Step(*backend, Rows(0, 0, 50)).ok());
+  std::ranges::copy(backend->State(0, kLinearLayer), other->State(2, kLinearLayer).begin());
+  for (int64_t i = 0; i < kPages; ++i)
+    std::memcpy(other->KvPage(Pages(2)[static_cast<size_t>(i)]), backend->KvPage(Pages(0)[static_cast<size_t>(i)]),
+                static_cast<size_t>(spec_.KvPageBytes()));
+  MicroBatch moved = Rows(0, 50, 53);
+  const std::vector<std::byte> expected = BitsAfter(*backend, moved);
+  for (BatchRow& row : moved.rows) row.sequence = 2;
+  EXPECT_EQ(BitsAfter(*other, moved), expected);
+}
+
+TEST_F(LinearAttentionTest, PositionZeroBeginsWithZeros) {
+  const auto fresh = Open(), used = Open();
+  ASSERT_TRUE(Step(*used, Rows(0, 0, 33)).ok());
+  EXPECT_EQ(BitsAfter(*used, Rows(0, 0, 20)), BitsAfter(*fresh, Rows(0, 0, 20)));
+  EXPECT_TRUE(std::ranges::equal(used->State(0, kLinearLayer), fresh->State(0, kLinearLayer)));
+}
+
+TEST_F(LinearAttentionTest, ARowThatDoesNotFollowItsStateIsRefusedAndChangesNothing) {
+  for (const bool streams : {false, true}) {
+    const auto backend = Open(1, streams);
+    ASSERT_TRUE(Step(*backend, Rows(1, 0, 10), streams).ok());
+    const std::vector<std::byte> before = BitsOf(backend->State(1, kLinearLayer));
+    MicroBatch batch = Rows(1, 12, 14);
+    const absl::Status late = Step(*backend, batch, streams);
+    EXPECT_EQ(late.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(late.message(), "the state of sequence slot 1 in layer 0 has 10 positions, the row is at 12");
+    batch.rows[0].position = 10, batch.rows[1].position = 12;
+    EXPECT_EQ(Step(*backend, batch, streams).message(), "the state of sequence slot 1 in layer 0 has 11 positions, the row is at 12");
+    EXPECT_EQ(Step(*backend, Rows(1, 9, 10), streams).message(),
+              "the state of sequence slot 1 in layer 0 has 10 positions, the row is at 9");
+    EXPECT_EQ(Step(*backend, Rows(2, 4, 5), streams).message(), "the state of sequence slot 2 in layer 0 has 0 positions, the row is at 4");
+    EXPECT_EQ(BitsOf(backend->State(1, kLinearLayer)), before);
+    EXPECT_TRUE(Step(*backend, Rows(1, 10, 14), streams).ok());
+  }
+}
+
+TEST_F(LinearAttentionTest, RowsOfASequenceThatAreNotConsecutiveAreRefused) {
+  const auto backend = Open();
+  MicroBatch batch = Rows(0, 0, 2);
+  AddRows(1, 0, 2, batch);
+  AddRows(0, 2, 3, batch);
+  const absl::Status status = backend->Begin(batch);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the rows of sequence slot 0 are not consecutive"));
+}
+
+TEST_F(LinearAttentionTest, StatesAreCountedAndOnlyWhereTheyAreKept) {
+  const auto backend = Open();
+  EXPECT_EQ(backend->StateBytes(), kSequences * spec_.StateBytes(kLinearLayer));
+  EXPECT_EQ(static_cast<Bytes>(backend->State(2, kLinearLayer).size()), spec_.StateBytes(kLinearLayer));
+  EXPECT_TRUE(backend->State(2, kFullLayer).empty());
+  EXPECT_EQ(backend->ActivationBytes(), *PlanActivationBytes(kCpuBackend, spec_, Options()));
+
+  BackendOptions none = Options();
+  none.state_layers.clear();
+  const auto without = OpenBackend(kCpuBackend, spec_, none);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ((*without)->StateBytes(), 0);
+  EXPECT_EQ((*without)->ActivationBytes(), backend->ActivationBytes());
+  (*without)->SetPages(0, kFullLayer, Pages(0));
+  ASSERT_TRUE((*without)->BindBlock(spec_.blocks[1], WeightsOf(1)).ok() && (*without)->Begin(Rows(0, 0, 1)).ok());
+  EXPECT_EQ((*without)->Compute(spec_.blocks[1].id).message(), "sequence slot 0 has no state in layer 0");
+}
+
+TEST_F(LinearAttentionTest, AConvolutionThatIsTooWideIsRefused) {
+  ModelSpec wide = spec_;
+  wide.config.linear_attention->conv_width = 9;
+  const absl::Status status = OpenBackend(kCpuBackend, wide, Options()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("width of 9, the backend \"cpu\" computes at most 8"));
+}
+
+}  // namespace
+}  // namespace lime
