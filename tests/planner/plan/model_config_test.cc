@@ -621,5 +621,29 @@ TEST(ModelConfigTest, EveryFamilyHasANameForEachTensorAndIsFoundByItsTypes) {
   }
 }
 
+TEST(ModelConfigTest, SomeLayersOfSmolLm3DoNotRotate) {
+  json config = Llama();
+  config["architectures"] = {"SmolLM3ForCausalLM"};
+  config["num_hidden_layers"] = 5;
+  const auto ropes = [&] {
+    std::vector<int32_t> of_layer;
+    const ModelConfig parsed = *Parse(config);
+    for (const LayerConfig& layer : parsed.layers) of_layer.push_back(layer.rope);
+    return of_layer;
+  };
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_THAT(ropes(), ElementsAre(0, 0, 0, -1, 0)) << "each fourth unless the file says others";
+  EXPECT_TRUE(Parse(config)->tie_embeddings);
+  EXPECT_EQ(Parse(config)->ropes.at(0).theta, 2e6);
+  config["no_rope_layer_interval"] = 2;
+  EXPECT_THAT(ropes(), ElementsAre(0, -1, 0, -1, 0));
+  config["no_rope_layers"] = {0, 1, 1, 1, 1};
+  EXPECT_THAT(ropes(), ElementsAre(-1, 0, 0, 0, 0)) << "1 means rope";
+  config["no_rope_layers"] = {0, 1};
+  EXPECT_THAT(Error(config), HasSubstr("field \"no_rope_layers\" has 2 entries for 5 layers"));
+  config["no_rope_layers"] = nullptr, config["use_sliding_window"] = true;
+  EXPECT_THAT(Error(config), HasSubstr("\"use_sliding_window\" with the value true is not supported"));
+}
+
 }  // namespace
 }  // namespace lime

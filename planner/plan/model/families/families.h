@@ -5,9 +5,10 @@
 
 namespace lime {
 
-extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family;
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family;
 
 // In the order in which messages list them.
-inline constexpr const Family* kFamilies[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family, &kOptFamily, &kQwen3_5Family};
+inline constexpr const Family* kFamilies[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family,  &kQwen3Family,
+                                              &kOptFamily,   &kQwen3_5Family, &kSmolLm3Family};
 
 }  // namespace lime
