@@ -104,6 +104,9 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   json["rms_norm_eps"] = kNormEps;
   AddRope(config.rope, json);
   if (family.rotates_part_of_heads) json["partial_rotary_factor"] = config.partial_rotation;
+  for (const NumberField& factor : family.factors) {
+    if (const auto stated = config.factors.find(factor.name); stated != config.factors.end()) json[factor.name] = stated->second;
+  }
   if (family.skips_rotation) json["no_rope_layer_interval"] = config.no_rope_layer_interval;
   if (Reads(family, "attention_bias")) json["attention_bias"] = config.qkv_bias;
   if (Reads(family, "mlp_bias")) json["mlp_bias"] = config.mlp_bias;

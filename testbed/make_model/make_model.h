@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -36,6 +37,9 @@ struct ModelShape {
   // Families with linear attention.
   int64_t full_attention_interval = 4;  // each so many-th layer has attention over KV
   LinearAttentionConfig linear_attention = {.key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 16, .conv_width = 4};
+  // Families with these factors.
+  std::map<std::string, double> factors = {
+      {"embedding_multiplier", 2}, {"residual_multiplier", 0.5}, {"attention_multiplier", 0.125}, {"logits_scaling", 1.5}};
   double partial_rotation = 0.5;       // families in which part of a head rotates
   int64_t no_rope_layer_interval = 2;  // families in which each so many-th layer does not rotate
 };

@@ -645,5 +645,20 @@ TEST(ModelConfigTest, SomeLayersOfSmolLm3DoNotRotate) {
   EXPECT_THAT(Error(config), HasSubstr("\"use_sliding_window\" with the value true is not supported"));
 }
 
+TEST(ModelConfigTest, GraniteHasFourFactors) {
+  json config = Llama();
+  config["architectures"] = {"GraniteForCausalLM"};
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->score_scale, 1) << "the default of its class";
+  config.update(
+      {{"embedding_multiplier", 12.0}, {"residual_multiplier", 0.22}, {"attention_multiplier", 0.0078125}, {"logits_scaling", 8}});
+  EXPECT_EQ(Parse(config)->embedding_multiplier, 12);
+  EXPECT_EQ(Parse(config)->residual_multiplier, 0.22);
+  EXPECT_EQ(Parse(config)->score_scale, 0.0078125);
+  EXPECT_EQ(Parse(config)->logits_divisor, 8);
+  config["logits_scaling"] = 0;
+  EXPECT_THAT(Error(config), HasSubstr("logits_scaling"));
+}
+
 }  // namespace
 }  // namespace lime

@@ -5,10 +5,10 @@
 
 namespace lime {
 
-extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family;
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family, kGraniteFamily;
 
 // In the order in which messages list them.
-inline constexpr const Family* kFamilies[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family,  &kQwen3Family,
-                                              &kOptFamily,   &kQwen3_5Family, &kSmolLm3Family};
+inline constexpr const Family* kFamilies[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family,   &kQwen3Family,
+                                              &kOptFamily,   &kQwen3_5Family, &kSmolLm3Family, &kGraniteFamily};
 
 }  // namespace lime
