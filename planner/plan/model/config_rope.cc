@@ -160,7 +160,7 @@ absl::StatusOr<int64_t> RotatedDimensions(double share, int64_t head_dim, std::s
 
 // Refuses fields by which the code of other families changes a scaling.
 absl::Status RefuseOtherScalings(const json& object, std::string_view where) {
-  for (const char* key : {"llama_4_scaling_beta", "alpha"}) {
+  for (const char* key : {"llama_4_scaling_beta", "alpha", "short_factor", "long_factor"}) {
     const auto found = object.find(key);
     if (found == object.end() || found->is_null() || (found->is_number() && found->get<double>() == 0)) continue;
     return Unsupported(where, absl::StrCat("\"", key, "\""), "the scalings of Llama, Mistral, Qwen2 and Qwen3 are supported");

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const std::set<std::string>& Supported() {
-  static const std::set<std::string> names = {"smollm3-tiny",      "granite-tiny", "qwen3_5-mlx-tiny",
+  static const std::set<std::string> names = {"smollm3-tiny",      "granite-tiny", "phi3-window-tiny", "qwen3_5-mlx-tiny",
                                               "qwen3_5-tied-tiny", "qwen3_5-tiny", "qwen3_5-tiny-bf16"};
   return names;
 }

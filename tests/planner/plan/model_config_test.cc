@@ -660,5 +660,20 @@ TEST(ModelConfigTest, GraniteHasFourFactors) {
   EXPECT_THAT(Error(config), HasSubstr("logits_scaling"));
 }
 
+TEST(ModelConfigTest, Phi3HasAWindowOnAllLayersAndMayRotatePartOfAHead) {
+  json config = Llama();
+  config["architectures"] = {"Phi3ForCausalLM"};
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->layer(0).window, 0);
+  EXPECT_EQ(Parse(config)->norm_eps, 1e-5);
+  config["sliding_window"] = 23, config["partial_rotary_factor"] = 0.75;
+  EXPECT_EQ(Parse(config)->layer(1).window, 23);
+  EXPECT_EQ(Parse(config)->ropes.at(0).dims, 6);
+  config["rope_scaling"] = {{"type", "longrope"}, {"short_factor", {1, 1, 1}}, {"long_factor", {2, 2, 2}}};
+  EXPECT_THAT(Error(config), HasSubstr("\"longrope\" is not supported"));
+  config["rope_scaling"]["type"] = "yarn";
+  EXPECT_THAT(Error(config), HasSubstr("\"short_factor\" is not supported"));
+}
+
 }  // namespace
 }  // namespace lime

@@ -261,5 +261,38 @@ TEST(ModelSpecTest, AModelWithoutACheckpointIsPackedAsItsFileSays) {
   EXPECT_THAT(shape({BlockKind::kHead, 0}, TensorRole::kOutput), testing::ElementsAre(100, 64));
 }
 
+TEST(ModelSpecTest, RolesWithOneNameAreRowsOfOneTensor) {
+  ModelConfig config = TinyConfig();
+  config.model_type = "phi3";
+  TensorIndex index = TinyIndex();
+  std::erase_if(index, [](const auto& tensor) {
+    return tensor.first.find("q_proj") != std::string::npos || tensor.first.find("gate_proj") != std::string::npos;
+  });
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    Put(index, layer + "self_attn.qkv_proj.weight", {128, 64});
+    Put(index, layer + "mlp.gate_up_proj.weight", {256, 8}, DType::kU32);
+    Put(index, layer + "mlp.gate_up_proj.scales", {256, 1});
+    Put(index, layer + "mlp.gate_up_proj.biases", {256, 1});
+  }
+  const auto spec = ModelSpec::Build(config, index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const BlockSpec& attention = spec->block({BlockKind::kAttention, 1});
+  Bytes offset = 0;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV}) {
+    const TensorSpec& tensor = attention.tensors[*attention.Find(role, TensorPart::kWeight)];
+    EXPECT_EQ(tensor.name, "model.layers.1.self_attn.qkv_proj.weight");
+    EXPECT_EQ(tensor.info.shape[0], role == TensorRole::kQ ? 64 : 32);
+    EXPECT_EQ(tensor.offset, offset);
+    offset += tensor.info.bytes;
+  }
+  EXPECT_EQ(offset, 128 * 64 * 2);
+  const BlockSpec& mlp = spec->block({BlockKind::kMlp, 0});
+  const TensorSpec& scales = mlp.tensors[*mlp.Find(TensorRole::kUp, TensorPart::kScales)];
+  EXPECT_EQ(scales.offset, 128 * 2);
+  EXPECT_EQ(scales.info.bytes, 128 * 2);
+  Put(index, "model.layers.1.self_attn.qkv_proj.weight", {120, 64});
+  EXPECT_THAT(Error(config, index), HasSubstr("qkv_proj.weight has shape [120, 64], but config.json implies [128, 64]"));
+}
+
 }  // namespace
 }  // namespace lime

@@ -5,10 +5,11 @@
 
 namespace lime {
 
-extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family, kGraniteFamily;
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family, kGraniteFamily,
+    kPhi3Family;
 
 // In the order in which messages list them.
-inline constexpr const Family* kFamilies[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family,   &kQwen3Family,
-                                              &kOptFamily,   &kQwen3_5Family, &kSmolLm3Family, &kGraniteFamily};
+inline constexpr const Family* kFamilies[] = {&kLlamaFamily,   &kMistralFamily, &kQwen2Family,   &kQwen3Family, &kOptFamily,
+                                              &kQwen3_5Family, &kSmolLm3Family, &kGraniteFamily, &kPhi3Family};
 
 }  // namespace lime
