@@ -103,6 +103,8 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   json["head_dim"] = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
   json["rms_norm_eps"] = kNormEps;
   AddRope(config.rope, json);
+  if (family.needs_rope_parameters && config.rope.type == RopeType::kDefault)
+    json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", config.rope.theta}};
   if (family.rotates_part_of_heads) json["partial_rotary_factor"] = config.partial_rotation;
   for (const NumberField& factor : family.factors) {
     if (const auto stated = config.factors.find(factor.name); stated != config.factors.end()) json[factor.name] = stated->second;

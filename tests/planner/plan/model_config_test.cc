@@ -675,5 +675,16 @@ TEST(ModelConfigTest, Phi3HasAWindowOnAllLayersAndMayRotatePartOfAHead) {
   EXPECT_THAT(Error(config), HasSubstr("\"short_factor\" is not supported"));
 }
 
+TEST(ModelConfigTest, Ministral3WithoutScalingByPositionIsRead) {
+  json config = Llama();
+  config["model_type"] = "ministral3", config["architectures"] = {"Ministral3ForCausalLM"};
+  EXPECT_THAT(Error(config), HasSubstr("field \"rope_parameters\" is missing"));
+  config["rope_parameters"] = {{"type", "yarn"}, {"rope_theta", 1e6}, {"factor", 16.0}, {"original_max_position_embeddings", 8}};
+  EXPECT_EQ(Parse(config)->ropes.at(0).factor, 16);
+  EXPECT_EQ(Parse(config)->layer(0).head_dim, 128);
+  config["rope_parameters"]["llama_4_scaling_beta"] = 0.1;
+  EXPECT_THAT(Error(config), HasSubstr("\"llama_4_scaling_beta\" is not supported"));
+}
+
 }  // namespace
 }  // namespace lime

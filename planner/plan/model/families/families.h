@@ -6,10 +6,10 @@
 namespace lime {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family, kGraniteFamily,
-    kPhi3Family;
+    kPhi3Family, kMinistral3Family;
 
 // In the order in which messages list them.
 inline constexpr const Family* kFamilies[] = {&kLlamaFamily,   &kMistralFamily, &kQwen2Family,   &kQwen3Family, &kOptFamily,
-                                              &kQwen3_5Family, &kSmolLm3Family, &kGraniteFamily, &kPhi3Family};
+                                              &kQwen3_5Family, &kSmolLm3Family, &kGraniteFamily, &kPhi3Family,  &kMinistral3Family};
 
 }  // namespace lime
