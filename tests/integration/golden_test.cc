@@ -219,7 +219,7 @@ void GoldenTest::CompareGreedyIds() {
 
 // The folders of ../shared/families that are supported.
 std::vector<std::string> SupportedFamilies() {
-  return {"qwen3_5-tiny", "qwen3_5-tied-tiny", "qwen3_5-tiny-bf16", "qwen3_5-mlx-tiny"};
+  return {"qwen3_5-tiny", "qwen3_5-tied-tiny", "qwen3_5-tiny-bf16", "qwen3_5-mlx-tiny", "granite-tiny", "smollm3-tiny", "phi3-window-tiny"};
 }
 
 class FamilyGoldenTest : public GoldenTest {
