@@ -21,7 +21,8 @@ struct Flags {
 void AddFlags(CLI::App& app, Flags& flags) {
   ModelShape& config = flags.options.config;
   app.add_option("--out", flags.out, "Folder to write")->required();
-  app.add_option("--family", config.family, "llama, mistral, qwen2, qwen3, opt, qwen3_5, smollm3, granite, phi3 or ministral3")->capture_default_str();
+  app.add_option("--family", config.family, "llama, mistral, qwen2, qwen3, opt, qwen3_5, smollm3, granite, phi3 or ministral3")
+      ->capture_default_str();
   app.add_option("--layers", config.num_layers)->capture_default_str();
   app.add_option("--hidden", config.hidden_size)->capture_default_str();
   app.add_option("--heads", config.num_heads)->capture_default_str();

@@ -90,6 +90,7 @@ class FusedTensorTest : public ::testing::Test {
 
   void Write(const std::vector<Fused>& all) const {
     std::vector<SafetensorsWriter::Tensor> tensors;
+    tensors.reserve(all.size());
     for (const Fused& fused : all) tensors.push_back({fused.name, fused.dtype, fused.shape});
     auto writer = SafetensorsWriter::Create(dir_ / "fused/model.safetensors", tensors);
     ASSERT_TRUE(writer.ok()) << writer.status();
