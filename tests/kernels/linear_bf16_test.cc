@@ -21,12 +21,6 @@
 namespace lime::cpu {
 namespace {
 
-std::vector<BF16> Random(int64_t n, uint32_t seed) {
-  std::vector<BF16> values;
-  for (const float value : RandomFloats(n, seed)) values.push_back(FromFloat<BF16>(value));
-  return values;
-}
-
 using StepFunction = void (*)(const BF16* w, const BF16* x, float* acc);
 
 // The stated order of one output: chunks of 64 elements, 32 for each of two planes of 16 lanes,
@@ -76,7 +70,7 @@ TEST_P(Bf16KernelsTest, EveryOutputFollowsTheStatedOrderBitForBit) {
   constexpr int64_t kRows = 7, kMaxTokens = 14;
   // Less than a plane, one plane and a bit, whole chunks, several blocks of a panel and a tail.
   for (int64_t cols : {1, 2, 31, 32, 33, 63, 64, 65, 97, 128, 2048, 4097, 8192 + 45}) {
-    const std::vector<BF16> w = Random(kRows * cols, 1), x = Random(kMaxTokens * cols, 2);
+    const std::vector<BF16> w = RandomBf16(kRows * cols, 1), x = RandomBf16(kMaxTokens * cols, 2);
     std::vector<float> expected;
     for (int64_t t = 0; t < kMaxTokens; ++t) {
       for (int64_t r = 0; r < kRows; ++r) {
@@ -94,7 +88,7 @@ TEST_P(Bf16KernelsTest, EveryOutputFollowsTheStatedOrderBitForBit) {
 
 TEST_P(Bf16KernelsTest, ManyRowsAndTokensHaveTheBitsOfOneRowAndOneToken) {
   constexpr int64_t kRows = 131, kCols = 320, kTokens = 601;  // several panels and batches of the GEMM
-  const std::vector<BF16> w = Random(kRows * kCols, 3), x = Random(kTokens * kCols, 4);
+  const std::vector<BF16> w = RandomBf16(kRows * kCols, 3), x = RandomBf16(kTokens * kCols, 4);
   const std::vector<float> all = Apply(GetParam(), w, x, kRows, kCols, 2);
   for (int64_t t = 0; t < kTokens; t += 50) {
     const std::vector<float> one = Apply(GetParam(), w, {x.begin() + t * kCols, x.begin() + (t + 1) * kCols}, kRows, kCols, 3);
@@ -104,7 +98,7 @@ TEST_P(Bf16KernelsTest, ManyRowsAndTokensHaveTheBitsOfOneRowAndOneToken) {
 }
 
 TEST_P(Bf16KernelsTest, StepsAgreeWithExactArithmetic) {
-  const std::vector<BF16> w = Random(32 * 100, 5), x = Random(32 * 100, 6);
+  const std::vector<BF16> w = RandomBf16(32 * 100, 5), x = RandomBf16(32 * 100, 6);
   for (int64_t k = 0; k < 32 * 100; k += 32) {
     float acc[16];
     for (int i = 0; i < 16; ++i) acc[i] = static_cast<float>(i) / 3;
@@ -121,7 +115,7 @@ TEST_P(Bf16KernelsTest, StepsAgreeWithExactArithmetic) {
 
 TEST_P(Bf16KernelsTest, PortableOrderDiffersButAgreesWithinRounding) {
   constexpr int64_t kRows = 40, kCols = 1000, kTokens = 3;
-  const std::vector<BF16> w = Random(kRows * kCols, 7), x = Random(kTokens * kCols, 8);
+  const std::vector<BF16> w = RandomBf16(kRows * kCols, 7), x = RandomBf16(kTokens * kCols, 8);
   const std::vector<float> ours = Apply(GetParam(), w, x, kRows, kCols, 2);
   const std::vector<float> portable = Apply(Numerics::kPortable, w, x, kRows, kCols, 2);
   EXPECT_NE(ours, portable);
@@ -133,7 +127,7 @@ TEST_P(Bf16KernelsTest, PortableOrderDiffersButAgreesWithinRounding) {
 TEST_P(Bf16KernelsTest, NothingIsReadBeyondTheWeights) {
   constexpr int64_t kPage = 4096;
   for (int64_t cols : {1, 33, 71, 640}) {
-    const std::vector<BF16> w = Random(5 * cols, 9), x = Random(9 * cols, 10);
+    const std::vector<BF16> w = RandomBf16(5 * cols, 9), x = RandomBf16(9 * cols, 10);
     const int64_t bytes = static_cast<int64_t>(w.size() * sizeof(BF16)), mapped = (bytes + kPage - 1) / kPage * kPage;
     char* const memory = static_cast<char*>(mmap(nullptr, mapped + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(memory, MAP_FAILED);

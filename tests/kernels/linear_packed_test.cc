@@ -22,12 +22,6 @@
 namespace lime::cpu {
 namespace {
 
-std::vector<BF16> Random(int64_t n, uint32_t seed) {
-  std::vector<BF16> values;
-  for (const float value : RandomFloats(n, seed)) values.push_back(FromFloat<BF16>(value));
-  return values;
-}
-
 struct Format {
   int bits, group_size;
 };
@@ -35,8 +29,8 @@ struct Format {
 struct Packed {
   Packed(const Format& format, int64_t rows, int64_t cols, uint32_t seed)
       : q(rows * cols),
-        scales(Random(rows * cols / format.group_size, seed + 1)),
-        biases(Random(rows * cols / format.group_size, seed + 2)) {
+        scales(RandomBf16(rows * cols / format.group_size, seed + 1)),
+        biases(RandomBf16(rows * cols / format.group_size, seed + 2)) {
     matrix = {.rows = rows, .cols = cols, .dtype = DType::kU32, .bits = format.bits, .group_size = format.group_size};
     data.resize(rows * matrix.RowBytes() / 4);
     std::mt19937 random(seed);
@@ -148,7 +142,7 @@ TEST_P(PackedBf16Test, EveryOutputFollowsTheStatedOrderBitForBit) {
   for (const int64_t groups : {1, 2, 3, 5, 11, 8192 / format().group_size + 1}) {
     const int64_t cols = groups * format().group_size;
     const Packed w(format(), kRows, cols, 1);
-    const std::vector<BF16> x = Random(kMaxTokens * cols, 2);
+    const std::vector<BF16> x = RandomBf16(kMaxTokens * cols, 2);
     std::vector<float> expected(kMaxTokens * kRows);
     // With many columns some outputs stand for all.
     const int64_t every = cols > 4096 ? 17 : 1;
@@ -166,7 +160,7 @@ TEST_P(PackedBf16Test, EveryOutputFollowsTheStatedOrderBitForBit) {
 TEST_P(PackedBf16Test, ManyRowsAndTokensHaveTheBitsOfOneRowAndOneToken) {
   constexpr int64_t kRows = 131, kCols = 384, kTokens = 601;  // several panels and batches of the GEMM
   const Packed w(format(), kRows, kCols, 3);
-  const std::vector<BF16> x = Random(kTokens * kCols, 4);
+  const std::vector<BF16> x = RandomBf16(kTokens * kCols, 4);
   const std::vector<float> all = Apply(numerics(), w.matrix, x, 2);
   for (int64_t first = 0; first < kTokens; first += 50) {
     for (int64_t tokens = 1; tokens <= std::min<int64_t>(9, kTokens - first); ++tokens) {
@@ -190,7 +184,7 @@ TEST_P(PackedBf16Test, TheEmulationHasTheBitsOfTheInstruction) {
   LIME_SKIP_WITHOUT(HardwareBf16() != nullptr && Bf16NumericsId(*HardwareBf16()) == "x86-avx512bf16-1", "a CPU with AVX512-BF16");
   const Packed w(format(), 50, 640, 5);
   for (const int64_t tokens : {1, 3, 8, 30}) {
-    const std::vector<BF16> x = Random(tokens * 640, 6);
+    const std::vector<BF16> x = RandomBf16(tokens * 640, 6);
     EXPECT_TRUE(SameBits(Apply(Numerics::kAuto, w.matrix, x, 2), Apply(Numerics::kEmulatedBf16, w.matrix, x, 2))) << tokens << " tokens";
     EXPECT_FALSE(SameBits(Apply(Numerics::kAuto, w.matrix, x, 2), Apply(Numerics::kPortable, w.matrix, x, 2))) << tokens << " tokens";
   }
@@ -229,7 +223,7 @@ TEST_P(PackedBf16Test, NothingIsReadBeyondTheWeights) {
     guarded.scales = scales.data();
     guarded.biases = biases.data();
     for (const int64_t tokens : {1, 9}) {
-      const std::vector<BF16> x = Random(tokens * cols, 8);
+      const std::vector<BF16> x = RandomBf16(tokens * cols, 8);
       EXPECT_TRUE(SameBits(Apply(numerics(), guarded, x, 1), Apply(numerics(), w.matrix, x, 1)));
     }
   }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/base/float_bits.h"
+
 namespace lime::cpu {
 
 // `n` numbers with mean 0 and deviation `scale`, nearly normally distributed: each is a sum of
@@ -23,6 +25,12 @@ inline std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1
     value = (static_cast<float>(sum) - kMean) / kDeviation * scale;
   }
   return x;
+}
+
+inline std::vector<BF16> RandomBf16(int64_t n, uint32_t seed) {
+  std::vector<BF16> values;
+  for (const float value : RandomFloats(n, seed)) values.push_back(FromFloat<BF16>(value));
+  return values;
 }
 
 }  // namespace lime::cpu
