@@ -18,6 +18,8 @@ std::unique_ptr<Block> MakeBlock(BlockId id, const ModelConfig& config) {
       return std::make_unique<HeadBlock>(config);
     case BlockKind::kLinearAttention:
       return std::make_unique<LinearAttentionBlock>(config, id.layer);
+    case BlockKind::kExperts:
+      break;
   }
   LIME_CHECK(false) << BlockName(id);
   return nullptr;

@@ -407,6 +407,7 @@ class TorchBackend final : public Backend {
         if (config.final_norm) head_.norm = reader.ReadNorm(config);
         break;
       case BlockKind::kLinearAttention:
+      case BlockKind::kExperts:
         break;  // CheckSupported refuses it
     }
   }
@@ -424,6 +425,7 @@ class TorchBackend final : public Backend {
         if (logits_.size(0) > 0) logits_.copy_(head_.Forward(HeadX(), head_.output));
         return;
       case BlockKind::kLinearAttention:
+      case BlockKind::kExperts:
         return;
     }
   }
@@ -435,6 +437,7 @@ class TorchBackend final : public Backend {
     switch (block.kind) {
       case BlockKind::kEmbedding:
       case BlockKind::kLinearAttention:
+      case BlockKind::kExperts:
         return;
       case BlockKind::kAttention: {
         AttentionBlock& whole = attention_[static_cast<size_t>(block.layer)];

@@ -123,7 +123,7 @@ std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& pro
             : SlicedMs(rows, [&](int64_t some, int64_t positions) { return profile.ComputeMs(spec, block, some, positions); });
     return known.emplace_back(block, ms).second;
   };
-  const BlockId last = {BlockKind::kMlp, static_cast<int32_t>(spec.config.num_layers() - 1)};
+  const BlockId last = MlpBlockOf(spec.config, static_cast<int32_t>(spec.config.num_layers() - 1));
   std::vector<double> times;
   for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
     Bytes bytes = 0;

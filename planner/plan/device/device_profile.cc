@@ -55,6 +55,11 @@ double LinearOperations(const ModelConfig& c, BlockId block) {
       const int64_t cols = linear.conv_cols() + 2 * linear.value_cols() + 2 * linear.value_heads;
       return 2 * Product(c.hidden_size, cols) + RecurrenceOperations(linear);
     }
+    case BlockKind::kExperts: {
+      const ExpertsConfig& experts = *c.experts;
+      const int64_t inner = experts.per_token * experts.intermediate_size + experts.shared_intermediate_size;
+      return 2 * Product(c.hidden_size, experts.count + 3 * inner);
+    }
   }
   return 0;
 }

@@ -17,8 +17,9 @@ enum class BlockKind : uint8_t {
   kMlp,              // norm and MLP matrices of one layer
   kHead,             // final norm and output projection
   kLinearAttention,  // norm, projections, convolution and delta rule of one layer
+  kExperts,          // norm, router, shared expert and experts of one layer
 };
-inline constexpr int kNumBlockKinds = 5;
+inline constexpr int kNumBlockKinds = 6;
 
 // A layer is an attention half followed by an MLP half.
 enum class LayerHalf : uint8_t { kNone, kAttention, kMlp };
@@ -37,6 +38,7 @@ inline constexpr std::array<BlockKindInfo, kNumBlockKinds> kBlockKinds = {{
     {BlockKind::kMlp, "mlp", LayerHalf::kMlp, false, false},
     {BlockKind::kHead, "head", LayerHalf::kNone, false, false},
     {BlockKind::kLinearAttention, "linear_attention", LayerHalf::kAttention, false, true},
+    {BlockKind::kExperts, "experts", LayerHalf::kMlp, false, false},
 }};
 
 constexpr const BlockKindInfo& InfoOf(BlockKind kind) {

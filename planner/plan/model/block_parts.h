@@ -24,6 +24,7 @@ struct MatrixRows {
   TensorRole role = TensorRole::kQ;
   int64_t begin = 0;
   int64_t end = 0;
+  int32_t expert = -1;  // whose matrix it is; -1: of no expert
 
   friend bool operator==(const MatrixRows&, const MatrixRows&) = default;
 };

@@ -44,7 +44,53 @@ int64_t ValueDim(const ModelConfig& config, const LayerConfig&) {
   return config.linear_attention->value_dim;
 }
 
+int64_t Heads(const ModelConfig& config, const LayerConfig&) {
+  return config.num_heads;
+}
+int64_t One(const ModelConfig&, const LayerConfig&) {
+  return 1;
+}
+int64_t Experts(const ModelConfig& config, const LayerConfig&) {
+  return config.experts->count;
+}
+int64_t ExpertInner(const ModelConfig& config, const LayerConfig&) {
+  return config.experts->intermediate_size;
+}
+int64_t ExpertGateUp(const ModelConfig& config, const LayerConfig&) {
+  return 2 * config.experts->intermediate_size;
+}
+int64_t SharedInner(const ModelConfig& config, const LayerConfig&) {
+  return config.experts->shared_intermediate_size;
+}
+
 // Options.
+bool HasRouterCorrection(const ModelConfig& config) {
+  return config.experts->correction;
+}
+bool RouterBias(const ModelConfig& config) {
+  return config.experts->router_bias;
+}
+bool ExpertBias(const ModelConfig& config) {
+  return config.experts->bias;
+}
+bool Alternates(const ModelConfig& config) {
+  return config.experts->alternates;
+}
+bool DoesNotAlternate(const ModelConfig& config) {
+  return !config.experts->alternates;
+}
+bool HasSharedExpert(const ModelConfig& config) {
+  return config.experts->shared_intermediate_size > 0;
+}
+bool HasSharedScale(const ModelConfig& config) {
+  return config.experts->shared_scale;
+}
+bool HasSinks(const ModelConfig& config) {
+  return config.sinks;
+}
+bool HasAfterNorm(const ModelConfig& config) {
+  return config.after_norms;
+}
 bool HasNorm(const ModelConfig& config) {
   return config.norm == NormKind::kRms || config.norm_affine;
 }
@@ -81,7 +127,9 @@ constexpr BlockRole kAttention[] = {
     {TensorRole::kV, RoleForm::kMatrix, Keys, Hidden, nullptr, QkvBias},
     {TensorRole::kQNorm, RoleForm::kNorm, HeadDim, nullptr, NormsHeads},
     {TensorRole::kKNorm, RoleForm::kNorm, HeadDim, nullptr, NormsHeads},
+    {TensorRole::kSinks, RoleForm::kVector, Heads, nullptr, HasSinks},
     {TensorRole::kO, RoleForm::kMatrix, Hidden, Attended, nullptr, OutputBias},
+    {TensorRole::kAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasAfterNorm},
 };
 constexpr BlockRole kLinearAttention[] = {
     {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm}, {TensorRole::kQkv, RoleForm::kMatrix, ConvCols, Hidden},
@@ -95,6 +143,21 @@ constexpr BlockRole kMlp[] = {
     {TensorRole::kGate, RoleForm::kMatrix, Inner, Hidden, Gated, MlpBias},
     {TensorRole::kUp, RoleForm::kMatrix, Inner, Hidden, nullptr, MlpBias},
     {TensorRole::kDown, RoleForm::kMatrix, Hidden, Inner, nullptr, MlpBias},
+    {TensorRole::kAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasAfterNorm},
+};
+// Those of `per_expert` follow the others, expert by expert.
+constexpr BlockRole kExperts[] = {
+    {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm},
+    {TensorRole::kRouter, RoleForm::kMatrix, Experts, Hidden, nullptr, RouterBias},
+    {TensorRole::kRouterCorrection, RoleForm::kVector, Experts, nullptr, HasRouterCorrection},
+    {TensorRole::kSharedScale, RoleForm::kMatrix, One, Hidden, HasSharedScale},
+    {TensorRole::kSharedGate, RoleForm::kMatrix, SharedInner, Hidden, HasSharedExpert},
+    {TensorRole::kSharedUp, RoleForm::kMatrix, SharedInner, Hidden, HasSharedExpert},
+    {TensorRole::kSharedDown, RoleForm::kMatrix, Hidden, SharedInner, HasSharedExpert},
+    {TensorRole::kGate, RoleForm::kMatrix, ExpertInner, Hidden, DoesNotAlternate, ExpertBias, true},
+    {TensorRole::kUp, RoleForm::kMatrix, ExpertInner, Hidden, DoesNotAlternate, ExpertBias, true},
+    {TensorRole::kGateUp, RoleForm::kMatrix, ExpertGateUp, Hidden, Alternates, ExpertBias, true},
+    {TensorRole::kDown, RoleForm::kMatrix, Hidden, ExpertInner, nullptr, ExpertBias, true},
 };
 constexpr BlockRole kHead[] = {
     {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasFinalNorm},
@@ -115,6 +178,8 @@ std::span<const BlockRole> RolesOf(BlockKind kind) {
       return kHead;
     case BlockKind::kLinearAttention:
       return kLinearAttention;
+    case BlockKind::kExperts:
+      return kExperts;
   }
   return {};
 }

@@ -30,6 +30,7 @@ struct BlockRole {
   int64_t (*cols)(const ModelConfig& config, const LayerConfig& layer) = nullptr;
   bool (*present)(const ModelConfig& config) = nullptr;   // null: always
   bool (*has_bias)(const ModelConfig& config) = nullptr;  // null: never
+  bool per_expert = false;                                // every expert has such a tensor
 };
 
 std::span<const BlockRole> RolesOf(BlockKind kind);

@@ -14,8 +14,11 @@
 namespace lime {
 
 enum class Activation {
-  kSilu,  // x * sigmoid(x)
-  kRelu,  // max(x, 0)
+  kSilu,           // x * sigmoid(x)
+  kRelu,           // max(x, 0)
+  kGelu,           // x * (1 + erf(x / sqrt(2))) / 2
+  kGeluTanh,       // its approximation with tanh
+  kClampedSwiglu,  // gate and up clamped: (up + 1) * gate * sigmoid(1.702 * gate) (gpt-oss)
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
@@ -40,6 +43,7 @@ struct RopeConfig {
   double attention_factor = 1.0;      // yarn: multiplies cos and sin
   bool truncate = true;               // yarn: correction range rounded to whole dimensions
   int64_t original_max_position = 0;  // positions of the training, before scaling
+  double query_beta = 0;              // queries times 1 + query_beta * ln(1 + position / original_max_position) (Ministral 3)
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
@@ -58,11 +62,12 @@ enum class AttentionKind : uint8_t {
 // What may differ between the layers of one model.
 struct LayerConfig {
   AttentionKind attention = AttentionKind::kSoftmax;
-  int64_t num_kv_heads = 0;  // divides num_heads; 0 with linear attention
-  int64_t head_dim = 0;      // of q, k and v; even if rope is used; 0 with linear attention
-  int64_t window = 0;        // positions that a token attends to, itself included; 0: all
-  int32_t rope = 0;          // index into ModelConfig::ropes; -1: no rotation
-  int64_t intermediate_size = 0;
+  int64_t num_kv_heads = 0;       // divides num_heads; 0 with linear attention
+  int64_t head_dim = 0;           // of q, k and v; even if rope is used; 0 with linear attention
+  int64_t window = 0;             // positions that a token attends to, itself included; 0: all
+  int32_t rope = 0;               // index into ModelConfig::ropes; -1: no rotation
+  int64_t intermediate_size = 0;  // of a dense MLP
+  bool experts = false;           // the MLP half has experts (ModelConfig::experts)
 
   bool has_kv() const { return attention == AttentionKind::kSoftmax; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
@@ -82,6 +87,36 @@ struct LinearAttentionConfig {
   friend bool operator==(const LinearAttentionConfig&, const LinearAttentionConfig&) = default;
 };
 
+// How a router turns its products into scores.
+enum class RouterScoring : uint8_t {
+  kSoftmax,        // over all experts
+  kSoftmaxOfBest,  // over the chosen experts alone
+  kSigmoid,        // of each product
+};
+
+// The experts of a layer: `per_token` of `count` MLPs compute a row, and their weighted sum is the
+// result. The best scores win, a lower id among equals.
+struct ExpertsConfig {
+  int64_t count = 0;
+  int64_t per_token = 0;
+  int64_t intermediate_size = 0;
+  int64_t shared_intermediate_size = 0;  // of the expert that computes all rows; 0: there is none
+  RouterScoring scoring = RouterScoring::kSoftmax;
+  bool normalized = false;   // weights are divided by their sum
+  double weight_factor = 1;  // of the weights, after that
+  bool correction = false;   // kRouterCorrection is there
+  // The experts are cut into equal groups. Only those of the `groups_kept` groups with the largest
+  // sums of their two best scores can be chosen.
+  int64_t groups = 1;
+  int64_t groups_kept = 1;
+  bool shared_scale = false;  // kSharedScale is there
+  bool router_bias = false;
+  bool bias = false;        // of the experts' matrices
+  bool alternates = false;  // kGateUp instead of kGate and kUp
+
+  friend bool operator==(const ExpertsConfig&, const ExpertsConfig&) = default;
+};
+
 struct ModelConfig {
   std::string architecture;  // as config.json spells it
   std::string model_type;    // the name of the family: "llama", "qwen3_5" (family.h)
@@ -92,6 +127,7 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;
   std::vector<RopeConfig> ropes;  // that layers use; empty if positions are learned
   std::optional<LinearAttentionConfig> linear_attention;
+  std::optional<ExpertsConfig> experts;
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-5;
   bool norm_affine = true;  // LayerNorm has weight and bias
@@ -109,6 +145,12 @@ struct ModelConfig {
   double embedding_multiplier = 1;  // of the embedding rows
   double residual_multiplier = 1;   // of what a block adds to the residual stream
   double logits_divisor = 1;
+  double score_cap = 0;          // scores are cap * tanh(score / cap); 0: they are not capped
+  double logits_cap = 0;         // the same of logits
+  double activation_limit = 0;   // of Activation::kClampedSwiglu
+  bool after_norms = false;      // kAfterNorm in both halves of a layer
+  bool parallel_halves = false;  // both halves of a layer read the residual stream before it (Falcon)
+  bool sinks = false;            // kSinks is there
   bool learned_positions = false;
   int64_t position_offset = 0;               // learned positions: the row of position 0 (2 in OPT)
   std::optional<Quantization> quantization;  // default of the packed layers

@@ -44,7 +44,7 @@ class SpecBuilder {
     AddBlock({BlockKind::kEmbedding, 0});
     for (int32_t layer = 0; layer < config_.num_layers(); ++layer) {
       AddBlock(AttentionBlockOf(config_, layer));
-      AddBlock({BlockKind::kMlp, layer});
+      AddBlock(MlpBlockOf(config_, layer));
       if (!status_.ok()) return status_;
     }
     AddBlock({BlockKind::kHead, 0});
@@ -313,6 +313,10 @@ std::string BlockName(BlockId id) {
 
 BlockId AttentionBlockOf(const ModelConfig& config, int32_t layer) {
   return {config.layer(layer).has_kv() ? BlockKind::kAttention : BlockKind::kLinearAttention, layer};
+}
+
+BlockId MlpBlockOf(const ModelConfig& config, int32_t layer) {
+  return {config.layer(layer).experts ? BlockKind::kExperts : BlockKind::kMlp, layer};
 }
 
 absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols) {

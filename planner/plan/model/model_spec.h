@@ -39,8 +39,9 @@ struct BlockId {
 // "embedding", "attention 3", "mlp 3", "head".
 std::string BlockName(BlockId id);
 
-// The attention half of a layer: of the kind that the layer has.
+// The halves of a layer: of the kinds that the layer has.
 BlockId AttentionBlockOf(const ModelConfig& config, int32_t layer);
+BlockId MlpBlockOf(const ModelConfig& config, int32_t layer);
 
 // The role of a tensor in its block, the same for all model families. Digests of weights use the
 // numbers; new roles follow at the end.
@@ -67,6 +68,19 @@ enum class TensorRole : uint8_t {
   kDecayLog,    // [value_heads]: A_log
   kDecayBias,   // [value_heads]: dt_bias
   kOutputNorm,  // [value_dim]: RMSNorm of the result, without norm_offset
+  kQkvz,        // [2 * key_cols + 2 * value_cols, hidden]: by key head its q, k, v's and z's (Qwen3-Next)
+  kBetaDecay,   // [2 * value_heads, hidden]: by key head its betas and decays (Qwen3-Next)
+  // Experts. kGate, kUp and kDown are of one expert, TensorSpec::expert.
+  kRouter,            // [experts, hidden]
+  kRouterCorrection,  // [experts]: added to the scores to choose experts, not to weigh them
+  kGateUp,            // [2 * intermediate, hidden] of one expert: rows alternate gate, up (gpt-oss)
+  kSharedScale,       // [1, hidden]: sigmoid of its product multiplies the shared expert
+  kSharedGate,        // [shared_intermediate, hidden]
+  kSharedUp,          // [shared_intermediate, hidden]
+  kSharedDown,        // [hidden, shared_intermediate]
+  // Attention.
+  kSinks,      // [heads]: one more score for each head, without a value (gpt-oss)
+  kAfterNorm,  // [hidden]: RMSNorm of what a block adds to the residual stream (Gemma)
 };
 
 // The part of a parameter that a tensor stores.
@@ -80,9 +94,10 @@ enum class TensorPart : uint8_t {
 struct TensorSpec {
   TensorRole role = TensorRole::kNorm;
   TensorPart part = TensorPart::kWeight;
-  std::string name;  // in the checkpoint
-  TensorInfo info;   // of these rows
-  Bytes offset = 0;  // of the first of these rows in the checkpoint's tensor, which may have more
+  std::string name;     // in the checkpoint
+  TensorInfo info;      // of these rows
+  Bytes offset = 0;     // of the first of these rows in the checkpoint's tensor, which may have more
+  int32_t expert = -1;  // whose matrix this is; -1: of no expert
 };
 
 struct BlockSpec {
