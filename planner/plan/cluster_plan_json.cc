@@ -87,6 +87,11 @@ static void List(JsonList& f, PlanPart& part) {
   f.Number("kv_pages", part.kv_pages, 0, kMaxInt, kSparse);
   f.Number("state_bytes", part.state_bytes, 0, kMaxInt, kSparse);
   f.Flag("streamed", part.streamed, kSparse);
+  f.Number("places", part.places, 0, kMaxInt, kSparse);
+  f.Number("unit_bytes", part.unit_bytes, 0, kMaxInt, kSparse);
+  f.Number("demand_ms", part.demand_ms, 0, kHigh, kSparse);
+  f.Number("prefill_demand_ms", part.prefill_demand_ms, 0, kHigh, kSparse);
+  f.Number("hit_share", part.hit_share, 0, 1, kSparse);
   f.Number("decode_ms", part.decode_ms, 0, kHigh);
   f.Number("evicted_ms", part.evicted_ms, 0, kHigh, kSparse);
   f.Number("prefill_ms", part.prefill_ms, 0, kHigh, kSparse);

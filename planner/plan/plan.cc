@@ -102,6 +102,28 @@ absl::Status CheckRows(const Plan& plan, int p, const std::string& name) {
   return absl::OkStatus();
 }
 
+// A part on demand has all units of the rest of its block: each expert's rows once, in order.
+absl::Status CheckOnDemand(const Plan& plan, int p, const std::string& name) {
+  const PlanPart& part = plan.parts[p];
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".places"}, part.places, 0, part.is_kv() ? 0 : kMaxUnits));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".demand_ms"}, part.demand_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".prefill_demand_ms"}, part.prefill_demand_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".hit_share"}, part.hit_share));
+  if (!part.on_demand()) return CheckInt({name, ".unit_bytes"}, part.unit_bytes, 0, 0);
+  if (part.block.kind != BlockKind::kExperts) return Invalid("plan: ", name, " is on demand, but is of ", BlockName(part.block));
+  if (part.streamed) return Invalid("plan: ", name, " is on demand and streams; it can be one of them");
+  if (BeginsBlock(plan, p)) return Invalid("plan: ", name, " is on demand, but no part before it chooses its units");
+  if (p + 1 < plan.NumParts() && plan.parts[p + 1].block == part.block)
+    return Invalid("plan: ", name, " is on demand, but is not the last part of ", BlockName(part.block));
+  for (const MatrixRows& rows : part.rows) {
+    if (rows.expert < 0) return Invalid("plan: ", name, " is on demand, but has rows of no expert");
+  }
+  const int64_t units = std::ssize(UnitsIn(part.rows));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".places"}, part.places, 1, units));
+  // So that the product of both cannot overflow.
+  return CheckInt({name, ".unit_bytes"}, part.unit_bytes, 1, std::max<Bytes>(1, part.bytes));
+}
+
 absl::Status CheckHeadPart(const Plan& plan, int p, const std::string& name) {
   const PlanPart& part = plan.parts[p];
   if (part.rows.size() != 1 || part.rows[0].role != TensorRole::kOutput)
@@ -151,6 +173,7 @@ absl::Status CheckPart(const Plan& plan, int p) {
   LIME_RETURN_IF_ERROR(part.is_kv() ? CheckKvPart(plan, p, name) : CheckRows(plan, p, name));
   if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p, name));
   LIME_RETURN_IF_ERROR(CheckInt({name, ".bytes"}, part.bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckOnDemand(plan, p, name));
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kept_bytes"}, part.pinned_bytes, 0, kMaxPartBytes));
   const int64_t most_pages = HasKv(part.block.kind) ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_pages"}, part.kv_pages, 0, most_pages));
@@ -257,7 +280,8 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckSum({name, ".budget"}, device.budget, memory.total(), "the sum of its memory"));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".disk_mb_per_ms"}, device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".disk_lat_ms"}, device.disk_lat_ms));
-  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Invalid("plan: ", name, " streams, but its disk reads 0 MB/ms");
+  if ((need.streams || need.demands) && device.disk_mb_per_ms < kMinDiskRate)
+    return Invalid("plan: ", name, need.streams ? " streams" : " loads on demand", ", but its disk reads 0 MB/ms");
   return absl::OkStatus();
 }
 
@@ -265,9 +289,10 @@ void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& 
   Bytes streamed = 0;
   for (int p = stage.lo; p < stage.hi; ++p) {
     const PlanPart& part = plan.parts[p];
-    need.weights += part.pinned_bytes + (part.streamed || part.is_kv() ? 0 : part.bytes);
+    need.weights += part.pinned_bytes + MemoryOf(part);
     need.kv_pages += PagesInMemory(plan.devices[stage.device], part.kv_pages);
     need.state += part.state_bytes;
+    need.demands = need.demands || part.on_demand();
     if (!part.streamed) continue;
     need.streams = true;
     streamed = together ? streamed + part.bytes : std::max(streamed, part.bytes);
@@ -276,6 +301,21 @@ void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& 
 }
 
 }  // namespace
+
+std::vector<std::span<const MatrixRows>> UnitsIn(std::span<const MatrixRows> rows) {
+  std::vector<std::span<const MatrixRows>> units;
+  while (!rows.empty()) {
+    const auto end = std::ranges::find_if(rows, [&](const MatrixRows& next) { return next.expert != rows.front().expert; });
+    units.push_back(rows.first(static_cast<size_t>(end - rows.begin())));
+    rows = rows.subspan(units.back().size());
+  }
+  return units;
+}
+
+Bytes MemoryOf(const PlanPart& part) {
+  if (part.streamed || part.is_kv()) return 0;
+  return part.on_demand() ? part.places * part.unit_bytes : part.bytes;
+}
 
 std::pair<int, int> PartsOf(const Plan& plan, BlockId block) {
   const auto place = [](const PlanPart& part) { return Place(part.block); };

@@ -40,11 +40,20 @@ struct PlanPart {
   // Norms and biases, always in memory. In the first part of a block, and in every part of the
   // head.
   Bytes pinned_bytes = 0;
+  Bytes unit_bytes = 0;  // of the largest unit, on the disk and in memory; only of a part on demand
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
   // States of all sequences; in the first part of a block that keeps a state.
   Bytes state_bytes = 0;
   bool streamed = false;
+  // On demand: memory has this many of the part's units (UnitsIn); a step reads the units that it
+  // has chosen itself, if they are not there. 0: the part is resident or streams as a whole.
+  int64_t places = 0;
+  // On demand: the expected time to read, for one micro-batch of a decode step and for one prompt
+  // chunk, and the expected share of the chosen units that a decode step finds in memory.
+  double demand_ms = 0;
+  double prefill_demand_ms = 0;
+  double hit_share = 0;
   // Time to compute this part for one micro-batch of a decode step. Attention is counted in the
   // parts with rows of its block. In the first KV part of a layer with a host: the time until the
   // host answers when the most KV is away, whether or not pieces come back.
@@ -54,6 +63,7 @@ struct PlanPart {
   double prefill_ms = 0;  // for one chunk in the middle of the planned prompt
 
   bool is_kv() const { return kv_end > 0; }
+  bool on_demand() const { return places > 0; }
   friend bool operator==(const PlanPart&, const PlanPart&) = default;
 };
 
@@ -187,12 +197,21 @@ struct PlanNeed {
   Bytes state = 0;
   Bytes hosted = 0, fetched = 0;
   bool streams = false;
+  bool demands = false;  // loads on demand
 };
 // One entry per device.  REQUIRES: stages and hosts refer to existing devices and parts
 std::vector<PlanNeed> NeedsOf(const Plan& plan);
 
+// The units of a part on demand: the rows of one expert each, in order.
+std::vector<std::span<const MatrixRows>> UnitsIn(std::span<const MatrixRows> rows);
+// Memory that the part needs for its rows: all of them if it is resident, its places if it is on
+// demand, which have the size of its largest unit; 0 if it streams or has positions of KV.
+Bytes MemoryOf(const PlanPart& part);
+
 // Bytes of these rows in memory and on the disk, padded for reads aligned to 4 KiB.
 Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows);
+// PartBytes of the largest of these units.
+Bytes UnitBytes(const BlockSpec& block, std::span<const MatrixRows> rows);
 
 // The largest number of rows of a micro-batch that may ask for logits.
 inline int64_t MostLogitRows(const Plan& plan) {
@@ -227,7 +246,8 @@ std::string PartName(const Plan& plan, int part);
 std::string PartsName(const Plan& plan, int lo, int hi);
 
 // Limits of Validate(), in addition to the bounds of an Instance.
-inline constexpr int kMaxRowsPerPart = 16;
+inline constexpr int kMaxRowsPerPart = 4096;  // 1024 experts with up to four matrices
+inline constexpr int64_t kMaxUnits = 1024;    // of a part on demand
 inline constexpr size_t kMaxPlanName = 512;
 inline constexpr int64_t kMaxPrefillChunks = 1 << 16;
 inline constexpr int64_t kMaxPlanRuns = int64_t{1} << 20;  // parts x micro-batches, of a decode step and of a prompt

@@ -20,6 +20,12 @@ std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
   return matrices;
 }
 
+absl::Status CheckUnits(const PlanPart& part, const BlockSpec& block, int p) {
+  const Bytes bytes = UnitBytes(block, part.rows);
+  if (part.unit_bytes == bytes) return absl::OkStatus();
+  return Invalid("plan: parts[", p, "].unit_bytes = ", part.unit_bytes, ", but its largest unit needs ", bytes);
+}
+
 // Checks that the parts of a block have all rows of all its matrices, in order.
 absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec& block) {
   const auto [begin, end] = PartsOf(plan, block.id);
@@ -42,6 +48,7 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
     if (plan.parts[p].is_kv()) continue;
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
     if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, ", but its rows need ", bytes);
+    if (plan.parts[p].on_demand()) LIME_RETURN_IF_ERROR(CheckUnits(plan.parts[p], block, p));
     const Bytes pinned = p == begin || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;
     if (plan.parts[p].pinned_bytes != pinned) {
       return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are pinned");
@@ -66,6 +73,12 @@ Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
     }
   }
   return RoundUp(bytes, 4 * kKiB);
+}
+
+Bytes UnitBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
+  Bytes bytes = 0;
+  for (const auto unit : UnitsIn(rows)) bytes = std::max(bytes, PartBytes(block, unit));
+  return bytes;
 }
 
 absl::Status Plan::Validate(const ModelSpec& spec) const {

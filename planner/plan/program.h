@@ -72,6 +72,23 @@ struct AwaitKv {
   friend bool operator==(const AwaitKv&, const AwaitKv&) = default;
 };
 
+// Asks for the units of a part on demand that a micro-batch has chosen, and does not wait.
+struct AskUnits {
+  int32_t stage = 0;
+  int32_t microbatch = 0;
+  int32_t part = 0;
+  friend bool operator==(const AskUnits&, const AskUnits&) = default;
+};
+
+// Computes these units as they come into memory, and waits while others are read.
+struct ComputeUnits {
+  int32_t stage = 0;
+  int32_t microbatch = 0;
+  int32_t part = 0;
+  int64_t rows = 0;  // of the micro-batch
+  friend bool operator==(const ComputeUnits&, const ComputeUnits&) = default;
+};
+
 // Compute::part for the rows of the embedding.
 inline constexpr int32_t kEmbeddingPart = -1;
 
@@ -111,7 +128,7 @@ struct Send {
   friend bool operator==(const Send&, const Send&) = default;
 };
 
-using Instruction = std::variant<Recv, AwaitWeights, AskKv, AwaitKv, Compute, Evict, Send>;
+using Instruction = std::variant<Recv, AwaitWeights, AskKv, AwaitKv, AskUnits, ComputeUnits, Compute, Evict, Send>;
 
 struct Program {
   int32_t device = 0;

@@ -127,6 +127,10 @@ class Compiler {
       Add(d, AskKv{j, m, p, plan_.devices[d].kv_host});
       Add(d, AwaitKv{j, m, p, plan_.devices[d].kv_host});
     }
+    if (part.on_demand()) {
+      Add(d, AskUnits{j, m, p});
+      return Add(d, ComputeUnits{j, m, p, RowsOf(m)});
+    }
     if (IsLoaded(p) && first) Add(d, AwaitWeights{next_await_[d]++});
     Add(d, Compute{j, m, p, RowsOf(m), part.block.kind == BlockKind::kHead ? LogitRows(m) : 0});
     if (IsLoaded(p) && last) Add(d, Evict{next_evict_[d]++});

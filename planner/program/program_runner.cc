@@ -44,11 +44,12 @@ absl::Status ProgramRunner::OnEvent(const Event& event, double now_ms, std::vect
 }
 
 const Instruction* ProgramRunner::waiting() const {
-  return computing_ || steps_.empty() ? nullptr : &OfStep().programs[steps_.front()]->step[at_];
+  return computing_ || steps_.empty() ? nullptr : &Current();
 }
 
 std::optional<int> ProgramRunner::awaited_part() const {
   const Instruction* const instruction = waiting();
+  if (const auto* units = instruction == nullptr ? nullptr : std::get_if<ComputeUnits>(instruction)) return units->part;
   const auto* const weights = instruction == nullptr ? nullptr : std::get_if<AwaitWeights>(instruction);
   return weights == nullptr ? std::nullopt : std::optional(OfStep().programs[steps_.front()]->loads[weights->load].part);
 }
@@ -73,6 +74,27 @@ absl::Status ProgramRunner::On(const KvArrived& event) {
   return absl::OkStatus();
 }
 
+absl::Status ProgramRunner::On(const UnitsChosen& event) {
+  if (!units_ || units_->asked.part != event.part || units_->asked.microbatch != event.microbatch || units_->chosen >= 0 ||
+      event.units < 0) {
+    return Invalid("program runner: ", event.units, " units of part ", event.part, " were chosen for micro-batch ", event.microbatch,
+                   ", but were not asked for");
+  }
+  units_->chosen = event.units;
+  return absl::OkStatus();
+}
+
+absl::Status ProgramRunner::On(const UnitsReady& event) {
+  const bool expected = units_ && units_->asked.part == event.part && units_->asked.microbatch == event.microbatch && event.units > 0 &&
+                        event.units <= units_->chosen - units_->ready;
+  if (!expected) {
+    return Invalid("program runner: ", event.units, " units of part ", event.part, " are ready for micro-batch ", event.microbatch,
+                   ", but not as many were chosen");
+  }
+  units_->ready += event.units;
+  return absl::OkStatus();
+}
+
 absl::Status ProgramRunner::CountArrival(std::pair<int32_t, int32_t> key) {
   const auto found = arrivals_.find(key);
   if (found == arrivals_.end())
@@ -88,10 +110,18 @@ absl::Status ProgramRunner::On(const Loaded& event) {
   return absl::OkStatus();
 }
 
-absl::Status ProgramRunner::On(const Computed&) {
+absl::Status ProgramRunner::On(const Computed& event) {
   if (!computing_) return Invalid("program runner: nothing is being computed");
+  const bool by_units = std::holds_alternative<ComputeUnits>(Current());
+  const int32_t most = by_units ? units_->ready - units_->computed : 0;
+  if (event.units < (by_units ? 1 : 0) || event.units > most)
+    return Invalid("program runner: ", event.units, " units were computed, but ", most, " were ready");
   computing_ = false;
-  ++at_;
+  if (by_units) {
+    units_->computed += event.units;
+  } else {
+    ++at_;
+  }
   return absl::OkStatus();
 }
 
@@ -150,19 +180,24 @@ void ProgramRunner::Advance(double now_ms, std::vector<Action>& actions) {
     }
     const Instruction& instruction = step[at_];
     const size_t before = actions.size();
-    if (!std::visit([&](const auto& typed) { return Do(typed, actions); }, instruction)) {
-      if (!computing_ && waiting_since_ms_ < 0) waiting_since_ms_ = now_ms;
+    const bool done = std::visit([&](const auto& typed) { return Do(typed, actions); }, instruction);
+    if (!done && !computing_) {
+      if (waiting_since_ms_ < 0) waiting_since_ms_ = now_ms;
       return;
     }
-    if (waiting_since_ms_ >= 0) {
-      const auto* await = std::get_if<AwaitWeights>(&instruction);
-      const int32_t part = await == nullptr ? -1 : OfStep().loads()[static_cast<size_t>(await->load)].part;
-      const Waited waited{step_, instruction, part, waiting_since_ms_, now_ms};
-      waiting_since_ms_ = -1;
-      if (now_ms > waited.begin_ms) actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(before), waited);
-    }
-    ++at_;
+    if (waiting_since_ms_ >= 0) NoteWaited(instruction, now_ms, before, actions);
+    if (done) ++at_;
   }
+}
+
+// The wait comes before the actions that followed it.
+void ProgramRunner::NoteWaited(const Instruction& instruction, double now_ms, size_t before, std::vector<Action>& actions) {
+  int32_t part = -1;
+  if (const auto* await = std::get_if<AwaitWeights>(&instruction)) part = OfStep().loads()[static_cast<size_t>(await->load)].part;
+  if (const auto* units = std::get_if<ComputeUnits>(&instruction)) part = units->part;
+  const Waited waited{step_, instruction, part, waiting_since_ms_, now_ms};
+  waiting_since_ms_ = -1;
+  if (now_ms > waited.begin_ms) actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(before), waited);
 }
 
 void ProgramRunner::TryLoad(std::vector<Action>& actions) {
@@ -211,6 +246,23 @@ bool ProgramRunner::Do(const AwaitKv&, std::vector<Action>&) {
   asked_.reset();
   answered_ = false;
   return true;
+}
+
+bool ProgramRunner::Do(const AskUnits& ask, std::vector<Action>& actions) {
+  units_ = Units{.asked = ask};
+  actions.push_back(StartAskUnits{step_, ask});
+  return true;
+}
+
+bool ProgramRunner::Do(const ComputeUnits& compute, std::vector<Action>& actions) {
+  if (units_->computed == units_->chosen) {
+    units_.reset();
+    return true;
+  }
+  if (units_->ready == units_->computed) return false;
+  computing_ = true;
+  actions.push_back(StartComputeUnits{step_, compute});
+  return false;
 }
 
 bool ProgramRunner::Do(const Compute& compute, std::vector<Action>& actions) {

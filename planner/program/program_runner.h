@@ -57,8 +57,22 @@ class ProgramRunner {
   struct Loaded {
     int64_t load = 0;
   };
-  // The running Compute has ended.
-  struct Computed {};
+  // The running Compute has ended, or this many units of the running ComputeUnits.
+  struct Computed {
+    int32_t units = 0;
+  };
+  // The answer to StartAskUnits: how many units the micro-batch has chosen.
+  struct UnitsChosen {
+    int32_t part = 0;
+    int32_t microbatch = 0;
+    int32_t units = 0;
+  };
+  // This many more of them are in memory.
+  struct UnitsReady {
+    int32_t part = 0;
+    int32_t microbatch = 0;
+    int32_t units = 0;
+  };
   // Changes the streamed parts. The border is the first step that has not begun and has no load
   // begun. `entering` are its Programs (CompileChange); `settled` are those of all later steps.
   // Each has as many Programs as before. The ring stays, or appears if there was none, or goes if
@@ -70,7 +84,7 @@ class ProgramRunner {
   // Memory for the new resident parts and the ring is free: after a Border, or at once if no part
   // leaves.
   struct RoomMade {};
-  using Event = std::variant<BeginStep, Arrived, KvArrived, Loaded, Computed, Change, RoomMade>;
+  using Event = std::variant<BeginStep, Arrived, KvArrived, UnitsChosen, UnitsReady, Loaded, Computed, Change, RoomMade>;
 
   // ---- Actions, to be done in order. Steps and loads are counted from 0 over the runner's life.
 
@@ -95,11 +109,21 @@ class ProgramRunner {
     int64_t step = 0;
     AskKv what;
   };
+  // Its answer is UnitsChosen.
+  struct StartAskUnits {
+    int64_t step = 0;
+    AskUnits what;
+  };
+  // Computes units that are in memory: at least one, and as many as Computed says.
+  struct StartComputeUnits {
+    int64_t step = 0;
+    ComputeUnits what;
+  };
   // The computation waited. Not reported between steps.
   struct Waited {
     int64_t step = 0;
     Instruction what;   // one that may wait
-    int32_t part = -1;  // AwaitWeights: the part it waited for
+    int32_t part = -1;  // AwaitWeights, ComputeUnits: the part it waited for
     double begin_ms = 0;
     double end_ms = 0;
   };
@@ -112,7 +136,8 @@ class ProgramRunner {
     int64_t step = 0;
   };
   template <typename... More>
-  using ActionOr = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, Waited, StepEnded, Border, More...>;
+  using ActionOr = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, StartAskUnits, StartComputeUnits, Waited,
+                                StepEnded, Border, More...>;
   using Action = ActionOr<>;
 
   // Limit for steps begun but not ended, and for early messages of one kind.
@@ -135,7 +160,7 @@ class ProgramRunner {
   bool computing() const { return computing_; }
   // The instruction that waits; null while it computes or between steps.
   const Instruction* waiting() const;
-  // The part whose load it waits for, if any.
+  // The part whose load or units it waits for, if any.
   std::optional<int> awaited_part() const;
   // When the wait began; negative if it does not wait.
   double waiting_since_ms() const { return waiting_since_ms_; }
@@ -152,12 +177,16 @@ class ProgramRunner {
   absl::Status On(const BeginStep& event);
   absl::Status On(const Arrived& event);
   absl::Status On(const KvArrived& event);
+  absl::Status On(const UnitsChosen& event);
+  absl::Status On(const UnitsReady& event);
   absl::Status On(const Loaded& event);
   absl::Status On(const Computed& event);
   absl::Status On(const Change& event);
   absl::Status On(const RoomMade& event);
 
   void Advance(double now_ms, std::vector<Action>& actions);
+  void NoteWaited(const Instruction& instruction, double now_ms, size_t before, std::vector<Action>& actions);
+  const Instruction& Current() const { return OfStep().programs[steps_.front()]->step[at_]; }
   void TryLoad(std::vector<Action>& actions);
   bool ConsumeArrival(std::pair<int32_t, int32_t> key);
 
@@ -166,6 +195,8 @@ class ProgramRunner {
   bool Do(const AwaitWeights& await, std::vector<Action>& actions);
   bool Do(const AskKv& ask, std::vector<Action>& actions);
   bool Do(const AwaitKv& await, std::vector<Action>& actions);
+  bool Do(const AskUnits& ask, std::vector<Action>& actions);
+  bool Do(const ComputeUnits& compute, std::vector<Action>& actions);
   bool Do(const Compute& compute, std::vector<Action>& actions);
   bool Do(const Evict& evict, std::vector<Action>& actions);
   bool Do(const Send& send, std::vector<Action>& actions);
@@ -201,6 +232,14 @@ class ProgramRunner {
   Arrivals arrivals_;
   std::optional<AskKv> asked_;  // and not awaited yet
   bool answered_ = false;
+  // Units that were asked for and are not all computed yet.
+  struct Units {
+    AskUnits asked;
+    int32_t chosen = -1;  // not known yet
+    int32_t ready = 0;
+    int32_t computed = 0;
+  };
+  std::optional<Units> units_;
   int64_t loads_begun_ = 0, loads_ended_ = 0, evicted_ = 0;
   Bytes in_ring_ = 0;
   bool border_noted_ = false, room_made_ = false;  // of the current change

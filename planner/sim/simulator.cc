@@ -60,8 +60,9 @@ class Simulation {
   struct ApplyChange {
     const SimulatedChange* change;
   };
-  using What = std::variant<ProgramRunner::BeginStep, ProgramRunner::Arrived, ProgramRunner::KvArrived, ProgramRunner::Loaded,
-                            ProgramRunner::Computed, ProgramRunner::RoomMade, ApplyChange>;
+  using What =
+      std::variant<ProgramRunner::BeginStep, ProgramRunner::Arrived, ProgramRunner::KvArrived, ProgramRunner::UnitsChosen,
+                   ProgramRunner::UnitsReady, ProgramRunner::Loaded, ProgramRunner::Computed, ProgramRunner::RoomMade, ApplyChange>;
   struct Event {
     double time_ms;
     int64_t order;  // of creation; decides between equal times
@@ -196,7 +197,8 @@ class Simulation {
              .stage = start.what.stage,
              .microbatch = start.what.microbatch,
              .part = start.what.part});
-    After(end_ms, device.index, ProgramRunner::Computed{});
+    const bool by_units = start.what.part != kEmbeddingPart && plan_.parts[start.what.part].on_demand();
+    After(end_ms, device.index, ProgramRunner::Computed{.units = by_units ? 1 : 0});
   }
 
   void Carry(Device& device, const ProgramRunner::StartLoad& start) {
@@ -258,6 +260,20 @@ class Simulation {
                           ? part.prefill_ms
                           : WaitMs(*device.plan, ask.part, ResidencyOf(*device.plan).layer_pages);
     After(now_ + ms, device.index, ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch});
+  }
+
+  // The units of a micro-batch come together, after the expected time to read those that are not in
+  // memory.
+  void Carry(Device& device, const ProgramRunner::StartAskUnits& start) {
+    const auto [stage, microbatch, part] = start.what;
+    const double ms = prefills() ? plan_.parts[part].prefill_demand_ms : plan_.parts[part].demand_ms;
+    After(now_, device.index, ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = 1});
+    After(now_ + ms, device.index, ProgramRunner::UnitsReady{.part = part, .microbatch = microbatch, .units = 1});
+  }
+
+  void Carry(Device& device, const ProgramRunner::StartComputeUnits& start) {
+    const ComputeUnits& what = start.what;
+    Carry(device, ProgramRunner::StartCompute{start.step, Compute{what.stage, what.microbatch, what.part, what.rows, 0}});
   }
 
   void Carry(Device& device, const ProgramRunner::Waited& waited) {

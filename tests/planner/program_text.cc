@@ -67,6 +67,7 @@ class Walk {
     }
     const int64_t loads = static_cast<int64_t>(program_.loads.size());
     if (asked_) return WrongProgram("a step asks for KV and does not await it");
+    if (units_) return WrongProgram("a step asks for units and does not compute them");
     if (awaited_ == loads && evicted_ == loads) return absl::OkStatus();
     return WrongProgram("a step awaits ", awaited_, " and evicts ", evicted_, " of its ", loads, " loads");
   }
@@ -98,6 +99,19 @@ class Walk {
     if (asked_ != await) return WrongProgram("step[", at_, "] awaits KV of part ", await.part, ", which was not asked for");
     asked_.reset();
     return absl::OkStatus();
+  }
+
+  absl::Status Check(const AskUnits& ask) {
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("part"), ask.part, 0, kMaxPlanBlocks - 1));
+    if (units_) return WrongProgram("step[", at_, "] asks for units where those of part ", units_->part, " are asked for and not computed");
+    units_ = ask;
+    return CheckPlace(ask.stage, ask.microbatch);
+  }
+  absl::Status Check(const ComputeUnits& compute) {
+    if (units_ != AskUnits{compute.stage, compute.microbatch, compute.part})
+      return WrongProgram("step[", at_, "] computes units of part ", compute.part, ", which were not asked for");
+    units_.reset();
+    return CheckProgramInt(Name("rows"), compute.rows, 1, kMaxProgramBytes);
   }
 
   absl::Status Check(const AwaitWeights& await) {
@@ -135,6 +149,7 @@ class Walk {
   size_t at_ = 0;
   int64_t awaited_ = 0, evicted_ = 0;
   std::optional<AwaitKv> asked_;
+  std::optional<AskUnits> units_;
   std::map<int32_t, int32_t> in_ring_;  // of every part that streams, loads awaited and not evicted
 };
 
@@ -161,6 +176,10 @@ class InstructionText {
   std::string operator()(const Evict& i) const { return absl::StrCat("load ", i.load); }
   std::string operator()(const AskKv& i) const { return absl::StrCat(Visit(i), Parts(i.part, i.part + 1), " of ", Device(i.to)); }
   std::string operator()(const AwaitKv& i) const { return absl::StrCat(Visit(i), Parts(i.part, i.part + 1), " from ", Device(i.from)); }
+  std::string operator()(const AskUnits& i) const { return absl::StrCat(Visit(i), "units of ", Parts(i.part, i.part + 1)); }
+  std::string operator()(const ComputeUnits& i) const {
+    return absl::StrCat(Visit(i), "units of ", Parts(i.part, i.part + 1), ", ", i.rows, i.rows == 1 ? " row" : " rows");
+  }
   std::string operator()(const Compute& i) const { return Computed(i, i.part + 1); }
 
   // Parts from i's to `end`.
@@ -196,7 +215,8 @@ absl::Status CheckProgram(const Program& program) {
 }
 
 const char* InstructionName(const Instruction& instruction) {
-  static constexpr const char* kNames[] = {"recv", "await_weights", "ask_kv", "await_kv", "compute", "evict", "send"};
+  static constexpr const char* kNames[] = {"recv",          "await_weights", "ask_kv", "await_kv", "ask_units",
+                                           "compute_units", "compute",       "evict",  "send"};
   return kNames[instruction.index()];
 }
 

@@ -9,7 +9,7 @@
 
 namespace lime {
 
-// "recv", "await_weights", "ask_kv", "await_kv", "compute", "evict", "send"; and for payloads
+// "recv", "await_weights", "ask_kv", "await_kv", "ask_units", "compute_units", "compute", "evict", "send"; and for payloads
 // "token", "hidden", "head_partial".
 const char* InstructionName(const Instruction& instruction);
 const char* PayloadName(Payload payload);
