@@ -2,11 +2,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "planner/base/random.h"
 #include "planner/baselines/baselines.h"
 #include "planner/baselines/closed_form.h"
 #include "planner/baselines/layers.h"
 #include "planner/evaluation/evaluator.h"
-#include "planner/search/random.h"
 #include "planner/search/starts.h"
 
 namespace lime {

@@ -6,13 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/base/random.h"
 #include "planner/evaluation/assignment.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/evaluation/quick_evaluator.h"
 #include "planner/plan/baselines/eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
-#include "planner/search/random.h"
 #include "planner/search/search_budget.h"
 
 namespace lime {

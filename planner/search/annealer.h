@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "planner/base/random.h"
 #include "planner/evaluation/assignment.h"
 #include "planner/evaluation/first_token.h"
 #include "planner/evaluation/quick_evaluator.h"
-#include "planner/search/random.h"
 #include "planner/search/search_budget.h"
 
 namespace lime {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "planner/search/random.h"
+#include "planner/base/random.h"
 
 namespace lime {
 namespace {

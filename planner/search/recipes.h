@@ -7,9 +7,9 @@
 #include <functional>
 #include <vector>
 
+#include "planner/base/random.h"
 #include "planner/search/annealer.h"
 #include "planner/search/mixed_counts.h"
-#include "planner/search/random.h"
 #include "planner/search/starts.h"
 
 namespace lime {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/base/random.h"
 #include "planner/search/annealer.h"
-#include "planner/search/random.h"
 #include "planner/search/search_budget.h"
 
 namespace lime {

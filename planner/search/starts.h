@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/base/random.h"
 #include "planner/evaluation/assignment.h"
-#include "planner/search/random.h"
 
 namespace lime {
 

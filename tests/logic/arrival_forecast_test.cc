@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "planner/search/random.h"
+#include "planner/base/random.h"
 
 namespace lime {
 namespace {

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "planner/base/random.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_residency.h"
-#include "planner/search/random.h"
 
 namespace lime {
 

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "planner/search/random.h"
+#include "planner/base/random.h"
 
 namespace lime {
 

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "gtest/gtest.h"
+#include "planner/base/random.h"
 #include "planner/evaluation/evaluator.h"
 #include "planner/search/dispatch.h"
-#include "planner/search/random.h"
 
 namespace lime {
 namespace {

@@ -1,5 +1,5 @@
 // A small generator (splitmix64) with the same numbers on every platform. A seed makes a search
-// deterministic.
+// deterministic, and a random test repeatable.
 #pragma once
 
 #include <cstdint>
