@@ -79,7 +79,8 @@ struct LinearAttentionConfig {
   int64_t value_heads = 0;  // each has a state [key_dim, value_dim] fp32
   int64_t key_dim = 0;      // of a head
   int64_t value_dim = 0;
-  int64_t conv_width = 0;  // positions that the convolution sees, the token's own included
+  int64_t conv_width = 0;    // positions that the convolution sees, the token's own included
+  bool by_key_head = false;  // kQkvz and kBetaDecay instead of kQkv, kZ, kBeta and kDecay
 
   int64_t key_cols() const { return key_heads * key_dim; }
   int64_t value_cols() const { return value_heads * value_dim; }
@@ -145,12 +146,13 @@ struct ModelConfig {
   double embedding_multiplier = 1;  // of the embedding rows
   double residual_multiplier = 1;   // of what a block adds to the residual stream
   double logits_divisor = 1;
-  double score_cap = 0;          // scores are cap * tanh(score / cap); 0: they are not capped
-  double logits_cap = 0;         // the same of logits
-  double activation_limit = 0;   // of Activation::kClampedSwiglu
-  bool after_norms = false;      // kAfterNorm in both halves of a layer
-  bool parallel_halves = false;  // both halves of a layer read the residual stream before it (Falcon)
-  bool sinks = false;            // kSinks is there
+  double score_cap = 0;            // scores are cap * tanh(score / cap); 0: they are not capped
+  double logits_cap = 0;           // the same of logits
+  double activation_limit = 0;     // of Activation::kClampedSwiglu
+  bool after_norms = false;        // kAfterNorm in both halves of a layer
+  bool parallel_halves = false;    // both halves of a layer read the residual stream before it (Falcon)
+  bool sinks = false;              // kSinks is there
+  bool qk_norm_all_heads = false;  // qk_norm: over all heads of q, and of k, at once (MiniMax)
   bool learned_positions = false;
   int64_t position_offset = 0;               // learned positions: the row of position 0 (2 in OPT)
   std::optional<Quantization> quantization;  // default of the packed layers

@@ -332,9 +332,10 @@ absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInf
                  " columns; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported");
 }
 
-std::optional<size_t> BlockSpec::Find(TensorRole role, TensorPart part) const {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].role == role && tensors[i].part == part) return i;
+std::optional<size_t> BlockSpec::Find(TensorRole role, TensorPart part, int32_t expert) const {
+  for (auto tensor = std::ranges::lower_bound(tensors, expert, {}, &TensorSpec::expert);
+       tensor != tensors.end() && tensor->expert == expert; ++tensor) {
+    if (tensor->role == role && tensor->part == part) return static_cast<size_t>(tensor - tensors.begin());
   }
   return std::nullopt;
 }

@@ -106,7 +106,8 @@ struct BlockSpec {
   Bytes bytes = 0;                  // of all tensors; a tied tensor counts in both of its blocks
 
   // Index into `tensors`; nullopt: the block has no such tensor.
-  std::optional<size_t> Find(TensorRole role, TensorPart part) const;
+  // `expert`: whose matrix it is. Tensors of experts follow the others, expert by expert.
+  std::optional<size_t> Find(TensorRole role, TensorPart part, int32_t expert = -1) const;
 };
 
 // The packing of one quantised parameter, derived from the shapes of its tensors. Layers of one
