@@ -325,6 +325,42 @@ TEST(LinearTest, TasksOfDifferentFormatsShareOneCall) {
   }
 }
 
+// Calls of 1 to 20 tokens, of two widths and several formats; some have the same x. The workspace
+// has room for a few of them at a time.
+TEST(LinearTest, CallsThatShareARegionHaveTheBitsOfSingleCalls) {
+  constexpr int64_t kRows = 70, kTokens[] = {1, 1, 3, 8, 20, 1, 2, 1, 9, 5, 1, 1};
+  constexpr int64_t kCols[] = {128, 128, 256, 128, 128, 256, 256, 128, 256, 128, 256, 256};
+  std::vector<std::unique_ptr<Weights>> weights;
+  for (const int64_t cols : {128, 256}) {
+    for (const Format& format : {Format{DType::kBF16}, Format{.bits = 4, .group_size = 64}, Format{.bits = 8, .group_size = 32}})
+      weights.push_back(MakeWeights(format, kRows, cols, 60));
+  }
+  const Bytes x = FromFloats(RandomFloats(20 * 256, 61), DType::kBF16);
+  for (const Numerics numerics : {Numerics::kPortable, Numerics::kEmulatedBf16}) {
+    for (const int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      LinearWorkspace shared(threads, 20, 256, numerics);
+      std::vector<LinearTask> tasks;
+      std::vector<LinearCall> calls;
+      std::vector<std::vector<float>> together, alone;
+      for (size_t i = 0; i < std::size(kTokens) * 2; ++i) {
+        together.emplace_back(kTokens[i / 2] * kRows), alone.emplace_back(kTokens[i / 2] * kRows);
+        const Weights& w = *weights[(kCols[i / 2] == 128 ? 0 : 3) + i % 3];
+        tasks.push_back({.weight = &w.matrix, .out = together.back().data(), .out_stride = kRows});
+      }
+      for (size_t i = 0; i < std::size(kTokens); ++i)
+        calls.push_back({.x = x.data(), .tokens = kTokens[i], .x_stride = kCols[i], .tasks = {&tasks[2 * i], 2}});
+      Linear(pool, shared, DType::kBF16, calls);
+      for (size_t i = 0; i < tasks.size(); ++i) {
+        LinearTask task = tasks[i];
+        task.out = alone[i].data();
+        Linear(pool, shared, x.data(), DType::kBF16, kTokens[i / 2], kCols[i / 2], {&task, 1});
+        EXPECT_EQ(together[i], alone[i]) << "task " << i << ", " << threads << " threads";
+      }
+    }
+  }
+}
+
 TEST(LinearTest, MoreTokensThanOneBatchOfTheGemm) {
   const auto w = MakeWeights({DType::kBF16}, 10, 64, 40);
   const Bytes x = FromFloats(RandomFloats(1100 * 64, 41), DType::kBF16);

@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -72,38 +73,65 @@ LinearKernels KernelsOf(LaneOrder order, const Bf16Kernels* bf16) {
           .multiply_panel = MultiplyPanel};
 }
 
+// Rows of one task of one call.
+struct Slice {
+  size_t call;
+  const LinearTask* task;
+  RowRange rows;
+};
+
 // The rows of all tasks with one lane order, cut into slices; each slice belongs to one task.
 class Slices {
  public:
-  Slices(std::span<const LinearTask> tasks, LaneOrder order, LaneOrder bf16) : tasks_(tasks), order_(order), bf16_(bf16) {
-    for (const LinearTask& task : tasks) {
-      if (LaneOrderOf(*task.weight, bf16) != order) continue;
-      total_rows_ += task.weight->rows;
-      total_bytes_ += task.weight->TotalBytes();
+  // `bf16`: the kernels of bf16 weights, or null.
+  Slices(std::span<const LinearCall> calls, LaneOrder order, DType x_dtype, const Bf16Kernels* bf16)
+      : calls_(calls), order_(order), x_dtype_(x_dtype), bf16_(bf16) {
+    for (const LinearCall& call : calls) {
+      for (const LinearTask& task : call.tasks) {
+        if (!Has(call, task)) continue;
+        total_rows_ += task.weight->rows;
+        total_bytes_ += task.weight->TotalBytes();
+      }
     }
   }
+  std::span<const LinearCall> calls() const { return calls_; }
+  LaneOrder order() const { return order_; }
   int64_t total_rows() const { return total_rows_; }
   int64_t total_bytes() const { return total_bytes_; }
+
+  bool UsesX(const LinearCall& call) const {
+    return std::ranges::any_of(call.tasks, [&](const LinearTask& task) { return Has(call, task); });
+  }
 
   void Cut(int64_t rows_per_slice) {
     rows_ = rows_per_slice;
     count_ = 0;
-    for (const LinearTask& task : tasks_) count_ += CountOf(task);
+    for (const LinearCall& call : calls_)
+      for (const LinearTask& task : call.tasks) count_ += CountOf(call, task);
   }
   int64_t count() const { return count_; }
 
-  const LinearTask& Find(int64_t slice, RowRange& rows) const {
-    const LinearTask* task = tasks_.data();
-    for (; slice >= CountOf(*task); ++task) slice -= CountOf(*task);
-    rows = {task->weight, slice * rows_, std::min(rows_, task->weight->rows - slice * rows_)};
-    return *task;
+  Slice Find(int64_t slice) const {
+    for (size_t call = 0;; ++call) {
+      LIME_CHECK_LT(call, calls_.size());
+      for (const LinearTask& task : calls_[call].tasks) {
+        const int64_t count = CountOf(calls_[call], task);
+        if (slice < count) return {call, &task, {task.weight, slice * rows_, std::min(rows_, task.weight->rows - slice * rows_)}};
+        slice -= count;
+      }
+    }
   }
 
  private:
-  int64_t CountOf(const LinearTask& task) const { return LaneOrderOf(*task.weight, bf16_) == order_ ? Ceil(task.weight->rows, rows_) : 0; }
+  bool Has(const LinearCall& call, const LinearTask& task) const {
+    return LaneOrderOf(*task.weight, Bf16Order(x_dtype_, call.tokens, bf16_)) == order_;
+  }
+  int64_t CountOf(const LinearCall& call, const LinearTask& task) const { return Has(call, task) ? Ceil(task.weight->rows, rows_) : 0; }
 
-  std::span<const LinearTask> tasks_;
-  LaneOrder order_, bf16_;  // of these tasks; of bf16 weights
+  std::span<const LinearCall> calls_;
+  LaneOrder order_;
+  DType x_dtype_;
+  const Bf16Kernels* bf16_;
   int64_t total_rows_ = 0;
   int64_t total_bytes_ = 0;
   int64_t rows_ = 1;
@@ -119,6 +147,7 @@ struct LinearWorkspace::Impl {
   const Bf16Kernels* bf16 = nullptr;
   float* memory = nullptr;
   float* packed = nullptr;
+  int64_t packed_floats = 0;
   std::vector<ThreadScratch> scratch;
 };
 
@@ -179,6 +208,7 @@ LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t ma
 #endif
   std::fill_n(impl_->memory, bytes / sizeof(float), 0.0f);
   impl_->packed = impl_->memory;
+  impl_->packed_floats = packed;
   for (int thread = 0; thread < num_threads; ++thread) {
     float* p = impl_->memory + packed + thread * per_thread;
     impl_->scratch.push_back({.panel = p, .lanes = p + panel, .y = p + panel + lanes, .rows = p + panel + lanes + kMaxOutputs});
@@ -216,23 +246,64 @@ void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_t
   }
 }
 
-// Few tokens: slices are rows in the order of memory.
-void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, Slices& slices) {
-  kernels.pack_rows(x, ws.packed);
+// Calls of few tokens in one parallel region, at most.
+constexpr size_t kCallsAtOnce = 64;
+
+Activations ActivationsOf(const LinearCall& call, DType dtype, LaneOrder order) {
+  return {
+      .data = call.x, .dtype = dtype, .tokens = call.tokens, .stride = call.x_stride, .cols = call.tasks[0].weight->cols, .order = order};
+}
+
+// Floats of packed x for GEMV.
+int64_t PackedFloats(const LinearKernels& kernels, const Activations& x) {
+  return Lines(x.tokens * Ceil(x.cols, kernels.chunk_elements) * kernels.chunk_floats);
+}
+
+bool SameX(const Activations& a, const Activations& b) {
+  return a.data == b.data && a.tokens == b.tokens && a.stride == b.stride && a.cols == b.cols;
+}
+
+// Packs x of every call. Returns where each begins.
+std::array<const float*, kCallsAtOnce> PackCalls(LinearWorkspace::Impl& ws, const LinearKernels& kernels, DType x_dtype,
+                                                 const Slices& slices) {
+  std::array<const float*, kCallsAtOnce> packed{};
+  float* next = ws.packed;
+  Activations last;
+  last.data = nullptr;
+  for (size_t i = 0; i < slices.calls().size(); ++i) {
+    if (!slices.UsesX(slices.calls()[i])) continue;
+    const Activations x = ActivationsOf(slices.calls()[i], x_dtype, slices.order());
+    if (last.data == nullptr || !SameX(x, last)) {
+      packed[i] = next;
+      kernels.pack_rows(x, next);
+      next += PackedFloats(kernels, x);
+    } else {
+      packed[i] = next - PackedFloats(kernels, x);
+    }
+    last = x;
+  }
+  return packed;
+}
+
+// Calls of few tokens: slices are rows in the order of memory.
+void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, DType x_dtype, Slices& slices) {
+  const std::array<const float*, kCallsAtOnce> packed = PackCalls(ws, kernels, x_dtype, slices);
+  const int64_t most_tokens = std::ranges::max(slices.calls(), {}, &LinearCall::tokens).tokens;
   const int64_t slice_bytes = std::clamp(slices.total_bytes() / (pool.num_threads() * kSlicesPerThread), kMinSliceBytes, kMaxSliceBytes);
   const int64_t multiple = kernels.gemv_rows, rows = slice_bytes * slices.total_rows() / slices.total_bytes() / multiple * multiple;
-  slices.Cut(std::clamp<int64_t>(rows, multiple, kMaxOutputs / x.tokens));
-  pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
+  slices.Cut(std::clamp<int64_t>(rows, multiple, kMaxOutputs / most_tokens));
+  pool.ParallelFor(slices.count(), [&](int64_t i, int thread) {
     const ThreadScratch& scratch = ws.scratch[thread];
-    RowRange range;
-    const LinearTask& task = slices.Find(slice, range);
-    kernels.dot_rows(range, ws.packed, x.tokens, scratch);
-    for (int64_t t = 0; t < x.tokens; ++t) FinishRows(task, x.dtype, t, range.begin, range.count, scratch.y + t * range.count);
+    const Slice slice = slices.Find(i);
+    const int64_t tokens = slices.calls()[slice.call].tokens;
+    kernels.dot_rows(slice.rows, packed[slice.call], tokens, scratch);
+    for (int64_t t = 0; t < tokens; ++t)
+      FinishRows(*slice.task, x_dtype, t, slice.rows.begin, slice.rows.count, scratch.y + t * slice.rows.count);
   });
 }
 
-// Many tokens, at most GemmTokens(chunks): slices are panels of rows. first_token: the index of x's
-// first token in the tasks' outputs.
+// Tokens of one call, at most GemmTokens(chunks): slices are panels of rows. first_token: the index
+// of x's first token in the tasks' outputs.
 void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, int64_t first_token,
           Slices& slices) {
   const int64_t tile_floats = kernels.tile_tokens * Ceil(x.cols, kernels.chunk_elements) * kernels.chunk_floats;
@@ -241,44 +312,71 @@ void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kern
   const int64_t multiple = kernels.gemm_rows;
   const int64_t even_share = Ceil(slices.total_rows(), pool.num_threads() * kSlicesPerThread * multiple) * multiple;
   slices.Cut(std::min<int64_t>(kMaxPanelRows, even_share));
-  pool.ParallelFor(slices.count(), [&](int64_t slice, int thread) {
-    RowRange range;
-    const LinearTask& task = slices.Find(slice, range);
+  pool.ParallelFor(slices.count(), [&](int64_t i, int thread) {
+    const Slice slice = slices.Find(i);
     const auto finish = [&](const TileResult& result) {
       for (int64_t t = 0; t < result.count; ++t) {
-        FinishRows(task, x.dtype, first_token + result.token + t, range.begin, range.count, result.y + t * result.stride);
+        FinishRows(*slice.task, x.dtype, first_token + result.token + t, slice.rows.begin, slice.rows.count, result.y + t * result.stride);
       }
     };
     kernels.multiply_panel(
-        range, ws.packed, x.tokens, ws.scratch[thread],
+        slice.rows, ws.packed, x.tokens, ws.scratch[thread],
         [](void* context, const TileResult& result) { (*static_cast<decltype(finish)*>(context))(result); },
         const_cast<void*>(static_cast<const void*>(&finish)));
   });
 }
 
+// All tokens of one call that has more than a GEMV takes.
+void GemmCall(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, DType x_dtype, Slices& slices) {
+  const Activations all = ActivationsOf(slices.calls()[0], x_dtype, slices.order());
+  const int64_t batches = Ceil(all.tokens, GemmTokens(Ceil(all.cols, kernels.chunk_elements)));
+  const int64_t tile_tokens = std::max(kMaxTileTokens, kernels.tile_tokens);
+  const int64_t batch = Ceil(Ceil(all.tokens, batches), tile_tokens) * tile_tokens;
+  for (int64_t first = 0; first < all.tokens; first += batch) {
+    Activations part = all;
+    part.data = static_cast<const char*>(all.data) + first * all.stride * ElementBytes(x_dtype);
+    part.tokens = std::min(batch, all.tokens - first);
+    Gemm(pool, ws, kernels, part, first, slices);
+  }
+}
+
+// How many of the next calls share a region: those of few tokens whose x fit the scratch memory
+// together, or a call of many tokens alone.
+size_t CallsOfRegion(const LinearWorkspace::Impl& ws, const LinearKernels& kernels, DType x_dtype, std::span<const LinearCall> calls) {
+  int64_t floats = 0;
+  for (size_t n = 0; n < std::min(calls.size(), kCallsAtOnce); ++n) {
+    if (calls[n].tokens > kMaxGemvTokens) return std::max<size_t>(1, n);
+    floats += PackedFloats(kernels, ActivationsOf(calls[n], x_dtype, LaneOrder::kNatural));
+    if (n > 0 && floats > ws.packed_floats) return n;
+  }
+  return std::min(calls.size(), kCallsAtOnce);
+}
+
 }  // namespace
+
+void Linear(ThreadPool& pool, LinearWorkspace& ws, DType x_dtype, std::span<const LinearCall> calls) {
+  for (const LinearCall& call : calls)
+    CheckTasks(ActivationsOf(call, x_dtype, LaneOrder::kNatural), ws.impl(), pool.num_threads(), call.tasks);
+  const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : nullptr;
+  for (const LaneOrder order : kLaneOrders) {
+    if (Slices(calls, order, x_dtype, bf16).total_rows() == 0) continue;
+    const LinearKernels kernels = KernelsOf(order, bf16);
+    for (std::span<const LinearCall> rest = calls; !rest.empty();) {
+      const size_t count = CallsOfRegion(ws.impl(), kernels, x_dtype, rest);
+      Slices slices(rest.first(count), order, x_dtype, bf16);
+      rest = rest.subspan(count);
+      if (slices.total_rows() == 0) continue;
+      slices.calls()[0].tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), kernels, x_dtype, slices)
+                                                 : GemmCall(pool, ws.impl(), kernels, x_dtype, slices);
+    }
+  }
+}
 
 void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
             std::span<const LinearTask> tasks) {
   if (tokens == 0 || tasks.empty()) return;
-  Activations all{.data = x, .dtype = x_dtype, .tokens = tokens, .stride = x_stride, .cols = tasks[0].weight->cols};
-  CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
-  const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : nullptr;
-  for (const LaneOrder order : kLaneOrders) {
-    Slices slices(tasks, order, Bf16Order(x_dtype, tokens, bf16));
-    if (slices.total_rows() == 0) continue;
-    const LinearKernels kernels = KernelsOf(order, bf16);
-    const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(Ceil(all.cols, kernels.chunk_elements)));
-    const int64_t tile_tokens = std::max(kMaxTileTokens, kernels.tile_tokens);
-    const int64_t batch = Ceil(Ceil(tokens, batches), tile_tokens) * tile_tokens;
-    for (int64_t first = 0; first < tokens; first += batch) {
-      Activations part = all;
-      part.order = order;
-      part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
-      part.tokens = std::min(batch, tokens - first);
-      tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), kernels, part, slices) : Gemm(pool, ws.impl(), kernels, part, first, slices);
-    }
-  }
+  const LinearCall call{.x = x, .tokens = tokens, .x_stride = x_stride, .tasks = tasks};
+  Linear(pool, ws, x_dtype, {&call, 1});
 }
 
 const char* NumericsId(Numerics numerics, bool packed) {

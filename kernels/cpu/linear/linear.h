@@ -58,6 +58,14 @@ struct LinearTask {
   int64_t out_stride = 0;  // elements between two tokens' rows, >= weight->rows
 };
 
+// One x and the layers applied to it, as in Linear.
+struct LinearCall {
+  const void* x = nullptr;            // [tokens, x_stride] of the working dtype
+  int64_t tokens = 0;                 // at least 1
+  int64_t x_stride = 0;               // elements
+  std::span<const LinearTask> tasks;  // at least one; all have the same cols
+};
+
 // The fixed order that the linear layers follow.
 enum class Numerics : uint8_t {
   kAuto,      // the fastest order of this CPU
@@ -91,6 +99,11 @@ class LinearWorkspace {
 // weights to their element.
 void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
             std::span<const LinearTask> tasks);
+
+// Linear for every call, with the same bits. Calls of few tokens share parallel regions; x is packed
+// once for neighbours that have the same. The calls may differ in cols. REQUIRES: as Linear; no
+// output of a call is x of another.
+void Linear(ThreadPool& pool, LinearWorkspace& ws, DType x_dtype, std::span<const LinearCall> calls);
 
 // The numerics_id on this CPU of a model of bf16; `packed`: it has packed layers.
 const char* NumericsId(Numerics numerics = Numerics::kAuto, bool packed = false);
