@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/base/hwy_targets.h"
+#include "planner/base/check.h"
 #include "planner/base/float_bits.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -182,33 +183,95 @@ struct ReluOf {
   HWY_INLINE F32x16 operator()(F32x16 x) const { return ZeroIfNegative(x); }
 };
 
-// up is null for the plain activation.
-template <typename Act, typename T>
-HWY_INLINE void Row(const float* x, const float* up, int64_t n, T* out) {
-  const Act act;
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const F32x16 y = act(Load(x + i));
-    Store(up != nullptr ? Mul(y, Load(up + i)) : y, out + i);
+struct GeluOf {
+  HWY_INLINE F32x16 operator()(F32x16 x) const { return Gelu(x); }
+};
+
+struct GeluTanhOf {
+  HWY_INLINE F32x16 operator()(F32x16 x) const { return GeluTanh(x); }
+};
+
+// act(gate) * up.
+template <typename Act>
+struct Gated {
+  HWY_INLINE F32x16 operator()(F32x16 gate, F32x16 up) const { return Mul(Act()(gate), up); }
+};
+
+// act(gate) alone.
+template <typename Act>
+struct Plain {
+  HWY_INLINE F32x16 operator()(F32x16 gate, F32x16 /*up*/) const { return Act()(gate); }
+};
+
+struct ClampedSwiglu {
+  F32x16 limit;
+  HWY_INLINE F32x16 operator()(F32x16 gate, F32x16 up) const {
+    const F32x16 g = Smaller(limit, gate), u = Greater(Neg(limit), Smaller(limit, up));
+    return Mul(Add(u, Set(1.0f)), Mul(g, Sigmoid(Mul(g, Set(1.702f)))));
   }
-  if (i == n) return;
-  const F32x16 y = act(LoadFirst(x + i, n - i));
-  StoreFirst(up != nullptr ? Mul(y, LoadFirst(up + i, n - i)) : y, out + i, n - i);
+};
+
+// Sixteen values of gate and up from a row of each. `up` is null for a plain activation.
+struct TwoRows {
+  const float* gate;
+  const float* up;
+  HWY_INLINE void Get(int64_t i, int64_t n, F32x16& g, F32x16& u) const {
+    g = LoadGroup(gate, i, n);
+    u = up != nullptr ? LoadGroup(up, i, n) : g;
+  }
+};
+
+// From one row in which they alternate.
+struct OneRow {
+  const float* x;
+  HWY_INLINE void Get(int64_t i, int64_t n, F32x16& g, F32x16& u) const {
+    alignas(64) float gate[kLanes] = {}, up[kLanes] = {};
+    for (int64_t k = 0; k < std::min<int64_t>(kLanes, n - i); ++k) gate[k] = x[2 * (i + k)], up[k] = x[2 * (i + k) + 1];
+    g = Load(gate), u = Load(up);
+  }
+};
+
+template <typename Act, typename Source, typename T>
+HWY_INLINE void Row(const Act& act, const Source& source, int64_t n, T* out) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    F32x16 gate, up;
+    source.Get(i, n, gate, up);
+    StoreGroup(act(gate, up), out, i, n);
+  }
+}
+
+// Calls fn with the functor of gate and up.
+template <template <typename> class Form, typename Fn>
+HWY_INLINE void WithActivation(Activation activation, float limit, const Fn& fn) {
+  switch (activation) {
+    case Activation::kSilu:
+      return fn(Form<SiluOf>());
+    case Activation::kRelu:
+      return fn(Form<ReluOf>());
+    case Activation::kGelu:
+      return fn(Form<GeluOf>());
+    case Activation::kGeluTanh:
+      return fn(Form<GeluTanhOf>());
+    case Activation::kClampedSwiglu:
+      return fn(ClampedSwiglu{Set(limit)});
+  }
+}
+
+void ActivationRow(Activation activation, float limit, const float* gate, const float* up, int64_t n, void* out, DType dtype) {
+  WithWorkingType(dtype, [&](auto type) HWY_ATTR {
+    const auto row = [&](const auto& act) HWY_ATTR { Row(act, TwoRows{gate, up}, n, static_cast<decltype(type)*>(out)); };
+    up != nullptr ? WithActivation<Gated>(activation, limit, row) : WithActivation<Plain>(activation, limit, row);
+  });
+}
+
+void AlternatingRow(Activation activation, float limit, const float* x, int64_t n, void* out, DType dtype) {
+  WithWorkingType(dtype, [&](auto type) HWY_ATTR {
+    WithActivation<Gated>(activation, limit, [&](const auto& act) HWY_ATTR { Row(act, OneRow{x}, n, static_cast<decltype(type)*>(out)); });
+  });
 }
 
 void DivideRow(float* x, int64_t n, float divisor) {
   for (int64_t i = 0; i < n; i += kLanes) StoreGroup(Div(LoadGroup(x, i, n), Set(divisor)), x, i, n);
-}
-
-void ActivationRow(Activation activation, const float* x, const float* up, int64_t n, void* out, DType dtype) {
-  WithWorkingType(dtype, [&](auto type) HWY_ATTR {
-    auto* y = static_cast<decltype(type)*>(out);
-    if (activation == Activation::kSilu) {
-      Row<SiluOf>(x, up, n, y);
-    } else {
-      Row<ReluOf>(x, up, n, y);
-    }
-  });
 }
 
 }  // namespace
@@ -273,13 +336,25 @@ void ApplyRope(ThreadPool& pool, const HeadShape& shape, float* x, const Rotatio
 }
 
 HWY_EXPORT(ActivationRow);
+HWY_EXPORT(AlternatingRow);
 
 void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
-                     int64_t in_stride, void* out, DType out_dtype, int64_t out_stride) {
+                     int64_t in_stride, void* out, DType out_dtype, int64_t out_stride, float limit) {
+  LIME_CHECK(up != nullptr || activation != Activation::kClampedSwiglu);
   const int64_t row_bytes = out_stride * ElementBytes(out_dtype);
   ParallelRows(pool, tokens, n, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(ActivationRow)
-    (activation, gate + t * in_stride, up != nullptr ? up + t * in_stride : nullptr, n, static_cast<char*>(out) + t * row_bytes, out_dtype);
+    (activation, limit, gate + t * in_stride, up != nullptr ? up + t * in_stride : nullptr, n, static_cast<char*>(out) + t * row_bytes,
+     out_dtype);
+  });
+}
+
+void AlternatingActivation(ThreadPool& pool, Activation activation, const float* x, int64_t tokens, int64_t n, int64_t in_stride, void* out,
+                           DType out_dtype, int64_t out_stride, float limit) {
+  const int64_t row_bytes = out_stride * ElementBytes(out_dtype);
+  ParallelRows(pool, tokens, n, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      HWY_DYNAMIC_DISPATCH(AlternatingRow)(activation, limit, x + t * in_stride, n, static_cast<char*>(out) + t * row_bytes, out_dtype);
   });
 }
 

@@ -79,12 +79,23 @@ struct Rotations {
 // multiply-add. positions: for each token, its row of the tables.
 void ApplyRope(ThreadPool& pool, const HeadShape& shape, float* x, const Rotations& rotations, const int32_t* positions);
 
-// ---- Activations of the MLP: silu(x) = x / (1 + exp(-x)); relu(x) = 0 for x < 0, else x
+// ---- Activations of the MLP
+//
+//   kSilu           x / (1 + exp(-x))
+//   kRelu           0 for x < 0, else x
+//   kGelu           x times the normal distribution of x
+//   kGeluTanh       x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3)))
+//   kClampedSwiglu  (u + 1) * g * sigmoid(1.702 g) with g = min(gate, limit), u = up within +-limit
 
 // out[t][i] = round(act(gate[t][i]) * up[t][i]); without the product if `up` is null.   gate, up:
-// fp32 [tokens, in_stride]; out: [tokens, out_stride] of out_dtype; n elements in each row.
+// fp32 [tokens, in_stride]; out: [tokens, out_stride] of out_dtype; n elements in each row. `limit`:
+// of kClampedSwiglu, which needs `up`.
 void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
-                     int64_t in_stride, void* out, DType out_dtype, int64_t out_stride);
+                     int64_t in_stride, void* out, DType out_dtype, int64_t out_stride, float limit = 0);
+
+// The same, where gate and up alternate in x: fp32 [tokens, in_stride], element 2 i is a gate.
+void AlternatingActivation(ThreadPool& pool, Activation activation, const float* x, int64_t tokens, int64_t n, int64_t in_stride, void* out,
+                           DType out_dtype, int64_t out_stride, float limit = 0);
 
 // ---- Logits
 

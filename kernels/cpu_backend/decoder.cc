@@ -195,7 +195,8 @@ absl::Status MlpBlock::Forward(const StepMemory& memory) {
 
 void MlpBlock::Activate(Workspace& ws) const {
   const int64_t n = up_.outputs;
-  GatedActivation(ws.pool, config_.activation, gated() ? ws.gate : ws.up, gated() ? ws.up : nullptr, ws.rows, n, n, ws.mixed, ws.dtype, n);
+  GatedActivation(ws.pool, config_.activation, gated() ? ws.gate : ws.up, gated() ? ws.up : nullptr, ws.rows, n, n, ws.mixed, ws.dtype, n,
+                  static_cast<float>(config_.activation_limit));
 }
 
 absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& memory) {

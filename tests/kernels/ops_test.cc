@@ -128,11 +128,83 @@ TEST(ActivationTest, SiluIsAccurateAndKeepsSpecialValues) {
   EXPECT_EQ(y[4], 0.0f);
 }
 
+double ExactActivation(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGelu:
+      return x * std::erfc(-x / std::sqrt(2.0)) / 2;
+    case Activation::kGeluTanh:
+      return x / (1 + std::exp(-2 * std::sqrt(2 / 3.14159265358979324) * (x + 0.044715 * x * x * x)));
+    default:
+      return std::max(x, 0.0);
+  }
+}
+
+TEST(ActivationTest, GeluIsAccurateAndKeepsSpecialValues) {
+  ThreadPool pool(1);
+  std::vector<float> x;
+  for (float value = -13.0f; value < 40.0f; value += 0.0013f) x.push_back(value);
+  std::vector<float> y(x.size());
+  for (const Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
+    GatedActivation(pool, activation, x.data(), nullptr, 1, std::ssize(x), 0, y.data(), DType::kF32, 0);
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double expected = ExactActivation(activation, x[i]);
+      if (std::abs(expected) < 1e-36) continue;
+      const double error = std::abs(y[i] - expected) / std::abs(expected);
+      worst = std::max(worst, error);
+      // e^(-2 y) amplifies the rounding of its exponent, which is up to 87.
+      EXPECT_LT(error, activation == Activation::kGelu ? 1e-6 : 1.5e-5) << x[i];
+    }
+    std::printf("%s: at most %.3g of the result\n", activation == Activation::kGelu ? "gelu" : "gelu with tanh", worst);
+    const float special[] = {kNaN, kInfinity, 0.0f, -0.0f, -1000.0f, 3e38f, 1e-30f};
+    GatedActivation(pool, activation, special, nullptr, 1, 7, 0, y.data(), DType::kF32, 0);
+    EXPECT_TRUE(std::isnan(y[0]));
+    EXPECT_EQ(y[1], kInfinity);
+    EXPECT_EQ(y[2], 0.0f);
+    EXPECT_EQ(y[3], 0.0f);
+    EXPECT_EQ(y[4], 0.0f);
+    EXPECT_EQ(y[5], 3e38f);
+    EXPECT_NEAR(y[6], 5e-31f, 1e-36f);
+  }
+}
+
+// Of both forms; NaN stays in its element, and infinities are clamped.
+TEST(ActivationTest, ClampedSwigluMatchesFp64WhereGateAndUpAlternateOrNot) {
+  constexpr float kLimit = 1.5f;
+  ThreadPool pool(2);
+  for (const DType dtype : kWorkingDTypes) {
+    for (const int64_t n : kWidths) {
+      constexpr int64_t kTokens = 3;
+      std::vector<float> gate = RandomFloats(kTokens * n, 5), up = RandomFloats(kTokens * n, 6, 2.0f), both;
+      gate[0] = kInfinity, up[static_cast<size_t>(n - 1)] = -kInfinity;
+      for (int64_t t = 0; t < kTokens; ++t) {
+        for (int64_t i = 0; i < n; ++i) both.push_back(gate[t * n + i]), both.push_back(up[t * n + i]);
+        both.push_back(7.0f);
+      }
+      Array apart(dtype, kTokens * n), alternating(dtype, kTokens * n);
+      GatedActivation(pool, Activation::kClampedSwiglu, gate.data(), up.data(), kTokens, n, n, apart.ptr(), dtype, n, kLimit);
+      AlternatingActivation(pool, Activation::kClampedSwiglu, both.data(), kTokens, n, 2 * n + 1, alternating.ptr(), dtype, n, kLimit);
+      EXPECT_EQ(apart.data, alternating.data);
+      for (int64_t i = 0; i < kTokens * n; ++i) {
+        const double g = std::min(gate[i], kLimit), u = std::clamp(up[i], -kLimit, kLimit);
+        const double expected = (u + 1) * g / (1 + std::exp(-1.702 * g));
+        EXPECT_NEAR(apart[i], expected, Tolerance(dtype, expected));
+      }
+    }
+  }
+  const float not_a_number[] = {kNaN, 1, 1, kNaN};
+  float y[2];
+  AlternatingActivation(pool, Activation::kClampedSwiglu, not_a_number, 1, 2, 4, y, DType::kF32, 2, 7.0f);
+  EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
+}
+
 TEST(ActivationTest, MatchesFp64InEveryDTypeAndWidth) {
   ThreadPool pool(2);
   for (DType dtype : kWorkingDTypes) {
     for (int64_t n : kWidths) {
-      for (Activation activation : {Activation::kSilu, Activation::kRelu}) {
+      for (Activation activation : {Activation::kSilu, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh}) {
         const int64_t tokens = 3, stride = n + 5;
         const std::vector<float> gate = RandomFloats(tokens * stride, 3), up = RandomFloats(tokens * stride, 4);
         Array gated(dtype, tokens * n), plain(dtype, tokens * n);
@@ -141,7 +213,7 @@ TEST(ActivationTest, MatchesFp64InEveryDTypeAndWidth) {
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t i = 0; i < n; ++i) {
             const double g = gate[t * stride + i], u = up[t * stride + i];
-            const double a = activation == Activation::kSilu ? g / (1 + std::exp(-g)) : std::max(g, 0.0);
+            const double a = ExactActivation(activation, g);
             EXPECT_NEAR(gated[t * n + i], a * u, Tolerance(dtype, a * u));
             EXPECT_NEAR(plain[t * n + i], a, Tolerance(dtype, a));
           }
@@ -309,17 +381,20 @@ TEST(NormTest, ThreadsRowsAndInstructionSetsChangeNoBit) {
 TEST(ActivationTest, ThreadsAndInstructionSetsChangeNoBit) {
   const int64_t tokens = 9, n = 5003;
   const std::vector<float> gate = RandomFloats(tokens * n, 15, 30.0f), up = RandomFloats(tokens * n, 16);
-  for (DType dtype : kWorkingDTypes) {
-    std::vector<std::vector<std::byte>> results;
-    ForEachTarget([&](const std::string&) {
-      for (int threads : {1, 2, 3}) {
-        ThreadPool pool(threads);
-        Array out(dtype, tokens * n);
-        GatedActivation(pool, Activation::kSilu, gate.data(), up.data(), tokens, n, n, out.ptr(), dtype, n);
-        results.push_back(out.data);
-      }
-    });
-    for (const auto& result : results) EXPECT_EQ(result, results[0]) << DTypeName(dtype);
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
+    for (DType dtype : kWorkingDTypes) {
+      std::vector<std::vector<std::byte>> results;
+      ForEachTarget([&](const std::string&) {
+        for (int threads : {1, 2, 3}) {
+          ThreadPool pool(threads);
+          Array out(dtype, tokens * n);
+          GatedActivation(pool, activation, gate.data(), up.data(), tokens, n, n, out.ptr(), dtype, n, 7.0f);
+          results.push_back(out.data);
+        }
+      });
+      for (const auto& result : results) EXPECT_EQ(result, results[0]) << DTypeName(dtype);
+    }
   }
 }
 
