@@ -1,5 +1,6 @@
 #include "kernels/cpu_backend/linear_attention.h"
 
+#include <algorithm>
 #include <span>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,8 @@ void LinearAttentionBlock::Bind(const BlockBinder& binder) {
   z_ = binder.Linear(TensorRole::kZ, config_.hidden_size);
   beta_ = binder.Linear(TensorRole::kBeta, config_.hidden_size);
   decay_ = binder.Linear(TensorRole::kDecay, config_.hidden_size);
+  qkvz_ = binder.Linear(TensorRole::kQkvz, config_.hidden_size);
+  beta_decay_ = binder.Linear(TensorRole::kBetaDecay, config_.hidden_size);
   o_ = binder.Linear(TensorRole::kO, sizes().value_cols());
   filters_ = binder.Small(TensorRole::kConv);
   decay_log_ = binder.Small(TensorRole::kDecayLog);
@@ -31,7 +34,11 @@ absl::Status LinearAttentionBlock::Forward(const StepMemory& memory) {
   Workspace& ws = memory.ws;
   norm_.Forward(ws, ws.x, ws.rows, ws.normed);  // [tokens, hidden]
   // [tokens, conv_cols], [tokens, value_cols], [tokens, value_heads] twice
-  LinearOut(ws, ws.normed, ws.rows, {{&qkv_, ws.qkv}, {&z_, ws.z}, {&beta_, ws.beta}, {&decay_, ws.decay}});
+  if (sizes().by_key_head) {
+    LinearOut(ws, ws.normed, ws.rows, {{&qkvz_, ws.qkvz}, {&beta_decay_, ws.beta_decay}});
+  } else {
+    LinearOut(ws, ws.normed, ws.rows, {{&qkv_, ws.qkv}, {&z_, ws.z}, {&beta_, ws.beta}, {&decay_, ws.decay}});
+  }
   LIME_RETURN_IF_ERROR(Recur(memory));  // [tokens, value_cols]
   LinearAddToX(ws, ws.attended, o_);    // residual add in the epilogue, rounded once
   return absl::OkStatus();
@@ -47,10 +54,27 @@ absl::Status LinearAttentionBlock::ForwardRows(const RowsInMemory& rows, const S
     LinearAddToX(ws, ws.attended, layer);
     return absl::OkStatus();
   }
-  if (role == TensorRole::kQkv && layer.row_begin == 0) norm_.Forward(ws, ws.x, ws.rows, ws.normed);
-  float* const out = role == TensorRole::kQkv ? ws.qkv : role == TensorRole::kZ ? ws.z : role == TensorRole::kBeta ? ws.beta : ws.decay;
-  LinearOut(ws, ws.normed, ws.rows, {{&layer, out}});
+  const bool is_first = role == TensorRole::kQkv || role == TensorRole::kQkvz;
+  if (is_first && layer.row_begin == 0) norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+  LinearOut(ws, ws.normed, ws.rows, {{&layer, OutOf(ws, role)}});
   return absl::OkStatus();
+}
+
+float* LinearAttentionBlock::OutOf(const Workspace& ws, TensorRole role) {
+  switch (role) {
+    case TensorRole::kQkv:
+      return ws.qkv;
+    case TensorRole::kZ:
+      return ws.z;
+    case TensorRole::kBeta:
+      return ws.beta;
+    case TensorRole::kDecay:
+      return ws.decay;
+    case TensorRole::kQkvz:
+      return ws.qkvz;
+    default:
+      return ws.beta_decay;
+  }
 }
 
 LinearLayer& LinearAttentionBlock::linear(TensorRole role) {
@@ -63,6 +87,10 @@ LinearLayer& LinearAttentionBlock::linear(TensorRole role) {
       return beta_;
     case TensorRole::kDecay:
       return decay_;
+    case TensorRole::kQkvz:
+      return qkvz_;
+    case TensorRole::kBetaDecay:
+      return beta_decay_;
     default:
       return o_;
   }
@@ -89,9 +117,32 @@ absl::Status LinearAttentionBlock::FindStates(const StepMemory& memory) const {
   return absl::OkStatus();
 }
 
+// A key head j has its q and k, and of its r value heads the v's, the z's, the betas and the decays.
+// Value head j r + i is number i of them.
+void LinearAttentionBlock::SplitKeyHeads(Workspace& ws) const {
+  const LinearAttentionConfig& c = sizes();
+  const int64_t values = c.value_heads / c.key_heads, cols = values * c.value_dim;
+  ParallelRows(ws.pool, ws.rows, c.conv_cols() + c.value_cols(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* in = ws.qkvz + row * (c.conv_cols() + c.value_cols());
+      const float* gates = ws.beta_decay + row * 2 * c.value_heads;
+      float* const qkv = ws.qkv + row * c.conv_cols();
+      for (int64_t j = 0; j < c.key_heads; ++j, in += 2 * (c.key_dim + cols), gates += 2 * values) {
+        std::copy_n(in, c.key_dim, qkv + j * c.key_dim);
+        std::copy_n(in + c.key_dim, c.key_dim, qkv + c.key_cols() + j * c.key_dim);
+        std::copy_n(in + 2 * c.key_dim, cols, qkv + 2 * c.key_cols() + j * cols);
+        std::copy_n(in + 2 * c.key_dim + cols, cols, ws.z + row * c.value_cols() + j * cols);
+        std::copy_n(gates, values, ws.beta + row * c.value_heads + j * values);
+        std::copy_n(gates + values, values, ws.decay + row * c.value_heads + j * values);
+      }
+    }
+  });
+}
+
 absl::Status LinearAttentionBlock::Recur(const StepMemory& memory) const {
   Workspace& ws = memory.ws;
   LIME_RETURN_IF_ERROR(FindStates(memory));
+  if (sizes().by_key_head) SplitKeyHeads(ws);
   const std::span<SequenceRows> runs = ws.sequence_rows();
   ConvolveAndNormalise(ws.pool, sizes(), runs, filters_, ws.qkv);
   DeltaGates(ws.pool, ws.rows, sizes().value_heads, decay_log_, decay_bias_, ws.decay, ws.beta);

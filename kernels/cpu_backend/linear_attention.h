@@ -25,13 +25,19 @@ class LinearAttentionBlock final : public Block {
   LinearLayer& linear(TensorRole role);
   // Points the batch's runs at their states.
   absl::Status FindStates(const StepMemory& memory) const;
-  // ws.qkv, z, beta, decay -> ws.attended, once for each batch.
+  // The output of a layer before Recur.
+  static float* OutOf(const Workspace& ws, TensorRole role);
+  // ws.qkvz, beta_decay -> ws.qkv, z, beta, decay.
+  void SplitKeyHeads(Workspace& ws) const;
+  // ws.qkv, z, beta, decay -> ws.attended, once for each batch. With by_key_head, SplitKeyHeads
+  // first.
   absl::Status Recur(const StepMemory& memory) const;
 
   const ModelConfig& config_;
   const int32_t layer_;
   Norm norm_;
   LinearLayer qkv_, z_, beta_, decay_, o_;
+  LinearLayer qkvz_, beta_decay_;  // with by_key_head, instead of the first four
   Values filters_, decay_log_, decay_bias_, output_norm_;
 };
 

@@ -49,6 +49,10 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
     on_array(arrays.z, rows * linear->value_cols() * kFloat);
     on_array(arrays.beta, rows * linear->value_heads * kFloat);
     on_array(arrays.decay, rows * linear->value_heads * kFloat);
+    if (linear->by_key_head) {
+      on_array(arrays.qkvz, rows * (linear->conv_cols() + linear->value_cols()) * kFloat);
+      on_array(arrays.beta_decay, rows * 2 * linear->value_heads * kFloat);
+    }
   }
   if (config.gated_mlp) on_array(arrays.gate, rows * intermediate * kFloat);
   on_array(arrays.up, rows * intermediate * kFloat);

@@ -42,6 +42,9 @@ struct BatchArrays {
   float* z = nullptr;            // [rows, value_cols]
   float* beta = nullptr;         // [rows, value_heads]
   float* decay = nullptr;        // [rows, value_heads]
+  // Null without LinearAttentionConfig::by_key_head.
+  float* qkvz = nullptr;        // [rows, conv_cols + value_cols]
+  float* beta_decay = nullptr;  // [rows, 2 * value_heads]
   // MLP and head.
   float* gate = nullptr;         // [rows, intermediate]; null in a two-matrix MLP
   float* up = nullptr;           // [rows, intermediate]

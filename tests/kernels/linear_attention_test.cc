@@ -109,7 +109,7 @@ class LinearAttentionTest : public ::testing::Test {
   }
 
   ModelSpec spec_;
-  const std::vector<std::vector<cpu::Array>> weights_;
+  std::vector<std::vector<cpu::Array>> weights_;
 };
 
 TEST_F(LinearAttentionTest, BlocksThatComeInRowsHaveTheSameBits) {
@@ -136,6 +136,58 @@ TEST_F(LinearAttentionTest, ChunksBatchesAndThreadsChangeNoBit) {
       }
       EXPECT_EQ(BitsAfter(*backend, Rows(0, 60, 61)), expected) << threads << " threads, chunks of " << chunk;
     }
+  }
+}
+
+// Rows of a matrix in another order.
+std::vector<std::byte> WithRows(const std::vector<std::byte>& matrix, int64_t row_bytes, const std::vector<int64_t>& order) {
+  std::vector<std::byte> rows;
+  for (const int64_t row : order) rows.insert(rows.end(), matrix.begin() + row * row_bytes, matrix.begin() + (row + 1) * row_bytes);
+  return rows;
+}
+
+// The same model with its projections stored by key head, as Qwen3-Next does: for every key head its
+// q and k, and its value heads' v and z; in a second matrix their betas and decays.
+TEST_F(LinearAttentionTest, ProjectionsByKeyHeadHaveTheSameBits) {
+  const std::vector<std::vector<std::byte>> expected = [&] {
+    const auto backend = Open();
+    return std::vector{BitsAfter(*backend, Rows(0, 0, 30)), BitsAfter(*backend, Rows(0, 30, 33))};
+  }();
+  LinearAttentionConfig& sizes = *spec_.config.linear_attention;
+  const int64_t values = sizes.value_heads / sizes.key_heads, value_rows = values * sizes.value_dim;
+  std::vector<int64_t> wide, gates;
+  const auto add = [](std::vector<int64_t>& order, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) order.push_back(first + i);
+  };
+  for (int64_t j = 0; j < sizes.key_heads; ++j) {
+    add(wide, j * sizes.key_dim, sizes.key_dim);
+    add(wide, sizes.key_cols() + j * sizes.key_dim, sizes.key_dim);
+    add(wide, 2 * sizes.key_cols() + j * value_rows, value_rows);
+    add(wide, sizes.conv_cols() + j * value_rows, value_rows);
+    add(gates, j * values, values);
+    add(gates, sizes.value_heads + j * values, values);
+  }
+  BlockSpec& block = spec_.blocks[1];
+  std::vector<cpu::Array>& weights = weights_[1];
+  const auto join = [&](TensorRole first, TensorRole second, TensorRole joined, const std::vector<int64_t>& order) {
+    const size_t at = *block.Find(first, TensorPart::kWeight), other = *block.Find(second, TensorPart::kWeight);
+    TensorInfo& info = block.tensors[at].info;
+    const int64_t row_bytes = info.bytes / info.shape[0];
+    weights[at].data.insert(weights[at].data.end(), weights[other].data.begin(), weights[other].data.end());
+    weights[at].data = WithRows(weights[at].data, row_bytes, order);
+    info.shape[0] = std::ssize(order), info.bytes = std::ssize(weights[at].data);
+    block.tensors[at].role = joined;
+    block.tensors.erase(block.tensors.begin() + static_cast<ptrdiff_t>(other));
+    weights.erase(weights.begin() + static_cast<ptrdiff_t>(other));
+  };
+  join(TensorRole::kQkv, TensorRole::kZ, TensorRole::kQkvz, wide);
+  join(TensorRole::kBeta, TensorRole::kDecay, TensorRole::kBetaDecay, gates);
+  sizes.by_key_head = true;
+  for (const bool streams : {false, true}) {
+    const auto backend = Open(2, streams);
+    EXPECT_EQ(BitsAfter(*backend, Rows(0, 0, 30), streams), expected[0]);
+    EXPECT_EQ(BitsAfter(*backend, Rows(0, 30, 33), streams), expected[1]);
+    EXPECT_EQ(backend->ActivationBytes(), *PlanActivationBytes(kCpuBackend, spec_, Options(2)));
   }
 }
 
