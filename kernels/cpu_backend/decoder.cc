@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/rope.h"
@@ -95,10 +96,14 @@ absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
   const int64_t q_cols = config_.q_cols(layer_), kv_cols = config_.kv_cols(layer_);
   const HeadShape queries{.tokens = ws.rows, .heads = config_.num_heads, .head_dim = head_dim(), .stride = q_cols};
   const HeadShape keys{.tokens = ws.rows, .heads = kv_heads(), .head_dim = head_dim(), .stride = kv_cols};
-  if (q_norm_.data != nullptr) {  // over head_dim
+  if (q_norm_.data != nullptr) {  // over head_dim, or over all heads
     const float eps = static_cast<float>(config_.norm_eps), offset = static_cast<float>(config_.norm_offset);
-    HeadRmsNorm(ws.pool, queries, ws.q, q_norm_.data, q_norm_.dtype, eps, offset);
-    HeadRmsNorm(ws.pool, keys, ws.k, k_norm_.data, k_norm_.dtype, eps, offset);
+    const auto normed = [&](HeadShape shape) {
+      if (config_.qk_norm_all_heads) shape.head_dim *= std::exchange(shape.heads, 1);
+      return shape;
+    };
+    HeadRmsNorm(ws.pool, normed(queries), ws.q, q_norm_.data, q_norm_.dtype, eps, offset);
+    HeadRmsNorm(ws.pool, normed(keys), ws.k, k_norm_.data, k_norm_.dtype, eps, offset);
   }
   if (const int32_t rope = config_.layer(layer_).rope; rope >= 0) {
     const RopeTable& table = ws.ropes[static_cast<size_t>(rope)];

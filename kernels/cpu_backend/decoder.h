@@ -66,7 +66,9 @@ class AttentionBlock final : public Block {
   const int32_t layer_;
   Norm norm_;
   LinearLayer q_, k_, v_, o_;
-  Values q_norm_, k_norm_;  // [head_dim]: RMSNorm over every head; no data: there is none
+  // [head_dim]: RMSNorm over every head; with qk_norm_all_heads [heads * head_dim]: over all at once;
+  // no data: there is none.
+  Values q_norm_, k_norm_;
 };
 
 class MlpBlock final : public Block {
