@@ -83,12 +83,35 @@ class Backend {
   // head. Each works on the residual stream of this batch. InvalidArgument for tokens, positions or
   // sequences out of range.
   virtual absl::Status Begin(const MicroBatch& batch) = 0;
+  // A block with experts may be bound without some of its experts (null pointers). Compute then
+  // computes all but these; the chosen ones among them follow by ComputeUnits or ComputeRows, before
+  // the next block.
   virtual absl::Status Compute(BlockId block) = 0;
 
   // Computes a streamed block as its rows arrive. The block is bound with null pointers for tensors
   // that do not stay in memory (IsPinned). Each call takes the next rows of its matrices, in order
   // of use, from the first row to the last. `rows` may be freed after the call.
+  //
+  // In a block with experts, rows of the router and the shared expert come first. The experts follow
+  // in any order, the rows of one expert in order of use. Those of experts that no row chose may be
+  // left out. The residual stream is updated when all results are there.
   virtual absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) = 0;
+
+  // Loads on demand: a block may choose, in the middle of a step, which of its units it needs. Units
+  // are the experts of a block with experts.
+  //
+  // Returns the units that some row of the current batch needs, ascending. Valid after the block's
+  // Compute or the last rows of its router, until the next block; empty before that, and for blocks
+  // without units.
+  virtual std::span<const int32_t> ChosenUnits(BlockId /*block*/) const { return {}; }
+  // ComputeRows for each of `rows`, with the same bits. Much faster for units with all rows of all
+  // their matrices, in order of use. All rows may be freed after the call.
+  virtual absl::Status ComputeUnits(BlockId block, std::span<const RowsInMemory> rows) {
+    for (const RowsInMemory& one : rows) {
+      if (absl::Status status = ComputeRows(block, one); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
   // Attends to pieces [begin, end) of KV (256 positions each) before the rest. Only for an
   // attention block that is computed by rows, between the last rows of V and the first rows of O.
   // The first call for a batch and layer begins at 0, each later one where the last call ended; the

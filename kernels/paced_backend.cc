@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -79,6 +80,12 @@ class PacedBackend final : public Backend {
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
     return Paced(block, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
   }
+  std::span<const int32_t> ChosenUnits(BlockId block) const override { return real_->ChosenUnits(block); }
+  absl::Status ComputeUnits(BlockId block, std::span<const RowsInMemory> rows) override {
+    double share = 0;
+    for (const RowsInMemory& one : rows) share += Share(spec_.block(block), one.rows);
+    return Paced(block, share, [&] { return real_->ComputeUnits(block, rows); });
+  }
   // Not paced here: the rows of O are counted with the time of the whole attention.
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     return real_->AttendToPieces(layer, begin, end, places);
@@ -109,15 +116,37 @@ class PacedBackend final : public Backend {
   }
 
  private:
-  // Share of a block's time: the share of its matrices' bytes, as a plan divides it.
-  static double Share(const BlockSpec& block, const MatrixRows& rows) {
+  // Share of a block's time: the share of its matrices' bytes, as a plan divides it. Of the experts
+  // only the chosen ones count.
+  double Share(const BlockSpec& block, const MatrixRows& rows) const {
+    if (rows.expert >= 0 && !std::ranges::binary_search(real_->ChosenUnits(block.id), rows.expert)) return 0;
     double bytes = 0;
-    for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != rows.role || IsPinned(tensor)) continue;
-      bytes +=
-          static_cast<double>(tensor.info.bytes) * static_cast<double>(rows.end - rows.begin) / static_cast<double>(tensor.info.shape[0]);
+    for (const TensorPart part : {TensorPart::kWeight, TensorPart::kScales, TensorPart::kGroupBiases}) {
+      const std::optional<size_t> i = block.Find(rows.role, part, rows.expert);
+      if (!i || IsPinned(block.tensors[*i])) continue;
+      const TensorInfo& info = block.tensors[*i].info;
+      bytes += static_cast<double>(info.bytes) * static_cast<double>(rows.end - rows.begin) / static_cast<double>(info.shape[0]);
     }
-    return bytes / static_cast<double>(MatrixBytes(block));
+    return bytes / ComputedBytes(block);
+  }
+
+  // Bytes of the matrices that the current batch computes. Before the router has run, as many
+  // experts count as its rows can choose.
+  double ComputedBytes(const BlockSpec& block) const {
+    const Bytes all = MatrixBytes(block);
+    if (block.id.kind != BlockKind::kExperts) return static_cast<double>(all);
+    const ExpertsConfig& experts = *spec_.config.experts;
+    const size_t chosen = real_->ChosenUnits(block.id).size();
+    const int64_t units = chosen > 0 ? static_cast<int64_t>(chosen) : std::min(experts.count, experts.per_token * std::ssize(positions_));
+    const Bytes of_experts = ExpertBytes(block);
+    return static_cast<double>(all - of_experts) +
+           static_cast<double>(of_experts) * static_cast<double>(units) / static_cast<double>(experts.count);
+  }
+
+  static Bytes ExpertBytes(const BlockSpec& block) {
+    Bytes bytes = 0;
+    for (const TensorSpec& tensor : block.tensors) bytes += tensor.expert < 0 || IsPinned(tensor) ? 0 : tensor.info.bytes;
+    return bytes;
   }
 
   // All layers with KV are alike if a device attends for others.

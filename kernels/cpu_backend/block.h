@@ -1,5 +1,5 @@
-// A block of the decoder: its parameters and its forward pass. decoder.h and linear_attention.h
-// have the kinds.
+// A block of the decoder: its parameters and its forward pass. decoder.h, linear_attention.h and
+// experts_block.h have the kinds.
 //
 // Blocks know nothing of segments, peers or files. The Workspace owns the activations; Forward
 // allocates nothing.
@@ -8,7 +8,9 @@
 // here. It has then changed nothing.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 
 #include "kernels/cpu_backend/block_binder.h"
 #include "kernels/cpu_backend/kv_pool.h"
@@ -40,6 +42,10 @@ class Block {
   // The same for some rows of one matrix. The calls follow the order of use: the rows of a matrix
   // ascend, and the matrices follow each other as in the BlockSpec.
   virtual absl::Status ForwardRows(const RowsInMemory& rows, const StepMemory& memory) = 0;
+
+  // Backend::ComputeUnits and Backend::ChosenUnits.
+  virtual absl::Status ForwardUnits(std::span<const RowsInMemory> rows, const StepMemory& memory);
+  virtual std::span<const int32_t> ChosenUnits(const Workspace& /*ws*/) const { return {}; }
 };
 
 // A block of this kind, without weights. REQUIRES: `config` outlives it.

@@ -17,9 +17,9 @@ class BlockBinder {
   BlockBinder(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
 
   // Null if there is no such tensor, or if it streams.
-  const std::byte* Data(TensorRole role, TensorPart part = TensorPart::kWeight) const;
-  // `cols`: number of input features, which a packed weight does not state.
-  LinearLayer Linear(TensorRole role, int64_t cols) const;
+  const std::byte* Data(TensorRole role, TensorPart part = TensorPart::kWeight, int32_t expert = -1) const;
+  // `cols`: number of input features, which a packed weight does not state. `expert`: whose matrix.
+  LinearLayer Linear(TensorRole role, int64_t cols, int32_t expert = -1) const;
   // The norm before the block, or the final norm.
   Norm ReadNorm(const ModelConfig& config) const;
   // A tensor that stays in memory; data is null if there is none.

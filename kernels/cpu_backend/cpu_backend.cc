@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check_batch.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu_backend/block.h"
 #include "kernels/cpu_backend/decoder.h"
@@ -54,11 +55,23 @@ int64_t FirstKvLayer(const ModelConfig& config) {
   return found - config.layers.begin();
 }
 
+absl::Status CheckExperts(const ExpertsConfig& experts) {
+  const auto [count, per_token] = std::pair(experts.count, experts.per_token);
+  if (per_token < 1 || per_token > std::min(count, kMaxExpertsPerToken) || count > kMaxExperts)
+    return Invalid(per_token, " of ", count, " experts for each token: the backend \"cpu\" computes at most ", kMaxExpertsPerToken, " of ",
+                   kMaxExperts);
+  if (experts.groups < 1 || count % experts.groups != 0 || experts.groups_kept > experts.groups ||
+      count / experts.groups * experts.groups_kept < per_token)
+    return Invalid(experts.groups_kept, " of ", experts.groups, " groups of experts do not give ", per_token, " of ", count, " experts");
+  return absl::OkStatus();
+}
+
 // Refuses what the operators cannot compute.
 absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& options) {
   if (config.linear_attention && config.linear_attention->conv_width > kMaxConvWidth)
     return Invalid("the convolution of linear attention has a width of ", config.linear_attention->conv_width,
                    ", the backend \"cpu\" computes at most ", kMaxConvWidth);
+  if (config.experts) LIME_RETURN_IF_ERROR(CheckExperts(*config.experts));
   if (!options.attends_for_others) return absl::OkStatus();
   const LayerConfig& first = config.layer(FirstKvLayer(config));
   for (const LayerConfig& layer : config.layers) {
@@ -107,10 +120,21 @@ class CpuBackend final : public Backend {
     return workspace_.SetBatch(batch, logit_rows);
   }
 
-  absl::Status Compute(BlockId block) override { return blocks_[PlaceOf(block)]->Forward(memory()); }
+  absl::Status Compute(BlockId block) override {
+    LIME_RETURN_IF_ERROR(CheckComplete(block));
+    return blocks_[PlaceOf(block)]->Forward(memory());
+  }
 
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
+    LIME_RETURN_IF_ERROR(CheckComplete(block));
     return blocks_[PlaceOf(block)]->ForwardRows(rows, memory());
+  }
+
+  std::span<const int32_t> ChosenUnits(BlockId block) const override { return blocks_[PlaceOf(block)]->ChosenUnits(workspace_); }
+
+  absl::Status ComputeUnits(BlockId block, std::span<const RowsInMemory> rows) override {
+    LIME_RETURN_IF_ERROR(CheckComplete(block));
+    return blocks_[PlaceOf(block)]->ForwardUnits(rows, memory());
   }
 
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
@@ -168,6 +192,14 @@ class CpuBackend final : public Backend {
   StepMemory memory() { return {.ws = workspace_, .kv = kv_, .states = states_}; }
   AttentionBlock& attention(int64_t layer) {
     return static_cast<AttentionBlock&>(*blocks_[PlaceOf({BlockKind::kAttention, static_cast<int32_t>(layer)})]);
+  }
+
+  // Fails if another block than `next` lacks experts.
+  absl::Status CheckComplete(BlockId next) const {
+    const ExpertProgress& open = workspace_.experts;
+    if (open.layer < 0 || open.added || next == BlockId{BlockKind::kExperts, open.layer}) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat(BlockName(next), " is to be computed, but layer ", open.layer, " lacks ", open.missing, " results of experts"));
   }
 
   // The index of the block in the spec.

@@ -23,14 +23,15 @@ void LinearLayer::PointAt(const RowsInMemory& rows) {
   weight.biases = rows.biases;
 }
 
+LinearTask TaskOf(const LinearLayer& layer, float* out, int64_t out_stride, DType working) {
+  return {.weight = &layer.weight, .bias = BiasOf(layer, working), .out = out + layer.row_begin, .out_stride = out_stride};
+}
+
 void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializer_list<LayerOut> layers) {
   std::array<LinearTask, 4> tasks;
   LIME_CHECK_LE(layers.size(), tasks.size());
   size_t count = 0;
-  for (const auto& [layer, out] : layers) {
-    tasks[count++] = {
-        .weight = &layer->weight, .bias = BiasOf(*layer, ws.dtype), .out = out + layer->row_begin, .out_stride = layer->outputs};
-  }
+  for (const auto& [layer, out] : layers) tasks[count++] = TaskOf(*layer, out, layer->outputs, ws.dtype);
   Linear(ws.pool, ws.linear, x, ws.dtype, tokens, layers.begin()->layer->weight.cols, {tasks.data(), count});
 }
 

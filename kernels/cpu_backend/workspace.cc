@@ -14,8 +14,21 @@ int64_t AttendedCols(const ModelConfig& config) {
   return std::max(QCols(config), config.linear_attention ? config.linear_attention->value_cols() : 0);
 }
 
+// Of dense MLPs and shared experts.
+int64_t IntermediateCols(const ModelConfig& config) {
+  return std::max(config.MostIntermediate(), config.experts ? config.experts->shared_intermediate_size : 0);
+}
+
+int64_t NarrowCols(const ModelConfig& config) {
+  return config.experts ? std::max(config.hidden_size, config.experts->intermediate_size) : 0;
+}
+
+int64_t WideCols(const ModelConfig& config) {
+  return config.experts ? std::max(config.hidden_size, 2 * config.experts->intermediate_size) : 0;
+}
+
 int64_t WidestInput(const ModelConfig& config) {
-  return std::max({config.MostIntermediate(), config.hidden_size, AttendedCols(config)});
+  return std::max({IntermediateCols(config), config.hidden_size, AttendedCols(config), NarrowCols(config)});
 }
 
 AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const BackendOptions& options, bool carries) {
@@ -26,12 +39,31 @@ AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const Backen
           .carries = carries};
 }
 
+template <typename OnArray>
+void ForEachExpertArray(const ModelSpec& spec, int64_t rows, BatchArrays& arrays, OnArray&& on_array) {
+  const ModelConfig& config = spec.config;
+  const ExpertsConfig& experts = *config.experts;
+  const int64_t places = rows * experts.per_token;
+  constexpr int64_t kIndex = sizeof(int32_t), kFloat = sizeof(float);
+  on_array(arrays.router, rows * experts.count * kFloat);
+  on_array(arrays.chosen, places * kIndex);
+  on_array(arrays.chosen_weights, places * kFloat);
+  on_array(arrays.places, places * kIndex);
+  on_array(arrays.first_place, (experts.count + 1) * kIndex);
+  on_array(arrays.units, experts.count * kIndex);
+  on_array(arrays.expert_rows, experts.count * kIndex);
+  on_array(arrays.narrow, places * NarrowCols(config) * ElementBytes(spec.working_dtype));
+  on_array(arrays.wide, places * WideCols(config) * kFloat);
+  if (experts.shared_intermediate_size > 0) on_array(arrays.shared, rows * config.hidden_size * kFloat);
+  if (experts.shared_scale) on_array(arrays.shared_scale, rows * kFloat);
+}
+
 // Calls take(array, its bytes) for every array that a backend with these options has.
 template <typename OnArray>
 void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArrays& arrays, OnArray&& on_array) {
   const ModelConfig& config = spec.config;
   const int64_t rows = options.max_rows, logit_rows = options.max_logit_rows, working = ElementBytes(spec.working_dtype);
-  const int64_t q_cols = QCols(config), kv_cols = config.MostKvHeads() * config.MostHeadDim(), intermediate = config.MostIntermediate();
+  const int64_t q_cols = QCols(config), kv_cols = config.MostKvHeads() * config.MostHeadDim(), intermediate = IntermediateCols(config);
   constexpr int64_t kIndex = sizeof(int32_t), kFloat = sizeof(float);
   on_array(arrays.tokens, rows * kIndex);
   on_array(arrays.slots, rows * kIndex);
@@ -60,6 +92,7 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   on_array(arrays.head_rows, logit_rows * kIndex);
   on_array(arrays.head_x, logit_rows * config.hidden_size * working);
   on_array(arrays.logits, logit_rows * config.vocab_size * kFloat);
+  if (config.experts) ForEachExpertArray(spec, rows, arrays, on_array);
   if (options.attends_pieces) on_array(arrays.covered, options.max_sequences * kIndex);
 }
 
@@ -70,6 +103,8 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       hidden(spec.config.hidden_size),
       vocab(spec.config.vocab_size),
       residual_multiplier(static_cast<float>(spec.config.residual_multiplier)),
+      narrow_cols(NarrowCols(spec.config)),
+      wide_cols(WideCols(spec.config)),
       pool(options.num_threads),
       linear(options.num_threads, options.max_rows, WidestInput(spec.config), numerics),
       attention(AttentionOptions(spec, options, options.attends_pieces)) {
@@ -104,6 +139,7 @@ absl::Status Workspace::SetBatch(const MicroBatch& batch, int64_t new_logit_rows
   head_selected = false;
   pieces_attended = -1;
   has_records = false;
+  experts = {};
   int32_t* head_row = head_rows;
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     tokens[i] = batch.rows[i].token;

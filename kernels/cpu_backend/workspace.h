@@ -45,15 +45,37 @@ struct BatchArrays {
   // Null without LinearAttentionConfig::by_key_head.
   float* qkvz = nullptr;        // [rows, conv_cols + value_cols]
   float* beta_decay = nullptr;  // [rows, 2 * value_heads]
-  // MLP and head.
-  float* gate = nullptr;         // [rows, intermediate]; null in a two-matrix MLP
-  float* up = nullptr;           // [rows, intermediate]
-  std::byte* mixed = nullptr;    // [rows, intermediate] working dtype
-  int32_t* head_rows = nullptr;  // [logit_rows], rows that asked for logits
-  std::byte* head_x = nullptr;   // [logit_rows, hidden] working dtype
-  float* logits = nullptr;       // [logit_rows, vocab]
+  // MLP, shared expert and head.
+  float* gate = nullptr;       // [rows, intermediate]; null in a two-matrix MLP
+  float* up = nullptr;         // [rows, intermediate]
+  std::byte* mixed = nullptr;  // [rows, intermediate] working dtype
+  // Experts; null if no layer has them. Every row of the batch has per_token places: those of one
+  // expert follow each other, its rows ascending; experts ascend.
+  float* router = nullptr;          // [rows, experts]
+  int32_t* chosen = nullptr;        // [rows, per_token], ids, ascending
+  float* chosen_weights = nullptr;  // [rows, per_token]
+  int32_t* places = nullptr;        // [rows, per_token]
+  int32_t* first_place = nullptr;   // [experts + 1]
+  int32_t* units = nullptr;         // [experts]: ids that some row chose, ascending
+  int32_t* expert_rows = nullptr;   // [experts]: rows of its matrices that are computed
+  std::byte* narrow = nullptr;      // [places, narrow_cols] working dtype: input, then that of kDown
+  float* wide = nullptr;            // [places, wide_cols]: gate and up, then the result
+  float* shared = nullptr;          // [rows, hidden]: of the shared expert; null without one
+  float* shared_scale = nullptr;    // [rows]; null without ExpertsConfig::shared_scale
+  int32_t* head_rows = nullptr;     // [logit_rows], rows that asked for logits
+  std::byte* head_x = nullptr;      // [logit_rows, hidden] working dtype
+  float* logits = nullptr;          // [logit_rows, vocab]
   // [sequence slots]; used if `has_records`. Null without BackendOptions::attends_pieces.
   int32_t* covered = nullptr;
+};
+
+// How far the batch is in the last block with experts.
+struct ExpertProgress {
+  int32_t layer = -1;        // whose experts are chosen; -1: of none
+  int64_t num_units = 0;     // experts that some row chose
+  int64_t missing = 0;       // places without a result
+  bool shared_done = false;  // the results of the shared expert are there, or there is none
+  bool added = false;        // the sums are in the residual stream
 };
 
 struct Workspace : BatchArrays {
@@ -72,6 +94,7 @@ struct Workspace : BatchArrays {
   const DType dtype;  // the working dtype
   const int64_t hidden, vocab;
   const float residual_multiplier;
+  const int64_t narrow_cols, wide_cols;  // of the experts; 0: no layer has them
   int64_t rows = 0;
   int64_t num_runs = 0;
   int64_t logit_rows = 0;
@@ -83,6 +106,7 @@ struct Workspace : BatchArrays {
   // A host has attended to the current layer's first pieces: for each sequence slot, `covered` of
   // them.
   bool has_records = false;
+  ExpertProgress experts;
 
   ThreadPool pool;
   LinearWorkspace linear;

@@ -223,8 +223,23 @@ std::vector<RopeTensors> MakeRopes(const ModelConfig& config, int64_t positions)
   return ropes;
 }
 
+absl::Status Unsupported(const char* what) {
+  return absl::UnimplementedError(absl::StrCat("the backend torch does not compute ", what, "; use --backend cpu"));
+}
+
 // Refuses by name what the blocks here do not compute.
 absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& options) {
+  if (config.experts) return Unsupported("experts");
+  if (config.sinks) return Unsupported("attention with sinks");
+  if (config.after_norms) return Unsupported("norms after a block");
+  if (config.parallel_halves) return Unsupported("halves of a layer that read the same input");
+  if (config.score_cap != 0 || config.logits_cap != 0) return Unsupported("caps of scores or logits");
+  if (config.qk_norm_all_heads) return Unsupported("norms over all heads of q and k");
+  if (config.activation != Activation::kSilu && config.activation != Activation::kRelu)
+    return Unsupported("activations other than SiLU and ReLU");
+  for (const RopeConfig& rope : config.ropes) {
+    if (rope.query_beta != 0) return Unsupported("queries that grow with the position");
+  }
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     if (config.layers[layer].attention == AttentionKind::kLinear)
       return absl::UnimplementedError(
