@@ -85,13 +85,13 @@ void DescribeByPlan(const Plan& plan, DeviceFacts& device) {
                    .activations = memory.activations,
                    .runtime = memory.runtime};
   device.blocks = std::ssize(BlocksOn(plan, index));
-  Bytes streamed = 0;
+  double read = 0;
   std::optional<BlockId> block;
   int first = 0;
   for (const int part : PartsOn(plan, index)) {
     const PlanPart& what = plan.parts[static_cast<size_t>(part)];
+    read += what.streamed ? static_cast<double>(what.bytes) : DemandBytes(what) * plan.microbatches;
     if (!what.streamed) continue;
-    streamed += what.bytes;
     if (!block || !(*block == what.block)) {
       device.streamed.push_back({});
       block = what.block, first = part;
@@ -100,7 +100,7 @@ void DescribeByPlan(const Plan& plan, DeviceFacts& device) {
     device.streamed.back().bytes += what.bytes;
   }
   const double step_ms = plan.predicted.ms_per_step;
-  if (streamed > 0 && step_ms > 0) device.planned_disk_bytes_per_second = static_cast<double>(streamed) / step_ms * 1000;
+  if (read > 0 && step_ms > 0) device.planned_disk_bytes_per_second = read / step_ms * 1000;
 }
 
 std::vector<LinkFacts> LinksOf(const Plan& plan) {

@@ -36,10 +36,13 @@ PartTime Computed(const Plan& plan, const DeviceWork& work) {
   return time;
 }
 
-// The time to read what the device streams in a step.
+// The time to read what the device streams in a step, and is expected to load on demand.
 PartTime Read(const Plan& plan, const DeviceWork& work) {
   Bytes bytes = 0;
-  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) bytes += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
+  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) {
+    const PlanPart& part = plan.parts[p];
+    bytes += part.streamed ? part.bytes : static_cast<Bytes>(DemandBytes(part) * plan.microbatches);
+  }
   const double planned = PlannedLoadMs(plan, work.name, work.statistics.disk_bytes);
   if (planned <= 0 || work.statistics.disk_ms <= 0) return {};
   const double in_step = PlannedLoadMs(plan, work.name, bytes);

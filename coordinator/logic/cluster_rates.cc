@@ -11,18 +11,19 @@ constexpr double kLeastMs = 100;  // minimum work to measure a rate
 }  // namespace
 
 double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes) {
-  Bytes streamed = 0;
-  double ms = 0;
+  double read = 0, ms = 0;
   for (const Stage& stage : plan.stages) {
     const PlanDevice& at = plan.devices[stage.device];
     for (int p = stage.lo; at.name == device && p < stage.hi; ++p) {
       const PlanPart& part = plan.parts[p];
-      if (!part.streamed || at.disk_mb_per_ms <= 0) continue;
-      streamed += part.bytes;
-      ms += static_cast<double>(part.bytes) / 1e6 / at.disk_mb_per_ms + at.disk_lat_ms;
+      const double on_demand = DemandBytes(part) * plan.microbatches;
+      if ((!part.streamed && on_demand <= 0) || at.disk_mb_per_ms <= 0) continue;
+      const double reads = part.streamed ? 1 : on_demand / static_cast<double>(part.unit_bytes);
+      read += part.streamed ? static_cast<double>(part.bytes) : on_demand;
+      ms += (part.streamed ? static_cast<double>(part.bytes) : on_demand) / 1e6 / at.disk_mb_per_ms + reads * at.disk_lat_ms;
     }
   }
-  return streamed > 0 ? ms * static_cast<double>(bytes) / static_cast<double>(streamed) : 0;
+  return read > 0 ? ms * static_cast<double>(bytes) / read : 0;
 }
 
 std::string DescribeRates(const RateKey& key, double planned, double now) {

@@ -37,8 +37,8 @@ inline RateKey ComputeKey(std::string device) {
   return {RateKey::Kind::kCompute, std::move(device), ""};
 }
 
-// Milliseconds that the plan predicts to read `bytes` of the weights that the device streams; 0 if
-// it streams none.
+// Milliseconds that the plan predicts to read `bytes` of the weights that the device streams or is
+// expected to load on demand; 0 if there are none.
 double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes);
 
 // "link a -> b: 100 -> 20 Mbit/s", "disk of a: 1 -> 0.3 times its profile".

@@ -82,7 +82,8 @@ Bytes BlockBytes(const Plan& plan, BlockId id, bool with_parts) {
   if (id.kind == BlockKind::kEmbedding) return plan.embedding_pinned_bytes + (with_parts ? plan.embedding_bytes : 0);
   Bytes bytes = 0;
   const auto [begin, end] = PartsOf(plan, id);
-  for (int p = begin; p < end; ++p) bytes += plan.parts[p].pinned_bytes + (with_parts && !plan.parts[p].is_kv() ? plan.parts[p].bytes : 0);
+  for (int p = begin; p < end; ++p)
+    bytes += plan.parts[p].pinned_bytes + (with_parts && !plan.parts[p].is_kv() ? MovableBytes(plan.parts[p]) : 0);
   return bytes;
 }
 

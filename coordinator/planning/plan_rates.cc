@@ -62,6 +62,10 @@ Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates
     device.disk_mb_per_ms *= times, device.disk_lat_ms /= times;
   }
   for (const Stage& stage : plan.stages) {
+    const double times = faster(DiskKey(plan.devices[stage.device].name));
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].demand_ms /= times, plan.parts[p].prefill_demand_ms /= times;
+  }
+  for (const Stage& stage : plan.stages) {
     const double times = faster(ComputeKey(plan.devices[stage.device].name));
     for (int p = stage.lo; p < stage.hi; ++p)
       plan.parts[p].decode_ms /= times, plan.parts[p].evicted_ms /= times, plan.parts[p].prefill_ms /= times;

@@ -48,7 +48,7 @@ std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevel
     Bytes resident = 0;
     for (const int p : PartsOn(plan, static_cast<int32_t>(d))) {
       const PlanPart& part = plan.parts[static_cast<size_t>(p)];
-      if (!part.is_kv() && !std::ranges::binary_search(level.residency.streamed, p)) resident += part.bytes;
+      if (!part.is_kv() && !std::ranges::binary_search(level.residency.streamed, p)) resident += MovableBytes(part);
     }
     if (resident == 0) return "all of its weights stream already";
     const Bytes rest = AwayBytes(plan, levels.levels.back())[static_cast<size_t>(d)];

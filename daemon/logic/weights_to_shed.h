@@ -59,6 +59,7 @@ class WeightsToShed {
       const auto [begin, end] = PartsOf(plan, id);
       for (int part = begin; part < end; ++part) {
         if (plan.parts[part].is_kv() || plan.stages[StageOf(plan, part)].device != options_.device) continue;
+        if (plan.parts[part].on_demand()) continue;  // it never streams
         block.parts.push_back(part);
         bytes += plan.parts[part].bytes;
         may = may && options_.may_stream[part];

@@ -67,7 +67,7 @@ class PaperDevice {
     page_mb_ = Mb(layers_ * plan.page_bytes);
     Bytes resident = 0;
     for (const int p : PartsOn(plan, device)) {
-      if (!plan.parts[p].streamed && !plan.parts[p].is_kv()) resident += plan.parts[p].bytes;
+      resident += MemoryOf(plan.parts[p]);
     }
     free_mb_ = std::max(0.0, Mb(room - resident));
   }
@@ -101,7 +101,8 @@ class PaperDevice {
       PaperBlock block{.stage = stage, .id = id};
       bool resident = true;
       for (int part = begin; part < end; ++part) {
-        if (!plan_.parts[part].is_kv()) resident = resident && !plan_.parts[part].streamed, block.bytes += plan_.parts[part].bytes;
+        const PlanPart& what = plan_.parts[part];
+        if (!what.is_kv()) resident = resident && !what.streamed && !what.on_demand(), block.bytes += what.bytes;
       }
       if (resident) blocks_.push_back(block);
     }

@@ -23,7 +23,7 @@ absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions
   Plan changed = plan;
   std::vector<Bytes> largest(plan.devices.size(), 0);
   for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; p < stage.hi; ++p) largest[stage.device] = std::max(largest[stage.device], plan.parts[p].bytes);
+    for (int p = stage.lo; p < stage.hi; ++p) largest[stage.device] = std::max(largest[stage.device], MovableBytes(plan.parts[p]));
   }
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (plan.devices[d].disk_mb_per_ms >= kMinDiskRate) changed.devices[d].memory.ring = parts * largest[d];

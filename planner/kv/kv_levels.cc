@@ -41,8 +41,8 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int
     const PlanPart& part = plan.parts[p];
     instance.blocks.push_back({.kind = InstanceKind(part.block.kind),
                                .layer = part.block.layer,
-                               .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
-    comp_ms.push_back(WaitsForKv(plan, p) ? wait_ms[p] : part.decode_ms);
+                               .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(MovableBytes(part))});
+    comp_ms.push_back(WaitsForKv(plan, p) ? wait_ms[p] : ExpectedMs(part));
   }
   for (const PlanDevice& device : plan.devices) {
     instance.devices.push_back({.name = device.name,
@@ -99,7 +99,7 @@ class LevelDraft {
   }
 
   // Whether a search may choose it.
-  bool IsFree(int part) const { return !plan_.parts[part].is_kv(); }
+  bool IsFree(int part) const { return !plan_.parts[part].is_kv() && !plan_.parts[part].on_demand(); }
 
   // Whether the ring has room to stream the part.
   bool MayStream(int part) const {
@@ -131,7 +131,7 @@ class LevelDraft {
  private:
   void Count(int part, int sign) {
     if (plan_.parts[part].is_kv() && !streamed(part)) return;  // it is in KV pages
-    const Bytes bytes = sign * plan_.parts[part].bytes;
+    const Bytes bytes = sign * MovableBytes(plan_.parts[part]);
     (streamed(part) ? stage_streamed_[stage_of_[part]] : resident_[plan_.stages[stage_of_[part]].device]) += bytes;
   }
 
@@ -156,7 +156,8 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
   const PlanMemory& memory = plan.devices[device].memory;
   const int64_t pages = std::ssize(LayersOn(plan, device)) * PagesInMemory(plan.devices[device], layer_pages);
   Bytes pinned = 0;
-  for (const int part : PartsOn(plan, device)) pinned += plan.parts[part].pinned_bytes;
+  for (const int part : PartsOn(plan, device))
+    pinned += plan.parts[part].pinned_bytes + (plan.parts[part].on_demand() ? MemoryOf(plan.parts[part]) : 0);
   return plan.devices[device].budget - plan.devices[device].least_margin - (memory.total() - memory.kv - memory.weights - memory.margin) -
          pinned - pages * plan.page_bytes;
 }
@@ -336,6 +337,10 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   levels.push_back({.residency = ResidencyOf(plan), .ms_per_step = FirstLevelMs(plan)});
   const int64_t first = levels[0].residency.layer_pages, full = FullLayerPages(plan);
   const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
+  if (first < full && std::ranges::any_of(plan.parts, &PlanPart::on_demand)) {
+    answer.exhausted = "KV that grows beside parts on demand is not supported";
+    return answer;
+  }
   for (int64_t pages = first; pages < full;) {
     pages = std::min(full, pages + step);
     if (options.Ends()) {

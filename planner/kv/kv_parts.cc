@@ -15,7 +15,7 @@ class Cutter {
     cut_.parts.clear();
     cut_.chunks_per_sweep = std::min(plan.chunks_per_sweep, 1);
     Bytes largest = 0;
-    for (const PlanPart& part : plan.parts) largest = std::max(largest, part.bytes);
+    for (const PlanPart& part : plan.parts) largest = std::max(largest, MovableBytes(part));
     const Bytes piece_bytes = plan.sequences * KvPieceBytes(plan);
     const int64_t pieces = (plan.context + kKvPiece - 1) / kKvPiece;
     positions_ = std::clamp<int64_t>(largest / piece_bytes, 1, pieces) * kKvPiece;

@@ -54,6 +54,7 @@ struct PlanPart {
   double demand_ms = 0;
   double prefill_demand_ms = 0;
   double hit_share = 0;
+  double chosen_units = 0;  // on demand: expected number that one micro-batch of a decode step chooses
   // Time to compute this part for one micro-batch of a decode step. Attention is counted in the
   // parts with rows of its block. In the first KV part of a layer with a host: the time until the
   // host answers when the most KV is away, whether or not pieces come back.
@@ -207,6 +208,19 @@ std::vector<std::span<const MatrixRows>> UnitsIn(std::span<const MatrixRows> row
 // Memory that the part needs for its rows: all of them if it is resident, its places if it is on
 // demand, which have the size of its largest unit; 0 if it streams or has positions of KV.
 Bytes MemoryOf(const PlanPart& part);
+
+// The bytes that can stream or be resident as a whole: none of a part on demand.
+inline Bytes MovableBytes(const PlanPart& part) {
+  return part.on_demand() ? 0 : part.bytes;
+}
+// The expected bytes that one micro-batch of a decode step reads on demand.
+inline double DemandBytes(const PlanPart& part) {
+  return part.on_demand() ? part.chosen_units * (1 - part.hit_share) * static_cast<double>(part.unit_bytes) : 0;
+}
+// The expected time of the part in a decode step: its reads on demand, and its computation.
+inline double ExpectedMs(const PlanPart& part) {
+  return part.decode_ms + part.demand_ms;
+}
 
 // Bytes of these rows in memory and on the disk, padded for reads aligned to 4 KiB.
 Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows);

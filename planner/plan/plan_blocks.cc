@@ -8,11 +8,12 @@
 namespace lime {
 namespace {
 
-// Whether all parts of the block are resident, and on this device.
+// Whether all parts of the block are resident as a whole, and on this device.
 bool IsWhole(const Plan& plan, int32_t device, BlockId id) {
   const auto [begin, end] = PartsOf(plan, id);
   for (int part = begin; part < end; ++part) {
-    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device || WaitsForKv(plan, part)) return false;
+    if (plan.parts[part].streamed || plan.parts[part].on_demand()) return false;
+    if (plan.stages[StageOf(plan, part)].device != device || WaitsForKv(plan, part)) return false;
   }
   return begin < end;
 }
@@ -50,7 +51,7 @@ ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device) {
     const bool whole = !parts_leave && IsWhole(plan, device, what.block);
     std::vector<BlockId>& list = whole ? resident.whole : resident.pinned;
     if (list.empty() || !(list.back() == what.block)) list.push_back(what.block);
-    if (!whole && !what.streamed && !what.is_kv()) resident.parts.push_back(part);
+    if (!whole && !what.streamed && !what.is_kv() && !what.on_demand()) resident.parts.push_back(part);
   }
   return resident;
 }

@@ -22,7 +22,7 @@ std::vector<int> PartsOn(const Plan& plan, int32_t device);
 struct ResidentWeights {
   std::vector<BlockId> whole;   // blocks that are entirely resident, and will not stream
   std::vector<BlockId> pinned;  // the other blocks, whose norms and biases are resident
-  std::vector<int> parts;       // resident parts of the blocks in `pinned`
+  std::vector<int> parts;       // resident parts of the blocks in `pinned`; none on demand
 };
 ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device);
 

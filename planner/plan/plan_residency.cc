@@ -75,6 +75,7 @@ absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency)
   int32_t before = -1;
   for (const int32_t p : residency.streamed) {
     if (p <= before || p >= plan.NumParts()) return Invalid("residency: part ", p, " cannot follow part ", before, " of ", plan.NumParts());
+    if (plan.parts[p].on_demand()) return Invalid("residency: ", PartName(plan, p), " loads on demand, so it cannot stream");
     changed.parts[before = p].streamed = true;
   }
   const std::vector<PlanNeed> needs = NeedsOf(changed);

@@ -38,6 +38,20 @@ TEST(ClusterRatesTest, RatesAreOfTheTimeSinceTheAnswerBefore) {
               ElementsAre(Pair(ComputeKey("b"), 0.5)));
 }
 
+// A micro-batch is expected to read 1.5 units of 1 MB, with 0.5 ms each.
+TEST(ClusterRatesTest, ReadsOnDemandArePlannedWithWhatStreams) {
+  Plan plan = SmallPlan();
+  EXPECT_DOUBLE_EQ(PlannedLoadMs(plan, "a", 8'000'000), 10);
+  plan.microbatches = 2;
+  PlanPart& part = plan.parts[1];
+  part.unit_bytes = 1'000'000, part.places = 2, part.chosen_units = 3, part.hit_share = 0.5;
+  EXPECT_DOUBLE_EQ(PlannedLoadMs(plan, "a", 7'000'000), 4 + 1 + 2 * 1.5 * 1.5);
+  plan.parts[0].streamed = plan.parts[2].streamed = false;
+  EXPECT_DOUBLE_EQ(PlannedLoadMs(plan, "a", 3'000'000), 2 * 1.5 * 1.5);
+  part.hit_share = 1;
+  EXPECT_EQ(PlannedLoadMs(plan, "a", 3'000'000), 0);
+}
+
 TEST(ClusterRatesTest, TooLittleWorkMeasuresNothingUntilItAddsUp) {
   RateMeter meter;
   (void)Rates(meter, "b", {.epoch = 3});

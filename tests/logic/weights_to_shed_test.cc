@@ -55,6 +55,19 @@ class WeightsToShedTest : public ::testing::Test {
   ModelSpec spec_;
 };
 
+TEST_F(WeightsToShedTest, PartsOnDemandNeverGo) {
+  Plan plan = Make();
+  const auto [begin, end] = PartsOf(plan, {BlockKind::kMlp, 3});
+  const Residency all = ResidencyOf(plan);
+  const Bytes most = WeightsToShed(plan, Options(plan)).most();
+  plan.parts[end - 1].places = 1, plan.parts[end - 1].unit_bytes = plan.parts[end - 1].bytes;
+  const WeightsToShed shed(plan, Options(plan));
+  EXPECT_EQ(shed.most(), most - plan.parts[end - 1].bytes);
+  const std::vector<int32_t> streamed = shed.Choose(all, most, false).streamed;
+  EXPECT_EQ(std::ranges::count(streamed, end - 1), 0);
+  EXPECT_EQ(std::ranges::count(streamed, begin), begin + 1 < end ? 1 : 0);
+}
+
 TEST_F(WeightsToShedTest, BlocksGoFromTheHighestLayerDownThenTheHeadThenTheEmbedding) {
   const Plan plan = Make();
   const WeightsToShed shed(plan, Options(plan));

@@ -132,6 +132,53 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
   }
 }
 
+// SmallPlan with experts in place of the MLP: a router, and three experts on demand, two in memory.
+Plan DemandPlan() {
+  Plan plan = SmallPlan();
+  plan.parts[1] = {.block = {BlockKind::kExperts, 0}, .rows = {{TensorRole::kRouter, 0, 3}}, .bytes = 200, .pinned_bytes = 3};
+  PlanPart experts = {.block = {BlockKind::kExperts, 0}, .bytes = 90, .unit_bytes = 30, .places = 2};
+  for (int32_t e = 0; e < 3; ++e) {
+    for (const TensorRole role : {TensorRole::kUp, TensorRole::kDown}) experts.rows.push_back({role, 0, 8, e});
+  }
+  experts.demand_ms = 1.5, experts.prefill_demand_ms = 7, experts.hit_share = 0.25, experts.chosen_units = 2;
+  plan.parts[2] = std::move(experts);
+  PlanMemory& memory = plan.devices[0].memory;
+  memory.ring = 0, memory.weights += 60;
+  plan.devices[0].budget = memory.total();
+  return plan;
+}
+
+TEST(ClusterPlanTest, AWrongPartOnDemandIsASentence) {
+  ASSERT_TRUE(DemandPlan().Validate().ok()) << DemandPlan().Validate().message();
+  EXPECT_EQ(MemoryOf(DemandPlan().parts[2]), 60);
+  EXPECT_EQ(DemandBytes(DemandPlan().parts[2]), 45);
+  const Wrong wrongs[] = {
+      {"also streams", [](Plan& p) { p.parts[2].streamed = true; }, "parts[2] is on demand and streams"},
+      {"of another kind", [](Plan& p) { p.parts[3].places = 1, p.parts[3].unit_bytes = 1; }, "parts[3] is on demand, but is of head"},
+      {"nothing chooses", [](Plan& p) { p.parts[1].places = 1, p.parts[1].unit_bytes = 1; }, "parts[1] is on demand, but"},
+      {"no router",
+       [](Plan& p) {
+         p.parts.erase(p.parts.begin() + 1), p.stages = {{0, 0, 2}, {1, 2, 3}, {0, 3, 4}};
+       },
+       "no part before it chooses its units"},
+      {"rows of no expert", [](Plan& p) { p.parts[2].rows[0].expert = -1; }, "has rows of no expert"},
+      {"more places than experts", [](Plan& p) { p.parts[2].places = 4; }, "parts[2].places\" = 4 is outside 1 to 3"},
+      {"negative places", [](Plan& p) { p.parts[2].places = -1; }, "parts[2].places\" = -1"},
+      {"units of a part that is not on demand", [](Plan& p) { p.parts[2].places = 0; }, "parts[2].unit_bytes\" = 30"},
+      {"a unit larger than all", [](Plan& p) { p.parts[2].unit_bytes = 91; }, "parts[2].unit_bytes\" = 91"},
+      {"hits", [](Plan& p) { p.parts[2].hit_share = 1.5; }, "parts[2].hit_share = 1.5 is more than 1"},
+      {"time", [](Plan& p) { p.parts[2].demand_ms = -1; }, "parts[2].demand_ms\" = -1"},
+      {"chosen", [](Plan& p) { p.parts[2].chosen_units = -1; }, "parts[2].chosen_units\" = -1"},
+      {"memory", [](Plan& p) { p.devices[0].memory.weights -= 60, p.devices[0].budget -= 60; }, "memory.weights"},
+      {"no disk", [](Plan& p) { p.devices[0].disk_mb_per_ms = 0; }, "devices[0] loads on demand, but its disk reads 0 MB/ms"},
+  };
+  for (const Wrong& wrong : wrongs) {
+    Plan plan = DemandPlan();
+    wrong.make(plan);
+    EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr(wrong.says)) << wrong.what;
+  }
+}
+
 TEST(ClusterPlanTest, WhatIsWrittenIsReadBackTheSame) {
   const Plan plan = SmallPlan();
   const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(plan), "plan.json");

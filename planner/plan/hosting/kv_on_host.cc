@@ -29,6 +29,8 @@ double ReadMs(const Plan& plan) {
       const PlanPart& part = plan.parts[p];
       if (part.streamed && !part.is_kv() && device.disk_mb_per_ms > 0)
         read_ms[stage.device] += static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms;
+      if (part.on_demand() && device.disk_mb_per_ms > 0)
+        read_ms[stage.device] += plan.microbatches * DemandBytes(part) / 1e6 / device.disk_mb_per_ms;
     }
   }
   return std::ranges::max(read_ms);
@@ -53,7 +55,7 @@ Uses UsesOf(const Plan& plan, int device) {
       if (stage.device == device && WaitsForKv(plan, p)) {
         uses.at_ms.push_back(uses.step_ms);
       } else if (!WaitsForKv(plan, p)) {
-        uses.step_ms += plan.parts[p].decode_ms;
+        uses.step_ms += ExpectedMs(plan.parts[p]);
       }
     }
     uses.layers_of_visit = std::max(uses.layers_of_visit, std::ssize(uses.at_ms) - before);
