@@ -57,8 +57,9 @@ class Planner {
     Bytes fixed = device.memory.total() + problem.head.embedding_pinned_bytes;
     for (const PlanPart& part : problem.head.parts) {
       fixed += part.pinned_bytes + part.kv_pages * problem.head.page_bytes + part.state_bytes;
-      parts_ += part.bytes;
-      largest_ = std::max(largest_, part.bytes);
+      if (part.on_demand()) fixed += MemoryOf(part);
+      parts_ += MovableBytes(part);
+      largest_ = std::max(largest_, MovableBytes(part));
     }
     if (request.spills != nullptr) largest_ = std::max(largest_, problem.head.sequences * KvPieceBytes(problem.head));  // streams too
     all_ = parts_ + (problem.tied_embedding ? 0 : problem.head.embedding_bytes);
@@ -122,10 +123,14 @@ class Planner {
     return drafts;
   }
 
-  ResidencyDraft AllStreamed() const { return {.streamed = std::vector<uint8_t>(problem_.head.parts.size(), 1)}; }
+  ResidencyDraft AllStreamed() const {
+    ResidencyDraft draft;
+    for (const PlanPart& part : problem_.head.parts) draft.streamed.push_back(part.on_demand() ? 0 : 1);
+    return draft;
+  }
   Bytes BytesOf(int begin, int end) const {
     Bytes bytes = 0;
-    for (int p = begin; p < end; ++p) bytes += problem_.head.parts[p].bytes;
+    for (int p = begin; p < end; ++p) bytes += MovableBytes(problem_.head.parts[p]);
     return bytes;
   }
   static void MakeResident(int begin, int end, Bytes bytes, ResidencyDraft& draft) {
@@ -139,7 +144,7 @@ class Planner {
     const int parts = problem_.head.NumParts();
     for (int i = 0; i < parts; ++i) {
       const int p = backwards ? parts - 1 - i : i;
-      const Bytes bytes = problem_.head.parts[p].bytes;
+      const Bytes bytes = MovableBytes(problem_.head.parts[p]);
       if (draft.resident + bytes > room) break;
       MakeResident(p, p + 1, bytes, draft);
     }
@@ -162,7 +167,7 @@ class Planner {
         MakeResident(begin, end, bytes, draft);
     }
     for (int p = 0; p < parts; ++p) {
-      const Bytes bytes = problem_.head.parts[p].bytes;
+      const Bytes bytes = MovableBytes(problem_.head.parts[p]);
       if (draft.streamed[p] != 0 && draft.resident + bytes <= room) MakeResident(p, p + 1, bytes, draft);
     }
     return draft;
@@ -236,10 +241,10 @@ class Planner {
   const bool grows_;  // KV grows, so any part may stream later
   Instance instance_;
   Evaluator evaluator_;
-  Bytes parts_ = 0;    // of all parts
-  Bytes all_ = 0;      // of all parts and the embedding
-  Bytes largest_ = 0;  // part
-  Bytes fixed_ = 0;    // KV, states, and pinned tensors of parts and embedding
+  Bytes parts_ = 0;    // of all parts that are not on demand
+  Bytes all_ = 0;      // of these and the embedding
+  Bytes largest_ = 0;  // of these
+  Bytes fixed_ = 0;    // KV, states, places of parts on demand, and pinned tensors of parts and embedding
   Bytes room_ = 0;     // for resident parts and the ring
   double compute_ms_ = 0;
 
@@ -267,10 +272,10 @@ PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& reque
   memory.embedding = problem.head.embedding_pinned_bytes;
   Bytes largest = 0;
   for (const PlanPart& part : problem.head.parts) {
-    memory.weights += part.pinned_bytes;
+    memory.weights += part.pinned_bytes + (part.on_demand() ? MemoryOf(part) : 0);
     memory.kv += part.kv_pages * problem.head.page_bytes;
     memory.state += part.state_bytes;
-    largest = std::max(largest, part.bytes);
+    largest = std::max(largest, MovableBytes(part));
   }
   memory.ring = request.ring ? std::max(*request.ring, 2 * largest) : largest;
   memory.activations += request.rows + largest;
@@ -279,7 +284,10 @@ PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& reque
 
 double MsPerStepAt(const Plan& plan, double disk_bytes_per_second) {
   Plan at = plan;
-  at.devices.front().disk_mb_per_ms = std::max(kMinDiskRate, disk_bytes_per_second / 1e9);
+  PlanDevice& device = at.devices.front();
+  const double rate = std::max(kMinDiskRate, disk_bytes_per_second / 1e9);
+  for (PlanPart& part : at.parts) part.demand_ms *= device.disk_mb_per_ms / rate;
+  device.disk_mb_per_ms = rate;
   return FirstLevelMs(at);
 }
 

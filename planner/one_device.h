@@ -37,7 +37,8 @@ struct OneDeviceRequest {
   const ModelSpec* spills = nullptr;
 };
 
-// All parts and the embedding are resident if they fit. Else embedding rows are read from disk.
+// Parts on demand never stream. Their places are as fixed as KV. All other parts and the embedding
+// are resident if they fit. Else embedding rows are read from disk.
 // Else parts stream as well. The ring has the chosen size, and the margin gets the rest.
 // ResourceExhausted with the numbers if the smallest ring, or the requested one, does not fit next
 // to the pinned memory. The budget is that of problem.head; memory in its instances is ignored.
@@ -52,12 +53,13 @@ struct OneDeviceRequest {
 // `request` has no placement, ring or share
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request);
 
-// Memory of the device if every part streams through the smallest ring, of one part. `activations`
+// Memory of the device if every part that may stream does, through the smallest ring, of one part. `activations`
 // includes the size of another part, which the ring may leave unused at its end. The margin is the
 // problem's.
 PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& request);
 
-// Milliseconds per step of a plan for one device if its disk had this rate.
+// Milliseconds per step of a plan for one device if its disk had this rate. Reads on demand that are
+// waited for change by the same factor.
 double MsPerStepAt(const Plan& plan, double disk_bytes_per_second);
 
 }  // namespace lime

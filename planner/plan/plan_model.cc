@@ -68,7 +68,7 @@ Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
   Bytes bytes = 0;
   for (const MatrixRows& range : rows) {
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != range.role || IsPinned(tensor)) continue;
+      if (tensor.role != range.role || tensor.expert != range.expert || IsPinned(tensor)) continue;
       bytes += tensor.info.bytes / tensor.info.shape[0] * (range.end - range.begin) + kReadSlack;
     }
   }

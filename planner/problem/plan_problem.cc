@@ -11,12 +11,14 @@
 #include "planner/plan/baselines/eviction.h"
 #include "planner/plan/device/limits.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/problem/part_times.h"
+#include "planner/problem/plan_parts.h"
+#include "planner/problem/unit_demand.h"
 
 namespace lime {
 namespace {
 
-constexpr double kPartLatencyMs = 0.02;  // small, because the next part is queued during a read
-constexpr int64_t kRowReads = 32;        // of the embedding, in flight at a time
+constexpr int64_t kRowReads = 32;  // of the embedding, in flight at a time
 
 constexpr int64_t kMaxContext = int64_t{1} << 32;
 
@@ -52,91 +54,16 @@ absl::Status CheckRequest(const PlanRequest& request) {
   for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
   for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
   if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs at least one chunk length");
+  LIME_RETURN_IF_ERROR(CheckInt("unit_places", request.unit_places, 0, kMaxUnits));
+  LIME_RETURN_IF_ERROR(CheckHits(request.unit_hits));
+  if (request.unit_places > 0 && (request.kv_tokens > 0 || request.retained_positions > 0))
+    return Invalid("planning: experts on demand beside KV that grows or is evicted are not supported; reserve all KV");
   const LinkPoint& link = request.default_link;
   if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
   return Invalid("planning: a default link cannot have ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
 }
 
-// ---- Parts
-
-// Cuts the head into ranges of about equal length, at most `part_bytes` but at least kVocabRange
-// ids.
-std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes part_bytes) {
-  const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - PinnedBytes(head)) / vocab);
-  const int64_t most = part_bytes > 0 ? std::max(kVocabRange, part_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
-  const int64_t count = (vocab + most - 1) / most;
-  const int64_t ids = std::min(RoundUp((vocab + count - 1) / count, kVocabRange), vocab);
-  std::vector<std::vector<MatrixRows>> cut;
-  for (int64_t begin = 0; begin < vocab; begin += ids) cut.push_back({{TensorRole::kOutput, begin, std::min(begin + ids, vocab)}});
-  return cut;
-}
-
-std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const PlanRequest& request, int64_t vocab) {
-  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.part_bytes);
-  // CutBlock makes parts of at least 64 rows, which may be far more than a small matrix has. For a
-  // whole block, ask for far more than its bytes.
-  const Bytes longest = request.part_bytes > 0 ? request.part_bytes : 66 * block.bytes + kMiB;
-  std::vector<std::vector<MatrixRows>> cut;
-  for (BlockPart& part : CutBlock(block, longest)) cut.push_back(std::move(part.rows));
-  return cut;
-}
-
-std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
-  const int64_t tokens = request.kv_tokens > 0            ? request.kv_tokens
-                         : request.retained_positions > 0 ? request.retained_positions
-                                                          : request.context;
-  const int64_t pages = request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
-  std::vector<PlanPart> parts;
-  for (const BlockSpec& block : spec.blocks) {
-    if (block.id.kind == BlockKind::kEmbedding) continue;
-    bool first = true;
-    for (std::vector<MatrixRows>& rows : CutIntoRows(block, request, spec.config.vocab_size)) {
-      const Bytes bytes = PartBytes(block, rows);
-      parts.push_back({.block = block.id,
-                       .rows = std::move(rows),
-                       .bytes = bytes,
-                       .pinned_bytes = first || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0,
-                       .kv_pages = first && HasKv(block.id.kind) ? pages : 0,
-                       .state_bytes = first && HasState(block.id.kind) ? request.sequences * spec.StateBytes(block.id.layer) : 0});
-      first = false;
-    }
-  }
-  return parts;
-}
-
 // ---- Times
-
-// Time of each part on one device: a block's time, divided by bytes. The first part includes the
-// embedding, the last part the step's overhead. After the last attention, no evicted rows are
-// computed.
-std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, const VisitShape& rows) {
-  const auto own_ms = [&](BlockId block) {
-    return profile.ComputeMs(spec, block, block.kind == BlockKind::kHead ? rows.logits : rows.sequences * rows.own, rows.context);
-  };
-  std::vector<std::pair<BlockId, double>> known;  // of blocks that take different times
-  const auto all_ms = [&](BlockId block) {
-    const auto same = std::ranges::find_if(known, [&](const auto& other) { return TakeSameTime(spec, other.first, block); });
-    if (same != known.end()) return same->second;
-    const double ms =
-        rows.evicted == 0 || block.kind == BlockKind::kHead
-            ? own_ms(block)
-            : SlicedMs(rows, [&](int64_t some, int64_t positions) { return profile.ComputeMs(spec, block, some, positions); });
-    return known.emplace_back(block, ms).second;
-  };
-  const BlockId last = MlpBlockOf(spec.config, static_cast<int32_t>(spec.config.num_layers() - 1));
-  std::vector<double> times;
-  for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
-    Bytes bytes = 0;
-    for (end = begin; end < plan.NumParts() && plan.parts[end].block == plan.parts[begin].block; ++end) bytes += plan.parts[end].bytes;
-    const BlockId block = plan.parts[begin].block;
-    const double block_ms = block == last ? own_ms(block) : all_ms(block);
-    for (int p = begin; p < end; ++p) times.push_back(block_ms * static_cast<double>(plan.parts[p].bytes) / static_cast<double>(bytes));
-  }
-  const ModelCompute* const model = profile.FindModel(ModelKey(spec));
-  times.front() += all_ms({BlockKind::kEmbedding, 0});
-  times.back() += model != nullptr ? model->step_overhead_ms : 0;
-  return times;
-}
 
 // Time to read embedding rows. Each row is one read; kRowReads are in flight.
 std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& device, const PlanRequest& request, int64_t rows) {
@@ -193,11 +120,12 @@ std::vector<int32_t> Batches(const PlanRequest& request) {
 Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
   // Consecutive blocks of one kind and layer are parts of one block. The head has no neighbour of
   // its kind.
+  const Bytes places = part.on_demand() ? MemoryOf(part) : 0;
   return {.kind = InstanceKind(part.block.kind),
           .layer = part.block.layer,
-          .mb = Mb(part.bytes),
-          .kv_mb = Mb(part.pinned_bytes + part.kv_pages * page_bytes + part.state_bytes),
-          .state_mb = Mb(part.state_bytes)};
+          .mb = Mb(MovableBytes(part)),
+          .kv_mb = Mb(part.pinned_bytes + places + part.kv_pages * page_bytes + part.state_bytes),
+          .state_mb = Mb(places + part.state_bytes)};
 }
 
 // Subtracts the pages that layers share in turn, even if the device gets no layer.
@@ -233,7 +161,7 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
 }
 
 FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request,
-                                 const PlanProblem& problem) {
+                                 PlanProblem& problem) {
   FirstTokenProblem first = {.prompt_tokens = static_cast<int32_t>(request.prompt_tokens)};
   first.max_chunks_per_sweep =
       EvictsKv(problem.head) ? 1 : static_cast<int32_t>(std::min<int64_t>(kMaxMicrobatches, kMaxPlanRuns / problem.head.NumParts()));
@@ -250,6 +178,8 @@ FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterD
       device.comp_ms = ComputeTimes(spec, devices[d].profile, problem.head,
                                     {.own = rows, .context = middle, .evicted = MeanEvicted(problem.head, rows)});
       device.embed_rows_ms = EmbedRowsMs(spec, devices[d], request, rows + MeanEvicted(problem.head, rows));
+      if (!problem.demand.empty())
+        problem.demand[d].prefill[chunk.rows] = AddChunkDemand(spec, devices[d].profile, problem.head, rows, device.comp_ms);
     }
     first.chunks.push_back(std::move(chunk));
   }
@@ -293,6 +223,28 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, con
   plan.prefill.embed_rows_ms = instance.devices[plan.stages.front().device].embed_rows_ms.value_or(0);
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].prefill_ms = instance.devices[stage.device].comp_ms[p];
+    if (problem.demand.empty()) continue;
+    for (const PartDemand& demand : problem.demand[static_cast<size_t>(stage.device)].prefill.at(chunk->rows)) {
+      if (demand.part < stage.lo || demand.part >= stage.hi) continue;
+      plan.parts[demand.part].prefill_ms = demand.compute_ms;
+      plan.parts[demand.part].prefill_demand_ms = demand.read_ms;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Times of the parts on demand of the stage, computation and reads apart.
+absl::Status AddDecodeDemand(const PlanProblem& problem, const Stage& stage, Plan& plan) {
+  if (problem.demand.empty()) return absl::OkStatus();
+  for (const PartDemand& demand : problem.demand[static_cast<size_t>(stage.device)].decode.at(plan.batch)) {
+    if (demand.part < stage.lo || demand.part >= stage.hi) continue;
+    if (demand.read_ms >= kNoDiskMs) {
+      return absl::ResourceExhaustedError(absl::StrCat("planning: device \"", plan.devices[stage.device].name, "\" would load ",
+                                                       PartName(plan, demand.part), " on demand, but its disk was not measured"));
+    }
+    PlanPart& part = plan.parts[demand.part];
+    part.decode_ms = demand.compute_ms, part.demand_ms = demand.read_ms;
+    part.chosen_units = demand.chosen_units, part.hit_share = demand.hit_share;
   }
   return absl::OkStatus();
 }
@@ -357,6 +309,7 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   instance.embed_mb = Mb(problem.head.embedding_bytes);
   problem.tied_embedding = spec.config.tie_embeddings && request.embedding_with_head;
   instance.sequences = request.sequences;
+  if (std::ranges::any_of(problem.head.parts, &PlanPart::on_demand)) problem.demand.resize(devices.size());
   const std::vector<int32_t> batches = Batches(request);
   const int64_t read = request.expected_positions > 0 && !EvictsKv(problem.head) ? request.expected_positions : request.context;
   for (const ClusterDevice& device : devices) {
@@ -364,7 +317,10 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
     if (EvictsKv(problem.head)) problem.retained_ms.emplace_back();
     for (const int32_t batch : batches) {
       VisitShape rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
-      added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
+      std::vector<double>& comp_ms = added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
+      if (!problem.demand.empty())
+        problem.demand[instance.devices.size() - 1].decode[batch] =
+            AddStepDemand(spec, device.profile, request, problem.head, batch, comp_ms);
       if (!EvictsKv(problem.head)) continue;
       rows.evicted = 0;
       problem.retained_ms.back()[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
@@ -432,11 +388,20 @@ bool EmbeddingIsWithHead(const PlanProblem& problem, const StagePlan& stages) {
   return last.device == stages.stages.front().device && last.lo <= begin && (stages.streamed.empty() || stages.streamed.back() < begin);
 }
 
-absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice) {
+StagePlan WithoutDemand(const PlanProblem& problem, StagePlan stages) {
+  std::erase_if(stages.streamed, [&](int32_t p) { return problem.head.parts[static_cast<size_t>(p)].on_demand(); });
+  return stages;
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& chosen) {
+  PlanChoice choice = chosen;
   Plan plan = problem.head;
   plan.batch = choice.batch > 0 ? choice.batch : problem.head.sequences;
   LIME_ASSIGN_OR_RETURN(Instance instance, Chosen(problem, plan.batch));
   LIME_RETURN_IF_ERROR(choice.stages.Validate(instance));
+  choice.stages = WithoutDemand(problem, chosen.stages);
+  const bool predicts = problem.first_token && choice.stages.streamed.size() < chosen.stages.streamed.size();
+  if (predicts) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(choice.stages);
   const bool with_head = EmbeddingIsWithHead(problem, choice.stages);
   StagePlan stages = choice.stages;
   if (with_head) stages.embedding_by_rows = false, instance.embed_mb = 0;
@@ -444,6 +409,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choi
   const double ms_per_step = evaluator.MsPerStep(stages);
   if (const std::string reason = evaluator.Infeasibility(); !reason.empty()) return absl::ResourceExhaustedError(reason);
   AddDecode(problem, instance, choice, plan);
+  for (const Stage& stage : plan.stages) LIME_RETURN_IF_ERROR(AddDecodeDemand(problem, stage, plan));
   if (with_head) plan.embedding = EmbeddingPlacement::kWithHead;
   plan.predicted = {.ms_per_step = ms_per_step,
                     .ms_per_token = ms_per_step / plan.sequences,

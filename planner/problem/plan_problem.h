@@ -64,17 +64,39 @@ struct PlanRequest {
   // For two devices without a link in a profile.
   LinkPoint default_link = {.peer = "", .bytes_per_second = 12.5e6, .latency_ms = 0.3};
   bool embedding_by_rows = true;  // whether rows may be read one by one, if there is a disk
+  // Experts on demand: every layer has memory for this many of them on its device. 0: blocks with
+  // experts are resident or stream like others. With it, all KV is reserved and kept.
+  int64_t unit_places = 0;
+  // The share of one row's experts in memory for each number of places, from 1; empty: a generic
+  // curve (planner/problem/unit_demand.h).
+  std::vector<double> unit_hits;
+};
+
+// The expected times of a part on demand for one micro-batch.
+struct PartDemand {
+  int32_t part = 0;
+  double compute_ms = 0;
+  double read_ms = 0;  // that no computation hides
+  double chosen_units = 0;
+  double hit_share = 0;
+};
+// Of all parts on demand, ascending; by sequences of a decode step's micro-batch, and by rows of a
+// prompt's chunk.
+struct DeviceDemand {
+  std::map<int32_t, std::vector<PartDemand>> decode, prefill;
 };
 
 struct PlanProblem {
   // The decode step, to which StagePlans refer. It has the bytes of head.parts in MB, and each
   // device has half a byte less, so that rounding never changes a comparison. `kv_mb` of a block is
-  // all its pinned memory: pages, states, norms and biases.
+  // all its pinned memory: pages, states, norms and biases. A part on demand has no other memory: its
+  // places are pinned. Its time includes its expected reads; without a disk, it is prohibitive.
   Instance instance;
   std::optional<FirstTokenProblem> first_token;  // with a prompt: one instance per chunk length
   // By device and batch: decode times without computing KV again. Empty if all KV stays.
   std::vector<std::map<int32_t, std::vector<double>>> retained_ms;
-  bool tied_embedding = false;  // embedding and head are one tensor, and may share memory
+  std::vector<DeviceDemand> demand;  // by device; empty without parts on demand
+  bool tied_embedding = false;       // embedding and head are one tensor, and may share memory
   // A plan without stages: model, request, one part per block of the instance, and the known fields
   // of devices.
   Plan head;
@@ -116,8 +138,13 @@ struct PlanChoice {
 // express this, so if memory is short also try `stages` that read the embedding by rows.
 bool EmbeddingIsWithHead(const PlanProblem& problem, const StagePlan& stages);
 
+// The stages without parts on demand among the streamed ones. A search may choose them, because they
+// take no memory that streaming could save.
+StagePlan WithoutDemand(const PlanProblem& problem, StagePlan stages);
+
 // A valid plan with ms_per_step by the Evaluator. ResourceExhausted with Evaluator's reason if it
-// does not fit.
+// does not fit, or if a device without a disk has a part on demand. Parts on demand never stream,
+// even if `choice` says so.
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice);
 
 }  // namespace lime

@@ -110,8 +110,9 @@ std::string ModelKey(const ModelSpec& spec);
 bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other);
 
 // max(bytes / memory rate, operations / operation rate), plus the overhead. Large models come near
-// this lower bound. Counts the mean bytes of the blocks of that kind, and the sizes and the window
-// of the block's own layer.
+// this lower bound. Counts the mean bytes of the blocks of that kind, of their experts only those
+// that the rows choose (planner/plan/model/unit_choice.h), and the sizes and the window of the
+// block's own layer.
 double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockId block, int64_t rows, int64_t context);
 
 // Names in JSON.

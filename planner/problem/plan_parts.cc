@@ -1,0 +1,97 @@
+#include "planner/problem/plan_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lime {
+namespace {
+
+// Cuts the head into ranges of about equal length, at most `part_bytes` but at least kVocabRange
+// ids.
+std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes part_bytes) {
+  const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - PinnedBytes(head)) / vocab);
+  const int64_t most = part_bytes > 0 ? std::max(kVocabRange, part_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
+  const int64_t count = (vocab + most - 1) / most;
+  const int64_t ids = std::min(RoundUp((vocab + count - 1) / count, kVocabRange), vocab);
+  std::vector<std::vector<MatrixRows>> cut;
+  for (int64_t begin = 0; begin < vocab; begin += ids) cut.push_back({{TensorRole::kOutput, begin, std::min(begin + ids, vocab)}});
+  return cut;
+}
+
+std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const PlanRequest& request, int64_t vocab) {
+  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.part_bytes);
+  // CutBlock makes parts of at least 64 rows, which may be far more than a small matrix has. For a
+  // whole block, ask for far more than its bytes, and join its experts with its other rows.
+  const Bytes longest = request.part_bytes > 0 ? request.part_bytes : 66 * block.bytes + kMiB;
+  std::vector<std::vector<MatrixRows>> cut;
+  for (BlockPart& part : CutBlock(block, longest)) {
+    if (request.part_bytes > 0 || cut.empty()) cut.emplace_back();
+    cut.back().insert(cut.back().end(), part.rows.begin(), part.rows.end());
+  }
+  return cut;
+}
+
+// The block without the matrices of its experts.
+BlockSpec WithoutExperts(const BlockSpec& block) {
+  BlockSpec rest{.id = block.id};
+  for (const TensorSpec& tensor : block.tensors) {
+    if (tensor.expert < 0) rest.tensors.push_back(tensor), rest.bytes += tensor.info.bytes;
+  }
+  return rest;
+}
+
+// All rows of the experts' matrices, expert by expert in order of use.
+std::vector<MatrixRows> RowsOfExperts(const BlockSpec& block) {
+  std::vector<MatrixRows> rows;
+  for (const TensorSpec& tensor : block.tensors) {
+    if (tensor.expert < 0 || tensor.part != TensorPart::kWeight || IsPinned(tensor)) continue;
+    rows.push_back({tensor.role, 0, tensor.info.shape[0], tensor.expert});
+  }
+  return rows;
+}
+
+// Pages of each layer with KV, for all sequences.
+int64_t LayerPages(const PlanRequest& request) {
+  const int64_t tokens = request.kv_tokens > 0            ? request.kv_tokens
+                         : request.retained_positions > 0 ? request.retained_positions
+                                                          : request.context;
+  return request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
+}
+
+PlanPart OnDemand(const BlockSpec& block, std::vector<MatrixRows> rows, int64_t places) {
+  const auto units = static_cast<int64_t>(UnitsIn(rows).size());
+  PlanPart part{.block = block.id, .bytes = PartBytes(block, rows), .unit_bytes = UnitBytes(block, rows)};
+  part.rows = std::move(rows);
+  part.places = std::min(places, units);
+  return part;
+}
+
+void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec& block, std::vector<PlanPart>& parts) {
+  const size_t first = parts.size();
+  std::vector<MatrixRows> experts;
+  if (request.unit_places > 0 && block.id.kind == BlockKind::kExperts) experts = RowsOfExperts(block);
+  for (std::vector<MatrixRows>& rows : CutIntoRows(experts.empty() ? block : WithoutExperts(block), request, spec.config.vocab_size)) {
+    const Bytes bytes = PartBytes(block, rows);
+    parts.push_back({.block = block.id,
+                     .rows = std::move(rows),
+                     .bytes = bytes,
+                     .pinned_bytes = block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0});
+  }
+  if (!experts.empty()) parts.push_back(OnDemand(block, std::move(experts), request.unit_places));
+  if (parts.size() == first) return;
+  parts[first].pinned_bytes = PinnedBytes(block);
+  if (HasKv(block.id.kind)) parts[first].kv_pages = LayerPages(request);
+  if (HasState(block.id.kind)) parts[first].state_bytes = request.sequences * spec.StateBytes(block.id.layer);
+}
+
+}  // namespace
+
+std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
+  std::vector<PlanPart> parts;
+  for (const BlockSpec& block : spec.blocks) {
+    if (block.id.kind != BlockKind::kEmbedding) AddBlock(spec, request, block, parts);
+  }
+  return parts;
+}
+
+}  // namespace lime

@@ -1,0 +1,19 @@
+// Cuts the blocks of a model into the parts of a plan.
+#pragma once
+
+#include <vector>
+
+#include "planner/plan/model/model_spec.h"
+#include "planner/plan/plan.h"
+#include "planner/problem/plan_problem.h"
+
+namespace lime {
+
+// The parts of all blocks but the embedding, in execution order, with their bytes, pages and states.
+// No times, and nothing streams.
+//
+// With PlanRequest::unit_places, a block with experts becomes the parts of its other matrices, and
+// one part with all experts, which is on demand.
+std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request);
+
+}  // namespace lime
