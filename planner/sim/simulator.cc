@@ -75,6 +75,7 @@ class Simulation {
     ProgramRunner runner;
     int64_t steps_begun = 0;
     double egress_free_ms = 0;
+    double asked_units_ms = 0;  // the time of the newest AskUnits
     Bytes in_ring = 0;
     Bytes beside_ring = 0;
     ProgramRunner::StartCompute computing;
@@ -182,13 +183,14 @@ class Simulation {
     std::visit([&](const auto& typed) { Carry(devices_[d], typed); }, action);
   }
 
-  void Carry(Device& device, const ProgramRunner::StartCompute& start) {
+  void Carry(Device& device, const ProgramRunner::StartCompute& start) { StartComputing(device, start, now_ + ComputeMs(start.what.part)); }
+
+  void StartComputing(Device& device, const ProgramRunner::StartCompute& start, double end_ms) {
     device.computing = start;
     if (const int part = start.what.part; part != kEmbeddingPart && !device.resident[part] && device.loaded[part] == 0) {
       status_ = absl::InternalError(
           absl::StrCat("simulation: device ", device.index, " computes part ", part, " in step ", start.step, ", but it is not in memory"));
     }
-    const double end_ms = now_ + ComputeMs(start.what.part);
     AddSpan({.kind = Kind::kCompute,
              .device = device.index,
              .begin_ms = now_,
@@ -266,14 +268,18 @@ class Simulation {
   // memory.
   void Carry(Device& device, const ProgramRunner::StartAskUnits& start) {
     const auto [stage, microbatch, part] = start.what;
-    const double ms = prefills() ? plan_.parts[part].prefill_demand_ms : plan_.parts[part].demand_ms;
+    const double ms = DemandMs(part);
+    device.asked_units_ms = now_;
     After(now_, device.index, ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = 1});
     After(now_ + ms, device.index, ProgramRunner::UnitsReady{.part = part, .microbatch = microbatch, .units = 1});
   }
 
+  // The device does nothing else between both. Adds up in the order of the Evaluator, which counts
+  // reads and computation together.
   void Carry(Device& device, const ProgramRunner::StartComputeUnits& start) {
     const ComputeUnits& what = start.what;
-    Carry(device, ProgramRunner::StartCompute{start.step, Compute{what.stage, what.microbatch, what.part, what.rows, 0}});
+    const double end_ms = device.asked_units_ms + (ComputeMs(what.part) + DemandMs(what.part));
+    StartComputing(device, {start.step, Compute{what.stage, what.microbatch, what.part, what.rows, 0}}, end_ms);
   }
 
   void Carry(Device& device, const ProgramRunner::Waited& waited) {
@@ -287,6 +293,8 @@ class Simulation {
     // Begins the change that waited for this one to settle.
     if (ended.step == device.border) After(now_, device.index, ApplyChange{nullptr});
   }
+
+  double DemandMs(int part) const { return prefills() ? plan_.parts[part].prefill_demand_ms : plan_.parts[part].demand_ms; }
 
   double ComputeMs(int part) const {
     if (part == kEmbeddingPart) return plan_.embedding == EmbeddingPlacement::kByRows ? times_.embed_rows_ms : 0;

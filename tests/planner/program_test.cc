@@ -76,6 +76,32 @@ TEST(ProgramTest, TheCheckOfWhatIsCompiledNamesTheFirstThingWrong) {
   EXPECT_THAT(Error(program), HasSubstr("step[8].logit_rows = 2"));
 }
 
+// A part on demand between two others that are resident.
+Program DemandProgram() {
+  return {.num_stages = 1,
+          .microbatches = 1,
+          .step = {Compute{0, 0, 0, 3, 0}, AskUnits{0, 0, 1}, ComputeUnits{0, 0, 1, 3}, Compute{0, 0, 2, 3, 1}}};
+}
+
+TEST(ProgramTest, UnitsAreAskedForAndThenComputed) {
+  ASSERT_TRUE(CheckProgram(DemandProgram()).ok()) << Error(DemandProgram());
+  Program program = DemandProgram();
+  std::swap(program.step[1], program.step[2]);
+  EXPECT_THAT(Error(program), HasSubstr("step[1] computes units of part 1, which were not asked for"));
+  program = DemandProgram();
+  program.step[2] = ComputeUnits{0, 0, 2, 3};
+  EXPECT_THAT(Error(program), HasSubstr("step[2] computes units of part 2, which were not asked for"));
+  program = DemandProgram();
+  program.step[2] = AskUnits{0, 0, 2};
+  EXPECT_THAT(Error(program), HasSubstr("step[2] asks for units where those of part 1 are asked for and not computed"));
+  program = DemandProgram();
+  program.step.erase(program.step.begin() + 2);
+  EXPECT_THAT(Error(program), HasSubstr("a step asks for units and does not compute them"));
+  program = DemandProgram();
+  program.step[2] = ComputeUnits{0, 0, 1, 0};
+  EXPECT_THAT(Error(program), HasSubstr("step[2].rows = 0"));
+}
+
 // "compute 0/0" of stage and part, "load 3", "release 2", "send to 1", "asks 1", "waited 2.5",
 // "end".
 std::string Text(const Runner::Action& action) {
@@ -84,6 +110,8 @@ std::string Text(const Runner::Action& action) {
   if (const auto* a = std::get_if<Runner::Release>(&action)) return absl::StrCat("release ", a->load);
   if (const auto* a = std::get_if<Runner::StartSend>(&action)) return absl::StrCat("send to ", a->what.to);
   if (const auto* a = std::get_if<Runner::StartAskKv>(&action)) return absl::StrCat("asks ", a->what.to);
+  if (const auto* a = std::get_if<Runner::StartAskUnits>(&action)) return absl::StrCat("asks units of ", a->what.part);
+  if (const auto* a = std::get_if<Runner::StartComputeUnits>(&action)) return absl::StrCat("computes units of ", a->what.part);
   if (const auto* a = std::get_if<Runner::Waited>(&action)) {
     return absl::StrCat(InstructionName(a->what), " waited ", a->end_ms - a->begin_ms);
   }
@@ -92,6 +120,8 @@ std::string Text(const Runner::Action& action) {
 
 class RunnerTest : public ::testing::Test {
  protected:
+  explicit RunnerTest(Program program = SmallProgram()) : program_(std::move(program)) {}
+
   std::vector<std::string> Do(const Runner::Event& event, double now_ms) {
     std::vector<Runner::Action> actions;
     const absl::Status status = runner_.OnEvent(event, now_ms, actions);
@@ -101,9 +131,98 @@ class RunnerTest : public ::testing::Test {
     return texts;
   }
 
-  const Program program_ = SmallProgram();
+  const Program program_;
   Runner runner_{{&program_}};
 };
+
+class DemandRunnerTest : public RunnerTest {
+ protected:
+  DemandRunnerTest() : RunnerTest(DemandProgram()) {}
+
+  // Begins a step, and computes until the units of part 1 are asked for.
+  void SetUp() override {
+    std::vector<Runner::Action> actions;
+    runner_.Start(actions);
+    EXPECT_THAT(Do(Runner::BeginStep{0}, 0), ElementsAre("compute 0"));
+    EXPECT_THAT(Do(Runner::Computed{}, 1), ElementsAre("asks units of 1"));
+  }
+};
+
+TEST_F(DemandRunnerTest, ComputesUnitsAsTheyComeAndWaitsForTheOthers) {
+  ASSERT_NE(runner_.waiting(), nullptr);
+  EXPECT_EQ(runner_.awaited_part(), 1);
+  EXPECT_THAT(Do(Runner::UnitsChosen{1, 0, 5}, 2), ElementsAre());
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 3}, 2), ElementsAre("compute_units waited 1", "computes units of 1"));
+  EXPECT_EQ(runner_.awaited_part(), std::nullopt) << "it computes";
+  EXPECT_THAT(Do(Runner::Computed{.units = 2}, 4), ElementsAre("computes units of 1"));
+  EXPECT_THAT(Do(Runner::Computed{.units = 1}, 5), ElementsAre());
+  EXPECT_EQ(runner_.awaited_part(), 1);
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 1}, 8), ElementsAre("compute_units waited 3", "computes units of 1"));
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 1}, 9), ElementsAre()) << "while others are computed";
+  EXPECT_THAT(Do(Runner::Computed{.units = 1}, 10), ElementsAre("computes units of 1"));
+  EXPECT_THAT(Do(Runner::Computed{.units = 1}, 11), ElementsAre("compute 2"));
+  EXPECT_THAT(Do(Runner::Computed{}, 12), ElementsAre("end"));
+}
+
+TEST_F(DemandRunnerTest, UnitsThatAreAllThereCostNoWait) {
+  EXPECT_THAT(Do(Runner::UnitsChosen{1, 0, 2}, 1), ElementsAre());
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 2}, 1), ElementsAre("computes units of 1"));
+  EXPECT_THAT(Do(Runner::Computed{.units = 2}, 3), ElementsAre("compute 2"));
+}
+
+TEST_F(DemandRunnerTest, ChoosingNoUnitGoesOn) {
+  EXPECT_THAT(Do(Runner::UnitsChosen{1, 0, 0}, 1), ElementsAre("compute 2"));
+}
+
+TEST_F(DemandRunnerTest, EventsOutOfOrderAreErrorsThatChangeNothing) {
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 1}, 1), ElementsAre(HasSubstr("not as many were chosen")));
+  EXPECT_THAT(Do(Runner::UnitsChosen{2, 0, 1}, 1), ElementsAre(HasSubstr("were not asked for")));
+  EXPECT_THAT(Do(Runner::UnitsChosen{1, 1, 1}, 1), ElementsAre(HasSubstr("were not asked for")));
+  EXPECT_THAT(Do(Runner::UnitsChosen{1, 0, -1}, 1), ElementsAre(HasSubstr("were not asked for")));
+  EXPECT_THAT(Do(Runner::Computed{.units = 1}, 1), ElementsAre(HasSubstr("nothing is being computed")));
+  EXPECT_THAT(Do(Runner::UnitsChosen{1, 0, 2}, 1), ElementsAre());
+  EXPECT_THAT(Do(Runner::UnitsChosen{1, 0, 2}, 1), ElementsAre(HasSubstr("were not asked for"))) << "a second answer";
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 3}, 1), ElementsAre(HasSubstr("not as many were chosen")));
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 0}, 1), ElementsAre(HasSubstr("not as many were chosen")));
+  EXPECT_THAT(Do(Runner::UnitsReady{2, 0, 1}, 1), ElementsAre(HasSubstr("not as many were chosen")));
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 1}, 1), ElementsAre("computes units of 1"));
+  EXPECT_THAT(Do(Runner::Computed{}, 2), ElementsAre(HasSubstr("0 units were computed, but 1 were ready")));
+  EXPECT_THAT(Do(Runner::Computed{.units = 2}, 2), ElementsAre(HasSubstr("2 units were computed, but 1 were ready")));
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 2}, 2), ElementsAre(HasSubstr("not as many were chosen")));
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 1}, 2), ElementsAre());
+  EXPECT_THAT(Do(Runner::Computed{.units = 2}, 3), ElementsAre("compute 2"));
+  EXPECT_THAT(Do(Runner::Computed{.units = 1}, 4), ElementsAre(HasSubstr("1 units were computed, but 0 were ready")));
+  EXPECT_THAT(Do(Runner::UnitsReady{1, 0, 1}, 4), ElementsAre(HasSubstr("not as many were chosen")));
+  EXPECT_THAT(Do(Runner::Computed{}, 4), ElementsAre("end"));
+}
+
+TEST(CompileTest, APartOnDemandIsAskedForAndComputedByUnitsAndNeverLoaded) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomClusters::Drawn drawn = RandomClusters(seed, /*experts=*/true).Draw();
+    const absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const absl::StatusOr<std::vector<Program>> programs = Compile(*plan, DecodeShape(*plan));
+    ASSERT_TRUE(programs.ok()) << programs.status().message();
+    int64_t asks = 0, computes = 0;
+    for (const Program& program : *programs) {
+      ASSERT_TRUE(CheckProgram(program).ok()) << Error(program);
+      for (const Prefetch& load : program.loads) EXPECT_FALSE(plan->parts[static_cast<size_t>(load.part)].on_demand());
+      for (const Instruction& instruction : program.step) {
+        asks += std::holds_alternative<AskUnits>(instruction) ? 1 : 0;
+        const auto* const compute = std::get_if<Compute>(&instruction);
+        if (compute != nullptr && compute->part >= 0) EXPECT_FALSE(plan->parts[static_cast<size_t>(compute->part)].on_demand());
+        const auto* const units = std::get_if<ComputeUnits>(&instruction);
+        if (units == nullptr) continue;
+        ++computes;
+        EXPECT_TRUE(plan->parts[static_cast<size_t>(units->part)].on_demand());
+      }
+    }
+    const int64_t parts = std::ranges::count_if(plan->parts, &PlanPart::on_demand);
+    EXPECT_EQ(asks, parts * plan->microbatches);
+    EXPECT_EQ(computes, asks);
+  }
+}
 
 TEST_F(RunnerTest, GoesThroughAStepAndReadsOnIntoTheNext) {
   std::vector<Runner::Action> actions;

@@ -17,7 +17,8 @@ namespace lime {
 
 class RandomClusters {
  public:
-  explicit RandomClusters(uint64_t seed) : hybrid_(seed % 3 == 0), random_(seed) {}
+  // With `experts`, layers have experts on demand in place of an MLP.
+  explicit RandomClusters(uint64_t seed, bool experts = false) : hybrid_(seed % 3 == 0), experts_(experts), random_(seed) {}
 
   struct Drawn {
     PlanProblem problem;
@@ -32,7 +33,7 @@ class RandomClusters {
     PlanChoice& choice = drawn.choice;
     choice.batch = random_.Chance(50) ? sequences : random_.Int(1, sequences);
     if (!drawn.problem.instance.net.tx_ms_by_batch.contains(choice.batch)) choice.batch = sequences;
-    choice.stages = MakeStages(drawn.problem.instance);
+    choice.stages = WithoutDemand(drawn.problem, MakeStages(drawn.problem.instance));
     choice.lower_bound_ms = 1;
     choice.microbatches = (sequences + choice.batch - 1) / choice.batch;
     const bool once = VisitsADeviceAgain(choice.stages) || choice.microbatches == 1 || random_.Chance(50);
@@ -67,6 +68,32 @@ class RandomClusters {
     }
   }
 
+  void AddExperts(int32_t layer, std::vector<PlanPart>& parts) {
+    AddBlock({BlockKind::kExperts, layer}, parts);
+    PlanPart part = {.block = {BlockKind::kExperts, layer}};
+    const int units = random_.Int(1, 6);
+    for (int32_t e = 0; e < units; ++e) {
+      for (const TensorRole role : {TensorRole::kUp, TensorRole::kDown}) part.rows.push_back({role, 0, 64, e});
+    }
+    part.unit_bytes = RandomBytes(1'000'000, 10'000'000);
+    part.bytes = units * part.unit_bytes;
+    part.places = random_.Int(1, units);
+    parts.push_back(std::move(part));
+  }
+
+  // Adds random reads to the times of the parts on demand.
+  std::vector<PartDemand> AddDemand(const std::vector<PlanPart>& parts, std::vector<double>& comp_ms) {
+    std::vector<PartDemand> demands;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      if (!parts[p].on_demand()) continue;
+      demands.push_back(
+          {.part = static_cast<int32_t>(p), .compute_ms = comp_ms[p], .read_ms = random_.Chance(20) ? 0 : random_.Number(0, 9)});
+      demands.back().chosen_units = 1, demands.back().hit_share = 0.5;
+      comp_ms[p] += demands.back().read_ms;
+    }
+    return demands;
+  }
+
   std::vector<double> Times(size_t parts) {
     std::vector<double> times;
     for (size_t p = 0; p < parts; ++p) times.push_back(random_.Chance(5) ? 0 : random_.Number(0.5, 8));
@@ -84,7 +111,11 @@ class RandomClusters {
     head.embedding_pinned_bytes = random_.Chance(70) ? 0 : random_.Int(1, 100000);
     for (int32_t layer = 0, layers = random_.Int(1, 5); layer < layers; ++layer) {
       AddBlock({hybrid_ && layer % 4 != 0 ? BlockKind::kLinearAttention : BlockKind::kAttention, layer}, head.parts);
-      AddBlock({BlockKind::kMlp, layer}, head.parts);
+      if (experts_) {
+        AddExperts(layer, head.parts);
+      } else {
+        AddBlock({BlockKind::kMlp, layer}, head.parts);
+      }
     }
     AddBlock({BlockKind::kHead, 0}, head.parts);
     head.vocab_size = head.parts.back().rows.back().end;
@@ -100,11 +131,12 @@ class RandomClusters {
     Instance& instance = problem.instance;
     const Plan& head = problem.head;
     for (const PlanPart& part : head.parts) {
-      instance.blocks.push_back({.kind = InstanceKind(part.block.kind),
-                                 .layer = part.block.layer,
-                                 .mb = Mb(part.bytes),
-                                 .kv_mb = Mb(part.pinned_bytes + part.kv_pages * head.page_bytes + part.state_bytes),
-                                 .state_mb = Mb(part.state_bytes)});
+      instance.blocks.push_back(
+          {.kind = InstanceKind(part.block.kind),
+           .layer = part.block.layer,
+           .mb = Mb(MovableBytes(part)),
+           .kv_mb = Mb(part.pinned_bytes + (part.on_demand() ? MemoryOf(part) : 0) + part.kv_pages * head.page_bytes + part.state_bytes),
+           .state_mb = Mb(part.state_bytes)});
     }
     instance.blocks.front().kv_mb += Mb(head.embedding_pinned_bytes);
     instance.embed_mb = Mb(head.embedding_bytes);
@@ -116,7 +148,11 @@ class RandomClusters {
       added.name = device.name;
       added.disk_mb_per_ms = random_.Number(0.5, 10);
       added.disk_lat_ms = random_.Number(0, 1);
-      for (const auto& [batch, tx_ms] : instance.net.tx_ms_by_batch) added.comp_ms_by_batch[batch] = Times(head.parts.size());
+      if (experts_) problem.demand.emplace_back();
+      for (const auto& [batch, tx_ms] : instance.net.tx_ms_by_batch) {
+        std::vector<double>& comp_ms = added.comp_ms_by_batch[batch] = Times(head.parts.size());
+        if (experts_) problem.demand.back().decode[batch] = AddDemand(head.parts, comp_ms);
+      }
       added.comp_ms = added.comp_ms_by_batch.rbegin()->second;
       added.embed_rows_ms = random_.Number(0, 3);
     }
@@ -127,8 +163,10 @@ class RandomClusters {
     FirstTokenProblem& first = problem.first_token.emplace();
     first.prompt_tokens = static_cast<int32_t>(problem.head.prompt_tokens);
     PrefillChunk chunk = {.rows = random_.Int(1 + first.prompt_tokens / 60, first.prompt_tokens), .instance = problem.instance};
-    for (Instance::Device& device : chunk.instance.devices) {
+    for (size_t d = 0; d < chunk.instance.devices.size(); ++d) {
+      Instance::Device& device = chunk.instance.devices[d];
       device.comp_ms = Times(problem.head.parts.size());
+      if (experts_) problem.demand[d].prefill[chunk.rows] = AddDemand(problem.head.parts, device.comp_ms);
       device.embed_rows_ms = random_.Number(0, 3);
     }
     chunk.instance.net = {.tx_ms = random_.Number(0, 9), .lat_ms = problem.instance.net.lat_ms};
@@ -205,7 +243,7 @@ class RandomClusters {
     return {evaluator.step_ends_ms().begin(), evaluator.step_ends_ms().end()};
   }
 
-  const bool hybrid_;  // of four layers, three have a state in place of KV
+  const bool hybrid_, experts_;  // hybrid: of four layers, three have a state in place of KV
   RandomPlans random_;
 };
 

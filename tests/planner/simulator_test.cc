@@ -54,6 +54,33 @@ TEST(SimulatorTest, PredictionIsTheSimulationOfTheCompiledPrograms) {
   EXPECT_GT(again, kSeeds / 50);
 }
 
+// Also to the bit: reads on demand and the computation after them add up as in the evaluation.
+TEST(SimulatorTest, PredictionIsTheSimulationWithPartsOnDemand) {
+  int waits = 0, streaming = 0, prompts = 0;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomClusters::Drawn drawn = RandomClusters(seed, /*experts=*/true).Draw();
+    const Plan plan = PlanOf(drawn);
+    ASSERT_FALSE(plan.parts.empty());
+    const absl::StatusOr<SimulationResult> decode = SimulateDecode(plan, {.timeline = false});
+    ASSERT_TRUE(decode.ok()) << decode.status().message() << "\n" << ToJsonText(plan);
+    ASSERT_EQ(decode->step_ends_ms, drawn.step_ends_ms) << ToJsonText(plan);
+    ASSERT_EQ(decode->MsPerStep(), plan.predicted.ms_per_step);
+    waits += std::ranges::any_of(plan.parts, [](const PlanPart& part) { return part.demand_ms > 0; }) ? 1 : 0;
+    streaming += drawn.choice.stages.streamed.empty() ? 0 : 1;
+    if (plan.prompt_tokens == 0) continue;
+    ++prompts;
+    const absl::StatusOr<SimulationResult> prefill = SimulatePrefill(plan, {.timeline = false});
+    ASSERT_TRUE(prefill.ok()) << prefill.status().message() << "\n" << ToJsonText(plan);
+    if (prefill->step_ends_ms.size() <= Evaluator::kSteps) {
+      ASSERT_EQ(prefill->step_ends_ms.back(), plan.predicted.ttft_ms) << ToJsonText(plan);
+    }
+  }
+  EXPECT_GT(waits, 900);
+  EXPECT_GT(streaming, 500);
+  EXPECT_GT(prompts, 300);
+}
+
 // How many devices had their ring full at some instant.
 int ExpectWithinBudgets(const Plan& plan, const absl::StatusOr<SimulationResult>& result) {
   EXPECT_TRUE(result.ok()) << result.status().message();
@@ -66,6 +93,22 @@ int ExpectWithinBudgets(const Plan& plan, const absl::StatusOr<SimulationResult>
     full += memory.most_in_ring > 0 && memory.most_in_ring == plan.devices[d].memory.ring ? 1 : 0;
   }
   return full;
+}
+
+TEST(SimulatorTest, AWaitForUnitsIsAWaitForWeightsOfTheirPart) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(seed);
+    const Plan plan = PlanOf(RandomClusters(seed, /*experts=*/true).Draw());
+    const absl::StatusOr<SimulationResult> result = SimulateDecode(plan, {.steps = 2});
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    std::vector<double> waited_ms(plan.parts.size(), 0);
+    for (const TimelineSpan& span : result->timeline.spans) {
+      if (span.kind == Kind::kWaitWeights && span.part >= 0) waited_ms[static_cast<size_t>(span.part)] += span.end_ms - span.begin_ms;
+    }
+    for (size_t p = 0; p < plan.parts.size(); ++p) {
+      if (plan.parts[p].on_demand()) EXPECT_NEAR(waited_ms[p], 2 * plan.microbatches * plan.parts[p].demand_ms, 1e-6);
+    }
+  }
 }
 
 TEST(SimulatorTest, MemoryNeverExceedsABudgetAtAnyInstant) {
