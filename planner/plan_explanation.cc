@@ -53,13 +53,14 @@ class Explainer {
   DeviceExplanation Explain(int d) {
     DeviceExplanation out;
     out.used = visits_[d] > 0;
-    out.alone_ms = Alone(d);
+    if (!options_.on_demand) out.alone_ms = Alone(d);
     if (SearchMs(2 * instance_.devices.size()) >= kLeastMsPerSearch) out.one_more_gib_ms = GainOfMemory(d);
     if (!out.used) {
       out.otherwise_ms = WithBestLayerOn(d);
       out.why = WhyLeftOut(d, out);
     } else if (static_cast<size_t>(visits_[d]) == plan_.stages.size()) {
-      out.why = plan_.streamed.empty() ? "everything fits on it, and no second device would be faster" : "no second device would be faster";
+      const bool fits = plan_.streamed.empty() && !options_.on_demand;
+      out.why = fits ? "everything fits on it, and no second device would be faster" : "no second device would be faster";
     } else if (SearchMs(visits_.size()) >= kLeastMsPerSearch) {
       out.otherwise_ms = Without(d);
       out.why = WhyUsed(out);

@@ -22,6 +22,7 @@ struct ExplainOptions {
   double total_ms = 2000;      // for all searches of one explanation
   double tokens_per_step = 1;  // sentences use ms per token
   int64_t context = 0;         // tokens with KV in the instance; 0: unknown
+  bool on_demand = false;      // some parts load on demand, so "everything fits" is never true
 };
 
 struct DeviceExplanation {
@@ -32,7 +33,8 @@ struct DeviceExplanation {
   std::optional<double> otherwise_ms;
   // ms per step saved if the device had one GiB more.
   std::optional<double> one_more_gib_ms;
-  // ms per step if this device alone had everything in memory. Absent: it does not fit.
+  // ms per step if this device alone had everything in memory. Absent: it does not fit, or parts load
+  // on demand.
   std::optional<double> alone_ms;
 };
 

@@ -14,6 +14,7 @@
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/problem/plan_problem.h"
+#include "planner/unit_places.h"
 
 namespace lime {
 namespace {
@@ -79,6 +80,12 @@ class LocalPlanning {
       absl::StatusOr<LocalPlan> spills = request_.spills_kv ? Spill() : whole;
       return absl::IsResourceExhausted(spills.status()) ? AboutTheDisk(whole.status(), in_memory) : std::move(spills);
     }
+    if (request_.units_on_demand && !asks && whole.ok() && MayGainFromDemand(spec_, whole->plan)) {
+      absl::StatusOr<LocalPlan> demands = PlanOnDemand(*whole);
+      if (!demands.ok() && !absl::IsResourceExhausted(demands.status())) return demands;
+      if (demands.ok() && TimeMs(demands->plan) < TimeMs(whole->plan)) return demands;
+      plan_request_.unit_places = 0;
+    }
     if (request_.kv_tokens <= 0 || asks || !whole.ok() || !Summarize(whole->plan).streams()) return whole;
     plan_request_.kv_tokens = std::clamp(request_.kv_tokens, prompt_tokens_, request_.context);
     budget_ = whole->plan.devices.front().budget;
@@ -89,6 +96,25 @@ class LocalPlanning {
   }
 
  private:
+  // With experts on demand, within the budget of `whole`. A chunk of a prompt reads most experts
+  // anyway, so a chunk that is shorter than usual is only for want of memory.
+  absl::StatusOr<LocalPlan> PlanOnDemand(const LocalPlan& whole) {
+    if (request_.at) request_.at("experts on demand");
+    budget_ = whole.plan.devices.front().budget;
+    LocalPlan newest, best;
+    const auto plan_with = [&](int64_t places) -> absl::StatusOr<Plan> {
+      plan_request_.unit_places = places;
+      absl::StatusOr<LocalPlan> plan = PlanFor(request_.chunk > 0 ? request_.chunk : kUsualChunk);
+      if (absl::IsResourceExhausted(plan.status()) && request_.chunk == 0) plan = PlanFor(kChunks.front());
+      LIME_RETURN_IF_ERROR(plan.status());
+      newest = *std::move(plan);
+      return newest.plan;
+    };
+    LIME_RETURN_IF_ERROR(ChooseUnitPlaces(spec_, {.plan = plan_with, .best = [&] { best = newest; }}).status());
+    best.budget_text = whole.budget_text;
+    return best;
+  }
+
   // What is planned for a number of rows, and the least memory for it.
   struct Posed {
     int64_t rows = 0;
@@ -196,7 +222,7 @@ class LocalPlanning {
     Posed posed{.rows = std::max<int64_t>(plan_request_.chunks.front(), request_.sequences)};
     LIME_ASSIGN_OR_RETURN(const ClusterDevice device, Describe(posed.rows));
     LIME_ASSIGN_OR_RETURN(posed.problem, MakePlanProblem(spec_, {&device, 1}, plan_request_));
-    posed.largest = std::ranges::max_element(posed.problem.head.parts, {}, &PlanPart::bytes)->bytes;
+    for (const PlanPart& part : posed.problem.head.parts) posed.largest = std::max(posed.largest, MovableBytes(part));
     posed.residency = {.placement = request_.placement,
                        .ring = request_.ring,
                        .share = request_.resident_share,
@@ -313,13 +339,15 @@ LocalPlanSummary Summarize(const Plan& plan) {
     end = PartsOf(plan, plan.parts[begin].block).second;
     bool stays = true;
     for (int p = begin; p < end; ++p) {
-      (plan.parts[p].streamed ? summary.streamed_bytes : summary.resident_bytes) += plan.parts[p].bytes;
-      stays = stays && !plan.parts[p].streamed;
+      const PlanPart& part = plan.parts[p];
+      (part.streamed ? summary.streamed_bytes : summary.resident_bytes) += part.on_demand() ? MemoryOf(part) : part.bytes;
+      stays = stays && !part.streamed && !part.on_demand();
     }
     ++summary.blocks;
     summary.resident_blocks += stays ? 1 : 0;
   }
-  if (summary.streamed_bytes > 0 || SpillsKv(plan)) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
+  summary.units = UnitUseOf(plan);
+  if (summary.streamed_bytes > 0 || summary.units.units > 0 || SpillsKv(plan)) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
   return summary;
 }
 

@@ -17,6 +17,7 @@
 #include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/problem/memory_budget.h"
+#include "planner/unit_places.h"
 
 namespace lime {
 
@@ -38,6 +39,10 @@ struct LocalPlanRequest {
   // (planner/plan/kv_spill.h). KV then grows by levels, also without `kv_tokens`. Not if a
   // placement, ring or share is asked for.
   bool spills_kv = true;
+  // Whether the engine can load experts on demand. If experts would stream, such a plan is taken if it
+  // is faster (planner/unit_places.h). It reserves all KV. Not if a placement, ring or share is asked
+  // for.
+  bool units_on_demand = false;
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together
   int64_t prompt_tokens = 1;       // of the longest prompt
@@ -77,16 +82,19 @@ struct LocalPlan {
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
 
 // The numbers of such a plan that users see.
+//
 // Memory by kind adds up to the budget: weights include the embedding and the pinned tensors of
 // streamed parts; activations include embedding rows that are read, and unused space at the ring's
 // end.
 struct LocalPlanSummary : PlanMemory {
-  int blocks = 0;                    // of the model
-  int resident_blocks = 0;           // blocks with all parts resident
-  Bytes resident_bytes = 0;          // of weights, without pinned tensors
-  Bytes streamed_bytes = 0;          // read in every step
-  double ms_per_step = 0;            // with one decoded token per sequence
-  double disk_bytes_per_second = 0;  // planned rate; 0: nothing streams, and no KV goes to the disk
+  int blocks = 0;            // of the model
+  int resident_blocks = 0;   // blocks with all parts resident
+  Bytes resident_bytes = 0;  // of weights, without pinned tensors
+  Bytes streamed_bytes = 0;  // read in every step
+  UnitUse units;             // experts on demand
+  double ms_per_step = 0;    // with one decoded token per sequence
+  // Planned rate; 0: nothing streams or loads on demand, and no KV goes to the disk.
+  double disk_bytes_per_second = 0;
 
   bool streams() const { return disk_bytes_per_second > 0; }
 };

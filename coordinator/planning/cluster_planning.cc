@@ -15,6 +15,7 @@
 #include "planner/kv/kv_growth.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_rows.h"
+#include "planner/unit_places.h"
 
 namespace lime {
 namespace {
@@ -28,6 +29,8 @@ constexpr double kLevelsOfLimit = 50;  // level searches that fit in a time limi
 // a small cluster may take: with four times the work, plans of 31 blocks on three devices were at
 // most 0.1 % faster. The search of a large cluster ends long before.
 constexpr double kMovesPerPlace = 10'000, kLeastWork = 1000 * SearchBudget::kWorkPerMs;
+
+constexpr int kMostUnitPlans = 5;  // searches with experts on demand
 
 constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
 
@@ -111,6 +114,13 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
     absl::StatusOr<Plan> keeps = SearchRetained();
     if (keeps.ok()) return keeps;
   }
+  if (whole.ok() && options_.units_on_demand && options_.strategy == Strategy::kLime && MayGainFromDemand(inputs_.spec, *whole)) {
+    const auto before = std::tuple(inputs_, problem_, best_);
+    absl::StatusOr<Plan> demands = SearchOnDemand();
+    if (!demands.ok() && !absl::IsResourceExhausted(demands.status())) return demands;
+    if (demands.ok() && TimeMs(*demands) < TimeMs(*whole)) return demands;
+    std::tie(inputs_, problem_, best_) = before;
+  }
   if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
   const auto before = std::tuple(inputs_, problem_, best_);
   inputs_.request.kv_tokens = kv_tokens;
@@ -120,6 +130,21 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   if (grows) return growing;
   std::tie(inputs_, problem_, best_) = before;
   return whole;
+}
+
+absl::StatusOr<Plan> ClusterPlanning::SearchOnDemand() {
+  At("experts on demand");
+  auto best = std::tuple(inputs_, problem_, best_);
+  const auto search = [this](int64_t places) {
+    inputs_.request.unit_places = places;
+    return Search();
+  };
+  absl::StatusOr<Plan> plan = ChooseUnitPlaces(inputs_.spec, {.plan = search,
+                                                              .best = [&] { best = std::tuple(inputs_, problem_, best_); },
+                                                              .ends = [this] { return Ends(); },
+                                                              .most_plans = kMostUnitPlans});
+  std::tie(inputs_, problem_, best_) = std::move(best);
+  return plan;
 }
 
 // Stages that are best for the KV of the first level may not leave room for all KV. The stages of
@@ -205,6 +230,7 @@ absl::StatusOr<Plan> ClusterPlanning::Search() {
   begin.seeds = PlansAtHome(inputs_.homes, problem_);
   LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, begin));
   if (!best_.found.feasible) return absl::ResourceExhaustedError(best_.found.reason);
+  best_.found.plan = WithoutDemand(problem_, std::move(best_.found.plan));
   const Instance::Net assumed = problem_.instance.net;
   LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
   if (!IsAtHome(inputs_.homes, plan)) return absl::ResourceExhaustedError("blocks are missing");
@@ -215,6 +241,7 @@ absl::StatusOr<Plan> ClusterPlanning::Search() {
   options.seeds = {best_.found.plan};
   LIME_ASSIGN_OR_RETURN(BatchedPlan found, PlanBatches(options_.strategy, again.instance, options));
   if (!found.found.feasible) return plan;
+  found.found.plan = WithoutDemand(again, std::move(found.found.plan));
   LIME_ASSIGN_OR_RETURN(Plan other, Settle(again, found));
   if (other.predicted.ms_per_step >= plan.predicted.ms_per_step || !IsAtHome(inputs_.homes, other)) return plan;
   problem_ = std::move(again);
@@ -272,7 +299,8 @@ ExplainOptions ClusterPlanning::HowToExplain() const {
           .search = SearchFor(),
           .total_ms = std::min(kMostExplainMs, options_.time_limit_ms.value_or(options_.work_ms) * kExplainShare),
           .tokens_per_step = static_cast<double>(inputs_.request.sequences),
-          .context = inputs_.request.context};
+          .context = inputs_.request.context,
+          .on_demand = inputs_.request.unit_places > 0};
 }
 
 // A plan may exist without the bound on the first token.

@@ -31,14 +31,19 @@ class ClusterPlanning {
     // Time of all searches and their explanation. nullopt: only the work bounds them, and equal
     // flags give equal plans.
     std::optional<double> time_limit_ms = std::nullopt;
-    double max_ttft_ms = 0;                        // 0: no bound
+    double max_ttft_ms = 0;  // 0: no bound
+    // Whether the devices can load experts on demand. Such a plan is taken if it is faster.
+    bool units_on_demand = false;
     const std::atomic<bool>* cancelled = nullptr;  // ends the search; its result is then useless
     // Receives the current work of the search, which may take minutes.
     std::function<void(const std::string& what)> at = nullptr;
   };
   ClusterPlanning(const Options& options, PlanInputs inputs);
 
-  // Call once. With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
+  // Call once. With Options::units_on_demand, if experts would stream: a plan with experts on demand
+  // and all KV reserved, if it is faster (planner/unit_places.h). Sets PlanRequest::unit_places.
+  //
+  // With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
   // one with all KV in memory. If memory has no room for all KV: a plan that spills KV to disks or
   // lends it to hosts; a strategy that streams nothing gets a plan that keeps less.
   // Errors: ResourceExhausted if no plan fits, in a sentence that says what would make it fit;
@@ -69,6 +74,7 @@ class ClusterPlanning {
   absl::StatusOr<Plan> SearchAll();
   absl::StatusOr<PlanProblem> MakeProblem() const;
   absl::StatusOr<Plan> Search();
+  absl::StatusOr<Plan> SearchOnDemand();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();
   absl::StatusOr<Plan> SearchRetained();

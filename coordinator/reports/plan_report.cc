@@ -45,8 +45,10 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
       use.streamed_bytes += part.bytes * ReadsOf(plan);
       use.load_ms += (static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms + device.disk_lat_ms) * ReadsOf(plan);
     } else if (!part.is_kv()) {  // KV counts with the pages
-      use.resident_blocks += share;
-      use.resident_bytes += part.bytes;
+      const Bytes kept = MemoryOf(part);
+      use.resident_blocks +=
+          part.on_demand() && part.bytes > 0 ? share * static_cast<double>(kept) / static_cast<double>(part.bytes) : share;
+      use.resident_bytes += kept;
     }
   }
   const bool last = index + 1 == static_cast<int>(plan.stages.size());
@@ -78,6 +80,10 @@ absl::StatusOr<std::vector<DeviceUse>> UsesOf(const Plan& plan) {
   std::vector<DeviceUse> uses(plan.devices.size());
   const auto block_bytes = BlockBytes(plan);
   for (int j = 0; j < static_cast<int>(plan.stages.size()); ++j) AddStage(plan, j, block_bytes, uses[plan.stages[j].device]);
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    uses[d].units = UnitUseOf(plan, d);
+    uses[d].load_ms += uses[d].units.read_ms;
+  }
   if (plan.embedding == EmbeddingPlacement::kByRows)
     uses[plan.stages.front().device].load_ms += plan.decode.embed_rows_ms * plan.microbatches;
   LIME_RETURN_IF_ERROR(AddWaits(plan, uses));
@@ -127,6 +133,11 @@ ordered_json MemoryJson(const PlanMemory& m) {
   return memory;
 }
 
+// Experts on demand.
+ordered_json UnitsJson(const UnitUse& use) {
+  return {{"kept", use.places}, {"of", use.units}, {"expected_hit_share", use.hit_share}, {"expected_bytes_per_step", use.bytes}};
+}
+
 ordered_json DeviceJson(const PlanReport& report, size_t d) {
   const PlanDevice& device = report.plan.devices[d];
   const DeviceUse& use = report.uses[d];
@@ -146,6 +157,7 @@ ordered_json DeviceJson(const PlanReport& report, size_t d) {
                       {"load_ms_per_token", use.load_ms / tokens},
                       {"communication_ms_per_token", use.communication_ms / tokens},
                       {"uncovered_ms_per_token", use.uncovered_ms ? ordered_json(*use.uncovered_ms / tokens) : ordered_json()}};
+  if (use.units.units > 0) out["experts"] = UnitsJson(use.units);
   if (d >= report.explanations.size()) return out;
   const DeviceExplanation& why = report.explanations[d];
   const auto optional = [&](const std::optional<double>& ms) { return ms ? ordered_json(*ms / tokens) : ordered_json(); };

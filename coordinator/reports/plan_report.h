@@ -9,6 +9,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "planner/plan_explanation.h"
+#include "planner/unit_places.h"
 
 namespace lime::cli {
 
@@ -19,8 +20,9 @@ struct DeviceUse {
   double streamed_blocks = 0;
   Bytes resident_bytes = 0;
   Bytes streamed_bytes = 0;  // read from its disk
+  UnitUse units;             // experts on demand
   double compute_ms = 0;
-  double load_ms = 0;           // its disk reads
+  double load_ms = 0;           // its disk reads, with those expected on demand
   double communication_ms = 0;  // its messages until they arrive, its queries until answered
   // Waits for weights in the simulated schedule; nullopt if the plan is too large to simulate.
   std::optional<double> uncovered_ms;

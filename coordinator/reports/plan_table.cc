@@ -57,10 +57,14 @@ std::string Pipeline(const PlanReport& report) {
   const Plan& plan = report.plan;
   Bytes streamed = 0;
   for (const DeviceUse& use : report.uses) streamed += use.streamed_bytes;
+  const UnitUse units = UnitUseOf(plan);
+  const std::string reads = streamed > 0      ? absl::StrCat(FormatBytes(streamed), " read from disks in every step")
+                            : units.units > 0 ? "all but experts is resident"
+                                              : "everything is resident";
+  const std::string experts = units.units > 0 ? absl::StrCat("             ", units.Text(report.TokensPerStep()), "\n") : "";
   return absl::StrCat("pipeline     ", Plural(static_cast<int64_t>(plan.stages.size()), "stage"), " in ", Plural(NumRounds(plan), "round"),
-                      ", ", streamed > 0 ? absl::StrCat(FormatBytes(streamed), " read from disks in every step") : "everything is resident",
-                      "; the embedding is ", plan.embedding == EmbeddingPlacement::kByRows ? "read by rows" : "resident", " on ",
-                      plan.devices[plan.stages.front().device].name, "\n");
+                      ", ", reads, "; the embedding is ", plan.embedding == EmbeddingPlacement::kByRows ? "read by rows" : "resident",
+                      " on ", plan.devices[plan.stages.front().device].name, "\n", experts);
 }
 
 // A table of the parts that each device holds and reads, and of its work per token.

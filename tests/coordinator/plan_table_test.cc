@@ -82,6 +82,30 @@ PlanReport Report() {
   return report;
 }
 
+// The MLP of layer 0 has three experts on demand; memory has two of them.
+PlanReport ReportWithExperts() {
+  PlanReport report = Report();
+  PlanPart& part = report.plan.parts[1];
+  part = {.block = {BlockKind::kExperts, 0}, .bytes = 3 * kMiB, .unit_bytes = kMiB, .places = 2, .hit_share = 0.75, .chosen_units = 2};
+  for (int32_t e = 0; e < 3; ++e) part.rows.push_back({TensorRole::kUp, 0, 8, e});
+  report.plan.devices[0].disk_mb_per_ms = 1;
+  report.uses[0].units = UnitUseOf(report.plan, 0);
+  return report;
+}
+
+TEST(PlanTableTest, ExpertsOnDemandAreNamedWithWhatIsExpected) {
+  const std::string text = PlanText(ReportWithExperts(), 100);
+  EXPECT_THAT(text, HasSubstr("all but experts is resident"));
+  EXPECT_THAT(text, HasSubstr("\n             experts: 2 of 3 kept, 75 % expected in memory, 256 KiB read a token\n"));
+  EXPECT_THAT(PlanText(Report(), 100), Not(HasSubstr("experts")));
+  const auto device = ToJson(ReportWithExperts())["devices"][0];
+  EXPECT_EQ(device["experts"]["kept"], 2);
+  EXPECT_EQ(device["experts"]["of"], 3);
+  EXPECT_EQ(device["experts"]["expected_hit_share"], 0.75);
+  EXPECT_EQ(device["experts"]["expected_bytes_per_step"], 0.5 * kMiB);
+  EXPECT_FALSE(ToJson(Report())["devices"][0].contains("experts"));
+}
+
 TEST(PlanTableTest, SaysWhatIsPredictedAndWhy) {
   const std::string text = PlanText(Report(), 80);
   EXPECT_THAT(text, HasSubstr("2 requests at a time in 1 micro-batch of 2"));

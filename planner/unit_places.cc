@@ -1,0 +1,120 @@
+#include "planner/unit_places.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "planner/base/check.h"
+#include "planner/base/strings.h"
+#include "planner/plan/instance/stage_plan.h"
+
+namespace lime {
+namespace {
+
+constexpr int64_t kCloseEnough = 16;  // a difference of one place in so many does not matter
+
+// The most places of the plan's parts for which the margins of its devices have room.
+int64_t PlacesWithRoom(const Plan& plan) {
+  std::vector<Bytes> one(plan.devices.size(), 0);  // of one more place in every layer
+  int64_t places = 0;
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      if (!plan.parts[p].on_demand()) continue;
+      one[stage.device] += plan.parts[p].unit_bytes;
+      places = std::max(places, plan.parts[p].places);
+    }
+  }
+  int64_t more = kMaxUnits;
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    const PlanDevice& device = plan.devices[d];
+    if (one[d] > 0) more = std::min(more, std::max<Bytes>(0, device.memory.margin - device.least_margin) / one[d]);
+  }
+  return places + more;
+}
+
+// Adds up over parts. The share of hits is that of all chosen units.
+struct UseSum {
+  UnitUse use;
+  double chosen = 0, hits = 0;
+
+  void Add(const Plan& plan, const PlanDevice& device, const PlanPart& part) {
+    const double bytes = DemandBytes(part) * plan.microbatches;
+    use.units = std::max<int64_t>(use.units, std::ssize(UnitsIn(part.rows)));
+    use.places = std::max(use.places, part.places);
+    use.bytes += bytes;
+    if (bytes > 0) use.read_ms += bytes / 1e6 / device.disk_mb_per_ms + bytes / static_cast<double>(part.unit_bytes) * device.disk_lat_ms;
+    chosen += part.chosen_units, hits += part.chosen_units * part.hit_share;
+    use.hit_share = chosen > 0 ? hits / chosen : 0;
+  }
+};
+
+void AddUse(const Plan& plan, int32_t device, UseSum& sum) {
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
+      if (plan.parts[p].on_demand()) sum.Add(plan, plan.devices[device], plan.parts[p]);
+    }
+  }
+}
+
+}  // namespace
+
+bool MayGainFromDemand(const ModelSpec& spec, const Plan& whole) {
+  const auto streams = [](const PlanPart& part) { return part.streamed && part.block.kind == BlockKind::kExperts; };
+  return spec.config.experts && std::ranges::any_of(whole.parts, streams);
+}
+
+absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSearch& search) {
+  LIME_CHECK(spec.config.experts.has_value());
+  const ExpertsConfig& experts = *spec.config.experts;
+  int64_t most = experts.per_token, end = experts.count + 1;  // the best number, and one that is too large
+  LIME_ASSIGN_OR_RETURN(Plan best, search.plan(most));
+  search.best();
+  for (int plans = 1; plans < search.most_plans && end - most > std::max<int64_t>(1, most / kCloseEnough) && !search.ends(); ++plans) {
+    const int64_t room = std::min(PlacesWithRoom(best), end - 1);
+    const int64_t places = room > most ? room : (most + end) / 2;
+    absl::StatusOr<Plan> plan = search.plan(places);
+    if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
+    if (plan.ok() && TimeMs(*plan) < TimeMs(best)) {
+      best = *std::move(plan), most = places;
+      search.best();
+    } else {
+      end = places;
+    }
+  }
+  return best;
+}
+
+std::string UnitUse::Text(double tokens_per_step) const {
+  if (units == 0) return "";
+  return absl::StrFormat("experts: %d of %d kept, %.0f %% expected in memory, %s read a token", places, units, hit_share * 100,
+                         FormatBytes(static_cast<Bytes>(bytes / tokens_per_step)));
+}
+
+UnitUse UnitUseOf(const Plan& plan, int32_t device) {
+  UseSum sum;
+  AddUse(plan, device, sum);
+  return sum.use;
+}
+
+UnitUse UnitUseOf(const Plan& plan) {
+  UseSum sum;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) AddUse(plan, d, sum);
+  return sum.use;
+}
+
+double TimeMs(const Plan& plan) {
+  const int reads = StaysTogether(plan, plan.microbatches) ? 1 : plan.microbatches;
+  double ms = plan.predicted.ms_per_step;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    double bytes = UnitUseOf(plan, d).bytes;
+    for (const Stage& stage : plan.stages) {
+      for (int p = stage.lo; stage.device == d && p < stage.hi; ++p)
+        bytes += plan.parts[p].streamed ? static_cast<double>(plan.parts[p].bytes) * reads : 0;
+    }
+    if (bytes > 0) ms = std::max(ms, bytes / 1e6 / plan.devices[d].disk_mb_per_ms);
+  }
+  return ms;
+}
+
+}  // namespace lime

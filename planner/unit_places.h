@@ -1,0 +1,54 @@
+// Chooses for how many experts of every layer the devices have memory, if experts are on demand.
+//
+// More places make more hits, until other parts have to stream or the places no longer fit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "planner/base/status.h"
+#include "planner/plan/model/model_spec.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+struct UnitPlacesSearch {
+  // A plan with PlanRequest::unit_places; ResourceExhausted if none fits.
+  std::function<absl::StatusOr<Plan>(int64_t places)> plan;
+  // The newest plan is the best one until now.
+  std::function<void()> best = [] {};
+  std::function<bool()> ends = [] { return false; };
+  int most_plans = 6;
+};
+
+// Whether experts on demand may make a plan faster: the model has experts, and `whole`, with nothing
+// on demand, streams parts of them.
+bool MayGainFromDemand(const ModelSpec& spec, const Plan& whole);
+
+// The plan with the least TimeMs. Begins with the fewest places, the experts of one row. Continues
+// with as many as the newest best plan has room for, and then halves the interval to the fewest
+// places that were worse or did not fit. Deterministic if `plan` and `ends` are.
+// Errors: that of `plan` with the fewest places; of other numbers only those that are not
+// ResourceExhausted.
+absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSearch& search);
+
+// Milliseconds per step: the prediction, and at least the reads of every disk. The prediction counts
+// streamed parts and parts on demand as if each had the disk to itself.
+double TimeMs(const Plan& plan);
+
+// What a plan, or one device of it, keeps of its experts on demand.
+struct UnitUse {
+  int64_t units = 0;     // of one layer; 0: none are on demand
+  int64_t places = 0;    // of one layer, in memory
+  double hit_share = 0;  // expected, of the chosen units of a decode step
+  double bytes = 0;      // expected to be read in a decode step
+  double read_ms = 0;    // the time of these reads, if nothing else uses the disk
+
+  // "experts: 48 of 128 kept, 76 % expected in memory, 0.9 GiB read a token"; empty without units.
+  std::string Text(double tokens_per_step) const;
+};
+UnitUse UnitUseOf(const Plan& plan);
+UnitUse UnitUseOf(const Plan& plan, int32_t device);
+
+}  // namespace lime
