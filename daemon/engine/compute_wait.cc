@@ -10,7 +10,8 @@ namespace lime {
 
 std::optional<int64_t> WaitPlace(const Plan& plan, const Instruction& waited) {
   if (const auto* recv = std::get_if<Recv>(&waited)) return int64_t{recv->stage} * MostMicrobatches(plan) + recv->microbatch;
-  return std::holds_alternative<AwaitWeights>(waited) ? std::nullopt : std::optional(QuestionPlace(plan) - 1);
+  const bool for_disk = std::holds_alternative<AwaitWeights>(waited) || std::holds_alternative<ComputeUnits>(waited);
+  return for_disk ? std::nullopt : std::optional(QuestionPlace(plan) - 1);
 }
 
 int64_t QuestionPlace(const Plan& plan) {

@@ -129,6 +129,32 @@ absl::Status StageCompute::ComputePart(int part, int64_t step) {
   return absl::OkStatus();
 }
 
+absl::Status StageCompute::RunUnits(int part, std::span<const UnitInPlace> units, const MicroBatch& batch) {
+  if (batch.rows.empty()) return absl::OkStatus();
+  const StageWeights& weights = *parts_.weights;
+  for (const auto& [unit, place] : units) {
+    for (int i = 0; i < weights.NumUnitRows(part, unit); ++i)
+      LIME_RETURN_IF_ERROR(parts_.backend->ComputeRows(plan_.parts[part].block, weights.UnitRows(part, unit, i, place)));
+  }
+  return absl::OkStatus();
+}
+
+// The backend counts all experts of the block, the part only its own.
+std::span<const int32_t> StageCompute::ChosenUnits(int part, const MicroBatch& batch) {
+  chosen_.clear();
+  if (batch.rows.empty()) return chosen_;
+  const std::span<const int32_t> of_block = parts_.backend->ChosenUnits(plan_.parts[part].block);
+  int32_t unit = -1, expert = -1;
+  auto next = of_block.begin();
+  for (const MatrixRows& rows : plan_.parts[part].rows) {
+    if (rows.expert == expert) continue;
+    expert = rows.expert, ++unit;
+    while (next != of_block.end() && *next < expert) ++next;
+    if (next != of_block.end() && *next == expert) chosen_.push_back(unit);
+  }
+  return chosen_;
+}
+
 absl::Status StageCompute::Sample(const MicroBatch& batch) {
   const std::span<const float> logits = parts_.backend->Logits();
   size_t at = 0;

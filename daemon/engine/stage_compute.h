@@ -13,6 +13,7 @@
 #include "common/activation.h"
 #include "daemon/engine/stage_parts.h"
 #include "daemon/logic/head_partial.h"
+#include "daemon/logic/stage_logic.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "planner/program/program_runner.h"
@@ -36,6 +37,12 @@ class StageCompute {
   // `input`: the payload with which the visit begins (PayloadInto its stage). Empty if the visit
   // goes on, or begins with the embedding. InvalidArgument if its size does not match the batch.
   absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
+  // Computes units of a part on demand that are in memory, for the rows of the current visit.
+  absl::Status RunUnits(int part, std::span<const UnitInPlace> units, const MicroBatch& batch);
+  // The units of the part that the current micro-batch has chosen, ascending. Valid until the next
+  // Run. Empty for a micro-batch without rows.  REQUIRES: the parts of the block before it have been
+  // computed
+  std::span<const int32_t> ChosenUnits(int part, const MicroBatch& batch);
   // From now on reads the rows of the embedding with `rows`.  Thread: any, while Run is not called
   void ReadRowsWith(RowReader* rows) { rows_ = rows; }
 
@@ -76,6 +83,7 @@ class StageCompute {
   HeadPartial partial_;  // with which the visit begins
   // By row that wants logits: on how many of the largest logits its token depends.
   std::vector<int64_t> used_;
+  std::vector<int32_t> chosen_;  // units of a part on demand
   std::vector<int32_t> tokens_;
   MicroBatch begun_;
 };

@@ -315,6 +315,37 @@ class InstalledStage final : public StageEngine {
     if (!*asked) logic_->OnKvArrived(ask.part, ask.microbatch, SteadyMs(), actions_);
   }
 
+  // Follows directly after the block's router, so the backend still has its choice.
+  void Carry(const ProgramRunner::StartAskUnits& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto& [stage, microbatch, part] = start.what;
+    const std::span<const int32_t> chosen = compute_->ChosenUnits(part, logic_->inbox().batch(microbatch));
+    logic_->OnUnitsChosen(part, microbatch, chosen, SteadyMs(), actions_);
+  }
+
+  void Carry(const StageLogic::StartUnitRead& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    disk_.LoadBegun(SteadyMs());
+    weights().StartUnitRead(start.part, start.unit, start.place,
+                            [this, number = start.number](const absl::Status& status) { OnUnitRead(number, status); });
+  }
+
+  void OnUnitRead(int64_t number, const absl::Status& status) {
+    const double end_ms = SteadyMs();  // before waiting for the lock
+    absl::MutexLock lock(&mutex_);
+    if (!Health().ok()) return;  // the memory it was for may be gone
+    disk_.LoadEnded(end_ms, BytesRead());
+    logic_->OnUnitRead(number, status, SteadyMs(), actions_);
+    CarryOut();
+  }
+
+  void Carry(const StageLogic::StartUnits& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    units_ = start.units;
+    computing_ =
+        ProgramRunner::StartCompute{start.step, Compute{start.what.stage, start.what.microbatch, start.what.part, start.what.rows, 0}};
+    wait_.Wake();
+  }
+  // Never: StageLogic answers with StartUnits.
+  void Carry(const ProgramRunner::StartComputeUnits&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
+
   void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait) {
     ActivationMessage activation{.header = {.epoch = plan_.epoch, .bytes = std::ssize(message), .kv = true}};
     activation.payload = std::move(message), activation.may_wait = may_wait;
@@ -323,7 +354,8 @@ class InstalledStage final : public StageEngine {
 
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;
-    (std::holds_alternative<AwaitWeights>(waited.what) ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
+    const bool for_disk = std::holds_alternative<AwaitWeights>(waited.what) || std::holds_alternative<ComputeUnits>(waited.what);
+    (for_disk ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
     if (std::holds_alternative<AwaitKv>(waited.what)) stats_.wait_kv_ms += ms;
     if (const auto place = WaitPlace(plan_, waited.what)) wait_.Waited(*place, ms);
     if (trace_) trace_->Waited(waited);
@@ -336,9 +368,11 @@ class InstalledStage final : public StageEngine {
     if (options_.peers.step_ended) options_.peers.step_ended(ended.step);
   }
 
-  void NoteTime(const Compute& what, const MicroBatch& batch, double ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // Units may be computed in several turns, which a plan does not know.
+  void NoteTime(const Compute& what, const MicroBatch& batch, std::span<const UnitInPlace> units, double ms)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     stats_.compute_ms += ms;
-    if (!IsPlannedDecode(plan_, what, batch)) return;
+    if (!units.empty() || !IsPlannedDecode(plan_, what, batch)) return;
     stats_.decode_ms += ms;
     stats_.planned_decode_ms += plan_.parts[what.part].decode_ms;
   }
@@ -381,17 +415,18 @@ class InstalledStage final : public StageEngine {
         continue;
       }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
+      const std::span<const UnitInPlace> units = std::exchange(units_, {});  // valid until OnComputed
       const double begin = SteadyMs();
       std::vector<std::byte> input = logic_->inbox().PopInput({start.what.stage, start.what.microbatch});
       // Valid while Run computes: the step cannot end before.
       const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);
       mutex_.Unlock();
-      const absl::Status status = compute_->Run(start, batch, input);
+      const absl::Status status = units.empty() ? compute_->Run(start, batch, input) : compute_->RunUnits(start.what.part, units, batch);
       computed_.fetch_add(1, std::memory_order_relaxed);
       mutex_.Lock();
       logic_->inbox().AddSpare(std::move(input));
       const double end = SteadyMs();
-      NoteTime(start.what, batch, end - begin);
+      NoteTime(start.what, batch, units, end - begin);
       if (trace_) NoteComputed(start, begin, end);
       if (status.ok()) logic_->OnComputed(compute_->sampled(), SteadyMs(), actions_), CarryOut();
       if (!status.ok()) Fail(status);
@@ -452,6 +487,7 @@ class InstalledStage final : public StageEngine {
   bool refused_ ABSL_GUARDED_BY(mutex_) = false;
   // What the compute thread computes next.
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);
+  std::span<const UnitInPlace> units_ ABSL_GUARDED_BY(mutex_);  // of a part on demand, else empty
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
   ComputeWait wait_ ABSL_GUARDED_BY(mutex_);
   // When another device's last query was answered.

@@ -13,20 +13,25 @@
 namespace lime {
 namespace {
 
-// Cuts blocks as the plan does. Blocks that the plan does not name are not read.
+// Cuts blocks as the plan does, and parts on demand into their units. Blocks that the plan does not
+// name are not read.
 std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) {
   return [&plan](const BlockSpec& block) {
     std::vector<BlockPart> parts;
     const auto [begin, end] = PartsOf(plan, block.id);
     for (int part = begin; part < end; ++part) {
       const PlanPart& what = plan.parts[part];
-      if (!what.is_kv()) parts.push_back({.rows = what.rows, .bytes = what.bytes});
+      if (what.on_demand()) {
+        for (const auto unit : UnitsIn(what.rows)) parts.push_back({.rows = {unit.begin(), unit.end()}, .bytes = what.unit_bytes});
+      } else if (!what.is_kv()) {
+        parts.push_back({.rows = what.rows, .bytes = what.bytes});
+      }
     }
     return parts;
   };
 }
 
-// The index of a part among its block's parts with rows.
+// The index of a part among its block's parts with rows; on demand, of its first unit.
 int IndexInBlock(const Plan& plan, int part) {
   const auto begin = plan.parts.begin() + PartsOf(plan, plan.parts[part].block).first;
   return static_cast<int>(std::count_if(begin, plan.parts.begin() + part, [](const PlanPart& p) { return !p.is_kv(); }));
@@ -47,7 +52,7 @@ Bytes LargestPlace(const Plan& plan, const std::vector<int>& parts, const PlaceB
   Bytes largest = 0;
   const bool any = GrowsKv(plan);
   for (const int part : parts) {
-    if (any || plan.parts[part].streamed) largest = std::max(largest, place_bytes(part));
+    if (plan.parts[part].streamed || (any && !plan.parts[part].on_demand())) largest = std::max(largest, place_bytes(part));
   }
   return largest;
 }
@@ -107,6 +112,13 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
     }
     own_[part] = *std::move(handover);
     read_[part] = true;
+  }
+  for (const int part : parts) {
+    const PlanPart& what = plan_.parts[part];
+    if (!what.on_demand()) continue;
+    for (int unit = 0; unit < NumUnits(part); ++unit)
+      LIME_CHECK_LE(reader_->PlaceBytes(BlockOf(part), PartInBlock(part) + unit), what.unit_bytes);
+    LIME_ASSIGN_OR_RETURN(own_[part], HugeBuffer::AllocatePresent(what.places * what.unit_bytes));
   }
   // A place that does not fit before the ring's end begins at 0. Less than one place stays unused.
   slack_ = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
@@ -189,7 +201,8 @@ void StageWeights::HandOver(WeightsHandover& handover) {
 absl::Status StageWeights::LearnChecksums(const LoadOptions& options) {
   std::map<int, std::vector<int>> parts;  // by block
   for (const int part : parts_here_) {
-    if (!whole_[part] && !plan_.parts[part].is_kv()) parts[BlockOf(part)].push_back(PartInBlock(part));
+    if (whole_[part] || plan_.parts[part].is_kv()) continue;
+    for (int unit = 0; unit < NumUnits(part); ++unit) parts[BlockOf(part)].push_back(PartInBlock(part) + unit);
   }
   for (const auto& [block, of_block] : parts) LIME_RETURN_IF_ERROR(reader_->LearnChecksums(block, of_block, options.cancelled));
   return absl::OkStatus();
@@ -208,6 +221,27 @@ absl::Status StageWeights::ReadPart(int part) {
 
 RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
   return reader_->Rows(BlockOf(part), PartInBlock(part), i, StreamsIn(part, step) ? OldestLoad(part).place : own_[part].data());
+}
+
+int StageWeights::NumUnits(int part) const {
+  return plan_.parts[part].on_demand() ? reader_->NumParts(BlockOf(part)) - PartInBlock(part) : 1;
+}
+
+void StageWeights::StartUnitRead(int part, int unit, int place, PartReader::Completion done) {
+  reader_->StartRead(BlockOf(part), PartInBlock(part) + unit, PlaceOfUnit(part, place), std::move(done));
+}
+
+int StageWeights::NumUnitRows(int part, int unit) const {
+  return reader_->NumRows(BlockOf(part), PartInBlock(part) + unit);
+}
+
+RowsInMemory StageWeights::UnitRows(int part, int unit, int i, int place) const {
+  return reader_->Rows(BlockOf(part), PartInBlock(part) + unit, i, PlaceOfUnit(part, place));
+}
+
+std::byte* StageWeights::PlaceOfUnit(int part, int place) const {
+  LIME_CHECK(place >= 0 && place < plan_.parts[part].places) << "place " << place << " of part " << part;
+  return own_[part].data() + place * plan_.parts[part].unit_bytes;
 }
 
 const KvLoad* StageWeights::Kv(int part, int64_t step) const {

@@ -80,6 +80,19 @@ class StageWeights {
   int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PartInBlock(part)); }
   RowsInMemory Rows(int part, int i, int64_t step) const;
 
+  // ---- Parts on demand
+
+  // Units of a part, in order; 1 if it is not on demand.
+  int NumUnits(int part) const;
+  // Starts reading a unit into one of the part's places. REQUIRES: nothing reads into the place or
+  // computes with it
+  void StartUnitRead(int part, int unit, int place, PartReader::Completion done);
+  // The rows of a unit that has been read into `place`, in order of use.
+  int NumUnitRows(int part, int unit) const;
+  RowsInMemory UnitRows(int part, int unit, int i, int place) const;
+
+  // ----
+
   // The load of a KV part for `step`; null if the part does not stream then.  REQUIRES: if it
   // streams, loaded and not released
   const KvLoad* Kv(int part, int64_t step) const;
@@ -140,6 +153,7 @@ class StageWeights {
   const Loaded& OldestLoad(int part) const;
   Bytes PlaceBytes(int part) const { return PlaceBytesOf(*reader_, spec_, plan_, part); }
   static Bytes PlaceBytesOf(const PartReader& reader, const ModelSpec& spec, const Plan& plan, int part);
+  std::byte* PlaceOfUnit(int part, int place) const;
   int BlockOf(int part) const { return place_of_[part].first; }
   int PartInBlock(int part) const { return place_of_[part].second; }
 
@@ -149,7 +163,8 @@ class StageWeights {
   // By part: its block in the spec, and its index among the block's parts with rows.
   std::vector<std::pair<int, int>> place_of_;
   std::vector<bool> whole_;  // by part
-  // By part: memory of resident parts of blocks that are not whole.
+  // By part: memory of resident parts of blocks that are not whole, and the places of parts on
+  // demand.
   std::vector<HugeBuffer> own_;
   std::unique_ptr<std::atomic<bool>[]> read_;     // by part: own_ has been read
   std::vector<bool> streamed_before_, streamed_;  // by part: before border_, and from border_ on

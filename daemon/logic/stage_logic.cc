@@ -6,6 +6,7 @@
 
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -25,7 +26,27 @@ StageLogic::StageLogic(const Plan& plan, int32_t device, const StageInbox::Shape
       pages_come_(GrowsKv(plan) || SpillsKv(plan)),
       book_(book),
       inbox_(plan, device, shape),
-      runner_(Pointers(programs), INT64_MAX, kLoadsUnderWay) {}
+      runner_(Pointers(programs), INT64_MAX, kLoadsUnderWay) {
+  OpenCache();
+}
+
+void StageLogic::OpenCache() {
+  DemandCache::Shape shape;
+  for (const int part : PartsOn(plan_, device_)) {
+    const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+    if (!what.on_demand()) continue;
+    parts_on_demand_.push_back(part);
+    shape.units = std::max(shape.units, static_cast<int32_t>(UnitsIn(what.rows).size()));
+    shape.places.push_back(static_cast<int32_t>(what.places));
+    shape.ring_places = std::min(shape.ring_places, shape.places.back());
+  }
+  if (parts_on_demand_.empty()) return;
+  shape.reads_at_once = kLoadsUnderWay;
+  absl::StatusOr<std::unique_ptr<DemandCache>> cache = DemandCache::Create(shape);
+  LIME_CHECK(cache.ok()) << cache.status().message();  // the plan is valid
+  cache_ = *std::move(cache);
+  ready_.reserve(static_cast<size_t>(shape.units)), running_.reserve(static_cast<size_t>(shape.units));
+}
 
 // ---- Events
 
@@ -51,9 +72,53 @@ absl::Status StageLogic::OnActivation(ActivationMessage activation, double now_m
 }
 
 void StageLogic::OnComputed(std::span<const SampledToken> sampled, double now_ms, Actions& actions) {
+  const auto units = static_cast<int32_t>(running_.size());
+  for (const UnitInPlace& unit : running_) cache_->OnComputed(LayerOf(asked_.part), unit.unit);
+  running_.clear();
+  if (units > 0) StartUnitReads(actions);
   sampled_ = sampled;
-  Post(ProgramRunner::Computed{}, now_ms, actions);
+  Post(ProgramRunner::Computed{.units = units}, now_ms, actions);
   sampled_ = {};
+}
+
+void StageLogic::OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions) {
+  if (!health_.ok()) return;
+  asked_ = {.microbatch = microbatch, .part = part};
+  if (!units.empty()) {
+    if (const absl::Status begun = cache_->Begin(LayerOf(part), units, static_cast<int32_t>(inbox_.batch(microbatch).rows.size()));
+        !begun.ok())
+      return Fail(begun, actions);
+  }
+  Post(ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = static_cast<int32_t>(units.size())}, now_ms, actions);
+  if (units.empty()) return;
+  StartUnitReads(actions);
+  PostReady(now_ms, actions);
+}
+
+void StageLogic::OnUnitRead(int64_t number, const absl::Status& result, double now_ms, Actions& actions) {
+  if (!health_.ok()) return;
+  if (const absl::Status read = cache_->OnRead(number, result); !read.ok()) return Fail(read, actions);
+  StartUnitReads(actions);
+  PostReady(now_ms, actions);
+}
+
+void StageLogic::StartUnitReads(Actions& actions) {
+  while (const std::optional<DemandCache::Read> read = cache_->NextRead())
+    actions.push_back(
+        StartUnitRead{read->number, parts_on_demand_[static_cast<size_t>(read->what.layer)], read->what.unit, read->what.place});
+}
+
+// Tells the runner of the units that have come since.
+void StageLogic::PostReady(double now_ms, Actions& actions) {
+  int32_t come = 0;
+  for (; const std::optional<DemandCache::Unit> unit = cache_->NextReady(LayerOf(asked_.part)); ++come)
+    ready_.push_back({unit->unit, unit->place});
+  if (come > 0) Post(ProgramRunner::UnitsReady{.part = asked_.part, .microbatch = asked_.microbatch, .units = come}, now_ms, actions);
+}
+
+// The layer of a part on demand in the cache.
+int32_t StageLogic::LayerOf(int32_t part) const {
+  return static_cast<int32_t>(std::ranges::lower_bound(parts_on_demand_, part) - parts_on_demand_.begin());
 }
 
 void StageLogic::OnLoaded(int64_t load, double now_ms, Actions& actions) {
@@ -138,7 +203,9 @@ void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, 
       std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
   // Micro-batches beyond the ordered ones are empty.
   order.microbatches.resize(static_cast<size_t>(program->microbatches));
-  const auto computes = std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
+  const auto computes = std::ranges::count_if(program->step, [](const Instruction& what) {
+    return std::holds_alternative<Compute>(what) || std::holds_alternative<ComputeUnits>(what);
+  });
   actions.push_back(StepBegun{static_cast<int32_t>(computes)});
   const std::span<const Visit> came = inbox_.BeginStep(std::move(order.microbatches));
   Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs.begin())}, now_ms, actions);
@@ -190,6 +257,9 @@ void StageLogic::On(const Typed& action, double now_ms, Actions& actions) {
       inbox_.OnTokens(action.step, sampled_);
       PostTokens(now_ms, actions);
     }
+  } else if constexpr (std::is_same_v<Typed, ProgramRunner::StartComputeUnits>) {
+    running_.swap(ready_);
+    return actions.push_back(StartUnits{action.step, action.what, running_});
   } else if constexpr (std::is_same_v<Typed, ProgramRunner::StepEnded>) {
     for (int32_t m = 0; m < inbox_.num_batches(); ++m) book_.Computed(inbox_.batch(m));
     inbox_.EndStep();

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <span>
 #include <variant>
@@ -22,6 +23,7 @@
 
 #include "common/activation.h"
 #include "common/order.h"
+#include "daemon/logic/demand/demand_cache.h"
 #include "daemon/logic/kv_book.h"
 #include "daemon/logic/stage_inbox.h"
 #include "planner/base/status.h"
@@ -30,6 +32,13 @@
 #include "planner/program/program_runner.h"
 
 namespace lime {
+
+// A unit of a part on demand, and the place that it is in.
+struct UnitInPlace {
+  int32_t unit = 0;
+  int32_t place = 0;
+  friend bool operator==(const UnitInPlace&, const UnitInPlace&) = default;
+};
 
 class StageLogic {
  public:
@@ -53,12 +62,26 @@ class StageLogic {
   struct StepBegun {
     int32_t computes = 0;
   };
+  // Reads a unit of a part on demand into one of the part's places. Its answer is OnUnitRead.
+  struct StartUnitRead {
+    int64_t number = 0;
+    int32_t part = 0;
+    int32_t unit = 0;  // of the part
+    int32_t place = 0;
+  };
+  // Computes units that are in memory. They are valid until the next OnComputed.
+  struct StartUnits {
+    int64_t step = 0;
+    ComputeUnits what;
+    std::span<const UnitInPlace> units;
+  };
   // The device has stopped for good. This is the last action.
   struct Failed {
     absl::Status why;
   };
   // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
-  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, Failed>;
+  // StartUnits takes the place of a StartComputeUnits.
+  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, StartUnits, Failed>;
   using Actions = std::vector<Action>;
 
   // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
@@ -82,6 +105,10 @@ class StageLogic {
   void OnLoaded(int64_t load, double now_ms, Actions& actions);
   // KV on the host has been asked for, and the answer is here.
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
+  // The answer to StartAskUnits: the units of the part that the micro-batch has chosen, ascending.
+  void OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions);
+  // A read of a unit has ended. Reads may end in any order. One that fails twice stops the device.
+  void OnUnitRead(int64_t number, const absl::Status& result, double now_ms, Actions& actions);
   // From a later step on, other parts stream (ProgramRunner::Change). InvalidArgument while an
   // earlier change is not settled.
   absl::Status OnChange(const std::vector<Program>& entering, const std::vector<Program>& settled, double now_ms, Actions& actions);
@@ -113,6 +140,8 @@ class StageLogic {
   const StageInbox& inbox() const { return inbox_; }
   const ProgramRunner& runner() const { return runner_; }
   const absl::Status& health() const { return health_; }  // not ok: stopped for good
+  // Of the parts on demand here, in order; null if there are none.
+  const DemandCache* units() const { return cache_.get(); }
 
  private:
   using Visit = StageInbox::Visit;
@@ -125,6 +154,11 @@ class StageLogic {
   void Execute(StepOrder& order, const Memory& memory, double now_ms, Actions& actions);
   void PostArrived(const Visit& visit, double now_ms, Actions& actions);
   void PostTokens(double now_ms, Actions& actions);
+
+  void OpenCache();
+  int32_t LayerOf(int32_t part) const;
+  void StartUnitReads(Actions& actions);
+  void PostReady(double now_ms, Actions& actions);
 
   void Post(const ProgramRunner::Event& event, double now_ms, Actions& actions);
   void Follow(const std::vector<ProgramRunner::Action>& followed, double now_ms, Actions& actions);
@@ -144,6 +178,13 @@ class StageLogic {
   std::set<int64_t> loaded_;  // loads that ended before an older one
   bool may_try_orders_ = false;
   absl::Status health_;
+
+  // Parts on demand: their cache, in which each is a layer; the micro-batch that has chosen units
+  // and their part; units that are in memory and not computed, and those that are being computed.
+  std::unique_ptr<DemandCache> cache_;
+  std::vector<int32_t> parts_on_demand_;
+  AskUnits asked_;
+  std::vector<UnitInPlace> ready_, running_;
 };
 
 }  // namespace lime

@@ -1,6 +1,7 @@
 #include "tests/sim/action_text.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/planner/program_text.h"
 
 namespace lime {
@@ -21,6 +22,19 @@ std::string Text(const ProgramRunner::StartSend& a) {
 }
 std::string Text(const ProgramRunner::StartAskKv& a) {
   return absl::StrCat("ask ", a.what.to, " for KV of part ", a.what.part, ", micro-batch ", a.what.microbatch);
+}
+std::string Text(const ProgramRunner::StartAskUnits& a) {
+  return absl::StrCat("ask for units of part ", a.what.part, ", micro-batch ", a.what.microbatch);
+}
+std::string Text(const ProgramRunner::StartComputeUnits& a) {
+  return absl::StrCat("compute units of part ", a.what.part, ", micro-batch ", a.what.microbatch);
+}
+std::string Text(const StageLogic::StartUnitRead& a) {
+  return absl::StrCat("read unit ", a.unit, " of part ", a.part, " into place ", a.place);
+}
+std::string Text(const StageLogic::StartUnits& a) {
+  const auto unit = [](std::string* out, const UnitInPlace& u) { absl::StrAppend(out, u.unit, " in ", u.place); };
+  return absl::StrCat("compute of part ", a.what.part, " units ", absl::StrJoin(a.units, ", ", unit));
 }
 std::string Text(const ProgramRunner::Waited& a) {
   return absl::StrCat("waited at ", InstructionName(a.what), " of step ", a.step);

@@ -74,10 +74,12 @@ absl::Status HashBackend::Embed() {
 }
 
 absl::Status HashBackend::BeginBlock(BlockId block) {
-  block_ = block, weights_ = 0;
+  block_ = block;
+  weights_.assign(batch_.rows.size(), 0);
   attended_.assign(batch_.rows.size(), 0), seen_.assign(batch_.rows.size(), 0);
   if (hidden_.size() != batch_.rows.size()) return absl::InternalError("hidden states of another batch");
   if (HasKv(block.kind)) return StoreKv();
+  if (block.kind == BlockKind::kExperts) ChooseExperts();
   return HasState(block.kind) ? AddToStates() : absl::OkStatus();
 }
 
@@ -89,6 +91,24 @@ absl::Status HashBackend::StoreKv() {
     SetKv(page, row.position % kPageTokens, HashModel::Kv(hidden_[r], block_.layer));
   }
   return absl::OkStatus();
+}
+
+void HashBackend::ChooseExperts() {
+  chosen_of_row_.clear(), chosen_.clear();
+  for (const uint64_t hidden : hidden_) {
+    chosen_of_row_.push_back(HashModel::Chosen(hidden, block_.layer, *spec_.config.experts));
+    chosen_.insert(chosen_.end(), chosen_of_row_.back().begin(), chosen_of_row_.back().end());
+  }
+  std::ranges::sort(chosen_);
+  chosen_.erase(std::unique(chosen_.begin(), chosen_.end()), chosen_.end());
+}
+
+void HashBackend::AddWeights(const HashModel::Weights& weights) {
+  for (size_t r = 0; r < weights_.size(); ++r) {
+    weights_[r] += weights.shared;
+    for (const auto& [expert, value] : weights.expert)
+      if (std::ranges::binary_search(chosen_of_row_[r], expert)) weights_[r] += value;
+  }
 }
 
 absl::Status HashBackend::AddToStates() {
@@ -119,7 +139,7 @@ absl::Status HashBackend::EndBlock() {
     if (HasKv(block_.kind) && seen_[r] != row.position + 1)
       return absl::InternalError(
           absl::StrCat("attention has seen ", seen_[r], " positions of slot ", row.sequence, ", of ", row.position + 1));
-    hidden_[r] = HashModel::Block(hidden_[r], weights_, attended_[r]);
+    hidden_[r] = HashModel::Block(hidden_[r], weights_[r], attended_[r]);
   }
   return absl::OkStatus();
 }

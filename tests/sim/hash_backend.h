@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/model/model_spec.h"
+#include "tests/sim/hash_model.h"
 
 namespace lime {
 
@@ -36,7 +37,8 @@ class HashBackend final : public Backend {
   const std::vector<uint64_t>& hidden() const { return hidden_; }
   // An attention block also stores K and V of the batch's rows, or adds the rows to the states.
   absl::Status BeginBlock(BlockId block);
-  void AddWeights(uint64_t weights) { weights_ += weights; }
+  // Experts may come in any order, and others than the chosen ones, too.
+  void AddWeights(const HashModel::Weights& weights);
   absl::Status EndBlock();
 
   // Page of a position of a slot; -1: none is shown.
@@ -63,6 +65,7 @@ class HashBackend final : public Backend {
   absl::Status Begin(const MicroBatch& batch) override;
   absl::Status Compute(BlockId block) override { return block.kind == BlockKind::kEmbedding ? Embed() : absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
+  std::span<const int32_t> ChosenUnits(BlockId) const override { return chosen_; }
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override;
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override;
   int64_t RecordFloats() const override { return 2; }
@@ -84,6 +87,7 @@ class HashBackend final : public Backend {
 
   absl::Status Embed();
   absl::Status StoreKv();
+  void ChooseExperts();
   absl::Status AddToStates();
   LayerState& StateOf(int32_t sequence, int64_t layer) { return states_[static_cast<size_t>(sequence)][static_cast<size_t>(layer)]; }
   uint64_t OfPiece(const std::byte* piece, int64_t first) const;
@@ -97,7 +101,9 @@ class HashBackend final : public Backend {
   std::vector<uint64_t> hidden_, attended_;  // by row
   std::vector<int64_t> seen_;                // by row: positions that attention has seen in the block
   BlockId block_;
-  uint64_t weights_ = 0;  // of the block so far
+  std::vector<uint64_t> weights_;                    // by row: of the block so far
+  std::vector<std::vector<int32_t>> chosen_of_row_;  // by row: experts
+  std::vector<int32_t> chosen_;                      // by any row, ascending
   std::vector<float> queries_;
 };
 

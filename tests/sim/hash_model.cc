@@ -1,24 +1,48 @@
 #include "tests/sim/hash_model.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "planner/plan/model/block_parts.h"
 
 namespace lime {
 namespace {
 
 // Of the first `rows` rows of a matrix: differences add up whatever the cuts are.
-uint64_t FirstRows(BlockId block, TensorRole role, int64_t rows) {
+uint64_t FirstRows(BlockId block, const MatrixRows& matrix, int64_t rows) {
   if (rows == 0) return 0;
-  const uint64_t name = static_cast<uint64_t>(block.kind) * 1000 + static_cast<uint64_t>(block.layer) * 50 + static_cast<uint64_t>(role);
-  return HashModel::Mix(name, static_cast<uint64_t>(rows));
-}
-
-uint64_t WeightsOf(BlockId block, const std::vector<MatrixRows>& all) {
-  uint64_t sum = 0;
-  for (const MatrixRows& rows : all) sum += FirstRows(block, rows.role, rows.end) - FirstRows(block, rows.role, rows.begin);
-  return sum;
+  const uint64_t name =
+      static_cast<uint64_t>(block.kind) * 1000 + static_cast<uint64_t>(block.layer) * 50 + static_cast<uint64_t>(matrix.role);
+  return HashModel::Mix(name + 1'000'000 * static_cast<uint64_t>(matrix.expert + 1), static_cast<uint64_t>(rows));
 }
 
 }  // namespace
+
+void HashModel::Weights::Add(const Weights& other) {
+  shared += other.shared;
+  for (const auto& [of, weights] : other.expert) expert[of] += weights;
+}
+
+HashModel::Weights HashModel::WeightsOf(BlockId block, std::span<const MatrixRows> rows) {
+  Weights weights;
+  for (const MatrixRows& some : rows)
+    (some.expert < 0 ? weights.shared : weights.expert[some.expert]) +=
+        FirstRows(block, some, some.end) - FirstRows(block, some, some.begin);
+  return weights;
+}
+
+std::vector<int32_t> HashModel::Chosen(uint64_t hidden, int32_t layer, const ExpertsConfig& experts) {
+  std::vector<int32_t> chosen;
+  for (uint64_t i = 0; std::ssize(chosen) < experts.per_token; ++i) {
+    // The lower half of the experts is chosen more often.
+    const uint64_t hash = Mix(hidden, 3000 + static_cast<uint64_t>(layer) * 100 + i);
+    const uint64_t of = static_cast<uint64_t>(hash % 4 > 0 ? (experts.count + 1) / 2 : experts.count);
+    const auto expert = static_cast<int32_t>(hash / 4 % of);
+    if (std::ranges::find(chosen, expert) == chosen.end()) chosen.push_back(expert);
+  }
+  std::ranges::sort(chosen);
+  return chosen;
+}
 
 uint64_t HashModel::Mix(uint64_t one, uint64_t other) {
   uint64_t z = one * 0x9e3779b97f4a7c15 + (other ^ 0xd6e8feb86659fd93);
@@ -26,17 +50,13 @@ uint64_t HashModel::Mix(uint64_t one, uint64_t other) {
   return z ^ (z >> 29);
 }
 
-uint64_t HashModel::Weights(const PlanPart& part) {
-  return WeightsOf(part.block, part.rows);
-}
-
 HashReference::HashReference(const ModelSpec& spec, const std::vector<int32_t>& prompt)
     : spec_(spec), tokens_(prompt), attended_(static_cast<size_t>(spec.config.num_layers())) {
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind == BlockKind::kEmbedding) continue;
-    uint64_t sum = 0;
-    for (const BlockPart& part : CutBlock(block)) sum += WeightsOf(block.id, part.rows);
-    weights_.push_back(sum);
+    HashModel::Weights sum;
+    for (const BlockPart& part : CutBlock(block)) sum.Add(HashModel::WeightsOf(block.id, part.rows));
+    weights_.push_back(std::move(sum));
   }
 }
 
@@ -60,7 +80,12 @@ void HashReference::Compute(int32_t token) {
       if (HasState(block.id.kind)) sum = HashModel::State(sum, hidden_, block.id.layer);
       attended = sum;
     }
-    hidden_ = HashModel::Block(hidden_, weights_[next++], attended);
+    const HashModel::Weights& weights = weights_[next++];
+    uint64_t used = weights.shared;
+    if (block.id.kind == BlockKind::kExperts) {
+      for (const int32_t expert : HashModel::Chosen(hidden_, block.id.layer, *spec_.config.experts)) used += weights.expert.at(expert);
+    }
+    hidden_ = HashModel::Block(hidden_, used, attended);
   }
   ++computed_;
 }

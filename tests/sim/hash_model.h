@@ -4,10 +4,12 @@
 // weight, page, state, message or order changes all later tokens.
 //
 // The parts of a block have the same sum however the block is cut, so the tokens do not depend on
-// the plan.
+// the plan. A row of a layer with experts adds the weights of the experts that it chooses.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <span>
 #include <vector>
 
 #include "planner/plan/model/model_spec.h"
@@ -19,8 +21,16 @@ class HashModel {
  public:
   static uint64_t Mix(uint64_t one, uint64_t other);
 
-  // The hash of a part's weights in memory.
-  static uint64_t Weights(const PlanPart& part);
+  // Hashes of weights in memory.
+  struct Weights {
+    uint64_t shared = 0;                 // that every row uses
+    std::map<int32_t, uint64_t> expert;  // by expert
+
+    void Add(const Weights& other);
+  };
+  static Weights WeightsOf(BlockId block, std::span<const MatrixRows> rows);
+  // The experts that a row chooses, ascending.
+  static std::vector<int32_t> Chosen(uint64_t hidden, int32_t layer, const ExpertsConfig& experts);
   static uint64_t Embed(int32_t token, int32_t position) { return Mix(static_cast<uint64_t>(token) + 1, static_cast<uint64_t>(position)); }
   // Kv: K and V of a position in a layer. Attended: the value that this position adds to the sum of
   // attention.
@@ -30,7 +40,7 @@ class HashModel {
   static uint64_t State(uint64_t state, uint64_t hidden, int32_t layer) {
     return Mix(state, Mix(hidden, 2000 + static_cast<uint64_t>(layer)));
   }
-  // The hidden state after a block. `weights`: the sum over the block's parts. `attended`: also the
+  // The hidden state after a block. `weights`: the sum of those that the row uses. `attended`: also the
   // state.
   static uint64_t Block(uint64_t hidden, uint64_t weights, uint64_t attended) { return Mix(Mix(hidden, weights), attended); }
   static int32_t Token(uint64_t hidden, int64_t vocab) { return static_cast<int32_t>(hidden % static_cast<uint64_t>(vocab)); }
@@ -48,8 +58,8 @@ class HashReference {
 
   const ModelSpec& spec_;
   std::vector<int32_t> tokens_;
-  std::vector<uint64_t> weights_;   // by block, the embedding left out
-  std::vector<uint64_t> attended_;  // by layer, of the positions so far; or the state
+  std::vector<HashModel::Weights> weights_;  // by block, the embedding left out
+  std::vector<uint64_t> attended_;           // by layer, of the positions so far; or the state
   int64_t computed_ = 0;
   uint64_t hidden_ = 0;
 };

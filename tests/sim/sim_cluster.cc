@@ -16,12 +16,17 @@ namespace {
 constexpr double kLongestMs = 30 * 60e3;  // of a run
 constexpr int64_t kMostEvents = 20'000'000;
 
+ModelSpec ModelOf(const SimOptions& options, Random& random) {
+  if (options.hybrid) return SimHybridModel(random, 2 + random.Below(3));
+  return options.experts ? SimExpertsModel(random, 1 + random.Below(3)) : SimModel(1 + random.Below(3));
+}
+
 class SimCluster {
  public:
   explicit SimCluster(const SimOptions& options)
       : options_(options),
         world_(options.seed * 2 + 1, options.bug, options.traces),
-        spec_(options.hybrid ? SimHybridModel(world_.random, 2 + world_.random.Below(3)) : SimModel(1 + world_.random.Below(3))),
+        spec_(ModelOf(options, world_.random)),
         cache_random_(options.seed * 2) {}
 
   SimResult Run() {

@@ -32,10 +32,12 @@ struct SimOptions {
   bool traces = false;
   bool shares_kv = false;  // requests begin like earlier ones, and share KV
   bool hybrid = false;     // layers of the model have linear attention, and keep a state
+  bool experts = false;    // layers of the model have experts, which plans load on demand; not with hybrid
 };
-// The run of this seed in lime_sim: every other one shares KV, every fifth one has a hybrid model.
+// The run of this seed in lime_sim: every other one shares KV, every fifth one has a hybrid model,
+// and every seventh of the others one with experts.
 inline SimOptions SimRun(uint64_t seed) {
-  return {.seed = seed, .shares_kv = seed % 2 == 0, .hybrid = seed % 5 == 0};
+  return {.seed = seed, .shares_kv = seed % 2 == 0, .hybrid = seed % 5 == 0, .experts = seed % 5 != 0 && seed % 7 == 0};
 }
 
 struct SimResult {

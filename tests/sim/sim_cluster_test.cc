@@ -49,6 +49,21 @@ TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
   EXPECT_GT(all.plan_changes, 0);
 }
 
+// Their plans load experts on demand, keep all of them or stream them.
+TEST(SimClusterTest, ModelsWithExpertsHoldWhateverHappens) {
+  SimResult all;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(300, 2000)); ++seed) {
+    const SimResult result = RunSim({.seed = seed, .shares_kv = seed % 2 == 0, .experts = true});
+    ASSERT_EQ(result.violation, "") << "experts, seed " << seed;
+    all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
+    all.taken_over += result.taken_over;
+  }
+  EXPECT_GT(all.tokens, 0);
+  EXPECT_GT(all.recoveries, 0);
+  EXPECT_GT(all.plan_changes, 0);
+  EXPECT_GT(all.taken_over, 0);
+}
+
 // Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden
 // state was refused.
 TEST(SimClusterTest, DevicesHaveRoomForTheHiddenStatesOfAllStepsUnderWay) {
@@ -90,8 +105,12 @@ class SimClusterPlantedTest : public ::testing::TestWithParam<Planted> {};
 std::string Found(PlantedBug bug, bool faults) {
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
     const bool hybrid = bug == PlantedBug::kForgottenState || bug == PlantedBug::kRepeatedRow;
-    const SimResult result =
-        RunSim({.seed = seed, .bug = bug, .faults = faults, .shares_kv = bug == PlantedBug::kForgottenCopy, .hybrid = hybrid});
+    const SimResult result = RunSim({.seed = seed,
+                                     .bug = bug,
+                                     .faults = faults,
+                                     .shares_kv = bug == PlantedBug::kForgottenCopy,
+                                     .hybrid = hybrid,
+                                     .experts = bug == PlantedBug::kForgottenUnit});
     if (result.violation.empty()) continue;
     EXPECT_TRUE(result.planted) << "seed " << seed;
     return result.violation;
@@ -117,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"ForgottenEnd", PlantedBug::kForgottenEnd, "all requests are over, and on device"},
                                            Planted{"ForgottenCopy", PlantedBug::kForgottenCopy, "has token"},
                                            Planted{"ForgottenState", PlantedBug::kForgottenState, "has token"},
-                                           Planted{"RepeatedRow", PlantedBug::kRepeatedRow, "positions, the row is at"}),
+                                           Planted{"RepeatedRow", PlantedBug::kRepeatedRow, "positions, the row is at"},
+                                           Planted{"ForgottenUnit", PlantedBug::kForgottenUnit, "requests wait"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace

@@ -147,6 +147,17 @@ ModelSpec SimHybridModel(Random& random, int layers) {
       "sim");
 }
 
+ModelSpec SimExpertsModel(Random& random, int layers) {
+  const int experts = 3 + random.Below(6);
+  return *DescribeModel(
+      absl::StrCat(R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "dtype": "bfloat16", "num_hidden_layers": )",
+                   layers, R"(, "mlp_only_layers": [)", layers > 1 ? absl::StrCat(random.Below(layers)) : "", R"(], "num_experts": )",
+                   experts, R"(, "num_experts_per_tok": )", 1 + random.Below(3), R"(, "hidden_size": 16, "num_attention_heads": 4,
+                     "num_key_value_heads": 1, "head_dim": 4, "intermediate_size": 256, "moe_intermediate_size": 64, "vocab_size": 900,
+                     "norm_topk_prob": true, "max_position_embeddings": 8192, "tie_word_embeddings": false})"),
+      "sim");
+}
+
 absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const std::vector<std::string>& devices,
                                     const SimPlanShape& shape) {
   std::vector<ClusterDevice> cluster;
@@ -159,6 +170,8 @@ absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const
   }
   PlanRequest request{.model_name = "sim", .context = shape.context, .sequences = shape.sequences, .prompt_tokens = shape.prompt};
   request.part_bytes = random.Below(3) == 0 ? 0 : Bytes{2 * kKiB} << random.Below(4);
+  if (spec.config.experts && !shape.spills && !shape.grows && random.Below(4) > 0)
+    request.unit_places = 1 + random.Below(static_cast<int>(spec.config.experts->count));
   request.chunks = {1 + random.Below(shape.most_chunk)};
   for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, cluster, request));

@@ -31,6 +31,8 @@ struct SimPlan {
 ModelSpec SimModel(int layers);
 // The same with linear attention in all layers but one or two.
 ModelSpec SimHybridModel(Random& random, int layers);
+// The same with experts in all layers but one or none.
+ModelSpec SimExpertsModel(Random& random, int layers);
 
 // A random plan for some of the devices, at least one.  ResourceExhausted if no draw is valid.
 absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const std::vector<std::string>& devices,

@@ -122,7 +122,10 @@ void SimStage::AllocateMemory(std::vector<Program> programs) {
   const bool here = std::ranges::find(plan_.stages, device_, &Stage::device) != plan_.stages.end();
   if (here && plan_.reads_once) {
     options.shedding = {.device = device_, .embedding = false, .may_stream = std::vector<bool>(plan_.parts.size())};
-    for (const int part : PartsOn(plan_, device_)) options.shedding->may_stream[static_cast<size_t>(part)] = !plan_.parts[part].is_kv();
+    for (const int part : PartsOn(plan_, device_)) {
+      const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+      options.shedding->may_stream[static_cast<size_t>(part)] = !what.is_kv() && !what.on_demand();
+    }
   }
   for (const int part : PartsOn(plan_, device_))
     in_memory_[static_cast<size_t>(part)] = !streamed_[static_cast<size_t>(part)] && !plan_.parts[part].is_kv();
@@ -325,7 +328,8 @@ void SimStage::CheckBudget() {
   Bytes weights = 0;
   for (const int part : PartsOn(plan_, device_)) {
     const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
-    weights += what.pinned_bytes + (in_memory_[static_cast<size_t>(part)] ? what.bytes : 0);
+    const Bytes in_memory = what.on_demand() ? MemoryOf(what) : what.bytes;
+    weights += what.pinned_bytes + (in_memory_[static_cast<size_t>(part)] ? in_memory : 0);
   }
   const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.state + memory.hosted + memory.fetched + ring_ +
                       weights + present_pages_ * plan_.page_bytes;
@@ -382,6 +386,32 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
   }
   if (!what.is_kv()) backend_.AddWeights(WeightsAt(part, step));
   return part + 1 < end ? absl::OkStatus() : backend_.EndBlock();
+}
+
+void SimStage::Carry(const ProgramRunner::StartAskUnits& start) {
+  const auto& [stage, microbatch, part] = start.what;
+  std::span<const int32_t> chosen;
+  if (!logic_->inbox().batch(microbatch).rows.empty()) chosen = backend_.ChosenUnits(plan_.parts[static_cast<size_t>(part)].block);
+  units_left_ = std::ssize(chosen);
+  logic_->OnUnitsChosen(part, microbatch, chosen, world_.clock.now_ms(), actions_);
+}
+
+void SimStage::Carry(const StageLogic::StartUnits& start) {
+  const int32_t part = start.what.part;
+  for (const UnitInPlace& unit : start.units) unit_places_[{part, unit.place}].computing = true;
+  After(world_.Between(0.02, 0.1) * static_cast<double>(start.units.size()), [this, part, units = start.units] {
+    if (dead_) return;
+    for (const UnitInPlace& unit : units) {
+      backend_.AddWeights(WeightsOfUnit(part, unit));
+      unit_places_[{part, unit.place}].computing = false;
+    }
+    units_left_ -= std::ssize(units);
+    if (units_left_ == 0) {
+      if (const absl::Status status = backend_.EndBlock(); !status.ok()) return world_.Violation(device().name, ": ", status.message());
+    }
+    logic_->OnComputed({}, world_.clock.now_ms(), actions_);
+    CarryOut();
+  });
 }
 
 void SimStage::Sample(const MicroBatch& batch) {

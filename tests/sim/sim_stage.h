@@ -25,6 +25,7 @@
 #include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "tests/sim/hash_backend.h"
+#include "tests/sim/hash_model.h"
 #include "tests/sim/sim_world.h"
 
 namespace lime {
@@ -83,7 +84,7 @@ class SimStage {
     int32_t part = 0;
     Bytes place = 0, bytes = 0;  // in the ring
     bool ended = false;
-    uint64_t weights = 0;
+    HashModel::Weights weights;
     // For a KV part, by slot: the life of the slot at the time of the read, and the pieces that
     // were read.
     std::vector<int64_t> lives;
@@ -110,6 +111,10 @@ class SimStage {
   void Carry(const ProgramRunner::Release& release);
   void Carry(const ProgramRunner::StartSend& start);
   void Carry(const ProgramRunner::StartAskKv& start);
+  void Carry(const ProgramRunner::StartAskUnits& start);
+  void Carry(const ProgramRunner::StartComputeUnits&) {}  // StageLogic answers with StartUnits
+  void Carry(const StageLogic::StartUnitRead& start);
+  void Carry(const StageLogic::StartUnits& start);
   void Carry(const ProgramRunner::Waited&) {}
   void Carry(const ProgramRunner::StepEnded& ended);
   void Carry(const ProgramRunner::Border&);
@@ -138,7 +143,8 @@ class SimStage {
   void EndLoad(int64_t number, bool good);
   void ReadPieces(Load& load) const;
   const Load* OldestLoad(int32_t part) const;
-  uint64_t WeightsAt(int32_t part, int64_t step);
+  HashModel::Weights WeightsAt(int32_t part, int64_t step);
+  HashModel::Weights WeightsOfUnit(int32_t part, const UnitInPlace& unit);
   absl::Status AttendToDisk(int32_t part, const MicroBatch& batch);
   void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait);
   void AnswerOthers();
@@ -183,6 +189,15 @@ class SimStage {
   std::map<std::tuple<int64_t, int32_t, int64_t>, OnDisk> on_disk_;  // by layer of the device, slot, piece
   std::vector<int64_t> lives_;                                       // by slot, as FollowBook saw them
   std::optional<std::pair<KvAway::Piece, int64_t>> lending_;         // piece and layer in flight to the host
+
+  // Places of parts on demand: what was read into them.
+  struct Place {
+    int32_t unit = -1;
+    bool reading = false;
+    bool computing = false;
+  };
+  std::map<std::pair<int32_t, int32_t>, Place> unit_places_;  // by part and place
+  int64_t units_left_ = 0;                                    // to compute of the current part
 
   // The visit under way.
   std::vector<SampledToken> sampled_;

@@ -223,7 +223,7 @@ void SimStage::EndLoad(int64_t number, bool good) {
   if (part.is_kv()) {
     ReadPieces(*load);
   } else {
-    load->weights = HashModel::Weights(part);
+    load->weights = HashModel::WeightsOf(part.block, part.rows);
   }
   if (world_.Plants(PlantedBug::kForgottenWait, 5)) return;
   logic_->OnLoaded(number, world_.clock.now_ms(), actions_);
@@ -259,16 +259,42 @@ const SimStage::Load* SimStage::OldestLoad(int32_t part) const {
   return load == loads_.end() ? nullptr : &*load;
 }
 
-uint64_t SimStage::WeightsAt(int32_t part, int64_t step) {
+HashModel::Weights SimStage::WeightsAt(int32_t part, int64_t step) {
   if (!StreamsIn(part, step)) {
     if (!in_memory_[static_cast<size_t>(part)])
       world_.Violation(device().name, ": computes with ", PartName(plan_, part), ", which is gone");
-    return HashModel::Weights(plan_.parts[static_cast<size_t>(part)]);
+    return HashModel::WeightsOf(plan_.parts[static_cast<size_t>(part)].block, plan_.parts[static_cast<size_t>(part)].rows);
   }
   const Load* const load = OldestLoad(part);
   if (load != nullptr && load->ended) return load->weights;
   world_.Violation(device().name, ": computes with ", PartName(plan_, part), ", which is not loaded");
-  return 0;
+  return {};
+}
+
+// ---- Units
+
+void SimStage::Carry(const StageLogic::StartUnitRead& start) {
+  const PlanPart& part = plan_.parts[static_cast<size_t>(start.part)];
+  Place& place = unit_places_[{start.part, start.place}];
+  if (start.place < 0 || start.place >= part.places) return world_.Violation(device().name, ": a unit is read into place ", start.place);
+  if (place.reading || place.computing) return world_.Violation(device().name, ": place ", start.place, " is read into while it is in use");
+  place = {.unit = start.unit, .reading = true};
+  disk_.Transfer(part.unit_bytes, [this, alive = std::weak_ptr(alive_), start](bool good) {
+    if (alive.expired()) return;
+    unit_places_[{start.part, start.place}].reading = false;
+    if (!good) unit_places_[{start.part, start.place}].unit = -1;
+    if (world_.Plants(PlantedBug::kForgottenUnit, 5)) return;
+    logic_->OnUnitRead(start.number, good ? absl::OkStatus() : absl::DataLossError("a read failed"), world_.clock.now_ms(), actions_);
+    CarryOut();
+  });
+}
+
+HashModel::Weights SimStage::WeightsOfUnit(int32_t part, const UnitInPlace& unit) {
+  const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+  const Place& place = unit_places_[{part, unit.place}];
+  if (place.unit != unit.unit || place.reading)
+    world_.Violation(device().name, ": computes with unit ", unit.unit, " in place ", unit.place, ", which is not there");
+  return HashModel::WeightsOf(what.block, UnitsIn(what.rows)[static_cast<size_t>(place.unit)]);
 }
 
 }  // namespace lime

@@ -54,6 +54,7 @@ enum class PlantedBug : uint8_t {
   kForgottenCopy,   // pages that a sequence begins with are not copied
   kForgottenState,  // a device forgets the states of its layers
   kRepeatedRow,     // a device computes a block twice
+  kForgottenUnit,   // the end of a unit's read is not reported
 };
 
 class SimClock {
