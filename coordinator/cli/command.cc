@@ -160,6 +160,21 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
   command.Add("--without", &without, "With --cluster, a device to leave out; may be given several times").Repeats();
 }
 
+void AddExpertsFlag(const CommandFlags& command, std::string& experts) {
+  command
+      .Add("--experts", &experts,
+           "Experts of each layer that have a place in memory, if not all fit; the others are read when a token chooses them. 0: stream "
+           "all of them; auto: as many as make it fastest")
+      .Shown();
+}
+
+absl::StatusOr<std::optional<int64_t>> ParseExperts(const std::string& experts) {
+  int64_t places = 0;
+  if (experts == "auto") return std::nullopt;
+  if (absl::SimpleAtoi(experts, &places) && places >= 0 && places <= kMaxUnits) return places;
+  return WrongCall(absl::StrCat("--experts ", AsTyped(experts), " is neither auto nor a number from 0 to ", kMaxUnits));
+}
+
 void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
   command.Add("--model,-m", &model,
               clusters ? "Folder of a Hugging Face checkpoint; with --cluster, the default is the model that the cluster's file names"
@@ -187,6 +202,7 @@ void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
   command.Add("--pool", &pool,
               "Ring for streamed parts: a number of parts or a size such as 128MiB, at least two parts; without it LIME chooses");
   command.Add("--resident", &resident, "Largest share of the weights to keep in memory, such as 50%; without it as much as fits");
+  AddExpertsFlag(command, experts);
   command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the stored profile of this machine");
   command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
   if (clusters) AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one");
@@ -231,6 +247,7 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
   if (!resident.empty()) {
     LIME_ASSIGN_OR_RETURN(request.resident_share, ParseShare(resident));
   }
+  LIME_ASSIGN_OR_RETURN(request.unit_places, ParseExperts(experts));
   int64_t parts = 0;
   if (pool.empty()) return absl::OkStatus();
   if (absl::SimpleAtoi(pool, &parts) && parts <= kMaxParts) {

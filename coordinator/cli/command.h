@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -60,6 +61,10 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
 // The sentence of --help about --no-kv-spill, the same in every command.
 inline constexpr char kNoKvSpill[] = "Keep all KV in memory; write none of it to disks";
 
+// The flag --experts, and its value: nullopt for "auto". Refuses other words and values out of range.
+void AddExpertsFlag(const CommandFlags& command, std::string& experts);
+absl::StatusOr<std::optional<int64_t>> ParseExperts(const std::string& experts);
+
 // Flags of the commands that compute with a model.
 struct ModelFlags {
   std::string model;
@@ -74,6 +79,7 @@ struct ModelFlags {
   std::string placement = "auto";
   std::string pool;
   std::string resident;
+  std::string experts = "auto";
   std::string profile;
   std::string cluster;
   int threads = 0;

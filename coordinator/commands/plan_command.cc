@@ -28,6 +28,7 @@ using nlohmann::ordered_json;
 struct PlanFlags {
   PlanInputFlags inputs;
   std::string strategy = "lime";
+  std::string experts = "auto";
   OutputFlag out{.kind = OutputKind::kPlan};
   double max_ttft_ms = 0;
   std::optional<double> time_limit_ms;
@@ -41,6 +42,7 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
     return WrongCall(absl::StrCat("--strategy ", AsTyped(flags.strategy),
                                   " is unknown; use lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard"));
   }
+  LIME_RETURN_IF_ERROR(ParseExperts(flags.experts).status());
   if (flags.time_limit_ms && !(*flags.time_limit_ms >= 1 && *flags.time_limit_ms <= kMaxTimeLimitMs))
     return WrongCall(absl::StrCat("--time-limit ", *flags.time_limit_ms, " is outside 1 to ", kMaxTimeLimitMs, " ms"));
   if (!(flags.max_ttft_ms >= 0 && flags.max_ttft_ms <= kMaxPlanNumber))
@@ -58,6 +60,7 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
                             .work_ms = flags.time_limit_ms.value_or(kPlanWorkMs),
                             .time_limit_ms = flags.time_limit_ms,
                             .max_ttft_ms = flags.max_ttft_ms,
+                            .unit_places = *ParseExperts(flags.experts),
                             .at = [&](const std::string& what) { progress.Say(what); }},
                            std::move(inputs));
   LIME_ASSIGN_OR_RETURN(Plan plan, planning.Run());
@@ -118,6 +121,7 @@ void AddPlanCommand(Commands& commands) {
       RunPlan);
   flags.inputs.AddTo(command);
   command.Add("--strategy,-s", &flags.strategy, "lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard").Shown();
+  AddExpertsFlag(command, flags.experts);
   command.Add("--max-ttft", &flags.max_ttft_ms, "Bound on the time to the first token, in milliseconds; 0: no bound");
   command.Add("--time-limit", &flags.time_limit_ms,
               "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed always gives the same plan");
@@ -128,7 +132,7 @@ void AddPlanCommand(Commands& commands) {
   command.ShowUnder("What to plan", {"--model", "--model-spec", "--cluster", "--device-profiles", "--bandwidth"});
   command.ShowUnder("Request", {"--tokens", "--sequences", "--batch", "--kv-tokens", "--no-kv-spill", "--no-kv-lending",
                                 "--no-remote-attention", "--prompt-tokens", "--max-ttft"});
-  command.ShowUnder("Search", {"--piece", "--strategy", "--time-limit", "--split-head", "--seed"});
+  command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--time-limit", "--split-head", "--seed"});
   command.ShowUnder("Output", {"--out", "--overwrite", "--json"});
 }
 

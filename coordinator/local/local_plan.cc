@@ -73,6 +73,10 @@ class LocalPlanning {
   }
 
   absl::StatusOr<LocalPlan> Run() {
+    if (request_.unit_places.value_or(0) > 0) {
+      plan_request_.unit_places = *request_.unit_places;
+      return PlanForKv();
+    }
     absl::StatusOr<LocalPlan> whole = PlanForKv();
     const bool asks = request_.placement != Placement::kAuto || request_.ring || request_.ring_parts || request_.resident_share;
     if (absl::IsResourceExhausted(whole.status()) && !asks) {
@@ -80,7 +84,7 @@ class LocalPlanning {
       absl::StatusOr<LocalPlan> spills = request_.spills_kv ? Spill() : whole;
       return absl::IsResourceExhausted(spills.status()) ? AboutTheDisk(whole.status(), in_memory) : std::move(spills);
     }
-    if (request_.units_on_demand && !asks && whole.ok() && MayGainFromDemand(spec_, whole->plan)) {
+    if (!request_.unit_places && !asks && whole.ok() && MayGainFromDemand(spec_, whole->plan)) {
       absl::StatusOr<LocalPlan> demands = PlanOnDemand(*whole);
       if (!demands.ok() && !absl::IsResourceExhausted(demands.status())) return demands;
       if (demands.ok() && TimeMs(demands->plan) < TimeMs(whole->plan)) return demands;

@@ -39,10 +39,11 @@ struct LocalPlanRequest {
   // (planner/plan/kv_spill.h). KV then grows by levels, also without `kv_tokens`. Not if a
   // placement, ring or share is asked for.
   bool spills_kv = true;
-  // Whether the engine can load experts on demand. If experts would stream, such a plan is taken if it
-  // is faster (planner/unit_places.h). It reserves all KV. Not if a placement, ring or share is asked
-  // for.
-  bool units_on_demand = false;
+  // How many experts of every layer have a place in memory; the others are loaded on demand. 0: none
+  // are on demand. nullopt: if experts would stream, as many as make the plan fastest
+  // (planner/unit_places.h), but 0 if a placement, ring or share is asked for. A plan with experts on
+  // demand reserves all KV.
+  std::optional<int64_t> unit_places;
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together
   int64_t prompt_tokens = 1;       // of the longest prompt

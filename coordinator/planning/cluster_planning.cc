@@ -105,7 +105,9 @@ absl::StatusOr<Plan> ClusterPlanning::Run() {
 absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   At("stages");
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
+  inputs_.request.unit_places = options_.unit_places.value_or(0);
   absl::StatusOr<Plan> whole = Search();
+  if (inputs_.request.unit_places > 0) return whole;
   if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayUseHosts())) {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
@@ -114,7 +116,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
     absl::StatusOr<Plan> keeps = SearchRetained();
     if (keeps.ok()) return keeps;
   }
-  if (whole.ok() && options_.units_on_demand && options_.strategy == Strategy::kLime && MayGainFromDemand(inputs_.spec, *whole)) {
+  if (whole.ok() && !options_.unit_places && options_.strategy == Strategy::kLime && MayGainFromDemand(inputs_.spec, *whole)) {
     const auto before = std::tuple(inputs_, problem_, best_);
     absl::StatusOr<Plan> demands = SearchOnDemand();
     if (!demands.ok() && !absl::IsResourceExhausted(demands.status())) return demands;

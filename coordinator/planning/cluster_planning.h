@@ -32,16 +32,17 @@ class ClusterPlanning {
     // flags give equal plans.
     std::optional<double> time_limit_ms = std::nullopt;
     double max_ttft_ms = 0;  // 0: no bound
-    // Whether the devices can load experts on demand. Such a plan is taken if it is faster.
-    bool units_on_demand = false;
+    // How many experts of every layer have a place in memory; the others are loaded on demand. 0:
+    // none are on demand. nullopt: if experts would stream, as many as make the plan fastest.
+    std::optional<int64_t> unit_places = std::nullopt;
     const std::atomic<bool>* cancelled = nullptr;  // ends the search; its result is then useless
     // Receives the current work of the search, which may take minutes.
     std::function<void(const std::string& what)> at = nullptr;
   };
   ClusterPlanning(const Options& options, PlanInputs inputs);
 
-  // Call once. With Options::units_on_demand, if experts would stream: a plan with experts on demand
-  // and all KV reserved, if it is faster (planner/unit_places.h). Sets PlanRequest::unit_places.
+  // Call once. A plan with experts on demand reserves all KV (planner/unit_places.h). Sets
+  // PlanRequest::unit_places.
   //
   // With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
   // one with all KV in memory. If memory has no room for all KV: a plan that spills KV to disks or
