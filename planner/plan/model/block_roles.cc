@@ -16,17 +16,20 @@ int64_t Positions(const ModelConfig& config, const LayerConfig&) {
 int64_t Inner(const ModelConfig&, const LayerConfig& layer) {
   return layer.intermediate_size;
 }
-int64_t HeadDim(const ModelConfig&, const LayerConfig& layer) {
-  return layer.head_dim;
-}
 int64_t Attended(const ModelConfig& config, const LayerConfig& layer) {
   return config.num_heads * layer.head_dim;
+}
+int64_t NormedQueries(const ModelConfig& config, const LayerConfig& layer) {
+  return config.qk_norm_all_heads ? Attended(config, layer) : layer.head_dim;
 }
 int64_t Queries(const ModelConfig& config, const LayerConfig& layer) {
   return Attended(config, layer) * (config.attention_gate ? 2 : 1);
 }
 int64_t Keys(const ModelConfig&, const LayerConfig& layer) {
   return layer.num_kv_heads * layer.head_dim;
+}
+int64_t NormedKeys(const ModelConfig& config, const LayerConfig& layer) {
+  return config.qk_norm_all_heads ? Keys(config, layer) : layer.head_dim;
 }
 int64_t ConvCols(const ModelConfig& config, const LayerConfig&) {
   return config.linear_attention->conv_cols();
@@ -40,10 +43,15 @@ int64_t ValueCols(const ModelConfig& config, const LayerConfig&) {
 int64_t ValueHeads(const ModelConfig& config, const LayerConfig&) {
   return config.linear_attention->value_heads;
 }
+int64_t Qkvz(const ModelConfig& config, const LayerConfig&) {
+  return config.linear_attention->conv_cols() + config.linear_attention->value_cols();
+}
+int64_t BetaDecay(const ModelConfig& config, const LayerConfig&) {
+  return 2 * config.linear_attention->value_heads;
+}
 int64_t ValueDim(const ModelConfig& config, const LayerConfig&) {
   return config.linear_attention->value_dim;
 }
-
 int64_t Heads(const ModelConfig& config, const LayerConfig&) {
   return config.num_heads;
 }
@@ -64,6 +72,12 @@ int64_t SharedInner(const ModelConfig& config, const LayerConfig&) {
 }
 
 // Options.
+bool ByKeyHead(const ModelConfig& config) {
+  return config.linear_attention->by_key_head;
+}
+bool NotByKeyHead(const ModelConfig& config) {
+  return !config.linear_attention->by_key_head;
+}
 bool HasRouterCorrection(const ModelConfig& config) {
   return config.experts->correction;
 }
@@ -125,18 +139,25 @@ constexpr BlockRole kAttention[] = {
     {TensorRole::kQ, RoleForm::kMatrix, Queries, Hidden, nullptr, QkvBias},
     {TensorRole::kK, RoleForm::kMatrix, Keys, Hidden, nullptr, QkvBias},
     {TensorRole::kV, RoleForm::kMatrix, Keys, Hidden, nullptr, QkvBias},
-    {TensorRole::kQNorm, RoleForm::kNorm, HeadDim, nullptr, NormsHeads},
-    {TensorRole::kKNorm, RoleForm::kNorm, HeadDim, nullptr, NormsHeads},
+    {TensorRole::kQNorm, RoleForm::kNorm, NormedQueries, nullptr, NormsHeads},
+    {TensorRole::kKNorm, RoleForm::kNorm, NormedKeys, nullptr, NormsHeads},
     {TensorRole::kSinks, RoleForm::kVector, Heads, nullptr, HasSinks},
     {TensorRole::kO, RoleForm::kMatrix, Hidden, Attended, nullptr, OutputBias},
     {TensorRole::kAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasAfterNorm},
 };
 constexpr BlockRole kLinearAttention[] = {
-    {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm}, {TensorRole::kQkv, RoleForm::kMatrix, ConvCols, Hidden},
-    {TensorRole::kZ, RoleForm::kMatrix, ValueCols, Hidden},         {TensorRole::kBeta, RoleForm::kMatrix, ValueHeads, Hidden},
-    {TensorRole::kDecay, RoleForm::kMatrix, ValueHeads, Hidden},    {TensorRole::kConv, RoleForm::kFilter, ConvCols, ConvWidth},
-    {TensorRole::kDecayLog, RoleForm::kVector, ValueHeads},         {TensorRole::kDecayBias, RoleForm::kVector, ValueHeads},
-    {TensorRole::kOutputNorm, RoleForm::kNorm, ValueDim},           {TensorRole::kO, RoleForm::kMatrix, Hidden, ValueCols},
+    {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm},
+    {TensorRole::kQkv, RoleForm::kMatrix, ConvCols, Hidden, NotByKeyHead},
+    {TensorRole::kZ, RoleForm::kMatrix, ValueCols, Hidden, NotByKeyHead},
+    {TensorRole::kBeta, RoleForm::kMatrix, ValueHeads, Hidden, NotByKeyHead},
+    {TensorRole::kDecay, RoleForm::kMatrix, ValueHeads, Hidden, NotByKeyHead},
+    {TensorRole::kQkvz, RoleForm::kMatrix, Qkvz, Hidden, ByKeyHead},
+    {TensorRole::kBetaDecay, RoleForm::kMatrix, BetaDecay, Hidden, ByKeyHead},
+    {TensorRole::kConv, RoleForm::kFilter, ConvCols, ConvWidth},
+    {TensorRole::kDecayLog, RoleForm::kVector, ValueHeads},
+    {TensorRole::kDecayBias, RoleForm::kVector, ValueHeads},
+    {TensorRole::kOutputNorm, RoleForm::kNorm, ValueDim},
+    {TensorRole::kO, RoleForm::kMatrix, Hidden, ValueCols},
 };
 constexpr BlockRole kMlp[] = {
     {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm},

@@ -17,6 +17,10 @@ namespace lime {
 // The name of a parameter without ".weight" or ".bias", relative to its layer; in blocks without a
 // layer, relative to the prefix of all names. Roles of one block with the same name share a tensor:
 // their rows follow each other in the order of the roles.
+//
+// The name of an expert's matrix has a '#' in the place of the expert's number; without one, all
+// experts are in one tensor [experts, rows, cols], which may lack ".weight". Such a matrix may have
+// several names: a checkpoint uses one of them.
 struct TensorName {
   BlockKind block = BlockKind::kEmbedding;
   TensorRole role = TensorRole::kNorm;
@@ -36,6 +40,35 @@ struct NumberField {
   const char* name = nullptr;
   double fallback = 0;
   double ModelConfig::*option = nullptr;
+};
+
+// A text of config.json. It must be this one if it is stated.
+struct TextField {
+  const char* name = nullptr;
+  std::string_view text;
+};
+
+// How config.json spells the fields of experts (ExpertsConfig). A null name: there is no such field,
+// and all models of the family have the value of `defaults`.
+struct ExpertsFields {
+  const char* count = "num_experts";
+  const char* per_token = "num_experts_per_tok";
+  const char* intermediate_size = "moe_intermediate_size";
+  const char* shared_intermediate_size = nullptr;
+  const char* shared_count = nullptr;  // the shared expert is as large as so many experts
+  const char* normalized = nullptr;
+  const char* weight_factor = nullptr;
+  const char* correction = nullptr;
+  const char* groups = nullptr;
+  const char* groups_kept = nullptr;
+  // Layers with a dense MLP. All others have experts.
+  const char* dense_layers = nullptr;  // a list of layers
+  const char* interval = nullptr;      // each so many-th layer has experts
+  const char* first_dense = nullptr;   // the first so many layers are dense
+  // Values of the class in transformers for missing fields.
+  ExpertsConfig defaults = {};
+  int64_t default_shared_count = 0;
+  int64_t default_first_dense = 0;
 };
 
 // Which layers have which attention, if layer_types is not stated.
@@ -80,10 +113,14 @@ struct Family {
   const char* intermediate_size = "intermediate_size";
   const char* activation = "hidden_act";
   const char* norm_eps = "rms_norm_eps";
-  bool grouped_queries = true;         // num_key_value_heads and head_dim are read
-  bool rotates_part_of_heads = false;  // partial_rotary_factor may be below 1
-  bool skips_rotation = false;         // no_rope_layers, no_rope_layer_interval
-  bool needs_rope_parameters = false;  // without them the class has a scaling of its own
+  bool grouped_queries = true;             // num_key_value_heads and head_dim are read
+  bool rotates_part_of_heads = false;      // partial_rotary_factor may be below 1
+  bool skips_rotation = false;             // no_rope_layers, no_rope_layer_interval
+  bool needs_rope_parameters = false;      // without them the class has a scaling of its own
+  const ExpertsFields* experts = nullptr;  // null: all layers have a dense MLP
+  bool stacks_experts = false;             // the class stores all experts of a matrix in one tensor
+  std::span<const TextField> texts;
+  const char* rotated_dims = nullptr;  // the dimensions of a head that rotate, instead of their share
 };
 
 // All families, in the order in which messages list them.
@@ -108,6 +145,8 @@ inline constexpr TensorName kLlamaTensors[] = {
     {BlockKind::kLinearAttention, TensorRole::kZ, "linear_attn.in_proj_z"},
     {BlockKind::kLinearAttention, TensorRole::kBeta, "linear_attn.in_proj_b"},
     {BlockKind::kLinearAttention, TensorRole::kDecay, "linear_attn.in_proj_a"},
+    {BlockKind::kLinearAttention, TensorRole::kQkvz, "linear_attn.in_proj_qkvz"},
+    {BlockKind::kLinearAttention, TensorRole::kBetaDecay, "linear_attn.in_proj_ba"},
     {BlockKind::kLinearAttention, TensorRole::kConv, "linear_attn.conv1d"},
     {BlockKind::kLinearAttention, TensorRole::kDecayLog, "linear_attn.A_log"},
     {BlockKind::kLinearAttention, TensorRole::kDecayBias, "linear_attn.dt_bias"},
@@ -117,6 +156,21 @@ inline constexpr TensorName kLlamaTensors[] = {
     {BlockKind::kMlp, TensorRole::kGate, "mlp.gate_proj"},
     {BlockKind::kMlp, TensorRole::kUp, "mlp.up_proj"},
     {BlockKind::kMlp, TensorRole::kDown, "mlp.down_proj"},
+    {BlockKind::kExperts, TensorRole::kNorm, "post_attention_layernorm"},
+    {BlockKind::kExperts, TensorRole::kRouter, "mlp.gate"},
+    {BlockKind::kExperts, TensorRole::kSharedScale, "mlp.shared_expert_gate"},
+    {BlockKind::kExperts, TensorRole::kSharedGate, "mlp.shared_expert.gate_proj"},
+    {BlockKind::kExperts, TensorRole::kSharedUp, "mlp.shared_expert.up_proj"},
+    {BlockKind::kExperts, TensorRole::kSharedDown, "mlp.shared_expert.down_proj"},
+    {BlockKind::kExperts, TensorRole::kGate, "mlp.experts.#.gate_proj"},
+    {BlockKind::kExperts, TensorRole::kUp, "mlp.experts.#.up_proj"},
+    {BlockKind::kExperts, TensorRole::kDown, "mlp.experts.#.down_proj"},
+    {BlockKind::kExperts, TensorRole::kGate, "mlp.experts.gate_up_proj"},
+    {BlockKind::kExperts, TensorRole::kUp, "mlp.experts.gate_up_proj"},
+    {BlockKind::kExperts, TensorRole::kDown, "mlp.experts.down_proj"},
+    {BlockKind::kExperts, TensorRole::kGate, "mlp.switch_mlp.gate_proj"},
+    {BlockKind::kExperts, TensorRole::kUp, "mlp.switch_mlp.up_proj"},
+    {BlockKind::kExperts, TensorRole::kDown, "mlp.switch_mlp.down_proj"},
     {BlockKind::kHead, TensorRole::kNorm, "norm"},
 };
 

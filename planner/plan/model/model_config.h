@@ -80,7 +80,7 @@ struct LinearAttentionConfig {
   int64_t key_dim = 0;      // of a head
   int64_t value_dim = 0;
   int64_t conv_width = 0;    // positions that the convolution sees, the token's own included
-  bool by_key_head = false;  // kQkvz and kBetaDecay instead of kQkv, kZ, kBeta and kDecay
+  bool by_key_head = false;  // kQkvz and kBetaDecay instead of kQkv, kZ, kBeta and kDecay (Qwen3-Next)
 
   int64_t key_cols() const { return key_heads * key_dim; }
   int64_t value_cols() const { return value_heads * value_dim; }
@@ -152,7 +152,7 @@ struct ModelConfig {
   bool after_norms = false;        // kAfterNorm in both halves of a layer
   bool parallel_halves = false;    // both halves of a layer read the residual stream before it (Falcon)
   bool sinks = false;              // kSinks is there
-  bool qk_norm_all_heads = false;  // qk_norm: over all heads of q, and of k, at once (MiniMax)
+  bool qk_norm_all_heads = false;  // qk_norm: over the columns of all heads at once (MiniMax)
   bool learned_positions = false;
   int64_t position_offset = 0;               // learned positions: the row of position 0 (2 in OPT)
   std::optional<Quantization> quantization;  // default of the packed layers
@@ -161,6 +161,7 @@ struct ModelConfig {
   std::map<std::string, std::optional<Quantization>, std::less<>> quantization_of;
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
+  int64_t draft_layers = 0;  // layers after the last one in the checkpoint, which predict further tokens; not computed
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   const LayerConfig& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }

@@ -1,6 +1,7 @@
 #include "planner/plan/model/model_spec.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -17,16 +18,54 @@ namespace {
 constexpr char kMissingTensorMark[] = "lime/missing-tensor";
 constexpr std::string_view kNestedPrefix = "language_model.model.";  // its head is "language_model.lm_head"
 constexpr int64_t kPagePositions = 16;                               // of a KV page (plan.h)
+constexpr char kExpertNumber = '#';                                  // its place in a name (family.h)
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Rows of a tensor that one role uses. A tensor may have rows of several roles.
+// The name for one expert. A name without a place for the number is for all of them.
+std::string OfExpert(std::string_view stem, int64_t expert) {
+  const size_t at = stem.find(kExpertNumber);
+  if (at == std::string_view::npos) return std::string(stem);
+  return absl::StrCat(Text(stem.substr(0, at)), expert, Text(stem.substr(at + 1)));
+}
+
+std::string LayerPrefix(std::string_view prefix, int32_t layer) {
+  return absl::StrCat(Text(prefix), "layers.", layer, ".");
+}
+
+// Rows of a tensor that one role uses. A tensor may have rows of several roles, and of all experts:
+// then its first dimension counts them.
 struct Slice {
   int64_t first = 0;
   int64_t rows = 0;
   int64_t all = 0;
+  int64_t stack = 0;  // experts in the tensor; 0: it has no such dimension
+
+  // Of the tensor, with these sizes of a row.
+  std::vector<int64_t> Shape(std::initializer_list<int64_t> row) const {
+    std::vector<int64_t> shape = {all};
+    if (stack > 0) shape = {stack, all / stack};
+    shape.insert(shape.end(), row);
+    return shape;
+  }
+};
+
+// A matrix that every expert has, and where a checkpoint has it.
+struct ExpertMatrix {
+  const BlockRole* role = nullptr;
+  std::string stem;  // with kExpertNumber if each expert has a tensor
+  Slice slice;       // of expert 0
+  int64_t cols = 0;
+  bool bias = false;
+
+  bool is_stacked() const { return stem.find(kExpertNumber) == std::string::npos; }
+  std::string StemOf(int64_t expert) const { return OfExpert(stem, expert); }
+  Slice SliceOf(int64_t expert, int64_t experts) const {
+    if (!is_stacked()) return slice;
+    return {slice.first + expert * slice.all, slice.rows, experts * slice.all, experts};
+  }
 };
 
 // Collects the blocks of one checkpoint, and checks every tensor against the geometry.
@@ -92,8 +131,26 @@ class SpecBuilder {
   std::string NameOf(BlockId id, TensorRole role) const {
     if (role == TensorRole::kTokenEmbedding) return embedding_;
     if (role == TensorRole::kOutput) return config_.tie_embeddings ? embedding_ : head_;
-    const std::string base = IsLayered(id.kind) ? absl::StrCat(prefix_, "layers.", id.layer, ".") : prefix_;
+    const std::string base = IsLayered(id.kind) ? LayerPrefix(prefix_, id.layer) : prefix_;
     return absl::StrCat(base, Text(StemOf(id.kind, role)));
+  }
+
+  // Of the family's names for a matrix of experts, the one that the checkpoint uses; if there is
+  // none, the usual one.
+  std::string ExpertStem(BlockId id, TensorRole role) const {
+    std::string usual;
+    bool usual_fits = false;
+    for (const TensorName& tensor : family_.tensors) {
+      if (tensor.block != id.kind || tensor.role != role) continue;
+      std::string stem = absl::StrCat(LayerPrefix(prefix_, id.layer), Text(tensor.stem));
+      const std::string first = OfExpert(stem, 0);
+      const bool is_stack = first == stem;
+      if (index_.contains(first + ".weight") || (is_stack && index_.contains(stem))) return stem;
+      const bool fits = is_stack == family_.stacks_experts;
+      if (usual.empty() || (fits && !usual_fits)) usual = std::move(stem), usual_fits = fits;
+    }
+    LIME_CHECK(!usual.empty()) << family_.name << " has no name for role " << static_cast<int>(role);
+    return usual;
   }
 
   void AddBlock(BlockId id) {
@@ -101,8 +158,39 @@ class SpecBuilder {
     const LayerConfig& layer = IsLayered(id.kind) ? config_.layer(id.layer) : kNoLayer;
     blocks_.push_back({.id = id, .tensors = {}});
     for (const BlockRole& role : RolesOf(id.kind)) {
-      if (role.present == nullptr || role.present(config_)) AddRole(id, role, layer);
+      if (!role.per_expert && IsPresent(role)) AddRole(id, role, layer);
     }
+    if (id.kind == BlockKind::kExperts) AddExperts(ExpertMatrices(id, layer));
+  }
+
+  bool IsPresent(const BlockRole& role) const { return role.present == nullptr || role.present(config_); }
+
+  // The matrices of an expert. Those with one name share a tensor, as in SliceOf.
+  std::vector<ExpertMatrix> ExpertMatrices(BlockId id, const LayerConfig& layer) const {
+    std::vector<ExpertMatrix> matrices;
+    for (const BlockRole& role : RolesOf(id.kind)) {
+      if (!role.per_expert || !IsPresent(role)) continue;
+      const int64_t rows = role.rows(config_, layer);
+      ExpertMatrix& matrix = matrices.emplace_back();
+      matrix = {&role, ExpertStem(id, role.role), {0, rows, rows}, role.cols(config_, layer), role.has_bias && role.has_bias(config_)};
+      for (ExpertMatrix& other : matrices) {
+        if (&other == &matrix || other.stem != matrix.stem) continue;
+        matrix.slice.first += other.slice.rows;
+        matrix.slice.all = other.slice.all += rows;
+      }
+    }
+    return matrices;
+  }
+
+  void AddExperts(const std::vector<ExpertMatrix>& matrices) {
+    const int64_t experts = config_.experts->count;
+    for (int64_t expert = 0; expert < experts && status_.ok(); ++expert) {
+      expert_ = static_cast<int32_t>(expert);
+      for (const ExpertMatrix& matrix : matrices) {
+        AddLinear(matrix.role->role, matrix.StemOf(expert), matrix.SliceOf(expert, experts), matrix.cols, matrix.bias);
+      }
+    }
+    expert_ = -1;
   }
 
   void AddRole(BlockId id, const BlockRole& role, const LayerConfig& layer) {
@@ -127,7 +215,7 @@ class SpecBuilder {
     Slice slice;
     const std::string stem = NameOf(id, role.role);
     for (const BlockRole& other : RolesOf(id.kind)) {
-      if (other.form != RoleForm::kMatrix || (other.present != nullptr && !other.present(config_))) continue;
+      if (other.form != RoleForm::kMatrix || other.per_expert || !IsPresent(other)) continue;
       if (NameOf(id, other.role) != stem) continue;
       const int64_t rows = other.rows(config_, layer);
       if (other.role == role.role) slice.first = slice.all, slice.rows = rows;
@@ -182,9 +270,10 @@ class SpecBuilder {
   void Push(TensorRole role, TensorPart part, const std::string& tensor, TensorInfo info, const Slice& slice) {
     BlockSpec& block = blocks_.back();
     const Bytes row_bytes = slice.all == 0 ? 0 : info.bytes / slice.all;
+    if (slice.stack > 0) info.shape.erase(info.shape.begin());
     if (slice.rows != slice.all) info.shape[0] = slice.rows, info.bytes = slice.rows * row_bytes;
     block.bytes += info.bytes;
-    block.tensors.push_back({role, part, tensor, std::move(info), slice.first * row_bytes});
+    block.tensors.push_back({role, part, tensor, std::move(info), slice.first * row_bytes, expert_});
   }
 
   void Imply(const std::string& tensor, DType dtype, std::vector<int64_t> shape) {
@@ -203,17 +292,23 @@ class SpecBuilder {
     return config_.quantization;
   }
 
-  void ImplyMatrix(const std::string& stem, int64_t rows, int64_t cols) {
+  // A stack of matrices may have its name without ".weight".
+  std::string WeightOf(const std::string& stem, const Slice& slice) const {
+    std::string weight = stem + ".weight";
+    return slice.stack > 0 && !index_.contains(weight) ? stem : weight;
+  }
+
+  void ImplyMatrix(const std::string& stem, const Slice& slice, int64_t cols) {
     const std::optional<Quantization> packing = ImpliedPacking(stem);
-    if (!packing) return Imply(stem + ".weight", *implied_dtype_, {rows, cols});
+    if (!packing) return Imply(WeightOf(stem, slice), *implied_dtype_, slice.Shape({cols}));
     const auto [bits, group_size] = *packing;
     if (cols % group_size != 0) {
       return Fail(
           absl::StrCat("tensor ", stem, ".weight has ", cols, " columns, not a multiple of the quantisation group of ", group_size));
     }
-    Imply(stem + ".weight", DType::kU32, {rows, cols * bits / 32});
-    Imply(stem + ".scales", *implied_dtype_, {rows, cols / group_size});
-    Imply(stem + ".biases", *implied_dtype_, {rows, cols / group_size});
+    Imply(stem + ".weight", DType::kU32, slice.Shape({cols * bits / 32}));
+    Imply(stem + ".scales", *implied_dtype_, slice.Shape({cols / group_size}));
+    Imply(stem + ".biases", *implied_dtype_, slice.Shape({cols / group_size}));
   }
 
   // The tensor, or null after a failure.
@@ -234,16 +329,15 @@ class SpecBuilder {
 
   // Adds rows of a matrix with `cols` columns, dense or packed as in the checkpoint.
   void AddMatrix(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols) {
-    if (implied_dtype_) ImplyMatrix(stem, slice.all, cols);
-    if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, stem + ".weight", slice, {slice.all, cols});
+    if (implied_dtype_) ImplyMatrix(stem, slice, cols);
+    if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, WeightOf(stem, slice), slice, slice.Shape({cols}));
     const TensorInfo* packed = Find(stem + ".weight");
     const TensorInfo* scales = Find(stem + ".scales");
     const TensorInfo* biases = Find(stem + ".biases");
     if (packed == nullptr || scales == nullptr || biases == nullptr) return;
-    if (packed->shape.size() != 2 || packed->shape[0] != slice.all || scales->shape.size() != 2 || scales->shape[0] != slice.all ||
-        biases->shape != scales->shape) {
+    if (!HasRows(*packed, slice) || !HasRows(*scales, slice) || biases->shape != scales->shape) {
       return Fail(absl::StrCat("tensor ", stem, ".weight has shape ", ShapeText(packed->shape), " with scales ", ShapeText(scales->shape),
-                               " and biases ", ShapeText(biases->shape), ", but config.json implies ", slice.all, " rows"));
+                               " and biases ", ShapeText(biases->shape), ", but config.json implies ", RowsText(slice)));
     }
     const absl::StatusOr<Quantization> packing = PackingOf(*packed, *scales, cols);
     if (!packing.ok()) return Fail(absl::StrCat("tensor ", stem, ".weight: ", packing.status().message()));
@@ -254,9 +348,19 @@ class SpecBuilder {
     Push(role, TensorPart::kGroupBiases, stem + ".biases", *biases, slice);
   }
 
+  // Whether a matrix, or a stack of them, has these rows.
+  static bool HasRows(const TensorInfo& info, const Slice& slice) {
+    return !info.shape.empty() && slice.Shape({info.shape.back()}) == info.shape;
+  }
+
+  static std::string RowsText(const Slice& slice) {
+    return slice.stack > 0 ? absl::StrCat(slice.stack, " matrices of ", slice.all / slice.stack, " rows")
+                           : absl::StrCat(slice.all, " rows");
+  }
+
   void AddLinear(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols, bool bias) {
     AddMatrix(role, stem, slice, cols);
-    if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", slice, {slice.all});
+    if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", slice, slice.Shape({}));
   }
 
   // A small tensor may have any floating dtype.
@@ -301,8 +405,24 @@ class SpecBuilder {
   std::optional<DType> working_;
   std::optional<double> stored_offset_;  // of the norms, as far as a tensor shows it
   std::vector<BlockSpec> blocks_;
+  int32_t expert_ = -1;  // whose tensors are being added; -1: of none
   absl::Status status_;
 };
+
+// What follows the name of a parameter.
+std::string_view SuffixOf(TensorPart part) {
+  switch (part) {
+    case TensorPart::kWeight:
+      return ".weight";
+    case TensorPart::kBias:
+      return ".bias";
+    case TensorPart::kScales:
+      return ".scales";
+    case TensorPart::kGroupBiases:
+      return ".biases";
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -332,10 +452,15 @@ absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInf
                  " columns; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported");
 }
 
+std::span<const TensorSpec> BlockSpec::OfExpert(int32_t expert) const {
+  const auto begin = std::ranges::lower_bound(tensors, expert, {}, &TensorSpec::expert);
+  const auto end = std::ranges::upper_bound(begin, tensors.end(), expert, {}, &TensorSpec::expert);
+  return {begin, end};
+}
+
 std::optional<size_t> BlockSpec::Find(TensorRole role, TensorPart part, int32_t expert) const {
-  for (auto tensor = std::ranges::lower_bound(tensors, expert, {}, &TensorSpec::expert);
-       tensor != tensors.end() && tensor->expert == expert; ++tensor) {
-    if (tensor->role == role && tensor->part == part) return static_cast<size_t>(tensor - tensors.begin());
+  for (const TensorSpec& tensor : OfExpert(expert)) {
+    if (tensor.role == role && tensor.part == part) return static_cast<size_t>(&tensor - tensors.data());
   }
   return std::nullopt;
 }
@@ -387,6 +512,15 @@ absl::StatusOr<ModelSpec> ModelSpec::Build(const ModelConfig& config, const Tens
 
 absl::StatusOr<ModelSpec> ModelSpec::FromConfig(const ModelConfig& config, DType dtype, std::string_view name) {
   return SpecBuilder(config, dtype, name).Build();
+}
+
+std::string NameApart(const ModelSpec& spec, BlockId block, const TensorSpec& tensor) {
+  if (tensor.expert < 0) return tensor.name;
+  for (const TensorName& name : FamilyOf(spec.config.model_type).tensors) {
+    if (name.block != block.kind || name.role != tensor.role || name.stem.find(kExpertNumber) == std::string_view::npos) continue;
+    return absl::StrCat(LayerPrefix(spec.tensor_prefix, block.layer), OfExpert(name.stem, tensor.expert), Text(SuffixOf(tensor.part)));
+  }
+  return tensor.name;
 }
 
 std::string MissingTensor(const absl::Status& status) {

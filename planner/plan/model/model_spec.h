@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -102,11 +103,12 @@ struct TensorSpec {
 
 struct BlockSpec {
   BlockId id;
-  std::vector<TensorSpec> tensors;  // roles in order of use
+  std::vector<TensorSpec> tensors;  // roles in order of use: those of no expert, then expert by expert
   Bytes bytes = 0;                  // of all tensors; a tied tensor counts in both of its blocks
 
-  // Index into `tensors`; nullopt: the block has no such tensor.
-  // `expert`: whose matrix it is. Tensors of experts follow the others, expert by expert.
+  // The tensors of one expert; -1: those of none.
+  std::span<const TensorSpec> OfExpert(int32_t expert) const;
+  // Index into `tensors`; nullopt: the block has no such tensor. Looks at those of the expert alone.
   std::optional<size_t> Find(TensorRole role, TensorPart part, int32_t expert = -1) const;
 };
 
@@ -144,6 +146,10 @@ struct ModelSpec {
   // states a quantisation, else in `dtype`.
   static absl::StatusOr<ModelSpec> FromConfig(const ModelConfig& config, DType dtype, std::string_view name);
 };
+
+// The name of a tensor of `block` where each expert has tensors of its own: another than
+// `tensor.name` if that is a stack of all experts. The name of a tensor of no expert does not change.
+std::string NameApart(const ModelSpec& spec, BlockId block, const TensorSpec& tensor);
 
 // The first tensor that `index` lacks, if ModelSpec::Build failed for that reason; else empty. A
 // caller that knows why the tensor is missing can then say so.
