@@ -121,11 +121,10 @@ class PacedBackend final : public Backend {
   double Share(const BlockSpec& block, const MatrixRows& rows) const {
     if (rows.expert >= 0 && !std::ranges::binary_search(real_->ChosenUnits(block.id), rows.expert)) return 0;
     double bytes = 0;
-    for (const TensorPart part : {TensorPart::kWeight, TensorPart::kScales, TensorPart::kGroupBiases}) {
-      const std::optional<size_t> i = block.Find(rows.role, part, rows.expert);
-      if (!i || IsPinned(block.tensors[*i])) continue;
-      const TensorInfo& info = block.tensors[*i].info;
-      bytes += static_cast<double>(info.bytes) * static_cast<double>(rows.end - rows.begin) / static_cast<double>(info.shape[0]);
+    for (const TensorSpec& tensor : block.OfExpert(rows.expert)) {
+      if (tensor.role != rows.role || IsPinned(tensor)) continue;
+      bytes +=
+          static_cast<double>(tensor.info.bytes) * static_cast<double>(rows.end - rows.begin) / static_cast<double>(tensor.info.shape[0]);
     }
     return bytes / ComputedBytes(block);
   }

@@ -42,7 +42,8 @@ std::vector<int32_t> StreamedBeforeCut(const Plan& cut, const Plan& plan) {
     const auto [begin, end] = PartsOf(plan, part.block);
     for (int p = begin; p < end; ++p) {
       const bool has = std::ranges::any_of(plan.parts[p].rows, [&](const MatrixRows& rows) {
-        return rows.role == part.rows.front().role && rows.begin == part.rows.front().begin;
+        const MatrixRows& first = part.rows.front();
+        return rows.role == first.role && rows.expert == first.expert && rows.begin == first.begin;
       });
       if (has && (streamed.empty() || streamed.back() != p)) streamed.push_back(p);
     }

@@ -22,7 +22,8 @@ namespace lime {
 namespace {
 
 constexpr size_t kMaxShards = 10'000;
-constexpr int kNamedBlocks = 4;  // in one sentence
+constexpr Bytes kMaxIndexBytes = 128 * kMiB;  // a model with experts may have some hundred thousand tensors
+constexpr int kNamedBlocks = 4;               // in one sentence
 
 std::string Join(const std::string& dir, std::string_view file) {
   return (std::filesystem::path(dir) / file).string();
@@ -30,7 +31,7 @@ std::string Join(const std::string& dir, std::string_view file) {
 
 // Tensor name -> shard name, from a model.safetensors.index.json.
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text, const std::string& path) {
-  LIME_ASSIGN_OR_RETURN(const nlohmann::json json, ParsePythonJsonObject(text, path));
+  LIME_ASSIGN_OR_RETURN(const nlohmann::json json, ParsePythonJsonObject(text, path, kMaxIndexBytes));
   if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
     return Invalid(path, ": lacks the object \"weight_map\" from tensor names to shards");
   }
@@ -137,7 +138,7 @@ absl::Status Checkpoint::AddFile(const std::string& path, const std::map<std::st
 }
 
 absl::Status Checkpoint::AddShards(const std::string& index_path) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kMaxJsonBytes));
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kMaxIndexBytes));
   LIME_ASSIGN_OR_RETURN(const auto weight_map, ParseShardIndex(text, index_path));
   std::map<std::string, std::string> first_tensor;  // shard -> one of its tensors
   for (const auto& [tensor, shard] : weight_map) {

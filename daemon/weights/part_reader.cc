@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -152,7 +154,7 @@ PartReader::Part PartReader::LayOut(const BlockSpec& block, const BlockPart& cut
   Part part{.rows = {}, .ranges = {}, .reads = {}};
   for (const MatrixRows& rows : cut.rows) {
     RowRanges ranges{.rows = rows};
-    for (const TensorSpec& tensor : block.tensors) {
+    for (const TensorSpec& tensor : block.OfExpert(rows.expert)) {
       if (tensor.role != rows.role || IsPinned(tensor)) continue;
       const TensorLocation whole = checkpoint_.location(tensor);
       const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
@@ -233,13 +235,20 @@ void PartReader::LearnChecksums(const LoadedBlock& loaded) {
   const auto block = std::ranges::find(spec_.blocks, loaded.id, &BlockSpec::id);
   std::vector<int> all(blocks_[block - spec_.blocks.begin()].size());
   std::iota(all.begin(), all.end(), 0);
-  for (Range* range : Unchecked(static_cast<int>(block - spec_.blocks.begin()), all)) {
-    for (size_t i = 0; i < block->tensors.size(); ++i) {
-      const TensorLocation whole = checkpoint_.location(block->tensors[i]);
-      const int64_t from = range->at.offset - whole.offset;
-      if (whole.file != range->at.file || from < 0 || from + range->at.bytes > whole.bytes) continue;
-      range->xxh3 = XXH3_64bits(loaded.tensors[i].data + from, static_cast<size_t>(range->at.bytes));
-    }
+  const std::vector<Range*> unchecked = Unchecked(static_cast<int>(block - spec_.blocks.begin()), all);
+  if (unchecked.empty()) return;
+  std::map<std::pair<int32_t, int64_t>, size_t> tensors;  // by file and offset
+  for (size_t i = 0; i < block->tensors.size(); ++i) {
+    const TensorLocation at = checkpoint_.location(block->tensors[i]);
+    tensors.emplace(std::pair(at.file, at.offset), i);
+  }
+  for (Range* range : unchecked) {
+    const auto after = tensors.upper_bound({range->at.file, range->at.offset});
+    if (after == tensors.begin()) continue;
+    const auto& [place, i] = *std::prev(after);
+    const int64_t from = range->at.offset - place.second;
+    if (place.first != range->at.file || from + range->at.bytes > block->tensors[i].info.bytes) continue;
+    range->xxh3 = XXH3_64bits(loaded.tensors[i].data + from, static_cast<size_t>(range->at.bytes));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "planner/plan/cluster_plan_json.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -23,7 +24,7 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int kVersion = 1;
 
 // Matrices by name; the others are in no part.
-constexpr Names<TensorRole, 12> kRoleNames = {{{TensorRole::kQ, "q"},
+constexpr Names<TensorRole, 20> kRoleNames = {{{TensorRole::kQ, "q"},
                                                {TensorRole::kK, "k"},
                                                {TensorRole::kV, "v"},
                                                {TensorRole::kO, "o"},
@@ -31,6 +32,14 @@ constexpr Names<TensorRole, 12> kRoleNames = {{{TensorRole::kQ, "q"},
                                                {TensorRole::kZ, "z"},
                                                {TensorRole::kBeta, "beta"},
                                                {TensorRole::kDecay, "decay"},
+                                               {TensorRole::kQkvz, "qkvz"},
+                                               {TensorRole::kBetaDecay, "beta_decay"},
+                                               {TensorRole::kRouter, "router"},
+                                               {TensorRole::kSharedScale, "shared_scale"},
+                                               {TensorRole::kSharedGate, "shared_gate"},
+                                               {TensorRole::kSharedUp, "shared_up"},
+                                               {TensorRole::kSharedDown, "shared_down"},
+                                               {TensorRole::kGateUp, "gate_up"},
                                                {TensorRole::kGate, "gate"},
                                                {TensorRole::kUp, "up"},
                                                {TensorRole::kDown, "down"},
@@ -48,20 +57,32 @@ constexpr Names<EmbeddingPlacement, 3> kEmbeddingNames = {
     {{EmbeddingPlacement::kResident, "resident"}, {EmbeddingPlacement::kByRows, "by_rows"}, {EmbeddingPlacement::kWithHead, "with_head"}}};
 constexpr Names<bool, 2> kReadsNames = {{{true, "once"}, {false, "per_microbatch"}}};  // Plan::reads_once
 
-// ["gate", 0, 64]
+// ["gate", 0, 64], or of an expert ["gate", 0, 64, 5].
 absl::StatusOr<MatrixRows> ReadRows(const json& value, const std::string& where) {
-  const bool well_formed =
-      value.is_array() && value.size() == 3 && value[0].is_string() && value[1].is_number_integer() && value[2].is_number_integer();
+  const bool well_formed = value.is_array() && (value.size() == 3 || value.size() == 4) && value[0].is_string() &&
+                           std::all_of(value.begin() + 1, value.end(), [](const json& number) { return number.is_number_integer(); });
   const std::optional<TensorRole> role = well_formed ? kRoleNames.Find(value[0].get_ref<const std::string&>()) : std::nullopt;
-  if (!role) return Invalid(where, ": rows are not [matrix, begin, end]");
+  if (!role) return Invalid(where, ": rows are not [matrix, begin, end] or [matrix, begin, end, expert]");
   // What is too large for an int64 becomes negative here, and is refused as such.
-  return MatrixRows{.role = *role, .begin = value[1].get<int64_t>(), .end = value[2].get<int64_t>()};
+  MatrixRows rows{.role = *role, .begin = value[1].get<int64_t>(), .end = value[2].get<int64_t>()};
+  if (value.size() == 3) return rows;
+  const int64_t expert = value[3].get<int64_t>();
+  if (expert < 0 || expert >= kMaxPlanExperts)
+    return Invalid(where, ": rows are of expert ", expert, ", which is outside 0 to ", kMaxPlanExperts - 1);
+  rows.expert = static_cast<int32_t>(expert);
+  return rows;
+}
+
+ordered_json ToJson(const MatrixRows& rows) {
+  ordered_json array = {kRoleNames.Of(rows.role), rows.begin, rows.end};
+  if (rows.expert >= 0) array.push_back(rows.expert);
+  return array;
 }
 
 void ListRows(JsonList& f, std::vector<MatrixRows>& rows) {
   if (!f.reads()) {
     ordered_json array = ordered_json::array();
-    for (const MatrixRows& range : rows) array.push_back({kRoleNames.Of(range.role), range.begin, range.end});
+    for (const MatrixRows& range : rows) array.push_back(ToJson(range));
     return f.WriteOnly("rows", std::move(array));
   }
   for (const json& value : f.from().Array("rows", kMaxRowsPerPart)) {

@@ -86,13 +86,21 @@ const MatrixRows* RowsBefore(const Plan& plan, int p) {
   return nullptr;
 }
 
+// Only blocks with experts have rows of them.
+absl::Status CheckExpert(BlockId block, int32_t expert, const std::string& name) {
+  const int32_t most = block.kind == BlockKind::kExperts ? kMaxPlanExperts - 1 : -1;
+  if (expert >= -1 && expert <= most) return absl::OkStatus();
+  return Invalid("plan: ", name, ".rows are of expert ", expert, ", which ", BlockName(block), " cannot have");
+}
+
 // Rows of a matrix continue where the part before ended, or begin at 0.
 absl::Status CheckRows(const Plan& plan, int p, const std::string& name) {
   const PlanPart& part = plan.parts[p];
   LIME_RETURN_IF_ERROR(CheckInt({name, ".rows"}, static_cast<int64_t>(part.rows.size()), 1, kMaxRowsPerPart));
   const MatrixRows* before = RowsBefore(plan, p);
   for (const MatrixRows& rows : part.rows) {
-    const bool goes_on = before != nullptr && before->role == rows.role;
+    const bool goes_on = before != nullptr && before->role == rows.role && before->expert == rows.expert;
+    LIME_RETURN_IF_ERROR(CheckExpert(part.block, rows.expert, name));
     if (rows.begin != (goes_on ? before->end : 0) || rows.end <= rows.begin || rows.end > kMaxTokens) {
       return Invalid("plan: ", name, ".rows: ", rows.begin, " to ", rows.end, ", but rows from ", goes_on ? before->end : 0,
                      " on are next");

@@ -260,8 +260,9 @@ std::string PartName(const Plan& plan, int part);
 std::string PartsName(const Plan& plan, int lo, int hi);
 
 // Limits of Validate(), in addition to the bounds of an Instance.
-inline constexpr int kMaxRowsPerPart = 4096;  // 1024 experts with up to four matrices
-inline constexpr int64_t kMaxUnits = 1024;    // of a part on demand
+inline constexpr int32_t kMaxPlanExperts = 1024;
+inline constexpr int kMaxRowsPerPart = 4096;           // a whole block of 1024 experts
+inline constexpr int64_t kMaxUnits = kMaxPlanExperts;  // of a part on demand
 inline constexpr size_t kMaxPlanName = 512;
 inline constexpr int64_t kMaxPrefillChunks = 1 << 16;
 inline constexpr int64_t kMaxPlanRuns = int64_t{1} << 20;  // parts x micro-batches, of a decode step and of a prompt

@@ -11,11 +11,12 @@ namespace {
 // Direct reads begin and end on 4 KiB, also in memory.
 constexpr Bytes kReadSlack = 12 * kKiB;
 
-// Matrices of a block in order of use, with their numbers of rows.
-std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
-  std::vector<std::pair<TensorRole, int64_t>> matrices;
+// All rows of a block's matrices in order of use.
+std::vector<MatrixRows> MatricesOf(const BlockSpec& block) {
+  std::vector<MatrixRows> matrices;
   for (const TensorSpec& tensor : block.tensors) {
-    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight) matrices.emplace_back(tensor.role, tensor.info.shape[0]);
+    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight)
+      matrices.push_back({.role = tensor.role, .begin = 0, .end = tensor.info.shape[0], .expert = tensor.expert});
   }
   return matrices;
 }
@@ -34,16 +35,14 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
   for (int p = begin; p < end; ++p) {
     const PlanPart& part = plan.parts[p];
     for (const MatrixRows& rows : part.rows) {
-      const bool goes_on = !all.empty() && all.back().role == rows.role && all.back().end == rows.begin;
+      const bool goes_on = !all.empty() && all.back().role == rows.role && all.back().expert == rows.expert && all.back().end == rows.begin;
       if (goes_on) all.back().end = rows.end;
       if (!goes_on) all.push_back(rows);
     }
   }
-  const std::vector<std::pair<TensorRole, int64_t>> matrices = MatricesOf(block);
-  const bool same = std::ranges::equal(all, matrices, [](const MatrixRows& rows, const auto& matrix) {
-    return rows.role == matrix.first && rows.begin == 0 && rows.end == matrix.second;
-  });
-  if (!same) return Invalid("plan: the parts of ", BlockName(block.id), " are not all rows of its ", matrices.size(), " matrices in order");
+  const std::vector<MatrixRows> matrices = MatricesOf(block);
+  if (all != matrices)
+    return Invalid("plan: the parts of ", BlockName(block.id), " are not all rows of its ", matrices.size(), " matrices in order");
   for (int p = begin; p < end; ++p) {
     if (plan.parts[p].is_kv()) continue;
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
@@ -67,8 +66,8 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
 Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
   Bytes bytes = 0;
   for (const MatrixRows& range : rows) {
-    for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.role != range.role || tensor.expert != range.expert || IsPinned(tensor)) continue;
+    for (const TensorSpec& tensor : block.OfExpert(range.expert)) {
+      if (tensor.role != range.role || IsPinned(tensor)) continue;
       bytes += tensor.info.bytes / tensor.info.shape[0] * (range.end - range.begin) + kReadSlack;
     }
   }

@@ -190,7 +190,7 @@ TEST(ClusterPlanTest, TheKindsOfBlocksWithPartsAreNamed) {
   nlohmann::json plan = nlohmann::json::parse(ToJsonText(SmallPlan()));
   plan["parts"][0]["block"] = "embedding";
   EXPECT_THAT(std::string(PlanFromJson(plan, "p").status().message()),
-              HasSubstr("field \"block\" is none of attention, mlp, head and linear_attention"));
+              HasSubstr("field \"block\" is none of attention, mlp, head, linear_attention and experts"));
   plan = nlohmann::json::parse(ToJsonText(SmallPlan()));
   plan["reads"] = "twice";
   EXPECT_THAT(std::string(PlanFromJson(plan, "p").status().message()), HasSubstr("field \"reads\" is neither once nor per_microbatch"));
@@ -245,6 +245,39 @@ TEST(ClusterPlanTest, APlanIsHeldToItsModel) {
   other = *plan;
   other.page_bytes *= 2, other.devices[0].memory.margin -= other.devices[0].memory.kv, other.devices[0].memory.kv *= 2;
   EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("page_bytes"));
+}
+
+// SmallPlan with two experts in the place of its MLP.
+Plan PlanOfExperts() {
+  Plan plan = SmallPlan();
+  plan.parts[1].block = plan.parts[2].block = {BlockKind::kExperts, 0};
+  plan.parts[1].rows = {{TensorRole::kRouter, 0, 2}};
+  plan.parts[2].rows = {{TensorRole::kGate, 0, 64, 0}, {TensorRole::kUp, 0, 64, 0}, {TensorRole::kGate, 0, 64, 1}};
+  return plan;
+}
+
+TEST(ClusterPlanTest, RowsOfAnExpertHaveItsNumberInJson) {
+  const Plan plan = PlanOfExperts();
+  ASSERT_TRUE(plan.Validate().ok()) << plan.Validate().message();
+  nlohmann::json written = nlohmann::json::parse(ToJsonText(plan));
+  EXPECT_EQ(written["parts"][1]["rows"].dump(), R"([["router",0,2]])");
+  EXPECT_EQ(written["parts"][2]["rows"].dump(), R"([["gate",0,64,0],["up",0,64,0],["gate",0,64,1]])");
+  EXPECT_EQ(*PlanFromJson(written, "p"), plan);
+  for (const nlohmann::json& expert : {nlohmann::json(-1), nlohmann::json(1024), nlohmann::json(18446744073709551615u)}) {
+    written["parts"][2]["rows"][2][3] = expert;
+    EXPECT_THAT(std::string(PlanFromJson(written, "p").status().message()), HasSubstr("which is outside 0 to 1023")) << expert;
+  }
+  written["parts"][2]["rows"][2][3] = "1";
+  EXPECT_THAT(std::string(PlanFromJson(written, "p").status().message()), HasSubstr("or [matrix, begin, end, expert]"));
+}
+
+TEST(ClusterPlanTest, OnlyBlocksWithExpertsHaveRowsOfThem) {
+  Plan plan = SmallPlan();
+  plan.parts[1].rows[0].expert = 0;
+  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("rows are of expert 0, which mlp 0 cannot have"));
+  plan = PlanOfExperts();
+  plan.parts[2].rows[2].expert = 1024;
+  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("rows are of expert 1024, which experts 0 cannot have"));
 }
 
 TEST(ClusterPlanTest, NamesOfPartsAndOfTheVocabulary) {

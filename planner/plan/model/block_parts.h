@@ -50,7 +50,9 @@ bool IsPinned(const TensorSpec& tensor);
 Bytes PinnedBytes(const BlockSpec& block);
 
 // All rows of the block's matrices in order of use, in parts of about equal size and at most
-// `max_bytes`, but at least one group of 64 rows. Pure: every device gets the same parts.
+// `max_bytes`, but at least one group of 64 rows. Experts have parts of their own: one or more whole
+// experts each, or rows of one expert if it is larger than a part. Pure: every device gets the same
+// parts.
 std::vector<BlockPart> CutBlock(const BlockSpec& block, Bytes max_bytes = kPartBytes);
 
 }  // namespace lime

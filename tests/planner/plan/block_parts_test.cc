@@ -34,7 +34,7 @@ BlockSpec DenseAttention(int64_t hidden, int64_t kv) {
 void ExpectCovers(const BlockSpec& block, const std::vector<BlockPart>& parts, Bytes max_bytes) {
   std::vector<MatrixRows> expected, found;
   for (const TensorSpec& tensor : block.tensors) {
-    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight) expected.push_back({tensor.role, 0, tensor.info.shape[0]});
+    if (!IsPinned(tensor) && tensor.part == TensorPart::kWeight) expected.push_back({tensor.role, 0, tensor.info.shape[0], tensor.expert});
   }
   Bytes bytes = 0;
   for (const BlockPart& part : parts) {
@@ -43,7 +43,7 @@ void ExpectCovers(const BlockSpec& block, const std::vector<BlockPart>& parts, B
     bytes += part.bytes;
     for (const MatrixRows& rows : part.rows) {
       EXPECT_LT(rows.begin, rows.end);
-      if (!found.empty() && found.back().role == rows.role) {
+      if (!found.empty() && found.back().role == rows.role && found.back().expert == rows.expert) {
         EXPECT_EQ(found.back().end, rows.begin);
         found.back().end = rows.end;
       } else {
@@ -87,6 +87,62 @@ TEST(BlockPartsTest, CoversEveryRowOnceWhateverTheShapes) {
     const BlockSpec block = DenseAttention(hidden, 1 + static_cast<int64_t>(random() % 500));
     const Bytes max_bytes = static_cast<Bytes>(random() % (4 * kMiB));
     ExpectCovers(block, CutBlock(block, max_bytes), std::max<Bytes>(max_bytes, 64 * hidden * 2));
+  }
+}
+
+// A router, a shared expert, and experts of three matrices.
+BlockSpec Experts(int32_t count, int64_t hidden, int64_t inner) {
+  BlockSpec block{.id = {BlockKind::kExperts, 3}, .tensors = {}};
+  Add(block, Tensor(TensorRole::kNorm, TensorPart::kWeight, {hidden}, DType::kBF16));
+  Add(block, Tensor(TensorRole::kRouter, TensorPart::kWeight, {count, hidden}, DType::kBF16));
+  Add(block, Tensor(TensorRole::kSharedScale, TensorPart::kWeight, {1, hidden}, DType::kBF16));
+  Add(block, Tensor(TensorRole::kSharedUp, TensorPart::kWeight, {inner, hidden}, DType::kBF16));
+  for (int32_t expert = 0; expert < count; ++expert) {
+    for (TensorSpec tensor : {Tensor(TensorRole::kGate, TensorPart::kWeight, {inner, hidden}, DType::kBF16),
+                              Tensor(TensorRole::kUp, TensorPart::kWeight, {inner, hidden}, DType::kBF16),
+                              Tensor(TensorRole::kDown, TensorPart::kWeight, {hidden, inner}, DType::kBF16)}) {
+      tensor.expert = expert;
+      Add(block, std::move(tensor));
+    }
+  }
+  return block;
+}
+
+// The first and the last expert of a part.
+std::pair<int32_t, int32_t> ExpertsIn(const BlockPart& part) {
+  return {part.rows.front().expert, part.rows.back().expert};
+}
+
+TEST(BlockPartsTest, ExpertsThatFitAreWholeAndApartFromTheRouter) {
+  const BlockSpec block = Experts(10, 64, 32);  // of 12 KiB each
+  std::vector<BlockPart> parts = CutBlock(block, 40 * kKiB);
+  ExpectCovers(block, parts, 40 * kKiB);
+  ASSERT_EQ(parts.size(), 5u);
+  EXPECT_EQ(ExpertsIn(parts[0]), std::pair(-1, -1));
+  EXPECT_EQ(ExpertsIn(parts[1]), std::pair(0, 1)) << "about equally many in each part";
+  EXPECT_EQ(ExpertsIn(parts[2]), std::pair(2, 4));
+  EXPECT_EQ(ExpertsIn(parts[4]), std::pair(7, 9));
+  parts = CutBlock(block, 12 * kKiB);
+  ExpectCovers(block, parts, 12 * kKiB);
+  ASSERT_EQ(parts.size(), 11u);
+  for (int32_t expert = 0; expert < 10; ++expert) EXPECT_EQ(ExpertsIn(parts[static_cast<size_t>(expert) + 1]), std::pair(expert, expert));
+}
+
+TEST(BlockPartsTest, ALargeExpertIsCutAndSharesNoPart) {
+  const BlockSpec block = Experts(3, 512, 256);  // of 768 KiB each
+  const std::vector<BlockPart> parts = CutBlock(block, 500 * kKiB);
+  ExpectCovers(block, parts, 500 * kKiB);
+  ASSERT_EQ(parts.size(), 7u);
+  for (const BlockPart& part : parts) EXPECT_EQ(part.rows.front().expert, part.rows.back().expert);
+}
+
+TEST(BlockPartsTest, ExpertsAreCoveredWhateverTheSizes) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 100; ++i) {
+    const auto count = static_cast<int32_t>(1 + random() % 40);
+    const BlockSpec block = Experts(count, 64 * static_cast<int64_t>(1 + random() % 4), 8 * static_cast<int64_t>(1 + random() % 60));
+    const Bytes group = 64 * 512 * 2, max_bytes = group + static_cast<Bytes>(random() % (300 * kKiB));
+    ExpectCovers(block, CutBlock(block, max_bytes), max_bytes);
   }
 }
 
