@@ -25,20 +25,30 @@ class FileBuilder {
     if (hole > 0) Add({absl::StrCat(kStorePadPrefix, stem_, ".", pads_++), DType::kU8, {hole}}, hole, std::nullopt);
   }
 
-  void Put(const std::string& name) {
-    const TensorInfo& info = source_.index().find(name)->second;
+  void Put(const std::string& name) { Put(name, source_.index().find(name)->second, source_.location(name)); }
+
+  void Put(const std::string& name, const TensorInfo& info, const TensorLocation& source) {
     AlignTo(kTensorAlignment);
-    Add({name, info.dtype, info.shape}, info.bytes, source_.location(name));
+    Add({name, info.dtype, info.shape}, info.bytes, source);
   }
 
   void AddBlock(BlockId id, int64_t begin, int64_t end) { file_.blocks.push_back({id, begin, end - begin, 0}); }
 
-  // Adds a block of these tensors, padded to whole pages.
-  void PutBlock(BlockId id, const std::vector<std::string>& names) {
+  // Adds the tensors of a block, padded to whole pages: those of the source, each once, and of stacks
+  // the matrix of each expert.
+  void PutBlock(const ModelSpec& spec, const BlockSpec& block) {
     const int64_t begin = end_;
-    for (const std::string& name : names) Put(name);
+    std::set<std::string_view> put;
+    for (const TensorSpec& tensor : block.tensors) {
+      const std::string apart = NameApart(spec, block.id, tensor);
+      if (apart != tensor.name) {
+        Put(apart, tensor.info, source_.location(tensor));
+      } else if (put.insert(tensor.name).second) {
+        Put(tensor.name);
+      }
+    }
     AlignTo(kStoreAlignment);
-    AddBlock(id, begin, end_);
+    AddBlock(block.id, begin, end_);
   }
 
   StoreFileLayout Finish() {
@@ -99,17 +109,24 @@ void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
 
 using ByteRanges = std::set<std::pair<int64_t, Bytes>>;  // offset and length
 
-// Adds the ranges of one tensor: all its rows if it is kept, otherwise its rows in each part of its
-// block.
-void AddRanges(const std::vector<BlockPart>& parts, const TensorSpec& tensor, int64_t offset, ByteRanges& ranges) {
-  if (IsPinned(tensor)) {
-    ranges.insert({offset, tensor.info.bytes});
-    return;
+// Where a tensor of a block begins in the file.
+int64_t OffsetOf(const std::map<std::string, int64_t>& offsets, const ModelSpec& spec, BlockId block, const TensorSpec& tensor) {
+  const std::string apart = NameApart(spec, block, tensor);
+  return apart != tensor.name ? offsets.at(apart) : offsets.at(tensor.name) + tensor.offset;
+}
+
+// Adds the ranges of a block: of its pinned tensors all bytes, of the others the rows in each part.
+void AddRanges(const ModelSpec& spec, const BlockSpec& block, const std::map<std::string, int64_t>& offsets, ByteRanges& ranges) {
+  for (const TensorSpec& tensor : block.tensors) {
+    if (IsPinned(tensor)) ranges.insert({OffsetOf(offsets, spec, block.id, tensor), tensor.info.bytes});
   }
-  const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
-  for (const BlockPart& part : parts) {
+  for (const BlockPart& part : CutBlock(block)) {
     for (const MatrixRows& rows : part.rows) {
-      if (rows.role == tensor.role) ranges.insert({offset + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes});
+      for (const TensorSpec& tensor : block.OfExpert(rows.expert)) {
+        if (tensor.role != rows.role || IsPinned(tensor)) continue;
+        const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
+        ranges.insert({OffsetOf(offsets, spec, block.id, tensor) + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes});
+      }
     }
   }
 }
@@ -130,9 +147,7 @@ std::vector<StoredRange> RangesOf(const StoreFileLayout& file, const ModelSpec& 
   const std::map<std::string, int64_t> offsets = OffsetsOf(file);
   ByteRanges ranges;
   for (const StoredBlock& stored : file.blocks) {
-    const BlockSpec& block = spec.block(stored.id);
-    const std::vector<BlockPart> parts = CutBlock(block);
-    for (const TensorSpec& tensor : block.tensors) AddRanges(parts, tensor, offsets.at(tensor.name) + tensor.offset, ranges);
+    AddRanges(spec, spec.block(stored.id), offsets, ranges);
   }
   std::vector<StoredRange> stored;
   for (const auto& [offset, bytes] : ranges) stored.push_back({offset, bytes, 0});
@@ -162,7 +177,7 @@ std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSp
   for (int32_t layer = 0; layer < spec.config.num_layers(); ++layer) {
     FileBuilder builder(source, absl::StrFormat("layer_%04d", layer));
     for (const BlockSpec& block : spec.blocks) {
-      if (IsLayered(block.id.kind) && block.id.layer == layer) builder.PutBlock(block.id, NamesOf(block));
+      if (IsLayered(block.id.kind) && block.id.layer == layer) builder.PutBlock(spec, block);
     }
     files.push_back(builder.Finish());
   }

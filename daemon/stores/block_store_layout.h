@@ -27,7 +27,8 @@ struct StoreFileLayout : StoredFile {
 
 // `layer_NNNN.safetensors` in order, then `non_layer.safetensors` with embedding, head and the
 // tensors that no block uses. Every block begins and ends on 4 KiB, every tensor begins on 64
-// bytes. A tied output matrix is the end of the embedding block and the beginning of the head
+// bytes. Experts that the source stores in stacks get tensors of their own (NameApart), in order of
+// use: an expert's bytes are one range. A tied output matrix is the end of the embedding block and the beginning of the head
 // block.
 std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "common/sampling/logits_hash.h"
 #include "daemon/machine/files.h"
@@ -57,20 +58,39 @@ struct Chunk {
   int64_t begin = 0, end = 0;
 };
 
-// The matrices that the architecture computes with. They are packed.
+bool Routes(const TensorSpec& tensor) {
+  return tensor.role == TensorRole::kRouter || tensor.role == TensorRole::kSharedScale;
+}
+
+// The matrices that the architecture computes with. They are packed, but for routers: those are small
+// and decide which experts compute.
 std::set<std::string> MatricesOf(const ModelSpec& spec) {
   std::set<std::string> names;
   for (const BlockSpec& block : spec.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
       const bool matrix = tensor.part == TensorPart::kWeight && !IsPinned(tensor);
-      if (matrix) names.insert(tensor.name);
+      if (matrix && !Routes(tensor)) names.insert(tensor.name);
     }
   }
   return names;
 }
 
+// A stack of experts' matrices may have its name without ".weight".
 std::string Stem(const std::string& name) {
-  return name.substr(0, name.size() - std::string_view(".weight").size());
+  return std::string(absl::StripSuffix(name, ".weight"));
+}
+
+// Of a matrix, or of a stack of matrices.
+int64_t RowsOf(const TensorInfo& info) {
+  int64_t rows = 1;
+  for (size_t i = 0; i + 1 < info.shape.size(); ++i) rows *= info.shape[i];
+  return rows;
+}
+
+// The shape with other columns.
+std::vector<int64_t> WithColumns(std::vector<int64_t> shape, int64_t cols) {
+  shape.back() = cols;
+  return shape;
 }
 
 class Quantizer {
@@ -131,8 +151,8 @@ class Quantizer {
     }
     std::ranges::sort(jobs, {}, [](const Job& job) { return job.at.offset; });
     for (Job& job : jobs) {
-      const bool matrix = matrices_.contains(job.name) && job.info.shape.size() == 2;
-      job.pack = matrix && job.info.shape[1] % packing_.group_size == 0;
+      const bool matrix = matrices_.contains(job.name) && job.info.shape.size() >= 2;
+      job.pack = matrix && job.info.shape.back() % packing_.group_size == 0;
       job.target = targets.size();
       if (matrix && !job.pack) report_.dense.push_back(job.name);
       if (!job.pack) {
@@ -140,10 +160,10 @@ class Quantizer {
         continue;
       }
       ++report_.quantized;
-      const int64_t rows = job.info.shape[0], cols = job.info.shape[1];
-      targets.push_back({job.name, DType::kU32, {rows, cols * packing_.bits / 32}});
+      const std::vector<int64_t>& shape = job.info.shape;
+      targets.push_back({Stem(job.name) + ".weight", DType::kU32, WithColumns(shape, shape.back() * packing_.bits / 32)});
       for (const char* part : {".scales", ".biases"}) {
-        targets.push_back({Stem(job.name) + part, job.info.dtype, {rows, cols / packing_.group_size}});
+        targets.push_back({Stem(job.name) + part, job.info.dtype, WithColumns(shape, shape.back() / packing_.group_size)});
       }
     }
     for (const SafetensorsWriter::Tensor& target : targets) report_.bytes += TensorBytes(target.dtype, target.shape);
@@ -153,7 +173,7 @@ class Quantizer {
   static std::vector<Chunk> ChunksOf(const std::vector<Job>& jobs) {
     std::vector<Chunk> chunks;
     for (const Job& job : jobs) {
-      const int64_t row_bytes = job.pack ? job.at.bytes / job.info.shape[0] : 1;
+      const int64_t row_bytes = job.pack ? job.at.bytes / RowsOf(job.info) : 1;
       const int64_t step = std::max<int64_t>(1, kCopyBytes / row_bytes), end = job.at.bytes / row_bytes;
       for (int64_t begin = 0; begin < end; begin += step) chunks.push_back({&job, begin, std::min(end, begin + step)});
     }
@@ -174,7 +194,7 @@ class Quantizer {
   absl::Status DoChunk(const Chunk& chunk, const FileDescriptor& input, const std::string& path, SafetensorsWriter& writer) {
     if (watcher_.cancelled()) return absl::CancelledError("quantising was interrupted, and its files were removed");
     const Job& job = *chunk.job;
-    const int64_t unit = job.pack ? job.at.bytes / job.info.shape[0] : 1;
+    const int64_t unit = job.pack ? job.at.bytes / RowsOf(job.info) : 1;
     std::vector<std::byte> bytes(static_cast<size_t>((chunk.end - chunk.begin) * unit));
     LIME_RETURN_IF_ERROR(ReadExactly(input, path, job.at.offset + chunk.begin * unit, bytes));
     LIME_RETURN_IF_ERROR(job.pack ? Pack(job, bytes, chunk.begin, writer) : writer.Write(job.target, chunk.begin, bytes));
@@ -200,7 +220,7 @@ class Quantizer {
     }
     std::vector<uint32_t> words(values * static_cast<size_t>(packing_.bits) / 32);
     PackCodes(codes, packing_.bits, words);
-    const int64_t cols = job.info.shape[1], word_bytes = cols * packing_.bits / 8,
+    const int64_t cols = job.info.shape.back(), word_bytes = cols * packing_.bits / 8,
                   group_bytes = cols / packing_.group_size * static_cast<int64_t>(element);
     LIME_RETURN_IF_ERROR(writer.Write(job.target, first_row * word_bytes, std::as_bytes(std::span(words))));
     LIME_RETURN_IF_ERROR(writer.Write(job.target + 1, first_row * group_bytes, scales));
@@ -307,18 +327,24 @@ absl::Status CheckTarget(const Checkpoint& source, const std::string& target_dir
 
 // Adds a field to the config's own text. Parsing and writing it again would lose values that JSON
 // cannot express (NaN, Infinity). If a name occurs twice, readers take the last field.
-// REQUIRES: ParseModelConfig accepts the text.
-std::string WithQuantization(const std::string& config_json, const Quantization& packing) {
+// Names the routers, which stay dense. REQUIRES: ParseModelConfig accepts the text.
+std::string WithQuantization(const std::string& config_json, const ModelSpec& spec, const Quantization& packing) {
+  std::string dense;
+  for (const BlockSpec& block : spec.blocks) {
+    for (const TensorSpec& tensor : block.OfExpert(-1)) {
+      if (Routes(tensor)) absl::StrAppend(&dense, ", \"", Stem(tensor.name), "\": false");
+    }
+  }
   const size_t end = config_json.find_last_of('}');
   const size_t last = config_json.find_last_not_of(" \t\r\n", end - 1);
   return absl::StrCat(config_json.substr(0, last + 1), ",\n  \"quantization\": {\"group_size\": ", packing.group_size,
-                      ", \"bits\": ", packing.bits, "}\n}\n");
+                      ", \"bits\": ", packing.bits, dense, "}\n}\n");
 }
 
 // The copy's small files, config.json last: a folder without it is no checkpoint. They have no
 // names yet.
-absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const std::string& dir, const Quantization& packing,
-                                                const std::string& index) {
+absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const ModelSpec& spec, const std::string& dir,
+                                                const Quantization& packing, const std::string& index) {
   std::vector<NewFile> files;
   const auto add = [&](const std::string& name, std::string_view text) -> absl::Status {
     LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::WithText(dir + "/" + name, text));
@@ -331,7 +357,7 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source.dir() + "/" + name, kMaxSideFileBytes));
     LIME_RETURN_IF_ERROR(add(name, text));
   }
-  LIME_RETURN_IF_ERROR(add(kConfigName, WithQuantization(source.config_json(), packing)));
+  LIME_RETURN_IF_ERROR(add(kConfigName, WithQuantization(source.config_json(), spec, packing)));
   return files;
 }
 
@@ -383,7 +409,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   LIME_RETURN_IF_ERROR(CheckTarget(source, target_dir, mark, options.overwrite));
   Quantizer quantizer(source, spec, target_dir, packing, options.watch);
   LIME_ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Run());
-  LIME_ASSIGN_OR_RETURN(std::vector<NewFile> small, SmallFiles(source, target_dir, packing, quantizer.index_text()));
+  LIME_ASSIGN_OR_RETURN(std::vector<NewFile> small, SmallFiles(source, spec, target_dir, packing, quantizer.index_text()));
   LIME_RETURN_IF_ERROR(Record(quantizer, small, mark));
   LIME_ASSIGN_OR_RETURN(NewFile mark_file, NewFile::WithText(target_dir + "/" + kMarkName, mark.Text(packing)));
   LIME_RETURN_IF_ERROR(CommitAll(quantizer, small, mark_file, target_dir));

@@ -27,7 +27,7 @@ struct QuantizeOptions {
 };
 
 // Writes a quantised copy of the checkpoint in `source_dir` into `target_dir`. Packs every linear
-// layer, the embedding and an untied head. Copies norms, biases, learned positions, the tokenizer
+// layer but routers, the embedding and an untied head. Copies routers, norms, biases, learned positions, the tokenizer
 // and the other side files of a model. Scales and biases have the source's dtype. Uses all cores.
 //
 // The folder may be missing, empty, or an earlier copy of the same model; otherwise

@@ -34,8 +34,16 @@ constexpr int64_t kSamples = 16;  // samples of every tensor, from its first to 
 
 constexpr size_t kMostSamplesKept = 100'000;
 
+// A model may have a hundred thousand matrices of experts, so that one short place of each is read.
+constexpr Bytes kExpertPlaceBytes = 4 * kKiB;
+
 // The places of a tensor that are read, ascending: [offset, bytes].
-std::vector<std::pair<int64_t, Bytes>> PlacesOf(Bytes bytes, std::string_view name) {
+std::vector<std::pair<int64_t, Bytes>> PlacesOf(Bytes bytes, std::string_view name, bool of_expert) {
+  if (of_expert) {
+    const Bytes length = std::min(bytes, kExpertPlaceBytes);
+    const uint64_t hash = XXH3_64bits(name.data(), name.size());
+    return {{static_cast<int64_t>(hash % static_cast<uint64_t>(bytes - length + 1)), length}};
+  }
   if (bytes <= kPlaces * kPlaceBytes) return {{0, bytes}};
   std::vector<std::pair<int64_t, Bytes>> places;
   for (int64_t i = 0; i < kPlaces; ++i) {
@@ -115,17 +123,22 @@ void AddText(Xxh3& hash, std::string_view text) {
   hash.Add(std::as_bytes(std::span(text.data(), text.size())));
 }
 
+std::string ExpertText(int32_t expert) {
+  return expert < 0 ? "" : absl::StrCat(" of expert ", expert);
+}
+
 absl::StatusOr<uint64_t> Sample(const Checkpoint& checkpoint, const BlockSpec& block) {
   PlaceReader reader(checkpoint);
   Xxh3 hash;
   for (const TensorSpec& tensor : block.tensors) {
     // Hashes role, part, dtype and shape, but not the name: two folders may name one model's
     // tensors differently.
-    const std::string name = absl::StrCat(BlockName(block.id), " ", static_cast<int>(tensor.role), " ", static_cast<int>(tensor.part), " ",
-                                          Text(DTypeName(tensor.info.dtype)), " ", absl::StrJoin(tensor.info.shape, ","), "\n");
+    const std::string name =
+        absl::StrCat(BlockName(block.id), " ", static_cast<int>(tensor.role), " ", static_cast<int>(tensor.part), " ",
+                     Text(DTypeName(tensor.info.dtype)), " ", absl::StrJoin(tensor.info.shape, ","), ExpertText(tensor.expert), "\n");
     AddText(hash, name);
     const TensorLocation at = checkpoint.location(tensor);
-    for (const auto& [offset, bytes] : PlacesOf(at.bytes, name)) {
+    for (const auto& [offset, bytes] : PlacesOf(at.bytes, name, tensor.expert >= 0)) {
       if (bytes == 0) continue;
       LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> values, reader.Read(at, offset, bytes));
       hash.Add(values);
@@ -208,7 +221,14 @@ void AppendLayers(const ModelConfig& config, std::string& text) {
   for (const LayerConfig& layer : config.layers) {
     absl::StrAppendFormat(&text, " layer %d %d %d %d %d %d", static_cast<int>(layer.attention), layer.num_kv_heads, layer.head_dim,
                           layer.window, layer.rope, layer.intermediate_size);
+    if (layer.experts) text += " experts";
   }
+}
+
+std::string ExpertsText(const ExpertsConfig& c) {
+  return absl::StrFormat(" experts %d %d %d %d scoring %d %d %.17g %d groups %d %d options %d %d %d %d", c.count, c.per_token,
+                         c.intermediate_size, c.shared_intermediate_size, static_cast<int>(c.scoring), c.normalized, c.weight_factor,
+                         c.correction, c.groups, c.groups_kept, c.shared_scale, c.router_bias, c.bias, c.alternates);
 }
 
 void AppendLaterFields(const ModelConfig& config, std::string& text) {
@@ -220,13 +240,16 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
   if (const auto& linear = config.linear_attention) {
     absl::StrAppendFormat(&text, " linear %d %d %d %d %d", linear->key_heads, linear->value_heads, linear->key_dim, linear->value_dim,
                           linear->conv_width);
+    if (linear->by_key_head) text += " by_key_head";
   }
+  if (config.experts) text += ExpertsText(*config.experts);
   if (FamilyNumber(config.model_type) == kOtherFamily) {
     append("norm_kind", static_cast<int>(config.norm), static_cast<int>(defaults.norm));
     append("gated_mlp", config.gated_mlp, defaults.gated_mlp);
     append("learned_positions", config.learned_positions, defaults.learned_positions);
   }
   append("norm_offset", config.norm_offset, defaults.norm_offset);
+  append("qk_norm_all_heads", config.qk_norm_all_heads, defaults.qk_norm_all_heads);
   append("attention_gate", config.attention_gate, defaults.attention_gate);
   append("score_scale", config.score_scale, defaults.score_scale);
   append("embedding_multiplier", config.embedding_multiplier, defaults.embedding_multiplier);
