@@ -22,12 +22,13 @@ namespace {
 
 // Weights of all tensors, each once: what a packed tensor stands for, not its words.
 int64_t CountParameters(const ModelSpec& spec) {
-  std::set<std::string> seen;
+  std::set<std::pair<std::string_view, Bytes>> seen;  // by name and offset: a tensor may have rows of several matrices
   int64_t count = 0;
   for (const BlockSpec& block : spec.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.part == TensorPart::kScales || tensor.part == TensorPart::kGroupBiases || !seen.insert(tensor.name).second) continue;
-      const bool is_packed = block.Find(tensor.role, TensorPart::kScales).has_value() && tensor.part == TensorPart::kWeight;
+      if (tensor.part == TensorPart::kScales || tensor.part == TensorPart::kGroupBiases || !seen.emplace(tensor.name, tensor.offset).second)
+        continue;
+      const bool is_packed = tensor.part == TensorPart::kWeight && block.Find(tensor.role, TensorPart::kScales, tensor.expert).has_value();
       int64_t values = 1;
       for (const int64_t size : tensor.info.shape) values *= size;
       count += is_packed && spec.config.quantization ? values * 32 / spec.config.quantization->bits : values;

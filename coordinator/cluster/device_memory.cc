@@ -3,6 +3,20 @@
 #include <algorithm>
 
 namespace lime {
+namespace {
+
+// Of one row: the scores, the results of its experts, which are added in order, and what one expert
+// and the shared one compute.
+Bytes ExpertsActivations(const ModelConfig& config, Bytes element) {
+  if (!config.experts) return 0;
+  constexpr Bytes kFloat = 4;
+  const ExpertsConfig& c = *config.experts;
+  const Bytes results = (c.per_token + 1) * config.hidden_size * kFloat;
+  const Bytes inner = (c.per_token * c.intermediate_size + c.shared_intermediate_size) * (2 * kFloat + element);
+  return c.count * kFloat + results + inner;
+}
+
+}  // namespace
 
 Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows, int64_t context) {
   constexpr Bytes kFloat = 4, kMessages = 2, kScratch = 8 * kMiB;
@@ -14,10 +28,11 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
   const Bytes hidden = (2 + kMessages) * c.hidden_size * element;
   const Bytes attention = q * (kFloat + element) + 2 * kv * kFloat + (c.attention_gate ? q * kFloat : 0);
   const Bytes recurrence = (2 * linear.conv_cols() + linear.value_cols() + 2 * linear.value_heads) * kFloat + linear.value_cols() * element;
+  const Bytes experts = ExpertsActivations(c, element);
   const Bytes mlp = inner * ((c.gated_mlp ? 2 : 1) * kFloat + element);
   Bytes rope = 0;
   for (const RopeConfig& each : c.ropes) rope += context * each.dims * kFloat;
-  return rows * (hidden + std::max(attention, recurrence) + mlp + widest * kFloat) +
+  return rows * (hidden + std::max(attention, recurrence) + std::max(mlp, experts) + widest * kFloat) +
          logit_rows * (c.vocab_size * kFloat + c.hidden_size * element) + rope + kScratch;
 }
 

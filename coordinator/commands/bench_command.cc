@@ -234,13 +234,19 @@ int64_t AttentionWeights(const ModelConfig& c, int64_t layer) {
   return c.hidden_size * (linear.conv_cols() + 2 * linear.value_cols() + 2 * linear.value_heads);
 }
 
+// The same of its MLP half; of experts, the weights that compute one row.
+int64_t MlpWeights(const ModelConfig& c, int64_t layer) {
+  if (!c.layer(layer).experts) return (c.gated_mlp ? 3 : 2) * c.hidden_size * c.layer(layer).intermediate_size;
+  return c.hidden_size *
+         (c.experts->count + 3 * (c.experts->per_token * c.experts->intermediate_size + c.experts->shared_intermediate_size));
+}
+
 // Operations of the linear layers for a prompt; a multiply-add counts as two. Only the last token
 // goes through the head.
 double PrefillOperations(const ModelSpec& spec, int64_t tokens) {
   const ModelConfig& c = spec.config;
   double layers = 0;
-  for (int64_t layer = 0; layer < c.num_layers(); ++layer)
-    layers += static_cast<double>(AttentionWeights(c, layer) + (c.gated_mlp ? 3 : 2) * c.hidden_size * c.layer(layer).intermediate_size);
+  for (int64_t layer = 0; layer < c.num_layers(); ++layer) layers += static_cast<double>(AttentionWeights(c, layer) + MlpWeights(c, layer));
   return 2 * (static_cast<double>(tokens) * layers + static_cast<double>(c.hidden_size) * static_cast<double>(c.vocab_size));
 }
 
@@ -252,12 +258,15 @@ struct Row {
   std::string limited_by = {};
 };
 
-// Bytes that a decode step reads from memory: the weights once, and of each sequence its state and
-// KV of `positions` positions.
+// Bytes that a decode step reads from memory: the weights once, of experts those that some sequence
+// chooses, and of each sequence its state and KV of `positions` positions.
 Bytes BytesPerStep(const ModelSpec& spec, int64_t sequences, int64_t positions) {
   Bytes bytes = sequences * positions * spec.KvBytesPerToken();
   for (int64_t layer = 0; layer < spec.config.num_layers(); ++layer) bytes += sequences * spec.StateBytes(layer);
-  for (const BlockSpec& block : spec.blocks) bytes += block.id.kind == BlockKind::kEmbedding ? 0 : block.bytes;
+  for (const BlockSpec& block : spec.blocks) {
+    if (block.id.kind == BlockKind::kEmbedding) continue;
+    bytes += static_cast<Bytes>(static_cast<double>(block.bytes) * ReadShare(spec, block.id, sequences));
+  }
   return bytes;
 }
 

@@ -144,9 +144,11 @@ void Print(const DeviceProfile& profile, const ModelCompute* model) {
   }
   if (model == nullptr) return;
   absl::PrintF("%s: milliseconds of one block; a step takes %.3f ms besides its blocks\n", model->name, model->step_overhead_ms);
-  for (const BlockKind kind :
-       {BlockKind::kAttention, BlockKind::kLinearAttention, BlockKind::kMlp, BlockKind::kHead, BlockKind::kEmbedding}) {
-    if (std::ranges::find(model->points, kind, &ComputePoint::kind) != model->points.end()) PrintBlocks(*model, kind);
+  for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kMlp, LayerHalf::kNone}) {
+    for (const BlockKindInfo& info : kBlockKinds) {
+      const bool measured = std::ranges::find(model->points, info.kind, &ComputePoint::kind) != model->points.end();
+      if (info.half == half && measured) PrintBlocks(*model, info.kind);
+    }
   }
 }
 

@@ -38,6 +38,12 @@ double RecurrenceOperations(const LinearAttentionConfig& c) {
   return 2 * Product(c.conv_cols(), c.conv_width) + 8 * Product(c.value_heads, c.key_dim * c.value_dim);
 }
 
+double ExpertsOperations(const ModelConfig& c) {
+  const ExpertsConfig& experts = *c.experts;
+  const int64_t inner = experts.per_token * experts.intermediate_size + experts.shared_intermediate_size;
+  return 2 * Product(c.hidden_size, experts.count + 3 * inner);
+}
+
 // Operations of the block for one row, besides attending to positions. A multiply-add counts two.
 double LinearOperations(const ModelConfig& c, BlockId block) {
   switch (block.kind) {
@@ -56,11 +62,8 @@ double LinearOperations(const ModelConfig& c, BlockId block) {
       const int64_t cols = linear.conv_cols() + 2 * linear.value_cols() + 2 * linear.value_heads;
       return 2 * Product(c.hidden_size, cols) + RecurrenceOperations(linear);
     }
-    case BlockKind::kExperts: {
-      const ExpertsConfig& experts = *c.experts;
-      const int64_t inner = experts.per_token * experts.intermediate_size + experts.shared_intermediate_size;
-      return 2 * Product(c.hidden_size, experts.count + 3 * inner);
-    }
+    case BlockKind::kExperts:
+      return ExpertsOperations(c);
   }
   return 0;
 }
@@ -89,7 +92,7 @@ double BlockBytes(const ModelSpec& spec, BlockId block, int64_t rows, int64_t co
   const int64_t sequences = rows <= kMaxDecodeRows ? rows : 1;
   if (block.kind == BlockKind::kEmbedding) return weights * std::min(1.0, static_cast<double>(rows) / static_cast<double>(c.vocab_size));
   if (HasState(block.kind)) return weights + 2 * Product(sequences, spec.StateBytes(block.layer));  // it is written, too
-  if (!HasKv(block.kind)) return weights;
+  if (!HasKv(block.kind)) return weights * ReadShare(spec, block, rows);
   const auto layer_kv = static_cast<double>(2 * c.kv_cols(block.layer) * ElementBytes(spec.working_dtype));
   return weights + AttendedPairs(c.layer(block.layer), sequences, context) * layer_kv;
 }
@@ -123,6 +126,15 @@ std::string LinearAttentionKey(const ModelSpec& spec) {
   const KindTotals totals = KindTotalsOf(spec, BlockKind::kLinearAttention);
   return absl::StrCat("+", totals.bytes, " linear=", totals.blocks, ":", c.key_heads, "x", c.key_dim, "/", c.value_heads, "x", c.value_dim,
                       "/", c.conv_width);
+}
+
+// The same of experts.
+std::string ExpertsKey(const ModelSpec& spec) {
+  if (!spec.config.experts) return "";
+  const ExpertsConfig& c = *spec.config.experts;
+  const KindTotals totals = KindTotalsOf(spec, BlockKind::kExperts);
+  return absl::StrCat("+", totals.bytes, " experts=", totals.blocks, ":", c.per_token, "/", c.count, "x", c.intermediate_size, "+",
+                      c.shared_intermediate_size);
 }
 
 auto OrderOf(const ComputePoint& point) {
@@ -202,7 +214,7 @@ std::string ModelKey(const ModelSpec& spec) {
                       c.MostKvHeads(), "x", c.MostHeadDim(), " inner=", c.MostIntermediate(), " vocab=", c.vocab_size,
                       " window=", with_kv == c.layers.end() ? 0 : with_kv->window, " ", Text(DTypeName(spec.working_dtype)),
                       " bytes=", bytes(BlockKind::kEmbedding), "+", bytes(BlockKind::kAttention), "+", bytes(BlockKind::kMlp), "+",
-                      bytes(BlockKind::kHead), LinearAttentionKey(spec));
+                      bytes(BlockKind::kHead), LinearAttentionKey(spec), ExpertsKey(spec));
 }
 
 bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other) {
@@ -210,6 +222,15 @@ bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other) {
   const LayerConfig &a = spec.config.layer(one.layer), &b = spec.config.layer(other.layer);
   if (IsMlpHalf(one.kind)) return a.intermediate_size == b.intermediate_size;
   return a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim && a.window == b.window;
+}
+
+double ReadShare(const ModelSpec& spec, BlockId block, int64_t rows) {
+  if (block.kind != BlockKind::kExperts) return 1;
+  const ExpertsConfig& c = *spec.config.experts;
+  const auto count = static_cast<double>(c.count), size = static_cast<double>(3 * c.intermediate_size);
+  const double missed = std::pow(1 - static_cast<double>(c.per_token) / count, static_cast<double>(rows));
+  const double others = count + static_cast<double>(3 * c.shared_intermediate_size);
+  return (others + count * size * (1 - missed)) / (others + count * size);
 }
 
 double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockId block, int64_t rows, int64_t context) {

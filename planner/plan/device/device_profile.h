@@ -109,6 +109,10 @@ std::string ModelKey(const ModelSpec& spec);
 // in what the kind computes.
 bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other);
 
+// The share of a block's bytes that a step of `rows` rows reads. Of experts: those that one or more
+// rows choose, on average if each row chooses evenly.
+double ReadShare(const ModelSpec& spec, BlockId block, int64_t rows);
+
 // max(bytes / memory rate, operations / operation rate), plus the overhead. Large models come near
 // this lower bound. Counts the mean bytes of the blocks of that kind, of their experts only those
 // that the rows choose (planner/plan/model/unit_choice.h), and the sizes and the window of the

@@ -180,6 +180,39 @@ TEST(DeviceProfileTest, TheKeyNamesGeometryDtypeAndBytes) {
   EXPECT_EQ(ModelKey(name), key);
 }
 
+// Two of eight experts of 16 columns compute a row, and a shared one of 32.
+ModelSpec SpecOfExperts() {
+  ModelSpec spec = TinySpec();
+  spec.config.experts = ExpertsConfig{.count = 8, .per_token = 2, .intermediate_size = 16, .shared_intermediate_size = 32};
+  for (LayerConfig& layer : spec.config.layers) layer.experts = true, layer.intermediate_size = 0;
+  for (BlockSpec& block : spec.blocks) {
+    if (block.id.kind == BlockKind::kMlp) block.id.kind = BlockKind::kExperts;
+  }
+  return spec;
+}
+
+TEST(DeviceProfileTest, TheKeyNamesTheExperts) {
+  EXPECT_EQ(ModelKey(SpecOfExperts()),
+            "LlamaForCausalLM layers=2 hidden=64 heads=4/2x16 inner=0 vocab=100 window=0 BF16 bytes=12800+32000+0+12800+48000 "
+            "experts=2:2/8x16+32");
+}
+
+TEST(DeviceProfileTest, AStepReadsTheExpertsThatItsRowsChoose) {
+  const ModelSpec spec = SpecOfExperts();
+  const BlockId block{BlockKind::kExperts, 1};
+  const double others = 8 + 3 * 32, experts = 8 * 3 * 16;
+  EXPECT_NEAR(ReadShare(spec, block, 1), (others + experts / 4) / (others + experts), 1e-9);
+  EXPECT_NEAR(ReadShare(spec, block, 2), (others + experts * 7 / 16) / (others + experts), 1e-9);
+  EXPECT_NEAR(ReadShare(spec, block, 1000), 1, 1e-9);
+  EXPECT_EQ(ReadShare(spec, {BlockKind::kAttention, 1}, 1), 1);
+  EXPECT_TRUE(TakeSameTime(spec, block, {BlockKind::kExperts, 0}));
+  DeviceProfile profile = Profile();
+  const double operations = 2.0 * 64 * (8 + 3 * (2 * 16 + 32));
+  EXPECT_NEAR(RooflineMs(profile, spec, block, 1000, 0), 1000 * operations / 1e6 + 0.02, 1e-9);
+  profile.flops = 0;
+  EXPECT_NEAR(RooflineMs(profile, spec, block, 1, 0), 24000 * ReadShare(spec, block, 1) / 16e3 + 0.02, 1e-9);
+}
+
 TEST(DeviceProfileTest, MeasuringAModelAgainReplacesItsPointsAndKeepsTheOthers) {
   DeviceProfile profile = Profile();
   profile.SetModel({.key = "another", .points = {{BlockKind::kHead, 1, 0, 1}}});
