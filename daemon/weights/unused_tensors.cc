@@ -23,7 +23,7 @@ std::string DescribeIgnored(const std::vector<std::string>& ignored) {
                       one ? "it: " : "them: ", absl::CEscape(SomeOf(ignored)));
 }
 
-// Numbers of the layers that `spec` does not have.
+// Numbers of the layers that `spec` does not have and config.json does not announce.
 std::set<int64_t> FurtherLayers(const TensorIndex& index, const ModelSpec& spec) {
   std::set<int64_t> layers;
   const std::string begin = spec.tensor_prefix + "layers.";
@@ -31,7 +31,7 @@ std::set<int64_t> FurtherLayers(const TensorIndex& index, const ModelSpec& spec)
     int64_t layer = -1;
     const std::string& name = at->first;
     std::from_chars(name.data() + begin.size(), name.data() + name.size(), layer);
-    if (layer >= spec.config.num_layers() && !IsRotaryTable(name)) layers.insert(layer);
+    if (layer >= spec.config.num_layers() + spec.config.draft_layers && !IsRotaryTable(name)) layers.insert(layer);
   }
   return layers;
 }

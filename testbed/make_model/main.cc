@@ -21,7 +21,9 @@ struct Flags {
 void AddFlags(CLI::App& app, Flags& flags) {
   ModelShape& config = flags.options.config;
   app.add_option("--out", flags.out, "Folder to write")->required();
-  app.add_option("--family", config.family, "llama, mistral, qwen2, qwen3, opt, qwen3_5, smollm3, granite, phi3 or ministral3")
+  app.add_option("--family", config.family,
+                 "llama, mistral, qwen2, qwen3, opt, qwen3_5, smollm3, granite, phi3, ministral3, qwen3_moe, qwen3_5_moe, qwen3_next, "
+                 "mixtral, minimax_m2 or glm4_moe")
       ->capture_default_str();
   app.add_option("--layers", config.num_layers)->capture_default_str();
   app.add_option("--hidden", config.hidden_size)->capture_default_str();
@@ -36,13 +38,19 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--tie", config.tie_embeddings, "Use the embedding as head");
   app.add_flag("--attention-bias", config.qkv_bias, "Biases of q, k, v and o, if the family may have them");
   app.add_flag("--mlp-bias", config.mlp_bias, "Biases of the MLP, if the family may have them");
-  app.add_option("--full-attention-interval", config.full_attention_interval, "qwen3_5: each so many-th layer has no linear attention")
+  app.add_option("--full-attention-interval", config.full_attention_interval,
+                 "Families with linear attention: each so many-th layer has none")
       ->capture_default_str();
   app.add_option("--linear-key-heads", config.linear_attention.key_heads)->capture_default_str();
   app.add_option("--linear-value-heads", config.linear_attention.value_heads)->capture_default_str();
   app.add_option("--linear-key-dim", config.linear_attention.key_dim)->capture_default_str();
   app.add_option("--linear-value-dim", config.linear_attention.value_dim)->capture_default_str();
-  app.add_option("--partial-rotation", config.partial_rotation, "qwen3_5: share of a head that rotates")->capture_default_str();
+  app.add_option("--partial-rotation", config.partial_rotation, "Share of a head that rotates, if it may be a part")->capture_default_str();
+  app.add_option("--experts", config.num_experts, "Experts of a layer, if the family has them")->capture_default_str();
+  app.add_option("--experts-per-token", config.experts_per_token)->capture_default_str();
+  app.add_option("--expert-intermediate", config.expert_intermediate_size)->capture_default_str();
+  app.add_option("--shared-experts", config.shared_experts, "Size of the shared expert, in experts")->capture_default_str();
+  app.add_option("--first-dense-layers", config.first_dense_layers, "glm4_moe: layers without experts")->capture_default_str();
   app.add_option("--dtype", flags.dtype, "BF16, F16 or F32")->capture_default_str();
   app.add_option("--bits", flags.bits, "Bits of quantised weights: 3, 4, 6 or 8; 0: dense")->capture_default_str();
   app.add_option("--group-size", flags.group_size, "32, 64 or 128")->capture_default_str();

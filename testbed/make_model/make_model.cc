@@ -96,6 +96,26 @@ void AddLinearAttention(const ModelShape& config, ordered_json& json) {
   json["linear_conv_kernel_dim"] = linear.conv_width;
 }
 
+// The dimensions of a head that rotate: an even number.
+int64_t RotatedDims(const ModelShape& config) {
+  const int64_t head_dim = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
+  return std::max<int64_t>(2, static_cast<int64_t>(static_cast<double>(head_dim) * config.partial_rotation) / 2 * 2);
+}
+
+// After the fields of dense models, which may have the same name.
+void AddExperts(const ModelShape& config, const ExpertsFields& fields, ordered_json& json) {
+  const auto add = [&](const char* name, const auto& value) {
+    if (name != nullptr) json[name] = value;
+  };
+  add(fields.count, config.num_experts);
+  add(fields.per_token, config.experts_per_token);
+  add(fields.intermediate_size, config.expert_intermediate_size);
+  add(fields.shared_intermediate_size, config.shared_experts * config.expert_intermediate_size);
+  add(fields.shared_count, config.shared_experts);
+  add(fields.normalized, true);
+  add(fields.first_dense, config.first_dense_layers);
+}
+
 void AddGatedFields(const ModelShape& config, const Family& family, ordered_json& json) {
   json["hidden_act"] = config.activation == Activation::kRelu ? "relu" : "silu";
   json["intermediate_size"] = config.intermediate_size;
@@ -105,7 +125,11 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   AddRope(config.rope, json);
   if (family.needs_rope_parameters && config.rope.type == RopeType::kDefault)
     json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", config.rope.theta}};
-  if (family.rotates_part_of_heads) json["partial_rotary_factor"] = config.partial_rotation;
+  if (family.rotated_dims != nullptr) {
+    json[family.rotated_dims] = RotatedDims(config);
+  } else if (family.rotates_part_of_heads) {
+    json["partial_rotary_factor"] = config.partial_rotation;
+  }
   for (const NumberField& factor : family.factors) {
     if (const auto stated = config.factors.find(factor.name); stated != config.factors.end()) json[factor.name] = stated->second;
   }
@@ -116,6 +140,7 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   if (family.layers == LayerPattern::kWindow) json["sliding_window"] = nullptr;
   if (family.layers == LayerPattern::kWindow && config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
   if (family.layers == LayerPattern::kLinear) AddLinearAttention(config, json);
+  if (family.experts != nullptr) AddExperts(config, *family.experts, json);
 }
 
 absl::Status CheckGeometry(const MakeModelOptions& options) {

@@ -40,6 +40,13 @@ struct ModelShape {
   // Families with these factors.
   std::map<std::string, double> factors = {
       {"embedding_multiplier", 2}, {"residual_multiplier", 0.5}, {"attention_multiplier", 0.125}, {"logits_scaling", 1.5}};
+  // Families with experts: of their ExpertsConfig, the sizes. The shared expert is as large as so many
+  // experts; families that have none ignore it.
+  int64_t num_experts = 8;
+  int64_t experts_per_token = 2;
+  int64_t expert_intermediate_size = 64;
+  int64_t shared_experts = 1;
+  int64_t first_dense_layers = 0;      // families that may have them
   double partial_rotation = 0.5;       // families in which part of a head rotates
   int64_t no_rope_layer_interval = 2;  // families in which each so many-th layer does not rotate
 };

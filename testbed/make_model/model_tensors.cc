@@ -3,7 +3,9 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 
+#include "absl/strings/strip.h"
 #include "daemon/stores/float_codec.h"
 #include "planner/base/check.h"
 #include "planner/plan/model/model_spec.h"
@@ -74,7 +76,7 @@ class TensorLister {
   // `spec` is of the dense model.
   std::vector<RandomTensor> List(const ModelSpec& spec) {
     for (const BlockSpec& block : spec.blocks) {
-      for (const TensorSpec& tensor : Whole(block.tensors)) {
+      for (const TensorSpec& tensor : Whole(spec, block)) {
         if (tensor.role == TensorRole::kOutput && config_.tie_embeddings) continue;
         Add(tensor);
       }
@@ -83,15 +85,24 @@ class TensorLister {
   }
 
  private:
-  // One tensor instead of its slices.
-  static std::vector<TensorSpec> Whole(const std::vector<TensorSpec>& slices) {
+  // The tensors of a block, each instead of its slices. Matrices of all experts in one tensor are a
+  // stack with the experts as first dimension.
+  static std::vector<TensorSpec> Whole(const ModelSpec& spec, const BlockSpec& block) {
     std::vector<TensorSpec> whole;
-    for (const TensorSpec& slice : slices) {
-      if (whole.empty() || whole.back().name != slice.name) {
+    std::map<std::string_view, size_t> known;
+    for (const TensorSpec& slice : block.tensors) {
+      const auto [at, is_new] = known.emplace(slice.name, whole.size());
+      if (is_new) {
         whole.push_back(slice);
       } else {
-        whole.back().info.shape[0] += slice.info.shape[0];
+        whole[at->second].info.shape[0] += slice.info.shape[0];
       }
+    }
+    for (TensorSpec& tensor : whole) {
+      if (NameApart(spec, block.id, tensor) == tensor.name) continue;
+      const int64_t experts = spec.config.experts->count;
+      tensor.info.shape[0] /= experts;
+      tensor.info.shape.insert(tensor.info.shape.begin(), experts);
     }
     return whole;
   }
@@ -117,8 +128,10 @@ class TensorLister {
         return AddNormal(tensor, norm_dtype_, 0.5f, 0.5f);
       case TensorRole::kDecayBias:
         return AddNormal(tensor, dtype_, -3, 0.5f);
+      case TensorRole::kRouterCorrection:
+        return AddNormal(tensor, norm_dtype_, 0, kNormDeviation);
       default:  // a row's dot product with a normalised vector is then around 1
-        return AddMatrix(tensor, 1 / std::sqrt(static_cast<float>(shape[1])));
+        return AddMatrix(tensor, 1 / std::sqrt(static_cast<float>(shape.back())));
     }
   }
 
@@ -132,21 +145,26 @@ class TensorLister {
 
   // Dense, or packed where the model is quantised and the groups divide the columns.
   void AddMatrix(const TensorSpec& tensor, float deviation) {
-    const int64_t rows = tensor.info.shape[0], cols = tensor.info.shape[1];
+    const int64_t cols = tensor.info.shape.back();
+    const auto with = [&](int64_t columns) {
+      std::vector<int64_t> shape = tensor.info.shape;
+      shape.back() = columns;
+      return shape;
+    };
     if (!config_.quantization || cols % config_.quantization->group_size != 0) return AddNormal(tensor, dtype_, 0, deviation);
-    const std::string stem = tensor.name.substr(0, tensor.name.size() - std::string_view(".weight").size());
+    const std::string stem(absl::StripSuffix(tensor.name, ".weight"));
     const auto [bits, group_size] = *config_.quantization;
     const auto top = static_cast<float>((1 << bits) - 1);
     const float scale = 2 * std::sqrt(3.0f) * deviation / top;  // uniform codes then have this deviation
     const uint64_t words = next_stream_++, scales = next_stream_++;
     tensors_.push_back({.name = stem + ".weight",
                         .dtype = DType::kU32,
-                        .shape = {rows, cols * bits / 32},
+                        .shape = with(cols * bits / 32),
                         .kind = RandomTensor::Kind::kWords,
                         .stream = words});
     RandomTensor group{.name = stem + ".scales",
                        .dtype = dtype_,
-                       .shape = {rows, cols / group_size},
+                       .shape = with(cols / group_size),
                        .stream = scales,
                        .mean = scale,
                        .deviation = 0.1f * scale};

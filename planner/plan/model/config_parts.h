@@ -14,6 +14,9 @@ namespace lime::config {
 
 inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
 inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
+inline constexpr double kMaxFactor = 1e6;
+// Fields that state the number of experts, by other families' names.
+inline constexpr const char* kExpertCounts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
 
 // Unimplemented: "NAME: WHAT is not supported; SUPPORTED".
 absl::Status Unsupported(std::string_view name, std::string_view what, std::string_view supported);
@@ -58,6 +61,10 @@ absl::Status ReadSkippedRotations(const nlohmann::json& root, std::string_view n
 // Sets the layers' window; 0 if no position is that far away. Unimplemented if only some layers
 // with KV have one. REQUIRES: ReadRope
 absl::Status SetWindows(const LayerTypes& layers, std::string_view name, ModelConfig& config);
+
+// Sets config.experts, the layers that have them, and intermediate_size of the others. REQUIRES: the
+// family has experts; config.layers is set
+absl::Status ReadExperts(const nlohmann::json& root, std::string_view name, const Family& family, ModelConfig& config);
 
 // Unimplemented, with the field's name, if `root` asks for a computation that the family does not
 // have. REQUIRES: the rest of `config` is set

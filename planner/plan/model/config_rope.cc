@@ -12,7 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMaxFactor = 1e6;
 constexpr size_t kMaxListed = 65536;  // layers in a list
 constexpr double kLowestTheta = 1.0, kHighestTheta = 1e15;
 
@@ -158,6 +157,14 @@ absl::StatusOr<int64_t> RotatedDimensions(double share, int64_t head_dim, std::s
   return dims;
 }
 
+// A field that states the dimensions instead of their share.
+absl::Status ReadRotatedDimensions(JsonFields& fields, const char* key, int64_t head_dim, int64_t& dims) {
+  dims = fields.IntOr(key, dims, 2, head_dim);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (dims % 2 == 0) return absl::OkStatus();
+  return Invalid(fields.where(), ": field \"", key, "\" = ", dims, " is odd; rotary embedding needs pairs");
+}
+
 // Refuses fields by which the code of other families changes a scaling.
 absl::Status RefuseOtherScalings(const json& object, std::string_view where) {
   for (const char* key : {"llama_4_scaling_beta", "alpha", "short_factor", "long_factor"}) {
@@ -228,6 +235,7 @@ absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, 
   LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type.empty() ? "default" : type, name));
   LIME_ASSIGN_OR_RETURN(const double stated_share, RotatedShare(fields, share, family, where));
   LIME_ASSIGN_OR_RETURN(rope.dims, RotatedDimensions(stated_share, head_dim, name));
+  if (family.rotated_dims != nullptr) LIME_RETURN_IF_ERROR(ReadRotatedDimensions(top, family.rotated_dims, head_dim, rope.dims));
   LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, where));
   rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
   LIME_RETURN_IF_ERROR(fields.status());

@@ -1,5 +1,6 @@
 // Refuses fields that change a model's computation and that its family does not have. Programs for
 // our families, or for related ones, use them. Each field may have the value that changes nothing.
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -78,12 +79,19 @@ bool EveryLayerRotates(const json& value) {
   return true;
 }
 
+// A list of MiniMax: 1 for each layer with attention over KV.
+bool EveryLayerIsSoftmax(const json& value) {
+  return value.is_null() || (value.is_array() && std::ranges::all_of(value, [](const json& layer) { return layer == 1; }));
+}
+
 // Fields that the family reads, or that change nothing in it.
 std::set<std::string_view> KnownFields(const Family& family) {
   std::set<std::string_view> known(family.allowed.begin(), family.allowed.end());
   for (const BoolField& field : family.options) known.insert(field.name);
   for (const NumberField& field : family.factors) known.insert(field.name);
   if (family.skips_rotation) known.insert({"no_rope_layers", "no_rope_layer_interval"});
+  if (family.experts != nullptr) known.insert(std::begin(kExpertCounts), std::end(kExpertCounts));
+  if (family.rotated_dims != nullptr) known.insert(family.rotated_dims);
   return known;
 }
 
@@ -98,10 +106,13 @@ absl::Status RefuseOtherComputations(const json& root, std::string_view name, co
   const auto dimension = static_cast<double>(config.MostHeadDim());
   for (const char* key : kSwitches) LIME_RETURN_IF_ERROR(check(key, IsOff));
   for (const std::string_view key : family.refused) LIME_RETURN_IF_ERROR(check(key, IsOff));
+  for (const TextField& field : family.texts)
+    LIME_RETURN_IF_ERROR(check(field.name, [&](const json& value) { return value.is_null() || value == field.text; }));
   for (const char* key : kFactors) LIME_RETURN_IF_ERROR(check(key, [](const json& value) { return IsNumber(value, 1); }));
   LIME_RETURN_IF_ERROR(check("attention_multiplier", [&](const json& value) { return IsNumber(value, 1 / std::sqrt(dimension)); }));
   LIME_RETURN_IF_ERROR(check("query_pre_attn_scalar", [&](const json& value) { return IsNumber(value, dimension); }));
   LIME_RETURN_IF_ERROR(check("no_rope_layers", EveryLayerRotates));
+  LIME_RETURN_IF_ERROR(check("attn_type_list", EveryLayerIsSoftmax));
   LIME_RETURN_IF_ERROR(check("is_causal", [](const json& value) { return value.is_null() || value == true; }));
   // Of OPT: the norm before each block, and rows of the embedding as wide as the hidden states.
   LIME_RETURN_IF_ERROR(check("do_layer_norm_before", [](const json& value) { return value.is_null() || value == true; }));

@@ -14,6 +14,7 @@
 namespace lime {
 namespace {
 
+using config::kMaxFactor;
 using config::kMaxPositions;
 using config::kMaxWidth;
 using config::LayerType;
@@ -27,7 +28,6 @@ constexpr int64_t kMaxHeads = 65536;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxConvWidth = 8;
 constexpr double kMaxEps = 1e6;
-constexpr double kMaxFactor = 1e6;
 
 absl::StatusOr<Activation> ParseActivation(const std::string& spelled, std::string_view name) {
   if (spelled == "silu" || spelled == "swish") return Activation::kSilu;
@@ -82,7 +82,7 @@ absl::Status CheckHeads(const Family& family, const LayerConfig& layer, const Mo
 
 absl::StatusOr<LinearAttentionConfig> ReadLinearAttention(const json& root, std::string_view name, const LinearAttentionConfig& defaults) {
   JsonFields fields(root, std::string(name));
-  LinearAttentionConfig linear;
+  LinearAttentionConfig linear{.by_key_head = defaults.by_key_head};
   linear.key_heads = fields.IntOr("linear_num_key_heads", defaults.key_heads, 1, kMaxHeads);
   linear.value_heads = fields.IntOr("linear_num_value_heads", defaults.value_heads, 1, kMaxHeads);
   linear.key_dim = fields.IntOr("linear_key_head_dim", defaults.key_dim, 1, kMaxHeadDim);
@@ -113,7 +113,7 @@ absl::Status ReadLayers(const json& root, std::string_view name, const Family& f
   JsonFields fields(root, std::string(name));
   const int64_t num_layers = fields.Int("num_hidden_layers", 1, kMaxLayers);
   LayerConfig layer;
-  layer.intermediate_size = fields.Int(family.intermediate_size, 1, kMaxWidth);
+  if (family.experts == nullptr) layer.intermediate_size = fields.Int(family.intermediate_size, 1, kMaxWidth);
   ReadHeads(root, family, fields, config, layer);
   config.max_positions = fields.IntOr("max_position_embeddings", family.defaults.positions, 1, kMaxPositions);
   LIME_RETURN_IF_ERROR(fields.status());
@@ -129,6 +129,7 @@ absl::Status ReadLayers(const json& root, std::string_view name, const Family& f
   if (types.Have(LayerType::kLinear)) {
     LIME_ASSIGN_OR_RETURN(config.linear_attention, ReadLinearAttention(root, name, family.defaults.linear_attention));
   }
+  if (family.experts != nullptr) LIME_RETURN_IF_ERROR(config::ReadExperts(root, name, family, config));
   if (family.skips_rotation) LIME_RETURN_IF_ERROR(config::ReadSkippedRotations(root, name, config));
   return config::SetWindows(types, name, config);
 }
@@ -172,6 +173,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, std::string_
   config.hidden_size = fields.Int("hidden_size", 1, kMaxWidth);
   config.num_heads = fields.Int("num_attention_heads", 1, kMaxHeads);
   config.vocab_size = fields.Int("vocab_size", 1, kMaxVocab);
+  config.draft_layers = fields.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
   LIME_RETURN_IF_ERROR(fields.status());
   if (config.num_heads > config.hidden_size) return Invalid(name, ": num_attention_heads is larger than hidden_size");
   LIME_RETURN_IF_ERROR(ReadOptions(root, name, family, config));

@@ -103,8 +103,8 @@ TEST(ModelFamiliesTest, TheLanguageModelMayBeNested) {
   EXPECT_THAT(Error(config), HasSubstr("architecture \"AnyModelWithImages\" is not supported"));
   config["architectures"] = nullptr;
   EXPECT_TRUE(Parse(config).ok()) << Error(config);
-  config["text_config"]["model_type"] = "qwen3_5_moe_text";
-  EXPECT_THAT(Error(config), HasSubstr("model_type \"qwen3_5_moe_text\" is not supported"));
+  config["text_config"]["model_type"] = "qwen2_vl_text";
+  EXPECT_THAT(Error(config), HasSubstr("model_type \"qwen2_vl_text\" is not supported"));
   config["text_config"] = Qwen3_5();
   config["text_config"].erase("hidden_size");
   EXPECT_THAT(Error(config), HasSubstr("m/config.json: text_config: field \"hidden_size\" is missing"));
@@ -195,6 +195,136 @@ TEST(ModelFamiliesTest, Ministral3WithoutScalingByPositionIsRead) {
   EXPECT_EQ(Parse(config)->layer(0).head_dim, 128);
   config["rope_parameters"]["llama_4_scaling_beta"] = 0.1;
   EXPECT_THAT(Error(config), HasSubstr("\"llama_4_scaling_beta\" is not supported"));
+}
+
+// A config.json of a family with experts, with the sizes of Llama().
+json WithExperts(const std::string& type, const json& fields) {
+  json config = Llama();
+  config["architectures"] = nullptr;
+  config["model_type"] = type;
+  config["head_dim"] = 16;
+  config["full_attention_interval"] = 2;  // of families with linear attention
+  config.update(fields);
+  return config;
+}
+
+std::vector<bool> SparseLayers(const ModelConfig& config) {
+  std::vector<bool> sparse;
+  for (const LayerConfig& layer : config.layers) sparse.push_back(layer.experts);
+  return sparse;
+}
+
+TEST(ModelFamiliesTest, LayersOfQwen3MoeWithoutExpertsAreListedOrCounted) {
+  json config = WithExperts("qwen3_moe", {{"num_hidden_layers", 5}, {"num_experts", 8}, {"num_experts_per_tok", 3}});
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  ModelConfig parsed = *Parse(config);
+  EXPECT_THAT(SparseLayers(parsed), ElementsAre(true, true, true, true, true));
+  EXPECT_EQ(*parsed.experts, (ExpertsConfig{.count = 8, .per_token = 3, .intermediate_size = 768}));
+  EXPECT_EQ(parsed.layer(0).intermediate_size, 0) << "of a dense MLP";
+  config["decoder_sparse_step"] = 2, config["mlp_only_layers"] = {1, 7}, config["norm_topk_prob"] = true;
+  parsed = *Parse(config);
+  EXPECT_THAT(SparseLayers(parsed), ElementsAre(false, false, false, true, false));
+  EXPECT_EQ(parsed.layer(0).intermediate_size, 172);
+  EXPECT_TRUE(parsed.experts->normalized);
+  config.erase("intermediate_size");
+  EXPECT_THAT(Error(config), HasSubstr("field \"intermediate_size\" is missing"));
+  config["decoder_sparse_step"] = 1, config["mlp_only_layers"] = nullptr;
+  EXPECT_TRUE(Parse(config).ok()) << "no layer needs it: " << Error(config);
+  config["decoder_sparse_step"] = 6;
+  EXPECT_THAT(Error(config), HasSubstr("intermediate_size"));
+  config["intermediate_size"] = 172;
+  EXPECT_FALSE(Parse(config)->experts.has_value()) << "all layers are dense";
+  config["use_sliding_window"] = true;
+  EXPECT_THAT(Error(config), HasSubstr("\"use_sliding_window\" with the value true is not supported"));
+}
+
+TEST(ModelFamiliesTest, TheNumberOfExpertsMayHaveTheNameOfAnotherFamily) {
+  json config = WithExperts("qwen3_moe", {{"num_local_experts", 16}, {"num_experts_per_tok", 3}});
+  EXPECT_EQ(Parse(config)->experts->count, 16);
+  config["num_experts"] = 8;
+  EXPECT_EQ(Error(config), "m/config.json: field \"num_local_experts\" = 16, but \"num_experts\" = 8");
+}
+
+TEST(ModelFamiliesTest, RoutersScoreAsTheirFamiliesDo) {
+  const ModelConfig mixtral = *Parse(WithExperts("mixtral", json::object()));
+  EXPECT_EQ(*mixtral.experts,
+            (ExpertsConfig{.count = 8, .per_token = 2, .intermediate_size = 172, .scoring = RouterScoring::kSoftmaxOfBest}));
+  EXPECT_EQ(mixtral.norm_eps, 1e-5);
+  EXPECT_EQ(mixtral.ropes.at(0).theta, 1e6);
+  json config = WithExperts("minimax_m2", {{"num_local_experts", 6}, {"num_experts_per_tok", 2}, {"rotary_dim", 6}});
+  const ModelConfig minimax = *Parse(config);
+  EXPECT_EQ(minimax.experts->scoring, RouterScoring::kSigmoid);
+  EXPECT_TRUE(minimax.experts->correction && minimax.experts->normalized && minimax.qk_norm && minimax.qk_norm_all_heads);
+  EXPECT_EQ(minimax.ropes.at(0).dims, 6);
+  config["rotary_dim"] = 7;
+  EXPECT_THAT(Error(config), HasSubstr("field \"rotary_dim\" = 7 is odd"));
+  config["rotary_dim"] = 18;
+  EXPECT_THAT(Error(config), HasSubstr("\"rotary_dim\""));
+  config = WithExperts("qwen3_5_moe_text", {{"num_experts", 8}, {"shared_expert_intermediate_size", 40}});
+  config.erase("intermediate_size");
+  const ModelConfig qwen = *Parse(config);
+  EXPECT_TRUE(qwen.experts->normalized && qwen.experts->shared_scale);
+  EXPECT_EQ(qwen.experts->shared_intermediate_size, 40);
+  EXPECT_FALSE(qwen.linear_attention->by_key_head);
+  EXPECT_TRUE(Parse(WithExperts("qwen3_next", json::object()))->linear_attention->by_key_head);
+}
+
+TEST(ModelFamiliesTest, Glm4MoeHasDenseLayersFirstAndASharedExpert) {
+  json config = WithExperts("glm4_moe", {{"n_routed_experts", 8},
+                                         {"num_experts_per_tok", 2},
+                                         {"moe_intermediate_size", 24},
+                                         {"n_shared_experts", 2},
+                                         {"routed_scaling_factor", 1.75},
+                                         {"attention_bias", true},
+                                         {"n_group", 4},
+                                         {"topk_group", 2}});
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_THAT(SparseLayers(parsed), ElementsAre(false, true));
+  EXPECT_EQ(parsed.experts->shared_intermediate_size, 48);
+  EXPECT_EQ(parsed.experts->weight_factor, 1.75);
+  EXPECT_EQ(parsed.experts->groups, 4);
+  EXPECT_EQ(parsed.experts->groups_kept, 2);
+  EXPECT_TRUE(parsed.qkv_bias && !parsed.attention_output_bias && !parsed.qk_norm);
+  EXPECT_EQ(parsed.ropes.at(0).dims, 8) << "half of a head";
+  config["first_k_dense_replace"] = 0;
+  EXPECT_THAT(SparseLayers(*Parse(config)), ElementsAre(true, true));
+  for (const auto& [groups, kept] : {std::pair{3, 1}, {8, 4}, {4, 5}}) {
+    config["n_group"] = groups, config["topk_group"] = kept;
+    EXPECT_THAT(Error(config), HasSubstr("cannot be in")) << groups << " " << kept;
+  }
+  config["n_group"] = 4, config["topk_group"] = 1, config["num_experts_per_tok"] = 3;
+  EXPECT_THAT(Error(config), HasSubstr("8 experts, of which a token uses 3, cannot be in 4 groups of which 1 are kept"));
+}
+
+TEST(ModelFamiliesTest, OtherRoutersAndNormsAreRefusedByName) {
+  json config = WithExperts("minimax_m2", {{"scoring_func", "softmax"}});
+  EXPECT_THAT(Error(config), HasSubstr("field \"scoring_func\" with the value \"softmax\" is not supported"));
+  config = WithExperts("minimax_m2", {{"qk_norm_type", "per_head"}});
+  EXPECT_THAT(Error(config), HasSubstr("field \"qk_norm_type\" with the value \"per_head\" is not supported"));
+  config = WithExperts("minimax_m2", {{"attn_type_list", {1, 0}}});
+  EXPECT_THAT(Error(config), HasSubstr("field \"attn_type_list\" with the value [1,0] is not supported"));
+  config = WithExperts("minimax_m2", {{"shared_intermediate_size", 8}});
+  EXPECT_THAT(Error(config), HasSubstr("\"shared_intermediate_size\""));
+  config = WithExperts("qwen3_5_moe_text", {{"mlp_only_layers", {1}}});
+  EXPECT_THAT(Error(config), HasSubstr("\"mlp_only_layers\""));
+}
+
+TEST(ModelFamiliesTest, NumbersOfExpertsHaveBounds) {
+  const std::pair<const char*, json> wrong[] = {{"num_experts", 0},         {"num_experts", 1025},  {"num_experts_per_tok", 0},
+                                                {"num_experts_per_tok", 9}, {"num_experts", "8"},   {"moe_intermediate_size", 1 << 21},
+                                                {"decoder_sparse_step", 0}, {"mlp_only_layers", 5}, {"moe_intermediate_size", 0}};
+  for (const auto& [field, value] : wrong) {
+    json config = WithExperts("qwen3_moe", {{"num_experts", 8}});
+    config[field] = value;
+    EXPECT_THAT(Error(config), HasSubstr(std::string("field \"") + field)) << value;
+  }
+  json config = WithExperts("qwen3_moe", {{"num_experts", 100}, {"num_experts_per_tok", 65}});
+  EXPECT_THAT(Error(config), HasSubstr("num_experts_per_tok"));
+  config["num_experts_per_tok"] = 8, config["moe_intermediate_size"] = 1 << 20;
+  EXPECT_THAT(Error(config), HasSubstr("100 experts of 1048576 columns are out of range"));
+  config["num_experts"] = 1024, config["moe_intermediate_size"] = 8, config["num_hidden_layers"] = 100;
+  EXPECT_THAT(Error(config), HasSubstr("1024 experts in each of 100 layers are out of range"));
 }
 
 }  // namespace

@@ -294,5 +294,144 @@ TEST(ModelSpecTest, RolesWithOneNameAreRowsOfOneTensor) {
   EXPECT_THAT(Error(config, index), HasSubstr("qkv_proj.weight has shape [120, 64], but config.json implies [128, 64]"));
 }
 
+// ---- Experts
+
+ModelConfig ConfigOfExperts(const char* family) {
+  ModelConfig config = TinyConfig();
+  config.model_type = family;
+  config.experts = ExpertsConfig{.count = 4, .per_token = 2, .intermediate_size = 32};
+  for (LayerConfig& layer : config.layers) layer.experts = true, layer.intermediate_size = 0;
+  return config;
+}
+
+// All tensors of the model but those of the experts.
+TensorIndex IndexWithoutExperts() {
+  TensorIndex index = TinyIndex();
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const char* name : {"gate_proj", "up_proj", "down_proj"}) index.erase(layer + "mlp." + name + ".weight");
+    Put(index, layer + "mlp.gate.weight", {4, 64});
+  }
+  return index;
+}
+
+TensorIndex IndexOfExperts() {
+  TensorIndex index = IndexWithoutExperts();
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const std::string expert : {"0", "1", "2", "3"}) {
+      const std::string stem = layer + "mlp.experts." + expert;
+      Put(index, stem + ".gate_proj.weight", {32, 64});
+      Put(index, stem + ".up_proj.weight", {32, 64});
+      Put(index, stem + ".down_proj.weight", {64, 32});
+    }
+  }
+  return index;
+}
+
+TEST(ModelSpecTest, ExpertsFollowTheRouterOneByOne) {
+  const auto spec = ModelSpec::Build(ConfigOfExperts("qwen3_moe"), IndexOfExperts(), "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const BlockSpec& block = spec->block({BlockKind::kExperts, 1});
+  ASSERT_EQ(block.tensors.size(), 2u + 4 * 3);
+  EXPECT_EQ(block.tensors[1].role, TensorRole::kRouter);
+  EXPECT_EQ(block.tensors[1].expert, -1);
+  EXPECT_EQ(block.tensors[5].name, "model.layers.1.mlp.experts.1.gate_proj.weight");
+  EXPECT_EQ(block.tensors[7].role, TensorRole::kDown);
+  EXPECT_EQ(block.tensors[7].expert, 1);
+  EXPECT_EQ(block.Find(TensorRole::kUp, TensorPart::kWeight, 3), 12u);
+  EXPECT_EQ(block.Find(TensorRole::kUp, TensorPart::kWeight), std::nullopt) << "of no expert";
+  EXPECT_EQ(block.Find(TensorRole::kUp, TensorPart::kWeight, 4), std::nullopt);
+  EXPECT_EQ(block.Find(TensorRole::kUp, TensorPart::kScales, 3), std::nullopt);
+  EXPECT_EQ(block.Find(TensorRole::kNorm, TensorPart::kWeight), 0u);
+  EXPECT_EQ(block.OfExpert(2).size(), 3u);
+  EXPECT_EQ(block.bytes, 2 * (64 + 4 * 64 + 4 * 3 * 32 * 64));
+}
+
+TEST(ModelSpecTest, ExpertsMayBeStacked) {
+  TensorIndex index = IndexWithoutExperts();
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    Put(index, layer + "mlp.experts.gate_up_proj", {4, 64, 64});
+    Put(index, layer + "mlp.experts.down_proj", {4, 64, 32});
+  }
+  const ModelConfig config = ConfigOfExperts("qwen3_moe");
+  const auto spec = ModelSpec::Build(config, index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const BlockId id{BlockKind::kExperts, 0};
+  const BlockSpec& block = spec->block(id);
+  const auto expect = [&](TensorRole role, int32_t expert, std::vector<int64_t> shape, Bytes offset, const std::string& apart) {
+    const TensorSpec& tensor = block.tensors[*block.Find(role, TensorPart::kWeight, expert)];
+    EXPECT_EQ(tensor.info.shape, shape) << apart;
+    EXPECT_EQ(tensor.info.bytes, shape[0] * shape[1] * 2) << apart;
+    EXPECT_EQ(tensor.offset, offset) << apart;
+    EXPECT_EQ(NameApart(*spec, id, tensor), apart);
+  };
+  expect(TensorRole::kGate, 0, {32, 64}, 0, "model.layers.0.mlp.experts.0.gate_proj.weight");
+  expect(TensorRole::kUp, 0, {32, 64}, 32 * 64 * 2, "model.layers.0.mlp.experts.0.up_proj.weight");
+  expect(TensorRole::kGate, 3, {32, 64}, 3 * 64 * 64 * 2, "model.layers.0.mlp.experts.3.gate_proj.weight");
+  expect(TensorRole::kUp, 3, {32, 64}, (3 * 64 + 32) * 64 * 2, "model.layers.0.mlp.experts.3.up_proj.weight");
+  expect(TensorRole::kDown, 3, {64, 32}, 3 * 64 * 32 * 2, "model.layers.0.mlp.experts.3.down_proj.weight");
+  EXPECT_EQ(spec->WeightBytes(), ModelSpec::Build(config, IndexOfExperts(), "folder")->WeightBytes());
+  index["model.layers.0.mlp.experts.down_proj"].shape = {4, 32, 64};
+  EXPECT_EQ(Error(config, index),
+            "folder: tensor model.layers.0.mlp.experts.down_proj has shape [4, 32, 64], but config.json implies [4, 64, 32]");
+}
+
+TEST(ModelSpecTest, AStackOfMlxMayBePacked) {
+  TensorIndex index = IndexWithoutExperts();
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const std::string name : {"gate_proj", "up_proj"}) {
+      Put(index, layer + "mlp.switch_mlp." + name + ".weight", {4, 32, 8}, DType::kU32);
+      for (const char* part : {".scales", ".biases"}) Put(index, layer + "mlp.switch_mlp." + name + part, {4, 32, 2});
+    }
+    Put(index, layer + "mlp.switch_mlp.down_proj.weight", {4, 64, 32});
+  }
+  const ModelConfig config = ConfigOfExperts("qwen3_moe");
+  const auto spec = ModelSpec::Build(config, index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const BlockSpec& block = spec->block({BlockKind::kExperts, 1});
+  const TensorSpec& scales = block.tensors[*block.Find(TensorRole::kUp, TensorPart::kScales, 2)];
+  EXPECT_EQ(scales.info.shape, (std::vector<int64_t>{32, 2}));
+  EXPECT_EQ(scales.offset, 2 * 32 * 2 * 2);
+  EXPECT_EQ(NameApart(*spec, block.id, scales), "model.layers.1.mlp.experts.2.up_proj.scales");
+  Put(index, "model.layers.1.mlp.switch_mlp.up_proj.scales", {4, 64});
+  Put(index, "model.layers.1.mlp.switch_mlp.up_proj.biases", {4, 64});
+  EXPECT_THAT(Error(config, index), HasSubstr("but config.json implies 4 matrices of 32 rows"));
+}
+
+TEST(ModelSpecTest, AMissingExpertIsNamed) {
+  TensorIndex index = IndexOfExperts();
+  index.erase("model.layers.1.mlp.experts.3.up_proj.weight");
+  EXPECT_THAT(Error(ConfigOfExperts("qwen3_moe"), index), HasSubstr("tensor model.layers.1.mlp.experts.3.up_proj.weight is missing"));
+  const ModelConfig stacks = ConfigOfExperts("qwen3_5_moe");
+  EXPECT_TRUE(ModelSpec::Build(stacks, IndexOfExperts(), "folder").ok()) << "one tensor for each, as some finetunes have them";
+  EXPECT_THAT(Error(stacks, IndexWithoutExperts()), HasSubstr("tensor model.layers.0.mlp.experts.gate_up_proj is missing"));
+}
+
+TEST(ModelSpecTest, LinearAttentionByKeyHeadHasTwoMatrices) {
+  ModelConfig config = TinyConfig();
+  config.model_type = "qwen3_next";
+  config.layers[0] = {.attention = AttentionKind::kLinear, .rope = -1, .intermediate_size = 128};
+  config.linear_attention = LinearAttentionConfig{2, 4, 16, 8, 4, true};
+  const auto spec = ModelSpec::FromConfig(config, DType::kF32, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const BlockSpec& block = spec->block({BlockKind::kLinearAttention, 0});
+  const auto rows = [&](TensorRole role) {
+    const auto i = block.Find(role, TensorPart::kWeight);
+    return i ? block.tensors[*i].info.shape[0] : 0;
+  };
+  EXPECT_EQ(rows(TensorRole::kQkvz), 2 * 2 * 16 + 2 * 4 * 8);
+  EXPECT_EQ(rows(TensorRole::kBetaDecay), 8);
+  EXPECT_EQ(rows(TensorRole::kQkv) + rows(TensorRole::kZ) + rows(TensorRole::kBeta) + rows(TensorRole::kDecay), 0);
+}
+
+TEST(ModelSpecTest, NormsOverAllHeadsHaveTheirColumns) {
+  ModelConfig config = ConfigOfExperts("minimax_m2");
+  config.qk_norm = config.qk_norm_all_heads = true;
+  const auto spec = ModelSpec::FromConfig(config, DType::kF32, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const BlockSpec& block = spec->block({BlockKind::kAttention, 0});
+  EXPECT_EQ(block.tensors[*block.Find(TensorRole::kQNorm, TensorPart::kWeight)].info.shape[0], 64);
+  EXPECT_EQ(block.tensors[*block.Find(TensorRole::kKNorm, TensorPart::kWeight)].info.shape[0], 32);
+}
+
 }  // namespace
 }  // namespace lime
