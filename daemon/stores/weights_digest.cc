@@ -248,6 +248,9 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
     append("gated_mlp", config.gated_mlp, defaults.gated_mlp);
     append("learned_positions", config.learned_positions, defaults.learned_positions);
   }
+  for (const RopeConfig& rope : config.ropes) {
+    if (rope.query_beta != 0) absl::StrAppendFormat(&text, " queries %.17g %d", rope.query_beta, rope.original_max_position);
+  }
   append("norm_offset", config.norm_offset, defaults.norm_offset);
   append("qk_norm_all_heads", config.qk_norm_all_heads, defaults.qk_norm_all_heads);
   append("attention_gate", config.attention_gate, defaults.attention_gate);

@@ -89,6 +89,8 @@ RopeTable::RopeTable(const RopeConfig& rope, int64_t positions) : positions_(pos
       sin_[p * half_ + i] = static_cast<float>(std::sin(angle) * attention_factor);
     }
   }
+  for (int64_t p = 0; rope.query_beta != 0 && p < positions_; ++p)
+    query_factors_.push_back(static_cast<float>(1 + rope.query_beta * std::log(1 + static_cast<double>(p / rope.original_max_position))));
 }
 
 }  // namespace lime::cpu

@@ -29,14 +29,19 @@ class RopeTable {
   int64_t half() const { return half_; }
   const float* cos() const { return cos_.data(); }  // [positions, half]
   const float* sin() const { return sin_.data(); }
-  Bytes bytes() const { return BytesFor(2 * half_, positions_); }
+  // [positions]: factors of the rotated queries, 1 + query_beta ln(1 + floor(position / original)),
+  // rounded once from fp64. Null if there is no query_beta.
+  const float* query_factors() const { return query_factors_.empty() ? nullptr : query_factors_.data(); }
+  Bytes bytes() const { return static_cast<Bytes>((cos_.size() + sin_.size() + query_factors_.size()) * sizeof(float)); }
   // Bytes of such a table, without creating it.
-  static Bytes BytesFor(int64_t dims, int64_t positions) { return 2 * positions * (dims / 2) * static_cast<Bytes>(sizeof(float)); }
+  static Bytes BytesFor(const RopeConfig& rope, int64_t positions) {
+    return positions * (rope.dims + (rope.query_beta != 0 ? 1 : 0)) * static_cast<Bytes>(sizeof(float));
+  }
 
  private:
   int64_t positions_;
   int64_t half_;
-  std::vector<float> cos_, sin_;
+  std::vector<float> cos_, sin_, query_factors_;
 };
 
 }  // namespace lime::cpu

@@ -173,6 +173,10 @@ void RotateHeads(const HeadShape& s, float* x, const float* cos, const float* si
   }
 }
 
+void ScaleRow(float* x, int64_t n, float factor) {
+  for (int64_t i = 0; i < n; i += kLanes) StoreGroup(Mul(LoadGroup(x, i, n), Set(factor)), x, i, n);
+}
+
 // ---- Activation
 
 struct SiluOf {
@@ -332,6 +336,15 @@ void ApplyRope(ThreadPool& pool, const HeadShape& shape, float* x, const Rotatio
   ParallelRows(pool, shape.tokens, 2 * shape.heads * half, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(RotateHeads)
     (shape, x + t * shape.stride, rotations.cos + positions[t] * half, rotations.sin + positions[t] * half, half);
+  });
+}
+
+HWY_EXPORT(ScaleRow);
+
+void ScaleHeads(ThreadPool& pool, const HeadShape& shape, float* x, const float* factors, const int32_t* positions) {
+  const int64_t n = shape.heads * shape.head_dim;
+  ParallelRows(pool, shape.tokens, n, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(ScaleRow)(x + t * shape.stride, n, factors[positions[t]]);
   });
 }
 

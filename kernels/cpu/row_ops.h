@@ -79,6 +79,9 @@ struct Rotations {
 // multiply-add. positions: for each token, its row of the tables.
 void ApplyRope(ThreadPool& pool, const HeadShape& shape, float* x, const Rotations& rotations, const int32_t* positions);
 
+// Multiplies the heads of each token by factors[positions[token]].
+void ScaleHeads(ThreadPool& pool, const HeadShape& shape, float* x, const float* factors, const int32_t* positions);
+
 // ---- Activations of the MLP
 //
 //   kSilu           x / (1 + exp(-x))

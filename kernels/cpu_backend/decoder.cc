@@ -110,6 +110,7 @@ absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
     const Rotations rotations{.cos = table.cos(), .sin = table.sin(), .half = table.half()};
     ApplyRope(ws.pool, queries, ws.q, rotations, ws.positions);
     ApplyRope(ws.pool, keys, ws.k, rotations, ws.positions);
+    if (table.query_factors() != nullptr) ScaleHeads(ws.pool, queries, ws.q, table.query_factors(), ws.positions);
   }
   KvAppend(ws.pool, kv, ws.attention_rows(), ws.k, ws.v, kv_cols);
   return absl::OkStatus();

@@ -121,7 +121,7 @@ Bytes Workspace::BytesFor(const ModelSpec& spec, const BackendOptions& options) 
   Bytes bytes = LinearWorkspace::BytesFor(options.num_threads, options.max_rows, WidestInput(spec.config)) +
                 AttentionWorkspace::BytesFor(AttentionOptions(spec, options, options.attends_pieces));
   if (options.attends_for_others) bytes += AttentionWorkspace::BytesFor(AttentionOptions(spec, options, true));
-  for (const RopeConfig& rope : spec.config.ropes) bytes += RopeTable::BytesFor(rope.dims, options.context);
+  for (const RopeConfig& rope : spec.config.ropes) bytes += RopeTable::BytesFor(rope, options.context);
   BatchArrays none;
   ForEachArray(spec, options, none, [&](const auto* /*array*/, Bytes of_array) { bytes += of_array; });
   return bytes;

@@ -245,6 +245,10 @@ absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& opt
       return absl::UnimplementedError(
           absl::StrCat("the backend torch does not compute linear attention (layer ", layer, "); use --backend cpu"));
   }
+  for (const RopeConfig& rope : config.ropes) {
+    if (rope.query_beta != 0)
+      return absl::UnimplementedError("the backend torch does not compute queries that grow with the position; use --backend cpu");
+  }
   if (config.attention_gate) return absl::UnimplementedError("the backend torch does not compute attention with gates; use --backend cpu");
   if (options.attends_pieces || options.attends_for_others)
     return absl::UnimplementedError(
@@ -263,7 +267,7 @@ Bytes StepBytes(const ModelSpec& spec, const BackendOptions& options) {
   for (const BlockSpec& block : spec.blocks) {
     if (IsLayered(block.id.kind)) block_bytes = std::max(block_bytes, block.bytes);
   }
-  for (const RopeConfig& rope : config.ropes) rope_bytes += cpu::RopeTable::BytesFor(rope.dims, options.context);
+  for (const RopeConfig& rope : config.ropes) rope_bytes += cpu::RopeTable::BytesFor(rope, options.context);
   const int64_t row = 4 * config.hidden_size + 4 * q_cols + 4 * intermediate;
   return static_cast<Bytes>(sizeof(float)) * (options.max_rows * row + 2 * options.max_logit_rows * config.vocab_size) + rope_bytes +
          block_bytes + LinearScratchBytes(std::max({config.hidden_size, intermediate, q_cols}));

@@ -98,6 +98,32 @@ Rotations Of(const RopeTable& table) {
   return {.cos = table.cos(), .sin = table.sin(), .half = table.half()};
 }
 
+TEST(RopeTableTest, QueryFactorsGrowWithEachMultipleOfTheOriginalContext) {
+  const RopeTable plain({.dims = 4}, 100);
+  EXPECT_EQ(plain.query_factors(), nullptr);
+  const RopeConfig rope = {.dims = 4, .original_max_position = 32, .query_beta = 0.1};
+  const RopeTable table(rope, 100);
+  EXPECT_EQ(table.bytes(), RopeTable::BytesFor(rope, 100));
+  EXPECT_EQ(table.bytes(), plain.bytes() + 100 * static_cast<Bytes>(sizeof(float)));
+  for (const int p : {0, 31, 32, 63, 64, 99})
+    EXPECT_EQ(table.query_factors()[p], static_cast<float>(1 + 0.1 * std::log(p < 32 ? 1.0 : p < 64 ? 2.0 : p < 96 ? 3.0 : 4.0))) << p;
+}
+
+TEST(RopeTest, FactorsByPositionMultiplyAllHeadsOfAToken) {
+  ThreadPool pool(2);
+  constexpr int64_t kHeads = 3, kDim = 20, kStride = 64;
+  const std::vector<float> factors = {1.0f, 1.5f, 1.25f};
+  const std::vector<int32_t> positions = {2, 0, 1};
+  std::vector<float> x(3 * kStride);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) + 0.5f;
+  const std::vector<float> before = x;
+  ScaleHeads(pool, {.tokens = 3, .heads = kHeads, .head_dim = kDim, .stride = kStride}, x.data(), factors.data(), positions.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const bool in_heads = i % kStride < kHeads * kDim;
+    EXPECT_EQ(x[i], before[i] * (in_heads ? factors[static_cast<size_t>(positions[i / kStride])] : 1.0f)) << i;
+  }
+}
+
 TEST(RopeTest, RotatesPairsOfTheTwoHalvesAndNothingBehindThem) {
   ThreadPool pool(2);
   for (const auto& [head_dim, dims] :

@@ -12,6 +12,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kQueryBeta = "llama_4_scaling_beta";
 constexpr size_t kMaxListed = 65536;  // layers in a list
 constexpr double kLowestTheta = 1.0, kHighestTheta = 1e15;
 
@@ -166,13 +167,22 @@ absl::Status ReadRotatedDimensions(JsonFields& fields, const char* key, int64_t 
 }
 
 // Refuses fields by which the code of other families changes a scaling.
-absl::Status RefuseOtherScalings(const json& object, std::string_view where) {
-  for (const char* key : {"llama_4_scaling_beta", "alpha", "short_factor", "long_factor"}) {
+absl::Status RefuseOtherScalings(const json& object, const Family& family, std::string_view where) {
+  for (const char* key : {kQueryBeta, "alpha", "short_factor", "long_factor"}) {
     const auto found = object.find(key);
     if (found == object.end() || found->is_null() || (found->is_number() && found->get<double>() == 0)) continue;
+    if (key == kQueryBeta && family.scales_queries) continue;
     return Unsupported(where, absl::StrCat("\"", key, "\""), "the scalings of Llama, Mistral, Qwen2 and Qwen3 are supported");
   }
   return absl::OkStatus();
+}
+
+// How fast queries grow with the position. The formula needs the positions of the training.
+absl::Status ReadQueryBeta(JsonFields& fields, RopeConfig& rope) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  rope.query_beta = fields.DoubleOr(kQueryBeta, 0.0, 0.0, kMaxFactor);
+  if (rope.query_beta > 0) rope.original_max_position = fields.Int(kOriginal, 1, kMaxPositions);
+  return fields.status();
 }
 
 absl::Status ReadScaling(JsonFields& fields, int64_t original, RopeConfig& rope, ModelConfig& config) {
@@ -236,10 +246,11 @@ absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, 
   LIME_ASSIGN_OR_RETURN(const double stated_share, RotatedShare(fields, share, family, where));
   LIME_ASSIGN_OR_RETURN(rope.dims, RotatedDimensions(stated_share, head_dim, name));
   if (family.rotated_dims != nullptr) LIME_RETURN_IF_ERROR(ReadRotatedDimensions(top, family.rotated_dims, head_dim, rope.dims));
-  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, where));
+  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, family, where));
   rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
   LIME_RETURN_IF_ERROR(fields.status());
   if (rope.type != RopeType::kDefault) LIME_RETURN_IF_ERROR(ReadScaling(fields, original, rope, config));
+  if (family.scales_queries) LIME_RETURN_IF_ERROR(ReadQueryBeta(fields, rope));
   return rope;
 }
 

@@ -121,6 +121,7 @@ struct Family {
   bool stacks_experts = false;             // the class stores all experts of a matrix in one tensor
   std::span<const TextField> texts;
   const char* rotated_dims = nullptr;  // the dimensions of a head that rotate, instead of their share
+  bool scales_queries = false;         // llama_4_scaling_beta: queries grow with the position
 };
 
 // All families, in the order in which messages list them.

@@ -43,7 +43,7 @@ struct RopeConfig {
   double attention_factor = 1.0;      // yarn: multiplies cos and sin
   bool truncate = true;               // yarn: correction range rounded to whole dimensions
   int64_t original_max_position = 0;  // positions of the training, before scaling
-  double query_beta = 0;              // queries times 1 + query_beta * ln(1 + position / original_max_position) (Ministral 3)
+  double query_beta = 0;              // queries times 1 + query_beta * ln(1 + floor(position / original_max_position)) (Ministral 3)
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };

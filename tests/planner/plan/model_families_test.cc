@@ -186,13 +186,26 @@ TEST(ModelFamiliesTest, Phi3HasAWindowOnAllLayersAndMayRotatePartOfAHead) {
   EXPECT_THAT(Error(config), HasSubstr("\"short_factor\" is not supported"));
 }
 
-TEST(ModelFamiliesTest, Ministral3WithoutScalingByPositionIsRead) {
+TEST(ModelFamiliesTest, QueriesOfMinistral3GrowWithThePosition) {
   json config = Llama();
   config["model_type"] = "ministral3", config["architectures"] = {"Ministral3ForCausalLM"};
   EXPECT_THAT(Error(config), HasSubstr("field \"rope_parameters\" is missing"));
   config["rope_parameters"] = {{"type", "yarn"}, {"rope_theta", 1e6}, {"factor", 16.0}, {"original_max_position_embeddings", 8}};
   EXPECT_EQ(Parse(config)->ropes.at(0).factor, 16);
   EXPECT_EQ(Parse(config)->layer(0).head_dim, 128);
+  EXPECT_EQ(Parse(config)->ropes.at(0).query_beta, 0) << "unless the file says so";
+  config["rope_parameters"]["llama_4_scaling_beta"] = 0.1;
+  EXPECT_EQ(Parse(config)->ropes.at(0).query_beta, 0.1);
+  EXPECT_EQ(Parse(config)->ropes.at(0).original_max_position, 8);
+  config["rope_parameters"].erase("original_max_position_embeddings");
+  EXPECT_THAT(Error(config), HasSubstr("field \"original_max_position_embeddings\" is missing"));
+  config["rope_parameters"]["llama_4_scaling_beta"] = -1;
+  EXPECT_THAT(Error(config), HasSubstr("\"llama_4_scaling_beta\" = -1 is outside"));
+}
+
+TEST(ModelFamiliesTest, OtherFamiliesHaveNoQueriesThatGrowWithThePosition) {
+  json config = Llama();
+  config["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
   config["rope_parameters"]["llama_4_scaling_beta"] = 0.1;
   EXPECT_THAT(Error(config), HasSubstr("\"llama_4_scaling_beta\" is not supported"));
 }

@@ -1,4 +1,5 @@
-// Ministral 3 and Devstral 2: Mistral, without a window unless one is stated.
+// Ministral 3 and Devstral 2: Mistral, without a window unless one is stated. Queries grow with the
+// position.
 #include "planner/plan/model/families/families.h"
 
 namespace lime {
@@ -16,6 +17,7 @@ constinit const Family kMinistral3Family = {.name = "ministral3",
                                             .tensors = kLlamaTensors,
                                             .defaults = {.positions = 262144, .kv_heads = 8, .head_dim = 128, .norm_eps = 1e-5},
                                             .layers = LayerPattern::kWindow,
-                                            .needs_rope_parameters = true};
+                                            .needs_rope_parameters = true,
+                                            .scales_queries = true};
 
 }  // namespace lime
