@@ -83,14 +83,12 @@ std::vector<int32_t> StateLayers(const ModelSpec& spec) {
   return layers;
 }
 
-// The first layer of each kind of attention.
-std::set<int32_t> FirstLayers(const ModelSpec& spec) {
-  std::map<BlockKind, int32_t> first;
-  for (const BlockSpec& block : spec.blocks) {
-    if (IsAttentionHalf(block.id.kind)) first.try_emplace(block.id.kind, block.id.layer);
-  }
+// One layer of each kind of attention.
+std::set<int32_t> MeasuredLayers(const ModelSpec& spec) {
   std::set<int32_t> layers;
-  for (const auto& [kind, layer] : first) layers.insert(layer);
+  for (const BlockSpec& block : spec.blocks) {
+    if (IsAttentionHalf(block.id.kind)) layers.insert(MeasuredLayer(spec.config, block.id.kind));
+  }
   return layers;
 }
 
@@ -179,7 +177,7 @@ class ComputeMeter {
   absl::Status Open() {
     const Bytes sweep = std::min<Bytes>(kSweepCaches * LastCacheBytes(), options_.memory / 4);
     scale_ = MakeScaleModel(model_, std::max<Bytes>(sweep, 1));
-    first_layers_ = FirstLayers(scale_.spec);
+    first_layers_ = MeasuredLayers(scale_.spec);
     const Bytes least = LeastRingBytes(scale_.spec), ring = std::max(sweep, least);
     // Loads the backend, so that the system counts the backend's own memory.
     LIME_RETURN_IF_ERROR(NeedOf(shapes_, scale_.spec, options_, sweep).status());

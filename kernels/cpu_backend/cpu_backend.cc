@@ -72,13 +72,8 @@ absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& opt
     return Invalid("the convolution of linear attention has a width of ", config.linear_attention->conv_width,
                    ", the backend \"cpu\" computes at most ", kMaxConvWidth);
   if (config.experts) LIME_RETURN_IF_ERROR(CheckExperts(*config.experts));
-  if (!options.attends_for_others) return absl::OkStatus();
-  const LayerConfig& first = config.layer(FirstKvLayer(config));
-  for (const LayerConfig& layer : config.layers) {
-    if (!layer.has_kv()) continue;
-    if (layer.head_dim != first.head_dim || layer.num_kv_heads != first.num_kv_heads || layer.window != first.window)
-      return Invalid("the layers of this model differ in heads or windows, so this device cannot have KV of other devices");
-  }
+  if (options.attends_for_others && !config.HasAlikeKv())
+    return Invalid("the layers of this model differ in heads or windows, so this device cannot have KV of other devices");
   return absl::OkStatus();
 }
 

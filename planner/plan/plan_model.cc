@@ -101,6 +101,11 @@ absl::Status Plan::Validate(const ModelSpec& spec) const {
     return Invalid("plan: the embedding is with the head, but the model has a tensor for each");
   if (page_bytes != spec.KvPageBytes())
     return Invalid("plan: page_bytes = ", page_bytes, ", but the model's pages have ", spec.KvPageBytes());
+  const auto hosted = std::ranges::find_if(devices, [](const PlanDevice& device) { return device.kv_host >= 0; });
+  if (hosted != devices.end() && !spec.config.HasAlikeKv()) {
+    return Invalid("plan: devices[", hosted - devices.begin(), "].kv_host = ", hosted->kv_host,
+                   ", but the layers of the model differ in heads or windows; plan without KV on another device");
+  }
   return absl::OkStatus();
 }
 

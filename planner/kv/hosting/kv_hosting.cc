@@ -113,7 +113,7 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
     auto& row = hosting.pairs.emplace_back();
     for (const ClusterDevice& host : devices) {
       auto& pair = row.emplace_back();
-      if (owner.name == host.name || owner.numerics_id != host.numerics_id) continue;
+      if (owner.name == host.name || owner.numerics_id != host.numerics_id || !config.HasAlikeKv()) continue;
       pair =
           KvHosting::Pair{.decode = times(owner, host, plan.batch),
                           .prefill = times(owner, host, std::max<int64_t>(1, plan.prefill_chunk)),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -137,6 +138,37 @@ std::string ExpertsKey(const ModelSpec& spec) {
                       c.shared_intermediate_size);
 }
 
+bool SameAttention(const LayerConfig& a, const LayerConfig& b) {
+  return a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim && a.window == b.window;
+}
+
+// What the key of a model says of layers with KV that differ: each kind of attention, and how many
+// layers have it.
+std::string DifferentLayersKey(const ModelConfig& config) {
+  std::vector<std::pair<LayerConfig, int64_t>> kinds;
+  for (const LayerConfig& layer : config.layers) {
+    if (!layer.has_kv()) continue;
+    const auto same = std::ranges::find_if(kinds, [&](const auto& kind) { return SameAttention(kind.first, layer); });
+    if (same == kinds.end()) {
+      kinds.emplace_back(layer, 1);
+    } else {
+      ++same->second;
+    }
+  }
+  if (kinds.size() < 2) return "";
+  std::string key;
+  for (const auto& [layer, count] : kinds)
+    absl::StrAppend(&key, key.empty() ? " attention=" : ",", count, ":", layer.num_kv_heads, "x", layer.head_dim, "/", layer.window);
+  return key;
+}
+
+// The positions of the context that count for a layer, in times measured on MeasuredLayer.
+int64_t MeasuredContext(const ModelConfig& config, BlockId block, int64_t context) {
+  if (!HasKv(block.kind)) return context;
+  const int64_t window = config.layer(block.layer).window, measured = config.layer(MeasuredLayer(config, block.kind)).window;
+  return window == measured ? context : std::min(context, window);
+}
+
 auto OrderOf(const ComputePoint& point) {
   return std::tuple(point.kind, point.rows, point.context);
 }
@@ -193,7 +225,8 @@ double DeviceProfile::ComputeMs(const ModelSpec& spec, BlockId block, int64_t ro
     }
   }
   if (points.empty()) return RooflineMs(*this, spec, block, rows, context);
-  return Interpolate(points, static_cast<double>(rows), static_cast<double>(std::max<int64_t>(context, 0)), Outside::kLinear);
+  const int64_t counted = MeasuredContext(spec.config, block, std::max<int64_t>(context, 0));
+  return Interpolate(points, static_cast<double>(rows), static_cast<double>(counted), Outside::kLinear);
 }
 
 double DeviceProfile::StepMs(const ModelSpec& spec, const Step& step) const {
@@ -214,14 +247,24 @@ std::string ModelKey(const ModelSpec& spec) {
                       c.MostKvHeads(), "x", c.MostHeadDim(), " inner=", c.MostIntermediate(), " vocab=", c.vocab_size,
                       " window=", with_kv == c.layers.end() ? 0 : with_kv->window, " ", Text(DTypeName(spec.working_dtype)),
                       " bytes=", bytes(BlockKind::kEmbedding), "+", bytes(BlockKind::kAttention), "+", bytes(BlockKind::kMlp), "+",
-                      bytes(BlockKind::kHead), LinearAttentionKey(spec), ExpertsKey(spec));
+                      bytes(BlockKind::kHead), LinearAttentionKey(spec), ExpertsKey(spec), DifferentLayersKey(c));
 }
 
 bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other) {
   if (one.kind != other.kind || !IsLayered(one.kind)) return one.kind == other.kind;
   const LayerConfig &a = spec.config.layer(one.layer), &b = spec.config.layer(other.layer);
   if (IsMlpHalf(one.kind)) return a.intermediate_size == b.intermediate_size;
-  return a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim && a.window == b.window;
+  return SameAttention(a, b);
+}
+
+int32_t MeasuredLayer(const ModelConfig& config, BlockKind kind) {
+  const auto reach = [](const LayerConfig& layer) { return layer.window > 0 ? layer.window : std::numeric_limits<int64_t>::max(); };
+  int32_t found = -1;
+  for (int32_t layer = 0; layer < config.num_layers(); ++layer) {
+    if (AttentionBlockOf(config, layer).kind != kind) continue;
+    if (found < 0 || reach(config.layer(layer)) > reach(config.layer(found))) found = layer;
+  }
+  return found;
 }
 
 double ReadShare(const ModelSpec& spec, BlockId block, int64_t rows) {

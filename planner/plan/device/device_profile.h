@@ -113,6 +113,10 @@ bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other);
 // rows choose, on average if each row chooses evenly.
 double ReadShare(const ModelSpec& spec, BlockId block, int64_t rows);
 
+// The layer whose attention half is measured for all of this kind: the first with the longest
+// window. -1: no layer has the kind.
+int32_t MeasuredLayer(const ModelConfig& config, BlockKind kind);
+
 // max(bytes / memory rate, operations / operation rate), plus the overhead. Large models come near
 // this lower bound. Counts the mean bytes of the blocks of that kind, of their experts only those
 // that the rows choose (planner/plan/model/unit_choice.h), and the sizes and the window of the

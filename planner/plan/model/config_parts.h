@@ -58,9 +58,8 @@ absl::StatusOr<RopeConfig> ReadRope(const nlohmann::json& root, const LayerTypes
 // Sets the layers' rope to -1 where the model skips it (SmolLM3).
 absl::Status ReadSkippedRotations(const nlohmann::json& root, std::string_view name, ModelConfig& config);
 
-// Sets the layers' window; 0 if no position is that far away. Unimplemented if only some layers
-// with KV have one. REQUIRES: ReadRope
-absl::Status SetWindows(const LayerTypes& layers, std::string_view name, ModelConfig& config);
+// Sets the window of the sliding layers; 0 if no position is that far away. REQUIRES: ReadRope
+void SetWindows(const LayerTypes& layers, ModelConfig& config);
 
 // Sets config.experts, the layers that have them, and intermediate_size of the others. REQUIRES: the
 // family has experts; config.layers is set

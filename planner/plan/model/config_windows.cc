@@ -112,12 +112,11 @@ absl::StatusOr<LayerTypes> ReadLayerTypes(const json& root, std::string_view nam
   return layers;
 }
 
-absl::Status SetWindows(const LayerTypes& layers, std::string_view name, ModelConfig& config) {
-  if (!layers.Have(LayerType::kSliding) || layers.window >= config.max_positions) return absl::OkStatus();
-  if (layers.Have(LayerType::kFull))
-    return Unsupported(name, "a sliding window on some of the layers", "a window on all layers or on none is supported");
-  for (LayerConfig& layer : config.layers) layer.window = layers.window;
-  return absl::OkStatus();
+void SetWindows(const LayerTypes& layers, ModelConfig& config) {
+  if (layers.window >= config.max_positions) return;
+  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    if (layers.of_layer[layer] == LayerType::kSliding) config.layers[layer].window = layers.window;
+  }
 }
 
 }  // namespace lime::config

@@ -131,7 +131,8 @@ absl::Status ReadLayers(const json& root, std::string_view name, const Family& f
   }
   if (family.experts != nullptr) LIME_RETURN_IF_ERROR(config::ReadExperts(root, name, family, config));
   if (family.skips_rotation) LIME_RETURN_IF_ERROR(config::ReadSkippedRotations(root, name, config));
-  return config::SetWindows(types, name, config);
+  config::SetWindows(types, config);
+  return absl::OkStatus();
 }
 
 template <typename Size>
@@ -142,6 +143,14 @@ int64_t Most(const ModelConfig& config, Size LayerConfig::*size) {
 }
 
 }  // namespace
+
+bool ModelConfig::HasAlikeKv() const {
+  const auto first = std::ranges::find_if(layers, &LayerConfig::has_kv);
+  return std::ranges::all_of(layers, [&](const LayerConfig& layer) {
+    return !layer.has_kv() ||
+           (layer.head_dim == first->head_dim && layer.num_kv_heads == first->num_kv_heads && layer.window == first->window);
+  });
+}
 
 int64_t ModelConfig::MostHeadDim() const {
   return Most(*this, &LayerConfig::head_dim);

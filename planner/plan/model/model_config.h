@@ -167,6 +167,9 @@ struct ModelConfig {
   const LayerConfig& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
   int64_t q_cols(int64_t layer_index) const { return num_heads * layer(layer_index).head_dim; }
   int64_t kv_cols(int64_t layer_index) const { return layer(layer_index).num_kv_heads * layer(layer_index).head_dim; }
+  // Whether all layers with KV have the same heads and window, so that another device can attend for
+  // any of them.
+  bool HasAlikeKv() const;
   // The largest of all layers.
   int64_t MostHeadDim() const;
   int64_t MostKvHeads() const;

@@ -82,6 +82,15 @@ TEST(KvHostingTest, AskingCostsTheWayAndWhatTheHostIsSlower) {
   EXPECT_FALSE(MakeKvHosting(spec, others, planned->link, planned->plan).Allows(0, 1));
 }
 
+TEST(KvHostingTest, NoDeviceHostsKvOfAModelWhoseLayersHaveDifferentWindows) {
+  ModelSpec spec = SmallModel();
+  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  ASSERT_TRUE(MakeKvHosting(spec, planned->devices, planned->link, planned->plan).Allows(0, 1));
+  spec.config.layers.front().window = 64;
+  EXPECT_FALSE(MakeKvHosting(spec, planned->devices, planned->link, planned->plan).Allows(0, 1));
+}
+
 TEST(KvHostingTest, WhatGoesToAHostComesBackAsItWas) {
   const ModelSpec spec = SmallModel();
   const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit, /*prompt_tokens=*/64);

@@ -165,12 +165,29 @@ TEST(DeviceProfileTest, BlocksOfLayersThatDifferTakeTheirOwnTime) {
   EXPECT_NEAR(profile.StepMs(full, step) - profile.StepMs(spec, step), all_ms - window_ms, 1e-9);
 }
 
+// The layer without a window is measured, so times in a window are those of a context as long.
+TEST(DeviceProfileTest, ALayerWithAWindowTakesTheMeasuredTimeOfThatContext) {
+  ModelSpec spec = TinySpec();
+  spec.config.layers[0].window = 64;
+  EXPECT_EQ(MeasuredLayer(spec.config, BlockKind::kAttention), 1);
+  EXPECT_EQ(MeasuredLayer(spec.config, BlockKind::kLinearAttention), -1);
+  DeviceProfile profile = Profile();
+  profile.SetModel(Measured(spec));
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kAttention, 0}, 1, 128), 1);
+  EXPECT_DOUBLE_EQ(profile.ComputeMs(spec, {BlockKind::kAttention, 1}, 1, 128), 2);
+  spec.config.layers[1].window = 64;
+  EXPECT_EQ(MeasuredLayer(spec.config, BlockKind::kAttention), 0) << "the first of equals";
+}
+
 TEST(DeviceProfileTest, TheKeyNamesGeometryDtypeAndBytes) {
   const std::string key = ModelKey(TinySpec());
   EXPECT_EQ(key, "LlamaForCausalLM layers=2 hidden=64 heads=4/2x16 inner=128 vocab=100 window=0 BF16 bytes=12800+32000+48000+12800");
   EXPECT_EQ(ModelKey(HybridSpec()),
             "LlamaForCausalLM layers=2 hidden=64 heads=4/2x16 inner=128 vocab=100 window=0 BF16 bytes=12800+16000+48000+12800+20000 "
             "linear=1:2x8/4x16/4");
+  ModelSpec windows = TinySpec();
+  windows.config.layers[1].window = 100;
+  EXPECT_EQ(ModelKey(windows), key + " attention=1:2x16/0,1:2x16/100");
   ModelSpec bytes = TinySpec(), dtype = TinySpec(), name = TinySpec();
   bytes.blocks[2].bytes += 64;
   dtype.working_dtype = DType::kF16;
