@@ -258,6 +258,9 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
   append("embedding_multiplier", config.embedding_multiplier, defaults.embedding_multiplier);
   append("residual_multiplier", config.residual_multiplier, defaults.residual_multiplier);
   append("logits_divisor", config.logits_divisor, defaults.logits_divisor);
+  append("score_cap", config.score_cap, defaults.score_cap);
+  append("logits_cap", config.logits_cap, defaults.logits_cap);
+  append("after_norms", config.after_norms, defaults.after_norms);
 }
 
 }  // namespace

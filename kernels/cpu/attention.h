@@ -6,7 +6,8 @@
 //
 // Order (portable-f32-1). A piece is the positions 256 i .. 256 i + 255 of a sequence, whatever the
 // batch. For one query row and head, within a piece:
-//   score[p] = scale * (chain of fused multiply-adds of q[d] k[p][d], d ascending)
+//   score[p] = scale * (chain of fused multiply-adds of q[d] k[p][d], d ascending), then capped if
+//              there is a cap
 //   max      = largest score;  w[p] = exp(score[p] - max)
 //   sum      = lane p % 16 adds w[p], p ascending; the 16 lanes are added as in ReduceAdd
 //   acc[d]   = chain of fused multiply-adds of w[p] v[p][d], p ascending
@@ -96,6 +97,7 @@ struct AttentionShape {
   int64_t window = 0;      // a row at p sees max(0, p - window + 1) .. p; 0: all up to p
   float scale = 0;         // of the scores
   AttentionGate gate;
+  float cap = 0;  // scores are cap tanh(score / cap); 0: they are not capped
 };
 
 // The pieces that one call attends to. One Attend may be several calls with the same rows, for

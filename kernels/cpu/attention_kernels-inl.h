@@ -84,8 +84,9 @@ HWY_INLINE void ScoreRows(const TilePiece& t, int row, int first_page, int end_p
 
 // Turns the scores of positions [begin, end) into weights. The other positions in the same pages
 // get weight 0.
-HWY_INLINE void WeighRow(float* s, int begin, int end, float* max, float* sum) {
+HWY_INLINE void WeighRow(float* s, int begin, int end, float cap, float* max, float* sum) {
   const int first = begin / kLanes * kLanes, last = (end + kLanes - 1) / kLanes * kLanes;
+  for (int p = first; cap != 0 && p < last; p += kLanes) Store(SoftCap(Load(s + p), cap), s + p);
   std::fill(s + first, s + begin, -INFINITY);
   std::fill(s + end, s + last, -INFINITY);
   F32x16 largest = Set(-INFINITY);
@@ -161,7 +162,7 @@ void RowsOfPiece(const TilePiece& t, int row) {
   ScoreRows<R, T>(t, row, first / kPagePositions, (last + kPagePositions - 1) / kPagePositions);
   for (int r = row; r < row + R; ++r) {
     float* record = t.records + r * t.call->RecordFloats();
-    WeighRow(t.weights + r * kPiecePositions, t.begin[r], t.end[r], &record[0], &record[1]);
+    WeighRow(t.weights + r * kPiecePositions, t.begin[r], t.end[r], t.call->shape.cap, &record[0], &record[1]);
     std::fill(t.Acc(r), t.Acc(r) + t.call->AccWidth(), 0.0f);
   }
   ValueRows<R, T>(t, row);

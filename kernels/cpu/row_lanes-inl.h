@@ -54,6 +54,25 @@ HWY_INLINE float SumOfSquares(const T* x, int64_t width) {
   return ReduceAdd(Add(low, high));
 }
 
+// a < limit ? yes : no, lane by lane; a NaN gives no.
+HWY_INLINE F32x16 IfBelow(F32x16 a, F32x16 limit, F32x16 yes, F32x16 no) {
+  LIME_EACH_VEC(i) no.v[i] = hn::IfThenElse(hn::Lt(a.v[i], limit.v[i]), yes.v[i], no.v[i]);
+  return no;
+}
+
+// cap * tanh(x / cap). With a = |x / cap|: below 1/4 the series of tanh up to a^9 (the next term is
+// below 1e-8 of the sum), else (1 - e^-2a) / (1 + e^-2a).
+HWY_INLINE F32x16 SoftCap(F32x16 x, float cap) {
+  const F32x16 y = Div(x, Set(cap)), a = Greater(y, Neg(y)), s = Mul(y, y);
+  F32x16 p = Set(62.0f / 2835);
+  p = MulAdd(p, s, Set(-17.0f / 315));
+  p = MulAdd(p, s, Set(2.0f / 15));
+  p = MulAdd(p, s, Set(-1.0f / 3));
+  p = MulAdd(p, s, Set(1.0f));
+  const F32x16 e = Exp(Mul(Set(-2.0f), a)), large = Div(Sub(Set(1.0f), e), Add(Set(1.0f), e));
+  return Mul(Set(cap), IfBelow(a, Set(0.25f), Mul(y, p), IfBelow(y, Zero(), Neg(large), large)));
+}
+
 HWY_INLINE float InverseRoot(float sum, int64_t width, float eps) {
   return 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
 }

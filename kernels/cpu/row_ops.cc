@@ -100,6 +100,17 @@ HWY_INLINE void RmsNormRow(const X* x, const W* weight, float weight_offset, int
   }
 }
 
+template <typename W, typename X>
+HWY_INLINE void RmsNormAddToRow(const float* y, const W* weight, float weight_offset, int64_t width, float eps, float multiplier, X* x) {
+  const F32x16 scale = Set(InverseRoot(SumOfSquares(y, width), width, eps));
+  for (int64_t i = 0; i < width; i += kLanes) {
+    F32x16 w = LoadGroup(weight, i, width);
+    if (weight_offset != 0) w = Add(w, Set(weight_offset));
+    const F32x16 added = Mul(Mul(LoadGroup(y, i, width), scale), w);
+    StoreGroup(MulAdd(added, Set(multiplier), LoadGroup(x, i, width)), x, i, width);
+  }
+}
+
 template <typename T, typename W>
 HWY_INLINE void LayerNormRow(const T* x, const W* weight, const W* bias, int64_t width, float eps, T* out) {
   const float mean = Sum(x, width) / static_cast<float>(width);
@@ -125,6 +136,17 @@ void RmsNormRows(const NormShape& s, const void* x, const void* weight, float ep
     for (int64_t row = begin; row < end; ++row)
       RmsNormRow(static_cast<const T*>(x) + row * s.x_stride, static_cast<const W*>(weight), s.weight_offset, s.width, eps,
                  static_cast<T*>(out) + row * s.out_stride);
+  });
+}
+
+void RmsNormAddToRows(const NormShape& s, const float* y, const void* weight, float eps, float multiplier, void* x, int64_t begin,
+                      int64_t end) {
+  WithNormTypes(s, [&](auto x_type, auto weight_type) HWY_ATTR {
+    using T = decltype(x_type);
+    using W = decltype(weight_type);
+    for (int64_t row = begin; row < end; ++row)
+      RmsNormAddToRow(y + row * s.x_stride, static_cast<const W*>(weight), s.weight_offset, s.width, eps, multiplier,
+                      static_cast<T*>(x) + row * s.out_stride);
   });
 }
 
@@ -278,6 +300,10 @@ void DivideRow(float* x, int64_t n, float divisor) {
   for (int64_t i = 0; i < n; i += kLanes) StoreGroup(Div(LoadGroup(x, i, n), Set(divisor)), x, i, n);
 }
 
+void CapRow(float* x, int64_t n, float cap) {
+  for (int64_t i = 0; i < n; i += kLanes) StoreGroup(SoftCap(LoadGroup(x, i, n), cap), x, i, n);
+}
+
 }  // namespace
 }  // namespace lime::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -306,12 +332,19 @@ void EmbedTokens(ThreadPool& pool, const Matrix& table, const int32_t* ids, int6
 }
 
 HWY_EXPORT(RmsNormRows);
+HWY_EXPORT(RmsNormAddToRows);
 HWY_EXPORT(LayerNormRows);
 HWY_EXPORT(HeadRmsNormRow);
 
 void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, float eps, void* out) {
   ParallelRows(pool, shape.rows, shape.width, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(RmsNormRows)(shape, x, weight, eps, out, begin, end);
+  });
+}
+
+void RmsNormAddTo(ThreadPool& pool, const NormShape& shape, const float* y, const void* weight, float eps, float multiplier, void* x) {
+  ParallelRows(pool, shape.rows, shape.width, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(RmsNormAddToRows)(shape, y, weight, eps, multiplier, x, begin, end);
   });
 }
 
@@ -376,6 +409,14 @@ HWY_EXPORT(DivideRow);
 void DivideRows(ThreadPool& pool, float* x, int64_t rows, int64_t n, int64_t stride, float divisor) {
   ParallelRows(pool, rows, n, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(DivideRow)(x + row * stride, n, divisor);
+  });
+}
+
+HWY_EXPORT(CapRow);
+
+void CapRows(ThreadPool& pool, float* x, int64_t rows, int64_t n, int64_t stride, float cap) {
+  ParallelRows(pool, rows, n, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(CapRow)(x + row * stride, n, cap);
   });
 }
 

@@ -47,6 +47,10 @@ struct NormShape {
 // out = round(x / sqrt(mean(x^2) + eps) * weight).   weight: [width].   out == x is allowed.
 void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, float eps, void* out);
 
+// x = round(x + multiplier * (y / sqrt(mean(y^2) + eps) * weight)), rounded once.   y: fp32 [rows,
+// width]; x: of shape.dtype, out_stride elements between two rows.
+void RmsNormAddTo(ThreadPool& pool, const NormShape& shape, const float* y, const void* weight, float eps, float multiplier, void* x);
+
 // Heads of q or k: fp32 [tokens, heads, head_dim].
 struct HeadShape {
   int64_t tokens = 0;
@@ -104,5 +108,8 @@ void AlternatingActivation(ThreadPool& pool, Activation activation, const float*
 
 // x = x / divisor for n elements of every row; rows are `stride` elements apart.
 void DivideRows(ThreadPool& pool, float* x, int64_t rows, int64_t n, int64_t stride, float divisor);
+
+// x = cap tanh(x / cap) for n elements of every row; rows are `stride` elements apart.
+void CapRows(ThreadPool& pool, float* x, int64_t rows, int64_t n, int64_t stride, float cap);
 
 }  // namespace lime::cpu

@@ -31,10 +31,10 @@ LinearLayer BlockBinder::Linear(TensorRole role, int64_t cols, int32_t expert) c
   return layer;
 }
 
-Norm BlockBinder::ReadNorm(const ModelConfig& config) const {
-  return {.weight = Data(TensorRole::kNorm),
-          .bias = Data(TensorRole::kNorm, TensorPart::kBias),
-          .dtype = DTypeOf(TensorRole::kNorm),
+Norm BlockBinder::ReadNorm(const ModelConfig& config, TensorRole role) const {
+  return {.weight = Data(role),
+          .bias = Data(role, TensorPart::kBias),
+          .dtype = DTypeOf(role),
           .eps = static_cast<float>(config.norm_eps),
           .weight_offset = static_cast<float>(config.norm_offset),
           .centred = config.norm == NormKind::kLayer};

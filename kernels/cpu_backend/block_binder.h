@@ -20,8 +20,8 @@ class BlockBinder {
   const std::byte* Data(TensorRole role, TensorPart part = TensorPart::kWeight, int32_t expert = -1) const;
   // `cols`: number of input features, which a packed weight does not state. `expert`: whose matrix.
   LinearLayer Linear(TensorRole role, int64_t cols, int32_t expert = -1) const;
-  // The norm before the block, or the final norm.
-  Norm ReadNorm(const ModelConfig& config) const;
+  // kNorm: the norm before the block, or the final norm. Without weights if there is no such norm.
+  Norm ReadNorm(const ModelConfig& config, TensorRole role = TensorRole::kNorm) const;
   // A tensor that stays in memory; data is null if there is none.
   Values Small(TensorRole role) const { return {.data = Data(role), .dtype = DTypeOf(role)}; }
 

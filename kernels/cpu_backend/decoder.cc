@@ -50,7 +50,8 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t layer) {
           .q_stride = q_cols,
           .out_stride = q_cols,
           .window = sizes.window,
-          .scale = config.score_scale != 0 ? static_cast<float>(config.score_scale) : 1.0f / std::sqrt(static_cast<float>(sizes.head_dim))};
+          .scale = config.score_scale != 0 ? static_cast<float>(config.score_scale) : 1.0f / std::sqrt(static_cast<float>(sizes.head_dim)),
+          .cap = static_cast<float>(config.score_cap)};
 }
 
 AttentionShape AttentionBlock::ShapeOf(const Workspace& ws) const {
@@ -68,6 +69,7 @@ void AttentionBlock::Bind(const BlockBinder& binder) {
   o_ = binder.Linear(TensorRole::kO, config_.q_cols(layer_));
   q_norm_ = binder.Small(TensorRole::kQNorm);
   k_norm_ = binder.Small(TensorRole::kKNorm);
+  after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
 }
 
 absl::Status AttentionBlock::Forward(const StepMemory& memory) {
@@ -76,7 +78,7 @@ absl::Status AttentionBlock::Forward(const StepMemory& memory) {
   // [tokens, heads * head_dim], twice that with a gate; [tokens, kv_heads * head_dim]
   LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}, {&k_, ws.k}, {&v_, ws.v}});
   LIME_RETURN_IF_ERROR(Attend(ws, memory.kv.layer(layer_)));  // [tokens, heads * head_dim]
-  LinearAddToX(ws, ws.attended, o_);                          // residual add in the epilogue, rounded once
+  AddToX(ws, ws.attended, o_, after_norm_);                   // residual add in the epilogue, rounded once
   return absl::OkStatus();
 }
 
@@ -172,7 +174,7 @@ absl::Status AttentionBlock::ForwardRows(const RowsInMemory& rows, const StepMem
       break;
     default:
       if (layer.row_begin == 0) LIME_RETURN_IF_ERROR(Attend(ws, memory.kv.layer(layer_)));
-      LinearAddToX(ws, ws.attended, layer);
+      AddToX(ws, ws.attended, layer, after_norm_);
   }
   return absl::OkStatus();
 }
@@ -184,6 +186,7 @@ void MlpBlock::Bind(const BlockBinder& binder) {
   gate_ = binder.Linear(TensorRole::kGate, config_.hidden_size);
   up_ = binder.Linear(TensorRole::kUp, config_.hidden_size);
   down_ = binder.Linear(TensorRole::kDown, config_.layer(layer_).intermediate_size);
+  after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
 }
 
 absl::Status MlpBlock::Forward(const StepMemory& memory) {
@@ -195,7 +198,7 @@ absl::Status MlpBlock::Forward(const StepMemory& memory) {
     LinearOut(ws, ws.normed, ws.rows, {{&up_, ws.up}});
   }
   Activate(ws);
-  LinearAddToX(ws, ws.mixed, down_);
+  AddToX(ws, ws.mixed, down_, after_norm_);
   return absl::OkStatus();
 }
 
@@ -212,7 +215,7 @@ absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& m
   layer.PointAt(rows);
   if (role != TensorRole::kGate && role != TensorRole::kUp) {
     if (layer.row_begin == 0) Activate(ws);
-    LinearAddToX(ws, ws.mixed, layer);
+    AddToX(ws, ws.mixed, layer, after_norm_);
     return absl::OkStatus();
   }
   const bool is_first = role == TensorRole::kGate || !gated();
@@ -246,9 +249,11 @@ void HeadBlock::Select(Workspace& ws) const {
 
 void HeadBlock::Project(Workspace& ws) const {
   LinearOut(ws, ws.head_x, ws.logit_rows, {{&output_, ws.logits}});
-  if (config_.logits_divisor == 1) return;
-  DivideRows(ws.pool, ws.logits + output_.row_begin, ws.logit_rows, output_.weight.rows, ws.vocab,
-             static_cast<float>(config_.logits_divisor));
+  float* const logits = ws.logits + output_.row_begin;
+  if (config_.logits_divisor != 1)
+    DivideRows(ws.pool, logits, ws.logit_rows, output_.weight.rows, ws.vocab, static_cast<float>(config_.logits_divisor));
+  if (config_.logits_cap != 0)
+    CapRows(ws.pool, logits, ws.logit_rows, output_.weight.rows, ws.vocab, static_cast<float>(config_.logits_cap));
 }
 
 absl::Status HeadBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& memory) {

@@ -64,7 +64,7 @@ class AttentionBlock final : public Block {
 
   const ModelConfig& config_;
   const int32_t layer_;
-  Norm norm_;
+  Norm norm_, after_norm_;
   LinearLayer q_, k_, v_, o_;
   // [head_dim]: RMSNorm over every head; with qk_norm_all_heads [heads * head_dim]: over all at once;
   // no data: there is none.
@@ -87,7 +87,7 @@ class MlpBlock final : public Block {
 
   const ModelConfig& config_;
   const int32_t layer_;
-  Norm norm_;
+  Norm norm_, after_norm_;
   LinearLayer gate_, up_, down_;  // no gate in a two-matrix MLP
 };
 

@@ -44,6 +44,12 @@ void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer) {
   Linear(ws.pool, ws.linear, x, ws.dtype, ws.rows, layer.weight.cols, {&task, 1});
 }
 
+void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after) {
+  if (after.weight == nullptr) return LinearAddToX(ws, x, layer);
+  LinearOut(ws, x, ws.rows, {{&layer, ws.added}});
+  if (layer.row_begin + layer.weight.rows == layer.outputs) after.AddToX(ws);
+}
+
 void Norm::Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const {
   const NormShape shape{.rows = rows,
                         .width = ws.hidden,
@@ -57,6 +63,17 @@ void Norm::Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* o
   } else {
     RmsNorm(ws.pool, shape, x, weight, eps, out);
   }
+}
+
+void Norm::AddToX(Workspace& ws) const {
+  const NormShape shape{.rows = ws.rows,
+                        .width = ws.hidden,
+                        .x_stride = ws.hidden,
+                        .out_stride = ws.hidden,
+                        .dtype = ws.dtype,
+                        .weight_dtype = dtype,
+                        .weight_offset = weight_offset};
+  RmsNormAddTo(ws.pool, shape, ws.added, weight, eps, ws.residual_multiplier, ws.x);
 }
 
 }  // namespace lime::cpu

@@ -27,6 +27,8 @@ struct LinearLayer {
   void PointAt(const RowsInMemory& rows);
 };
 
+struct Norm;
+
 // A layer, and its output: [tokens, outputs] fp32.
 struct LayerOut {
   const LinearLayer* layer;
@@ -43,6 +45,11 @@ void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializ
 // working dtype.
 void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer);
 
+// As LinearAddToX, but with the RMSNorm `after` (if it has weights) of the product, which is
+// fp32 until it is added. `after` needs whole rows: with rows of the layer, it is added after the
+// last ones.
+void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after);
+
 // RMSNorm, or LayerNorm for families that have it.
 struct Norm {
   const std::byte* weight = nullptr;  // [hidden]; null in a LayerNorm without affine parameters
@@ -54,6 +61,8 @@ struct Norm {
 
   // x, out: [rows, hidden] working dtype; out may be x.
   void Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const;
+  // ws.x = round(ws.x + residual_multiplier * norm(ws.added)). RMSNorm only.
+  void AddToX(Workspace& ws) const;
 };
 
 }  // namespace lime::cpu

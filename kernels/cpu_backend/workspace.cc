@@ -70,6 +70,7 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   on_array(arrays.positions, rows * kIndex);
   on_array(arrays.x, rows * config.hidden_size * working);
   on_array(arrays.normed, rows * config.hidden_size * working);
+  if (config.after_norms) on_array(arrays.added, rows * config.hidden_size * kFloat);
   on_array(arrays.q, rows * q_cols * kFloat);
   on_array(arrays.k, rows * kv_cols * kFloat);
   on_array(arrays.v, rows * kv_cols * kFloat);

@@ -30,6 +30,7 @@ struct BatchArrays {
   int32_t* positions = nullptr;  // [rows]
   std::byte* x = nullptr;        // [rows, hidden] working dtype: the residual stream
   std::byte* normed = nullptr;   // [rows, hidden] working dtype
+  float* added = nullptr;        // [rows, hidden]: what a block adds, before the norm after it; null if there is none
   // Softmax attention.
   float* q = nullptr;             // [rows, heads * head_dim]
   float* k = nullptr;             // [rows, kv_heads * head_dim]

@@ -21,6 +21,7 @@ namespace {
 struct Geometry {
   DType dtype = DType::kBF16;
   int64_t heads = 4, kv_heads = 2, head_dim = 64, window = 0;
+  float cap = 0;
 };
 
 // A pool of pages in shuffled order, full of NaN where nothing was appended, and the K, V and Q of
@@ -106,8 +107,12 @@ struct Batch {
 
 AttentionShape ShapeOf(const Geometry& g) {
   const int64_t width = g.heads * g.head_dim;
-  return {
-      .heads = g.heads, .q_stride = width, .out_stride = width, .window = g.window, .scale = 1 / std::sqrt(static_cast<float>(g.head_dim))};
+  return {.heads = g.heads,
+          .q_stride = width,
+          .out_stride = width,
+          .window = g.window,
+          .scale = 1 / std::sqrt(static_cast<float>(g.head_dim)),
+          .cap = g.cap};
 }
 
 // The raw bits of each row.
@@ -167,7 +172,8 @@ std::vector<double> Oracle(const Geometry& g, Cache& cache, Row row, int64_t hea
     for (int64_t d = 0; d < g.head_dim; ++d)
       s += static_cast<double>(cache.Q(row.slot, row.position)[head * g.head_dim + d]) *
            Rounded(g.dtype, cache.K(row.slot, static_cast<int32_t>(p))[kv_head * g.head_dim + d]);
-    score.push_back(s / std::sqrt(static_cast<double>(g.head_dim)));
+    s /= std::sqrt(static_cast<double>(g.head_dim));
+    score.push_back(g.cap > 0 ? g.cap * std::tanh(s / g.cap) : s);
   }
   const double max = *std::max_element(score.begin(), score.end());
   double sum = 0;
@@ -209,6 +215,18 @@ TEST(AttentionTest, MatchesFp64InDecodeAndPrefill) {
         }
       }
     }
+  }
+}
+
+// The scores have a deviation of two.
+TEST(AttentionTest, CappedScoresMatchFp64) {
+  ThreadPool pool(2);
+  for (const float cap : {0.5f, 2.0f, 50.0f}) {
+    const Geometry g{.dtype = DType::kF32, .window = 40, .cap = cap};
+    Cache cache(g, 1, 300);
+    const auto prefill = Step(pool, g, cache, Range(0, 0, 299));
+    for (const int32_t p : {0, 16, 17, 255, 256, 298}) ExpectRow(g, cache, {0, p}, prefill[p]);
+    ExpectRow(g, cache, {0, 299}, Step(pool, g, cache, {{0, 299}})[0]);
   }
 }
 

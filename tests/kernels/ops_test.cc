@@ -281,6 +281,30 @@ TEST(NormTest, AnOffsetIsAddedToTheWeightsInFp32) {
   }
 }
 
+TEST(NormTest, WhatIsAddedAfterItsNormIsRoundedOnce) {
+  for (const DType dtype : kWorkingDTypes) {
+    constexpr int64_t kRows = 3, kWidth = 77, kStride = 80;
+    const std::vector<float> y = RandomFloats(kRows * kWidth, 7, 3.0f);
+    const Array weight = RandomArray(DType::kBF16, kWidth, 8), before = RandomArray(dtype, kRows * kStride, 9);
+    const NormShape shape{kRows, kWidth, kWidth, kStride, dtype, DType::kBF16, 1.0f};
+    ForEachTarget([&](const std::string& target) {
+      ThreadPool pool(2);
+      Array x = before;
+      RmsNormAddTo(pool, shape, y.data(), weight.ptr(), 1e-5f, 0.5f, x.ptr());
+      for (int64_t row = 0; row < kRows; ++row) {
+        double squares = 0;
+        for (int64_t i = 0; i < kWidth; ++i) squares += static_cast<double>(y[row * kWidth + i]) * y[row * kWidth + i];
+        const double scale = 1 / std::sqrt(squares / kWidth + 1e-5);
+        for (int64_t i = 0; i < kStride; ++i) {
+          const int64_t at = row * kStride + i;
+          const double sum = i < kWidth ? before[at] + 0.5 * y[row * kWidth + i] * scale * (1.0 + weight[i]) : before[at];
+          EXPECT_NEAR(x[at], sum, i < kWidth ? Tolerance(dtype, sum) : 0) << target << " row " << row << " column " << i;
+        }
+      }
+    });
+  }
+}
+
 TEST(NormTest, WeightsOfAnotherDTypeHaveTheBitsOfTheSameValuesInTheRowsDType) {
   ThreadPool pool(2);
   constexpr int64_t kRows = 3, kWidth = 77;
@@ -407,6 +431,25 @@ TEST(LogitsTest, ColumnsOfEveryRowAreDivided) {
     std::vector<float> x = before;
     DivideRows(pool, x.data() + 5, 3, 37, 50, 6.0f);
     for (int64_t i = 0; i < 150; ++i) EXPECT_EQ(x[i], i % 50 >= 5 && i % 50 < 42 ? before[i] / 6.0f : before[i]) << target;
+  });
+}
+
+TEST(LogitsTest, ColumnsOfEveryRowAreCappedAndKeepTheirSign) {
+  constexpr float kCap = 30;
+  std::vector<float> before = RandomFloats(150, 19, 60.0f);
+  before[7] = 0, before[8] = -0.001f, before[9] = 7.5f, before[10] = -7.4999f, before[11] = 1e30f, before[12] = -INFINITY;
+  ForEachTarget([&](const std::string& target) {
+    ThreadPool pool(2);
+    std::vector<float> x = before;
+    CapRows(pool, x.data() + 5, 3, 37, 50, kCap);
+    for (int64_t i = 0; i < 150; ++i) {
+      const double capped = kCap * std::tanh(static_cast<double>(before[i]) / kCap);
+      if (i % 50 < 5 || i % 50 >= 42) {
+        EXPECT_EQ(x[i], before[i]) << target;
+      } else {
+        EXPECT_NEAR(x[i], capped, 1e-6 * std::abs(capped)) << target << " " << before[i];
+      }
+    }
   });
 }
 
