@@ -27,12 +27,13 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
   const Bytes widest = std::max({inner, c.hidden_size, c.attention_gate ? 2 * q : q, linear.conv_cols()});
   const Bytes hidden = (2 + kMessages) * c.hidden_size * element;
   const Bytes attention = q * (kFloat + element) + 2 * kv * kFloat + (c.attention_gate ? q * kFloat : 0);
+  const Bytes added = c.after_norms ? c.hidden_size * kFloat : 0;
   const Bytes recurrence = (2 * linear.conv_cols() + linear.value_cols() + 2 * linear.value_heads) * kFloat + linear.value_cols() * element;
   const Bytes experts = ExpertsActivations(c, element);
   const Bytes mlp = inner * ((c.gated_mlp ? 2 : 1) * kFloat + element);
   Bytes rope = 0;
   for (const RopeConfig& each : c.ropes) rope += context * each.dims * kFloat;
-  return rows * (hidden + std::max(attention, recurrence) + std::max(mlp, experts) + widest * kFloat) +
+  return rows * (hidden + added + std::max(attention, recurrence) + std::max(mlp, experts) + widest * kFloat) +
          logit_rows * (c.vocab_size * kFloat + c.hidden_size * element) + rope + kScratch;
 }
 

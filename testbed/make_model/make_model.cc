@@ -76,6 +76,12 @@ void AddRope(const RopeConfig& rope, ordered_json& json) {
   json["rope_scaling"] = scaling;
 }
 
+// The family's own activation instead of silu, if it has one.
+const char* ActivationName(const ModelShape& config, const Family& family) {
+  if (config.activation == Activation::kRelu) return "relu";
+  return family.defaults.activation != nullptr ? family.defaults.activation : "silu";
+}
+
 void AddOptFields(const ModelShape& config, ordered_json& json) {
   json["activation_function"] = "relu";
   json["ffn_dim"] = config.intermediate_size;
@@ -117,7 +123,7 @@ void AddExperts(const ModelShape& config, const ExpertsFields& fields, ordered_j
 }
 
 void AddGatedFields(const ModelShape& config, const Family& family, ordered_json& json) {
-  json["hidden_act"] = config.activation == Activation::kRelu ? "relu" : "silu";
+  json[family.activation] = ActivationName(config, family);
   json["intermediate_size"] = config.intermediate_size;
   json["num_key_value_heads"] = config.num_kv_heads;
   json["head_dim"] = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
@@ -139,6 +145,10 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   // Without the field transformers' class may have a window.
   if (family.layers == LayerPattern::kWindow) json["sliding_window"] = nullptr;
   if (family.layers == LayerPattern::kWindow && config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
+  if (family.layers == LayerPattern::kWindowExcept) {
+    json["sliding_window"] = config.sliding_window > 0 ? ordered_json(config.sliding_window) : ordered_json();
+    json["sliding_window_pattern"] = config.full_attention_interval;
+  }
   if (family.layers == LayerPattern::kLinear) AddLinearAttention(config, json);
   if (family.experts != nullptr) AddExperts(config, *family.experts, json);
 }

@@ -29,13 +29,14 @@ struct ModelShape {
   int64_t max_positions = 512;
   RopeConfig rope = {};  // `dims` is not used
   Activation activation = Activation::kSilu;
-  int64_t sliding_window = 0;   // families with a window on all layers; 0: none
+  int64_t sliding_window = 0;   // families with a window; 0: none
   bool tie_embeddings = false;  // the head uses the embedding tensor
   bool qkv_bias = false;        // families with the field attention_bias: biases of q, k, v and o
   bool mlp_bias = false;        // families with the field mlp_bias
   std::optional<Quantization> quantization;
-  // Families with linear attention.
-  int64_t full_attention_interval = 4;  // each so many-th layer has attention over KV
+  // Families with linear attention or with windows on most layers: each so many-th layer attends to
+  // all positions.
+  int64_t full_attention_interval = 4;
   LinearAttentionConfig linear_attention = {.key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 16, .conv_width = 4};
   // Families with these factors.
   std::map<std::string, double> factors = {

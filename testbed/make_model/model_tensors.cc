@@ -116,6 +116,7 @@ class TensorLister {
       case TensorRole::kPositionEmbedding:
         return AddNormal(tensor, dtype_, 0, kEmbeddingDeviation);
       case TensorRole::kNorm:
+      case TensorRole::kAfterNorm:
       case TensorRole::kQNorm:
       case TensorRole::kKNorm:
         return AddNormal(tensor, norm_dtype_, 1 - static_cast<float>(config_.norm_offset), kNormDeviation);

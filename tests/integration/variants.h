@@ -50,7 +50,8 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
   options.config.intermediate_size = variant.quantization ? 256 : 173;
   options.config.sliding_window = variant.window;
   options.config.tie_embeddings = variant.family == "opt";
-  if (HasState(variant)) options.config.num_layers = 5;  // linear, linear, linear, full, linear
+  if (HasState(variant)) options.config.num_layers = 5;                        // linear, linear, linear, full, linear
+  if (variant.family == "gemma3") options.config.full_attention_interval = 2;  // one layer with the window, one without
   options.dtype = variant.dtype;
   options.norm_dtype = variant.norm_dtype;
   return options;
@@ -58,12 +59,12 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
 
 inline std::vector<Variant> Variants() {
   std::vector<Variant> variants;
-  const char* const families[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5"};
+  const char* const families[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5", "gemma3"};
   const std::pair<const char*, DType> dtypes[] = {{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f32", DType::kF32}};
   for (const std::string family : families) {
     for (const auto& [dtype_name, dtype] : dtypes) {
       Variant variant{.name = family + "_" + dtype_name, .family = family, .dtype = dtype, .quantization = std::nullopt};
-      if (family == "mistral") variant.window = 50;
+      if (family == "mistral" || family == "gemma3") variant.window = 50;
       if (family == "opt") variant.activation = Activation::kRelu, variant.head_dim = 24;
       variants.push_back(variant);
     }

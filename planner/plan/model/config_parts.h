@@ -1,6 +1,7 @@
 // Reads the longer parts of a config.json (model_config.cc reads the rest).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,9 @@ struct Architecture {
   std::string_view name;
 };
 
+// The activation of the MLP that transformers calls so; nullopt: it is not supported.
+std::optional<Activation> ActivationNamed(std::string_view spelled);
+
 // Reads "model_type" and "architectures" of TextConfig.
 absl::StatusOr<Architecture> FindArchitecture(const nlohmann::json& text, std::string_view name);
 
@@ -50,15 +54,19 @@ struct LayerTypes {
 // pattern.
 absl::StatusOr<LayerTypes> ReadLayerTypes(const nlohmann::json& root, std::string_view name, const Family& family, int64_t num_layers);
 
-// The rotation of all layers that rotate, from rope_theta, rope_scaling and rope_parameters. Raises
-// config.max_positions to the range of the scaling. REQUIRES: max_positions is set
-absl::StatusOr<RopeConfig> ReadRope(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, const Family& family,
-                                    int64_t head_dim, ModelConfig& config);
+// Sets config.ropes: the rotation of all layers that rotate, from rope_theta, rope_scaling and
+// rope_parameters. Where the types of layers rotate differently (Family::sliding_theta), first that
+// of full layers. Raises config.max_positions to the range of the scaling. REQUIRES: max_positions
+// is set
+absl::Status ReadRopes(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, const Family& family, int64_t head_dim,
+                       ModelConfig& config);
+// Index into config.ropes of the layers of this type.
+int32_t RopeOf(LayerType type, const LayerTypes& layers, const Family& family);
 
 // Sets the layers' rope to -1 where the model skips it (SmolLM3).
 absl::Status ReadSkippedRotations(const nlohmann::json& root, std::string_view name, ModelConfig& config);
 
-// Sets the window of the sliding layers; 0 if no position is that far away. REQUIRES: ReadRope
+// Sets the window of the sliding layers; 0 if no position is that far away. REQUIRES: ReadRopes
 void SetWindows(const LayerTypes& layers, ModelConfig& config);
 
 // Sets config.experts, the layers that have them, and intermediate_size of the others. REQUIRES: the

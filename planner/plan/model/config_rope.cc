@@ -88,15 +88,25 @@ absl::Status CheckReplaced(const json& parameters, const json& scaling, double t
   return absl::OkStatus();
 }
 
+// Whether these layers are those whose rotation the family states apart.
+bool RotateApart(const LayerTypes& layers, const Family& family) {
+  return family.sliding_theta > 0 && !layers.Have(LayerType::kFull);
+}
+
 // Older files have rope_scaling, newer files rope_parameters. As in transformers, rope_scaling is
 // used unless it is empty. It is an error if that loses a value of rope_parameters. `theta` is the
 // default of both.
-absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, double theta, std::string_view name, const char*& key) {
+absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, const Family& family, double theta, std::string_view name,
+                              const char*& key) {
   const auto read = [&](const char* field) -> absl::StatusOr<json> {
     LIME_ASSIGN_OR_RETURN(json value, RopeField(root, field, name));
     return OfLayers(std::move(value), field, layers, name);
   };
   LIME_ASSIGN_OR_RETURN(json parameters, read("rope_parameters"));
+  if (RotateApart(layers, family)) {
+    key = "rope_parameters";
+    return parameters;
+  }
   LIME_ASSIGN_OR_RETURN(json scaling, read("rope_scaling"));
   key = scaling.empty() && !parameters.empty() ? "rope_parameters" : "rope_scaling";
   if (scaling.empty() || parameters.empty()) return scaling.empty() ? parameters : scaling;
@@ -185,7 +195,7 @@ absl::Status ReadQueryBeta(JsonFields& fields, RopeConfig& rope) {
   return fields.status();
 }
 
-absl::Status ReadScaling(JsonFields& fields, int64_t original, RopeConfig& rope, ModelConfig& config) {
+absl::Status ReadScaling(JsonFields& fields, int64_t original, const Family& family, RopeConfig& rope, ModelConfig& config) {
   rope.low_freq_factor = fields.DoubleOr("low_freq_factor", 1.0, 1e-6, kMaxFactor);
   rope.high_freq_factor = fields.DoubleOr("high_freq_factor", 4.0, 1e-6, kMaxFactor);
   rope.beta_fast = fields.DoubleOr("beta_fast", 32.0, 1e-6, kMaxFactor);
@@ -202,7 +212,7 @@ absl::Status ReadScaling(JsonFields& fields, int64_t original, RopeConfig& rope,
   LIME_RETURN_IF_ERROR(fields.status());
   if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor)
     return Invalid(fields.where(), ": high_freq_factor must be above low_freq_factor");
-  config.max_positions = ReachedPositions(rope, config.max_positions);
+  if (family.sliding_theta == 0) config.max_positions = ReachedPositions(rope, config.max_positions);
   return absl::OkStatus();
 }
 
@@ -226,17 +236,21 @@ absl::Status ReadSkippedRotations(const json& root, std::string_view name, Model
   return absl::OkStatus();
 }
 
+namespace {
+
+// The rotation of `layers`.
 absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, std::string_view name, const Family& family,
                                     int64_t head_dim, ModelConfig& config) {
   RopeConfig rope;
   JsonFields top(root, std::string(name));
-  rope.theta = top.DoubleOr("rope_theta", family.defaults.rope_theta, kLowestTheta, kHighestTheta);
+  rope.theta = RotateApart(layers, family) ? top.DoubleOr("rope_local_base_freq", family.sliding_theta, kLowestTheta, kHighestTheta)
+                                           : top.DoubleOr("rope_theta", family.defaults.rope_theta, kLowestTheta, kHighestTheta);
   const int64_t original = top.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxPositions);
   rope.original_max_position = config.max_positions;
   LIME_RETURN_IF_ERROR(top.status());
   LIME_ASSIGN_OR_RETURN(const double share, RotatedShare(top, family.defaults.partial_rotation, family, name));
   const char* key = "rope_scaling";
-  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, rope.theta, name, key));
+  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, family, rope.theta, name, key));
   if (family.needs_rope_parameters && object.empty()) return Invalid(Text(name), ": field \"rope_parameters\" is missing");
   const std::string where = absl::StrCat(Text(name), ": ", key);
   JsonFields fields(object, where);
@@ -249,9 +263,39 @@ absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, 
   LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, family, where));
   rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
   LIME_RETURN_IF_ERROR(fields.status());
-  if (rope.type != RopeType::kDefault) LIME_RETURN_IF_ERROR(ReadScaling(fields, original, rope, config));
+  if (rope.type != RopeType::kDefault) LIME_RETURN_IF_ERROR(ReadScaling(fields, original, family, rope, config));
   if (family.scales_queries) LIME_RETURN_IF_ERROR(ReadQueryBeta(fields, rope));
   return rope;
+}
+
+// Where types of layers rotate differently, rope_parameters are by type.
+absl::Status RefuseFlat(const json& root, std::string_view name) {
+  const auto found = root.find("rope_parameters");
+  if (found == root.end() || !found->is_object() || found->empty() || found->begin()->is_object()) return absl::OkStatus();
+  return Unsupported(name, "rope_parameters for all layers alike", "one set for each layer type is supported");
+}
+
+}  // namespace
+
+absl::Status ReadRopes(const json& root, const LayerTypes& layers, std::string_view name, const Family& family, int64_t head_dim,
+                       ModelConfig& config) {
+  if (family.sliding_theta == 0) {
+    LIME_ASSIGN_OR_RETURN(const RopeConfig rope, ReadRope(root, layers, name, family, head_dim, config));
+    config.ropes = {rope};
+    return absl::OkStatus();
+  }
+  LIME_RETURN_IF_ERROR(RefuseFlat(root, name));
+  for (const LayerType type : {LayerType::kFull, LayerType::kSliding}) {
+    if (!layers.Have(type)) continue;
+    const LayerTypes of_type{.of_layer = {type}, .window = layers.window};
+    LIME_ASSIGN_OR_RETURN(const RopeConfig rope, ReadRope(root, of_type, name, family, head_dim, config));
+    config.ropes.push_back(rope);
+  }
+  return absl::OkStatus();
+}
+
+int32_t RopeOf(LayerType type, const LayerTypes& layers, const Family& family) {
+  return family.sliding_theta > 0 && type == LayerType::kSliding && layers.Have(LayerType::kFull) ? 1 : 0;
 }
 
 }  // namespace lime::config

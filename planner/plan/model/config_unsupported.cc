@@ -92,6 +92,8 @@ std::set<std::string_view> KnownFields(const Family& family) {
   if (family.skips_rotation) known.insert({"no_rope_layers", "no_rope_layer_interval"});
   if (family.experts != nullptr) known.insert(std::begin(kExpertCounts), std::end(kExpertCounts));
   if (family.rotated_dims != nullptr) known.insert(family.rotated_dims);
+  if (family.layers == LayerPattern::kWindowExcept) known.insert("sliding_window_pattern");
+  known.insert(family.activation);
   return known;
 }
 
@@ -132,7 +134,7 @@ absl::Status RefuseOtherComputations(const json& root, std::string_view name, co
   // Other families' names for hidden_act.
   for (const char* key : {"hidden_activation", "activation_function"}) {
     LIME_RETURN_IF_ERROR(check(key, [&](const json& value) {
-      return value.is_null() || (config.activation == Activation::kSilu ? value == "silu" || value == "swish" : value == "relu");
+      return value.is_null() || (value.is_string() && ActivationNamed(value.get_ref<const std::string&>()) == config.activation);
     }));
   }
   return absl::OkStatus();

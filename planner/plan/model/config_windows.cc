@@ -50,8 +50,8 @@ int64_t WindowField(const json& root, const Family& family, JsonFields& fields) 
 }
 
 int64_t ReadWindow(const json& root, const Family& family, JsonFields& fields) {
-  const bool has_window =
-      family.layers == LayerPattern::kWindow || (family.layers == LayerPattern::kWindowFrom && fields.BoolOr("use_sliding_window", false));
+  const bool has_window = family.layers == LayerPattern::kWindow || family.layers == LayerPattern::kWindowExcept ||
+                          (family.layers == LayerPattern::kWindowFrom && fields.BoolOr("use_sliding_window", false));
   return has_window ? WindowField(root, family, fields) : 0;
 }
 
@@ -62,6 +62,12 @@ std::vector<LayerType> ImpliedTypes(const Family& family, int64_t window, int64_
   if (family.layers == LayerPattern::kWindowFrom) {
     const int64_t first = fields.IntOr("max_window_layers", kDefaultMaxWindowLayers, 0, INT32_MAX);
     for (int64_t layer = first; window > 0 && layer < num_layers; ++layer) types[static_cast<size_t>(layer)] = LayerType::kSliding;
+  }
+  if (family.layers == LayerPattern::kWindowExcept) {
+    const int64_t interval = fields.IntOr("sliding_window_pattern", family.defaults.full_every, 1, INT32_MAX);
+    for (int64_t layer = 0; window > 0 && interval > 0 && layer < num_layers; ++layer) {
+      if ((layer + 1) % interval != 0) types[static_cast<size_t>(layer)] = LayerType::kSliding;
+    }
   }
   if (family.layers == LayerPattern::kLinear) {
     const int64_t interval = fields.IntOr("full_attention_interval", kDefaultInterval, 1, INT32_MAX);

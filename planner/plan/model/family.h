@@ -40,6 +40,7 @@ struct NumberField {
   const char* name = nullptr;
   double fallback = 0;
   double ModelConfig::*option = nullptr;
+  bool inverse_root = false;  // the option is 1 / sqrt(the field)
 };
 
 // A text of config.json. It must be this one if it is stated.
@@ -73,10 +74,11 @@ struct ExpertsFields {
 
 // Which layers have which attention, if layer_types is not stated.
 enum class LayerPattern : uint8_t {
-  kFull,        // all layers attend to all positions
-  kWindow,      // all layers have the window of the field sliding_window, if there is one
-  kWindowFrom,  // with use_sliding_window, layers from max_window_layers on have it
-  kLinear,      // every full_attention_interval-th layer is full, the others are linear
+  kFull,          // all layers attend to all positions
+  kWindow,        // all layers have the window of the field sliding_window, if there is one
+  kWindowFrom,    // with use_sliding_window, layers from max_window_layers on have it
+  kLinear,        // every full_attention_interval-th layer is full, the others are linear
+  kWindowExcept,  // all layers but every sliding_window_pattern-th have the window
 };
 
 // Values that the class in transformers uses for a missing field. A null field is derived from
@@ -88,9 +90,13 @@ struct ClassDefaults {
   double norm_eps = 1e-6;
   double rope_theta = 10000;
   double partial_rotation = 1;  // share of a head that rotates
-  int64_t window = 0;           // LayerPattern::kWindow and kWindowFrom
+  int64_t window = 0;           // LayerPattern::kWindow, kWindowFrom and kWindowExcept
   bool tie_embeddings = false;
   LinearAttentionConfig linear_attention = {};  // LayerPattern::kLinear
+  int64_t heads = 0;                            // 0: the field must be there
+  int64_t vocab_size = 0;                       // 0: the field must be there
+  int64_t full_every = 0;                       // LayerPattern::kWindowExcept
+  const char* activation = nullptr;             // as config.json spells it; null: that of set_options
 };
 
 struct Family {
@@ -122,6 +128,11 @@ struct Family {
   std::span<const TextField> texts;
   const char* rotated_dims = nullptr;  // the dimensions of a head that rotate, instead of their share
   bool scales_queries = false;         // llama_4_scaling_beta: queries grow with the position
+  // Layers with a window have a rotation of their own: with this theta, unless rope_local_base_freq
+  // or rope_parameters says another. 0: all layers rotate alike. Then rope_scaling is of the other
+  // layers, and max_position_embeddings includes it.
+  double sliding_theta = 0;
+  bool scales_embedding = false;  // embedding_multiplier is sqrt(hidden_size), rounded to the working dtype
 };
 
 // All families, in the order in which messages list them.

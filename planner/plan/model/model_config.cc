@@ -1,6 +1,7 @@
 #include "planner/plan/model/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,9 +31,14 @@ constexpr int64_t kMaxConvWidth = 8;
 constexpr double kMaxEps = 1e6;
 
 absl::StatusOr<Activation> ParseActivation(const std::string& spelled, std::string_view name) {
-  if (spelled == "silu" || spelled == "swish") return Activation::kSilu;
-  if (spelled == "relu") return Activation::kRelu;
-  return Unsupported(name, absl::StrCat("activation \"", spelled.substr(0, 80), "\""), "silu and relu are supported");
+  if (const std::optional<Activation> known = config::ActivationNamed(spelled)) return *known;
+  return Unsupported(name, absl::StrCat("activation \"", spelled.substr(0, 80), "\""),
+                     "silu, relu, gelu and gelu_pytorch_tanh are supported");
+}
+
+// `of_class`: the value of a missing field; 0: it must be there.
+int64_t IntOrDefault(JsonFields& fields, const char* key, int64_t of_class, int64_t high) {
+  return of_class > 0 ? fields.IntOr(key, of_class, 1, high) : fields.Int(key, 1, high);
 }
 
 // Sets what all layers with KV have in common.
@@ -58,9 +64,14 @@ absl::Status ReadOptions(const json& root, std::string_view name, const Family& 
   if (!eps.empty()) config.norm_eps = fields.DoubleOr(eps, family.defaults.norm_eps, 0.0, kMaxEps);
   config.tie_embeddings = fields.BoolOr("tie_word_embeddings", family.defaults.tie_embeddings);
   for (const BoolField& field : family.options) config.*field.option = fields.BoolOr(field.name, field.fallback) != field.inverted;
-  for (const NumberField& field : family.factors)
-    config.*field.option = fields.DoubleOr(field.name, field.fallback, 1 / kMaxFactor, kMaxFactor);
-  const std::string activation = fields.StringOr(family.activation, config.activation == Activation::kRelu ? "relu" : "silu");
+  for (const NumberField& field : family.factors) {
+    const double number = fields.DoubleOr(field.name, field.fallback, 1 / kMaxFactor, kMaxFactor);
+    config.*field.option = field.inverse_root ? 1 / std::sqrt(number) : number;
+  }
+  if (family.scales_embedding) config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
+  const char* const usual = config.activation == Activation::kRelu ? "relu" : "silu";
+  const std::string activation =
+      fields.StringOr(family.activation, family.defaults.activation != nullptr ? family.defaults.activation : usual);
   LIME_RETURN_IF_ERROR(fields.status());
   LIME_ASSIGN_OR_RETURN(config.activation, ParseActivation(activation, name));
   return absl::OkStatus();
@@ -99,9 +110,10 @@ absl::StatusOr<LinearAttentionConfig> ReadLinearAttention(const json& root, std:
 }
 
 // Layers with linear attention have neither KV nor a rotation.
-void SetLayers(const LayerTypes& types, const LayerConfig& common, ModelConfig& config) {
+void SetLayers(const LayerTypes& types, const Family& family, const LayerConfig& common, ModelConfig& config) {
   for (const LayerType type : types.of_layer) {
     LayerConfig layer = common;
+    if (layer.rope >= 0) layer.rope = config::RopeOf(type, types, family);
     if (type == LayerType::kLinear) {
       layer = {.attention = AttentionKind::kLinear, .rope = -1, .intermediate_size = common.intermediate_size};
     }
@@ -122,10 +134,9 @@ absl::Status ReadLayers(const json& root, std::string_view name, const Family& f
   if (config.learned_positions) {
     layer.rope = -1;
   } else {
-    LIME_ASSIGN_OR_RETURN(const RopeConfig rope, config::ReadRope(root, types, name, family, layer.head_dim, config));
-    config.ropes = {rope};
+    LIME_RETURN_IF_ERROR(config::ReadRopes(root, types, name, family, layer.head_dim, config));
   }
-  SetLayers(types, layer, config);
+  SetLayers(types, family, layer, config);
   if (types.Have(LayerType::kLinear)) {
     LIME_ASSIGN_OR_RETURN(config.linear_attention, ReadLinearAttention(root, name, family.defaults.linear_attention));
   }
@@ -164,6 +175,19 @@ int64_t ModelConfig::MostIntermediate() const {
   return Most(*this, &LayerConfig::intermediate_size);
 }
 
+std::optional<Activation> config::ActivationNamed(std::string_view spelled) {
+  constexpr std::pair<std::string_view, Activation> kNames[] = {{"silu", Activation::kSilu},
+                                                                {"swish", Activation::kSilu},
+                                                                {"relu", Activation::kRelu},
+                                                                {"gelu", Activation::kGelu},
+                                                                {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                                                {"gelu_new", Activation::kGeluTanh}};
+  for (const auto& [name, activation] : kNames) {
+    if (name == spelled) return activation;
+  }
+  return std::nullopt;
+}
+
 absl::Status config::Unsupported(std::string_view name, std::string_view what, std::string_view supported) {
   return absl::UnimplementedError(absl::StrCat(Text(name), ": ", Text(what), " is not supported; ", Text(supported)));
 }
@@ -180,8 +204,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, std::string_
   if (family.set_options != nullptr) family.set_options(config);
   JsonFields fields(root, name);
   config.hidden_size = fields.Int("hidden_size", 1, kMaxWidth);
-  config.num_heads = fields.Int("num_attention_heads", 1, kMaxHeads);
-  config.vocab_size = fields.Int("vocab_size", 1, kMaxVocab);
+  config.num_heads = IntOrDefault(fields, "num_attention_heads", family.defaults.heads, kMaxHeads);
+  config.vocab_size = IntOrDefault(fields, "vocab_size", family.defaults.vocab_size, kMaxVocab);
   config.draft_layers = fields.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
   LIME_RETURN_IF_ERROR(fields.status());
   if (config.num_heads > config.hidden_size) return Invalid(name, ": num_attention_heads is larger than hidden_size");

@@ -143,7 +143,7 @@ struct ModelConfig {
   bool qk_norm = false;             // RMSNorm over head_dim of q and k, before RoPE
   bool attention_gate = false;      // q_proj has for each head q, then a gate; sigmoid(gate) multiplies the result
   double score_scale = 0;           // of q k; 0: 1 / sqrt(head_dim)
-  double embedding_multiplier = 1;  // of the embedding rows
+  double embedding_multiplier = 1;  // of the embedding rows; in a ModelSpec as a float of the working dtype if the family rounds it
   double residual_multiplier = 1;   // of what a block adds to the residual stream
   double logits_divisor = 1;
   double score_cap = 0;            // scores are cap * tanh(score / cap); 0: they are not capped

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/base/check.h"
+#include "planner/base/float_bits.h"
 #include "planner/base/strings.h"
 #include "planner/plan/model/block_roles.h"
 #include "planner/plan/model/family.h"
@@ -33,6 +34,12 @@ std::string OfExpert(std::string_view stem, int64_t expert) {
 
 std::string LayerPrefix(std::string_view prefix, int32_t layer) {
   return absl::StrCat(Text(prefix), "layers.", layer, ".");
+}
+
+double Rounded(double x, DType dtype) {
+  double rounded = 0;
+  WithWorkingType(dtype, [&](auto type) { rounded = ToFloat(FromFloat<decltype(type)>(static_cast<float>(x))); });
+  return rounded;
 }
 
 // Rows of a tensor that one role uses. A tensor may have rows of several roles, and of all experts:
@@ -89,6 +96,7 @@ class SpecBuilder {
     AddBlock({BlockKind::kHead, 0});
     if (!status_.ok()) return status_;
     if (stored_offset_) config_.norm_offset = *stored_offset_;
+    if (family_.scales_embedding) config_.embedding_multiplier = Rounded(config_.embedding_multiplier, *working_);
     return ModelSpec{config_, *working_, std::move(blocks_), prefix_, head_};
   }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -184,6 +185,96 @@ TEST(ModelFamiliesTest, Phi3HasAWindowOnAllLayersAndMayRotatePartOfAHead) {
   EXPECT_THAT(Error(config), HasSubstr("\"longrope\" is not supported"));
   config["rope_scaling"]["type"] = "yarn";
   EXPECT_THAT(Error(config), HasSubstr("\"short_factor\" is not supported"));
+}
+
+// The text of a Gemma 3 4B states no more than these fields.
+json Gemma3() {
+  return {{"model_type", "gemma3_text"},
+          {"hidden_size", 2560},
+          {"intermediate_size", 10240},
+          {"num_hidden_layers", 34},
+          {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+          {"sliding_window", 1024}};
+}
+
+TEST(ModelFamiliesTest, Gemma3LeavesMostToTheDefaultsOfItsClass) {
+  json config = Gemma3();
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_EQ(parsed.num_heads, 8);
+  EXPECT_EQ(parsed.vocab_size, 262208);
+  EXPECT_EQ(parsed.max_positions, 131072) << "which includes the scaling";
+  EXPECT_EQ(parsed.layer(0).num_kv_heads, 4);
+  EXPECT_EQ(parsed.layer(0).head_dim, 256);
+  EXPECT_EQ(parsed.norm_eps, 1e-6);
+  EXPECT_EQ(parsed.norm_offset, 1);
+  EXPECT_EQ(parsed.activation, Activation::kGeluTanh);
+  EXPECT_EQ(parsed.score_scale, 1.0 / 16);
+  EXPECT_EQ(parsed.embedding_multiplier, std::sqrt(2560.0));
+  EXPECT_TRUE(parsed.tie_embeddings && parsed.qk_norm && parsed.after_norms && parsed.gated_mlp);
+  EXPECT_EQ(parsed.score_cap, 0);
+  EXPECT_EQ(parsed.logits_cap, 0);
+  config["final_logit_softcapping"] = 30.0, config["attn_logit_softcapping"] = 50.0, config["query_pre_attn_scalar"] = 4;
+  EXPECT_EQ(Parse(config)->logits_cap, 30);
+  EXPECT_EQ(Parse(config)->score_cap, 50);
+  EXPECT_EQ(Parse(config)->score_scale, 0.5);
+  config["hidden_activation"] = "quick_gelu";
+  EXPECT_THAT(Error(config), HasSubstr("activation \"quick_gelu\" is not supported"));
+  for (const char* required : {"hidden_size", "intermediate_size", "num_hidden_layers"}) {
+    config = Gemma3();
+    config.erase(required);
+    EXPECT_THAT(Error(config), HasSubstr("is missing"));
+  }
+}
+
+TEST(ModelFamiliesTest, LayersOfGemma3WithAWindowRotateOtherwiseThanTheOthers) {
+  json config = Gemma3();
+  ModelConfig parsed = *Parse(config);
+  EXPECT_EQ(parsed.layer(4).window, 1024);
+  EXPECT_EQ(parsed.layer(5).window, 0) << "each sixth unless the file says others";
+  ASSERT_EQ(parsed.ropes.size(), 2u);
+  const auto rope = [&](int64_t layer) { return parsed.ropes.at(static_cast<size_t>(parsed.layer(layer).rope)); };
+  EXPECT_EQ(rope(5).theta, 1e6);
+  EXPECT_EQ(rope(5).type, RopeType::kLinear);
+  EXPECT_EQ(rope(5).factor, 8);
+  EXPECT_EQ(rope(4).theta, 1e4);
+  EXPECT_EQ(rope(4).type, RopeType::kDefault) << "the scaling is of the other layers";
+  config["rope_theta"] = 5e5, config["rope_local_base_freq"] = 2e4, config["sliding_window_pattern"] = 2;
+  parsed = *Parse(config);
+  EXPECT_EQ(parsed.layer(1).window, 0);
+  EXPECT_EQ(rope(1).theta, 5e5);
+  EXPECT_EQ(rope(0).theta, 2e4);
+  config.erase("rope_scaling");
+  config["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"rope_theta", 7e5}, {"factor", 4.0}}},
+                               {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 3e4}}}};
+  parsed = *Parse(config);
+  EXPECT_EQ(rope(1).theta, 7e5);
+  EXPECT_EQ(rope(1).factor, 4);
+  EXPECT_EQ(rope(0).theta, 3e4);
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 7e5}};
+  EXPECT_THAT(Error(config), HasSubstr("rope_parameters for all layers alike is not supported"));
+  config = Gemma3();
+  config["num_hidden_layers"] = 2, config["layer_types"] = {"sliding_attention", "sliding_attention"};
+  parsed = *Parse(config);
+  EXPECT_EQ(parsed.ropes.size(), 1u);
+  EXPECT_EQ(rope(1).theta, 1e4);
+}
+
+TEST(ModelFamiliesTest, TheMultiplierOfGemma3sEmbeddingHasTheWorkingDType) {
+  json config = Llama();
+  config.erase("architectures");
+  config["model_type"] = "gemma3_text", config["hidden_size"] = 48;
+  const auto multiplier = [&](DType dtype) { return ModelSpec::FromConfig(*Parse(config), dtype, "folder")->config.embedding_multiplier; };
+  EXPECT_EQ(multiplier(DType::kBF16), 6.9375);
+  EXPECT_EQ(multiplier(DType::kF32), static_cast<double>(std::sqrt(48.0f)));
+  const ModelSpec spec = *ModelSpec::FromConfig(*Parse(config), DType::kBF16, "folder");
+  const auto name = [&](BlockKind kind, TensorRole role) {
+    const BlockSpec& block = spec.block({kind, 1});
+    return block.tensors.at(*block.Find(role, TensorPart::kWeight)).name;
+  };
+  EXPECT_EQ(name(BlockKind::kAttention, TensorRole::kAfterNorm), "model.layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(name(BlockKind::kMlp, TensorRole::kNorm), "model.layers.1.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(name(BlockKind::kMlp, TensorRole::kAfterNorm), "model.layers.1.post_feedforward_layernorm.weight");
 }
 
 TEST(ModelFamiliesTest, QueriesOfMinistral3GrowWithThePosition) {
