@@ -158,7 +158,8 @@ class Backend {
   // Computes the embedding from a table with one row for each row of the batch, in the same order.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 
-  // The residual stream of the current batch, [rows, hidden] in the working dtype. If other devices
+  // The residual stream of the current batch, [rows, hidden] in the working dtype. With
+  // ModelConfig::parallel_halves as much again follows: the input of the layer's MLP half. If other devices
   // computed the blocks before, write it before the first block here; read it after the last block
   // here.
   virtual std::span<std::byte> Hidden() = 0;

@@ -25,8 +25,9 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
   const Bytes q = c.num_heads * c.MostHeadDim(), kv = c.MostKvHeads() * c.MostHeadDim(), inner = c.MostIntermediate();
   const LinearAttentionConfig linear = c.linear_attention.value_or(LinearAttentionConfig{});
   const Bytes widest = std::max({inner, c.hidden_size, c.attention_gate ? 2 * q : q, linear.conv_cols()});
-  const Bytes hidden = (2 + kMessages) * c.hidden_size * element;
-  const Bytes attention = q * (kFloat + element) + 2 * kv * kFloat + (c.attention_gate ? q * kFloat : 0);
+  const Bytes hidden = (2 + kMessages) * c.stream_cols() * element;
+  const Bytes attention =
+      q * (kFloat + element) + 2 * kv * kFloat + (c.attention_gate ? q * kFloat : 0) + (c.qkv_by_head ? (q + 2 * kv) * kFloat : 0);
   const Bytes added = c.after_norms ? c.hidden_size * kFloat : 0;
   const Bytes recurrence = (2 * linear.conv_cols() + linear.value_cols() + 2 * linear.value_heads) * kFloat + linear.value_cols() * element;
   const Bytes experts = ExpertsActivations(c, element);

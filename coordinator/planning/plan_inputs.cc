@@ -110,7 +110,7 @@ Bytes AssumedWaiting(const PlanInputs& inputs, size_t devices) {
   const Flow sweep{.devices = 1, .sequences = request.sequences, .chunk = request.prompt_tokens + longest};
   const int64_t rows = std::max(chunks.WaitingRows(), sweep.WaitingRows());
   const Bytes logits = inputs.split_head ? MostLogitBytes(/*messages=*/rows, chunks.WaitingLogitRows(), inputs.spec.config.vocab_size) : 0;
-  return rows * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype) + logits;
+  return rows * inputs.spec.config.stream_cols() * ElementBytes(inputs.spec.working_dtype) + logits;
 }
 
 ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inputs, size_t devices) {

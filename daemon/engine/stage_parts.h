@@ -42,7 +42,7 @@ struct StageParts {
   // Memory of that reader.
   Bytes RowsBytes() const { return RowReader::BytesFor(spec, MaxRows(plan())); }
   // Bytes of a hidden state.
-  Bytes RowBytes() const { return spec.config.hidden_size * ElementBytes(spec.working_dtype); }
+  Bytes RowBytes() const { return spec.config.stream_cols() * ElementBytes(spec.working_dtype); }
 
   const Checkpoint& checkpoint;
   const ModelSpec& spec;

@@ -31,7 +31,7 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
 }  // namespace
 
 absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec) {
-  LIME_RETURN_IF_ERROR(CheckMessages(plan, spec.config.hidden_size * ElementBytes(spec.working_dtype)));
+  LIME_RETURN_IF_ERROR(CheckMessages(plan, spec.config.stream_cols() * ElementBytes(spec.working_dtype)));
   LIME_RETURN_IF_ERROR(CheckKvMessages(plan, spec.config));
   return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
 }

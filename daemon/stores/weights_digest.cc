@@ -260,6 +260,9 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
   append("logits_divisor", config.logits_divisor, defaults.logits_divisor);
   append("score_cap", config.score_cap, defaults.score_cap);
   append("logits_cap", config.logits_cap, defaults.logits_cap);
+  append("parallel_halves", config.parallel_halves, defaults.parallel_halves);
+  append("parallel_norms", config.parallel_norms, defaults.parallel_norms);
+  append("qkv_by_head", config.qkv_by_head, defaults.qkv_by_head);
   append("after_norms", config.after_norms, defaults.after_norms);
 }
 

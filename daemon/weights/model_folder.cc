@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "common/input/model_file.h"
 #include "planner/base/strings.h"
+#include "planner/plan/model/family.h"
 
 namespace lime {
 namespace {
@@ -143,13 +144,14 @@ bool BelongsToModel(std::string_view tensor, const ModelSpec& spec) {
   if (tensor.starts_with(spec.head_module + ".")) return !spec.config.tie_embeddings || tensor == spec.head_module + ".bias";
   if (!tensor.starts_with(spec.tensor_prefix)) return false;
   tensor.remove_prefix(spec.tensor_prefix.size());
-  constexpr std::string_view kLayers = "layers.";
-  if (tensor.starts_with(kLayers)) {
+  const std::string_view layers = FamilyOf(spec.config.model_type).layer_list;
+  if (tensor.starts_with(layers)) {
     int64_t layer = -1;
-    std::from_chars(tensor.data() + kLayers.size(), tensor.data() + tensor.size(), layer);
+    std::from_chars(tensor.data() + layers.size(), tensor.data() + tensor.size(), layer);
     return layer >= 0 && layer < spec.config.num_layers();
   }
-  for (const std::string_view module : {"embed_", "norm.", "final_layer_norm.", "project_in.", "project_out.", "layernorm_embedding."}) {
+  for (const std::string_view module :
+       {"embed_", "norm.", "word_embeddings", "ln_f.", "final_layer_norm.", "project_in.", "project_out.", "layernorm_embedding."}) {
     if (tensor.starts_with(module)) return true;
   }
   return false;

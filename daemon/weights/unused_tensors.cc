@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/machine/files.h"
 #include "daemon/weights/model_folder.h"
+#include "planner/base/strings.h"
+#include "planner/plan/model/family.h"
 
 namespace lime {
 namespace {
@@ -26,7 +28,7 @@ std::string DescribeIgnored(const std::vector<std::string>& ignored) {
 // Numbers of the layers that `spec` does not have and config.json does not announce.
 std::set<int64_t> FurtherLayers(const TensorIndex& index, const ModelSpec& spec) {
   std::set<int64_t> layers;
-  const std::string begin = spec.tensor_prefix + "layers.";
+  const std::string begin = absl::StrCat(spec.tensor_prefix, Text(FamilyOf(spec.config.model_type).layer_list));
   for (auto at = index.lower_bound(begin); at != index.end() && at->first.starts_with(begin); ++at) {
     int64_t layer = -1;
     const std::string& name = at->first;

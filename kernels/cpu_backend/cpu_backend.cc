@@ -174,7 +174,7 @@ class CpuBackend final : public Backend {
   }
 
   std::span<std::byte> Hidden() override {
-    return {workspace_.x, static_cast<size_t>(workspace_.rows * workspace_.hidden * ElementBytes(workspace_.dtype))};
+    return {workspace_.x, static_cast<size_t>(workspace_.rows * spec_.config.stream_cols() * ElementBytes(workspace_.dtype))};
   }
 
   std::span<float> Logits() override { return {workspace_.logits, static_cast<size_t>(workspace_.logit_rows * workspace_.vocab)}; }

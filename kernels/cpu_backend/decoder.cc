@@ -66,20 +66,50 @@ void AttentionBlock::Bind(const BlockBinder& binder) {
   q_ = binder.Linear(TensorRole::kQ, config_.hidden_size);
   k_ = binder.Linear(TensorRole::kK, config_.hidden_size);
   v_ = binder.Linear(TensorRole::kV, config_.hidden_size);
+  by_head_ = binder.Linear(TensorRole::kQkvByHead, config_.hidden_size);
   o_ = binder.Linear(TensorRole::kO, config_.q_cols(layer_));
   q_norm_ = binder.Small(TensorRole::kQNorm);
   k_norm_ = binder.Small(TensorRole::kKNorm);
   after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
+  mlp_norm_ = binder.ReadNorm(config_, TensorRole::kMlpNorm);
 }
 
 absl::Status AttentionBlock::Forward(const StepMemory& memory) {
   Workspace& ws = memory.ws;
-  norm_.Forward(ws, ws.x, ws.rows, ws.normed);  // [tokens, hidden]
+  Normalise(ws);  // [tokens, hidden]
   // [tokens, heads * head_dim], twice that with a gate; [tokens, kv_heads * head_dim]
-  LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}, {&k_, ws.k}, {&v_, ws.v}});
+  if (config_.qkv_by_head) {
+    LinearOut(ws, ws.normed, ws.rows, {{&by_head_, ws.by_head}});
+    SplitHeads(ws);
+  } else {
+    LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}, {&k_, ws.k}, {&v_, ws.v}});
+  }
   LIME_RETURN_IF_ERROR(Attend(ws, memory.kv.layer(layer_)));  // [tokens, heads * head_dim]
   AddToX(ws, ws.attended, o_, after_norm_);                   // residual add in the epilogue, rounded once
   return absl::OkStatus();
+}
+
+void AttentionBlock::Normalise(Workspace& ws) const {
+  norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+  if (!config_.parallel_halves) return;
+  if (config_.parallel_norms) {
+    mlp_norm_.Forward(ws, ws.x, ws.rows, ws.mlp_input());
+  } else {
+    std::memcpy(ws.mlp_input(), ws.normed, static_cast<size_t>(ws.rows * ws.hidden * ElementBytes(ws.dtype)));
+  }
+}
+
+// Each key head has its queries, its key and its value.
+void AttentionBlock::SplitHeads(Workspace& ws) const {
+  const int64_t queries = config_.num_heads / kv_heads() * head_dim(), n = head_dim(), all = kv_heads();
+  ParallelRows(ws.pool, ws.rows, by_head_.outputs, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin * all; head < end * all; ++head) {
+      const float* const from = ws.by_head + head * (queries + 2 * n);
+      std::copy_n(from, queries, ws.q + head * queries);
+      std::copy_n(from + queries, n, ws.k + head * n);
+      std::copy_n(from + queries + n, n, ws.v + head * n);
+    }
+  });
 }
 
 void AttentionBlock::TakeQueries(Workspace& ws) const {
@@ -163,8 +193,13 @@ absl::Status AttentionBlock::ForwardRows(const RowsInMemory& rows, const StepMem
   layer.PointAt(rows);
   switch (role) {
     case TensorRole::kQ:
-      if (layer.row_begin == 0) norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+      if (layer.row_begin == 0) Normalise(ws);
       LinearOut(ws, ws.normed, ws.rows, {{&layer, QOut(ws)}});
+      break;
+    case TensorRole::kQkvByHead:
+      if (layer.row_begin == 0) Normalise(ws);
+      LinearOut(ws, ws.normed, ws.rows, {{&layer, ws.by_head}});
+      if (layer.is_complete()) SplitHeads(ws);
       break;
     case TensorRole::kK:
       LinearOut(ws, ws.normed, ws.rows, {{&layer, ws.k}});
@@ -189,13 +224,20 @@ void MlpBlock::Bind(const BlockBinder& binder) {
   after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
 }
 
+// Where the halves are parallel, the attention half has computed it.
+const std::byte* MlpBlock::Input(Workspace& ws) const {
+  if (config_.parallel_halves) return ws.mlp_input();
+  norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+  return ws.normed;
+}
+
 absl::Status MlpBlock::Forward(const StepMemory& memory) {
   Workspace& ws = memory.ws;
-  norm_.Forward(ws, ws.x, ws.rows, ws.normed);  // [tokens, hidden]
+  const std::byte* const input = Input(ws);  // [tokens, hidden]
   if (gated()) {
-    LinearOut(ws, ws.normed, ws.rows, {{&gate_, ws.gate}, {&up_, ws.up}});  // [tokens, intermediate] each
+    LinearOut(ws, input, ws.rows, {{&gate_, ws.gate}, {&up_, ws.up}});  // [tokens, intermediate] each
   } else {
-    LinearOut(ws, ws.normed, ws.rows, {{&up_, ws.up}});
+    LinearOut(ws, input, ws.rows, {{&up_, ws.up}});
   }
   Activate(ws);
   AddToX(ws, ws.mixed, down_, after_norm_);
@@ -219,8 +261,8 @@ absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& m
     return absl::OkStatus();
   }
   const bool is_first = role == TensorRole::kGate || !gated();
-  if (is_first && layer.row_begin == 0) norm_.Forward(ws, ws.x, ws.rows, ws.normed);
-  LinearOut(ws, ws.normed, ws.rows, {{&layer, role == TensorRole::kGate ? ws.gate : ws.up}});
+  const std::byte* const input = is_first && layer.row_begin == 0 ? Input(ws) : config_.parallel_halves ? ws.mlp_input() : ws.normed;
+  LinearOut(ws, input, ws.rows, {{&layer, role == TensorRole::kGate ? ws.gate : ws.up}});
   return absl::OkStatus();
 }
 

@@ -51,6 +51,7 @@ class AttentionBlock final : public Block {
   int64_t head_dim() const { return config_.layer(layer_).head_dim; }
   int64_t kv_heads() const { return config_.layer(layer_).num_kv_heads; }
   LinearLayer& linear(TensorRole role) {
+    if (role == TensorRole::kQkvByHead) return by_head_;
     return role == TensorRole::kQ ? q_ : role == TensorRole::kK ? k_ : role == TensorRole::kV ? v_ : o_;
   }
   // The output of q: with a gate, an array from which Append takes ws.q.
@@ -58,14 +59,17 @@ class AttentionBlock final : public Block {
   // For the batch in the workspace, whose gates it has.
   AttentionShape ShapeOf(const Workspace& ws) const;
   void TakeQueries(Workspace& ws) const;  // ws.q_and_gate -> ws.q
+  void Normalise(Workspace& ws) const;    // ws.x -> ws.normed; with parallel halves also ws.mlp_input()
+  void SplitHeads(Workspace& ws) const;   // ws.by_head -> ws.q, k, v
   // Appends ws.k and ws.v to `kv`; normalises and rotates ws.q and ws.k.
   absl::Status Append(Workspace& ws, const KvView& kv) const;
   absl::Status Attend(Workspace& ws, const KvView& kv) const;  // ws.q, k, v -> ws.attended
 
   const ModelConfig& config_;
   const int32_t layer_;
-  Norm norm_, after_norm_;
+  Norm norm_, after_norm_, mlp_norm_;
   LinearLayer q_, k_, v_, o_;
+  LinearLayer by_head_;  // instead of q, k and v, with ModelConfig::qkv_by_head
   // [head_dim]: RMSNorm over every head; with qk_norm_all_heads [heads * head_dim]: over all at once;
   // no data: there is none.
   Values q_norm_, k_norm_;
@@ -83,7 +87,8 @@ class MlpBlock final : public Block {
  private:
   bool gated() const { return gate_.outputs > 0; }
   LinearLayer& linear(TensorRole role) { return role == TensorRole::kGate ? gate_ : role == TensorRole::kUp ? up_ : down_; }
-  void Activate(Workspace& ws) const;  // ws.gate, up -> ws.mixed
+  const std::byte* Input(Workspace& ws) const;  // the normalised input: [tokens, hidden]
+  void Activate(Workspace& ws) const;           // ws.gate, up -> ws.mixed
 
   const ModelConfig& config_;
   const int32_t layer_;

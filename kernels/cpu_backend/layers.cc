@@ -47,7 +47,7 @@ void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer) {
 void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after) {
   if (after.weight == nullptr) return LinearAddToX(ws, x, layer);
   LinearOut(ws, x, ws.rows, {{&layer, ws.added}});
-  if (layer.row_begin + layer.weight.rows == layer.outputs) after.AddToX(ws);
+  if (layer.is_complete()) after.AddToX(ws);
 }
 
 void Norm::Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const {

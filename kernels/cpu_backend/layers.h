@@ -23,6 +23,8 @@ struct LinearLayer {
   int64_t outputs = 0;              // rows of the whole layer; 0: the block has no such layer
   int64_t row_begin = 0;
 
+  // Whether `weight` has the last rows.
+  bool is_complete() const { return row_begin + weight.rows == outputs; }
   // Uses the rows that have arrived as the weight from now on.
   void PointAt(const RowsInMemory& rows);
 };

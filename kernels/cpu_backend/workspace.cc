@@ -68,12 +68,13 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   on_array(arrays.tokens, rows * kIndex);
   on_array(arrays.slots, rows * kIndex);
   on_array(arrays.positions, rows * kIndex);
-  on_array(arrays.x, rows * config.hidden_size * working);
+  on_array(arrays.x, rows * config.stream_cols() * working);
   on_array(arrays.normed, rows * config.hidden_size * working);
   if (config.after_norms) on_array(arrays.added, rows * config.hidden_size * kFloat);
   on_array(arrays.q, rows * q_cols * kFloat);
   on_array(arrays.k, rows * kv_cols * kFloat);
   on_array(arrays.v, rows * kv_cols * kFloat);
+  if (config.qkv_by_head) on_array(arrays.by_head, rows * (q_cols + 2 * kv_cols) * kFloat);
   if (config.attention_gate) on_array(arrays.q_and_gate, rows * 2 * q_cols * kFloat);
   on_array(arrays.attended, rows * AttendedCols(config) * working);
   if (const auto& linear = config.linear_attention) {

@@ -28,13 +28,14 @@ struct BatchArrays {
   int32_t* tokens = nullptr;     // [rows]
   int32_t* slots = nullptr;      // [rows], sequence slot of each row
   int32_t* positions = nullptr;  // [rows]
-  std::byte* x = nullptr;        // [rows, hidden] working dtype: the residual stream
+  std::byte* x = nullptr;        // [rows, hidden] working dtype: the residual stream; then mlp_input()
   std::byte* normed = nullptr;   // [rows, hidden] working dtype
   float* added = nullptr;        // [rows, hidden]: what a block adds, before the norm after it; null if there is none
   // Softmax attention.
   float* q = nullptr;             // [rows, heads * head_dim]
   float* k = nullptr;             // [rows, kv_heads * head_dim]
   float* v = nullptr;             // [rows, kv_heads * head_dim]
+  float* by_head = nullptr;       // [rows, (heads + 2 * kv_heads) * head_dim]; null without ModelConfig::qkv_by_head
   float* q_and_gate = nullptr;    // [rows, heads, 2, head_dim]; null without ModelConfig::attention_gate
   std::byte* attended = nullptr;  // [rows, heads * head_dim or value_cols] working dtype
   // Linear attention; null if no layer has it.
@@ -89,6 +90,9 @@ struct Workspace : BatchArrays {
   // InvalidArgument if a layer has linear attention and the rows of a sequence are not consecutive.
   absl::Status SetBatch(const MicroBatch& batch, int64_t new_logit_rows);
   AttentionRows attention_rows() const { return {.slots = slots, .positions = positions, .count = rows}; }
+  // [rows, hidden] working dtype: the input of the layer's MLP half, with ModelConfig::parallel_halves.
+  // It follows the batch's residual stream, and goes to other devices with it.
+  std::byte* mlp_input() const { return x + rows * hidden * ElementBytes(dtype); }
   // The rows of each sequence. Empty if no layer has linear attention.
   std::span<SequenceRows> sequence_rows() const { return {runs, static_cast<size_t>(num_runs)}; }
 

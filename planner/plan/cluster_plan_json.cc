@@ -24,9 +24,10 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int kVersion = 1;
 
 // Matrices by name; the others are in no part.
-constexpr Names<TensorRole, 20> kRoleNames = {{{TensorRole::kQ, "q"},
+constexpr Names<TensorRole, 21> kRoleNames = {{{TensorRole::kQ, "q"},
                                                {TensorRole::kK, "k"},
                                                {TensorRole::kV, "v"},
+                                               {TensorRole::kQkvByHead, "qkv_by_head"},
                                                {TensorRole::kO, "o"},
                                                {TensorRole::kQkv, "qkv"},
                                                {TensorRole::kZ, "z"},

@@ -159,7 +159,7 @@ absl::Status CheckKvPart(const Plan& plan, int p, const std::string& name) {
                    kKvPiece, " positions, from ", begin, " on and up to ", most);
   }
   const MatrixRows* const rows = RowsBefore(plan, p);
-  if (rows == nullptr || rows->role != TensorRole::kV)
+  if (rows == nullptr || (rows->role != TensorRole::kV && rows->role != TensorRole::kQkvByHead))
     return Invalid("plan: ", name, " has positions of KV that do not follow the rows of v");
   const bool last = next == nullptr || !(next->block == part.block) || !next->is_kv();
   if (last && part.kv_end != most) return Invalid("plan: ", name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);

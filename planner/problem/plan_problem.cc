@@ -89,7 +89,7 @@ LinkPoint WorstLink(std::span<const ClusterDevice> devices, std::span<const std:
 }
 
 double TxMs(const ModelSpec& spec, const LinkPoint& link, int64_t rows) {
-  const Bytes bytes = rows * spec.config.hidden_size * ElementBytes(spec.working_dtype);
+  const Bytes bytes = rows * spec.config.stream_cols() * ElementBytes(spec.working_dtype);
   return static_cast<double>(bytes) / link.bytes_per_second * 1000;
 }
 

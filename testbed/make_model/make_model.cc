@@ -92,6 +92,16 @@ void AddOptFields(const ModelShape& config, ordered_json& json) {
   json["enable_bias"] = true;
 }
 
+void AddFalconFields(const ModelShape& config, const Family& family, ordered_json& json) {
+  json["new_decoder_architecture"] = true;
+  json["num_kv_heads"] = config.num_kv_heads;
+  json["bias"] = config.mlp_bias;
+  json["activation"] = ActivationName(config, family);
+  json["ffn_hidden_size"] = config.intermediate_size;
+  json["layer_norm_epsilon"] = kNormEps;
+  AddRope(config.rope, json);
+}
+
 void AddLinearAttention(const ModelShape& config, ordered_json& json) {
   const LinearAttentionConfig& linear = config.linear_attention;
   json["full_attention_interval"] = config.full_attention_interval;
@@ -251,7 +261,11 @@ std::string ConfigJson(const MakeModelOptions& options) {
   json["num_attention_heads"] = config.num_heads;
   json["vocab_size"] = config.vocab_size;
   json["max_position_embeddings"] = config.max_positions;
-  family.grouped_queries ? AddGatedFields(config, family, json) : AddOptFields(config, json);
+  if (family.falcon_heads) {
+    AddFalconFields(config, family, json);
+  } else {
+    family.grouped_queries ? AddGatedFields(config, family, json) : AddOptFields(config, json);
+  }
   json["tie_word_embeddings"] = config.tie_embeddings;
   if (options.tokenizer) json["bos_token_id"] = kByteTokenizerBos, json["eos_token_id"] = kByteTokenizerEos;
   if (config.quantization) {

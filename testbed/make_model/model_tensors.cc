@@ -117,6 +117,7 @@ class TensorLister {
         return AddNormal(tensor, dtype_, 0, kEmbeddingDeviation);
       case TensorRole::kNorm:
       case TensorRole::kAfterNorm:
+      case TensorRole::kMlpNorm:
       case TensorRole::kQNorm:
       case TensorRole::kKNorm:
         return AddNormal(tensor, norm_dtype_, 1 - static_cast<float>(config_.norm_offset), kNormDeviation);
@@ -137,7 +138,7 @@ class TensorLister {
   }
 
   // Of a bias.
-  DType DTypeOf(TensorRole role) const { return role == TensorRole::kNorm ? norm_dtype_ : dtype_; }
+  DType DTypeOf(TensorRole role) const { return role == TensorRole::kNorm || role == TensorRole::kMlpNorm ? norm_dtype_ : dtype_; }
 
   void AddNormal(const TensorSpec& tensor, DType dtype, float mean, float deviation) {
     tensors_.push_back(

@@ -52,6 +52,7 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
   options.config.tie_embeddings = variant.family == "opt";
   if (HasState(variant)) options.config.num_layers = 5;                        // linear, linear, linear, full, linear
   if (variant.family == "gemma3") options.config.full_attention_interval = 2;  // one layer with the window, one without
+  if (variant.family == "falcon") options.config.hidden_size = options.config.num_heads * variant.head_dim;
   options.dtype = variant.dtype;
   options.norm_dtype = variant.norm_dtype;
   return options;
@@ -59,7 +60,7 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
 
 inline std::vector<Variant> Variants() {
   std::vector<Variant> variants;
-  const char* const families[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5", "gemma3"};
+  const char* const families[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5", "gemma3", "falcon"};
   const std::pair<const char*, DType> dtypes[] = {{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f32", DType::kF32}};
   for (const std::string family : families) {
     for (const auto& [dtype_name, dtype] : dtypes) {

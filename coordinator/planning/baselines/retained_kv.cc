@@ -60,7 +60,7 @@ class Search {
                .prefill_chunk = chunk};
     if (MostEvicted(shape) > kMostComputedAgain / sequences)
       return absl::ResourceExhaustedError("a step would compute more positions again than the limit");
-    const Bytes row_bytes = spec_.config.hidden_size * ElementBytes(spec_.working_dtype);
+    const Bytes row_bytes = spec_.config.stream_cols() * ElementBytes(spec_.working_dtype);
     Flow flow = Flow::Of(shape);
     flow.devices = std::ssize(all_.devices);
     if (flow.devices > 1 && (SentRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))

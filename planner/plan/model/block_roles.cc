@@ -52,6 +52,11 @@ int64_t BetaDecay(const ModelConfig& config, const LayerConfig&) {
 int64_t ValueDim(const ModelConfig& config, const LayerConfig&) {
   return config.linear_attention->value_dim;
 }
+
+int64_t QueriesKeysValues(const ModelConfig& config, const LayerConfig& layer) {
+  return Attended(config, layer) + 2 * Keys(config, layer);
+}
+
 int64_t Heads(const ModelConfig& config, const LayerConfig&) {
   return config.num_heads;
 }
@@ -108,6 +113,18 @@ bool HasAfterNorm(const ModelConfig& config) {
 bool HasNorm(const ModelConfig& config) {
   return config.norm == NormKind::kRms || config.norm_affine;
 }
+bool HasMlpNorm(const ModelConfig& config) {
+  return !config.parallel_halves && HasNorm(config);
+}
+bool HasParallelNorm(const ModelConfig& config) {
+  return config.parallel_norms && HasNorm(config);
+}
+bool QkvApart(const ModelConfig& config) {
+  return !config.qkv_by_head;
+}
+bool QkvByHead(const ModelConfig& config) {
+  return config.qkv_by_head;
+}
 bool HasFinalNorm(const ModelConfig& config) {
   return config.final_norm && HasNorm(config);
 }
@@ -136,9 +153,11 @@ constexpr BlockRole kEmbedding[] = {
 };
 constexpr BlockRole kAttention[] = {
     {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm},
-    {TensorRole::kQ, RoleForm::kMatrix, Queries, Hidden, nullptr, QkvBias},
-    {TensorRole::kK, RoleForm::kMatrix, Keys, Hidden, nullptr, QkvBias},
-    {TensorRole::kV, RoleForm::kMatrix, Keys, Hidden, nullptr, QkvBias},
+    {TensorRole::kMlpNorm, RoleForm::kNorm, Hidden, nullptr, HasParallelNorm},
+    {TensorRole::kQ, RoleForm::kMatrix, Queries, Hidden, QkvApart, QkvBias},
+    {TensorRole::kK, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias},
+    {TensorRole::kV, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias},
+    {TensorRole::kQkvByHead, RoleForm::kMatrix, QueriesKeysValues, Hidden, QkvByHead, QkvBias},
     {TensorRole::kQNorm, RoleForm::kNorm, NormedQueries, nullptr, NormsHeads},
     {TensorRole::kKNorm, RoleForm::kNorm, NormedKeys, nullptr, NormsHeads},
     {TensorRole::kSinks, RoleForm::kVector, Heads, nullptr, HasSinks},
@@ -160,7 +179,7 @@ constexpr BlockRole kLinearAttention[] = {
     {TensorRole::kO, RoleForm::kMatrix, Hidden, ValueCols},
 };
 constexpr BlockRole kMlp[] = {
-    {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm},
+    {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasMlpNorm},
     {TensorRole::kGate, RoleForm::kMatrix, Inner, Hidden, Gated, MlpBias},
     {TensorRole::kUp, RoleForm::kMatrix, Inner, Hidden, nullptr, MlpBias},
     {TensorRole::kDown, RoleForm::kMatrix, Hidden, Inner, nullptr, MlpBias},

@@ -40,8 +40,8 @@ constexpr const char* kSwitches[] = {
     // rotary embedding
     "rope_interleaved", "rope_interleave", "rope_traditional", "no_rope_layer_interval", "nope_layer_interval",
     // layers
-    "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "use_parallel_residual", "parallel_attn", "use_post_norm",
-    "scale_depth", "dim_model_base", "pruned_heads", "compression_config", "parallel_residual", "parallel_block", "sandwich_norm",
+    "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "use_parallel_residual", "use_post_norm", "scale_depth",
+    "dim_model_base", "pruned_heads", "compression_config", "parallel_residual", "parallel_block", "sandwich_norm",
     "layernorm_zero_centered", "rms_norm_add_unit_offset",
     // the embedding and the head
     "scale_embedding", "scale_embeddings", "final_logit_softcapping", "final_logit_softcap", "logits_soft_cap", "lm_head_bias"};
@@ -115,6 +115,8 @@ absl::Status RefuseOtherComputations(const json& root, std::string_view name, co
   LIME_RETURN_IF_ERROR(check("query_pre_attn_scalar", [&](const json& value) { return IsNumber(value, dimension); }));
   LIME_RETURN_IF_ERROR(check("no_rope_layers", EveryLayerRotates));
   LIME_RETURN_IF_ERROR(check("attn_type_list", EveryLayerIsSoftmax));
+  LIME_RETURN_IF_ERROR(
+      check("parallel_attn", [&](const json& value) { return config.parallel_halves ? value.is_null() || value == true : IsOff(value); }));
   LIME_RETURN_IF_ERROR(check("is_causal", [](const json& value) { return value.is_null() || value == true; }));
   // Of OPT: the norm before each block, and rows of the embedding as wide as the hidden states.
   LIME_RETURN_IF_ERROR(check("do_layer_norm_before", [](const json& value) { return value.is_null() || value == true; }));

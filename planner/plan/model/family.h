@@ -25,6 +25,7 @@ struct TensorName {
   BlockKind block = BlockKind::kEmbedding;
   TensorRole role = TensorRole::kNorm;
   std::string_view stem;
+  bool ModelConfig::*when = nullptr;  // the name is used only with this option; the first that fits counts
 };
 
 // A boolean field of config.json that sets an option of the model.
@@ -96,6 +97,7 @@ struct ClassDefaults {
   int64_t heads = 0;                            // 0: the field must be there
   int64_t vocab_size = 0;                       // 0: the field must be there
   int64_t full_every = 0;                       // LayerPattern::kWindowExcept
+  int64_t inner_factor = 0;                     // intermediate_size by hidden_size; 0: the field must be there
   const char* activation = nullptr;             // as config.json spells it; null: that of set_options
 };
 
@@ -132,7 +134,9 @@ struct Family {
   // or rope_parameters says another. 0: all layers rotate alike. Then rope_scaling is of the other
   // layers, and max_position_embeddings includes it.
   double sliding_theta = 0;
-  bool scales_embedding = false;  // embedding_multiplier is sqrt(hidden_size), rounded to the working dtype
+  std::string_view layer_list = "layers.";  // what begins the names of a layer's tensors, before its number
+  bool falcon_heads = false;                // multi_query, new_decoder_architecture and their fields are read
+  bool scales_embedding = false;            // embedding_multiplier is sqrt(hidden_size), rounded to the working dtype
 };
 
 // All families, in the order in which messages list them.

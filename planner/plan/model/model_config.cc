@@ -41,10 +41,22 @@ int64_t IntOrDefault(JsonFields& fields, const char* key, int64_t of_class, int6
   return of_class > 0 ? fields.IntOr(key, of_class, 1, high) : fields.Int(key, 1, high);
 }
 
+// One key head for all queries, unless the file says otherwise.
+int64_t FalconKvHeads(JsonFields& fields, int64_t heads) {
+  if (fields.BoolOr("new_decoder_architecture", false)) return fields.IntOr("num_kv_heads", heads, 1, heads);
+  return fields.BoolOr("multi_query", true) ? 1 : heads;
+}
+
+// Whether both halves of a layer have a norm of their own.
+bool FalconHasTwoNorms(JsonFields& fields) {
+  return fields.BoolOr("new_decoder_architecture", false) && fields.IntOr("num_ln_in_parallel_attn", 2, 1, 2) == 2;
+}
+
 // Sets what all layers with KV have in common.
 void ReadHeads(const json& root, const Family& family, JsonFields& fields, const ModelConfig& config, LayerConfig& layer) {
   layer.num_kv_heads = config.num_heads;
   layer.head_dim = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
+  if (family.falcon_heads) layer.num_kv_heads = FalconKvHeads(fields, config.num_heads);
   if (!family.grouped_queries) return;
   const auto missing = [&](const char* key, int64_t of_class, int64_t implied) {
     return of_class > 0 && !root.contains(key) ? of_class : implied;
@@ -68,6 +80,7 @@ absl::Status ReadOptions(const json& root, std::string_view name, const Family& 
     const double number = fields.DoubleOr(field.name, field.fallback, 1 / kMaxFactor, kMaxFactor);
     config.*field.option = field.inverse_root ? 1 / std::sqrt(number) : number;
   }
+  if (family.falcon_heads) config.parallel_norms = FalconHasTwoNorms(fields);
   if (family.scales_embedding) config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
   const char* const usual = config.activation == Activation::kRelu ? "relu" : "silu";
   const std::string activation =
@@ -125,7 +138,8 @@ absl::Status ReadLayers(const json& root, std::string_view name, const Family& f
   JsonFields fields(root, std::string(name));
   const int64_t num_layers = fields.Int("num_hidden_layers", 1, kMaxLayers);
   LayerConfig layer;
-  if (family.experts == nullptr) layer.intermediate_size = fields.Int(family.intermediate_size, 1, kMaxWidth);
+  if (family.experts == nullptr)
+    layer.intermediate_size = IntOrDefault(fields, family.intermediate_size, family.defaults.inner_factor * config.hidden_size, kMaxWidth);
   ReadHeads(root, family, fields, config, layer);
   config.max_positions = fields.IntOr("max_position_embeddings", family.defaults.positions, 1, kMaxPositions);
   LIME_RETURN_IF_ERROR(fields.status());

@@ -146,11 +146,13 @@ struct ModelConfig {
   double embedding_multiplier = 1;  // of the embedding rows; in a ModelSpec as a float of the working dtype if the family rounds it
   double residual_multiplier = 1;   // of what a block adds to the residual stream
   double logits_divisor = 1;
-  double score_cap = 0;            // scores are cap * tanh(score / cap); 0: they are not capped
-  double logits_cap = 0;           // the same of logits
-  double activation_limit = 0;     // of Activation::kClampedSwiglu
-  bool after_norms = false;        // kAfterNorm in both halves of a layer
-  bool parallel_halves = false;    // both halves of a layer read the residual stream before it (Falcon)
+  double score_cap = 0;         // scores are cap * tanh(score / cap); 0: they are not capped
+  double logits_cap = 0;        // the same of logits
+  double activation_limit = 0;  // of Activation::kClampedSwiglu
+  bool after_norms = false;     // kAfterNorm in both halves of a layer
+  // Both halves of a layer read the residual stream before it (Falcon). The attention half computes
+  // the input of the MLP half, which has no norm.
+  bool parallel_halves = false;
   bool sinks = false;              // kSinks is there
   bool qk_norm_all_heads = false;  // qk_norm: over the columns of all heads at once (MiniMax)
   bool learned_positions = false;
@@ -161,10 +163,15 @@ struct ModelConfig {
   std::map<std::string, std::optional<Quantization>, std::less<>> quantization_of;
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
-  int64_t draft_layers = 0;  // layers after the last one in the checkpoint, which predict further tokens; not computed
+  int64_t draft_layers = 0;     // layers after the last one in the checkpoint, which predict further tokens; not computed
+  bool parallel_norms = false;  // with parallel_halves: kMlpNorm is there; else both halves have the same norm
+  bool qkv_by_head = false;     // kQkvByHead instead of kQ, kK and kV
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   const LayerConfig& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
+  // Columns of what a block hands to the next one: the residual stream, and with parallel_halves the
+  // input of the layer's MLP half.
+  int64_t stream_cols() const { return hidden_size * (parallel_halves ? 2 : 1); }
   int64_t q_cols(int64_t layer_index) const { return num_heads * layer(layer_index).head_dim; }
   int64_t kv_cols(int64_t layer_index) const { return layer(layer_index).num_kv_heads * layer(layer_index).head_dim; }
   // Whether all layers with KV have the same heads and window, so that another device can attend for

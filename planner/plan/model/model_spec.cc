@@ -102,7 +102,7 @@ class SpecBuilder {
 
  private:
   bool HasLayers(const std::string& prefix) const {
-    const std::string begin = prefix + "layers.";
+    const std::string begin = absl::StrCat(prefix, Text(family_.layer_list));
     const auto at = index_.lower_bound(begin);
     return at != index_.end() && at->first.starts_with(begin);
   }
@@ -130,7 +130,7 @@ class SpecBuilder {
   // The family's name for a role, relative to the layer or to the prefix.
   std::string_view StemOf(BlockKind kind, TensorRole role) const {
     for (const TensorName& tensor : family_.tensors) {
-      if (tensor.block == kind && tensor.role == role) return tensor.stem;
+      if (tensor.block == kind && tensor.role == role && (tensor.when == nullptr || config_.*tensor.when)) return tensor.stem;
     }
     LIME_CHECK(false) << family_.name << " has no name for role " << static_cast<int>(role);
     return {};
@@ -139,7 +139,7 @@ class SpecBuilder {
   std::string NameOf(BlockId id, TensorRole role) const {
     if (role == TensorRole::kTokenEmbedding) return embedding_;
     if (role == TensorRole::kOutput) return config_.tie_embeddings ? embedding_ : head_;
-    const std::string base = IsLayered(id.kind) ? LayerPrefix(prefix_, id.layer) : prefix_;
+    const std::string base = IsLayered(id.kind) ? absl::StrCat(prefix_, Text(family_.layer_list), id.layer, ".") : prefix_;
     return absl::StrCat(base, Text(StemOf(id.kind, role)));
   }
 

@@ -82,6 +82,8 @@ enum class TensorRole : uint8_t {
   // Attention.
   kSinks,      // [heads]: one more score for each head, without a value (gpt-oss)
   kAfterNorm,  // [hidden]: RMSNorm of what a block adds to the residual stream (Gemma)
+  kQkvByHead,  // [(heads + 2 * kv_heads) * head_dim, hidden]: by key head its queries, key and value (Falcon)
+  kMlpNorm,    // norm of the input of the MLP half, in the attention half (Falcon 40B)
 };
 
 // The part of a parameter that a tensor stores.

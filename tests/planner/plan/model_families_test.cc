@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nlohmann/json.hpp"
@@ -275,6 +276,74 @@ TEST(ModelFamiliesTest, TheMultiplierOfGemma3sEmbeddingHasTheWorkingDType) {
   EXPECT_EQ(name(BlockKind::kAttention, TensorRole::kAfterNorm), "model.layers.1.post_attention_layernorm.weight");
   EXPECT_EQ(name(BlockKind::kMlp, TensorRole::kNorm), "model.layers.1.pre_feedforward_layernorm.weight");
   EXPECT_EQ(name(BlockKind::kMlp, TensorRole::kAfterNorm), "model.layers.1.post_feedforward_layernorm.weight");
+}
+
+// The fields of a Falcon 7B, smaller.
+json Falcon() {
+  return {{"model_type", "falcon"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"num_hidden_layers", 2}, {"vocab_size", 320}};
+}
+
+std::vector<std::string> NamesOf(const ModelSpec& spec, BlockId block) {
+  std::vector<std::string> names;
+  for (const TensorSpec& tensor : spec.block(block).tensors) names.push_back(tensor.name);
+  return names;
+}
+
+TEST(ModelFamiliesTest, HalvesOfFalconAreParallelAndQkvIsOneMatrix) {
+  const json config = Falcon();
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_TRUE(parsed.parallel_halves && parsed.qkv_by_head && parsed.tie_embeddings);
+  EXPECT_FALSE(parsed.parallel_norms);
+  EXPECT_EQ(parsed.norm, NormKind::kLayer);
+  EXPECT_EQ(parsed.norm_eps, 1e-5);
+  EXPECT_EQ(parsed.activation, Activation::kGelu);
+  EXPECT_FALSE(parsed.gated_mlp);
+  EXPECT_EQ(parsed.layer(0).num_kv_heads, 1);
+  EXPECT_EQ(parsed.layer(0).intermediate_size, 256);
+  EXPECT_EQ(parsed.stream_cols(), 128);
+  const ModelSpec spec = *ModelSpec::FromConfig(parsed, DType::kBF16, "folder");
+  EXPECT_THAT(NamesOf(spec, {BlockKind::kAttention, 1}),
+              ElementsAre("transformer.h.1.input_layernorm.weight", "transformer.h.1.input_layernorm.bias",
+                          "transformer.h.1.self_attention.query_key_value.weight", "transformer.h.1.self_attention.dense.weight"));
+  EXPECT_THAT(NamesOf(spec, {BlockKind::kMlp, 1}),
+              ElementsAre("transformer.h.1.mlp.dense_h_to_4h.weight", "transformer.h.1.mlp.dense_4h_to_h.weight"));
+  EXPECT_EQ(spec.block({BlockKind::kAttention, 1}).tensors[2].info.shape, (std::vector<int64_t>{6 * 16, 64}));
+}
+
+TEST(ModelFamiliesTest, NewerFalconsHaveKeyHeadsAndANormForEachHalf) {
+  json config = Falcon();
+  config["new_decoder_architecture"] = true;
+  EXPECT_EQ(Parse(config)->layer(0).num_kv_heads, 4) << "as many as heads unless the file says fewer";
+  config["num_kv_heads"] = 2, config["ffn_hidden_size"] = 96, config["activation"] = "relu";
+  EXPECT_EQ(Parse(config)->layer(0).num_kv_heads, 2);
+  EXPECT_EQ(Parse(config)->layer(0).intermediate_size, 96);
+  EXPECT_EQ(Parse(config)->activation, Activation::kRelu);
+  const auto spec = [&] { return *ModelSpec::FromConfig(*Parse(config), DType::kBF16, "folder"); };
+  EXPECT_EQ(NamesOf(spec(), {BlockKind::kAttention, 0})[0], "transformer.h.0.ln_attn.weight");
+  EXPECT_EQ(NamesOf(spec(), {BlockKind::kAttention, 0})[2], "transformer.h.0.ln_mlp.weight");
+  config["num_ln_in_parallel_attn"] = 1;
+  EXPECT_EQ(NamesOf(spec(), {BlockKind::kAttention, 0})[0], "transformer.h.0.input_layernorm.weight");
+  EXPECT_FALSE(Parse(config)->parallel_norms);
+}
+
+TEST(ModelFamiliesTest, WhatFalconDoesNotHaveIsRefused) {
+  json config = Falcon();
+  config["parallel_attn"] = true, config["alibi"] = false, config["multi_query"] = true;
+  EXPECT_TRUE(Parse(config).ok()) << Error(config);
+  for (const auto& [name, value] : std::vector<std::pair<const char*, bool>>{
+           {"parallel_attn", false}, {"alibi", true}, {"apply_residual_connection_post_layernorm", true}}) {
+    config = Falcon();
+    config[name] = value;
+    EXPECT_THAT(Error(config),
+                HasSubstr(std::string("\"") + name + "\" with the value " + (value ? "true" : "false") + " is not supported"));
+  }
+  config = Falcon();
+  config["multi_query"] = false;
+  EXPECT_EQ(Parse(config)->layer(0).num_kv_heads, 4);
+  config = Llama();
+  config["parallel_attn"] = true;
+  EXPECT_THAT(Error(config), HasSubstr("\"parallel_attn\" with the value true is not supported")) << "of another family";
 }
 
 TEST(ModelFamiliesTest, QueriesOfMinistral3GrowWithThePosition) {
