@@ -17,7 +17,7 @@ namespace lime {
 enum class UnitPolicy : uint8_t {
   kLru,         // the unit that was used the longest ago
   kLfu,         // the unit with the smallest number of uses; a use counts half after kLfuHalfLife visits
-  kLeastStale,  // the unit that was read first, of those that the last visit did not use; then of those
+  kLeastStale,  // the unit that was read first; those that the last visit uses leave after all others
 };
 inline constexpr std::array kUnitPolicies = {UnitPolicy::kLru, UnitPolicy::kLfu, UnitPolicy::kLeastStale};
 inline constexpr Names<UnitPolicy, 3> kUnitPolicyNames{
@@ -29,7 +29,8 @@ inline constexpr int kLfuHalfLife = 32;  // visits of the layer
 // too.
 //
 // kLeastStale is our reading of SpecMD (Hoang et al., 2026) for a layer with places of its own: the
-// units of the last visit are current, all others are stale, and both leave first in, first out.
+// units of the last visit that has begun are current, all others are stale, and both leave first in,
+// first out.
 class UnitHistory {
  public:
   // REQUIRES: units > 0

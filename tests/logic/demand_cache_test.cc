@@ -159,6 +159,20 @@ TEST_F(DemandCacheTest, AReadThatIsNeededCancelsTheReadAhead) {
   EXPECT_FALSE(cache_->Find(1, 5).has_value());
 }
 
+TEST_F(DemandCacheTest, AReadAheadThatFailsIsNotRepeatedButOneThatWasCancelledIs) {
+  Make(3);
+  cache_->Suggest(1, std::vector<int32_t>{5});
+  const auto cancelled = cache_->NextRead();
+  Begin(0, {1});
+  EXPECT_EQ(cache_->NextCancel(), cancelled->number);
+  EXPECT_TRUE(cache_->OnRead(cancelled->number, absl::CancelledError("")).ok());
+  Finish(0);
+  const auto failed = cache_->NextRead();
+  EXPECT_EQ(failed->what.unit, 5);
+  EXPECT_TRUE(cache_->OnRead(failed->number, absl::DataLossError("bad")).ok());
+  EXPECT_FALSE(cache_->NextRead().has_value());
+}
+
 TEST_F(DemandCacheTest, AReadAheadOfAChosenUnitGoesOn) {
   Make(3);
   cache_->Suggest(0, std::vector<int32_t>{5});

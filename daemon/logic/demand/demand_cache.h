@@ -111,8 +111,8 @@ class DemandCache {
   std::optional<int64_t> NextCancel();
 
   // A read has ended. `result`: of the disk. If it failed, a read that a visit needs is repeated
-  // once. If it fails again, returns DataLoss in one sentence: the step has failed, and the owner
-  // cancels the visit.
+  // once; a read ahead that failed is forgotten. If a repeated read fails, returns DataLoss in one
+  // sentence: the step has failed, and the owner cancels the visit.
   // REQUIRES: the read is under way.
   absl::Status OnRead(int64_t number, const absl::Status& result);
 
