@@ -204,11 +204,16 @@ function(lime_test_paths target)
   target_compile_definitions(${target} PRIVATE LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
 endfunction()
 
+# main of all tests. It knows --files and --update_golden.
+lime_library(lime_test_main SRCS ${PROJECT_SOURCE_DIR}/tests/test_main.cc DEPS GTest::gtest)
+lime_test_paths(lime_test_main)
+lime_uncovered(lime_test_main)
+
 # lime_test_headers(name level [DEPS ...] [HEADERS ...]): what all tests include, and more headers,
 # parsed once.
 function(lime_test_headers name level)
   cmake_parse_arguments(PARSE_ARGV 2 ARG "" "" "DEPS;HEADERS")
-  lime_program(${name} SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
+  lime_program(${name} SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS ${ARG_DEPS} GTest::gmock lime_test_main absl::status absl::statusor absl::strings)
   lime_optimize(${name} ${level})
   set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
   target_precompile_headers(${name} PRIVATE
@@ -220,47 +225,86 @@ foreach(level 0 1 2)
   lime_test_headers(lime_test_headers_${level} ${level})
 endforeach()
 
-# lime_test(name SRCS ... [DEPS ...] [PROGRAMS lime|limed ...] [SHARDS n] [WAITS] [SOAK] [LEVEL
-# 0|1|2]): a GoogleTest program and its ctest entry.
-# PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.
-# SHARDS: it takes long, and is that many entries, each of which runs a part of its tests.
-# SOAK: it takes minutes under a sanitizer, where only LIME_SOAK_TESTS has it.
-# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_TEST_HEADERS for a folder: whose
-# parsed headers it uses.
-function(lime_test name)
-  cmake_parse_arguments(ARG "WAITS;SOAK" "LEVEL;SHARDS" "SRCS;DEPS;PROGRAMS" ${ARGN})
-  if(ARG_SOAK AND LIME_SANITIZE AND NOT LIME_SOAK_TESTS)
-    return()
-  endif()
-  lime_program(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  if(NOT DEFINED ARG_LEVEL)
-    set(ARG_LEVEL ${LIME_TEST_LEVEL})
-  endif()
-  lime_optimize(${name} ${ARG_LEVEL})
-  set(headers lime_test_headers_${ARG_LEVEL})
+# lime_test_program(name level [SRCS ...] [DEPS ...]): a GoogleTest program. LIME_TEST_HEADERS for a
+# folder: whose parsed headers it uses.
+function(lime_test_program name level)
+  lime_program(${name} ${ARGN} GTest::gmock lime_test_main)
+  lime_optimize(${name} ${level})
+  set_target_properties(${name} PROPERTIES LIME_LEVEL ${level})
+  set(headers lime_test_headers_${level})
   if(LIME_TEST_HEADERS)
     set(headers ${LIME_TEST_HEADERS})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${headers})
   set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
   lime_test_paths(${name})
+endfunction()
+
+# lime_test_in(program level SRCS ... [DEPS ...]): sources and libraries more for a GoogleTest
+# program, which is made when it is first named. Sets <program>_ONLY to the argument by which it runs
+# the tests of these sources alone.
+function(lime_test_in program level)
+  cmake_parse_arguments(PARSE_ARGV 2 ARG "" "" "SRCS;DEPS")
+  if(NOT TARGET ${program})
+    lime_test_program(${program} ${level} DEPS)
+  endif()
+  get_target_property(made ${program} LIME_LEVEL)
+  if(NOT made EQUAL level)
+    message(FATAL_ERROR "${program} is compiled at level ${made}: tests of level ${level} need another program")
+  endif()
+  target_sources(${program} PRIVATE ${ARG_SRCS})
+  target_link_libraries(${program} PRIVATE ${ARG_DEPS})
+  set(files ${ARG_SRCS})
+  list(FILTER files INCLUDE REGEX "_test\\.cc$")
+  if(NOT files)
+    message(FATAL_ERROR "${ARG_SRCS}: no file of tests, whose name ends in _test.cc, for ${program}")
+  endif()
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  list(TRANSFORM files PREPEND ${folder}/)
+  list(JOIN files "," files)
+  set(${program}_ONLY --files=${files} PARENT_SCOPE)
+endfunction()
+
+# lime_test(name SRCS ... [DEPS ...] [IN program] [PROGRAMS lime|limed ...] [SHARDS n] [WAITS] [SOAK]
+# [LEVEL 0|1|2]): a GoogleTest program and its ctest entry.
+# IN: the entry runs its files of a program that it shares with others, which takes less time to
+# compile than two programs. Tests are in files whose names end in _test.cc.
+# PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.
+# SHARDS: it takes long, and is that many entries, each of which runs a part of its tests.
+# SOAK: it takes minutes under a sanitizer, where only LIME_SOAK_TESTS has it.
+# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised.
+function(lime_test name)
+  cmake_parse_arguments(ARG "WAITS;SOAK" "IN;LEVEL;SHARDS" "SRCS;DEPS;PROGRAMS" ${ARGN})
+  if(ARG_SOAK AND LIME_SANITIZE AND NOT LIME_SOAK_TESTS)
+    return()
+  endif()
+  if(NOT DEFINED ARG_LEVEL)
+    set(ARG_LEVEL ${LIME_TEST_LEVEL})
+  endif()
+  if(ARG_IN)
+    lime_test_in(${ARG_IN} ${ARG_LEVEL} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS})
+    set(target ${ARG_IN})
+  else()
+    lime_test_program(${name} ${ARG_LEVEL} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS})
+    set(target ${name})
+  endif()
   foreach(program ${ARG_PROGRAMS})
     string(TOUPPER ${program} upper)
-    target_compile_definitions(${name} PRIVATE ${upper}_BINARY="$<TARGET_FILE:${program}>")
-    add_dependencies(${name} ${program})
+    target_compile_definitions(${target} PRIVATE ${upper}_BINARY="$<TARGET_FILE:${program}>")
+    add_dependencies(${target} ${program})
   endforeach()
   set(waits)
   if(ARG_WAITS)
     set(waits WAITS)
   endif()
   if(NOT ARG_SHARDS)
-    lime_ctest(${name} ${waits} COMMAND ${name})
+    lime_ctest(${name} ${waits} COMMAND ${target} ${${target}_ONLY})
     return()
   endif()
   foreach(shard RANGE 1 ${ARG_SHARDS})
     set(part ${name}_${shard}_of_${ARG_SHARDS})
     math(EXPR index "${shard} - 1")
-    lime_ctest(${part} ${waits} COMMAND ${name})
+    lime_ctest(${part} ${waits} COMMAND ${target} ${${target}_ONLY})
     set_tests_properties(${part} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
     if(NOT ARG_WAITS)  # those that wait fit in beside others at any time, and would all come at once
       lime_start_early(${part})

@@ -1,36 +1,18 @@
 // A plan, its Programs and its timeline as golden files: tests/golden/*.txt, to be read in review.
 //
-// To write them anew: planner_plan_golden_test --update_golden, then read the difference as you
-// would read code.
+// To write them anew: planner_tests --files=plan_golden_test.cc --update_golden, then read the
+// difference as you would read code.
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-#include <string_view>
-
 #include "planner/sim/simulator.h"
+#include "tests/golden_file.h"
 #include "tests/planner/plan_text.h"
 #include "tests/planner/program_text.h"
 #include "tests/planner/small_plan.h"
 
 namespace lime {
 namespace {
-
-bool update_golden = false;
-
-void ExpectGolden(const std::string& name, const std::string& text) {
-  const std::string path = absl::StrCat(LIME_SOURCE_DIR, "/tests/golden/", name);
-  if (update_golden) {
-    std::ofstream(path) << text;
-    return;
-  }
-  std::ifstream file(path);
-  ASSERT_TRUE(file) << path << " is missing; run with --update_golden";
-  std::stringstream golden;
-  golden << file.rdbuf();
-  EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
-}
 
 std::string ProgramsText(const Plan& plan, const StepShape& shape) {
   const absl::StatusOr<std::vector<Program>> programs = Compile(plan, shape);
@@ -82,9 +64,3 @@ TEST(PlanGoldenTest, ThreeMicroBatches) {
 
 }  // namespace
 }  // namespace lime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) lime::update_golden |= std::string_view(argv[i]) == "--update_golden";
-  return RUN_ALL_TESTS();
-}

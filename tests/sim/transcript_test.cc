@@ -1,13 +1,11 @@
 // The state machines as golden files: events, and what they answer; tests/golden/*.txt, to be read
 // in review.
 //
-// To write them anew: transcript_test --update_golden, then read the difference as you would read
-// code.
+// To write them anew: sim_tests --files=transcript_test.cc --update_golden, then read the difference as
+// you would read code.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -23,26 +21,12 @@
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/problem/plan_problem.h"
+#include "tests/golden_file.h"
 #include "tests/sim/action_text.h"
 #include "tests/sim/sim_plans.h"
 
 namespace lime {
 namespace {
-
-bool update_golden = false;
-
-void ExpectGolden(const std::string& name, const std::string& text) {
-  const std::string path = absl::StrCat(LIME_SOURCE_DIR, "/tests/golden/", name);
-  if (update_golden) {
-    std::ofstream(path) << text;
-    return;
-  }
-  std::ifstream file(path);
-  ASSERT_TRUE(file) << path << " is missing; run with --update_golden";
-  std::stringstream golden;
-  golden << file.rdbuf();
-  EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
-}
 
 // Device 0 has the first layer and the head, device 1 the second layer; the MLP of the first layer
 // streams.
@@ -517,11 +501,3 @@ TEST(TranscriptTest, AQueueThatDrains) {
 
 }  // namespace
 }  // namespace lime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) == "--update_golden") lime::update_golden = true;
-  }
-  return RUN_ALL_TESTS();
-}

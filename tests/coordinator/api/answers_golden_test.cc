@@ -1,8 +1,8 @@
 // The bytes of answers and streams of every endpoint as golden files: tests/golden/api_*.txt, to be
 // read in review. "----" stands between two writes.
 //
-// To write them anew: api_golden_test --update_golden, then read the difference as you would read
-// code.
+// To write them anew: api_tests --files=answers_golden_test.cc --update_golden, then read the
+// difference as you would read code.
 #include <gtest/gtest.h>
 
 #include "coordinator/api/answers/server_answers.h"
@@ -240,9 +240,3 @@ TEST(AnswersGoldenTest, Server) {
 
 }  // namespace
 }  // namespace lime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  lime::ReadGoldenFlag(argc, argv);
-  return RUN_ALL_TESTS();
-}

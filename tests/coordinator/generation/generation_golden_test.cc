@@ -75,7 +75,7 @@ const std::vector<std::string> kCalls = {"<think>Sum? ",
                                          ": 1}}</tool_call>",
                                          "\n<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>"};
 
-std::string Chat(std::string_view fields) {
+std::string ChatBody(std::string_view fields) {
   return absl::StrCat(R"({"messages":[{"role":"user","content":"hi"}],"seed":7)", fields.empty() ? "" : ",", std::string(fields), "}");
 }
 const std::string kTools =
@@ -83,12 +83,12 @@ const std::string kTools =
 
 TEST(GenerationGoldenTest, Chat) {
   Golden golden("generation_chat.txt");
-  golden.Add("An answer.", WholeAnswer({}, Endpoint::kChat, Chat("")).Say(0, {"Hello ", "you."}).End(0).text());
-  golden.Add("Thinking, text and calls.", WholeAnswer(kHermes, Endpoint::kChat, Chat(kTools)).Say(0, kCalls).End(0).text());
+  golden.Add("An answer.", WholeAnswer({}, Endpoint::kChat, ChatBody("")).Say(0, {"Hello ", "you."}).End(0).text());
+  golden.Add("Thinking, text and calls.", WholeAnswer(kHermes, Endpoint::kChat, ChatBody(kTools)).Say(0, kCalls).End(0).text());
   golden.Add("The same as a stream.",
-             WholeAnswer(kHermes, Endpoint::kChat, Chat(kTools + R"(,"stream":true)")).Say(0, kCalls).End(0).text());
+             WholeAnswer(kHermes, Endpoint::kChat, ChatBody(kTools + R"(,"stream":true)")).Say(0, kCalls).End(0).text());
   golden.Add("Two choices with counts at the end, one of them stopped by a string.",
-             WholeAnswer({}, Endpoint::kChat, Chat(R"("n":2,"stop":"END","stream":true,"stream_options":{"include_usage":true})"))
+             WholeAnswer({}, Endpoint::kChat, ChatBody(R"("n":2,"stop":"END","stream":true,"stream_options":{"include_usage":true})"))
                  .Say(0, {"A E", "ND"})
                  .Say(1, {"B EN"})
                  .End(0, FinishReason::kInterrupted)
@@ -96,7 +96,7 @@ TEST(GenerationGoldenTest, Chat) {
                  .text());
   golden.Add("Log-probabilities, ids and a hash.",
              WholeAnswer({}, Endpoint::kChat,
-                         Chat(R"("logprobs":true,"top_logprobs":2,"return_token_ids":true,"hash_logits":true,"max_tokens":2)"))
+                         ChatBody(R"("logprobs":true,"top_logprobs":2,"return_token_ids":true,"hash_logits":true,"max_tokens":2)"))
                  .Say(0, {"é"})
                  .End(0, FinishReason::kLength)
                  .text());
@@ -134,9 +134,3 @@ TEST(GenerationGoldenTest, OtherEndpoints) {
 
 }  // namespace
 }  // namespace lime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  lime::ReadGoldenFlag(argc, argv);
-  return RUN_ALL_TESTS();
-}

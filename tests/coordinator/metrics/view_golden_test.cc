@@ -1,15 +1,12 @@
 // What the page and Prometheus see of a small cluster, as golden files: tests/golden/cluster.json
 // and metrics_*.txt, to be read in review.
 //
-// To write them anew: view_golden_test --update_golden, then read the difference as you would read
-// code.
+// To write them anew: coordinator_tests --files=view_golden_test.cc --update_golden, then read the
+// difference as you would read code.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <regex>
-#include <sstream>
 #include <string>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/cluster_view/cluster_json.h"
@@ -17,24 +14,10 @@
 #include "daemon/limed/limed_metrics.h"
 #include "nlohmann/json.hpp"
 #include "tests/coordinator/cluster_view/small_view.h"
+#include "tests/golden_file.h"
 
 namespace lime {
 namespace {
-
-bool update_golden = false;
-
-void ExpectGolden(const std::string& name, const std::string& text) {
-  const std::string path = absl::StrCat(LIME_SOURCE_DIR, "/tests/golden/", name);
-  if (update_golden) {
-    std::ofstream(path) << text;
-    return;
-  }
-  std::ifstream file(path);
-  ASSERT_TRUE(file) << path << " is missing; run with --update_golden";
-  std::stringstream golden;
-  golden << file.rdbuf();
-  EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
-}
 
 // The values of this process, and of this release, are not of the small cluster.
 std::string WithoutOwnValues(const std::string& text) {
@@ -72,9 +55,3 @@ TEST(ViewGoldenTest, MetricsOfADeviceWithoutAPlan) {
 
 }  // namespace
 }  // namespace lime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) lime::update_golden |= std::string_view(argv[i]) == "--update_golden";
-  return RUN_ALL_TESTS();
-}
