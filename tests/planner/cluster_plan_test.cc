@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Three stages on two devices, a streamed part, a split head.
-Plan SmallPlan() {
+Plan ThreeStages() {
   Plan plan = {.epoch = 7, .model_key = "key", .model_name = "small", .vocab_size = 3000, .context = 64, .page_bytes = 1000};
   plan.embedding_bytes = 500, plan.embedding_pinned_bytes = 20;
   const auto rows = [](TensorRole role, int64_t begin, int64_t end) { return std::vector<MatrixRows>{{role, begin, end}}; };
@@ -37,7 +37,7 @@ Plan SmallPlan() {
 
 // The same, all of whose head is on the first device, where the embedding is the same tensor.
 Plan TiedPlan() {
-  Plan plan = SmallPlan();
+  Plan plan = ThreeStages();
   plan.embedding = EmbeddingPlacement::kWithHead;
   plan.stages = {{0, 0, 5}};
   plan.devices[0].memory.weights += 303, plan.devices[0].memory.embedding = 20;
@@ -76,7 +76,7 @@ TEST(ClusterPlanTest, AnEmbeddingIsWithTheHeadWhereAllOfThatStaysOnTheFirstDevic
 }
 
 TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
-  ASSERT_TRUE(SmallPlan().Validate().ok()) << SmallPlan().Validate().message();
+  ASSERT_TRUE(ThreeStages().Validate().ok()) << ThreeStages().Validate().message();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Wrong wrongs[] = {
       {"a gap", [](Plan& p) { p.stages[1].lo = 4; }, "stages[1].lo\" = 4 leaves a gap"},
@@ -126,15 +126,15 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"a prompt beyond the context", [](Plan& p) { p.prompt_tokens = 65, p.prefill_chunk = 5; }, "prompt_tokens\" = 65"},
   };
   for (const Wrong& wrong : wrongs) {
-    Plan plan = SmallPlan();
+    Plan plan = ThreeStages();
     wrong.make(plan);
     EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr(wrong.says)) << wrong.what;
   }
 }
 
-// SmallPlan with experts in place of the MLP: a router, and three experts on demand, two in memory.
+// ThreeStages with experts in place of the MLP: a router, and three experts on demand, two in memory.
 Plan DemandPlan() {
-  Plan plan = SmallPlan();
+  Plan plan = ThreeStages();
   plan.parts[1] = {.block = {BlockKind::kExperts, 0}, .rows = {{TensorRole::kRouter, 0, 3}}, .bytes = 200, .pinned_bytes = 3};
   PlanPart experts = {.block = {BlockKind::kExperts, 0}, .bytes = 90, .unit_bytes = 30, .places = 2};
   for (int32_t e = 0; e < 3; ++e) {
@@ -180,24 +180,24 @@ TEST(ClusterPlanTest, AWrongPartOnDemandIsASentence) {
 }
 
 TEST(ClusterPlanTest, WhatIsWrittenIsReadBackTheSame) {
-  const Plan plan = SmallPlan();
+  const Plan plan = ThreeStages();
   const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(plan), "plan.json");
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, plan);
 }
 
 TEST(ClusterPlanTest, TheKindsOfBlocksWithPartsAreNamed) {
-  nlohmann::json plan = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  nlohmann::json plan = nlohmann::json::parse(ToJsonText(ThreeStages()));
   plan["parts"][0]["block"] = "embedding";
   EXPECT_THAT(std::string(PlanFromJson(plan, "p").status().message()),
               HasSubstr("field \"block\" is none of attention, mlp, head, linear_attention and experts"));
-  plan = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  plan = nlohmann::json::parse(ToJsonText(ThreeStages()));
   plan["reads"] = "twice";
   EXPECT_THAT(std::string(PlanFromJson(plan, "p").status().message()), HasSubstr("field \"reads\" is neither once nor per_microbatch"));
 }
 
 TEST(ClusterPlanTest, EveryFieldThatIsWrongInJsonIsASentence) {
-  const nlohmann::json good = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  const nlohmann::json good = nlohmann::json::parse(ToJsonText(ThreeStages()));
   const nlohmann::json values[] = {nullptr, -1, 1e300, "x", nlohmann::json::array(), nlohmann::json::object(), 18446744073709551615u, true};
   int refused = 0;
   const nlohmann::json leaves = good.flatten();
@@ -219,7 +219,7 @@ TEST(ClusterPlanTest, HostileTextsAreSentences) {
   EXPECT_FALSE(ParsePlan("[]", "p").ok());
   EXPECT_FALSE(ParsePlan(std::string(100'000, '['), "p").ok());
   EXPECT_FALSE(ParsePlan(R"({"version": 2})", "p").ok());
-  nlohmann::json many = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  nlohmann::json many = nlohmann::json::parse(ToJsonText(ThreeStages()));
   const nlohmann::json part = many["parts"][0];
   for (int i = 0; i < kMaxPlanBlocks; ++i) many["parts"].push_back(part);
   EXPECT_THAT(std::string(PlanFromJson(many, "p").status().message()), HasSubstr("more than 65536"));
@@ -247,9 +247,9 @@ TEST(ClusterPlanTest, APlanIsHeldToItsModel) {
   EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("page_bytes"));
 }
 
-// SmallPlan with two experts in the place of its MLP.
+// ThreeStages with two experts in the place of its MLP.
 Plan PlanOfExperts() {
-  Plan plan = SmallPlan();
+  Plan plan = ThreeStages();
   plan.parts[1].block = plan.parts[2].block = {BlockKind::kExperts, 0};
   plan.parts[1].rows = {{TensorRole::kRouter, 0, 2}};
   plan.parts[2].rows = {{TensorRole::kGate, 0, 64, 0}, {TensorRole::kUp, 0, 64, 0}, {TensorRole::kGate, 0, 64, 1}};
@@ -272,7 +272,7 @@ TEST(ClusterPlanTest, RowsOfAnExpertHaveItsNumberInJson) {
 }
 
 TEST(ClusterPlanTest, OnlyBlocksWithExpertsHaveRowsOfThem) {
-  Plan plan = SmallPlan();
+  Plan plan = ThreeStages();
   plan.parts[1].rows[0].expert = 0;
   EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("rows are of expert 0, which mlp 0 cannot have"));
   plan = PlanOfExperts();
@@ -281,7 +281,7 @@ TEST(ClusterPlanTest, OnlyBlocksWithExpertsHaveRowsOfThem) {
 }
 
 TEST(ClusterPlanTest, NamesOfPartsAndOfTheVocabulary) {
-  const Plan plan = SmallPlan();
+  const Plan plan = ThreeStages();
   EXPECT_EQ(PartName(plan, 0), "attention 0");
   EXPECT_EQ(PartName(plan, 2), "mlp 0 [2/2]");
   EXPECT_EQ(PartName(plan, 4), "head 2048..2999");

@@ -132,7 +132,7 @@ struct BoundedBest {
 };
 
 // Every plan of at most two devices' blocks, tokens and first tokens.
-BoundedBest LookAtEveryPlan(const Instance& instance, const FirstTokenBound& bound) {
+BoundedBest BoundEveryPlan(const Instance& instance, const FirstTokenBound& bound) {
   BoundedBest best;
   Evaluator evaluator(instance);
   FirstTokenPredictor predictor(bound.problem);
@@ -170,13 +170,13 @@ TEST(FirstTokenTest, TheSearchFindsTheBestPlanWhoseFirstTokenIsInTime) {
     chunk.net.tx_ms *= 10;
     FirstTokenBound bound = {.problem = {.prompt_tokens = random.Int(1, 200), .chunks = {{.rows = 32, .instance = chunk}}},
                              .most_ms = std::numeric_limits<double>::infinity()};
-    const BoundedBest unbounded = LookAtEveryPlan(instance, bound);
+    const BoundedBest unbounded = BoundEveryPlan(instance, bound);
     if (!std::isfinite(unbounded.ms_per_step) || unbounded.least_first_ms == 0) continue;
     const FoundPlan free = SearchPlan(instance, {.first_token = bound});
     ASSERT_TRUE(free.feasible && free.first_token);
     EXPECT_NEAR(free.ms_per_step, unbounded.ms_per_step, 1e-9 * (1 + unbounded.ms_per_step));
     bound.most_ms = unbounded.least_first_ms + random.Number(0, 1) * (free.first_token->ms - unbounded.least_first_ms);
-    const BoundedBest best = LookAtEveryPlan(instance, bound);
+    const BoundedBest best = BoundEveryPlan(instance, bound);
     for (const bool exhaustive : {true, false}) {
       const FoundPlan found = SearchPlan(instance, {.time_limit_ms = 10, .exhaustive = exhaustive, .first_token = bound});
       if (!exhaustive && !found.feasible) continue;

@@ -35,7 +35,7 @@ TEST(MemoryBudgetTest, PrioritiesHaveNames) {
 }
 
 // 8 GiB, 6.5 of them available, 100 MiB taken already; a model with 128 KiB of KV for a token.
-BudgetRequest Board(MemoryPriority priority) {
+BudgetRequest BoardRequest(MemoryPriority priority) {
   return {.available = 6656 * kMiB,
           .machine = 8 * kGiB,
           .process = 100 * kMiB,
@@ -47,8 +47,9 @@ BudgetRequest Board(MemoryPriority priority) {
 }
 
 TEST(MemoryBudgetTest, ModesKeepTheKvOf512Or1024TokensOrOfTheFullContext) {
-  const DerivedBudget fast = DeriveBudget(Board(MemoryPriority::kMaxTps)), balanced = DeriveBudget(Board(MemoryPriority::kBalanced)),
-                      deep = DeriveBudget(Board(MemoryPriority::kMaxContext));
+  const DerivedBudget fast = DeriveBudget(BoardRequest(MemoryPriority::kMaxTps)),
+                      balanced = DeriveBudget(BoardRequest(MemoryPriority::kBalanced)),
+                      deep = DeriveBudget(BoardRequest(MemoryPriority::kMaxContext));
   EXPECT_EQ(fast.kv, 64 * kMiB);
   EXPECT_EQ(balanced.kv, 128 * kMiB);
   EXPECT_EQ(deep.kv, 1024 * kMiB);
@@ -65,7 +66,7 @@ TEST(MemoryBudgetTest, ModesKeepTheKvOf512Or1024TokensOrOfTheFullContext) {
 }
 
 TEST(MemoryBudgetTest, AShortContextNeedsNoMoreThanItself) {
-  BudgetRequest request = Board(MemoryPriority::kBalanced);
+  BudgetRequest request = BoardRequest(MemoryPriority::kBalanced);
   request.context = 100;
   EXPECT_EQ(DeriveBudget(request).kv, 16 * kMiB) << "what is planned is more";
   request.planned_kv = 0;
@@ -73,7 +74,7 @@ TEST(MemoryBudgetTest, AShortContextNeedsNoMoreThanItself) {
 }
 
 TEST(MemoryBudgetTest, WithLittleMemoryTheReserveMakesWayForTheNeedsOfARun) {
-  BudgetRequest request = Board(MemoryPriority::kMaxContext);
+  BudgetRequest request = BoardRequest(MemoryPriority::kMaxContext);
   request.available = 300 * kMiB;
   EXPECT_EQ(DeriveBudget(request).resident, 0);
   EXPECT_EQ(DeriveBudget(request).budget, (100 + 200 + 16) * kMiB);

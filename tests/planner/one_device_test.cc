@@ -25,7 +25,7 @@ ModelSpec Model(bool tied) {
   return *DescribeModel(LlamaConfig(/*layers=*/4, /*hidden=*/1024, /*inner=*/2048, /*vocab=*/8000, tied), "small");
 }
 
-PlanProblem ProblemOf(const ModelSpec& spec, Bytes budget, double disk_rate = 1e9, int32_t sequences = 1) {
+PlanProblem OneDeviceProblem(const ModelSpec& spec, Bytes budget, double disk_rate = 1e9, int32_t sequences = 1) {
   const ClusterDevice device = Board("local", budget, 10e9, disk_rate);
   const auto problem = MakePlanProblem(spec, {&device, 1},
                                        {.context = 200,
@@ -56,25 +56,25 @@ Bytes PartsOfModel(const Plan& plan) {
 
 // The least budget in which all is resident.
 Bytes EnoughForAll(const ModelSpec& spec) {
-  const auto plan = PlanOneDevice(ProblemOf(spec, 1000 * kMiB), Request());
+  const auto plan = PlanOneDevice(OneDeviceProblem(spec, 1000 * kMiB), Request());
   EXPECT_TRUE(plan.ok()) << plan.status();
   const PlanMemory& memory = plan->devices[0].memory;
   return memory.total() - memory.margin + Board("local", 0).margin;
 }
 Bytes LeastBudget(const ModelSpec& spec) {
-  return LeastMemory(ProblemOf(spec, 0), Request()).total() + kStreamingMargin;
+  return LeastMemory(OneDeviceProblem(spec, 0), Request()).total() + kStreamingMargin;
 }
 
 TEST(OneDeviceTest, WhatFitsStaysToTheByteAndNothingStreams) {
   for (const bool tied : {false, true}) {
     const ModelSpec spec = Model(tied);
     const Bytes enough = EnoughForAll(spec);
-    const auto all = PlanOneDevice(ProblemOf(spec, enough), Request());
+    const auto all = PlanOneDevice(OneDeviceProblem(spec, enough), Request());
     ASSERT_TRUE(all.ok()) << all.status();
     EXPECT_EQ(Streamed(*all), 0);
     EXPECT_EQ(all->devices[0].memory.ring, 0);
     EXPECT_EQ(all->embedding, tied ? EmbeddingPlacement::kWithHead : EmbeddingPlacement::kResident);
-    const auto less = PlanOneDevice(ProblemOf(spec, enough - 1), Request());
+    const auto less = PlanOneDevice(OneDeviceProblem(spec, enough - 1), Request());
     ASSERT_TRUE(less.ok()) << less.status();
     EXPECT_EQ(less->embedding == EmbeddingPlacement::kByRows, !tied);
     EXPECT_EQ(Streamed(*less) > 0, tied) << "a table of its own is read by rows before a part streams";
@@ -84,7 +84,7 @@ TEST(OneDeviceTest, WhatFitsStaysToTheByteAndNothingStreams) {
 
 TEST(OneDeviceTest, ATiedTableIsCountedOnce) {
   const ModelSpec spec = Model(/*tied=*/true);
-  const auto plan = PlanOneDevice(ProblemOf(spec, EnoughForAll(spec)), Request());
+  const auto plan = PlanOneDevice(OneDeviceProblem(spec, EnoughForAll(spec)), Request());
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanMemory& memory = plan->devices[0].memory;
   EXPECT_LE(memory.weights + memory.embedding, spec.WeightBytes() + plan->NumParts() * Bytes{64} * kKiB);
@@ -96,7 +96,7 @@ TEST(OneDeviceTest, MemoryAddsUpToTheBudgetWhateverIsAsked) {
     const Bytes least = LeastBudget(spec), enough = EnoughForAll(spec);
     for (const Placement placement : {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
       for (Bytes budget = least; budget < enough; budget += (enough - least) / 7) {
-        const auto plan = PlanOneDevice(ProblemOf(spec, budget), Request(placement));
+        const auto plan = PlanOneDevice(OneDeviceProblem(spec, budget), Request(placement));
         ASSERT_TRUE(plan.ok()) << plan.status();
         EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec);
         EXPECT_EQ(plan->devices[0].memory.total(), budget);
@@ -108,7 +108,7 @@ TEST(OneDeviceTest, MemoryAddsUpToTheBudgetWhateverIsAsked) {
         EXPECT_GE(MsPerStepAt(*plan, 1e8), static_cast<double>(Streamed(*plan)) / 1e5 * (1 - 1e-9));
       }
     }
-    EXPECT_EQ(PlanOneDevice(ProblemOf(spec, least - kMiB), Request()).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(PlanOneDevice(OneDeviceProblem(spec, least - kMiB), Request()).status().code(), absl::StatusCode::kResourceExhausted);
   }
 }
 
@@ -158,7 +158,7 @@ TEST(OneDeviceTest, KvGrowsByLevelsAndLeavesTheMarginAtEachOfThem) {
 
 TEST(OneDeviceTest, EqualProblemsHaveEqualPlans) {
   const ModelSpec spec = Model(/*tied=*/false);
-  const PlanProblem problem = ProblemOf(spec, (LeastBudget(spec) + EnoughForAll(spec)) / 2);
+  const PlanProblem problem = OneDeviceProblem(spec, (LeastBudget(spec) + EnoughForAll(spec)) / 2);
   const auto one = PlanOneDevice(problem, Request()), other = PlanOneDevice(problem, Request());
   ASSERT_TRUE(one.ok() && other.ok());
   EXPECT_EQ(*one, *other);
@@ -169,7 +169,7 @@ TEST(OneDeviceTest, MoreMemoryIsNotSlowerAndAutoIsAsFastAsEveryPlacement) {
     const ModelSpec spec = Model(/*tied=*/false);
     double before = std::numeric_limits<double>::infinity();
     for (Bytes budget = LeastBudget(spec); budget < EnoughForAll(spec); budget += 3 * kMiB) {
-      const PlanProblem problem = ProblemOf(spec, budget, disk_rate);
+      const PlanProblem problem = OneDeviceProblem(spec, budget, disk_rate);
       const auto plan = PlanOneDevice(problem, Request());
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_LE(plan->predicted.ms_per_step, before * 1.02) << FormatBytes(budget);
@@ -189,7 +189,7 @@ TEST(OneDeviceTest, ASlowDiskLeavesNoMemoryUnused) {
   const ModelSpec spec = Model(/*tied=*/false);
   const Bytes least = LeastBudget(spec);
   for (Bytes more = 0; more < 40 * kMiB; more += 5 * kMiB) {
-    const auto plan = PlanOneDevice(ProblemOf(spec, least + more, 1e8), Request());
+    const auto plan = PlanOneDevice(OneDeviceProblem(spec, least + more, 1e8), Request());
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_GE(PartsOfModel(*plan) - Streamed(*plan), more - 5 * kPart) << FormatBytes(more);
   }
@@ -197,7 +197,7 @@ TEST(OneDeviceTest, ASlowDiskLeavesNoMemoryUnused) {
 
 TEST(OneDeviceTest, PlacementsAreWhatTheirNamesSay) {
   const ModelSpec spec = Model(/*tied=*/false);
-  const PlanProblem problem = ProblemOf(spec, (LeastBudget(spec) + EnoughForAll(spec)) / 2);
+  const PlanProblem problem = OneDeviceProblem(spec, (LeastBudget(spec) + EnoughForAll(spec)) / 2);
   const auto streamed = [&](Placement placement) {
     const auto plan = PlanOneDevice(problem, Request(placement));
     EXPECT_TRUE(plan.ok()) << plan.status();
@@ -222,17 +222,18 @@ TEST(OneDeviceTest, TheRingIsAsAskedFor) {
   OneDeviceRequest request = Request();
   for (const Bytes ring : {5 * kMiB, 12 * kMiB, 25 * kMiB}) {
     request.ring = ring;
-    const auto plan = PlanOneDevice(ProblemOf(spec, budget), request);
+    const auto plan = PlanOneDevice(OneDeviceProblem(spec, budget), request);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->devices[0].memory.ring, ring);
     EXPECT_EQ(plan->devices[0].memory.total(), budget);
   }
   request.ring = kKiB;
-  const auto two = PlanOneDevice(ProblemOf(spec, budget), request);
+  const auto two = PlanOneDevice(OneDeviceProblem(spec, budget), request);
   ASSERT_TRUE(two.ok()) << two.status();
   EXPECT_GE(two->devices[0].memory.ring, 2 * std::ranges::max_element(two->parts, {}, &PlanPart::bytes)->bytes) << "two parts at least";
   request.ring = 50 * kMiB;
-  EXPECT_THAT(std::string(PlanOneDevice(ProblemOf(spec, budget), request).status().message()), HasSubstr("--pool asks for 50.00 MiB"));
+  EXPECT_THAT(std::string(PlanOneDevice(OneDeviceProblem(spec, budget), request).status().message()),
+              HasSubstr("--pool asks for 50.00 MiB"));
 }
 
 TEST(OneDeviceTest, AShareIsKeptTo) {
@@ -241,7 +242,7 @@ TEST(OneDeviceTest, AShareIsKeptTo) {
     for (const double share : {0.0, 0.3, 0.5, 0.9, 1.0}) {
       OneDeviceRequest request = Request();
       request.share = share;
-      const auto plan = PlanOneDevice(ProblemOf(spec, 1000 * kMiB), request);
+      const auto plan = PlanOneDevice(OneDeviceProblem(spec, 1000 * kMiB), request);
       ASSERT_TRUE(plan.ok()) << plan.status();
       const Bytes all = PartsOfModel(*plan) + (tied ? 0 : plan->embedding_bytes);
       const Bytes resident =
@@ -257,7 +258,7 @@ TEST(OneDeviceTest, AShareIsKeptTo) {
 
 TEST(OneDeviceTest, SeveralSequencesShareAStep) {
   const ModelSpec spec = Model(/*tied=*/true);
-  const PlanProblem problem = ProblemOf(spec, (LeastBudget(spec) + EnoughForAll(spec)) / 2 + 8 * kMiB, 1e9, /*sequences=*/4);
+  const PlanProblem problem = OneDeviceProblem(spec, (LeastBudget(spec) + EnoughForAll(spec)) / 2 + 8 * kMiB, 1e9, /*sequences=*/4);
   const auto plan = PlanOneDevice(problem, Request());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->batch, 4);

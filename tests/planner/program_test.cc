@@ -29,51 +29,51 @@ Program SmallProgram() {
       .loads = {{0, 100, 1}, {1, 80, 1}}};
 }
 
-std::string Error(const Program& program) {
+std::string ProgramError(const Program& program) {
   return std::string(CheckProgram(program).message());
 }
 
 TEST(ProgramTest, TheCheckOfWhatIsCompiledNamesTheFirstThingWrong) {
-  ASSERT_TRUE(CheckProgram(SmallProgram()).ok()) << Error(SmallProgram());
+  ASSERT_TRUE(CheckProgram(SmallProgram()).ok()) << ProgramError(SmallProgram());
   Program program = SmallProgram();
   program.loads[1].loads_in_ring = 2;
-  EXPECT_THAT(Error(program), HasSubstr("loads[1] and the 1 before it take 180 bytes together, and the ring has 100"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("loads[1] and the 1 before it take 180 bytes together, and the ring has 100"));
   program = SmallProgram();
   program.loads[0].loads_in_ring = 0;
-  EXPECT_THAT(Error(program), HasSubstr("loads[0].loads_in_ring = 0"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("loads[0].loads_in_ring = 0"));
   program = SmallProgram();
   program.step.erase(program.step.begin() + 6);  // the first eviction
-  EXPECT_THAT(Error(program), HasSubstr("awaits load 1, which begins when load 0 is evicted, and that is later"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("awaits load 1, which begins when load 0 is evicted, and that is later"));
   program = SmallProgram();
   std::swap(program.step[5], program.step[6]);
-  EXPECT_THAT(Error(program), HasSubstr("computes part 0, which streams and is not in the ring then"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("computes part 0, which streams and is not in the ring then"));
   program = SmallProgram();
   program.step[7] = AwaitWeights{0};
-  EXPECT_THAT(Error(program), HasSubstr("awaits load 0 where 1 is next of 2"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("awaits load 0 where 1 is next of 2"));
   program = SmallProgram();
   program.step[9] = Evict{0};
-  EXPECT_THAT(Error(program), HasSubstr("evicts load 0 where 1 is next"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("evicts load 0 where 1 is next"));
   program = SmallProgram();
   program.step.resize(7);
-  EXPECT_THAT(Error(program), HasSubstr("a step awaits 1 and evicts 1 of its 2 loads"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("a step awaits 1 and evicts 1 of its 2 loads"));
   program = SmallProgram();
   program.step[0] = Recv{2, 0, 1, Payload::kToken};
-  EXPECT_THAT(Error(program), HasSubstr("step[0].stage = 2"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[0].stage = 2"));
   program = SmallProgram();
   program.step[2] = AskKv{0, 0, 3, -1};
-  EXPECT_THAT(Error(program), HasSubstr("step[2].to = -1"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[2].to = -1"));
   program = SmallProgram();
   program.step[3] = AwaitKv{0, 0, 4, 1};
-  EXPECT_THAT(Error(program), HasSubstr("step[3] awaits KV of part 4, which was not asked for"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[3] awaits KV of part 4, which was not asked for"));
   program = SmallProgram();
   program.step[3] = AskKv{0, 0, 4, 1};
-  EXPECT_THAT(Error(program), HasSubstr("step[3] asks for KV where part 3 is asked for and not awaited"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[3] asks for KV where part 3 is asked for and not awaited"));
   program = SmallProgram();
   program.step.erase(program.step.begin() + 3);
-  EXPECT_THAT(Error(program), HasSubstr("a step asks for KV and does not await it"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("a step asks for KV and does not await it"));
   program = SmallProgram();
   program.step[8] = Compute{0, 0, 1, 1, 2};
-  EXPECT_THAT(Error(program), HasSubstr("step[8].logit_rows = 2"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[8].logit_rows = 2"));
 }
 
 // A part on demand between two others that are resident.

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 using Role = DialogueMessage::Role;
 using Check = DialogueMessage::Check;
 
-constexpr char kGrammarFile[] = LIME_SOURCE_DIR "/testbed/train/chat.grammar";
+constexpr char kChatGrammarFile[] = LIME_SOURCE_DIR "/testbed/train/chat.grammar";
 const absl::CivilSecond kNow(2026, 11, 27);
 
 Dialogue Parse(absl::string_view script) {
@@ -26,8 +26,8 @@ Dialogue Parse(absl::string_view script) {
   return *std::move(dialogue);
 }
 
-Corpus LoadCorpus(uint64_t seed) {
-  auto corpus = Corpus::Load(kGrammarFile, seed);
+Corpus LoadChat(uint64_t seed) {
+  auto corpus = Corpus::Load(kChatGrammarFile, seed);
   EXPECT_TRUE(corpus.ok()) << corpus.status();
   return *std::move(corpus);
 }
@@ -78,7 +78,7 @@ TEST(DialogueTest, KeysAreWholeWordsInAnyCase) {
 }
 
 TEST(DialogueTest, TheTemplateRendersWhatTheModelReads) {
-  const Corpus corpus = LoadCorpus(3);
+  const Corpus corpus = LoadChat(3);
   for (uint64_t i = 0; i < 300; ++i) {
     const Dialogue dialogue = corpus.DialogueAt(i);
     EXPECT_EQ(Rendered(DialogueRequest(dialogue)), "<s>" + DialogueText(dialogue));
@@ -113,7 +113,7 @@ TEST(DialogueTest, CallsHaveTheSyntaxHermes) {
 }
 
 TEST(ChatGrammarTest, DialoguesAreManyCleanAndRight) {
-  const Corpus corpus = LoadCorpus(7);
+  const Corpus corpus = LoadChat(7);
   std::set<std::string> different;
   for (uint64_t i = 0; i < 3000; ++i) {
     const Dialogue dialogue = corpus.DialogueAt(i);
@@ -131,7 +131,7 @@ TEST(ChatGrammarTest, DialoguesAreManyCleanAndRight) {
 }
 
 TEST(ChatGrammarTest, OnlyDeclaredToolsAreCalled) {
-  const Corpus corpus = LoadCorpus(8);
+  const Corpus corpus = LoadChat(8);
   int calls = 0;
   for (uint64_t i = 0; i < 1000; ++i) {
     const Dialogue dialogue = corpus.DialogueAt(i);
@@ -147,7 +147,7 @@ TEST(ChatGrammarTest, OnlyDeclaredToolsAreCalled) {
 }
 
 TEST(ChatGrammarTest, PracticeMakesDialoguesToo) {
-  const Corpus corpus = LoadCorpus(9);
+  const Corpus corpus = LoadChat(9);
   for (uint64_t i = 0; i < 500; ++i) EXPECT_THAT(corpus.Document(i, kDialoguePracticeRoot), HasSubstr("<|im_start|>assistant\n"));
 }
 

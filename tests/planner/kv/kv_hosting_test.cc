@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kContext = 16384;
+constexpr int64_t kLongContext = 16384;
 
 // One that computes fast and holds the model with a little KV, one that computes slowly and has
 // room.
@@ -32,10 +32,10 @@ struct Planned {
   Plan plan;  // cut
 };
 
-absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, const LinkPoint& link, int64_t prompt_tokens = 0,
-                                const ModelSpec& spec = SmallModel()) {
+absl::StatusOr<Planned> HostedPlanFor(const std::vector<ClusterDevice>& devices, const LinkPoint& link, int64_t prompt_tokens = 0,
+                                      const ModelSpec& spec = SmallModel()) {
   const PlanRequest request{
-      .context = kContext, .kv_tokens = 512, .part_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
+      .context = kLongContext, .kv_tokens = 512, .part_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
   SearchOptions options{.granularity = Granularity::kWholeBlock, .time_limit_ms = 200};
   const FoundPlan found = SearchPlan(problem.instance, options);
@@ -67,7 +67,7 @@ void ExpectAsSimulated(const Plan& plan) {
 
 TEST(KvHostingTest, AskingCostsTheWayAndWhatTheHostIsSlower) {
   const ModelSpec spec = SmallModel();
-  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(FastAndRoomy(), kGigabit);
   ASSERT_TRUE(planned.ok()) << planned.status();
   const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, planned->plan);
   EXPECT_FALSE(hosting.Allows(0, 0));
@@ -93,7 +93,7 @@ TEST(KvHostingTest, NoDeviceHostsKvOfAModelWhoseLayersHaveDifferentWindows) {
 
 TEST(KvHostingTest, WhatGoesToAHostComesBackAsItWas) {
   const ModelSpec spec = SmallModel();
-  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit, /*prompt_tokens=*/64);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(FastAndRoomy(), kGigabit, /*prompt_tokens=*/64);
   ASSERT_TRUE(planned.ok()) << planned.status();
   const Plan& plan = planned->plan;
   const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, plan);
@@ -114,7 +114,7 @@ TEST(KvHostingTest, WhatGoesToAHostComesBackAsItWas) {
 
 TEST(KvHostingTest, ADeviceWithRoomHasTheKvOfAFastOne) {
   const ModelSpec spec = SmallModel();
-  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(FastAndRoomy(), kGigabit);
   ASSERT_TRUE(planned.ok()) << planned.status();
   ASSERT_EQ(planned->plan.stages.size(), 1u) << "the fast one is fastest alone while its KV is short";
   const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, planned->plan);
@@ -134,7 +134,7 @@ TEST(KvHostingTest, ADeviceWithRoomHasTheKvOfAFastOne) {
 }
 
 TEST(KvHostingTest, OverASlowLinkNobodyIsAsked) {
-  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), {.peer = "", .bytes_per_second = 0.2e6, .latency_ms = 20});
+  const absl::StatusOr<Planned> planned = HostedPlanFor(FastAndRoomy(), {.peer = "", .bytes_per_second = 0.2e6, .latency_ms = 20});
   ASSERT_TRUE(planned.ok()) << planned.status();
   const KvHosting hosting = MakeKvHosting(SmallModel(), planned->devices, planned->link, planned->plan);
   const absl::StatusOr<Plan> plan = PlanToSpill(planned->plan, {.hosting = &hosting});
@@ -148,7 +148,7 @@ TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
   const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/16, /*hidden=*/512, /*inner=*/4096, /*vocab=*/8000), "deep");
   const std::vector<ClusterDevice> devices = {Board("fast", 300 * kMiB, 10e9, 0.2e9), Board("roomy", 700 * kMiB, 3e9, 0.2e9)};
   const LinkPoint fast = {.peer = "", .bytes_per_second = 25e9, .latency_ms = 0.01};
-  const absl::StatusOr<Planned> planned = PlanFor(devices, fast, 0, spec);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(devices, fast, 0, spec);
   ASSERT_TRUE(planned.ok()) << planned.status();
   KvHosting hosting = MakeKvHosting(spec, devices, fast, planned->plan);
   hosting.asks = false;
@@ -175,7 +175,7 @@ TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
 // More layers come back where the link is faster and where more have room; Eq. 8 bounds them.
 TEST(KvHostingTest, AsManyLayersComeBackInTimeAsTheLinkCarriesAndTheRoomHolds) {
   const ModelSpec spec = SmallModel();
-  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(FastAndRoomy(), kGigabit);
   ASSERT_TRUE(planned.ok()) << planned.status();
   const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, planned->plan);
   const int64_t full = FullLayerPages(planned->plan);
@@ -215,7 +215,7 @@ TEST(KvHostingTest, AsManyLayersComeBackInTimeAsTheLinkCarriesAndTheRoomHolds) {
 TEST(KvHostingTest, WithoutDisksAHostIsWhatMakesLongContextsFit) {
   std::vector<ClusterDevice> devices = FastAndRoomy();
   for (ClusterDevice& device : devices) device.profile.disk.clear();
-  const absl::StatusOr<Planned> planned = PlanFor(devices, kGigabit);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(devices, kGigabit);
   ASSERT_TRUE(planned.ok()) << planned.status();
   const KvHosting hosting = MakeKvHosting(SmallModel(), devices, planned->link, planned->plan);
   EXPECT_FALSE(PlanToSpill(planned->plan).ok());
@@ -225,7 +225,7 @@ TEST(KvHostingTest, WithoutDisksAHostIsWhatMakesLongContextsFit) {
 }
 
 TEST(KvHostingTest, AHostWithoutAnOwnerIsRefused) {
-  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(FastAndRoomy(), kGigabit);
   ASSERT_TRUE(planned.ok()) << planned.status();
   Plan plan = planned->plan;
   plan.devices[1].max_layer_pages = WorkingPages(plan), plan.devices[1].kv_host = 0;

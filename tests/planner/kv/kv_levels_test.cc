@@ -28,7 +28,7 @@ TEST(KvLevelsTest, AnAverageIsOverThePagesThatAreGoneThrough) {
 }
 
 // A small model, a first level of `kv_tokens` and the rest of the context to come.
-absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int32_t sequences = 1, const ModelSpec& spec = SmallModel()) {
+absl::StatusOr<Plan> LevelsPlan(int64_t kv_tokens, int32_t sequences = 1, const ModelSpec& spec = SmallModel()) {
   const std::vector<ClusterDevice> devices = {Board("a", 60 * kMiB), Board("b", 80 * kMiB, 20e9), Board("c", 50 * kMiB)};
   const PlanRequest request{.context = 4096, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .part_bytes = kMiB};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
@@ -40,7 +40,7 @@ absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int32_t sequences = 1, const M
 
 TEST(KvLevelsTest, EveryLevelFitsAndIsPredictedAsItIsSimulated) {
   for (const int32_t sequences : {1}) {
-    const absl::StatusOr<Plan> plan = SmallPlan(512, sequences);
+    const absl::StatusOr<Plan> plan = LevelsPlan(512, sequences);
     ASSERT_TRUE(plan.ok()) << plan.status();
     ASSERT_TRUE(GrowsKv(*plan));
     const KvLevels answer = MakeKvLevels(*plan);
@@ -65,7 +65,7 @@ TEST(KvLevelsTest, EveryLevelFitsAndIsPredictedAsItIsSimulated) {
 
 TEST(KvLevelsTest, OnlyTheLayersWithKvGrowAndStatesStayAsTheyAre) {
   const ModelSpec spec = SmallHybrid(/*layers=*/8);
-  const absl::StatusOr<Plan> plan = SmallPlan(512, /*sequences=*/2, spec);
+  const absl::StatusOr<Plan> plan = LevelsPlan(512, /*sequences=*/2, spec);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec);
   const KvLevels answer = MakeKvLevels(*plan);
@@ -85,7 +85,7 @@ TEST(KvLevelsTest, OnlyTheLayersWithKvGrowAndStatesStayAsTheyAre) {
 }
 
 TEST(KvLevelsTest, ASmallerFirstLevelIsFasterAndTheLastIsNoSlowerThanStreamingAll) {
-  const absl::StatusOr<Plan> grows = SmallPlan(512), whole = SmallPlan(0);
+  const absl::StatusOr<Plan> grows = LevelsPlan(512), whole = LevelsPlan(0);
   ASSERT_TRUE(grows.ok() && whole.ok());
   const KvLevels answer = MakeKvLevels(*grows);
   ASSERT_EQ(answer.exhausted, "");
@@ -98,7 +98,7 @@ TEST(KvLevelsTest, ASmallerFirstLevelIsFasterAndTheLastIsNoSlowerThanStreamingAl
 }
 
 TEST(KvLevelsTest, ThePapersRuleStreamsWholeBlocksInEveryVisitAndIsNotFaster) {
-  const absl::StatusOr<Plan> plan = SmallPlan(512);
+  const absl::StatusOr<Plan> plan = LevelsPlan(512);
   ASSERT_TRUE(plan.ok());
   const KvLevels lime = MakeKvLevels(*plan), paper = MakeKvLevels(*plan, {.rule = &PaperRule});
   ASSERT_GE(paper.levels.size(), 1u);
@@ -237,7 +237,7 @@ TEST(KvLevelsTest, WithoutAMemoryPlannerWholeLayersStreamInEveryVisit) {
 }
 
 TEST(KvLevelsTest, APlanWithAllItsPagesHasOneLevel) {
-  const absl::StatusOr<Plan> plan = SmallPlan(0);
+  const absl::StatusOr<Plan> plan = LevelsPlan(0);
   ASSERT_TRUE(plan.ok());
   EXPECT_FALSE(GrowsKv(*plan));
   EXPECT_EQ(MakeKvLevels(*plan).levels.size(), 1u);

@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // The small model on boards that hold the KV of `kv_tokens`, with `context` to come.
-absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int64_t context, int32_t sequences = 1, double disk_rate = 1e9) {
+absl::StatusOr<Plan> SpillPlan(int64_t kv_tokens, int64_t context, int32_t sequences = 1, double disk_rate = 1e9) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("a", 40 * kMiB, 10e9, disk_rate), Board("b", 60 * kMiB, 20e9, disk_rate)};
   const PlanRequest request{.context = context, .kv_tokens = kv_tokens, .sequences = sequences, .batches = {sequences}, .part_bytes = kMiB};
@@ -29,7 +29,7 @@ absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int64_t context, int32_t seque
 
 TEST(KvSpillTest, CuttingForKvLeavesTheRestOfThePlan) {
   const ModelSpec spec = SmallModel();
-  const absl::StatusOr<Plan> plan = SmallPlan(512, 8192, 2);
+  const absl::StatusOr<Plan> plan = SpillPlan(512, 8192, 2);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const absl::StatusOr<Plan> cut = CutForKv(*plan, spec);
   ASSERT_TRUE(cut.ok()) << cut.status();
@@ -74,7 +74,7 @@ TEST(KvSpillTest, OnlyLayersWithKvAreCutForIt) {
 TEST(KvSpillTest, LevelsGoOnToDisksWhereMemoryEnds) {
   const ModelSpec spec = SmallModel();
   for (const int32_t sequences : {1, 3}) {
-    const absl::StatusOr<Plan> plan = SmallPlan(512, 16384, sequences);
+    const absl::StatusOr<Plan> plan = SpillPlan(512, 16384, sequences);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_FALSE(PlanToGrow(*plan).ok()) << "memory holds all KV, and this test shows nothing";
     const absl::StatusOr<Plan> cut = CutForKv(*plan, spec);
@@ -109,7 +109,7 @@ TEST(KvSpillTest, LevelsGoOnToDisksWhereMemoryEnds) {
 
 TEST(KvSpillTest, NamesWhatIsWrong) {
   const ModelSpec spec = SmallModel();
-  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SmallPlan(512, 16384), spec));
+  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SpillPlan(512, 16384), spec));
   ASSERT_TRUE(spills.ok()) << spills.status();
   int device = 0;
   while (spills->devices[device].max_layer_pages == 0) ++device;
@@ -133,7 +133,7 @@ TEST(KvSpillTest, NamesWhatIsWrong) {
 
 TEST(KvSpillTest, MoreKvThanCanBeCountedIsRefused) {
   const ModelSpec spec = SmallModel();
-  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SmallPlan(512, 16384), spec));
+  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SpillPlan(512, 16384), spec));
   ASSERT_TRUE(spills.ok()) << spills.status();
   Plan plan = *spills;
   plan.page_bytes = Bytes{1} << 38;
@@ -141,7 +141,7 @@ TEST(KvSpillTest, MoreKvThanCanBeCountedIsRefused) {
 }
 
 TEST(KvSpillTest, EveryPieceHasItsPlaceOnTheDisk) {
-  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SmallPlan(512, 16384, 3), SmallModel()));
+  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SpillPlan(512, 16384, 3), SmallModel()));
   ASSERT_TRUE(spills.ok()) << spills.status();
   Bytes most = 0;
   for (int32_t d = 0; d < spills->NumDevices(); ++d) {

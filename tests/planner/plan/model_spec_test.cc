@@ -48,7 +48,7 @@ TensorIndex TinyIndex() {
   return index;
 }
 
-std::string Error(const ModelConfig& config, const TensorIndex& index) {
+std::string SpecError(const ModelConfig& config, const TensorIndex& index) {
   return std::string(ModelSpec::Build(config, index, "folder").status().message());
 }
 
@@ -92,23 +92,23 @@ TEST(ModelSpecTest, NormsMayHaveADTypeOfTheirOwn) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->working_dtype, DType::kBF16);
   Put(index, "model.norm.weight", {64}, DType::kI8);
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("model.norm.weight is I8; BF16, F16, F32"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("model.norm.weight is I8; BF16, F16, F32"));
 }
 
 TEST(ModelSpecTest, NamesTheTensorThatDisagrees) {
   TensorIndex index = TinyIndex();
   Put(index, "model.layers.1.mlp.up_proj.weight", {127, 64});
-  EXPECT_EQ(Error(TinyConfig(), index),
+  EXPECT_EQ(SpecError(TinyConfig(), index),
             "folder: tensor model.layers.1.mlp.up_proj.weight has shape [127, 64], but config.json implies [128, 64]");
   index = TinyIndex();
   index.erase("model.layers.1.self_attn.v_proj.weight");
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("tensor model.layers.1.self_attn.v_proj.weight is missing"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("tensor model.layers.1.self_attn.v_proj.weight is missing"));
   index = TinyIndex();
   Put(index, "lm_head.weight", {100, 64}, DType::kF32);
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("lm_head.weight is F32, but earlier tensors are BF16"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("lm_head.weight is F32, but earlier tensors are BF16"));
   index = TinyIndex();
   Put(index, "model.embed_tokens.weight", {100, 64}, DType::kF8E4M3);
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("is F8_E4M3; BF16, F16, F32 and MLX affine groups are supported"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("is F8_E4M3; BF16, F16, F32 and MLX affine groups are supported"));
 }
 
 TEST(ModelSpecTest, RefusesPackedShapesThatFitNoGroup) {
@@ -116,9 +116,9 @@ TEST(ModelSpecTest, RefusesPackedShapesThatFitNoGroup) {
   Put(index, "model.layers.0.mlp.down_proj.weight", {64, 15}, DType::kU32);
   Put(index, "model.layers.0.mlp.down_proj.scales", {64, 2});
   Put(index, "model.layers.0.mlp.down_proj.biases", {64, 2});
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("has 15 words and 2 groups for 128 columns"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("has 15 words and 2 groups for 128 columns"));
   Put(index, "model.layers.0.mlp.down_proj.biases", {64, 3});
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("biases [64, 3]"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("biases [64, 3]"));
 }
 
 // The same tensors with other names.
@@ -142,10 +142,10 @@ TEST(ModelSpecTest, NamesOfTheBaseModelAloneLackItsPrefix) {
   EXPECT_EQ(ModelSpec::Build(TinyConfig(), TinyIndex(), "folder")->tensor_prefix, "model.");
   TensorIndex headless = Renamed("model.", "");
   headless.erase("lm_head.weight");
-  EXPECT_THAT(Error(TinyConfig(), headless), HasSubstr("a checkpoint of the base model alone has no head"));
+  EXPECT_THAT(SpecError(TinyConfig(), headless), HasSubstr("a checkpoint of the base model alone has no head"));
   ModelConfig tied = TinyConfig();
   tied.tie_embeddings = true;
-  EXPECT_EQ(Error(tied, headless), "");
+  EXPECT_EQ(SpecError(tied, headless), "");
 }
 
 TEST(ModelSpecTest, NamesOfAModelThatAlsoReadsImagesHaveAnotherPrefix) {
@@ -160,18 +160,18 @@ TEST(ModelSpecTest, NamesOfAModelThatAlsoReadsImagesHaveAnotherPrefix) {
   EXPECT_EQ(outer->tensor_prefix, "language_model.model.");
   EXPECT_EQ(outer->blocks.back().tensors[1].name, "language_model.lm_head.weight");
   index.erase("language_model.lm_head.weight");
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("a checkpoint of the base model alone has no head"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("a checkpoint of the base model alone has no head"));
 }
 
 TEST(ModelSpecTest, NamesOfAnotherClassAreShown) {
   for (const std::string prefix : {"model.model.", "base_model.model.model.", "language_model.", "transformer."}) {
-    EXPECT_THAT(Error(TinyConfig(), Renamed("model.", prefix)),
+    EXPECT_THAT(SpecError(TinyConfig(), Renamed("model.", prefix)),
                 HasSubstr("tensor model.embed_tokens.weight is missing; LlamaForCausalLM needs it, but the file has " + prefix +
                           "embed_tokens.weight; save"));
   }
   TensorIndex index = TinyIndex();
   index.erase("model.norm.weight");
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("needs it; download all files of the weights again"));
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("needs it; download all files of the weights again"));
 }
 
 TEST(ModelSpecTest, ATiedModelMayStoreItsHeadAlone) {
@@ -185,7 +185,7 @@ TEST(ModelSpecTest, ATiedModelMayStoreItsHeadAlone) {
   EXPECT_EQ(spec->blocks.back().tensors[1].name, "lm_head.weight");
   EXPECT_EQ(spec->WeightBytes(), ModelSpec::Build(config, TinyIndex(), "folder")->WeightBytes());
   config.tie_embeddings = false;
-  EXPECT_THAT(Error(config, index), HasSubstr("model.embed_tokens.weight is missing"));
+  EXPECT_THAT(SpecError(config, index), HasSubstr("model.embed_tokens.weight is missing"));
 }
 
 // One layer of each kind.
@@ -242,7 +242,7 @@ TEST(ModelSpecTest, AConvolutionAsMlxStoresItMeansNormsWithTheOffset) {
   Put(index, "model.layers.0.linear_attn.conv1d.weight", {96, 4, 1});
   EXPECT_EQ(ModelSpec::Build(TinyHybrid(), index, "folder")->config.norm_offset, 0);
   Put(index, "model.layers.0.linear_attn.conv1d.weight", {96, 4});
-  EXPECT_THAT(Error(TinyHybrid(), index), HasSubstr("has shape [96, 4], but config.json implies [96, 1, 4]"));
+  EXPECT_THAT(SpecError(TinyHybrid(), index), HasSubstr("has shape [96, 4], but config.json implies [96, 1, 4]"));
 }
 
 TEST(ModelSpecTest, AModelWithoutACheckpointIsPackedAsItsFileSays) {
@@ -291,7 +291,7 @@ TEST(ModelSpecTest, RolesWithOneNameAreRowsOfOneTensor) {
   EXPECT_EQ(scales.offset, 128 * 2);
   EXPECT_EQ(scales.info.bytes, 128 * 2);
   Put(index, "model.layers.1.self_attn.qkv_proj.weight", {120, 64});
-  EXPECT_THAT(Error(config, index), HasSubstr("qkv_proj.weight has shape [120, 64], but config.json implies [128, 64]"));
+  EXPECT_THAT(SpecError(config, index), HasSubstr("qkv_proj.weight has shape [120, 64], but config.json implies [128, 64]"));
 }
 
 // ---- Experts

@@ -94,7 +94,7 @@ double MsPerMb(const Instance& instance, const Instance::Device& device) {
 }
 
 // A device that reads `mem_gb_per_s` of memory while it computes.
-Instance::Device Machine(const Instance& instance, double mem_gb, double disk_gb_per_s, double mem_gb_per_s) {
+Instance::Device MachineOf(const Instance& instance, double mem_gb, double disk_gb_per_s, double mem_gb_per_s) {
   Instance::Device device = {.mem_mb = 1000 * mem_gb, .disk_mb_per_ms = disk_gb_per_s, .disk_lat_ms = 0.3};
   for (const Instance::Block& block : instance.blocks) device.comp_ms.push_back(0.1 + (block.mb + block.kv_mb) / mem_gb_per_s);
   return device;
@@ -158,9 +158,9 @@ Instance LargeProblem() {
   instance.blocks.push_back({.kind = Instance::Kind::kHead, .layer = 126, .mb = 4202.7});
   instance.embed_mb = 4202.7;
   instance.net = {.tx_ms = 2.6, .lat_ms = 0.3};
-  for (const double gb : {150, 75}) instance.devices.push_back(Machine(instance, gb, 5, 700));
-  for (const double gb : {100, 75, 50}) instance.devices.push_back(Machine(instance, gb, 3, 350));
-  for (const double gb : {56, 28, 28}) instance.devices.push_back(Machine(instance, gb, 2, 143));
+  for (const double gb : {150, 75}) instance.devices.push_back(MachineOf(instance, gb, 5, 700));
+  for (const double gb : {100, 75, 50}) instance.devices.push_back(MachineOf(instance, gb, 3, 350));
+  for (const double gb : {56, 28, 28}) instance.devices.push_back(MachineOf(instance, gb, 2, 143));
   return instance;
 }
 
@@ -170,7 +170,7 @@ Instance LongProblem(int layers, int devices) {
   const double share_gb = 0.9 * 1.708 * layers / devices;
   for (int d = 0; d < devices; ++d) {
     const double part = 0.5 + 0.25 * (d % 5);
-    instance.devices.push_back(Machine(instance, share_gb * part, 1 + 0.5 * (d % 3), d % 4 == 0 ? 42 : 143));
+    instance.devices.push_back(MachineOf(instance, share_gb * part, 1 + 0.5 * (d % 3), d % 4 == 0 ? 42 : 143));
   }
   instance.net = {.tx_ms = 1.3, .lat_ms = 0.3};
   return instance;

@@ -22,7 +22,7 @@ std::string TextError(std::string_view text) {
   return std::string(Solve(text).status().message());
 }
 
-std::string Error(const json& problem) {
+std::string SolveError(const json& problem) {
   return TextError(problem.dump());
 }
 
@@ -89,20 +89,20 @@ TEST(SolveTest, Eq1IsTheClosedForm) {
   alone["k"] = {1};
   EXPECT_EQ(Answer(alone), with_all);
   problem["order"] = {1, 0, 1};
-  EXPECT_THAT(Error(problem), HasSubstr("field \"order\" names device 1 twice"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("field \"order\" names device 1 twice"));
   problem["order"] = {0, 2};
-  EXPECT_THAT(Error(problem), HasSubstr("field \"order[1]\" = 2 is outside 0 to 1"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("field \"order[1]\" = 2 is outside 0 to 1"));
   problem["order"] = {0, 1};
   problem["r"] = {1};
-  EXPECT_THAT(Error(problem), HasSubstr("field \"r\" has 1 numbers for 2 devices"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("field \"r\" has 1 numbers for 2 devices"));
   problem["r"] = {1, 0};
   instance["devices"][1]["comp_ms"][3] = 3;
-  EXPECT_THAT(Error(problem), HasSubstr("layer 3 has another time than layer 0 on device 1"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("layer 3 has another time than layer 0 on device 1"));
   instance["devices"][1]["comp_ms"][3] = 2;
   instance["devices"][1]["disk_mb_per_ms"] = 0;
-  EXPECT_THAT(Error(problem), HasSubstr("streams on a device whose disk reads 0 MB/ms"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("streams on a device whose disk reads 0 MB/ms"));
   instance["blocks"][3]["kind"] = "H";
-  EXPECT_THAT(Error(problem), HasSubstr("leave the head out"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("leave the head out"));
 }
 
 // Of 2 slots: both on the first 2 * 10 - (12 - 2) = 10 uncovered, one each max(10 - 11, 20 - 11) =
@@ -113,9 +113,9 @@ TEST(SolveTest, SlotsMinimisesTheMaximum) {
   problem["kmax"] = {1, 0};
   EXPECT_EQ(Answer(problem)["feasible"], false);
   problem["kmax"] = {1};
-  EXPECT_THAT(Error(problem), HasSubstr("have 2, 2 and 1 numbers"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("have 2, 2 and 1 numbers"));
   problem["kmax"] = {1, 1.5};
-  EXPECT_THAT(Error(problem), HasSubstr("field \"kmax[1]\" is not an integer"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("field \"kmax[1]\" is not an integer"));
 }
 
 TEST(SolveTest, OnlineIsTheTableOfThresholds) {
@@ -134,7 +134,7 @@ TEST(SolveTest, KvTransferIsTheLeastOfThree) {
                   {"kv_visit_mb", 0.5},   {"target_free_mb", 10}, {"kv_tok_mb", 2},           {"n", 100}};
   EXPECT_EQ(Answer(problem), json({{"tokens", 5}}));
   problem["kv_tok_mb"] = 0;
-  EXPECT_THAT(Error(problem), HasSubstr("field \"kv_tok_mb\" = 0 is outside"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("field \"kv_tok_mb\" = 0 is outside"));
 }
 
 // a alone computes 6 ms a step and would stream 410 MB through 90; b alone 12 ms, and everything
@@ -151,7 +151,7 @@ TEST(SolveTest, OptimizeFindsThePlanOfTheWorkedExample) {
     EXPECT_EQ(answer["plan"]["stages"].size(), 2u);
   }
   problem["granularity"] = "atom";
-  EXPECT_THAT(Error(problem), HasSubstr("field \"granularity\" is none of block, layer, model-block and whole-block"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("field \"granularity\" is none of block, layer, model-block and whole-block"));
   problem["granularity"] = "block";
   problem["instance"]["devices"][0]["mem_mb"] = 4;
   problem["instance"]["devices"][1]["mem_mb"] = 9;
@@ -215,12 +215,12 @@ TEST(SolveTest, ReplanWeighsTheSavingAgainstTheMove) {
   problem["new_devices"][0]["mem_mb"] = 304;
   EXPECT_EQ(Answer(problem)["feasible"], false);
   problem["new_devices"].erase(1);
-  EXPECT_THAT(Error(problem), HasSubstr("field \"new_devices\" has 1 devices, fewer than the 2 before"));
+  EXPECT_THAT(SolveError(problem), HasSubstr("field \"new_devices\" has 1 devices, fewer than the 2 before"));
 }
 
 TEST(SolveTest, KindsThatAreNotKnownAreNamed) {
-  EXPECT_THAT(Error(json{{"kind", "guess"}}), HasSubstr("field \"kind\" = \"guess\" is none of"));
-  EXPECT_THAT(Error(json::object()), HasSubstr("field \"kind\" is missing"));
+  EXPECT_THAT(SolveError(json{{"kind", "guess"}}), HasSubstr("field \"kind\" = \"guess\" is none of"));
+  EXPECT_THAT(SolveError(json::object()), HasSubstr("field \"kind\" is missing"));
 }
 
 TEST(SolveTest, MalformedProblemsAreNamed) {
@@ -233,7 +233,7 @@ TEST(SolveTest, MalformedProblemsAreNamed) {
   const auto with = [](const char* pointer, const json& value) {
     json problem = TwoDevices();
     problem[json::json_pointer(pointer)] = value;
-    return Error(problem);
+    return SolveError(problem);
   };
   EXPECT_THAT(with("/instance", 3), HasSubstr("field \"instance\" is not an object"));
   EXPECT_THAT(with("/plan", nullptr), HasSubstr("field \"plan\" is missing"));
