@@ -15,7 +15,7 @@ using ::testing::Not;
 using Align = TextTable::Align;
 
 // Blocks of `layers` layers and a head in two parts; what is no matter here is left out.
-Plan PlanOf(int layers) {
+Plan PlanOfLayers(int layers) {
   Plan plan;
   plan.model_name = "some model";
   plan.sequences = 2;
@@ -39,7 +39,7 @@ std::string Stages(Plan plan, std::vector<Stage> stages) {
 }
 
 TEST(PlanTableTest, StagesAreNamedByTheirLayers) {
-  const Plan plan = PlanOf(10);  // parts 0 to 19, head 20 and 21
+  const Plan plan = PlanOfLayers(10);  // parts 0 to 19, head 20 and 21
   EXPECT_EQ(Stages(plan, {{0, 0, 22}}), "0-9+head");
   EXPECT_EQ(Stages(plan, {{0, 0, 2}, {1, 2, 20}, {0, 20, 22}}), "0 1-9 head");
   EXPECT_EQ(Stages(plan, {{0, 0, 1}, {1, 1, 2}, {0, 2, 5}, {1, 5, 22}}), "0a 0m 1-2a 2m-9+head");
@@ -70,7 +70,7 @@ TEST(PlanTableTest, WrapBreaksAtSpaces) {
 PlanReport Report() {
   PlanReport report;
   report.strategy = "lime";
-  report.plan = PlanOf(2);
+  report.plan = PlanOfLayers(2);
   report.plan.stages = {{0, 0, 6}};
   report.plan.devices = {{.name = "a", .budget = 1000}, {.name = "left", .budget = 500}};
   report.plan.devices[0].memory = {.weights = 500, .margin = 500};

@@ -10,7 +10,7 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 using Role = ChatMessage::Role;
 
-ApiRequest Chat(std::string_view fields) {
+ApiRequest ReadChat(std::string_view fields) {
   return Parsed(Endpoint::kChat, absl::StrCat(R"({"messages":[{"role":"user","content":"hi"}])", fields.empty() ? "" : ",",
                                               absl::string_view(fields.data(), fields.size()), "}"));
 }
@@ -22,7 +22,7 @@ TEST(AcceptedFieldsTest, AbsentFieldsLeaveTheDefaults) {
                 "response_format":null,"tools":null,"tool_choice":null,"parallel_tool_calls":null,"reasoning_effort":null,
                 "chat_template_kwargs":null,"cache_prompt":null,"repetition_penalty":null,"frequency_penalty":null,"model":null)",
         R"("unheard_of":{"a":[1]},"user":7,"store":"x","functions":[7])"}) {
-    const ApiRequest request = Chat(fields);
+    const ApiRequest request = ReadChat(fields);
     EXPECT_EQ(request.model, "");
     EXPECT_FALSE(request.sampling.temperature || request.sampling.top_p || request.sampling.top_k || request.sampling.min_p);
     EXPECT_FALSE(request.sampling.seed || request.sampling.repetition_penalty || request.max_tokens || request.top_logprobs);
@@ -39,7 +39,7 @@ TEST(AcceptedFieldsTest, AbsentFieldsLeaveTheDefaults) {
 }
 
 TEST(AcceptedFieldsTest, FieldsOfChatAreRead) {
-  const ApiRequest request = Chat(
+  const ApiRequest request = ReadChat(
       R"("temperature":2,"top_p":1,"top_k":-1,"min_p":0.5,"repetition_penalty":1.5,"frequency_penalty":-2,"presence_penalty":2,
          "logit_bias":{"5":-100,"0":0.5},"seed":18446744073709551615,"n":16,"stop":["a","b"],"max_tokens":3,"max_completion_tokens":4,
          "logprobs":true,"top_logprobs":20,"stream":true,"stream_options":{"include_usage":true},"ignore_eos":true,"hash_logits":true,
@@ -64,14 +64,14 @@ TEST(AcceptedFieldsTest, FieldsOfChatAreRead) {
 }
 
 TEST(AcceptedFieldsTest, LogprobsOfTheTokenAlone) {
-  EXPECT_EQ(Chat(R"("logprobs":true)").top_logprobs, 0);
-  EXPECT_EQ(Chat(R"("logprobs":false,"top_logprobs":null)").top_logprobs, std::nullopt);
-  EXPECT_EQ(Chat(R"("stop":"x")").stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(ReadChat(R"("logprobs":true)").top_logprobs, 0);
+  EXPECT_EQ(ReadChat(R"("logprobs":false,"top_logprobs":null)").top_logprobs, std::nullopt);
+  EXPECT_EQ(ReadChat(R"("stop":"x")").stop, std::vector<std::string>{"x"});
 }
 
 TEST(AcceptedFieldsTest, ASchemaKeepsTheOrderOfItsKeys) {
-  const ApiRequest request =
-      Chat(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"object","b":1,"a":2}}})");
+  const ApiRequest request = ReadChat(
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"object","b":1,"a":2}}})");
   EXPECT_EQ(request.format.kind, AnswerFormat::Kind::kSchema);
   EXPECT_EQ(request.format.schema, R"({"type":"object","b":1,"a":2})");
   const std::string padding(kMaxSchemaBytes, 'x');
@@ -104,28 +104,28 @@ TEST(AcceptedFieldsTest, MessagesBecomeVariablesOfTheTemplate) {
 }
 
 TEST(AcceptedFieldsTest, EffortReachesTheTemplate) {
-  EXPECT_EQ(TemplateVariables(*Chat(R"("reasoning_effort":"none")").chat())["enable_thinking"], false);
-  EXPECT_EQ(TemplateVariables(*Chat(R"("reasoning_effort":"high")").chat())["reasoning_effort"], "high");
-  EXPECT_EQ(
-      TemplateVariables(*Chat(R"("reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})").chat())["enable_thinking"],
-      true);
-  EXPECT_FALSE(TemplateVariables(*Chat("").chat()).contains("tools"));
+  EXPECT_EQ(TemplateVariables(*ReadChat(R"("reasoning_effort":"none")").chat())["enable_thinking"], false);
+  EXPECT_EQ(TemplateVariables(*ReadChat(R"("reasoning_effort":"high")").chat())["reasoning_effort"], "high");
+  EXPECT_EQ(TemplateVariables(
+                *ReadChat(R"("reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})").chat())["enable_thinking"],
+            true);
+  EXPECT_FALSE(TemplateVariables(*ReadChat("").chat()).contains("tools"));
 }
 
 TEST(AcceptedFieldsTest, AnOpenMessageGetsNoGenerationPrompt) {
-  const ApiRequest request = Chat(R"("continue_final_message":true)");
+  const ApiRequest request = ReadChat(R"("continue_final_message":true)");
   EXPECT_TRUE(request.chat()->continue_final_message);
   EXPECT_FALSE(request.chat()->add_generation_prompt);
 }
 
 TEST(AcceptedFieldsTest, ToolChoices) {
   const std::string tools = R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}])";
-  EXPECT_EQ(Chat(tools).tool_choice.mode, ToolChoice::Mode::kAuto);
-  EXPECT_EQ(Chat(tools + R"(,"tool_choice":"none")").tool_choice.mode, ToolChoice::Mode::kNone);
-  EXPECT_EQ(Chat(tools + R"(,"tool_choice":"required")").tool_choice.mode, ToolChoice::Mode::kRequired);
-  const ToolChoice function = Chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})").tool_choice;
+  EXPECT_EQ(ReadChat(tools).tool_choice.mode, ToolChoice::Mode::kAuto);
+  EXPECT_EQ(ReadChat(tools + R"(,"tool_choice":"none")").tool_choice.mode, ToolChoice::Mode::kNone);
+  EXPECT_EQ(ReadChat(tools + R"(,"tool_choice":"required")").tool_choice.mode, ToolChoice::Mode::kRequired);
+  const ToolChoice function = ReadChat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})").tool_choice;
   EXPECT_EQ(function, (ToolChoice{ToolChoice::Mode::kFunction, "f"}));
-  EXPECT_EQ(Chat(R"("tools":[],"tool_choice":"auto")").tool_choice.mode, ToolChoice::Mode::kNone);
+  EXPECT_EQ(ReadChat(R"("tools":[],"tool_choice":"auto")").tool_choice.mode, ToolChoice::Mode::kNone);
 }
 
 TEST(AcceptedFieldsTest, PromptsOfCompletions) {

@@ -109,7 +109,8 @@ RandomAnswer MakeRandom(std::mt19937& random, int64_t choices, bool has_tools) {
 }
 
 // All bytes, with writes at random.
-std::string Written(std::mt19937& random, Endpoint endpoint, const ApiRequest& request, std::string id, const RandomAnswer& answer) {
+std::string WrittenAtRandom(std::mt19937& random, Endpoint endpoint, const ApiRequest& request, std::string id,
+                            const RandomAnswer& answer) {
   const std::unique_ptr<AnswerWriter> writer = MakeAnswerWriter(endpoint, request, SmallHead(std::move(id)));
   std::string out;
   const int every = std::uniform_int_distribution(1, 12)(random);
@@ -218,10 +219,10 @@ TEST(AnswerStreamsTest, ChunksOfChatSayWhatTheEventsSaid) {
     std::mt19937 random(static_cast<uint32_t>(seed));
     ApiRequest request = {.n = 1 + seed % 3, .top_logprobs = 2, .stream = true, .include_usage = seed % 2 == 0, .return_token_ids = true};
     const RandomAnswer answer = MakeRandom(random, request.n, /*has_tools=*/true);
-    const std::vector<Json> chunks = SseData(Written(random, Endpoint::kChat, request, "x_1", answer), true);
+    const std::vector<Json> chunks = SseData(WrittenAtRandom(random, Endpoint::kChat, request, "x_1", answer), true);
     EXPECT_EQ(FromChunks(chunks, answer.told.size(), /*is_chat=*/true, request.include_usage), answer.told);
     request.stream = false;
-    const Json plain = Json::parse(Written(random, Endpoint::kChat, request, "x_1", answer));
+    const Json plain = Json::parse(WrittenAtRandom(random, Endpoint::kChat, request, "x_1", answer));
     for (size_t i = 0; i < answer.told.size(); ++i) EXPECT_EQ(FromMessage(plain["choices"][i]), answer.told[i]);
   }
 }
@@ -237,10 +238,10 @@ TEST(AnswerStreamsTest, ChunksOfCompletionsSayWhatTheEventsSaid) {
                           .include_usage = seed % 2 == 0,
                           .return_token_ids = true};
     const RandomAnswer answer = MakeRandom(random, request.choices(), /*has_tools=*/false);
-    const std::vector<Json> chunks = SseData(Written(random, Endpoint::kCompletions, request, "x_1", answer), true);
+    const std::vector<Json> chunks = SseData(WrittenAtRandom(random, Endpoint::kCompletions, request, "x_1", answer), true);
     EXPECT_EQ(FromChunks(chunks, answer.told.size(), /*is_chat=*/false, request.include_usage), answer.told);
     request.stream = false;
-    const Json plain = Json::parse(Written(random, Endpoint::kCompletions, request, "x_1", answer));
+    const Json plain = Json::parse(WrittenAtRandom(random, Endpoint::kCompletions, request, "x_1", answer));
     for (size_t i = 0; i < answer.told.size(); ++i) {
       EXPECT_EQ(plain["choices"][i]["text"], answer.told[i].content);
       EXPECT_EQ(plain["choices"][i]["finish_reason"], answer.told[i].finish);
@@ -317,10 +318,10 @@ TEST(AnswerStreamsTest, EventsOfResponsesSayWhatTheEventsSaid) {
     Told expected = answer.told[0];
     if (expected.finish == "tool_calls") expected.finish = "stop";
     expected.scores = 0;
-    const std::vector<Json> events = SseData(Written(random, Endpoint::kResponses, request, "resp_1", answer), false);
+    const std::vector<Json> events = SseData(WrittenAtRandom(random, Endpoint::kResponses, request, "resp_1", answer), false);
     EXPECT_EQ(FromItems(events), expected);
     request.stream = false;
-    Json plain = Json::parse(Written(random, Endpoint::kResponses, request, "resp_1", answer)), last = events.back()["response"];
+    Json plain = Json::parse(WrittenAtRandom(random, Endpoint::kResponses, request, "resp_1", answer)), last = events.back()["response"];
     // Which text a score goes with depends on what waited.
     for (Json* response : {&plain, &last}) {
       for (Json& item : (*response)["output"]) {
@@ -337,7 +338,7 @@ TEST(AnswerStreamsTest, LinesOfOllamaSayWhatTheEventsSaid) {
     std::mt19937 random(static_cast<uint32_t>(seed));
     const ApiRequest request = {.stream = true};
     const RandomAnswer answer = MakeRandom(random, 1, /*has_tools=*/true);
-    const std::string text = Written(random, Endpoint::kOllamaChat, request, "x", answer);
+    const std::string text = WrittenAtRandom(random, Endpoint::kOllamaChat, request, "x", answer);
     ASSERT_TRUE(text.ends_with('\n'));
     const std::vector<std::string> lines = absl::StrSplit(text.substr(0, text.size() - 1), '\n');
     Told told;

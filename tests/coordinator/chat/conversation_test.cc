@@ -10,7 +10,7 @@ using ::testing::ElementsAre;
 using Kind = ChatInput::Kind;
 
 // "user: Hi"
-std::vector<std::string> Lines(const ApiRequest& request) {
+std::vector<std::string> LinesSent(const ApiRequest& request) {
   std::vector<std::string> lines;
   for (const ChatMessage& message : request.chat()->messages) {
     const bool system = message.role == ChatMessage::Role::kSystem, user = message.role == ChatMessage::Role::kUser;
@@ -53,10 +53,10 @@ TEST(ConversationTest, ARequestHasAllTurnsAndTheSettings) {
   defaults.sampling.seed = 7;
   defaults.max_tokens = 9;
   Conversation conversation(defaults, "Be brief.");
-  EXPECT_THAT(Lines(conversation.Ask("Hi")), ElementsAre("system: Be brief.", "user: Hi"));
+  EXPECT_THAT(LinesSent(conversation.Ask("Hi")), ElementsAre("system: Be brief.", "user: Hi"));
   conversation.Answer(Reply("Hello."));
   const ApiRequest request = conversation.Ask("Why?");
-  EXPECT_THAT(Lines(request), ElementsAre("system: Be brief.", "user: Hi", "assistant: Hello.", "user: Why?"));
+  EXPECT_THAT(LinesSent(request), ElementsAre("system: Be brief.", "user: Hi", "assistant: Hello.", "user: Why?"));
   EXPECT_EQ(request.sampling.seed, 7u);
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_TRUE(request.stream);
@@ -70,21 +70,21 @@ TEST(ConversationTest, AQuestionWithoutAnAnswerIsTakenBack) {
   EXPECT_EQ(conversation.questions(), 0u);
   conversation.Ask("two");
   conversation.Answer(Reply("", ""));  // stopped before its first word
-  EXPECT_THAT(Lines(conversation.Ask("three")), ElementsAre("user: three"));
+  EXPECT_THAT(LinesSent(conversation.Ask("three")), ElementsAre("user: three"));
 }
 
 TEST(ConversationTest, AStoppedAnswerStaysAsFarAsItCame) {
   Conversation conversation({}, "");
   conversation.Ask("one");
   conversation.Answer(Reply("I th", ""));
-  EXPECT_THAT(Lines(conversation.Ask("go on")), ElementsAre("user: one", "assistant: I th", "user: go on"));
+  EXPECT_THAT(LinesSent(conversation.Ask("go on")), ElementsAre("user: one", "assistant: I th", "user: go on"));
 }
 
 TEST(ConversationTest, AnEmptyAnswerIsATurn) {
   Conversation conversation({}, "");
   conversation.Ask("one");
   conversation.Answer(Reply(""));
-  EXPECT_THAT(Lines(conversation.Ask("two")), ElementsAre("user: one", "assistant: ", "user: two"));
+  EXPECT_THAT(LinesSent(conversation.Ask("two")), ElementsAre("user: one", "assistant: ", "user: two"));
 }
 
 TEST(ConversationTest, ResetKeepsTheInstructions) {
@@ -93,10 +93,10 @@ TEST(ConversationTest, ResetKeepsTheInstructions) {
   conversation.Answer(Reply("1"));
   conversation.Reset();
   conversation.SetSystem("B");
-  EXPECT_THAT(Lines(conversation.Ask("two")), ElementsAre("system: B", "user: two"));
+  EXPECT_THAT(LinesSent(conversation.Ask("two")), ElementsAre("system: B", "user: two"));
   conversation.Answer(Reply("2"));
   conversation.SetSystem("");
-  EXPECT_THAT(Lines(conversation.Ask("three")), ElementsAre("user: two", "assistant: 2", "user: three"));
+  EXPECT_THAT(LinesSent(conversation.Ask("three")), ElementsAre("user: two", "assistant: 2", "user: three"));
 }
 
 TEST(ChatSentencesTest, AnAnswerThatWasCutSaysWhy) {

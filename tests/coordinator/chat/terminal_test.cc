@@ -16,7 +16,7 @@ namespace {
 
 using Input = ChatScreen::Input;
 
-std::vector<std::string> Lines(const std::string& bytes, size_t piece) {
+std::vector<std::string> LinesRead(const std::string& bytes, size_t piece) {
   LineCutter cutter;
   std::vector<std::string> lines;
   for (size_t at = 0; at < bytes.size(); at += piece) {
@@ -30,7 +30,7 @@ std::vector<std::string> Lines(const std::string& bytes, size_t piece) {
 TEST(LineCutterTest, LinesComeFromPiecesOfEverySize) {
   const std::string bytes = "one\r\n\ntwo \\\nmore\\\n\nthree\\\nlast";
   for (size_t piece = 1; piece <= bytes.size(); ++piece)
-    EXPECT_THAT(Lines(bytes, piece), ::testing::ElementsAre("one", "", "two \nmore\n", "three\nlast")) << piece;
+    EXPECT_THAT(LinesRead(bytes, piece), ::testing::ElementsAre("one", "", "two \nmore\n", "three\nlast")) << piece;
 }
 
 TEST(LineCutterTest, AMessageThatGoesOnIsKnown) {

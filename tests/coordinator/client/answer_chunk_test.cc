@@ -24,7 +24,7 @@ AnswerChunk ChunkOf(std::string_view json) {
 }
 
 // The body of the answer to these events.
-std::string Written(Endpoint endpoint, const ApiRequest& request, const std::vector<std::pair<int64_t, ChoiceEvent>>& events) {
+std::string WrittenAnswer(Endpoint endpoint, const ApiRequest& request, const std::vector<std::pair<int64_t, ChoiceEvent>>& events) {
   const std::unique_ptr<AnswerWriter> writer = MakeAnswerWriter(endpoint, request, SmallHead("id-1"));
   std::string body;
   for (const auto& [choice, event] : events) {
@@ -74,7 +74,7 @@ Whole FromStream(std::string_view body, size_t piece) {
   return whole;
 }
 
-ApiRequest ChatRequest(bool streams) {
+ApiRequest ChatRequestOf(bool streams) {
   ApiRequest request;
   request.prompt = ChatPrompt();
   request.stream = request.include_usage = streams;
@@ -132,7 +132,7 @@ void ExpectChat(const Whole& whole) {
 }
 
 TEST(AnswerChunkTest, AStreamSaysTheSameFromEveryCut) {
-  const std::string body = Written(Endpoint::kChat, ChatRequest(/*streams=*/true), kChatEvents);
+  const std::string body = WrittenAnswer(Endpoint::kChat, ChatRequestOf(/*streams=*/true), kChatEvents);
   for (size_t piece = 1; piece <= body.size(); piece += piece < 100 ? 1 : 97) {
     const Whole whole = FromStream(body, piece);
     EXPECT_TRUE(whole.done) << piece;
@@ -142,7 +142,7 @@ TEST(AnswerChunkTest, AStreamSaysTheSameFromEveryCut) {
 
 TEST(AnswerChunkTest, AWholeAnswerSaysTheSameAsItsStream) {
   Whole whole;
-  Add(ChunkOf(Written(Endpoint::kChat, ChatRequest(/*streams=*/false), kChatEvents)), whole);
+  Add(ChunkOf(WrittenAnswer(Endpoint::kChat, ChatRequestOf(/*streams=*/false), kChatEvents)), whole);
   ExpectChat(whole);
 }
 
@@ -152,11 +152,11 @@ TEST(AnswerChunkTest, AScoredPromptHasLogprobsAndTheLikeliestIdsBehindEachToken)
   request.max_tokens = 0;
   request.echo = request.hash_logits = true;
   request.top_logprobs = 2;
-  const AnswerChunk chunk = ChunkOf(
-      Written(Endpoint::kCompletions, request,
-              {{0, TokenScore{.token = "<s>", .logprob = std::nullopt, .top = {}, .is_in_text = false, .next = {{7, 1.5F}, {9, 0.1F}}}},
-               {0, TokenScore{.token = "a", .logprob = -0.25, .top = {{"a", -0.25}}, .is_in_text = true, .next = {{3, -2}}}},
-               {0, ChoiceEnd{AnswerFinish::kLength, 1}}}));
+  const AnswerChunk chunk = ChunkOf(WrittenAnswer(
+      Endpoint::kCompletions, request,
+      {{0, TokenScore{.token = "<s>", .logprob = std::nullopt, .top = {}, .is_in_text = false, .next = {{7, 1.5F}, {9, 0.1F}}}},
+       {0, TokenScore{.token = "a", .logprob = -0.25, .top = {{"a", -0.25}}, .is_in_text = true, .next = {{3, -2}}}},
+       {0, ChoiceEnd{AnswerFinish::kLength, 1}}}));
   ASSERT_EQ(chunk.choices.size(), 1u);
   EXPECT_THAT(chunk.choices[0].token_logprobs, ElementsAre(std::nullopt, -0.25));
   ASSERT_EQ(chunk.choices[0].top_logits.size(), 2u);

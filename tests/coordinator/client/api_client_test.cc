@@ -40,7 +40,7 @@ ApiClient ClientOf(const HttpServer& server) {
   return ApiClient(MakeCaller(OptionsFor(UrlOf(server))));
 }
 
-HttpResponse Json(std::string body, int status = 200) {
+HttpResponse JsonResponse(std::string body, int status = 200) {
   return {.status = status, .headers = {{"Content-Type", "application/json"}}, .body = std::move(body)};
 }
 
@@ -73,7 +73,7 @@ TEST(ApiClientTest, ModelsAreListedWithTheirContexts) {
   TestHandler handler([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     EXPECT_EQ(request.method, "GET");
     EXPECT_EQ(request.path, "/v1/models");
-    answer->Send(Json(R"({"data": [{"id": "tiny", "max_model_len": 512}, {"id": "other/name"}]})"));
+    answer->Send(JsonResponse(R"({"data": [{"id": "tiny", "max_model_len": 512}, {"id": "other/name"}]})"));
   });
   const auto server = MakeServer(handler);
   const ApiClient client = ClientOf(*server);
@@ -96,7 +96,7 @@ TEST(ApiClientTest, ARequestHasHostKeyAndBase) {
   TestHandler handler([&](HttpRequest request, const std::shared_ptr<HttpAnswer>& answer) {
     seen = std::move(request);
     is_seen.Notify();
-    answer->Send(Json("{}"));
+    answer->Send(JsonResponse("{}"));
   });
   const auto server = MakeServer(handler);
   HttpCaller::Options options = OptionsFor(UrlOf(*server) + "/models/a/v1");
@@ -147,7 +147,7 @@ TEST(ApiClientTest, AStreamIsReadAsItComes) {
 
 TEST(ApiClientTest, AServerThatDoesNotStreamGivesOneChunk) {
   TestHandler handler([](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) {
-    answer->Send(Json(R"(   {"choices": [{"message": {"content": "all"}, "finish_reason": "stop"}]})"));
+    answer->Send(JsonResponse(R"(   {"choices": [{"message": {"content": "all"}, "finish_reason": "stop"}]})"));
   });
   const auto server = MakeServer(handler);
   std::vector<std::string> seen;
@@ -188,7 +188,7 @@ absl::Status ErrorFor(const HttpResponse& response) {
 }
 
 HttpResponse ErrorAnswer(const ApiError& error) {
-  return Json(OpenAiErrorJson(error), error.status);
+  return JsonResponse(OpenAiErrorJson(error), error.status);
 }
 
 TEST(ApiClientTest, ErrorsOfTheServerHaveTheCodeThatSaysWhatToDo) {
@@ -203,9 +203,9 @@ TEST(ApiClientTest, ErrorsOfTheServerHaveTheCodeThatSaysWhatToDo) {
   EXPECT_TRUE(absl::IsUnavailable(ErrorFor({.status = 502, .headers = {}, .body = "<html>\n</html>"})));
   EXPECT_THAT(std::string(ErrorFor({.status = 308, .headers = {{"Location", "https://a/"}}, .body = ""}).message()),
               HasSubstr("refused the request with status 308: without a word; give --url the address"));
-  EXPECT_FALSE(absl::IsUnavailable(ErrorFor(Json("[]"))));
-  EXPECT_FALSE(absl::IsUnavailable(ErrorFor(Json(R"({"choices": 1})"))));
-  EXPECT_TRUE(absl::IsUnavailable(ErrorFor(Json(R"({"error": {"message": "late", "type": "server_error"}})"))));
+  EXPECT_FALSE(absl::IsUnavailable(ErrorFor(JsonResponse("[]"))));
+  EXPECT_FALSE(absl::IsUnavailable(ErrorFor(JsonResponse(R"({"choices": 1})"))));
+  EXPECT_TRUE(absl::IsUnavailable(ErrorFor(JsonResponse(R"({"error": {"message": "late", "type": "server_error"}})"))));
 }
 
 TEST(ApiClientTest, AStreamThatFailsOrBreaksOffIsAnError) {
@@ -297,7 +297,7 @@ TEST(ApiClientTest, AnAddressWhereNobodyListensIsNamed) {
 
 TEST(ApiClientTest, ABodyBeyondTheLimitIsRefused) {
   TestHandler handler(
-      [](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) { answer->Send(Json(std::string(100'000, ' ') + "{}")); });
+      [](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) { answer->Send(JsonResponse(std::string(100'000, ' ') + "{}")); });
   const auto server = MakeServer(handler);
   HttpCaller::Options options = OptionsFor(UrlOf(*server));
   options.max_body = 50'000;
@@ -306,7 +306,7 @@ TEST(ApiClientTest, ABodyBeyondTheLimitIsRefused) {
 
 TEST(ApiClientTest, ALongBodyThatIsRefusedEarlyStillShowsTheAnswer) {
   TestHandler handler(AnswerWithPath);
-  handler.head = [](const HttpRequest&) { return Json(OpenAiErrorJson(RequestTooLarge(10)), 413); };
+  handler.head = [](const HttpRequest&) { return JsonResponse(OpenAiErrorJson(RequestTooLarge(10)), 413); };
   const auto server = MakeServer(handler);
   const absl::Status status = ClientOf(*server).Post("/tokenize", {{"content", std::string(8'000'000, 'x')}}, nullptr).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("refused the request"));
@@ -336,7 +336,7 @@ class ApiClientTlsTest : public ::testing::Test {
   }
 
   const TempDir folder_;
-  TestHandler handler_{[](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) { answer->Send(Json("{}")); }};
+  TestHandler handler_{[](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) { answer->Send(JsonResponse("{}")); }};
   std::unique_ptr<HttpServer> server_;
 };
 

@@ -13,7 +13,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-LoggedRequest Chat() {
+LoggedRequest LoggedChat() {
   return {.at = absl::FromUnixSeconds(1721986200),
           .id = "req_1",
           .method = "POST",
@@ -34,10 +34,10 @@ LoggedRequest Chat() {
 }
 
 TEST(RequestLogTest, ALineHasTheCountsAndTimes) {
-  EXPECT_EQ(LogLine(Chat(), false),
+  EXPECT_EQ(LogLine(LoggedChat(), false),
             "2024-07-26T09:30:00.000Z req_1 POST /v1/chat/completions 200 prompt 31 (16 cached), new 8, queue 0.5 ms, first token 35.2 ms, "
             "4.12 ms/token (predicted 4.00), stop");
-  const nlohmann::json line = nlohmann::json::parse(LogLine(Chat(), true));
+  const nlohmann::json line = nlohmann::json::parse(LogLine(LoggedChat(), true));
   EXPECT_EQ(line["time"], "2024-07-26T09:30:00.000Z");
   EXPECT_EQ(line["id"], "req_1");
   EXPECT_EQ(line["route"], "/v1/chat/completions");
@@ -48,7 +48,7 @@ TEST(RequestLogTest, ALineHasTheCountsAndTimes) {
 }
 
 TEST(RequestLogTest, ARefusedRequestHasItsError) {
-  LoggedRequest refused = Chat();
+  LoggedRequest refused = LoggedChat();
   refused.answer.reset();
   refused.status = 401;
   refused.code = "invalid_api_key";
@@ -60,7 +60,7 @@ TEST(RequestLogTest, ARefusedRequestHasItsError) {
 }
 
 TEST(RequestLogTest, ABodyIsOneLine) {
-  LoggedRequest request = Chat();
+  LoggedRequest request = LoggedChat();
   request.body = "{\"a\":\n\"b\"}";
   EXPECT_THAT(LogLine(request, false), Not(HasSubstr("\n")));
   EXPECT_THAT(LogLine(request, false), EndsWith(R"("{\"a\":\n\"b\"}")"));
@@ -70,7 +70,7 @@ TEST(RequestLogTest, LinesThatWaitAreWrittenAtTheEnd) {
   std::vector<std::string> lines;
   {
     RequestLog log(false, [&](std::string_view line) { lines.emplace_back(line); });
-    for (int i = 0; i < 100; ++i) log.Add(Chat());
+    for (int i = 0; i < 100; ++i) log.Add(LoggedChat());
   }
   EXPECT_EQ(lines.size(), 100u);
 }
@@ -84,9 +84,9 @@ TEST(RequestLogTest, LinesThatNobodyReadsAreCounted) {
       may_go_on.WaitForNotification();
       lines.emplace_back(line);
     });
-    log.Add(Chat());
+    log.Add(LoggedChat());
     blocked.WaitForNotification();
-    for (int64_t i = 0; i < RequestLog::kMostWaiting + 10; ++i) log.Add(Chat());
+    for (int64_t i = 0; i < RequestLog::kMostWaiting + 10; ++i) log.Add(LoggedChat());
     may_go_on.Notify();
   }
   ASSERT_EQ(lines.size(), static_cast<size_t>(RequestLog::kMostWaiting) + 2);

@@ -12,7 +12,7 @@ ServingRequest Ask(int64_t tokens) {
   return request;
 }
 
-std::vector<std::string> Written(const TokenBuffer::Batch& batch) {
+std::vector<std::string> TokensOf(const TokenBuffer::Batch& batch) {
   std::vector<std::string> tokens;
   batch.ForEach([&](const ServedToken& token) {
     tokens.push_back(std::to_string(token.token) + (token.score != nullptr ? ":" + std::to_string(token.score->top.size()) : ""));
@@ -28,12 +28,12 @@ TEST(TokenBufferTest, TokensComeInTheirOrderAndOnce) {
   buffer.Push({.token = 7});
   buffer.Push({.token = 8});
   buffer.Take(batch);
-  EXPECT_EQ(Written(batch), (std::vector<std::string>{"7", "8"}));
+  EXPECT_EQ(TokensOf(batch), (std::vector<std::string>{"7", "8"}));
   EXPECT_FALSE(batch.end.has_value());
   buffer.Push({.token = 9});
   buffer.End({.reason = FinishReason::kLength, .text = "held back"});
   buffer.Take(batch);
-  EXPECT_EQ(Written(batch), (std::vector<std::string>{"9"}));
+  EXPECT_EQ(TokensOf(batch), (std::vector<std::string>{"9"}));
   ASSERT_TRUE(batch.end.has_value());
   EXPECT_EQ(batch.end->reason, FinishReason::kLength);
   EXPECT_TRUE(batch.end->text.empty());
@@ -54,7 +54,7 @@ TEST(TokenBufferTest, ScoresStayWithTheirTokens) {
   one.top.clear();
   TokenBuffer::Batch batch;
   buffer.Take(batch);
-  EXPECT_EQ(Written(batch), (std::vector<std::string>{"1:1", "2", "3:2"}));
+  EXPECT_EQ(TokensOf(batch), (std::vector<std::string>{"1:1", "2", "3:2"}));
 }
 
 }  // namespace
