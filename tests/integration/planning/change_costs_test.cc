@@ -9,7 +9,7 @@
 namespace lime {
 namespace {
 
-constexpr double kMbit = 125'000;
+constexpr double kMegabit = 125'000;
 
 // A model of three blocks: a has the first and the last, b the second. The link between them is
 // known, and none to c.
@@ -18,10 +18,10 @@ class ChangeCostsTest : public ::testing::Test {
   ChangeCostsTest() {
     for (const std::string name : {"a", "b", "c"})
       inputs_.devices.push_back({.name = name, .profile = {.read_bytes_per_second = 1e9, .flops = 1e10, .block_overhead_ms = 0.5}});
-    inputs_.devices[0].profile.links = {{.peer = "b", .bytes_per_second = 200 * kMbit, .latency_ms = 1}};
+    inputs_.devices[0].profile.links = {{.peer = "b", .bytes_per_second = 200 * kMegabit, .latency_ms = 1}};
     inputs_.spec.config.layers.resize(3);  // whose time does not depend on the context
     for (int32_t layer = 0; layer < 3; ++layer) inputs_.spec.blocks.push_back({.id = {BlockKind::kAttention, layer}, .tensors = {}});
-    inputs_.request.default_link = {.bytes_per_second = 50 * kMbit, .latency_ms = 2};
+    inputs_.request.default_link = {.bytes_per_second = 50 * kMegabit, .latency_ms = 2};
     plan_.batch = 1;
     plan_.devices = {{.name = "b", .disk_mb_per_ms = 0.2, .disk_lat_ms = 0.1}, {.name = "a", .disk_mb_per_ms = 0.4, .disk_lat_ms = 0.2}};
     plan_.parts = {{.decode_ms = 10}, {.decode_ms = 20}, {.decode_ms = 30}};
@@ -150,7 +150,7 @@ TEST_F(ChangeCostsTest, BlocksAndPartsDoNotReplaceEachOther) {
 
 TEST_F(ChangeCostsTest, KvTravelsAsFastAsTheSlowestDevice) {
   plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 2;
-  const double copied = 2000 / 1e6, a_to_b = 2000 / (200 * kMbit) * 1000, unknown = 2000 / (50 * kMbit) * 1000;
+  const double copied = 2000 / 1e6, a_to_b = 2000 / (200 * kMegabit) * 1000, unknown = 2000 / (50 * kMegabit) * 1000;
   // Layers 0 and 2 are a's, 1 is b's.
   EXPECT_DOUBLE_EQ(MoveKv(inputs_, plan_, plan_).position_ms, 2 * copied);
   EXPECT_EQ(MoveKv(inputs_, plan_, plan_).fixed_ms, 0);
