@@ -81,7 +81,7 @@ std::string Stem(const std::string& name) {
 }
 
 // Of a matrix, or of a stack of matrices.
-int64_t RowsOf(const TensorInfo& info) {
+int64_t RowCount(const TensorInfo& info) {
   int64_t rows = 1;
   for (size_t i = 0; i + 1 < info.shape.size(); ++i) rows *= info.shape[i];
   return rows;
@@ -173,7 +173,7 @@ class Quantizer {
   static std::vector<Chunk> ChunksOf(const std::vector<Job>& jobs) {
     std::vector<Chunk> chunks;
     for (const Job& job : jobs) {
-      const int64_t row_bytes = job.pack ? job.at.bytes / RowsOf(job.info) : 1;
+      const int64_t row_bytes = job.pack ? job.at.bytes / RowCount(job.info) : 1;
       const int64_t step = std::max<int64_t>(1, kCopyBytes / row_bytes), end = job.at.bytes / row_bytes;
       for (int64_t begin = 0; begin < end; begin += step) chunks.push_back({&job, begin, std::min(end, begin + step)});
     }
@@ -194,7 +194,7 @@ class Quantizer {
   absl::Status DoChunk(const Chunk& chunk, const FileDescriptor& input, const std::string& path, SafetensorsWriter& writer) {
     if (watcher_.cancelled()) return absl::CancelledError("quantising was interrupted, and its files were removed");
     const Job& job = *chunk.job;
-    const int64_t unit = job.pack ? job.at.bytes / RowsOf(job.info) : 1;
+    const int64_t unit = job.pack ? job.at.bytes / RowCount(job.info) : 1;
     std::vector<std::byte> bytes(static_cast<size_t>((chunk.end - chunk.begin) * unit));
     LIME_RETURN_IF_ERROR(ReadExactly(input, path, job.at.offset + chunk.begin * unit, bytes));
     LIME_RETURN_IF_ERROR(job.pack ? Pack(job, bytes, chunk.begin, writer) : writer.Write(job.target, chunk.begin, bytes));

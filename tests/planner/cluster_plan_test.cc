@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/plan/baselines/eviction.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/model/described_model.h"
 #include "tests/planner/random_clusters.h"
 #include "tests/planner/small_cluster.h"
 
@@ -245,6 +246,34 @@ TEST(ClusterPlanTest, APlanIsHeldToItsModel) {
   other = *plan;
   other.page_bytes *= 2, other.devices[0].memory.margin -= other.devices[0].memory.kv, other.devices[0].memory.kv *= 2;
   EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("page_bytes"));
+}
+
+ModelSpec ModelOfExperts() {
+  constexpr char kConfig[] = R"({"model_type": "qwen3_moe", "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512, "moe_intermediate_size": 128, "num_experts": 20,
+    "num_experts_per_tok": 4, "vocab_size": 4096, "max_position_embeddings": 2048, "mlp_only_layers": [1], "dtype": "bfloat16"})";
+  return *DescribeModel(kConfig, "config.json");
+}
+
+// An expert has 192 KiB.
+TEST(ClusterPlanTest, APlanOfExpertsIsHeldToItsModel) {
+  const ModelSpec spec = ModelOfExperts();
+  const std::vector<ClusterDevice> devices = {Board("a", 400 * kMiB)};
+  for (const auto& [part_bytes, parts_of_block] : {std::pair<Bytes, int>{0, 1}, {kMiB, 5}, {200 * kKiB, 21}, {64 * kKiB, 121}}) {
+    const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.part_bytes = part_bytes});
+    ASSERT_TRUE(problem.ok()) << problem.status().message();
+    const absl::StatusOr<Plan> plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec).message();
+    EXPECT_EQ(*ParsePlan(ToJsonText(*plan), "plan.json"), *plan);
+    const auto [begin, end] = PartsOf(*plan, {BlockKind::kExperts, 2});
+    EXPECT_EQ(end - begin, parts_of_block) << part_bytes;
+    Plan other = *plan;
+    MatrixRows& rows = other.parts[end - 1].rows.back();
+    ASSERT_EQ(rows.expert, 19);
+    rows.expert = 18;
+    EXPECT_FALSE(other.Validate(spec).ok());
+  }
 }
 
 // ThreeStages with two experts in the place of its MLP.

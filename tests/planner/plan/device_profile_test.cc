@@ -263,7 +263,7 @@ TEST(DeviceProfileTest, WrongFieldsAreNamed) {
               HasSubstr("disk[0]: field \"read_bytes\""));
   EXPECT_THAT(ErrorOf(With(R"("disk": [7])")), HasSubstr("disk[0] is not an object"));
   EXPECT_THAT(ErrorOf(With(R"("models": [{"key": "k", "points": [{"kind": "tail", "rows": 1, "ms": 1}]}])")),
-              HasSubstr("models[0]: points[0]: field \"kind\" is none of embedding, attention, mlp, head and linear_attention"));
+              HasSubstr("models[0]: points[0]: field \"kind\" is none of embedding, attention, mlp, head, linear_attention and experts"));
   EXPECT_THAT(ErrorOf(With(R"("models": [{"key": "k", "points": [{"kind": "mlp", "rows": 1, "ms": -1}]}])")), HasSubstr("\"ms\" = -1"));
   EXPECT_THAT(ErrorOf(With(R"("links": [{"peer": "b", "bytes_per_second": 1}])")), HasSubstr("\"latency_ms\" is missing"));
   EXPECT_THAT(ErrorOf(With(R"("links": [{"peer": "b", "bytes_per_second": 2e15, "latency_ms": 1}])")), HasSubstr("bytes_per_second"));
