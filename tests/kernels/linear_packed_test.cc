@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_bf16.h"
+#include "planner/base/small_floats.h"
 #include "tests/kernels/random_floats.h"
 #include "tests/skips.h"
 
@@ -24,18 +25,27 @@ namespace {
 
 struct Format {
   int bits, group_size;
+  DType dtype = DType::kU32;  // kU8: mxfp4; kF8E4M3: fp8
+
+  bool IsAffine() const { return dtype == DType::kU32; }
+  float ValueOf(uint32_t code) const {
+    if (dtype == DType::kU8) return kFp4Values[code];
+    return dtype == DType::kF8E4M3 ? Fp8Value(static_cast<uint8_t>(code)) : static_cast<float>(code);
+  }
 };
+constexpr int64_t kScaleRows = 20;  // rows that share scales of fp8: neither a block of the kernels nor a part
 
 struct Packed {
   Packed(const Format& format, int64_t rows, int64_t cols, uint32_t seed)
       : q(rows * cols),
-        scales(RandomBf16(rows * cols / format.group_size, seed + 1)),
-        biases(RandomBf16(rows * cols / format.group_size, seed + 2)) {
+        scales(RandomBf16(rows * std::max<int64_t>(1, cols / format.group_size), seed + 1)),
+        biases(RandomBf16(rows * std::max<int64_t>(1, cols / format.group_size), seed + 2)) {
     matrix = {.rows = rows, .cols = cols, .dtype = DType::kU32, .bits = format.bits, .group_size = format.group_size};
     data.resize(rows * matrix.RowBytes() / 4);
     std::mt19937 random(seed);
     for (int64_t i = 0; i < rows * cols; ++i) {
       q[i] = random() & ((1u << format.bits) - 1);
+      if (format.dtype == DType::kF8E4M3 && (q[i] & 0x7f) == 0x7f) q[i] ^= 1;  // not NaN
       for (int bit = 0; bit < format.bits; ++bit) {
         const int64_t at = i / cols * matrix.RowBytes() * 8 + i % cols * format.bits + bit;
         data[at / 32] |= (q[i] >> bit & 1) << (at % 32);
@@ -44,9 +54,36 @@ struct Packed {
     matrix.data = data.data();
     matrix.scales = scales.data();
     matrix.biases = biases.data();
+    if (!format.IsAffine()) TakeFormat(format, seed);
+  }
+
+  // Of mxfp4 or fp8.
+  void TakeFormat(const Format& format, uint32_t seed) {
+    std::mt19937 random(seed);
+    matrix.dtype = format.dtype;
+    matrix.biases = nullptr;
+    biases.clear();
+    if (format.dtype == DType::kU8) {
+      exponents.resize(scales.size());
+      for (uint8_t& exponent : exponents) exponent = static_cast<uint8_t>(117 + random() % 20);
+      matrix.scale_dtype = DType::kU8;
+      matrix.scales = exponents.data();
+    } else {
+      matrix.scale_rows = kScaleRows;
+      matrix.scale_cols = matrix.Groups();
+      scales = RandomBf16((matrix.rows - 1) / kScaleRows * matrix.scale_cols + matrix.scale_cols, seed + 1);
+      matrix.scales = scales.data();
+    }
+  }
+
+  float Scale(int64_t row, int64_t group) const {
+    if (matrix.dtype == DType::kU8) return PowerOfCode(exponents[row * matrix.Groups() + group]);
+    if (matrix.dtype == DType::kF8E4M3) return ToFloat(scales[row / kScaleRows * matrix.scale_cols + group]);
+    return ToFloat(scales[row * matrix.Groups() + group]);
   }
 
   Matrix matrix;
+  std::vector<uint8_t> exponents;
   std::vector<uint32_t> q, data;
   std::vector<BF16> scales, biases;
 };
@@ -76,19 +113,19 @@ float StatedSum(StepFunction step, const BF16* x, int64_t count) {
 }
 
 // The stated order of one output.
-float StatedDot(StepFunction step, const Packed& w, int64_t row, const BF16* x) {
+float StatedDot(StepFunction step, const Format& format, const Packed& w, int64_t row, const BF16* x) {
   const Matrix& m = w.matrix;
   const int64_t apart = m.bits <= 4 ? 4 : 2;
-  const auto q = [&](int64_t k) { return FromFloat<BF16>(static_cast<float>(w.q[row * m.cols + k])); };
+  const auto q = [&](int64_t k) { return FromFloat<BF16>(format.ValueOf(w.q[row * m.cols + k])); };
   float y = 0;
   for (int64_t begin = 0; begin < m.cols; begin += m.group_size) {
     float sum = 0;
-    for (int64_t piece = begin; piece < begin + m.group_size; piece += 2 * apart) {
+    for (int64_t piece = begin; piece < std::min(begin + m.group_size, m.cols); piece += 2 * apart) {
       for (int64_t k = piece; k < piece + apart; ++k) sum = Step(step, q(k), q(k + apart), x[k], x[k + apart], sum);
     }
-    const int64_t group = (row * m.cols + begin) / m.group_size;
-    y = std::fma(ToFloat(w.scales[group]), sum, y);
-    y = std::fma(ToFloat(w.biases[group]), StatedSum(step, x + begin, m.group_size), y);
+    const int64_t group = begin / m.group_size;
+    y = std::fma(w.Scale(row, group), sum, y);
+    if (format.IsAffine()) y = std::fma(ToFloat(w.biases[row * m.Groups() + group]), StatedSum(step, x + begin, m.group_size), y);
   }
   return y;
 }
@@ -118,6 +155,8 @@ std::vector<Case> Cases() {
     for (const int bits : {3, 4, 6, 8}) {
       for (const int group_size : {32, 64, 128}) cases.push_back({numerics, {bits, group_size}});
     }
+    cases.push_back({numerics, {4, 32, DType::kU8}});
+    cases.push_back({numerics, {8, 128, DType::kF8E4M3}});
   }
   return cases;
 }
@@ -140,14 +179,15 @@ TEST_P(PackedBf16Test, EveryOutputFollowsTheStatedOrderBitForBit) {
   constexpr int64_t kRows = 37, kMaxTokens = 14;  // two blocks of rows and a part
   // One group, lines with a part of their units, several ranges of columns of a panel.
   for (const int64_t groups : {1, 2, 3, 5, 11, 8192 / format().group_size + 1}) {
-    const int64_t cols = groups * format().group_size;
+    // The last group of fp8 may be smaller.
+    const int64_t cols = groups * format().group_size - (format().dtype == DType::kF8E4M3 ? groups % 4 * 32 : 0);
     const Packed w(format(), kRows, cols, 1);
     const std::vector<BF16> x = RandomBf16(kMaxTokens * cols, 2);
     std::vector<float> expected(kMaxTokens * kRows);
     // With many columns some outputs stand for all.
     const int64_t every = cols > 4096 ? 17 : 1;
     for (size_t i = 0; i < expected.size(); i += every) {
-      expected[i] = StatedDot(step(), w, static_cast<int64_t>(i) % kRows, x.data() + static_cast<int64_t>(i) / kRows * cols);
+      expected[i] = StatedDot(step(), format(), w, static_cast<int64_t>(i) % kRows, x.data() + static_cast<int64_t>(i) / kRows * cols);
     }
     for (int64_t tokens = 1; tokens <= kMaxTokens; ++tokens) {
       const std::vector<float> y = Apply(numerics(), w.matrix, {x.begin(), x.begin() + tokens * cols}, 1 + static_cast<int>(tokens % 3));
@@ -173,8 +213,14 @@ TEST_P(PackedBf16Test, ManyRowsAndTokensHaveTheBitsOfOneRowAndOneToken) {
     Matrix one = w.matrix;
     one.rows = 1;
     one.data = w.data.data() + row * w.matrix.RowBytes() / 4;
-    one.scales = w.scales.data() + row * kCols / format().group_size;
-    one.biases = w.biases.data() + row * kCols / format().group_size;
+    if (format().IsAffine()) {
+      one.scales = w.scales.data() + row * kCols / format().group_size;
+      one.biases = w.biases.data() + row * kCols / format().group_size;
+    } else if (format().dtype == DType::kU8) {
+      one.scales = w.exponents.data() + row * kCols / 32;
+    } else {
+      one.first_row = row;
+    }
     const std::vector<float> y = Apply(numerics(), one, x, 1);
     for (int64_t t = 0; t < kTokens; ++t) ASSERT_EQ(y[t], all[t * kRows + row]) << "token " << t << ", row " << row;
   }
@@ -218,9 +264,10 @@ TEST_P(PackedBf16Test, NothingIsReadBeyondTheWeights) {
     const EndOfMapping data(w.data.data(), static_cast<int64_t>(w.data.size()) * 4);
     const EndOfMapping scales(w.scales.data(), static_cast<int64_t>(w.scales.size()) * 2);
     const EndOfMapping biases(w.biases.data(), static_cast<int64_t>(w.biases.size()) * 2);
+    const EndOfMapping exponents(w.exponents.data(), static_cast<int64_t>(w.exponents.size()));
     Matrix guarded = w.matrix;
     guarded.data = data.data();
-    guarded.scales = scales.data();
+    guarded.scales = format().dtype == DType::kU8 ? exponents.data() : scales.data();
     guarded.biases = biases.data();
     for (const int64_t tokens : {1, 9}) {
       const std::vector<BF16> x = RandomBf16(tokens * cols, 8);
@@ -232,7 +279,9 @@ TEST_P(PackedBf16Test, NothingIsReadBeyondTheWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, PackedBf16Test, testing::ValuesIn(Cases()), [](const auto& info) {
   const char* numerics = info.param.numerics == Numerics::kAuto ? "Hardware" : "Emulated";
-  return absl::StrCat(numerics, "Q", info.param.format.bits, "G", info.param.format.group_size);
+  const Format& format = info.param.format;
+  if (!format.IsAffine()) return absl::StrCat(numerics, format.dtype == DType::kU8 ? "Mxfp4" : "Fp8");
+  return absl::StrCat(numerics, "Q", format.bits, "G", format.group_size);
 });
 
 TEST(PackedNumericsIdTest, PackedLayersHaveAnIdOfTheirOwn) {

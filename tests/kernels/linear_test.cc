@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/linear/linear_bf16.h"
 #include "planner/base/float_bits.h"
+#include "planner/base/small_floats.h"
 #include "tests/kernels/random_floats.h"
 #include "tests/skips.h"
 
@@ -52,11 +53,19 @@ struct Format {
   int group_size = 0;
   DType scale_dtype = DType::kBF16;
   Numerics numerics = Numerics::kAuto;
+  int64_t scale_rows = 1;     // fp8
+  bool scale_of_row = false;  // fp8: one scale for all columns
 
+  bool IsFp8() const { return dtype == DType::kF8E4M3; }
+  // What a number of columns must be a multiple of.
+  int64_t Multiple() const { return bits == 0 ? 1 : IsFp8() ? 32 : group_size; }
   std::string Name() const {
     const std::string order = numerics == Numerics::kAuto ? "" : numerics == Numerics::kPortable ? "_portable" : "_emulated";
-    return absl::StrCat(
-        bits == 0 ? std::string(DTypeName(dtype)) : absl::StrCat("q", bits, "g", group_size, std::string(DTypeName(scale_dtype))), order);
+    std::string name(DTypeName(dtype));
+    if (bits != 0) name = absl::StrCat("q", bits, "g", group_size, std::string(DTypeName(scale_dtype)));
+    if (dtype == DType::kU8) name = "mxfp4";
+    if (IsFp8()) name = absl::StrCat("fp8", std::string(DTypeName(scale_dtype)), "r", scale_rows, scale_of_row ? "row" : "");
+    return absl::StrCat(name, order);
   }
 };
 
@@ -66,6 +75,38 @@ struct Weights {
   Bytes data, scales, biases;
   std::vector<double> exact;  // [rows, cols]
 };
+
+// Random fp4 with random exponents; every code of both occurs.
+void FillMxfp4(Weights& w, uint32_t seed) {
+  const auto [rows, cols] = std::pair(w.matrix.rows, w.matrix.cols);
+  std::mt19937 rng(seed);
+  w.data.resize(rows * cols / 2);
+  for (char& byte : w.data) byte = static_cast<char>(rng());
+  w.scales.resize(rows * cols / 32);
+  for (char& code : w.scales) code = static_cast<char>(120 + rng() % 10);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const float value = kFp4Values[static_cast<uint8_t>(w.data[i / 2]) >> (i % 2 * 4) & 15];
+    w.exact[i] = double{value} * std::ldexp(1.0, static_cast<uint8_t>(w.scales[i / 32]) - 127);
+  }
+}
+
+// Random fp8 codes but NaN, with random scales.
+void FillFp8(const Format& format, Weights& w, uint32_t seed) {
+  const auto [rows, cols] = std::pair(w.matrix.rows, w.matrix.cols);
+  std::mt19937 rng(seed);
+  w.matrix.scale_rows = format.scale_rows;
+  w.matrix.scale_cols = format.scale_of_row ? 1 : w.matrix.Groups();
+  w.data.resize(rows * cols);
+  for (char& code : w.data) {
+    do code = static_cast<char>(rng());
+    while ((code & 0x7f) == 0x7f);
+  }
+  w.scales = FromFloats(RandomFloats(((rows - 1) / format.scale_rows + 1) * w.matrix.scale_cols, seed + 1, 0.01f), format.scale_dtype);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const int64_t at = i / cols / format.scale_rows * w.matrix.scale_cols + (format.scale_of_row ? 0 : i % cols / 128);
+    w.exact[i] = double{Fp8Value(static_cast<uint8_t>(w.data[i]))} * Element(w.scales, format.scale_dtype, at);
+  }
+}
 
 std::unique_ptr<Weights> MakeWeights(const Format& format, int64_t rows, int64_t cols, uint32_t seed) {
   auto w = std::make_unique<Weights>();
@@ -79,6 +120,10 @@ std::unique_ptr<Weights> MakeWeights(const Format& format, int64_t rows, int64_t
   if (format.bits == 0) {
     w->data = FromFloats(RandomFloats(rows * cols, seed), format.dtype);
     for (int64_t i = 0; i < rows * cols; ++i) w->exact[i] = Element(w->data, format.dtype, i);
+  } else if (format.dtype == DType::kU8) {
+    FillMxfp4(*w, seed);
+  } else if (format.IsFp8()) {
+    FillFp8(format, *w, seed);
   } else {
     w->matrix.dtype = DType::kU32;
     const int64_t groups = cols / format.group_size;
@@ -156,6 +201,17 @@ std::vector<Format> AllFormats() {
     }
   }
   for (DType scale : {DType::kF16, DType::kF32}) formats.push_back({.bits = 4, .group_size = 64, .scale_dtype = scale});
+  for (Numerics numerics : {Numerics::kAuto, Numerics::kPortable, Numerics::kEmulatedBf16}) {
+    formats.push_back({.dtype = DType::kU8, .bits = 4, .group_size = 32, .scale_dtype = DType::kU8, .numerics = numerics});
+    const Format fp8{.dtype = DType::kF8E4M3, .bits = 8, .group_size = 128, .numerics = numerics};
+    for (int64_t scale_rows : {1, 20, 1000}) {  // as many rows as in no, some and all blocks of the kernels
+      Format blocks = fp8, rows = fp8;
+      blocks.scale_rows = rows.scale_rows = scale_rows;
+      blocks.scale_dtype = DType::kF32;
+      rows.scale_of_row = true;
+      formats.insert(formats.end(), {blocks, rows});
+    }
+  }
   return formats;
 }
 
@@ -174,8 +230,8 @@ class LinearFormatTest : public testing::TestWithParam<Format> {
 
 TEST_P(LinearFormatTest, AgreesWithExactArithmetic) {
   for (DType x_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (int64_t cols : {128, 384, 1, 31, 33, 65, 200}) {
-      if (GetParam().bits != 0 && cols % 128 != 0) continue;
+    for (int64_t cols : {128, 384, 1, 31, 32, 33, 65, 96, 200, 288, 4256}) {
+      if (cols % GetParam().Multiple() != 0) continue;
       for (int64_t rows : {1, 5, 67}) {
         const auto w = MakeWeights(GetParam(), rows, cols, rows * cols);
         for (int64_t tokens : {1, 4, 5, 13}) {
@@ -190,7 +246,7 @@ TEST_P(LinearFormatTest, AgreesWithExactArithmetic) {
 
 TEST_P(LinearFormatTest, BitsDependOnTheRowAlone) {
   constexpr int64_t kRows = 70, kCols = 4224, kTokens = 64;  // 132 chunks: more than one block of the GEMM
-  const DType x_dtype = GetParam().scale_dtype;
+  const DType x_dtype = IsWorkingDType(GetParam().scale_dtype) && !GetParam().IsFp8() ? GetParam().scale_dtype : DType::kBF16;
   const auto w = MakeWeights(GetParam(), kRows, kCols, 3);
   const Bytes x = FromFloats(RandomFloats(kTokens * kCols, 4), x_dtype);
   const std::vector<float> all = Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = kTokens, .numerics = GetParam().numerics});
@@ -217,7 +273,11 @@ TEST_P(LinearFormatTest, BitsDoNotDependOnTheSplitOfTheRows) {
       upper.rows = split;
       lower.rows = kRows - split;
       lower.data = w->data.data() + split * w->matrix.RowBytes();
-      lower.scales = w->scales.data() + split * groups;
+      if (GetParam().IsFp8()) {
+        lower.first_row = split;
+      } else {
+        lower.scales = w->scales.data() + split * groups;
+      }
       lower.biases = w->biases.data() + split * groups;
       std::vector<float> y(tokens * kRows);
       const LinearTask tasks[] = {{.weight = &lower, .out = y.data() + split, .out_stride = kRows},
@@ -252,6 +312,7 @@ TEST_P(LinearFormatTest, EveryInstructionSetHasTheSameBits) {
 TEST_P(LinearFormatTest, NotANumberStaysInItsRow) {
   constexpr int64_t kRows = 9, kCols = 256;
   const auto w = MakeWeights(GetParam(), kRows, kCols, 11);
+  if (!IsWorkingDType(GetParam().scale_dtype) || GetParam().IsFp8()) return;  // SmallFloatTest
   const bool packed = GetParam().bits != 0;
   const DType dtype = packed ? GetParam().scale_dtype : GetParam().dtype;
   const int64_t per_row = packed ? kCols / GetParam().group_size : kCols;
@@ -307,6 +368,79 @@ TEST_P(LinearWorkingTypeTest, AddsBiasAndResidualInFloatAndRoundsOnce) {
 
 INSTANTIATE_TEST_SUITE_P(WorkingTypes, LinearWorkingTypeTest, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+class SmallFloatTest : public testing::TestWithParam<Numerics> {
+ protected:
+  void SetUp() override { LIME_SKIP_WITHOUT(GetParam() != Numerics::kEmulatedBf16 || EmulatedBf16() != nullptr, "a CPU with AVX-512"); }
+  // y of one row whose only weight that is not zero meets x = 1.
+  std::vector<float> Alone(const Matrix& w) {
+    Bytes x = FromFloats(std::vector<float>(w.cols, 0.0f), DType::kBF16);
+    const Bytes one = FromFloats({1.0f}, DType::kBF16);
+    std::copy(one.begin(), one.end(), x.begin() + 10);
+    const std::vector<float> y = Apply(w, x, {.numerics = GetParam()});
+    Bytes many;
+    for (int i = 0; i < 9; ++i) many.insert(many.end(), x.begin(), x.end());
+    const std::vector<float> all = Apply(w, many, {.tokens = 9, .numerics = GetParam()});
+    EXPECT_EQ(std::memcmp(y.data(), all.data() + 8 * w.rows, y.size() * sizeof(float)), 0);
+    return y;
+  }
+};
+
+TEST_P(SmallFloatTest, EveryFp8CodeIsItsValue) {
+  Bytes data(256 * 32), scales = FromFloats({2.0f}, DType::kF32);
+  for (int code = 0; code < 256; ++code) data[code * 32 + 5] = static_cast<char>(code);
+  const Matrix w{.rows = 256,
+                 .cols = 32,
+                 .dtype = DType::kF8E4M3,
+                 .data = data.data(),
+                 .bits = 8,
+                 .group_size = 128,
+                 .scale_dtype = DType::kF32,
+                 .scales = scales.data(),
+                 .scale_rows = 256,
+                 .scale_cols = 1};
+  const std::vector<float> y = Alone(w);
+  for (int code = 0; code < 256; ++code) {
+    const double sign = code < 128 ? 1 : -1;
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double value = exponent == 0 ? mantissa * 0x1p-9 : (8 + mantissa) * std::ldexp(1.0, exponent - 10);
+    if (code % 128 == 127) {
+      EXPECT_TRUE(std::isnan(y[code])) << code;
+    } else {
+      EXPECT_EQ(y[code], 2 * sign * value) << code;
+    }
+  }
+}
+
+TEST_P(SmallFloatTest, EveryFp4CodeIsItsValueTimesEveryPowerOfTwo) {
+  constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int power = 0; power < 256; ++power) {
+    Bytes data(16 * 32), scales(16 * 2, static_cast<char>(power));
+    for (int code = 0; code < 16; ++code) data[code * 32 + 2] = static_cast<char>(code << 4);  // column 5
+    const Matrix w{.rows = 16,
+                   .cols = 64,
+                   .dtype = DType::kU8,
+                   .data = data.data(),
+                   .bits = 4,
+                   .group_size = 32,
+                   .scale_dtype = DType::kU8,
+                   .scales = scales.data()};
+    const std::vector<float> y = Alone(w);
+    for (int code = 0; code < 16; ++code) {
+      const double value = (code < 8 ? 1 : -1) * kValues[code % 8] * std::ldexp(1.0, power - 127);
+      if (power == 255) {
+        EXPECT_TRUE(std::isnan(y[code])) << code;
+      } else {
+        EXPECT_EQ(y[code], static_cast<float>(value)) << code << ", power " << power;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Numerics, SmallFloatTest, testing::Values(Numerics::kAuto, Numerics::kPortable, Numerics::kEmulatedBf16),
+                         [](const auto& info) {
+                           return info.param == Numerics::kAuto ? "Auto" : info.param == Numerics::kPortable ? "Portable" : "Emulated";
+                         });
 
 TEST(LinearTest, TasksOfDifferentFormatsShareOneCall) {
   constexpr int64_t kCols = 256;
@@ -394,6 +528,17 @@ TEST(MatrixTest, CountsItsBytes) {
   const Matrix packed{.rows = 2, .cols = 128, .dtype = DType::kU32, .bits = 3, .group_size = 64};
   EXPECT_EQ(packed.RowBytes(), 48);
   EXPECT_EQ(packed.TotalBytes(), 2 * 48 + 2 * 2 * 2 * 2);
+  const Matrix mxfp4{.rows = 3, .cols = 64, .dtype = DType::kU8, .bits = 4, .group_size = 32, .scale_dtype = DType::kU8};
+  EXPECT_EQ(mxfp4.TotalBytes(), 3 * 32 + 3 * 2);
+  const Matrix fp8{.rows = 200,
+                   .cols = 160,
+                   .dtype = DType::kF8E4M3,
+                   .bits = 8,
+                   .group_size = 128,
+                   .scale_dtype = DType::kF32,
+                   .scale_rows = 128,
+                   .scale_cols = 2};
+  EXPECT_EQ(fp8.TotalBytes(), 200 * 160 + 2 * 2 * 4);
 }
 
 }  // namespace

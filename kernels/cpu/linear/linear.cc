@@ -54,9 +54,9 @@ LaneOrder Bf16Order(DType x_dtype, int64_t tokens, const Bf16Kernels* bf16) {
 
 LaneOrder LaneOrderOf(const Matrix& m, LaneOrder bf16) {
   if (m.dtype == DType::kBF16) return bf16;
-  if (bf16 == LaneOrder::kPairs && m.dtype == DType::kU32 && m.scale_dtype == DType::kBF16)
-    return m.bits <= 4 ? LaneOrder::kPiecesOf8 : LaneOrder::kPiecesOf4;
-  return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
+  const bool exact = m.dtype == DType::kU32 ? m.scale_dtype == DType::kBF16 : m.IsPacked();
+  if (bf16 == LaneOrder::kPairs && exact) return m.bits <= 4 ? LaneOrder::kPiecesOf8 : LaneOrder::kPiecesOf4;
+  return m.IsPacked() && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
 }
 
 LinearKernels KernelsOf(LaneOrder order, const Bf16Kernels* bf16) {
@@ -221,11 +221,31 @@ LinearWorkspace::~LinearWorkspace() {
 }
 
 int64_t Matrix::TotalBytes() const {
-  const int64_t groups = dtype == DType::kU32 ? rows * (cols / group_size) : 0;
-  return rows * RowBytes() + 2 * groups * ElementBytes(scale_dtype);
+  if (!IsPacked()) return rows * RowBytes();
+  const int64_t scale_bytes = ElementBytes(scale_dtype);
+  if (dtype == DType::kF8E4M3) return rows * RowBytes() + (rows - 1 + scale_rows) / scale_rows * scale_cols * scale_bytes;
+  return rows * RowBytes() + (dtype == DType::kU32 ? 2 : 1) * rows * Groups() * scale_bytes;
 }
 
 namespace {
+
+void CheckPacked(const Matrix& w) {
+  if (w.dtype == DType::kU8) {
+    LIME_CHECK(w.bits == 4 && w.group_size == 32 && w.scale_dtype == DType::kU8) << w.bits << " bits in groups of " << w.group_size;
+    LIME_CHECK_EQ(w.cols % w.group_size, 0);
+    return;
+  }
+  LIME_CHECK(IsWorkingDType(w.scale_dtype));
+  if (w.dtype == DType::kF8E4M3) {
+    LIME_CHECK(w.bits == 8 && w.group_size == 128 && w.cols % kChunk == 0) << w.cols << " columns of fp8";
+    LIME_CHECK(w.scale_cols == 1 || w.scale_cols == w.Groups()) << w.scale_cols << " scales";
+    return;
+  }
+  LIME_CHECK(w.dtype == DType::kU32) << "weights of dtype " << DTypeName(w.dtype);
+  LIME_CHECK(w.bits == 3 || w.bits == 4 || w.bits == 6 || w.bits == 8) << w.bits << " bits";
+  LIME_CHECK(w.group_size == 32 || w.group_size == 64 || w.group_size == 128) << "groups of " << w.group_size;
+  LIME_CHECK_EQ(w.cols % w.group_size, 0);
+}
 
 void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_threads, std::span<const LinearTask> tasks) {
   LIME_CHECK_LE(x.tokens, ws.max_tokens);
@@ -237,12 +257,7 @@ void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_t
     LIME_CHECK_EQ(w.cols, x.cols);
     LIME_CHECK_GE(task.out_stride, w.rows);
     LIME_CHECK((task.out != nullptr) != (task.add_to != nullptr));
-    LIME_CHECK(IsWorkingDType(w.dtype) || w.dtype == DType::kU32) << "weights of dtype " << DTypeName(w.dtype);
-    if (w.dtype != DType::kU32) continue;
-    LIME_CHECK(w.bits == 3 || w.bits == 4 || w.bits == 6 || w.bits == 8) << w.bits << " bits";
-    LIME_CHECK(w.group_size == 32 || w.group_size == 64 || w.group_size == 128) << "groups of " << w.group_size;
-    LIME_CHECK_EQ(w.cols % w.group_size, 0);
-    LIME_CHECK(IsWorkingDType(w.scale_dtype));
+    if (w.IsPacked()) CheckPacked(w);
   }
 }
 

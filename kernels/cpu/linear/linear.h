@@ -5,12 +5,13 @@
 // ascending k. The lane depends only on k and the weights' format. After every 2,048 elements the
 // lanes are added in one fixed tree, and these sums in ascending order. So GEMV and GEMM, any
 // number of tokens or threads, any split of the rows and every instruction set give the same bits.
-// A packed weight is fma(q, scale, bias) in fp32; dense weights and x are exact.
+// A packed weight is fma(q, scale, bias) in fp32, a weight of mxfp4 or FP8 is the product with its
+// scale, rounded to fp32; dense weights and x are exact.
 //
 // If the CPU has a bf16 dot product, it multiplies bf16 weights by bf16 activations: numerics_id
 // "x86-avx512bf16-1", another fixed order with the same guarantee. It multiplies q of packed weights
-// with scales of bf16 by bf16 activations in a third order: "x86-avx512bf16-packed-1". All other
-// layers keep the order above. docs/internals/kernels.md explains these orders.
+// with scales of bf16, fp4 and fp8 by bf16 activations in a third order: "x86-avx512bf16-packed-1".
+// All other layers keep the order above. docs/internals/kernels.md explains these orders.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +28,28 @@ namespace lime::cpu {
 struct Matrix {
   int64_t rows = 0;
   int64_t cols = 0;
-  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16; kU32: packed quantised groups
-  // Dense: rows * cols elements. Packed: row r is a little-endian bit stream of cols * bits bits,
-  // padded to whole uint32s.
+  // kF32, kF16 or kBF16: dense. kU32: affine groups. kU8: mxfp4. kF8E4M3: fp8 with scales.
+  DType dtype = DType::kBF16;
+  // Dense: rows * cols elements. Affine: row r is a little-endian bit stream of cols * bits bits,
+  // padded to whole uint32s. mxfp4: two fp4 in a byte, the lower bits first. fp8: a byte each.
   const void* data = nullptr;
-  // Packed only (MLX affine): weight k of row r is scales[r][g] * q + biases[r][g],
-  // g = k / group_size.
-  int bits = 0;                      // 3, 4, 6 or 8
-  int group_size = 0;                // 32, 64 or 128; divides cols
-  DType scale_dtype = DType::kBF16;  // dtype of scales and biases: the layer's working dtype
+  // Affine (MLX): weight k of row r is scales[r][g] * q + biases[r][g], g = k / group_size.
+  // mxfp4: fp4 * 2^(scales[r][g] - 127). A scale of 255 is NaN, and so are its weights.
+  int bits = 0;                      // affine: 3, 4, 6 or 8; mxfp4: 4; fp8: 8
+  int group_size = 0;                // affine: 32, 64 or 128; mxfp4: 32; fp8: 128. Divides cols, but for fp8
+  DType scale_dtype = DType::kBF16;  // of scales and biases. Affine: the layer's working dtype; mxfp4: kU8
   const void* scales = nullptr;      // [rows, cols / group_size]
-  const void* biases = nullptr;      // [rows, cols / group_size]
+  const void* biases = nullptr;      // [rows, cols / group_size]; affine only
+  // fp8: weight k of row r is fp8 * scales[(first_row + r) / scale_rows][k / group_size], or [0] if
+  // scale_cols is 1. NaN stays NaN. cols is a multiple of 32.
+  int64_t scale_rows = 1;  // rows that share their scales
+  int64_t scale_cols = 0;  // scales of a row: 1, or cols / group_size rounded up
+  int64_t first_row = 0;   // of `data`, among the rows of `scales`
 
   // Bytes of one row in memory, without scales and biases.
-  int64_t RowBytes() const { return dtype == DType::kU32 ? (cols * bits + 31) / 32 * 4 : cols * ElementBytes(dtype); }
+  int64_t RowBytes() const { return IsPacked() ? (cols * bits + 31) / 32 * 4 : cols * ElementBytes(dtype); }
+  bool IsPacked() const { return !IsWorkingDType(dtype); }
+  int64_t Groups() const { return (cols + group_size - 1) / group_size; }  // of a row. REQUIRES: IsPacked().
   // Bytes that one use of the matrix reads.
   int64_t TotalBytes() const;
 };
@@ -95,8 +104,8 @@ class LinearWorkspace {
 
 // Applies every task to x: [tokens, x_stride] of x_dtype (the working dtype). The rows of all tasks
 // share one parallel region. REQUIRES: all weights have the same cols; tokens and cols fit the
-// workspace; x, weights and outputs do not overlap; packed weights are aligned to 4 bytes, dense
-// weights to their element.
+// workspace; x, weights and outputs do not overlap; affine weights are aligned to 4 bytes, dense
+// weights and scales to their element.
 void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
             std::span<const LinearTask> tasks);
 

@@ -5,9 +5,12 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-#include <algorithm>  // IWYU pragma: keep; for linear_bf16-inl.h
-#include <bit>        // IWYU pragma: keep
-#include <cstring>    // IWYU pragma: keep
+#include <algorithm>    // IWYU pragma: keep; for linear_bf16-inl.h
+#include <bit>          // IWYU pragma: keep
+#include <cstring>      // IWYU pragma: keep
+#include <type_traits>  // IWYU pragma: keep
+
+#include "planner/base/small_floats.h"  // IWYU pragma: keep
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,fma")
 #include "kernels/cpu/linear/linear_bf16-inl.h"

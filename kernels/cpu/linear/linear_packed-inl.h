@@ -1,5 +1,5 @@
 // GEMV and GEMM of packed weights by bf16, in terms of the step of linear_bf16-inl.h: every q of 3,
-// 4, 6 or 8 bits is exact in bf16. docs/reference/numerics.md defines the order.
+// 4, 6 or 8 bits, every fp4 and every fp8 is exact in bf16. docs/reference/numerics.md defines the order.
 //
 // Included by linear_bf16-inl.h alone. A vector of weights has a pair of q of each of 16 rows. So a
 // group's sums need no addition of lanes, and one multiply-add scales the group's sums of 16 rows.
@@ -24,6 +24,22 @@ constexpr int kScaleGroups = 8;  // groups whose scales are expanded at a time
 
 // The GEMM keeps accumulators, scales and biases in ThreadScratch::lanes.
 static_assert(kMaxPanelRows * (kPackedTileTokens + 2 * kSumChunks) <= kMaxPanelRows * kMaxTileTokens * kChunk);
+
+// Affine groups of kBits_ bits: scale * q + bias.
+template <int kBits_>
+struct Affine {
+  static constexpr int kBits = kBits_;
+  static constexpr bool kBiased = true;
+};
+// mxfp4 and fp8: scale * value.
+struct Fp4 {
+  static constexpr int kBits = 4;
+  static constexpr bool kBiased = false;
+};
+struct Fp8 {
+  static constexpr int kBits = 8;
+  static constexpr bool kBiased = false;
+};
 
 // How a format's rows are read: in lines of four units. A unit has four dwords of a row. A dword has
 // two words of `kWord` weights each: 16 bits, or 12 bits that SpreadLine spreads.
@@ -99,22 +115,46 @@ HWY_INLINE void LoadLine(const char* rows, const int64_t* offsets, int64_t dword
   }
 }
 
-// q as bf16, for every index of a word's low bits.
-template <int kBits>
+// The upper half of an fp32 that is exact in bf16.
+constexpr uint16_t Bf16Bits(float x) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
+}
+
+// Values as bf16, for every index of a word's low bits.
+template <class Code>
 struct Table {
   alignas(64) uint16_t q[64];
   constexpr Table() : q() {
-    for (uint32_t i = 0; i < 64; ++i)
-      q[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(i & ((1u << kBits) - 1))) >> 16);
+    for (uint32_t i = 0; i < 64; ++i) {
+      const uint32_t code = i & ((1u << Code::kBits) - 1);
+      q[i] = Bf16Bits(std::is_same_v<Code, Fp4> ? kFp4Values[code % 16] : static_cast<float>(code));
+    }
   }
 };
-template <int kBits>
-constexpr Table<kBits> kTable;
+template <class Code>
+constexpr Table<Code> kTable;
+
+// The fp8 of one byte of each word (i = 0: the lower one), as bf16. A subnormal is looked up by its
+// mantissa.
+HWY_INLINE __m512i Fp8Weights(__m512i words, int i) {
+  const __m512i codes = i == 0 ? words : _mm512_srli_epi16(words, 8), magnitude = _mm512_and_si512(codes, _mm512_set1_epi16(0x7f));
+  alignas(64) static constexpr Table<Affine<3>> kMantissas;
+  const __m512i ninth = _mm512_set1_epi16(9 << 7), mantissa = _mm512_and_si512(codes, _mm512_set1_epi16(7));
+  const __m512i small = _mm512_sub_epi16(_mm512_permutexvar_epi16(mantissa, _mm512_load_si512(kMantissas.q)), ninth);
+  const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+  __m512i value = _mm512_mask_mov_epi16(normal, _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8)), small);
+  value = _mm512_mask_mov_epi16(value, _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)), _mm512_set1_epi16(0x7fc0));
+  value = _mm512_mask_mov_epi16(value, _mm512_cmpeq_epi16_mask(magnitude, _mm512_setzero_si512()), _mm512_setzero_si512());
+  const __m512i sign = _mm512_slli_epi16(_mm512_srli_epi16(_mm512_slli_epi16(codes, 8), 15), 15);
+  return _mm512_or_si512(value, sign);
+}
 
 // Weight i of both words of each dword, as bf16.
-template <int kBits>
+template <class Code>
 HWY_INLINE __m512i Weights(__m512i words, int i) {
-  if constexpr (kBits == 8) {
+  if constexpr (std::is_same_v<Code, Fp8>) {
+    return Fp8Weights(words, i);
+  } else if constexpr (Code::kBits == 8) {
     const auto byte = [&](int b) {
       if (b == 0) return _mm512_and_si512(words, _mm512_set1_epi32(0xff));
       if (b == 3) return _mm512_srli_epi32(words, 24);
@@ -126,10 +166,10 @@ HWY_INLINE __m512i Weights(__m512i words, int i) {
     return _mm512_mask_shuffle_epi8(high, 0x3333333333333333, low, _mm512_broadcast_i32x4(upper));
   } else {
     // The instructions use the low 5 or 6 bits of an index.
-    const __m512i index = i == 0 ? words : _mm512_srli_epi32(words, i * kBits);
-    const __m512i table = _mm512_load_si512(kTable<kBits>.q);
-    if constexpr (kBits <= 4) return _mm512_permutexvar_epi16(index, table);
-    return _mm512_permutex2var_epi16(table, index, _mm512_load_si512(kTable<kBits>.q + 32));
+    const __m512i index = i == 0 ? words : _mm512_srli_epi32(words, i * Code::kBits);
+    const __m512i table = _mm512_load_si512(kTable<Code>.q);
+    if constexpr (Code::kBits <= 4) return _mm512_permutexvar_epi16(index, table);
+    return _mm512_permutex2var_epi16(table, index, _mm512_load_si512(kTable<Code>.q + 32));
   }
 }
 
@@ -205,7 +245,10 @@ class RowBlock {
 
   // Expands scales and biases of `count` groups from `group`: [group][scales of 16 rows, biases].
   // `stride`: floats between two groups.
+  template <class Code>
   HWY_INLINE void ExpandScales(int64_t group, int64_t count, float* out, int64_t stride) const {
+    if constexpr (std::is_same_v<Code, Fp4>) return ExpandExponents(group, count, out, stride);
+    if constexpr (std::is_same_v<Code, Fp8>) return ExpandShared(group, count, out, stride);
     Expand(matrix_->scales, group, count, out, stride);
     Expand(matrix_->biases, group, count, out + kBlockRows, stride);
   }
@@ -218,7 +261,9 @@ class RowBlock {
     LIME_UNROLL for (int b = 0; b < kBlockRows * U::kLineBytes; b += 64) __builtin_prefetch(p + b, 0, 2);
   }
   // The same for scales and biases.
+  template <class Code>
   HWY_INLINE void PrefetchScales(int64_t group) const {
+    if constexpr (!Code::kBiased) return;  // few bytes
     const int64_t groups = matrix_->cols / matrix_->group_size, row = row_ + kBlockRows;
     for (const void* values : {matrix_->scales, matrix_->biases}) {
       const char* p = static_cast<const char*>(values) + (row * groups + group * kBlockRows) * static_cast<int64_t>(sizeof(BF16));
@@ -227,24 +272,69 @@ class RowBlock {
   }
 
  private:
+  // dwords[i]: values 2i and 2i + 1 of the 16 rows, of 16 bits; load(i): eight values of row i.
+  template <typename Load>
+  HWY_INLINE void TransposeValues(Load&& load, __m512i (&dwords)[4]) const {
+    __m512i four[4];
+    LIME_UNROLL for (int i = 0; i < 4; ++i) {
+      four[i] = _mm512_inserti32x4(_mm512_castsi128_si512(load(i)), load(i + 4), 1);
+      four[i] = _mm512_inserti32x4(_mm512_inserti32x4(four[i], load(i + 8), 2), load(i + 12), 3);
+    }
+    TransposeDwords(four[0], four[1], four[2], four[3], dwords);
+  }
+
   HWY_INLINE void Expand(const void* values, int64_t group, int64_t count, float* out, int64_t stride) const {
     const int64_t groups = matrix_->cols / matrix_->group_size;
     const BF16* from = static_cast<const BF16*>(values) + row_ * groups + group;
     for (; count > 0; count -= kScaleGroups, from += kScaleGroups) {
       const int64_t some = std::min<int64_t>(kScaleGroups, count);
       const __mmask32 mask = (1u << some) - 1;
-      const auto load = [&](int i) { return _mm512_castsi512_si128(_mm512_maskz_loadu_epi16(mask, from + rows_[i] * groups)); };
-      __m512i four[4], pairs[4];
-      LIME_UNROLL for (int i = 0; i < 4; ++i) {
-        four[i] = _mm512_inserti32x4(_mm512_castsi128_si512(load(i)), load(i + 4), 1);
-        four[i] = _mm512_inserti32x4(_mm512_inserti32x4(four[i], load(i + 8), 2), load(i + 12), 3);
-      }
-      TransposeDwords(four[0], four[1], four[2], four[3], pairs);
+      __m512i pairs[4];
+      TransposeValues([&](int i) { return _mm512_castsi512_si128(_mm512_maskz_loadu_epi16(mask, from + rows_[i] * groups)); }, pairs);
       const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xffff0000));
       LIME_UNROLL for (int g = 0; g < kScaleGroups; ++g, out += stride) {
         if (g < some) _mm512_store_si512(out, g % 2 == 0 ? _mm512_slli_epi32(pairs[g / 2], 16) : _mm512_and_si512(pairs[g / 2], odd));
       }
     }
+  }
+
+  // 2^(code - 127) of mxfp4. Code 0 is a subnormal, code 255 is NaN.
+  static HWY_INLINE __m512i Powers(__m512i codes) {
+    const __m512i power = _mm512_max_epu32(_mm512_slli_epi32(codes, 23), _mm512_set1_epi32(0x400000));
+    return _mm512_mask_mov_epi32(power, _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255)), _mm512_set1_epi32(0x7fc00000));
+  }
+
+  HWY_INLINE void ExpandExponents(int64_t group, int64_t count, float* out, int64_t stride) const {
+    const int64_t groups = matrix_->cols / matrix_->group_size;
+    const uint8_t* from = static_cast<const uint8_t*>(matrix_->scales) + row_ * groups + group;
+    for (; count > 0; count -= kScaleGroups, from += kScaleGroups) {
+      const int64_t some = std::min<int64_t>(kScaleGroups, count);
+      const __mmask64 mask = (1u << some) - 1;
+      __m512i pairs[4];
+      TransposeValues(
+          [&](int i) { return _mm_cvtepu8_epi16(_mm512_castsi512_si128(_mm512_maskz_loadu_epi8(mask, from + rows_[i] * groups))); }, pairs);
+      LIME_UNROLL for (int g = 0; g < kScaleGroups; ++g, out += stride) {
+        const __m512i pair = pairs[g / 2];
+        if (g < some)
+          _mm512_store_si512(out, Powers(g % 2 == 0 ? _mm512_and_si512(pair, _mm512_set1_epi32(0xff)) : _mm512_srli_epi32(pair, 16)));
+      }
+    }
+  }
+
+  // Scales of fp8. Most often all rows share one.
+  HWY_INLINE void ExpandShared(int64_t group, int64_t count, float* out, int64_t stride) const {
+    const Matrix& m = *matrix_;
+    const int64_t step = m.scale_cols == 1 ? 0 : 1;
+    int64_t at[kBlockRows];
+    for (int i = 0; i < kBlockRows; ++i) at[i] = (m.first_row + row_ + rows_[i]) / m.scale_rows * m.scale_cols + group * step;
+    const bool one = at[0] == at[kBlockRows - 1];
+    WithWorkingType(m.scale_dtype, [&](auto type) {
+      const auto* scales = static_cast<const decltype(type)*>(m.scales);
+      for (int64_t g = 0; g < count; ++g, out += stride) {
+        const float first = ToFloat(scales[at[0] + g * step]);
+        for (int i = 0; i < kBlockRows; ++i) out[i] = one ? first : ToFloat(scales[at[i] + g * step]);
+      }
+    });
   }
 
   const Matrix* matrix_;
@@ -253,9 +343,12 @@ class RowBlock {
   int64_t rows_[kBlockRows], offsets_[kBlockRows];  // from `row_` and `data_`
 };
 
-// acc + scale * sum + bias * x: what a group adds.
-HWY_INLINE __m512 AddGroup(__m512 acc, __m512 scale, __m512 sum, __m512 bias, float x) {
-  return _mm512_fmadd_ps(bias, _mm512_set1_ps(x), _mm512_fmadd_ps(scale, sum, acc));
+// acc + scale * sum + bias * x: what a group adds. scales: of 16 rows, then their biases.
+template <class Code>
+HWY_INLINE __m512 AddGroup(__m512 acc, const float* scales, __m512 sum, float x) {
+  acc = _mm512_fmadd_ps(_mm512_load_ps(scales), sum, acc);
+  if constexpr (!Code::kBiased) return acc;
+  return _mm512_fmadd_ps(_mm512_load_ps(scales + kBlockRows), _mm512_set1_ps(x), acc);
 }
 
 HWY_INLINE __m512i Broadcast(const float* dword) {
@@ -265,10 +358,10 @@ HWY_INLINE __m512i Broadcast(const float* dword) {
 }
 
 // GEMV: a block of rows with all tokens: y[token * stride + row] of `rows` rows.
-template <class Dot, int kBits, int kTokens>
+template <class Dot, class Code, int kTokens>
 HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* x, float* y, int64_t stride, int64_t rows) {
-  using U = Unit<kBits>;
-  const int64_t groups = m.cols / m.group_size, group_units = m.group_size / U::kColumns;
+  using U = Unit<Code::kBits>;
+  const int64_t groups = m.Groups(), group_units = m.group_size / U::kColumns;
   const float* sums = x + PackedX{m.cols, kTokens}.SumsAt(m.group_size);
   alignas(64) float scales[kScaleGroups][2 * kBlockRows];
   __m512 acc[kTokens], sum[2][kTokens];
@@ -276,27 +369,26 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
   int64_t group = 0, units_left = group_units;
   const auto finish = [&](int of) __attribute__((always_inline)) {
     const float* p = scales[group % kScaleGroups];
-    const __m512 scale = _mm512_load_ps(p), bias = _mm512_load_ps(p + kBlockRows);
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
-      acc[t] = AddGroup(acc[t], scale, sum[of][t], bias, sums[t]);
+      acc[t] = AddGroup<Code>(acc[t], p, sum[of][t], sums[t]);
       sum[of][t] = _mm512_setzero_ps();
     }
     ++group, sums += kTokens;
   };
   const auto step = [&](const __m512i(&words)[4], int s, const float* x_unit, int of) __attribute__((always_inline)) {
-    const __m512i w = Weights<kBits>(words[s / U::kWord], s % U::kWord);
+    const __m512i w = Weights<Code>(words[s / U::kWord], s % U::kWord);
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) sum[of][t] = Dot::Step(sum[of][t], w, Broadcast(x_unit + s * kTokens + t));
   };
   constexpr int kUnitFloats = U::kSteps * kTokens;
   for (int64_t col = 0; col < m.cols; col += U::kLineColumns) {
     if (group % kScaleGroups == 0 && units_left == group_units) {
-      block.PrefetchScales(group);
-      block.ExpandScales(group, std::min<int64_t>(kScaleGroups, groups - group), scales[0], 2 * kBlockRows);
+      block.template PrefetchScales<Code>(group);
+      block.template ExpandScales<Code>(group, std::min<int64_t>(kScaleGroups, groups - group), scales[0], 2 * kBlockRows);
     }
-    block.template PrefetchLine<kBits>(col);
+    block.template PrefetchLine<Code::kBits>(col);
     const int64_t units = (m.cols - col) / U::kColumns;
     Line line;
-    block.template Load<kBits>(col, units, line);
+    block.template Load<Code::kBits>(col, units, line);
     if constexpr (U::kWord == 4 && kTokens <= kInterleavedTokens) {
       // Two units of different groups side by side: the steps of one sum wait for each other.
       const auto two = [&](int first, int second) __attribute__((always_inline)) {
@@ -325,39 +417,43 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
           if (--units_left == 0) finish(0), units_left = group_units;
         });
   }
+  if (units_left != group_units) finish(0);  // the last group of fp8 may be smaller
   const __mmask16 mask = rows >= kBlockRows ? 0xffff : static_cast<__mmask16>((1u << rows) - 1);
   LIME_UNROLL for (int t = 0; t < kTokens; ++t) _mm512_mask_storeu_ps(y + t * stride, mask, acc[t]);
 }
 
-template <class Dot, int kBits, int kTokens>
+template <class Dot, class Code, int kTokens>
 void DotPackedRowsOf(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch) {
   if constexpr (kTokens > 1) {
-    if (tokens < kTokens) return DotPackedRowsOf<Dot, kBits, kTokens - 1>(rows, packed, tokens, scratch);
+    if (tokens < kTokens) return DotPackedRowsOf<Dot, Code, kTokens - 1>(rows, packed, tokens, scratch);
   }
   const int64_t last = rows.begin + rows.count - 1;
   for (int64_t r = 0; r < rows.count; r += kBlockRows) {
     const RowBlock block(*rows.matrix, rows.begin + r, last);
-    DotBlock<Dot, kBits, kTokens>(*rows.matrix, block, packed, scratch.y + r, rows.count, rows.count - r);
+    DotBlock<Dot, Code, kTokens>(*rows.matrix, block, packed, scratch.y + r, rows.count, rows.count - r);
   }
 }
 
+// Calls fn.operator()<code>() with the code of the matrix's weights.
 template <typename Fn>
-void WithBits(int bits, Fn&& fn) {
-  switch (bits) {
+void WithCode(const Matrix& m, Fn&& fn) {
+  if (m.dtype == DType::kU8) return fn.template operator()<Fp4>();
+  if (m.dtype == DType::kF8E4M3) return fn.template operator()<Fp8>();
+  switch (m.bits) {
     case 3:
-      return fn.template operator()<3>();
+      return fn.template operator()<Affine<3>>();
     case 4:
-      return fn.template operator()<4>();
+      return fn.template operator()<Affine<4>>();
     case 6:
-      return fn.template operator()<6>();
+      return fn.template operator()<Affine<6>>();
     default:
-      return fn.template operator()<8>();
+      return fn.template operator()<Affine<8>>();
   }
 }
 
 template <class Dot>
 void DotPackedRows(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch) {
-  WithBits(rows.matrix->bits, [&]<int kBits>() { DotPackedRowsOf<Dot, kBits, kMaxGemvTokens>(rows, packed, tokens, scratch); });
+  WithCode(*rows.matrix, [&]<class Code>() { DotPackedRowsOf<Dot, Code, kMaxGemvTokens>(rows, packed, tokens, scratch); });
 }
 
 // GEMM.
@@ -366,28 +462,30 @@ void DotPackedRows(const RowRange& rows, const float* packed, int64_t tokens, co
 struct Columns {
   int64_t begin, count;
   bool last;
+
+  int64_t Groups(const Matrix& m) const { return (count + m.group_size - 1) / m.group_size; }
 };
 
 // Unpacks rows: [pair of blocks][step][block][16 rows], and their scales and biases: [pair of
 // blocks][group][block][scales of 16 rows, biases].
-template <int kBits>
+template <class Code>
 void UnpackPanel(const RowRange& rows, const Columns& columns, char* panel, float* scales) {
-  using U = Unit<kBits>;
+  using U = Unit<Code::kBits>;
   const Matrix& m = *rows.matrix;
-  const int64_t last = rows.begin + rows.count - 1, groups = columns.count / m.group_size;
+  const int64_t last = rows.begin + rows.count - 1, groups = columns.Groups(m);
   for (int64_t r = 0; r < rows.count; r += kPairRows) {
     for (int b = 0; b < kTileBlocks; ++b) {
       const RowBlock block(m, std::min(rows.begin + r + b * kBlockRows, last), last);
-      block.ExpandScales(columns.begin / m.group_size, groups, scales + b * 2 * kBlockRows, kTileBlocks * 2 * kBlockRows);
+      block.template ExpandScales<Code>(columns.begin / m.group_size, groups, scales + b * 2 * kBlockRows, kTileBlocks * 2 * kBlockRows);
       char* out = panel + b * kVecBytes;
       for (int64_t k = 0; k < columns.count; k += U::kLineColumns) {
         const int64_t units = (columns.count - k) / U::kColumns;
         Line line;
-        block.template Load<kBits>(columns.begin + k, units, line);
+        block.template Load<Code::kBits>(columns.begin + k, units, line);
         ForEachUnit(
             units, line, [&](const __m512i(&words)[4]) __attribute__((always_inline)) {
               LIME_UNROLL for (int s = 0; s < U::kSteps; ++s, out += kPairStepBytes) {
-                _mm512_store_si512(out, Weights<kBits>(words[s / U::kWord], s % U::kWord));
+                _mm512_store_si512(out, Weights<Code>(words[s / U::kWord], s % U::kWord));
               }
             });
       }
@@ -403,20 +501,21 @@ struct TileGroups {
   const float* sums;  // of x: [group][12 tokens]
   const char* w;      // [step][block][16 rows]
   const float* scales;
-  int64_t groups, steps;  // `steps` in each group
-  bool first;             // of the dot products
+  int64_t steps, group_steps;  // of all groups; of each group but the last, which may be smaller
+  bool first;                  // of the dot products
 };
 
 // Adds groups of kTokens tokens and a pair of blocks to acc[block][token].
-template <class Dot, int kTokens>
+template <class Dot, class Code, int kTokens>
 HWY_NOINLINE void MultiplyPackedTile(const TileGroups& of, float* acc) {
   const float* x = of.x;
   const char* w = of.w;
   const float* scales = of.scales;
-  for (int64_t g = 0; g < of.groups; ++g, scales += kTileBlocks * 2 * kBlockRows) {
+  for (int64_t g = 0; g * of.group_steps < of.steps; ++g, scales += kTileBlocks * 2 * kBlockRows) {
+    const int64_t steps = std::min(of.group_steps, of.steps - g * of.group_steps);
     __m512 sum[kTileBlocks][kTokens];
     LIME_UNROLL for (int i = 0; i < kTileBlocks * kTokens; ++i) sum[i / kTokens][i % kTokens] = _mm512_setzero_ps();
-    for (int64_t s = 0; s < of.steps; ++s, x += kPackedTileTokens, w += kPairStepBytes) {
+    for (int64_t s = 0; s < steps; ++s, x += kPackedTileTokens, w += kPairStepBytes) {
       const __m512i upper = LoadVec(w), lower = LoadVec(w + kVecBytes);
       __builtin_prefetch(w + kStepsAhead * kPairStepBytes);
       __builtin_prefetch(w + kStepsAhead * kPairStepBytes + kVecBytes);
@@ -427,11 +526,10 @@ HWY_NOINLINE void MultiplyPackedTile(const TileGroups& of, float* acc) {
       }
     }
     LIME_UNROLL for (int b = 0; b < kTileBlocks; ++b) {
-      const __m512 scale = _mm512_load_ps(scales + b * 2 * kBlockRows), bias = _mm512_load_ps(scales + (b * 2 + 1) * kBlockRows);
       LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
         float* const p = acc + (b * kPackedTileTokens + t) * kBlockRows;
         const __m512 before = of.first && g == 0 ? _mm512_setzero_ps() : _mm512_load_ps(p);
-        _mm512_store_ps(p, AddGroup(before, scale, sum[b][t], bias, of.sums[g * kPackedTileTokens + t]));
+        _mm512_store_ps(p, AddGroup<Code>(before, scales + b * 2 * kBlockRows, sum[b][t], of.sums[g * kPackedTileTokens + t]));
       }
     }
   }
@@ -441,11 +539,11 @@ constexpr int64_t kPairFloats = kTileBlocks * kPackedTileTokens * kBlockRows;  /
 
 // Multiplies one tile of tokens with one range of columns of the whole panel. acc: [pair of
 // blocks][kPairFloats].
-template <class Dot, int kTokens>
+template <class Dot, class Code, int kTokens>
 void MultiplyPackedTileWithPanel(int64_t tokens, const Matrix& m, const float* x, const Columns& columns, int64_t pairs, const char* panel,
                                  const float* scales, float* acc) {
   if constexpr (kTokens > 1) {
-    if (tokens < kTokens) return MultiplyPackedTileWithPanel<Dot, kTokens - 1>(tokens, m, x, columns, pairs, panel, scales, acc);
+    if (tokens < kTokens) return MultiplyPackedTileWithPanel<Dot, Code, kTokens - 1>(tokens, m, x, columns, pairs, panel, scales, acc);
   }
   const float* sums = x + PackedX{m.cols, kPackedTileTokens}.SumsAt(m.group_size);
   const int64_t group_floats = kTileBlocks * 2 * kBlockRows, group = m.group_size;
@@ -455,33 +553,35 @@ void MultiplyPackedTileWithPanel(int64_t tokens, const Matrix& m, const float* x
       const TileGroups tile{.x = x + begin / 2 * kPackedTileTokens,
                             .sums = sums + begin / group * kPackedTileTokens,
                             .w = panel + (p * columns.count + k) / 2 * kPairStepBytes,
-                            .scales = scales + (p * columns.count + k) / group * group_floats,
-                            .groups = count / group,
-                            .steps = group / 2,
+                            .scales = scales + (p * columns.Groups(m) + k / group) * group_floats,
+                            .steps = count / 2,
+                            .group_steps = group / 2,
                             .first = begin == 0};
-      MultiplyPackedTile<Dot, kTokens>(tile, acc + p * kPairFloats);
+      MultiplyPackedTile<Dot, Code, kTokens>(tile, acc + p * kPairFloats);
     }
   }
 }
 
-template <class Dot>
-void MultiplyPackedPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
-                         void (*done)(void*, const TileResult&), void* context) {
+template <class Dot, class Code>
+void MultiplyPackedPanelOf(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
+                           void (*done)(void*, const TileResult&), void* context) {
   const Matrix& m = *rows.matrix;
   const int64_t pairs = (rows.count + kPairRows - 1) / kPairRows, stride = pairs * kPairRows;
   const int64_t token_floats = m.cols / kPlaneElements * kPackedChunkFloats;
   char* const panel = reinterpret_cast<char*>(scratch.panel);
   float* const scales = scratch.lanes;
-  float* const all_acc = scales + pairs * std::min(m.cols, kPanelColumns) / m.group_size * kTileBlocks * 2 * kBlockRows;
+  const int64_t panel_groups = Columns{0, std::min(m.cols, kPanelColumns), true}.Groups(m);
+  float* const all_acc = scales + pairs * panel_groups * kTileBlocks * 2 * kBlockRows;
   // With one range of columns, all tiles use the same accumulators.
   const int64_t tile_acc = m.cols > kPanelColumns ? pairs * kPairFloats : 0;
   for (int64_t begin = 0; begin < m.cols; begin += kPanelColumns) {
     const Columns columns{begin, std::min(kPanelColumns, m.cols - begin), begin + kPanelColumns >= m.cols};
-    WithBits(m.bits, [&]<int kBits>() { UnpackPanel<kBits>(rows, columns, panel, scales); });
+    UnpackPanel<Code>(rows, columns, panel, scales);
     float* acc = all_acc;
     for (int64_t token = 0; token < tokens; token += kPackedTileTokens, acc += tile_acc) {
       const int64_t count = std::min<int64_t>(kPackedTileTokens, tokens - token);
-      MultiplyPackedTileWithPanel<Dot, kPackedTileTokens>(count, m, packed + token * token_floats, columns, pairs, panel, scales, acc);
+      MultiplyPackedTileWithPanel<Dot, Code, kPackedTileTokens>(count, m, packed + token * token_floats, columns, pairs, panel, scales,
+                                                                acc);
       if (!columns.last) continue;
       for (int64_t b = 0; b < pairs * kTileBlocks; ++b) {
         for (int64_t t = 0; t < count; ++t) {
@@ -491,6 +591,12 @@ void MultiplyPackedPanel(const RowRange& rows, const float* packed, int64_t toke
       done(context, {token, count, stride, scratch.y});
     }
   }
+}
+
+template <class Dot>
+void MultiplyPackedPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
+                         void (*done)(void*, const TileResult&), void* context) {
+  WithCode(*rows.matrix, [&]<class Code>() { MultiplyPackedPanelOf<Dot, Code>(rows, packed, tokens, scratch, done, context); });
 }
 
 }  // namespace

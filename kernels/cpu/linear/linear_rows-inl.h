@@ -19,6 +19,7 @@
 #include <bit>
 
 #include "kernels/cpu/linear/linear_lanes-inl.h"
+#include "kernels/cpu/linear/linear_small_floats-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
@@ -312,7 +313,9 @@ HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Begin&
 // Calls fn.operator()<reader>() with the reader of the matrix's rows.
 template <typename Fn>
 HWY_INLINE void WithRow(const Matrix& m, Fn&& fn) {
-  if (m.dtype != DType::kU32) {
+  if (m.dtype == DType::kU8) return fn.template operator()<SmallFloatRow<Fp4Codes>>();
+  if (m.dtype == DType::kF8E4M3) return fn.template operator()<SmallFloatRow<Fp8Codes>>();
+  if (!m.IsPacked()) {
     WithWorkingType(m.dtype, [&](auto type) HWY_ATTR { fn.template operator()<DenseRow<decltype(type)>>(); });
     return;
   }
