@@ -99,7 +99,7 @@ void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_
       if (call.LastPiece(token) >= call.pieces.end) {
         std::copy(record, record + call.RecordFloats(), call.Carried(token, head));
       } else {
-        FinishRecord(record, call.Gate(token, head), call.kv.head_dim,
+        FinishRecord(record, SumWithSink(record, call.Sink(head)), call.Gate(token, head), call.kv.head_dim,
                      static_cast<T*>(call.out) + token * call.shape.out_stride + head * call.kv.head_dim);
       }
     }

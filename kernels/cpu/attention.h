@@ -11,8 +11,9 @@
 //   max      = largest score;  w[p] = exp(score[p] - max)
 //   sum      = lane p % 16 adds w[p], p ascending; the 16 lanes are added as in ReduceAdd
 //   acc[d]   = chain of fused multiply-adds of w[p] v[p][d], p ascending
-// Pieces are merged in ascending order, and acc / sum, times sigmoid(gate) if there is a gate, is
-// rounded once. Only positions that a row sees take part. So no tiling, batch or thread count changes a bit, and any device that has a
+// Pieces are merged in ascending order. If the head has a sink, exp(sink - max) is added to the sum.
+// Then acc / sum, times sigmoid(gate) if there is a gate, is rounded once. Only positions that a row
+// sees take part. So no tiling, batch or thread count changes a bit, and any device that has a
 // piece's pages may compute it.
 #pragma once
 
@@ -90,6 +91,12 @@ struct AttentionGate {
   int64_t head_stride = 0;      // elements between two heads
 };
 
+// One more score for each head, without a value. The call with a row's last piece reads it.
+struct AttentionSinks {
+  const void* data = nullptr;  // [heads] of dtype; null: there are none
+  DType dtype = DType::kF32;   // a working dtype
+};
+
 struct AttentionShape {
   int64_t heads = 0;       // multiple of kv_heads; head h uses kv head h / (heads / kv_heads)
   int64_t q_stride = 0;    // elements between two rows of q
@@ -98,6 +105,7 @@ struct AttentionShape {
   float scale = 0;         // of the scores
   AttentionGate gate;
   float cap = 0;  // scores are cap tanh(score / cap); 0: they are not capped
+  AttentionSinks sinks;
 };
 
 // The pieces that one call attends to. One Attend may be several calls with the same rows, for

@@ -203,10 +203,15 @@ HWY_INLINE void MergeRecord(const float* from, float* into, int64_t acc_width) {
     Store(Add(Mul(Load(into + d), Set(into_scale)), Mul(Load(from + d), Set(from_scale))), into + d);
 }
 
-// gate: [head_dim] or null.
+// The weights of a record's positions, and of the sink if there is one, added up.
+HWY_INLINE float SumWithSink(const float* record, float sink) {
+  return sink == -INFINITY ? record[1] : record[1] + ExpOne(sink - record[0]);
+}
+
+// sum_of_weights: SumWithSink.   gate: [head_dim] or null.
 template <typename T>
-HWY_INLINE void FinishRecord(const float* record, const float* gate, int64_t head_dim, T* out) {
-  const F32x16 sum = Set(record[1]);
+HWY_INLINE void FinishRecord(const float* record, float sum_of_weights, const float* gate, int64_t head_dim, T* out) {
+  const F32x16 sum = Set(sum_of_weights);
   const float* acc = record + kRecordAcc;
   for (int64_t d = 0; d < head_dim; d += kLanes) {
     F32x16 x = Div(Load(acc + d), sum);  // acc is padded to whole groups

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cpu/attention.h"
+#include "planner/base/float_bits.h"
 
 namespace lime::cpu {
 
@@ -57,6 +59,13 @@ struct AttentionCall {
   // Gate of the row and head; null: there is none.
   const float* Gate(int64_t token, int64_t head) const {
     return shape.gate.data == nullptr ? nullptr : shape.gate.data + token * shape.gate.stride + head * shape.gate.head_stride;
+  }
+  // Sink of the head; minus infinity, whose weight is 0: there is none.
+  float Sink(int64_t head) const {
+    float sink = -std::numeric_limits<float>::infinity();
+    if (shape.sinks.data == nullptr) return sink;
+    WithWorkingType(shape.sinks.dtype, [&](auto type) { sink = ToFloat(static_cast<const decltype(type)*>(shape.sinks.data)[head]); });
+    return sink;
   }
   float* Carried(int64_t token, int64_t head) const { return carried + (token * shape.heads + head) * RecordFloats(); }
 };

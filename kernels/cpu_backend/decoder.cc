@@ -58,6 +58,7 @@ AttentionShape AttentionBlock::ShapeOf(const Workspace& ws) const {
   AttentionShape shape = AttentionShapeOf(config_, layer_);
   if (config_.attention_gate)
     shape.gate = {.data = ws.q_and_gate + head_dim(), .stride = 2 * config_.q_cols(layer_), .head_stride = 2 * head_dim()};
+  shape.sinks = {.data = sinks_.data, .dtype = sinks_.dtype};
   return shape;
 }
 
@@ -72,6 +73,7 @@ void AttentionBlock::Bind(const BlockBinder& binder) {
   k_norm_ = binder.Small(TensorRole::kKNorm);
   after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
   mlp_norm_ = binder.ReadNorm(config_, TensorRole::kMlpNorm);
+  sinks_ = binder.Small(TensorRole::kSinks);
 }
 
 absl::Status AttentionBlock::Forward(const StepMemory& memory) {

@@ -73,6 +73,7 @@ class AttentionBlock final : public Block {
   // [head_dim]: RMSNorm over every head; with qk_norm_all_heads [heads * head_dim]: over all at once;
   // no data: there is none.
   Values q_norm_, k_norm_;
+  Values sinks_;  // [heads]; no data: there are none
 };
 
 class MlpBlock final : public Block {

@@ -22,7 +22,11 @@ struct Geometry {
   DType dtype = DType::kBF16;
   int64_t heads = 4, kv_heads = 2, head_dim = 64, window = 0;
   float cap = 0;
+  AttentionSinks sinks = {};  // of fp32
 };
+
+// One for each head: below, among and above the scores.
+constexpr float kSinks[] = {-3, 0, 2.5, 9, -40, 1, 0.25, -1, 4, 3, -2, 60};
 
 // A pool of pages in shuffled order, full of NaN where nothing was appended, and the K, V and Q of
 // every (sequence, position).
@@ -112,7 +116,8 @@ AttentionShape ShapeOf(const Geometry& g) {
           .out_stride = width,
           .window = g.window,
           .scale = 1 / std::sqrt(static_cast<float>(g.head_dim)),
-          .cap = g.cap};
+          .cap = g.cap,
+          .sinks = g.sinks};
 }
 
 // The raw bits of each row.
@@ -175,8 +180,11 @@ std::vector<double> Oracle(const Geometry& g, Cache& cache, Row row, int64_t hea
     s /= std::sqrt(static_cast<double>(g.head_dim));
     score.push_back(g.cap > 0 ? g.cap * std::tanh(s / g.cap) : s);
   }
-  const double max = *std::max_element(score.begin(), score.end());
-  double sum = 0;
+  double max = *std::max_element(score.begin(), score.end()), sum = 0;
+  if (g.sinks.data != nullptr) {
+    const double sink = static_cast<const float*>(g.sinks.data)[head];
+    max = std::max(max, sink), sum = std::exp(sink - max);
+  }
   for (double& s : score) sum += s = std::exp(s - max);
   for (int64_t p = first; p <= row.position; ++p)
     for (int64_t d = 0; d < g.head_dim; ++d)
@@ -207,7 +215,8 @@ TEST(AttentionTest, MatchesFp64InDecodeAndPrefill) {
         if (head_dim > 96 && num_heads > 4) continue;
         for (int64_t window : {0, 20, 300}) {
           if (++cases % 8 != 0 && !ManyCases()) continue;
-          const Geometry g{dtype, num_heads, kv_heads, head_dim, window};
+          Geometry g{dtype, num_heads, kv_heads, head_dim, window};
+          if (cases % 16 == 0) g.sinks.data = kSinks;
           Cache cache(g, 1, 530);
           const auto prefill = Step(pool, g, cache, Range(0, 0, 520));
           for (int32_t p : {0, 14, 16, 255, 256, 300, 519}) ExpectRow(g, cache, {0, p}, prefill[p]);
@@ -386,6 +395,28 @@ TEST(AttentionTest, AGateMultipliesTheResultBeforeTheOnlyRounding) {
   }
 }
 
+TEST(AttentionTest, SinksTakeTheirShareOfEveryRowOnce) {
+  ThreadPool pool(2);
+  for (const DType dtype : kWorkingDTypes) {
+    for (const int64_t window : {0, 20}) {
+      const Geometry plain{DType::kF32, 6, 2, 40, window};
+      Geometry g = plain;
+      Array sinks(dtype, g.heads);
+      for (int64_t head = 0; head < g.heads; ++head) sinks.Set(head, kSinks[head]);
+      g.sinks = {.data = sinks.ptr(), .dtype = dtype};
+      Cache cache(g, 1, 700), plain_cache(plain, 1, 700);
+      const auto whole = Step(pool, g, cache, Range(0, 0, 700));
+      for (const std::vector<int64_t>& ends : std::vector<std::vector<int64_t>>{{1}, {1, 2}, {2}}) {
+        Cache again(g, 1, 700);
+        EXPECT_EQ(Step(pool, g, again, Range(0, 0, 700), {.ends = ends, .away = {}}), whole) << DTypeName(dtype) << " window " << window;
+      }
+      EXPECT_NE(whole, Step(pool, plain, plain_cache, Range(0, 0, 700)));
+      g.sinks = {.data = kSinks};  // each is exact in every dtype
+      for (const int32_t p : {0, 15, 256, 699}) ExpectRow(g, cache, {0, p}, whole[p]);
+    }
+  }
+}
+
 // The records of the rows of one slot after its first pieces, from a workspace that has no page
 // table. Zeros where a row sees none of them: checked, and made NaN, since nobody looks at them.
 std::vector<float> RecordsElsewhere(ThreadPool& pool, const Geometry& g, Cache& cache, const std::vector<Row>& rows,
@@ -448,7 +479,8 @@ TEST(AttentionTest, FirstPiecesAttendedToElsewhereChangeNoBit) {
     std::mt19937 random(seed);
     const auto below = [&](int64_t end) { return static_cast<int32_t>(random() % static_cast<uint64_t>(end)); };
     const auto [heads, kv_heads, head_dim] = geometries[below(std::size(geometries))];
-    const Geometry g{kWorkingDTypes[below(3)], heads, kv_heads, head_dim, windows[below(std::size(windows))]};
+    Geometry g{kWorkingDTypes[below(3)], heads, kv_heads, head_dim, windows[below(std::size(windows))]};
+    if (seed % 2 != 0) g.sinks.data = kSinks;
     Cache cache(g, 3, 1100);
     std::vector<Row> rows;
     std::vector<int32_t> covered;
