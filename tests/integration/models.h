@@ -64,6 +64,7 @@ struct RunShape {
   Placement placement = Placement::kAuto;
   std::optional<int64_t> ring_parts;
   Bytes part_bytes = kPartBytes;
+  std::optional<int64_t> unit_places;  // LocalPlanRequest::unit_places
 };
 
 // Opens the reference, with room for one sequence of `context` positions and for the companions.
@@ -104,6 +105,7 @@ inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape
   return {.model_name = dir,
           .budget = 8 * kGiB,
           .context = context,
+          .unit_places = shape.unit_places,
           .sequences = sequences,
           .prompt_tokens = context,
           .chunk = shape.chunk * sequences,

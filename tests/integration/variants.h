@@ -32,7 +32,7 @@ struct Variant {
 
 // Whether layers have linear attention, with a state of each sequence.
 inline bool HasState(const Variant& variant) {
-  return variant.family == "qwen3_5";
+  return variant.family == "qwen3_5" || variant.family == "qwen3_5_moe" || variant.family == "qwen3_next";
 }
 
 inline MakeModelOptions OptionsOf(const Variant& variant) {
@@ -80,6 +80,8 @@ inline std::vector<Variant> Variants() {
                                    std::pair{"llama3", RopeType::kLlama3}, std::pair{"yarn", RopeType::kYarn}}) {
     variants.push_back({.name = std::string("llama_rope_") + name, .quantization = std::nullopt, .rope = type});
   }
+  for (const std::string family : {"qwen3_moe", "qwen3_5_moe", "qwen3_next", "mixtral", "minimax_m2", "glm4_moe"})
+    variants.push_back({.name = family + "_bf16", .family = family, .quantization = std::nullopt});
   variants.push_back({.name = "llama_relu", .quantization = std::nullopt, .activation = Activation::kRelu});
   return variants;
 }
@@ -109,6 +111,8 @@ inline std::vector<Variant> PackedVariants() {
        .dtype = DType::kF16,
        .quantization = Quantization{4, 64},
        .norm_dtype = DType::kF32},
+      {.name = "qwen3_moe_q4_g32_bf16", .family = "qwen3_moe", .dtype = DType::kBF16, .quantization = Quantization{4, 32}},
+      {.name = "qwen3_5_moe_q6_g64_f32", .family = "qwen3_5_moe", .dtype = DType::kF32, .quantization = Quantization{6, 64}},
       {.name = "opt_q8_f16_norms_bf16",
        .family = "opt",
        .dtype = DType::kF16,
