@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "planner/plan/model/described_model.h"
+#include "tests/kernels/random_experts.h"
 
 namespace lime {
 namespace {
 
+using ::testing::Contains;
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 
@@ -50,6 +52,12 @@ class FakeBackend final : public Backend {
   }
   absl::Status Compute(BlockId block) override { return Compute(block.kind == BlockKind::kEmbedding ? "embed" : BlockName(block)); }
   absl::Status ComputeRows(BlockId block, const RowsInMemory&) override { return Compute("rows of " + BlockName(block)); }
+  std::span<const int32_t> ChosenUnits(BlockId block) const override {
+    return block.kind == BlockKind::kExperts ? std::span<const int32_t>(units_) : std::span<const int32_t>();
+  }
+  absl::Status ComputeUnits(BlockId block, std::span<const RowsInMemory> rows) override {
+    return Compute(std::to_string(rows.size()) + " units of " + BlockName(block));
+  }
   absl::Status AttendToPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return Compute("pieces"); }
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
     calls_.push_back("queries " + std::to_string(layer));
@@ -85,6 +93,7 @@ class FakeBackend final : public Backend {
   std::vector<std::string>& calls_;
   std::vector<std::byte> hidden_{8};
   std::vector<float> logits_{1.0F, 2.0F};
+  std::vector<int32_t> units_{1, 4, 6};
 };
 
 constexpr char kConfig[] = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": 2,
@@ -268,6 +277,37 @@ TEST(SystemPaceClockTest, APartLastsItsTimeOnTheRealClock) {
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(backend->Compute({BlockKind::kMlp, 0}).ok());
   const double elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_GE(elapsed_ms, 5 * profile.ComputeMs(spec, {BlockKind::kMlp, 0}, 1, 4));
+}
+
+// The chosen experts take the time of all experts together; the others take none.
+TEST(PacedExpertsTest, TheChosenExpertsShareTheTimeOfTheirBlock) {
+  const ModelSpec spec = ExpertsSpec({});
+  const BlockId block{BlockKind::kExperts, 0};
+  FakeTime time;
+  std::vector<std::string> calls;
+  DeviceProfile profile;
+  profile.block_overhead_ms = 100, profile.flops = 1e12, profile.read_bytes_per_second = 1e9;
+  const auto backend =
+      PaceBackend(std::make_unique<FakeBackend>(time, calls), spec, {.profile = profile, .clock = std::make_unique<FakeClock>(time)});
+  EXPECT_THAT(backend->ChosenUnits(block), ElementsAre(1, 4, 6));
+  MicroBatch batch;
+  batch.rows.push_back({});
+  ASSERT_TRUE(backend->Begin(batch).ok());
+  const double begin = time.now_ms, all = profile.ComputeMs(spec, block, 1, 1);
+  ASSERT_TRUE(backend->ComputeRows(block, {.rows = {TensorRole::kRouter, 0, 12}}).ok());
+  const auto expert = [](int32_t id) {
+    return std::vector<RowsInMemory>{{.rows = {TensorRole::kGate, 0, kExpertsInner, id}},
+                                     {.rows = {TensorRole::kUp, 0, kExpertsInner, id}},
+                                     {.rows = {TensorRole::kDown, 0, kExpertsHidden, id}}};
+  };
+  ASSERT_TRUE(backend->ComputeUnits(block, expert(4)).ok());
+  for (const RowsInMemory& rows : expert(1)) ASSERT_TRUE(backend->ComputeRows(block, rows).ok());
+  const double before = time.now_ms;
+  ASSERT_TRUE(backend->ComputeRows(block, expert(2)[0]).ok());
+  EXPECT_LT(time.now_ms - before, 1.5);  // the fake backend's own millisecond
+  ASSERT_TRUE(backend->ComputeUnits(block, expert(6)).ok());
+  EXPECT_NEAR(time.now_ms - begin, all, 2);
+  EXPECT_THAT(calls, Contains("3 units of experts 0"));
 }
 
 }  // namespace

@@ -3,10 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <optional>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -68,8 +65,8 @@ inline ModelSpec ExpertsSpec(RandomExperts options) {
   return spec;
 }
 
-// The tensors of one block, in the order of its spec.
-inline std::vector<std::vector<std::byte>> RandomTensors(const BlockSpec& block, uint32_t seed) {
+// The tensors of one block, in the order of its spec. `bits`: of packed matrices, as in the options.
+inline std::vector<std::vector<std::byte>> RandomTensors(const BlockSpec& block, int bits, uint32_t seed) {
   std::vector<std::vector<std::byte>> tensors;
   for (const TensorSpec& tensor : block.tensors) {
     const int64_t elements = tensor.info.bytes / ElementBytes(tensor.info.dtype);
@@ -79,9 +76,11 @@ inline std::vector<std::vector<std::byte>> RandomTensors(const BlockSpec& block,
       for (std::byte& byte : tensors.back()) byte = static_cast<std::byte>(random());
       continue;
     }
-    const bool of_group = tensor.part == TensorPart::kScales || tensor.part == TensorPart::kGroupBiases;
     const bool dense = tensor.part == TensorPart::kWeight && tensor.info.shape.size() == 2;
-    const float scale = of_group ? 0.02F : dense ? 2 / std::sqrt(static_cast<float>(tensor.info.shape[1])) : 0.5F;
+    const float scale = tensor.part == TensorPart::kScales        ? 0.5F / static_cast<float>(1 << bits)
+                        : tensor.part == TensorPart::kGroupBiases ? 0.1F
+                        : dense                                   ? 2 / std::sqrt(static_cast<float>(tensor.info.shape[1]))
+                                                                  : 0.5F;
     tensors.push_back(std::move(cpu::RandomArray(tensor.info.dtype, elements, seed++, scale).data));
   }
   return tensors;

@@ -153,6 +153,21 @@ TEST(TorchBackendOptionsTest, WhatItDoesNotDoIsRefused) {
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why));
   }
+  const auto refused = [&](const auto& change) {
+    ModelSpec other = spec;
+    change(other.config);
+    return std::string(OpenBackend(kTorchBackend, other, kOptions).status().message());
+  };
+  const std::string begin = "the backend torch does not compute ", end = "; use --backend cpu";
+  EXPECT_EQ(refused([](ModelConfig& c) { c.experts.emplace(); }), begin + "experts" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.sinks = true; }), begin + "attention with sinks" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.after_norms = true; }), begin + "norms after a block" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.parallel_halves = true; }), begin + "halves of a layer that read the same input" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.score_cap = 50; }), begin + "caps of scores or logits" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.logits_cap = 30; }), begin + "caps of scores or logits" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.qk_norm_all_heads = true; }), begin + "norms over all heads of q and k" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.activation = Activation::kGelu; }), begin + "activations other than SiLU and ReLU" + end);
+  EXPECT_EQ(refused([](ModelConfig& c) { c.ropes[0].query_beta = 0.1; }), begin + "queries that grow with the position" + end);
   const auto backend = OpenBackend(kTorchBackend, spec, kOptions);
   ASSERT_TRUE(backend.ok()) << backend.status();
   EXPECT_EQ((*backend)->ActivationBytes(), *PlanActivationBytes(kTorchBackend, spec, kOptions));

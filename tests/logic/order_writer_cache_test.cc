@@ -35,26 +35,26 @@ OrderWriter::Options Sharing(int32_t sequences = 2) {
 }
 
 // `count` ids from `first` on.
-std::vector<int32_t> Ids(int32_t first, int64_t count) {
+std::vector<int32_t> GroupIds(int32_t first, int64_t count) {
   std::vector<int32_t> ids(static_cast<size_t>(count));
   std::iota(ids.begin(), ids.end(), first);
   return ids;
 }
 
-std::vector<int32_t> Join(std::vector<int32_t> ids, const std::vector<int32_t>& more) {
+std::vector<int32_t> JoinIds(std::vector<int32_t> ids, const std::vector<int32_t>& more) {
   ids.insert(ids.end(), more.begin(), more.end());
   return ids;
 }
 
-Request Ask(std::vector<int32_t> prompt, int64_t max_new_tokens = 1, int64_t group = 0) {
+Request AskOfGroup(std::vector<int32_t> prompt, int64_t max_new_tokens = 1, int64_t group = 0) {
   return {.prompt = std::move(prompt), .max_new_tokens = max_new_tokens, .end_tokens = {}, .cache_prompt = true, .cache_group = group};
 }
 
 // Carries out orders as devices do. Knows from which ids the KV of every slot was computed, so it
 // notices KV of other ids. A sampled token is a hash of the ids before it.
-class Device {
+class CachedDevice {
  public:
-  explicit Device(OrderWriter& writer) : writer_(writer) {}
+  explicit CachedDevice(OrderWriter& writer) : writer_(writer) {}
 
   static int32_t Next(const std::vector<int32_t>& ids) {
     uint64_t hash = 7;
@@ -180,18 +180,18 @@ class Device {
 // The ids of an answer.
 std::vector<int32_t> Answer(std::vector<int32_t> prompt, int64_t count) {
   std::vector<int32_t> answer;
-  for (int64_t i = 0; i < count; ++i) answer.push_back(Device::Next(prompt)), prompt.push_back(answer.back());
+  for (int64_t i = 0; i < count; ++i) answer.push_back(CachedDevice::Next(prompt)), prompt.push_back(answer.back());
   return answer;
 }
 
 TEST(OrderWriterCacheTest, TheNextTurnContinuesInTheSlotOfTheTurnBefore) {
   OrderWriter writer(Sharing());
-  Device device(writer);
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 30), 20)).ok());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 30), 20)).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:48")) << "49 of 50 positions are computed";
   const int64_t before = device.rows();
-  ASSERT_TRUE(writer.Add(Ask(Join(Join(Ids(100, 30), Answer(Ids(100, 30), 20)), Ids(0, 10)), 3)).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(JoinIds(GroupIds(100, 30), Answer(GroupIds(100, 30), 20)), GroupIds(0, 10)), 3)).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=1 from -1:48", "keep 0:48"));
   EXPECT_LE(device.rows() - before, 12 + 3 + 1) << "60 ids, of which 48 are not computed, and the answer";
@@ -199,33 +199,33 @@ TEST(OrderWriterCacheTest, TheNextTurnContinuesInTheSlotOfTheTurnBefore) {
 
 TEST(OrderWriterCacheTest, TheLastIdOfAPromptIsComputedAlways) {
   OrderWriter writer(Sharing());
-  Device device(writer);
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 48))).ok());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 48))).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:48"));
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 48))).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 48))).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=1 from -1:32", "keep 0:48"));
 }
 
 TEST(OrderWriterCacheTest, ARequestThatSharesLittleOfAnIdleSlotCopiesItAndTheSlotStays) {
   OrderWriter writer(Sharing());
-  Device device(writer);
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 80))).ok());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 80))).ok());
   device.RunAll();
-  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 20), Ids(0, 20)))).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 20), GroupIds(0, 20)))).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:80", "1=1 from 0:16", "keep 1:32"));
   // No other slot is free, so the oldest idle one gives way; the one that is used does not.
-  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 35), Ids(200, 20)))).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 35), GroupIds(200, 20)))).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("free 1", "1=2 from 0:32", "keep 1:48"));
 }
 
 TEST(OrderWriterCacheTest, ThePromptOfChoicesIsComputedOnce) {
   OrderWriter writer(Sharing(4));
-  Device device(writer);
-  for (int choice = 0; choice < 4; ++choice) ASSERT_TRUE(writer.Add(Ask(Ids(100, 100), 5)).ok());
+  CachedDevice device(writer);
+  for (int choice = 0; choice < 4; ++choice) ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 100), 5)).ok());
   device.Order();
   EXPECT_THAT(writer.started(), ElementsAre(0, 1, 2, 3)) << "all have slots";
   EXPECT_THAT(device.Said(), ElementsAre("0=0")) << "64 rows of the prompt are ordered";
@@ -239,26 +239,26 @@ TEST(OrderWriterCacheTest, ThePromptOfChoicesIsComputedOnce) {
 
 TEST(OrderWriterCacheTest, ARunningRequestIsSharedAsFarAsItIsOrdered) {
   OrderWriter writer(Sharing());
-  Device device(writer);
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 50), 200)).ok());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 50), 200)).ok());
   device.Order();
   for (int step = 0; step < 5; ++step) {
     device.EndStep();
     device.Order();
   }
   (void)device.Said();
-  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 50), Ids(0, 9)), 5)).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 50), GroupIds(0, 9)), 5)).ok());
   device.Order();
   EXPECT_THAT(device.Said(), ElementsAre("1=1 from 0:48"));
 }
 
 TEST(OrderWriterCacheTest, AnotherGroupAndARequestThatDoesNotAskShareNothing) {
   OrderWriter writer(Sharing(4));
-  Device device(writer);
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 1, /*group=*/1)).ok());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60), 1, /*group=*/1)).ok());
   device.RunAll();
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 1, /*group=*/2)).ok());
-  Request quiet = Ask(Ids(100, 60), 1, /*group=*/1);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60), 1, /*group=*/2)).ok());
+  Request quiet = AskOfGroup(GroupIds(100, 60), 1, /*group=*/1);
   quiet.cache_prompt = false;
   ASSERT_TRUE(writer.Add(quiet).ok());
   device.RunAll();
@@ -268,23 +268,23 @@ TEST(OrderWriterCacheTest, AnotherGroupAndARequestThatDoesNotAskShareNothing) {
 
 TEST(OrderWriterCacheTest, RowsWhoseLogitsAreAskedForAreComputed) {
   OrderWriter writer(Sharing());
-  Device device(writer);
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60))).ok());
   device.RunAll();
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 0), OrderWriter::Logits::kAll).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60), 0), OrderWriter::Logits::kAll).ok());
   device.Order();
   EXPECT_EQ(device.shared(), 0) << "a scored prompt";
 }
 
 TEST(OrderWriterCacheTest, IdleSlotsGiveWayBeforeARequestWaits) {
   OrderWriter writer(Sharing());
-  Device device(writer);
+  CachedDevice device(writer);
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(writer.Add(Ask(Ids(1000 * (i + 1), 40))).ok());
+    ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000 * (i + 1), 40))).ok());
     device.RunAll();
   }
   (void)device.Said();
-  for (int i = 2; i < 4; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(1000 * (i + 1), 40), 50)).ok());
+  for (int i = 2; i < 4; ++i) ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000 * (i + 1), 40), 50)).ok());
   device.Order();
   EXPECT_THAT(device.Said(), ElementsAre("free 0", "0=2", "free 1", "1=3")) << "the oldest first";
   EXPECT_TRUE(writer.cache().empty());
@@ -294,13 +294,13 @@ TEST(OrderWriterCacheTest, IdleSlotsKeepNoMoreThanTheBound) {
   OrderWriter::Options options = Sharing(4);
   options.cache.most_pages = 5;
   OrderWriter writer(options);
-  Device device(writer);
+  CachedDevice device(writer);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(writer.Add(Ask(Ids(1000 * i, 40))).ok());
+    ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000 * i, 40))).ok());
     device.RunAll();
   }
   EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:32", "1=1", "keep 1:32", "2=2", "keep 2:32", "free 0"));
-  ASSERT_TRUE(writer.Add(Ask(Ids(9000, 100))).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(9000, 100))).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=3", "free 0")) << "6 pages are more than the bound";
 }
@@ -309,8 +309,8 @@ TEST(OrderWriterCacheTest, WithoutABoundNothingIsKeptOrShared) {
   OrderWriter::Options options = Sharing();
   options.cache = {};
   OrderWriter writer(options);
-  Device device(writer);
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(100, 60), 5)).ok());
+  CachedDevice device(writer);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60), 5)).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=0", "1=1", "free 0", "free 1"));
 }
@@ -320,20 +320,20 @@ TEST(OrderWriterCacheTest, WithoutCopiesOnlyAnIdleSlotItselfIsUsed) {
   OrderWriter::Options options = Sharing();
   options.context = 1000, options.cache.unit = 256, options.copies_kv = false;
   OrderWriter writer(options);
-  Device device(writer);
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(100, 600), 1)).ok());
+  CachedDevice device(writer);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 600), 1)).ok());
   device.RunAll();
   EXPECT_EQ(device.shared(), 0);
   EXPECT_THAT(device.Said(), ElementsAre("0=0", "1=1", "keep 0:512", "keep 1:512", "free 0"));
-  ASSERT_TRUE(writer.Add(Ask(Join(Ids(100, 400), Ids(0, 20)), 1)).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 400), GroupIds(0, 20)), 1)).ok());
   device.Order();
   EXPECT_THAT(device.Said(), ElementsAre("1=2 from -1:256"));
 }
 
 TEST(OrderWriterCacheTest, ARequestThatAwaitedAnotherGoesOnWhenThatOneStops) {
   OrderWriter writer(Sharing(3));
-  Device device(writer);
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(writer.Add(Ask(Ids(100, 200), 5)).ok());
+  CachedDevice device(writer);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 200), 5)).ok());
   device.Order();
   EXPECT_THAT(device.Said(), ElementsAre("0=0"));
   writer.Stop(0);
@@ -347,13 +347,13 @@ TEST(OrderWriterCacheTest, ARequestThatAwaitedAnotherGoesOnWhenThatOneStops) {
 
 TEST(OrderWriterCacheTest, ARestartDropsIdleSlots) {
   OrderWriter writer(Sharing());
-  Device device(writer);
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60))).ok());
   device.RunAll();
   ASSERT_TRUE(writer.Restart(Sharing()).ok());
   EXPECT_TRUE(writer.cache().empty());
   device.Change({});
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60))).ok());
   device.RunAll();
   EXPECT_EQ(device.shared(), 0);
 }
@@ -361,12 +361,12 @@ TEST(OrderWriterCacheTest, ARestartDropsIdleSlots) {
 TEST(OrderWriterCacheTest, APlanThatTakesKvOverKeepsIdleSlotsAsFarAsItHasSlotsAndPages) {
   const auto kept = [](const OrderWriter::Options& next, int64_t most_pages = 1000) {
     OrderWriter writer(Sharing(4));
-    Device device(writer);
+    CachedDevice device(writer);
     for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(writer.Add(Ask(Ids(1000 * i, 60))).ok());
+      EXPECT_TRUE(writer.Add(AskOfGroup(GroupIds(1000 * i, 60))).ok());
       device.RunAll();
     }
-    EXPECT_TRUE(writer.Add(Ask(Ids(5000, 20), 100)).ok());
+    EXPECT_TRUE(writer.Add(AskOfGroup(GroupIds(5000, 20), 100)).ok());
     device.Order();
     while (writer.steps_under_way() > 0) device.EndStep();
     const auto continued = writer.GoOn(next, most_pages);
@@ -377,7 +377,7 @@ TEST(OrderWriterCacheTest, APlanThatTakesKvOverKeepsIdleSlotsAsFarAsItHasSlotsAn
       all.push_back(
           absl::StrCat(each.request.value_or(-1), ": ", each.sequence.from, " to ", each.sequence.to, ", ", each.sequence.positions));
     // The newest one is used in its new slot.
-    EXPECT_TRUE(writer.Add(Ask(Ids(1000, 60))).ok());
+    EXPECT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 60))).ok());
     (void)device.Said();
     device.RunAll();
     return all;
@@ -397,14 +397,14 @@ TEST(OrderWriterCacheTest, WhileKvGrowsIdleSlotsGiveWayBeforeALevelRises) {
   OrderWriter::Options options = Sharing(3);
   options.levels = {{.layer_pages = 8}, {.layer_pages = 40}};
   OrderWriter writer(options);
-  Device device(writer);
+  CachedDevice device(writer);
   device.most_pages = 8;
-  ASSERT_TRUE(writer.Add(Ask(Ids(100, 60))).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60))).ok());
   device.RunAll();
-  ASSERT_TRUE(writer.Add(Ask(Ids(1000, 20))).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 20))).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:48", "1=1", "keep 1:16"));
-  ASSERT_TRUE(writer.Add(Ask(Ids(2000, 60), 20)).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(2000, 60), 20)).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("free 0", "2=2", "keep 2:64"))
       << "5 pages of its own and 4 that are kept are too many, and no level rises";
@@ -424,19 +424,19 @@ TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {
     options.cache.most_pages = draw(0, 3) == 0 ? draw(1, 12) : 1000;
     if (draw(0, 3) == 0) options.cache.unit = 32, options.copies_kv = false;
     OrderWriter writer(options);
-    Device device(writer);
-    std::vector<std::vector<int32_t>> prompts = {Ids(100, 60)};
+    CachedDevice device(writer);
+    std::vector<std::vector<int32_t>> prompts = {GroupIds(100, 60)};
     std::map<RequestId, std::vector<int32_t>> answers;
     int requests = 0;
     const int total = draw(2, 15);
     for (int turn = 0; turn < 100'000 && (requests < total || !writer.idle()); ++turn) {
       if (requests < total && draw(0, 2) == 0) {
         std::vector<int32_t> prompt = prompts[static_cast<size_t>(draw(0, static_cast<int>(prompts.size()) - 1))];
-        if (draw(0, 1) == 0) prompt = Join(prompt, Answer(prompt, draw(0, 40)));
+        if (draw(0, 1) == 0) prompt = JoinIds(prompt, Answer(prompt, draw(0, 40)));
         prompt.resize(static_cast<size_t>(std::min<int>(draw(1, 150), static_cast<int>(prompt.size()))));
         if (draw(0, 1) == 0) prompt.push_back(draw(0, 99));
         const int most = std::min<int>(30, 160 - static_cast<int>(prompt.size()));
-        ASSERT_TRUE(writer.Add(Ask(prompt, draw(1, most), draw(0, 3) == 0 ? 1 : 0)).ok());
+        ASSERT_TRUE(writer.Add(AskOfGroup(prompt, draw(1, most), draw(0, 3) == 0 ? 1 : 0)).ok());
         prompts.push_back(std::move(prompt));
         ++requests;
       }

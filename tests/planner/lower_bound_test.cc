@@ -14,9 +14,9 @@ namespace {
 
 // A sanitizer takes minutes for all of them and looks at the same paths.
 #ifdef LIME_SANITIZED
-constexpr uint64_t kSeeds = 60;
+constexpr uint64_t kBoundSeeds = 60;
 #else
-constexpr uint64_t kSeeds = 400;
+constexpr uint64_t kBoundSeeds = 400;
 #endif
 
 // Minimise -3 x - 5 y with x <= 4, 2 y <= 12, 3 x + 2 y <= 18: x = 2, y = 6, and one more of each
@@ -65,7 +65,7 @@ TEST(LowerBoundTest, HopsThatCannotBeAvoidedCount) {
 // The search of larger instances, and any random plan, stays above it too.
 TEST(LowerBoundTest, NoPlanIsBelow) {
   uint64_t feasible = 0;
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (uint64_t seed = 0; seed < kBoundSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomPlans random(seed);
     Instance instance = random.MakeInstance(30, 6, 4);
@@ -78,7 +78,7 @@ TEST(LowerBoundTest, NoPlanIsBelow) {
     ++feasible;
     EXPECT_LE(bound_ms, found.ms_per_step);
   }
-  EXPECT_GT(feasible, kSeeds / 2);
+  EXPECT_GT(feasible, kBoundSeeds / 2);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ std::vector<PlanPart> PartsOfLayer(const Plan& plan, int32_t layer) {
   return {plan.parts.begin() + begin, plan.parts.begin() + end};
 }
 
-Bytes Streamed(const Plan& plan) {
+Bytes StreamedBeside(const Plan& plan) {
   Bytes bytes = 0;
   for (const PlanPart& part : plan.parts) bytes += part.streamed ? part.bytes : 0;
   return bytes;
@@ -206,7 +206,7 @@ TEST(OnDemandTest, ABlockWithAPartOnDemandIsNeverWhole) {
   const ModelSpec spec = SmallExpertModel();
   const auto plan = PlanOneDevice(ProblemOf(spec, 200 * kMiB, 16), {.rows = 512 * kKiB});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  ASSERT_EQ(Streamed(*plan), 0);
+  ASSERT_EQ(StreamedBeside(*plan), 0);
   const ResidentWeights weights = ResidentWeightsOn(*plan, 0);
   EXPECT_EQ(std::ranges::count(weights.pinned, BlockKind::kExperts, &BlockId::kind), 4);
   EXPECT_EQ(std::ranges::count(weights.whole, BlockKind::kExperts, &BlockId::kind), 0);

@@ -84,22 +84,22 @@ Program DemandProgram() {
 }
 
 TEST(ProgramTest, UnitsAreAskedForAndThenComputed) {
-  ASSERT_TRUE(CheckProgram(DemandProgram()).ok()) << Error(DemandProgram());
+  ASSERT_TRUE(CheckProgram(DemandProgram()).ok()) << ProgramError(DemandProgram());
   Program program = DemandProgram();
   std::swap(program.step[1], program.step[2]);
-  EXPECT_THAT(Error(program), HasSubstr("step[1] computes units of part 1, which were not asked for"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[1] computes units of part 1, which were not asked for"));
   program = DemandProgram();
   program.step[2] = ComputeUnits{0, 0, 2, 3};
-  EXPECT_THAT(Error(program), HasSubstr("step[2] computes units of part 2, which were not asked for"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[2] computes units of part 2, which were not asked for"));
   program = DemandProgram();
   program.step[2] = AskUnits{0, 0, 2};
-  EXPECT_THAT(Error(program), HasSubstr("step[2] asks for units where those of part 1 are asked for and not computed"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[2] asks for units where those of part 1 are asked for and not computed"));
   program = DemandProgram();
   program.step.erase(program.step.begin() + 2);
-  EXPECT_THAT(Error(program), HasSubstr("a step asks for units and does not compute them"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("a step asks for units and does not compute them"));
   program = DemandProgram();
   program.step[2] = ComputeUnits{0, 0, 1, 0};
-  EXPECT_THAT(Error(program), HasSubstr("step[2].rows = 0"));
+  EXPECT_THAT(ProgramError(program), HasSubstr("step[2].rows = 0"));
 }
 
 // "compute 0/0" of stage and part, "load 3", "release 2", "send to 1", "asks 1", "waited 2.5",
@@ -206,7 +206,7 @@ TEST(CompileTest, APartOnDemandIsAskedForAndComputedByUnitsAndNeverLoaded) {
     ASSERT_TRUE(programs.ok()) << programs.status().message();
     int64_t asks = 0, computes = 0;
     for (const Program& program : *programs) {
-      ASSERT_TRUE(CheckProgram(program).ok()) << Error(program);
+      ASSERT_TRUE(CheckProgram(program).ok()) << ProgramError(program);
       for (const Prefetch& load : program.loads) EXPECT_FALSE(plan->parts[static_cast<size_t>(load.part)].on_demand());
       for (const Instruction& instruction : program.step) {
         asks += std::holds_alternative<AskUnits>(instruction) ? 1 : 0;

@@ -16,7 +16,7 @@ namespace {
 
 using Kind = TimelineSpan::Kind;
 
-constexpr int kSeeds = 3000;
+constexpr int kSimulatedSeeds = 3000;
 
 Plan PlanOf(const RandomClusters::Drawn& drawn) {
   absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
@@ -27,7 +27,7 @@ Plan PlanOf(const RandomClusters::Drawn& drawn) {
 // Not nearly: the same doubles, for every step.
 TEST(SimulatorTest, PredictionIsTheSimulationOfTheCompiledPrograms) {
   int streaming = 0, several = 0, prompts = 0, again = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kSimulatedSeeds; ++seed) {
     SCOPED_TRACE(seed);
     const RandomClusters::Drawn drawn = RandomClusters(seed).Draw();
     const Plan plan = PlanOf(drawn);
@@ -48,10 +48,10 @@ TEST(SimulatorTest, PredictionIsTheSimulationOfTheCompiledPrograms) {
       ASSERT_EQ(prefill->step_ends_ms.back(), plan.predicted.ttft_ms) << ToJsonText(plan);
     }
   }
-  EXPECT_GT(streaming, kSeeds / 2);
-  EXPECT_GT(several, kSeeds / 5);
-  EXPECT_GT(prompts, kSeeds / 3);
-  EXPECT_GT(again, kSeeds / 50);
+  EXPECT_GT(streaming, kSimulatedSeeds / 2);
+  EXPECT_GT(several, kSimulatedSeeds / 5);
+  EXPECT_GT(prompts, kSimulatedSeeds / 3);
+  EXPECT_GT(again, kSimulatedSeeds / 50);
 }
 
 // Also to the bit: reads on demand and the computation after them add up as in the evaluation.
@@ -113,14 +113,14 @@ TEST(SimulatorTest, AWaitForUnitsIsAWaitForWeightsOfTheirPart) {
 
 TEST(SimulatorTest, MemoryNeverExceedsABudgetAtAnyInstant) {
   int full = 0, full_in_prompts = 0;
-  for (uint64_t seed = 1; seed <= kSeeds && !::testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= kSimulatedSeeds && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     const Plan plan = PlanOf(RandomClusters(seed).Draw());
     full += ExpectWithinBudgets(plan, SimulateDecode(plan, {.steps = 6, .timeline = false}));
     if (plan.prompt_tokens > 0) full_in_prompts += ExpectWithinBudgets(plan, SimulatePrefill(plan, {.timeline = false}));
   }
-  EXPECT_GT(full, kSeeds / 50) << "rings that are ever full: the test is of nothing else";
-  EXPECT_GT(full_in_prompts, kSeeds / 100) << "the same of prompts";
+  EXPECT_GT(full, kSimulatedSeeds / 50) << "rings that are ever full: the test is of nothing else";
+  EXPECT_GT(full_in_prompts, kSimulatedSeeds / 100) << "the same of prompts";
 }
 
 TEST(SimulatorTest, APlanIsWrittenAndReadTheSame) {

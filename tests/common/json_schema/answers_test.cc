@@ -8,14 +8,14 @@
 namespace lime::json_schema {
 namespace {
 
-struct Case {
+struct AnswerCase {
   std::string schema;
   std::vector<std::string> answers;
   std::vector<std::string> others;
 };
 
-void Check(const std::vector<Case>& cases) {
-  for (const Case& c : cases) {
+void Check(const std::vector<AnswerCase>& cases) {
+  for (const AnswerCase& c : cases) {
     for (const std::string& text : c.answers) EXPECT_EQ(Try(c.schema, text), "complete") << c.schema << "\n" << text;
     for (const std::string& text : c.others) EXPECT_NE(Try(c.schema, text), "complete") << c.schema << "\n" << text;
     EXPECT_EQ(Error(c.schema), "") << c.schema;

@@ -9,7 +9,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::Field;
 
-bool IsPageFile(std::string_view path) {
+bool IsOnThePage(std::string_view path) {
   return path == "/";
 }
 
@@ -30,7 +30,7 @@ class GateTest : public ::testing::Test {
     return request;
   }
 
-  Gate gate_{{.bound_host = "127.0.0.1", .hostnames = {"lime.example.org"}, .origins = {"https://chat.example.org"}}, {}, IsPageFile};
+  Gate gate_{{.bound_host = "127.0.0.1", .hostnames = {"lime.example.org"}, .origins = {"https://chat.example.org"}}, {}, IsOnThePage};
   Call call_;
 };
 

@@ -84,7 +84,7 @@ TEST(KvHostingTest, AskingCostsTheWayAndWhatTheHostIsSlower) {
 
 TEST(KvHostingTest, NoDeviceHostsKvOfAModelWhoseLayersHaveDifferentWindows) {
   ModelSpec spec = SmallModel();
-  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  const absl::StatusOr<Planned> planned = HostedPlanFor(FastAndRoomy(), kGigabit);
   ASSERT_TRUE(planned.ok()) << planned.status();
   ASSERT_TRUE(MakeKvHosting(spec, planned->devices, planned->link, planned->plan).Allows(0, 1));
   spec.config.layers.front().window = 64;

@@ -15,9 +15,9 @@ namespace {
 using ::testing::HasSubstr;
 
 #ifdef LIME_SANITIZED
-constexpr int kSeeds = 600;
+constexpr int kChangeSeeds = 600;
 #else
-constexpr int kSeeds = 3000;
+constexpr int kChangeSeeds = 3000;
 #endif
 
 // One plan with several residencies, budgets and rings as tight as the largest of them needs.
@@ -77,7 +77,7 @@ Drawn Draw(uint64_t seed) {
 
 TEST(ResidencyChangeTest, NothingIsMissingAndNoBudgetExceededWheneverItChanges) {
   int changed = 0, full = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kChangeSeeds; ++seed) {
     SCOPED_TRACE(seed);
     const Drawn drawn = Draw(seed);
     if (drawn.plans.empty()) continue;
@@ -101,14 +101,14 @@ TEST(ResidencyChangeTest, NothingIsMissingAndNoBudgetExceededWheneverItChanges) 
       full += memory.most_used > 0 && memory.most_used == room ? 1 : 0;
     }
   }
-  EXPECT_GT(changed, kSeeds);
-  EXPECT_GT(full, kSeeds / 50) << "budgets that are ever full: the test is of nothing else";
+  EXPECT_GT(changed, kChangeSeeds);
+  EXPECT_GT(full, kChangeSeeds / 50) << "budgets that are ever full: the test is of nothing else";
 }
 
 TEST(ResidencyChangeTest, TheRateAfterAChangeIsThatOfAFreshPlan) {
   constexpr int kSettling = 64, kMeasured = 64;
   int compared = 0;
-  for (uint64_t seed = 1; seed <= kSeeds / 3; ++seed) {
+  for (uint64_t seed = 1; seed <= kChangeSeeds / 3; ++seed) {
     SCOPED_TRACE(seed);
     const Drawn drawn = Draw(seed);
     if (drawn.plans.empty()) continue;
@@ -124,7 +124,7 @@ TEST(ResidencyChangeTest, TheRateAfterAChangeIsThatOfAFreshPlan) {
     ASSERT_NEAR(rate(result->step_ends_ms), rate(fresh->step_ends_ms), 1e-3 * rate(fresh->step_ends_ms)) << ToJsonText(after);
     ++compared;
   }
-  EXPECT_GT(compared, kSeeds / 5);
+  EXPECT_GT(compared, kChangeSeeds / 5);
 }
 
 // What becomes resident is read in the step at the border for the last time, and what leaves memory

@@ -371,7 +371,7 @@ TEST(ModelSpecTest, ExpertsMayBeStacked) {
   expect(TensorRole::kDown, 3, {64, 32}, 3 * 64 * 32 * 2, "model.layers.0.mlp.experts.3.down_proj.weight");
   EXPECT_EQ(spec->WeightBytes(), ModelSpec::Build(config, IndexOfExperts(), "folder")->WeightBytes());
   index["model.layers.0.mlp.experts.down_proj"].shape = {4, 32, 64};
-  EXPECT_EQ(Error(config, index),
+  EXPECT_EQ(SpecError(config, index),
             "folder: tensor model.layers.0.mlp.experts.down_proj has shape [4, 32, 64], but config.json implies [4, 64, 32]");
 }
 
@@ -394,16 +394,16 @@ TEST(ModelSpecTest, AStackOfMlxMayBePacked) {
   EXPECT_EQ(NameApart(*spec, block.id, scales), "model.layers.1.mlp.experts.2.up_proj.scales");
   Put(index, "model.layers.1.mlp.switch_mlp.up_proj.scales", {4, 64});
   Put(index, "model.layers.1.mlp.switch_mlp.up_proj.biases", {4, 64});
-  EXPECT_THAT(Error(config, index), HasSubstr("but config.json implies 4 matrices of 32 rows"));
+  EXPECT_THAT(SpecError(config, index), HasSubstr("but config.json implies 4 matrices of 32 rows"));
 }
 
 TEST(ModelSpecTest, AMissingExpertIsNamed) {
   TensorIndex index = IndexOfExperts();
   index.erase("model.layers.1.mlp.experts.3.up_proj.weight");
-  EXPECT_THAT(Error(ConfigOfExperts("qwen3_moe"), index), HasSubstr("tensor model.layers.1.mlp.experts.3.up_proj.weight is missing"));
+  EXPECT_THAT(SpecError(ConfigOfExperts("qwen3_moe"), index), HasSubstr("tensor model.layers.1.mlp.experts.3.up_proj.weight is missing"));
   const ModelConfig stacks = ConfigOfExperts("qwen3_5_moe");
   EXPECT_TRUE(ModelSpec::Build(stacks, IndexOfExperts(), "folder").ok()) << "one tensor for each, as some finetunes have them";
-  EXPECT_THAT(Error(stacks, IndexWithoutExperts()), HasSubstr("tensor model.layers.0.mlp.experts.gate_up_proj is missing"));
+  EXPECT_THAT(SpecError(stacks, IndexWithoutExperts()), HasSubstr("tensor model.layers.0.mlp.experts.gate_up_proj is missing"));
 }
 
 TEST(ModelSpecTest, LinearAttentionByKeyHeadHasTwoMatrices) {

@@ -65,13 +65,13 @@ TEST(PlanJsonTest, WhatIsWrittenIsReadBack) {
   }
 }
 
-json BatchedInstance() {
+json InstanceOfBatches() {
   return json::parse(R"({"devices": [{"mem_mb": 10, "disk_mb_per_ms": 1, "comp_ms_by_batch": {"1": [3], "5": [4]}}],
                          "blocks": [{"kind": "H", "mb": 2}], "net": {"lat_ms": 1, "tx_ms_by_batch": {"1": 0.5, "5": 2.5}}, "sequences": 5})");
 }
 
 TEST(PlanJsonTest, TimesMayBeStatedByBatchAlone) {
-  const auto instance = InstanceFromJson(BatchedInstance());
+  const auto instance = InstanceFromJson(InstanceOfBatches());
   ASSERT_TRUE(instance.ok()) << instance.status().message();
   EXPECT_EQ(instance->devices[0].comp_ms, std::vector<double>{3});
   EXPECT_EQ(instance->devices[0].comp_ms_by_batch.at(5), std::vector<double>{4});
@@ -81,7 +81,7 @@ TEST(PlanJsonTest, TimesMayBeStatedByBatchAlone) {
 
 TEST(PlanJsonTest, BatchSizesAreChecked) {
   const auto error = [](const char* pointer, const json& value) {
-    json instance = BatchedInstance();
+    json instance = InstanceOfBatches();
     instance[json::json_pointer(pointer)] = value;
     return std::string(InstanceFromJson(instance).status().message());
   };

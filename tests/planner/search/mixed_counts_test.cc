@@ -15,7 +15,7 @@ using Counts = HalfCounts;
 
 // Attention halves of 10 MB and MLP halves of 30 MB; disks of 10 MB/ms, computing and messages that
 // take no time.
-Instance Layers(int layers, const std::vector<double>& mem_mb) {
+Instance MixedLayers(int layers, const std::vector<double>& mem_mb) {
   Instance instance;
   for (int i = 0; i < layers; ++i) {
     instance.blocks.push_back({.kind = Instance::Kind::kAttention, .layer = i, .mb = 10});
@@ -48,7 +48,7 @@ std::vector<MixedCountProgram::Share> Placed(const Assignment& plan, const Mixed
 // attention half leaves 90, and with the three read in 3 ms a device has three of each. In less
 // than 3 ms it reads two, and 20 MB find no place.
 TEST(MixedCountsTest, ADeviceStreamsTheSizeThatGainsMost) {
-  const Instance instance = Layers(6, {100, 100});
+  const Instance instance = MixedLayers(6, {100, 100});
   const auto begins = UnitBegins(instance, Granularity::kBlock);
   MixedCountProgram program(instance, begins);
   ASSERT_TRUE(program.applies());
@@ -67,7 +67,7 @@ TEST(MixedCountsTest, ADeviceStreamsTheSizeThatGainsMost) {
 // of 30 on each of three devices; the ten attention halves alone gain 100 less 10 for every device
 // that streams some. So one device streams attention halves alone, and another MLP halves.
 TEST(MixedCountsTest, DevicesStreamDifferentSizes) {
-  const Instance instance = Layers(10, {120, 120, 60});
+  const Instance instance = MixedLayers(10, {120, 120, 60});
   const auto begins = UnitBegins(instance, Granularity::kBlock);
   MixedCountProgram program(instance, begins);
   const std::vector<int32_t> order = InTurn(instance);
@@ -91,7 +91,7 @@ TEST(MixedCountsTest, AnswersHoldAndArePlacedAsTheyAre) {
     Random random(seed);
     std::vector<double> mem_mb;
     for (int d = 1 + random.Below(4); d > 0; --d) mem_mb.push_back(20 + random.Below(200));
-    Instance instance = Layers(1 + random.Below(20), mem_mb);
+    Instance instance = MixedLayers(1 + random.Below(20), mem_mb);
     for (Instance::Block& block : instance.blocks) block.kv_mb = block.mb == 10 ? 1 : 0;
     for (Instance::Device& device : instance.devices) {
       device.disk_mb_per_ms = random.Below(5);
@@ -143,7 +143,7 @@ TEST(MixedCountsTest, AnswersHoldAndArePlacedAsTheyAre) {
 // device's three after the other's take 4 ms (two waits on each); in turns 3 ms, which is what the
 // disks take.
 TEST(DispatcherTest, ReadsBlocksAsTheyCome) {
-  const Instance instance = Layers(6, {100, 100});
+  const Instance instance = MixedLayers(6, {100, 100});
   const auto begins = UnitBegins(instance, Granularity::kBlock);
   MixedCountProgram program(instance, begins);
   const std::vector<int32_t> order = InTurn(instance);
@@ -160,7 +160,7 @@ TEST(DispatcherTest, ReadsBlocksAsTheyCome) {
 }
 
 TEST(MixedCountsTest, LeavesUnitsOfSeveralBlocksToOthers) {
-  const Instance instance = Layers(4, {100, 100});
+  const Instance instance = MixedLayers(4, {100, 100});
   const auto begins = UnitBegins(instance, Granularity::kLayer);
   EXPECT_FALSE(MixedCountProgram(instance, begins).applies());
 }
