@@ -26,12 +26,13 @@ int64_t CountParameters(const ModelSpec& spec) {
   int64_t count = 0;
   for (const BlockSpec& block : spec.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.part == TensorPart::kScales || tensor.part == TensorPart::kGroupBiases || !seen.emplace(tensor.name, tensor.offset).second)
-        continue;
+      const bool is_weight = tensor.part == TensorPart::kWeight || tensor.part == TensorPart::kBias;
+      if (!is_weight || !seen.emplace(tensor.name, tensor.offset).second) continue;
       const bool is_packed = tensor.part == TensorPart::kWeight && block.Find(tensor.role, TensorPart::kScales, tensor.expert).has_value();
       int64_t values = 1;
       for (const int64_t size : tensor.info.shape) values *= size;
-      count += is_packed && spec.config.quantization ? values * 32 / spec.config.quantization->bits : values;
+      count +=
+          is_packed && spec.config.quantization ? values * 8 * ElementBytes(tensor.info.dtype) / spec.config.quantization->bits : values;
     }
   }
   return count;
@@ -49,15 +50,22 @@ int64_t ChangedAt(const std::string& path) {
   return stat(path.c_str(), &seen) == 0 ? seen.st_mtime : 0;
 }
 
+// "Q4", "MXFP4", "FP8", or the dtype of the weights.
+std::string QuantizationLevel(const ModelSpec& spec) {
+  const std::optional<Quantization>& packed = spec.config.quantization;
+  if (!packed) return std::string(DTypeName(spec.working_dtype));
+  if (packed->code == WeightCode::kAffine) return absl::StrFormat("Q%d", packed->bits);
+  return packed->code == WeightCode::kMxfp4 ? "MXFP4" : "FP8";
+}
+
 ListedModel Listed(const ModelWeights& weights, const ServedModelFlags& flags) {
   const ModelSpec& spec = weights.spec;
   const int64_t parameters = CountParameters(spec);
-  const std::optional<Quantization>& packed = spec.config.quantization;
   return {.id = flags.name.empty() ? weights.digest.model : flags.name,
           .created = ChangedAt(weights.folder + "/config.json"),
           .architecture = absl::AsciiStrToLower(spec.config.architecture.substr(0, spec.config.architecture.find("For"))),
           .parameter_size = ParameterSize(parameters),
-          .quantization = packed ? absl::StrFormat("Q%d", packed->bits) : std::string(DTypeName(spec.working_dtype)),
+          .quantization = QuantizationLevel(spec),
           .digest = absl::StrFormat("%064x", WeightsXxh3(weights.digest)),
           .bytes = spec.WeightBytes(),
           .parameters = parameters};

@@ -75,6 +75,13 @@ std::set<std::string> MatricesOf(const ModelSpec& spec) {
   return names;
 }
 
+bool HasScales(const ModelSpec& spec) {
+  const auto is_scale = [](const TensorSpec& tensor) {
+    return tensor.part == TensorPart::kScales || tensor.part == TensorPart::kPinnedScales;
+  };
+  return std::ranges::any_of(spec.blocks, [&](const BlockSpec& block) { return std::ranges::any_of(block.tensors, is_scale); });
+}
+
 // A stack of experts' matrices may have its name without ".weight".
 std::string Stem(const std::string& name) {
   return std::string(absl::StripSuffix(name, ".weight"));
@@ -404,6 +411,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   if (spec.config.quantization) {
     return Invalid(source_dir, ": is already quantised to ", spec.config.quantization->bits, " bits; give the original checkpoint");
   }
+  if (HasScales(spec)) return Invalid(source_dir, ": has quantised weights; give the original checkpoint");
   LIME_ASSIGN_OR_RETURN(Mark mark, Mark::Of(source));
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(target_dir, "lime quantize"));
   LIME_RETURN_IF_ERROR(CheckTarget(source, target_dir, mark, options.overwrite));

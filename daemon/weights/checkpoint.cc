@@ -173,7 +173,7 @@ absl::Status Checkpoint::ExplainMissing(const absl::Status& status) const {
   const std::string tensor = MissingTensor(status);
   if (const auto unknown = unknown_dtypes_.find(tensor); unknown != unknown_dtypes_.end()) {
     return absl::UnimplementedError(absl::StrCat(dir_, ": tensor ", absl::CEscape(tensor), " is ", absl::CEscape(unknown->second),
-                                                 "; BF16, F16, F32 and MLX affine groups are supported"));
+                                                 "; BF16, F16, F32, MLX affine groups, mxfp4 and FP8 with scales are supported"));
   }
   const auto named = not_in_shards_.find(tensor);
   if (named == not_in_shards_.end()) return status;

@@ -5,6 +5,7 @@
 #include "kernels/cpu/base/hwy_targets.h"
 #include "planner/base/check.h"
 #include "planner/base/float_bits.h"
+#include "planner/base/small_floats.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_ops.cc"
@@ -31,8 +32,18 @@ HWY_INLINE F32x16 LoadCodes(const uint8_t* stream, int bits, int64_t i, int64_t 
   return Load(codes);
 }
 
+// Elements i .. i + n - 1 of a row of mxfp4; i is even.
+HWY_INLINE F32x16 LoadMxfp4(const Matrix& m, int64_t row, int64_t i, int64_t n) {
+  const auto* codes = static_cast<const uint8_t*>(m.data) + row * m.RowBytes();
+  const float scale = PowerOfCode(static_cast<const uint8_t*>(m.scales)[row * m.Groups() + i / m.group_size]);
+  alignas(64) float values[kLanes] = {};
+  for (int64_t k = 0; k < n; ++k) values[k] = scale * kFp4Values[codes[(i + k) / 2] >> ((i + k) % 2 * 4) & 15];
+  return Load(values);
+}
+
 // The 16 elements lie within one group of weights, since group_size is a multiple of 16.
 HWY_INLINE F32x16 LoadPacked(const Matrix& m, int64_t row, int64_t i, int64_t n) {
+  if (m.dtype == DType::kU8) return LoadMxfp4(m, row, i, n);
   const auto* stream = static_cast<const uint8_t*>(m.data) + row * m.RowBytes();
   const int64_t group = row * (m.cols / m.group_size) + i / m.group_size;
   float scale = 0, bias = 0;
@@ -46,8 +57,8 @@ HWY_INLINE F32x16 LoadPacked(const Matrix& m, int64_t row, int64_t i, int64_t n)
 void EmbedRow(const Matrix& table, int64_t id, const void* position_row, float multiplier, void* out, DType out_dtype) {
   const void* dense = static_cast<const char*>(table.data) + id * table.cols * ElementBytes(table.dtype);
   for (int64_t i = 0; i < table.cols; i += kLanes) {
-    F32x16 x = table.dtype == DType::kU32 ? LoadPacked(table, id, i, std::min<int64_t>(kLanes, table.cols - i))
-                                          : LoadAny(dense, table.dtype, i, table.cols);
+    F32x16 x =
+        table.IsPacked() ? LoadPacked(table, id, i, std::min<int64_t>(kLanes, table.cols - i)) : LoadAny(dense, table.dtype, i, table.cols);
     if (position_row != nullptr) x = Add(x, LoadAny(position_row, out_dtype, i, table.cols));
     if (multiplier != 1.0f) x = Mul(x, Set(multiplier));
     WithWorkingType(out_dtype, [&](auto type) HWY_ATTR { StoreGroup(x, static_cast<decltype(type)*>(out), i, table.cols); });

@@ -6,6 +6,24 @@
 
 namespace lime::cpu {
 
+namespace {
+
+// Describes a matrix by its weights and scales. REQUIRES: the rest of `matrix` is set
+void SetFormat(const TensorInfo& weight, const TensorInfo& scales, Matrix& matrix) {
+  const absl::StatusOr<Quantization> format = PackingOf(weight, scales, matrix.cols);
+  LIME_CHECK(format.ok()) << format.status().message();
+  if (format->code == WeightCode::kMxfp4) matrix.dtype = DType::kU8;  // MLX stores them in words
+  matrix.bits = format->bits;
+  matrix.group_size = format->group_size;
+  matrix.scale_dtype = scales.dtype;
+  if (format->code != WeightCode::kFp8) return;
+  const ScaleShape shape = format->scales;
+  matrix.scale_rows = shape == ScaleShape::kBlocks ? kFp8Block : shape == ScaleShape::kRows ? 1 : matrix.rows;
+  matrix.scale_cols = shape == ScaleShape::kBlocks ? scales.shape.back() : 1;
+}
+
+}  // namespace
+
 const std::byte* BlockBinder::Data(TensorRole role, TensorPart part, int32_t expert) const {
   const std::optional<size_t> i = spec_.Find(role, part, expert);
   return i ? weights_.tensors[*i] : nullptr;
@@ -18,14 +36,11 @@ LinearLayer BlockBinder::Linear(TensorRole role, int64_t cols, int32_t expert) c
   LinearLayer layer{.weight = {.rows = info.shape[0], .cols = cols, .dtype = info.dtype, .data = Data(role, TensorPart::kWeight, expert)},
                     .bias = Data(role, TensorPart::kBias, expert),
                     .outputs = info.shape[0]};
-  if (const std::optional<size_t> i = spec_.Find(role, TensorPart::kScales, expert)) {
-    const TensorInfo& scales = spec_.tensors[*i].info;
-    const absl::StatusOr<Quantization> packing = PackingOf(info, scales, cols);
-    LIME_CHECK(packing.ok()) << packing.status().message();
-    layer.weight.bits = packing->bits;
-    layer.weight.group_size = packing->group_size;
-    layer.weight.scale_dtype = scales.dtype;
-    layer.weight.scales = Data(role, TensorPart::kScales, expert);
+  for (const TensorPart part : {TensorPart::kScales, TensorPart::kPinnedScales}) {
+    const std::optional<size_t> i = spec_.Find(role, part, expert);
+    if (!i) continue;
+    SetFormat(info, spec_.tensors[*i].info, layer.weight);
+    layer.weight.scales = Data(role, part, expert);
     layer.weight.biases = Data(role, TensorPart::kGroupBiases, expert);
   }
   return layer;

@@ -32,11 +32,16 @@ bool HasLayerOf(const ModelSpec& spec, DType dtype) {
   });
 }
 
+// Layers whose weights have scales.
+bool HasPackedLayer(const ModelSpec& spec) {
+  return HasLayerOf(spec, DType::kU32) || HasLayerOf(spec, DType::kU8) || HasLayerOf(spec, DType::kF8E4M3);
+}
+
 // The order for a model. Without a linear layer of bf16 or packed weights and bf16 activations, all
 // orders are the portable one.
 Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
   if (numerics == "portable" || spec.working_dtype != DType::kBF16) return Numerics::kPortable;
-  if (!HasLayerOf(spec, DType::kBF16) && !HasLayerOf(spec, DType::kU32)) return Numerics::kPortable;
+  if (!HasLayerOf(spec, DType::kBF16) && !HasPackedLayer(spec)) return Numerics::kPortable;
   return numerics == "emulated-bf16" ? Numerics::kEmulatedBf16 : Numerics::kAuto;
 }
 
@@ -91,7 +96,7 @@ class CpuBackend final : public Backend {
     for (const BlockSpec& block : spec.blocks) blocks_.push_back(MakeBlock(block.id, spec.config));
   }
 
-  std::string numerics_id() const override { return NumericsId(numerics_, HasLayerOf(spec_, DType::kU32)); }
+  std::string numerics_id() const override { return NumericsId(numerics_, HasPackedLayer(spec_)); }
   std::string description() const override { return absl::StrCat("CPU, ", InstructionSet(), ", ", options_.num_threads, " threads"); }
 
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override {

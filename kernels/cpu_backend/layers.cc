@@ -16,11 +16,15 @@ const std::byte* BiasOf(const LinearLayer& layer, DType working) {
 }  // namespace
 
 void LinearLayer::PointAt(const RowsInMemory& rows) {
+  if (weight.dtype == DType::kF8E4M3) {  // its scales stay in memory
+    weight.first_row += rows.rows.begin - row_begin;
+  } else {
+    weight.scales = rows.scales;
+    weight.biases = rows.biases;
+  }
   row_begin = rows.rows.begin;
   weight.rows = rows.rows.end - rows.rows.begin;
   weight.data = rows.weight;
-  weight.scales = rows.scales;
-  weight.biases = rows.biases;
 }
 
 LinearTask TaskOf(const LinearLayer& layer, float* out, int64_t out_stride, DType working) {

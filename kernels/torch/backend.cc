@@ -228,6 +228,16 @@ absl::Status Unsupported(const char* what) {
 }
 
 // Refuses by name what the blocks here do not compute.
+absl::Status CheckFormats(const ModelSpec& spec) {
+  for (const BlockSpec& block : spec.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      const bool is_mxfp4 = tensor.part == TensorPart::kScales && tensor.info.dtype == DType::kU8;
+      if (is_mxfp4 || tensor.part == TensorPart::kPinnedScales) return Unsupported(is_mxfp4 ? "weights of mxfp4" : "weights of FP8");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& options) {
   if (config.experts) return Unsupported("experts");
   if (config.sinks) return Unsupported("attention with sinks");
@@ -514,6 +524,10 @@ extern "C" __attribute__((visibility("default"))) void lime_create_backend(const
                                                                            absl::StatusOr<std::unique_ptr<lime::Backend>>* result) {
   using lime::torch_ops::TorchBackend;
   if (absl::Status supported = lime::torch_ops::CheckSupported(spec.config, options); !supported.ok()) {
+    *result = std::move(supported);
+    return;
+  }
+  if (absl::Status supported = lime::torch_ops::CheckFormats(spec); !supported.ok()) {
     *result = std::move(supported);
     return;
   }

@@ -155,7 +155,7 @@ class TensorLister {
     };
     if (!config_.quantization || cols % config_.quantization->group_size != 0) return AddNormal(tensor, dtype_, 0, deviation);
     const std::string stem(absl::StripSuffix(tensor.name, ".weight"));
-    const auto [bits, group_size] = *config_.quantization;
+    const int bits = config_.quantization->bits, group_size = config_.quantization->group_size;
     const auto top = static_cast<float>((1 << bits) - 1);
     const float scale = 2 * std::sqrt(3.0f) * deviation / top;  // uniform codes then have this deviation
     const uint64_t words = next_stream_++, scales = next_stream_++;

@@ -107,7 +107,7 @@ void CutExperts(const std::vector<Expert>& experts, Bytes max_bytes, std::vector
 }  // namespace
 
 bool IsPinned(const TensorSpec& tensor) {
-  return tensor.info.shape.size() != 2 || tensor.role == TensorRole::kPositionEmbedding;
+  return tensor.info.shape.size() != 2 || tensor.role == TensorRole::kPositionEmbedding || tensor.part == TensorPart::kPinnedScales;
 }
 
 Bytes PinnedBytes(const BlockSpec& block) {

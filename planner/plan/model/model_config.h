@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
+#include "planner/plan/model/matrix_format.h"
 
 namespace lime {
 
@@ -46,11 +47,6 @@ struct RopeConfig {
   double query_beta = 0;              // queries times 1 + query_beta * ln(1 + floor(position / original_max_position)) (Ministral 3)
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
-};
-
-struct Quantization {
-  int bits = 0;        // 3, 4, 6 or 8
-  int group_size = 0;  // 32, 64 or 128 weights share one scale and bias
 };
 
 // What the attention half of a layer computes.
@@ -158,9 +154,10 @@ struct ModelConfig {
   bool learned_positions = false;
   int64_t position_offset = 0;               // learned positions: the row of position 0 (2 in OPT)
   std::optional<Quantization> quantization;  // default of the packed layers
-  // Of single matrices, by the path of their tensors; nullopt: dense. Only a model without a
-  // checkpoint needs it.
+  // Of single matrices, by the path of their tensors, or of the module that has them; nullopt: dense.
+  // Only a model without a checkpoint needs it.
   std::map<std::string, std::optional<Quantization>, std::less<>> quantization_of;
+  std::string quantization_method;  // of "quantization_config"; empty: that of MLX, or none
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
   int64_t draft_layers = 0;     // layers after the last one in the checkpoint, which predict further tokens; not computed

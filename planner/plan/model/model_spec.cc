@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -87,6 +88,7 @@ class SpecBuilder {
 
   absl::StatusOr<ModelSpec> Build() {
     FindNames();
+    FindAlternation();
     AddBlock({BlockKind::kEmbedding, 0});
     for (int32_t layer = 0; layer < config_.num_layers(); ++layer) {
       AddBlock(AttentionBlockOf(config_, layer));
@@ -94,6 +96,8 @@ class SpecBuilder {
       if (!status_.ok()) return status_;
     }
     AddBlock({BlockKind::kHead, 0});
+    if (!working_) working_ = small_;
+    CheckMethod();
     if (!status_.ok()) return status_;
     if (stored_offset_) config_.norm_offset = *stored_offset_;
     if (family_.scales_embedding) config_.embedding_multiplier = Rounded(config_.embedding_multiplier, *working_);
@@ -153,7 +157,7 @@ class SpecBuilder {
       std::string stem = absl::StrCat(LayerPrefix(prefix_, id.layer), Text(tensor.stem));
       const std::string first = OfExpert(stem, 0);
       const bool is_stack = first == stem;
-      if (index_.contains(first + ".weight") || (is_stack && index_.contains(stem))) return stem;
+      if (index_.contains(first + ".weight") || (is_stack && (index_.contains(stem) || index_.contains(stem + "_blocks")))) return stem;
       const bool fits = is_stack == family_.stacks_experts;
       if (usual.empty() || (fits && !usual_fits)) usual = std::move(stem), usual_fits = fits;
     }
@@ -238,11 +242,12 @@ class SpecBuilder {
 
   void CheckIsFloat(const std::string& tensor, DType dtype) {
     if (IsWorkingDType(dtype)) return;
-    Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), "; BF16, F16, F32 and MLX affine groups are supported"));
+    Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)),
+                      "; BF16, F16, F32, MLX affine groups, mxfp4 and FP8 with scales are supported"));
   }
 
-  // The first matrix sets the working dtype, by its scales if it is packed. All other matrices,
-  // their biases and tables must have the same.
+  // The first matrix sets the working dtype, by its scales if it has affine groups. All other
+  // matrices, their biases and tables must have the same. mxfp4 and FP8 fit to every working dtype.
   void CheckWorkingDType(const std::string& tensor, DType dtype) {
     CheckIsFloat(tensor, dtype);
     if (!working_) working_ = dtype;
@@ -294,10 +299,32 @@ class SpecBuilder {
   std::optional<Quantization> ImpliedPacking(const std::string& stem) const {
     const std::string_view inner = std::string_view(stem).substr(stem.starts_with(prefix_) ? prefix_.size() : 0);
     for (const std::string_view prefix : family_.prefixes) {
-      const auto own = config_.quantization_of.find(absl::StrCat(Text(prefix), Text(inner)));
+      const std::string path = absl::StrCat(Text(prefix), Text(inner));
+      const auto own = config_.quantization_of.find(path);
       if (own != config_.quantization_of.end()) return own->second;
+      if (IsInDenseModule(path)) return std::nullopt;
     }
     return config_.quantization;
+  }
+
+  bool IsInDenseModule(std::string_view path) const {
+    for (size_t dot = path.rfind('.'); dot != std::string_view::npos; dot = path.rfind('.')) {
+      path = path.substr(0, dot);
+      const auto module = config_.quantization_of.find(path);
+      if (module != config_.quantization_of.end() && !module->second) return true;
+    }
+    return false;
+  }
+
+  // What the methods of Hugging Face pack of what config.json states: mxfp4 only experts, FP8 all but
+  // tables, the head and routers.
+  std::optional<Quantization> ImpliedFormat(TensorRole role, const std::string& stem) const {
+    const std::optional<Quantization> packing = ImpliedPacking(stem);
+    if (!packing || config_.quantization_method.empty()) return packing;
+    if (packing->code == WeightCode::kMxfp4 && expert_ < 0) return std::nullopt;
+    const bool stays_dense = role == TensorRole::kTokenEmbedding || role == TensorRole::kOutput || role == TensorRole::kRouter ||
+                             role == TensorRole::kSharedScale;
+    return stays_dense ? std::nullopt : packing;
   }
 
   // A stack of matrices may have its name without ".weight".
@@ -306,17 +333,47 @@ class SpecBuilder {
     return slice.stack > 0 && !index_.contains(weight) ? stem : weight;
   }
 
-  void ImplyMatrix(const std::string& stem, const Slice& slice, int64_t cols) {
-    const std::optional<Quantization> packing = ImpliedPacking(stem);
+  void ImplyMatrix(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols) {
+    const std::optional<Quantization> packing = ImpliedFormat(role, stem);
     if (!packing) return Imply(WeightOf(stem, slice), *implied_dtype_, slice.Shape({cols}));
-    const auto [bits, group_size] = *packing;
+    const int group_size = packing->code == WeightCode::kFp8 ? kFp8Columns : packing->group_size;
     if (cols % group_size != 0) {
       return Fail(
           absl::StrCat("tensor ", stem, ".weight has ", cols, " columns, not a multiple of the quantisation group of ", group_size));
     }
+    switch (packing->code) {
+      case WeightCode::kAffine:
+        return ImplyAffine(stem, slice, cols, *packing);
+      case WeightCode::kMxfp4:
+        return ImplyMxfp4(stem, slice, cols);
+      case WeightCode::kFp8:
+        return ImplyFp8(stem, slice, cols, packing->scales);
+    }
+  }
+
+  void ImplyAffine(const std::string& stem, const Slice& slice, int64_t cols, const Quantization& packing) {
+    const int bits = packing.bits, group_size = packing.group_size;
     Imply(stem + ".weight", DType::kU32, slice.Shape({cols * bits / 32}));
     Imply(stem + ".scales", *implied_dtype_, slice.Shape({cols / group_size}));
     Imply(stem + ".biases", *implied_dtype_, slice.Shape({cols / group_size}));
+  }
+
+  void ImplyMxfp4(const std::string& stem, const Slice& slice, int64_t cols) {
+    const int64_t groups = cols / kMxfp4.group_size;
+    if (config_.quantization_method.empty()) {  // MLX
+      Imply(stem + ".weight", DType::kU32, slice.Shape({cols / 8}));
+      Imply(stem + ".scales", DType::kU8, slice.Shape({groups}));
+    } else {
+      Imply(stem + "_blocks", DType::kU8, slice.Shape({groups, kMxfp4.group_size / 2}));
+      Imply(stem + "_scales", DType::kU8, slice.Shape({groups}));
+    }
+  }
+
+  void ImplyFp8(const std::string& stem, const Slice& slice, int64_t cols, ScaleShape scales) {
+    Imply(WeightOf(stem, slice), DType::kF8E4M3, slice.Shape({cols}));
+    if (scales == ScaleShape::kBlocks) return Imply(stem + ".weight_scale_inv", DType::kF32, Fp8Blocks(slice).Shape({BlocksOf(cols)}));
+    const bool one = scales == ScaleShape::kMatrix && slice.stack == 0;
+    Imply(stem + ".weight_scale", *implied_dtype_, one ? std::vector<int64_t>{1} : slice.Shape({1}));
   }
 
   // The tensor, or null after a failure.
@@ -335,25 +392,124 @@ class SpecBuilder {
     Push(role, part, tensor, *info, slice);
   }
 
-  // Adds rows of a matrix with `cols` columns, dense or packed as in the checkpoint.
+  // Adds rows of a matrix with `cols` columns, in the format that the checkpoint has.
   void AddMatrix(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols) {
-    if (implied_dtype_) ImplyMatrix(stem, slice, cols);
+    if (implied_dtype_) ImplyMatrix(role, stem, slice, cols);
+    if (index_.contains(stem + "_blocks")) return AddMxfp4Blocks(role, stem, slice, cols);
+    const std::string fp8_scales = Fp8Scales(stem, slice);
+    if (!fp8_scales.empty()) return AddFp8(role, WeightOf(stem, slice), fp8_scales, slice, cols);
     if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, WeightOf(stem, slice), slice, slice.Shape({cols}));
+    AddGroups(role, stem, slice, cols);
+  }
+
+  // As MLX stores affine groups and mxfp4, which has no biases.
+  void AddGroups(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols) {
     const TensorInfo* packed = Find(stem + ".weight");
     const TensorInfo* scales = Find(stem + ".scales");
-    const TensorInfo* biases = Find(stem + ".biases");
-    if (packed == nullptr || scales == nullptr || biases == nullptr) return;
+    if (packed == nullptr || scales == nullptr) return;
+    const bool is_mxfp4 = scales->dtype == DType::kU8;
+    const TensorInfo* biases = is_mxfp4 ? scales : Find(stem + ".biases");
+    if (biases == nullptr) return;
     if (!HasRows(*packed, slice) || !HasRows(*scales, slice) || biases->shape != scales->shape) {
       return Fail(absl::StrCat("tensor ", stem, ".weight has shape ", ShapeText(packed->shape), " with scales ", ShapeText(scales->shape),
-                               " and biases ", ShapeText(biases->shape), ", but config.json implies ", RowsText(slice)));
+                               is_mxfp4 ? "" : absl::StrCat(" and biases ", ShapeText(biases->shape)), ", but config.json implies ",
+                               RowsText(slice)));
     }
     const absl::StatusOr<Quantization> packing = PackingOf(*packed, *scales, cols);
     if (!packing.ok()) return Fail(absl::StrCat("tensor ", stem, ".weight: ", packing.status().message()));
-    CheckWorkingDType(stem + ".scales", scales->dtype);
-    CheckWorkingDType(stem + ".biases", biases->dtype);
+    if (!is_mxfp4) CheckWorkingDType(stem + ".scales", scales->dtype), CheckWorkingDType(stem + ".biases", biases->dtype);
+    found_codes_.insert(packing->code);
     Push(role, TensorPart::kWeight, stem + ".weight", *packed, slice);
     Push(role, TensorPart::kScales, stem + ".scales", *scales, slice);
-    Push(role, TensorPart::kGroupBiases, stem + ".biases", *biases, slice);
+    if (!is_mxfp4) Push(role, TensorPart::kGroupBiases, stem + ".biases", *biases, slice);
+  }
+
+  // mxfp4 as gpt-oss stores it: [experts, rows, groups, 16] bytes.
+  void AddMxfp4Blocks(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols) {
+    const std::string blocks_name = stem + "_blocks", scales_name = stem + "_scales";
+    if (cols % kMxfp4.group_size != 0)
+      return Fail(absl::StrCat("tensor ", blocks_name, " has ", cols, " columns; mxfp4 with a multiple of 32 columns is supported"));
+    const int64_t groups = cols / kMxfp4.group_size;
+    const TensorInfo* blocks = FindShaped(blocks_name, slice.Shape({groups, kMxfp4.group_size / 2}));
+    const TensorInfo* scales = FindShaped(scales_name, slice.Shape({groups}));
+    if (blocks == nullptr || scales == nullptr) return;
+    if (blocks->dtype != DType::kU8 || scales->dtype != DType::kU8) {
+      return Fail(absl::StrCat("tensor ", blocks_name, " is ", Text(DTypeName(blocks->dtype)), " with scales of ",
+                               Text(DTypeName(scales->dtype)), "; mxfp4 of U8 is supported"));
+    }
+    TensorInfo bytes = *blocks;
+    bytes.shape = slice.Shape({cols / 2});
+    found_codes_.insert(WeightCode::kMxfp4);
+    Push(role, TensorPart::kWeight, blocks_name, std::move(bytes), slice);
+    Push(role, TensorPart::kScales, scales_name, *scales, slice);
+  }
+
+  // The scales of an FP8 matrix; empty: it has none.
+  std::string Fp8Scales(const std::string& stem, const Slice& slice) const {
+    for (const char* name : {".weight_scale_inv", ".weight_scale"}) {
+      if (index_.contains(stem + name)) return stem + name;
+    }
+    return slice.stack > 0 && index_.contains(stem + "_scale_inv") ? stem + "_scale_inv" : "";
+  }
+
+  static int64_t BlocksOf(int64_t size) { return (size + kFp8Block - 1) / kFp8Block; }
+
+  // The rows of scales of blocks that belong to `slice`, which begins at a block.
+  static Slice Fp8Blocks(const Slice& slice) {
+    const int64_t matrices = std::max<int64_t>(1, slice.stack), rows = slice.all / matrices, blocks = BlocksOf(rows);
+    return {slice.first / rows * blocks + slice.first % rows / kFp8Block, BlocksOf(slice.rows), matrices * blocks, slice.stack};
+  }
+
+  void AddFp8(TensorRole role, const std::string& weight, const std::string& scales_name, const Slice& slice, int64_t cols) {
+    const TensorInfo* codes = FindShaped(weight, slice.Shape({cols}));
+    const TensorInfo* scales = Find(scales_name);
+    if (codes == nullptr || scales == nullptr) return;
+    if (codes->dtype != DType::kF8E4M3)
+      return Fail(
+          absl::StrCat("tensor ", weight, " is ", Text(DTypeName(codes->dtype)), " beside ", scales_name, "; F8_E4M3 is supported"));
+    if (role == TensorRole::kTokenEmbedding)
+      return Fail(absl::StrCat("tensor ", weight, " is F8_E4M3; an embedding of FP8 is not supported"));
+    const absl::StatusOr<Quantization> format = PackingOf(OneOf(*codes, slice), OneOf(*scales, slice), cols);
+    if (!format.ok()) return Fail(absl::StrCat("tensor ", weight, " ", format.status().message()));
+    const bool cuts_block =
+        format->scales == ScaleShape::kBlocks && slice.first % (slice.all / std::max<int64_t>(1, slice.stack)) % kFp8Block != 0;
+    if (cuts_block || (format->scales == ScaleShape::kMatrix && slice.stack > 0)) {
+      return Fail(absl::StrCat("tensor ", scales_name,
+                               " has scales that several matrices share; FP8 matrices with scales of their own are "
+                               "supported"));
+    }
+    found_codes_.insert(WeightCode::kFp8);
+    Push(role, TensorPart::kWeight, weight, *codes, slice);
+    const bool of_blocks = format->scales == ScaleShape::kBlocks;
+    Push(role, TensorPart::kPinnedScales, scales_name, *scales,
+         format->scales == ScaleShape::kMatrix ? Slice{0, 1, 1}
+         : of_blocks                           ? Fp8Blocks(slice)
+                                               : slice);
+  }
+
+  // A tensor of a stack without the dimension of the matrices.
+  static TensorInfo OneOf(TensorInfo info, const Slice& slice) {
+    if (slice.stack > 0 && !info.shape.empty()) info.shape.erase(info.shape.begin());
+    return info;
+  }
+
+  // gpt-oss of MLX has gate and up apart.
+  void FindAlternation() {
+    if (!config_.experts || !config_.experts->alternates) return;
+    const auto sparse = std::ranges::find(config_.layers, true, &LayerConfig::experts);
+    const BlockId first = {BlockKind::kExperts, static_cast<int32_t>(sparse - config_.layers.begin())};
+    const bool implies_mlx = implied_dtype_ && config_.quantization && config_.quantization_method.empty();
+    config_.experts->alternates = !implies_mlx && !index_.contains(ExpertStem(first, TensorRole::kGate) + ".weight");
+  }
+
+  // Refuses a config.json that states a method by which no tensor is stored.
+  void CheckMethod() {
+    if (!status_.ok() || config_.quantization_method.empty() || !config_.quantization) return;
+    if (found_codes_.contains(config_.quantization->code)) return;
+    Fail(absl::StrCat("quantisation method \"", config_.quantization_method,
+                      "\" is not supported as config.json states it: no weights are ",
+                      config_.quantization->code == WeightCode::kFp8 ? "F8_E4M3 with weight_scale_inv or weight_scale" : "mxfp4 blocks",
+                      "; remove \"quantization_config\" from config.json if the weights are dense"));
   }
 
   // Whether a matrix, or a stack of them, has these rows.
@@ -368,7 +524,9 @@ class SpecBuilder {
 
   void AddLinear(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols, bool bias) {
     AddMatrix(role, stem, slice, cols);
-    if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", slice, slice.Shape({}));
+    // A stack may have its bias as "NAME_bias".
+    const bool joined = slice.stack > 0 && !index_.contains(stem + ".bias");
+    if (bias) AddDense(role, TensorPart::kBias, stem + (joined ? "_bias" : ".bias"), slice, slice.Shape({}));
   }
 
   // A small tensor may have any floating dtype.
@@ -376,6 +534,7 @@ class SpecBuilder {
     const TensorInfo* info = FindShaped(tensor, shape);
     if (info == nullptr) return;
     CheckIsFloat(tensor, info->dtype);
+    if (!small_) small_ = info->dtype;
     Push(role, part, tensor, *info, {0, shape[0], shape[0]});
   }
 
@@ -411,6 +570,8 @@ class SpecBuilder {
   const std::optional<DType> implied_dtype_;
   std::string prefix_, head_, embedding_;
   std::optional<DType> working_;
+  std::optional<DType> small_;  // of the first small tensor: the working dtype if no matrix states one
+  std::set<WeightCode> found_codes_;
   std::optional<double> stored_offset_;  // of the norms, as far as a tensor shows it
   std::vector<BlockSpec> blocks_;
   int32_t expert_ = -1;  // whose tensors are being added; -1: of none
@@ -428,6 +589,8 @@ std::string_view SuffixOf(TensorPart part) {
       return ".scales";
     case TensorPart::kGroupBiases:
       return ".biases";
+    case TensorPart::kPinnedScales:
+      return ".weight_scale_inv";
   }
   return "";
 }
@@ -445,19 +608,6 @@ BlockId AttentionBlockOf(const ModelConfig& config, int32_t layer) {
 
 BlockId MlpBlockOf(const ModelConfig& config, int32_t layer) {
   return {config.layer(layer).experts ? BlockKind::kExperts : BlockKind::kMlp, layer};
-}
-
-absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols) {
-  if (packed.dtype != DType::kU32) return Invalid("is ", Text(DTypeName(packed.dtype)), " beside scales; packed weights are U32");
-  const int64_t words = packed.shape.back();
-  const int64_t groups = scales.shape.back();
-  for (const int bits : {3, 4, 6, 8}) {
-    for (const int group_size : {32, 64, 128}) {
-      if (groups * group_size == cols && words * 32 == cols * bits) return Quantization{bits, group_size};
-    }
-  }
-  return Invalid("has ", words, " words and ", groups, " groups for ", cols,
-                 " columns; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported");
 }
 
 std::span<const TensorSpec> BlockSpec::OfExpert(int32_t expert) const {

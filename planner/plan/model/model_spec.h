@@ -16,6 +16,7 @@
 #include "planner/base/dtype.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/block_kind.h"
+#include "planner/plan/model/matrix_format.h"
 #include "planner/plan/model/model_config.h"
 
 namespace lime {
@@ -88,10 +89,11 @@ enum class TensorRole : uint8_t {
 
 // The part of a parameter that a tensor stores.
 enum class TensorPart : uint8_t {
-  kWeight,       // dense, or packed uint32 words
-  kBias,         // additive bias of a linear layer or a LayerNorm
-  kScales,       // one per packed group
-  kGroupBiases,  // one per packed group
+  kWeight,        // dense, packed uint32 words, bytes of mxfp4, or FP8
+  kBias,          // additive bias of a linear layer or a LayerNorm
+  kScales,        // one per group of a row
+  kGroupBiases,   // one per affine group
+  kPinnedScales,  // of FP8, which may belong to several rows: they stay in memory when rows stream
 };
 
 struct TensorSpec {
@@ -113,10 +115,6 @@ struct BlockSpec {
   // Index into `tensors`; nullopt: the block has no such tensor. Looks at those of the expert alone.
   std::optional<size_t> Find(TensorRole role, TensorPart part, int32_t expert = -1) const;
 };
-
-// The packing of one quantised parameter, derived from the shapes of its tensors. Layers of one
-// checkpoint may differ.
-absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols);
 
 struct ModelSpec {
   ModelConfig config;  // norm_offset as the checkpoint stores its norms

@@ -250,8 +250,10 @@ TEST_F(MoreTensorsTest, ADtypeThatIsNotKnownMattersWhereTheModelNeedsTheTensor) 
   config["attention_bias"] = true;
   dir_.Write("config.json", config.dump());
   Add({"model.layers.0.self_attn.q_proj.bias"}, "F4");
-  EXPECT_THAT(SpecError(),
-              HasSubstr("tensor model.layers.0.self_attn.q_proj.bias is F4; BF16, F16, F32 and MLX affine groups are supported"));
+  EXPECT_THAT(
+      SpecError(),
+      HasSubstr(
+          "tensor model.layers.0.self_attn.q_proj.bias is F4; BF16, F16, F32, MLX affine groups, mxfp4 and FP8 with scales are supported"));
 }
 
 TEST(CheckpointTest, AFolderWithoutWeightsSaysWhatWasLookedFor) {

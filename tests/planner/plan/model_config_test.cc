@@ -425,6 +425,56 @@ TEST(ModelConfigTest, PartialRotationAndForeignScalingsInTheRopeAreRefused) {
   EXPECT_THAT(Error(config), HasSubstr("\"alpha\" is not supported"));
 }
 
+TEST(ModelConfigTest, ReadsMxfp4AndFp8) {
+  json config = Llama();
+  config["quantization"] = {{"group_size", 32}, {"bits", 4}, {"mode", "mxfp4"}, {"lm_head", {{"group_size", 64}, {"bits", 8}}}};
+  EXPECT_EQ(Parse(config)->quantization, kMxfp4);
+  EXPECT_EQ(Parse(config)->quantization_of.at("lm_head")->code, WeightCode::kAffine);
+  config["quantization"]["bits"] = 8;
+  EXPECT_THAT(Error(config), HasSubstr("quantisation mode \"mxfp4\" to 8 bits in groups of 32 is not supported"));
+  config["quantization"] = {{"group_size", 32}, {"bits", 8}, {"mode", "mxfp8"}};
+  EXPECT_THAT(Error(config), HasSubstr("quantisation mode \"mxfp8\""));
+  config.erase("quantization");
+  config["quantization_config"] = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}};
+  EXPECT_EQ(Parse(config)->quantization, kMxfp4);
+  EXPECT_EQ(Parse(config)->quantization_method, "mxfp4");
+  config["quantization_config"] = {{"quant_method", "fp8"},
+                                   {"fmt", "e4m3"},
+                                   {"activation_scheme", "dynamic"},
+                                   {"weight_block_size", {128, 128}},
+                                   {"modules_to_not_convert", {"lm_head", "model.layers.0.mlp"}}};
+  EXPECT_EQ(Parse(config)->quantization, kFp8);
+  EXPECT_EQ(Parse(config)->quantization_of.size(), 2u);
+  config["quantization_config"]["weight_block_size"] = {64, 64};
+  EXPECT_THAT(Error(config), HasSubstr("quantisation method \"fp8\" with another weight_block_size than [128, 128] is not supported"));
+  config["quantization_config"]["weight_block_size"] = "128";
+  EXPECT_FALSE(Parse(config).ok());
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e5m2"}};
+  EXPECT_THAT(Error(config), HasSubstr("quantisation method \"fp8\" of format \"e5m2\""));
+}
+
+TEST(ModelConfigTest, ReadsCompressedTensorsIfTheyAreFloatsOf8Bits) {
+  json config = Llama();
+  const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}, {"symmetric", true}};
+  const json method = {{"quant_method", "compressed-tensors"},
+                       {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}},
+                       {"ignore", {"lm_head"}}};
+  config["quantization_config"] = method;
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->quantization->scales, ScaleShape::kRows);
+  EXPECT_FALSE(Parse(config)->quantization_of.at("lm_head").has_value());
+  for (const auto& [key, value] : std::vector<std::pair<std::string, json>>{
+           {"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"strategy", "block"}, {"symmetric", false}}) {
+    config["quantization_config"] = method;
+    config["quantization_config"]["config_groups"]["group_0"]["weights"][key] = value;
+    EXPECT_THAT(Error(config), HasSubstr("quantisation method \"compressed-tensors\" with")) << key;
+  }
+  for (const json& groups : {json(), json(5), json{{"group_0", 1}}, json{{"group_0", {{"weights", 3}}}}}) {
+    config["quantization_config"] = {{"quant_method", "compressed-tensors"}, {"config_groups", groups}};
+    EXPECT_FALSE(Parse(config).ok()) << groups;
+  }
+}
+
 TEST(ModelConfigTest, AQuantisationMethodBesideMlxGroupsIsRefused) {
   json config = Llama();
   config["quantization"] = config["quantization_config"] = {{"group_size", 64}, {"bits", 4}};

@@ -1,6 +1,9 @@
 #include "planner/plan/model/model_spec.h"
 
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -108,7 +111,8 @@ TEST(ModelSpecTest, NamesTheTensorThatDisagrees) {
   EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("lm_head.weight is F32, but earlier tensors are BF16"));
   index = TinyIndex();
   Put(index, "model.embed_tokens.weight", {100, 64}, DType::kF8E4M3);
-  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("is F8_E4M3; BF16, F16, F32 and MLX affine groups are supported"));
+  EXPECT_THAT(SpecError(TinyConfig(), index),
+              HasSubstr("is F8_E4M3; BF16, F16, F32, MLX affine groups, mxfp4 and FP8 with scales are supported"));
 }
 
 TEST(ModelSpecTest, RefusesPackedShapesThatFitNoGroup) {
@@ -243,6 +247,90 @@ TEST(ModelSpecTest, AConvolutionAsMlxStoresItMeansNormsWithTheOffset) {
   EXPECT_EQ(ModelSpec::Build(TinyHybrid(), index, "folder")->config.norm_offset, 0);
   Put(index, "model.layers.0.linear_attn.conv1d.weight", {96, 4});
   EXPECT_THAT(SpecError(TinyHybrid(), index), HasSubstr("has shape [96, 4], but config.json implies [96, 1, 4]"));
+}
+
+// The down projection of layer 0, [64, 128].
+constexpr char kDown[] = "model.layers.0.mlp.down_proj";
+
+TensorIndex Fp8Index(const std::string& scale, std::vector<int64_t> shape, DType dtype = DType::kF32) {
+  TensorIndex index = TinyIndex();
+  Put(index, std::string(kDown) + ".weight", {64, 128}, DType::kF8E4M3);
+  Put(index, std::string(kDown) + scale, std::move(shape), dtype);
+  return index;
+}
+
+TEST(ModelSpecTest, Fp8HasScalesOfBlocksRowsOrTheMatrix) {
+  for (const auto& [scale, shape, shared] :
+       std::vector<std::tuple<std::string, std::vector<int64_t>, ScaleShape>>{{".weight_scale_inv", {1, 1}, ScaleShape::kBlocks},
+                                                                              {".weight_scale", {64, 1}, ScaleShape::kRows},
+                                                                              {".weight_scale", {1}, ScaleShape::kMatrix},
+                                                                              {".weight_scale", {}, ScaleShape::kMatrix}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto spec = ModelSpec::Build(TinyConfig(), Fp8Index(scale, shape, dtype), "folder");
+      ASSERT_TRUE(spec.ok()) << spec.status();
+      EXPECT_EQ(spec->working_dtype, DType::kBF16);
+      const BlockSpec& block = spec->block({BlockKind::kMlp, 0});
+      const TensorSpec& weight = block.tensors[*block.Find(TensorRole::kDown, TensorPart::kWeight)];
+      const TensorSpec& scales = block.tensors[*block.Find(TensorRole::kDown, TensorPart::kPinnedScales)];
+      EXPECT_EQ(PackingOf(weight.info, scales.info, 128)->scales, shared);
+      EXPECT_EQ(weight.info.bytes, 64 * 128);
+    }
+  }
+}
+
+TEST(ModelSpecTest, RefusesFp8OfOtherShapes) {
+  EXPECT_THAT(SpecError(TinyConfig(), Fp8Index(".weight_scale_inv", {2, 1})),
+              HasSubstr("has scales of shape [2, 1] for 64 rows and 128 columns"));
+  EXPECT_THAT(SpecError(TinyConfig(), Fp8Index(".weight_scale_inv", {1, 1}, DType::kU8)), HasSubstr("has scales of U8"));
+  TensorIndex index = Fp8Index(".weight_scale_inv", {1, 1});
+  Put(index, std::string(kDown) + ".weight", {64, 64}, DType::kF8E4M3);
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("has shape [64, 64], but config.json implies [64, 128]"));
+  Put(index, std::string(kDown) + ".weight", {64, 128});
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("is BF16 beside model.layers.0.mlp.down_proj.weight_scale_inv"));
+  index = TinyIndex();
+  Put(index, "model.embed_tokens.weight", {100, 64}, DType::kF8E4M3);
+  Put(index, "model.embed_tokens.weight_scale", {1}, DType::kF32);
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("an embedding of FP8 is not supported"));
+}
+
+TEST(ModelSpecTest, Mxfp4HasNoBiases) {
+  TensorIndex index = TinyIndex();
+  Put(index, std::string(kDown) + ".weight", {64, 16}, DType::kU32);
+  Put(index, std::string(kDown) + ".scales", {64, 4}, DType::kU8);
+  const auto spec = ModelSpec::Build(TinyConfig(), index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const BlockSpec& block = spec->block({BlockKind::kMlp, 0});
+  EXPECT_FALSE(block.Find(TensorRole::kDown, TensorPart::kGroupBiases).has_value());
+  EXPECT_EQ(*PackingOf(index[std::string(kDown) + ".weight"], index[std::string(kDown) + ".scales"], 128), kMxfp4);
+  Put(index, std::string(kDown) + ".scales", {64, 2}, DType::kU8);
+  EXPECT_THAT(SpecError(TinyConfig(), index), HasSubstr("has 64 bytes and 2 groups in a row of 128 columns; mxfp4 in groups of 32"));
+}
+
+TEST(ModelSpecTest, AMethodByWhichNothingIsStoredIsRefusedByName) {
+  for (const auto& [method, format] : {std::pair{"fp8", kFp8}, std::pair{"compressed-tensors", kFp8}, std::pair{"mxfp4", kMxfp4}}) {
+    ModelConfig config = TinyConfig();
+    config.quantization = format;
+    config.quantization_method = method;
+    EXPECT_THAT(SpecError(config, TinyIndex()), HasSubstr(std::string("quantisation method \"") + method + "\" is not supported"));
+    if (format == kFp8) EXPECT_EQ(SpecError(config, Fp8Index(".weight_scale", {1})), "");
+  }
+}
+
+TEST(ModelSpecTest, AModelWithoutACheckpointIsFp8AsItsFileSays) {
+  ModelConfig config = TinyConfig();
+  config.quantization = kFp8;
+  config.quantization_method = "fp8";
+  config.quantization_of["model.layers.1.mlp"] = std::nullopt;
+  const auto spec = ModelSpec::FromConfig(config, DType::kBF16, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto dtype = [&](BlockId block, TensorRole role) {
+    const BlockSpec& of = spec->block(block);
+    return of.tensors[*of.Find(role, TensorPart::kWeight)].info.dtype;
+  };
+  EXPECT_EQ(dtype({BlockKind::kMlp, 0}, TensorRole::kDown), DType::kF8E4M3);
+  EXPECT_EQ(dtype({BlockKind::kMlp, 1}, TensorRole::kDown), DType::kBF16);
+  EXPECT_EQ(dtype({BlockKind::kHead, 0}, TensorRole::kOutput), DType::kBF16);
+  EXPECT_EQ(dtype({BlockKind::kEmbedding, 0}, TensorRole::kTokenEmbedding), DType::kBF16);
 }
 
 TEST(ModelSpecTest, AModelWithoutACheckpointIsPackedAsItsFileSays) {
