@@ -82,6 +82,7 @@ absl::Status ReadOptions(const json& root, std::string_view name, const Family& 
   }
   if (family.falcon_heads) config.parallel_norms = FalconHasTwoNorms(fields);
   if (family.scales_embedding) config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
+  if (config.activation == Activation::kClampedSwiglu) return fields.status();  // whatever the field is
   const char* const usual = config.activation == Activation::kRelu ? "relu" : "silu";
   const std::string activation =
       fields.StringOr(family.activation, family.defaults.activation != nullptr ? family.defaults.activation : usual);

@@ -86,6 +86,53 @@ TEST(ModelFamiliesTest, WhatQwen3_5DoesNotHaveIsRefused) {
   EXPECT_THAT(Error(config), HasSubstr("\"num_experts\" with the value 8 is not supported"));
 }
 
+json GptOss() {
+  return {{"architectures", {"GptOssForCausalLM"}},
+          {"model_type", "gpt_oss"},
+          {"hidden_size", 64},
+          {"intermediate_size", 32},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 6},
+          {"num_key_value_heads", 2},
+          {"head_dim", 16},
+          {"vocab_size", 320},
+          {"max_position_embeddings", 131072},
+          {"num_local_experts", 8},
+          {"num_experts_per_tok", 3},
+          {"hidden_act", "silu"},
+          {"swiglu_limit", 7.0},
+          {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 32.0}, {"original_max_position_embeddings", 4096}, {"truncate", false}}}};
+}
+
+TEST(ModelFamiliesTest, GptOssHasSinksExpertsAndAWindowOnEveryOtherLayer) {
+  json config = GptOss();
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_TRUE(parsed.sinks && parsed.qkv_bias && parsed.attention_output_bias);
+  EXPECT_EQ(parsed.activation, Activation::kClampedSwiglu);
+  EXPECT_EQ(parsed.activation_limit, 7);
+  EXPECT_EQ(parsed.ropes[0].theta, 150000);
+  EXPECT_FALSE(parsed.ropes[0].truncate);
+  for (int64_t layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(parsed.layer(layer).window, layer % 2 == 0 ? 128 : 0) << "the default of the class";
+    EXPECT_TRUE(parsed.layer(layer).experts);
+  }
+  EXPECT_EQ(parsed.experts->scoring, RouterScoring::kSoftmaxOfBest);
+  EXPECT_TRUE(parsed.experts->bias && parsed.experts->router_bias && parsed.experts->alternates);
+  config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  config["sliding_window"] = 24;
+  EXPECT_EQ(Parse(config)->layer(0).window, 0);
+  EXPECT_EQ(Parse(config)->layer(1).window, 24);
+  config["hidden_act"] = "gelu";
+  EXPECT_FALSE(Parse(config).ok());
+  config = GptOss();
+  config.erase("rope_scaling");
+  EXPECT_THAT(Error(config), HasSubstr("\"rope_parameters\" is missing"));
+  config = GptOss();
+  config["swiglu_limit"] = 0;
+  EXPECT_THAT(Error(config), HasSubstr("swiglu_limit"));
+}
+
 TEST(ModelFamiliesTest, TheLanguageModelMayBeNested) {
   json config = {{"architectures", {"Qwen3_5ForConditionalGeneration"}}, {"model_type", "qwen3_5"}, {"text_config", Qwen3_5()}};
   ASSERT_TRUE(Parse(config).ok()) << Error(config);
