@@ -35,7 +35,7 @@ bool HasPossible(const std::vector<float>& logits, const std::vector<uint64_t>& 
   return false;
 }
 
-struct Case {
+struct StepCase {
   std::vector<float> logits;
   SamplingParams params;
   std::vector<int32_t> ids;
@@ -44,7 +44,7 @@ struct Case {
   SamplePoint point;
 };
 
-std::vector<float> Penalised(const Case& c) {
+std::vector<float> Penalised(const StepCase& c) {
   std::vector<float> logits = c.logits;
   for (const int32_t id : std::set<int32_t>(c.ids.begin(), c.ids.end())) {
     float& logit = logits[static_cast<size_t>(id)];
@@ -59,7 +59,7 @@ std::vector<float> Penalised(const Case& c) {
   return logits;
 }
 
-std::vector<float> BiasedAndMasked(const Case& c, const std::vector<float>& before) {
+std::vector<float> BiasedAndMasked(const StepCase& c, const std::vector<float>& before) {
   std::vector<float> logits = before;
   for (const LogitBias& each : c.params.logit_bias) {
     float& logit = logits[static_cast<size_t>(each.id)];
@@ -73,7 +73,7 @@ std::vector<float> BiasedAndMasked(const Case& c, const std::vector<float>& befo
 }
 
 // The logits of ids that may be drawn; the others are -infinity.
-std::vector<float> Filtered(const Case& c, std::vector<float> logits) {
+std::vector<float> Filtered(const StepCase& c, std::vector<float> logits) {
   std::vector<float> sorted = logits;
   std::ranges::sort(sorted, std::greater());
   if (c.params.top_k > 0 && static_cast<size_t>(c.params.top_k) < sorted.size()) {
@@ -97,7 +97,7 @@ std::vector<float> Filtered(const Case& c, std::vector<float> logits) {
 }
 
 // Whether `token` is the one: its interval of the cumulative probability holds the random number.
-void ExpectSampled(const Case& c, int32_t token) {
+void ExpectSampled(const StepCase& c, int32_t token) {
   std::vector<float> logits = BiasedAndMasked(c, Penalised(c));
   if (c.params.temperature == 0) {
     EXPECT_EQ(token, std::ranges::max_element(logits) - logits.begin());
@@ -120,9 +120,9 @@ class Draws {
   bool OneIn(int n) { return Below(n) == 0; }
   double Between(double low, double high) { return low + (high - low) * (static_cast<double>(random_() >> 11) * 0x1p-53); }
 
-  Case Next(size_t vocab) {
+  StepCase Next(size_t vocab) {
     const int size = static_cast<int>(vocab);
-    Case c{.point = {.request = random_(), .position = random_()}};
+    StepCase c{.point = {.request = random_(), .position = random_()}};
     std::normal_distribution<float> normal(0, 3);
     for (size_t i = 0; i < vocab; ++i) c.logits.push_back(normal(random_));
     c.params.temperature = OneIn(3) ? 0 : Between(0.2, 2);
@@ -143,7 +143,7 @@ class Draws {
 
  private:
   // Some of the words may be missing.
-  void SetMask(size_t vocab, Case& c) {
+  void SetMask(size_t vocab, StepCase& c) {
     c.mask.resize(1 + static_cast<size_t>(Below(static_cast<int>(vocab + 63) / 64)));
     const int rarely = 1 + Below(200);
     for (uint64_t& word : c.mask) {
@@ -162,7 +162,7 @@ TEST(SamplerStepsTest, TokensAreThoseOfASlowReference) {
   for (const size_t vocab : {size_t{1}, size_t{40}, size_t{64}, size_t{130}, size_t{1500}}) {
     for (int i = 0; i < (vocab > 1000 ? 150 : 1500); ++i) {
       SCOPED_TRACE(testing::Message() << "vocabulary " << vocab << ", case " << i);
-      const Case c = draws.Next(vocab);
+      const StepCase c = draws.Next(vocab);
       const auto token = sampler.Sample(c.logits, c.params, {.ids = c.ids, .generated = c.generated, .mask = c.mask}, c.point);
       ASSERT_TRUE(token.ok()) << token.status();
       ExpectSampled(c, *token);

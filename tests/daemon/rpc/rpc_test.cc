@@ -238,9 +238,9 @@ TEST_F(RpcTest, ProbesOnEveryLinkChangeNoToken) {
 }
 
 // Takes a stream of activations and says one thing.
-class Babbler final : public grpc::CallbackGenericService {
+class BabblingPeer final : public grpc::CallbackGenericService {
  public:
-  explicit Babbler(std::string answer) : answer_(std::move(answer)) {}
+  explicit BabblingPeer(std::string answer) : answer_(std::move(answer)) {}
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override { return new Reactor(answer_); }
 
  private:
@@ -270,7 +270,7 @@ TEST(ActivationLinkTest, IsLostWhereThePeerAnswersWhatCannotBe) {
        {std::pair(std::string(8, '\0'), "answers a message that was not sent"), std::pair(std::string(7, '\0'), "list of arrival times"),
         std::pair(std::string(8, '\xff'), "not a valid time"), std::pair(std::string(1 << 20, '\0'), "cannot be read"),
         std::pair(std::string(), "list of arrival times")}) {
-    Babbler babbler(answer);
+    BabblingPeer babbler(answer);
     grpc::ServerBuilder builder;
     int port = 0;
     SetServerOptions(builder);

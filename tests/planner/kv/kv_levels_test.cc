@@ -12,9 +12,9 @@ namespace lime {
 namespace {
 
 #ifdef LIME_SANITIZED
-constexpr int kSeeds = 60;
+constexpr int kLevelSeeds = 60;
 #else
-constexpr int kSeeds = 400;
+constexpr int kLevelSeeds = 400;
 #endif
 
 TEST(KvLevelsTest, AnAverageIsOverThePagesThatAreGoneThrough) {
@@ -157,7 +157,7 @@ void ExpectRoomAtEveryLevel(const Plan& plan, const KvLevels& levels) {
 
 TEST(KvLevelsTest, WhatIsToBeLeftFreeIsFreeAtEveryLevelOfEveryRule) {
   int grown = 0, tight = 0, refused = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kLevelSeeds; ++seed) {
     SCOPED_TRACE(seed);
     const std::optional<Plan> plan = GrowingPlan(seed);
     if (!plan) continue;
@@ -178,8 +178,8 @@ TEST(KvLevelsTest, WhatIsToBeLeftFreeIsFreeAtEveryLevelOfEveryRule) {
       tight += MakeKvLevels(greedy, options).levels == levels.levels ? 0 : 1;
     }
   }
-  EXPECT_GT(grown, kSeeds / 8);
-  EXPECT_GT(tight, kSeeds / 8);
+  EXPECT_GT(grown, kLevelSeeds / 8);
+  EXPECT_GT(tight, kLevelSeeds / 8);
   EXPECT_GT(refused, 0);
 }
 
