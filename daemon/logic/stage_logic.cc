@@ -38,6 +38,7 @@ void StageLogic::OpenCache() {
     parts_on_demand_.push_back(part);
     shape.units = std::max(shape.units, static_cast<int32_t>(UnitsIn(what.rows).size()));
     shape.places.push_back(static_cast<int32_t>(what.places));
+    shape.policies.push_back(what.policy);
     shape.ring_places = std::min(shape.ring_places, shape.places.back());
   }
   if (parts_on_demand_.empty()) return;

@@ -63,10 +63,10 @@ class JsonList {
     value = from_->String(key);
     if (value.size() > max_bytes) from_->Wrong(key, absl::StrCat("is longer than ", max_bytes, " bytes"));
   }
-  // One of `names`.
+  // One of `names`. kSparse: the first of them is not written.
   template <typename T, size_t kCount>
   void Named(const std::string& key, T& value, const Names<T, kCount>& names, Presence presence = kRequired) {
-    if (!Handles(key, presence, true)) return;
+    if (!Handles(key, presence, value != names.all[0].first)) return;
     if (!reads()) return static_cast<void>((*to_)[key] = names.Of(value));
     const std::optional<T> named = names.Find(from_->String(key));
     named ? static_cast<void>(value = *named) : from_->Wrong(key, names.NoneOf());

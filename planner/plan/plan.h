@@ -14,6 +14,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/demand/unit_policy.h"
 #include "planner/plan/instance/stage_plan.h"
 #include "planner/plan/model/block_parts.h"
 #include "planner/plan/model/model_spec.h"
@@ -62,6 +63,7 @@ struct PlanPart {
   // The share of decode_ms that computes evicted KV again, at the end of the context.
   double evicted_ms = 0;
   double prefill_ms = 0;  // for one chunk in the middle of the planned prompt
+  UnitPolicy policy = UnitPolicy::kLru;  // on demand: which unit leaves memory for another one
 
   bool is_kv() const { return kv_end > 0; }
   bool on_demand() const { return places > 0; }

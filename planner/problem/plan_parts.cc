@@ -58,11 +58,13 @@ int64_t LayerPages(const PlanRequest& request) {
   return request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
 }
 
-PlanPart OnDemand(const BlockSpec& block, std::vector<MatrixRows> rows, int64_t places) {
+PlanPart OnDemand(const PlanRequest& request, const BlockSpec& block, std::vector<MatrixRows> rows) {
   const auto units = static_cast<int64_t>(UnitsIn(rows).size());
   PlanPart part{.block = block.id, .bytes = PartBytes(block, rows), .unit_bytes = UnitBytes(block, rows)};
   part.rows = std::move(rows);
-  part.places = std::min(places, units);
+  part.places = std::min(request.unit_places, units);
+  const auto& policies = request.unit_policies;
+  if (!policies.empty()) part.policy = policies[static_cast<size_t>(std::min(part.places, std::ssize(policies)) - 1)];
   return part;
 }
 
@@ -77,7 +79,7 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
                      .bytes = bytes,
                      .pinned_bytes = block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0});
   }
-  if (!experts.empty()) parts.push_back(OnDemand(block, std::move(experts), request.unit_places));
+  if (!experts.empty()) parts.push_back(OnDemand(request, block, std::move(experts)));
   if (parts.size() == first) return;
   parts[first].pinned_bytes = PinnedBytes(block);
   if (HasKv(block.id.kind)) parts[first].kv_pages = LayerPages(request);

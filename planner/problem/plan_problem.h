@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
+#include "planner/demand/unit_policy.h"
 #include "planner/evaluation/first_token.h"
 #include "planner/plan/device/device_profile.h"
 #include "planner/plan/instance/instance.h"
@@ -70,6 +71,9 @@ struct PlanRequest {
   // The share of one row's experts in memory for each number of places, from 1; empty: a generic
   // curve (planner/problem/unit_demand.h).
   std::vector<double> unit_hits;
+  // The policy to which unit_hits belongs, for each number of places, from 1; the last one also for
+  // more places. Empty: LRU. Plans name it (PlanPart::policy).
+  std::vector<UnitPolicy> unit_policies;
 };
 
 // The expected times of a part on demand for one micro-batch.

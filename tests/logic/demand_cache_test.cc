@@ -215,8 +215,29 @@ TEST_F(DemandCacheTest, WrongChoicesAndShapesAreRefused) {
   EXPECT_THAT(refused({.units = 0, .places = {1}}), HasSubstr("0 units"));
   EXPECT_THAT(refused({.units = 4, .places = {5}}), HasSubstr("5 places"));
   EXPECT_THAT(refused({.units = 4, .places = {4}, .ring_places = 0}), HasSubstr("ring of 0"));
+  EXPECT_THAT(refused({.units = 4, .places = {4}, .policies = {UnitPolicy::kLru, UnitPolicy::kLfu}}), HasSubstr("2 policies for 1 layers"));
   EXPECT_THAT(refused({.units = 4, .places = {4}, .reads_at_once = 0}), HasSubstr("0 reads"));
   EXPECT_THAT(refused({.units = 4, .places = {4}, .ahead_places = -1}), HasSubstr("-1 places"));
+}
+
+TEST_F(DemandCacheTest, EveryLayerHasItsPolicy) {
+  const RouteShape shape{.model = "m", .layers = 3, .units = 24, .per_token = 4};
+  RouteLog log(shape);
+  RouteModel model = *RouteModel::Create({.shape = shape});
+  for (int step = 0; step < 200; ++step) ASSERT_TRUE(model.AddStep(1, log).ok());
+  const std::vector<int32_t> places = {7, 7, 7};
+  const std::vector<UnitPolicy> policies(kUnitPolicies.begin(), kUnitPolicies.end());
+  cache_ = *DemandCache::Create({.units = 24, .places = places, .policies = policies});
+  for (const RouteLog::Visit& visit : log.visits()) {
+    ASSERT_TRUE(cache_->Begin(visit.layer, log.units_of(visit), visit.rows).ok());
+    Finish(visit.layer);
+  }
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (const UnitPolicy policy : kUnitPolicies) {
+      const bool same = cache_->counts(static_cast<int32_t>(i)).hits == (*Replay(log, policy, places))[i].hits;
+      EXPECT_EQ(same, policy == policies[i]) << i << " " << kUnitPolicyNames.Of(policy);
+    }
+  }
 }
 
 TEST_F(DemandCacheTest, WithoutReadAheadItHitsWhatTheReplayHits) {

@@ -168,6 +168,8 @@ TEST(ClusterPlanTest, AWrongPartOnDemandIsASentence) {
       {"units of a part that is not on demand", [](Plan& p) { p.parts[2].places = 0; }, "parts[2].unit_bytes\" = 30"},
       {"a unit larger than all", [](Plan& p) { p.parts[2].unit_bytes = 91; }, "parts[2].unit_bytes\" = 91"},
       {"hits", [](Plan& p) { p.parts[2].hit_share = 1.5; }, "parts[2].hit_share = 1.5 is more than 1"},
+      {"a policy of a part that is not on demand", [](Plan& p) { p.parts[0].policy = UnitPolicy::kLfu; },
+       "parts[0].policy is lfu, but the part is not on demand"},
       {"time", [](Plan& p) { p.parts[2].demand_ms = -1; }, "parts[2].demand_ms\" = -1"},
       {"chosen", [](Plan& p) { p.parts[2].chosen_units = -1; }, "parts[2].chosen_units\" = -1"},
       {"memory", [](Plan& p) { p.devices[0].memory.weights -= 60, p.devices[0].budget -= 60; }, "memory.weights"},
@@ -185,6 +187,21 @@ TEST(ClusterPlanTest, WhatIsWrittenIsReadBackTheSame) {
   const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(plan), "plan.json");
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, plan);
+}
+
+TEST(ClusterPlanTest, APolicyOfUnitsIsNamedUnlessItIsTheUsualOne) {
+  Plan plan = DemandPlan();
+  EXPECT_THAT(ToJsonText(plan), ::testing::Not(HasSubstr("\"policy\"")));
+  plan.parts[2].policy = UnitPolicy::kLeastStale;
+  nlohmann::json json = nlohmann::json::parse(ToJsonText(plan));
+  EXPECT_EQ(json["parts"][2]["policy"], "least-stale");
+  const absl::StatusOr<Plan> read = PlanFromJson(json, "p");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, plan);
+  json["parts"][2]["policy"] = "lru";
+  EXPECT_EQ(PlanFromJson(json, "p")->parts[2].policy, UnitPolicy::kLru);
+  json["parts"][2]["policy"] = "newest";
+  EXPECT_THAT(std::string(PlanFromJson(json, "p").status().message()), HasSubstr("\"policy\" is none of lru, lfu and least-stale"));
 }
 
 TEST(ClusterPlanTest, TheKindsOfBlocksWithPartsAreNamed) {

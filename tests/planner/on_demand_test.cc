@@ -168,6 +168,21 @@ TEST(OnDemandTest, ADeviceWithoutADiskGetsNoPartOnDemand) {
   }
 }
 
+TEST(OnDemandTest, APlanNamesThePolicyOfItsNumberOfPlaces) {
+  const ModelSpec spec = SmallExpertModel();
+  const ClusterDevice device = Board("local", 100 * kMiB);
+  const auto policy_with = [&](int64_t places, std::vector<UnitPolicy> policies) {
+    PlanRequest request = RequestWith(places);
+    request.unit_policies = std::move(policies);
+    return PartsOfLayer(MakePlanProblem(spec, {&device, 1}, request)->head, 0)[1].policy;
+  };
+  using enum UnitPolicy;
+  EXPECT_EQ(policy_with(2, {}), kLru);
+  EXPECT_EQ(policy_with(2, {kLru, kLfu, kLeastStale}), kLfu);
+  EXPECT_EQ(policy_with(3, {kLru, kLfu, kLeastStale}), kLeastStale);
+  EXPECT_EQ(policy_with(9, {kLru, kLfu, kLeastStale}), kLeastStale) << "the last one is for more places";
+}
+
 TEST(OnDemandTest, KvThatGrowsBesideItIsRefusedByName) {
   const ModelSpec spec = SmallExpertModel();
   const ClusterDevice device = Board("local", 100 * kMiB);

@@ -23,6 +23,8 @@ absl::Status CheckDemandShape(const DemandCache::Shape& shape) {
     if (places < 1 || places > shape.units)
       return Invalid("demand cache: a layer has ", places, " places, need 1 to its ", shape.units, " units");
   }
+  if (!shape.policies.empty() && shape.policies.size() != shape.places.size())
+    return Invalid("demand cache: ", shape.policies.size(), " policies for ", layers, " layers");
   if (shape.ring_places < 1 || shape.ring_places > shape.units)
     return Invalid("demand cache: ring of ", shape.ring_places, " places, need 1 to the ", shape.units, " units");
   if (shape.reads_at_once < 1 || shape.reads_at_once > kMostReadsAtOnce)
@@ -47,9 +49,12 @@ DemandCache::DemandCache(const Shape& shape) : shape_(shape) {
   const auto units = static_cast<size_t>(shape.units), reads = static_cast<size_t>(shape.reads_at_once) + 1;  // one of them ahead
   layers_.reserve(shape.places.size()), visits_.reserve(shape.places.size());
   reads_.reserve(reads), failed_.reserve(reads), changed_.reserve(units);
-  for (const int32_t places : shape.places) {
-    Layer& layer = layers_.emplace_back(
-        LayerPlaces::Options{.units = shape.units, .most_places = places, .ring_places = shape.ring_places, .policy = shape.policy});
+  for (size_t i = 0; i < shape.places.size(); ++i) {
+    const int32_t places = shape.places[i];
+    Layer& layer = layers_.emplace_back(LayerPlaces::Options{.units = shape.units,
+                                                             .most_places = places,
+                                                             .ring_places = shape.ring_places,
+                                                             .policy = shape.policies.empty() ? shape.policy : shape.policies[i]});
     layer.target = places;
     for (int32_t place = 0; place < places; ++place) layer.places.AddMemory(place);
     layer.chosen.reserve(units), layer.ready.reserve(units);

@@ -42,6 +42,7 @@ class DemandCache {
     int32_t reads_at_once = 2;    // that the disk is given
     int32_t ahead_places = 4;     // of each layer, for units that are read ahead; 0: no read-ahead
     UnitPolicy policy = UnitPolicy::kLru;
+    std::vector<UnitPolicy> policies;  // of each layer, instead of `policy`; empty: all have that
   };
 
   // A unit in a place.
