@@ -55,9 +55,19 @@ struct DeviceStatistics {
   int64_t residency_changes = 0;
   Bytes shed = 0;               // bytes of weights evicted while other programs need memory
   int64_t pressure_events = 0;  // how often that lowered the bytes that may be resident
+  // Units on demand, such as experts, that layers have chosen: in memory, or not there yet. Then the
+  // same of decode steps alone, for which plans state the expected share.
+  int64_t unit_hits = 0, unit_misses = 0;
+  int64_t decode_unit_hits = 0, decode_unit_misses = 0;
+  Bytes unit_bytes = 0;  // read on demand; included in bytes_read
   std::vector<LinkRate> links;
   std::vector<PeerTraffic> traffic;
 
+  // Share of the units that decode steps have found in memory; nullopt: they have chosen none.
+  std::optional<double> decode_hit_share() const {
+    const int64_t chosen = decode_unit_hits + decode_unit_misses;
+    return chosen > 0 ? std::optional(static_cast<double>(decode_unit_hits) / static_cast<double>(chosen)) : std::nullopt;
+  }
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
 };
 

@@ -85,9 +85,10 @@ absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSea
   return best;
 }
 
-std::string UnitUse::Text(double tokens_per_step) const {
+std::string UnitUse::Text(double tokens_per_step, std::optional<double> measured) const {
   if (units == 0) return "";
-  return absl::StrFormat("experts: %d of %d kept, %.0f %% expected in memory, %s read a token", places, units, hit_share * 100,
+  const std::string beside = measured ? absl::StrFormat(", %.0f %% measured", *measured * 100) : "";
+  return absl::StrFormat("experts: %d of %d kept, %.0f %% expected in memory%s, %s read a token", places, units, hit_share * 100, beside,
                          FormatBytes(static_cast<Bytes>(bytes / tokens_per_step)));
 }
 

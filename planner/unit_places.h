@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "planner/base/status.h"
@@ -46,7 +47,8 @@ struct UnitUse {
   double read_ms = 0;    // the time of these reads, if nothing else uses the disk
 
   // "experts: 48 of 128 kept, 76 % expected in memory, 0.9 GiB read a token"; empty without units.
-  std::string Text(double tokens_per_step) const;
+  // `measured`: the share that was in memory; then "…, 76 % expected in memory, 78 % measured, …".
+  std::string Text(double tokens_per_step, std::optional<double> measured = std::nullopt) const;
 };
 UnitUse UnitUseOf(const Plan& plan);
 UnitUse UnitUseOf(const Plan& plan, int32_t device);

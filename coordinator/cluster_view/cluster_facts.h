@@ -33,8 +33,19 @@ struct MemoryFacts {
 struct DeviceTotals {
   Bytes disk_read = 0;
   double wait_weights_seconds = 0, compute_seconds = 0;
+  int64_t unit_hits = 0, unit_misses = 0;  // experts on demand that were chosen
+  Bytes unit_bytes = 0;                    // of experts, read on demand
 
   friend bool operator==(const DeviceTotals&, const DeviceTotals&) = default;
+};
+
+// The experts of a device that are read on demand. Shares are of the experts that decode steps choose.
+struct ExpertsFacts {
+  int64_t kept = 0, of = 0;  // of each layer
+  double expected_hit_share = 0;
+  std::optional<double> measured_hit_share;  // nullopt: no step has chosen any under this plan
+
+  friend bool operator==(const ExpertsFacts&, const ExpertsFacts&) = default;
 };
 
 struct DeviceFacts {
@@ -54,6 +65,7 @@ struct DeviceFacts {
   std::optional<double> disk_bytes_per_second;          // nullopt: not known yet
   std::optional<double> planned_disk_bytes_per_second;  // nullopt: nothing streams
   int64_t kv_pages = 0, kv_pages_free = 0;
+  std::optional<ExpertsFacts> experts;  // nullopt: none is on demand
   DeviceTotals totals;
 
   friend bool operator==(const DeviceFacts&, const DeviceFacts&) = default;

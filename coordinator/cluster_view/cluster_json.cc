@@ -44,26 +44,36 @@ Json PlanJson(const std::optional<ClusterFacts::PlanFacts>& plan) {
           {"predicted_ttft_ms", Milliseconds(plan->ttft_ms)}};
 }
 
+Json ExpertsJson(const ExpertsFacts& experts) {
+  const std::optional<double>& measured = experts.measured_hit_share;
+  return {{"kept", experts.kept},
+          {"of", experts.of},
+          {"expected_hit_share", Rounded(experts.expected_hit_share, 10000)},
+          {"measured_hit_share", measured ? Json(Rounded(*measured, 10000)) : Json()}};
+}
+
 Json DeviceJson(const DeviceFacts& device) {
   Json streamed = Json::array();
   for (const StreamedBlock& block : device.streamed) streamed.push_back({{"name", block.name}, {"bytes", block.bytes}});
-  return {{"name", device.name},
-          {"address", device.address},
-          {"state", NameOf(device.state)},
-          {"backend", device.backend},
-          {"numerics_id", device.numerics_id},
-          {"budget_bytes", device.budget},
-          {"rss_bytes", device.resident > 0 ? Json(device.resident) : Json()},
-          {"memory",
-           {{"weights", device.memory.weights},
-            {"kv", device.memory.kv},
-            {"ring", device.memory.ring},
-            {"activations", device.memory.activations},
-            {"runtime", device.memory.runtime}}},
-          {"blocks", device.blocks},
-          {"streamed_blocks", std::move(streamed)},
-          {"disk_bytes_per_second", Rate(device.disk_bytes_per_second)},
-          {"planned_disk_bytes_per_second", Rate(device.planned_disk_bytes_per_second)}};
+  Json json = {{"name", device.name},
+               {"address", device.address},
+               {"state", NameOf(device.state)},
+               {"backend", device.backend},
+               {"numerics_id", device.numerics_id},
+               {"budget_bytes", device.budget},
+               {"rss_bytes", device.resident > 0 ? Json(device.resident) : Json()},
+               {"memory",
+                {{"weights", device.memory.weights},
+                 {"kv", device.memory.kv},
+                 {"ring", device.memory.ring},
+                 {"activations", device.memory.activations},
+                 {"runtime", device.memory.runtime}}},
+               {"blocks", device.blocks},
+               {"streamed_blocks", std::move(streamed)},
+               {"disk_bytes_per_second", Rate(device.disk_bytes_per_second)},
+               {"planned_disk_bytes_per_second", Rate(device.planned_disk_bytes_per_second)}};
+  if (device.experts) json["experts"] = ExpertsJson(*device.experts);
+  return json;
 }
 
 Json LinkJson(const LinkFacts& link) {

@@ -241,6 +241,7 @@ class ClusterWatch::Watching {
     const DeviceStatistics& newest = *asked.history.newest();
     facts.resident = newest.resident;
     facts.kv_pages = newest.kv_pages, facts.kv_pages_free = newest.kv_pages_free;
+    if (facts.experts && newest.epoch == plan->epoch) facts.experts->measured_hit_share = newest.decode_hit_share();
     facts.disk_bytes_per_second = asked.history.disk_bytes_per_second();
     return facts;
   }

@@ -23,6 +23,9 @@ void DeviceHistory::Add(const DeviceStatistics& statistics, absl::Time now) {
   totals_.disk_read += statistics.bytes_read - before.bytes_read;
   totals_.wait_weights_seconds += (statistics.wait_weights_ms - before.wait_weights_ms) / 1000;
   totals_.compute_seconds += (statistics.compute_ms - before.compute_ms) / 1000;
+  totals_.unit_hits += statistics.unit_hits - before.unit_hits;
+  totals_.unit_misses += statistics.unit_misses - before.unit_misses;
+  totals_.unit_bytes += statistics.unit_bytes - before.unit_bytes;
   for (const PeerTraffic& traffic : statistics.traffic) sent_[traffic.peer] += traffic.sent - SentTo(before, traffic.peer);
   if (!continues) reads_.clear();
   reads_.push_back({now, statistics.bytes_read});

@@ -9,6 +9,7 @@
 #include "coordinator/reports/trace_timeline.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/sim/simulator.h"
+#include "planner/unit_places.h"
 
 namespace lime {
 namespace {
@@ -99,6 +100,8 @@ void DescribeByPlan(const Plan& plan, DeviceFacts& device) {
     device.streamed.back().name = PartsName(plan, first, part + 1);
     device.streamed.back().bytes += what.bytes;
   }
+  if (const UnitUse units = UnitUseOf(plan, index); units.units > 0)
+    device.experts = {.kept = units.places, .of = units.units, .expected_hit_share = units.hit_share};
   const double step_ms = plan.predicted.ms_per_step;
   if (read > 0 && step_ms > 0) device.planned_disk_bytes_per_second = read / step_ms * 1000;
 }

@@ -11,8 +11,8 @@
 
 namespace lime {
 
-// Sets what the plan decides: numerics_id, budget, memory, blocks, streamed blocks, planned disk
-// rate. A device without a part in the plan gets none of these.
+// Sets what the plan decides: numerics_id, budget, memory, blocks, streamed blocks, experts on
+// demand, planned disk rate. A device without a part in the plan gets none of these.
 void DescribeByPlan(const Plan& plan, DeviceFacts& device);
 
 // Links of neighbouring stages, and from the last stage to the first, each once.

@@ -52,6 +52,17 @@ Samples MemoryByKind(const ClusterFacts& facts) {
   return samples;
 }
 
+Samples HitShares(const ClusterFacts& facts) {
+  Samples samples;
+  for (const DeviceFacts& device : facts.devices) {
+    const ExpertsFacts experts = device.experts.value_or(ExpertsFacts{});
+    for (const auto& [kind, share] :
+         {std::pair("expected", experts.expected_hit_share), std::pair("measured", experts.measured_hit_share.value_or(0))})
+      samples.push_back({.labels = {{"device", device.name}, {"kind", kind}}, .value = share});
+  }
+  return samples;
+}
+
 // What is kept for later requests is not in use.
 Samples KvPages(const ClusterFacts& facts) {
   int64_t pages = 0, free = 0;
@@ -112,6 +123,16 @@ MetricFamilies ClusterMetrics(const ClusterFacts& facts) {
                     ByDevice(facts, [](const DeviceFacts& device) { return device.totals.wait_weights_seconds; })),
       CounterFamily("lime_compute_seconds_total", "Time in which a device computed, in seconds.",
                     ByDevice(facts, [](const DeviceFacts& device) { return device.totals.compute_seconds; })),
+      CounterFamily("lime_expert_hits_total", "Experts on demand that layers of a device have chosen and found in memory.",
+                    ByDevice(facts, [](const DeviceFacts& device) { return device.totals.unit_hits; })),
+      CounterFamily("lime_expert_misses_total", "Experts on demand that layers of a device have chosen and had to wait for.",
+                    ByDevice(facts, [](const DeviceFacts& device) { return device.totals.unit_misses; })),
+      CounterFamily("lime_expert_read_bytes_total", "Bytes of experts that a device has read on demand.",
+                    ByDevice(facts, [](const DeviceFacts& device) { return device.totals.unit_bytes; })),
+      GaugeFamily("lime_expert_hit_share",
+                  "Share of the experts that decode steps choose and find in memory, as expected and as measured under the plan in use; 0 "
+                  "if unknown.",
+                  HitShares(facts)),
       CounterFamily("lime_link_sent_bytes_total", "Bytes of hidden states and tokens that were sent over a link.", SentByLink(facts)),
       GaugeFamily("lime_link_bandwidth_bytes_per_second", "Rate of a link, as planned and as measured; 0 if unknown.", RatesOfLinks(facts)),
       CounterFamily("lime_recoveries_total", "Recoveries from lost devices.", One(facts.recoveries)),

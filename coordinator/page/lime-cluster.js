@@ -29,6 +29,15 @@ function streamsText(device) {
   return `Streams ${blocks.length} of ${all}, ${bytes(sum(blocks.map((block) => block.bytes)))} a token: ${names}${others}`;
 }
 
+const percent = (share) => (isNumber(share) ? `${Math.round(share * 100)} %` : NOTHING);
+
+// Goes on after the sentence `before`.
+function expertsText(experts, before) {
+  if (!isNumber(experts?.kept)) return '';
+  return `${before.endsWith('.') ? '' : '.'} Keeps ${experts.kept} of ${experts.of} experts of a layer: ${percent(experts.expected_hit_share)} expected in memory, ` +
+    `${percent(experts.measured_hit_share)} measured.`;
+}
+
 function showMemory(card, device) {
   const memory = device.memory || {};
   const budget = device.budget_bytes;
@@ -64,7 +73,7 @@ function showDevice(card, device, plan) {
   if (isNumber(device.rss_bytes)) about.push(`process ${bytes(device.rss_bytes)}`);
   setText(card.querySelector('.about'), about.join(' · '));
   showMemory(card, device);
-  setText(card.querySelector('.streams'), streamsText(device));
+  setText(card.querySelector('.streams'), streamsText(device) + expertsText(device.experts, streamsText(device)));
   const planned = plannedDiskRate(device, plan);
   const measured = device.disk_bytes_per_second;
   card.querySelector('.disk').hidden = !planned && !measured;

@@ -259,6 +259,8 @@ json ClusterSession::Describe() const {
     const DeviceStatistics& of = statistics_[i];
     if (client_->installed()[i].numerics_id.empty() && of.epoch < 0) continue;
     devices.push_back(DeviceJson(plan().devices[i], client_->installed()[i], of));
+    if (const UnitUse units = UnitUseOf(plan(), static_cast<int32_t>(i)); units.units > 0)
+      devices.back()["experts"] = ExpertsJson(units, of);
     devices.back()["address"] = asked_.at(plan().devices[i].name)->address();
   }
   return {{"predicted_ms_per_token", predicted_ms_per_token()},
@@ -340,6 +342,8 @@ std::string ClusterSession::DeviceLines() const {
                     absl::StrFormat("%-12s peak %s of %s; a step: computed %.2f ms, waited %.2f ms for weights, %.2f ms for input\n",
                                     plan().devices[i].name, FormatBytes(of.peak_resident), FormatBytes(plan().devices[i].budget),
                                     of.compute_ms / steps, of.wait_weights_ms / steps, of.wait_input_ms / steps));
+    const std::string experts = UnitUseOf(plan(), static_cast<int32_t>(i)).Text(plan().sequences, of.decode_hit_share());
+    if (!experts.empty()) absl::StrAppend(&lines, absl::StrFormat("%-12s %s\n", plan().devices[i].name, experts));
   }
   return lines;
 }

@@ -188,6 +188,18 @@ nlohmann::json ToJson(const PredictionReport& report) {
           {"why", report.sentence.empty() ? nlohmann::json() : nlohmann::json(report.sentence)}};
 }
 
+nlohmann::json ExpertsJson(const UnitUse& units, const DeviceStatistics& statistics) {
+  const std::optional<double> measured = statistics.decode_hit_share();
+  return {{"kept", units.places},
+          {"of", units.units},
+          {"expected_hit_share", units.hit_share},
+          {"measured_hit_share", measured ? nlohmann::json(*measured) : nlohmann::json()},
+          {"expected_bytes_per_step", units.bytes},
+          {"hits", statistics.unit_hits},
+          {"misses", statistics.unit_misses},
+          {"bytes_read", statistics.unit_bytes}};
+}
+
 nlohmann::json DeviceJson(const PlanDevice& device, const InstalledPlan& installed, const DeviceStatistics& of) {
   return {{"name", device.name},
           {"numerics_id", installed.numerics_id},

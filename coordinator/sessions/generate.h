@@ -21,6 +21,7 @@
 #include "daemon/profile/cpu_usage.h"
 #include "nlohmann/json_fwd.hpp"
 #include "planner/plan/prediction.h"
+#include "planner/unit_places.h"
 
 namespace lime::cli {
 
@@ -134,6 +135,10 @@ class Generator {
 // error = predicted / measured - 1; null if too little was measured. why is null unless they
 // differ.
 nlohmann::json ToJson(const PredictionReport& report);
+
+// The experts on demand of a device, expected and measured. The measured share is of decode steps;
+// null: none has chosen experts.
+nlohmann::json ExpertsJson(const UnitUse& units, const DeviceStatistics& statistics);
 
 // The fields that every device has, in a cluster or as this process.
 nlohmann::json DeviceJson(const PlanDevice& device, const InstalledPlan& installed, const DeviceStatistics& statistics);

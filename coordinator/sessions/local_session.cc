@@ -248,10 +248,7 @@ json LocalSession::Describe() const {
   json streaming = {{"resident_blocks", summary_.resident_blocks},
                     {"blocks", summary_.blocks},
                     {"streamed_bytes_per_step", summary_.streamed_bytes + now.shed}};
-  if (const UnitUse& units = summary_.units; units.units > 0) {
-    streaming["experts"] = {
-        {"kept", units.places}, {"of", units.units}, {"expected_hit_share", units.hit_share}, {"expected_bytes_per_step", units.bytes}};
-  }
+  if (summary_.units.units > 0) streaming["experts"] = ExpertsJson(summary_.units, now);
   if (summary_.streams() || now.shed > 0) {
     streaming["bytes_read"] = now.bytes_read - read_before_;
     streaming["disk_busy_ms"] = now.disk_ms;
@@ -283,7 +280,7 @@ std::string LocalSession::MemoryLine() const {
   if (!local_.budget_text.empty()) absl::StrAppend(&text, "\nbudget      ", local_.budget_text);
   if (now.kv_written > 0)
     absl::StrAppend(&text, "\nKV on disk  ", FormatBytes(now.kv_written), " written, ", FormatBytes(now.kv_read), " read");
-  if (summary_.units.units > 0) absl::StrAppend(&text, "\n", summary_.units.Text(plan().sequences));
+  if (summary_.units.units > 0) absl::StrAppend(&text, "\n", summary_.units.Text(plan().sequences, now.decode_hit_share()));
   if (!summary_.streams() && now.shed == 0) return text;
   const double rate = now.disk_ms > 0 ? 1000 * static_cast<double>(now.disk_bytes) / now.disk_ms : 0;
   absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.shed), " a step, ", summary_.resident_blocks, " of ",

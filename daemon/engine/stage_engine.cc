@@ -153,6 +153,8 @@ class InstalledStage final : public StageEngine {
         stats.kv_pages = kv->book().pages().num_pages(), stats.kv_pages_free = kv->book().pages().free_pages();
         stats.residency_changes = residency_->logic().num_changes(), stats.shed = residency_->logic().shed();
         stats.pressure_events = residency_->pressure_events();
+        stats.unit_hits = logic_->all_units().hits, stats.unit_misses = logic_->all_units().misses;
+        stats.decode_unit_hits = logic_->decode_units().hits, stats.decode_unit_misses = logic_->decode_units().misses;
       }
     }
     if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: without the lock
@@ -325,14 +327,17 @@ class InstalledStage final : public StageEngine {
   void Carry(const StageLogic::StartUnitRead& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     disk_.LoadBegun(SteadyMs());
     weights().StartUnitRead(start.part, start.unit, start.place,
-                            [this, number = start.number](const absl::Status& status) { OnUnitRead(number, status); });
+                            [this, number = start.number, bytes = plan_.parts[start.part].unit_bytes](const absl::Status& status) {
+                              OnUnitRead(number, bytes, status);
+                            });
   }
 
-  void OnUnitRead(int64_t number, const absl::Status& status) {
+  void OnUnitRead(int64_t number, Bytes bytes, const absl::Status& status) {
     const double end_ms = SteadyMs();  // before waiting for the lock
     absl::MutexLock lock(&mutex_);
     if (!Health().ok()) return;  // the memory it was for may be gone
     disk_.LoadEnded(end_ms, BytesRead());
+    if (status.ok()) stats_.unit_bytes += bytes;
     logic_->OnUnitRead(number, status, SteadyMs(), actions_);
     CarryOut();
   }

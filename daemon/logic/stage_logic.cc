@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "daemon/logic/stage_programs.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
@@ -86,14 +87,24 @@ void StageLogic::OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const
   if (!health_.ok()) return;
   asked_ = {.microbatch = microbatch, .part = part};
   if (!units.empty()) {
-    if (const absl::Status begun = cache_->Begin(LayerOf(part), units, static_cast<int32_t>(inbox_.batch(microbatch).rows.size()));
-        !begun.ok())
-      return Fail(begun, actions);
+    if (const absl::Status begun = BeginUnits(units); !begun.ok()) return Fail(begun, actions);
   }
   Post(ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = static_cast<int32_t>(units.size())}, now_ms, actions);
   if (units.empty()) return;
   StartUnitReads(actions);
   PostReady(now_ms, actions);
+}
+
+// Begins the visit of asked_, and counts what it finds in memory.
+absl::Status StageLogic::BeginUnits(std::span<const int32_t> units) {
+  const int32_t layer = LayerOf(asked_.part);
+  const MicroBatch& batch = inbox_.batch(asked_.microbatch);
+  const int64_t hits_before = cache_->counts(layer).hits;
+  LIME_RETURN_IF_ERROR(cache_->Begin(layer, units, static_cast<int32_t>(batch.rows.size())));
+  const int64_t hits = cache_->counts(layer).hits - hits_before, misses = std::ssize(units) - hits;
+  all_units_.hits += hits, all_units_.misses += misses;
+  if (IsDecode(batch)) decode_units_.hits += hits, decode_units_.misses += misses;
+  return absl::OkStatus();
 }
 
 void StageLogic::OnUnitRead(int64_t number, const absl::Status& result, double now_ms, Actions& actions) {

@@ -142,6 +142,13 @@ class StageLogic {
   const absl::Status& health() const { return health_; }  // not ok: stopped for good
   // Of the parts on demand here, in order; null if there are none.
   const DemandCache* units() const { return cache_.get(); }
+  // Chosen units of all of them, since the start; of micro-batches that decode, or of all.
+  struct UnitUses {
+    int64_t hits = 0;    // they were in memory
+    int64_t misses = 0;  // they had to be read, or were still being read
+  };
+  const UnitUses& decode_units() const { return decode_units_; }
+  const UnitUses& all_units() const { return all_units_; }
 
  private:
   using Visit = StageInbox::Visit;
@@ -157,6 +164,7 @@ class StageLogic {
 
   void OpenCache();
   int32_t LayerOf(int32_t part) const;
+  absl::Status BeginUnits(std::span<const int32_t> units);
   void StartUnitReads(Actions& actions);
   void PostReady(double now_ms, Actions& actions);
 
@@ -185,6 +193,7 @@ class StageLogic {
   std::vector<int32_t> parts_on_demand_;
   AskUnits asked_;
   std::vector<UnitInPlace> ready_, running_;
+  UnitUses decode_units_, all_units_;
 };
 
 }  // namespace lime

@@ -47,10 +47,13 @@ absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device
   return programs;
 }
 
+bool IsDecode(const MicroBatch& batch) {
+  return std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
+}
+
 bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch) {
   const int64_t rows = std::ssize(batch.rows);
-  const bool decodes = RetainsAllKv(plan) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
-  return what.part != kEmbeddingPart && decodes &&
+  return what.part != kEmbeddingPart && RetainsAllKv(plan) && IsDecode(batch) &&
          rows == std::min<int64_t>(plan.batch, plan.sequences - int64_t{what.microbatch} * plan.batch);
 }
 

@@ -23,6 +23,9 @@ absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec);
 // changes from that of `before` to that of `plan`.
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr);
 
+// True if no two rows are of one sequence: a step of decoding, or a prompt's last token alone.
+bool IsDecode(const MicroBatch& batch);
+
 // True if the plan predicts the time of a computation: the micro-batch has a row of every sequence
 // that the plan puts into it. False if the plan evicts KV: then the prediction is for the end of
 // the context, which sequences reach step by step.

@@ -74,6 +74,11 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Number(LIME_FIELD(m, kv_pages), statistics.kv_pages, 0, kMaxCount);
   f.Number(LIME_FIELD(m, kv_pages_free), statistics.kv_pages_free, 0, kMaxCount);
   f.Number(LIME_FIELD(m, pressure_events), statistics.pressure_events, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, unit_hits), statistics.unit_hits, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, unit_misses), statistics.unit_misses, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, decode_unit_hits), statistics.decode_unit_hits, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, decode_unit_misses), statistics.decode_unit_misses, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, unit_bytes), statistics.unit_bytes, 0, kMaxCount);
   f.Each("links", statistics.links, m.mutable_links(), 0, kMaxPlanDevices);
   f.Each("traffic", statistics.traffic, m.mutable_traffic(), 0, kMaxPlanDevices);
 }

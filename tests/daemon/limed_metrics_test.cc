@@ -22,7 +22,7 @@ TEST(LimedMetricsTest, EveryFamilyIsThereWithoutAPlan) {
         "limed_wait_seconds_total{for=\"kv\"}", "limed_disk_read_bytes_total", "limed_memory_bytes{kind=\"weights\"}",
         "limed_memory_bytes{kind=\"kv\"}", "limed_memory_bytes{kind=\"ring\"}", "limed_memory_bytes{kind=\"activations\"}",
         "limed_memory_bytes{kind=\"runtime\"}", "limed_kv_pages{state=\"used\"}", "limed_kv_pages{state=\"free\"}",
-        "limed_pressure_events_total"})
+        "limed_pressure_events_total", "limed_expert_hits_total", "limed_expert_misses_total", "limed_expert_read_bytes_total"})
     EXPECT_EQ(parsed->at(sample), 0) << sample;
   for (const std::string family : {"limed_sent_bytes_total", "limed_received_bytes_total", "process_cpu_seconds_total"})
     EXPECT_TRUE(parsed->families.contains(family)) << family;

@@ -129,6 +129,11 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .residency_changes = 12,
                                     .shed = 13,
                                     .pressure_events = 19,
+                                    .unit_hits = 20,
+                                    .unit_misses = 21,
+                                    .decode_unit_hits = 22,
+                                    .decode_unit_misses = 23,
+                                    .unit_bytes = 24,
                                     .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}},
                                     .traffic = {{"nano", 20, 21}, {"orin", 0, 22}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);

@@ -32,6 +32,16 @@ TEST(DeviceHistoryTest, TotalsGoOnOverPlansThatBeginFromZero) {
   EXPECT_EQ(history.sent_to("c"), 0);
 }
 
+TEST(DeviceHistoryTest, ExpertsAreCountedOverPlans) {
+  DeviceHistory history;
+  history.Add({.epoch = 1, .steps = 1, .unit_hits = 10, .unit_misses = 4, .unit_bytes = 400}, At(0));
+  history.Add({.epoch = 1, .steps = 2, .unit_hits = 16, .unit_misses = 5, .unit_bytes = 500}, At(1));
+  history.Add({.epoch = 2, .steps = 1, .unit_hits = 3, .unit_misses = 2, .unit_bytes = 200}, At(2));
+  EXPECT_EQ(history.totals().unit_hits, 19);
+  EXPECT_EQ(history.totals().unit_misses, 7);
+  EXPECT_EQ(history.totals().unit_bytes, 700);
+}
+
 TEST(DeviceHistoryTest, ADaemonThatStartedAgainBeginsFromZeroToo) {
   DeviceHistory history;
   history.Add(Work(1, 100, 1000, 50), At(0));

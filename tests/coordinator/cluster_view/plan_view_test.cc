@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/sim/simulator.h"
 #include "tests/coordinator/cluster_view/small_view.h"
 
@@ -42,6 +43,17 @@ TEST(PlanViewTest, StreamedBlocksHaveTheBytesThatAStepReads) {
   EXPECT_EQ(device.streamed[0].name, "mlp 1 [1-2/4]");
   EXPECT_EQ(device.streamed[0].bytes + device.streamed[1].bytes, streamed);
   EXPECT_NEAR(*device.planned_disk_bytes_per_second, static_cast<double>(streamed) / plan.predicted.ms_per_step * 1000, 1);
+}
+
+TEST(PlanViewTest, ExpertsOnDemandHaveTheirExpectedShare) {
+  Plan plan = SmallServedPlan();
+  EXPECT_EQ(Described(plan, "b").experts, std::nullopt);
+  const int32_t device = DeviceNamed(plan, "b");
+  PlanPart& part = plan.parts[static_cast<size_t>(PartsOn(plan, device).back())];
+  part = {.block = {BlockKind::kExperts, 0}, .bytes = 2 * kMiB, .unit_bytes = kMiB, .places = 1, .hit_share = 0.75, .chosen_units = 1};
+  part.rows = {{TensorRole::kUp, 0, 8, 0}, {TensorRole::kDown, 0, 8, 0}, {TensorRole::kUp, 0, 8, 1}, {TensorRole::kDown, 0, 8, 1}};
+  EXPECT_EQ(Described(plan, "b").experts, (ExpertsFacts{.kept = 1, .of = 2, .expected_hit_share = 0.75}));
+  EXPECT_EQ(Described(plan, "a").experts, std::nullopt);
 }
 
 TEST(PlanViewTest, ADeviceOutsideThePlanHasNothingOfIt) {

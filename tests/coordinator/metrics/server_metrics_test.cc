@@ -56,6 +56,10 @@ TEST(ServerMetricsTest, EveryFamilyHasAHelpAndSamplesFromTheStart) {
                                  "lime_disk_read_bytes_total",
                                  "lime_weights_wait_seconds_total",
                                  "lime_compute_seconds_total",
+                                 "lime_expert_hits_total",
+                                 "lime_expert_misses_total",
+                                 "lime_expert_read_bytes_total",
+                                 "lime_expert_hit_share",
                                  "lime_link_sent_bytes_total",
                                  "lime_link_bandwidth_bytes_per_second",
                                  "lime_recoveries_total",
@@ -67,7 +71,7 @@ TEST(ServerMetricsTest, EveryFamilyHasAHelpAndSamplesFromTheStart) {
     ASSERT_TRUE(parsed.families.contains(name)) << name;
     EXPECT_FALSE(parsed.families.at(name).samples.empty()) << name;
   }
-  EXPECT_EQ(parsed.families.size(), 33u) << "a family is missing in the list above";
+  EXPECT_EQ(parsed.families.size(), 37u) << "a family is missing in the list above";
   for (const char* const reason : {"queue_full", "too_long", "auth", "draining"})
     EXPECT_EQ(parsed.at(absl::StrCat("lime_requests_rejected_total{reason=\"", reason, "\"}")), 0);
   for (const char* const finish : {"stop", "length", "tool_calls", "cancelled", "error"})
@@ -96,6 +100,20 @@ TEST(ServerMetricsTest, WithoutAPlanEveryGaugeIsZero) {
   EXPECT_EQ(parsed.at("lime_memory_bytes{device=\"a\",kind=\"kv\"}"), 0);
   EXPECT_EQ(parsed.at("lime_device_up{device=\"a\"}"), 1) << "it was not asked yet";
   EXPECT_EQ(parsed.families.at("lime_build_info").samples.size(), 1u);
+}
+
+TEST(ServerMetricsTest, TheHitsOfExpertsAreThereAsExpectedAndAsMeasured) {
+  const ServerMetrics metrics;
+  ClusterFacts facts{.model = "small", .devices = {{.name = "a"}, {.name = "b"}}};
+  facts.devices[1].experts = {.kept = 2, .of = 8, .expected_hit_share = 0.75, .measured_hit_share = 0.5};
+  facts.devices[1].totals.unit_hits = 30, facts.devices[1].totals.unit_misses = 10, facts.devices[1].totals.unit_bytes = 5000;
+  const ParsedMetrics parsed = Parsed(metrics, facts);
+  EXPECT_EQ(parsed.at("lime_expert_hit_share{device=\"b\",kind=\"expected\"}"), 0.75);
+  EXPECT_EQ(parsed.at("lime_expert_hit_share{device=\"b\",kind=\"measured\"}"), 0.5);
+  EXPECT_EQ(parsed.at("lime_expert_hit_share{device=\"a\",kind=\"measured\"}"), 0);
+  EXPECT_EQ(parsed.at("lime_expert_hits_total{device=\"b\"}"), 30);
+  EXPECT_EQ(parsed.at("lime_expert_misses_total{device=\"b\"}"), 10);
+  EXPECT_EQ(parsed.at("lime_expert_read_bytes_total{device=\"b\"}"), 5000);
 }
 
 TEST(ServerMetricsTest, FactsAreShownInBaseUnits) {
