@@ -168,6 +168,11 @@ void AddExpertsFlag(const CommandFlags& command, std::string& experts) {
       .Shown();
 }
 
+void AddRoutesFlag(const CommandFlags& command, std::string& routes) {
+  command.Add("--routes", &routes,
+              "File of `lime trace --routes`: plan with the experts that this model chose there, instead of a generic expectation");
+}
+
 absl::StatusOr<std::optional<int64_t>> ParseExperts(const std::string& experts) {
   int64_t places = 0;
   if (experts == "auto") return std::nullopt;

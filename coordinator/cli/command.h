@@ -65,6 +65,9 @@ inline constexpr char kNoKvSpill[] = "Keep all KV in memory; write none of it to
 void AddExpertsFlag(const CommandFlags& command, std::string& experts);
 absl::StatusOr<std::optional<int64_t>> ParseExperts(const std::string& experts);
 
+// The flag --routes of the commands that plan: the file of `lime trace --routes`.
+void AddRoutesFlag(const CommandFlags& command, std::string& routes);
+
 // Flags of the commands that compute with a model.
 struct ModelFlags {
   std::string model;
@@ -80,6 +83,7 @@ struct ModelFlags {
   std::string pool;
   std::string resident;
   std::string experts = "auto";
+  std::string routes;  // recorded, to plan with; a command adds its flag itself
   std::string profile;
   std::string cluster;
   int threads = 0;

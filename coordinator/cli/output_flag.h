@@ -1,4 +1,4 @@
-// Output files that a user names, --out and --trace. They are checked before the work and written
+// Output files that a user names, --out, --trace and --routes. They are checked before the work and written
 // after it. Only files that LIME wrote are replaced.
 #pragma once
 
@@ -17,6 +17,7 @@ enum class OutputKind {
   kTrace,            // `--trace`
   kProfile,          // of one device, `lime profile --out`
   kClusterProfiles,  // of a cluster's devices, stored beside its file
+  kRoutes,           // `lime trace --routes`
 };
 
 struct OutputFlag {

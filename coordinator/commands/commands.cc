@@ -32,7 +32,8 @@ constexpr FlagRule kNeeds[] = {
     {"profile", "--link-seconds --insecure", "--cluster"},
     {"run score chat", "--api-key --tls-ca", "--url", "is for a server, which is named by"},
     {"run trace", "--token-times", "--json", "is a field of the answer of"},
-    {"run trace simulate", "--overwrite", "--trace"},
+    {"run simulate", "--overwrite", "--trace"},
+    {"trace", "--overwrite", "--trace --routes"},
     {"plan prepare", "--overwrite", "--out"},
     {"profile", "--overwrite", "--out --cluster"},
 };
@@ -42,12 +43,14 @@ constexpr FlagRule kNothingBeside[] = {
     {"run chat",
      "--cluster --threads --profile --numerics --loader --context --kv --kv-dir --no-kv-spill --chunk --memory --memory-mode --placement "
      "--pool --resident --plan --without --push --patience --give-up --kv-tokens --no-kv-lending --no-remote-attention --online "
-     "--no-replan --no-memory-planner --insecure --batch-with --token-times --trace --overwrite",
+     "--no-replan --no-memory-planner --insecure --batch-with --token-times --trace --routes --overwrite",
      "--url", "is for a call that computes itself"},
     {"score",
      "--cluster --threads --profile --numerics --loader --kv --kv-dir --no-kv-spill --chunk --memory --memory-mode --placement --pool "
      "--resident --plan --without --push --insecure --batch-with",
      "--url", "is for a call that computes itself"},
+    {"trace", "--routes", "--cluster", "records this machine alone"},
+    {"run serve", "--routes", "--plan", "is for planning now"},
     {"run trace score serve chat",
      "--threads --loader --kv --kv-dir --chunk --memory --memory-mode --placement --pool --resident --profile --numerics", "--cluster",
      "is for this machine alone"},
@@ -95,9 +98,11 @@ absl::Status CheckFlagRules(const CommandFlags& command) {
 }
 
 // Flags of a --config file whose values are files and folders.
-constexpr PathField kPathFields[] = {
-    {"api-key-file"}, {"chat-template", {"auto", "plain"}}, {"cluster"}, {"kv-dir"}, {"model"}, {"plan"}, {"profile"}, {"tls-cert"},
-    {"tls-key"}};
+constexpr PathField kPathFields[] = {{"api-key-file"}, {"chat-template", {"auto", "plain"}},
+                                     {"cluster"},      {"kv-dir"},
+                                     {"model"},        {"plan"},
+                                     {"profile"},      {"routes"},
+                                     {"tls-cert"},     {"tls-key"}};
 
 absl::Status ReadConfig(const CommandFlags& command) {
   if (!command.Given("--config")) return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "coordinator/commands/commands.h"
 #include "coordinator/planning/cluster_planning.h"
 #include "coordinator/planning/plan_inputs.h"
+#include "coordinator/planning/routes.h"
 #include "coordinator/reports/kv_levels_report.h"
 #include "coordinator/reports/plan_report.h"
 #include "coordinator/reports/progress.h"
@@ -29,6 +30,7 @@ struct PlanFlags {
   PlanInputFlags inputs;
   std::string strategy = "lime";
   std::string experts = "auto";
+  std::string routes;
   OutputFlag out{.kind = OutputKind::kPlan};
   double max_ttft_ms = 0;
   std::optional<double> time_limit_ms;
@@ -87,6 +89,10 @@ absl::Status RunPlan(PlanFlags& flags) {
   flags.inputs.whole_blocks = strategy != Strategy::kLime;  // only LIME streams parts
   LIME_RETURN_IF_ERROR(flags.out.Check());
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags.inputs));
+  if (!flags.routes.empty()) {
+    LIME_ASSIGN_OR_RETURN(const RouteCurve routes, ReadRoutes(flags.routes, inputs.spec, inputs.request.model_name));
+    UseRoutes(routes, inputs.request);
+  }
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
   if (!report.ok()) {
     if (!absl::IsResourceExhausted(report.status())) return report.status();
@@ -122,6 +128,7 @@ void AddPlanCommand(Commands& commands) {
   flags.inputs.AddTo(command);
   command.Add("--strategy,-s", &flags.strategy, "lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard").Shown();
   AddExpertsFlag(command, flags.experts);
+  AddRoutesFlag(command, flags.routes);
   command.Add("--max-ttft", &flags.max_ttft_ms, "Bound on the time to the first token, in milliseconds; 0: no bound");
   command.Add("--time-limit", &flags.time_limit_ms,
               "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed always gives the same plan");
@@ -132,7 +139,7 @@ void AddPlanCommand(Commands& commands) {
   command.ShowUnder("What to plan", {"--model", "--model-spec", "--cluster", "--device-profiles", "--bandwidth"});
   command.ShowUnder("Request", {"--tokens", "--sequences", "--batch", "--kv-tokens", "--no-kv-spill", "--no-kv-lending",
                                 "--no-remote-attention", "--prompt-tokens", "--max-ttft"});
-  command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--time-limit", "--split-head", "--seed"});
+  command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--routes", "--time-limit", "--split-head", "--seed"});
   command.ShowUnder("Output", {"--out", "--overwrite", "--json"});
 }
 

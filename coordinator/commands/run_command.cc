@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "coordinator/cli/url_flags.h"
 #include "coordinator/cli/user_text.h"
 #include "coordinator/commands/commands.h"
+#include "coordinator/planning/routes.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/text_table.h"
 #include "coordinator/reports/trace_report.h"
@@ -22,6 +24,7 @@
 #include "coordinator/sessions/local_session.h"
 #include "coordinator/sessions/placing_flags.h"
 #include "coordinator/sessions/remote_session.h"
+#include "daemon/logic/route_recorder.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/names.h"
 #include "planner/base/strings.h"
@@ -42,8 +45,9 @@ struct RunFlags : PlacingFlags {
   GenerateOptions generate;  // without max_new_tokens: not given
   bool ignore_eos = false;
   OutputFlag trace{.kind = OutputKind::kTrace};
-  bool show_trace = false;  // the call is about the trace
-  int trace_steps = 2;      // shown steps
+  OutputFlag routes{.kind = OutputKind::kRoutes, .flag = "--routes"};  // of lime trace
+  bool show_trace = false;                                             // the call is about the trace
+  int trace_steps = 2;                                                 // shown steps
   bool traces() const { return show_trace || !trace.path.empty(); }
 };
 
@@ -64,6 +68,8 @@ absl::Status CheckPrompts(RunFlags& flags) {
 absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.Check());
   LIME_RETURN_IF_ERROR(flags.trace.Check());
+  flags.routes.overwrite = flags.trace.overwrite;
+  LIME_RETURN_IF_ERROR(flags.routes.Check());
   if (flags.trace_steps < 1 || flags.trace_steps > 4096)
     return WrongCall(absl::StrCat("--steps ", flags.trace_steps, " is outside 1 to 4096"));
   return CheckPrompts(flags);
@@ -270,9 +276,11 @@ json Report(const Session& session, const RunFlags& flags, const GenerateSummary
   return {};
 }
 
-// `Session`: a ClusterSession or a LocalSession.
+// `Session`: a ClusterSession or a LocalSession. `write_more`: writes what the run has recorded beside
+// its trace; empty: nothing.
 template <typename Session>
-absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t prompt_tokens) {
+absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t prompt_tokens,
+                   const std::function<absl::Status()>& write_more = nullptr) {
   const GracefulStop graceful;  // generated text is printed
   TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
   GenerateOptions options = MakeOptions(flags, shape.answered, output);
@@ -285,6 +293,7 @@ absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& fi
   if (flags.traces()) {
     LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.DrainTrace());
     status = WriteTrace(flags, trace, root);
+    if (write_more) status.Update(write_more());  // the plan is unloaded: nothing is recorded any more
   }
   return End(flags, summary, root, status);
 }
@@ -314,10 +323,23 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
   return RunIn(*session, flags, files, shape, std::ssize(shape.prompts.front()));
 }
 
+// Writes the choices of a run that has ended.
+absl::Status WriteRoutes(const RunFlags& flags, const ModelSpec& spec, const RouteRecorder& routes) {
+  LIME_ASSIGN_OR_RETURN(const RouteShape shape, RouteShapeOf(spec, flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const RouteLog log, routes.ToLog(shape));
+  LIME_RETURN_IF_ERROR(flags.routes.Write(EncodeRouteLog(log)));
+  if (flags.model.json) return absl::OkStatus();
+  const std::string lost = routes.lost() > 0 ? absl::StrCat("; there was no room for the last ", routes.lost(), " choices of layers") : "";
+  absl::FPrintF(stderr, "routes in %s: %d steps, %d experts chosen%s; `lime plan --routes` plans with them\n", flags.routes.path,
+                log.num_steps(), log.num_choices(), lost);
+  return absl::OkStatus();
+}
+
 absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunShape& shape) {
   int64_t prompt_tokens = 0;
   for (const auto& prompt : shape.prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
   const int64_t rounds = (static_cast<int64_t>(shape.prompts.size()) + shape.sequences - 1) / shape.sequences;
+  const auto routes = flags.routes.path.empty() ? nullptr : std::make_shared<RouteRecorder>();
   LIME_ASSIGN_OR_RETURN(
       const std::unique_ptr<LocalSession> session,
       LocalSession::Open(flags.model,
@@ -328,8 +350,9 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
                           .prompt_tokens = shape.longest,
                           .all_prompt_tokens = prompt_tokens,
                           .new_tokens = shape.most_new_tokens * rounds},
-                         {.trace = flags.traces(), .progress = nullptr}));
-  return RunIn(*session, flags, files, shape, prompt_tokens);
+                         {.trace = flags.traces(), .routes = routes, .progress = nullptr}));
+  if (routes == nullptr) return RunIn(*session, flags, files, shape, prompt_tokens);
+  return RunIn(*session, flags, files, shape, prompt_tokens, [&] { return WriteRoutes(flags, session->spec(), *routes); });
 }
 
 absl::Status Run(RunFlags& flags) {
@@ -384,6 +407,7 @@ void AddRunCommand(Commands& commands) {
       commands.Add<RunFlags>("run", "Generate text from a checkpoint",
                              "Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32", Run);
   AddFlags(command, flags);
+  AddRoutesFlag(command, flags.model.routes);
   flags.server.AddTo(command);
   command.ShowUnder("On a server", {"--url", "--api-key", "--tls-ca"});
 }
@@ -394,6 +418,10 @@ void AddTraceCommand(Commands& commands) {
       "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json", Run);
   flags.show_trace = true;
   AddFlags(command, flags);
+  command.Add("--routes", &flags.routes.path,
+              "File for the experts that every layer chooses, if experts are on demand; `lime plan --routes` plans with them");
+  flags.routes.command = command;
+  command.ShowUnder("To see what happened", {"--routes"});
   command.Add("--steps", &flags.trace_steps, "Number of the last steps to show: 1 to 4096").Shown();
 }
 

@@ -286,6 +286,7 @@ void AddServeCommand(Commands& commands) {
       commands.Add<ServeFlags>("serve", "Serve a model to clients of OpenAI's and Ollama's APIs, with a page",
                                "Example: lime serve --model Llama-3.2-1B-Instruct --port 5463; then open http://127.0.0.1:5463", Serve);
   flags.PlacingFlags::AddTo(command);
+  AddRoutesFlag(command, flags.model.routes);
   flags.server.AddTo(command);
   flags.served.AddTo(command);
   command.ShowUnder("Address and keys", {"--host", "--port", "--api-key", "--api-key-file", "--no-auth", "--tls-cert", "--tls-key",

@@ -69,7 +69,9 @@ class LocalPlanning {
                      .batches = {request.sequences},
                      .part_bytes = request.part_bytes,
                      .embedding_with_head = true,
-                     .prompt_tokens = prompt_tokens_};
+                     .prompt_tokens = prompt_tokens_,
+                     .unit_hits = request.routes.hits,
+                     .unit_policies = request.routes.policies};
   }
 
   absl::StatusOr<LocalPlan> Run() {

@@ -10,6 +10,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/demand/route_curve.h"
 #include "planner/one_device.h"
 #include "planner/plan/device/backend_names.h"
 #include "planner/plan/device/device_profile.h"
@@ -44,6 +45,7 @@ struct LocalPlanRequest {
   // (planner/unit_places.h), but 0 if a placement, ring or share is asked for. A plan with experts on
   // demand reserves all KV.
   std::optional<int64_t> unit_places;
+  RouteCurve routes;               // what decode steps hit in memory; empty: a generic curve
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together
   int64_t prompt_tokens = 1;       // of the longest prompt

@@ -8,6 +8,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/planning/cluster_planning.h"
+#include "coordinator/planning/routes.h"
 #include "coordinator/reports/progress.h"
 #include "daemon/stores/weights_digest.h"
 #include "daemon/weights/checkpoint.h"
@@ -164,6 +165,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
+  if (!options.routes.hits.empty()) UseRoutes(options.routes, inputs.request);
   inputs.homes = holdings.homes;
   ApplyRuntimes(holdings.runtime, inputs);
   for (ClusterDevice& device : inputs.devices) device.runtime += options.beside;

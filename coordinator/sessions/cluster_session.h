@@ -24,6 +24,7 @@
 #include "coordinator/sessions/generate.h"
 #include "coordinator/sessions/score.h"
 #include "nlohmann/json.hpp"
+#include "planner/demand/route_curve.h"
 #include "planner/kv/kv_levels.h"
 
 namespace lime::cli {
@@ -41,6 +42,7 @@ class ClusterSession {
     int64_t prompt_tokens = 0;  // of the longest prompt
     int64_t kv_tokens = 0;      // KV at first, if planned now; 0: all
     KvBounds kv;                // if planned now
+    RouteCurve routes;          // if planned now; empty: a generic curve
     // If planned now: other memory of the device with the head, such as masks. Counts as runtime of
     // each device, since the plan chooses which one it is.
     Bytes beside = 0;

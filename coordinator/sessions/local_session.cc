@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/steady_clock.h"
 #include "coordinator/planning/change_search.h"
+#include "coordinator/planning/routes.h"
 #include "coordinator/reports/kv_levels_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
@@ -88,7 +89,8 @@ LocalSession::LocalSession(const ModelFlags& flags, ModelSpec spec, const LocalO
       trace_spans_(options.trace     ? kRunTraceSpans
                    : options.watched ? kTraceSpans
                                      : 0),
-      watched_(options.watched) {}
+      watched_(options.watched),
+      routes_(options.routes) {}
 
 absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlags& flags, const LocalPlanRequest& request,
                                                                  const LocalOpening& options) {
@@ -106,10 +108,15 @@ absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
   if (flags_.kv != "grow") request.kv_tokens = 0;
   request.chunk = flags_.chunk;
   request.beside += trace_spans_ * static_cast<Bytes>(sizeof(TimelineSpan));
+  if (routes_ != nullptr) request.beside += routes_->bytes();
   request.num_threads = threads_;
   request.numerics = flags_.numerics;
   LIME_RETURN_IF_ERROR(flags_.Apply(request));
   has_budget_ = request.budget > 0;
+  if (routes_ != nullptr) LIME_RETURN_IF_ERROR(OfUser(RouteShapeOf(spec_, flags_.model).status()));
+  if (!flags_.routes.empty()) {
+    LIME_ASSIGN_OR_RETURN(request.routes, ReadRoutes(flags_.routes, spec_, flags_.model));
+  }
   LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
   request.profile = &profile_;
   ElapsedLine progress("Planning");
@@ -119,7 +126,15 @@ absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
   levels_ = LevelsOf(local_.plan, kLimeRule);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
-  return absl::OkStatus();
+  return CheckRoutes();
+}
+
+absl::Status LocalSession::CheckRoutes() const {
+  if (routes_ == nullptr || summary_.units.units > 0) return absl::OkStatus();
+  const int64_t most = spec_.config.experts->count;
+  return WrongCall(absl::StrCat("--routes records the choices of experts on demand, but this plan ",
+                                summary_.streams() ? "streams all experts" : "keeps all experts in memory", "; give --experts N, at most ",
+                                most, ", for places for N experts of each layer"));
 }
 
 absl::Status LocalSession::Install(const LocalPlanRequest& request, const LocalOpening& options) {
@@ -134,7 +149,8 @@ absl::Status LocalSession::Install(const LocalPlanRequest& request, const LocalO
                                       .planned_steps = request.new_tokens + chunks,
                                       .grow_kv = flags_.kv == "grow",
                                       .kv_dir = flags_.kv_dir,
-                                      .follow_memory = true}),
+                                      .follow_memory = true,
+                                      .routes = routes_}),
       .report = [](const std::string& sentence) { Screen::Say(sentence); }});
   ProgressLine progress("Loading");
   const auto report = [&](Bytes done, Bytes total) {

@@ -15,6 +15,7 @@
 #include "coordinator/reports/trace_timeline.h"
 #include "coordinator/sessions/generate.h"
 #include "coordinator/sessions/score.h"
+#include "daemon/logic/route_recorder.h"
 #include "nlohmann/json.hpp"
 #include "planner/kv/kv_levels.h"
 #include "planner/plan/device/device_profile.h"
@@ -27,6 +28,7 @@ inline constexpr int64_t kMaxBatch = 16;  // sequences in one step of one proces
 struct LocalOpening {
   bool trace = false;                                     // records spans, see DrainTrace
   bool watched = false;                                   // records spans while a ClusterWatch asks for them
+  std::shared_ptr<RouteRecorder> routes = nullptr;        // receives the experts that layers choose
   std::function<void(Bytes done, Bytes total)> progress;  // of loading, beside the line.  Thread: any
 };
 
@@ -34,7 +36,8 @@ class LocalSession {
  public:
   // Makes the plan for the workload of `request`, whose other fields come from `flags`, and loads
   // the weights under a progress line. Reserves `kv_tokens` at first with --kv grow only. If
-  // loading shows another disk rate than planned, states a new prediction.
+  // loading shows another disk rate than planned, states a new prediction. With `routes` a wrong call
+  // if no experts are on demand, since nobody sees their choices then.
   static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const ModelFlags& flags, const LocalPlanRequest& request,
                                                             const LocalOpening& options = {});
 
@@ -83,6 +86,7 @@ class LocalSession {
  private:
   LocalSession(const ModelFlags& flags, ModelSpec spec, const LocalOpening& options);
   absl::Status MakePlan(LocalPlanRequest request);
+  absl::Status CheckRoutes() const;
   absl::Status Install(const LocalPlanRequest& request, const LocalOpening& options);
   void ApplyDiskRate(const SteadyReads& reads);
   void CorrectPrediction();
@@ -91,8 +95,9 @@ class LocalSession {
   const ModelSpec spec_;
   const int64_t trace_spans_;  // capacity; 0: no trace
   const bool watched_;
-  DeviceProfile profile_;  // known before this run
-  LocalPlan local_;        // as it was made
+  const std::shared_ptr<RouteRecorder> routes_;  // null: no record
+  DeviceProfile profile_;                        // known before this run
+  LocalPlan local_;                              // as it was made
   LocalPlanSummary summary_;
   KvLevels levels_;  // streamed parts, and KV on the disk, as KV grows
   int threads_ = 0;

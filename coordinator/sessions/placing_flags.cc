@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/devices/cluster_file.h"
+#include "coordinator/planning/routes.h"
+#include "daemon/weights/checkpoint.h"
 #include "planner/baselines/online_memory.h"
 
 namespace lime::cli {
@@ -74,6 +76,10 @@ absl::StatusOr<ClusterSession::Options> PlacingFlags::ForCluster() const {
   LIME_ASSIGN_OR_RETURN(options.online, RuleOf(*this));
   options.recovery = {.patience = absl::Seconds(patience_s), .give_up = absl::Seconds(give_up_s)};
   options.replan = !no_replan;
+  if (!model.routes.empty()) {
+    LIME_ASSIGN_OR_RETURN(const ModelSpec spec, OfUser(LoadModelSpec(model.model)));
+    LIME_ASSIGN_OR_RETURN(options.routes, ReadRoutes(model.routes, spec, model.model));
+  }
   options.cancel = &Interrupted();
   return options;
 }

@@ -320,7 +320,10 @@ class InstalledStage final : public StageEngine {
   // Follows directly after the block's router, so the backend still has its choice.
   void Carry(const ProgramRunner::StartAskUnits& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto& [stage, microbatch, part] = start.what;
-    const std::span<const int32_t> chosen = compute_->ChosenUnits(part, logic_->inbox().batch(microbatch));
+    const MicroBatch& batch = logic_->inbox().batch(microbatch);
+    const std::span<const int32_t> chosen = compute_->ChosenUnits(part, batch);
+    if (options_.routes != nullptr)
+      options_.routes->Add(start.step, microbatch, plan_.parts[part].block.layer, static_cast<int32_t>(batch.rows.size()), chosen);
     logic_->OnUnitsChosen(part, microbatch, chosen, SteadyMs(), actions_);
   }
 

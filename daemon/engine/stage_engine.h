@@ -21,6 +21,7 @@
 #include "daemon/engine/cores.h"
 #include "daemon/engine/token_sampler.h"
 #include "daemon/kv/kv_handover.h"
+#include "daemon/logic/route_recorder.h"
 #include "daemon/logic/trace_ring.h"
 #include "daemon/machine/stall_watch.h"
 #include "daemon/pressure/pressure_monitor.h"
@@ -80,6 +81,8 @@ struct EngineSettings {
   absl::Duration pressure_hold = absl::Seconds(2);   // how long pressure must be over; less in tests
   std::optional<DeviceProfile> pace;                 // computes no faster (kernels/paced_backend.h)
   std::function<void(const std::string& sentence)> log;
+  // Receives the units that layers choose, if some are on demand; null: no record. For one plan.
+  std::shared_ptr<RouteRecorder> routes;
 };
 
 class StageEngine {

@@ -61,6 +61,32 @@ TEST_F(CliTest, RunAnswersWithTheFieldsOthersRelyOn) {
   EXPECT_EQ(root["logits_xxh3"].get<std::string>().size(), 16u);
 }
 
+TEST_F(CliTest, RoutesOfATraceAreReadBackByARun) {
+  const std::string experts = dir_ / "experts", routes = dir_ / "routes.bin";
+  MakeModelOptions options;
+  options.config.family = "qwen3_moe";
+  ASSERT_TRUE(MakeModel(options, experts).ok());
+  const auto with = [&](const std::string& command, std::vector<std::string> more) {
+    std::vector<std::string> words = {command, "--model", experts, "--prompt", "hello", "--max-tokens", "24", "--ignore-eos", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Call(words);
+  };
+  const Answer traced = with("trace", {"--experts", "3", "--routes", routes});
+  ASSERT_EQ(traced.exit_code, 0) << traced.err;
+  EXPECT_TRUE(Slurp(routes).starts_with("LIMEROUT"));
+  EXPECT_EQ(with("trace", {"--experts", "3", "--routes", routes}).exit_code, 0) << "LIME wrote the file";
+  const Answer ran = with("run", {"--experts", "3", "--routes", routes});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.Json()["token_ids"], traced.Json()["token_ids"]);
+  const json shown = ran.Json()["streaming"]["experts"];
+  EXPECT_EQ(shown["kept"], 3);
+  EXPECT_NEAR(shown["expected_hit_share"].get<double>(), shown["measured_hit_share"].get<double>(), 0.1) << shown;
+  ExpectRefused(with("run", {"--routes", model_ + "/model.safetensors"}), 2, "model.safetensors");
+  ExpectRefused(with("trace", {"--routes", dir_ / "other"}), 2, "keeps all experts in memory; give --experts N");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--routes", routes}), 2, "has no experts");
+  ExpectRefused(with("trace", {"--routes", routes, "--cluster", "c.toml"}), 2, "--routes records this machine alone");
+}
+
 TEST_F(CliTest, TheHashOfLogitsIsPrintedWithoutJsonToo) {
   const std::vector<std::string> run = {"run",          "--model",       model_,     "--max-tokens", "4",
                                         "--ignore-eos", "--hash-logits", "--prompt", "hello"};
