@@ -33,6 +33,35 @@ int64_t PlacesWithRoom(const Plan& plan) {
   return places + more;
 }
 
+// The best number of places until now, between the nearest ones that are known to be worse.
+class Bracket {
+ public:
+  explicit Bracket(const ExpertsConfig& experts) : low_(experts.per_token), best_(experts.per_token), high_(experts.count + 1) {}
+
+  int64_t best() const { return best_; }
+  // Whether all numbers that are left are close to the best one.
+  bool closed() const { return std::max(best_ - low_, high_ - best_) <= std::max<int64_t>(1, best_ / kCloseEnough); }
+
+  // `room`: for which there is room in the best plan. Without more room, halves the larger side.
+  int64_t Next(int64_t room) const {
+    room = std::min(room, high_ - 1);
+    if (room > best_) return room;
+    return high_ - best_ >= best_ - low_ ? (best_ + high_) / 2 : (low_ + best_) / 2;
+  }
+
+  void Note(int64_t places, bool better) {
+    if (better) {
+      (places > best_ ? low_ : high_) = best_;
+      best_ = places;
+    } else {
+      (places > best_ ? high_ : low_) = places;
+    }
+  }
+
+ private:
+  int64_t low_, best_, high_;
+};
+
 // Adds up over parts. The share of hits is that of all chosen units.
 struct UseSum {
   UnitUse use;
@@ -66,21 +95,18 @@ bool MayGainFromDemand(const ModelSpec& spec, const Plan& whole) {
 
 absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSearch& search) {
   LIME_CHECK(spec.config.experts.has_value());
-  const ExpertsConfig& experts = *spec.config.experts;
-  int64_t most = experts.per_token, end = experts.count + 1;  // the best number, and one that is too large
-  LIME_ASSIGN_OR_RETURN(Plan best, search.plan(most));
+  Bracket bracket(*spec.config.experts);
+  LIME_ASSIGN_OR_RETURN(Plan best, search.plan(bracket.best()));
   search.best();
-  for (int plans = 1; plans < search.most_plans && end - most > std::max<int64_t>(1, most / kCloseEnough) && !search.ends(); ++plans) {
-    const int64_t room = std::min(PlacesWithRoom(best), end - 1);
-    const int64_t places = room > most ? room : (most + end) / 2;
+  for (int plans = 1; plans < search.most_plans && !bracket.closed() && !search.ends(); ++plans) {
+    const int64_t places = bracket.Next(PlacesWithRoom(best));
     absl::StatusOr<Plan> plan = search.plan(places);
     if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
-    if (plan.ok() && TimeMs(*plan) < TimeMs(best)) {
-      best = *std::move(plan), most = places;
-      search.best();
-    } else {
-      end = places;
-    }
+    const bool better = plan.ok() && TimeMs(*plan) < TimeMs(best);
+    bracket.Note(places, better);
+    if (!better) continue;
+    best = *std::move(plan);
+    search.best();
   }
   return best;
 }

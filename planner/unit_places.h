@@ -9,7 +9,6 @@
 #include <string>
 
 #include "planner/base/status.h"
-#include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -28,8 +27,8 @@ struct UnitPlacesSearch {
 bool MayGainFromDemand(const ModelSpec& spec, const Plan& whole);
 
 // The plan with the least TimeMs. Begins with the fewest places, the experts of one row. Continues
-// with as many as the newest best plan has room for, and then halves the interval to the fewest
-// places that were worse or did not fit. Deterministic if `plan` and `ends` are.
+// with as many as the newest best plan has room for, and then halves the intervals to the next
+// numbers that were worse or did not fit: time falls with more places, and then rises. Deterministic if `plan` and `ends` are.
 // Errors: that of `plan` with the fewest places; of other numbers only those that are not
 // ResourceExhausted.
 absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSearch& search);

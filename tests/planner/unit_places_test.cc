@@ -117,9 +117,9 @@ TEST(UnitPlacesTest, TheUseOfAPlanIsASentence) {
   plan.parts[0].rows = {{TensorRole::kGate, 0, 8, 0}, {TensorRole::kDown, 0, 8, 0}, {TensorRole::kGate, 0, 8, 1},
                         {TensorRole::kDown, 0, 8, 1}, {TensorRole::kGate, 0, 8, 2}, {TensorRole::kDown, 0, 8, 2}};
   plan.parts[0].chosen_units = 2, plan.parts[0].hit_share = 0.75, plan.parts[0].unit_bytes = 4 * kMiB;
-  EXPECT_EQ(UnitUseOf(plan).Text(1), "experts: 2 of 3 kept, 75 % expected in memory, 2.0 MiB read a token");
-  EXPECT_EQ(UnitUseOf(plan).Text(2), "experts: 2 of 3 kept, 75 % expected in memory, 1.0 MiB read a token");
-  EXPECT_EQ(UnitUseOf(plan).Text(1, 0.777), "experts: 2 of 3 kept, 75 % expected in memory, 78 % measured, 2.0 MiB read a token");
+  EXPECT_EQ(UnitUseOf(plan).Text(1), "experts: 2 of 3 kept, 75 % expected in memory, 2.00 MiB read a token");
+  EXPECT_EQ(UnitUseOf(plan).Text(2), "experts: 2 of 3 kept, 75 % expected in memory, 1.00 MiB read a token");
+  EXPECT_EQ(UnitUseOf(plan).Text(1, 0.777), "experts: 2 of 3 kept, 75 % expected in memory, 78 % measured, 2.00 MiB read a token");
 }
 
 }  // namespace

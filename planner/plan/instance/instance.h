@@ -33,7 +33,8 @@ struct Instance {
     int32_t layer = 0;
     double mb = 0;     // weights
     double kv_mb = 0;  // KV cache at the planned context, all sequences, and other pinned memory
-    // The part of kv_mb that does not depend on the context: states of all sequences.
+    // The part of kv_mb that does not depend on the context: states of all sequences, and places of
+    // a part on demand.
     double state_mb = 0;
   };
 
