@@ -98,7 +98,10 @@ void ServedModelFlags::AddTo(const CommandFlags& command) {
   command.Add("--alias", &aliases, "Another id of the model; may be given several times").Repeats();
   command.Add("--chat-template", &chat_template, "auto (the model's), plain (the texts of the messages), or a file with a template")
       .Shown();
-  command.Add("--tool-format", &tool_format, "Syntax of calls: auto (by the template), hermes, qwen3-coder, llama3 or mistral").Shown();
+  command
+      .Add("--tool-format", &tool_format,
+           "Syntax of calls: auto (by the template), hermes, qwen3-coder, llama3, mistral, glm, minimax or harmony")
+      .Shown();
   command.Add("--reasoning", &reasoning, "auto divides the thinking from the answer, off leaves it there").Shown();
 }
 

@@ -3,12 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/text/tools/harmony_header.h"
+#include "coordinator/text/tools/thinking.h"
+
 namespace lime {
 namespace {
 
 std::unique_ptr<ToolCallParser> ParserOf(const CallReading& calls) {
   if (!calls.reads) return nullptr;
   return ToolCallParser::Create({.syntax = calls.format.syntax, .functions = &calls.functions, .parallel = calls.parallel});
+}
+
+std::unique_ptr<AnswerSplitter> SplitterOf(const Generation& generation) {
+  const CallReading& calls = generation.calls;
+  return MakeAnswerSplitter({.start = generation.thinking,
+                             .divides = generation.divides_harmony,
+                             .keeps_calls = calls.reads && calls.format.syntax == ToolSyntax::kHarmony});
 }
 
 }  // namespace
@@ -24,7 +34,7 @@ ChoiceReader::ChoiceReader(const ServedModel& model, const Generation& generatio
       adds_next_(only_prompt_ && generation.has_scores && generation.return_token_ids),
       scores_(model.tokenizer()),
       text_(model.tokenizer(), {.skip_special = false}),
-      splitter_(generation.thinking),
+      splitter_(SplitterOf(generation)),
       stops_(generation.stop),
       parser_(ParserOf(generation.calls)) {
   const ServingRequest& request = generation.requests[choice];
@@ -87,7 +97,7 @@ bool ChoiceReader::OnToken(const ServedToken& token) {
   if (completion_tokens_++ == 0) first_token_ = token.at;
   last_token_ = token.at;
   if (generation_.return_token_ids) on_event_(TokenId{token.token});
-  if (!splitter_.is_over()) ++thinking_tokens_;
+  if (!splitter_->is_over()) ++thinking_tokens_;
   if (std::ranges::find(end_tokens_, token.token) != end_tokens_.end()) return true;
   if (generation_.has_scores) AddScore(token);
   if (GivesText(token.token)) Read(text_.Push(token.token));
@@ -101,8 +111,8 @@ void ChoiceReader::OnEnd(FinishReason reason) {
     return End(AnswerFinish::kLength);
   }
   std::string reasoning, content;
-  splitter_.Push(text_.Finish(), reasoning, content);
-  splitter_.Finish(reasoning, content);
+  splitter_->Push(text_.Finish(), reasoning, content);
+  splitter_->Finish(reasoning, content);
   Deliver(reasoning, content, /*is_last=*/true);
   if (!ended_) End(reason == FinishReason::kLength ? AnswerFinish::kLength : AnswerFinish::kStop);
 }
@@ -111,12 +121,13 @@ bool ChoiceReader::GivesText(int32_t token) const {
   if (!model_.tokenizer().IsSpecial(token)) return true;
   const std::string_view text = model_.tokenizer().IdToText(token);
   if (generation_.shows_think_tags && IsThinkTag(text)) return true;
+  if (IsHarmony(generation_.thinking) && IsHarmonyMark(text)) return true;
   return parser_ != nullptr && IsCallMarkup(generation_.calls.format.syntax, text);
 }
 
 void ChoiceReader::AddScore(const ServedToken& token) {
   TokenScore score = scores_.Next(token.token, token.score, GivesText(token.token));
-  const bool may_stop = !generation_.stop.empty() && splitter_.is_over();
+  const bool may_stop = !generation_.stop.empty() && (splitter_->is_over() || !waiting_.empty());
   if (may_stop) {
     waiting_.push_back({content_in_, std::move(score)});
   } else {
@@ -133,7 +144,7 @@ void ChoiceReader::ReleaseScores(bool all) {
 
 void ChoiceReader::Read(std::string_view text) {
   std::string reasoning, content;
-  splitter_.Push(text, reasoning, content);
+  splitter_->Push(text, reasoning, content);
   Deliver(reasoning, content, /*is_last=*/false);
 }
 

@@ -1,9 +1,9 @@
 // Tokens of one choice become events: thinking, content, calls, log-probabilities, ids, the end.
 //
-//   token ─► text ─► ThinkingSplitter ─┬─► reasoning
-//                                      └─► StopStrings ─► ToolCallParser ─► content, calls
+//   token ─► text ─► AnswerSplitter ─┬─► reasoning
+//                                    └─► StopStrings ─► ToolCallParser ─► content, calls
 //
-// Special tokens give text only where they are markup: think tags, and markers of calls.
+// Special tokens give text only where they are markup: think tags, marks of harmony, markers of calls.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include "coordinator/serving/serving_request.h"
 #include "coordinator/text/detokenizer.h"
 #include "coordinator/text/stop_strings.h"
-#include "coordinator/text/tools/thinking.h"
+#include "coordinator/text/tools/answer_splitter.h"
 #include "coordinator/text/tools/tool_call_parser.h"
 
 namespace lime {
@@ -83,7 +83,7 @@ class ChoiceReader {
   std::deque<WaitingScore> waiting_;
 
   StreamingDetokenizer text_;
-  ThinkingSplitter splitter_;
+  const std::unique_ptr<AnswerSplitter> splitter_;
   StopStrings stops_;
   std::unique_ptr<ToolCallParser> parser_;  // null: calls are content
   ToolEvents calls_;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/generation/mask_format.h"
 #include "coordinator/generation/prompts.h"
+#include "coordinator/text/tools/harmony_header.h"
 #include "coordinator/text/unicode/utf8.h"
 
 namespace lime {
@@ -42,6 +43,8 @@ int64_t CharactersOf(std::string_view text) {
 
 // Where the thinking of a chat's answer begins.
 Start ThinkingOf(const ServedModel& model, const ChatPrompt& chat, std::string_view prompt) {
+  if (model.is_harmony())
+    return chat.continue_final_message || prompt.ends_with(kHarmonyMessage) ? Start::kHarmonyContent : Start::kHarmony;
   if (!model.thinks()) return Start::kOff;
   if (!chat.continue_final_message) return OpensThinking(prompt) ? Start::kInside : EndsThinking(prompt) ? Start::kOff : Start::kOpen;
   const std::string content = chat.messages.back().content.value_or("");
@@ -75,6 +78,7 @@ class Preparation {
       ApiResult<std::string> text = ChatText(model_, *chat, param_, input_.now);
       if (!text.ok()) return text.error();
       made_.thinking = ThinkingOf(model_, *chat, *text);
+      made_.divides_harmony = model_.thinks();
       made_.shows_think_tags = true;
       return AddText(*std::move(text), AddsSpecialToChat(model_));
     }

@@ -43,7 +43,8 @@ struct Generation {
 
   // For the reader, the same for all choices.
   ThinkingSplitter::Start thinking = ThinkingSplitter::Start::kOff;
-  bool shows_think_tags = false;  // also where they are special tokens
+  bool divides_harmony = true;    // false: its reasoning is content
+  bool shows_think_tags = false;  // also where they are special tokens; and the marks of harmony
   CallReading calls;
   std::vector<std::string> stop;
   bool return_token_ids = false;

@@ -5,6 +5,7 @@
 
 #include "common/json_schema/answer_format.h"
 #include "coordinator/text/tools/call_frames.h"
+#include "coordinator/text/tools/harmony_header.h"
 #include "planner/base/json_text.h"
 
 namespace lime {
@@ -41,9 +42,24 @@ class MaskWriter {
     return Sequence({frames.opening, std::move(calls), frames.closing});
   }
 
+  // In harmony, calls and values are messages. Where the prompt has opened the final one, a value
+  // goes on in it, but a call is the next message.
+  static Json CallMessage(Start thinking, Json calls) {
+    if (thinking != Start::kHarmonyContent) return calls;
+    return Sequence({"<|end|><|start|>assistant", std::move(calls)});
+  }
+  static Json FinalMessage(Start thinking, Json value) {
+    if (thinking != Start::kHarmony) return value;
+    return Sequence({"<|channel|>final<|message|>", std::move(value)});
+  }
+
   // The answer behind its thinking, which ends in time as well.
   static Json Behind(Start thinking, Json answer) {
-    if (thinking == Start::kOff) return answer;
+    if (thinking == Start::kOff || thinking == Start::kHarmonyContent) return answer;
+    if (thinking == Start::kHarmony) {
+      Json thought = Sequence({"<|channel|>analysis<|message|>", {{"until", kHarmonyEnd}}, "<|start|>assistant", answer});
+      return OneOf({std::move(thought), std::move(answer)});
+    }
     const Json inside = {{"until", kThinkEndTag}};
     if (thinking == Start::kInside) return Sequence({inside, Optional("\n"), Optional("\n"), std::move(answer)});
     Json thought = Sequence({kThinkTag, inside, Optional("\n"), Optional("\n"), answer});
@@ -66,7 +82,7 @@ class MaskWriter {
       if (start.frame_bytes > 0) written["frame_bytes"] = start.frame_bytes;
       format["starts"].push_back(std::move(written));
     }
-    if (thinking != Start::kOff) format["thinking"] = thinking == Start::kInside ? "inside" : "open";
+    if (thinking == Start::kInside || thinking == Start::kOpen) format["thinking"] = thinking == Start::kInside ? "inside" : "open";
     return JsonText(format);
   }
 
@@ -108,10 +124,12 @@ ApiResult<std::string> MaskFormat(const ToolRequest& tools, const AnswerFormat& 
   if (may_call) {
     const absl::StatusOr<CallFrames> frames = FrameCalls(options.tool_format, tools);
     if (!frames.ok()) return InvalidValue(options.tools_param, std::string(frames.status().message()));
-    answers.push_back(writer.Calls(*frames));
+    const bool begins = has_value || tools.choice.Forces();  // the mask begins with the answer
+    Json calls = writer.Calls(*frames);
+    answers.push_back(begins ? MaskWriter::CallMessage(options.thinking, std::move(calls)) : std::move(calls));
     starts = frames->starts;
   }
-  if (has_value && !tools.choice.Forces()) answers.push_back(writer.Value(format));
+  if (has_value && !tools.choice.Forces()) answers.push_back(MaskWriter::FinalMessage(options.thinking, writer.Value(format)));
   Json answer = OneOf(std::move(answers));
   const bool waits_for_call = may_call && !has_value && !tools.choice.Forces();
   std::string text = waits_for_call ? std::move(writer).Text(std::move(answer), starts, options.thinking)

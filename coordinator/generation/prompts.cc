@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coordinator/api/requests/parse_request.h"
+#include "coordinator/text/tools/harmony_messages.h"
 #include "coordinator/text/tools/tool_messages.h"
 
 namespace lime {
@@ -53,6 +54,7 @@ ApiResult<std::string> ChatText(const ServedModel& model, const ChatPrompt& prom
     StateTools(model.tool_format(), prompt.tools, variables["messages"]);
     variables.erase("tools");
   }
+  if (model.has_harmony_template()) AdaptToHarmony(variables);
   if (model.is_plain()) return JoinContents(variables["messages"]);
   absl::StatusOr<std::string> text = model.Render(std::move(variables), now);
   if (!text.ok()) {

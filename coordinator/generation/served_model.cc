@@ -11,6 +11,7 @@
 #include "common/json_schema/grammar_builder.h"
 #include "coordinator/text/encode_prompt.h"
 #include "coordinator/text/tools/call_text.h"
+#include "coordinator/text/tools/harmony_header.h"
 #include "coordinator/text/tools/thinking.h"
 #include "coordinator/text/tools/tool_request.h"
 #include "planner/base/json_text.h"
@@ -20,6 +21,13 @@ namespace {
 
 using json_schema::TokenText;
 using json_schema::TokenUse;
+
+// The text before </think>, <|end|> and </arg_value> is free in a mask, so they have to be text.
+bool EndsFreeText(const ServedModel& model, std::string_view piece) {
+  if (model.is_harmony() && piece == kHarmonyEnd) return true;
+  const ParameterTags* const tags = ParameterTagsOf(model.tool_format().syntax);
+  return IsThinkTag(piece) || (tags != nullptr && piece == tags->value_end);
+}
 
 json_schema::VocabularyPtr MakeVocabulary(const ServedModel& model) {
   const Tokenizer& tokenizer = model.tokenizer();
@@ -32,8 +40,7 @@ json_schema::VocabularyPtr MakeVocabulary(const ServedModel& model) {
     } else if (piece.empty()) {
       tokens[i].use = TokenUse::kNever;
     } else if (tokenizer.IsSpecial(id)) {
-      // The text before </think> is free, so the tags have to be text.
-      tokens[i] = {std::string(piece), IsThinkTag(piece) ? TokenUse::kText : TokenUse::kSpecial};
+      tokens[i] = {std::string(piece), EndsFreeText(model, piece) ? TokenUse::kText : TokenUse::kSpecial};
     } else {
       tokens[i].bytes = tokenizer.TokenBytes(id, /*first=*/false);
     }
@@ -51,8 +58,9 @@ absl::StatusOr<std::optional<ChatTemplate>> ParseTemplate(const std::string& sou
 absl::Status CheckParameters(const Json& parameters, const ToolFormat& format, const json_schema::GrammarOptions& options) {
   const std::string schema = JsonText(parameters);
   LIME_RETURN_IF_ERROR(json_schema::CompileAnswer(schema, options).status());
-  if (format.syntax != ToolSyntax::kQwen3Coder) return absl::OkStatus();
-  return json_schema::GrammarBuilder(options).AddParameters(schema, kParameterSuffix).status();
+  const ParameterTags* const tags = ParameterTagsOf(format.syntax);
+  if (tags == nullptr) return absl::OkStatus();
+  return json_schema::GrammarBuilder(options).AddParameters(schema, ParameterSuffix(*tags)).status();
 }
 
 }  // namespace
@@ -73,12 +81,22 @@ absl::Status ServedModel::ReadTemplate() {
   LIME_ASSIGN_OR_RETURN(template_, ParseTemplate(files.source));
   LIME_ASSIGN_OR_RETURN(template_with_tools_, ParseTemplate(files.with_tools));
   tool_format_ = FindToolFormat(files.with_tools.empty() ? files.source : files.with_tools, options_.syntax);
-  const bool knows_thinking = HasThinkEnd(files.source) || HasThinkEnd(files.with_tools) || tokenizer().TokenToId(kThinkEndTag).has_value();
+  has_harmony_template_ = IsHarmonyTemplate(files.source) || IsHarmonyTemplate(files.with_tools);
+  if (is_harmony()) AddHarmonyEnds();
+  const bool knows_thinking =
+      is_harmony() || HasThinkEnd(files.source) || HasThinkEnd(files.with_tools) || tokenizer().TokenToId(kThinkEndTag).has_value();
   thinks_ = options_.divides_thinking && knows_thinking;
   options_.listed.chat_template = files.source;
   options_.listed.has_tools = !is_plain();
   options_.listed.has_thinking = thinks_;
   return absl::OkStatus();
+}
+
+void ServedModel::AddHarmonyEnds() {
+  for (const std::string_view mark : {kHarmonyCall, kHarmonyReturn}) {
+    const std::optional<int32_t> id = tokenizer().TokenToId(mark);
+    if (id && *id < options_.vocab_size && !IsEnd(*id)) options_.end_tokens.push_back(*id);
+  }
 }
 
 void ServedModel::SetPlan(int64_t context, std::span<const std::string> numerics_ids) {

@@ -33,8 +33,9 @@ class ServedModel {
     ListedModel listed;
     std::vector<std::string> aliases;
     std::shared_ptr<const Tokenizer> tokenizer;
-    std::optional<int32_t> bos;        // begins an empty prompt
-    std::vector<int32_t> end_tokens;   // an answer ends after one of these
+    std::optional<int32_t> bos;  // begins an empty prompt
+    // An answer ends after one of these, and after <|call|> and <|return|> of harmony.
+    std::vector<int32_t> end_tokens;
     int64_t vocab_size = 0;            // of the weights: ids are below it
     ModelTemplate chat_template;       // without a source: plain
     std::optional<ToolSyntax> syntax;  // --tool-format; nullopt: found in the template
@@ -74,7 +75,11 @@ class ServedModel {
   // Without a chat template: the contents of the messages, joined by line feeds.
   bool is_plain() const { return !template_.has_value(); }
   const ToolFormat& tool_format() const { return tool_format_; }
-  // The template or the vocabulary knows </think>, and --reasoning is not off.
+  // The template writes harmony messages (harmony_header.h).
+  bool has_harmony_template() const { return has_harmony_template_; }
+  // It does, or --tool-format says that the model writes them.
+  bool is_harmony() const { return has_harmony_template_ || tool_format_.syntax == ToolSyntax::kHarmony; }
+  // The template or the vocabulary knows </think>, or it is harmony; and --reasoning is not off.
   bool thinks() const { return thinks_; }
 
   // The text of a prompt by the template. `variables`: those of TemplateVariables. An error is the
@@ -88,11 +93,13 @@ class ServedModel {
  private:
   explicit ServedModel(Options options) : options_(std::move(options)) {}
   absl::Status ReadTemplate();
+  void AddHarmonyEnds();
 
   Options options_;
   std::string fingerprint_;
   std::optional<ChatTemplate> template_, template_with_tools_;
   ToolFormat tool_format_;
+  bool has_harmony_template_ = false;
   bool thinks_ = false;
   json_schema::VocabularyPtr vocabulary_;
 };

@@ -1,5 +1,5 @@
-// Any tokens as the answer to a request: the first byte chooses the request, each other byte is a
-// token. Every event has to fit its writer, and the body is UTF-8.
+// Any tokens as the answer to a request: the first byte chooses the request and the syntaxes, each
+// other byte is a token. Every event has to fit its writer, and the body is UTF-8.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -57,11 +57,7 @@ std::string BodyOf(uint8_t choice) {
   return body + "}";
 }
 
-void Try(const uint8_t* data, size_t size) {
-  static const std::unique_ptr<ServedModel> models[] = {MakeModel(ToolSyntax::kHermes), MakeModel(ToolSyntax::kQwen3Coder),
-                                                        MakeModel(ToolSyntax::kLlama3), MakeModel(ToolSyntax::kMistral)};
-  if (size == 0) return;
-  const ServedModel& model = *models[data[0] % 4];
+void TryModel(const ServedModel& model, const uint8_t* data, size_t size) {
   const auto random = [] { return uint64_t{1} << 11; };
   const ApiRequest request = *ParseRequest(Endpoint::kChat, BodyOf(data[0]), model.parse_options());
   const Generation generation = *PrepareGeneration(model, Endpoint::kChat, request, {.now = {}, .random = random});
@@ -82,6 +78,17 @@ void Try(const uint8_t* data, size_t size) {
   writer->Finish(reader.Report());
   writer->Write(out);
   if (!writer->done() || !IsUtf8(out)) std::abort();
+}
+
+// Two models for each value of the first bits.
+void Try(const uint8_t* data, size_t size) {
+  static const std::unique_ptr<ServedModel> models[] = {
+      MakeModel(ToolSyntax::kHermes),  MakeModel(ToolSyntax::kQwen3Coder), MakeModel(ToolSyntax::kLlama3), MakeModel(ToolSyntax::kMistral),
+      MakeModel(ToolSyntax::kHarmony), MakeModel(ToolSyntax::kGlm),        MakeModel(ToolSyntax::kMiniMax)};
+  if (size == 0) return;
+  const size_t first = data[0] % 4;
+  TryModel(*models[first], data, size);
+  if (first < 3) TryModel(*models[first + 4], data, size);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Calls in hostile text. The first byte chooses the syntax and the options; bytes 1 end a part of
-// the text. Wherever the text is cut, the events are the same. Content and the text of calls
+// Calls in hostile text. The first byte chooses the syntax (bits 0, 1 and 5) and the options; bytes 1
+// end a part of the text. Wherever the text is cut, the events are the same. Content and the text of calls
 // together are the text, and the arguments of a complete call are JSON.
 #include <cstdint>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/text/tools/thinking.h"
+#include "coordinator/text/tools/answer_splitter.h"
 #include "coordinator/text/tools/tool_call_parser.h"
 #include "coordinator/text/unicode/utf8.h"
 #include "planner/base/json_text.h"
@@ -74,11 +74,11 @@ void CheckCalls(const ToolEvents& events, bool is_utf8) {
   Require(!open);
 }
 
-std::string Split(const std::vector<std::string_view>& parts, ThinkingSplitter::Start start) {
-  ThinkingSplitter splitter(start);
+std::string Split(const std::vector<std::string_view>& parts, const SplitterOptions& split) {
+  const auto splitter = MakeAnswerSplitter(split);
   std::string reasoning, content;
-  for (const std::string_view part : parts) splitter.Push(part, reasoning, content);
-  splitter.Finish(reasoning, content);
+  for (const std::string_view part : parts) splitter->Push(part, reasoning, content);
+  splitter->Finish(reasoning, content);
   return reasoning + '\1' + content;
 }
 
@@ -86,6 +86,11 @@ const ToolFunctions& Functions() {
   static const ToolFunctions functions = {{"f", nlohmann::ordered_json::parse(R"({"properties": {
       "s": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": ["string", "null"]}, "l": {"anyOf": [{"type": "array"}, {"type": "string"}]}}})")}};
   return functions;
+}
+
+ToolSyntax SyntaxOfByte(unsigned char byte) {
+  const int number = (byte & 3) + ((byte & 32) != 0 ? 4 : 0);
+  return number <= static_cast<int>(ToolSyntax::kHarmony) ? static_cast<ToolSyntax>(number) : ToolSyntax::kHermes;
 }
 
 void Try(std::string_view input) {
@@ -103,15 +108,16 @@ void Try(std::string_view input) {
   }
   const std::vector<std::string_view> parts(owned.begin(), owned.end());
   const std::vector<std::string_view> whole = {text};
-  ToolCallParser::Options options{.syntax = static_cast<ToolSyntax>(choice & 3),
-                                  .functions = (choice & 4) != 0 ? nullptr : &Functions(),
-                                  .parallel = (choice & 8) == 0};
+  ToolCallParser::Options options{
+      .syntax = SyntaxOfByte(choice), .functions = (choice & 4) != 0 ? nullptr : &Functions(), .parallel = (choice & 8) == 0};
   if ((choice & 16) != 0) options.max_waiting_bytes = 40;
   const ToolEvents events = EventsOf(parts, options, text);
   Require(events.events() == EventsOf(whole, options, text).events());
   CheckCalls(events, IsUtf8(text));
-  for (const auto start : {ThinkingSplitter::Start::kInside, ThinkingSplitter::Start::kOpen})
-    Require(Split(parts, start) == Split(whole, start));
+  for (const auto start : {ThinkingStart::kInside, ThinkingStart::kOpen, ThinkingStart::kHarmony, ThinkingStart::kHarmonyContent}) {
+    const SplitterOptions split = {.start = start, .divides = (choice & 64) == 0, .keeps_calls = (choice & 128) == 0};
+    Require(Split(parts, split) == Split(whole, split));
+  }
 }
 
 }  // namespace

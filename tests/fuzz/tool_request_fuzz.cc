@@ -4,6 +4,7 @@
 
 #include "coordinator/api/requests/parse_request.h"
 #include "coordinator/text/tools/call_frames.h"
+#include "coordinator/text/tools/harmony_messages.h"
 #include "coordinator/text/tools/schema_types.h"
 #include "coordinator/text/tools/tool_messages.h"
 #include "coordinator/text/tools/tool_request.h"
@@ -20,12 +21,14 @@ void Try(std::string_view text) {
     if (fault->code.empty() || fault->message.empty() || fault->tool >= prompt.tools.size()) std::abort();
     return;
   }
-  for (int syntax = 0; syntax < 4; ++syntax) {
+  for (int syntax = 0; syntax <= static_cast<int>(ToolSyntax::kHarmony); ++syntax) {
     const ToolFormat format{.syntax = static_cast<ToolSyntax>(syntax)};
     if (tools.choice.mode != ToolChoice::Mode::kNone) (void)FrameCalls(format, tools);
     Json messages = TemplateVariables(prompt).at("messages");
     StateTools(format, prompt.tools, messages);
   }
+  Json variables = TemplateVariables(prompt);
+  AdaptToHarmony(variables);
   for (const ToolFunction& function : tools.functions) (void)TypesOfArgument(function.parameters, "a");
 }
 

@@ -9,7 +9,7 @@
 
 namespace lime {
 
-// One argument of a kQwen3Coder call: prefix, value, suffix. A value of a type that allows strings
+// One argument of a call whose syntax has ParameterTags: prefix, value, suffix. A value of a type that allows strings
 // alone stands there as it is, any other as JSON; it cannot hold the suffix.
 struct ParameterFrame {
   std::string key;

@@ -77,6 +77,8 @@ struct CallSyntax {
 CallSyntax HermesCalls(CallWriter& calls);
 CallSyntax Llama3Calls(CallWriter& calls);
 CallSyntax MistralCalls(CallWriter& calls);
-CallSyntax Qwen3CoderCalls(CallWriter& calls, const ToolFunctions* functions, size_t max_waiting_bytes);
+CallSyntax HarmonyCalls(CallWriter& calls);
+// REQUIRES: the syntax has ParameterTags.
+CallSyntax ParameterCalls(ToolSyntax syntax, CallWriter& calls, const ToolFunctions* functions, size_t max_waiting_bytes);
 
 }  // namespace lime

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "coordinator/text/tools/answer_splitter.h"
 #include "planner/base/status.h"
 
 namespace lime {
@@ -28,23 +29,15 @@ bool EndsThinking(std::string_view prompt);
 // answer that neither begins inside nor with <think> is all content. Tags behind </think> are
 // content.
 // Owner: one answer.
-class ThinkingSplitter {
+class ThinkingSplitter final : public AnswerSplitter {
  public:
-  enum class Start {
-    kOff,     // all is content, as it comes
-    kInside,  // the prompt has opened the reasoning
-    kOpen,    // the answer may open it
-  };
+  using Start = ThinkingStart;
+  // REQUIRES: !IsHarmony(start)
   explicit ThinkingSplitter(Start start);
 
-  // Appends what is certain. Reasoning comes before all content.
-  void Push(std::string_view text, std::string& reasoning, std::string& content);
-  // The text is over: appends what waits.
-  void Finish(std::string& reasoning, std::string& content);
-
-  // What follows is content: stop strings, masks and calls begin here. False also while the answer
-  // may still open its reasoning.
-  bool is_over() const { return state_ >= State::kBeforeContent; }
+  void Push(std::string_view text, std::string& reasoning, std::string& content) override;
+  void Finish(std::string& reasoning, std::string& content) override;
+  bool is_over() const override { return state_ >= State::kBeforeContent; }
 
  private:
   enum class State {

@@ -50,11 +50,15 @@ class Parser final : public ToolCallParser {
 CallSyntax MakeSyntax(const ToolCallParser::Options& options, CallWriter& calls) {
   switch (options.syntax) {
     case ToolSyntax::kQwen3Coder:
-      return Qwen3CoderCalls(calls, options.functions, options.max_waiting_bytes);
+    case ToolSyntax::kGlm:
+    case ToolSyntax::kMiniMax:
+      return ParameterCalls(options.syntax, calls, options.functions, options.max_waiting_bytes);
     case ToolSyntax::kLlama3:
       return Llama3Calls(calls);
     case ToolSyntax::kMistral:
       return MistralCalls(calls);
+    case ToolSyntax::kHarmony:
+      return HarmonyCalls(calls);
     case ToolSyntax::kHermes:
       break;
   }

@@ -64,7 +64,7 @@ class ToolCallParser {
  public:
   struct Options {
     ToolSyntax syntax = ToolSyntax::kHermes;
-    // Types the values of kQwen3Coder; others ignore it. Calls of unknown functions are calls.
+    // Types the values of syntaxes with ParameterTags; others ignore it. Calls of unknown functions are calls.
     // Null: none are known. Outlives the parser.
     const ToolFunctions* functions = nullptr;
     bool parallel = true;  // false: the answer is over after one call

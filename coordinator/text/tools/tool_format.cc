@@ -3,25 +3,32 @@
 #include <array>
 #include <utility>
 
+#include "coordinator/text/tools/harmony_header.h"
 #include "planner/base/strings.h"
 
 namespace lime {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, ToolSyntax>, 4> kNames = {{
+constexpr std::array<std::pair<std::string_view, ToolSyntax>, 7> kNames = {{
     {"hermes", ToolSyntax::kHermes},
     {"qwen3-coder", ToolSyntax::kQwen3Coder},
     {"llama3", ToolSyntax::kLlama3},
     {"mistral", ToolSyntax::kMistral},
+    {"glm", ToolSyntax::kGlm},
+    {"minimax", ToolSyntax::kMiniMax},
+    {"harmony", ToolSyntax::kHarmony},
 }};
 
 bool Holds(std::string_view source, std::string_view text) {
   return source.find(text) != std::string_view::npos;
 }
 
-// The order matters: a template for qwen3-coder holds <tool_call> too.
+// The order matters: a template for qwen3-coder or glm holds <tool_call> too.
 std::optional<ToolSyntax> SyntaxOf(std::string_view source) {
+  if (IsHarmonyTemplate(source)) return ToolSyntax::kHarmony;
   if (Holds(source, "<function=")) return ToolSyntax::kQwen3Coder;
+  if (Holds(source, "<minimax:tool_call>")) return ToolSyntax::kMiniMax;
+  if (Holds(source, "<arg_key>")) return ToolSyntax::kGlm;
   if (Holds(source, "[TOOL_CALLS]")) return ToolSyntax::kMistral;
   if (Holds(source, "<tool_call>")) return ToolSyntax::kHermes;
   const bool has_call = Holds(source, "<|python_tag|>") || Holds(source, "{\"name\":");
@@ -43,7 +50,7 @@ absl::StatusOr<std::optional<ToolSyntax>> ParseToolFormat(std::string_view value
   for (const auto& [name, syntax] : kNames) {
     if (value == name) return std::optional(syntax);
   }
-  return Invalid("--tool-format is \"", Text(value), "\"; it can be auto, hermes, qwen3-coder, llama3 or mistral");
+  return Invalid("--tool-format is \"", Text(value), "\"; it can be auto, hermes, qwen3-coder, llama3, mistral, glm, minimax or harmony");
 }
 
 ToolFormat FindToolFormat(std::string_view source, std::optional<ToolSyntax> wanted) {
@@ -61,6 +68,13 @@ bool IsCallMarkup(ToolSyntax syntax, std::string_view text) {
       return text == "<|python_tag|>";
     case ToolSyntax::kMistral:
       return text == "[TOOL_CALLS]" || text == "[ARGS]" || text == "[CALL_ID]";
+    case ToolSyntax::kGlm:
+      return text == "<tool_call>" || text == "</tool_call>" || text == "<arg_key>" || text == "</arg_key>" || text == "<arg_value>" ||
+             text == "</arg_value>";
+    case ToolSyntax::kMiniMax:
+      return text == "<minimax:tool_call>" || text == "</minimax:tool_call>";
+    case ToolSyntax::kHarmony:
+      return IsHarmonyMark(text);
     default:
       return text == "<tool_call>" || text == "</tool_call>";
   }

@@ -16,6 +16,9 @@ enum class ToolSyntax {
   kQwen3Coder,  // <tool_call><function=N><parameter=K>value</parameter></function></tool_call>
   kLlama3,      // {"name": N, "parameters": {...}} as the whole answer
   kMistral,     // [TOOL_CALLS][{"name": N, "arguments": {...}}] or [TOOL_CALLS]N[ARGS]{...}
+  kGlm,         // <tool_call>N <arg_key>K</arg_key> <arg_value>value</arg_value> </tool_call>
+  kMiniMax,     // <minimax:tool_call><invoke name="N"><parameter name="K">value</parameter></invoke>...
+  kHarmony,     // <|channel|>commentary to=functions.N <|constrain|>json<|message|>{...}<|call|>
 };
 
 // The name that --tool-format has for it.

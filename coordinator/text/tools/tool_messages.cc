@@ -31,9 +31,8 @@ std::string CallExample(const ToolFormat& format) {
   const CallsText around = CallsTextOf(format);
   std::string text(around.opening);
   text += CallPrefix(format, "FUNCTION");
-  if (format.syntax == ToolSyntax::kQwen3Coder) {
-    text += ParameterPrefix("PARAMETER") + "VALUE";
-    text += kParameterSuffix;
+  if (const ParameterTags* const tags = ParameterTagsOf(format.syntax)) {
+    text += ParameterPrefix(*tags, "PARAMETER") + "VALUE" + ParameterSuffix(*tags);
   } else {
     text += "{\"PARAMETER\": VALUE}";
   }

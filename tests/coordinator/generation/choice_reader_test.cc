@@ -162,12 +162,40 @@ TEST(ChoiceReaderTest, CallsOfEverySyntaxAreCalls) {
       {ToolSyntax::kQwen3Coder, "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"},
       {ToolSyntax::kLlama3, "<|python_tag|>{\"name\": \"add\", \"parameters\": {\"a\": 1}}"},
       {ToolSyntax::kMistral, "[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {\"a\": 1}}]"},
+      {ToolSyntax::kGlm, "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"},
+      {ToolSyntax::kMiniMax,
+       "<minimax:tool_call>\n<invoke name=\"add\">\n<parameter name=\"a\">1</parameter>\n</invoke>\n</minimax:tool_call>"},
   };
   for (const auto& [syntax, text] : texts) {
     MadeAnswer answer(MadeModel{.syntax = syntax}, kTool);
     answer.Say("<think>One.</think>" + text);
     EXPECT_THAT(answer.End(), ElementsAre("reasoning One.", "call add {\"a\": 1}.", "end tool_calls")) << text;
   }
+}
+
+constexpr const char* kHarmonyMarks = "<|channel|> <|message|>";
+
+TEST(ChoiceReaderTest, ChannelsOfHarmonyAreReasoningContentAndCalls) {
+  MadeAnswer answer(MadeModel{.source = MadeTemplate(kHarmonyMarks)}, kTool);
+  answer.Say("<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>");
+  EXPECT_THAT(answer.lines.all(), ElementsAre("reasoning One.", "content I look."));
+  answer.Say("<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{\"a\": 1}");
+  answer.SayIds({kHarmonyCallId});
+  EXPECT_THAT(answer.End(), ElementsAre("reasoning One.", "content I look.", "call add {\"a\": 1}.", "end tool_calls"));
+}
+
+TEST(ChoiceReaderTest, WithoutToolsAnAnswerOfHarmonyHasNoMarks) {
+  MadeAnswer answer(MadeModel{.source = MadeTemplate(kHarmonyMarks)}, R"("stop":["END"])");
+  answer.Say("<|channel|>analysis<|message|>END<|end|><|start|>assistant<|channel|>final<|message|>Yes");
+  EXPECT_THAT(answer.End(), ElementsAre("reasoning END", "content Yes", "end stop"));
+  EXPECT_GT(answer.reader->reasoning_tokens(), 3);
+}
+
+TEST(ChoiceReaderTest, WithReasoningOffHarmonysAnalysisIsContent) {
+  MadeAnswer answer(MadeModel{.source = MadeTemplate(kHarmonyMarks), .divides_thinking = false}, "");
+  answer.Say("<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>final<|message|>Yes");
+  EXPECT_THAT(answer.End(), ElementsAre("content One.\n\nYes", "end stop"));
+  EXPECT_EQ(answer.reader->reasoning_tokens(), 0);
 }
 
 TEST(ChoiceReaderTest, ContentStandsBeforeACall) {

@@ -14,6 +14,13 @@ ApiRequest Completion(const ServedModel& model, std::string_view fields) {
   return RequestFor(model, Endpoint::kCompletions, absl::StrCat("{", std::string(fields), "}"));
 }
 
+TEST(GenerationTest, AnAnswerOfHarmonyBeginsWithAHeaderOrWithinTheFinalMessage) {
+  const auto model = MadeModel{.source = MadeTemplate("<|channel|> <|message|>")}.Make();
+  EXPECT_EQ(Prepared(*model, Endpoint::kChat, ChatFor(*model)).thinking, ThinkingStart::kHarmony);
+  const auto opened = MadeModel{.source = MadeTemplate("<|channel|>", "<|channel|>final<|message|>")}.Make();
+  EXPECT_EQ(Prepared(*opened, Endpoint::kChat, ChatFor(*opened)).thinking, ThinkingStart::kHarmonyContent);
+}
+
 TEST(GenerationTest, AChatIsOneRequest) {
   const auto model = MadeModel{.defaults = {.temperature = 0.5, .top_k = 3}}.Make();
   const Generation made = Prepared(*model, Endpoint::kChat, ChatFor(*model, R"("seed":7,"max_tokens":5,"hash_logits":true)"));

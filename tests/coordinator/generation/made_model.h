@@ -20,14 +20,15 @@ namespace lime {
 
 // Ids of the tokens that are no bytes; all of these are special.
 inline constexpr int32_t kBos = 256, kEos = 257, kThinkId = 260, kThinkEndId = 261, kToolCallId = 262, kToolCallEndId = 263,
-                         kMistralCallsId = 264, kPythonTagId = 265, kImStartId = 266, kImEndId = 267;
+                         kMistralCallsId = 264, kPythonTagId = 265, kImStartId = 266, kImEndId = 267, kHarmonyEndId = 272,
+                         kHarmonyCallId = 274;
 inline constexpr int64_t kMadeVocab = 300;  // of the weights
 
 inline std::shared_ptr<const Tokenizer> MadeTokenizer() {
   TokenizerJson json = ByteLevelJson();
   int32_t id = kThinkId;
-  for (const char* text :
-       {"<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|im_start|>", "<|im_end|>"}) {
+  for (const char* text : {"<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|im_start|>",
+                           "<|im_end|>", "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"}) {
     json["added_tokens"].push_back({{"id", id++}, {"content", text}, {"special", true}});
   }
   return FromJsonOrDie(json);

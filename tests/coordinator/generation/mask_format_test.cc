@@ -94,6 +94,12 @@ TEST(MaskFormatTest, EverySyntaxWritesWhatItsParserReads) {
       {{ToolSyntax::kLlama3}, "{\"name\": \"add\", \"parameters\": {\"a\":1}}"},
       {{ToolSyntax::kMistral}, "[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {\"a\":1}}]"},
       {{.syntax = ToolSyntax::kMistral, .args_marker = true}, "[TOOL_CALLS]add[ARGS]{\"a\":1}"},
+      {{ToolSyntax::kGlm},
+       "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>note</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"},
+      {{ToolSyntax::kMiniMax},
+       "<minimax:tool_call>\n<invoke name=\"add\">\n<parameter name=\"a\">1</parameter>\n<parameter name=\"note\">x</parameter>\n"
+       "</invoke>\n</minimax:tool_call>"},
+      {{ToolSyntax::kHarmony}, "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{\"a\":1}"},
   };
   for (const auto& [format, text] : syntaxes) {
     const ToolRequest tools = Tools(Mode::kRequired);
@@ -106,6 +112,43 @@ TEST(MaskFormatTest, EverySyntaxWritesWhatItsParserReads) {
     EXPECT_EQ(events.events()[0].text, "add");
     EXPECT_TRUE(events.events()[2].complete) << text;
   }
+}
+
+constexpr const char* kHarmonyThought = "<|channel|>analysis<|message|>so<|end|><|start|>assistant";
+
+TEST(MaskFormatTest, AValueOfHarmonyIsTheFinalMessage) {
+  const std::string format = Format({}, Schema(), {.tool_format = {ToolSyntax::kHarmony}, .thinking = Start::kHarmony});
+  EXPECT_EQ(Follow(format, {kHarmonyThought, "<|channel|>final<|message|>", "{\"b\":true}"}), "all");
+  EXPECT_EQ(Follow(format, {"<|channel|>final<|message|>", "{\"b\":true}"}), "all");
+  EXPECT_EQ(Follow(format, {"<|channel|>analysis<|message|>{\"b\":true}"}), "open");
+  EXPECT_EQ(Follow(format, {"{"}), "no");
+  EXPECT_EQ(Follow(format, {"<|channel|>final<|message|>", "Sure"}), "no");
+  const std::string inside = Format({}, Schema(), {.tool_format = {ToolSyntax::kHarmony}, .thinking = Start::kHarmonyContent});
+  EXPECT_EQ(Follow(inside, {"{\"b\":true}"}), "all");
+}
+
+TEST(MaskFormatTest, ACallOfHarmonyIsAMessage) {
+  const MaskOptions options = {.tool_format = {ToolSyntax::kHarmony}, .thinking = Start::kHarmony};
+  const std::string call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}";
+  const std::string forced = Format(Tools(Mode::kFunction), {}, options);
+  EXPECT_EQ(Follow(forced, {kHarmonyThought, call}), "all");
+  EXPECT_EQ(Follow(forced, {call}), "all");
+  EXPECT_EQ(Follow(forced, {kHarmonyThought, "<|channel|>final"}), "no");
+  const std::string inside =
+      Format(Tools(Mode::kFunction), {}, {.tool_format = {ToolSyntax::kHarmony}, .thinking = Start::kHarmonyContent});
+  EXPECT_EQ(Follow(inside, {"<|end|><|start|>assistant" + call}), "all");
+  const std::string either = Format(Tools(Mode::kAuto), Schema(), options);
+  EXPECT_EQ(Follow(either, {kHarmonyThought, call}), "all");
+  EXPECT_EQ(Follow(either, {"<|channel|>final<|message|>{\"b\":true}"}), "all");
+}
+
+TEST(MaskFormatTest, WithAutoTheMaskOfHarmonyBeginsAtTheRecipient) {
+  const std::string format = Format(Tools(Mode::kAuto), {}, {.tool_format = {ToolSyntax::kHarmony}, .thinking = Start::kHarmony});
+  EXPECT_EQ(Follow(format, {kHarmonyThought, "<|channel|>final<|message|>", "Hello to=functions.x"}), "free");
+  EXPECT_EQ(Follow(format, {kHarmonyThought, "<|channel|>commentary", " to=functions.", "now", " <|constrain|>json<|message|>{}"}), "all");
+  EXPECT_EQ(Follow(format, {kHarmonyThought, "<|channel|>commentary to=functions.", "other"}), "no");
+  EXPECT_EQ(Follow(format, {kHarmonyThought, " to=functions.", "now<|channel|>commentary <|constrain|>json<|message|>{}"}), "all");
+  EXPECT_EQ(Follow(format, {" to", "=functions.", "now<|channel|>commentary <|constrain|>json<|message|>{}"}), "all");
 }
 
 TEST(MaskFormatTest, WithAutoTheMaskBeginsAtTheMarker) {

@@ -51,6 +51,14 @@ TEST(ServedModelTest, ATemplateForToolsIsTakenForRequestsWithTools) {
 }
 
 TEST(ServedModelTest, ThinkingIsKnownFromTheVocabularyUnlessItIsOff) {
+  EXPECT_FALSE(MadeModel().Make()->is_harmony());
+  const auto harmony = MadeModel{.source = MadeTemplate("<|channel|> <|message|>")}.Make();
+  EXPECT_TRUE(harmony->is_harmony());
+  EXPECT_TRUE(harmony->thinks());
+  EXPECT_TRUE(harmony->IsEnd(kHarmonyCallId));
+  EXPECT_EQ(harmony->vocabulary()->Use(kHarmonyEndId), json_schema::TokenUse::kText);
+  EXPECT_EQ(harmony->vocabulary()->Use(kHarmonyCallId), json_schema::TokenUse::kEnd);
+  EXPECT_FALSE(MadeModel().Make()->IsEnd(kHarmonyCallId));
   EXPECT_TRUE(MadeModel().Make()->thinks());  // </think> is a token
   EXPECT_FALSE(MadeModel{.divides_thinking = false}.Make()->thinks());
 }

@@ -22,11 +22,9 @@ ToolRequest Request() {
 }
 
 const std::vector<ToolFormat>& Formats() {
-  static const std::vector<ToolFormat> formats = {{ToolSyntax::kHermes},
-                                                  {ToolSyntax::kQwen3Coder},
-                                                  {ToolSyntax::kLlama3},
-                                                  {ToolSyntax::kMistral},
-                                                  {.syntax = ToolSyntax::kMistral, .args_marker = true}};
+  static const std::vector<ToolFormat> formats = {
+      {ToolSyntax::kHermes},  {ToolSyntax::kQwen3Coder}, {ToolSyntax::kLlama3},  {ToolSyntax::kGlm},
+      {ToolSyntax::kMiniMax}, {ToolSyntax::kHarmony},    {ToolSyntax::kMistral}, {.syntax = ToolSyntax::kMistral, .args_marker = true}};
   return formats;
 }
 
@@ -46,11 +44,11 @@ TEST(CallFramesTest, WhatTheFramesWriteIsWhatTheParserReads) {
     ASSERT_TRUE(frames.ok());
     ASSERT_EQ(frames->alternatives.size(), 2u);
     std::string text = frames->opening + Write(frames->alternatives[0]);
-    std::string expected =
-        format.syntax == ToolSyntax::kQwen3Coder ? R"(add({"a": 1, "note": "x", "o": "1", "more": 1}))" : "add({\"a\": 1})";
+    const bool by_parameter = frames->alternatives[0].by_parameter;
+    std::string expected = by_parameter ? R"(add({"a": 1, "note": "x", "o": "1", "more": 1}))" : "add({\"a\": 1})";
     if (!frames->one_call) {
       text += frames->separator + Write(frames->alternatives[1]);
-      expected += format.syntax == ToolSyntax::kQwen3Coder ? "now({})" : "now({\"a\": 1})";
+      expected += by_parameter ? "now({})" : "now({\"a\": 1})";
     }
     text += frames->closing;
     EXPECT_EQ(Parse(text, {.syntax = format.syntax, .functions = &request.functions}), expected) << text;
@@ -94,6 +92,46 @@ TEST(CallFramesTest, ParametersHaveTheirFrames) {
   expect(parameters[3], "more", true);
 }
 
+TEST(CallFramesTest, EverySyntaxHasItsTags) {
+  const ToolRequest request = Request();
+  const auto glm = FrameCalls({ToolSyntax::kGlm}, request);
+  ASSERT_TRUE(glm.ok());
+  EXPECT_EQ(glm->alternatives[0].prefix, "<tool_call>add\n");
+  EXPECT_EQ(glm->alternatives[0].parameters[0].prefix, "<arg_key>a</arg_key>\n<arg_value>");
+  EXPECT_EQ(glm->alternatives[0].parameters[0].suffix, "</arg_value>\n");
+  EXPECT_EQ(glm->alternatives[0].suffix, "</tool_call>");
+  const auto minimax = FrameCalls({ToolSyntax::kMiniMax}, request);
+  ASSERT_TRUE(minimax.ok());
+  EXPECT_EQ(minimax->opening, "<minimax:tool_call>\n");
+  EXPECT_EQ(minimax->alternatives[0].prefix, "<invoke name=\"add\">\n");
+  EXPECT_EQ(minimax->alternatives[0].parameters[0].prefix, "<parameter name=\"a\">");
+  EXPECT_EQ(minimax->alternatives[0].parameters[0].suffix, "</parameter>\n");
+  EXPECT_EQ(minimax->alternatives[0].suffix + minimax->closing, "</invoke>\n</minimax:tool_call>");
+}
+
+// A call that has begun may have its recipient behind the role, as the template writes it.
+TEST(CallFramesTest, ACallOfHarmonyMayBeginWithItsRecipient) {
+  ToolRequest request = Request();
+  EXPECT_EQ(FrameCalls({ToolSyntax::kHarmony}, request)->starts.size(), 1u);
+  EXPECT_TRUE(FrameCalls({ToolSyntax::kHarmony}, request)->one_call);
+  request.choice.mode = ToolChoice::Mode::kAuto;
+  const auto frames = FrameCalls({ToolSyntax::kHarmony}, request);
+  ASSERT_TRUE(frames.ok());
+  ASSERT_EQ(frames->alternatives.size(), 4u);
+  EXPECT_EQ(frames->alternatives[1].prefix, "to=functions.add<|channel|>commentary <|constrain|>json<|message|>");
+  ASSERT_EQ(frames->starts.size(), 3u);
+  for (const MaskStart& start : frames->starts) {
+    const std::string frame = start.text.substr(start.text.size() - start.frame_bytes);
+    int begun = 0;
+    for (const CallFrame& call : frames->alternatives) {
+      if (!call.prefix.starts_with(frame)) continue;
+      ++begun;
+      EXPECT_EQ(Parse(ToolSyntax::kHarmony, call.prefix + "{}"), call.function->name + "({})");
+    }
+    EXPECT_EQ(begun, 2) << start.text;
+  }
+}
+
 TEST(CallFramesTest, ANamedFunctionIsTheOnlyAlternativeAndIsCalledOnce) {
   ToolRequest request = Request();
   request.choice = {ToolChoice::Mode::kFunction, "now"};
@@ -119,8 +157,13 @@ TEST(CallFramesTest, ARequiredParameterThatTheSyntaxCannotNameIsAnError) {
   request.functions = {{"f", Json::parse(R"({"type": "object", "properties": {"a>b": {}, "c": {}}})")}};
   EXPECT_EQ(FrameCalls({ToolSyntax::kQwen3Coder}, request)->alternatives[0].parameters.size(), 1u);
   request.functions[0].parameters["required"] = {"a>b"};
-  EXPECT_FALSE(FrameCalls({ToolSyntax::kQwen3Coder}, request).ok());
+  EXPECT_EQ(FrameCalls({ToolSyntax::kQwen3Coder}, request).status().message(),
+            "function f requires a parameter that the syntax qwen3-coder cannot name; rename it, or use another --tool-format");
+  EXPECT_FALSE(FrameCalls({ToolSyntax::kGlm}, request).ok());
   EXPECT_TRUE(FrameCalls({ToolSyntax::kHermes}, request).ok());
+  request.functions[0].parameters["required"] = {"a\"b"};
+  EXPECT_FALSE(FrameCalls({ToolSyntax::kMiniMax}, request).ok());
+  EXPECT_TRUE(FrameCalls({ToolSyntax::kGlm}, request).ok());
 }
 
 }  // namespace

@@ -132,6 +132,9 @@ TEST(RoundTripTest, CallsInTheVectorsOfModelsTemplates) {
   EXPECT_GE(calls, 15);
 }
 
+// All of ToolSyntax.
+constexpr int kSyntaxes = static_cast<int>(ToolSyntax::kHarmony) + 1;
+
 // Random functions, and arguments that fit them.
 class RandomCalls {
  public:
@@ -140,8 +143,9 @@ class RandomCalls {
   int Below(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
 
   std::string Text() {
-    static const std::vector<std::string> parts = {"a",  " ",       "\n",       "\"", "\\",   "é",          "<",           "{\"x\": 1}",
-                                                   "12", "</param", "</tool_c", "\t", "null", "<tool_call", "</function>", "[TOOL_"};
+    static const std::vector<std::string> parts = {"a",    " ",          "\n",          "\"",      "\\",         "é",
+                                                   "<",    "{\"x\": 1}", "12",          "</param", "</tool_c",   "\t",
+                                                   "null", "<tool_call", "</function>", "[TOOL_",  "</arg_valu", "</invoke>"};
     std::string text = "t";
     for (int i = Below(6); i > 0; --i) text += parts[static_cast<size_t>(Below(static_cast<int>(parts.size())))];
     return text + ".";
@@ -231,7 +235,7 @@ TEST(RoundTripTest, RandomCallsAsText) {
   for (int seed = 0; seed < Cases(300, 20000); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomCalls random(static_cast<uint64_t>(seed));
-    const ToolFormat format{.syntax = static_cast<ToolSyntax>(random.Below(4)), .args_marker = random.Below(2) == 0};
+    const ToolFormat format{.syntax = static_cast<ToolSyntax>(random.Below(kSyntaxes)), .args_marker = random.Below(2) == 0};
     Json tools = Json::array(), calls = Json::array();
     for (int i = format.syntax == ToolSyntax::kLlama3 ? 1 : 1 + random.Below(3); i > 0; --i) calls.push_back(random.Call(tools));
     const ToolFunctions functions = FunctionsOf(tools);
@@ -283,6 +287,20 @@ TEST(RandomTextTest, CutsDoNotChangeTheEventsAndNothingIsLost) {
                                                  "[ARGS]",
                                                  "[CALL_ID]",
                                                  "<|python_tag|>",
+                                                 "<|channel|>",
+                                                 "<|message|>",
+                                                 "<|call|>",
+                                                 "to=functions.f",
+                                                 "<arg_key>",
+                                                 "</arg_key>",
+                                                 "<arg_value>",
+                                                 "</arg_value>",
+                                                 "<minimax:tool_call>",
+                                                 "</minimax:tool_call>",
+                                                 "<invoke name=\"",
+                                                 "<parameter name=\"",
+                                                 "\">",
+                                                 "</invoke>",
                                                  "{\"name\": \"f\", \"arguments\": {",
                                                  "{\"arguments\": {}, \"name\": \"",
                                                  "}",
@@ -308,7 +326,7 @@ TEST(RandomTextTest, CutsDoNotChangeTheEventsAndNothingIsLost) {
   for (int seed = 0; seed < Cases(2000, 400000); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomCalls random(static_cast<uint64_t>(seed));
-    ToolCallParser::Options options{.syntax = static_cast<ToolSyntax>(random.Below(4)), .parallel = random.Below(4) != 0};
+    ToolCallParser::Options options{.syntax = static_cast<ToolSyntax>(random.Below(kSyntaxes)), .parallel = random.Below(4) != 0};
     if (random.Below(4) == 0) options.max_waiting_bytes = 1 + static_cast<size_t>(random.Below(60));
     std::string text;
     if (random.Below(2) == 0) {

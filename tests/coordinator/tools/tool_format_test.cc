@@ -20,6 +20,9 @@ TEST(ToolFormatTest, ATemplatesTextSaysItsSyntax) {
   EXPECT_EQ(FindToolFormat("<tool_call>\n<function=x>").syntax, ToolSyntax::kQwen3Coder);
   EXPECT_EQ(FindToolFormat("{\"name\": \"parameters\" \"parameters\": [TOOL_CALLS]"), (ToolFormat{.syntax = ToolSyntax::kMistral}));
   EXPECT_TRUE(FindToolFormat("[TOOL_CALLS]...[ARGS]").args_marker);
+  EXPECT_EQ(FindToolFormat("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>").syntax, ToolSyntax::kGlm);
+  EXPECT_EQ(FindToolFormat("<|start|>assistant<|channel|>analysis<|message|> <tool_call>").syntax, ToolSyntax::kHarmony);
+  EXPECT_EQ(FindToolFormat("'<minimax:tool_call>' <invoke name=\"").syntax, ToolSyntax::kMiniMax);
   EXPECT_EQ(FindToolFormat("'\"parameters\": ' ... {\"name\": function name").syntax, ToolSyntax::kLlama3);
   EXPECT_EQ(FindToolFormat("\"parameters\" <|python_tag|>").syntax, ToolSyntax::kLlama3);
 }
@@ -39,11 +42,12 @@ TEST(ToolFormatTest, TheFlagReplacesTheSyntax) {
 
 TEST(ToolFormatTest, TheFlagNamesASyntax) {
   EXPECT_EQ(*ParseToolFormat("auto"), std::nullopt);
-  for (const ToolSyntax syntax : {ToolSyntax::kHermes, ToolSyntax::kQwen3Coder, ToolSyntax::kLlama3, ToolSyntax::kMistral}) {
+  for (const ToolSyntax syntax : {ToolSyntax::kHermes, ToolSyntax::kQwen3Coder, ToolSyntax::kLlama3, ToolSyntax::kMistral, ToolSyntax::kGlm,
+                                  ToolSyntax::kMiniMax, ToolSyntax::kHarmony}) {
     EXPECT_EQ(*ParseToolFormat(ToolSyntaxName(syntax)), syntax);
   }
   EXPECT_EQ(ParseToolFormat("Hermes").status().message(),
-            "--tool-format is \"Hermes\"; it can be auto, hermes, qwen3-coder, llama3 or mistral");
+            "--tool-format is \"Hermes\"; it can be auto, hermes, qwen3-coder, llama3, mistral, glm, minimax or harmony");
 }
 
 TEST(ToolFormatTest, ModelsTemplatesHaveTheirFormats) {
@@ -72,6 +76,16 @@ TEST(ToolFormatTest, ModelsTemplatesHaveTheirFormats) {
     EXPECT_EQ(FindToolFormat(source), model.format) << model.file;
     EXPECT_EQ(HasThinkEnd(source), model.thinks) << model.file;
   }
+}
+
+TEST(ToolFormatTest, MarkupOfASyntaxIsText) {
+  EXPECT_TRUE(IsCallMarkup(ToolSyntax::kHermes, "<tool_call>"));
+  EXPECT_FALSE(IsCallMarkup(ToolSyntax::kHermes, "<arg_key>"));
+  for (const char* text : {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"})
+    EXPECT_TRUE(IsCallMarkup(ToolSyntax::kGlm, text)) << text;
+  EXPECT_TRUE(IsCallMarkup(ToolSyntax::kMiniMax, "<minimax:tool_call>"));
+  EXPECT_TRUE(IsCallMarkup(ToolSyntax::kMiniMax, "</minimax:tool_call>"));
+  EXPECT_FALSE(IsCallMarkup(ToolSyntax::kMiniMax, "<tool_call>"));
 }
 
 TEST(CallIdTest, IdsHaveTheFormOfTheSyntax) {

@@ -1,4 +1,4 @@
-// The syntax of Qwen3-Coder: parameters one by one, as plain text.
+// The syntaxes with parameters one by one, as plain text: qwen3-coder, glm, minimax.
 #include <algorithm>
 
 #include "coordinator/text/tools/call_reader.h"
@@ -11,9 +11,6 @@ namespace lime {
 namespace {
 
 using Step = CallReader::Step;
-
-constexpr std::string_view kFunction = "<function=", kParameter = "<parameter=", kParameterEnd = "</parameter>",
-                           kFunctionEnd = "</function>", kCallEnd = "</tool_call>";
 
 // A number, true, false or null is not longer. Strings may be.
 constexpr size_t kMaxScalar = 64;
@@ -133,21 +130,30 @@ size_t Overlap(std::string_view text, std::string_view mark) {
 
 class ParameterReader final : public CallReader {
  public:
-  ParameterReader(CallWriter& calls, const ToolFunctions* functions, size_t max_waiting_bytes)
-      : calls_(calls), functions_(functions), max_waiting_bytes_(max_waiting_bytes) {}
+  ParameterReader(const ParameterTags& tags, CallWriter& calls, const ToolFunctions* functions, size_t max_waiting_bytes)
+      : tags_(tags),
+        line_and_end_("\n" + std::string(tags.value_end)),
+        calls_(calls),
+        functions_(functions),
+        max_waiting_bytes_(max_waiting_bytes) {}
 
   void Start() override { Go(State::kStart); }
 
   Step Read(char c) override {
-    if (state_ == State::kValue) return ReadValue(c);
-    if (state_ == State::kName) return c == '>' ? EndName() : ReadName(c);
-    if (state_ == State::kKey) return c == '>' ? EndKey() : ReadKey(c);
-    if (word_.empty() && IsBlank(c)) return Step::kUndecided;
+    switch (state_) {
+      case State::kValue:
+        return ReadValue(c);
+      case State::kName:
+        return ReadName(c);
+      case State::kKey:
+        return ReadKey(c);
+      default:
+        break;
+    }
+    if (word_.empty() && IsBlank(c)) return IsInTag() ? Step::kRefused : Step::kUndecided;
+    if (state_ == State::kStart && tags_.name.empty()) return BeginName(), ReadName(c);
     word_ += c;
-    if (state_ == State::kStart) return ReadTag(kFunction, &ParameterReader::BeginName);
-    if (state_ == State::kAfterCall) return ReadTag(kCallEnd, &ParameterReader::EndCall);
-    if (kParameter.starts_with(word_)) return ReadTag(kParameter, &ParameterReader::BeginKey);
-    return ReadTag(kFunctionEnd, &ParameterReader::EndFunction);
+    return ReadTag();
   }
 
   void Flush() override {
@@ -158,20 +164,45 @@ class ParameterReader final : public CallReader {
 
  private:
   enum class State {
-    kStart,      // <function= follows
-    kName,       // of the function, until >
-    kBetween,    // <parameter= or </function> follows
-    kKey,        // of the parameter, until >
-    kValue,      // until </parameter>
-    kAfterCall,  // </tool_call> may follow
+    kStart,      // the tag in front of the name follows
+    kName,       // of the function
+    kNameEnd,    // the rest of the tag behind it
+    kBetween,    // a parameter or the end of the function follows
+    kKey,        // of the parameter
+    kKeyEnd,     // the rest of the tag behind it
+    kAfterKey,   // the tag in front of the value follows
+    kValue,      // until the tag behind it
+    kAfterCall,  // the tag that closes the calls may follow
   };
+
+  // Whether the first byte of the tag was read by another state.
+  bool IsInTag() const { return state_ == State::kNameEnd || state_ == State::kKeyEnd; }
 
   void Go(State state) {
     state_ = state;
     word_.clear();
   }
 
-  // `word_` has to become `tag`.
+  // `word_` has to become the tag that the state waits for.
+  Step ReadTag() {
+    switch (state_) {
+      case State::kStart:
+        return ReadTag(tags_.name, &ParameterReader::BeginName);
+      case State::kNameEnd:
+        return ReadTag(tags_.name_end, &ParameterReader::EndName);
+      case State::kKeyEnd:
+        return ReadTag(tags_.key_end, &ParameterReader::EndKey);
+      case State::kAfterKey:
+        return ReadTag(tags_.value, &ParameterReader::BeginValue);
+      case State::kAfterCall:
+        return ReadTag(tags_.outer_end, &ParameterReader::EndCall);
+      default:
+        break;
+    }
+    if (tags_.key.starts_with(word_)) return ReadTag(tags_.key, &ParameterReader::BeginKey);
+    return ReadTag(tags_.function_end, &ParameterReader::EndFunction);
+  }
+
   Step ReadTag(std::string_view tag, Step (ParameterReader::*then)()) {
     if (!tag.starts_with(word_)) return Step::kRefused;
     return word_ == tag ? (this->*then)() : Step::kUndecided;
@@ -183,17 +214,36 @@ class ParameterReader final : public CallReader {
   }
 
   Step ReadName(char c) {
+    if (!tags_.name_end.empty() && c == tags_.name_end[0]) return KeepName(), BeginTag(State::kNameEnd, c);
+    if (tags_.name_end.empty() && (IsBlank(c) || c == '<')) return EndBareName(c);
     if (!IsNameCharacter(c) || word_.size() >= kMaxFunctionName) return Step::kRefused;
     word_ += c;
     return Step::kUndecided;
   }
 
-  Step EndName() {
-    if (word_.empty()) return Step::kRefused;
+  void KeepName() {
     name_ = word_;
     parameters_ = 0;
+  }
+
+  // `c` is the first byte of the tag behind what was read.
+  Step BeginTag(State state, char c) {
+    Go(state);
+    word_ += c;
+    return ReadTag();
+  }
+
+  Step EndName() {
+    if (name_.empty()) return Step::kRefused;
     Go(State::kBetween);
     return Step::kUndecided;
+  }
+
+  Step EndBareName(char c) {
+    KeepName();
+    const Step step = EndName();
+    if (step == Step::kRefused || IsBlank(c)) return step;
+    return BeginTag(State::kBetween, c);
   }
 
   Step BeginKey() {
@@ -202,26 +252,36 @@ class ParameterReader final : public CallReader {
   }
 
   Step ReadKey(char c) {
+    if (c == tags_.key_end[0]) {
+      key_ = word_;
+      return BeginTag(State::kKeyEnd, c);
+    }
     if (c == '\n' || c == '<' || word_.size() >= kMaxParameterKey) return Step::kRefused;
     word_ += c;
     return Step::kUndecided;
   }
 
   Step EndKey() {
-    if (word_.empty()) return Step::kRefused;
+    if (key_.empty()) return Step::kRefused;
+    if (tags_.value.empty()) return BeginValue();
+    Go(State::kAfterKey);
+    return Step::kUndecided;
+  }
+
+  Step BeginValue() {
     if (parameters_ == 0) calls_.Begin(name_);
     std::string json = parameters_++ == 0 ? "{\"" : ", \"";
-    AppendEscaped(word_, json);
+    AppendEscaped(key_, json);
     calls_.Arguments(json + "\": ");
     const ToolFunction* function = functions_ == nullptr ? nullptr : FindFunction(*functions_, name_);
-    value_.Start(function == nullptr ? kAllTypes : TypesOfArgument(function->parameters, word_));
+    value_.Start(function == nullptr ? kAllTypes : TypesOfArgument(function->parameters, key_));
     text_.clear();
-    is_first_ = true;
+    is_first_ = tags_.has_lines;
     Go(State::kValue);
     return Step::kDecided;
   }
 
-  // One line feed on each side of the value belongs to the tags.
+  // With lines, one line feed on each side of the value belongs to the tags.
   Step ReadValue(char c) {
     if (is_first_ && c == '\n') {
       is_first_ = false;
@@ -229,16 +289,16 @@ class ParameterReader final : public CallReader {
     }
     is_first_ = false;
     text_ += c;
-    if (text_.ends_with(kParameterEnd)) return EndValue();
-    const size_t waits = std::max(Overlap(text_, kParameterEnd), Overlap(text_, kLineAndEnd));
+    if (text_.ends_with(tags_.value_end)) return EndValue();
+    const size_t waits = std::max(Overlap(text_, tags_.value_end), tags_.has_lines ? Overlap(text_, line_and_end_) : 0);
     calls_.Arguments(value_.Push(std::string_view(text_).substr(0, text_.size() - waits), max_waiting_bytes_));
     text_.erase(0, text_.size() - waits);
     return Step::kDecided;
   }
 
   Step EndValue() {
-    text_.resize(text_.size() - kParameterEnd.size());
-    if (text_.ends_with('\n')) text_.pop_back();
+    text_.resize(text_.size() - tags_.value_end.size());
+    if (tags_.has_lines && text_.ends_with('\n')) text_.pop_back();
     calls_.Arguments(value_.Push(text_, max_waiting_bytes_));
     calls_.Arguments(value_.Finish());
     Go(State::kBetween);
@@ -249,20 +309,21 @@ class ParameterReader final : public CallReader {
     if (parameters_ == 0) calls_.Begin(name_);
     calls_.Arguments(parameters_ == 0 ? "{}" : "}");
     calls_.End(/*complete=*/true);
+    if (tags_.outer_end.empty()) return Step::kOver;
     Go(State::kAfterCall);
     return Step::kDecided;
   }
 
   Step EndCall() { return Step::kOver; }
 
-  static constexpr std::string_view kLineAndEnd = "\n</parameter>";
-
+  const ParameterTags& tags_;
+  const std::string line_and_end_;
   CallWriter& calls_;
   const ToolFunctions* const functions_;
   const size_t max_waiting_bytes_;
   State state_ = State::kStart;
   std::string word_;  // of a tag, a name or a key
-  std::string name_;
+  std::string name_, key_;
   int parameters_ = 0;
   ParameterValue value_;
   std::string text_;  // of the value, which may belong to its end
@@ -271,8 +332,11 @@ class ParameterReader final : public CallReader {
 
 }  // namespace
 
-CallSyntax Qwen3CoderCalls(CallWriter& calls, const ToolFunctions* functions, size_t max_waiting_bytes) {
-  return {{{"<tool_call>"}, {kFunction, /*is_read=*/true}}, false, std::make_unique<ParameterReader>(calls, functions, max_waiting_bytes)};
+CallSyntax ParameterCalls(ToolSyntax syntax, CallWriter& calls, const ToolFunctions* functions, size_t max_waiting_bytes) {
+  const ParameterTags& tags = *ParameterTagsOf(syntax);
+  std::vector<CallMarker> markers = {{tags.outer}};
+  if (!tags.name.empty()) markers.push_back({tags.name, /*is_read=*/true});  // the outer tag may be missing
+  return {std::move(markers), false, std::make_unique<ParameterReader>(tags, calls, functions, max_waiting_bytes)};
 }
 
 }  // namespace lime
