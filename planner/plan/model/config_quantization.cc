@@ -73,12 +73,13 @@ absl::Status CheckBlock(JsonFields& fields, const char* key, std::string_view na
 }
 
 // transformers and vLLM: FP8 of DeepSeek, Qwen and MiniMax. Activations are never quantised here, so
-// activation_scheme changes nothing.
+// activation_scheme changes nothing. MiniMax writes torch's name of the format.
 absl::Status ReadFp8(const json& object, const std::string& where, std::string_view name, ModelConfig& config) {
   JsonFields fields(object, where);
   const std::string format = fields.StringOr("fmt", "e4m3");
   LIME_RETURN_IF_ERROR(fields.status());
-  if (format != "e4m3") return OtherMethod(name, "fp8", absl::StrCat(" of format \"", format.substr(0, 80), "\""));
+  if (format != "e4m3" && format != "float8_e4m3fn")
+    return OtherMethod(name, "fp8", absl::StrCat(" of format \"", format.substr(0, 80), "\""));
   config.quantization = kFp8;
   config.quantization->scales = ScaleShape::kMatrix;
   LIME_RETURN_IF_ERROR(CheckBlock(fields, "weight_block_size", name, "fp8", config.quantization->scales));

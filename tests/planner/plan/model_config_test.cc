@@ -449,6 +449,8 @@ TEST(ModelConfigTest, ReadsMxfp4AndFp8) {
   EXPECT_THAT(Error(config), HasSubstr("quantisation method \"fp8\" with another weight_block_size than [128, 128] is not supported"));
   config["quantization_config"]["weight_block_size"] = "128";
   EXPECT_FALSE(Parse(config).ok());
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "float8_e4m3fn"}};  // MiniMax-M2
+  EXPECT_EQ(Parse(config)->quantization->code, WeightCode::kFp8);
   config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e5m2"}};
   EXPECT_THAT(Error(config), HasSubstr("quantisation method \"fp8\" of format \"e5m2\""));
 }
