@@ -60,12 +60,12 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
 
 inline std::vector<Variant> Variants() {
   std::vector<Variant> variants;
-  const char* const families[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5", "gemma3", "falcon"};
+  const char* const families[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5"};
   const std::pair<const char*, DType> dtypes[] = {{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f32", DType::kF32}};
   for (const std::string family : families) {
     for (const auto& [dtype_name, dtype] : dtypes) {
       Variant variant{.name = family + "_" + dtype_name, .family = family, .dtype = dtype, .quantization = std::nullopt};
-      if (family == "mistral" || family == "gemma3") variant.window = 50;
+      if (family == "mistral") variant.window = 50;
       if (family == "opt") variant.activation = Activation::kRelu, variant.head_dim = 24;
       variants.push_back(variant);
     }
@@ -80,8 +80,11 @@ inline std::vector<Variant> Variants() {
                                    std::pair{"llama3", RopeType::kLlama3}, std::pair{"yarn", RopeType::kYarn}}) {
     variants.push_back({.name = std::string("llama_rope_") + name, .quantization = std::nullopt, .rope = type});
   }
-  for (const std::string family : {"qwen3_moe", "qwen3_5_moe", "qwen3_next", "mixtral", "minimax_m2", "glm4_moe"})
+  // Of these, what is special does not depend on the dtype.
+  for (const std::string family : {"gemma3", "falcon", "qwen3_moe", "qwen3_next", "glm4_moe"}) {
     variants.push_back({.name = family + "_bf16", .family = family, .quantization = std::nullopt});
+    if (family == "gemma3") variants.back().window = 50;
+  }
   variants.push_back({.name = "llama_relu", .quantization = std::nullopt, .activation = Activation::kRelu});
   return variants;
 }
