@@ -62,7 +62,7 @@ struct PlanPart {
   double decode_ms = 0;
   // The share of decode_ms that computes evicted KV again, at the end of the context.
   double evicted_ms = 0;
-  double prefill_ms = 0;  // for one chunk in the middle of the planned prompt
+  double prefill_ms = 0;                 // for one chunk in the middle of the planned prompt
   UnitPolicy policy = UnitPolicy::kLru;  // on demand: which unit leaves memory for another one
 
   bool is_kv() const { return kv_end > 0; }
