@@ -12,12 +12,12 @@ namespace {
 
 constexpr int32_t kCountedRows = 1;
 
-// The last steps, as many as have up to kCurveChoices choices; at least one.
-RouteLog NewestSteps(const RouteLog& log) {
+// The last steps, as many as have up to `most` choices; at least one.
+RouteLog NewestSteps(const RouteLog& log, int64_t most) {
   int64_t first = log.num_steps(), choices = 0;
   while (first > 0) {
     for (const RouteLog::Visit& visit : log.visits_of(first - 1)) choices += visit.end - visit.begin;
-    if (choices > kCurveChoices && first < log.num_steps()) break;
+    if (choices > most && first < log.num_steps()) break;
     --first;
   }
   RouteLog newest(log.shape());
@@ -54,8 +54,8 @@ std::vector<double> MeanHits(const RouteLog& log, UnitPolicy policy, const std::
 
 }  // namespace
 
-absl::StatusOr<RouteCurve> CurveOfRoutes(const RouteLog& log, std::string_view name) {
-  const RouteLog newest = NewestSteps(log);
+absl::StatusOr<RouteCurve> CurveOfRoutes(const RouteLog& log, std::string_view name, int64_t most_choices) {
+  const RouteLog newest = NewestSteps(log, most_choices);
   const std::vector<int64_t> uses = UsesOf(newest);
   int64_t all_uses = 0;
   for (const int64_t of_layer : uses) all_uses += of_layer;

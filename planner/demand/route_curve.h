@@ -21,13 +21,13 @@ struct RouteCurve {
   friend bool operator==(const RouteCurve&, const RouteCurve&) = default;
 };
 
-// The newest choices of a log that a curve is made from. They bound its time: a replay of them for
-// each policy and number of places.
+// The newest choices of a log that a curve is made from. Replays of them with each policy, and with
+// up to kCurvePoints numbers of places, bound its time.
 inline constexpr int64_t kCurveChoices = 1 << 19;
 
 // Replays the log with each policy. Visits of several rows, such as those of a prompt, change what is
 // in memory, and do not count. `name` names the log in errors. InvalidArgument if it has no visit of
 // one row.
-absl::StatusOr<RouteCurve> CurveOfRoutes(const RouteLog& log, std::string_view name);
+absl::StatusOr<RouteCurve> CurveOfRoutes(const RouteLog& log, std::string_view name, int64_t most_choices = kCurveChoices);
 
 }  // namespace lime

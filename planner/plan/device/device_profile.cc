@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/strings.h"
 #include "planner/plan/device/interpolation.h"
-#include "planner/plan/model/unit_choice.h"
 
 namespace lime {
 namespace {
@@ -74,26 +73,14 @@ double AttendedPairs(const LayerConfig& layer, int64_t rows, int64_t context) {
   return Product(rows, layer.window > 0 ? std::min(context, layer.window) : context);
 }
 
-// The share of a block's bytes that the rows need: all, but only the chosen ones of its experts.
-double ShareInUse(const ModelSpec& spec, BlockId block, int64_t rows) {
-  if (block.kind != BlockKind::kExperts) return 1;
-  const BlockSpec& all = spec.block(block);
-  Bytes of_experts = 0;
-  for (const TensorSpec& tensor : all.tensors) of_experts += tensor.expert >= 0 ? tensor.info.bytes : 0;
-  if (of_experts == 0) return 1;
-  const ExpertsConfig& experts = *spec.config.experts;
-  const double chosen = DistinctUnits(experts.count, experts.per_token, rows) / static_cast<double>(experts.count);
-  return 1 - (1 - chosen) * static_cast<double>(of_experts) / static_cast<double>(all.bytes);
-}
-
 // KV and state are read for every sequence: for each row of a decode step, or for one chunk.
 double BlockBytes(const ModelSpec& spec, BlockId block, int64_t rows, int64_t context) {
   const ModelConfig& c = spec.config;
-  const double weights = KindTotalsOf(spec, block.kind).MeanBytes() * ShareInUse(spec, block, rows);
+  const double weights = KindTotalsOf(spec, block.kind).MeanBytes() * ReadShare(spec, block, rows);
   const int64_t sequences = rows <= kMaxDecodeRows ? rows : 1;
   if (block.kind == BlockKind::kEmbedding) return weights * std::min(1.0, static_cast<double>(rows) / static_cast<double>(c.vocab_size));
   if (HasState(block.kind)) return weights + 2 * Product(sequences, spec.StateBytes(block.layer));  // it is written, too
-  if (!HasKv(block.kind)) return weights * ReadShare(spec, block, rows);
+  if (!HasKv(block.kind)) return weights;
   const auto layer_kv = static_cast<double>(2 * c.kv_cols(block.layer) * ElementBytes(spec.working_dtype));
   return weights + AttendedPairs(c.layer(block.layer), sequences, context) * layer_kv;
 }

@@ -82,7 +82,12 @@ absl::Status ReadOptions(const json& root, std::string_view name, const Family& 
   }
   if (family.falcon_heads) config.parallel_norms = FalconHasTwoNorms(fields);
   if (family.scales_embedding) config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
-  if (config.activation == Activation::kClampedSwiglu) return fields.status();  // whatever the field is
+  if (config.activation == Activation::kClampedSwiglu) {  // which config.json calls by the activation that it clamps
+    const std::string clamped = fields.StringOr(family.activation, "silu");
+    if (fields.status().ok() && clamped != "silu")
+      return Unsupported(name, absl::StrCat("activation \"", clamped.substr(0, 80), "\""), "silu is supported");
+    return fields.status();
+  }
   const char* const usual = config.activation == Activation::kRelu ? "relu" : "silu";
   const std::string activation =
       fields.StringOr(family.activation, family.defaults.activation != nullptr ? family.defaults.activation : usual);

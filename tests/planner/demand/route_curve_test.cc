@@ -31,8 +31,7 @@ TEST(RouteCurveTest, ItHasTheBestPolicyOfEachNumberOfPlaces) {
     const std::vector<int32_t> places(kLayers, n);
     const size_t i = static_cast<size_t>(n) - 1;
     const double replayed = SumOf(*Replay(log, curve->policies[i], places)).share();
-    EXPECT_GE(curve->hits[i], replayed - 1e-12) << n;
-    EXPECT_LE(curve->hits[i], replayed + 0.02) << n << " places: a concave curve is a little above the replay";
+    EXPECT_NEAR(curve->hits[i], replayed, 0.02) << n << " places: concave, and between two replays a line";
     EXPECT_GE(replayed, SumOf(BestPolicy(log, places)->layers).share() - 0.02) << n;
     EXPECT_GE(curve->hits[i], curve->hits[i - 1]) << n;
   }
@@ -67,15 +66,14 @@ TEST(RouteCurveTest, PromptsChangeWhatIsInMemoryAndDoNotCount) {
 }
 
 TEST(RouteCurveTest, OfALongLogTheNewestStepsCount) {
-  RouteLog log({.model = "m", .layers = 1, .units = 64, .per_token = 32});
-  std::vector<int32_t> first(32), second(32);
-  for (int32_t i = 0; i < 32; ++i) first[static_cast<size_t>(i)] = i, second[static_cast<size_t>(i)] = 32 + i;
-  const int64_t steps = kCurveChoices / 32;
-  for (int64_t step = 0; step < steps; ++step) ASSERT_TRUE(log.Add(step, 0, 1, step % 2 == 0 ? first : second).ok());
-  for (int64_t step = 0; step < steps; ++step) ASSERT_TRUE(log.Add(steps + step, 0, 1, first).ok());
-  const absl::StatusOr<RouteCurve> curve = CurveOfRoutes(log, "log");
-  ASSERT_TRUE(curve.ok()) << curve.status();
-  EXPECT_GT(curve->hits[31], 0.999) << "the steps that alternate are too old";
+  RouteLog log({.model = "m", .layers = 1, .units = 8, .per_token = 4});
+  const std::vector<int32_t> first = {0, 1, 2, 3}, second = {4, 5, 6, 7};
+  for (int64_t step = 0; step < 100; ++step) ASSERT_TRUE(log.Add(step, 0, 1, step % 2 == 0 ? first : second).ok());
+  for (int64_t step = 100; step < 200; ++step) ASSERT_TRUE(log.Add(step, 0, 1, first).ok());
+  EXPECT_DOUBLE_EQ(CurveOfRoutes(log, "log", /*most_choices=*/400)->hits[3], 0.99) << "100 steps of which one misses";
+  EXPECT_DOUBLE_EQ(CurveOfRoutes(log, "log", 401)->hits[3], 0.99) << "no half steps";
+  EXPECT_LT(CurveOfRoutes(log, "log", 800)->hits[3], 0.6);
+  EXPECT_EQ(CurveOfRoutes(log, "log", 1)->hits[3], 0) << "one step at least";
 }
 
 }  // namespace
