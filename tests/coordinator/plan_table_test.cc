@@ -96,7 +96,7 @@ PlanReport ReportWithExperts() {
 TEST(PlanTableTest, ExpertsOnDemandAreNamedWithWhatIsExpected) {
   const std::string text = PlanText(ReportWithExperts(), 100);
   EXPECT_THAT(text, HasSubstr("all but experts is resident"));
-  EXPECT_THAT(text, HasSubstr("\n             experts: 2 of 3 kept, 75 % expected in memory, 256 KiB read a token\n"));
+  EXPECT_THAT(text, HasSubstr("\n             experts: 2 of 3 kept, 75 % expected in memory, 256.00 KiB read a token\n"));
   EXPECT_THAT(PlanText(Report(), 100), Not(HasSubstr("experts")));
   const auto device = ToJson(ReportWithExperts())["devices"][0];
   EXPECT_EQ(device["experts"]["kept"], 2);
