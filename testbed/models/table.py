@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """Plans the checkpoints of checkpoints.json on one board each, and writes the tables of docs/MODELS.md.
 
-Usage: testbed/models/table.py                     writes the tables again from docs/results/models.csv
-       testbed/models/table.py plan LIME [JOBS]    first plans all checkpoints with the program LIME
+Usage: testbed/models/table.py                              writes the tables again from docs/results/models.csv
+       testbed/models/table.py plan LIME [JOBS [FILE...]]   first plans all checkpoints, or those of these files,
+                                                            with the program LIME
 
 A plan needs neither weights nor a board. Its times are predictions from the rates in board-*.json. The data file has
-one line for each checkpoint and board. A line without `ms_per_token` says that no plan fits.
+one line for each checkpoint and board. `ms_per_token` is "none" if no plan fits, and empty if none was made.
 """
 import concurrent.futures
 import csv
@@ -21,8 +22,10 @@ PAGE, CELLS = ROOT / "docs/MODELS.md", ROOT / "docs/results/models.csv"
 PLACE = re.compile(r"(<!-- models\.csv: ([\w-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 BOARDS = (8, 16, 32, 64)  # nominal memory, in GB
 TOKENS = 2048  # of KV
-COLUMNS = ("file", "board_gb", "weight_bytes", "kv_bytes", "state_bytes", "used_bytes", "read_bytes_per_token", "experts_kept",
-           "experts", "expected_hit_share", "ms_per_token")
+COLUMNS = ("file", "board_gb", "weight_bytes", "kv_bytes", "state_bytes", "used_bytes", "read_bytes_per_token",
+           "experts_kept", "experts", "expected_hit_share", "ms_per_token")
+NOT_A_TIME = {"none": "does not fit", "": "not planned"}  # in the column ms_per_token
+NO_EXPERTS = "No checkpoint with experts was planned yet.\n"
 
 
 def checkpoints():
@@ -46,7 +49,7 @@ def weight_bytes(key, tied):
 
 
 def row_of(report, tied):
-    """The cells of one feasible `lime plan --json` for one board."""
+    """The cells of a feasible `lime plan --json` for one board."""
     device, memory = report["devices"][0], report["devices"][0]["memory"]
     experts = device.get("experts")
     read = device["streamed_bytes_per_step"] + (experts["expected_bytes_per_step"] if experts else 0)
@@ -68,18 +71,30 @@ def plan(lime, file, board):
     if done.returncode == 0:
         return line | row_of(json.loads(done.stdout), text_config(file).get("tie_word_embeddings", False))
     if "no plan fits" in done.stdout + done.stderr:
-        return line
+        return line | {"ms_per_token": "none"}
     raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
 
 
-def plan_all(lime, jobs):
-    cases = [(entry["file"], board) for entry in checkpoints() for board in BOARDS]
+def all_cases():
+    return [(entry["file"], board) for entry in checkpoints() for board in BOARDS]
+
+
+def plan_all(lime, jobs, files):
+    """Plans these files, or all, and keeps the other lines of the data file."""
+    cases = [case for case in all_cases() if not files or case[0] in files]
+    if not cases:
+        raise ValueError(f"checkpoints.json has none of {files}")
+    cells = read_cells() if files else {}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        lines = list(pool.map(lambda case: plan(lime, *case), cases))
+        cells |= dict(zip(cases, pool.map(lambda case: plan(lime, *case), cases)))
+    write_cells(cells)
+
+
+def write_cells(cells):
     with open(CELLS, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows(cells[case] for case in all_cases())
 
 
 # ---- The page
@@ -112,34 +127,40 @@ def link(entry):
     return f"[{entry['name']}](../{entry['file']})"
 
 
+def lines_of(cells, entry):
+    """The lines of a checkpoint, by board."""
+    return [cells[entry["file"], board] for board in BOARDS]
+
+
 def checkpoint_table(cells):
     rows = []
     for entry in checkpoints():
-        line = next(cells[entry["file"], board] for board in BOARDS if cells[entry["file"], board]["ms_per_token"])
+        line = next(line for line in lines_of(cells, entry) if line["weight_bytes"])
         rows.append([link(entry), f"`{text_config(entry['file'])['model_type']}`", entry["weights"],
                      gib(line["weight_bytes"]), gib(int(line["kv_bytes"]) + int(line["state_bytes"]))])
-    return markdown(["checkpoint", "`model_type`", "weights", "size", f"KV of {TOKENS:,} tokens"], rows)
+    return markdown(["checkpoint", "`model_type`", "weights", "size", f"KV of {TOKENS:,} tokens, and states"], rows)
 
 
 def board_table(cells, cell_of, entries):
     """One row for each checkpoint, one column for each board."""
-    rows = [[link(entry), *(cell_of(cells[entry["file"], board]) for board in BOARDS)] for entry in entries]
+    rows = [[link(entry), *map(cell_of, lines_of(cells, entry))] for entry in entries]
     return markdown(["checkpoint", *(f"{board} GB" for board in BOARDS)], rows)
 
 
 def time_cell(line):
-    return digits(float(line["ms_per_token"])) if line["ms_per_token"] else "does not fit"
+    return NOT_A_TIME.get(line["ms_per_token"]) or digits(float(line["ms_per_token"]))
 
 
 def memory_cell(line):
-    if not line["ms_per_token"]:
-        return "does not fit"
-    return f"{gib(line['used_bytes'])}, reads {gib(line['read_bytes_per_token'])}"
+    if line["ms_per_token"] in NOT_A_TIME:
+        return NOT_A_TIME[line["ms_per_token"]]
+    read = int(line["read_bytes_per_token"])
+    return f"{gib(line['used_bytes'])}, reads {gib(read) if read else 'nothing'}"
 
 
 def expert_cell(line):
-    if not line["ms_per_token"]:
-        return "does not fit"
+    if line["ms_per_token"] in NOT_A_TIME:
+        return NOT_A_TIME[line["ms_per_token"]]
     if not line["experts"]:
         return "all stream" if int(line["read_bytes_per_token"]) else "all"
     return f"{line['experts_kept']} of {line['experts']}, {float(line['expected_hit_share']):.0%} hits".replace("%", " %")
@@ -147,10 +168,13 @@ def expert_cell(line):
 
 def tables(cells):
     """Each table of the page by its name."""
-    with_experts = [entry for entry in checkpoints() if any(cells[entry["file"], board]["experts"] for board in BOARDS)]
-    return {"checkpoints": checkpoint_table(cells), "times": board_table(cells, time_cell, checkpoints()),
-            "memory": board_table(cells, memory_cell, checkpoints()),
-            "experts": board_table(cells, expert_cell, with_experts)}
+    def those_with(column):
+        return [entry for entry in checkpoints() if any(line[column] for line in lines_of(cells, entry))]
+
+    planned, with_experts = those_with("ms_per_token"), those_with("experts")
+    return {"checkpoints": checkpoint_table(cells), "times": board_table(cells, time_cell, planned),
+            "memory": board_table(cells, memory_cell, planned),
+            "experts": board_table(cells, expert_cell, with_experts) if with_experts else NO_EXPERTS}
 
 
 def filled(page, made):
@@ -161,9 +185,9 @@ def filled(page, made):
     return PLACE.sub(lambda found: f"{found[1]}\n{made[found[2]]}\n{found[3]}", page)
 
 
-def main(command=None, lime=None, jobs="1"):
+def main(command=None, lime=None, jobs="1", *files):
     if command == "plan" and lime is not None:
-        plan_all(lime, int(jobs))
+        plan_all(lime, int(jobs), files)
     elif command is not None:
         sys.exit(__doc__)
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables(read_cells())), encoding="utf-8")

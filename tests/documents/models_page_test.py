@@ -1,7 +1,8 @@
-"""docs/MODELS.md lists every family and golden folder of the code, and checkpoints have families that run."""
+"""docs/MODELS.md lists every family and golden folder of the code, and its tables are those of the data file."""
 import json
 import re
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -69,7 +70,24 @@ class FamiliesTest(unittest.TestCase):
         self.assertEqual(named & model_types(), set())
 
 
-class CheckpointsTest(unittest.TestCase):
+class TablesTest(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_page_has_the_tables_of_the_data_file(self):
+        self.assertEqual(page(), table.filled(page(), table.tables(table.read_cells())), "run testbed/models/table.py")
+
+    def test_every_checkpoint_has_a_line_for_every_board(self):
+        expected = [(entry["file"], board) for entry in table.checkpoints() for board in table.BOARDS]
+        self.assertEqual(list(table.read_cells()), expected)
+        self.assertEqual(len(table.checkpoints()), 15)
+
+    def test_sizes_are_within_one_percent_of_the_published_ones(self):
+        cells = table.read_cells()
+        for entry in table.checkpoints():
+            sizes = {int(cells[entry["file"], board]["weight_bytes"] or 0) for board in table.BOARDS} - {0}
+            self.assertEqual(len(sizes), 1, entry["file"])
+            self.assertLess(abs(sizes.pop() / entry["published_bytes"] - 1), 0.01, entry["file"])
+
     def test_files_of_checkpoints_are_of_families_that_run(self):
         for entry in table.checkpoints():
             self.assertIn(table.text_config(entry["file"])["model_type"], model_types(), entry["file"])
@@ -93,6 +111,33 @@ class BoardsTest(unittest.TestCase):
             self.assertEqual([known[source][device] | {"name": f"board-{board}"}], text["devices"])
 
 
+class PlanTest(unittest.TestCase):
+    """`table.plan` with a program in the place of lime."""
+    FILE = "testbed/models/gpt-oss-20b.json"
+    MEMORY = {"kv_bytes": 7, "state_bytes": 2, "weight_bytes": 100, "free_bytes": 50}
+
+    def planned(self, code, output):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "lime"
+            program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {code}\n")
+            program.chmod(0o755)
+            return table.plan(str(program), self.FILE, 16)
+
+    def test_a_line_has_what_the_report_says(self):
+        device = {"memory": self.MEMORY, "streamed_bytes_per_step": 30,
+                  "experts": {"kept": 12, "of": 32, "expected_hit_share": 0.81666, "expected_bytes_per_step": 12.4}}
+        report = {"ms_per_token": 75.812, "devices": [device], "plan": {"model_key": "X bytes=10+20+0+40+500 experts=2"}}
+        self.assertEqual(self.planned(0, json.dumps(report)),
+                         {"file": self.FILE, "board_gb": 16, "weight_bytes": 570, "kv_bytes": 7, "state_bytes": 2,
+                          "used_bytes": 109, "read_bytes_per_token": 42, "experts_kept": 12, "experts": 32,
+                          "expected_hit_share": "0.817", "ms_per_token": "75.81"})
+
+    def test_only_a_plan_that_does_not_fit_is_no_error(self):
+        self.assertEqual(self.planned(1, "lime: no plan fits: ..."), {"file": self.FILE, "board_gb": 16, "ms_per_token": "none"})
+        with self.assertRaises(RuntimeError):
+            self.planned(1, "lime: gpt-oss-20b.json: names no dtype")
+
+
 class MadeTablesTest(unittest.TestCase):
     KEY = "X layers=2 window=0 BF16 bytes=10+20+30+40"
 
@@ -106,10 +151,23 @@ class MadeTablesTest(unittest.TestCase):
     def test_cells_have_three_digits_or_say_that_nothing_fits(self):
         self.assertEqual(table.time_cell({"ms_per_token": "132800"}), "133,000")
         self.assertEqual(table.time_cell({"ms_per_token": "24.46"}), "24.5")
-        self.assertEqual(table.time_cell({"ms_per_token": ""}), "does not fit")
+        self.assertEqual(table.time_cell({"ms_per_token": "none"}), "does not fit")
+        self.assertEqual(table.memory_cell({"ms_per_token": ""}), "not planned")
         self.assertEqual(table.expert_cell({"ms_per_token": "1", "experts": "", "read_bytes_per_token": "5"}), "all stream")
         self.assertEqual(table.expert_cell({"ms_per_token": "1", "experts": "128", "experts_kept": "54",
                                             "expected_hit_share": "0.830"}), "54 of 128, 83 % hits")
+
+    def test_tables_list_only_what_was_planned(self):
+        line = dict.fromkeys(table.COLUMNS, "") | {"weight_bytes": "1", "kv_bytes": "1", "state_bytes": "0"}
+        cells = {case: line | {"file": case[0], "board_gb": str(case[1])} for case in table.all_cases()}
+        first = table.checkpoints()[0]
+        cells[first["file"], 8] |= {"ms_per_token": "5"} | dict.fromkeys(("used_bytes", "read_bytes_per_token"), "0")
+        made = table.tables(cells)
+        self.assertEqual(made["times"].splitlines()[2:],
+                         [f"| {table.link(first)} | 5 | not planned | not planned | not planned |"])
+        self.assertEqual(made["experts"], table.NO_EXPERTS)
+        cells[first["file"], 8] |= {"experts": "4", "experts_kept": "2", "expected_hit_share": "0.5"}
+        self.assertIn("| 2 of 4, 50 % hits |", table.tables(cells)["experts"])
 
     def test_a_page_needs_a_place_for_every_table(self):
         placed = "a\n<!-- models.csv: times -->\nold\n<!-- end -->\nb\n"
