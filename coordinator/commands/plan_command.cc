@@ -57,12 +57,12 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
 // Finds the plan and explains it.  ResourceExhausted, in one sentence, if no plan fits.
 absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strategy, PlanInputs inputs) {
   ElapsedLine progress("Planning");
+  LIME_ASSIGN_OR_RETURN(inputs.unit_places, ParseExperts(flags.experts));
   ClusterPlanning planning({.strategy = strategy,
                             .seed = flags.seed,
                             .work_ms = flags.time_limit_ms.value_or(kPlanWorkMs),
                             .time_limit_ms = flags.time_limit_ms,
                             .max_ttft_ms = flags.max_ttft_ms,
-                            .unit_places = *ParseExperts(flags.experts),
                             .at = [&](const std::string& what) { progress.Say(what); }},
                            std::move(inputs));
   LIME_ASSIGN_OR_RETURN(Plan plan, planning.Run());

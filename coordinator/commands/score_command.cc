@@ -138,6 +138,7 @@ absl::Status ScoreIn(Session& session, const ScoreFlags& flags, const std::vecto
 absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options,
                             int64_t longest) {
   ClusterSession::Options cluster = flags.on_cluster;
+  LIME_ASSIGN_OR_RETURN(cluster.unit_places, ParseExperts(flags.model.experts));
   cluster.cluster = flags.model.cluster;
   cluster.model = flags.model.model;
   cluster.context = ContextOf(options, longest);

@@ -45,6 +45,8 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
     return Invalid(request.model_name, ": a context of ", request.context, " positions is outside 1 to ", most,
                    ", which config.json states as max_position_embeddings");
   }
+  if (request.unit_places.value_or(0) > 0 && !spec.config.experts)
+    return Invalid(request.model_name, ": it has no experts, of which ", *request.unit_places, " could have a place in memory");
   const int64_t pages = (request.context + kPageTokens - 1) / kPageTokens * spec.NumKvLayers();
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
   return absl::ResourceExhaustedError(

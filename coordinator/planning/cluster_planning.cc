@@ -106,7 +106,10 @@ absl::StatusOr<Plan> ClusterPlanning::Run() {
 absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   At("stages");
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
-  inputs_.request.unit_places = options_.unit_places.value_or(0);
+  inputs_.request.unit_places = inputs_.unit_places.value_or(0);
+  if (inputs_.request.unit_places > 0 && !inputs_.spec.config.experts)
+    return cli::WrongCall(absl::StrCat("--experts ", inputs_.request.unit_places, " is for models with experts, and ",
+                                       inputs_.request.model_name, " has none; leave it out"));
   absl::StatusOr<Plan> whole = Search();
   if (inputs_.request.unit_places > 0) return whole;
   if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayUseHosts())) {
@@ -117,7 +120,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
     absl::StatusOr<Plan> keeps = SearchRetained();
     if (keeps.ok()) return keeps;
   }
-  if (whole.ok() && !options_.unit_places && options_.strategy == Strategy::kLime && MayGainFromDemand(inputs_.spec, *whole)) {
+  if (whole.ok() && !inputs_.unit_places && options_.strategy == Strategy::kLime && MayGainFromDemand(inputs_.spec, *whole)) {
     const auto before = std::tuple(inputs_, problem_, best_);
     absl::StatusOr<Plan> demands = SearchOnDemand();
     if (!demands.ok() && !absl::IsResourceExhausted(demands.status())) return demands;

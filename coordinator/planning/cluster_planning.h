@@ -31,10 +31,7 @@ class ClusterPlanning {
     // Time of all searches and their explanation. nullopt: only the work bounds them, and equal
     // flags give equal plans.
     std::optional<double> time_limit_ms = std::nullopt;
-    double max_ttft_ms = 0;  // 0: no bound
-    // How many experts of every layer have a place in memory; the others are loaded on demand. 0:
-    // none are on demand. nullopt: if experts would stream, as many as make the plan fastest.
-    std::optional<int64_t> unit_places = std::nullopt;
+    double max_ttft_ms = 0;                        // 0: no bound
     const std::atomic<bool>* cancelled = nullptr;  // ends the search; its result is then useless
     // Receives the current work of the search, which may take minutes.
     std::function<void(const std::string& what)> at = nullptr;

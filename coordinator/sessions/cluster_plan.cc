@@ -165,6 +165,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
+  inputs.unit_places = options.unit_places;
   if (!options.routes.hits.empty()) UseRoutes(options.routes, inputs.request);
   inputs.homes = holdings.homes;
   ApplyRuntimes(holdings.runtime, inputs);
