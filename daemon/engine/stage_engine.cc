@@ -339,6 +339,7 @@ class InstalledStage final : public StageEngine {
     const double end_ms = SteadyMs();  // before waiting for the lock
     absl::MutexLock lock(&mutex_);
     if (!Health().ok()) return;  // the memory it was for may be gone
+    if (absl::IsCancelled(status)) return Fail(status);
     disk_.LoadEnded(end_ms, BytesRead());
     if (status.ok()) stats_.unit_bytes += bytes;
     logic_->OnUnitRead(number, status, SteadyMs(), actions_);

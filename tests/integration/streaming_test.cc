@@ -33,12 +33,13 @@ using ::testing::HasSubstr;
 // The stage of a plan for one device, through a ring of two parts.
 class Streaming {
  public:
-  explicit Streaming(const std::string& model, StageEngine::Options options = {}) {
+  explicit Streaming(const std::string& model, StageEngine::Options options = {},
+                     const RunShape& shape = {.threads = 1, .resident = 0, .ring_parts = 2}) {
     const auto checkpoint = Checkpoint::Open(model);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     const auto spec = checkpoint->BuildModelSpec();
     EXPECT_TRUE(spec.ok()) << spec.status();
-    const auto plan = PlanForThisProcess(*spec, RequestFor(model, {.threads = 1, .resident = 0, .ring_parts = 2}, /*context=*/16));
+    const auto plan = PlanForThisProcess(*spec, RequestFor(model, shape, /*context=*/16));
     EXPECT_TRUE(plan.ok()) << plan.status();
     options.weights = model, options.plan = plan->plan;
     options.num_threads = 1;
@@ -107,6 +108,33 @@ TEST(StreamingTest, AReadThatFailsOnceIsRepeatedAndOneThatKeepsFailingFailsThePl
   }
   failures = 0;
   EXPECT_TRUE(Streaming(ShippedModel("lime-fables"), options).Step().ok()) << "the plan can be installed again";
+}
+
+// Two of eight experts have a place, so a step reads some.
+TEST(StreamingTest, AnExpertThatCannotBeReadFailsThePlanWithASentence) {
+  const TempDir dir;
+  MakeModelOptions model;
+  model.config.family = "qwen3_moe";
+  ASSERT_TRUE(MakeModel(model, dir.path()).ok());
+  std::atomic<int> failures = 0;
+  StageEngine::Options options;
+  options.wrap_device = [&](std::unique_ptr<BlockDevice> device) -> std::unique_ptr<BlockDevice> {
+    return std::make_unique<FaultyDevice>(std::move(device), [&](const FaultyDevice::Read&) {
+      return failures.load() > 0 && failures-- > 0 ? FaultyDevice::Fault{.error = EIO} : FaultyDevice::Fault{};
+    });
+  };
+  Streaming streaming(dir.path(), options, {.threads = 1, .unit_places = 2});
+  for (int32_t token = 0; token < 8; ++token) EXPECT_TRUE(streaming.Step(token).ok());
+  failures = 2;
+  for (int32_t token = 0; token < 8; ++token) EXPECT_TRUE(streaming.Step(token).ok()) << "repeated";
+  EXPECT_LE(failures, 0);
+  failures = 1 << 30;
+  absl::Status failed;
+  for (int32_t token = 0; token < 8 && failed.ok(); ++token) failed = streaming.Step(token);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("could not be read, twice: experts "));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("model.safetensors"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("Input/output error"));
 }
 
 void FlipBit(const std::string& file, int64_t offset) {
