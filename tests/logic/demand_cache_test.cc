@@ -101,7 +101,7 @@ TEST_F(DemandCacheTest, AFailedReadIsRepeatedOnceThenTheStepFails) {
   EXPECT_EQ(second->what, first->what);
   const absl::Status lost = cache_->OnRead(second->number, absl::DataLossError("checksum"));
   EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(lost.message(), "unit 3 of layer 0 could not be read, twice: checksum");
+  EXPECT_EQ(lost.message(), "unit 3 could not be read, twice: checksum");
   cache_->Cancel(0);
   EXPECT_FALSE(cache_->IsUnderWay(0));
   EXPECT_EQ(cache_->counts(0).read_again, 1);

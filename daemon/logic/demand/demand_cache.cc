@@ -216,7 +216,7 @@ absl::Status DemandCache::OnFailed(const UnderWay& ended, const absl::Status& re
   layer.places.Empty(what.place);
   if (!ended.cancelled) std::erase(layer.suggested, what.unit);
   if (!ended.wanted) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("unit ", what.unit, " of layer ", what.layer, " could not be read, twice: ", result.message()));
+  return absl::DataLossError(absl::StrCat("unit ", what.unit, " could not be read, twice: ", result.message()));
 }
 
 // ---- Read-ahead
