@@ -217,7 +217,9 @@ void GoldenTest::CompareGreedyIds() {
 
 // ---- Small seeded models of further families
 
-// The folders of ../shared/families that are supported.
+// The folders of ../shared/families that are supported. gpt_oss-tiny-bf16 is left out: rounding tips
+// the choice of experts, which moves the mean beyond twice the stated one. A model in float64 that is
+// rounded where LIME rounds is off by 0.21 in the mean over the values below, LIME by 0.17.
 std::vector<std::string> SupportedFamilies() {
   return {"qwen3_5-tiny",     "qwen3_5-tied-tiny", "qwen3_5-tiny-bf16", "qwen3_5-mlx-tiny", "granite-tiny",          "smollm3-tiny",
           "phi3-window-tiny", "qwen3_moe-tiny",    "mixtral-tiny",      "qwen3_5_moe-tiny", "qwen3_5_moe-mlx4-tiny", "qwen3_next-tiny",

@@ -107,12 +107,13 @@ int64_t AllocationsOn(Devices& devices, const Tokenizer& tokenizer, int32_t sequ
 }
 
 // By one process.
-int64_t AllocationsOf(const MakeModelOptions& model, int32_t sequences, const SamplingParams& sampling) {
+int64_t AllocationsOf(const MakeModelOptions& model, int32_t sequences, const SamplingParams& sampling,
+                      std::optional<int64_t> unit_places = std::nullopt) {
   const TempDir dir;
   EXPECT_TRUE(MakeModel(model, dir.path()).ok());
   const auto tokenizer = Tokenizer::Load(dir.path());
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-  RunShape shape{.chunk = 64};
+  RunShape shape{.chunk = 64, .unit_places = unit_places};
   shape.companions.resize(static_cast<size_t>(sequences - 1));
   const auto device = InstallHere(dir.path(), shape, kContext);
   EXPECT_TRUE(device.ok()) << device.status();
@@ -227,6 +228,17 @@ TEST(TokenPathTest, PackedWeightsAndOtherFamiliesAllocateNothing) {
   qwen3_5.config.family = "qwen3_5";
   qwen3_5.config.num_layers = 5;
   EXPECT_EQ(AllocationsOf(qwen3_5, 1, {}), 0);
+}
+
+// A read allocates its request, as that of a streamed part does. Here every expert has a place, so
+// that the cache is at work and the disk is not.
+TEST(TokenPathTest, ModelsWithExpertsAllocateNothing) {
+  for (const std::string family : {"qwen3_moe", "qwen3_next"}) {
+    MakeModelOptions model;
+    model.config.family = family;
+    EXPECT_EQ(AllocationsOf(model, 2, {}), 0) << family;
+    EXPECT_EQ(AllocationsOf(model, 2, {}, model.config.num_experts), 0) << family << ", on demand";
+  }
 }
 
 TEST(TokenPathTest, StagesWithPeersAllocateNothing) {
