@@ -16,6 +16,12 @@ Bytes ExpertsActivations(const ModelConfig& config, Bytes element) {
   return c.count * kFloat + results + inner;
 }
 
+Bytes LatentActivations(const ModelConfig& config, Bytes element) {
+  if (!config.latent_attention) return 0;
+  const LatentAttentionConfig& c = *config.latent_attention;
+  return c.query_rank * (4 + element) + config.num_heads * ((c.plain + c.rotated) * 4 + c.value_dim * element);
+}
+
 }  // namespace
 
 Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows, int64_t context) {
@@ -28,13 +34,14 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
   const Bytes hidden = (2 + kMessages) * c.stream_cols() * element;
   const Bytes attention =
       q * (kFloat + element) + 2 * kv * kFloat + (c.attention_gate ? q * kFloat : 0) + (c.qkv_by_head ? (q + 2 * kv) * kFloat : 0);
+  const Bytes latents = LatentActivations(c, element);
   const Bytes added = c.after_norms ? c.hidden_size * kFloat : 0;
   const Bytes recurrence = (2 * linear.conv_cols() + linear.value_cols() + 2 * linear.value_heads) * kFloat + linear.value_cols() * element;
   const Bytes experts = ExpertsActivations(c, element);
   const Bytes mlp = inner * ((c.gated_mlp ? 2 : 1) * kFloat + element);
   Bytes rope = 0;
   for (const RopeConfig& each : c.ropes) rope += context * each.dims * kFloat;
-  return rows * (hidden + added + std::max(attention, recurrence) + std::max(mlp, experts) + widest * kFloat) +
+  return rows * (hidden + added + latents + std::max(attention, recurrence) + std::max(mlp, experts) + widest * kFloat) +
          logit_rows * (c.vocab_size * kFloat + c.hidden_size * element) + rope + kScratch;
 }
 

@@ -222,6 +222,7 @@ void AppendLayers(const ModelConfig& config, std::string& text) {
     absl::StrAppendFormat(&text, " layer %d %d %d %d %d %d", static_cast<int>(layer.attention), layer.num_kv_heads, layer.head_dim,
                           layer.window, layer.rope, layer.intermediate_size);
     if (layer.experts) text += " experts";
+    if (layer.keys_are_values) text += " keys_are_values";
   }
 }
 
@@ -243,6 +244,11 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
     if (linear->by_key_head) text += " by_key_head";
   }
   if (config.experts) text += ExpertsText(*config.experts);
+  if (config.experts && config.experts->norms_apart) text += " norms_apart";
+  if (const auto& latent = config.latent_attention) {
+    absl::StrAppendFormat(&text, " latents %d %d %d %d %d %.17g", latent->query_rank, latent->rank, latent->rotated, latent->plain,
+                          latent->value_dim, latent->norm_eps);
+  }
   if (FamilyNumber(config.model_type) == kOtherFamily) {
     append("norm_kind", static_cast<int>(config.norm), static_cast<int>(defaults.norm));
     append("gated_mlp", config.gated_mlp, defaults.gated_mlp);
@@ -250,6 +256,9 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
   }
   for (const RopeConfig& rope : config.ropes) {
     if (rope.query_beta != 0) absl::StrAppendFormat(&text, " queries %.17g %d", rope.query_beta, rope.original_max_position);
+  }
+  for (const RopeConfig& rope : config.ropes) {
+    if (rope.type == RopeType::kProportional) absl::StrAppendFormat(&text, " turning %d", rope.turning);
   }
   append("norm_offset", config.norm_offset, defaults.norm_offset);
   append("qk_norm_all_heads", config.qk_norm_all_heads, defaults.qk_norm_all_heads);
@@ -264,6 +273,8 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
   append("parallel_norms", config.parallel_norms, defaults.parallel_norms);
   append("qkv_by_head", config.qkv_by_head, defaults.qkv_by_head);
   append("after_norms", config.after_norms, defaults.after_norms);
+  append("value_norm", config.value_norm, defaults.value_norm);
+  append("layer_scale", config.layer_scale, defaults.layer_scale);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ void LocatePiece(const AttentionCall& call, const AttentionTile& tile, int64_t k
   const int64_t head_bytes = kPagePositions * kv.head_dim * ElementBytes(kv.dtype);
   for (int page = first / kPagePositions; page * kPagePositions < last; ++page) {
     t.k[page] = (place != nullptr ? place + page * kv.page_bytes : kv.base + pages[page] * kv.page_bytes) + kv_head * head_bytes;
-    t.v[page] = t.k[page] + kv.kv_heads * head_bytes;
+    t.v[page] = kv.latent_dim > 0 ? t.k[page] : t.k[page] + kv.kv_heads * head_bytes;
   }
 }
 
@@ -99,8 +99,8 @@ void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_
       if (call.LastPiece(token) >= call.pieces.end) {
         std::copy(record, record + call.RecordFloats(), call.Carried(token, head));
       } else {
-        FinishRecord(record, SumWithSink(record, call.Sink(head)), call.Gate(token, head), call.kv.head_dim,
-                     static_cast<T*>(call.out) + token * call.shape.out_stride + head * call.kv.head_dim);
+        FinishRecord(record, SumWithSink(record, call.Sink(head)), call.Gate(token, head), call.ValueDim(),
+                     static_cast<T*>(call.out) + token * call.shape.out_stride + head * call.ValueDim());
       }
     }
   });
@@ -147,7 +147,7 @@ void AppendRow(const KvView& kv, const float* k, const float* v, std::byte* page
     for (int64_t head = 0; head < kv.kv_heads; ++head) {
       for (int64_t d = 0; d < kv.head_dim; ++d) {
         keys[(head * kv.head_dim + d) * kPagePositions + offset] = FromFloat<T>(k[head * kv.head_dim + d]);
-        values[(head * kPagePositions + offset) * kv.head_dim + d] = FromFloat<T>(v[head * kv.head_dim + d]);
+        if (kv.latent_dim == 0) values[(head * kPagePositions + offset) * kv.head_dim + d] = FromFloat<T>(v[head * kv.head_dim + d]);
       }
     }
   });
@@ -314,6 +314,7 @@ void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const At
   LIME_CHECK_LE(shape.heads, w.heads);
   LIME_CHECK_LE(kv.head_dim, w.head_dim);
   LIME_CHECK_EQ(shape.heads % kv.kv_heads, 0);
+  LIME_CHECK(kv.latent_dim == 0 || (kv.kv_heads == 1 && kv.latent_dim <= kv.head_dim)) << kv.latent_dim;
   const bool all = pieces.begin == 0 && pieces.end == INT64_MAX && pieces.covered == nullptr;
   LIME_CHECK(all || !w.carried.empty()) << "the workspace carries nothing from one call to the next";
   const AttentionCall call{
@@ -379,7 +380,8 @@ void KvAppend(ThreadPool& pool, const KvView& kv, const AttentionRows& rows, con
     for (int64_t row = begin; row < end; ++row) {
       const int64_t position = rows.positions[row];
       const int32_t page = kv.page_table[rows.slots[row] * kv.table_stride + position / kPagePositions];
-      HWY_DYNAMIC_DISPATCH(AppendRow)(kv, k + row * stride, v + row * stride, kv.base + page * kv.page_bytes, position % kPagePositions);
+      HWY_DYNAMIC_DISPATCH(AppendRow)
+      (kv, k + row * stride, v == nullptr ? nullptr : v + row * stride, kv.base + page * kv.page_bytes, position % kPagePositions);
     }
   });
 }

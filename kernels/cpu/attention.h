@@ -3,6 +3,7 @@
 // A page holds 16 positions of one layer, in the working dtype:
 //   K [kv_heads][head_dim][16]   transposed: the scores of 16 positions are computed side by side
 //   V [kv_heads][16][head_dim]
+// A page of latents has K alone, of one head; V of a position is the end of its K.
 //
 // Order (portable-f32-1). A piece is the positions 256 i .. 256 i + 255 of a sequence, whatever the
 // batch. For one query row and head, within a piece:
@@ -29,7 +30,7 @@ namespace lime::cpu {
 
 inline constexpr int64_t kPagePositions = 16;
 inline constexpr int64_t kPiecePositions = 256;
-inline constexpr int64_t kMaxHeadDim = 256;
+inline constexpr int64_t kMaxHeadDim = 576;
 
 // The KV pages of one layer. The caller owns the memory and the tables.
 struct KvView {
@@ -42,6 +43,9 @@ struct KvView {
   // layer.
   const int32_t* page_table = nullptr;
   int64_t table_stride = 0;
+  // Pages of latents: dimensions of V, which are the last ones of K. REQUIRES: kv_heads is 1. 0: pages
+  // have K and V.
+  int64_t latent_dim = 0;
 };
 
 // Bytes of one page.
@@ -57,7 +61,7 @@ struct AttentionRows {
 };
 
 // Rounds k and v, fp32 [rows, kv_heads, head_dim] with `stride` elements between two rows, into the
-// pages at the rows' positions.
+// pages at the rows' positions. Pages of latents ignore v.
 void KvAppend(ThreadPool& pool, const KvView& kv, const AttentionRows& rows, const float* k, const float* v, int64_t stride);
 
 // Scratch memory of Attend, allocated once: computing a token allocates nothing.

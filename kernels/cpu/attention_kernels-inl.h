@@ -106,7 +106,7 @@ HWY_INLINE void WeighRow(float* s, int begin, int end, float cap, float* max, fl
 // kPartial: only the last `width` < 16 elements of the head (then B is 1).
 template <int R, int B, bool kPartial, typename T>
 HWY_INLINE void AddValues(const TilePiece& t, int row, int begin, int end, int64_t d, int64_t width) {
-  const int64_t head_dim = t.call->kv.head_dim;
+  const int64_t head_dim = t.call->ValueDim();
   const float* w = t.weights + row * kPiecePositions;
   F32x16 acc[R][B];
   for (int r = 0; r < R; ++r)
@@ -135,7 +135,7 @@ template <int R, typename T>
 HWY_INLINE void AddAllValues(const TilePiece& t, int row, int begin, int end) {
   if (begin >= end) return;
   constexpr int kBlocks = std::max(1, std::min(8, kAccumulators / R));
-  const int64_t head_dim = t.call->kv.head_dim;
+  const int64_t head_dim = t.call->ValueDim();
   int64_t d = 0;
   for (; d + kBlocks * kLanes <= head_dim; d += kBlocks * kLanes) AddValues<R, kBlocks, false, T>(t, row, begin, end, d, 0);
   if constexpr (kBlocks > 4) {
@@ -156,6 +156,29 @@ HWY_INLINE void ValueRows(const TilePiece& t, int row) {
   for (int r = row; r < row + R; ++r) AddAllValues<1, T>(t, r, std::max(end, t.begin[r]), t.end[r]);
 }
 
+// V of a page of latents: [16][dim] from [dim][16].
+template <typename T>
+HWY_INLINE void TransposeLatents(const T* latents, int64_t dim, T* values) {
+  for (int64_t d = 0; d < dim; ++d)
+    for (int64_t p = 0; p < kPagePositions; ++p) values[p * dim + d] = latents[d * kPagePositions + p];
+}
+
+// ValueRows for pages of latents, page by page.
+template <int R, typename T>
+void LatentRows(const TilePiece& t, int row) {
+  alignas(64) T values[kPagePositions * kMaxHeadDim];
+  const int64_t dim = t.call->ValueDim(), key_only = (t.call->kv.head_dim - dim) * kPagePositions;
+  const int first = *std::min_element(t.begin + row, t.begin + row + R), last = *std::max_element(t.end + row, t.end + row + R);
+  TilePiece one = t;
+  for (int page = first / kPagePositions; page * kPagePositions < last; ++page) {
+    const int begin = page * kPagePositions, end = begin + kPagePositions;
+    TransposeLatents(reinterpret_cast<const T*>(t.k[page]) + key_only, dim, values);
+    one.v[page] = reinterpret_cast<const std::byte*>(values);
+    for (int r = row; r < row + R; ++r) one.begin[r] = std::clamp(t.begin[r], begin, end), one.end[r] = std::clamp(t.end[r], begin, end);
+    ValueRows<R, T>(one, row);
+  }
+}
+
 template <int R, typename T>
 void RowsOfPiece(const TilePiece& t, int row) {
   const int first = *std::min_element(t.begin + row, t.begin + row + R), last = *std::max_element(t.end + row, t.end + row + R);
@@ -165,7 +188,7 @@ void RowsOfPiece(const TilePiece& t, int row) {
     WeighRow(t.weights + r * kPiecePositions, t.begin[r], t.end[r], t.call->shape.cap, &record[0], &record[1]);
     std::fill(t.Acc(r), t.Acc(r) + t.call->AccWidth(), 0.0f);
   }
-  ValueRows<R, T>(t, row);
+  t.call->kv.latent_dim > 0 ? LatentRows<R, T>(t, row) : ValueRows<R, T>(t, row);
 }
 
 // Processes rows row .. row + run - 1, or as many of them as fit into registers. Returns their

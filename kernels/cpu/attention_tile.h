@@ -41,7 +41,8 @@ struct AttentionCall {
   float* carried = nullptr;
 
   int64_t Group() const { return shape.heads / kv.kv_heads; }
-  int64_t AccWidth() const { return (kv.head_dim + 15) / 16 * 16; }
+  int64_t ValueDim() const { return kv.latent_dim > 0 ? kv.latent_dim : kv.head_dim; }
+  int64_t AccWidth() const { return (ValueDim() + 15) / 16 * 16; }
   int64_t RecordFloats() const { return kRecordAcc + AccWidth(); }
   int64_t Token(const AttentionTile& tile, int row) const { return tile.token + (tile.first + row) / Group(); }
   int64_t Head(const AttentionTile& tile, int64_t kv_head, int row) const { return kv_head * Group() + (tile.first + row) % Group(); }

@@ -68,6 +68,10 @@ std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t seque
     case RopeType::kYarn:
       ApplyYarn(rope, f);
       break;
+    case RopeType::kProportional:
+      for (double& x : f) x /= rope.factor;
+      std::fill(f.begin() + rope.turning / 2, f.end(), 0.0);
+      break;
     case RopeType::kDefault:
     case RopeType::kDynamic:
       break;

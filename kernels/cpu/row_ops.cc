@@ -105,20 +105,22 @@ template <typename X, typename W>
 HWY_INLINE void RmsNormRow(const X* x, const W* weight, float weight_offset, int64_t width, float eps, X* out) {
   const F32x16 scale = Set(InverseRoot(SumOfSquares(x, width), width, eps));
   for (int64_t i = 0; i < width; i += kLanes) {
-    F32x16 w = LoadGroup(weight, i, width);
+    F32x16 w = weight == nullptr ? Set(1.0f) : LoadGroup(weight, i, width);
     if (weight_offset != 0) w = Add(w, Set(weight_offset));
     StoreGroup(Mul(Mul(LoadGroup(x, i, width), scale), w), out, i, width);
   }
 }
 
 template <typename W, typename X>
-HWY_INLINE void RmsNormAddToRow(const float* y, const W* weight, float weight_offset, int64_t width, float eps, float multiplier, X* x) {
+HWY_INLINE void RmsNormAddToRow(const float* y, const W* weight, float weight_offset, int64_t width, float eps, float multiplier,
+                                float sum_scale, X* x) {
   const F32x16 scale = Set(InverseRoot(SumOfSquares(y, width), width, eps));
   for (int64_t i = 0; i < width; i += kLanes) {
     F32x16 w = LoadGroup(weight, i, width);
     if (weight_offset != 0) w = Add(w, Set(weight_offset));
     const F32x16 added = Mul(Mul(LoadGroup(y, i, width), scale), w);
-    StoreGroup(MulAdd(added, Set(multiplier), LoadGroup(x, i, width)), x, i, width);
+    const F32x16 sum = MulAdd(added, Set(multiplier), LoadGroup(x, i, width));
+    StoreGroup(Mul(sum, Set(sum_scale)), x, i, width);
   }
 }
 
@@ -150,13 +152,13 @@ void RmsNormRows(const NormShape& s, const void* x, const void* weight, float ep
   });
 }
 
-void RmsNormAddToRows(const NormShape& s, const float* y, const void* weight, float eps, float multiplier, void* x, int64_t begin,
-                      int64_t end) {
+void RmsNormAddToRows(const NormShape& s, const float* y, const void* weight, float eps, float multiplier, void* x, float scale,
+                      int64_t begin, int64_t end) {
   WithNormTypes(s, [&](auto x_type, auto weight_type) HWY_ATTR {
     using T = decltype(x_type);
     using W = decltype(weight_type);
     for (int64_t row = begin; row < end; ++row)
-      RmsNormAddToRow(y + row * s.x_stride, static_cast<const W*>(weight), s.weight_offset, s.width, eps, multiplier,
+      RmsNormAddToRow(y + row * s.x_stride, static_cast<const W*>(weight), s.weight_offset, s.width, eps, multiplier, scale,
                       static_cast<T*>(x) + row * s.out_stride);
   });
 }
@@ -353,9 +355,10 @@ void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void
   });
 }
 
-void RmsNormAddTo(ThreadPool& pool, const NormShape& shape, const float* y, const void* weight, float eps, float multiplier, void* x) {
+void RmsNormAddTo(ThreadPool& pool, const NormShape& shape, const float* y, const void* weight, float eps, float multiplier, void* x,
+                  float scale) {
   ParallelRows(pool, shape.rows, shape.width, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(RmsNormAddToRows)(shape, y, weight, eps, multiplier, x, begin, end);
+    HWY_DYNAMIC_DISPATCH(RmsNormAddToRows)(shape, y, weight, eps, multiplier, x, scale, begin, end);
   });
 }
 

@@ -47,9 +47,10 @@ struct NormShape {
 // out = round(x / sqrt(mean(x^2) + eps) * weight).   weight: [width].   out == x is allowed.
 void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, float eps, void* out);
 
-// x = round(x + multiplier * (y / sqrt(mean(y^2) + eps) * weight)), rounded once.   y: fp32 [rows,
-// width]; x: of shape.dtype, out_stride elements between two rows.
-void RmsNormAddTo(ThreadPool& pool, const NormShape& shape, const float* y, const void* weight, float eps, float multiplier, void* x);
+// x = round(scale * (x + multiplier * (y / sqrt(mean(y^2) + eps) * weight))), rounded once.   y: fp32
+// [rows, width]; x: of shape.dtype, out_stride elements between two rows.
+void RmsNormAddTo(ThreadPool& pool, const NormShape& shape, const float* y, const void* weight, float eps, float multiplier, void* x,
+                  float scale = 1);
 
 // Heads of q or k: fp32 [tokens, heads, head_dim].
 struct HeadShape {
@@ -60,7 +61,7 @@ struct HeadShape {
 };
 
 // RMSNorm of every head, in place.   weight: [head_dim] of weight_dtype, to which weight_offset is
-// added.
+// added; null: all are 1.
 void HeadRmsNorm(ThreadPool& pool, const HeadShape& shape, float* x, const void* weight, DType weight_dtype, float eps,
                  float weight_offset = 0);
 

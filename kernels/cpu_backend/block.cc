@@ -2,6 +2,7 @@
 
 #include "kernels/cpu_backend/decoder.h"
 #include "kernels/cpu_backend/experts_block.h"
+#include "kernels/cpu_backend/latent_attention.h"
 #include "kernels/cpu_backend/linear_attention.h"
 #include "planner/base/check.h"
 
@@ -17,6 +18,7 @@ std::unique_ptr<Block> MakeBlock(BlockId id, const ModelConfig& config) {
     case BlockKind::kEmbedding:
       return std::make_unique<EmbeddingBlock>(config);
     case BlockKind::kAttention:
+      if (config.latent_attention) return std::make_unique<LatentAttentionBlock>(config, id.layer);
       return std::make_unique<AttentionBlock>(config, id.layer);
     case BlockKind::kMlp:
       return std::make_unique<MlpBlock>(config, id.layer);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "planner/base/check.h"
+#include "planner/base/float_bits.h"
 
 namespace lime::cpu {
 
@@ -53,6 +54,14 @@ Norm BlockBinder::ReadNorm(const ModelConfig& config, TensorRole role) const {
           .eps = static_cast<float>(config.norm_eps),
           .weight_offset = static_cast<float>(config.norm_offset),
           .centred = config.norm == NormKind::kLayer};
+}
+
+float BlockBinder::Number(TensorRole role) const {
+  const Values values = Small(role);
+  float number = 1;
+  if (values.data == nullptr) return number;
+  WithWorkingType(values.dtype, [&](auto type) { number = ToFloat(static_cast<const decltype(type)*>(values.data)[0]); });
+  return number;
 }
 
 DType BlockBinder::DTypeOf(TensorRole role) const {

@@ -24,6 +24,8 @@ class BlockBinder {
   Norm ReadNorm(const ModelConfig& config, TensorRole role = TensorRole::kNorm) const;
   // A tensor that stays in memory; data is null if there is none.
   Values Small(TensorRole role) const { return {.data = Data(role), .dtype = DTypeOf(role)}; }
+  // The only element of such a tensor; 1 if there is none.
+  float Number(TensorRole role) const;
 
  private:
   // fp32 if there is no such tensor.

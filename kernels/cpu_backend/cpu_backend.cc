@@ -77,6 +77,8 @@ absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& opt
     return Invalid("the convolution of linear attention has a width of ", config.linear_attention->conv_width,
                    ", the backend \"cpu\" computes at most ", kMaxConvWidth);
   if (config.experts) LIME_RETURN_IF_ERROR(CheckExperts(*config.experts));
+  if (config.MostHeadDim() > kMaxHeadDim)
+    return Invalid("heads of ", config.MostHeadDim(), " dimensions: the backend \"cpu\" computes at most ", kMaxHeadDim);
   if (options.attends_for_others && !config.HasAlikeKv())
     return Invalid("the layers of this model differ in heads or windows, so this device cannot have KV of other devices");
   return absl::OkStatus();

@@ -48,7 +48,7 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t layer) {
   const int64_t q_cols = config.q_cols(layer);
   return {.heads = config.num_heads,
           .q_stride = q_cols,
-          .out_stride = q_cols,
+          .out_stride = config.latent_attention ? config.num_heads * config.latent_attention->rank : q_cols,
           .window = sizes.window,
           .scale = config.score_scale != 0 ? static_cast<float>(config.score_scale) : 1.0f / std::sqrt(static_cast<float>(sizes.head_dim)),
           .cap = static_cast<float>(config.score_cap)};
@@ -83,6 +83,8 @@ absl::Status AttentionBlock::Forward(const StepMemory& memory) {
   if (config_.qkv_by_head) {
     LinearOut(ws, ws.normed, ws.rows, {{&by_head_, ws.by_head}});
     SplitHeads(ws);
+  } else if (config_.layer(layer_).keys_are_values) {
+    LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}, {&k_, ws.k}});
   } else {
     LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}, {&k_, ws.k}, {&v_, ws.v}});
   }
@@ -121,15 +123,34 @@ void AttentionBlock::TakeQueries(Workspace& ws) const {
   });
 }
 
-absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
+absl::Status AttentionBlock::CheckPages(const Workspace& ws, const KvView& kv) {
   for (int64_t row = 0; row < ws.rows; ++row) {
     if (kv.page_table[ws.slots[row] * kv.table_stride + ws.positions[row] / kPagePositions] < 0)
       return absl::InternalError(absl::StrCat("position ", ws.positions[row], " of sequence slot ", ws.slots[row], " has no KV page"));
   }
+  return absl::OkStatus();
+}
+
+void AttentionBlock::Rotate(Workspace& ws) const {
+  const int32_t rope = config_.layer(layer_).rope;
+  if (rope < 0) return;
+  const HeadShape queries{.tokens = ws.rows, .heads = config_.num_heads, .head_dim = head_dim(), .stride = config_.q_cols(layer_)};
+  const HeadShape keys{.tokens = ws.rows, .heads = kv_heads(), .head_dim = head_dim(), .stride = config_.kv_cols(layer_)};
+  const RopeTable& table = ws.ropes[static_cast<size_t>(rope)];
+  const Rotations rotations{.cos = table.cos(), .sin = table.sin(), .half = table.half()};
+  ApplyRope(ws.pool, queries, ws.q, rotations, ws.positions);
+  ApplyRope(ws.pool, keys, ws.k, rotations, ws.positions);
+  if (table.query_factors() != nullptr) ScaleHeads(ws.pool, queries, ws.q, table.query_factors(), ws.positions);
+}
+
+absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
+  LIME_RETURN_IF_ERROR(CheckPages(ws, kv));
   if (config_.attention_gate) TakeQueries(ws);
   const int64_t q_cols = config_.q_cols(layer_), kv_cols = config_.kv_cols(layer_);
   const HeadShape queries{.tokens = ws.rows, .heads = config_.num_heads, .head_dim = head_dim(), .stride = q_cols};
   const HeadShape keys{.tokens = ws.rows, .heads = kv_heads(), .head_dim = head_dim(), .stride = kv_cols};
+  if (config_.layer(layer_).keys_are_values) std::copy_n(ws.k, ws.rows * kv_cols, ws.v);
+  if (config_.value_norm) HeadRmsNorm(ws.pool, keys, ws.v, nullptr, DType::kF32, static_cast<float>(config_.norm_eps));
   if (q_norm_.data != nullptr) {  // over head_dim, or over all heads
     const float eps = static_cast<float>(config_.norm_eps), offset = static_cast<float>(config_.norm_offset);
     const auto normed = [&](HeadShape shape) {
@@ -139,13 +160,7 @@ absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
     HeadRmsNorm(ws.pool, normed(queries), ws.q, q_norm_.data, q_norm_.dtype, eps, offset);
     HeadRmsNorm(ws.pool, normed(keys), ws.k, k_norm_.data, k_norm_.dtype, eps, offset);
   }
-  if (const int32_t rope = config_.layer(layer_).rope; rope >= 0) {
-    const RopeTable& table = ws.ropes[static_cast<size_t>(rope)];
-    const Rotations rotations{.cos = table.cos(), .sin = table.sin(), .half = table.half()};
-    ApplyRope(ws.pool, queries, ws.q, rotations, ws.positions);
-    ApplyRope(ws.pool, keys, ws.k, rotations, ws.positions);
-    if (table.query_factors() != nullptr) ScaleHeads(ws.pool, queries, ws.q, table.query_factors(), ws.positions);
-  }
+  Rotate(ws);
   KvAppend(ws.pool, kv, ws.attention_rows(), ws.k, ws.v, kv_cols);
   return absl::OkStatus();
 }
@@ -224,6 +239,7 @@ void MlpBlock::Bind(const BlockBinder& binder) {
   up_ = binder.Linear(TensorRole::kUp, config_.hidden_size);
   down_ = binder.Linear(TensorRole::kDown, config_.layer(layer_).intermediate_size);
   after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
+  layer_scale_ = binder.Number(TensorRole::kLayerScale);
 }
 
 // Where the halves are parallel, the attention half has computed it.
@@ -242,7 +258,7 @@ absl::Status MlpBlock::Forward(const StepMemory& memory) {
     LinearOut(ws, input, ws.rows, {{&up_, ws.up}});
   }
   Activate(ws);
-  AddToX(ws, ws.mixed, down_, after_norm_);
+  AddToX(ws, ws.mixed, down_, after_norm_, layer_scale_);
   return absl::OkStatus();
 }
 
@@ -259,7 +275,7 @@ absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& m
   layer.PointAt(rows);
   if (role != TensorRole::kGate && role != TensorRole::kUp) {
     if (layer.row_begin == 0) Activate(ws);
-    AddToX(ws, ws.mixed, layer, after_norm_);
+    AddToX(ws, ws.mixed, layer, after_norm_, layer_scale_);
     return absl::OkStatus();
   }
   const bool is_first = role == TensorRole::kGate || !gated();

@@ -31,7 +31,7 @@ class EmbeddingBlock final : public Block {
   const std::byte* position_table_ = nullptr;  // [positions + offset, hidden] working dtype, or null
 };
 
-class AttentionBlock final : public Block {
+class AttentionBlock : public Block {
  public:
   AttentionBlock(const ModelConfig& config, int32_t layer) : config_(config), layer_(layer) {}
 
@@ -47,6 +47,20 @@ class AttentionBlock final : public Block {
   // Call after Queries, instead of AttendToPieces: sets `records` of the pieces before ws.taken.
   absl::Status ContinueFromRecords(Workspace& ws, const float* records) const;
 
+ protected:
+  void Normalise(Workspace& ws) const;  // ws.x -> ws.normed; with parallel halves also ws.mlp_input()
+  // Appends ws.k and ws.v to `kv`; normalises and rotates ws.q and ws.k.
+  virtual absl::Status Append(Workspace& ws, const KvView& kv) const;
+  // Fails if a row's position has no page.
+  static absl::Status CheckPages(const Workspace& ws, const KvView& kv);
+  void Rotate(Workspace& ws) const;                            // ws.q, k
+  absl::Status Attend(Workspace& ws, const KvView& kv) const;  // ws.q, k, v -> ws.attended
+
+  const ModelConfig& config_;
+  const int32_t layer_;
+  Norm norm_, after_norm_;
+  LinearLayer o_;
+
  private:
   int64_t head_dim() const { return config_.layer(layer_).head_dim; }
   int64_t kv_heads() const { return config_.layer(layer_).num_kv_heads; }
@@ -59,16 +73,10 @@ class AttentionBlock final : public Block {
   // For the batch in the workspace, whose gates it has.
   AttentionShape ShapeOf(const Workspace& ws) const;
   void TakeQueries(Workspace& ws) const;  // ws.q_and_gate -> ws.q
-  void Normalise(Workspace& ws) const;    // ws.x -> ws.normed; with parallel halves also ws.mlp_input()
   void SplitHeads(Workspace& ws) const;   // ws.by_head -> ws.q, k, v
-  // Appends ws.k and ws.v to `kv`; normalises and rotates ws.q and ws.k.
-  absl::Status Append(Workspace& ws, const KvView& kv) const;
-  absl::Status Attend(Workspace& ws, const KvView& kv) const;  // ws.q, k, v -> ws.attended
 
-  const ModelConfig& config_;
-  const int32_t layer_;
-  Norm norm_, after_norm_, mlp_norm_;
-  LinearLayer q_, k_, v_, o_;
+  Norm mlp_norm_;
+  LinearLayer q_, k_, v_;
   LinearLayer by_head_;  // instead of q, k and v, with ModelConfig::qkv_by_head
   // [head_dim]: RMSNorm over every head; with qk_norm_all_heads [heads * head_dim]: over all at once;
   // no data: there is none.
@@ -94,6 +102,7 @@ class MlpBlock final : public Block {
   const ModelConfig& config_;
   const int32_t layer_;
   Norm norm_, after_norm_;
+  float layer_scale_ = 1;
   LinearLayer gate_, up_, down_;  // no gate in a two-matrix MLP
 };
 

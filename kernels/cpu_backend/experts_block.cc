@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/row_ops.h"
+#include "planner/base/float_bits.h"
 
 namespace lime::cpu {
 namespace {
@@ -28,6 +30,7 @@ void ExpertsBlock::Bind(const BlockBinder& binder) {
   norm_ = binder.ReadNorm(config_);
   router_ = binder.Linear(TensorRole::kRouter, hidden);
   correction_ = binder.Small(TensorRole::kRouterCorrection);
+  if (sizes().norms_apart) BindNorms(binder);
   shared_scale_ = binder.Linear(TensorRole::kSharedScale, hidden);
   shared_gate_ = binder.Linear(TensorRole::kSharedGate, hidden);
   shared_up_ = binder.Linear(TensorRole::kSharedUp, hidden);
@@ -38,6 +41,16 @@ void ExpertsBlock::Bind(const BlockBinder& binder) {
     expert.up = binder.Linear(TensorRole::kUp, hidden, id);
     expert.down = binder.Linear(TensorRole::kDown, sizes().intermediate_size, id);
   }
+}
+
+void ExpertsBlock::BindNorms(const BlockBinder& binder) {
+  router_norm_ = binder.ReadNorm(config_, TensorRole::kRouterNorm);
+  shared_norm_ = binder.ReadNorm(config_, TensorRole::kSharedNorm);
+  shared_after_norm_ = binder.ReadNorm(config_, TensorRole::kSharedAfterNorm);
+  experts_after_norm_ = binder.ReadNorm(config_, TensorRole::kExpertsAfterNorm);
+  after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
+  expert_scale_ = binder.Small(TensorRole::kExpertScale);
+  layer_scale_ = binder.Number(TensorRole::kLayerScale);
 }
 
 LinearLayer& ExpertsBlock::linear(TensorRole role) {
@@ -71,15 +84,28 @@ int64_t ExpertsBlock::FirstRow(TensorRole role) const {
 // ---- The choice
 
 absl::Status ExpertsBlock::Choose(Workspace& ws) const {
+  if (sizes().norms_apart)
+    DivideRows(ws.pool, ws.router, ws.rows, router_.outputs, router_.outputs, std::sqrt(static_cast<float>(ws.hidden)));
   if (const int64_t row = ChooseExperts(ws.pool, sizes(), ws.rows, ws.router, correction_, ws.chosen, ws.chosen_weights); row >= 0)
     return absl::InternalError(
         absl::StrCat("router of layer ", layer_, " gives NaN for row ", row, ": weights are damaged, or values exceed the working dtype"));
+  if (sizes().norms_apart) {
+    WeighApart(ws);
+    norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+  }
   SetPlaces(ws);
   if (ws.rows > 1) Gather(ws);
   ws.experts.layer = layer_;
   ws.experts.missing = ws.rows * sizes().per_token;
   ws.experts.shared_done = !has_shared();
   return absl::OkStatus();
+}
+
+void ExpertsBlock::WeighApart(Workspace& ws) const {
+  WithWorkingType(expert_scale_.dtype, [&](auto type) {
+    const auto* const scales = static_cast<const decltype(type)*>(expert_scale_.data);
+    for (int64_t i = 0; i < ws.rows * sizes().per_token; ++i) ws.chosen_weights[i] *= ToFloat(scales[ws.chosen[i]]);
+  });
 }
 
 // Sorts the pairs of row and expert by expert, and by row among these.
@@ -128,11 +154,14 @@ const std::byte* ExpertsBlock::XOf(const Workspace& ws, int32_t id) {
 absl::Status ExpertsBlock::Forward(const StepMemory& memory) {
   Workspace& ws = memory.ws;
   ws.experts = {};
-  norm_.Forward(ws, ws.x, ws.rows, ws.normed);  // [tokens, hidden]
+  NormaliseForRouter(ws);  // [tokens, hidden]
   std::array<LinearTask, 4> tasks;
   size_t count = 0;
   tasks[count++] = TaskOf(router_, ws.router, router_.outputs, ws.dtype);  // [tokens, experts]
-  if (has_shared()) {                                                      // [tokens, shared_intermediate] twice
+  if (has_shared() && sizes().norms_apart) {
+    shared_norm_.Forward(ws, ws.x, ws.rows, ws.shared_x);
+    LinearOut(ws, ws.shared_x, ws.rows, {{&shared_gate_, ws.gate}, {&shared_up_, ws.up}});
+  } else if (has_shared()) {  // [tokens, shared_intermediate] twice
     tasks[count++] = TaskOf(shared_gate_, ws.gate, shared_gate_.outputs, ws.dtype);
     tasks[count++] = TaskOf(shared_up_, ws.up, shared_up_.outputs, ws.dtype);
   }
@@ -144,6 +173,10 @@ absl::Status ExpertsBlock::Forward(const StepMemory& memory) {
   ws.experts.shared_done = true;
   AddIfComplete(ws);
   return absl::OkStatus();
+}
+
+void ExpertsBlock::NormaliseForRouter(Workspace& ws) const {
+  (sizes().norms_apart ? router_norm_ : norm_).Forward(ws, ws.x, ws.rows, ws.normed);
 }
 
 void ExpertsBlock::ActivateShared(Workspace& ws) const {
@@ -208,6 +241,8 @@ void ExpertsBlock::ComputeUnits(Workspace& ws, std::span<const Unit> units, bool
 
 void ExpertsBlock::AddIfComplete(Workspace& ws) const {
   if (ws.experts.missing > 0 || !ws.experts.shared_done || ws.experts.added) return;
+  ws.experts.added = true;
+  if (sizes().norms_apart) return AddApart(ws);
   const ExpertOutputs outputs{.rows = ws.rows,
                               .width = ws.hidden,
                               .per_token = sizes().per_token,
@@ -218,7 +253,21 @@ void ExpertsBlock::AddIfComplete(Workspace& ws) const {
                               .shared = ws.shared,
                               .shared_scale = ws.shared_scale};
   AddExperts(ws.pool, outputs, ws.residual_multiplier, ws.x, ws.dtype);
-  ws.experts.added = true;
+}
+
+void ExpertsBlock::AddApart(Workspace& ws) const {
+  const ExpertOutputs outputs{.rows = ws.rows,
+                              .width = ws.hidden,
+                              .per_token = sizes().per_token,
+                              .outputs = ws.wide,
+                              .stride = ws.wide_cols,
+                              .places = ws.places,
+                              .weights = ws.chosen_weights};
+  std::fill_n(ws.added, ws.rows * ws.hidden, 0.0f);
+  AddExperts(ws.pool, outputs, 1.0f, ws.added, DType::kF32);
+  experts_after_norm_.ForwardFloats(ws, ws.added);
+  if (has_shared()) shared_after_norm_.AddToFloats(ws, ws.shared, ws.added);
+  after_norm_.AddToX(ws, layer_scale_);
 }
 
 // ---- Rows that arrive
@@ -236,7 +285,7 @@ absl::Status ExpertsBlock::ForwardSharedRows(const LinearLayer& layer, TensorRol
   const bool is_last = layer.row_begin + layer.weight.rows == layer.outputs;
   switch (role) {
     case TensorRole::kRouter:
-      if (layer.row_begin == 0) ws.experts = {}, norm_.Forward(ws, ws.x, ws.rows, ws.normed);
+      if (layer.row_begin == 0) ws.experts = {}, NormaliseForRouter(ws);
       LinearOut(ws, ws.normed, ws.rows, {{&layer, ws.router}});
       if (is_last) LIME_RETURN_IF_ERROR(Choose(ws));
       break;
@@ -245,7 +294,9 @@ absl::Status ExpertsBlock::ForwardSharedRows(const LinearLayer& layer, TensorRol
       break;
     case TensorRole::kSharedGate:
     case TensorRole::kSharedUp:
-      LinearOut(ws, ws.normed, ws.rows, {{&layer, role == TensorRole::kSharedGate ? ws.gate : ws.up}});
+      if (sizes().norms_apart && role == TensorRole::kSharedGate && layer.row_begin == 0)
+        shared_norm_.Forward(ws, ws.x, ws.rows, ws.shared_x);
+      LinearOut(ws, SharedX(ws), ws.rows, {{&layer, role == TensorRole::kSharedGate ? ws.gate : ws.up}});
       break;
     default:
       if (layer.row_begin == 0) ActivateShared(ws);

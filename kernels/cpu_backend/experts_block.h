@@ -69,11 +69,16 @@ class ExpertsBlock final : public Block {
 
   // The router's products -> chosen experts, their weights and places, and the experts' inputs.
   absl::Status Choose(Workspace& ws) const;
+  // The input of the shared expert: [tokens, hidden] working dtype.
+  const std::byte* SharedX(const Workspace& ws) const { return sizes().norms_apart ? ws.shared_x : ws.normed; }
+  void WeighApart(Workspace& ws) const;  // ws.chosen_weights times expert_scale_
+  void AddApart(Workspace& ws) const;    // the results, each with its norm -> ws.x
   void SetPlaces(Workspace& ws) const;
   void Gather(Workspace& ws) const;
 
   absl::Status ForwardSharedRows(const LinearLayer& layer, TensorRole role, Workspace& ws) const;
   absl::Status ForwardExpertRows(const RowsInMemory& rows, Workspace& ws) const;
+  void NormaliseForRouter(Workspace& ws) const;    // ws.x -> ws.normed
   void ActivateShared(Workspace& ws) const;        // ws.gate, up -> ws.mixed
   void Activate(Workspace& ws, int32_t id) const;  // wide -> narrow
   void ComputeBound(Workspace& ws, bool with_shared) const;
@@ -85,14 +90,19 @@ class ExpertsBlock final : public Block {
   // Updates ws.x if all results are there.
   void AddIfComplete(Workspace& ws) const;
 
+  void BindNorms(const BlockBinder& binder);
   LinearLayer& linear(TensorRole role);
   const LinearLayer& OfExpert(const Expert& expert, TensorRole role) const;
 
   const ModelConfig& config_;
   const int32_t layer_;
-  Norm norm_;
+  Norm norm_;  // of the experts' input; without norms_apart of all inputs
   LinearLayer router_;
   Values correction_;
+  // With ExpertsConfig::norms_apart.
+  Norm router_norm_, shared_norm_, shared_after_norm_, experts_after_norm_, after_norm_;
+  Values expert_scale_;
+  float layer_scale_ = 1;
   LinearLayer shared_scale_, shared_gate_, shared_up_, shared_down_;
   std::vector<Expert> experts_;
 };

@@ -86,7 +86,8 @@ KvView KvPool::layer(int64_t layer) const {
           .kv_heads = config_.layer(layer).num_kv_heads,
           .head_dim = config_.layer(layer).head_dim,
           .page_table = tables_.data() + TableOf(layer),
-          .table_stride = table_cols_};
+          .table_stride = table_cols_,
+          .latent_dim = config_.latent_attention ? config_.latent_attention->rank : 0};
 }
 
 }  // namespace lime::cpu

@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "kernels/cpu/row_ops.h"
 #include "planner/base/check.h"
 
 namespace lime::cpu {
@@ -48,36 +47,40 @@ void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer) {
   Linear(ws.pool, ws.linear, x, ws.dtype, ws.rows, layer.weight.cols, {&task, 1});
 }
 
-void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after) {
+void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after, float scale) {
   if (after.weight == nullptr) return LinearAddToX(ws, x, layer);
   LinearOut(ws, x, ws.rows, {{&layer, ws.added}});
-  if (layer.is_complete()) after.AddToX(ws);
+  if (layer.is_complete()) after.AddToX(ws, scale);
+}
+
+NormShape Norm::ShapeOf(const Workspace& ws, int64_t rows, DType of_rows) const {
+  return {.rows = rows,
+          .width = ws.hidden,
+          .x_stride = ws.hidden,
+          .out_stride = ws.hidden,
+          .dtype = of_rows,
+          .weight_dtype = dtype,
+          .weight_offset = weight_offset};
 }
 
 void Norm::Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const {
-  const NormShape shape{.rows = rows,
-                        .width = ws.hidden,
-                        .x_stride = ws.hidden,
-                        .out_stride = ws.hidden,
-                        .dtype = ws.dtype,
-                        .weight_dtype = dtype,
-                        .weight_offset = weight_offset};
   if (centred) {
-    LayerNorm(ws.pool, shape, x, weight, bias, eps, out);
+    LayerNorm(ws.pool, ShapeOf(ws, rows, ws.dtype), x, weight, bias, eps, out);
   } else {
-    RmsNorm(ws.pool, shape, x, weight, eps, out);
+    RmsNorm(ws.pool, ShapeOf(ws, rows, ws.dtype), x, weight, eps, out);
   }
 }
 
-void Norm::AddToX(Workspace& ws) const {
-  const NormShape shape{.rows = ws.rows,
-                        .width = ws.hidden,
-                        .x_stride = ws.hidden,
-                        .out_stride = ws.hidden,
-                        .dtype = ws.dtype,
-                        .weight_dtype = dtype,
-                        .weight_offset = weight_offset};
-  RmsNormAddTo(ws.pool, shape, ws.added, weight, eps, ws.residual_multiplier, ws.x);
+void Norm::AddToX(Workspace& ws, float scale) const {
+  RmsNormAddTo(ws.pool, ShapeOf(ws, ws.rows, ws.dtype), ws.added, weight, eps, ws.residual_multiplier, ws.x, scale);
+}
+
+void Norm::ForwardFloats(Workspace& ws, float* x) const {
+  RmsNorm(ws.pool, ShapeOf(ws, ws.rows, DType::kF32), x, weight, eps, x);
+}
+
+void Norm::AddToFloats(Workspace& ws, const float* x, float* sum) const {
+  RmsNormAddTo(ws.pool, ShapeOf(ws, ws.rows, DType::kF32), x, weight, eps, 1.0f, sum);
 }
 
 }  // namespace lime::cpu

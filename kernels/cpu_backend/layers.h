@@ -9,6 +9,7 @@
 #include <initializer_list>
 
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/row_ops.h"
 #include "kernels/cpu_backend/workspace.h"
 #include "planner/plan/model/block_parts.h"
 
@@ -49,8 +50,8 @@ void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer);
 
 // As LinearAddToX, but with the RMSNorm `after` (if it has weights) of the product, which is
 // fp32 until it is added. `after` needs whole rows: with rows of the layer, it is added after the
-// last ones.
-void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after);
+// last ones. With it, `scale` multiplies the sum before it is rounded.
+void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after, float scale = 1);
 
 // RMSNorm, or LayerNorm for families that have it.
 struct Norm {
@@ -63,8 +64,14 @@ struct Norm {
 
   // x, out: [rows, hidden] working dtype; out may be x.
   void Forward(Workspace& ws, const std::byte* x, int64_t rows, std::byte* out) const;
-  // ws.x = round(ws.x + residual_multiplier * norm(ws.added)). RMSNorm only.
-  void AddToX(Workspace& ws) const;
+  // ws.x = round(scale * (ws.x + residual_multiplier * norm(ws.added))). RMSNorm only.
+  void AddToX(Workspace& ws, float scale = 1) const;
+  // The same in fp32. x: [ws.rows, hidden]. In place; added to `sum`, of the same size. RMSNorm only.
+  void ForwardFloats(Workspace& ws, float* x) const;
+  void AddToFloats(Workspace& ws, const float* x, float* sum) const;
+
+ private:
+  NormShape ShapeOf(const Workspace& ws, int64_t rows, DType of_rows) const;
 };
 
 }  // namespace lime::cpu

@@ -27,8 +27,13 @@ int64_t WideCols(const ModelConfig& config) {
   return config.experts ? std::max(config.hidden_size, 2 * config.experts->intermediate_size) : 0;
 }
 
+int64_t LatentInput(const ModelConfig& config) {
+  if (!config.latent_attention) return 0;
+  return std::max(config.latent_attention->query_rank, config.num_heads * config.latent_attention->value_dim);
+}
+
 int64_t WidestInput(const ModelConfig& config) {
-  return std::max({IntermediateCols(config), config.hidden_size, AttendedCols(config), NarrowCols(config)});
+  return std::max({LatentInput(config), IntermediateCols(config), config.hidden_size, AttendedCols(config), NarrowCols(config)});
 }
 
 AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const BackendOptions& options, bool carries) {
@@ -55,6 +60,7 @@ void ForEachExpertArray(const ModelSpec& spec, int64_t rows, BatchArrays& arrays
   on_array(arrays.narrow, places * NarrowCols(config) * ElementBytes(spec.working_dtype));
   on_array(arrays.wide, places * WideCols(config) * kFloat);
   if (experts.shared_intermediate_size > 0) on_array(arrays.shared, rows * config.hidden_size * kFloat);
+  if (experts.norms_apart) on_array(arrays.shared_x, rows * config.hidden_size * ElementBytes(spec.working_dtype));
   if (experts.shared_scale) on_array(arrays.shared_scale, rows * kFloat);
 }
 
@@ -77,6 +83,12 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   if (config.qkv_by_head) on_array(arrays.by_head, rows * (q_cols + 2 * kv_cols) * kFloat);
   if (config.attention_gate) on_array(arrays.q_and_gate, rows * 2 * q_cols * kFloat);
   on_array(arrays.attended, rows * AttendedCols(config) * working);
+  if (const auto& latent = config.latent_attention) {
+    on_array(arrays.q_down, rows * latent->query_rank * kFloat);
+    on_array(arrays.q_down_x, rows * latent->query_rank * working);
+    on_array(arrays.q_heads, rows * config.num_heads * (latent->plain + latent->rotated) * kFloat);
+    on_array(arrays.values, rows * config.num_heads * latent->value_dim * working);
+  }
   if (const auto& linear = config.linear_attention) {
     on_array(arrays.runs, rows * static_cast<Bytes>(sizeof(SequenceRows)));
     on_array(arrays.qkv, rows * linear->conv_cols() * kFloat);

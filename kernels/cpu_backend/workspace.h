@@ -38,6 +38,11 @@ struct BatchArrays {
   float* by_head = nullptr;       // [rows, (heads + 2 * kv_heads) * head_dim]; null without ModelConfig::qkv_by_head
   float* q_and_gate = nullptr;    // [rows, heads, 2, head_dim]; null without ModelConfig::attention_gate
   std::byte* attended = nullptr;  // [rows, heads * head_dim or value_cols] working dtype
+  // Attention over latents; null without it. v has the output of kKvDown.
+  float* q_down = nullptr;        // [rows, query_rank]
+  std::byte* q_down_x = nullptr;  // [rows, query_rank] working dtype, normalised
+  float* q_heads = nullptr;       // [rows, heads, plain + rotated]
+  std::byte* values = nullptr;    // [rows, heads, value_dim] working dtype
   // Linear attention; null if no layer has it.
   SequenceRows* runs = nullptr;  // [rows]
   float* qkv = nullptr;          // [rows, conv_cols]
@@ -63,6 +68,7 @@ struct BatchArrays {
   std::byte* narrow = nullptr;      // [places, narrow_cols] working dtype: input, then that of kDown
   float* wide = nullptr;            // [places, wide_cols]: gate and up, then the result
   float* shared = nullptr;          // [rows, hidden]: of the shared expert; null without one
+  std::byte* shared_x = nullptr;    // [rows, hidden] working dtype: its input; null without ExpertsConfig::norms_apart
   float* shared_scale = nullptr;    // [rows]; null without ExpertsConfig::shared_scale
   int32_t* head_rows = nullptr;     // [logit_rows], rows that asked for logits
   std::byte* head_x = nullptr;      // [logit_rows, hidden] working dtype

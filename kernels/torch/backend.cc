@@ -240,6 +240,8 @@ absl::Status CheckFormats(const ModelSpec& spec) {
 
 absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& options) {
   if (config.experts) return Unsupported("experts");
+  if (config.latent_attention) return Unsupported("attention over latents");
+  if (config.value_norm) return Unsupported("norms of values");
   if (config.sinks) return Unsupported("attention with sinks");
   if (config.after_norms) return Unsupported("norms after a block");
   if (config.parallel_halves) return Unsupported("halves of a layer that read the same input");

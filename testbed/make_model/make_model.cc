@@ -132,6 +132,28 @@ void AddExperts(const ModelShape& config, const ExpertsFields& fields, ordered_j
   add(fields.first_dense, config.first_dense_layers);
 }
 
+// Full layers have one KV head, which is twice as wide, and no matrix of values.
+void AddGemma4Fields(const ModelShape& config, ordered_json& json) {
+  json["global_head_dim"] = 2 * json["head_dim"].get<int64_t>();
+  json["attention_k_eq_v"] = true;
+  json["num_global_key_value_heads"] = 1;
+  json["enable_moe_block"] = true;
+  json["hidden_size_per_layer_input"] = 0;
+  json["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "proportional"}, {"rope_theta", config.rope.theta}, {"partial_rotary_factor", 0.25}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", config.rope.theta}}}};
+}
+
+// Half of a head's dimensions rotate.
+void AddLatents(const ModelShape& config, ordered_json& json) {
+  const int64_t head_dim = json["head_dim"].get<int64_t>();
+  json["q_lora_rank"] = config.hidden_size / 2;
+  json["kv_lora_rank"] = 2 * head_dim;
+  json["qk_rope_head_dim"] = head_dim / 2;
+  json["qk_nope_head_dim"] = head_dim / 2;
+  json["v_head_dim"] = head_dim;
+}
+
 void AddGatedFields(const ModelShape& config, const Family& family, ordered_json& json) {
   json[family.activation] = ActivationName(config, family);
   json["intermediate_size"] = config.intermediate_size;
@@ -139,7 +161,9 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   json["head_dim"] = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
   json["rms_norm_eps"] = kNormEps;
   AddRope(config.rope, json);
-  if (family.needs_rope_parameters && config.rope.type == RopeType::kDefault)
+  if (family.global_heads) {
+    AddGemma4Fields(config, json);
+  } else if (family.needs_rope_parameters && config.rope.type == RopeType::kDefault)
     json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", config.rope.theta}};
   if (family.rotated_dims != nullptr) {
     json[family.rotated_dims] = RotatedDims(config);
@@ -160,6 +184,7 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
     json["sliding_window_pattern"] = config.full_attention_interval;
   }
   if (family.layers == LayerPattern::kLinear) AddLinearAttention(config, json);
+  if (family.latent_attention) AddLatents(config, json);
   if (family.experts != nullptr) AddExperts(config, *family.experts, json);
 }
 

@@ -115,11 +115,21 @@ class TensorLister {
         return AddMatrix(tensor, kEmbeddingDeviation);
       case TensorRole::kPositionEmbedding:
         return AddNormal(tensor, dtype_, 0, kEmbeddingDeviation);
+      case TensorRole::kKvUp:  // dense in packed models, too
+        return AddNormal(tensor, dtype_, 0, 1 / std::sqrt(static_cast<float>(shape.back())));
       case TensorRole::kNorm:
       case TensorRole::kAfterNorm:
       case TensorRole::kMlpNorm:
       case TensorRole::kQNorm:
       case TensorRole::kKNorm:
+      case TensorRole::kLayerScale:
+      case TensorRole::kRouterNorm:
+      case TensorRole::kExpertScale:
+      case TensorRole::kSharedNorm:
+      case TensorRole::kSharedAfterNorm:
+      case TensorRole::kExpertsAfterNorm:
+      case TensorRole::kQDownNorm:
+      case TensorRole::kKvDownNorm:
         return AddNormal(tensor, norm_dtype_, 1 - static_cast<float>(config_.norm_offset), kNormDeviation);
       case TensorRole::kOutputNorm:
         return AddNormal(tensor, norm_dtype_, 1, kNormDeviation);

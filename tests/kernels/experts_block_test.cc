@@ -111,6 +111,7 @@ std::vector<NamedModel> Models() {
       {"alternating_with_biases",
        {.experts = {.scoring = best, .router_bias = true, .bias = true, .alternates = true}, .activation = Activation::kClampedSwiglu}},
       {"clamped_with_biases", {.experts = {.scoring = best, .bias = true}, .activation = Activation::kClampedSwiglu}},
+      {"norms_apart", {.experts = {.shared_intermediate_size = kExpertsSharedInner, .normalized = true, .norms_apart = true}}},
       {"packed_3_bits", {.experts = {.normalized = true}, .bits = 3}},
       {"packed_8_bits_alternating", {.experts = {.alternates = true}, .activation = Activation::kClampedSwiglu, .bits = 8}},
   };

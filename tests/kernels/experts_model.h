@@ -181,13 +181,43 @@ class ExpertsModel {
     return weights;
   }
 
-  // One row after the first block.
-  std::vector<double> Exact(const std::vector<double>& x) const {
+  std::vector<double> Normed(std::vector<double> x, TensorRole role) const {
     double squares = 0;
     for (const double v : x) squares += v * v;
-    const Matrix64 norm = Values(TensorRole::kNorm);
-    std::vector<double> h = x, y = x;
-    for (size_t i = 0; i < h.size(); ++i) h[i] *= norm[i][0] / std::sqrt(squares / static_cast<double>(x.size()) + spec_.config.norm_eps);
+    const Matrix64 norm = Values(role);
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] *= norm[i][0] / std::sqrt(squares / static_cast<double>(norm.size()) + spec_.config.norm_eps);
+    return x;
+  }
+
+  // With ExpertsConfig::norms_apart.
+  std::vector<double> ExactApart(const std::vector<double>& x) const {
+    std::vector<double> scores = Multiply(TensorRole::kRouter, -1, Normed(x, TensorRole::kRouterNorm));
+    for (double& score : scores) score /= std::sqrt(static_cast<double>(x.size()));
+    const std::vector<double> weights = Route(scores), h = Normed(x, TensorRole::kNorm), shared = Normed(x, TensorRole::kSharedNorm);
+    const Matrix64 scales = Values(TensorRole::kExpertScale);
+    std::vector<double> sum(x.size()), y = x;
+    for (size_t id = 0; id < weights.size(); ++id) {
+      if (weights[id] == 0) continue;
+      const std::vector<double> out = Expert(static_cast<int32_t>(id), h);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += weights[id] * scales[id][0] * out[i];
+    }
+    sum = Normed(sum, TensorRole::kExpertsAfterNorm);
+    const std::vector<double> beside =
+        Normed(Mlp(Multiply(TensorRole::kSharedGate, -1, shared), Multiply(TensorRole::kSharedUp, -1, shared), TensorRole::kSharedDown, -1),
+               TensorRole::kSharedAfterNorm);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += beside[i];
+    sum = Normed(sum, TensorRole::kAfterNorm);
+    const double factor = Values(TensorRole::kLayerScale)[0][0];
+    for (size_t i = 0; i < y.size(); ++i) y[i] = factor * (y[i] + spec_.config.residual_multiplier * sum[i]);
+    return y;
+  }
+
+  // One row after the first block.
+  std::vector<double> Exact(const std::vector<double>& x) const {
+    if (experts().norms_apart) return ExactApart(x);
+    const std::vector<double> h = Normed(x, TensorRole::kNorm);
+    std::vector<double> y = x;
     const std::vector<double> weights = Route(Multiply(TensorRole::kRouter, -1, h));
     const auto add = [&](double weight, const std::vector<double>& out) {
       for (size_t i = 0; i < y.size(); ++i) y[i] += spec_.config.residual_multiplier * weight * out[i];

@@ -305,6 +305,29 @@ TEST(NormTest, WhatIsAddedAfterItsNormIsRoundedOnce) {
   }
 }
 
+TEST(NormTest, AFactorMultipliesTheSumBeforeItIsRounded) {
+  ThreadPool pool(1);
+  constexpr int64_t kWidth = 77;
+  const std::vector<float> y = RandomFloats(kWidth, 7, 3.0f);
+  const Array weight = RandomArray(DType::kF32, kWidth, 8);
+  Array plain = RandomArray(DType::kF32, kWidth, 9), scaled = plain;
+  const NormShape shape{1, kWidth, kWidth, kWidth, DType::kF32, DType::kF32};
+  RmsNormAddTo(pool, shape, y.data(), weight.ptr(), 1e-5f, 0.5f, plain.ptr());
+  RmsNormAddTo(pool, shape, y.data(), weight.ptr(), 1e-5f, 0.5f, scaled.ptr(), 0.75f);
+  for (int64_t i = 0; i < kWidth; ++i) EXPECT_EQ(scaled[i], static_cast<float>(plain[i]) * 0.75f) << i;
+}
+
+TEST(NormTest, HeadsWithoutWeightsHaveTheBitsOfOnes) {
+  ThreadPool pool(1);
+  constexpr int64_t kTokens = 2, kHeads = 3, kDim = 21;
+  std::vector<float> bare = RandomFloats(kTokens * kHeads * kDim, 4), ones = bare;
+  const std::vector<float> weight(kDim, 1.0f);
+  const HeadShape shape{kTokens, kHeads, kDim, kHeads * kDim};
+  HeadRmsNorm(pool, shape, bare.data(), nullptr, DType::kF32, 1e-6f);
+  HeadRmsNorm(pool, shape, ones.data(), weight.data(), DType::kF32, 1e-6f);
+  EXPECT_EQ(bare, ones);
+}
+
 TEST(NormTest, WeightsOfAnotherDTypeHaveTheBitsOfTheSameValuesInTheRowsDType) {
   ThreadPool pool(2);
   constexpr int64_t kRows = 3, kWidth = 77;

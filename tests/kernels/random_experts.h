@@ -33,6 +33,7 @@ inline ModelSpec ExpertsSpec(RandomExperts options) {
   ModelConfig& config = spec.config;
   config.hidden_size = kExpertsHidden, config.num_heads = 2, config.vocab_size = 16, config.max_positions = 1024;
   config.layers.assign(2, {.num_kv_heads = 1, .head_dim = 16, .rope = -1, .experts = true});
+  config.after_norms = config.layer_scale = experts.norms_apart;
   config.experts = experts, config.activation = options.activation, config.activation_limit = 0.8;
   for (int32_t layer = 0; layer < 2; ++layer) {
     BlockSpec block{.id = {BlockKind::kExperts, layer}};

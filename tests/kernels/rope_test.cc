@@ -41,6 +41,17 @@ TEST(RopeTableTest, LinearStretchesPositionsByTheFactor) {
     for (int64_t i = 0; i < 32; ++i) EXPECT_NEAR(stretched.cos()[4 * p * 32 + i], plain.cos()[p * 32 + i], 1e-6);
 }
 
+TEST(RopeTableTest, ProportionalTurnsTheFirstPairsOfAWholeHead) {
+  const RopeTable whole({.dims = 64, .theta = 1e6}, 100),
+      part({.type = RopeType::kProportional, .dims = 64, .theta = 1e6, .turning = 16}, 100);
+  for (int64_t p = 0; p < 100; ++p) {
+    for (int64_t i = 0; i < 32; ++i) {
+      EXPECT_EQ(part.cos()[p * 32 + i], i < 8 ? whole.cos()[p * 32 + i] : 1.0f);
+      EXPECT_EQ(part.sin()[p * 32 + i], i < 8 ? whole.sin()[p * 32 + i] : 0.0f);
+    }
+  }
+}
+
 // Wavelength form of the definition; the code works in turns per original context.
 TEST(RopeTableTest, Llama3KeepsShortDividesLongAndBlendsBetween) {
   const RopeConfig rope = Llama31();

@@ -44,12 +44,22 @@ double ExpertsOperations(const ModelConfig& c) {
   return 2 * Product(c.hidden_size, experts.count + 3 * inner);
 }
 
+// Operations of attention over latents for one row, besides attending to positions.
+double LatentOperations(const ModelConfig& c) {
+  const LatentAttentionConfig& latent = *c.latent_attention;
+  const int64_t heads = c.num_heads;
+  const int64_t of_hidden = latent.query_rank + latent.kv_cols() + heads * latent.value_dim;
+  return 2 * (Product(c.hidden_size, of_hidden) + Product(latent.query_rank, heads * (latent.plain + latent.rotated)) +
+              Product(latent.rank, heads * (latent.plain + latent.value_dim)));
+}
+
 // Operations of the block for one row, besides attending to positions. A multiply-add counts two.
 double LinearOperations(const ModelConfig& c, BlockId block) {
   switch (block.kind) {
     case BlockKind::kEmbedding:
       return 0;
     case BlockKind::kAttention: {
+      if (c.latent_attention) return LatentOperations(c);
       const int64_t q = c.q_cols(block.layer), gate = c.attention_gate ? q : 0;
       return 2 * Product(c.hidden_size, 2 * (q + c.kv_cols(block.layer)) + gate);
     }
@@ -81,7 +91,7 @@ double BlockBytes(const ModelSpec& spec, BlockId block, int64_t rows, int64_t co
   if (block.kind == BlockKind::kEmbedding) return weights * std::min(1.0, static_cast<double>(rows) / static_cast<double>(c.vocab_size));
   if (HasState(block.kind)) return weights + 2 * Product(sequences, spec.StateBytes(block.layer));  // it is written, too
   if (!HasKv(block.kind)) return weights;
-  const auto layer_kv = static_cast<double>(2 * c.kv_cols(block.layer) * ElementBytes(spec.working_dtype));
+  const auto layer_kv = static_cast<double>(c.kept_cols(block.layer) * ElementBytes(spec.working_dtype));
   return weights + AttendedPairs(c.layer(block.layer), sequences, context) * layer_kv;
 }
 
@@ -123,6 +133,13 @@ std::string ExpertsKey(const ModelSpec& spec) {
   const KindTotals totals = KindTotalsOf(spec, BlockKind::kExperts);
   return absl::StrCat("+", totals.bytes, " experts=", totals.blocks, ":", c.per_token, "/", c.count, "x", c.intermediate_size, "+",
                       c.shared_intermediate_size);
+}
+
+// The same of attention over latents.
+std::string LatentKey(const ModelConfig& config) {
+  if (!config.latent_attention) return "";
+  const LatentAttentionConfig& c = *config.latent_attention;
+  return absl::StrCat(" latents=", c.query_rank, "/", c.rank, "+", c.rotated, ":", c.plain, "/", c.value_dim);
 }
 
 bool SameAttention(const LayerConfig& a, const LayerConfig& b) {
@@ -234,7 +251,7 @@ std::string ModelKey(const ModelSpec& spec) {
                       c.MostKvHeads(), "x", c.MostHeadDim(), " inner=", c.MostIntermediate(), " vocab=", c.vocab_size,
                       " window=", with_kv == c.layers.end() ? 0 : with_kv->window, " ", Text(DTypeName(spec.working_dtype)),
                       " bytes=", bytes(BlockKind::kEmbedding), "+", bytes(BlockKind::kAttention), "+", bytes(BlockKind::kMlp), "+",
-                      bytes(BlockKind::kHead), LinearAttentionKey(spec), ExpertsKey(spec), DifferentLayersKey(c));
+                      bytes(BlockKind::kHead), LinearAttentionKey(spec), ExpertsKey(spec), LatentKey(c), DifferentLayersKey(c));
 }
 
 bool TakeSameTime(const ModelSpec& spec, BlockId one, BlockId other) {

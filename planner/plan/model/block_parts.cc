@@ -107,7 +107,8 @@ void CutExperts(const std::vector<Expert>& experts, Bytes max_bytes, std::vector
 }  // namespace
 
 bool IsPinned(const TensorSpec& tensor) {
-  return tensor.info.shape.size() != 2 || tensor.role == TensorRole::kPositionEmbedding || tensor.part == TensorPart::kPinnedScales;
+  return tensor.info.shape.size() != 2 || tensor.role == TensorRole::kPositionEmbedding || tensor.part == TensorPart::kPinnedScales ||
+         tensor.role == TensorRole::kKvUp;
 }
 
 Bytes PinnedBytes(const BlockSpec& block) {

@@ -19,6 +19,21 @@ int64_t Inner(const ModelConfig&, const LayerConfig& layer) {
 int64_t Attended(const ModelConfig& config, const LayerConfig& layer) {
   return config.num_heads * layer.head_dim;
 }
+int64_t AttendedInput(const ModelConfig& config, const LayerConfig& layer) {
+  return config.latent_attention ? config.num_heads * config.latent_attention->value_dim : Attended(config, layer);
+}
+int64_t QueryRank(const ModelConfig& config, const LayerConfig&) {
+  return config.latent_attention->query_rank;
+}
+int64_t LatentRank(const ModelConfig& config, const LayerConfig&) {
+  return config.latent_attention->rank;
+}
+int64_t LatentQueries(const ModelConfig& config, const LayerConfig&) {
+  return config.num_heads * (config.latent_attention->plain + config.latent_attention->rotated);
+}
+int64_t KeysAndValues(const ModelConfig& config, const LayerConfig&) {
+  return config.num_heads * (config.latent_attention->plain + config.latent_attention->value_dim);
+}
 int64_t NormedQueries(const ModelConfig& config, const LayerConfig& layer) {
   return config.qk_norm_all_heads ? Attended(config, layer) : layer.head_dim;
 }
@@ -120,7 +135,10 @@ bool HasParallelNorm(const ModelConfig& config) {
   return config.parallel_norms && HasNorm(config);
 }
 bool QkvApart(const ModelConfig& config) {
-  return !config.qkv_by_head;
+  return !config.qkv_by_head && !config.latent_attention;
+}
+bool HasLatents(const ModelConfig& config) {
+  return config.latent_attention.has_value();
 }
 bool QkvByHead(const ModelConfig& config) {
   return config.qkv_by_head;
@@ -147,6 +165,18 @@ bool MlpBias(const ModelConfig& config) {
   return config.mlp_bias;
 }
 
+bool HasLayerScale(const ModelConfig& config) {
+  return config.layer_scale;
+}
+bool HasNormsApart(const ModelConfig& config) {
+  return config.experts->norms_apart;
+}
+
+// Options of a layer.
+bool HasValues(const LayerConfig& layer) {
+  return !layer.keys_are_values;
+}
+
 constexpr BlockRole kEmbedding[] = {
     {TensorRole::kTokenEmbedding, RoleForm::kMatrix, Vocab, Hidden},
     {TensorRole::kPositionEmbedding, RoleForm::kTable, Positions, Hidden, LearnsPositions},
@@ -156,12 +186,18 @@ constexpr BlockRole kAttention[] = {
     {TensorRole::kMlpNorm, RoleForm::kNorm, Hidden, nullptr, HasParallelNorm},
     {TensorRole::kQ, RoleForm::kMatrix, Queries, Hidden, QkvApart, QkvBias},
     {TensorRole::kK, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias},
-    {TensorRole::kV, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias},
+    {TensorRole::kV, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias, false, HasValues},
     {TensorRole::kQkvByHead, RoleForm::kMatrix, QueriesKeysValues, Hidden, QkvByHead, QkvBias},
     {TensorRole::kQNorm, RoleForm::kNorm, NormedQueries, nullptr, NormsHeads},
     {TensorRole::kKNorm, RoleForm::kNorm, NormedKeys, nullptr, NormsHeads},
     {TensorRole::kSinks, RoleForm::kVector, Heads, nullptr, HasSinks},
-    {TensorRole::kO, RoleForm::kMatrix, Hidden, Attended, nullptr, OutputBias},
+    {TensorRole::kQDown, RoleForm::kMatrix, QueryRank, Hidden, HasLatents},
+    {TensorRole::kQDownNorm, RoleForm::kNorm, QueryRank, nullptr, HasLatents},
+    {TensorRole::kQUp, RoleForm::kMatrix, LatentQueries, QueryRank, HasLatents},
+    {TensorRole::kKvDown, RoleForm::kMatrix, Keys, Hidden, HasLatents},
+    {TensorRole::kKvDownNorm, RoleForm::kNorm, LatentRank, nullptr, HasLatents},
+    {TensorRole::kKvUp, RoleForm::kTable, KeysAndValues, LatentRank, HasLatents},
+    {TensorRole::kO, RoleForm::kMatrix, Hidden, AttendedInput, nullptr, OutputBias},
     {TensorRole::kAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasAfterNorm},
 };
 constexpr BlockRole kLinearAttention[] = {
@@ -184,16 +220,24 @@ constexpr BlockRole kMlp[] = {
     {TensorRole::kUp, RoleForm::kMatrix, Inner, Hidden, nullptr, MlpBias},
     {TensorRole::kDown, RoleForm::kMatrix, Hidden, Inner, nullptr, MlpBias},
     {TensorRole::kAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasAfterNorm},
+    {TensorRole::kLayerScale, RoleForm::kVector, One, nullptr, HasLayerScale},
 };
 // Those of `per_expert` follow the others, expert by expert.
 constexpr BlockRole kExperts[] = {
     {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm},
+    {TensorRole::kRouterNorm, RoleForm::kVector, Hidden, nullptr, HasNormsApart},
     {TensorRole::kRouter, RoleForm::kMatrix, Experts, Hidden, nullptr, RouterBias},
     {TensorRole::kRouterCorrection, RoleForm::kVector, Experts, nullptr, HasRouterCorrection},
+    {TensorRole::kExpertScale, RoleForm::kVector, Experts, nullptr, HasNormsApart},
     {TensorRole::kSharedScale, RoleForm::kMatrix, One, Hidden, HasSharedScale},
+    {TensorRole::kSharedNorm, RoleForm::kNorm, Hidden, nullptr, HasNormsApart},
     {TensorRole::kSharedGate, RoleForm::kMatrix, SharedInner, Hidden, HasSharedExpert},
     {TensorRole::kSharedUp, RoleForm::kMatrix, SharedInner, Hidden, HasSharedExpert},
     {TensorRole::kSharedDown, RoleForm::kMatrix, Hidden, SharedInner, HasSharedExpert},
+    {TensorRole::kSharedAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasNormsApart},
+    {TensorRole::kExpertsAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasNormsApart},
+    {TensorRole::kAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasAfterNorm},
+    {TensorRole::kLayerScale, RoleForm::kVector, One, nullptr, HasLayerScale},
     {TensorRole::kGate, RoleForm::kMatrix, ExpertInner, Hidden, DoesNotAlternate, ExpertBias, true},
     {TensorRole::kUp, RoleForm::kMatrix, ExpertInner, Hidden, DoesNotAlternate, ExpertBias, true},
     {TensorRole::kGateUp, RoleForm::kMatrix, ExpertGateUp, Hidden, Alternates, ExpertBias, true},

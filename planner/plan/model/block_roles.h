@@ -31,6 +31,7 @@ struct BlockRole {
   bool (*present)(const ModelConfig& config) = nullptr;   // null: always
   bool (*has_bias)(const ModelConfig& config) = nullptr;  // null: never
   bool per_expert = false;                                // every expert has such a tensor
+  bool (*of_layer)(const LayerConfig& layer) = nullptr;   // whether this layer has it; null: every one
 };
 
 std::span<const BlockRole> RolesOf(BlockKind kind);

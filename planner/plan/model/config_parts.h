@@ -15,6 +15,7 @@ namespace lime::config {
 
 inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
 inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
+inline constexpr int64_t kMaxHeadDim = 1024;
 inline constexpr double kMaxFactor = 1e6;
 // Fields that state the number of experts, by other families' names.
 inline constexpr const char* kExpertCounts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
@@ -54,17 +55,28 @@ struct LayerTypes {
 // pattern.
 absl::StatusOr<LayerTypes> ReadLayerTypes(const nlohmann::json& root, std::string_view name, const Family& family, int64_t num_layers);
 
+// Dimensions of a head that may rotate, by the type of its layer.
+struct HeadDims {
+  int64_t full = 0;
+  int64_t sliding = 0;
+};
+
 // Sets config.ropes: the rotation of all layers that rotate, from rope_theta, rope_scaling and
 // rope_parameters. Where the types of layers rotate differently (Family::sliding_theta), first that
 // of full layers. Raises config.max_positions to the range of the scaling. REQUIRES: max_positions
 // is set
-absl::Status ReadRopes(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, const Family& family, int64_t head_dim,
+absl::Status ReadRopes(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, const Family& family, HeadDims heads,
                        ModelConfig& config);
 // Index into config.ropes of the layers of this type.
 int32_t RopeOf(LayerType type, const LayerTypes& layers, const Family& family);
 
 // Sets the layers' rope to -1 where the model skips it (SmolLM3).
 absl::Status ReadSkippedRotations(const nlohmann::json& root, std::string_view name, ModelConfig& config);
+
+// Sets in `full` what the layers of Gemma 4 that attend to all positions have instead of the heads in
+// it. Full layers may state them one by one.
+absl::Status ReadGlobalHeads(const nlohmann::json& root, std::string_view name, const LayerTypes& types, const ModelConfig& config,
+                             LayerConfig& full);
 
 // Sets the window of the sliding layers; 0 if no position is that far away. REQUIRES: ReadRopes
 void SetWindows(const LayerTypes& layers, ModelConfig& config);

@@ -24,7 +24,8 @@ double YarnScale(double factor, double multiplier) {
   return factor <= 1 ? 1.0 : 0.1 * multiplier * std::log(factor) + 1.0;
 }
 
-absl::StatusOr<RopeType> ParseRopeType(const std::string& spelled, std::string_view name) {
+absl::StatusOr<RopeType> ParseRopeType(const std::string& spelled, std::string_view name, const Family& family) {
+  if (family.global_heads && spelled == "proportional") return RopeType::kProportional;
   constexpr std::pair<std::string_view, RopeType> kTypes[] = {{"default", RopeType::kDefault},
                                                               {"linear", RopeType::kLinear},
                                                               {"dynamic", RopeType::kDynamic},
@@ -256,13 +257,18 @@ absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, 
   JsonFields fields(object, where);
   LIME_ASSIGN_OR_RETURN(const std::string type, StatedType(object, where));
   if (type.empty()) LIME_RETURN_IF_ERROR(RefuseUntyped(fields, where));
-  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type.empty() ? "default" : type, name));
+  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type.empty() ? "default" : type, name, family));
   LIME_ASSIGN_OR_RETURN(const double stated_share, RotatedShare(fields, share, family, where));
   LIME_ASSIGN_OR_RETURN(rope.dims, RotatedDimensions(stated_share, head_dim, name));
   if (family.rotated_dims != nullptr) LIME_RETURN_IF_ERROR(ReadRotatedDimensions(top, family.rotated_dims, head_dim, rope.dims));
   LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, family, where));
   rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
   LIME_RETURN_IF_ERROR(fields.status());
+  if (rope.type == RopeType::kProportional) {
+    rope.turning = std::exchange(rope.dims, head_dim);
+    rope.factor = fields.DoubleOr("factor", 1.0, 1e-6, kMaxFactor);
+    return fields.status().ok() ? absl::StatusOr<RopeConfig>(rope) : fields.status();
+  }
   if (rope.type != RopeType::kDefault) LIME_RETURN_IF_ERROR(ReadScaling(fields, original, family, rope, config));
   if (family.scales_queries) LIME_RETURN_IF_ERROR(ReadQueryBeta(fields, rope));
   return rope;
@@ -277,10 +283,10 @@ absl::Status RefuseFlat(const json& root, std::string_view name) {
 
 }  // namespace
 
-absl::Status ReadRopes(const json& root, const LayerTypes& layers, std::string_view name, const Family& family, int64_t head_dim,
+absl::Status ReadRopes(const json& root, const LayerTypes& layers, std::string_view name, const Family& family, HeadDims heads,
                        ModelConfig& config) {
   if (family.sliding_theta == 0) {
-    LIME_ASSIGN_OR_RETURN(const RopeConfig rope, ReadRope(root, layers, name, family, head_dim, config));
+    LIME_ASSIGN_OR_RETURN(const RopeConfig rope, ReadRope(root, layers, name, family, heads.full, config));
     config.ropes = {rope};
     return absl::OkStatus();
   }
@@ -288,6 +294,7 @@ absl::Status ReadRopes(const json& root, const LayerTypes& layers, std::string_v
   for (const LayerType type : {LayerType::kFull, LayerType::kSliding}) {
     if (!layers.Have(type)) continue;
     const LayerTypes of_type{.of_layer = {type}, .window = layers.window};
+    const int64_t head_dim = type == LayerType::kFull ? heads.full : heads.sliding;
     LIME_ASSIGN_OR_RETURN(const RopeConfig rope, ReadRope(root, of_type, name, family, head_dim, config));
     config.ropes.push_back(rope);
   }

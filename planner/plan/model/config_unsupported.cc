@@ -89,10 +89,12 @@ std::set<std::string_view> KnownFields(const Family& family) {
   std::set<std::string_view> known(family.allowed.begin(), family.allowed.end());
   for (const BoolField& field : family.options) known.insert(field.name);
   for (const NumberField& field : family.factors) known.insert(field.name);
+  for (const TextField& field : family.texts) known.insert(field.name);
   if (family.skips_rotation) known.insert({"no_rope_layers", "no_rope_layer_interval"});
   if (family.experts != nullptr) known.insert(std::begin(kExpertCounts), std::end(kExpertCounts));
   if (family.rotated_dims != nullptr) known.insert(family.rotated_dims);
   if (family.layers == LayerPattern::kWindowExcept) known.insert("sliding_window_pattern");
+  if (family.latent_attention) known.insert({"q_lora_rank", "kv_lora_rank", "rope_interleave"});
   known.insert(family.activation);
   return known;
 }
@@ -108,8 +110,10 @@ absl::Status RefuseOtherComputations(const json& root, std::string_view name, co
   const auto dimension = static_cast<double>(config.MostHeadDim());
   for (const char* key : kSwitches) LIME_RETURN_IF_ERROR(check(key, IsOff));
   for (const std::string_view key : family.refused) LIME_RETURN_IF_ERROR(check(key, IsOff));
-  for (const TextField& field : family.texts)
-    LIME_RETURN_IF_ERROR(check(field.name, [&](const json& value) { return value.is_null() || value == field.text; }));
+  for (const TextField& field : family.texts) {
+    const auto found = root.find(field.name);
+    if (found != root.end() && !IsOff(*found) && *found != field.text) return Refuse(name, field.name, *found);
+  }
   for (const char* key : kFactors) LIME_RETURN_IF_ERROR(check(key, [](const json& value) { return IsNumber(value, 1); }));
   LIME_RETURN_IF_ERROR(check("attention_multiplier", [&](const json& value) { return IsNumber(value, 1 / std::sqrt(dimension)); }));
   LIME_RETURN_IF_ERROR(check("query_pre_attn_scalar", [&](const json& value) { return IsNumber(value, dimension); }));

@@ -137,6 +137,9 @@ struct Family {
   std::string_view layer_list = "layers.";  // what begins the names of a layer's tensors, before its number
   bool falcon_heads = false;                // multi_query, new_decoder_architecture and their fields are read
   bool scales_embedding = false;            // embedding_multiplier is sqrt(hidden_size), rounded to the working dtype
+  bool latent_attention = false;            // kv_lora_rank and its fields are read (LatentAttentionConfig)
+  bool global_heads = false;                // global_head_dim and its fields are read: full layers have heads of their own
+  const char* has_experts = nullptr;        // a boolean field: whether the model has experts; null: as `experts`
 };
 
 // All families, in the order in which messages list them.

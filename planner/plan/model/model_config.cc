@@ -16,6 +16,7 @@ namespace lime {
 namespace {
 
 using config::kMaxFactor;
+using config::kMaxHeadDim;
 using config::kMaxPositions;
 using config::kMaxWidth;
 using config::LayerType;
@@ -26,7 +27,6 @@ using nlohmann::json;
 // Bounds that keep every product of sizes far below 2^63 and every id in 32 bits.
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxHeads = 65536;
-constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxConvWidth = 8;
 constexpr double kMaxEps = 1e6;
 
@@ -128,10 +128,40 @@ absl::StatusOr<LinearAttentionConfig> ReadLinearAttention(const json& root, std:
   return linear;
 }
 
-// Layers with linear attention have neither KV nor a rotation.
-void SetLayers(const LayerTypes& types, const Family& family, const LayerConfig& common, ModelConfig& config) {
+// Sets config.latent_attention, and the heads of its layers.
+absl::Status ReadLatentAttention(const json& root, std::string_view name, ModelConfig& config, LayerConfig& layer) {
+  JsonFields fields(root, std::string(name));
+  for (const char* key : {"q_lora_rank", "kv_lora_rank"}) {
+    if (!fields.Has(key)) return Unsupported(name, absl::StrCat("latent attention without \"", key, "\""), "a stated rank is supported");
+  }
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto found = root.find(key);
+    const json type = found != root.end() && found->is_object() ? found->value("rope_type", found->value("type", json("default"))) : json();
+    if (!type.is_null() && type != "default")
+      return Unsupported(name, absl::StrCat(key, " with latent attention"), "no scaling is supported");
+  }
+  if (!fields.BoolOr("rope_interleave", true)) return Unsupported(name, "rope_interleave false", "true is supported");
+  LatentAttentionConfig latent;
+  latent.query_rank = fields.Int("q_lora_rank", 1, kMaxWidth);
+  latent.rank = fields.Int("kv_lora_rank", 1, kMaxHeadDim);
+  latent.rotated = fields.Int("qk_rope_head_dim", 2, kMaxHeadDim);
+  latent.plain = fields.Int("qk_nope_head_dim", 1, kMaxHeadDim);
+  latent.value_dim = fields.Int("v_head_dim", 1, kMaxHeadDim);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (latent.rotated % 2 != 0) return Invalid(Text(name), ": qk_rope_head_dim ", latent.rotated, " is odd; rotary embedding needs pairs");
+  if (config.num_heads * std::max(latent.kv_cols(), latent.plain + latent.value_dim) > kMaxWidth)
+    return Invalid(Text(name), ": latent attention with ", config.num_heads, " heads of ", latent.kv_cols(), " columns is out of range");
+  config.latent_attention = latent;
+  config.score_scale = 1 / std::sqrt(static_cast<double>(latent.rotated + latent.plain));
+  layer.num_kv_heads = 1, layer.head_dim = latent.kv_cols();
+  return absl::OkStatus();
+}
+
+// Layers with linear attention have neither KV nor a rotation. `full`: the layers that attend to all
+// positions.
+void SetLayers(const LayerTypes& types, const Family& family, const LayerConfig& common, const LayerConfig& full, ModelConfig& config) {
   for (const LayerType type : types.of_layer) {
-    LayerConfig layer = common;
+    LayerConfig layer = type == LayerType::kFull ? full : common;
     if (layer.rope >= 0) layer.rope = config::RopeOf(type, types, family);
     if (type == LayerType::kLinear) {
       layer = {.attention = AttentionKind::kLinear, .rope = -1, .intermediate_size = common.intermediate_size};
@@ -144,23 +174,32 @@ absl::Status ReadLayers(const json& root, std::string_view name, const Family& f
   JsonFields fields(root, std::string(name));
   const int64_t num_layers = fields.Int("num_hidden_layers", 1, kMaxLayers);
   LayerConfig layer;
-  if (family.experts == nullptr)
+  const bool has_experts = family.experts != nullptr && (family.has_experts == nullptr || fields.BoolOr(family.has_experts, false));
+  if (!has_experts)
     layer.intermediate_size = IntOrDefault(fields, family.intermediate_size, family.defaults.inner_factor * config.hidden_size, kMaxWidth);
   ReadHeads(root, family, fields, config, layer);
   config.max_positions = fields.IntOr("max_position_embeddings", family.defaults.positions, 1, kMaxPositions);
   LIME_RETURN_IF_ERROR(fields.status());
+  if (family.latent_attention) LIME_RETURN_IF_ERROR(ReadLatentAttention(root, name, config, layer));
   LIME_RETURN_IF_ERROR(CheckHeads(family, layer, config, name));
   LIME_ASSIGN_OR_RETURN(const LayerTypes types, config::ReadLayerTypes(root, name, family, num_layers));
-  if (config.learned_positions) {
-    layer.rope = -1;
-  } else {
-    LIME_RETURN_IF_ERROR(config::ReadRopes(root, types, name, family, layer.head_dim, config));
+  LayerConfig full = layer;
+  if (family.global_heads) {
+    LIME_RETURN_IF_ERROR(config::ReadGlobalHeads(root, name, types, config, full));
+    LIME_RETURN_IF_ERROR(CheckHeads(family, full, config, name));
   }
-  SetLayers(types, family, layer, config);
+  if (config.learned_positions) {
+    layer.rope = full.rope = -1;
+  } else {
+    const int64_t rotated = config.latent_attention ? config.latent_attention->rotated : full.head_dim;
+    const config::HeadDims heads{.full = rotated, .sliding = layer.head_dim};
+    LIME_RETURN_IF_ERROR(config::ReadRopes(root, types, name, family, heads, config));
+  }
+  SetLayers(types, family, layer, full, config);
   if (types.Have(LayerType::kLinear)) {
     LIME_ASSIGN_OR_RETURN(config.linear_attention, ReadLinearAttention(root, name, family.defaults.linear_attention));
   }
-  if (family.experts != nullptr) LIME_RETURN_IF_ERROR(config::ReadExperts(root, name, family, config));
+  if (has_experts) LIME_RETURN_IF_ERROR(config::ReadExperts(root, name, family, config));
   if (family.skips_rotation) LIME_RETURN_IF_ERROR(config::ReadSkippedRotations(root, name, config));
   config::SetWindows(types, config);
   return absl::OkStatus();
@@ -176,6 +215,7 @@ int64_t Most(const ModelConfig& config, Size LayerConfig::*size) {
 }  // namespace
 
 bool ModelConfig::HasAlikeKv() const {
+  if (latent_attention) return false;
   const auto first = std::ranges::find_if(layers, &LayerConfig::has_kv);
   return std::ranges::all_of(layers, [&](const LayerConfig& layer) {
     return !layer.has_kv() ||

@@ -25,11 +25,12 @@ enum class Activation {
 enum class NormKind : uint8_t { kRms, kLayer };
 
 enum class RopeType {
-  kDefault,  // no scaling
-  kLinear,   // positions divided by factor
-  kDynamic,  // NTK-aware: the base grows with the position beyond original_max_position
-  kLlama3,   // low frequencies divided by factor, with a smooth transition
-  kYarn,     // NTK by parts, attention scaled
+  kDefault,       // no scaling
+  kLinear,        // positions divided by factor
+  kDynamic,       // NTK-aware: the base grows with the position beyond original_max_position
+  kLlama3,        // low frequencies divided by factor, with a smooth transition
+  kYarn,          // NTK by parts, attention scaled
+  kProportional,  // exponents over the whole head, of which only the first pairs turn (Gemma 4)
 };
 
 struct RopeConfig {
@@ -45,6 +46,7 @@ struct RopeConfig {
   bool truncate = true;               // yarn: correction range rounded to whole dimensions
   int64_t original_max_position = 0;  // positions of the training, before scaling
   double query_beta = 0;              // queries times 1 + query_beta * ln(1 + floor(position / original_max_position)) (Ministral 3)
+  int64_t turning = 0;                // proportional: of `dims`, those that turn; even
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
@@ -64,6 +66,7 @@ struct LayerConfig {
   int32_t rope = 0;               // index into ModelConfig::ropes; -1: no rotation
   int64_t intermediate_size = 0;  // of a dense MLP
   bool experts = false;           // the MLP half has experts (ModelConfig::experts)
+  bool keys_are_values = false;   // there is no kV: the product of kK, before its norm, is v (Gemma 4)
 
   bool has_kv() const { return attention == AttentionKind::kSoftmax; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
@@ -82,6 +85,22 @@ struct LinearAttentionConfig {
   int64_t value_cols() const { return value_heads * value_dim; }
   int64_t conv_cols() const { return 2 * key_cols() + value_cols(); }  // q, k, v
   friend bool operator==(const LinearAttentionConfig&, const LinearAttentionConfig&) = default;
+};
+
+// Attention over latents: a position keeps a rotated key that all heads share, and a latent from which
+// each head's key and value are products. Heads attend to the latents themselves: the matrices of
+// keys go to the queries, the matrices of values to the results (DeepSeek's MLA).
+struct LatentAttentionConfig {
+  int64_t query_rank = 0;  // columns between kQDown and kQUp
+  int64_t rank = 0;        // of a latent
+  int64_t rotated = 0;     // dimensions of a head that rotate; even, neighbours together
+  int64_t plain = 0;       // dimensions of a head that do not
+  int64_t value_dim = 0;   // of a head
+  double norm_eps = 1e-6;  // of the norms of kQDown and kKvDown
+
+  // What a position keeps, and what a head attends with: the rotated dimensions, then the latent.
+  constexpr int64_t kv_cols() const { return rotated + rank; }
+  friend bool operator==(const LatentAttentionConfig&, const LatentAttentionConfig&) = default;
 };
 
 // How a router turns its products into scores.
@@ -110,6 +129,9 @@ struct ExpertsConfig {
   bool router_bias = false;
   bool bias = false;        // of the experts' matrices
   bool alternates = false;  // kGateUp instead of kGate and kUp
+  // The router, the shared expert and the experts normalise their inputs apart, and so are the
+  // results before they are added; kExpertScale multiplies the weights (Gemma 4).
+  bool norms_apart = false;
 
   friend bool operator==(const ExpertsConfig&, const ExpertsConfig&) = default;
 };
@@ -163,6 +185,11 @@ struct ModelConfig {
   int64_t draft_layers = 0;     // layers after the last one in the checkpoint, which predict further tokens; not computed
   bool parallel_norms = false;  // with parallel_halves: kMlpNorm is there; else both halves have the same norm
   bool qkv_by_head = false;     // kQkvByHead instead of kQ, kK and kV
+  bool value_norm = false;      // RMSNorm over head_dim of v, without weights (Gemma 4)
+  bool layer_scale = false;     // kLayerScale multiplies the residual stream after a layer (Gemma 4)
+  // All layers attend to latents: their LayerConfig has one KV head of kv_cols(), of which a page has
+  // no values.
+  std::optional<LatentAttentionConfig> latent_attention;
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   const LayerConfig& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
@@ -171,8 +198,14 @@ struct ModelConfig {
   int64_t stream_cols() const { return hidden_size * (parallel_halves ? 2 : 1); }
   int64_t q_cols(int64_t layer_index) const { return num_heads * layer(layer_index).head_dim; }
   int64_t kv_cols(int64_t layer_index) const { return layer(layer_index).num_kv_heads * layer(layer_index).head_dim; }
-  // Whether all layers with KV have the same heads and window, so that another device can attend for
-  // any of them.
+  // Elements that a position of the layer keeps: keys and values, or a rotated key and a latent.
+  int64_t kept_cols(int64_t layer_index) const { return (latent_attention ? 1 : 2) * kv_cols(layer_index); }
+  // Columns of the input of kO.
+  int64_t attended_cols(int64_t layer_index) const {
+    return latent_attention ? num_heads * latent_attention->value_dim : q_cols(layer_index);
+  }
+  // Whether all layers with KV have the same heads and window, and keys and values, so that another
+  // device can attend for any of them.
   bool HasAlikeKv() const;
   // The largest of all layers.
   int64_t MostHeadDim() const;

@@ -170,18 +170,20 @@ class SpecBuilder {
     const LayerConfig& layer = IsLayered(id.kind) ? config_.layer(id.layer) : kNoLayer;
     blocks_.push_back({.id = id, .tensors = {}});
     for (const BlockRole& role : RolesOf(id.kind)) {
-      if (!role.per_expert && IsPresent(role)) AddRole(id, role, layer);
+      if (!role.per_expert && IsPresent(role, layer)) AddRole(id, role, layer);
     }
     if (id.kind == BlockKind::kExperts) AddExperts(ExpertMatrices(id, layer));
   }
 
-  bool IsPresent(const BlockRole& role) const { return role.present == nullptr || role.present(config_); }
+  bool IsPresent(const BlockRole& role, const LayerConfig& layer) const {
+    return (role.present == nullptr || role.present(config_)) && (role.of_layer == nullptr || role.of_layer(layer));
+  }
 
   // The matrices of an expert. Those with one name share a tensor, as in SliceOf.
   std::vector<ExpertMatrix> ExpertMatrices(BlockId id, const LayerConfig& layer) const {
     std::vector<ExpertMatrix> matrices;
     for (const BlockRole& role : RolesOf(id.kind)) {
-      if (!role.per_expert || !IsPresent(role)) continue;
+      if (!role.per_expert || !IsPresent(role, layer)) continue;
       const int64_t rows = role.rows(config_, layer);
       ExpertMatrix& matrix = matrices.emplace_back();
       matrix = {&role, ExpertStem(id, role.role), {0, rows, rows}, role.cols(config_, layer), role.has_bias && role.has_bias(config_)};
@@ -227,7 +229,7 @@ class SpecBuilder {
     Slice slice;
     const std::string stem = NameOf(id, role.role);
     for (const BlockRole& other : RolesOf(id.kind)) {
-      if (other.form != RoleForm::kMatrix || other.per_expert || !IsPresent(other)) continue;
+      if (other.form != RoleForm::kMatrix || other.per_expert || !IsPresent(other, layer)) continue;
       if (NameOf(id, other.role) != stem) continue;
       const int64_t rows = other.rows(config_, layer);
       if (other.role == role.role) slice.first = slice.all, slice.rows = rows;
@@ -647,8 +649,8 @@ int64_t ModelSpec::NumKvLayers() const {
 
 Bytes ModelSpec::KvPageBytes() const {
   int64_t most_cols = 0;
-  for (int64_t layer = 0; layer < config.num_layers(); ++layer) most_cols = std::max(most_cols, config.kv_cols(layer));
-  return kPagePositions * 2 * most_cols * ElementBytes(working_dtype);
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer) most_cols = std::max(most_cols, config.kept_cols(layer));
+  return kPagePositions * most_cols * ElementBytes(working_dtype);
 }
 
 Bytes ModelSpec::KvBytesPerToken() const {

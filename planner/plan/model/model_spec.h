@@ -85,6 +85,20 @@ enum class TensorRole : uint8_t {
   kAfterNorm,  // [hidden]: RMSNorm of what a block adds to the residual stream (Gemma)
   kQkvByHead,  // [(heads + 2 * kv_heads) * head_dim, hidden]: by key head its queries, key and value (Falcon)
   kMlpNorm,    // norm of the input of the MLP half, in the attention half (Falcon 40B)
+  // Gemma 4.
+  kLayerScale,        // [1]: multiplies the residual stream after a layer
+  kRouterNorm,        // [hidden]: of the router's input
+  kExpertScale,       // [experts]: multiplies the weights of the chosen experts
+  kSharedNorm,        // [hidden]: of the shared expert's input
+  kSharedAfterNorm,   // [hidden]: of the shared expert's result
+  kExpertsAfterNorm,  // [hidden]: of the experts' weighted sum
+  // Attention over latents (LatentAttentionConfig).
+  kQDown,       // [query_rank, hidden]
+  kQDownNorm,   // [query_rank]
+  kQUp,         // [heads * (plain + rotated), query_rank]: of each head the plain dimensions first
+  kKvDown,      // [rank + rotated, hidden]: the latent, then the key
+  kKvDownNorm,  // [rank]
+  kKvUp,        // [heads * (plain + value_dim), rank]: of each head the key's rows first; used before and after attention
 };
 
 // The part of a parameter that a tensor stores.

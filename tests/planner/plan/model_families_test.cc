@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "planner/plan/model/block_parts.h"
 #include "planner/plan/model/family.h"
 #include "planner/plan/model/model_config.h"
 #include "planner/plan/model/model_spec.h"
@@ -173,6 +174,14 @@ TEST(ModelFamiliesTest, EveryFamilyHasANameForEachTensorAndIsFoundByItsTypes) {
       if (family->rotates_part_of_heads) config["partial_rotary_factor"] = 0.5;
       if (family->needs_rope_parameters) config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
       if (family->grouped_queries) config["head_dim"] = 16;
+      if (family->sliding_theta > 0 && family->needs_rope_parameters) {
+        const json rope = config["rope_parameters"];
+        config["rope_parameters"] = {{"full_attention", rope}, {"sliding_attention", rope}};
+      }
+      if (family->global_heads) config["hidden_size_per_layer_input"] = 0;
+      if (family->latent_attention) {
+        for (const char* size : {"q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"}) config[size] = 8;
+      }
       ASSERT_TRUE(Parse(config).ok()) << Error(config);
       EXPECT_EQ(Parse(config)->model_type, family->name);
       const auto spec = ModelSpec::FromConfig(*Parse(config), DType::kBF16, "folder");
@@ -545,6 +554,187 @@ TEST(ModelFamiliesTest, NumbersOfExpertsHaveBounds) {
   EXPECT_THAT(Error(config), HasSubstr("100 experts of 1048576 columns are out of range"));
   config["num_experts"] = 1024, config["moe_intermediate_size"] = 8, config["num_hidden_layers"] = 100;
   EXPECT_THAT(Error(config), HasSubstr("1024 experts in each of 100 layers are out of range"));
+}
+
+// A Gemma 4 with experts, as small as Llama().
+json Gemma4() {
+  return WithExperts("gemma4_text",
+                     {{"num_hidden_layers", 7},
+                      {"global_head_dim", 32},
+                      {"num_global_key_value_heads", 2},
+                      {"attention_k_eq_v", true},
+                      {"sliding_window", 19},
+                      {"hidden_size_per_layer_input", 0},
+                      {"enable_moe_block", true},
+                      {"num_experts", 6},
+                      {"top_k_experts", 3},
+                      {"moe_intermediate_size", 24},
+                      {"final_logit_softcapping", 30.0},
+                      {"use_bidirectional_attention", "vision"},
+                      {"rope_parameters",
+                       {{"full_attention", {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
+                        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}});
+}
+
+TEST(ModelFamiliesTest, FullLayersOfGemma4HaveHeadsAndARotationOfTheirOwn) {
+  json config = Gemma4();
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_EQ(parsed.score_scale, 1);
+  EXPECT_EQ(parsed.logits_cap, 30);
+  EXPECT_EQ(parsed.norm_offset, 0);
+  EXPECT_TRUE(parsed.value_norm && parsed.qk_norm && parsed.after_norms && parsed.layer_scale && parsed.tie_embeddings);
+  const LayerConfig &sliding = parsed.layer(4), &full = parsed.layer(5);
+  EXPECT_EQ(sliding.window, 19);
+  EXPECT_EQ(sliding.head_dim, 16);
+  EXPECT_EQ(sliding.num_kv_heads, 4);
+  EXPECT_FALSE(sliding.keys_are_values);
+  EXPECT_EQ(full.window, 0) << "each sixth layer";
+  EXPECT_EQ(full.head_dim, 32);
+  EXPECT_EQ(full.num_kv_heads, 2);
+  EXPECT_TRUE(full.keys_are_values);
+  const auto rope = [&](const LayerConfig& layer) { return parsed.ropes.at(static_cast<size_t>(layer.rope)); };
+  EXPECT_EQ(rope(full).type, RopeType::kProportional);
+  EXPECT_EQ(rope(full).dims, 32) << "exponents over the whole head";
+  EXPECT_EQ(rope(full).turning, 8) << "a quarter of it";
+  EXPECT_EQ(rope(full).factor, 1);
+  EXPECT_EQ(rope(sliding).type, RopeType::kDefault);
+  EXPECT_EQ(rope(sliding).dims, 16);
+  config["attention_k_eq_v"] = false;
+  EXPECT_EQ(Parse(config)->layer(5).num_kv_heads, 4) << "num_global_key_value_heads is of keys that are values";
+  config["rope_parameters"]["full_attention"]["factor"] = 0;
+  EXPECT_THAT(Error(config), HasSubstr("\"factor\""));
+  config.erase("rope_parameters");
+  EXPECT_THAT(Error(config), HasSubstr("field \"rope_parameters\" is missing"));
+}
+
+TEST(ModelFamiliesTest, NewerFilesOfGemma4StateTheHeadsOfSingleLayers) {
+  json config = Gemma4();
+  config["num_hidden_layers"] = 12;
+  config.erase("global_head_dim"), config.erase("num_global_key_value_heads");
+  config["per_layer_config"] = {{"5", {{"head_dim", 64}, {"num_key_value_heads", 1}}},
+                                {"11", {{"head_dim", 64}, {"num_key_value_heads", 1}}}};
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->layer(5).head_dim, 64);
+  EXPECT_EQ(Parse(config)->layer(11).num_kv_heads, 1);
+  EXPECT_EQ(Parse(config)->layer(10).head_dim, 16);
+  EXPECT_EQ(Parse(config)->ropes.at(0).dims, 64);
+  json other = config;
+  other["per_layer_config"]["11"]["head_dim"] = 32;
+  EXPECT_THAT(Error(other), HasSubstr("per_layer_config with other heads in layer 11 than in other layers of its type is not supported"));
+  other = config;
+  other["per_layer_config"]["3"] = {{"num_key_value_heads", 2}};
+  EXPECT_THAT(Error(other), HasSubstr("with other heads in layer 3"));
+  other = config;
+  other["per_layer_config"]["5"]["sliding_window"] = 7;
+  EXPECT_THAT(Error(other), HasSubstr("\"sliding_window\" of a single layer is not supported"));
+  for (const json& wrong :
+       {json{{"five", json::object()}}, json{{"-1", json::object()}}, json{{"05", json::object()}}, json{{"5", 3}}, json{3}}) {
+    other["per_layer_config"] = wrong;
+    EXPECT_FALSE(Parse(other).ok()) << wrong;
+  }
+}
+
+TEST(ModelFamiliesTest, Gemma4HasExpertsBesideADenseMlp) {
+  json config = Gemma4();
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_EQ(
+      *parsed.experts,
+      (ExpertsConfig{
+          .count = 6, .per_token = 3, .intermediate_size = 24, .shared_intermediate_size = 172, .normalized = true, .norms_apart = true}));
+  const ModelSpec spec = *ModelSpec::FromConfig(parsed, DType::kBF16, "folder");
+  const auto tensor = [&](BlockId id, TensorRole role, int32_t expert = -1) {
+    const BlockSpec& block = spec.block(id);
+    return block.tensors.at(*block.Find(role, TensorPart::kWeight, expert));
+  };
+  EXPECT_EQ(tensor({BlockKind::kExperts, 1}, TensorRole::kNorm).name, "model.layers.1.pre_feedforward_layernorm_2.weight");
+  EXPECT_EQ(tensor({BlockKind::kExperts, 1}, TensorRole::kRouterNorm).name, "model.layers.1.router.scale");
+  EXPECT_EQ(tensor({BlockKind::kExperts, 1}, TensorRole::kSharedGate).name, "model.layers.1.mlp.gate_proj.weight");
+  EXPECT_EQ(tensor({BlockKind::kExperts, 1}, TensorRole::kUp, 5).name, "model.layers.1.experts.gate_up_proj");
+  EXPECT_EQ(tensor({BlockKind::kExperts, 1}, TensorRole::kLayerScale).info.shape, (std::vector<int64_t>{1}));
+  EXPECT_TRUE(spec.block({BlockKind::kAttention, 4}).Find(TensorRole::kV, TensorPart::kWeight).has_value());
+  EXPECT_FALSE(spec.block({BlockKind::kAttention, 5}).Find(TensorRole::kV, TensorPart::kWeight).has_value()) << "its keys are values";
+  config["enable_moe_block"] = false, config["num_experts"] = nullptr;
+  const ModelConfig dense = *Parse(config);
+  EXPECT_FALSE(dense.experts.has_value());
+  EXPECT_EQ(dense.layer(0).intermediate_size, 172);
+}
+
+TEST(ModelFamiliesTest, Gemma4IsRefusedByTheNameOfWhatIsNotSupported) {
+  json config = Gemma4();
+  config["hidden_size_per_layer_input"] = 8;
+  EXPECT_THAT(Error(config), HasSubstr("hidden_size_per_layer_input 8 is not supported"));
+  config.erase("hidden_size_per_layer_input");
+  EXPECT_THAT(Error(config), HasSubstr("hidden_size_per_layer_input 256 is not supported")) << "the default of the class";
+  config = Gemma4();
+  config["num_kv_shared_layers"] = 2;
+  EXPECT_THAT(Error(config), HasSubstr("\"num_kv_shared_layers\" with the value 2 is not supported"));
+  config = Gemma4();
+  config["use_bidirectional_attention"] = "all";
+  EXPECT_THAT(Error(config), HasSubstr("\"use_bidirectional_attention\" with the value \"all\" is not supported"));
+}
+
+json Glm4MoeLite() {
+  return WithExperts("glm4_moe_lite", {{"num_hidden_layers", 3},
+                                       {"q_lora_rank", 28},
+                                       {"kv_lora_rank", 20},
+                                       {"qk_rope_head_dim", 8},
+                                       {"qk_nope_head_dim", 12},
+                                       {"v_head_dim", 16},
+                                       {"rope_interleave", true},
+                                       {"n_routed_experts", 6},
+                                       {"num_experts_per_tok", 2},
+                                       {"moe_intermediate_size", 24}});
+}
+
+TEST(ModelFamiliesTest, Glm4MoeLiteKeepsALatentForEachPosition) {
+  const json config = Glm4MoeLite();
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_EQ(*parsed.latent_attention, (LatentAttentionConfig{.query_rank = 28, .rank = 20, .rotated = 8, .plain = 12, .value_dim = 16}));
+  EXPECT_EQ(parsed.latent_attention->norm_eps, 1e-6);
+  EXPECT_EQ(parsed.norm_eps, 1e-5);
+  EXPECT_EQ(parsed.score_scale, 1 / std::sqrt(20.0));
+  EXPECT_EQ(parsed.layer(0).num_kv_heads, 1);
+  EXPECT_EQ(parsed.layer(0).head_dim, 28);
+  EXPECT_EQ(parsed.kept_cols(0), 28);
+  EXPECT_EQ(parsed.ropes.at(0).dims, 8);
+  EXPECT_FALSE(parsed.HasAlikeKv());
+  EXPECT_EQ(parsed.experts->weight_factor, 1.8);
+  EXPECT_THAT(SparseLayers(parsed), ElementsAre(false, true, true));
+  const ModelSpec spec = *ModelSpec::FromConfig(parsed, DType::kBF16, "folder");
+  EXPECT_EQ(spec.KvPageBytes(), 16 * 28 * 2);
+  EXPECT_EQ(spec.KvBytesPerToken(), 3 * 28 * 2);
+  const BlockSpec& block = spec.block({BlockKind::kAttention, 1});
+  const TensorSpec& up = block.tensors.at(*block.Find(TensorRole::kKvUp, TensorPart::kWeight));
+  EXPECT_EQ(up.name, "model.layers.1.self_attn.kv_b_proj.weight");
+  EXPECT_EQ(up.info.shape, (std::vector<int64_t>{8 * 28, 20}));
+  EXPECT_TRUE(IsPinned(up)) << "it is used before and after attention";
+  EXPECT_EQ(block.tensors.at(*block.Find(TensorRole::kO, TensorPart::kWeight)).info.shape, (std::vector<int64_t>{64, 8 * 16}));
+  EXPECT_FALSE(block.Find(TensorRole::kQ, TensorPart::kWeight).has_value());
+}
+
+TEST(ModelFamiliesTest, LatentAttentionIsRefusedByTheNameOfWhatIsNotSupported) {
+  json config = Glm4MoeLite();
+  config["q_lora_rank"] = nullptr;
+  EXPECT_THAT(Error(config), HasSubstr("latent attention without \"q_lora_rank\" is not supported"));
+  config = Glm4MoeLite();
+  config["rope_interleave"] = false;
+  EXPECT_THAT(Error(config), HasSubstr("rope_interleave false is not supported"));
+  config = Glm4MoeLite();
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale_all_dim", 1.0}};
+  EXPECT_THAT(Error(config), HasSubstr("rope_scaling with latent attention is not supported"));
+  config["rope_scaling"] = {{"type", 3}};
+  EXPECT_FALSE(Parse(config).ok());
+  config = Glm4MoeLite();
+  config["qk_rope_head_dim"] = 7;
+  EXPECT_THAT(Error(config), HasSubstr("qk_rope_head_dim 7 is odd"));
+  config = Glm4MoeLite();
+  config["kv_lora_rank"] = 2000;
+  EXPECT_THAT(Error(config), HasSubstr("\"kv_lora_rank\""));
+  config = Llama();
+  config["kv_lora_rank"] = 20;
+  EXPECT_THAT(Error(config), HasSubstr("\"kv_lora_rank\" with the value 20 is not supported")) << "of other families";
 }
 
 }  // namespace

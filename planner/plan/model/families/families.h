@@ -7,13 +7,13 @@ namespace lime {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family, kGraniteFamily,
     kPhi3Family, kMinistral3Family, kQwen3MoeFamily, kQwen3_5MoeFamily, kQwen3NextFamily, kMixtralFamily, kMiniMaxM2Family, kGlm4MoeFamily,
-    kGemma3Family, kFalconFamily, kGptOssFamily;
+    kGemma3Family, kFalconFamily, kGptOssFamily, kGemma4Family, kGlm4MoeLiteFamily;
 
 // In the order in which messages list them.
-inline constexpr const Family* kFamilies[] = {&kLlamaFamily,    &kMistralFamily,    &kQwen2Family,     &kQwen3Family,   &kOptFamily,
-                                              &kQwen3_5Family,  &kSmolLm3Family,    &kGraniteFamily,   &kPhi3Family,    &kMinistral3Family,
-                                              &kQwen3MoeFamily, &kQwen3_5MoeFamily, &kQwen3NextFamily, &kMixtralFamily, &kMiniMaxM2Family,
-                                              &kGlm4MoeFamily,  &kGemma3Family,     &kFalconFamily,    &kGptOssFamily};
+inline constexpr const Family* kFamilies[] = {
+    &kLlamaFamily,     &kMistralFamily, &kQwen2Family,      &kQwen3Family,    &kOptFamily,        &kQwen3_5Family,   &kSmolLm3Family,
+    &kGraniteFamily,   &kPhi3Family,    &kMinistral3Family, &kQwen3MoeFamily, &kQwen3_5MoeFamily, &kQwen3NextFamily, &kMixtralFamily,
+    &kMiniMaxM2Family, &kGlm4MoeFamily, &kGemma3Family,     &kFalconFamily,   &kGptOssFamily,     &kGemma4Family,    &kGlm4MoeLiteFamily};
 
 // Names that Mixtral and MiniMax share.
 inline constexpr TensorName kMixtralTensors[] = {
