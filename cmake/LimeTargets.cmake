@@ -24,6 +24,9 @@ if(LIME_SANITIZE)
   add_compile_options(-fsanitize=${LIME_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LIME_SANITIZE})
   add_compile_definitions(LIME_SANITIZED)
+  if(LIME_SOAK_TESTS)
+    add_compile_definitions(LIME_WIDE_KERNELS)
+  endif()
   # It reads what a pointer points to by a pipe: where a test takes descriptors away, every object
   # is of another type.
   if(LIME_SANITIZE MATCHES "undefined")

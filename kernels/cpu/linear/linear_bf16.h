@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/cpu/base/hwy_targets.h"
 #include "kernels/cpu/linear/linear_kernels.h"
 #include "planner/base/float_bits.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !LIME_NARROW_KERNELS
 #define LIME_BF16_X86 1
 #else
 #define LIME_BF16_X86 0
