@@ -274,11 +274,12 @@ endfunction()
 # compile than two programs. Tests are in files whose names end in _test.cc.
 # PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.
 # SHARDS: it takes long, and is that many entries, each of which runs a part of its tests.
-# SOAK: it takes minutes under a sanitizer, where only LIME_SOAK_TESTS has it.
+# SOAK, or LIME_TEST_SOAK for a folder: it takes minutes under a sanitizer, or fuzz targets call the
+# same code there; only LIME_SOAK_TESTS has it there.
 # LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised.
 function(lime_test name)
   cmake_parse_arguments(ARG "WAITS;SOAK" "IN;LEVEL;SHARDS" "SRCS;DEPS;PROGRAMS" ${ARGN})
-  if(ARG_SOAK AND LIME_SANITIZE AND NOT LIME_SOAK_TESTS)
+  if((ARG_SOAK OR LIME_TEST_SOAK) AND LIME_SANITIZE AND NOT LIME_SOAK_TESTS)
     return()
   endif()
   if(NOT DEFINED ARG_LEVEL)
