@@ -70,6 +70,18 @@ TEST(DescribedModelTest, TheDtypeIsAskedFor) {
               HasSubstr("64 columns, not a multiple of the quantisation group of 128"));
 }
 
+// The config.json of gpt-oss-20b names no dtype: its weights are BF16 beside U8.
+TEST(DescribedModelTest, ThePublishedFileOfGptOssNamesNoDtypeAndMeansBf16) {
+  std::ifstream file(LIME_SOURCE_DIR "/testbed/models/gpt-oss-20b.json");
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  ASSERT_THAT(text, testing::Not(HasSubstr("dtype")));
+  const auto spec = DescribeModel(text, "f");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->working_dtype, DType::kBF16);
+  text.insert(text.find('{') + 1, R"("dtype": "float32", )");
+  EXPECT_EQ(DescribeModel(text, "f")->working_dtype, DType::kF32);
+}
+
 TEST(DescribedModelTest, ActivationsGrowWithRowsAndLogits) {
   const ModelSpec spec = *DescribeModel(Example("llama-3.3-70b"), "f");
   const Bytes one = AssumedActivations(spec, 1, 1, 2048), many = AssumedActivations(spec, 512, 1, 2048);

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "planner/base/dtype.h"
 #include "planner/plan/model/block_kind.h"
 #include "planner/plan/model/model_config.h"
 #include "planner/plan/model/model_spec.h"
@@ -140,6 +142,8 @@ struct Family {
   bool latent_attention = false;            // kv_lora_rank and its fields are read (LatentAttentionConfig)
   bool global_heads = false;                // global_head_dim and its fields are read: full layers have heads of their own
   const char* has_experts = nullptr;        // a boolean field: whether the model has experts; null: as `experts`
+  // Of a model without a checkpoint whose config.json names no dtype; nullopt: such a file is refused.
+  std::optional<DType> working_dtype = std::nullopt;
 };
 
 // All families, in the order in which messages list them.

@@ -60,6 +60,7 @@ constinit const Family kGptOssFamily = {
     .needs_rope_parameters = true,
     .experts = &kExperts,
     .stacks_experts = true,
-    .texts = kTexts};
+    .texts = kTexts,
+    .working_dtype = DType::kBF16};  // the published files name none
 
 }  // namespace lime
