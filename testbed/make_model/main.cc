@@ -13,7 +13,7 @@ namespace lime {
 namespace {
 
 struct Flags {
-  std::string out, dtype = "BF16", rope = "default", activation;
+  std::string out, dtype = "BF16", rope = "default", activation, scales = "blocks";
   int bits = 0, group_size = 64;
   MakeModelOptions options;
 };
@@ -23,7 +23,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--out", flags.out, "Folder to write")->required();
   app.add_option("--family", config.family,
                  "llama, mistral, qwen2, qwen3, opt, qwen3_5, smollm3, granite, phi3, ministral3, qwen3_moe, qwen3_5_moe, qwen3_next, "
-                 "mixtral, minimax_m2, glm4_moe, gemma4 or glm4_moe_lite")
+                 "mixtral, minimax_m2, glm4_moe, gpt_oss (in mxfp4), gemma4 or glm4_moe_lite")
       ->capture_default_str();
   app.add_option("--layers", config.num_layers)->capture_default_str();
   app.add_option("--hidden", config.hidden_size)->capture_default_str();
@@ -54,6 +54,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--dtype", flags.dtype, "BF16, F16 or F32")->capture_default_str();
   app.add_option("--bits", flags.bits, "Bits of quantised weights: 3, 4, 6 or 8; 0: dense")->capture_default_str();
   app.add_option("--group-size", flags.group_size, "32, 64 or 128")->capture_default_str();
+  app.add_option("--quantization", config.quantization_method, "fp8 or compressed-tensors: weights in FP8, instead of --bits");
+  app.add_option("--scales", flags.scales, "What shares a scale of FP8: blocks, rows or matrix")->capture_default_str();
+  app.add_flag("--widened", flags.options.widened, "Of a model in FP8, the same values in F32");
   app.add_option("--rope", flags.rope, "default, linear, dynamic, llama3 or yarn")->capture_default_str();
   app.add_option("--rope-theta", config.rope.theta)->capture_default_str();
   app.add_option("--rope-factor", config.rope.factor)->capture_default_str();
@@ -61,6 +64,22 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--shards", flags.options.shards)->capture_default_str();
   app.add_option("--seed", flags.options.seed)->capture_default_str();
   app.add_flag("!--no-tokenizer", flags.options.tokenizer, "Write no tokenizer.json");
+}
+
+absl::StatusOr<std::optional<Quantization>> QuantizationOf(const Flags& flags) {
+  if (flags.options.config.quantization_method.empty()) {
+    if (flags.bits == 0) return std::nullopt;
+    return Quantization{.bits = flags.bits, .group_size = flags.group_size};
+  }
+  if (flags.bits != 0) return absl::InvalidArgumentError("--bits and --quantization exclude each other");
+  Quantization fp8 = kFp8;
+  for (const auto& [name, scales] :
+       {std::pair{"blocks", ScaleShape::kBlocks}, std::pair{"rows", ScaleShape::kRows}, std::pair{"matrix", ScaleShape::kMatrix}}) {
+    if (flags.scales != name) continue;
+    fp8.scales = scales;
+    return fp8;
+  }
+  return absl::InvalidArgumentError("--scales " + flags.scales + " is unknown; use blocks, rows or matrix");
 }
 
 constexpr char kMarkName[] = "made_by_make_model";
@@ -72,7 +91,7 @@ absl::Status Run(Flags& flags) {
   const std::optional<DType> dtype = kDTypeNames.Find(flags.dtype);
   if (!dtype) return absl::InvalidArgumentError("--dtype " + flags.dtype + " is unknown; use BF16, F16 or F32");
   flags.options.dtype = *dtype;
-  if (flags.bits != 0) config.quantization = Quantization{.bits = flags.bits, .group_size = flags.group_size};
+  LIME_ASSIGN_OR_RETURN(config.quantization, QuantizationOf(flags));
   if (flags.activation == "relu") config.activation = Activation::kRelu;
 
   // What is replaced is what this program wrote.

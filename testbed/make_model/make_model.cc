@@ -56,8 +56,10 @@ absl::Status UnknownFamily(std::string_view family) {
   return absl::InvalidArgumentError(absl::StrCat("\"", Text(family), "\" is not a model family; use one of ", names));
 }
 
-bool Reads(const Family& family, std::string_view option) {
-  return std::ranges::any_of(family.options, [&](const BoolField& field) { return field.name == option; });
+// Adds an option if the family has it. It is on if the class of the family has it on.
+void AddOption(const Family& family, const char* name, bool is_on, ordered_json& json) {
+  const auto field = std::ranges::find_if(family.options, [&](const BoolField& option) { return std::string_view(option.name) == name; });
+  if (field != family.options.end()) json[name] = is_on || field->fallback;
 }
 
 void AddRope(const RopeConfig& rope, ordered_json& json) {
@@ -174,8 +176,8 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
     if (const auto stated = config.factors.find(factor.name); stated != config.factors.end()) json[factor.name] = stated->second;
   }
   if (family.skips_rotation) json["no_rope_layer_interval"] = config.no_rope_layer_interval;
-  if (Reads(family, "attention_bias")) json["attention_bias"] = config.qkv_bias;
-  if (Reads(family, "mlp_bias")) json["mlp_bias"] = config.mlp_bias;
+  AddOption(family, "attention_bias", config.qkv_bias, json);
+  AddOption(family, "mlp_bias", config.mlp_bias, json);
   // Without the field transformers' class may have a window.
   if (family.layers == LayerPattern::kWindow) json["sliding_window"] = nullptr;
   if (family.layers == LayerPattern::kWindow && config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
@@ -186,6 +188,82 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   if (family.layers == LayerPattern::kLinear) AddLinearAttention(config, json);
   if (family.latent_attention) AddLatents(config, json);
   if (family.experts != nullptr) AddExperts(config, *family.experts, json);
+}
+
+// ---- Quantisation
+
+// How the model's matrices are packed, and the method in "quantization_config"; empty: that of MLX.
+struct Packing {
+  std::optional<Quantization> quantization;
+  std::string method;
+};
+
+// Rows of gate and up alternate in mxfp4 alone.
+Packing PackingOf(const ModelShape& shape, const Family& family) {
+  const bool is_published_in_mxfp4 = family.experts != nullptr && family.experts->defaults.alternates;
+  if (!shape.quantization && is_published_in_mxfp4) return {kMxfp4, "mxfp4"};
+  if (!shape.quantization || shape.quantization->code != WeightCode::kFp8 || !shape.quantization_method.empty())
+    return {shape.quantization, shape.quantization_method};
+  return {shape.quantization, shape.quantization->scales == ScaleShape::kRows ? "compressed-tensors" : "fp8"};
+}
+
+ordered_json MlxFields(const Quantization& quantization) {
+  ordered_json fields = {{"group_size", quantization.group_size}, {"bits", quantization.bits}};
+  if (quantization.code == WeightCode::kMxfp4) fields["mode"] = "mxfp4";
+  return fields;
+}
+
+ordered_json Fp8Fields(const Quantization& quantization) {
+  ordered_json fields = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}};
+  if (quantization.scales == ScaleShape::kBlocks) fields["weight_block_size"] = {kFp8Block, kFp8Block};
+  fields["modules_to_not_convert"] = {"lm_head"};
+  return fields;
+}
+
+ordered_json CompressedTensorsFields(const Quantization& quantization) {
+  ordered_json weights = {{"num_bits", 8}, {"type", "float"}, {"symmetric", true}, {"dynamic", false}};
+  weights["strategy"] = quantization.scales == ScaleShape::kRows     ? "channel"
+                        : quantization.scales == ScaleShape::kMatrix ? "tensor"
+                                                                     : "block";
+  if (quantization.scales == ScaleShape::kBlocks) weights["block_structure"] = {kFp8Block, kFp8Block};
+  ordered_json inputs = {{"num_bits", 8}, {"type", "float"}, {"symmetric", true}, {"dynamic", true}, {"strategy", "token"}};
+  ordered_json group = {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", inputs}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "float-quantized"},
+          {"kv_cache_scheme", nullptr},
+          {"config_groups", {{"group_0", group}}},
+          {"ignore", {"lm_head"}}};
+}
+
+ordered_json Mxfp4Fields() {
+  const auto dense = {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"};
+  return {{"modules_to_not_convert", dense}, {"quant_method", "mxfp4"}};
+}
+
+void AddQuantization(const Packing& packing, ordered_json& json) {
+  if (!packing.quantization) return;
+  if (packing.method.empty()) {
+    json["quantization"] = MlxFields(*packing.quantization);
+  } else if (packing.method == "mxfp4") {
+    json["quantization_config"] = Mxfp4Fields();
+  } else {
+    const bool is_fp8 = packing.method == "fp8";
+    json["quantization_config"] = is_fp8 ? Fp8Fields(*packing.quantization) : CompressedTensorsFields(*packing.quantization);
+  }
+}
+
+absl::Status CheckPacking(const MakeModelOptions& options) {
+  const Packing packing = PackingOf(options.config, FamilyOf(options.config.family));
+  const std::string& method = options.config.quantization_method;  // the one asked for
+  const bool is_fp8 = packing.quantization && packing.quantization->code == WeightCode::kFp8;
+  if (options.widened && !is_fp8) return absl::InvalidArgumentError("only a model in FP8 can be widened");
+  if (!method.empty() && (!is_fp8 || (method != "fp8" && method != "compressed-tensors"))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("quantisation method \"", method, "\" is not one of these weights; FP8 has fp8 and compressed-tensors"));
+  }
+  if (is_fp8 && method == "fp8" && packing.quantization->scales == ScaleShape::kRows)
+    return absl::InvalidArgumentError("method \"fp8\" has no scales of rows; use compressed-tensors");
+  return absl::OkStatus();
 }
 
 absl::Status CheckGeometry(const MakeModelOptions& options) {
@@ -200,7 +278,7 @@ absl::Status CheckGeometry(const MakeModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("dtype ", Text(DTypeName(options.dtype)), " is not supported; BF16, F16 and F32 are supported"));
   }
-  return absl::OkStatus();
+  return CheckPacking(options);
 }
 
 // A stretch of one tensor.
@@ -293,17 +371,19 @@ std::string ConfigJson(const MakeModelOptions& options) {
   }
   json["tie_word_embeddings"] = config.tie_embeddings;
   if (options.tokenizer) json["bos_token_id"] = kByteTokenizerBos, json["eos_token_id"] = kByteTokenizerEos;
-  if (config.quantization) {
-    json["quantization"] = {{"group_size", config.quantization->group_size}, {"bits", config.quantization->bits}};
-  }
-  json["torch_dtype"] = options.dtype == DType::kBF16 ? "bfloat16" : options.dtype == DType::kF16 ? "float16" : "float32";
+  if (!options.widened) AddQuantization(PackingOf(config, family), json);
+  const DType dtype = options.widened ? DType::kF32 : options.dtype;
+  json["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
   return json.dump(2) + "\n";
 }
 
 absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress) {
   LIME_RETURN_IF_ERROR(CheckGeometry(options));
-  LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(ConfigJson(options), "the model asked for"));
-  LIME_ASSIGN_OR_RETURN(const std::vector<RandomTensor> tensors, TensorsOf(config, options.dtype, options.norm_dtype));
+  MakeModelOptions packed = options;
+  packed.widened = false;
+  LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(ConfigJson(packed), "the model asked for"));
+  const StoredForm form{.dtype = options.dtype, .norm_dtype = options.norm_dtype, .widened = options.widened};
+  LIME_ASSIGN_OR_RETURN(const std::vector<RandomTensor> tensors, TensorsOf(config, form));
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return absl::UnavailableError(absl::StrCat(dir, ": cannot make the folder: ", error.message()));

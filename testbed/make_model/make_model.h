@@ -33,6 +33,7 @@ struct ModelShape {
   bool tie_embeddings = false;  // the head uses the embedding tensor
   bool qkv_bias = false;        // families with the field attention_bias: biases of q, k, v and o
   bool mlp_bias = false;        // families with the field mlp_bias
+  // How matrices are packed. A family that is published in mxfp4 alone (gpt-oss) is so without it.
   std::optional<Quantization> quantization;
   // Families with linear attention or with windows on most layers: each so many-th layer attends to
   // all positions.
@@ -50,6 +51,9 @@ struct ModelShape {
   int64_t first_dense_layers = 0;      // families that may have them
   double partial_rotation = 0.5;       // families in which part of a head rotates
   int64_t no_rope_layer_interval = 2;  // families in which each so many-th layer does not rotate
+  // Of "quantization_config": "fp8" or "compressed-tensors" of FP8, which has the first one unless
+  // each row has a scale. Empty for the groups of MLX.
+  std::string quantization_method = {};
 };
 
 struct MakeModelOptions {
@@ -59,6 +63,9 @@ struct MakeModelOptions {
   uint64_t seed = 1;
   int shards = 1;         // files of weights; with more than 1 also an index
   bool tokenizer = true;  // a byte-level tokenizer.json; needs a vocabulary of at least 258
+  // Of a model in FP8: the same values in F32, without a quantisation. Each weight is the exact product
+  // of its code and its scale, and each other value that of `dtype`.
+  bool widened = false;
 };
 
 // Writes the checkpoint into `dir`, and makes that folder if it is missing. config.json is written

@@ -1,13 +1,17 @@
 #include "testbed/make_model/model_tensors.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "absl/strings/strip.h"
 #include "daemon/stores/float_codec.h"
 #include "planner/base/check.h"
+#include "planner/base/small_floats.h"
+#include "planner/plan/model/family.h"
 #include "planner/plan/model/model_spec.h"
 
 namespace lime {
@@ -17,6 +21,8 @@ constexpr int kLevels = 4 * 255 + 1;  // sums of four random bytes
 constexpr float kEmbeddingDeviation = 0.5f;
 constexpr float kBiasDeviation = 0.02f;
 constexpr float kNormDeviation = 0.1f;
+constexpr float kFp8Deviation = 128;     // of the codes' values: 3.4 times as much is below 448, the largest
+constexpr float kFp4Deviation = 2.926f;  // of the 16 values of fp4, which are equally likely
 
 // Random bits from a counter (the finaliser of splitmix64).
 uint64_t Mix(uint64_t x) {
@@ -34,16 +40,42 @@ int SumOfBytes(uint32_t bits) {
   return static_cast<int>((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24));
 }
 
+// The code of the nearest value of FP8. Codes below 0x7f, which is NaN, have ascending values.
+uint8_t NearestFp8(float value) {
+  const float magnitude = std::min(std::abs(value), Fp8Value(0x7e));
+  uint8_t code = 0;
+  while (Fp8Value(code) < magnitude) ++code;
+  if (code > 0 && magnitude - Fp8Value(static_cast<uint8_t>(code - 1)) < Fp8Value(code) - magnitude) --code;
+  return static_cast<uint8_t>(value < 0 ? code | 0x80 : code);
+}
+
+// Stores a value in a working dtype, as FP8, or as an integer of 8 bits.
+void StoreValue(DType dtype, float value, std::byte* at) {
+  if (dtype == DType::kF8E4M3) {
+    *at = std::byte{NearestFp8(value)};
+  } else if (dtype == DType::kU8) {
+    *at = std::byte{static_cast<uint8_t>(std::clamp(std::lround(value), 0l, 254l))};
+  } else {
+    StoreFloat(dtype, value, at);
+  }
+}
+
+float RoundedTo(DType dtype, float value) {
+  std::byte stored[sizeof(float)];
+  StoreFloat(dtype, value, stored);
+  return LoadFloat(dtype, stored);
+}
+
 // The value of every level in the tensor's dtype: drawing is then a look-up.
 template <typename T>
 std::array<T, kLevels> LevelTable(const RandomTensor& tensor) {
   std::array<T, kLevels> table;
   for (int level = 0; level < kLevels; ++level) {
     std::byte stored[sizeof(T)];
-    StoreFloat(tensor.dtype, tensor.mean + tensor.deviation * Normal(level), stored);
-    if (tensor.kind == RandomTensor::Kind::kGroupBiases) {
-      StoreFloat(tensor.dtype, -0.5f * tensor.top_code * LoadFloat(tensor.dtype, stored), stored);
-    }
+    float value = tensor.mean + tensor.deviation * Normal(level);
+    if (tensor.rounded) value = RoundedTo(*tensor.rounded, value);
+    if (tensor.kind == RandomTensor::Kind::kGroupBiases) value = -0.5f * tensor.top_code * RoundedTo(tensor.dtype, value);
+    StoreValue(tensor.dtype, value, stored);
     std::memcpy(&table[static_cast<size_t>(level)], stored, sizeof(T));
   }
   return table;
@@ -61,6 +93,46 @@ void FillLevels(const RandomTensor& tensor, uint64_t key, int64_t first, std::sp
   }
 }
 
+// The level that FillLevels draws for element i.
+size_t LevelOf(uint64_t key, int64_t i) {
+  const uint64_t bits = Mix(key + static_cast<uint64_t>(i / 2));
+  return static_cast<size_t>(SumOfBytes(static_cast<uint32_t>(i % 2 == 0 ? bits : bits >> 32)));
+}
+
+uint64_t KeyOf(uint64_t seed, uint64_t stream) {
+  return Mix(Mix(seed) + stream);
+}
+
+// A scale of FP8 has the 8 bits of bf16 at most, so that its products with codes are exact in F32.
+RandomTensor ScalesOf(const RandomTensor::Scales& scales) {
+  return {.dtype = scales.dtype, .stream = scales.stream, .mean = scales.mean, .deviation = scales.deviation, .rounded = DType::kBF16};
+}
+
+// The value of every level of the scales.
+std::array<float, kLevels> ScaleTable(const RandomTensor::Scales& scales) {
+  std::array<float, kLevels> table;
+  for (int level = 0; level < kLevels; ++level)
+    table[static_cast<size_t>(level)] = RoundedTo(scales.dtype, RoundedTo(DType::kBF16, scales.mean + scales.deviation * Normal(level)));
+  return table;
+}
+
+void FillProducts(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out) {
+  RandomTensor codes = tensor;
+  codes.dtype = DType::kF8E4M3;
+  const auto code_of = LevelTable<uint8_t>(codes);
+  const auto scale_of = ScaleTable(tensor.scales);
+  const uint64_t key = KeyOf(seed, tensor.stream), scales_key = KeyOf(seed, tensor.scales.stream);
+  const int64_t cols = tensor.shape.back(), rows = tensor.shape[tensor.shape.size() - 2];
+  const auto blocks = [](int64_t size, int64_t block) { return (size + block - 1) / block; };
+  const int64_t col_blocks = blocks(cols, tensor.scales.block_cols), row_blocks = blocks(rows, tensor.scales.block_rows);
+  for (int64_t i = first; i < first + std::ssize(out) / 4; ++i) {
+    const int64_t row = i / cols % rows, matrix = i / cols / rows;
+    const int64_t at = (matrix * row_blocks + row / tensor.scales.block_rows) * col_blocks + i % cols / tensor.scales.block_cols;
+    const float product = Fp8Value(code_of[LevelOf(key, i)]) * scale_of[LevelOf(scales_key, at)];
+    std::memcpy(out.data() + (i - first) * 4, &product, 4);
+  }
+}
+
 void FillWords(uint64_t key, int64_t first, std::span<std::byte> out) {
   for (size_t i = 0; i * 4 < out.size(); i += 2) {
     const uint64_t bits = Mix(key + static_cast<uint64_t>(first / 2) + i / 2);
@@ -71,14 +143,15 @@ void FillWords(uint64_t key, int64_t first, std::span<std::byte> out) {
 // Lists a model's tensors block by block.
 class TensorLister {
  public:
-  TensorLister(const ModelConfig& config, DType dtype, DType norm_dtype) : config_(config), dtype_(dtype), norm_dtype_(norm_dtype) {}
+  TensorLister(const ModelConfig& config, const StoredForm& form) : config_(config), form_(form) {}
 
-  // `spec` is of the dense model.
   std::vector<RandomTensor> List(const ModelSpec& spec) {
     for (const BlockSpec& block : spec.blocks) {
-      for (const TensorSpec& tensor : Whole(spec, block)) {
+      const TensorSpec* previous = nullptr;
+      for (const TensorSpec& tensor : Whole(block)) {
         if (tensor.role == TensorRole::kOutput && config_.tie_embeddings) continue;
-        Add(tensor);
+        Add(tensor, previous);
+        previous = &tensor;
       }
     }
     return std::move(tensors_);
@@ -87,36 +160,50 @@ class TensorLister {
  private:
   // The tensors of a block, each instead of its slices. Matrices of all experts in one tensor are a
   // stack with the experts as first dimension.
-  static std::vector<TensorSpec> Whole(const ModelSpec& spec, const BlockSpec& block) {
+  std::vector<TensorSpec> Whole(const BlockSpec& block) const {
     std::vector<TensorSpec> whole;
     std::map<std::string_view, size_t> known;
     for (const TensorSpec& slice : block.tensors) {
       const auto [at, is_new] = known.emplace(slice.name, whole.size());
       if (is_new) {
         whole.push_back(slice);
-      } else {
+      } else if (slice.offset > 0) {  // else it is the one scale of a matrix
         whole[at->second].info.shape[0] += slice.info.shape[0];
       }
     }
     for (TensorSpec& tensor : whole) {
-      if (NameApart(spec, block.id, tensor) == tensor.name) continue;
-      const int64_t experts = spec.config.experts->count;
+      if (tensor.expert < 0 || !FamilyOf(config_.model_type).stacks_experts) continue;
+      const int64_t experts = config_.experts->count;
       tensor.info.shape[0] /= experts;
       tensor.info.shape.insert(tensor.info.shape.begin(), experts);
     }
     return whole;
   }
 
-  void Add(const TensorSpec& tensor) {
+  // `previous`: the tensor before it in the block.
+  void Add(const TensorSpec& tensor, const TensorSpec* previous) {
+    switch (tensor.part) {
+      case TensorPart::kWeight:
+        return AddWeight(tensor);
+      case TensorPart::kBias:
+        return AddNormal(tensor, DTypeOf(tensor.role), 0, kBiasDeviation);
+      case TensorPart::kScales:
+        return tensor.info.dtype == DType::kU8 ? AddExponents(tensor) : AddGroupScales(tensor);
+      case TensorPart::kGroupBiases:
+        return AddGroupBiases(tensor);
+      case TensorPart::kPinnedScales:
+        return AddFp8Scales(tensor, *previous);
+    }
+  }
+
+  void AddWeight(const TensorSpec& tensor) {
     const std::vector<int64_t>& shape = tensor.info.shape;
-    if (tensor.part == TensorPart::kBias) return AddNormal(tensor, DTypeOf(tensor.role), 0, kBiasDeviation);
+    const DType norm_dtype = form_.norm_dtype.value_or(form_.dtype);
     switch (tensor.role) {
       case TensorRole::kTokenEmbedding:
         return AddMatrix(tensor, kEmbeddingDeviation);
       case TensorRole::kPositionEmbedding:
-        return AddNormal(tensor, dtype_, 0, kEmbeddingDeviation);
-      case TensorRole::kKvUp:  // dense in packed models, too
-        return AddNormal(tensor, dtype_, 0, 1 / std::sqrt(static_cast<float>(shape.back())));
+        return AddNormal(tensor, form_.dtype, 0, kEmbeddingDeviation);
       case TensorRole::kNorm:
       case TensorRole::kAfterNorm:
       case TensorRole::kMlpNorm:
@@ -130,84 +217,146 @@ class TensorLister {
       case TensorRole::kExpertsAfterNorm:
       case TensorRole::kQDownNorm:
       case TensorRole::kKvDownNorm:
-        return AddNormal(tensor, norm_dtype_, 1 - static_cast<float>(config_.norm_offset), kNormDeviation);
+        return AddNormal(tensor, norm_dtype, 1 - static_cast<float>(config_.norm_offset), kNormDeviation);
       case TensorRole::kOutputNorm:
-        return AddNormal(tensor, norm_dtype_, 1, kNormDeviation);
+        return AddNormal(tensor, norm_dtype, 1, kNormDeviation);
       case TensorRole::kConv:
-        return AddNormal(tensor, dtype_, 0, 1 / std::sqrt(static_cast<float>(shape.back())));
+        return AddNormal(tensor, form_.dtype, 0, 1 / std::sqrt(static_cast<float>(shape.back())));
       // A state that decays by about a tenth with each position.
       case TensorRole::kDecayLog:
-        return AddNormal(tensor, norm_dtype_, 0.5f, 0.5f);
+        return AddNormal(tensor, norm_dtype, 0.5f, 0.5f);
       case TensorRole::kDecayBias:
-        return AddNormal(tensor, dtype_, -3, 0.5f);
+        return AddNormal(tensor, form_.dtype, -3, 0.5f);
       case TensorRole::kRouterCorrection:
-        return AddNormal(tensor, norm_dtype_, 0, kNormDeviation);
+        return AddNormal(tensor, norm_dtype, 0, kNormDeviation);
+      case TensorRole::kSinks:  // scores are around 1, too
+        return AddNormal(tensor, form_.dtype, 0, 1);
       default:  // a row's dot product with a normalised vector is then around 1
-        return AddMatrix(tensor, 1 / std::sqrt(static_cast<float>(shape.back())));
+        return AddMatrix(tensor, 1 / std::sqrt(static_cast<float>(ColsOf(tensor.info))));
     }
   }
 
-  // Of a bias.
-  DType DTypeOf(TensorRole role) const { return role == TensorRole::kNorm || role == TensorRole::kMlpNorm ? norm_dtype_ : dtype_; }
-
-  void AddNormal(const TensorSpec& tensor, DType dtype, float mean, float deviation) {
-    tensors_.push_back(
-        {.name = tensor.name, .dtype = dtype, .shape = tensor.info.shape, .stream = next_stream_++, .mean = mean, .deviation = deviation});
+  // Of a matrix, packed or not.
+  int64_t ColsOf(const TensorInfo& info) const {
+    const int64_t stored = info.shape.back();
+    if (info.dtype == DType::kU8) return stored * 2;
+    return info.dtype == DType::kU32 ? stored * 32 / config_.quantization->bits : stored;
   }
 
-  // Dense, or packed where the model is quantised and the groups divide the columns.
+  // Of a bias.
+  DType DTypeOf(TensorRole role) const {
+    const bool of_norm = role == TensorRole::kNorm || role == TensorRole::kMlpNorm;
+    return of_norm ? form_.norm_dtype.value_or(form_.dtype) : form_.dtype;
+  }
+
+  void AddNormal(const TensorSpec& tensor, DType dtype, float mean, float deviation) {
+    RandomTensor normal{
+        .name = tensor.name, .dtype = dtype, .shape = tensor.info.shape, .stream = next_stream_++, .mean = mean, .deviation = deviation};
+    if (form_.widened) normal.rounded = std::exchange(normal.dtype, DType::kF32);
+    tensors_.push_back(std::move(normal));
+  }
+
+  // A matrix, in the format that `tensor` has. Its values have this deviation.
   void AddMatrix(const TensorSpec& tensor, float deviation) {
-    const int64_t cols = tensor.info.shape.back();
-    const auto with = [&](int64_t columns) {
-      std::vector<int64_t> shape = tensor.info.shape;
-      shape.back() = columns;
-      return shape;
-    };
-    if (!config_.quantization || cols % config_.quantization->group_size != 0) return AddNormal(tensor, dtype_, 0, deviation);
-    const std::string stem(absl::StripSuffix(tensor.name, ".weight"));
-    const int bits = config_.quantization->bits, group_size = config_.quantization->group_size;
-    const auto top = static_cast<float>((1 << bits) - 1);
-    const float scale = 2 * std::sqrt(3.0f) * deviation / top;  // uniform codes then have this deviation
-    const uint64_t words = next_stream_++, scales = next_stream_++;
-    tensors_.push_back({.name = stem + ".weight",
-                        .dtype = DType::kU32,
-                        .shape = with(cols * bits / 32),
-                        .kind = RandomTensor::Kind::kWords,
-                        .stream = words});
-    RandomTensor group{.name = stem + ".scales",
-                       .dtype = dtype_,
-                       .shape = with(cols / group_size),
-                       .stream = scales,
-                       .mean = scale,
-                       .deviation = 0.1f * scale};
-    tensors_.push_back(group);
-    group.name = stem + ".biases";
-    group.kind = RandomTensor::Kind::kGroupBiases;
-    group.top_code = top;
-    tensors_.push_back(group);
+    if (IsWorkingDType(tensor.info.dtype)) return AddNormal(tensor, form_.dtype, 0, deviation);
+    deviation_ = deviation;
+    RandomTensor codes{.name = tensor.name,
+                       .dtype = tensor.info.dtype,
+                       .shape = tensor.info.shape,
+                       .kind = RandomTensor::Kind::kWords,
+                       .stream = next_stream_++};
+    if (codes.name.ends_with("_blocks")) {  // of mxfp4: 16 bytes each
+      codes.shape.back() /= kMxfp4.group_size / 2;
+      codes.shape.push_back(kMxfp4.group_size / 2);
+    }
+    if (codes.dtype == DType::kF8E4M3) codes.kind = RandomTensor::Kind::kNormal, codes.deviation = kFp8Deviation;
+    tensors_.push_back(std::move(codes));
+  }
+
+  // Of affine groups. Codes are uniform; they then have the deviation of the matrix.
+  void AddGroupScales(const TensorSpec& tensor) {
+    const float scale = 2 * std::sqrt(3.0f) * deviation_ / TopCode();
+    AddNormal(tensor, form_.dtype, scale, 0.1f * scale);
+  }
+
+  void AddGroupBiases(const TensorSpec& tensor) {
+    RandomTensor biases = tensors_.back();  // the scales
+    biases.name = tensor.name;
+    biases.kind = RandomTensor::Kind::kGroupBiases;
+    biases.top_code = TopCode();
+    tensors_.push_back(std::move(biases));
+  }
+
+  float TopCode() const { return static_cast<float>((1 << config_.quantization->bits) - 1); }
+
+  // Of mxfp4.
+  void AddExponents(const TensorSpec& tensor) { AddNormal(tensor, DType::kU8, 127 + std::log2(deviation_ / kFp4Deviation), 0.5f); }
+
+  // In the widened form, the scales of the last tensor.
+  void AddFp8Scales(const TensorSpec& tensor, const TensorSpec& weight) {
+    const float scale = deviation_ / kFp8Deviation;
+    const RandomTensor::Scales scales{.stream = next_stream_++, .dtype = tensor.info.dtype, .mean = scale, .deviation = 0.1f * scale};
+    if (!form_.widened) {
+      RandomTensor stored = ScalesOf(scales);
+      stored.name = tensor.name, stored.shape = tensor.info.shape;
+      return tensors_.push_back(std::move(stored));
+    }
+    const int64_t rows = weight.info.shape[weight.info.shape.size() - 2], cols = weight.info.shape.back();
+    const bool of_blocks = config_.quantization->scales == ScaleShape::kBlocks;
+    const bool of_matrix = tensor.info.shape.size() == 1;
+    RandomTensor& products = tensors_.back();
+    products.dtype = DType::kF32;
+    products.kind = RandomTensor::Kind::kProducts;
+    products.scales = scales;
+    products.scales.block_rows = of_blocks ? kFp8Block : of_matrix ? rows : 1;
+    products.scales.block_cols = of_blocks ? kFp8Block : cols;
   }
 
   const ModelConfig& config_;
-  const DType dtype_, norm_dtype_;
+  const StoredForm form_;
   uint64_t next_stream_ = 0;
+  float deviation_ = 0;  // of the last packed matrix
   std::vector<RandomTensor> tensors_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::vector<RandomTensor>> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype) {
+// MLX leaves a matrix dense if the groups do not divide its columns. Other methods have no such rule.
+absl::Status LeaveDense(ModelConfig& config, DType dtype) {
   ModelConfig dense = config;
   dense.quantization.reset();
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, ModelSpec::FromConfig(dense, dtype, "the model asked for"));
-  return TensorLister(config, dtype, norm_dtype.value_or(dtype)).List(spec);
+  const std::string prefix(FamilyOf(config.model_type).prefixes.front());
+  for (const BlockSpec& block : spec.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      if (tensor.info.shape.back() % config.quantization->group_size == 0) continue;
+      const std::string stem(absl::StripSuffix(tensor.name, ".weight"));
+      config.quantization_of[stem.starts_with(prefix) ? stem : prefix + stem] = std::nullopt;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RandomTensor>> TensorsOf(const ModelConfig& config, const StoredForm& form) {
+  ModelConfig packed = config;
+  if (packed.quantization && packed.quantization_method.empty()) LIME_RETURN_IF_ERROR(LeaveDense(packed, form.dtype));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, ModelSpec::FromConfig(packed, form.dtype, "the model asked for"));
+  return TensorLister(config, form).List(spec);
 }
 
 void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out) {
   LIME_CHECK_EQ(first % 2, 0);
-  const uint64_t key = Mix(Mix(seed) + tensor.stream);
-  if (tensor.kind == RandomTensor::Kind::kWords) return FillWords(key, first, out);
-  if (tensor.dtype == DType::kF32) return FillLevels<uint32_t>(tensor, key, first, out);
-  FillLevels<uint16_t>(tensor, key, first, out);
+  const uint64_t key = KeyOf(seed, tensor.stream);
+  if (tensor.kind == RandomTensor::Kind::kWords) return FillWords(key, first * ElementBytes(tensor.dtype) / 4, out);
+  if (tensor.kind == RandomTensor::Kind::kProducts) return FillProducts(tensor, seed, first, out);
+  switch (ElementBytes(tensor.dtype)) {
+    case 1:
+      return FillLevels<uint8_t>(tensor, key, first, out);
+    case 2:
+      return FillLevels<uint16_t>(tensor, key, first, out);
+    default:
+      return FillLevels<uint32_t>(tensor, key, first, out);
+  }
 }
 
 }  // namespace lime

@@ -17,9 +17,19 @@ namespace lime {
 // Element i of a tensor is a function of (seed, stream, i) alone.
 struct RandomTensor {
   enum class Kind {
-    kNormal,      // nearly normally distributed, with mean and deviation
-    kWords,       // random bits: the packed codes of a quantised weight
-    kGroupBiases  // minus half the range of the same stream's scales: weights centre on zero
+    kNormal,       // nearly normally distributed, with mean and deviation; of U8 rounded to integers
+    kWords,        // random bits: the packed codes of a quantised weight
+    kGroupBiases,  // minus half the range of the same stream's scales: weights centre on zero
+    kProducts      // the FP8 code that kNormal draws, times its scale, which is exact in F32
+  };
+  // kProducts: the scales of the codes.
+  struct Scales {
+    uint64_t stream = 0;
+    DType dtype = DType::kF32;
+    float mean = 0;
+    float deviation = 0;
+    int64_t block_rows = 0;  // that share a scale
+    int64_t block_cols = 0;
   };
   std::string name;
   DType dtype = DType::kF32;
@@ -28,14 +38,23 @@ struct RandomTensor {
   uint64_t stream = 0;
   float mean = 0;
   float deviation = 0;
-  float top_code = 0;  // kGroupBiases: 2^bits - 1
+  float top_code = 0;                 // kGroupBiases: 2^bits - 1
+  std::optional<DType> rounded = {};  // values are rounded to this dtype before they are to `dtype`
+  Scales scales = {};
+};
+
+// How the tensors are stored.
+struct StoredForm {
+  DType dtype = DType::kBF16;
+  std::optional<DType> norm_dtype = {};  // of norms, if it differs
+  bool widened = false;                  // MakeModelOptions::widened
 };
 
 // All tensors of a model, in the order of the files.
-absl::StatusOr<std::vector<RandomTensor>> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype = std::nullopt);
+absl::StatusOr<std::vector<RandomTensor>> TensorsOf(const ModelConfig& config, const StoredForm& form);
 
 // Fills `out` with elements [first, ...) of the tensor. REQUIRES: out is a whole number of
-// elements, first is even.
+// elements, first is even, and of packed bytes a multiple of 8.
 void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out);
 
 }  // namespace lime

@@ -373,7 +373,10 @@ class SpecBuilder {
 
   void ImplyFp8(const std::string& stem, const Slice& slice, int64_t cols, ScaleShape scales) {
     Imply(WeightOf(stem, slice), DType::kF8E4M3, slice.Shape({cols}));
-    if (scales == ScaleShape::kBlocks) return Imply(stem + ".weight_scale_inv", DType::kF32, Fp8Blocks(slice).Shape({BlocksOf(cols)}));
+    if (scales == ScaleShape::kBlocks) {
+      const char* const name = config_.quantization_method == "compressed-tensors" ? ".weight_scale" : ".weight_scale_inv";
+      return Imply(stem + name, DType::kF32, Fp8Blocks(slice).Shape({BlocksOf(cols)}));
+    }
     const bool one = scales == ScaleShape::kMatrix && slice.stack == 0;
     Imply(stem + ".weight_scale", *implied_dtype_, one ? std::vector<int64_t>{1} : slice.Shape({1}));
   }
@@ -495,13 +498,15 @@ class SpecBuilder {
     return info;
   }
 
+  // Whether this is a model of MLX without a checkpoint.
+  bool ImpliesMlx() const { return implied_dtype_ && config_.quantization && config_.quantization_method.empty(); }
+
   // gpt-oss of MLX has gate and up apart.
   void FindAlternation() {
     if (!config_.experts || !config_.experts->alternates) return;
     const auto sparse = std::ranges::find(config_.layers, true, &LayerConfig::experts);
     const BlockId first = {BlockKind::kExperts, static_cast<int32_t>(sparse - config_.layers.begin())};
-    const bool implies_mlx = implied_dtype_ && config_.quantization && config_.quantization_method.empty();
-    config_.experts->alternates = !implies_mlx && !index_.contains(ExpertStem(first, TensorRole::kGate) + ".weight");
+    config_.experts->alternates = !ImpliesMlx() && !index_.contains(OfExpert(ExpertStem(first, TensorRole::kGate), 0) + ".weight");
   }
 
   // Refuses a config.json that states a method by which no tensor is stored.
@@ -526,8 +531,8 @@ class SpecBuilder {
 
   void AddLinear(TensorRole role, const std::string& stem, const Slice& slice, int64_t cols, bool bias) {
     AddMatrix(role, stem, slice, cols);
-    // A stack may have its bias as "NAME_bias".
-    const bool joined = slice.stack > 0 && !index_.contains(stem + ".bias");
+    // A stack may have its bias as "NAME_bias", but not that of MLX.
+    const bool joined = slice.stack > 0 && !ImpliesMlx() && !index_.contains(stem + ".bias");
     if (bias) AddDense(role, TensorPart::kBias, stem + (joined ? "_bias" : ".bias"), slice, slice.Shape({}));
   }
 
