@@ -20,7 +20,7 @@ constexpr ExpertsFields kExperts = {.count = "num_local_experts",
                                                  .router_bias = true,
                                                  .bias = true,
                                                  .alternates = true}};
-// MLX has gate and up apart.
+// MLX has gate and up apart. Block stores have the experts apart.
 constexpr TensorName kTensors[] = {
     {BlockKind::kEmbedding, TensorRole::kTokenEmbedding, "embed_tokens"},
     {BlockKind::kAttention, TensorRole::kNorm, "input_layernorm"},
@@ -35,6 +35,10 @@ constexpr TensorName kTensors[] = {
     {BlockKind::kExperts, TensorRole::kGate, "mlp.experts.gate_proj"},
     {BlockKind::kExperts, TensorRole::kUp, "mlp.experts.up_proj"},
     {BlockKind::kExperts, TensorRole::kDown, "mlp.experts.down_proj"},
+    {BlockKind::kExperts, TensorRole::kGateUp, "mlp.experts.#.gate_up_proj"},
+    {BlockKind::kExperts, TensorRole::kGate, "mlp.experts.#.gate_proj"},
+    {BlockKind::kExperts, TensorRole::kUp, "mlp.experts.#.up_proj"},
+    {BlockKind::kExperts, TensorRole::kDown, "mlp.experts.#.down_proj"},
     {BlockKind::kHead, TensorRole::kNorm, "norm"},
 };
 
