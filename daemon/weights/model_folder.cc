@@ -139,8 +139,21 @@ bool IsRotaryTable(std::string_view tensor) {
   return tensor.ends_with("rotary_emb.inv_freq") || tensor.ends_with("rotary_emb.cos_cached") || tensor.ends_with("rotary_emb.sin_cached");
 }
 
+namespace {
+
+// A scale of FP8 for a computation that LIME does in the working dtype. The names are those that vLLM
+// reads; the last two are older ones of compressed-tensors.
+bool IsAnnouncedScale(std::string_view tensor, const ModelConfig& config) {
+  if (config.has_input_scales && tensor.ends_with(".input_scale")) return true;
+  constexpr std::string_view kOfKv[] = {".k_scale",           ".v_scale", ".q_scale", ".kv_scale", ".prob_scale", "k_proj.output_scale",
+                                        "v_proj.output_scale"};
+  return config.has_kv_scales && std::ranges::any_of(kOfKv, [&](std::string_view name) { return tensor.ends_with(name); });
+}
+
+}  // namespace
+
 bool BelongsToModel(std::string_view tensor, const ModelSpec& spec) {
-  if (IsRotaryTable(tensor)) return false;
+  if (IsRotaryTable(tensor) || IsAnnouncedScale(tensor, spec.config)) return false;
   if (tensor.starts_with(spec.head_module + ".")) return !spec.config.tie_embeddings || tensor == spec.head_module + ".bias";
   if (!tensor.starts_with(spec.tensor_prefix)) return false;
   tensor.remove_prefix(spec.tensor_prefix.size());

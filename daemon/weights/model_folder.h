@@ -20,8 +20,9 @@ absl::Status NoModelFolder(const std::string& path);
 absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& folder);
 
 // True if a tensor of this name lies in a layer that the model uses, or at its embedding, final
-// norm or head. Then the result may depend on it. False for tables of rotary embeddings, and for
-// the weight of a head when the embedding is tied.
+// norm or head. Then the result may depend on it. False for tables of rotary embeddings, for the
+// weight of a head when the embedding is tied, and for scales of inputs and of KV that config.json
+// announces (ModelConfig::has_input_scales).
 bool BelongsToModel(std::string_view tensor, const ModelSpec& spec);
 
 // True for tables of rotary embeddings. LIME computes them instead of reading them.

@@ -73,10 +73,13 @@ absl::Status CheckBlock(JsonFields& fields, const char* key, std::string_view na
 }
 
 // transformers and vLLM: FP8 of DeepSeek, Qwen and MiniMax. Activations are never quantised here, so
-// activation_scheme changes nothing. MiniMax writes torch's name of the format.
+// activation_scheme only says whether their scales are in the checkpoint, as kv_cache_scheme does of
+// those of KV. MiniMax writes torch's name of the format.
 absl::Status ReadFp8(const json& object, const std::string& where, std::string_view name, ModelConfig& config) {
   JsonFields fields(object, where);
   const std::string format = fields.StringOr("fmt", "e4m3");
+  config.has_input_scales = fields.StringOr("activation_scheme", "dynamic") == "static";
+  config.has_kv_scales = fields.Has("kv_cache_scheme");
   LIME_RETURN_IF_ERROR(fields.status());
   if (format != "e4m3" && format != "float8_e4m3fn")
     return OtherMethod(name, "fp8", absl::StrCat(" of format \"", format.substr(0, 80), "\""));
@@ -112,6 +115,13 @@ absl::Status ReadGroup(const json& group, const std::string& where, std::string_
   return absl::OkStatus();
 }
 
+// Whether the inputs of a group have scales in the checkpoint. Dynamic ones are computed from the
+// inputs.
+bool HasInputScales(const json& group) {
+  const auto inputs = group.find("input_activations");
+  return inputs != group.end() && inputs->is_object() && inputs->value("dynamic", json(false)) == false;
+}
+
 absl::Status ReadCompressedTensors(const json& object, const std::string& where, std::string_view name, ModelConfig& config) {
   JsonFields fields(object, where);
   const json& groups = fields.Has("config_groups") ? fields.Object("config_groups") : json::object();
@@ -125,7 +135,9 @@ absl::Status ReadCompressedTensors(const json& object, const std::string& where,
   for (const auto& [key, group] : groups.items()) {
     if (!group.is_object()) return Invalid(where, ": config_groups: field \"", Text(key.substr(0, 80)), "\" is not an object");
     LIME_RETURN_IF_ERROR(ReadGroup(group, absl::StrCat(where, ": ", key.substr(0, 80)), name, config.quantization->scales));
+    config.has_input_scales |= HasInputScales(group);
   }
+  config.has_kv_scales = fields.Has("kv_cache_scheme");
   return ReadDenseModules(fields, "ignore", config);
 }
 

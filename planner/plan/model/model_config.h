@@ -187,6 +187,10 @@ struct ModelConfig {
   bool qkv_by_head = false;     // kQkvByHead instead of kQ, kK and kV
   bool value_norm = false;      // RMSNorm over head_dim of v, without weights (Gemma 4)
   bool layer_scale = false;     // kLayerScale multiplies the residual stream after a layer (Gemma 4)
+  // Of FP8: the checkpoint also has scales for programs that quantise the inputs of matrices, or KV.
+  // We quantise neither, so they are not used.
+  bool has_input_scales = false;
+  bool has_kv_scales = false;
   // All layers attend to latents: their LayerConfig has one KV head of kv_cols(), of which a page has
   // no values.
   std::optional<LatentAttentionConfig> latent_attention;

@@ -148,6 +148,28 @@ TEST_F(UnusedTensorsTest, ABaseModelHasTheSameTensorsOfItsOwn) {
   EXPECT_THAT(Unused(), ElementsAre(HasSubstr("layers.0.self_attn.q_proj.bias"), HasSubstr("layer 2 of the weights")));
 }
 
+TEST_F(UnusedTensorsTest, ScalesOfInputsAndOfKvAreMentionedUnlessConfigJsonAnnouncesThem) {
+  MakeModelOptions options;
+  options.config.quantization = kFp8;
+  options.config.quantization->scales = ScaleShape::kMatrix;
+  ASSERT_TRUE(MakeModel(options, Model()).ok());
+  EXPECT_THAT(Unused(), ElementsAre());
+  const std::string layer = "model.layers.0.self_attn.";
+  Copy("model.norm.weight", layer + "q_proj.input_scale", false);
+  for (const char* scale : {"k_scale", "attn.v_scale", "k_proj.k_scale", "v_proj.output_scale"})
+    Copy("model.norm.weight", layer + scale, false);
+  EXPECT_THAT(Unused(), ElementsAre(HasSubstr("5 tensors are not used")));
+  json method = json::parse(dir_.Read("model/config.json"))["quantization_config"];
+  method["activation_scheme"] = "static";
+  Configure("quantization_config", method);
+  EXPECT_THAT(Unused(), ElementsAre(HasSubstr("4 tensors are not used")));
+  method["kv_cache_scheme"] = "static";
+  Configure("quantization_config", method);
+  EXPECT_THAT(Unused(), ElementsAre());
+  Copy("model.norm.weight", layer + "q_proj.bias", false);  // what a model may need is still mentioned
+  EXPECT_THAT(Unused(), ElementsAre(HasSubstr("1 tensor is not used")));
+}
+
 TEST_F(UnusedTensorsTest, ATiedModelThatStoresItsHeadIsPreparedAndQuantisedAsTheOther) {
   Make(/*tied=*/true);
   const auto make_both = [&](const std::string& to) {

@@ -455,6 +455,31 @@ TEST(ModelConfigTest, ReadsMxfp4AndFp8) {
   EXPECT_THAT(Error(config), HasSubstr("quantisation method \"fp8\" of format \"e5m2\""));
 }
 
+TEST(ModelConfigTest, SaysWhetherFp8HasScalesOfInputsAndOfKv) {
+  json config = Llama();
+  json& method = config["quantization_config"];
+  method = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}, {"kv_cache_scheme", nullptr}};
+  EXPECT_FALSE(Parse(config)->has_input_scales);
+  EXPECT_FALSE(Parse(config)->has_kv_scales);
+  method["activation_scheme"] = "static";
+  method["kv_cache_scheme"] = "static";
+  EXPECT_TRUE(Parse(config)->has_input_scales);
+  EXPECT_TRUE(Parse(config)->has_kv_scales);
+  method["activation_scheme"] = 4;
+  EXPECT_FALSE(Parse(config).ok());
+  const json group = {{"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}}}};
+  method = {{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", group}}}};
+  json& inputs = method["config_groups"]["group_0"]["input_activations"];
+  for (const auto& [stated, expected] : std::vector<std::pair<json, bool>>{
+           {nullptr, false}, {{{"dynamic", true}}, false}, {{{"dynamic", false}}, true}, {json::object(), true}, {"none", false}}) {
+    inputs = stated;
+    EXPECT_EQ(Parse(config)->has_input_scales, expected) << stated;
+  }
+  EXPECT_FALSE(Parse(config)->has_kv_scales);
+  method["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}};
+  EXPECT_TRUE(Parse(config)->has_kv_scales);
+}
+
 TEST(ModelConfigTest, ReadsCompressedTensorsIfTheyAreFloatsOf8Bits) {
   json config = Llama();
   const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}, {"symmetric", true}};
