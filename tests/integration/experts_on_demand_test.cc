@@ -16,7 +16,10 @@ std::vector<Variant> ModelsWithExperts() {
           {.name = "qwen3_next_f16", .family = "qwen3_next", .dtype = DType::kF16, .quantization = std::nullopt},
           {.name = "mixtral_f32", .family = "mixtral", .dtype = DType::kF32, .quantization = std::nullopt},
           {.name = "minimax_bf16", .family = "minimax_m2", .quantization = std::nullopt},
-          {.name = "glm4_bf16", .family = "glm4_moe", .quantization = std::nullopt}};
+          {.name = "glm4_bf16", .family = "glm4_moe", .quantization = std::nullopt},
+          {.name = "gpt_oss_mxfp4", .family = "gpt_oss", .quantization = std::nullopt},
+          {.name = "gpt_oss_q8", .family = "gpt_oss", .quantization = Quantization{8, 32}, .head_dim = 32},
+          {.name = "qwen3_moe_fp8", .family = "qwen3_moe", .quantization = kFp8}};
 }
 
 class ExpertsTest : public ::testing::TestWithParam<Variant> {

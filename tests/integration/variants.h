@@ -18,6 +18,9 @@ inline std::vector<int32_t> RandomIds(uint32_t seed, int64_t count, int64_t voca
   return ids;
 }
 
+// One scale for each row.
+inline constexpr Quantization kFp8Rows = {.bits = 8, .group_size = 128, .code = WeightCode::kFp8, .scales = ScaleShape::kRows};
+
 struct Variant {
   std::string name;
   std::string family = "llama";
@@ -50,8 +53,8 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
   options.config.intermediate_size = variant.quantization ? 256 : 173;
   options.config.sliding_window = variant.window;
   options.config.tie_embeddings = variant.family == "opt";
-  if (HasState(variant)) options.config.num_layers = 5;                        // linear, linear, linear, full, linear
-  if (variant.family == "gemma3") options.config.full_attention_interval = 2;  // one layer with the window, one without
+  if (HasState(variant)) options.config.num_layers = 5;                // linear, linear, linear, full, linear
+  if (variant.window > 0) options.config.full_attention_interval = 2;  // one layer with the window, one without, if not all have it
   if (variant.family == "falcon") options.config.hidden_size = options.config.num_heads * variant.head_dim;
   options.dtype = variant.dtype;
   options.norm_dtype = variant.norm_dtype;
@@ -81,9 +84,9 @@ inline std::vector<Variant> Variants() {
     variants.push_back({.name = std::string("llama_rope_") + name, .quantization = std::nullopt, .rope = type});
   }
   // Of these, what is special does not depend on the dtype.
-  for (const std::string family : {"gemma3", "falcon", "qwen3_moe", "qwen3_next", "glm4_moe"}) {
+  for (const std::string family : {"gemma3", "falcon", "qwen3_moe", "qwen3_next", "glm4_moe", "gpt_oss"}) {
     variants.push_back({.name = family + "_bf16", .family = family, .quantization = std::nullopt});
-    if (family == "gemma3") variants.back().window = 50;
+    if (family == "gemma3" || family == "gpt_oss") variants.back().window = 50;
   }
   variants.push_back({.name = "llama_relu", .quantization = std::nullopt, .activation = Activation::kRelu});
   return variants;
@@ -116,6 +119,8 @@ inline std::vector<Variant> PackedVariants() {
        .norm_dtype = DType::kF32},
       {.name = "qwen3_moe_q4_g32_bf16", .family = "qwen3_moe", .dtype = DType::kBF16, .quantization = Quantization{4, 32}},
       {.name = "qwen3_5_moe_q6_g64_f32", .family = "qwen3_5_moe", .dtype = DType::kF32, .quantization = Quantization{6, 64}},
+      {.name = "qwen3_fp8_bf16", .family = "qwen3", .dtype = DType::kBF16, .quantization = kFp8},
+      {.name = "llama_fp8_rows_f16", .family = "llama", .dtype = DType::kF16, .quantization = kFp8Rows},
       {.name = "opt_q8_f16_norms_bf16",
        .family = "opt",
        .dtype = DType::kF16,
