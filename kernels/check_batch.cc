@@ -19,6 +19,8 @@ absl::StatusOr<int64_t> CheckBatch(const MicroBatch& batch, const ModelSpec& spe
         row.position >= positions[static_cast<size_t>(row.sequence)])
       return Invalid("position ", row.position, " of sequence slot ", row.sequence, " has no KV page reserved");
     if (row.position >= context) return Invalid("position ", row.position, " is beyond the context of ", context);
+    if (row.length < 0 || row.length > options.context)
+      return Invalid("sequence slot ", row.sequence, " is to have ", row.length, " positions, the plan allows at most ", options.context);
     logit_rows += row.wants_logits ? 1 : 0;
   }
   if (logit_rows > options.max_logit_rows)

@@ -40,7 +40,7 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
   const Bytes experts = ExpertsActivations(c, element);
   const Bytes mlp = inner * ((c.gated_mlp ? 2 : 1) * kFloat + element);
   Bytes rope = 0;
-  for (const RopeConfig& each : c.ropes) rope += context * each.dims * kFloat;
+  for (const RopeConfig& each : c.ropes) rope += each.TableRows(context) * each.dims * kFloat;
   return rows * (hidden + added + latents + std::max(attention, recurrence) + std::max(mlp, experts) + widest * kFloat) +
          logit_rows * (c.vocab_size * kFloat + c.hidden_size * element) + rope + kScratch;
 }

@@ -26,6 +26,7 @@ Serving::Serving(Devices& devices, Options options)
       tokenizer_(options.tokenizer),
       vocabulary_(GivenTo(devices, std::move(options.vocabulary))),
       vocab_size_(devices.plan().vocab_size),
+      short_positions_(options.short_positions),
       run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun(options.outlives_failures),
            options.prompt_cache),
       queue_(options.queue, devices.plan().sequences),
@@ -100,6 +101,8 @@ absl::StatusOr<std::unique_ptr<Serving::Active>> Serving::Make(Submission submis
                      .cache_group = request.cache_group};
   active->sampling = std::move(request.sampling);
   LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), limits()));
+  const int64_t positions = std::ssize(active->request.prompt) + active->request.max_new_tokens;
+  if (short_positions_ > 0 && positions > short_positions_) active->request.cache_group = -1 - active->request.cache_group;
   if (const std::string& format = active->sampling.format; !format.empty()) {
     LIME_ASSIGN_OR_RETURN(active->format, formats_.Add(format, json_schema::GrammarOptions::For(*vocabulary_)));
   }

@@ -59,6 +59,8 @@ class Serving {
     // devices together. It lies in free slots of the plan, so no memory is used beyond the plan's.
     // 0: none is kept, and running requests share none.
     Bytes prompt_cache = 0;
+    // ModelConfig::short_positions: requests that may have more positions share no KV with others.
+    int64_t short_positions = 0;
   };
   // REQUIRES: a plan is installed. All arguments outlive this object. Nobody else calls `devices`
   // until Drain has returned.
@@ -126,6 +128,7 @@ class Serving {
   const Tokenizer* const tokenizer_;
   const json_schema::VocabularyPtr vocabulary_;
   const int64_t vocab_size_;
+  const int64_t short_positions_;
   HeldFormats formats_;             // outlives all requests
   std::atomic<bool> stop_ = false;  // set: end all requests at once
   ClusterRun run_;

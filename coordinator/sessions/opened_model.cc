@@ -42,6 +42,7 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
   if (most < 2) return WrongCall("--context must be at least 2: a prompt and an answer");
   const bool is_chosen = options.flags.model.context == 0;
   std::unique_ptr<OpenedModel> model(new OpenedModel());
+  model->short_positions_ = options.spec.config.short_positions();
   int64_t context = is_chosen ? std::min(most, kUsualContext) : most;
   const int64_t wanted = context;
   absl::Status opened = model->OpenWith(options, context);
@@ -91,9 +92,9 @@ Devices& OpenedModel::devices() {
 }
 
 Serving::Options OpenedModel::HowToServe(std::function<void(const Plan& plan)> in_use) {
-  if (local_ != nullptr) return local_->HowToServe();
-  Serving::Options options = cluster_->HowToServe(std::move(in_use));
-  options.outlives_failures = true;
+  Serving::Options options = local_ != nullptr ? local_->HowToServe() : cluster_->HowToServe(std::move(in_use));
+  options.outlives_failures = cluster_ != nullptr;
+  options.short_positions = short_positions_;
   return options;
 }
 

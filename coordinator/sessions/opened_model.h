@@ -57,6 +57,7 @@ class OpenedModel {
   std::unique_ptr<LocalSession> local_;
   std::unique_ptr<ClusterSession> cluster_;
   int64_t context_ = 0;
+  int64_t short_positions_ = 0;  // of the model
 };
 
 }  // namespace lime::cli

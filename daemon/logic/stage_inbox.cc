@@ -33,6 +33,7 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
       again_(RowsAgain::For(plan, device)),
       latest_(static_cast<size_t>(plan.sequences)),
+      lengths_(static_cast<size_t>(plan.sequences)),
       received_(latest_.size()) {
   const auto reserve = [&](std::vector<MicroBatch>& batches) {
     batches.resize(static_cast<size_t>(shape_.microbatches));
@@ -279,12 +280,16 @@ int64_t StageInbox::MaxEarlySteps() const {
 
 void StageInbox::Admit(const AdmitOrder& admit) {
   latest_[static_cast<size_t>(admit.sequence)] = {.from_step = steps_begun_};
+  lengths_[static_cast<size_t>(admit.sequence)] = admit.positions;
   if (again_) again_->Admit(admit);
 }
 
 std::span<const StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>&& batches) {
   LIME_CHECK(!step_under_way_);
   batches_.swap(batches);
+  for (MicroBatch& batch : batches_) {
+    for (BatchRow& row : batch.rows) row.length = lengths_[static_cast<size_t>(row.sequence)];
+  }
   step_under_way_ = true;
   tokens_awaited_ = 0;
   ++steps_begun_;

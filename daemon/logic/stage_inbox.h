@@ -136,6 +136,7 @@ class StageInbox {
   std::vector<MicroBatch> batches_;  // of the current step
   int32_t tokens_awaited_ = 0;       // the first of them with an unknown token
   std::vector<Latest> latest_;       // by slot
+  std::vector<int64_t> lengths_;     // by slot: positions that its sequence will have
   using Arrived = std::map<std::pair<int64_t, Visit>, std::vector<std::byte>>;
   Arrived arrived_;                              // by step; none of an ended step
   std::vector<Arrived::node_type> spare_nodes_;  // of the map, for reuse

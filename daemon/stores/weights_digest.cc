@@ -212,6 +212,14 @@ std::string RopeText(const RopeConfig& rope) {
                          TrainedPositions(rope));
 }
 
+std::string LongRopeText(const RopeConfig& rope) {
+  std::string text = absl::StrCat(" short ", rope.original_max_position);
+  for (const double factor : rope.short_factors) absl::StrAppendFormat(&text, " %.17g", factor);
+  text += " long";
+  for (const double factor : rope.long_factors) absl::StrAppendFormat(&text, " %.17g", factor);
+  return text;
+}
+
 void AppendLayers(const ModelConfig& config, std::string& text) {
   const LayerConfig& first = config.layers.front();
   const int64_t dims = first.rope >= 0 ? config.ropes[static_cast<size_t>(first.rope)].dims : first.head_dim;
@@ -259,6 +267,7 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
   }
   for (const RopeConfig& rope : config.ropes) {
     if (rope.type == RopeType::kProportional) absl::StrAppendFormat(&text, " turning %d", rope.turning);
+    if (rope.type == RopeType::kLongRope) text += LongRopeText(rope);
   }
   append("norm_offset", config.norm_offset, defaults.norm_offset);
   append("qk_norm_all_heads", config.qk_norm_all_heads, defaults.qk_norm_all_heads);

@@ -72,6 +72,12 @@ std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t seque
       for (double& x : f) x /= rope.factor;
       std::fill(f.begin() + rope.turning / 2, f.end(), 0.0);
       break;
+    case RopeType::kLongRope: {
+      const std::vector<double>& factors = sequence_length > rope.original_max_position ? rope.long_factors : rope.short_factors;
+      LIME_CHECK_EQ(factors.size(), f.size());
+      for (size_t i = 0; i < f.size(); ++i) f[i] /= factors[i];
+      break;
+    }
     case RopeType::kDefault:
     case RopeType::kDynamic:
       break;
@@ -81,16 +87,20 @@ std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t seque
 
 RopeTable::RopeTable(const RopeConfig& rope, int64_t positions) : positions_(positions), half_(rope.dims / 2) {
   LIME_CHECK(rope.dims > 0 && rope.dims % 2 == 0) << rope.dims;
-  cos_.resize(positions_ * half_);
-  sin_.resize(positions_ * half_);
-  const double attention_factor = rope.type == RopeType::kYarn ? rope.attention_factor : 1.0;
+  const int64_t rows = rope.TableRows(positions_), long_row = rope.type == RopeType::kLongRope ? rope.original_max_position : rows;
+  cos_.resize(rows * half_);
+  sin_.resize(rows * half_);
+  const bool scaled = rope.type == RopeType::kYarn || rope.type == RopeType::kLongRope;
+  const double attention_factor = scaled ? rope.attention_factor : 1.0;
   std::vector<double> f = RopeInverseFrequencies(rope, 0);
-  for (int64_t p = 0; p < positions_; ++p) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t p = row < long_row ? row : row - long_row;
+    if (row == long_row) f = RopeInverseFrequencies(rope, positions_);
     if (rope.type == RopeType::kDynamic && p >= rope.original_max_position) f = RopeInverseFrequencies(rope, p + 1);
     for (int64_t i = 0; i < half_; ++i) {
       const double angle = static_cast<double>(p) * f[i];
-      cos_[p * half_ + i] = static_cast<float>(std::cos(angle) * attention_factor);
-      sin_[p * half_ + i] = static_cast<float>(std::sin(angle) * attention_factor);
+      cos_[row * half_ + i] = static_cast<float>(std::cos(angle) * attention_factor);
+      sin_[row * half_ + i] = static_cast<float>(std::sin(angle) * attention_factor);
     }
   }
   for (int64_t p = 0; rope.query_beta != 0 && p < positions_; ++p)

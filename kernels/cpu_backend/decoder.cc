@@ -138,8 +138,8 @@ void AttentionBlock::Rotate(Workspace& ws) const {
   const HeadShape keys{.tokens = ws.rows, .heads = kv_heads(), .head_dim = head_dim(), .stride = config_.kv_cols(layer_)};
   const RopeTable& table = ws.ropes[static_cast<size_t>(rope)];
   const Rotations rotations{.cos = table.cos(), .sin = table.sin(), .half = table.half()};
-  ApplyRope(ws.pool, queries, ws.q, rotations, ws.positions);
-  ApplyRope(ws.pool, keys, ws.k, rotations, ws.positions);
+  ApplyRope(ws.pool, queries, ws.q, rotations, ws.rotations());
+  ApplyRope(ws.pool, keys, ws.k, rotations, ws.rotations());
   if (table.query_factors() != nullptr) ScaleHeads(ws.pool, queries, ws.q, table.query_factors(), ws.positions);
 }
 

@@ -44,6 +44,11 @@ AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const Backen
           .carries = carries};
 }
 
+const RopeConfig* LongRope(const ModelConfig& config) {
+  const auto found = std::ranges::find(config.ropes, RopeType::kLongRope, &RopeConfig::type);
+  return found == config.ropes.end() ? nullptr : &*found;
+}
+
 template <typename OnArray>
 void ForEachExpertArray(const ModelSpec& spec, int64_t rows, BatchArrays& arrays, OnArray&& on_array) {
   const ModelConfig& config = spec.config;
@@ -74,6 +79,7 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   on_array(arrays.tokens, rows * kIndex);
   on_array(arrays.slots, rows * kIndex);
   on_array(arrays.positions, rows * kIndex);
+  if (config.short_positions() > 0) on_array(arrays.rope_rows, rows * kIndex);
   on_array(arrays.x, rows * config.stream_cols() * working);
   on_array(arrays.normed, rows * config.hidden_size * working);
   if (config.after_norms) on_array(arrays.added, rows * config.hidden_size * kFloat);
@@ -121,7 +127,8 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       wide_cols(WideCols(spec.config)),
       pool(options.num_threads),
       linear(options.num_threads, options.max_rows, WidestInput(spec.config), numerics),
-      attention(AttentionOptions(spec, options, options.attends_pieces)) {
+      attention(AttentionOptions(spec, options, options.attends_pieces)),
+      long_rope_(LongRope(spec.config)) {
   if (options.attends_for_others) for_others.emplace(AttentionOptions(spec, options, true));
   for (const RopeConfig& rope : spec.config.ropes) ropes.emplace_back(rope, options.context);
   ForEachArray(spec, options, *this, [&](auto*& array, Bytes bytes) {
@@ -159,6 +166,7 @@ absl::Status Workspace::SetBatch(const MicroBatch& batch, int64_t new_logit_rows
     tokens[i] = batch.rows[i].token;
     slots[i] = batch.rows[i].sequence;
     positions[i] = batch.rows[i].position;
+    if (long_rope_ != nullptr) rope_rows[i] = static_cast<int32_t>(long_rope_->TableRow(positions[i], batch.rows[i].length));
     if (batch.rows[i].wants_logits) *head_row++ = static_cast<int32_t>(i);
   }
   return runs == nullptr ? absl::OkStatus() : FindRuns();

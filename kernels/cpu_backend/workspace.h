@@ -28,9 +28,11 @@ struct BatchArrays {
   int32_t* tokens = nullptr;     // [rows]
   int32_t* slots = nullptr;      // [rows], sequence slot of each row
   int32_t* positions = nullptr;  // [rows]
-  std::byte* x = nullptr;        // [rows, hidden] working dtype: the residual stream; then mlp_input()
-  std::byte* normed = nullptr;   // [rows, hidden] working dtype
-  float* added = nullptr;        // [rows, hidden]: what a block adds, before the norm after it; null if there is none
+  // [rows]: rows of the tables of rotations. Null if these are the positions.
+  int32_t* rope_rows = nullptr;
+  std::byte* x = nullptr;       // [rows, hidden] working dtype: the residual stream; then mlp_input()
+  std::byte* normed = nullptr;  // [rows, hidden] working dtype
+  float* added = nullptr;       // [rows, hidden]: what a block adds, before the norm after it; null if there is none
   // Softmax attention.
   float* q = nullptr;             // [rows, heads * head_dim]
   float* k = nullptr;             // [rows, kv_heads * head_dim]
@@ -95,6 +97,8 @@ struct Workspace : BatchArrays {
   // Prepares for the next batch, whose K and V are not appended yet. Fills the arrays of its rows.
   // InvalidArgument if a layer has linear attention and the rows of a sequence are not consecutive.
   absl::Status SetBatch(const MicroBatch& batch, int64_t new_logit_rows);
+  // [rows]: rows of the layers' tables of rotations.
+  const int32_t* rotations() const { return rope_rows != nullptr ? rope_rows : positions; }
   AttentionRows attention_rows() const { return {.slots = slots, .positions = positions, .count = rows}; }
   // [rows, hidden] working dtype: the input of the layer's MLP half, with ModelConfig::parallel_halves.
   // It follows the batch's residual stream, and goes to other devices with it.
@@ -129,6 +133,7 @@ struct Workspace : BatchArrays {
  private:
   absl::Status FindRuns();
 
+  const RopeConfig* const long_rope_;  // whose rows depend on the length of a sequence; null: there is none
   std::vector<Buffer> memory_;
   Bytes array_bytes_ = 0;
 };

@@ -251,6 +251,7 @@ absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& opt
     return Unsupported("activations other than SiLU and ReLU");
   for (const RopeConfig& rope : config.ropes) {
     if (rope.query_beta != 0) return Unsupported("queries that grow with the position");
+    if (rope.type == RopeType::kLongRope) return Unsupported("the rotation longrope");
   }
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     if (config.layers[layer].attention == AttentionKind::kLinear)

@@ -279,6 +279,15 @@ TEST_F(ServingTest, TheNextTurnSaysHowManyOfItsIdsWereCached) {
   EXPECT_EQ(Send(without).second->Wait().cached_tokens, 0);
 }
 
+TEST_F(ServingTest, LongSequencesThatRotateOtherwiseShareNoKvWithShortOnes) {
+  Start({.prompt_cache = kGiB, .short_positions = 100}, 4);
+  const std::vector<int32_t> ids = PromptOf(1, 60);
+  EXPECT_EQ(Send(AskCached(ids, 40)).second->Wait().cached_tokens, 0);
+  EXPECT_EQ(Send(AskCached(ids, 41)).second->Wait().cached_tokens, 0) << "101 positions are long";
+  EXPECT_EQ(Send(AskCached(ids, 60)).second->Wait().cached_tokens, 48) << "of the long one";
+  EXPECT_EQ(Send(AskCached(ids, 20)).second->Wait().cached_tokens, 48) << "of the short one";
+}
+
 TEST_F(ServingTest, ChoicesThatComeTogetherComputeTheirPromptOnce) {
   Start({.prompt_cache = kGiB}, 4);
   std::vector<Submission> choices;

@@ -224,7 +224,7 @@ std::vector<std::string> SupportedFamilies() {
   return {"qwen3_5-tiny",     "qwen3_5-tied-tiny", "qwen3_5-tiny-bf16", "qwen3_5-mlx-tiny", "granite-tiny",          "smollm3-tiny",
           "phi3-window-tiny", "qwen3_moe-tiny",    "mixtral-tiny",      "qwen3_5_moe-tiny", "qwen3_5_moe-mlx4-tiny", "qwen3_next-tiny",
           "minimax_m2-tiny",  "glm4_moe-tiny",     "ministral3-tiny",   "gpt_oss-tiny",     "gpt_oss-mlx-tiny",      "falcon-tiny",
-          "falcon-new-tiny",  "gemma3-tiny",       "gemma3-vl-tiny",    "gemma4-moe-tiny",  "glm4_moe_lite-tiny"};
+          "falcon-new-tiny",  "gemma3-tiny",       "gemma3-vl-tiny",    "gemma4-moe-tiny",  "glm4_moe_lite-tiny",    "phi3-tiny"};
 }
 
 class FamilyGoldenTest : public GoldenTest {

@@ -105,6 +105,30 @@ TEST(RopeTableTest, YarnInterpolatesByPartsAndScalesBothTables) {
   EXPECT_EQ(table.sin()[0], 0.0f);
 }
 
+TEST(RopeTableTest, LongRopeDividesFrequenciesByTheFactorsOfShortOrLongSequences) {
+  const RopeConfig rope{.type = RopeType::kLongRope,
+                        .dims = 4,
+                        .attention_factor = 1.25,
+                        .original_max_position = 32,
+                        .short_factors = {1, 2},
+                        .long_factors = {4, 50}};
+  const RopeTable shorter(rope, 32), table(rope, 100);
+  EXPECT_EQ(shorter.bytes(), 32 * 4 * static_cast<Bytes>(sizeof(float))) << "no sequence can be long";
+  EXPECT_EQ(table.bytes(), RopeTable::BytesFor(rope, 100));
+  for (int64_t i = 0; i < 32 * 2; ++i) EXPECT_EQ(table.cos()[i], shorter.cos()[i]);
+  const auto cosine = [&](int64_t position, int64_t length, int i) { return table.cos()[rope.TableRow(position, length) * 2 + i]; };
+  for (const int64_t p : {0, 7, 31}) {
+    for (int i = 0; i < 2; ++i) {
+      const double f = std::pow(10000.0, -i / 2.0);
+      EXPECT_NEAR(cosine(p, 0, i), 1.25 * std::cos(p * f / rope.short_factors[i]), 1e-6);
+      EXPECT_EQ(cosine(p, 32, i), cosine(p, 0, i));
+      EXPECT_NEAR(cosine(p, 33, i), 1.25 * std::cos(p * f / rope.long_factors[i]), 1e-6) << "all positions of a long sequence";
+    }
+  }
+  EXPECT_NEAR(cosine(99, 100, 0), 1.25 * std::cos(99 / 4.0), 1e-6);
+  EXPECT_EQ(cosine(99, 0, 0), cosine(99, 100, 0)) << "there is no other row";
+}
+
 Rotations Of(const RopeTable& table) {
   return {.cos = table.cos(), .sin = table.sin(), .half = table.half()};
 }

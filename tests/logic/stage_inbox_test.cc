@@ -73,6 +73,21 @@ class StageInboxTest : public ::testing::Test {
 
 // ---- Orders
 
+TEST_F(StageInboxTest, RowsOfAStepKnowHowLongTheirSequencesWillBe) {
+  StageInbox inbox = Inbox(0);
+  inbox.Admit({.sequence = 0, .positions = 40, .prompt = {1}});
+  inbox.Admit({.sequence = 1, .positions = 64, .prompt = {1}});
+  std::vector<MicroBatch> batches = {Rows(0, 0, 2), Rows(1, 0)};
+  inbox.BeginStep(std::move(batches));
+  EXPECT_EQ(inbox.batch(0).rows[1].length, 40);
+  EXPECT_EQ(inbox.batch(1).rows[0].length, 64);
+  inbox.EndStep();
+  inbox.Admit({.sequence = 0, .positions = 9, .prompt = {1}});
+  batches = {Rows(0, 0)};
+  inbox.BeginStep(std::move(batches));
+  EXPECT_EQ(inbox.batch(0).rows[0].length, 9) << "of the sequence that has the slot now";
+}
+
 TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   StageInbox inbox = Inbox(1);
   EXPECT_THAT(Says(inbox.AddOrder({.number = 1, .what = RetireOrder{0}})), HasSubstr("expected order 0"));

@@ -65,7 +65,10 @@ MicroBatch WithEvicted(const Plan& plan, const MicroBatch& batch, const std::fun
     const std::span<const int32_t> tokens = known(sequence);
     const auto evicted = static_cast<int32_t>(EvictedPositions(plan, int64_t{batch.rows[row].position} + 1));
     for (int32_t at = 0; at < evicted; ++at)
-      all.rows.push_back({.sequence = sequence, .token = at < std::ssize(tokens) ? tokens[static_cast<size_t>(at)] : 0, .position = at});
+      all.rows.push_back({.sequence = sequence,
+                          .token = at < std::ssize(tokens) ? tokens[static_cast<size_t>(at)] : 0,
+                          .position = at,
+                          .length = batch.rows[row].length});
     for (; begin <= row; ++begin) all.rows.push_back(batch.rows[begin]);
   }
   return all;

@@ -26,6 +26,7 @@ double YarnScale(double factor, double multiplier) {
 
 absl::StatusOr<RopeType> ParseRopeType(const std::string& spelled, std::string_view name, const Family& family) {
   if (family.global_heads && spelled == "proportional") return RopeType::kProportional;
+  if (family.long_rope && (spelled == "longrope" || spelled == "su")) return RopeType::kLongRope;  // its older name
   constexpr std::pair<std::string_view, RopeType> kTypes[] = {{"default", RopeType::kDefault},
                                                               {"linear", RopeType::kLinear},
                                                               {"dynamic", RopeType::kDynamic},
@@ -178,11 +179,12 @@ absl::Status ReadRotatedDimensions(JsonFields& fields, const char* key, int64_t 
 }
 
 // Refuses fields by which the code of other families changes a scaling.
-absl::Status RefuseOtherScalings(const json& object, const Family& family, std::string_view where) {
-  for (const char* key : {kQueryBeta, "alpha", "short_factor", "long_factor"}) {
+absl::Status RefuseOtherScalings(const json& object, const Family& family, RopeType type, std::string_view where) {
+  for (const char* key : {kQueryBeta, "alpha", "short_factor", "long_factor", "short_mscale", "long_mscale"}) {
     const auto found = object.find(key);
     if (found == object.end() || found->is_null() || (found->is_number() && found->get<double>() == 0)) continue;
     if (key == kQueryBeta && family.scales_queries) continue;
+    if (type == RopeType::kLongRope && std::string_view(key).ends_with("_factor")) continue;
     return Unsupported(where, absl::StrCat("\"", key, "\""), "the scalings of Llama, Mistral, Qwen2 and Qwen3 are supported");
   }
   return absl::OkStatus();
@@ -194,6 +196,33 @@ absl::Status ReadQueryBeta(JsonFields& fields, RopeConfig& rope) {
   rope.query_beta = fields.DoubleOr(kQueryBeta, 0.0, 0.0, kMaxFactor);
   if (rope.query_beta > 0) rope.original_max_position = fields.Int(kOriginal, 1, kMaxPositions);
   return fields.status();
+}
+
+// As in transformers: the factor of cos and sin follows from how much the context was extended.
+absl::Status ReadLongRope(JsonFields& top, JsonFields& fields, const ModelConfig& config, RopeConfig& rope) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  constexpr int64_t kOriginalOfClass = 4096;
+  const int64_t stated = top.IntOr(kOriginal, fields.IntOr(kOriginal, kOriginalOfClass, 2, kMaxPositions), 2, kMaxPositions);
+  const int64_t beside = fields.IntOr(kOriginal, stated, 2, kMaxPositions);
+  const double extension = static_cast<double>(config.max_positions) / static_cast<double>(stated);
+  const double factor = fields.DoubleOr("factor", extension, 1e-6, kMaxFactor);
+  const double implied = extension <= 1 ? 1.0 : std::sqrt(1 + std::log(extension) / std::log(static_cast<double>(stated)));
+  rope.attention_factor = fields.DoubleOr("attention_factor", implied, 1e-6, kMaxFactor);
+  const size_t pairs = static_cast<size_t>(rope.dims / 2);
+  for (const auto& [key, factors] : {std::pair("short_factor", &rope.short_factors), std::pair("long_factor", &rope.long_factors)}) {
+    if (fields.status().ok() && !fields.Has(key)) return Invalid(fields.where(), ": field \"", key, "\" is missing");
+    *factors = fields.Doubles(key, 1e-6, kMaxFactor, kMaxHeadDim);
+    if (fields.status().ok() && factors->size() != pairs)
+      return Invalid(fields.where(), ": field \"", key, "\" has ", factors->size(), " factors for ", pairs, " frequencies");
+  }
+  LIME_RETURN_IF_ERROR(top.status());
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (beside != stated) return Invalid(fields.where(), ": ", kOriginal, " ", beside, " beside ", stated, "; state it once");
+  if (std::abs(factor - extension) > 1e-6 * extension)
+    return Unsupported(fields.where(), absl::StrCat("factor ", factor, " of longrope"),
+                       absl::StrCat("the factor by which the positions were extended (", extension, ") is supported"));
+  rope.original_max_position = stated;
+  return absl::OkStatus();
 }
 
 absl::Status ReadScaling(JsonFields& fields, int64_t original, const Family& family, RopeConfig& rope, ModelConfig& config) {
@@ -261,13 +290,17 @@ absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, 
   LIME_ASSIGN_OR_RETURN(const double stated_share, RotatedShare(fields, share, family, where));
   LIME_ASSIGN_OR_RETURN(rope.dims, RotatedDimensions(stated_share, head_dim, name));
   if (family.rotated_dims != nullptr) LIME_RETURN_IF_ERROR(ReadRotatedDimensions(top, family.rotated_dims, head_dim, rope.dims));
-  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, family, where));
+  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, family, rope.type, where));
   rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
   LIME_RETURN_IF_ERROR(fields.status());
   if (rope.type == RopeType::kProportional) {
     rope.turning = std::exchange(rope.dims, head_dim);
     rope.factor = fields.DoubleOr("factor", 1.0, 1e-6, kMaxFactor);
     return fields.status().ok() ? absl::StatusOr<RopeConfig>(rope) : fields.status();
+  }
+  if (rope.type == RopeType::kLongRope) {
+    LIME_RETURN_IF_ERROR(ReadLongRope(top, fields, config, rope));
+    return rope;
   }
   if (rope.type != RopeType::kDefault) LIME_RETURN_IF_ERROR(ReadScaling(fields, original, family, rope, config));
   if (family.scales_queries) LIME_RETURN_IF_ERROR(ReadQueryBeta(fields, rope));

@@ -142,6 +142,7 @@ struct Family {
   bool latent_attention = false;            // kv_lora_rank and its fields are read (LatentAttentionConfig)
   bool global_heads = false;                // global_head_dim and its fields are read: full layers have heads of their own
   const char* has_experts = nullptr;        // a boolean field: whether the model has experts; null: as `experts`
+  bool long_rope = false;                   // the rotation longrope may be stated
   // Of a model without a checkpoint whose config.json names no dtype; nullopt: such a file is refused.
   std::optional<DType> working_dtype = std::nullopt;
 };

@@ -31,6 +31,7 @@ enum class RopeType {
   kLlama3,        // low frequencies divided by factor, with a smooth transition
   kYarn,          // NTK by parts, attention scaled
   kProportional,  // exponents over the whole head, of which only the first pairs turn (Gemma 4)
+  kLongRope,      // a factor for each frequency: one set for short sequences, another for long ones; attention scaled
 };
 
 struct RopeConfig {
@@ -42,11 +43,25 @@ struct RopeConfig {
   double high_freq_factor = 4.0;      // llama3
   double beta_fast = 32.0;            // yarn
   double beta_slow = 1.0;             // yarn
-  double attention_factor = 1.0;      // yarn: multiplies cos and sin
+  double attention_factor = 1.0;      // yarn and longrope: multiplies cos and sin
   bool truncate = true;               // yarn: correction range rounded to whole dimensions
   int64_t original_max_position = 0;  // positions of the training, before scaling
   double query_beta = 0;              // queries times 1 + query_beta * ln(1 + floor(position / original_max_position)) (Ministral 3)
   int64_t turning = 0;                // proportional: of `dims`, those that turn; even
+  // longrope, [dims / 2]: divide the frequencies. A sequence is short if it will have at most
+  // original_max_position positions, generated ones included: all its positions use the same set.
+  std::vector<double> short_factors, long_factors;
+
+  // Rows of a table for so many positions. longrope: those of short sequences, then those of long
+  // ones, if there can be any.
+  int64_t TableRows(int64_t positions) const {
+    return type == RopeType::kLongRope && positions > original_max_position ? original_max_position + positions : positions;
+  }
+  // The row of a position, in a sequence that will have `length` positions (0: not known).
+  int64_t TableRow(int64_t position, int64_t length) const {
+    const bool is_long = type == RopeType::kLongRope && (length > original_max_position || position >= original_max_position);
+    return is_long ? original_max_position + position : position;
+  }
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
@@ -207,6 +222,14 @@ struct ModelConfig {
   // Columns of the input of kO.
   int64_t attended_cols(int64_t layer_index) const {
     return latent_attention ? num_heads * latent_attention->value_dim : q_cols(layer_index);
+  }
+  // Sequences with more positions rotate otherwise than shorter ones (longrope), so they share no KV
+  // with those. 0: all rotate alike.
+  int64_t short_positions() const {
+    for (const RopeConfig& rope : ropes) {
+      if (rope.type == RopeType::kLongRope) return rope.original_max_position;
+    }
+    return 0;
   }
   // Whether all layers with KV have the same heads and window, and keys and values, so that another
   // device can attend for any of them.

@@ -238,10 +238,44 @@ TEST(ModelFamiliesTest, Phi3HasAWindowOnAllLayersAndMayRotatePartOfAHead) {
   config["sliding_window"] = 23, config["partial_rotary_factor"] = 0.75;
   EXPECT_EQ(Parse(config)->layer(1).window, 23);
   EXPECT_EQ(Parse(config)->ropes.at(0).dims, 6);
-  config["rope_scaling"] = {{"type", "longrope"}, {"short_factor", {1, 1, 1}}, {"long_factor", {2, 2, 2}}};
-  EXPECT_THAT(Error(config), HasSubstr("\"longrope\" is not supported"));
-  config["rope_scaling"]["type"] = "yarn";
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"short_factor", {1, 1, 1}}};
   EXPECT_THAT(Error(config), HasSubstr("\"short_factor\" is not supported"));
+}
+
+TEST(ModelFamiliesTest, LongRopeOfPhi3HasAFactorForEachFrequency) {
+  json config = Llama();
+  config["rope_scaling"] = {{"type", "longrope"}, {"short_factor", {1, 1, 1}}, {"long_factor", {2, 2.5, 3}}};
+  EXPECT_THAT(Error(config), HasSubstr("\"longrope\" is not supported"));
+  config["architectures"] = {"Phi3ForCausalLM"};
+  config["partial_rotary_factor"] = 0.75, config["max_position_embeddings"] = 512, config["original_max_position_embeddings"] = 128;
+  for (const char* name : {"longrope", "su"}) {
+    config["rope_scaling"]["type"] = name;
+    ASSERT_TRUE(Parse(config).ok()) << Error(config);
+    const RopeConfig rope = Parse(config)->ropes.at(0);
+    EXPECT_EQ(rope.type, RopeType::kLongRope);
+    EXPECT_THAT(rope.long_factors, ElementsAre(2, 2.5, 3));
+    EXPECT_THAT(rope.short_factors, ElementsAre(1, 1, 1));
+    EXPECT_NEAR(rope.attention_factor, std::sqrt(1 + std::log(4) / std::log(128)), 1e-12);
+    EXPECT_EQ(Parse(config)->short_positions(), 128);
+    EXPECT_EQ(Parse(config)->max_positions, 512);
+  }
+  config["rope_scaling"]["factor"] = 4.0, config["rope_scaling"]["attention_factor"] = 1.5;
+  EXPECT_EQ(Parse(config)->ropes.at(0).attention_factor, 1.5);
+  config["rope_scaling"]["factor"] = 8.0;
+  EXPECT_THAT(Error(config), HasSubstr("factor 8 of longrope is not supported"));
+  config["rope_scaling"].erase("factor");
+  config["rope_scaling"]["short_mscale"] = 1.1;
+  EXPECT_THAT(Error(config), HasSubstr("\"short_mscale\" is not supported"));
+  config["rope_scaling"].erase("short_mscale");
+  config["rope_scaling"]["original_max_position_embeddings"] = 64;
+  EXPECT_THAT(Error(config), HasSubstr("original_max_position_embeddings 64 beside 128; state it once"));
+  config["rope_scaling"].erase("original_max_position_embeddings");
+  config["rope_scaling"]["long_factor"] = {2, 2};
+  EXPECT_THAT(Error(config), HasSubstr("\"long_factor\" has 2 factors for 3 frequencies"));
+  config["rope_scaling"]["long_factor"] = {2, 0, 2};
+  EXPECT_THAT(Error(config), HasSubstr("long_factor[1]"));
+  config["rope_scaling"].erase("long_factor");
+  EXPECT_THAT(Error(config), HasSubstr("\"long_factor\" is missing"));
 }
 
 // The text of a Gemma 3 4B states no more than these fields.

@@ -29,6 +29,7 @@ constinit const Family kPhi3Family = {.name = "phi3",
                                       .tensors = kTensors,
                                       .defaults = {.positions = 4096, .norm_eps = 1e-5},
                                       .layers = LayerPattern::kWindow,
-                                      .rotates_part_of_heads = true};
+                                      .rotates_part_of_heads = true,
+                                      .long_rope = true};
 
 }  // namespace lime
