@@ -24,11 +24,14 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int kVersion = 1;
 
 // Matrices by name; the others are in no part.
-constexpr Names<TensorRole, 21> kRoleNames = {{{TensorRole::kQ, "q"},
+constexpr Names<TensorRole, 24> kRoleNames = {{{TensorRole::kQ, "q"},
                                                {TensorRole::kK, "k"},
                                                {TensorRole::kV, "v"},
                                                {TensorRole::kQkvByHead, "qkv_by_head"},
                                                {TensorRole::kO, "o"},
+                                               {TensorRole::kQDown, "q_down"},
+                                               {TensorRole::kQUp, "q_up"},
+                                               {TensorRole::kKvDown, "kv_down"},
                                                {TensorRole::kQkv, "qkv"},
                                                {TensorRole::kZ, "z"},
                                                {TensorRole::kBeta, "beta"},

@@ -189,6 +189,16 @@ TEST(ClusterPlanTest, WhatIsWrittenIsReadBackTheSame) {
   EXPECT_EQ(*read, plan);
 }
 
+TEST(ClusterPlanTest, RowsOfEveryMatrixThatStreamsAreReadBack) {
+  for (const TensorRole role : {TensorRole::kQDown, TensorRole::kQUp, TensorRole::kKvDown}) {
+    Plan plan = ThreeStages();
+    plan.parts[1].rows[0].role = plan.parts[2].rows[0].role = role;
+    const absl::StatusOr<Plan> parsed = ParsePlan(ToJsonText(plan), "plan");
+    ASSERT_TRUE(parsed.ok()) << static_cast<int>(role) << ": " << parsed.status().message();
+    EXPECT_EQ(*parsed, plan);
+  }
+}
+
 TEST(ClusterPlanTest, APolicyOfUnitsIsNamedUnlessItIsTheUsualOne) {
   Plan plan = DemandPlan();
   EXPECT_THAT(ToJsonText(plan), ::testing::Not(HasSubstr("\"policy\"")));
