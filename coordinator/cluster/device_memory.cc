@@ -35,7 +35,7 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
   const Bytes attention =
       q * (kFloat + element) + 2 * kv * kFloat + (c.attention_gate ? q * kFloat : 0) + (c.qkv_by_head ? (q + 2 * kv) * kFloat : 0);
   const Bytes latents = LatentActivations(c, element);
-  const Bytes added = c.after_norms ? c.hidden_size * kFloat : 0;
+  const Bytes added = (c.after_norms ? c.hidden_size * kFloat : 0) + 2 * c.layer_input_cols * kFloat;
   const Bytes recurrence = (2 * linear.conv_cols() + linear.value_cols() + 2 * linear.value_heads) * kFloat + linear.value_cols() * element;
   const Bytes experts = ExpertsActivations(c, element);
   const Bytes mlp = inner * ((c.gated_mlp ? 2 : 1) * kFloat + element);

@@ -234,7 +234,8 @@ int64_t AttentionWeights(const ModelConfig& c, int64_t layer) {
     return c.hidden_size * (latent.query_rank + latent.kv_cols() + c.attended_cols(layer)) +
            c.num_heads * (latent.query_rank * (latent.plain + latent.rotated) + latent.rank * (latent.plain + latent.value_dim));
   }
-  if (c.layer(layer).has_kv()) return c.hidden_size * ((c.attention_gate ? 3 : 2) * c.q_cols(layer) + 2 * c.kv_cols(layer));
+  const int64_t kv_cols = c.layer(layer).takes_kv ? 0 : 2 * c.kv_cols(layer);
+  if (c.layer(layer).has_kv()) return c.hidden_size * ((c.attention_gate ? 3 : 2) * c.q_cols(layer) + kv_cols);
   const LinearAttentionConfig& linear = *c.linear_attention;
   return c.hidden_size * (linear.conv_cols() + 2 * linear.value_cols() + 2 * linear.value_heads);
 }

@@ -162,9 +162,9 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
   Bytes bytes = 0;
   const bool has_head = std::ranges::any_of(ids, [](BlockId id) { return id.kind == BlockKind::kHead; });
   for (const BlockId id : ids) {
-    // Tied: the head and the embedding are one tensor.
+    // Tied: the matrix of the head and that of the embedding are one tensor.
     const bool with_head = id.kind == BlockKind::kEmbedding && has_head && spec_.config.tie_embeddings;
-    bytes += with_head ? 0 : spec_.block(id).bytes;
+    bytes += with_head ? PinnedBytes(spec_.block(id)) : spec_.block(id).bytes;
   }
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
                         WeightStore::Open(checkpoint, spec_,

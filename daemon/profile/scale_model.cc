@@ -20,7 +20,7 @@ constexpr Bytes kUnknownCacheBytes = 32 * kMiB;
 constexpr int64_t kIdsStep = 64;
 
 bool IsVocabulary(const TensorSpec& tensor) {
-  return tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kOutput;
+  return tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kOutput || tensor.role == TensorRole::kLayerEmbedding;
 }
 
 Bytes BytesOfKind(const ModelSpec& spec, BlockKind kind) {

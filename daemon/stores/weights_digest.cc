@@ -231,6 +231,7 @@ void AppendLayers(const ModelConfig& config, std::string& text) {
                           layer.window, layer.rope, layer.intermediate_size);
     if (layer.experts) text += " experts";
     if (layer.keys_are_values) text += " keys_are_values";
+    if (layer.shared_kv >= 0) absl::StrAppendFormat(&text, " %s %d", layer.takes_kv ? "takes_kv" : "sends_kv", layer.shared_kv);
   }
 }
 
@@ -284,6 +285,7 @@ void AppendLaterFields(const ModelConfig& config, std::string& text) {
   append("after_norms", config.after_norms, defaults.after_norms);
   append("value_norm", config.value_norm, defaults.value_norm);
   append("layer_scale", config.layer_scale, defaults.layer_scale);
+  append("layer_inputs", static_cast<double>(config.layer_inputs), 0);
 }
 
 }  // namespace

@@ -17,15 +17,48 @@ namespace lime::cpu {
 void EmbeddingBlock::Bind(const BlockBinder& binder) {
   table_ = binder.Linear(TensorRole::kTokenEmbedding, config_.hidden_size);
   position_table_ = binder.Data(TensorRole::kPositionEmbedding);
+  layer_table_ = binder.Linear(TensorRole::kLayerEmbedding, config_.layer_input_cols);
+  layer_projection_ = binder.Linear(TensorRole::kLayerProjection, config_.hidden_size);
+  layer_norm_ = binder.Small(TensorRole::kLayerInputNorm);
 }
 
 absl::Status EmbeddingBlock::Forward(const StepMemory& memory) {
-  Workspace& ws = memory.ws;
+  LookUpLayers(memory.ws);
+  Embed(memory.ws);
+  MakeLayerInputs(memory.ws);
+  return absl::OkStatus();
+}
+
+void EmbeddingBlock::LookUpLayers(Workspace& ws) const {
+  if (config_.layer_inputs == 0) return;
+  EmbedTokens(ws.pool, layer_table_.weight, ws.tokens, ws.rows, {}, ws.layer_rows, DType::kF32, config_.layer_input_cols,
+              std::sqrt(static_cast<float>(config_.layer_inputs)));  // [tokens, layers, layer_inputs]
+}
+
+// (row + norm(product / sqrt(hidden))) / sqrt(2), in fp32, rounded once.
+void EmbeddingBlock::MakeLayerInputs(Workspace& ws) const {
+  const int64_t cols = config_.layer_inputs, all = config_.layer_input_cols;
+  if (cols == 0) return;
+  LinearOut(ws, ws.x, ws.rows, {{&layer_projection_, ws.layer_products}});
+  const float root = std::sqrt(static_cast<float>(ws.hidden)), half = std::sqrt(0.5f);
+  DivideRows(ws.pool, ws.layer_products, ws.rows, all, all, root);
+  HeadRmsNorm(ws.pool, {.tokens = ws.rows, .heads = all / cols, .head_dim = cols, .stride = all}, ws.layer_products, layer_norm_.data,
+              layer_norm_.dtype, static_cast<float>(config_.norm_eps));
+  const Bytes row_bytes = cols * ElementBytes(ws.dtype);
+  ParallelRows(ws.pool, ws.rows, all, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* const sum = ws.layer_products + row * all;
+      for (int64_t i = 0; i < all; ++i) sum[i] = (sum[i] + ws.layer_rows[row * all + i]) * half;
+      for (int64_t layer = 0; layer < all / cols; ++layer) Narrow(ws, sum + layer * cols, cols, ws.layer_inputs(layer) + row * row_bytes);
+    }
+  });
+}
+
+void EmbeddingBlock::Embed(Workspace& ws) const {
   const LearnedPositions learned{
       .table = position_table_, .offset = config_.position_offset, .positions = position_table_ == nullptr ? nullptr : ws.positions};
   EmbedTokens(ws.pool, table_.weight, ws.tokens, ws.rows, learned, ws.x, ws.dtype, ws.hidden,
               static_cast<float>(config_.embedding_multiplier));  // [tokens, hidden]
-  return absl::OkStatus();
 }
 
 absl::Status EmbeddingBlock::ForwardRows(const RowsInMemory& /*rows*/, const StepMemory& /*memory*/) {
@@ -36,9 +69,12 @@ absl::Status EmbeddingBlock::ForwardGiven(const RowsInMemory& rows, const StepMe
   Workspace& ws = memory.ws;
   if (rows.rows.end - rows.rows.begin < ws.rows)
     return Invalid(rows.rows.end - rows.rows.begin, " rows of the embedding were given for a batch of ", ws.rows);
+  LookUpLayers(ws);
   std::iota(ws.tokens, ws.tokens + ws.rows, 0);
   table_.PointAt(rows);
-  return Forward(memory);
+  Embed(ws);
+  MakeLayerInputs(ws);
+  return absl::OkStatus();
 }
 
 // ---- Attention
@@ -83,6 +119,8 @@ absl::Status AttentionBlock::Forward(const StepMemory& memory) {
   if (config_.qkv_by_head) {
     LinearOut(ws, ws.normed, ws.rows, {{&by_head_, ws.by_head}});
     SplitHeads(ws);
+  } else if (config_.layer(layer_).takes_kv) {
+    LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}});
   } else if (config_.layer(layer_).keys_are_values) {
     LinearOut(ws, ws.normed, ws.rows, {{&q_, QOut(ws)}, {&k_, ws.k}});
   } else {
@@ -139,7 +177,7 @@ void AttentionBlock::Rotate(Workspace& ws) const {
   const RopeTable& table = ws.ropes[static_cast<size_t>(rope)];
   const Rotations rotations{.cos = table.cos(), .sin = table.sin(), .half = table.half()};
   ApplyRope(ws.pool, queries, ws.q, rotations, ws.rotations());
-  ApplyRope(ws.pool, keys, ws.k, rotations, ws.rotations());
+  if (!config_.layer(layer_).takes_kv) ApplyRope(ws.pool, keys, ws.k, rotations, ws.rotations());
   if (table.query_factors() != nullptr) ScaleHeads(ws.pool, queries, ws.q, table.query_factors(), ws.positions);
 }
 
@@ -147,10 +185,11 @@ absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
   LIME_RETURN_IF_ERROR(CheckPages(ws, kv));
   if (config_.attention_gate) TakeQueries(ws);
   const int64_t q_cols = config_.q_cols(layer_), kv_cols = config_.kv_cols(layer_);
+  const LayerConfig& layer = config_.layer(layer_);
   const HeadShape queries{.tokens = ws.rows, .heads = config_.num_heads, .head_dim = head_dim(), .stride = q_cols};
   const HeadShape keys{.tokens = ws.rows, .heads = kv_heads(), .head_dim = head_dim(), .stride = kv_cols};
-  if (config_.layer(layer_).keys_are_values) std::copy_n(ws.k, ws.rows * kv_cols, ws.v);
-  if (config_.value_norm) HeadRmsNorm(ws.pool, keys, ws.v, nullptr, DType::kF32, static_cast<float>(config_.norm_eps));
+  if (layer.keys_are_values) std::copy_n(ws.k, ws.rows * kv_cols, ws.v);
+  if (config_.value_norm && !layer.takes_kv) HeadRmsNorm(ws.pool, keys, ws.v, nullptr, DType::kF32, static_cast<float>(config_.norm_eps));
   if (q_norm_.data != nullptr) {  // over head_dim, or over all heads
     const float eps = static_cast<float>(config_.norm_eps), offset = static_cast<float>(config_.norm_offset);
     const auto normed = [&](HeadShape shape) {
@@ -158,11 +197,25 @@ absl::Status AttentionBlock::Append(Workspace& ws, const KvView& kv) const {
       return shape;
     };
     HeadRmsNorm(ws.pool, normed(queries), ws.q, q_norm_.data, q_norm_.dtype, eps, offset);
-    HeadRmsNorm(ws.pool, normed(keys), ws.k, k_norm_.data, k_norm_.dtype, eps, offset);
+    if (!layer.takes_kv) HeadRmsNorm(ws.pool, normed(keys), ws.k, k_norm_.data, k_norm_.dtype, eps, offset);
   }
   Rotate(ws);
+  if (layer.shared_kv >= 0) ShareKeys(ws);
   KvAppend(ws.pool, kv, ws.attention_rows(), ws.k, ws.v, kv_cols);
   return absl::OkStatus();
+}
+
+// They travel as the pages store them, so the copy of a layer that takes them has the same bits.
+void AttentionBlock::ShareKeys(Workspace& ws) const {
+  const LayerConfig& layer = config_.layer(layer_);
+  const int64_t count = ws.rows * config_.kv_cols(layer_);
+  if (layer.takes_kv) {
+    Widen(ws, ws.shared_keys(layer.shared_kv), count, ws.k);
+    Widen(ws, ws.shared_values(layer.shared_kv), count, ws.v);
+  } else {
+    Narrow(ws, ws.k, count, ws.shared_keys(layer.shared_kv));
+    Narrow(ws, ws.v, count, ws.shared_values(layer.shared_kv));
+  }
 }
 
 absl::Status AttentionBlock::Attend(Workspace& ws, const KvView& kv) const {
@@ -240,6 +293,9 @@ void MlpBlock::Bind(const BlockBinder& binder) {
   down_ = binder.Linear(TensorRole::kDown, config_.layer(layer_).intermediate_size);
   after_norm_ = binder.ReadNorm(config_, TensorRole::kAfterNorm);
   layer_scale_ = binder.Number(TensorRole::kLayerScale);
+  layer_gate_ = binder.Linear(TensorRole::kLayerGate, config_.hidden_size);
+  layer_up_ = binder.Linear(TensorRole::kLayerUp, config_.layer_inputs);
+  layer_after_norm_ = binder.ReadNorm(config_, TensorRole::kLayerAfterNorm);
 }
 
 // Where the halves are parallel, the attention half has computed it.
@@ -258,7 +314,11 @@ absl::Status MlpBlock::Forward(const StepMemory& memory) {
     LinearOut(ws, input, ws.rows, {{&up_, ws.up}});
   }
   Activate(ws);
-  AddToX(ws, ws.mixed, down_, after_norm_, layer_scale_);
+  AddToX(ws, ws.mixed, down_, after_norm_, mlp_scale());
+  if (layer_gate_.outputs == 0) return absl::OkStatus();
+  LinearOut(ws, ws.x, ws.rows, {{&layer_gate_, ws.gate}});  // [tokens, layer_inputs]
+  ActivateInputs(ws);
+  AddToX(ws, ws.mixed, layer_up_, layer_after_norm_, layer_scale_);
   return absl::OkStatus();
 }
 
@@ -268,14 +328,25 @@ void MlpBlock::Activate(Workspace& ws) const {
                   static_cast<float>(config_.activation_limit));
 }
 
+void MlpBlock::ActivateInputs(Workspace& ws) const {
+  const int64_t n = config_.layer_inputs;
+  Widen(ws, ws.layer_inputs(layer_), ws.rows * n, ws.up);
+  GatedActivation(ws.pool, config_.activation, ws.gate, ws.up, ws.rows, n, n, ws.mixed, ws.dtype, n);
+}
+
 absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& memory) {
   Workspace& ws = memory.ws;
   const TensorRole role = rows.rows.role;
   LinearLayer& layer = linear(role);
   layer.PointAt(rows);
+  if (role == TensorRole::kLayerGate) {
+    LinearOut(ws, ws.x, ws.rows, {{&layer, ws.gate}});
+    return absl::OkStatus();
+  }
   if (role != TensorRole::kGate && role != TensorRole::kUp) {
-    if (layer.row_begin == 0) Activate(ws);
-    AddToX(ws, ws.mixed, layer, after_norm_, layer_scale_);
+    const bool of_inputs = role == TensorRole::kLayerUp;
+    if (layer.row_begin == 0) of_inputs ? ActivateInputs(ws) : Activate(ws);
+    AddToX(ws, ws.mixed, layer, of_inputs ? layer_after_norm_ : after_norm_, of_inputs ? layer_scale_ : mlp_scale());
     return absl::OkStatus();
   }
   const bool is_first = role == TensorRole::kGate || !gated();

@@ -29,6 +29,13 @@ class EmbeddingBlock final : public Block {
   const ModelConfig& config_;
   LinearLayer table_;                          // [vocab, hidden]
   const std::byte* position_table_ = nullptr;  // [positions + offset, hidden] working dtype, or null
+  // With ModelConfig::layer_inputs.
+  void LookUpLayers(Workspace& ws) const;     // ws.tokens -> ws.layer_rows
+  void MakeLayerInputs(Workspace& ws) const;  // ws.x, layer_rows -> the inputs of all layers
+  void Embed(Workspace& ws) const;            // ws.tokens -> ws.x
+
+  LinearLayer layer_table_, layer_projection_;
+  Values layer_norm_;
 };
 
 class AttentionBlock : public Block {
@@ -53,7 +60,9 @@ class AttentionBlock : public Block {
   virtual absl::Status Append(Workspace& ws, const KvView& kv) const;
   // Fails if a row's position has no page.
   static absl::Status CheckPages(const Workspace& ws, const KvView& kv);
-  void Rotate(Workspace& ws) const;                            // ws.q, k
+  void Rotate(Workspace& ws) const;  // ws.q, k
+  // Takes ws.k and ws.v from the residual stream, or sends them with it (LayerConfig::shared_kv).
+  void ShareKeys(Workspace& ws) const;
   absl::Status Attend(Workspace& ws, const KvView& kv) const;  // ws.q, k, v -> ws.attended
 
   const ModelConfig& config_;
@@ -95,15 +104,23 @@ class MlpBlock final : public Block {
 
  private:
   bool gated() const { return gate_.outputs > 0; }
-  LinearLayer& linear(TensorRole role) { return role == TensorRole::kGate ? gate_ : role == TensorRole::kUp ? up_ : down_; }
+  LinearLayer& linear(TensorRole role) {
+    if (role == TensorRole::kLayerGate || role == TensorRole::kLayerUp) return role == TensorRole::kLayerUp ? layer_up_ : layer_gate_;
+    return role == TensorRole::kGate ? gate_ : role == TensorRole::kUp ? up_ : down_;
+  }
   const std::byte* Input(Workspace& ws) const;  // the normalised input: [tokens, hidden]
   void Activate(Workspace& ws) const;           // ws.gate, up -> ws.mixed
+  void ActivateInputs(Workspace& ws) const;     // ws.gate, the layer's inputs -> ws.mixed
+  // Of the sum with the MLP's result.
+  float mlp_scale() const { return layer_gate_.outputs > 0 ? 1 : layer_scale_; }
 
   const ModelConfig& config_;
   const int32_t layer_;
   Norm norm_, after_norm_;
   float layer_scale_ = 1;
-  LinearLayer gate_, up_, down_;  // no gate in a two-matrix MLP
+  LinearLayer gate_, up_, down_;       // no gate in a two-matrix MLP
+  LinearLayer layer_gate_, layer_up_;  // with ModelConfig::layer_inputs
+  Norm layer_after_norm_;
 };
 
 class HeadBlock final : public Block {

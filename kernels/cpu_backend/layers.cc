@@ -1,8 +1,10 @@
 #include "kernels/cpu_backend/layers.h"
 
+#include <algorithm>
 #include <array>
 
 #include "planner/base/check.h"
+#include "planner/base/float_bits.h"
 
 namespace lime::cpu {
 namespace {
@@ -51,6 +53,20 @@ void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const N
   if (after.weight == nullptr) return LinearAddToX(ws, x, layer);
   LinearOut(ws, x, ws.rows, {{&layer, ws.added}});
   if (layer.is_complete()) after.AddToX(ws, scale);
+}
+
+void Narrow(Workspace& ws, const float* from, int64_t count, std::byte* to) {
+  WithWorkingType(ws.dtype, [&](auto type) {
+    using T = decltype(type);
+    std::transform(from, from + count, reinterpret_cast<T*>(to), [](float x) { return FromFloat<T>(x); });
+  });
+}
+
+void Widen(Workspace& ws, const std::byte* from, int64_t count, float* to) {
+  WithWorkingType(ws.dtype, [&](auto type) {
+    const auto* const first = reinterpret_cast<const decltype(type)*>(from);
+    std::transform(first, first + count, to, [](auto x) { return ToFloat(x); });
+  });
 }
 
 NormShape Norm::ShapeOf(const Workspace& ws, int64_t rows, DType of_rows) const {

@@ -53,6 +53,10 @@ void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer);
 // last ones. With it, `scale` multiplies the sum before it is rounded.
 void AddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer, const Norm& after, float scale = 1);
 
+// Rounds fp32 to the working dtype, or widens it. Both of `count` elements.
+void Narrow(Workspace& ws, const float* from, int64_t count, std::byte* to);
+void Widen(Workspace& ws, const std::byte* from, int64_t count, float* to);
+
 // RMSNorm, or LayerNorm for families that have it.
 struct Norm {
   const std::byte* weight = nullptr;  // [hidden]; null in a LayerNorm without affine parameters

@@ -14,9 +14,9 @@ int64_t AttendedCols(const ModelConfig& config) {
   return std::max(QCols(config), config.linear_attention ? config.linear_attention->value_cols() : 0);
 }
 
-// Of dense MLPs and shared experts.
+// Of dense MLPs, shared experts and the inputs of layers.
 int64_t IntermediateCols(const ModelConfig& config) {
-  return std::max(config.MostIntermediate(), config.experts ? config.experts->shared_intermediate_size : 0);
+  return std::max({config.MostIntermediate(), config.experts ? config.experts->shared_intermediate_size : 0, config.layer_inputs});
 }
 
 int64_t NarrowCols(const ModelConfig& config) {
@@ -109,6 +109,10 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   if (config.gated_mlp) on_array(arrays.gate, rows * intermediate * kFloat);
   on_array(arrays.up, rows * intermediate * kFloat);
   on_array(arrays.mixed, rows * intermediate * working);
+  if (config.layer_inputs > 0) {
+    on_array(arrays.layer_rows, rows * config.layer_input_cols * kFloat);
+    on_array(arrays.layer_products, rows * config.layer_input_cols * kFloat);
+  }
   on_array(arrays.head_rows, logit_rows * kIndex);
   on_array(arrays.head_x, logit_rows * config.hidden_size * working);
   on_array(arrays.logits, logit_rows * config.vocab_size * kFloat);
@@ -128,6 +132,7 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       pool(options.num_threads),
       linear(options.num_threads, options.max_rows, WidestInput(spec.config), numerics),
       attention(AttentionOptions(spec, options, options.attends_pieces)),
+      config_(spec.config),
       long_rope_(LongRope(spec.config)) {
   if (options.attends_for_others) for_others.emplace(AttentionOptions(spec, options, true));
   for (const RopeConfig& rope : spec.config.ropes) ropes.emplace_back(rope, options.context);

@@ -72,6 +72,9 @@ struct BatchArrays {
   float* shared = nullptr;          // [rows, hidden]: of the shared expert; null without one
   std::byte* shared_x = nullptr;    // [rows, hidden] working dtype: its input; null without ExpertsConfig::norms_apart
   float* shared_scale = nullptr;    // [rows]; null without ExpertsConfig::shared_scale
+  // Inputs of all layers; null without ModelConfig::layer_inputs. From the table, and from the products.
+  float* layer_rows = nullptr;      // [rows, layer_input_cols]
+  float* layer_products = nullptr;  // [rows, layer_input_cols]
   int32_t* head_rows = nullptr;     // [logit_rows], rows that asked for logits
   std::byte* head_x = nullptr;      // [logit_rows, hidden] working dtype
   float* logits = nullptr;          // [logit_rows, vocab]
@@ -89,6 +92,7 @@ struct ExpertProgress {
 };
 
 struct Workspace : BatchArrays {
+  // REQUIRES: `spec` outlives it.
   Workspace(const ModelSpec& spec, const BackendOptions& options, Numerics numerics);
   // bytes() of such a workspace, without creating it.
   static Bytes BytesFor(const ModelSpec& spec, const BackendOptions& options);
@@ -103,6 +107,13 @@ struct Workspace : BatchArrays {
   // [rows, hidden] working dtype: the input of the layer's MLP half, with ModelConfig::parallel_halves.
   // It follows the batch's residual stream, and goes to other devices with it.
   std::byte* mlp_input() const { return x + rows * hidden * ElementBytes(dtype); }
+  // [rows, layer_inputs] working dtype: the inputs of one layer, which travel with the residual stream.
+  std::byte* layer_inputs(int64_t layer) const { return Column(config_.layer_inputs_at() + layer * config_.layer_inputs); }
+  // [rows, shared_kv_cols] working dtype: keys, then values, that layers share (LayerConfig::shared_kv).
+  std::byte* shared_keys(int32_t index) const { return Column(config_.shared_kv_at(index)); }
+  std::byte* shared_values(int32_t index) const {
+    return Column(config_.shared_kv_at(index) + config_.shared_kv_cols[static_cast<size_t>(index)]);
+  }
   // The rows of each sequence. Empty if no layer has linear attention.
   std::span<SequenceRows> sequence_rows() const { return {runs, static_cast<size_t>(num_runs)}; }
 
@@ -132,7 +143,10 @@ struct Workspace : BatchArrays {
 
  private:
   absl::Status FindRuns();
+  // What follows the first `cols` columns of all rows in the stream.
+  std::byte* Column(int64_t cols) const { return x + rows * cols * ElementBytes(dtype); }
 
+  const ModelConfig& config_;
   const RopeConfig* const long_rope_;  // whose rows depend on the length of a sequence; null: there is none
   std::vector<Buffer> memory_;
   Bytes array_bytes_ = 0;

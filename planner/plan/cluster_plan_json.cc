@@ -24,7 +24,7 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int kVersion = 1;
 
 // Matrices by name; the others are in no part.
-constexpr Names<TensorRole, 24> kRoleNames = {{{TensorRole::kQ, "q"},
+constexpr Names<TensorRole, 26> kRoleNames = {{{TensorRole::kQ, "q"},
                                                {TensorRole::kK, "k"},
                                                {TensorRole::kV, "v"},
                                                {TensorRole::kQkvByHead, "qkv_by_head"},
@@ -47,6 +47,8 @@ constexpr Names<TensorRole, 24> kRoleNames = {{{TensorRole::kQ, "q"},
                                                {TensorRole::kGate, "gate"},
                                                {TensorRole::kUp, "up"},
                                                {TensorRole::kDown, "down"},
+                                               {TensorRole::kLayerGate, "layer_gate"},
+                                               {TensorRole::kLayerUp, "layer_up"},
                                                {TensorRole::kOutput, "output"}}};
 // Kinds of blocks with parts.
 constexpr auto kPartNames = [] {

@@ -162,7 +162,7 @@ struct Plan {
   bool reads_once = true;
   EmbeddingPlacement embedding = EmbeddingPlacement::kResident;
   Bytes embedding_bytes = 0;         // of the rows
-  Bytes embedding_pinned_bytes = 0;  // learned positions; always in memory
+  Bytes embedding_pinned_bytes = 0;  // learned positions, embeddings of layers; always in memory
   Bytes page_bytes = 0;              // of one KV page
   int64_t prompt_tokens = 0;         // planned prompt length; 0: none
   int64_t prefill_chunk = 0;         // prompt tokens per micro-batch; 0 without a prompt

@@ -134,13 +134,18 @@ void AddExperts(const ModelShape& config, const ExpertsFields& fields, ordered_j
   add(fields.first_dense, config.first_dense_layers);
 }
 
-// Full layers have one KV head, which is twice as wide, and no matrix of values.
+// Heads of full layers are twice as wide. With experts, those layers have one KV head and no matrix of
+// values; without, every layer has an embedding of its own, and the layers after the first
+// full_attention_interval ones take keys and values of those.
 void AddGemma4Fields(const ModelShape& config, ordered_json& json) {
+  const bool experts = config.num_experts > 0;
   json["global_head_dim"] = 2 * json["head_dim"].get<int64_t>();
-  json["attention_k_eq_v"] = true;
-  json["num_global_key_value_heads"] = 1;
-  json["enable_moe_block"] = true;
-  json["hidden_size_per_layer_input"] = 0;
+  json["attention_k_eq_v"] = experts;
+  if (experts) json["num_global_key_value_heads"] = 1;
+  json["enable_moe_block"] = experts;
+  json["hidden_size_per_layer_input"] = experts ? 0 : std::max<int64_t>(1, config.hidden_size / 8);
+  json["num_kv_shared_layers"] = experts ? 0 : std::max<int64_t>(0, config.num_layers - config.full_attention_interval);
+  json["use_double_wide_mlp"] = true;
   json["rope_parameters"] = {
       {"full_attention", {{"rope_type", "proportional"}, {"rope_theta", config.rope.theta}, {"partial_rotary_factor", 0.25}}},
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", config.rope.theta}}}};

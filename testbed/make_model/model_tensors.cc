@@ -203,6 +203,7 @@ class TensorLister {
       case TensorRole::kTokenEmbedding:
         return AddMatrix(tensor, kEmbeddingDeviation);
       case TensorRole::kPositionEmbedding:
+      case TensorRole::kLayerEmbedding:
         return AddNormal(tensor, form_.dtype, 0, kEmbeddingDeviation);
       case TensorRole::kNorm:
       case TensorRole::kAfterNorm:
@@ -217,6 +218,8 @@ class TensorLister {
       case TensorRole::kExpertsAfterNorm:
       case TensorRole::kQDownNorm:
       case TensorRole::kKvDownNorm:
+      case TensorRole::kLayerInputNorm:
+      case TensorRole::kLayerAfterNorm:
         return AddNormal(tensor, norm_dtype, 1 - static_cast<float>(config_.norm_offset), kNormDeviation);
       case TensorRole::kOutputNorm:
         return AddNormal(tensor, norm_dtype, 1, kNormDeviation);

@@ -190,7 +190,7 @@ TEST(ClusterPlanTest, WhatIsWrittenIsReadBackTheSame) {
 }
 
 TEST(ClusterPlanTest, RowsOfEveryMatrixThatStreamsAreReadBack) {
-  for (const TensorRole role : {TensorRole::kQDown, TensorRole::kQUp, TensorRole::kKvDown}) {
+  for (const TensorRole role : {TensorRole::kQDown, TensorRole::kQUp, TensorRole::kKvDown, TensorRole::kLayerGate, TensorRole::kLayerUp}) {
     Plan plan = ThreeStages();
     plan.parts[1].rows[0].role = plan.parts[2].rows[0].role = role;
     const absl::StatusOr<Plan> parsed = ParsePlan(ToJsonText(plan), "plan");

@@ -108,7 +108,7 @@ void CutExperts(const std::vector<Expert>& experts, Bytes max_bytes, std::vector
 
 bool IsPinned(const TensorSpec& tensor) {
   return tensor.info.shape.size() != 2 || tensor.role == TensorRole::kPositionEmbedding || tensor.part == TensorPart::kPinnedScales ||
-         tensor.role == TensorRole::kKvUp;
+         tensor.role == TensorRole::kKvUp || tensor.role == TensorRole::kLayerEmbedding || tensor.role == TensorRole::kLayerProjection;
 }
 
 Bytes PinnedBytes(const BlockSpec& block) {

@@ -72,6 +72,12 @@ int64_t QueriesKeysValues(const ModelConfig& config, const LayerConfig& layer) {
   return Attended(config, layer) + 2 * Keys(config, layer);
 }
 
+int64_t LayerInputs(const ModelConfig& config, const LayerConfig&) {
+  return config.layer_inputs;
+}
+int64_t LayerInputCols(const ModelConfig& config, const LayerConfig&) {
+  return config.layer_input_cols;
+}
 int64_t Heads(const ModelConfig& config, const LayerConfig&) {
   return config.num_heads;
 }
@@ -172,24 +178,34 @@ bool HasNormsApart(const ModelConfig& config) {
   return config.experts->norms_apart;
 }
 
+bool HasLayerInputs(const ModelConfig& config) {
+  return config.layer_inputs > 0;
+}
+
 // Options of a layer.
+bool HasKeys(const LayerConfig& layer) {
+  return !layer.takes_kv;
+}
 bool HasValues(const LayerConfig& layer) {
-  return !layer.keys_are_values;
+  return !layer.takes_kv && !layer.keys_are_values;
 }
 
 constexpr BlockRole kEmbedding[] = {
     {TensorRole::kTokenEmbedding, RoleForm::kMatrix, Vocab, Hidden},
     {TensorRole::kPositionEmbedding, RoleForm::kTable, Positions, Hidden, LearnsPositions},
+    {TensorRole::kLayerEmbedding, RoleForm::kTable, Vocab, LayerInputCols, HasLayerInputs},
+    {TensorRole::kLayerProjection, RoleForm::kTable, LayerInputCols, Hidden, HasLayerInputs},
+    {TensorRole::kLayerInputNorm, RoleForm::kNorm, LayerInputs, nullptr, HasLayerInputs},
 };
 constexpr BlockRole kAttention[] = {
     {TensorRole::kNorm, RoleForm::kNorm, Hidden, nullptr, HasNorm},
     {TensorRole::kMlpNorm, RoleForm::kNorm, Hidden, nullptr, HasParallelNorm},
     {TensorRole::kQ, RoleForm::kMatrix, Queries, Hidden, QkvApart, QkvBias},
-    {TensorRole::kK, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias},
+    {TensorRole::kK, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias, false, HasKeys},
     {TensorRole::kV, RoleForm::kMatrix, Keys, Hidden, QkvApart, QkvBias, false, HasValues},
     {TensorRole::kQkvByHead, RoleForm::kMatrix, QueriesKeysValues, Hidden, QkvByHead, QkvBias},
     {TensorRole::kQNorm, RoleForm::kNorm, NormedQueries, nullptr, NormsHeads},
-    {TensorRole::kKNorm, RoleForm::kNorm, NormedKeys, nullptr, NormsHeads},
+    {TensorRole::kKNorm, RoleForm::kNorm, NormedKeys, nullptr, NormsHeads, nullptr, false, HasKeys},
     {TensorRole::kSinks, RoleForm::kVector, Heads, nullptr, HasSinks},
     {TensorRole::kQDown, RoleForm::kMatrix, QueryRank, Hidden, HasLatents},
     {TensorRole::kQDownNorm, RoleForm::kNorm, QueryRank, nullptr, HasLatents},
@@ -220,6 +236,9 @@ constexpr BlockRole kMlp[] = {
     {TensorRole::kUp, RoleForm::kMatrix, Inner, Hidden, nullptr, MlpBias},
     {TensorRole::kDown, RoleForm::kMatrix, Hidden, Inner, nullptr, MlpBias},
     {TensorRole::kAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasAfterNorm},
+    {TensorRole::kLayerGate, RoleForm::kMatrix, LayerInputs, Hidden, HasLayerInputs},
+    {TensorRole::kLayerUp, RoleForm::kMatrix, Hidden, LayerInputs, HasLayerInputs},
+    {TensorRole::kLayerAfterNorm, RoleForm::kNorm, Hidden, nullptr, HasLayerInputs},
     {TensorRole::kLayerScale, RoleForm::kVector, One, nullptr, HasLayerScale},
 };
 // Those of `per_expert` follow the others, expert by expert.

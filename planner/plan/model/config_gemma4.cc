@@ -6,6 +6,7 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/strings.h"
 #include "planner/plan/model/config_parts.h"
+#include "planner/plan/model/token_ids.h"
 
 namespace lime::config {
 namespace {
@@ -63,22 +64,56 @@ absl::Status ReadByLayer(const json& layers, std::string_view name, const LayerT
   return absl::OkStatus();
 }
 
-// Without the field, the class has such inputs.
-absl::Status RefusePerLayerInputs(JsonFields& fields, std::string_view name) {
-  constexpr int64_t kPerLayerInputs = 256;
-  const int64_t cols = fields.IntOr("hidden_size_per_layer_input", kPerLayerInputs, 0, kMaxWidth);
+}  // namespace
+
+absl::Status ReadLayerInputs(const json& root, std::string_view name, ModelConfig& config) {
+  constexpr int64_t kOfClass = 256;
+  JsonFields fields(root, std::string(name));
+  config.layer_inputs = fields.IntOr("hidden_size_per_layer_input", kOfClass, 0, kMaxWidth);
+  const int64_t ids = fields.IntOr("vocab_size_per_layer_input", config.vocab_size, 1, kMaxVocab);
   LIME_RETURN_IF_ERROR(fields.status());
-  if (cols == 0) return absl::OkStatus();
-  return Unsupported(name, absl::StrCat("hidden_size_per_layer_input ", cols),
-                     "models without an embedding of every layer (hidden_size_per_layer_input 0) are supported");
+  if (config.layer_inputs == 0) return absl::OkStatus();
+  config.layer_input_cols = config.layer_inputs * config.num_layers();
+  if (ids != config.vocab_size)
+    return Unsupported(name, absl::StrCat("vocab_size_per_layer_input ", ids),
+                       absl::StrCat("vocab_size (", config.vocab_size, ") is supported"));
+  if (config.layer_input_cols > kMaxWidth)
+    return Invalid(Text(name), ": ", config.num_layers(), " layers with ", config.layer_inputs, " columns of their own are out of range");
+  if (config.experts) return Unsupported(name, "hidden_size_per_layer_input with experts", "0 is supported with them");
+  return absl::OkStatus();
 }
 
-}  // namespace
+// A layer takes the keys and values of the last layer of its type that has its own.
+absl::Status ReadSharedKv(const json& root, std::string_view name, const LayerTypes& types, ModelConfig& config) {
+  constexpr const char *kShared = "num_kv_shared_layers", *kDouble = "use_double_wide_mlp";
+  JsonFields fields(root, std::string(name));
+  const int64_t shared = fields.IntOr(kShared, 0, 0, config.num_layers() - 1);
+  const bool doubles = fields.BoolOr(kDouble, false);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (shared == 0) return absl::OkStatus();
+  if (!fields.Has(kDouble)) return Invalid(Text(name), ": field \"", kDouble, "\" is missing, beside \"", kShared, "\"");
+  const size_t first = config.layers.size() - static_cast<size_t>(shared);
+  for (size_t index = first; index < config.layers.size(); ++index) {
+    LayerConfig& layer = config.layers[index];
+    size_t from = first;
+    while (from > 0 && types.of_layer[from - 1] != types.of_layer[index]) --from;
+    if (from == 0) return Invalid(Text(name), ": ", kShared, " ", shared, " leaves layer ", index, " without a layer to take K and V from");
+    LayerConfig& owner = config.layers[from - 1];
+    if (owner.shared_kv < 0) {
+      owner.shared_kv = static_cast<int32_t>(config.shared_kv_cols.size());
+      config.shared_kv_cols.push_back(owner.num_kv_heads * owner.head_dim);
+    }
+    layer.shared_kv = owner.shared_kv, layer.takes_kv = true;
+    if (doubles) layer.intermediate_size *= 2;
+  }
+  if (config.MostIntermediate() > kMaxWidth)
+    return Invalid(Text(name), ": intermediate_size is out of range where ", kDouble, " doubles it");
+  return absl::OkStatus();
+}
 
 absl::Status ReadGlobalHeads(const json& root, std::string_view name, const LayerTypes& types, const ModelConfig& config,
                              LayerConfig& full) {
   JsonFields fields(root, std::string(name));
-  LIME_RETURN_IF_ERROR(RefusePerLayerInputs(fields, name));
   full.keys_are_values = fields.BoolOr("attention_k_eq_v", false);
   const KvHeads common{.count = full.num_kv_heads, .dim = full.head_dim};
   full.head_dim = fields.IntOr("global_head_dim", kGlobalHeadDim, 1, kMaxHeadDim);

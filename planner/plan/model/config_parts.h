@@ -78,6 +78,11 @@ absl::Status ReadSkippedRotations(const nlohmann::json& root, std::string_view n
 absl::Status ReadGlobalHeads(const nlohmann::json& root, std::string_view name, const LayerTypes& types, const ModelConfig& config,
                              LayerConfig& full);
 
+// Gemma 4 E2B and E4B: the embedding of every layer, and the last layers, which take keys and values of
+// earlier ones. REQUIRES: config.layers is set, of `types`
+absl::Status ReadLayerInputs(const nlohmann::json& root, std::string_view name, ModelConfig& config);
+absl::Status ReadSharedKv(const nlohmann::json& root, std::string_view name, const LayerTypes& types, ModelConfig& config);
+
 // Sets the window of the sliding layers; 0 if no position is that far away. REQUIRES: ReadRopes
 void SetWindows(const LayerTypes& layers, ModelConfig& config);
 

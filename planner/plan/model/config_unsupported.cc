@@ -94,6 +94,7 @@ std::set<std::string_view> KnownFields(const Family& family) {
   if (family.experts != nullptr) known.insert(std::begin(kExpertCounts), std::end(kExpertCounts));
   if (family.rotated_dims != nullptr) known.insert(family.rotated_dims);
   if (family.layers == LayerPattern::kWindowExcept) known.insert("sliding_window_pattern");
+  if (family.global_heads) known.insert("num_kv_shared_layers");
   if (family.latent_attention) known.insert({"q_lora_rank", "kv_lora_rank", "rope_interleave"});
   known.insert(family.activation);
   return known;

@@ -201,6 +201,10 @@ absl::Status ReadLayers(const json& root, std::string_view name, const Family& f
   }
   if (has_experts) LIME_RETURN_IF_ERROR(config::ReadExperts(root, name, family, config));
   if (family.skips_rotation) LIME_RETURN_IF_ERROR(config::ReadSkippedRotations(root, name, config));
+  if (family.global_heads) {
+    LIME_RETURN_IF_ERROR(config::ReadLayerInputs(root, name, config));
+    LIME_RETURN_IF_ERROR(config::ReadSharedKv(root, name, types, config));
+  }
   config::SetWindows(types, config);
   return absl::OkStatus();
 }

@@ -82,6 +82,10 @@ struct LayerConfig {
   int64_t intermediate_size = 0;  // of a dense MLP
   bool experts = false;           // the MLP half has experts (ModelConfig::experts)
   bool keys_are_values = false;   // there is no kV: the product of kK, before its norm, is v (Gemma 4)
+  // Index into ModelConfig::shared_kv_cols: the layer sends its keys and values to later layers with
+  // the same index, or takes them from the last layer before that sends them (Gemma 4 E2B). -1: neither.
+  int32_t shared_kv = -1;
+  bool takes_kv = false;  // there is neither kK nor kV
 
   bool has_kv() const { return attention == AttentionKind::kSoftmax; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
@@ -209,12 +213,24 @@ struct ModelConfig {
   // All layers attend to latents: their LayerConfig has one KV head of kv_cols(), of which a page has
   // no values.
   std::optional<LatentAttentionConfig> latent_attention;
+  // Every layer has an embedding of its own, with so many columns (Gemma 4 E2B and E4B); 0: it has
+  // none. All layers together have `layer_input_cols` columns.
+  int64_t layer_inputs = 0;
+  int64_t layer_input_cols = 0;
+  std::vector<int64_t> shared_kv_cols;  // of the keys, and of the values, that layers share
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   const LayerConfig& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
-  // Columns of what a block hands to the next one: the residual stream, and with parallel_halves the
-  // input of the layer's MLP half.
-  int64_t stream_cols() const { return hidden_size * (parallel_halves ? 2 : 1); }
+  // Columns of what a block hands to the next one: the residual stream; with parallel_halves the input
+  // of the layer's MLP half; the inputs of all layers; keys and values that layers share.
+  int64_t stream_cols() const { return shared_kv_at(static_cast<int32_t>(shared_kv_cols.size())); }
+  // The first of these columns that has inputs of layers; keys that layers share.
+  int64_t layer_inputs_at() const { return hidden_size * (parallel_halves ? 2 : 1); }
+  int64_t shared_kv_at(int32_t index) const {
+    int64_t at = layer_inputs_at() + layer_input_cols;
+    for (int32_t i = 0; i < index; ++i) at += 2 * shared_kv_cols[static_cast<size_t>(i)];
+    return at;
+  }
   int64_t q_cols(int64_t layer_index) const { return num_heads * layer(layer_index).head_dim; }
   int64_t kv_cols(int64_t layer_index) const { return layer(layer_index).num_kv_heads * layer(layer_index).head_dim; }
   // Elements that a position of the layer keeps: keys and values, or a rotated key and a latent.

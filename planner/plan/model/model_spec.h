@@ -99,6 +99,13 @@ enum class TensorRole : uint8_t {
   kKvDown,      // [rank + rotated, hidden]: the latent, then the key
   kKvDownNorm,  // [rank]
   kKvUp,        // [heads * (plain + value_dim), rank]: of each head the key's rows first; used before and after attention
+  // Embeddings of every layer (ModelConfig::layer_inputs).
+  kLayerEmbedding,   // [vocab, layer_input_cols]
+  kLayerProjection,  // [layer_input_cols, hidden]: of the embedding rows
+  kLayerInputNorm,   // [layer_inputs]: of one layer's product
+  kLayerGate,        // [layer_inputs, hidden]: at the end of the MLP half
+  kLayerUp,          // [hidden, layer_inputs]: after it
+  kLayerAfterNorm,   // [hidden]: of the result of kLayerUp
 };
 
 // The part of a parameter that a tensor stores.

@@ -18,11 +18,11 @@ using ::testing::IsEmpty;
 
 const std::set<std::string>& Supported() {
   static const std::set<std::string> names = {
-      "smollm3-tiny",          "granite-tiny",      "phi3-window-tiny", "qwen3_5-mlx-tiny",   "qwen3_5-tied-tiny",
-      "qwen3_5-tiny",          "qwen3_5-tiny-bf16", "qwen3_moe-tiny",   "mixtral-tiny",       "qwen3_5_moe-tiny",
-      "qwen3_5_moe-mlx4-tiny", "qwen3_next-tiny",   "minimax_m2-tiny",  "glm4_moe-tiny",      "ministral3-tiny",
-      "gpt_oss-tiny",          "gpt_oss-tiny-bf16", "gpt_oss-mlx-tiny", "falcon-tiny",        "falcon-new-tiny",
-      "gemma3-tiny",           "gemma3-vl-tiny",    "gemma4-moe-tiny",  "glm4_moe_lite-tiny", "phi3-tiny"};
+      "smollm3-tiny",      "granite-tiny",    "phi3-window-tiny", "qwen3_5-mlx-tiny", "qwen3_5-tied-tiny",     "qwen3_5-tiny",
+      "qwen3_5-tiny-bf16", "qwen3_moe-tiny",  "mixtral-tiny",     "qwen3_5_moe-tiny", "qwen3_5_moe-mlx4-tiny", "qwen3_next-tiny",
+      "minimax_m2-tiny",   "glm4_moe-tiny",   "ministral3-tiny",  "gpt_oss-tiny",     "gpt_oss-tiny-bf16",     "gpt_oss-mlx-tiny",
+      "falcon-tiny",       "falcon-new-tiny", "gemma3-tiny",      "gemma3-vl-tiny",   "gemma4-moe-tiny",       "glm4_moe_lite-tiny",
+      "phi3-tiny",         "gemma4-tiny"};
   return names;
 }
 

@@ -694,15 +694,78 @@ TEST(ModelFamiliesTest, Gemma4HasExpertsBesideADenseMlp) {
   EXPECT_EQ(dense.layer(0).intermediate_size, 172);
 }
 
+json Gemma4E2b() {
+  json config = Gemma4();
+  config["enable_moe_block"] = false, config["num_experts"] = nullptr, config["attention_k_eq_v"] = false;
+  config["num_hidden_layers"] = 7;
+  config["layer_types"] = {"sliding_attention", "full_attention",    "sliding_attention", "full_attention",
+                           "sliding_attention", "sliding_attention", "full_attention"};
+  config["hidden_size_per_layer_input"] = 8, config["num_kv_shared_layers"] = 3, config["use_double_wide_mlp"] = true;
+  return config;
+}
+
+TEST(ModelFamiliesTest, LastLayersOfGemma4E2bTakeKeysAndValuesOfTheLastLayerOfTheirTypeThatHasThem) {
+  json config = Gemma4E2b();
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  const ModelConfig parsed = *Parse(config);
+  std::vector<int32_t> shared, takes;
+  for (const LayerConfig& layer : parsed.layers) shared.push_back(layer.shared_kv), takes.push_back(layer.takes_kv);
+  EXPECT_THAT(shared, ElementsAre(-1, -1, 0, 1, 0, 0, 1)) << "2 is the last sliding layer before 4, 3 the last full one";
+  EXPECT_THAT(takes, ElementsAre(0, 0, 0, 0, 1, 1, 1));
+  EXPECT_THAT(parsed.shared_kv_cols, ElementsAre(parsed.kv_cols(2), parsed.kv_cols(3)));
+  EXPECT_EQ(parsed.layer(3).intermediate_size, 172);
+  EXPECT_EQ(parsed.layer(4).intermediate_size, 344);
+  config["use_double_wide_mlp"] = false;
+  EXPECT_EQ(Parse(config)->layer(4).intermediate_size, 172);
+  const ModelSpec spec = *ModelSpec::FromConfig(parsed, DType::kBF16, "folder");
+  const BlockSpec &own = spec.block({BlockKind::kAttention, 3}), &taken = spec.block({BlockKind::kAttention, 4});
+  for (const TensorRole role : {TensorRole::kK, TensorRole::kV, TensorRole::kKNorm}) {
+    EXPECT_TRUE(own.Find(role, TensorPart::kWeight).has_value());
+    EXPECT_FALSE(taken.Find(role, TensorPart::kWeight).has_value());
+  }
+  EXPECT_TRUE(taken.Find(TensorRole::kQNorm, TensorPart::kWeight).has_value());
+}
+
+TEST(ModelFamiliesTest, EveryLayerOfGemma4E2bHasAnEmbeddingOfItsOwn) {
+  json config = Gemma4E2b();
+  const ModelConfig parsed = *Parse(config);
+  EXPECT_EQ(parsed.layer_inputs, 8);
+  EXPECT_EQ(parsed.layer_input_cols, 7 * 8);
+  EXPECT_EQ(parsed.stream_cols(), parsed.hidden_size + 7 * 8 + 2 * parsed.kv_cols(2) + 2 * parsed.kv_cols(3))
+      << "they travel with the residual stream, as shared keys and values do";
+  const ModelSpec spec = *ModelSpec::FromConfig(parsed, DType::kBF16, "folder");
+  const auto tensor = [&](BlockId id, TensorRole role) {
+    const BlockSpec& block = spec.block(id);
+    return block.tensors.at(*block.Find(role, TensorPart::kWeight));
+  };
+  const TensorSpec table = tensor({BlockKind::kEmbedding, 0}, TensorRole::kLayerEmbedding);
+  EXPECT_EQ(table.name, "model.embed_tokens_per_layer.weight");
+  EXPECT_EQ(table.info.shape, (std::vector<int64_t>{parsed.vocab_size, 56}));
+  EXPECT_TRUE(IsPinned(table));
+  EXPECT_EQ(tensor({BlockKind::kEmbedding, 0}, TensorRole::kLayerProjection).name, "model.per_layer_model_projection.weight");
+  EXPECT_EQ(tensor({BlockKind::kEmbedding, 0}, TensorRole::kLayerInputNorm).info.shape, (std::vector<int64_t>{8}));
+  EXPECT_EQ(tensor({BlockKind::kMlp, 6}, TensorRole::kLayerGate).name, "model.layers.6.per_layer_input_gate.weight");
+  EXPECT_EQ(tensor({BlockKind::kMlp, 6}, TensorRole::kLayerUp).name, "model.layers.6.per_layer_projection.weight");
+  EXPECT_EQ(tensor({BlockKind::kMlp, 6}, TensorRole::kLayerAfterNorm).name, "model.layers.6.post_per_layer_input_norm.weight");
+  config.erase("hidden_size_per_layer_input");
+  EXPECT_EQ(Parse(config)->layer_inputs, 256) << "the default of the class";
+}
+
 TEST(ModelFamiliesTest, Gemma4IsRefusedByTheNameOfWhatIsNotSupported) {
   json config = Gemma4();
   config["hidden_size_per_layer_input"] = 8;
-  EXPECT_THAT(Error(config), HasSubstr("hidden_size_per_layer_input 8 is not supported"));
-  config.erase("hidden_size_per_layer_input");
-  EXPECT_THAT(Error(config), HasSubstr("hidden_size_per_layer_input 256 is not supported")) << "the default of the class";
-  config = Gemma4();
-  config["num_kv_shared_layers"] = 2;
-  EXPECT_THAT(Error(config), HasSubstr("\"num_kv_shared_layers\" with the value 2 is not supported"));
+  EXPECT_THAT(Error(config), HasSubstr("hidden_size_per_layer_input with experts is not supported"));
+  config = Gemma4E2b();
+  config["vocab_size_per_layer_input"] = 100;
+  EXPECT_THAT(Error(config), HasSubstr("vocab_size_per_layer_input 100 is not supported"));
+  config = Gemma4E2b();
+  config.erase("use_double_wide_mlp");
+  EXPECT_THAT(Error(config), HasSubstr("\"use_double_wide_mlp\" is missing"));
+  config = Gemma4E2b();
+  config["num_kv_shared_layers"] = 6;
+  EXPECT_THAT(Error(config), HasSubstr("num_kv_shared_layers 6 leaves layer 1 without a layer to take K and V from"));
+  config["num_kv_shared_layers"] = 7;
+  EXPECT_THAT(Error(config), HasSubstr("num_kv_shared_layers"));
   config = Gemma4();
   config["use_bidirectional_attention"] = "all";
   EXPECT_THAT(Error(config), HasSubstr("\"use_bidirectional_attention\" with the value \"all\" is not supported"));

@@ -1,6 +1,7 @@
 // Gemma 4: layers with a window and layers that attend to all positions have heads and rotations of
 // their own; norms before and after each half of a layer; normalised values, unscaled scores; a
-// factor after each layer. Some models have experts beside a dense MLP.
+// factor after each layer. Some models have experts beside a dense MLP; others (E2B, E4B) have an
+// embedding of every layer, and last layers that take keys and values of earlier ones.
 #include "planner/plan/model/families/families.h"
 
 namespace lime {
@@ -10,6 +11,9 @@ constexpr std::string_view kModelTypes[] = {"gemma4_text", "gemma4"};
 constexpr std::string_view kArchitectures[] = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"};
 constexpr TensorName kTensors[] = {
     {BlockKind::kEmbedding, TensorRole::kTokenEmbedding, "embed_tokens"},
+    {BlockKind::kEmbedding, TensorRole::kLayerEmbedding, "embed_tokens_per_layer"},
+    {BlockKind::kEmbedding, TensorRole::kLayerProjection, "per_layer_model_projection"},
+    {BlockKind::kEmbedding, TensorRole::kLayerInputNorm, "per_layer_projection_norm"},
     {BlockKind::kAttention, TensorRole::kNorm, "input_layernorm"},
     {BlockKind::kAttention, TensorRole::kQ, "self_attn.q_proj"},
     {BlockKind::kAttention, TensorRole::kK, "self_attn.k_proj"},
@@ -23,6 +27,9 @@ constexpr TensorName kTensors[] = {
     {BlockKind::kMlp, TensorRole::kUp, "mlp.up_proj"},
     {BlockKind::kMlp, TensorRole::kDown, "mlp.down_proj"},
     {BlockKind::kMlp, TensorRole::kAfterNorm, "post_feedforward_layernorm"},
+    {BlockKind::kMlp, TensorRole::kLayerGate, "per_layer_input_gate"},
+    {BlockKind::kMlp, TensorRole::kLayerUp, "per_layer_projection"},
+    {BlockKind::kMlp, TensorRole::kLayerAfterNorm, "post_per_layer_input_norm"},
     {BlockKind::kMlp, TensorRole::kLayerScale, "layer_scalar"},
     {BlockKind::kExperts, TensorRole::kNorm, "pre_feedforward_layernorm_2"},
     {BlockKind::kExperts, TensorRole::kRouterNorm, "router.scale"},
