@@ -60,6 +60,10 @@ struct DeviceStatistics {
   int64_t unit_hits = 0, unit_misses = 0;
   int64_t decode_unit_hits = 0, decode_unit_misses = 0;
   Bytes unit_bytes = 0;  // read on demand; included in bytes_read
+  // Read-ahead of units: those that were guessed and not in memory; those that were read ahead; of
+  // these, those that were chosen before they left; and the bytes of the others.
+  int64_t units_suggested = 0, units_read_ahead = 0, read_ahead_used = 0;
+  Bytes read_ahead_wasted = 0;  // included in unit_bytes
   std::vector<LinkRate> links;
   std::vector<PeerTraffic> traffic;
 

@@ -174,6 +174,17 @@ class Backend {
   virtual Bytes KvBytes() const = 0;
   virtual Bytes StateBytes() const { return 0; }
 
+  // Read-ahead: guesses the units that the current batch will choose in `next`, a later block with
+  // units, the likeliest first: the router of `next` is applied to the input of `block`'s experts.
+  // `router`: all rows of that router, in order. Writes as many units as there is room for, and
+  // returns their number; 0: no guess, for example for more than kMostGuessRows rows. Changes no
+  // result of the batch. Call it while ChosenUnits of `block` is valid, before any of these units is
+  // computed.
+  static constexpr int64_t kMostGuessRows = 4;
+  virtual size_t GuessUnits(BlockId /*block*/, BlockId /*next*/, std::span<const RowsInMemory> /*router*/, std::span<int32_t> /*units*/) {
+    return 0;
+  }
+
  private:
   static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend computes attention only over KV in its own memory"); }
 };

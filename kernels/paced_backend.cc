@@ -81,6 +81,10 @@ class PacedBackend final : public Backend {
     return Paced(block, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
   }
   std::span<const int32_t> ChosenUnits(BlockId block) const override { return real_->ChosenUnits(block); }
+  // Not paced: a plan does not count it.
+  size_t GuessUnits(BlockId block, BlockId next, std::span<const RowsInMemory> router, std::span<int32_t> units) override {
+    return real_->GuessUnits(block, next, router, units);
+  }
   absl::Status ComputeUnits(BlockId block, std::span<const RowsInMemory> rows) override {
     double share = 0;
     for (const RowsInMemory& one : rows) share += Share(spec_.block(block), one.rows);

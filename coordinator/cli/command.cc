@@ -160,12 +160,15 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
   command.Add("--without", &without, "With --cluster, a device to leave out; may be given several times").Repeats();
 }
 
-void AddExpertsFlag(const CommandFlags& command, std::string& experts) {
+void AddExpertsFlags(const CommandFlags& command, std::string& experts, int32_t& read_ahead) {
   command
       .Add("--experts", &experts,
            "Experts of each layer that have a place in memory, if not all fit; the others are read when a token chooses them. 0: stream "
            "all of them; auto: as many as make it fastest")
       .Shown();
+  command.Add("--read-ahead", &read_ahead,
+              "While the disk has nothing else to do, read experts that the next layer will probably choose, into this many of its places; "
+              "0: read none");
 }
 
 void AddRoutesFlag(const CommandFlags& command, std::string& routes) {
@@ -178,6 +181,11 @@ absl::StatusOr<std::optional<int64_t>> ParseExperts(const std::string& experts) 
   if (experts == "auto") return std::nullopt;
   if (absl::SimpleAtoi(experts, &places) && places >= 0 && places <= kMaxUnits) return places;
   return WrongCall(absl::StrCat("--experts ", AsTyped(experts), " is neither auto nor a number from 0 to ", kMaxUnits));
+}
+
+absl::Status CheckReadAhead(int32_t read_ahead) {
+  if (read_ahead >= 0 && read_ahead <= kMaxAheadPlaces) return absl::OkStatus();
+  return WrongCall(absl::StrCat("--read-ahead ", read_ahead, " is outside 0 to ", kMaxAheadPlaces));
 }
 
 void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
@@ -207,7 +215,7 @@ void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
   command.Add("--pool", &pool,
               "Ring for streamed parts: a number of parts or a size such as 128MiB, at least two parts; without it LIME chooses");
   command.Add("--resident", &resident, "Largest share of the weights to keep in memory, such as 50%; without it as much as fits");
-  AddExpertsFlag(command, experts);
+  AddExpertsFlags(command, experts, read_ahead);
   command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the stored profile of this machine");
   command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
   if (clusters) AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one");
@@ -253,6 +261,8 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
     LIME_ASSIGN_OR_RETURN(request.resident_share, ParseShare(resident));
   }
   LIME_ASSIGN_OR_RETURN(request.unit_places, ParseExperts(experts));
+  LIME_RETURN_IF_ERROR(CheckReadAhead(read_ahead));
+  request.ahead_places = read_ahead;
   int64_t parts = 0;
   if (pool.empty()) return absl::OkStatus();
   if (absl::SimpleAtoi(pool, &parts) && parts <= kMaxParts) {

@@ -30,6 +30,7 @@ struct PlanFlags {
   PlanInputFlags inputs;
   std::string strategy = "lime";
   std::string experts = "auto";
+  int32_t read_ahead = 0;
   std::string routes;
   OutputFlag out{.kind = OutputKind::kPlan};
   double max_ttft_ms = 0;
@@ -45,6 +46,7 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
                                   " is unknown; use lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard"));
   }
   LIME_RETURN_IF_ERROR(ParseExperts(flags.experts).status());
+  LIME_RETURN_IF_ERROR(CheckReadAhead(flags.read_ahead));
   if (flags.time_limit_ms && !(*flags.time_limit_ms >= 1 && *flags.time_limit_ms <= kMaxTimeLimitMs))
     return WrongCall(absl::StrCat("--time-limit ", *flags.time_limit_ms, " is outside 1 to ", kMaxTimeLimitMs, " ms"));
   if (!(flags.max_ttft_ms >= 0 && flags.max_ttft_ms <= kMaxPlanNumber))
@@ -58,6 +60,7 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
 absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strategy, PlanInputs inputs) {
   ElapsedLine progress("Planning");
   LIME_ASSIGN_OR_RETURN(inputs.unit_places, ParseExperts(flags.experts));
+  inputs.request.ahead_places = flags.read_ahead;
   ClusterPlanning planning({.strategy = strategy,
                             .seed = flags.seed,
                             .work_ms = flags.time_limit_ms.value_or(kPlanWorkMs),
@@ -127,7 +130,7 @@ void AddPlanCommand(Commands& commands) {
       RunPlan);
   flags.inputs.AddTo(command);
   command.Add("--strategy,-s", &flags.strategy, "lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard").Shown();
-  AddExpertsFlag(command, flags.experts);
+  AddExpertsFlags(command, flags.experts, flags.read_ahead);
   AddRoutesFlag(command, flags.routes);
   command.Add("--max-ttft", &flags.max_ttft_ms, "Bound on the time to the first token, in milliseconds; 0: no bound");
   command.Add("--time-limit", &flags.time_limit_ms,
@@ -139,7 +142,7 @@ void AddPlanCommand(Commands& commands) {
   command.ShowUnder("What to plan", {"--model", "--model-spec", "--cluster", "--device-profiles", "--bandwidth"});
   command.ShowUnder("Request", {"--tokens", "--sequences", "--batch", "--kv-tokens", "--no-kv-spill", "--no-kv-lending",
                                 "--no-remote-attention", "--prompt-tokens", "--max-ttft"});
-  command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--routes", "--time-limit", "--split-head", "--seed"});
+  command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--read-ahead", "--routes", "--time-limit", "--split-head", "--seed"});
   command.ShowUnder("Output", {"--out", "--overwrite", "--json"});
 }
 

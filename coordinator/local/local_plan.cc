@@ -47,6 +47,7 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
   }
   if (request.unit_places.value_or(0) > 0 && !spec.config.experts)
     return Invalid(request.model_name, ": it has no experts, of which ", *request.unit_places, " could have a place in memory");
+  if (request.ahead_places > 0 && !spec.config.experts) return Invalid(request.model_name, ": it has no experts that could be read ahead");
   const int64_t pages = (request.context + kPageTokens - 1) / kPageTokens * spec.NumKvLayers();
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -72,6 +73,7 @@ class LocalPlanning {
                      .part_bytes = request.part_bytes,
                      .embedding_with_head = true,
                      .prompt_tokens = prompt_tokens_,
+                     .ahead_places = request.ahead_places,
                      .unit_hits = request.routes.hits,
                      .unit_policies = request.routes.policies};
   }

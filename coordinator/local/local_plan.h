@@ -40,6 +40,7 @@ struct LocalPlanRequest {
   // (planner/plan/kv_spill.h). KV then grows by levels, also without `kv_tokens`. Not if a
   // placement, ring or share is asked for.
   bool spills_kv = true;
+  int32_t ahead_places = 0;  // of each layer with experts on demand (PlanRequest)
   // How many experts of every layer have a place in memory; the others are loaded on demand. 0: none
   // are on demand. nullopt: if experts would stream, as many as make the plan fastest
   // (planner/unit_places.h), but 0 if a placement, ring or share is asked for. A plan with experts on

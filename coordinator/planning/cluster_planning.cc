@@ -110,6 +110,9 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   if (inputs_.request.unit_places > 0 && !inputs_.spec.config.experts)
     return cli::WrongCall(absl::StrCat("--experts ", inputs_.request.unit_places, " is for models with experts, and ",
                                        inputs_.request.model_name, " has none; leave it out"));
+  if (inputs_.request.ahead_places > 0 && !inputs_.spec.config.experts)
+    return cli::WrongCall(absl::StrCat("--read-ahead ", inputs_.request.ahead_places, " is for models with experts, and ",
+                                       inputs_.request.model_name, " has none; leave it out"));
   absl::StatusOr<Plan> whole = Search();
   if (inputs_.request.unit_places > 0) return whole;
   if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayUseHosts())) {

@@ -44,6 +44,7 @@ class ClusterSession {
     KvBounds kv;                         // if planned now
     RouteCurve routes;                   // if planned now; empty: a generic curve
     std::optional<int64_t> unit_places;  // if planned now: PlanInputs::unit_places
+    int32_t ahead_places = 0;            // if planned now: PlanRequest::ahead_places
     // If planned now: other memory of the device with the head, such as masks. Counts as runtime of
     // each device, since the plan chooses which one it is.
     Bytes beside = 0;

@@ -197,7 +197,11 @@ nlohmann::json ExpertsJson(const UnitUse& units, const DeviceStatistics& statist
           {"expected_bytes_per_step", units.bytes},
           {"hits", statistics.unit_hits},
           {"misses", statistics.unit_misses},
-          {"bytes_read", statistics.unit_bytes}};
+          {"bytes_read", statistics.unit_bytes},
+          {"suggested", statistics.units_suggested},
+          {"read_ahead", statistics.units_read_ahead},
+          {"read_ahead_used", statistics.read_ahead_used},
+          {"read_ahead_wasted_bytes", statistics.read_ahead_wasted}};
 }
 
 nlohmann::json DeviceJson(const PlanDevice& device, const InstalledPlan& installed, const DeviceStatistics& of) {

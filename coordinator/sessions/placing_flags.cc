@@ -47,8 +47,8 @@ void PlacingFlags::AddTo(const CommandFlags& command) {
 }
 
 void PlacingFlags::ShowTitles(const CommandFlags& command) {
-  command.ShowUnder("Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--experts", "--routes", "--context",
-                               "--kv", "--kv-dir", "--no-kv-spill", "--chunk", "--loader"});
+  command.ShowUnder("Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--experts", "--read-ahead", "--routes",
+                               "--context", "--kv", "--kv-dir", "--no-kv-spill", "--chunk", "--loader"});
   command.ShowUnder("On a cluster",
                     {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-lending",
                      "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});
@@ -74,6 +74,7 @@ absl::StatusOr<ClusterSession::Options> PlacingFlags::ForCluster() const {
   options.model = model.model;
   options.kv.no_spill = model.no_kv_spill;
   LIME_ASSIGN_OR_RETURN(options.unit_places, ParseExperts(model.experts));
+  options.ahead_places = model.read_ahead;
   LIME_ASSIGN_OR_RETURN(options.online, RuleOf(*this));
   options.recovery = {.patience = absl::Seconds(patience_s), .give_up = absl::Seconds(give_up_s)};
   options.replan = !no_replan;

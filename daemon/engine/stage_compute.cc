@@ -20,7 +20,9 @@ absl::Status CopyInput(const ProgramRunner::StartCompute& start, std::span<const
 }  // namespace
 
 StageCompute::StageCompute(const StageParts& parts, Owner owner)
-    : parts_(parts), plan_(parts.stage.plan), sampler_(parts.stage.sampler), owner_(std::move(owner)), rows_(parts.rows.get()) {}
+    : parts_(parts), plan_(parts.stage.plan), sampler_(parts.stage.sampler), owner_(std::move(owner)), rows_(parts.rows.get()) {
+  FindNextParts();
+}
 
 absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const Stage& stage = plan_.stages[start.what.stage];
@@ -129,8 +131,9 @@ absl::Status StageCompute::ComputePart(int part, int64_t step) {
   return absl::OkStatus();
 }
 
-absl::Status StageCompute::RunUnits(int part, std::span<const UnitInPlace> units, const MicroBatch& batch) {
+absl::Status StageCompute::RunUnits(int part, int64_t step, std::span<const UnitInPlace> units, const MicroBatch& batch) {
   if (batch.rows.empty()) return absl::OkStatus();
+  if (std::exchange(may_guess_, false)) GuessUnits(part, step, batch);
   const StageWeights& weights = *parts_.weights;
   for (const auto& [unit, place] : units) {
     for (int i = 0; i < weights.NumUnitRows(part, unit); ++i)
@@ -143,6 +146,7 @@ absl::Status StageCompute::RunUnits(int part, std::span<const UnitInPlace> units
 std::span<const int32_t> StageCompute::ChosenUnits(int part, const MicroBatch& batch) {
   chosen_.clear();
   if (batch.rows.empty()) return chosen_;
+  may_guess_ = true;
   const std::span<const int32_t> of_block = parts_.backend->ChosenUnits(plan_.parts[part].block);
   int32_t unit = -1, expert = -1;
   auto next = of_block.begin();
@@ -153,6 +157,59 @@ std::span<const int32_t> StageCompute::ChosenUnits(int part, const MicroBatch& b
     if (next != of_block.end() && *next == expert) chosen_.push_back(unit);
   }
   return chosen_;
+}
+
+// ---- The guess
+
+void StageCompute::FindNextParts() {
+  next_part_.assign(plan_.parts.size(), -1);
+  size_t most = 0;
+  for (const Stage& stage : plan_.stages) {
+    int next = -1;
+    for (int part = stage.hi - 1; stage.device == parts_.stage.device && part >= stage.lo; --part) {
+      if (!plan_.parts[part].on_demand()) continue;
+      next_part_[part] = next;
+      next = plan_.parts[part].ahead_places > 0 ? part : -1;
+    }
+  }
+  for (const PlanPart& part : plan_.parts) most = std::max(most, part.rows.size());
+  router_.reserve(most);
+}
+
+void StageCompute::GuessUnits(int part, int64_t step, const MicroBatch& batch) {
+  const int next = next_part_[part];
+  if (next < 0 || std::ssize(batch.rows) > Backend::kMostGuessRows || !FindRouter(next, step)) return;
+  const size_t experts = parts_.backend->GuessUnits(plan_.parts[part].block, plan_.parts[next].block, router_, guessed_);
+  size_t units = 0;
+  for (size_t i = 0; i < experts; ++i) {
+    if (const int32_t unit = UnitOf(next, guessed_[i]); unit >= 0) guessed_[units++] = unit;
+  }
+  if (units > 0) owner_.guessed(next, {guessed_.data(), units});
+}
+
+// The rows of the router that chooses the units of a part. False if some are not in memory.
+bool StageCompute::FindRouter(int part, int64_t step) {
+  router_.clear();
+  for (int p = PartsOf(plan_, plan_.parts[part].block).first; p < part; ++p) {
+    const std::vector<MatrixRows>& rows = plan_.parts[p].rows;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].role != TensorRole::kRouter) continue;
+      const std::optional<RowsInMemory> here = owner_.resident_rows_of(p, static_cast<int>(i), step);
+      if (!here) return false;
+      router_.push_back(*here);
+    }
+  }
+  return !router_.empty();
+}
+
+// The unit of the part that is this expert; -1 if the part does not have it.
+int32_t StageCompute::UnitOf(int part, int32_t expert) const {
+  int32_t unit = -1, before = -1;
+  for (const MatrixRows& rows : plan_.parts[part].rows) {
+    if (rows.expert != before) before = rows.expert, ++unit;
+    if (rows.expert == expert) return unit;
+  }
+  return -1;
 }
 
 absl::Status StageCompute::Sample(const MicroBatch& batch) {

@@ -4,9 +4,11 @@
 // Thread: the compute thread, one call at a time.   Owner: StageEngine.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +31,11 @@ class StageCompute {
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
     // For parts.visit: all rows of a micro-batch of the current step.
     std::function<MicroBatch(int32_t microbatch)> whole_batch;
+    // Returns rows of a later part if they stay in memory in this step, under the owner's lock.
+    std::function<std::optional<RowsInMemory>(int part, int i, int64_t step)> resident_rows_of;
+    // Takes the units that a later part will probably choose, the likeliest first. They may be read
+    // ahead.
+    std::function<void(int part, std::span<const int32_t> units)> guessed;
   };
 
   // REQUIRES: `parts` are open and outlive this object.
@@ -37,8 +44,9 @@ class StageCompute {
   // `input`: the payload with which the visit begins (PayloadInto its stage). Empty if the visit
   // goes on, or begins with the embedding. InvalidArgument if its size does not match the batch.
   absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
-  // Computes units of a part on demand that are in memory, for the rows of the current visit.
-  absl::Status RunUnits(int part, std::span<const UnitInPlace> units, const MicroBatch& batch);
+  // Computes units of a part on demand that are in memory, for the rows of the current visit. Before
+  // the first of them, guesses the units of the stage's next part on demand, if that reads ahead.
+  absl::Status RunUnits(int part, int64_t step, std::span<const UnitInPlace> units, const MicroBatch& batch);
   // The units of the part that the current micro-batch has chosen, ascending. Valid until the next
   // Run. Empty for a micro-batch without rows.  REQUIRES: the parts of the block before it have been
   // computed
@@ -67,6 +75,10 @@ class StageCompute {
   absl::Status ReadInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   absl::StatusOr<std::span<const std::byte>> ReadLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status ComputePart(int part, int64_t step);
+  void FindNextParts();
+  void GuessUnits(int part, int64_t step, const MicroBatch& batch);
+  bool FindRouter(int part, int64_t step);
+  int32_t UnitOf(int part, int32_t expert) const;
   absl::Status Sample(const MicroBatch& batch);
   absl::Status EncodeLogits(int64_t ids, const MicroBatch& batch);
   absl::Status FindLogitsUsed(const MicroBatch& batch);
@@ -84,6 +96,11 @@ class StageCompute {
   // By row that wants logits: on how many of the largest logits its token depends.
   std::vector<int64_t> used_;
   std::vector<int32_t> chosen_;  // units of a part on demand
+  // By part on demand: the next one of its stage, if that reads ahead; else -1.
+  std::vector<int> next_part_;
+  bool may_guess_ = false;  // units have been chosen, and none of them is computed
+  std::vector<RowsInMemory> router_;
+  std::array<int32_t, kMaxAheadPlaces> guessed_;
   std::vector<int32_t> tokens_;
   MicroBatch begun_;
 };

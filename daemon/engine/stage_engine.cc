@@ -85,7 +85,9 @@ class InstalledStage final : public StageEngine {
     compute_ = std::make_unique<StageCompute>(
         parts_, StageCompute::Owner{.rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); },
                                     .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); },
-                                    .whole_batch = [this](int32_t microbatch) { return WholeBatch(microbatch); }});
+                                    .whole_batch = [this](int32_t microbatch) { return WholeBatch(microbatch); },
+                                    .resident_rows_of = [this](int part, int i, int64_t step) { return ResidentRowsOf(part, i, step); },
+                                    .guessed = [this](int part, std::span<const int32_t> units) { OnGuessed(part, units); }});
     residency_ = std::make_unique<StageResidency>(
         parts_, std::move(programs),
         StageResidency::Owner{.mutex = &mutex_,
@@ -154,6 +156,9 @@ class InstalledStage final : public StageEngine {
         stats.residency_changes = residency_->logic().num_changes(), stats.shed = residency_->logic().shed();
         stats.pressure_events = residency_->pressure_events();
         stats.unit_hits = logic_->all_units().hits, stats.unit_misses = logic_->all_units().misses;
+        const StageLogic::AheadUses ahead = logic_->units_ahead();
+        stats.units_suggested = ahead.suggested, stats.units_read_ahead = ahead.read, stats.read_ahead_used = ahead.used;
+        stats.read_ahead_wasted = ahead.wasted;
         stats.decode_unit_hits = logic_->decode_units().hits, stats.decode_unit_misses = logic_->decode_units().misses;
       }
     }
@@ -329,17 +334,18 @@ class InstalledStage final : public StageEngine {
 
   void Carry(const StageLogic::StartUnitRead& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     disk_.LoadBegun(SteadyMs());
-    weights().StartUnitRead(start.part, start.unit, start.place,
+    weights().StartUnitRead(start.part, start.unit, start.place, start.number,
                             [this, number = start.number, bytes = plan_.parts[start.part].unit_bytes](const absl::Status& status) {
                               OnUnitRead(number, bytes, status);
                             });
   }
 
+  void Carry(const StageLogic::CancelUnitRead& cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights().CancelUnitRead(cancel.number); }
+
   void OnUnitRead(int64_t number, Bytes bytes, const absl::Status& status) {
     const double end_ms = SteadyMs();  // before waiting for the lock
     absl::MutexLock lock(&mutex_);
     if (!Health().ok()) return;  // the memory it was for may be gone
-    if (absl::IsCancelled(status)) return Fail(status);
     disk_.LoadEnded(end_ms, BytesRead());
     if (status.ok()) stats_.unit_bytes += bytes;
     logic_->OnUnitRead(number, status, SteadyMs(), actions_);
@@ -430,7 +436,8 @@ class InstalledStage final : public StageEngine {
       // Valid while Run computes: the step cannot end before.
       const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);
       mutex_.Unlock();
-      const absl::Status status = units.empty() ? compute_->Run(start, batch, input) : compute_->RunUnits(start.what.part, units, batch);
+      const absl::Status status =
+          units.empty() ? compute_->Run(start, batch, input) : compute_->RunUnits(start.what.part, start.step, units, batch);
       computed_.fetch_add(1, std::memory_order_relaxed);
       mutex_.Lock();
       logic_->inbox().AddSpare(std::move(input));
@@ -459,6 +466,17 @@ class InstalledStage final : public StageEngine {
   RowsInMemory RowsOf(int part, int i, int64_t step) {
     absl::MutexLock lock(&mutex_);
     return weights().Rows(part, i, step);
+  }
+
+  std::optional<RowsInMemory> ResidentRowsOf(int part, int i, int64_t step) {
+    absl::MutexLock lock(&mutex_);
+    return weights().IsRead(part, step) ? std::optional(weights().Rows(part, i, step)) : std::nullopt;
+  }
+
+  void OnGuessed(int part, std::span<const int32_t> units) {
+    absl::MutexLock lock(&mutex_);
+    logic_->OnUnitsGuessed(part, units, actions_);
+    CarryOut();
   }
 
   MicroBatch WholeBatch(int32_t microbatch) {

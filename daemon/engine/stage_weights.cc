@@ -227,8 +227,8 @@ int StageWeights::NumUnits(int part) const {
   return plan_.parts[part].on_demand() ? reader_->NumParts(BlockOf(part)) - PartInBlock(part) : 1;
 }
 
-void StageWeights::StartUnitRead(int part, int unit, int place, PartReader::Completion done) {
-  reader_->StartRead(BlockOf(part), PartInBlock(part) + unit, PlaceOfUnit(part, place), std::move(done));
+void StageWeights::StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done) {
+  reader_->StartRead(BlockOf(part), PartInBlock(part) + unit, PlaceOfUnit(part, place), std::move(done), TagOf(number));
 }
 
 int StageWeights::NumUnitRows(int part, int unit) const {

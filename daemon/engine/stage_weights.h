@@ -79,14 +79,19 @@ class StageWeights {
   // REQUIRES: not whole; resident, or loaded and not released
   int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PartInBlock(part)); }
   RowsInMemory Rows(int part, int i, int64_t step) const;
+  // True if the part stays in memory in `step` and has been read: Rows may be called before its turn.
+  // REQUIRES: not whole
+  bool IsRead(int part, int64_t step) const { return !StreamsIn(part, step) && own_[part].data() != nullptr && read_[part]; }
 
   // ---- Parts on demand
 
   // Units of a part, in order; 1 if it is not on demand.
   int NumUnits(int part) const;
-  // Starts reading a unit into one of the part's places. REQUIRES: nothing reads into the place or
-  // computes with it
-  void StartUnitRead(int part, int unit, int place, PartReader::Completion done);
+  // Starts reading a unit into one of the part's places. `number` names the read for CancelUnitRead.
+  // REQUIRES: nothing reads into the place or computes with it
+  void StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done);
+  // Ends a read early if the disk has not begun all of it: with kCancelled, unless it succeeds.
+  void CancelUnitRead(int64_t number) { reader_->Cancel(TagOf(number)); }
   // The rows of a unit that has been read into `place`, in order of use.
   int NumUnitRows(int part, int unit) const;
   RowsInMemory UnitRows(int part, int unit, int i, int place) const;
@@ -154,6 +159,7 @@ class StageWeights {
   Bytes PlaceBytes(int part) const { return PlaceBytesOf(*reader_, spec_, plan_, part); }
   static Bytes PlaceBytesOf(const PartReader& reader, const ModelSpec& spec, const Plan& plan, int part);
   std::byte* PlaceOfUnit(int part, int place) const;
+  static int64_t TagOf(int64_t number) { return number + 1; }
   int BlockOf(int part) const { return place_of_[part].first; }
   int PartInBlock(int part) const { return place_of_[part].second; }
 

@@ -40,6 +40,7 @@ void StageLogic::OpenCache() {
     shape.units = std::max(shape.units, static_cast<int32_t>(UnitsIn(what.rows).size()));
     shape.places.push_back(static_cast<int32_t>(what.places));
     shape.policies.push_back(what.policy);
+    shape.ahead.push_back(what.ahead_places);
     shape.ring_places = std::min(shape.ring_places, shape.places.back());
   }
   if (parts_on_demand_.empty()) return;
@@ -107,17 +108,48 @@ absl::Status StageLogic::BeginUnits(std::span<const int32_t> units) {
   return absl::OkStatus();
 }
 
+void StageLogic::OnUnitsGuessed(int32_t part, std::span<const int32_t> units, Actions& actions) {
+  if (!health_.ok()) return;
+  cache_->Suggest(LayerOf(part), units);
+  StartUnitReads(actions);
+}
+
 void StageLogic::OnUnitRead(int64_t number, const absl::Status& result, double now_ms, Actions& actions) {
   if (!health_.ok()) return;
+  if (absl::IsCancelled(result) && !cache_->IsCancelled(number)) return Fail(result, actions);
   if (const absl::Status read = cache_->OnRead(number, result); !read.ok()) return Fail(read, actions);
   StartUnitReads(actions);
   PostReady(now_ms, actions);
 }
 
+void StageLogic::CancelUnitReads(Actions& actions) {
+  while (const std::optional<int64_t> cancelled = cache_->NextCancel()) actions.push_back(CancelUnitRead{*cancelled});
+}
+
 void StageLogic::StartUnitReads(Actions& actions) {
+  CancelUnitReads(actions);
   while (const std::optional<DemandCache::Read> read = cache_->NextRead())
-    actions.push_back(
-        StartUnitRead{read->number, parts_on_demand_[static_cast<size_t>(read->what.layer)], read->what.unit, read->what.place});
+    actions.push_back(StartUnitRead{read->number, parts_on_demand_[static_cast<size_t>(read->what.layer)], read->what.unit,
+                                    read->what.place, read->ahead});
+}
+
+// Loads have begun, or ended. Units are read ahead only while there are none.
+void StageLogic::NoteLoads(int64_t more, Actions& actions) {
+  loads_ += more;
+  if (cache_ == nullptr) return;
+  cache_->SetDiskBusy(loads_ > 0);
+  CancelUnitReads(actions);
+}
+
+StageLogic::AheadUses StageLogic::units_ahead() const {
+  AheadUses uses;
+  for (int32_t layer = 0; layer < std::ssize(parts_on_demand_); ++layer) {
+    const DemandCache::Counts& counts = cache_->counts(layer);
+    uses.suggested += counts.suggested, uses.read += counts.ahead_read, uses.used += counts.ahead_used;
+    const PlanPart& part = plan_.parts[static_cast<size_t>(parts_on_demand_[static_cast<size_t>(layer)])];
+    uses.wasted += (counts.ahead_read - counts.ahead_used) * part.unit_bytes;
+  }
+  return uses;
 }
 
 // Tells the runner of the units that have come since.
@@ -134,12 +166,14 @@ int32_t StageLogic::LayerOf(int32_t part) const {
 }
 
 void StageLogic::OnLoaded(int64_t load, double now_ms, Actions& actions) {
+  NoteLoads(-1, actions);
   if (load != next_loaded_) {
     loaded_.insert(load);
-    return;
+  } else {
+    Post(ProgramRunner::Loaded{next_loaded_++}, now_ms, actions);
+    while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++}, now_ms, actions);
   }
-  Post(ProgramRunner::Loaded{next_loaded_++}, now_ms, actions);
-  while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++}, now_ms, actions);
+  if (cache_ != nullptr && health_.ok()) StartUnitReads(actions);
 }
 
 void StageLogic::OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions) {
@@ -269,6 +303,8 @@ void StageLogic::On(const Typed& action, double now_ms, Actions& actions) {
       inbox_.OnTokens(action.step, sampled_);
       PostTokens(now_ms, actions);
     }
+  } else if constexpr (std::is_same_v<Typed, ProgramRunner::StartLoad>) {
+    NoteLoads(1, actions);
   } else if constexpr (std::is_same_v<Typed, ProgramRunner::StartComputeUnits>) {
     running_.swap(ready_);
     return actions.push_back(StartUnits{action.step, action.what, running_});

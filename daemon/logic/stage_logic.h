@@ -68,6 +68,12 @@ class StageLogic {
     int32_t part = 0;
     int32_t unit = 0;  // of the part
     int32_t place = 0;
+    bool ahead = false;  // no computation needs it yet
+  };
+  // A unit that is read ahead is to be read no further, if the disk can stop it. Its answer is
+  // OnUnitRead in any case.
+  struct CancelUnitRead {
+    int64_t number = 0;
   };
   // Computes units that are in memory. They are valid until the next OnComputed.
   struct StartUnits {
@@ -81,7 +87,7 @@ class StageLogic {
   };
   // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
   // StartUnits takes the place of a StartComputeUnits.
-  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, StartUnits, Failed>;
+  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead, StartUnits, Failed>;
   using Actions = std::vector<Action>;
 
   // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
@@ -107,7 +113,11 @@ class StageLogic {
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
   // The answer to StartAskUnits: the units of the part that the micro-batch has chosen, ascending.
   void OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions);
-  // A read of a unit has ended. Reads may end in any order. One that fails twice stops the device.
+  // The units that this part will probably choose in the current step, the likeliest first. They are
+  // read while the disk has nothing else to do.  REQUIRES: the part is on demand
+  void OnUnitsGuessed(int32_t part, std::span<const int32_t> units, Actions& actions);
+  // A read of a unit has ended. Reads may end in any order. One that fails twice stops the device,
+  // and so does one that was cancelled without a CancelUnitRead.
   void OnUnitRead(int64_t number, const absl::Status& result, double now_ms, Actions& actions);
   // From a later step on, other parts stream (ProgramRunner::Change). InvalidArgument while an
   // earlier change is not settled.
@@ -147,6 +157,14 @@ class StageLogic {
     int64_t hits = 0;    // they were in memory
     int64_t misses = 0;  // they had to be read, or were still being read
   };
+  // Units that were read ahead, since the start.
+  struct AheadUses {
+    int64_t suggested = 0;  // units that were guessed, and that were not in memory
+    int64_t read = 0;
+    int64_t used = 0;  // of those that were read: chosen before they left
+    Bytes wasted = 0;  // of the others that were read
+  };
+  AheadUses units_ahead() const;
   const UnitUses& decode_units() const { return decode_units_; }
   const UnitUses& all_units() const { return all_units_; }
 
@@ -165,7 +183,9 @@ class StageLogic {
   void OpenCache();
   int32_t LayerOf(int32_t part) const;
   absl::Status BeginUnits(std::span<const int32_t> units);
+  void CancelUnitReads(Actions& actions);
   void StartUnitReads(Actions& actions);
+  void NoteLoads(int64_t more, Actions& actions);
   void PostReady(double now_ms, Actions& actions);
 
   void Post(const ProgramRunner::Event& event, double now_ms, Actions& actions);
@@ -184,6 +204,7 @@ class StageLogic {
   std::span<const SampledToken> sampled_;  // of the current event
   int64_t next_loaded_ = 0;
   std::set<int64_t> loaded_;  // loads that ended before an older one
+  int64_t loads_ = 0;         // under way
   bool may_try_orders_ = false;
   absl::Status health_;
 

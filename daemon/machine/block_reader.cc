@@ -10,6 +10,7 @@ namespace lime {
 
 struct BlockReader::Request {
   Completion done;
+  int64_t tag = 0;
   int64_t reads_left = 0;
   absl::Status status;  // first error; the remaining reads are not started
 };
@@ -45,14 +46,14 @@ Bytes BlockReader::BufferBytes(const Extent& extent) const {
   return RoundUp(BufferOffset(extent) + extent.bytes, device_->alignment());
 }
 
-void BlockReader::StartRead(const Extent& extent, std::byte* buffer, Completion done) {
+void BlockReader::StartRead(const Extent& extent, std::byte* buffer, Completion done, int64_t tag) {
   {
     absl::MutexLock lock(&mutex_);
     ++open_requests_;
   }
-  device_->Post([this, extent, buffer, done = std::move(done)] {
+  device_->Post([this, extent, buffer, tag, done = std::move(done)] {
     auto request = std::make_shared<Request>();
-    request->done = done;
+    request->done = done, request->tag = tag;
     const Bytes total = BufferBytes(extent), needed = BufferOffset(extent) + extent.bytes;
     const int64_t begin = extent.offset - BufferOffset(extent);
     for (Bytes at = 0; at < std::max<Bytes>(total, 1); at += options_.read_bytes) {
@@ -71,6 +72,15 @@ void BlockReader::StartRead(const Extent& extent, std::byte* buffer, Completion 
 void BlockReader::Cancel() {
   device_->Post([this] {
     for (const Read& read : queue_) read.request->status.Update(absl::CancelledError("reading weights was cancelled"));
+    FillChannels();
+  });
+}
+
+void BlockReader::Cancel(int64_t tag) {
+  device_->Post([this, tag] {
+    for (const Read& read : queue_) {
+      if (read.request->tag == tag) read.request->status.Update(absl::CancelledError("the read was cancelled"));
+    }
     FillChannels();
   });
 }

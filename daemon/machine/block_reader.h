@@ -49,14 +49,17 @@ class BlockReader {
 
   // Reads `extent` into `buffer` and calls `done` once, on the device's thread. A failed read is
   // repeated up to max_attempts times; the final error names file and offset. REQUIRES: `buffer`
-  // has the device's alignment and lives until `done`.
-  void StartRead(const Extent& extent, std::byte* buffer, Completion done);
+  // has the device's alignment and lives until `done`. `tag`: for Cancel; 0: none.
+  void StartRead(const Extent& extent, std::byte* buffer, Completion done, int64_t tag = 0);
 
   // Runs `task` on the device's thread.
   void Post(std::function<void()> task) { device_->Post(std::move(task)); }
 
   // Completes every request with kCancelled as soon as its reads in flight have ended.
   void Cancel();
+  // Completes the requests with this tag with kCancelled, as soon as their reads in flight have
+  // ended. Does nothing to a request that has no other reads left.
+  void Cancel(int64_t tag);
 
   // Bytes of all reads completed so far, alignment included.
   Bytes bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }

@@ -125,6 +125,7 @@ struct PartReader::Request {
   int part = 0;
   std::byte* place = nullptr;
   Completion done;
+  int64_t tag = 0;
   int reads_left = 0;
   int attempts = 0;
   absl::Status status;
@@ -254,12 +255,13 @@ void PartReader::LearnChecksums(const LoadedBlock& loaded) {
 
 // ---- Reading
 
-void PartReader::StartRead(int block, int part, std::byte* place, Completion done) {
+void PartReader::StartRead(int block, int part, std::byte* place, Completion done, int64_t tag) {
   auto request = std::make_shared<Request>();
   request->block = block;
   request->part = part;
   request->place = place;
   request->done = std::move(done);
+  request->tag = tag;
   Start(request);
 }
 
@@ -267,7 +269,8 @@ void PartReader::Start(const std::shared_ptr<Request>& request) {
   const Part& part = blocks_[request->block][request->part];
   request->reads_left = static_cast<int>(part.reads.size());
   for (const Read& read : part.reads) {
-    reader_->StartRead(read.extent, request->place + read.place, [this, request](const absl::Status& status) { OnRead(request, status); });
+    reader_->StartRead(
+        read.extent, request->place + read.place, [this, request](const absl::Status& status) { OnRead(request, status); }, request->tag);
   }
 }
 

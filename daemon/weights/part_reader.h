@@ -63,11 +63,13 @@ class PartReader {
 
   // Reads a part into `place` and calls `done` once. A failed read is repeated, and so is a part
   // whose checksum differs. The final error names file, block and offset. REQUIRES: `place` is
-  // aligned to 4 KiB and lives until `done`.
-  void StartRead(int block, int part, std::byte* place, Completion done);
+  // aligned to 4 KiB and lives until `done`. `tag`: for Cancel; 0: none.
+  void StartRead(int block, int part, std::byte* place, Completion done, int64_t tag = 0);
 
   // Completes all requests with kCancelled.
   void Cancel() { reader_->Cancel(); }
+  // Completes the requests with this tag with kCancelled, unless all their reads are in flight.
+  void Cancel(int64_t tag) { reader_->Cancel(tag); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
 
  private:

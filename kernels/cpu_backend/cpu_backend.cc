@@ -14,6 +14,7 @@
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu_backend/block.h"
 #include "kernels/cpu_backend/decoder.h"
+#include "kernels/cpu_backend/experts_block.h"
 #include "kernels/cpu_backend/kv_pool.h"
 #include "kernels/cpu_backend/state_pool.h"
 #include "kernels/cpu_backend/workspace.h"
@@ -133,6 +134,11 @@ class CpuBackend final : public Backend {
   }
 
   std::span<const int32_t> ChosenUnits(BlockId block) const override { return blocks_[PlaceOf(block)]->ChosenUnits(workspace_); }
+
+  size_t GuessUnits(BlockId block, BlockId next, std::span<const RowsInMemory> router, std::span<int32_t> units) override {
+    if (block.kind != BlockKind::kExperts || next.kind != BlockKind::kExperts || ChosenUnits(block).empty()) return 0;
+    return static_cast<const ExpertsBlock&>(*blocks_[PlaceOf(next)]).GuessUnits(workspace_, router, units);
+  }
 
   absl::Status ComputeUnits(BlockId block, std::span<const RowsInMemory> rows) override {
     LIME_RETURN_IF_ERROR(CheckComplete(block));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/backend.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/row_ops.h"
 #include "planner/base/float_bits.h"
@@ -19,6 +20,31 @@ constexpr size_t kUnitsAtOnce = 32;
 
 bool IsOfExpert(TensorRole role) {
   return role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kGateUp || role == TensorRole::kDown;
+}
+
+// Adds up the weights of each chosen expert over all rows, in place, and writes the ids to `units`:
+// the largest sum first, the lower id first among equals. Returns their number.
+size_t LikeliestUnits(std::span<int32_t> chosen, std::span<float> weights, std::span<int32_t> units) {
+  size_t ids = 0;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const auto same =
+        static_cast<size_t>(std::find(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(ids), chosen[i]) - chosen.begin());
+    if (same < ids) {
+      weights[same] += weights[i];
+    } else {
+      chosen[ids] = chosen[i], weights[ids++] = weights[i];
+    }
+  }
+  const size_t most = std::min(ids, units.size());
+  for (size_t i = 0; i < most; ++i) {
+    size_t best = i;
+    for (size_t j = i + 1; j < ids; ++j) {
+      if (weights[j] > weights[best] || (weights[j] == weights[best] && chosen[j] < chosen[best])) best = j;
+    }
+    std::swap(chosen[i], chosen[best]), std::swap(weights[i], weights[best]);
+    units[i] = chosen[i];
+  }
+  return most;
 }
 
 }  // namespace
@@ -139,6 +165,37 @@ void ExpertsBlock::Gather(Workspace& ws) const {
 std::span<const int32_t> ExpertsBlock::ChosenUnits(const Workspace& ws) const {
   if (ws.experts.layer != layer_) return {};
   return {ws.units, static_cast<size_t>(ws.experts.num_units)};
+}
+
+// ---- The guess
+
+// The experts' input of the block under way has been normalised. With norms_apart the router has a
+// norm of its own, for the residual stream; memory for its result is free once the shared expert is
+// computed.
+const std::byte* ExpertsBlock::GuessX(Workspace& ws) const {
+  if (!sizes().norms_apart) return ws.normed;
+  if (!ws.experts.shared_done) return nullptr;
+  router_norm_.Forward(ws, ws.x, ws.rows, ws.shared_x);
+  return ws.shared_x;
+}
+
+size_t ExpertsBlock::GuessUnits(Workspace& ws, std::span<const RowsInMemory> router, std::span<int32_t> units) const {
+  const std::byte* const x = ws.rows <= Backend::kMostGuessRows ? GuessX(ws) : nullptr;
+  if (x == nullptr) return 0;
+  LinearLayer layer = router_;
+  int64_t next_row = 0;
+  for (const RowsInMemory& rows : router) {
+    if (rows.rows.role != TensorRole::kRouter || rows.rows.begin != next_row || rows.rows.end > layer.outputs) return 0;
+    layer.PointAt(rows);
+    LinearOut(ws, x, ws.rows, {{&layer, ws.router}});  // the products of the block under way are used up
+    next_row = rows.rows.end;
+  }
+  if (next_row != layer.outputs) return 0;
+  std::array<int32_t, Backend::kMostGuessRows * kMaxExpertsPerToken> chosen;
+  std::array<float, Backend::kMostGuessRows * kMaxExpertsPerToken> weights;
+  if (ChooseExperts(ws.pool, sizes(), ws.rows, ws.router, correction_, chosen.data(), weights.data()) >= 0) return 0;
+  const auto count = static_cast<size_t>(ws.rows * sizes().per_token);
+  return LikeliestUnits({chosen.data(), count}, {weights.data(), count}, units);
 }
 
 std::byte* ExpertsBlock::NarrowOf(const Workspace& ws, int32_t id) {

@@ -6,6 +6,7 @@
 // So the order of the experts, and which of them are in memory, change no bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,6 +40,10 @@ class ExpertsBlock final : public Block {
   absl::Status ForwardUnits(std::span<const RowsInMemory> rows, const StepMemory& memory) override;
 
   std::span<const int32_t> ChosenUnits(const Workspace& ws) const override;
+
+  // Backend::GuessUnits for this block, while another block with experts is under way. It costs one
+  // product of a few rows with the router, and one norm with norms_apart.
+  size_t GuessUnits(Workspace& ws, std::span<const RowsInMemory> router, std::span<int32_t> units) const;
 
  private:
   struct Expert {
@@ -78,7 +83,9 @@ class ExpertsBlock final : public Block {
 
   absl::Status ForwardSharedRows(const LinearLayer& layer, TensorRole role, Workspace& ws) const;
   absl::Status ForwardExpertRows(const RowsInMemory& rows, Workspace& ws) const;
-  void NormaliseForRouter(Workspace& ws) const;    // ws.x -> ws.normed
+  void NormaliseForRouter(Workspace& ws) const;  // ws.x -> ws.normed
+  // The input of the guess: [tokens, hidden] working dtype; null if there is none.
+  const std::byte* GuessX(Workspace& ws) const;
   void ActivateShared(Workspace& ws) const;        // ws.gate, up -> ws.mixed
   void Activate(Workspace& ws, int32_t id) const;  // wide -> narrow
   void ComputeBound(Workspace& ws, bool with_shared) const;

@@ -121,6 +121,7 @@ static void List(JsonList& f, PlanPart& part) {
   f.Number("hit_share", part.hit_share, 0, 1, kSparse);
   f.Number("chosen_units", part.chosen_units, 0, static_cast<double>(kMaxUnits), kSparse);
   f.Named("policy", part.policy, kUnitPolicyNames, kSparse);
+  f.Number("ahead_places", part.ahead_places, 0, static_cast<int32_t>(kMaxAheadPlaces), kSparse);
   f.Number("decode_ms", part.decode_ms, 0, kHigh);
   f.Number("evicted_ms", part.evicted_ms, 0, kHigh, kSparse);
   f.Number("prefill_ms", part.prefill_ms, 0, kHigh, kSparse);

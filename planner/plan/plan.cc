@@ -121,6 +121,8 @@ absl::Status CheckOnDemand(const Plan& plan, int p, const std::string& name) {
   if (part.hit_share > 1) return Invalid("plan: ", name, ".hit_share = ", part.hit_share, " is more than 1");
   if (!part.on_demand() && part.policy != UnitPolicy::kLru)
     return Invalid("plan: ", name, ".policy is ", std::string(kUnitPolicyNames.Of(part.policy)), ", but the part is not on demand");
+  LIME_RETURN_IF_ERROR(
+      CheckInt({name, ".ahead_places"}, part.ahead_places, 0, std::min(std::max<int64_t>(0, part.places - 1), kMaxAheadPlaces)));
   if (!part.on_demand()) return CheckInt({name, ".unit_bytes"}, part.unit_bytes, 0, 0);
   if (part.block.kind != BlockKind::kExperts) return Invalid("plan: ", name, " is on demand, but is of ", BlockName(part.block));
   if (part.streamed) return Invalid("plan: ", name, " is on demand and streams; it can be one of them");

@@ -64,6 +64,9 @@ struct PlanPart {
   double evicted_ms = 0;
   double prefill_ms = 0;                 // for one chunk in the middle of the planned prompt
   UnitPolicy policy = UnitPolicy::kLru;  // on demand: which unit leaves memory for another one
+  // On demand: as many of the places may have units that were read ahead, and that no step has chosen
+  // since; at most all but one. 0: no read-ahead.
+  int32_t ahead_places = 0;
 
   bool is_kv() const { return kv_end > 0; }
   bool on_demand() const { return places > 0; }
@@ -265,6 +268,7 @@ std::string PartsName(const Plan& plan, int lo, int hi);
 inline constexpr int32_t kMaxPlanExperts = 1024;
 inline constexpr int kMaxRowsPerPart = 4096;           // a whole block of 1024 experts
 inline constexpr int64_t kMaxUnits = kMaxPlanExperts;  // of a part on demand
+inline constexpr int64_t kMaxAheadPlaces = 64;         // PlanPart::ahead_places
 inline constexpr size_t kMaxPlanName = 512;
 inline constexpr int64_t kMaxPrefillChunks = 1 << 16;
 inline constexpr int64_t kMaxPlanRuns = int64_t{1} << 20;  // parts x micro-batches, of a decode step and of a prompt

@@ -63,6 +63,7 @@ PlanPart OnDemand(const PlanRequest& request, const BlockSpec& block, std::vecto
   PlanPart part{.block = block.id, .bytes = PartBytes(block, rows), .unit_bytes = UnitBytes(block, rows)};
   part.rows = std::move(rows);
   part.places = std::min(request.unit_places, units);
+  part.ahead_places = static_cast<int32_t>(std::min<int64_t>(request.ahead_places, part.places - 1));
   const auto& policies = request.unit_policies;
   if (!policies.empty()) part.policy = policies[static_cast<size_t>(std::min(part.places, std::ssize(policies)) - 1)];
   return part;

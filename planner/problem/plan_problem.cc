@@ -55,6 +55,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
   for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
   if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs at least one chunk length");
   LIME_RETURN_IF_ERROR(CheckInt("unit_places", request.unit_places, 0, kMaxUnits));
+  LIME_RETURN_IF_ERROR(CheckInt("ahead_places", request.ahead_places, 0, kMaxAheadPlaces));
   LIME_RETURN_IF_ERROR(CheckHits(request.unit_hits));
   if (request.unit_places > 0 && (request.kv_tokens > 0 || request.retained_positions > 0))
     return Invalid("planning: experts on demand beside KV that grows or is evicted are not supported; reserve all KV");

@@ -65,6 +65,9 @@ struct PlanRequest {
   // For two devices without a link in a profile.
   LinkPoint default_link = {.peer = "", .bytes_per_second = 12.5e6, .latency_ms = 0.3};
   bool embedding_by_rows = true;  // whether rows may be read one by one, if there is a disk
+  // Experts on demand: as many of a layer's places may have experts that were read ahead (PlanPart);
+  // at most all but one. 0: no read-ahead.
+  int32_t ahead_places = 0;
   // Experts on demand: every layer has memory for this many of them on its device. 0: blocks with
   // experts are resident or stream like others. With it, all KV is reserved and kept.
   int64_t unit_places = 0;

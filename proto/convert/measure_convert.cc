@@ -79,6 +79,10 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Number(LIME_FIELD(m, decode_unit_hits), statistics.decode_unit_hits, 0, kMaxCount);
   f.Number(LIME_FIELD(m, decode_unit_misses), statistics.decode_unit_misses, 0, kMaxCount);
   f.Number(LIME_FIELD(m, unit_bytes), statistics.unit_bytes, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, units_suggested), statistics.units_suggested, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, units_read_ahead), statistics.units_read_ahead, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, read_ahead_used), statistics.read_ahead_used, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, read_ahead_wasted), statistics.read_ahead_wasted, 0, kMaxCount);
   f.Each("links", statistics.links, m.mutable_links(), 0, kMaxPlanDevices);
   f.Each("traffic", statistics.traffic, m.mutable_traffic(), 0, kMaxPlanDevices);
 }

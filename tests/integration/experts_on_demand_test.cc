@@ -55,6 +55,17 @@ TEST_P(ExpertsTest, TokenByTokenGivesTheBitsOfChunks) {
   }
 }
 
+TEST_P(ExpertsTest, ReadingAheadChangesNoBit) {
+  const std::vector<int32_t> some(ids_.begin(), ids_.begin() + 24);
+  const uint64_t expected = ReferenceHash(Model(), some);
+  for (const auto& [places, ahead] : {std::pair(2, 1), std::pair(4, 3)}) {
+    for (const int64_t chunk : {1, 3}) {
+      EXPECT_EQ(LogitsHashOf(Store(), {.chunk = chunk, .unit_places = places, .ahead_places = ahead}, some), expected)
+          << places << " places, " << ahead << " ahead, chunk " << chunk;
+    }
+  }
+}
+
 TEST_P(ExpertsTest, ASequenceHasTheSameBitsInCompany) {
   const uint64_t expected = ReferenceHash(Model(), ids_);
   const RunShape shape{.chunk = 16, .companions = {RandomIds(5, 40, 200), RandomIds(6, 3, 200)}, .unit_places = 3};

@@ -65,6 +65,7 @@ struct RunShape {
   std::optional<int64_t> ring_parts;
   Bytes part_bytes = kPartBytes;
   std::optional<int64_t> unit_places;  // LocalPlanRequest::unit_places
+  int32_t ahead_places = 0;            // LocalPlanRequest::ahead_places
 };
 
 // Opens the reference, with room for one sequence of `context` positions and for the companions.
@@ -105,6 +106,7 @@ inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape
   return {.model_name = dir,
           .budget = 8 * kGiB,
           .context = context,
+          .ahead_places = shape.ahead_places,
           .unit_places = shape.unit_places,
           .sequences = sequences,
           .prompt_tokens = context,

@@ -70,6 +70,7 @@ class Streaming {
     }
     return SendOrder(RetireOrder{});
   }
+  DeviceStatistics stats() const { return engine_->stats(); }
 
  private:
   absl::Status SendOrder(decltype(Order::what) what) {
@@ -135,6 +136,22 @@ TEST(StreamingTest, AnExpertThatCannotBeReadFailsThePlanWithASentence) {
   EXPECT_THAT(std::string(failed.message()), HasSubstr("could not be read, twice: experts "));
   EXPECT_THAT(std::string(failed.message()), HasSubstr("model.safetensors"));
   EXPECT_THAT(std::string(failed.message()), HasSubstr("Input/output error"));
+}
+
+TEST(StreamingTest, ExpertsAreReadAheadIfThePlanSaysSo) {
+  const TempDir dir;
+  MakeModelOptions model;
+  model.config.family = "qwen3_moe";
+  ASSERT_TRUE(MakeModel(model, dir.path()).ok());
+  for (const int32_t ahead : {0, 3}) {
+    Streaming streaming(dir.path(), {}, {.threads = 1, .unit_places = 4, .ahead_places = ahead});
+    for (int32_t token = 0; token < 20; ++token) EXPECT_TRUE(streaming.Step(token).ok());
+    const DeviceStatistics stats = streaming.stats();
+    EXPECT_EQ(stats.units_suggested > 0, ahead > 0);
+    EXPECT_LE(stats.units_read_ahead, stats.units_suggested);
+    EXPECT_LE(stats.read_ahead_used, stats.units_read_ahead);
+    EXPECT_EQ(stats.read_ahead_wasted > 0, stats.read_ahead_used < stats.units_read_ahead);
+  }
 }
 
 void FlipBit(const std::string& file, int64_t offset) {

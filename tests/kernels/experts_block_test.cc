@@ -309,6 +309,40 @@ TEST(ExpertsBlockErrorsTest, TheNextBlockIsRefusedUntilAllChosenExpertsAreThere)
   EXPECT_EQ(backend->ChosenUnits(kSecond).size(), 3U);
 }
 
+// The router of the first block in the place of the second one's: then the guess is the first one's
+// choice.
+TEST(ExpertsBlockGuessTest, TheRouterOfTheNextBlockIsAppliedToTheInputOfTheExperts) {
+  const ExpertsModel model({});
+  const BlockSpec &block = model.spec().blocks[0], &next = model.spec().blocks[1];
+  const auto count = static_cast<int32_t>(model.spec().config.experts->count);
+  const auto backend = model.Open(1, [](const TensorSpec& tensor) { return tensor.expert < 0; });
+  const std::vector<RowsInMemory> same = {model.Rows(block, TensorRole::kRouter, -1, 0, count)};
+  const std::vector<RowsInMemory> pieces = {model.Rows(next, TensorRole::kRouter, -1, 0, 5),
+                                            model.Rows(next, TensorRole::kRouter, -1, 5, count)};
+  for (int64_t rows = 1; rows <= Backend::kMostGuessRows; ++rows) {
+    const cpu::Array x = Input(model, rows);
+    std::vector<int32_t> units(64), of_pieces(64);
+    Begin(*backend, x, 0, rows);
+    EXPECT_EQ(backend->GuessUnits(kFirst, kSecond, same, units), 0U) << "nothing is chosen yet";
+    ASSERT_TRUE(backend->Compute(kFirst).ok());
+    const std::vector<int32_t> chosen(backend->ChosenUnits(kFirst).begin(), backend->ChosenUnits(kFirst).end());
+    units.resize(backend->GuessUnits(kFirst, kSecond, same, units));
+    EXPECT_THAT(units, ::testing::UnorderedElementsAreArray(chosen));
+    of_pieces.resize(backend->GuessUnits(kFirst, kSecond, pieces, of_pieces));
+    EXPECT_GE(of_pieces.size(), 3U);
+    int32_t first = -1;
+    EXPECT_EQ(backend->GuessUnits(kFirst, kSecond, pieces, {&first, 1}), 1U);
+    EXPECT_EQ(first, of_pieces[0]) << "the likeliest comes first";
+    EXPECT_EQ(backend->GuessUnits(kFirst, kSecond, {pieces.data(), 1}, of_pieces), 0U) << "rows are missing";
+    for (const int32_t id : chosen) ASSERT_TRUE(backend->ComputeUnits(kFirst, model.Matrices(block, id)).ok());
+    EXPECT_EQ(Bits(*backend), WholeBits(model, x, rows)) << "a guess changes nothing";
+  }
+  Begin(*backend, Input(model, 5), 0, 5);
+  ASSERT_TRUE(backend->Compute(kFirst).ok());
+  std::vector<int32_t> units(64);
+  EXPECT_EQ(backend->GuessUnits(kFirst, kSecond, same, units), 0U) << "too many rows";
+}
+
 TEST(ExpertsBlockErrorsTest, AUnitThatComesTwiceIsRefused) {
   const ExpertsModel model({});
   const auto backend = model.Open(1, [](const TensorSpec& tensor) { return tensor.expert < 0; });

@@ -129,7 +129,50 @@ TEST_F(DemandCacheTest, UnitsAreReadAheadOnlyWhileNoVisitReads) {
   EXPECT_EQ(cache_->NextReady(1)->unit, 6);
   cache_->OnComputed(1, 6);
   Finish(1);
-  EXPECT_EQ(cache_->counts(1), (DemandCache::Counts{.visits = 1, .rows = 1, .hits = 1, .misses = 1, .ahead_read = 2, .ahead_used = 1}));
+  EXPECT_EQ(cache_->counts(1),
+            (DemandCache::Counts{.visits = 1, .rows = 1, .hits = 1, .misses = 1, .suggested = 2, .ahead_read = 2, .ahead_used = 1}));
+}
+
+TEST_F(DemandCacheTest, SuggestedUnitsThatAreThereStayAndLeaveRoomForTheOthers) {
+  Make(4);
+  Begin(0, {0, 1, 2, 3});
+  Finish(0);
+  cache_->Suggest(0, std::vector<int32_t>{0, 1, 6, 7, 8});
+  for (const int32_t unit : {6, 7}) {
+    const auto ahead = cache_->NextRead();
+    EXPECT_EQ(ahead->what.unit, unit);
+    ASSERT_TRUE(cache_->OnRead(ahead->number, absl::OkStatus()).ok());
+  }
+  EXPECT_FALSE(cache_->NextRead().has_value()) << "two at most";
+  for (const int32_t unit : {0, 1, 6, 7}) EXPECT_TRUE(cache_->Find(0, unit).has_value()) << unit;
+  EXPECT_EQ(cache_->counts(0).suggested, 2);
+}
+
+TEST_F(DemandCacheTest, NothingIsReadAheadWhileTheDiskHasOtherWork) {
+  Make(3);
+  cache_->SetDiskBusy(true);
+  cache_->Suggest(1, std::vector<int32_t>{5});
+  EXPECT_FALSE(cache_->NextRead().has_value());
+  cache_->SetDiskBusy(false);
+  const auto ahead = cache_->NextRead();
+  EXPECT_EQ(ahead->what.unit, 5);
+  EXPECT_FALSE(cache_->IsCancelled(ahead->number));
+  cache_->SetDiskBusy(true);
+  EXPECT_EQ(cache_->NextCancel(), ahead->number);
+  EXPECT_TRUE(cache_->IsCancelled(ahead->number));
+  EXPECT_TRUE(cache_->OnRead(ahead->number, absl::CancelledError("")).ok());
+  EXPECT_FALSE(cache_->NextRead().has_value());
+  Begin(0, {1});
+  EXPECT_EQ(cache_->NextRead()->what.unit, 1) << "what a visit needs is read all the same";
+}
+
+TEST_F(DemandCacheTest, EachLayerReadsAheadAsManyAsItMay) {
+  cache_ = *DemandCache::Create({.units = 10, .places = {4, 4}, .ahead = {0, 1}});
+  for (const int32_t layer : {0, 1}) cache_->Suggest(layer, std::vector<int32_t>{5, 6});
+  const auto ahead = cache_->NextRead();
+  EXPECT_EQ(ahead->what.layer, 1);
+  ASSERT_TRUE(cache_->OnRead(ahead->number, absl::OkStatus()).ok());
+  EXPECT_FALSE(cache_->NextRead().has_value());
 }
 
 TEST_F(DemandCacheTest, AUnitThatWasReadAheadIsTheFirstToLeave) {
@@ -218,6 +261,8 @@ TEST_F(DemandCacheTest, WrongChoicesAndShapesAreRefused) {
   EXPECT_THAT(refused({.units = 4, .places = {4}, .policies = {UnitPolicy::kLru, UnitPolicy::kLfu}}), HasSubstr("2 policies for 1 layers"));
   EXPECT_THAT(refused({.units = 4, .places = {4}, .reads_at_once = 0}), HasSubstr("0 reads"));
   EXPECT_THAT(refused({.units = 4, .places = {4}, .ahead_places = -1}), HasSubstr("-1 places"));
+  EXPECT_THAT(refused({.units = 4, .places = {4}, .ahead = {-2}}), HasSubstr("-2 places"));
+  EXPECT_THAT(refused({.units = 4, .places = {4}, .ahead = {1, 1}}), HasSubstr("of 2 layers, for 1 layers"));
 }
 
 TEST_F(DemandCacheTest, EveryLayerHasItsPolicy) {
@@ -323,6 +368,8 @@ class RandomOwner {
       case 7:
         return Finish();
       case 8:
+        disk_busy_ = Below(1, 5) == 1;
+        cache_->SetDiskBusy(disk_busy_);
         return Suggest(layer);
       default:
         if (random_() % 3 == 0) SetPlaces(layer);
@@ -350,7 +397,7 @@ class RandomOwner {
     }
     const auto read = cache_->NextRead();
     if (!read) return;
-    EXPECT_TRUE(!read->ahead || reads_.empty()) << "reading ahead while the disk is busy";
+    EXPECT_TRUE(!read->ahead || (reads_.empty() && !disk_busy_)) << "reading ahead while the disk is busy";
     const Visit& visit = visits_[static_cast<size_t>(read->what.layer)];
     EXPECT_EQ(visit.left.contains(read->what.unit), !read->ahead);
     int32_t& content = At(read->what);
@@ -455,6 +502,7 @@ class RandomOwner {
   std::vector<std::vector<int32_t>> content_;  // of each place of each layer
   std::vector<Visit> visits_;
   std::vector<int32_t> target_;
+  bool disk_busy_ = false;
   std::vector<DemandCache::Read> reads_;
   std::set<std::pair<int32_t, int32_t>> failed_;  // layer and unit that will be read again
 };

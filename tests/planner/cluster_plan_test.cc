@@ -170,6 +170,10 @@ TEST(ClusterPlanTest, AWrongPartOnDemandIsASentence) {
       {"hits", [](Plan& p) { p.parts[2].hit_share = 1.5; }, "parts[2].hit_share = 1.5 is more than 1"},
       {"a policy of a part that is not on demand", [](Plan& p) { p.parts[0].policy = UnitPolicy::kLfu; },
        "parts[0].policy is lfu, but the part is not on demand"},
+      {"read-ahead of a part that is not on demand", [](Plan& p) { p.parts[0].ahead_places = 1; },
+       "parts[0].ahead_places\" = 1 is outside 0 to 0"},
+      {"read-ahead into all places", [](Plan& p) { p.parts[2].ahead_places = static_cast<int32_t>(p.parts[2].places); },
+       "parts[2].ahead_places\" = "},
       {"time", [](Plan& p) { p.parts[2].demand_ms = -1; }, "parts[2].demand_ms\" = -1"},
       {"chosen", [](Plan& p) { p.parts[2].chosen_units = -1; }, "parts[2].chosen_units\" = -1"},
       {"memory", [](Plan& p) { p.devices[0].memory.weights -= 60, p.devices[0].budget -= 60; }, "memory.weights"},
@@ -197,6 +201,16 @@ TEST(ClusterPlanTest, RowsOfEveryMatrixThatStreamsAreReadBack) {
     ASSERT_TRUE(parsed.ok()) << static_cast<int>(role) << ": " << parsed.status().message();
     EXPECT_EQ(*parsed, plan);
   }
+}
+
+TEST(ClusterPlanTest, PlacesForUnitsThatAreReadAheadAreWrittenIfThereAreSome) {
+  Plan plan = DemandPlan();
+  EXPECT_THAT(ToJsonText(plan), ::testing::Not(HasSubstr("ahead_places")));
+  ASSERT_GE(plan.parts[2].places, 2);
+  plan.parts[2].ahead_places = 1;
+  const absl::StatusOr<Plan> read = PlanFromJson(nlohmann::json::parse(ToJsonText(plan)), "p");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, plan);
 }
 
 TEST(ClusterPlanTest, APolicyOfUnitsIsNamedUnlessItIsTheUsualOne) {

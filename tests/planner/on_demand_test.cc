@@ -183,6 +183,23 @@ TEST(OnDemandTest, APlanNamesThePolicyOfItsNumberOfPlaces) {
   EXPECT_EQ(policy_with(9, {kLru, kLfu, kLeastStale}), kLeastStale) << "the last one is for more places";
 }
 
+TEST(OnDemandTest, ReadAheadTakesAsManyPlacesAsAreAskedForButLeavesOne) {
+  const ModelSpec spec = SmallExpertModel();
+  const ClusterDevice device = Board("local", 100 * kMiB);
+  const auto ahead_with = [&](int64_t places, int32_t ahead) {
+    PlanRequest request = RequestWith(places);
+    request.ahead_places = ahead;
+    return PartsOfLayer(MakePlanProblem(spec, {&device, 1}, request)->head, 0)[1].ahead_places;
+  };
+  EXPECT_EQ(ahead_with(3, 0), 0);
+  EXPECT_EQ(ahead_with(3, 1), 1);
+  EXPECT_EQ(ahead_with(3, 9), 2);
+  EXPECT_EQ(ahead_with(1, 1), 0);
+  PlanRequest request = RequestWith(3);
+  request.ahead_places = 65;
+  EXPECT_THAT(std::string(MakePlanProblem(spec, {&device, 1}, request).status().message()), HasSubstr("ahead_places"));
+}
+
 TEST(OnDemandTest, KvThatGrowsBesideItIsRefusedByName) {
   const ModelSpec spec = SmallExpertModel();
   const ClusterDevice device = Board("local", 100 * kMiB);

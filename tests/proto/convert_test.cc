@@ -134,6 +134,10 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .decode_unit_hits = 22,
                                     .decode_unit_misses = 23,
                                     .unit_bytes = 24,
+                                    .units_suggested = 25,
+                                    .units_read_ahead = 26,
+                                    .read_ahead_used = 27,
+                                    .read_ahead_wasted = 28,
                                     .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}},
                                     .traffic = {{"nano", 20, 21}, {"orin", 0, 22}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);

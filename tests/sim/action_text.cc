@@ -30,7 +30,10 @@ std::string Text(const ProgramRunner::StartComputeUnits& a) {
   return absl::StrCat("compute units of part ", a.what.part, ", micro-batch ", a.what.microbatch);
 }
 std::string Text(const StageLogic::StartUnitRead& a) {
-  return absl::StrCat("read unit ", a.unit, " of part ", a.part, " into place ", a.place);
+  return absl::StrCat("read unit ", a.unit, " of part ", a.part, " into place ", a.place, a.ahead ? ", ahead" : "");
+}
+std::string Text(const StageLogic::CancelUnitRead& a) {
+  return absl::StrCat("cancel read ", a.number);
 }
 std::string Text(const StageLogic::StartUnits& a) {
   const auto unit = [](std::string* out, const UnitInPlace& u) { absl::StrAppend(out, u.unit, " in ", u.place); };

@@ -103,6 +103,19 @@ void HashBackend::ChooseExperts() {
   chosen_.erase(std::unique(chosen_.begin(), chosen_.end()), chosen_.end());
 }
 
+// The lower half of the experts, which is chosen more often, in an order that depends on the rows;
+// some guesses begin with an expert of the upper half.
+size_t HashBackend::GuessUnits(BlockId /*block*/, BlockId next, std::span<const RowsInMemory> /*router*/, std::span<int32_t> units) {
+  if (std::ssize(hidden_) > kMostGuessRows) return 0;
+  uint64_t seed = static_cast<uint64_t>(next.layer);
+  for (const uint64_t hidden : hidden_) seed = HashModel::Mix(hidden, seed);
+  const auto count = static_cast<uint64_t>(spec_.config.experts->count), often = (count + 1) / 2;
+  size_t guessed = 0;
+  if (seed % 4 == 0 && often < count) units[guessed++] = static_cast<int32_t>(often + seed / 4 % (count - often));
+  for (uint64_t i = 0; i < often && guessed < units.size(); ++i) units[guessed++] = static_cast<int32_t>((seed / 8 + i) % often);
+  return guessed;
+}
+
 void HashBackend::AddWeights(const HashModel::Weights& weights) {
   for (size_t r = 0; r < weights_.size(); ++r) {
     weights_[r] += weights.shared;

@@ -77,6 +77,7 @@ class HashBackend final : public Backend {
   std::span<float> Logits() override { return {}; }
   Bytes ActivationBytes() const override { return 0; }
   Bytes KvBytes() const override { return std::ssize(memory_); }
+  size_t GuessUnits(BlockId block, BlockId next, std::span<const RowsInMemory> router, std::span<int32_t> units) override;
 
  private:
   // Of one sequence in a layer.

@@ -643,6 +643,7 @@ class SimCluster {
     result_.violation = world_.violation;
     result_.transcript = std::move(world_.transcript);
     result_.faults = world_.faults;
+    result_.ahead = world_.ahead;
     result_.ms = world_.clock.now_ms();
     result_.planted = world_.planted_done;
     if (recovery_) result_.recoveries += recovery_->recoveries();

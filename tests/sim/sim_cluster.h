@@ -50,7 +50,8 @@ struct SimResult {
   int64_t outlived = 0;               // times that it gave up and later requests came
   bool gave_up = false;               // a device that every plan needs was lost, or failed repeatedly
   bool planted = false;               // the planted bug has happened
-  double ms = 0;                      // simulated
+  SimReadAhead ahead;
+  double ms = 0;  // simulated
 };
 
 SimResult RunSim(const SimOptions& options);

@@ -57,8 +57,12 @@ TEST(SimClusterTest, ModelsWithExpertsHoldWhateverHappens) {
     ASSERT_EQ(result.violation, "") << "experts, seed " << seed;
     all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
     all.taken_over += result.taken_over;
+    all.ahead.used += result.ahead.used, all.ahead.wasted += result.ahead.wasted, all.ahead.cancelled += result.ahead.cancelled;
   }
   EXPECT_GT(all.tokens, 0);
+  EXPECT_GT(all.ahead.used, 10) << "units that were read ahead";
+  EXPECT_GT(all.ahead.wasted, 5);
+  EXPECT_GT(all.ahead.cancelled, 5);
   if (!ManyCases()) return;
   EXPECT_GT(all.recoveries, 0);
   EXPECT_GT(all.plan_changes, 0);

@@ -392,13 +392,18 @@ void SimStage::Carry(const ProgramRunner::StartAskUnits& start) {
   const auto& [stage, microbatch, part] = start.what;
   std::span<const int32_t> chosen;
   if (!logic_->inbox().batch(microbatch).rows.empty()) chosen = backend_.ChosenUnits(plan_.parts[static_cast<size_t>(part)].block);
-  units_left_ = std::ssize(chosen);
+  units_left_ = std::ssize(chosen), may_guess_ = true;
   logic_->OnUnitsChosen(part, microbatch, chosen, world_.clock.now_ms(), actions_);
 }
 
 void SimStage::Carry(const StageLogic::StartUnits& start) {
   const int32_t part = start.what.part;
-  for (const UnitInPlace& unit : start.units) unit_places_[{part, unit.place}].computing = true;
+  if (std::exchange(may_guess_, false)) GuessUnits(part);
+  for (const UnitInPlace& unit : start.units) {
+    Place& place = unit_places_[{part, unit.place}];
+    place.computing = true;
+    world_.ahead.used += std::exchange(place.ahead, false) ? 1 : 0;
+  }
   After(world_.Between(0.02, 0.1) * static_cast<double>(start.units.size()), [this, part, units = start.units] {
     if (dead_) return;
     for (const UnitInPlace& unit : units) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -114,6 +115,7 @@ class SimStage {
   void Carry(const ProgramRunner::StartAskUnits& start);
   void Carry(const ProgramRunner::StartComputeUnits&) {}  // StageLogic answers with StartUnits
   void Carry(const StageLogic::StartUnitRead& start);
+  void Carry(const StageLogic::CancelUnitRead& cancel);
   void Carry(const StageLogic::StartUnits& start);
   void Carry(const ProgramRunner::Waited&) {}
   void Carry(const ProgramRunner::StepEnded& ended);
@@ -144,6 +146,7 @@ class SimStage {
   void ReadPieces(Load& load) const;
   const Load* OldestLoad(int32_t part) const;
   HashModel::Weights WeightsAt(int32_t part, int64_t step);
+  void GuessUnits(int32_t part);
   HashModel::Weights WeightsOfUnit(int32_t part, const UnitInPlace& unit);
   absl::Status AttendToDisk(int32_t part, const MicroBatch& batch);
   void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait);
@@ -195,9 +198,12 @@ class SimStage {
     int32_t unit = -1;
     bool reading = false;
     bool computing = false;
+    bool ahead = false;  // it was read ahead, and not computed since
   };
   std::map<std::pair<int32_t, int32_t>, Place> unit_places_;  // by part and place
-  int64_t units_left_ = 0;                                    // to compute of the current part
+  std::set<int64_t> cancelled_reads_;
+  int64_t units_left_ = 0;  // to compute of the current part
+  bool may_guess_ = false;  // units have been chosen, and none of them is computed
 
   // The visit under way.
   std::vector<SampledToken> sampled_;

@@ -278,13 +278,39 @@ void SimStage::Carry(const StageLogic::StartUnitRead& start) {
   Place& place = unit_places_[{start.part, start.place}];
   if (start.place < 0 || start.place >= part.places) return world_.Violation(device().name, ": a unit is read into place ", start.place);
   if (place.reading || place.computing) return world_.Violation(device().name, ": place ", start.place, " is read into while it is in use");
-  place = {.unit = start.unit, .reading = true};
+  const bool loads = std::ranges::any_of(loads_, [](const Load& load) { return !load.ended; });
+  if (start.ahead && loads) return world_.Violation(device().name, ": a unit is read ahead beside a load");
+  world_.ahead.wasted += place.ahead ? 1 : 0;
+  place = {.unit = start.unit, .reading = true, .ahead = start.ahead};
   disk_.Transfer(part.unit_bytes, [this, alive = std::weak_ptr(alive_), start](bool good) {
     if (alive.expired()) return;
-    unit_places_[{start.part, start.place}].reading = false;
-    if (!good) unit_places_[{start.part, start.place}].unit = -1;
+    absl::Status result = good ? absl::OkStatus() : absl::DataLossError("a read failed");
+    // The disk can stop some of the reads.
+    if (cancelled_reads_.erase(start.number) > 0 && world_.random.Chance(60)) result = absl::CancelledError("the read was cancelled");
+    Place& read = unit_places_[{start.part, start.place}];
+    read.reading = false;
+    if (!result.ok()) read = {};
     if (world_.Plants(PlantedBug::kForgottenUnit, 5)) return;
-    logic_->OnUnitRead(start.number, good ? absl::OkStatus() : absl::DataLossError("a read failed"), world_.clock.now_ms(), actions_);
+    logic_->OnUnitRead(start.number, result, world_.clock.now_ms(), actions_);
+    CarryOut();
+  });
+}
+
+void SimStage::Carry(const StageLogic::CancelUnitRead& cancel) {
+  ++world_.ahead.cancelled;
+  cancelled_reads_.insert(cancel.number);
+}
+
+// The guess comes while the part's units are computed, or later.
+void SimStage::GuessUnits(int32_t part) {
+  const auto next = std::find_if(plan_.parts.begin() + part + 1, plan_.parts.end(), [](const PlanPart& p) { return p.on_demand(); });
+  const auto number = static_cast<int32_t>(next - plan_.parts.begin());
+  if (next == plan_.parts.end() || next->ahead_places == 0 || StageOf(plan_, number) != StageOf(plan_, part)) return;
+  std::vector<int32_t> units(static_cast<size_t>(spec_.config.experts->count));
+  units.resize(backend_.GuessUnits(plan_.parts[static_cast<size_t>(part)].block, next->block, {}, units));
+  After(world_.Between(0, 0.1), [this, number, units = std::move(units)] {
+    if (dead_) return;
+    logic_->OnUnitsGuessed(number, units, actions_);
     CarryOut();
   });
 }

@@ -80,6 +80,11 @@ class SimClock {
   int64_t next_ = 0;
 };
 
+// Units that were read ahead: chosen then, replaced before that; and reads that were cancelled.
+struct SimReadAhead {
+  int64_t used = 0, wasted = 0, cancelled = 0;
+};
+
 struct SimWorld {
   SimWorld(uint64_t seed, PlantedBug planted, bool traces) : random(seed), bug(planted), tracing(traces) {}
 
@@ -113,6 +118,7 @@ struct SimWorld {
   const bool tracing;
   std::string transcript, violation;
   SimFaultCounts faults{};
+  SimReadAhead ahead;
 };
 
 // Carries messages from one end to another, in order.

@@ -13,6 +13,11 @@ namespace {
 constexpr int32_t kMostReadsAtOnce = 256;
 constexpr int32_t kMostAheadPlaces = 1024;
 
+absl::Status CheckAhead(int32_t places) {
+  if (places >= 0 && places <= kMostAheadPlaces) return absl::OkStatus();
+  return Invalid("demand cache: ", places, " places for reading ahead, need 0 to ", kMostAheadPlaces);
+}
+
 absl::Status CheckDemandShape(const DemandCache::Shape& shape) {
   const auto layers = static_cast<int64_t>(shape.places.size());
   if (layers < 1 || layers > kMostRouteLayers) return Invalid("demand cache: ", layers, " layers, need 1 to ", kMostRouteLayers);
@@ -29,8 +34,10 @@ absl::Status CheckDemandShape(const DemandCache::Shape& shape) {
     return Invalid("demand cache: ring of ", shape.ring_places, " places, need 1 to the ", shape.units, " units");
   if (shape.reads_at_once < 1 || shape.reads_at_once > kMostReadsAtOnce)
     return Invalid("demand cache: ", shape.reads_at_once, " reads at once, need 1 to ", kMostReadsAtOnce);
-  if (shape.ahead_places < 0 || shape.ahead_places > kMostAheadPlaces)
-    return Invalid("demand cache: ", shape.ahead_places, " places for reading ahead, need 0 to ", kMostAheadPlaces);
+  if (!shape.ahead.empty() && shape.ahead.size() != shape.places.size())
+    return Invalid("demand cache: places for reading ahead of ", shape.ahead.size(), " layers, for ", layers, " layers");
+  LIME_RETURN_IF_ERROR(CheckAhead(shape.ahead_places));
+  for (const int32_t ahead : shape.ahead) LIME_RETURN_IF_ERROR(CheckAhead(ahead));
   return absl::OkStatus();
 }
 
@@ -58,7 +65,8 @@ DemandCache::DemandCache(const Shape& shape) : shape_(shape) {
     layer.target = places;
     for (int32_t place = 0; place < places; ++place) layer.places.AddMemory(place);
     layer.chosen.reserve(units), layer.ready.reserve(units);
-    layer.suggested.reserve(static_cast<size_t>(shape.ahead_places));
+    layer.most_ahead = shape.ahead.empty() ? shape.ahead_places : shape.ahead[i];
+    if (layer.most_ahead > 0) layer.suggested.reserve(units);
   }
 }
 
@@ -166,7 +174,7 @@ std::optional<DemandCache::Read> DemandCache::NextRead() {
     layer.places.Put(what.unit, what.place);
     return Start(what, /*ahead=*/false, /*again=*/false);
   }
-  return reads_.empty() && !VisitsWait() ? NextReadAhead() : std::nullopt;
+  return reads_.empty() && !disk_busy_ && !VisitsWait() ? NextReadAhead() : std::nullopt;
 }
 
 DemandCache::Read DemandCache::Start(const Unit& what, bool ahead, bool again) {
@@ -176,8 +184,14 @@ DemandCache::Read DemandCache::Start(const Unit& what, bool ahead, bool again) {
   return reads_.back().read;
 }
 
+const DemandCache::UnderWay& DemandCache::UnderWayAt(int64_t number) const {
+  const auto found = std::ranges::find(reads_, number, [](const UnderWay& read) { return read.read.number; });
+  LIME_CHECK(found != reads_.end()) << "read " << number << " is not under way";
+  return *found;
+}
+
 std::optional<int64_t> DemandCache::NextCancel() {
-  if (!VisitsWait()) return std::nullopt;
+  if (!disk_busy_ && !VisitsWait()) return std::nullopt;
   for (UnderWay& read : reads_) {
     if (!read.read.ahead || read.wanted || read.cancelled) continue;
     read.cancelled = true;
@@ -187,10 +201,8 @@ std::optional<int64_t> DemandCache::NextCancel() {
 }
 
 absl::Status DemandCache::OnRead(int64_t number, const absl::Status& result) {
-  const auto found = std::ranges::find(reads_, number, [](const UnderWay& read) { return read.read.number; });
-  LIME_CHECK(found != reads_.end()) << "read " << number << " is not under way";
-  const UnderWay ended = *found;
-  reads_.erase(found);
+  const UnderWay ended = UnderWayAt(number);
+  std::erase_if(reads_, [number](const UnderWay& read) { return read.read.number == number; });
   const Unit& what = ended.read.what;
   Layer& layer = At(what.layer);
   layer.places.SetBusy(what.place, false);
@@ -223,12 +235,17 @@ absl::Status DemandCache::OnFailed(const UnderWay& ended, const absl::Status& re
 
 void DemandCache::Suggest(int32_t index, std::span<const int32_t> units) {
   Layer& layer = At(index);
-  if (!layer.chosen.empty()) return;
+  if (!layer.chosen.empty() || layer.most_ahead == 0) return;
   layer.suggested.clear();
+  int32_t to_read = 0;
   for (const int32_t unit : units) {
-    if (std::ssize(layer.suggested) == shape_.ahead_places) return;
-    if (unit >= 0 && unit < shape_.units && !Has(layer.suggested, unit)) layer.suggested.push_back(unit);
+    if (unit < 0 || unit >= shape_.units || Has(layer.suggested, unit)) continue;
+    const bool is_there = layer.places.PlaceOf(unit) != kNone;
+    if (!is_there && to_read == layer.most_ahead) continue;
+    to_read += is_there ? 0 : 1;
+    layer.suggested.push_back(unit);
   }
+  layer.counts.suggested += to_read;
 }
 
 void DemandCache::SetReadAhead(Layer& layer, int32_t place, bool ahead) {
@@ -239,7 +256,7 @@ void DemandCache::SetReadAhead(Layer& layer, int32_t place, bool ahead) {
 
 // A place that no suggestion has, one of an earlier suggestion if the layer may read no more ahead.
 int32_t DemandCache::PlaceAhead(const Layer& layer) const {
-  const bool most = layer.num_ahead >= shape_.ahead_places;
+  const bool most = layer.num_ahead >= layer.most_ahead;
   return layer.places.ToLose([&](int32_t place) {
     return (!most || layer.read_ahead[static_cast<size_t>(place)]) && !Has(layer.suggested, layer.places.UnitIn(place));
   });

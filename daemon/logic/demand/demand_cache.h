@@ -42,7 +42,9 @@ class DemandCache {
     int32_t reads_at_once = 2;    // that the disk is given
     int32_t ahead_places = 4;     // of each layer, for units that are read ahead; 0: no read-ahead
     UnitPolicy policy = UnitPolicy::kLru;
-    std::vector<UnitPolicy> policies;  // of each layer, instead of `policy`; empty: all have that
+    // Of each layer, instead of `policy` and `ahead_places`; empty: all have these.
+    std::vector<UnitPolicy> policies;
+    std::vector<int32_t> ahead;
   };
 
   // A unit in a place.
@@ -65,6 +67,7 @@ class DemandCache {
     int64_t rows = 0;        // of all visits
     int64_t hits = 0;        // chosen units that were there, those that were read ahead included
     int64_t misses = 0;      // chosen units that had to be read, or were still being read ahead
+    int64_t suggested = 0;   // units that Suggest took and that were not there
     int64_t ahead_read = 0;  // units that were read ahead
     int64_t ahead_used = 0;  // of them, those that a visit chose before they left
     int64_t read_again = 0;  // reads that failed and were repeated
@@ -104,12 +107,17 @@ class DemandCache {
 
   // The next read to start. Visits come in the order in which they began, and their misses in
   // ascending order; a read waits until its place is free. A read ahead comes only if no visit waits
-  // for a read and none is under way. Nothing if no read can start now.
+  // for a read, none is under way, and the disk is idle. Nothing if no read can start now.
   std::optional<Read> NextRead();
 
-  // The read ahead to cancel, because a visit waits for a read. The owner answers with OnRead as
-  // ever, whether the read was cancelled or not. Returns each read once.
+  // The read ahead to cancel, because a visit waits for a read or the disk has other work. The owner
+  // answers with OnRead as ever, whether the read was cancelled or not. Returns each read once.
   std::optional<int64_t> NextCancel();
+  // NextCancel has returned this read.  REQUIRES: it is under way
+  bool IsCancelled(int64_t number) const { return UnderWayAt(number).cancelled; }
+
+  // Whether the disk has other work than these reads.
+  void SetDiskBusy(bool busy) { disk_busy_ = busy; }
 
   // A read has ended. `result`: of the disk. If it failed, a read that a visit needs is repeated
   // once; a read ahead that failed is forgotten. If a repeated read fails, returns DataLoss in one
@@ -122,8 +130,9 @@ class DemandCache {
   // ---- Read-ahead
 
   // The layer's next visit probably chooses these units, the likeliest first. They replace earlier
-  // suggestions for this layer, and are forgotten when its next visit begins. Units that are there
-  // are skipped; units that are not of the layer, and those beyond `ahead_places`, are left out.
+  // suggestions for this layer, and are forgotten when its next visit begins. Those that are there
+  // stay; of the others the first `ahead_places` may be read. Units that are not of the layer are
+  // left out. Does nothing during a visit of the layer, or if it may read nothing ahead.
   void Suggest(int32_t layer, std::span<const int32_t> units);
 
   // ---- Memory
@@ -174,10 +183,11 @@ class DemandCache {
           computing(static_cast<size_t>(options.units)) {}
 
     LayerPlaces places;
-    int32_t target = 0;            // places that it may have
-    std::vector<bool> read_ahead;  // places whose unit was read ahead and not used since
-    int32_t num_ahead = 0;         // of them
-    std::vector<int32_t> suggested;
+    int32_t target = 0;              // places that it may have
+    int32_t most_ahead = 0;          // places for units that are read ahead
+    std::vector<bool> read_ahead;    // places whose unit was read ahead and not used since
+    int32_t num_ahead = 0;           // of them
+    std::vector<int32_t> suggested;  // that are there, or may be read
     Counts counts;
 
     // The visit under way; `chosen` is empty without one.
@@ -197,6 +207,7 @@ class DemandCache {
 
   bool CanRead(const Layer& layer) const;
   bool VisitsWait() const;
+  const UnderWay& UnderWayAt(int64_t number) const;
   Read Start(const Unit& what, bool ahead, bool again);
   std::optional<Read> NextReadAhead();
   void EndVisit(int32_t layer);
@@ -213,6 +224,7 @@ class DemandCache {
   std::vector<int32_t> changed_;  // places that SetPlaces returns
   int64_t next_number_ = 0;
   int32_t last_layer_ = 0;  // whose visit began last
+  bool disk_busy_ = false;
 };
 
 }  // namespace lime

@@ -151,6 +151,29 @@ TEST_P(BlockReaderTest, CancelEndsEveryRequestAndTheReaderLivesOn) {
   EXPECT_GT(cancelled, 40);
 }
 
+TEST_P(BlockReaderTest, CancelOfATagEndsItsRequestsAlone) {
+  absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(2 * kFileBytes);
+  ASSERT_TRUE(slot.ok());
+  std::atomic<int> cancelled = 0, others = 0;
+  absl::BlockingCounter ended(40);
+  absl::Notification cancel_has_come;
+  const auto reader = MakeReader();
+  for (int i = 0; i < 40; ++i) {
+    const int64_t tag = i % 2;
+    const auto done = [&, tag](const absl::Status& status) {
+      cancel_has_come.WaitForNotification();
+      (tag == 1 ? cancelled : others) += absl::IsCancelled(status);
+      ended.DecrementCount();
+    };
+    reader->StartRead({0, 0, kFileBytes}, slot->data(), done, tag);
+  }
+  reader->Cancel(/*tag=*/1);
+  cancel_has_come.Notify();
+  ended.Wait();
+  EXPECT_GT(cancelled, 15);
+  EXPECT_EQ(others, 0);
+}
+
 TEST_P(BlockReaderTest, DestructionWaitsForEveryCompletion) {
   absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(2 * kFileBytes);
   ASSERT_TRUE(slot.ok());
