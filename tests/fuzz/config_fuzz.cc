@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LIME_CHECK_GT(config->max_positions, 0);
   LIME_CHECK_GT(config->MostHeadDim(), 0);
   for (const LayerConfig& layer : config->layers) {
-    LIME_CHECK_GT(layer.intermediate_size, 0);
+    LIME_CHECK(layer.experts ? config->experts.has_value() : layer.intermediate_size > 0);
     LIME_CHECK(layer.window >= 0 && layer.window < config->max_positions);
     LIME_CHECK_LT(layer.rope, static_cast<int32_t>(config->ropes.size()));
     LIME_CHECK(layer.has_kv() || config->linear_attention);
