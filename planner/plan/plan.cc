@@ -149,7 +149,8 @@ absl::Status CheckHeadPart(const Plan& plan, int p, const std::string& name) {
                  last ? ", not at the vocabulary's " : ", which is not a multiple of 1024 below the vocabulary's ", plan.vocab_size);
 }
 
-// Positions continue where the KV part before ended, after all rows of V and before the rows of O.
+// Positions continue where the KV part before ended, after all rows that make q, k and v, and before
+// the rows of O.
 absl::Status CheckKvPart(const Plan& plan, int p, const std::string& name) {
   const PlanPart& part = plan.parts[p];
   const PlanPart* const before = p > 0 ? &plan.parts[p - 1] : nullptr;
@@ -163,8 +164,8 @@ absl::Status CheckKvPart(const Plan& plan, int p, const std::string& name) {
                    kKvPiece, " positions, from ", begin, " on and up to ", most);
   }
   const MatrixRows* const rows = RowsBefore(plan, p);
-  if (rows == nullptr || (rows->role != TensorRole::kV && rows->role != TensorRole::kQkvByHead))
-    return Invalid("plan: ", name, " has positions of KV that do not follow the rows of v");
+  if (rows == nullptr || rows->role == TensorRole::kO)
+    return Invalid("plan: ", name, " has positions of KV that do not follow the rows that make them");
   const bool last = next == nullptr || !(next->block == part.block) || !next->is_kv();
   if (last && part.kv_end != most) return Invalid("plan: ", name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
   const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;

@@ -84,9 +84,9 @@ inline std::vector<Variant> Variants() {
     variants.push_back({.name = std::string("llama_rope_") + name, .quantization = std::nullopt, .rope = type});
   }
   // Of these, what is special does not depend on the dtype.
-  for (const std::string family : {"gemma3", "falcon", "qwen3_moe", "qwen3_next", "glm4_moe", "gpt_oss"}) {
+  for (const std::string family : {"gemma3", "falcon", "qwen3_moe", "qwen3_next", "glm4_moe", "glm4_moe_lite", "gemma4", "gpt_oss"}) {
     variants.push_back({.name = family + "_bf16", .family = family, .quantization = std::nullopt});
-    if (family == "gemma3" || family == "gpt_oss") variants.back().window = 50;
+    if (family == "gemma3" || family == "gemma4" || family == "gpt_oss") variants.back().window = 50;
   }
   variants.push_back({.name = "llama_relu", .quantization = std::nullopt, .activation = Activation::kRelu});
   return variants;

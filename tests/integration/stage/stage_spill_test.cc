@@ -106,6 +106,8 @@ std::vector<Variant> SpillVariants() {
       {.name = "qwen3_f32", .family = "qwen3", .dtype = DType::kF32, .quantization = std::nullopt},
       {.name = "opt_bf16", .family = "opt", .quantization = std::nullopt, .head_dim = 24},
       {.name = "qwen3_5_bf16", .family = "qwen3_5", .quantization = std::nullopt},
+      {.name = "glm4_moe_lite_bf16", .family = "glm4_moe_lite", .quantization = std::nullopt},
+      {.name = "gemma4_bf16", .family = "gemma4", .quantization = std::nullopt, .window = 700},
       {.name = "llama_q4", .quantization = Quantization{4, 64}}};
   for (Variant& variant : variants) {
     if (variant.family == "opt") variant.activation = Activation::kRelu;
