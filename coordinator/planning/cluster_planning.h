@@ -64,8 +64,10 @@ class ClusterPlanning {
   // first token cannot be checked if KV leaves memory.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
   bool MayRetainLess() const {
-    const bool has_state = inputs_.spec.NumKvLayers() < inputs_.spec.config.num_layers();
-    return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0 && !has_state;
+    const ModelConfig& config = inputs_.spec.config;
+    const bool has_state = inputs_.spec.NumKvLayers() < config.num_layers();
+    const bool passes_more = config.stream_cols() != config.hidden_size;  // SlicedVisit passes rows of the residual stream alone
+    return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0 && !has_state && !passes_more;
   }
   bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }
   bool MayUseHosts() const { return inputs_.kv.MayTravel() && inputs_.devices.size() > 1 && MayLeave(); }

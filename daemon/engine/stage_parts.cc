@@ -103,8 +103,9 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .handover = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
                                                      .wrap_device = stage.wrap_device}));
   LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
-  if (visit != nullptr && spec.config.parallel_halves)
-    return absl::UnimplementedError("a plan that evicts KV is not supported for models with parallel halves; plan without eviction");
+  if (visit != nullptr && spec.config.stream_cols() != spec.config.hidden_size)
+    return absl::UnimplementedError(
+        "a plan that evicts KV is not supported for models whose layers pass on more than the residual stream; plan without eviction");
   if (!EmbedsByRows()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(rows, OpenRows());
   return absl::OkStatus();
