@@ -294,6 +294,7 @@ absl::StatusOr<RopeConfig> ReadRope(const json& root, const LayerTypes& layers, 
   rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
   LIME_RETURN_IF_ERROR(fields.status());
   if (rope.type == RopeType::kProportional) {
+    if (head_dim % 2 != 0) return Invalid(Text(name), ": a head of ", head_dim, " dimensions is odd; rotary embedding needs pairs");
     rope.turning = std::exchange(rope.dims, head_dim);
     rope.factor = fields.DoubleOr("factor", 1.0, 1e-6, kMaxFactor);
     return fields.status().ok() ? absl::StatusOr<RopeConfig>(rope) : fields.status();

@@ -638,6 +638,8 @@ TEST(ModelFamiliesTest, FullLayersOfGemma4HaveHeadsAndARotationOfTheirOwn) {
   EXPECT_EQ(Parse(config)->layer(5).num_kv_heads, 4) << "num_global_key_value_heads is of keys that are values";
   config["rope_parameters"]["full_attention"]["factor"] = 0;
   EXPECT_THAT(Error(config), HasSubstr("\"factor\""));
+  config["global_head_dim"] = 33;
+  EXPECT_THAT(Error(config), HasSubstr("a head of 33 dimensions is odd"));
   config.erase("rope_parameters");
   EXPECT_THAT(Error(config), HasSubstr("field \"rope_parameters\" is missing"));
 }
