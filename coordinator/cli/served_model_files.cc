@@ -111,7 +111,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> OpenServedModel(const ModelWeights&
                                   .aliases = flags.aliases,
                                   .bos = files.bos(),
                                   .end_tokens = files.end_tokens,
-                                  .vocab_size = files.spec.config.vocab_size};
+                                  .vocab_size = files.spec.config.vocab_size,
+                                  .short_positions = files.spec.config.short_positions()};
   const auto syntax = ParseToolFormat(flags.tool_format);
   if (!syntax.ok()) return WrongCall(std::string(syntax.status().message()));
   const auto reasoning = ParseReasoning(flags.reasoning);

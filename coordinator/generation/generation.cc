@@ -141,7 +141,7 @@ class Preparation {
   ServingRequest RequestOf(const std::vector<int32_t>& prompt) const {
     ServingRequest request = {.prompt = prompt};
     const int64_t left = model_.context() - std::ssize(prompt);
-    request.max_new_tokens = std::min(request_.max_tokens.value_or(left), left);
+    request.max_new_tokens = std::min(request_.max_tokens.value_or(model_.MostTokensAfter(std::ssize(prompt))), left);
     if (!request_.ignore_eos) request.end_tokens = model_.end_tokens();
     request.sampling = {.params = ParamsOf(request_.sampling, model_.defaults(), made_.seed),
                         .choice = made_.requests.size(),

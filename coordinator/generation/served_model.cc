@@ -99,6 +99,11 @@ void ServedModel::AddHarmonyEnds() {
   }
 }
 
+int64_t ServedModel::MostTokensAfter(int64_t prompt) const {
+  const int64_t positions = prompt < options_.short_positions ? std::min(options_.short_positions, context()) : context();
+  return positions - prompt;
+}
+
 void ServedModel::SetPlan(int64_t context, std::span<const std::string> numerics_ids) {
   options_.listed.context = context;
   const std::set<std::string> numerics(numerics_ids.begin(), numerics_ids.end());

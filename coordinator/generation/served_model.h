@@ -37,6 +37,7 @@ class ServedModel {
     // An answer ends after one of these, and after <|call|> and <|return|> of harmony.
     std::vector<int32_t> end_tokens;
     int64_t vocab_size = 0;            // of the weights: ids are below it
+    int64_t short_positions = 0;       // ModelConfig::short_positions
     ModelTemplate chat_template;       // without a source: plain
     std::optional<ToolSyntax> syntax;  // --tool-format; nullopt: found in the template
     bool divides_thinking = true;      // --reasoning
@@ -49,6 +50,9 @@ class ServedModel {
   // is installed and before the first request.
   void SetPlan(int64_t context, std::span<const std::string> numerics_ids);
   int64_t context() const { return options_.listed.context; }
+  // Tokens that may follow a prompt if a request states no number: the rest of the context, or of the
+  // positions of short sequences, if the model computes these in another way and the prompt is one.
+  int64_t MostTokensAfter(int64_t prompt) const;
   // system_fingerprint: of the model and the numerics, not of the plan.
   const std::string& fingerprint() const { return fingerprint_; }
 

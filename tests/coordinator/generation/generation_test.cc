@@ -49,6 +49,19 @@ TEST(GenerationTest, TokensAreCutToWhatTheContextHasLeft) {
   EXPECT_EQ(Prepared(*model, Endpoint::kChat, ChatFor(*model, R"("max_tokens":1000)")).requests[0].max_new_tokens, left);
 }
 
+// Of a model that computes sequences of up to so many positions in another way.
+TEST(GenerationTest, AShortPromptStaysShortUnlessTheRequestStatesMore) {
+  const auto tokens = [](const ServedModel& model, const char* fields = "") {
+    return Prepared(model, Endpoint::kChat, ChatFor(model, fields)).requests[0].max_new_tokens;
+  };
+  const auto model = MadeModel{.context = 900, .short_positions = 60}.Make();
+  const int64_t prompt = Prepared(*model, Endpoint::kChat, ChatFor(*model)).prompt_tokens();
+  EXPECT_EQ(tokens(*model), 60 - prompt);
+  EXPECT_EQ(tokens(*model, R"("max_tokens":500)"), 500);
+  EXPECT_EQ(tokens(*MadeModel{.context = 900, .short_positions = prompt}.Make()), 900 - prompt);
+  EXPECT_EQ(tokens(*MadeModel{.context = 50, .short_positions = 60}.Make()), 50 - prompt);
+}
+
 TEST(GenerationTest, APromptWithoutRoomForAnAnswerIsRefused) {
   const auto chat = [](int64_t context) { return MadeModel{.context = context}.Make(); };
   const int64_t prompt = Prepared(*chat(50), Endpoint::kChat, ChatFor(*chat(50))).prompt_tokens();

@@ -51,6 +51,7 @@ struct MadeModel {
   bool divides_thinking = true;
   SamplingDefaults defaults = {};
   int64_t context = 1000;
+  int64_t short_positions = 0;
 
   std::unique_ptr<ServedModel> Make() const {
     auto model = ServedModel::Create({.listed = {.id = "tiny", .created = 1721986200, .digest = "00ff"},
@@ -59,6 +60,7 @@ struct MadeModel {
                                       .bos = kBos,
                                       .end_tokens = {kEos, kImEndId},
                                       .vocab_size = kMadeVocab,
+                                      .short_positions = short_positions,
                                       .chat_template = {.source = source, .with_tools = "", .tokens = {}},
                                       .syntax = syntax,
                                       .divides_thinking = divides_thinking,
