@@ -69,7 +69,9 @@ absl::Status ReadByLayer(const json& layers, std::string_view name, const LayerT
 absl::Status ReadLayerInputs(const json& root, std::string_view name, ModelConfig& config) {
   constexpr int64_t kOfClass = 256;
   JsonFields fields(root, std::string(name));
-  config.layer_inputs = fields.IntOr("hidden_size_per_layer_input", kOfClass, 0, kMaxWidth);
+  const auto stated = root.find("hidden_size_per_layer_input");
+  const bool none = stated != root.end() && stated->is_null();
+  config.layer_inputs = fields.IntOr("hidden_size_per_layer_input", none ? 0 : kOfClass, 0, kMaxWidth);
   const int64_t ids = fields.IntOr("vocab_size_per_layer_input", config.vocab_size, 1, kMaxVocab);
   LIME_RETURN_IF_ERROR(fields.status());
   if (config.layer_inputs == 0) return absl::OkStatus();
