@@ -81,7 +81,7 @@ absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& opt
   if (config.MostHeadDim() > kMaxHeadDim)
     return Invalid("heads of ", config.MostHeadDim(), " dimensions: the backend \"cpu\" computes at most ", kMaxHeadDim);
   if (options.attends_for_others && !config.HasAlikeKv())
-    return Invalid("the layers of this model differ in heads or windows, so this device cannot have KV of other devices");
+    return Invalid("the layers of this model differ in heads or windows, or keep latents, so this device cannot have KV of other devices");
   return absl::OkStatus();
 }
 

@@ -104,7 +104,7 @@ absl::Status Plan::Validate(const ModelSpec& spec) const {
   const auto hosted = std::ranges::find_if(devices, [](const PlanDevice& device) { return device.kv_host >= 0; });
   if (hosted != devices.end() && !spec.config.HasAlikeKv()) {
     return Invalid("plan: devices[", hosted - devices.begin(), "].kv_host = ", hosted->kv_host,
-                   ", but the layers of the model differ in heads or windows; plan without KV on another device");
+                   ", but the layers of the model differ in heads or windows, or keep latents; plan without KV on another device");
   }
   return absl::OkStatus();
 }

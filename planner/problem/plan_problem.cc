@@ -68,7 +68,8 @@ absl::Status CheckRequest(const PlanRequest& request) {
 
 // Time to read embedding rows. Each row is one read; kRowReads are in flight.
 std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& device, const PlanRequest& request, int64_t rows) {
-  const Bytes row_bytes = RoundUp(spec.block({BlockKind::kEmbedding, 0}).bytes / spec.config.vocab_size + 1, 4 * kKiB);
+  const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
+  const Bytes row_bytes = RoundUp((table.bytes - PinnedBytes(table)) / spec.config.vocab_size + 1, 4 * kKiB);
   const double ms = device.profile.DiskLatencyMs(row_bytes, std::min(rows, kRowReads));
   if (!request.embedding_by_rows || device.profile.DiskRate(kDiskRead, kDiskDepth) <= 0) return std::nullopt;
   const int64_t rounds = (rows + kRowReads - 1) / kRowReads;
