@@ -13,7 +13,7 @@ namespace lime {
 namespace {
 
 struct Flags {
-  std::string out, dtype = "BF16", rope = "default", activation, scales = "blocks";
+  std::string out, dtype = "BF16", rope = "default", activation, scales = "blocks", routes = "random";
   int bits = 0, group_size = 64;
   MakeModelOptions options;
 };
@@ -51,6 +51,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--expert-intermediate", config.expert_intermediate_size)->capture_default_str();
   app.add_option("--shared-experts", config.shared_experts, "Size of the shared expert, in experts")->capture_default_str();
   app.add_option("--first-dense-layers", config.first_dense_layers, "glm4_moe: layers without experts")->capture_default_str();
+  app.add_option("--routes", flags.routes, "Experts that sampled text chooses: random, or planted as in recorded routes")
+      ->capture_default_str();
   app.add_option("--dtype", flags.dtype, "BF16, F16 or F32")->capture_default_str();
   app.add_option("--bits", flags.bits, "Bits of quantised weights: 3, 4, 6 or 8; 0: dense")->capture_default_str();
   app.add_option("--group-size", flags.group_size, "32, 64 or 128")->capture_default_str();
@@ -92,6 +94,9 @@ absl::Status Run(Flags& flags) {
   if (!dtype) return absl::InvalidArgumentError("--dtype " + flags.dtype + " is unknown; use BF16, F16 or F32");
   flags.options.dtype = *dtype;
   LIME_ASSIGN_OR_RETURN(config.quantization, QuantizationOf(flags));
+  if (flags.routes != "random" && flags.routes != "planted")
+    return absl::InvalidArgumentError("--routes " + flags.routes + " is unknown; use random or planted");
+  flags.options.planted_routes = flags.routes == "planted";
   if (flags.activation == "relu") config.activation = Activation::kRelu;
 
   // What is replaced is what this program wrote.

@@ -13,6 +13,7 @@
 #include "planner/base/strings.h"
 #include "planner/plan/model/family.h"
 #include "testbed/make_model/model_tensors.h"
+#include "testbed/make_model/planted_routes.h"
 
 namespace lime {
 namespace {
@@ -387,7 +388,9 @@ absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, 
   MakeModelOptions packed = options;
   packed.widened = false;
   LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(ConfigJson(packed), "the model asked for"));
-  const StoredForm form{.dtype = options.dtype, .norm_dtype = options.norm_dtype, .widened = options.widened};
+  if (options.planted_routes) LIME_RETURN_IF_ERROR(CheckPlantedRoutes(config));
+  const StoredForm form{
+      .dtype = options.dtype, .norm_dtype = options.norm_dtype, .widened = options.widened, .planted_routes = options.planted_routes};
   LIME_ASSIGN_OR_RETURN(const std::vector<RandomTensor> tensors, TensorsOf(config, form));
   std::error_code error;
   std::filesystem::create_directories(dir, error);

@@ -66,6 +66,8 @@ struct MakeModelOptions {
   // Of a model in FP8: the same values in F32, without a quantisation. Each weight is the exact product
   // of its code and its scale, and each other value that of `dtype`.
   bool widened = false;
+  // Families with experts: text that is sampled makes routes as recorded ones (planted_routes.h).
+  bool planted_routes = false;
 };
 
 // Writes the checkpoint into `dir`, and makes that folder if it is missing. config.json is written

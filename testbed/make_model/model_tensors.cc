@@ -13,6 +13,7 @@
 #include "planner/base/small_floats.h"
 #include "planner/plan/model/family.h"
 #include "planner/plan/model/model_spec.h"
+#include "testbed/make_model/planted_routes.h"
 
 namespace lime {
 namespace {
@@ -133,6 +134,27 @@ void FillProducts(const RandomTensor& tensor, uint64_t seed, int64_t first, std:
   }
 }
 
+constexpr uint64_t kTopicsStream = UINT64_MAX;  // no tensor's own
+
+// The value of every level of the standard normal distribution.
+std::array<float, kLevels> NormalTable() {
+  std::array<float, kLevels> table;
+  for (int level = 0; level < kLevels; ++level) table[static_cast<size_t>(level)] = Normal(level);
+  return table;
+}
+
+void FillTopics(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out) {
+  const std::array<float, kLevels> normal = NormalTable();
+  const uint64_t key = KeyOf(seed, tensor.stream), topics_key = KeyOf(seed, kTopicsStream);
+  const int64_t cols = tensor.shape.back(), size = ElementBytes(tensor.dtype);
+  for (int64_t i = first; i < first + std::ssize(out) / size; ++i) {
+    const int64_t in_topic = i / cols % kPlantedTopics * cols + i % cols;
+    float value = tensor.deviation * normal[LevelOf(key, i)] + tensor.shared_deviation * normal[LevelOf(topics_key, in_topic)];
+    if (tensor.rounded) value = RoundedTo(*tensor.rounded, value);
+    StoreValue(tensor.dtype, value, out.data() + (i - first) * size);
+  }
+}
+
 void FillWords(uint64_t key, int64_t first, std::span<std::byte> out) {
   for (size_t i = 0; i * 4 < out.size(); i += 2) {
     const uint64_t bits = Mix(key + static_cast<uint64_t>(first / 2) + i / 2);
@@ -201,7 +223,7 @@ class TensorLister {
     const DType norm_dtype = form_.norm_dtype.value_or(form_.dtype);
     switch (tensor.role) {
       case TensorRole::kTokenEmbedding:
-        return AddMatrix(tensor, kEmbeddingDeviation);
+        return form_.planted_routes ? AddTopics(tensor, PlantedEmbedding()) : AddMatrix(tensor, kEmbeddingDeviation);
       case TensorRole::kPositionEmbedding:
       case TensorRole::kLayerEmbedding:
         return AddNormal(tensor, form_.dtype, 0, kEmbeddingDeviation);
@@ -234,6 +256,9 @@ class TensorLister {
         return AddNormal(tensor, norm_dtype, 0, kNormDeviation);
       case TensorRole::kSinks:  // scores are around 1, too
         return AddNormal(tensor, form_.dtype, 0, 1);
+      case TensorRole::kOutput:
+        if (form_.planted_routes) return AddTopics(tensor, PlantedHead(config_.hidden_size));
+        [[fallthrough]];
       default:  // a row's dot product with a normalised vector is then around 1
         return AddMatrix(tensor, 1 / std::sqrt(static_cast<float>(ColsOf(tensor.info))));
     }
@@ -257,6 +282,13 @@ class TensorLister {
         .name = tensor.name, .dtype = dtype, .shape = tensor.info.shape, .stream = next_stream_++, .mean = mean, .deviation = deviation};
     if (form_.widened) normal.rounded = std::exchange(normal.dtype, DType::kF32);
     tensors_.push_back(std::move(normal));
+  }
+
+  // REQUIRES: the tensor is not packed.
+  void AddTopics(const TensorSpec& tensor, const PlantedRows& rows) {
+    AddNormal(tensor, form_.dtype, 0, rows.own);
+    tensors_.back().kind = RandomTensor::Kind::kTopics;
+    tensors_.back().shared_deviation = rows.shared;
   }
 
   // A matrix, in the format that `tensor` has. Its values have this deviation.
@@ -352,6 +384,7 @@ void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::s
   const uint64_t key = KeyOf(seed, tensor.stream);
   if (tensor.kind == RandomTensor::Kind::kWords) return FillWords(key, first * ElementBytes(tensor.dtype) / 4, out);
   if (tensor.kind == RandomTensor::Kind::kProducts) return FillProducts(tensor, seed, first, out);
+  if (tensor.kind == RandomTensor::Kind::kTopics) return FillTopics(tensor, seed, first, out);
   switch (ElementBytes(tensor.dtype)) {
     case 1:
       return FillLevels<uint8_t>(tensor, key, first, out);

@@ -20,7 +20,8 @@ struct RandomTensor {
     kNormal,       // nearly normally distributed, with mean and deviation; of U8 rounded to integers
     kWords,        // random bits: the packed codes of a quantised weight
     kGroupBiases,  // minus half the range of the same stream's scales: weights centre on zero
-    kProducts      // the FP8 code that kNormal draws, times its scale, which is exact in F32
+    kProducts,     // the FP8 code that kNormal draws, times its scale, which is exact in F32
+    kTopics        // like kNormal, plus what row i shares with all rows of topic i modulo kPlantedTopics
   };
   // kProducts: the scales of the codes.
   struct Scales {
@@ -41,6 +42,7 @@ struct RandomTensor {
   float top_code = 0;                 // kGroupBiases: 2^bits - 1
   std::optional<DType> rounded = {};  // values are rounded to this dtype before they are to `dtype`
   Scales scales = {};
+  float shared_deviation = 0;  // kTopics: of what the rows of a topic share; the same in all tensors but for this factor
 };
 
 // How the tensors are stored.
@@ -48,6 +50,7 @@ struct StoredForm {
   DType dtype = DType::kBF16;
   std::optional<DType> norm_dtype = {};  // of norms, if it differs
   bool widened = false;                  // MakeModelOptions::widened
+  bool planted_routes = false;           // MakeModelOptions::planted_routes
 };
 
 // All tensors of a model, in the order of the files.

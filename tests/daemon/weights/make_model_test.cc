@@ -16,6 +16,7 @@
 #include "planner/base/small_floats.h"
 #include "planner/plan/model/family.h"
 #include "testbed/make_model/model_tensors.h"
+#include "testbed/make_model/planted_routes.h"
 #include "tests/skips.h"
 #include "tests/temp_dir.h"
 
@@ -237,6 +238,72 @@ TEST(MakeModelTest, ValuesHaveTheAskedMeanAndDeviation) {
   }
   EXPECT_NEAR(sum / 100'000, 0, 0.005);
   EXPECT_NEAR(std::sqrt(squares / 100'000), 0.25, 0.005);
+}
+
+// ---- Planted routes
+
+MakeModelOptions Planted() {
+  MakeModelOptions options{.dtype = DType::kF32, .planted_routes = true};
+  options.config.family = "qwen3_moe";
+  options.config.hidden_size = 512;
+  return options;
+}
+
+// Cosine of two rows.
+double CosineOf(const std::string& bytes, size_t cols, size_t a, size_t b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < cols; ++i) {
+    const double x = FloatAt(bytes, DType::kF32, a * cols + i), y = FloatAt(bytes, DType::kF32, b * cols + i);
+    ab += x * y, aa += x * x, bb += y * y;
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+TEST(MakeModelTest, PlantedRoutesGiveTokensOfATopicLikeEmbeddingsAndOneHead) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(Planted(), dir.path()).ok());
+  const Checkpoint checkpoint = *Checkpoint::Open(dir.path());
+  const std::string embedding = BytesOf(checkpoint, "model.embed_tokens.weight"), head = BytesOf(checkpoint, "lm_head.weight");
+  constexpr size_t kOther = 5 + kPlantedTopics;
+  EXPECT_NEAR(CosineOf(embedding, 512, 5, kOther), kPlantedShared, 0.1);
+  EXPECT_NEAR(CosineOf(embedding, 512, 5, 6), 0, 0.15);
+  EXPECT_NEAR(CosineOf(head, 512, 5, kOther), 1, 1e-6);
+  EXPECT_NEAR(CosineOf(head, 512, 5, 6), 0, 0.15);
+  double pull = 0, squares = 0;  // the head's product for a token of the same topic, of a normalised x
+  for (size_t i = 0; i < 512; ++i) {
+    const double x = FloatAt(embedding, DType::kF32, 5 * 512 + i);
+    pull += x * FloatAt(head, DType::kF32, kOther * 512 + i), squares += x * x;
+  }
+  EXPECT_NEAR(pull / std::sqrt(squares / 512), std::log(kPlantedStay * (kPlantedTopics - 1) / (1 - kPlantedStay)), 1);
+}
+
+TEST(MakeModelTest, PlantedRowsAreTheSameInWhateverPiecesTheyAreDrawn) {
+  const RandomTensor tensor{.name = "x",
+                            .dtype = DType::kBF16,
+                            .shape = {130, 6},
+                            .kind = RandomTensor::Kind::kTopics,
+                            .stream = 3,
+                            .deviation = 1,
+                            .shared_deviation = 2};
+  std::vector<std::byte> whole(130 * 6 * 2), parts(whole.size());
+  FillRandom(tensor, 9, 0, whole);
+  FillRandom(tensor, 9, 0, std::span(parts).first(2 * 100));
+  FillRandom(tensor, 9, 100, std::span(parts).subspan(2 * 100));
+  EXPECT_EQ(whole, parts);
+}
+
+TEST(MakeModelTest, RoutesThatCannotBePlantedAreRefused) {
+  TempDir dir;
+  const auto error = [&](const MakeModelOptions& options) { return std::string(MakeModel(options, dir.path()).message()); };
+  MakeModelOptions options = Planted();
+  options.config.family = "llama";
+  EXPECT_THAT(error(options), HasSubstr("need a family with experts, such as qwen3_moe; llama has none"));
+  options = Planted();
+  options.config.tie_embeddings = true;
+  EXPECT_THAT(error(options), HasSubstr("need a head of its own"));
+  options = Planted();
+  options.config.quantization = Quantization{.bits = 4, .group_size = 32};
+  EXPECT_THAT(error(options), HasSubstr("leave out --bits"));
 }
 
 TEST(MakeModelTest, RopeScalingOfEveryTypeIsReadBack) {
