@@ -341,6 +341,7 @@ class InstalledStage final : public StageEngine {
   }
 
   void Carry(const StageLogic::CancelUnitRead& cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights().CancelUnitRead(cancel.number); }
+  void Carry(const StageLogic::FreePlace& free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights().FreePlace(free.part, free.place); }
 
   void OnUnitRead(int64_t number, Bytes bytes, const absl::Status& status) {
     const double end_ms = SteadyMs();  // before waiting for the lock

@@ -31,6 +31,7 @@ ResidencyLogic::Options StageResidency::LogicOptions() const {
   for (const int part : PartsOn(plan_, device_)) may[part] = !plan_.parts[part].is_kv() && parts_.weights->MayStream(part);
   options.shedding = {
       .device = device_, .tied = parts_.spec.config.tie_embeddings, .rows_bytes = parts_.RowsBytes(), .may_stream = std::move(may)};
+  if (parts_.spec.config.experts) options.token_units = parts_.spec.config.experts->per_token;
   return options;
 }
 
@@ -41,6 +42,7 @@ StageResidency::~StageResidency() {
 void StageResidency::Start(StageLogic& stage, StageCompute* compute) {
   owner_.mutex->AssertHeld();
   logic_.Start(stage);
+  stage_ = &stage;
   compute_ = compute;
 }
 
@@ -201,6 +203,41 @@ void StageResidency::Carry(const ResidencyLogic::MakeRoom& make) {
     Carry();
     owner_.carry_out();
   });
+}
+
+void StageResidency::Carry(const ResidencyLogic::SetPlaces& set) {
+  worker_->Post([this, set] {
+    absl::Status status;
+    for (const PartPlaces& to : set.places) status.Update(SetPlaces(to));
+    absl::MutexLock lock(owner_.mutex);
+    if (!status.ok()) return owner_.fail(status);
+    Look();
+    logic_.OnPlacesSet(actions_);
+    Carry();
+    owner_.carry_out();
+  });
+}
+
+// Thread: the worker, the only one that gives places their memory. So no unit is read into a place
+// that it frees, and none of the places that it makes is freed meanwhile.
+absl::Status StageResidency::SetPlaces(const PartPlaces& to) {
+  std::vector<int32_t> changed;
+  bool fewer = false;
+  {
+    absl::MutexLock lock(owner_.mutex);
+    fewer = to.places < stage_->NumPlaces(to.part);
+    const std::span<const int32_t> set = stage_->SetPlaces(to.part, to.places);
+    changed.assign(set.begin(), set.end());
+  }
+  absl::Status status;
+  for (const int32_t place : changed) {
+    if (fewer) {
+      parts_.weights->FreePlace(to.part, place);
+    } else {
+      status.Update(parts_.weights->MakePlace(to.part, place));
+    }
+  }
+  return status;
 }
 
 void StageResidency::Carry(const ResidencyLogic::Resident& resident) {

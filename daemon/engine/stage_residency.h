@@ -69,10 +69,12 @@ class StageResidency {
   void Carry(const ResidencyLogic::Prepare& prepare) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void Carry(const ResidencyLogic::ChangeWeights& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void Carry(const ResidencyLogic::MakeRoom& make) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
+  void Carry(const ResidencyLogic::SetPlaces& set) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void Carry(const ResidencyLogic::Resident& resident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void Carry(const ResidencyLogic::Most& most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void Carry(const ResidencyLogic::Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_.mutex);
   void Compile(const ResidencyLogic::Prepare& prepare);
+  absl::Status SetPlaces(const PartPlaces& to);
 
   const StageParts& parts_;
   const Plan& plan_;
@@ -80,6 +82,7 @@ class StageResidency {
   const Owner owner_;
   ResidencyLogic logic_ ABSL_GUARDED_BY(owner_.mutex);
   ResidencyLogic::Actions actions_ ABSL_GUARDED_BY(owner_.mutex);  // of the current event
+  StageLogic* stage_ ABSL_GUARDED_BY(owner_.mutex) = nullptr;
   StageCompute* compute_ ABSL_GUARDED_BY(owner_.mutex) = nullptr;
   std::unique_ptr<RowReader> rows_ ABSL_GUARDED_BY(owner_.mutex);  // of an embedding that was evicted
   std::optional<WorkerThread> worker_;

@@ -92,6 +92,10 @@ class StageWeights {
   void StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done);
   // Ends a read early if the disk has not begun all of it: with kCancelled, unless it succeeds.
   void CancelUnitRead(int64_t number) { reader_->Cancel(TagOf(number)); }
+  // Returns the memory of a place to the system. MakePlace makes it present again, and reads may fill
+  // it meanwhile.  Thread: any.  REQUIRES: for FreePlace, as StartUnitRead
+  void FreePlace(int part, int place) const { ReturnPages(PlaceOfUnit(part, place), plan_.parts[part].unit_bytes); }
+  absl::Status MakePlace(int part, int place) const { return BringPagesBack(PlaceOfUnit(part, place), plan_.parts[part].unit_bytes); }
   // The rows of a unit that has been read into `place`, in order of use.
   int NumUnitRows(int part, int unit) const;
   RowsInMemory UnitRows(int part, int unit, int i, int place) const;

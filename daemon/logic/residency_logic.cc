@@ -29,7 +29,9 @@ ResidencyLogic::ResidencyLogic(const Plan& plan, std::vector<Program> programs, 
     : plan_(plan), options_(std::move(options)), book_(book), programs_(std::move(programs)), ordered_(ResidencyOf(plan)) {
   if (options_.shedding) {
     to_shed_.emplace(plan_, *options_.shedding);
-    most_ = to_shed_->most();
+    places_to_shed_.emplace(plan_, options_.device, options_.token_units);
+    places_ = places_to_shed_->Choose(0);
+    most_ = to_shed_->most() + places_to_shed_->most();
     NoteRing(programs_);
   }
   shed_.streamed = ordered_.streamed;
@@ -65,7 +67,9 @@ void ResidencyLogic::OnOrder(const Residency& to, Actions& actions) {
 }
 
 void ResidencyLogic::TryChange(Actions& actions) {
-  if (change_.under_way || stopped_ || !stage_->health().ok()) return;
+  if (stopped_ || !stage_->health().ok()) return;
+  TryPlaces(actions);
+  if (change_.under_way) return;
   if (target_ && IsFree(*target_)) return Begin(*std::exchange(target_, std::nullopt), /*by_order=*/true, actions);
   if (!target_bytes_ || !to_shed_) return;
   const WeightsToShed::Choice to_shed = ToShed(ordered_);
@@ -88,8 +92,39 @@ bool ResidencyLogic::IsFree(const Residency& to) {
 // While nobody computes, evicts everything at once: a second change must wait for the next step.
 WeightsToShed::Choice ResidencyLogic::ToShed(const Residency& ordered) const {
   if (!target_bytes_ || !to_shed_) return {.streamed = ordered.streamed, .embedding = shed_.embedding};
-  const Bytes bytes = std::max<Bytes>(0, most_ - *target_bytes_);
+  const Bytes bytes = std::max<Bytes>(0, most_ - *target_bytes_ - places_to_shed_->Gone(PlacesToKeep()));
   return to_shed_->Choose(ordered, bytes > 0 && Idle() ? INT64_MAX : bytes, shed_.embedding);
+}
+
+// ---- Places of parts on demand
+
+Bytes ResidencyLogic::largest() const {
+  return std::max(to_shed_ ? to_shed_->largest() : 0, places_to_shed_ ? places_to_shed_->largest() : 0);
+}
+
+std::vector<PartPlaces> ResidencyLogic::PlacesToKeep() const {
+  return places_to_shed_->Choose(std::max<Bytes>(0, most_ - *target_bytes_));
+}
+
+void ResidencyLogic::TryPlaces(Actions& actions) {
+  if (sets_places_ || !target_bytes_ || !places_to_shed_) return;
+  std::vector<PartPlaces> keep = PlacesToKeep();
+  if (keep == places_) return;
+  places_ = std::move(keep);
+  sets_places_ = true;
+  actions.push_back(SetPlaces{places_});
+}
+
+void ResidencyLogic::OnPlacesSet(Actions& actions) {
+  sets_places_ = false;
+  ReportResident(actions);
+  TryChange(actions);
+}
+
+// Places that a visit uses are there until it ends.
+Bytes ResidencyLogic::PlacesGone() const {
+  if (!places_to_shed_ || stage_ == nullptr) return 0;
+  return places_to_shed_->Gone([this](int32_t part) { return stage_->NumPlaces(part); });
 }
 
 // ---- A change
@@ -113,7 +148,7 @@ void ResidencyLogic::OnNotPrepared(bool no_rows, const absl::Status& why, Action
     WeightsToShed::Options shedding = *options_.shedding;
     shedding.embedding = false;
     to_shed_.emplace(plan_, std::move(shedding));
-    most_ = to_shed_->most();
+    most_ = to_shed_->most() + places_to_shed_->most();
     if (target_bytes_) actions.push_back(Most{most_});
   } else {
     to_shed_.reset();
@@ -173,10 +208,12 @@ void ResidencyLogic::OnRoomMade(double now_ms, Actions& actions, StageLogic::Act
 }
 
 void ResidencyLogic::ReportResident(Actions& actions) {
-  if (target_bytes_) actions.push_back(Resident{std::max<Bytes>(0, most_ - shed_.bytes)});
+  places_gone_ = PlacesGone();
+  if (target_bytes_) actions.push_back(Resident{std::max<Bytes>(0, most_ - shed())});
 }
 
 void ResidencyLogic::OnStepEnded(Actions& actions) {
+  if (PlacesGone() != places_gone_) ReportResident(actions);  // some followed later
   EndChange(actions);
 }
 

@@ -10,6 +10,11 @@
 // them: steps take longer, and that is all. A change that is ordered meanwhile waits until the
 // current one has ended, whatever its reason.
 //
+//   pressure ──► SetPlaces ──► OnPlacesSet
+//
+// Parts on demand give places first (places_to_shed.h). No Program depends on places, so they go and
+// come back at once, beside a change and in the middle of a step.
+//
 // Thread: the driver's, under its lock.
 #pragma once
 
@@ -21,6 +26,7 @@
 #include <vector>
 
 #include "daemon/logic/kv_book.h"
+#include "daemon/logic/places_to_shed.h"
 #include "daemon/logic/stage_logic.h"
 #include "daemon/logic/weights_to_shed.h"
 #include "planner/base/status.h"
@@ -39,6 +45,7 @@ class ResidencyLogic {
     bool ring_comes = false;  // the ring exists only while something streams
     // The weights that may be evicted under pressure; nothing: the memory is not watched.
     std::optional<WeightsToShed::Options> shedding;
+    int64_t token_units = 0;  // that one token chooses in a part on demand
   };
 
   // ---- Actions
@@ -63,6 +70,11 @@ class ResidencyLogic {
     Bytes ring = 0;
     bool reads_rows = false;  // the embedding is read by rows from now on
   };
+  // While steps go on, gives the parts on demand these places, with StageLogic::SetPlaces: frees the
+  // memory of those that leave, and makes memory for those that come. Then OnPlacesSet.
+  struct SetPlaces {
+    std::vector<PartPlaces> places;
+  };
   // For the watch over the memory: Resident has the bytes of evictable weights that are resident,
   // Most the bytes of all evictable weights.
   struct Resident {
@@ -74,7 +86,7 @@ class ResidencyLogic {
   struct Report {
     std::string sentence;
   };
-  using Action = std::variant<Prepare, ChangeWeights, MakeRoom, Resident, Most, Report>;
+  using Action = std::variant<Prepare, ChangeWeights, MakeRoom, SetPlaces, Resident, Most, Report>;
   using Actions = std::vector<Action>;
 
   // `programs`: CompileAll of the plan.  REQUIRES: `plan` is valid; it and `book` outlive this
@@ -92,11 +104,11 @@ class ResidencyLogic {
   // Positions of each sequence that may be away under the current residency.
   int64_t Reach() const { return ReachOf(*residency_); }
   int64_t num_changes() const { return num_changes_; }
-  // shed: bytes evicted under pressure, less the memory for reading them. most: bytes that can be
-  // evicted. largest: the largest block of these.
-  Bytes shed() const { return shed_.bytes; }
+  // shed: bytes evicted under pressure, less the memory for reading them; with places that are gone.
+  // most: bytes that can be evicted. largest: the largest block of these, or place.
+  Bytes shed() const { return shed_.bytes + PlacesGone(); }
   Bytes most() const { return most_; }
-  Bytes largest() const { return to_shed_ ? to_shed_->largest() : 0; }
+  Bytes largest() const;
 
   // ---- Events
 
@@ -126,6 +138,8 @@ class ResidencyLogic {
   // From this step on, parts stream as the change says.
   void OnBorder(Actions& actions);
   void OnRoomMade(double now_ms, Actions& actions, StageLogic::Actions& of_stage);
+  // The stage has the places of SetPlaces, except those that a visit or a read uses still.
+  void OnPlacesSet(Actions& actions);
   void OnStepEnded(Actions& actions);
 
  private:
@@ -147,6 +161,9 @@ class ResidencyLogic {
   int64_t ReachOf(const Plan& plan) const;
   bool IsFree(const Residency& to);
   WeightsToShed::Choice ToShed(const Residency& ordered) const;
+  std::vector<PartPlaces> PlacesToKeep() const;
+  Bytes PlacesGone() const;
+  void TryPlaces(Actions& actions);
   void Begin(Residency ordered, bool by_order, Actions& actions);
   void NoteRing(std::vector<Program>& programs) const;
   void BeginRoom(Actions& actions);
@@ -168,7 +185,11 @@ class ResidencyLogic {
   std::vector<Program> settled_;   // after the current change
   int64_t num_changes_ = 0;
   std::optional<WeightsToShed> to_shed_;  // nothing: no eviction under pressure
-  Bytes most_ = 0;                        // bytes that can be evicted
+  std::optional<PlacesToShed> places_to_shed_;  // nothing: the memory is not watched
+  std::vector<PartPlaces> places_;              // of the last SetPlaces, or as planned
+  bool sets_places_ = false;                    // OnPlacesSet follows
+  Bytes places_gone_ = 0;                       // as reported last
+  Bytes most_ = 0;                              // bytes that can be evicted
   // How many bytes should be resident; nothing: the memory is not watched yet.
   std::optional<Bytes> target_bytes_;
   WeightsToShed::Choice shed_;  // with the current change

@@ -126,7 +126,14 @@ void StageLogic::CancelUnitReads(Actions& actions) {
   while (const std::optional<int64_t> cancelled = cache_->NextCancel()) actions.push_back(CancelUnitRead{*cancelled});
 }
 
+// Places that SetPlaces could not take, before other units are read into them.
+void StageLogic::FreePlaces(Actions& actions) {
+  while (const std::optional<DemandCache::GivenBack> freed = cache_->NextGivenBack())
+    actions.push_back(FreePlace{parts_on_demand_[static_cast<size_t>(freed->layer)], freed->place});
+}
+
 void StageLogic::StartUnitReads(Actions& actions) {
+  FreePlaces(actions);
   CancelUnitReads(actions);
   while (const std::optional<DemandCache::Read> read = cache_->NextRead())
     actions.push_back(StartUnitRead{read->number, parts_on_demand_[static_cast<size_t>(read->what.layer)], read->what.unit,

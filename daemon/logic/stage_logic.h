@@ -75,6 +75,12 @@ class StageLogic {
   struct CancelUnitRead {
     int64_t number = 0;
   };
+  // The memory of a place may be freed: nothing reads into it or computes with it, and no unit will be
+  // read into it until SetPlaces names it again.
+  struct FreePlace {
+    int32_t part = 0;
+    int32_t place = 0;
+  };
   // Computes units that are in memory. They are valid until the next OnComputed.
   struct StartUnits {
     int64_t step = 0;
@@ -87,7 +93,8 @@ class StageLogic {
   };
   // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
   // StartUnits takes the place of a StartComputeUnits.
-  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead, StartUnits, Failed>;
+  using Action =
+      ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead, FreePlace, StartUnits, Failed>;
   using Actions = std::vector<Action>;
 
   // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
@@ -119,6 +126,11 @@ class StageLogic {
   // A read of a unit has ended. Reads may end in any order. One that fails twice stops the device,
   // and so does one that was cancelled without a CancelUnitRead.
   void OnUnitRead(int64_t number, const absl::Status& result, double now_ms, Actions& actions);
+  // From now on the part has this many places, as DemandCache::SetPlaces says: with fewer, returns the
+  // places whose memory may be freed now; FreePlace names the others later. With more, returns the
+  // places that get their memory again, which units may be read into at once. Valid until the next
+  // call.  REQUIRES: the part is on demand
+  std::span<const int32_t> SetPlaces(int32_t part, int32_t places) { return cache_->SetPlaces(LayerOf(part), places); }
   // From a later step on, other parts stream (ProgramRunner::Change). InvalidArgument while an
   // earlier change is not settled.
   absl::Status OnChange(const std::vector<Program>& entering, const std::vector<Program>& settled, double now_ms, Actions& actions);
@@ -152,6 +164,8 @@ class StageLogic {
   const absl::Status& health() const { return health_; }  // not ok: stopped for good
   // Of the parts on demand here, in order; null if there are none.
   const DemandCache* units() const { return cache_.get(); }
+  // Places of a part on demand that have memory.
+  int32_t NumPlaces(int32_t part) const { return cache_->num_places(LayerOf(part)); }
   // Chosen units of all of them, since the start; of micro-batches that decode, or of all.
   struct UnitUses {
     int64_t hits = 0;    // they were in memory
@@ -185,6 +199,7 @@ class StageLogic {
   absl::Status BeginUnits(std::span<const int32_t> units);
   void CancelUnitReads(Actions& actions);
   void StartUnitReads(Actions& actions);
+  void FreePlaces(Actions& actions);
   void NoteLoads(int64_t more, Actions& actions);
   void PostReady(double now_ms, Actions& actions);
 

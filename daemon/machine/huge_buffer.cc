@@ -81,6 +81,18 @@ void ReturnPages(const std::byte* data, Bytes bytes) {
   ::madvise(pages, last - first, MADV_DONTNEED);
 }
 
+absl::Status BringPagesBack(std::byte* data, Bytes bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(data), page = static_cast<uintptr_t>(kSmallPage);
+  const uintptr_t first = begin / page * page, last = (begin + static_cast<uintptr_t>(bytes) + page - 1) / page * page;
+  std::byte* const pages = data - (begin - first);
+#ifdef MADV_HUGEPAGE
+  ::madvise(pages, last - first, MADV_HUGEPAGE);
+#endif
+  const int error = Populate(pages, static_cast<Bytes>(last - first));
+  if (error == 0 || error == EINVAL) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("cannot bring ", FormatBytes(bytes), " back: ", std::strerror(error)));
+}
+
 HugeBuffer::HugeBuffer(HugeBuffer&& other) noexcept {
   *this = std::move(other);
 }

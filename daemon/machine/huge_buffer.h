@@ -46,6 +46,11 @@ class HugeBuffer {
 // nothing reads these bytes any more.
 void ReturnPages(const std::byte* data, Bytes bytes);
 
+// Makes the pages of these bytes present after ReturnPages. They keep their content, so reads may be
+// filling them already. Without support of the system they come when they are written first.
+// ResourceExhausted if there is no memory.  REQUIRES: the bytes are of a HugeBuffer
+absl::Status BringPagesBack(std::byte* data, Bytes bytes);
+
 // Makes a buffer's pages present while it is being filled, from its beginning, with several
 // threads. One core clears pages no faster than a fast disk fills them, and several times slower in
 // a virtual machine whose host must find the memory first. Pages that are filled already keep their

@@ -35,6 +35,9 @@ std::string Text(const StageLogic::StartUnitRead& a) {
 std::string Text(const StageLogic::CancelUnitRead& a) {
   return absl::StrCat("cancel read ", a.number);
 }
+std::string Text(const StageLogic::FreePlace& a) {
+  return absl::StrCat("free place ", a.place, " of part ", a.part);
+}
 std::string Text(const StageLogic::StartUnits& a) {
   const auto unit = [](std::string* out, const UnitInPlace& u) { absl::StrAppend(out, u.unit, " in ", u.place); };
   return absl::StrCat("compute of part ", a.what.part, " units ", absl::StrJoin(a.units, ", ", unit));
@@ -72,6 +75,10 @@ std::string Text(const ResidencyLogic::ChangeWeights& a) {
 }
 std::string Text(const ResidencyLogic::MakeRoom& a) {
   return absl::StrCat("make room: ", a.pages, " pages after ", a.pages_before, ", a ring of ", a.ring);
+}
+std::string Text(const ResidencyLogic::SetPlaces& a) {
+  const auto part = [](std::string* out, const PartPlaces& p) { absl::StrAppend(out, p.places, " of part ", p.part); };
+  return absl::StrCat("set places: ", absl::StrJoin(a.places, ", ", part));
 }
 std::string Text(const ResidencyLogic::Resident& a) {
   return absl::StrCat("resident ", a.bytes);

@@ -18,7 +18,7 @@ constexpr int64_t kMostEvents = 20'000'000;
 
 ModelSpec ModelOf(const SimOptions& options, Random& random) {
   if (options.hybrid) return SimHybridModel(random, 2 + random.Below(3));
-  return options.experts ? SimExpertsModel(random, 1 + random.Below(3)) : SimModel(1 + random.Below(3));
+  return options.experts ? SimExpertsModel(random, 2 + random.Below(3)) : SimModel(1 + random.Below(3));
 }
 
 class SimCluster {
@@ -186,6 +186,9 @@ class SimCluster {
     }
     // More of these, early: another plan is found a while later, when the requests may have ended.
     if (random.Below(2) == 0) world_.clock.After(world_.Between(0, 60), [this] { Happen(SimFault::kRateChange); });
+    // In the middle of the run: places of parts on demand go and come back.
+    for (int f = options_.experts ? random.Below(4) : 0; f > 0; --f)
+      world_.clock.After(world_.Between(0, 150), [this] { Happen(SimFault::kPressure); });
   }
 
   void Happen(SimFault fault) {
@@ -644,6 +647,7 @@ class SimCluster {
     result_.transcript = std::move(world_.transcript);
     result_.faults = world_.faults;
     result_.ahead = world_.ahead;
+    result_.places = world_.places;
     result_.ms = world_.clock.now_ms();
     result_.planted = world_.planted_done;
     if (recovery_) result_.recoveries += recovery_->recoveries();

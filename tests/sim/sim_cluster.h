@@ -51,6 +51,7 @@ struct SimResult {
   bool gave_up = false;               // a device that every plan needs was lost, or failed repeatedly
   bool planted = false;               // the planted bug has happened
   SimReadAhead ahead;
+  SimPlaces places;
   double ms = 0;  // simulated
 };
 

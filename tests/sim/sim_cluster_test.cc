@@ -57,13 +57,16 @@ TEST(SimClusterTest, ModelsWithExpertsHoldWhateverHappens) {
     ASSERT_EQ(result.violation, "") << "experts, seed " << seed;
     all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
     all.taken_over += result.taken_over;
+    all.places.freed += result.places.freed, all.places.freed_later += result.places.freed_later, all.places.made += result.places.made;
     all.ahead.used += result.ahead.used, all.ahead.wasted += result.ahead.wasted, all.ahead.cancelled += result.ahead.cancelled;
   }
   EXPECT_GT(all.tokens, 0);
+  if (!ManyCases()) return;
   EXPECT_GT(all.ahead.used, 10) << "units that were read ahead";
   EXPECT_GT(all.ahead.wasted, 5);
   EXPECT_GT(all.ahead.cancelled, 5);
-  if (!ManyCases()) return;
+  EXPECT_GT(all.places.freed, 10) << "under pressure";
+  EXPECT_GT(all.places.made, 10) << "after it";
   EXPECT_GT(all.recoveries, 0);
   EXPECT_GT(all.plan_changes, 0);
   EXPECT_GT(all.taken_over, 0);

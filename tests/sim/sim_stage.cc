@@ -126,6 +126,7 @@ void SimStage::AllocateMemory(std::vector<Program> programs) {
       const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
       options.shedding->may_stream[static_cast<size_t>(part)] = !what.is_kv() && !what.on_demand();
     }
+    if (spec_.config.experts) options.token_units = spec_.config.experts->per_token;
   }
   for (const int part : PartsOn(plan_, device_))
     in_memory_[static_cast<size_t>(part)] = !streamed_[static_cast<size_t>(part)] && !plan_.parts[part].is_kv();
@@ -328,7 +329,7 @@ void SimStage::CheckBudget() {
   Bytes weights = 0;
   for (const int part : PartsOn(plan_, device_)) {
     const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
-    const Bytes in_memory = what.on_demand() ? MemoryOf(what) : what.bytes;
+    const Bytes in_memory = what.on_demand() ? MemoryOf(what) - FreedOf(part) : what.bytes;
     weights += what.pinned_bytes + (in_memory_[static_cast<size_t>(part)] ? in_memory : 0);
   }
   const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.state + memory.hosted + memory.fetched + ring_ +

@@ -116,6 +116,7 @@ class SimStage {
   void Carry(const ProgramRunner::StartComputeUnits&) {}  // StageLogic answers with StartUnits
   void Carry(const StageLogic::StartUnitRead& start);
   void Carry(const StageLogic::CancelUnitRead& cancel);
+  void Carry(const StageLogic::FreePlace& free);
   void Carry(const StageLogic::StartUnits& start);
   void Carry(const ProgramRunner::Waited&) {}
   void Carry(const ProgramRunner::StepEnded& ended);
@@ -129,6 +130,7 @@ class SimStage {
   void Carry(const ResidencyLogic::Prepare& prepare);
   void Carry(const ResidencyLogic::ChangeWeights& change);
   void Carry(const ResidencyLogic::MakeRoom& make);
+  void Carry(const ResidencyLogic::SetPlaces& set);
   void Carry(const ResidencyLogic::Resident&) {}
   void Carry(const ResidencyLogic::Most&) {}
   void Carry(const ResidencyLogic::Report&) {}
@@ -147,6 +149,9 @@ class SimStage {
   const Load* OldestLoad(int32_t part) const;
   HashModel::Weights WeightsAt(int32_t part, int64_t step);
   void GuessUnits(int32_t part);
+  void SetPlaces(const PartPlaces& to);
+  void FreeMemoryOf(int32_t part, int32_t place);
+  Bytes FreedOf(int32_t part) const;  // bytes of its places
   HashModel::Weights WeightsOfUnit(int32_t part, const UnitInPlace& unit);
   absl::Status AttendToDisk(int32_t part, const MicroBatch& batch);
   void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait);
@@ -199,6 +204,7 @@ class SimStage {
     bool reading = false;
     bool computing = false;
     bool ahead = false;  // it was read ahead, and not computed since
+    bool freed = false;  // it has no memory
   };
   std::map<std::pair<int32_t, int32_t>, Place> unit_places_;  // by part and place
   std::set<int64_t> cancelled_reads_;

@@ -278,6 +278,7 @@ void SimStage::Carry(const StageLogic::StartUnitRead& start) {
   Place& place = unit_places_[{start.part, start.place}];
   if (start.place < 0 || start.place >= part.places) return world_.Violation(device().name, ": a unit is read into place ", start.place);
   if (place.reading || place.computing) return world_.Violation(device().name, ": place ", start.place, " is read into while it is in use");
+  if (place.freed) return world_.Violation(device().name, ": a unit is read into place ", start.place, ", which is freed");
   const bool loads = std::ranges::any_of(loads_, [](const Load& load) { return !load.ended; });
   if (start.ahead && loads) return world_.Violation(device().name, ": a unit is read ahead beside a load");
   world_.ahead.wasted += place.ahead ? 1 : 0;
@@ -299,6 +300,48 @@ void SimStage::Carry(const StageLogic::StartUnitRead& start) {
 void SimStage::Carry(const StageLogic::CancelUnitRead& cancel) {
   ++world_.ahead.cancelled;
   cancelled_reads_.insert(cancel.number);
+}
+
+void SimStage::Carry(const ResidencyLogic::SetPlaces& set) {
+  After(world_.Between(0.2, 10), [this, set] {
+    for (const PartPlaces& to : set.places) SetPlaces(to);
+    CheckBudget();
+    residency_->OnPlacesSet(changes_);
+    CarryResidency();
+    CarryOut();
+  });
+}
+
+void SimStage::SetPlaces(const PartPlaces& to) {
+  const bool fewer = to.places < logic_->NumPlaces(to.part);
+  for (const int32_t place : logic_->SetPlaces(to.part, to.places)) {
+    if (fewer) {
+      FreeMemoryOf(to.part, place);
+    } else {
+      unit_places_[{to.part, place}] = {};
+      ++world_.places.made;
+    }
+  }
+}
+
+void SimStage::Carry(const StageLogic::FreePlace& free) {
+  FreeMemoryOf(free.part, free.place);
+  ++world_.places.freed_later;
+}
+
+void SimStage::FreeMemoryOf(int32_t part, int32_t place) {
+  Place& freed = unit_places_[{part, place}];
+  if (freed.reading || freed.computing || freed.freed)
+    return world_.Violation(device().name, ": place ", place, " of part ", part, " is freed while it is in use, or again");
+  world_.ahead.wasted += freed.ahead ? 1 : 0;
+  freed = {.freed = true};
+  ++world_.places.freed;
+}
+
+Bytes SimStage::FreedOf(int32_t part) const {
+  const int64_t freed =
+      std::ranges::count_if(unit_places_, [part](const auto& place) { return place.first.first == part && place.second.freed; });
+  return freed * plan_.parts[static_cast<size_t>(part)].unit_bytes;
 }
 
 // The guess comes while the part's units are computed, or later.

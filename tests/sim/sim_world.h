@@ -85,6 +85,12 @@ struct SimReadAhead {
   int64_t used = 0, wasted = 0, cancelled = 0;
 };
 
+// Places of parts on demand that were freed under pressure; of them, those that were in use then; and
+// places that came back.
+struct SimPlaces {
+  int64_t freed = 0, freed_later = 0, made = 0;
+};
+
 struct SimWorld {
   SimWorld(uint64_t seed, PlantedBug planted, bool traces) : random(seed), bug(planted), tracing(traces) {}
 
@@ -119,6 +125,7 @@ struct SimWorld {
   std::string transcript, violation;
   SimFaultCounts faults{};
   SimReadAhead ahead;
+  SimPlaces places;
 };
 
 // Carries messages from one end to another, in order.

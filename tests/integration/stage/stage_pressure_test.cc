@@ -6,6 +6,7 @@
 
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
+#include "daemon/logic/places_to_shed.h"
 #include "daemon/stores/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
@@ -71,6 +72,25 @@ class StagePressure : public ::testing::Test {
       if (plan.NumDevices() == 1 && plan.microbatches == 1 && plan.chunks_per_sweep == 1 && 8 * largest < all) return plan;
     }
   }
+
+  // On one device, two sequences; all in memory, except experts: each layer has these places.
+  Plan WithPlaces(int64_t places) const {
+    ClusterDevice device{.name = "a", .budget = 64 * kGiB};
+    device.profile.read_bytes_per_second = 10e9;
+    device.profile.flops = 1e11;
+    device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
+    const PlanRequest request{
+        .context = kContext, .sequences = 2, .batches = {2}, .prompt_tokens = 32, .chunks = {12}, .ahead_places = 2, .unit_places = places};
+    const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, {&device, 1}, request);
+    EXPECT_TRUE(problem.ok()) << problem.status();
+    PlanChoice choice{.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}, .batch = 2};
+    choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 12, .chunks = 3, .chunks_per_sweep = 1};
+    absl::StatusOr<Plan> plan = MakePlan(*problem, choice);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *std::move(plan) : Plan{};
+  }
+  // Bytes of the places that may go.
+  Bytes PlacesOf(const Plan& plan) const { return PlacesToShed(plan, 0, spec_.config.experts->per_token).most(); }
 
   std::string dir_;
   ModelSpec spec_;
@@ -209,6 +229,60 @@ TEST_F(StagePressure, TheSystemHasTheMemoryOfShedWeights) {
     AwaitThat([&] { return cluster.engine(0).stats().shed > 20 * kMiB; }, "an idle stage gives");
     AwaitThat([&] { return ProcessResidentBytes() < before - 3 * cluster.engine(0).stats().shed / 4; }, "the system has it");
   }
+}
+
+TEST_F(StagePressure, PlacesOfExpertsGoAndComeBackAndLeaveTheBitsOfTheModelByItself) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.family = "qwen3_moe";
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ASSERT_NO_FATAL_FAILURE(Open(dir / "model", 200));
+  const Plan plan = WithPlaces(6);
+  const Bytes places = PlacesOf(plan);
+  ASSERT_GT(places, 0);
+  FakeMachine machine;
+  StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
+  ASSERT_TRUE(cluster.ok());
+  StageEngine& engine = cluster.engine(0);
+  const std::vector<Reference> requests = Requests(plan);
+  for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
+  for (int token = 0; token + 1 < kTokens; ++token) {
+    const Bytes before = engine.stats().shed;
+    OrderToken(cluster, plan, requests, token);
+    if (token == 4 || token == 20) machine.SetAvailable(kNothing);  // in the middle of a step
+    if (token == 16 || token == 32) machine.SetAvailable(kPlenty);
+    if (token % 4 == 0) cluster.AwaitSteps();
+    if (token == 4 || token == 20) AwaitThat([&] { return engine.stats().shed >= places; }, "all places that may go are gone");
+    if (token == 16 || token == 32)
+      AwaitThat([&] { return engine.stats().shed <= before - places; }, "places come back while nobody computes");
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectBits(cluster, plan));
+  EXPECT_GT(engine.stats().pressure_events, 0);
+}
+
+TEST_F(StagePressure, TheSystemHasTheMemoryOfPlacesUntilTheyComeBack) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.family = "qwen3_moe";
+  options.config.num_layers = 2;
+  options.config.hidden_size = 512;
+  options.config.expert_intermediate_size = 1024;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ASSERT_NO_FATAL_FAILURE(Open(dir / "model", 200));
+  const Plan plan = WithPlaces(8);
+  const Bytes places = PlacesOf(plan);
+  ASSERT_GT(places, 20 * kMiB);
+  FakeMachine machine;
+  StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
+  ASSERT_TRUE(cluster.ok());
+  const Bytes before = ProcessResidentBytes();
+  machine.SetAvailable(kNothing);
+  AwaitThat([&] { return ProcessResidentBytes() < before - 3 * places / 4; }, "the system has it");
+  const Bytes shed = cluster.engine(0).stats().shed, low = ProcessResidentBytes();
+  EXPECT_GE(shed, places);
+  machine.SetAvailable(kPlenty);
+  AwaitThat([&] { return cluster.engine(0).stats().shed <= shed - places; }, "places come back");
+  AwaitThat([&] { return ProcessResidentBytes() > low + places / 2; }, "their memory is present");
 }
 
 // A stage that has left gives its blocks to the next plan only where they are still whole.
