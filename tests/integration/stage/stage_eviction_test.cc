@@ -85,7 +85,6 @@ INSTANTIATE_TEST_SUITE_P(Families, StageEvictionBitsTest, ::testing::ValuesIn(Ev
 
 // More positions are evicted than are computed at a time, and than attention takes together.
 TEST(StageEvictionTest, TheShippedModelHasTheSameBitsInManySlices) {
-  if (kSanitized && !Soaking()) GTEST_SKIP() << "it takes minutes under a sanitizer";
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(4, 4), 480, 512);
 }
 
