@@ -236,6 +236,7 @@ TEST(TokenPathTest, ModelsWithExpertsAllocateNothing) {
   for (const std::string family : {"qwen3_moe", "qwen3_next"}) {
     MakeModelOptions model;
     model.config.family = family;
+    model.config.num_layers = 5;  // of qwen3_next, one has full attention
     EXPECT_EQ(AllocationsOf(model, 2, {}), 0) << family;
     EXPECT_EQ(AllocationsOf(model, 2, {}, model.config.num_experts), 0) << family << ", on demand";
   }

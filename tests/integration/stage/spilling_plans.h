@@ -70,7 +70,7 @@ inline void DrawHost(Plan& plan, int device, Draws& draws) {
 }
 
 // Every device keeps a random number of pages in memory, at least the working pages; some devices
-// keep all pages. The other pages are on its disk or on a host.
+// keep all pages. The other pages are on its disk, or on a host if the model's layers have KV alike.
 inline Plan Spilling(const ModelSpec& spec, uint64_t seed) {
   constexpr Bytes kCuts = kMiB;  // cut parts need a little more memory
   Plan plan = Elastic(RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw(), kCuts);
@@ -82,7 +82,7 @@ inline Plan Spilling(const ModelSpec& spec, uint64_t seed) {
   for (int d = 0; d < cut->NumDevices(); ++d) {
     PlanDevice& device = cut->devices[d];
     if (draws.Below(4) > 0) device.max_layer_pages = WorkingPages(*cut) + draws.Below(draws.Below(2) == 0 ? 4 : 150);
-    if (device.max_layer_pages > 0 && draws.Below(4) > 0) DrawHost(*cut, d, draws);
+    if (device.max_layer_pages > 0 && draws.Below(4) > 0 && spec.config.HasAlikeKv()) DrawHost(*cut, d, draws);
   }
   return *std::move(cut);
 }
