@@ -184,7 +184,7 @@ class ResidencyLogic {
   std::vector<Program> entering_;  // of the current change
   std::vector<Program> settled_;   // after the current change
   int64_t num_changes_ = 0;
-  std::optional<WeightsToShed> to_shed_;  // nothing: no eviction under pressure
+  std::optional<WeightsToShed> to_shed_;        // nothing: no eviction under pressure
   std::optional<PlacesToShed> places_to_shed_;  // nothing: the memory is not watched
   std::vector<PartPlaces> places_;              // of the last SetPlaces, or as planned
   bool sets_places_ = false;                    // OnPlacesSet follows
