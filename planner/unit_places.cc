@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
+#include "planner/demand/layer_places.h"
 #include "planner/plan/instance/stage_plan.h"
 
 namespace lime {
@@ -36,7 +37,8 @@ int64_t PlacesWithRoom(const Plan& plan) {
 // The best number of places until now, between the nearest ones that are known to be worse.
 class Bracket {
  public:
-  explicit Bracket(const ExpertsConfig& experts) : low_(experts.per_token), best_(experts.per_token), high_(experts.count + 1) {}
+  // `fewest` is the best one yet; `too_many` and more are not of interest.
+  Bracket(int64_t fewest, int64_t too_many) : low_(fewest), best_(fewest), high_(too_many) {}
 
   int64_t best() const { return best_; }
   // Whether all numbers that are left are close to the best one.
@@ -95,10 +97,17 @@ bool MayGainFromDemand(const ModelSpec& spec, const Plan& whole) {
 
 absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSearch& search) {
   LIME_CHECK(spec.config.experts.has_value());
-  Bracket bracket(*spec.config.experts);
-  LIME_ASSIGN_OR_RETURN(Plan best, search.plan(bracket.best()));
+  const ExpertsConfig& experts = *spec.config.experts;
+  Bracket bracket(experts.per_token, experts.count + 1);
+  absl::StatusOr<Plan> first = search.plan(experts.per_token);
+  int plans = 1;
+  if (absl::IsResourceExhausted(first.status()) && experts.per_token > kRingPlaces) {
+    bracket = Bracket(kRingPlaces, experts.per_token);
+    first = search.plan(kRingPlaces), ++plans;
+  }
+  LIME_ASSIGN_OR_RETURN(Plan best, std::move(first));
   search.best();
-  for (int plans = 1; plans < search.most_plans && !bracket.closed() && !search.ends(); ++plans) {
+  for (; plans < search.most_plans && !bracket.closed() && !search.ends(); ++plans) {
     const int64_t places = bracket.Next(PlacesWithRoom(best));
     absl::StatusOr<Plan> plan = search.plan(places);
     if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;

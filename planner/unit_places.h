@@ -26,9 +26,10 @@ struct UnitPlacesSearch {
 // on demand, streams parts of them.
 bool MayGainFromDemand(const ModelSpec& spec, const Plan& whole);
 
-// The plan with the least TimeMs. Begins with the fewest places, the experts of one row. Continues
-// with as many as the newest best plan has room for, and then halves the intervals to the next
-// numbers that were worse or did not fit: time falls with more places, and then rises. Deterministic if `plan` and `ends` are.
+// The plan with the least TimeMs. Begins with the experts of one row; without room for these, with two
+// places, through which the experts of a row pass one after the other. Continues with as many as the
+// newest best plan has room for, and then halves the intervals to the next numbers that were worse or
+// did not fit: time falls with more places, and then rises. Deterministic if `plan` and `ends` are.
 // Errors: that of `plan` with the fewest places; of other numbers only those that are not
 // ResourceExhausted.
 absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSearch& search);

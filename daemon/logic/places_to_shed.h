@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "planner/base/bytes.h"
+#include "planner/demand/layer_places.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_rows.h"
@@ -42,7 +43,7 @@ class PlacesToShed {
       const PlanPart& what = plan.parts[static_cast<size_t>(part)];
       if (!what.on_demand() || IsFixed(plan)) continue;
       all_.push_back({part, static_cast<int32_t>(what.places)});
-      least_.push_back(static_cast<int32_t>(std::min(what.places, std::max(kRingPlaces, token_units))));
+      least_.push_back(static_cast<int32_t>(std::min(what.places, std::max<int64_t>(kRingPlaces, token_units))));
       most_ += (what.places - least_.back()) * what.unit_bytes;
       largest_ = std::max(largest_, what.unit_bytes);
     }
@@ -77,8 +78,6 @@ class PlacesToShed {
   }
 
  private:
-  static constexpr int64_t kRingPlaces = 2;  // which DemandCache keeps, for sweeps
-
   Bytes UnitBytesOf(const PartPlaces& of) const { return plan_.parts[static_cast<size_t>(of.part)].unit_bytes; }
 
   // -1: all have their least places.

@@ -26,14 +26,17 @@
 
 namespace lime {
 
+// The places of a sweep: one unit is read while another one is computed. A layer has at least as many.
+inline constexpr int32_t kRingPlaces = 2;
+
 class LayerPlaces {
  public:
   static constexpr int32_t kNone = -1;
 
   struct Options {
     int32_t units = 0;
-    int32_t most_places = 0;  // at most the units
-    int32_t ring_places = 2;  // of a sweep: one is read while the other is computed
+    int32_t most_places = 0;            // at most the units
+    int32_t ring_places = kRingPlaces;  // of a sweep
     UnitPolicy policy = UnitPolicy::kLru;
   };
 

@@ -66,6 +66,24 @@ TEST(UnitPlacesTest, FindsAboutTheBestNumberIfMorePlacesPushOtherPartsOut) {
   }
 }
 
+TEST(UnitPlacesTest, WithoutRoomForTheExpertsOfARowTheyPassThroughFewerPlaces) {
+  for (const int64_t room : {2, 3, 5, 7}) {
+    std::vector<int64_t> asked;
+    const auto plan = ChooseUnitPlaces(ModelOf(128, 8), {.plan = [&](int64_t places) -> absl::StatusOr<Plan> {
+                                         asked.push_back(places);
+                                         if (places > room) return absl::ResourceExhaustedError("full");
+                                         return PlanWith(places, 1000.0 - static_cast<double>(places), room - places);
+                                       }});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->parts[0].places, room);
+    EXPECT_EQ(asked[0], 8) << "the experts of a row, if they fit";
+    EXPECT_EQ(asked[1], 2);
+    EXPECT_LE(asked.size(), 6u);
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      ChooseUnitPlaces(ModelOf(128, 8), {.plan = [](int64_t) { return absl::ResourceExhaustedError("full"); }}).status()));
+}
+
 TEST(UnitPlacesTest, NeverPlansMoreOftenThanAllowed) {
   int plans = 0;
   bool ends = false;
@@ -93,7 +111,8 @@ TEST(UnitPlacesTest, ErrorsOtherThanLackOfMemoryAreNotHidden) {
                             }})
         .status();
   };
-  EXPECT_THAT(std::string(with(4, absl::ResourceExhaustedError("no room")).message()), HasSubstr("no room"));
+  EXPECT_THAT(std::string(with(2, absl::ResourceExhaustedError("no room")).message()), HasSubstr("no room"));
+  EXPECT_TRUE(with(4, absl::ResourceExhaustedError("no room")).ok());
   EXPECT_TRUE(with(5, absl::ResourceExhaustedError("no room")).ok());
   EXPECT_EQ(with(5, absl::CancelledError("stopped")).code(), absl::StatusCode::kCancelled);
 }

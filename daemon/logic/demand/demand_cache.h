@@ -36,11 +36,11 @@ namespace lime {
 class DemandCache {
  public:
   struct Shape {
-    int32_t units = 0;            // of each layer
-    std::vector<int32_t> places;  // of each layer at first, and at most; the device's layers in order
-    int32_t ring_places = 2;      // of a sweep (LayerPlaces::Options); a layer keeps at least as many
-    int32_t reads_at_once = 2;    // that the disk is given
-    int32_t ahead_places = 4;     // of each layer, for units that are read ahead; 0: no read-ahead
+    int32_t units = 0;                  // of each layer
+    std::vector<int32_t> places;        // of each layer at first, and at most; the device's layers in order
+    int32_t ring_places = kRingPlaces;  // of a sweep; a layer keeps at least as many
+    int32_t reads_at_once = 2;          // that the disk is given
+    int32_t ahead_places = 4;           // of each layer, for units that are read ahead; 0: no read-ahead
     UnitPolicy policy = UnitPolicy::kLru;
     // Of each layer, instead of `policy` and `ahead_places`; empty: all have these.
     std::vector<UnitPolicy> policies;
