@@ -14,7 +14,7 @@ constexpr size_t kMaxModules = 65536;
 
 // ---- MLX: "quantization"
 
-absl::StatusOr<Quantization> ReadPacking(const json& object, const std::string& where, std::string_view name) {
+absl::StatusOr<Quantization> ReadPacking(const json& object, const std::string& where) {
   JsonFields fields(object, where);
   const std::string mode = fields.StringOr("mode", "affine");
   Quantization packing;
@@ -24,25 +24,26 @@ absl::StatusOr<Quantization> ReadPacking(const json& object, const std::string& 
   if (mode == "mxfp4" && packing.bits == 4 && packing.group_size == 32) return kMxfp4;
   if (mode != "affine") {
     return Unsupported(
-        name, absl::StrCat("quantisation mode \"", mode.substr(0, 80), "\" to ", packing.bits, " bits in groups of ", packing.group_size),
+        where, absl::StrCat("quantisation mode \"", mode.substr(0, 80), "\" to ", packing.bits, " bits in groups of ", packing.group_size),
         "MLX affine groups, and mxfp4 of 4 bits in groups of 32, are supported");
   }
   const bool known_bits = packing.bits == 3 || packing.bits == 4 || packing.bits == 6 || packing.bits == 8;
-  if (!known_bits) return Unsupported(name, absl::StrCat("quantisation to ", packing.bits, " bits"), kSupported);
+  if (!known_bits) return Unsupported(where, absl::StrCat("quantisation to ", packing.bits, " bits"), kSupported);
   const bool known_group = packing.group_size == 32 || packing.group_size == 64 || packing.group_size == 128;
   if (!known_group)
-    return Unsupported(name, absl::StrCat("a quantisation group of ", packing.group_size), "groups of 32, 64 and 128 are supported");
+    return Unsupported(where, absl::StrCat("a quantisation group of ", packing.group_size), "groups of 32, 64 and 128 are supported");
   return packing;
 }
 
 absl::Status ReadMlx(const json& object, std::string_view name, ModelConfig& config) {
   if (!object.is_object()) return Invalid(Text(name), ": field \"quantization\" is not an object");
   const std::string where = absl::StrCat(Text(name), ": quantization");
-  LIME_ASSIGN_OR_RETURN(config.quantization, ReadPacking(object, where, name));
+  LIME_ASSIGN_OR_RETURN(config.quantization, ReadPacking(object, where));
   for (const auto& [path, value] : object.items()) {
     if (value == false) config.quantization_of[path] = std::nullopt;
     if (!value.is_object()) continue;
-    LIME_ASSIGN_OR_RETURN(config.quantization_of[path], ReadPacking(value, absl::StrCat(where, ": ", path.substr(0, 80)), name));
+    const std::string of_module = absl::StrCat(where, ": ", Text(path.substr(0, 80)));
+    LIME_ASSIGN_OR_RETURN(config.quantization_of[path], ReadPacking(value, of_module));
   }
   return absl::OkStatus();
 }

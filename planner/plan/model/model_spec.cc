@@ -97,7 +97,7 @@ class SpecBuilder {
     }
     AddBlock({BlockKind::kHead, 0});
     if (!working_) working_ = small_;
-    CheckMethod();
+    CheckFormat();
     if (!status_.ok()) return status_;
     if (stored_offset_) config_.norm_offset = *stored_offset_;
     if (family_.scales_embedding) config_.embedding_multiplier = Rounded(config_.embedding_multiplier, *working_);
@@ -297,16 +297,28 @@ class SpecBuilder {
     implied_[tensor] = {dtype, std::move(shape), bytes};
   }
 
-  // The checkpoint that config.json belongs to may have another prefix.
-  std::optional<Quantization> ImpliedPacking(const std::string& stem) const {
+  // The paths by which config.json may mean a module: the checkpoint that it belongs to may have
+  // another prefix.
+  std::vector<std::string> PathsOf(const std::string& stem) const {
     const std::string_view inner = std::string_view(stem).substr(stem.starts_with(prefix_) ? prefix_.size() : 0);
-    for (const std::string_view prefix : family_.prefixes) {
-      const std::string path = absl::StrCat(Text(prefix), Text(inner));
+    std::vector<std::string> paths;
+    for (const std::string_view prefix : family_.prefixes) paths.push_back(absl::StrCat(Text(prefix), Text(inner)));
+    return paths;
+  }
+
+  // What config.json states of this module alone; null: nothing.
+  const std::optional<Quantization>* OwnPacking(const std::string& stem) const {
+    for (const std::string& path : PathsOf(stem)) {
       const auto own = config_.quantization_of.find(path);
-      if (own != config_.quantization_of.end()) return own->second;
-      if (IsInDenseModule(path)) return std::nullopt;
+      if (own != config_.quantization_of.end()) return &own->second;
     }
-    return config_.quantization;
+    return nullptr;
+  }
+
+  std::optional<Quantization> ImpliedPacking(const std::string& stem) const {
+    if (const std::optional<Quantization>* own = OwnPacking(stem)) return *own;
+    const bool dense = std::ranges::any_of(PathsOf(stem), [this](const std::string& path) { return IsInDenseModule(path); });
+    return dense ? std::nullopt : config_.quantization;
   }
 
   bool IsInDenseModule(std::string_view path) const {
@@ -422,6 +434,10 @@ class SpecBuilder {
     }
     const absl::StatusOr<Quantization> packing = PackingOf(*packed, *scales, cols);
     if (!packing.ok()) return Fail(absl::StrCat("tensor ", stem, ".weight: ", packing.status().message()));
+    const std::optional<Quantization>* own = OwnPacking(stem);
+    if (!is_mxfp4 && own != nullptr && *own && (*own)->code == WeightCode::kMxfp4)
+      return Fail(absl::StrCat("config.json states the quantisation mode \"mxfp4\" of ", stem,
+                               ", but its weights are affine groups; correct its \"mode\" in \"quantization\""));
     if (!is_mxfp4) CheckWorkingDType(stem + ".scales", scales->dtype), CheckWorkingDType(stem + ".biases", biases->dtype);
     found_codes_.insert(packing->code);
     Push(role, TensorPart::kWeight, stem + ".weight", *packed, slice);
@@ -509,14 +525,18 @@ class SpecBuilder {
     config_.experts->alternates = !ImpliesMlx() && !index_.contains(OfExpert(ExpertStem(first, TensorRole::kGate), 0) + ".weight");
   }
 
-  // Refuses a config.json that states a method by which no tensor is stored.
-  void CheckMethod() {
-    if (!status_.ok() || config_.quantization_method.empty() || !config_.quantization) return;
+  // Refuses a config.json that states a format by which no tensor is stored. Affine groups may be
+  // others than stated, or none: the tensors show what they are.
+  void CheckFormat() {
+    if (!status_.ok() || !config_.quantization || config_.quantization->code == WeightCode::kAffine) return;
     if (found_codes_.contains(config_.quantization->code)) return;
-    Fail(absl::StrCat("quantisation method \"", config_.quantization_method,
-                      "\" is not supported as config.json states it: no weights are ",
-                      config_.quantization->code == WeightCode::kFp8 ? "F8_E4M3 with weight_scale_inv or weight_scale" : "mxfp4 blocks",
-                      "; remove \"quantization_config\" from config.json if the weights are dense"));
+    const std::string& method = config_.quantization_method;
+    Fail(absl::StrCat(
+        method.empty() ? "quantisation mode \"mxfp4" : absl::StrCat("quantisation method \"", method),
+        "\" is not supported as config.json states it: no weights are ",
+        config_.quantization->code == WeightCode::kFp8 ? "F8_E4M3 with weight_scale_inv or weight_scale" : "mxfp4 blocks",
+        method.empty() ? "; correct \"mode\" in \"quantization\", or remove \"quantization\"" : "; remove \"quantization_config\"",
+        " from config.json if the weights are dense"));
   }
 
   // Whether a matrix, or a stack of them, has these rows.

@@ -432,6 +432,8 @@ TEST(ModelConfigTest, ReadsMxfp4AndFp8) {
   EXPECT_EQ(Parse(config)->quantization_of.at("lm_head")->code, WeightCode::kAffine);
   config["quantization"]["bits"] = 8;
   EXPECT_THAT(Error(config), HasSubstr("quantisation mode \"mxfp4\" to 8 bits in groups of 32 is not supported"));
+  config["quantization"] = {{"group_size", 64}, {"bits", 4}, {"lm_head", {{"group_size", 64}, {"bits", 2}}}};
+  EXPECT_THAT(Error(config), HasSubstr("quantization: lm_head: quantisation to 2 bits is not supported"));
   config["quantization"] = {{"group_size", 32}, {"bits", 8}, {"mode", "mxfp8"}};
   EXPECT_THAT(Error(config), HasSubstr("quantisation mode \"mxfp8\""));
   config.erase("quantization");

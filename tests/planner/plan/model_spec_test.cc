@@ -316,6 +316,27 @@ TEST(ModelSpecTest, AMethodByWhichNothingIsStoredIsRefusedByName) {
   }
 }
 
+TEST(ModelSpecTest, AModeOfMlxByWhichNothingIsStoredIsRefusedByName) {
+  TensorIndex affine = TinyIndex();
+  Put(affine, std::string(kDown) + ".weight", {64, 16}, DType::kU32);
+  Put(affine, std::string(kDown) + ".scales", {64, 4});
+  Put(affine, std::string(kDown) + ".biases", {64, 4});
+  EXPECT_EQ(SpecError(TinyConfig(), affine), "");
+  ModelConfig whole = TinyConfig(), module = TinyConfig();
+  whole.quantization = kMxfp4;
+  module.quantization = Quantization{.bits = 4, .group_size = 32};
+  EXPECT_EQ(SpecError(module, affine), "");
+  module.quantization_of[kDown] = kMxfp4;
+  for (const TensorIndex& index : {affine, TinyIndex()})
+    EXPECT_THAT(SpecError(whole, index), HasSubstr("quantisation mode \"mxfp4\" is not supported as config.json states it"));
+  EXPECT_THAT(SpecError(module, affine), HasSubstr("states the quantisation mode \"mxfp4\" of model.layers.0.mlp.down_proj"));
+  TensorIndex mxfp4 = TinyIndex();
+  Put(mxfp4, std::string(kDown) + ".weight", {64, 16}, DType::kU32);
+  Put(mxfp4, std::string(kDown) + ".scales", {64, 4}, DType::kU8);
+  EXPECT_EQ(SpecError(whole, mxfp4), "");
+  EXPECT_EQ(SpecError(module, mxfp4), "");
+}
+
 TEST(ModelSpecTest, AModelWithoutACheckpointIsFp8AsItsFileSays) {
   ModelConfig config = TinyConfig();
   config.quantization = kFp8;
