@@ -115,7 +115,8 @@ class Quantizer {
     std::vector<CopiedFile> files;
     for (size_t file = 0; file < source_.files().size(); ++file) files.push_back(Plan(static_cast<int32_t>(file)));
     if (report_.quantized == 0) {
-      return Invalid(source_.dir(), ": no matrix has a multiple of ", packing_.group_size, " columns; choose a smaller group size");
+      return Invalid(source_.dir(), ": no matrix has a multiple of ", packing_.group_size, " columns; ",
+                     packing_.group_size > 32 ? "choose a smaller group size" : "this model cannot be quantised");
     }
     LIME_ASSIGN_OR_RETURN(const Bytes free, FreeDiskBytes(target_dir_));
     if (report_.bytes > free) return DiskFull(target_dir_, report_.bytes, free, /*resumes=*/false);
