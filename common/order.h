@@ -27,6 +27,10 @@ struct AdmitOrder {
   // `source` is -1, in this slot, which kept them or took them over from the plan before.
   int64_t computed = 0;
   int32_t source = -1;
+  // If the model has a state: the snapshot of the slot with this KV that has `computed` positions. The
+  // sequence's states begin as copies of it. -1: with `computed` 0 the states begin as zeros, else they
+  // are in this slot.
+  int32_t snapshot = -1;
   // The last ids of `prompt`, generated under an earlier plan. Penalties and masks count them.
   int64_t generated = 0;
 
@@ -44,7 +48,7 @@ struct KvSequence {
 
 // A sequence leaves its slot after all steps ordered before. The KV of its first `kept` positions
 // may stay, for later sequences: the slot is idle then, until a sequence takes it or another
-// RetireOrder frees it.
+// RetireOrder frees it. Its snapshots of no more positions stay, too.
 struct RetireOrder {
   int32_t sequence = 0;
   int64_t kept = 0;

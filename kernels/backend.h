@@ -37,6 +37,8 @@ struct BackendOptions {
   // Layers with a state (HasState) that this backend computes. It keeps one for every sequence
   // slot.
   std::vector<int32_t> state_layers;
+  // Of each sequence slot: copies of its states that may be kept beside them.
+  int32_t state_snapshots = 0;
   bool attends_pieces = false;      // allocate memory for AttendToPieces and ContinueFromRecords
   bool attends_for_others = false;  // allocate memory for AttendFor
   // The pool's memory is allocated as it is written, instead of up front.
@@ -78,6 +80,10 @@ class Backend {
   // that is not in BackendOptions::state_layers. A row at position 0 begins with a state of zeros.
   // Any other row must be at the position that follows its state.
   virtual std::span<std::byte> State(int32_t /*sequence*/, int64_t /*layer*/) { return {}; }
+  // A snapshot: the state that this slot and layer had after a row with this BatchRow::snapshot, with
+  // the number of its positions. Copied to State of any slot, it goes on with the same bits. Empty as
+  // State is.  REQUIRES: 0 <= snapshot < BackendOptions::state_snapshots
+  virtual std::span<std::byte> Snapshot(int32_t /*sequence*/, int32_t /*snapshot*/, int64_t /*layer*/) { return {}; }
 
   // Sets the rows of one step. The blocks then run in order: embedding, both halves of every layer,
   // head. Each works on the residual stream of this batch. InvalidArgument for tokens, positions or
@@ -169,7 +175,7 @@ class Backend {
   // the other rows, write their values here.
   virtual std::span<float> Logits() = 0;
 
-  // Bytes of activations and scratch memory; bytes of the KV pool; bytes of all states.
+  // Bytes of activations and scratch memory; bytes of the KV pool; bytes of all states and snapshots.
   virtual Bytes ActivationBytes() const = 0;
   virtual Bytes KvBytes() const = 0;
   virtual Bytes StateBytes() const { return 0; }

@@ -21,6 +21,8 @@ absl::StatusOr<int64_t> CheckBatch(const MicroBatch& batch, const ModelSpec& spe
     if (row.position >= context) return Invalid("position ", row.position, " is beyond the context of ", context);
     if (row.length < 0 || row.length > options.context)
       return Invalid("sequence slot ", row.sequence, " is to have ", row.length, " positions, the plan allows at most ", options.context);
+    if (row.snapshot < -1 || row.snapshot >= options.state_snapshots)
+      return Invalid("a row is followed by snapshot ", row.snapshot, ", the plan has ", options.state_snapshots, " for each sequence slot");
     logit_rows += row.wants_logits ? 1 : 0;
   }
   if (logit_rows > options.max_logit_rows)

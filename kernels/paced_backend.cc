@@ -55,6 +55,9 @@ class PacedBackend final : public Backend {
   std::byte* KvPage(int32_t page) override { return real_->KvPage(page); }
   std::shared_ptr<const std::byte> ShareKv() override { return real_->ShareKv(); }
   std::span<std::byte> State(int32_t sequence, int64_t layer) override { return real_->State(sequence, layer); }
+  std::span<std::byte> Snapshot(int32_t sequence, int32_t snapshot, int64_t layer) override {
+    return real_->Snapshot(sequence, snapshot, layer);
+  }
   absl::Status ResizeKv(int64_t pages) override { return real_->ResizeKv(pages); }
   std::span<std::byte> Hidden() override { return real_->Hidden(); }
   std::span<float> Logits() override { return real_->Logits(); }

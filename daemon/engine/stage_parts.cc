@@ -130,6 +130,7 @@ BackendOptions StageParts::OptionsOfBackend() const {
           .num_kv_pages = pages_come ? FullLayerPages(plan()) * std::ssize(layers) : device().kv_pages,
           .present_kv_pages = pages_come ? device().kv_pages : -1,
           .state_layers = StateLayersOn(plan(), stage.device),
+          .state_snapshots = plan().state_snapshots,
           .attends_pieces = device().max_layer_pages > 0,
           .attends_for_others = device().memory.hosted > 0,
           .grow_kv = stage.grow_kv,
@@ -182,6 +183,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
                                  .window = layers.empty() ? 0 : spec.config.layer(layers.front()).window,
                                  .send = [send = owner.send_kv, host = device().kv_host](
                                              std::vector<std::byte> message, bool may_wait) { send(host, std::move(message), may_wait); }},
+                       .state_layers = StateLayersOn(plan(), stage.device),
                        .mutex = owner.mutex,
                        .folder = stage.kv_dir.empty() ? checkpoint.dir() : stage.kv_dir,
                        .wrote = owner.wrote,

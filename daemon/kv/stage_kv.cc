@@ -197,6 +197,7 @@ std::optional<Bytes> StageKv::disk_room() const {
 void StageKv::Follow() {
   options_.mutex->AssertHeld();
   if (const std::optional<KvBook::PageCopy> copy = book_.NextCopy()) CopyPages(*copy);
+  if (const std::optional<StateBook::Restore> restore = book_.NextRestore()) RestoreStates(*restore);
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
   while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
@@ -210,6 +211,14 @@ void StageKv::CopyPages(const KvBook::PageCopy& copy) {
     const std::span<const int32_t> from = book_.pages().Pages(copy.from, layer), to = book_.pages().Pages(copy.to, layer);
     for (size_t i = 0; i < static_cast<size_t>(copy.pages); ++i)
       std::memcpy(options_.stage.backend->KvPage(to[i]), options_.stage.backend->KvPage(from[i]), static_cast<size_t>(plan_.page_bytes));
+  }
+}
+
+// No step is under way, so nothing uses these states.
+void StageKv::RestoreStates(const StateBook::Restore& restore) {
+  for (const int32_t layer : options_.state_layers) {
+    const std::span<const std::byte> from = options_.stage.backend->Snapshot(restore.from, restore.snapshot, layer);
+    std::memcpy(options_.stage.backend->State(restore.to, layer).data(), from.data(), from.size());
   }
 }
 

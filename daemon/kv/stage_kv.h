@@ -44,9 +44,10 @@ class KvLoad;
 class StageKv {
  public:
   struct Options {
-    LentKv::Options stage;         // also for KV that is with a host
-    absl::Mutex* mutex = nullptr;  // the owner's
-    std::string folder;            // for KV that does not fit in memory
+    LentKv::Options stage;              // also for KV that is with a host
+    std::vector<int32_t> state_layers;  // layers of the device that keep a state
+    absl::Mutex* mutex = nullptr;       // the owner's
+    std::string folder;                 // for KV that does not fit in memory
     // A step may now get the pages that it waits for. Called under the lock.
     std::function<void()> wrote;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
@@ -75,8 +76,8 @@ class StageKv {
   // The decisions. After a change Follow must be called, before anything computes.
   KvBook& book() { return book_; }
   const KvBook& book() const { return book_; }
-  // Carries out the decisions since the last call: copies pages, shows pages to the backend, tells
-  // the host which sequences have ended, and starts to write a piece.
+  // Carries out the decisions since the last call: copies pages and snapshots of states, shows pages
+  // to the backend, tells the host which sequences have ended, and starts to write a piece.
   void Follow();
   // A step has ended.
   void EndStep();
@@ -127,6 +128,7 @@ class StageKv {
   absl::Status StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   absl::Status StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void CopyPages(const KvBook::PageCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
+  void RestoreStates(const StateBook::Restore& restore) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);

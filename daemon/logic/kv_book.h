@@ -6,6 +6,7 @@
 //                                         NextEnded: sequences that have ended
 //                                         NextWrite: a piece to write
 //                                         NextCopy: pages to copy to another slot
+//               ──► StateBook        ──► NextRestore: a snapshot to copy to the states of a slot
 //
 // Thread: the owner's, under its lock.   Owner: StageKv, or the simulated cluster.
 // Invariant: those of KvPages and KvAway; pages before a sequence's first piece in memory are free.
@@ -19,6 +20,7 @@
 #include "common/order.h"
 #include "daemon/logic/pages/kv_away.h"
 #include "daemon/logic/pages/kv_pages.h"
+#include "daemon/logic/state_book.h"
 #include "planner/base/status.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/micro_batch.h"
@@ -45,6 +47,7 @@ class KvBook {
                 .max_sequences = plan.sequences,
                 .retained_pages = RetainsAllKv(plan) ? 0 : RetainedPages(plan)}),
         away_(plan.sequences),
+        states_(plan),
         kept_(static_cast<size_t>(plan.sequences)),
         is_shown_(static_cast<size_t>(plan.sequences), true) {
     shown_.reserve(kept_.size()), ended_.reserve(kept_.size());
@@ -76,12 +79,14 @@ class KvBook {
   // free, or a sequence has it.
   int64_t kept(int32_t sequence) const { return kept_[static_cast<size_t>(sequence)]; }
 
-  // The sequence of a slot has ended. The KV of its first `positions` positions stays.
+  // The sequence of a slot has ended. The KV of its first `positions` positions stays, and snapshots
+  // of no more.
   // REQUIRES: a multiple of SharedKvUnit(plan)
   absl::Status Keep(int32_t sequence, int64_t positions) {
     if (!HasPages(sequence, positions))
       return Invalid("slot ", sequence, " is to keep KV of ", positions, " positions, but it has fewer pages");
     Cut(sequence, positions);
+    states_.Keep(sequence, positions);
     kept_[static_cast<size_t>(sequence)] = positions;
     return absl::OkStatus();
   }
@@ -91,10 +96,11 @@ class KvBook {
   // Whether the pages for the copies are free.
   bool HasRoomFor(const AdmitOrder& admit) const { return pages_.free_pages() >= KvPages::PagesFor(admit.computed, shape_.layers); }
 
-  // A sequence takes a slot, with the KV that the order says. InvalidArgument if that KV is not
-  // there; ResourceExhausted if too few pages are free.
+  // A sequence takes a slot, with the KV and the states that the order says. InvalidArgument if
+  // these are not there; ResourceExhausted if too few pages are free.
   absl::Status Begin(const AdmitOrder& admit) {
     LIME_RETURN_IF_ERROR(Copies(admit) ? Copy(admit) : Continue(admit));
+    LIME_RETURN_IF_ERROR(states_.Begin(admit));
     kept_[static_cast<size_t>(admit.sequence)] = 0;
     return absl::OkStatus();
   }
@@ -145,11 +151,15 @@ class KvBook {
   }
 
   void Release(int32_t sequence) {
+    states_.Keep(sequence, 0);
     kept_[static_cast<size_t>(sequence)] = 0;
     pages_.Release(sequence);
     ended_.push_back({sequence, away_.life(sequence)});
     away_.Release(sequence);
   }
+
+  // The states of a device, and their snapshots.
+  StateBook& states() { return states_; }
 
   // ---- Memory, and what may leave it
 
@@ -179,6 +189,9 @@ class KvBook {
     int64_t pages = 0;
   };
   std::optional<PageCopy> NextCopy() { return std::exchange(copy_, std::nullopt); }
+
+  // A snapshot is to be copied to the states of a slot, in every layer that keeps one.
+  std::optional<StateBook::Restore> NextRestore() { return states_.NextRestore(); }
 
   // A sequence that has ended; `life` is its number in the slot.
   struct Ended {
@@ -258,6 +271,7 @@ class KvBook {
   const Shape shape_;
   KvPages pages_;
   KvAway away_;
+  StateBook states_;
   std::vector<int64_t> kept_;     // positions, by slot
   std::optional<PageCopy> copy_;  // ordered, and not carried out
   absl::Status write_error_;      // not ok: nothing is written any more

@@ -80,6 +80,7 @@ absl::Status StageInbox::Check(const AdmitOrder& admit) const {
   if (admit.computed < 0 || admit.computed > std::ssize(admit.prompt))
     return Invalid("a sequence continues with KV of ", admit.computed, " positions, but ", admit.prompt.size(), " of its tokens are known");
   if (admit.source != -1) LIME_RETURN_IF_ERROR(CheckSlot(admit.source));
+  LIME_RETURN_IF_ERROR(CheckSnapshot(admit.snapshot));
   return CheckIds(admit.prompt);
 }
 
@@ -87,7 +88,8 @@ absl::Status StageInbox::Check(const RetireOrder& retire) const {
   LIME_RETURN_IF_ERROR(CheckSlot(retire.sequence));
   if (retire.kept == 0) return absl::OkStatus();
   const int64_t unit = SharedKvUnit(plan_);
-  if (HasState(plan_)) return Invalid("a slot is to keep KV, but the model has a state, which is not kept");
+  if (HasState(plan_) && plan_.state_snapshots == 0)
+    return Invalid("a slot is to keep KV, but the model has a state, and the plan no snapshots of it");
   if (unit == 0) return Invalid("a slot is to keep KV, but the plan evicts it or lends it to a host");
   if (retire.kept < 0 || retire.kept > plan_.context || retire.kept % unit != 0)
     return Invalid("a slot is to keep KV of ", retire.kept, " positions, the plan allows multiples of ", unit, " up to ", plan_.context);
@@ -117,6 +119,7 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
     if (row.position < 0 || row.position >= plan_.context)
       return Invalid("position ", row.position, " is outside the context of ", plan_.context);
     if (row.token != kSampledToken) LIME_RETURN_IF_ERROR(CheckIds({&row.token, 1}));
+    LIME_RETURN_IF_ERROR(CheckSnapshot(row.snapshot));
     if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
     logit_rows += row.wants_logits ? 1 : 0;
   }
@@ -128,6 +131,11 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
 absl::Status StageInbox::CheckSlot(int32_t sequence) const {
   if (sequence >= 0 && sequence < plan_.sequences) return absl::OkStatus();
   return Invalid("there is no sequence slot ", sequence, ": the plan has ", plan_.sequences, " slots");
+}
+
+absl::Status StageInbox::CheckSnapshot(int32_t snapshot) const {
+  if (snapshot >= -1 && snapshot < plan_.state_snapshots) return absl::OkStatus();
+  return Invalid("there is no snapshot ", snapshot, ": the plan has ", plan_.state_snapshots, " for each slot");
 }
 
 absl::Status StageInbox::CheckIds(std::span<const int32_t> ids) const {

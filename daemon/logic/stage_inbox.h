@@ -107,6 +107,7 @@ class StageInbox {
   absl::Status Check(const ResidencyOrder& residency) const;
   absl::Status Check(const StepOrder& step) const;
   absl::Status CheckSlot(int32_t sequence) const;
+  absl::Status CheckSnapshot(int32_t snapshot) const;
   absl::Status CheckIds(std::span<const int32_t> ids) const;
   absl::Status CheckBatch(const MicroBatch& batch) const;
   absl::Status CheckActivation(const ActivationMessage& activation);

@@ -251,6 +251,8 @@ void StageLogic::Execute(const ResidencyOrder& order, const Memory&, double, Act
 void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, Actions& actions) {
   const absl::Status evicted = book_.Evict(order);
   if (!evicted.ok()) return Fail(evicted, actions);
+  const absl::Status follows = book_.states().Begin(order);
+  if (!follows.ok()) return Fail(follows, actions);
   const std::vector<Program>& programs = memory.programs;
   const auto program =
       std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });

@@ -270,8 +270,10 @@ void ConvolveAndNormalise(ThreadPool& pool, const LinearAttentionConfig& config,
     const int64_t first = part * kConvCols;
     HWY_DYNAMIC_DISPATCH(ConvolveColumns)(config, run, filters, first, std::min(kConvCols, cols - first), x);
   });
+  if (runs.empty()) return;
+  float* const from = x + runs.front().begin * cols;
   ParallelRows(pool, rows, 2 * config.key_cols(), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(MakeUnits)(config, x + row * cols);
+    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(MakeUnits)(config, from + row * cols);
   });
 }
 

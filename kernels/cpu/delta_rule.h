@@ -36,6 +36,7 @@ struct SequenceRows {
   int64_t end = 0;
   // The state begins as zeros: the first row has position 0.
   bool first = false;
+  int32_t snapshot = -1;  // BatchRow::snapshot of the last row; these operators do not use it
   // [value_heads], for each of them columns of S in groups of 16: [key_dim, 16], the last group
   // narrower if 16 does not divide value_dim.
   float* heads = nullptr;
@@ -58,8 +59,8 @@ struct Values {
 // x = silu(causal depthwise convolution of x) along the rows of every sequence, in place, and the
 // unit vectors of q and k.   x: fp32 [rows, conv_cols]: q of all key heads, k of all key heads, v of
 // all value heads.   filters: [conv_cols, conv_width], oldest position first. Updates the inputs in
-// the states.   REQUIRES: conv_width <= kMaxConvWidth; the runs cover all rows, each sequence has
-// one.
+// the states.   REQUIRES: conv_width <= kMaxConvWidth; each run begins where the one before ends, and
+// each sequence has one.
 void ConvolveAndNormalise(ThreadPool& pool, const LinearAttentionConfig& config, std::span<const SequenceRows> runs, const Values& filters,
                           float* x);
 

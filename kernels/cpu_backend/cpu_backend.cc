@@ -117,6 +117,9 @@ class CpuBackend final : public Backend {
   absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
 
   std::span<std::byte> State(int32_t sequence, int64_t layer) override { return states_.state(sequence, layer); }
+  std::span<std::byte> Snapshot(int32_t sequence, int32_t snapshot, int64_t layer) override {
+    return states_.snapshot(sequence, snapshot, layer);
+  }
 
   absl::Status Begin(const MicroBatch& batch) override {
     LIME_ASSIGN_OR_RETURN(const int64_t logit_rows, CheckBatch(batch, spec_, options_, kv_.positions()));

@@ -1,6 +1,7 @@
 #include "kernels/cpu_backend/linear_attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,13 @@ namespace {
 
 int64_t& PositionsOf(std::span<std::byte> state) {
   return *reinterpret_cast<int64_t*>(state.data());
+}
+
+// How many of the first runs are of different sequences, so that they can be computed together.
+size_t NumApart(const Workspace& ws, std::span<const SequenceRows> runs) {
+  size_t count = 1;
+  while (count < runs.size() && ws.slots[runs[count].begin] != ws.slots[runs[count - 1].begin]) ++count;
+  return count;
 }
 
 }  // namespace
@@ -98,12 +106,14 @@ LinearLayer& LinearAttentionBlock::linear(TensorRole role) {
 
 absl::Status LinearAttentionBlock::FindStates(const StepMemory& memory) const {
   const Workspace& ws = memory.ws;
+  int64_t positions = 0;
   for (SequenceRows& run : ws.sequence_rows()) {
     const int32_t slot = ws.slots[run.begin];
     const std::span<std::byte> state = memory.states.state(slot, layer_);
     if (state.empty()) return absl::InternalError(absl::StrCat("sequence slot ", slot, " has no state in layer ", layer_));
     run.first = ws.positions[run.begin] == 0;
-    int64_t positions = run.first ? 0 : PositionsOf(state);
+    const bool goes_on = run.begin > 0 && ws.slots[run.begin - 1] == slot;  // the run before is of the same sequence
+    if (!goes_on) positions = run.first ? 0 : PositionsOf(state);
     for (int64_t row = run.begin; row < run.end; ++row, ++positions) {
       if (ws.positions[row] == positions) continue;
       return absl::InternalError(absl::StrCat("the state of sequence slot ", slot, " in layer ", layer_, " has ", positions,
@@ -143,13 +153,26 @@ absl::Status LinearAttentionBlock::Recur(const StepMemory& memory) const {
   Workspace& ws = memory.ws;
   LIME_RETURN_IF_ERROR(FindStates(memory));
   if (sizes().by_key_head) SplitKeyHeads(ws);
-  const std::span<SequenceRows> runs = ws.sequence_rows();
-  ConvolveAndNormalise(ws.pool, sizes(), runs, filters_, ws.qkv);
   DeltaGates(ws.pool, ws.rows, sizes().value_heads, decay_log_, decay_bias_, ws.decay, ws.beta);
-  DeltaRule(ws.pool, sizes(), runs, ws.decay, ws.beta, ws.qkv);
+  std::span<SequenceRows> runs = ws.sequence_rows();
+  while (!runs.empty()) {
+    const std::span<SequenceRows> apart = runs.first(NumApart(ws, runs));
+    ConvolveAndNormalise(ws.pool, sizes(), apart, filters_, ws.qkv);
+    DeltaRule(ws.pool, sizes(), apart, ws.decay, ws.beta, ws.qkv);
+    for (const SequenceRows& run : apart) EndRun(memory, run);
+    runs = runs.subspan(apart.size());
+  }
   GatedDeltaOutput(ws.pool, sizes(), ws.rows, ws.qkv, ws.z, output_norm_, static_cast<float>(config_.norm_eps), ws.attended, ws.dtype);
-  for (const SequenceRows& run : runs) PositionsOf(memory.states.state(ws.slots[run.begin], layer_)) = ws.positions[run.end - 1] + 1;
   return absl::OkStatus();
+}
+
+void LinearAttentionBlock::EndRun(const StepMemory& memory, const SequenceRows& run) const {
+  const int32_t slot = memory.ws.slots[run.begin];
+  const std::span<std::byte> state = memory.states.state(slot, layer_);
+  PositionsOf(state) = memory.ws.positions[run.end - 1] + 1;
+  if (run.snapshot < 0) return;
+  const std::span<std::byte> snapshot = memory.states.snapshot(slot, run.snapshot, layer_);
+  std::memcpy(snapshot.data(), state.data(), state.size());
 }
 
 }  // namespace lime::cpu

@@ -32,6 +32,8 @@ class LinearAttentionBlock final : public Block {
   // ws.qkv, z, beta, decay -> ws.attended, once for each batch. With by_key_head, SplitKeyHeads
   // first.
   absl::Status Recur(const StepMemory& memory) const;
+  // The state has the rows of the run now; a snapshot is taken if the run ends with one.
+  void EndRun(const StepMemory& memory, const SequenceRows& run) const;
 
   const ModelConfig& config_;
   const int32_t layer_;

@@ -1,5 +1,5 @@
 // The memory of the states: of every sequence slot, in every layer of this device that keeps a
-// state. Pre-faulted, and zero at first.
+// state, and the snapshots of each slot. Pre-faulted, and zero at first.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,10 @@ class StatePool {
   StatePool(const ModelSpec& spec, const BackendOptions& options);
 
   // Backend::State.
-  std::span<std::byte> state(int32_t sequence, int64_t layer) const;
-  Bytes bytes() const { return sequences_ * slot_bytes_; }
+  std::span<std::byte> state(int32_t sequence, int64_t layer) const { return At(sequence, 0, layer); }
+  // Backend::Snapshot.
+  std::span<std::byte> snapshot(int32_t sequence, int32_t snapshot, int64_t layer) const;
+  Bytes bytes() const { return sequences_ * (1 + snapshots_) * slot_bytes_; }
 
  private:
   struct Place {
@@ -32,10 +34,13 @@ class StatePool {
     Bytes bytes = 0;   // 0: the layer has no state here
   };
 
-  const int64_t sequences_;
+  // `copy`: 0 is the state, the others are its snapshots.
+  std::span<std::byte> At(int32_t sequence, int64_t copy, int64_t layer) const;
+
+  const int64_t sequences_, snapshots_;
   std::vector<Place> places_;  // by layer
-  Bytes slot_bytes_ = 0;       // of one sequence
-  Buffer memory_;              // [sequence slots, slot_bytes_]
+  Bytes slot_bytes_ = 0;       // of one sequence, once
+  Buffer memory_;              // [sequence slots, 1 + snapshots, slot_bytes_]
 };
 
 }  // namespace lime::cpu

@@ -174,19 +174,21 @@ absl::Status Workspace::SetBatch(const MicroBatch& batch, int64_t new_logit_rows
     if (long_rope_ != nullptr) rope_rows[i] = static_cast<int32_t>(long_rope_->TableRow(positions[i], batch.rows[i].length));
     if (batch.rows[i].wants_logits) *head_row++ = static_cast<int32_t>(i);
   }
-  return runs == nullptr ? absl::OkStatus() : FindRuns();
+  return runs == nullptr ? absl::OkStatus() : FindRuns(batch);
 }
 
-absl::Status Workspace::FindRuns() {
+absl::Status Workspace::FindRuns(const MicroBatch& batch) {
   num_runs = 0;
   for (int64_t row = 0; row < rows; ++row) {
-    if (row > 0 && slots[row] == slots[row - 1]) continue;
+    const bool goes_on = row > 0 && slots[row] == slots[row - 1];
+    if (goes_on && batch.rows[static_cast<size_t>(row - 1)].snapshot < 0) continue;
     for (const SequenceRows& run : sequence_rows()) {
-      if (slots[run.begin] == slots[row]) return Invalid("the rows of sequence slot ", slots[row], " are not consecutive");
+      if (!goes_on && slots[run.begin] == slots[row]) return Invalid("the rows of sequence slot ", slots[row], " are not consecutive");
     }
     if (num_runs > 0) runs[num_runs - 1].end = row;
     runs[num_runs++] = {.begin = row, .end = rows};
   }
+  for (SequenceRows& run : sequence_rows()) run.snapshot = batch.rows[static_cast<size_t>(run.end - 1)].snapshot;
   return absl::OkStatus();
 }
 

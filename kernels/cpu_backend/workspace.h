@@ -114,7 +114,8 @@ struct Workspace : BatchArrays {
   std::byte* shared_values(int32_t index) const {
     return Column(config_.shared_kv_at(index) + config_.shared_kv_cols[static_cast<size_t>(index)]);
   }
-  // The rows of each sequence. Empty if no layer has linear attention.
+  // The rows of each sequence, in several runs if snapshots are taken between them. Empty if no layer
+  // has linear attention.
   std::span<SequenceRows> sequence_rows() const { return {runs, static_cast<size_t>(num_runs)}; }
 
   const DType dtype;  // the working dtype
@@ -142,7 +143,7 @@ struct Workspace : BatchArrays {
   std::vector<RopeTable> ropes;  // of ModelConfig::ropes
 
  private:
-  absl::Status FindRuns();
+  absl::Status FindRuns(const MicroBatch& batch);
   // What follows the first `cols` columns of all rows in the stream.
   std::byte* Column(int64_t cols) const { return x + rows * cols * ElementBytes(dtype); }
 

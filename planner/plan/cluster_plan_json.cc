@@ -200,6 +200,7 @@ static void List(JsonList& f, Plan& plan) {
   f.Object("decode", plan.decode, kOptional);
   f.Object("prefill", plan.prefill, kOptional);
   f.Number("logit_rows", plan.logit_rows, 0, kMaxInt32, kSparse);
+  f.Number("state_snapshots", plan.state_snapshots, 0, kMaxInt32, kSparse);
   f.Number("kept_positions", plan.retained_positions, 0, kMaxInt, kSparse);
   f.Each("devices", plan.devices, kMaxPlanDevices);
   f.Each("stages", plan.stages, kMaxPlanBlocks, kRequired, plan);

@@ -39,7 +39,8 @@ bool SpillsKv(const Plan& plan) {
 
 int64_t SharedKvUnit(const Plan& plan) {
   const auto lends = [](const PlanDevice& device) { return device.max_layer_pages > 0 && !HasKvOnDisk(device); };
-  if (!RetainsAllKv(plan) || HasState(plan) || std::ranges::any_of(plan.devices, lends)) return 0;
+  const bool states_stay = HasState(plan) && plan.state_snapshots == 0;
+  if (!RetainsAllKv(plan) || states_stay || std::ranges::any_of(plan.devices, lends)) return 0;
   return SpillsKv(plan) ? kKvPiece : kPageTokens;
 }
 

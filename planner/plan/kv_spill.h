@@ -86,8 +86,9 @@ Bytes TakeoverBytes(const Plan& plan);
 
 // Sequences whose ids are equal from the first on can share KV in multiples of so many positions: a
 // page. If pieces may be on a disk: a piece, and only the slot that has them can use them, because
-// they are not copied. 0 if the plan evicts KV or lends it to a host, or if the model has a state:
-// they share none.
+// they are not copied. If the model has a state, a snapshot of it must be there, too. 0 if the plan
+// evicts KV or lends it to a host, or if the model has a state and the plan no snapshots: they share
+// none.
 int64_t SharedKvUnit(const Plan& plan);
 // Whether the pages of one slot can be copied to another slot.
 bool CopiesKv(const Plan& plan);

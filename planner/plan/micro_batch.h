@@ -15,6 +15,9 @@ struct BatchRow {
   // cache. For trees of speculated tokens.
   int32_t parent = -1;
   bool wants_logits = false;
+  // After this row, each layer with a state copies the state of the sequence to this snapshot of the
+  // slot (Plan::state_snapshots). -1: to none.
+  int32_t snapshot = -1;
   // Positions that its sequence will have, generated ones included, as its admission says; 0: not
   // known. Some rotations differ between short and long sequences (RopeConfig::TableRow).
   int64_t length = 0;

@@ -38,6 +38,7 @@ absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckInt({"sequences"}, plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
   LIME_RETURN_IF_ERROR(CheckInt({"sequences"}, plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
   LIME_RETURN_IF_ERROR(CheckInt({"logit_rows"}, plan.logit_rows, 0, plan.retained_positions > 0 ? 0 : OwnRows(plan)));
+  LIME_RETURN_IF_ERROR(CheckInt({"state_snapshots"}, plan.state_snapshots, 0, HasState(plan) ? kMaxStateSnapshots : 0));
   LIME_RETURN_IF_ERROR(CheckInt({"embedding_bytes"}, plan.embedding_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt({"embedding_kept_bytes"}, plan.embedding_pinned_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt({"page_bytes"}, plan.page_bytes, 1, kMaxPartBytes));

@@ -44,7 +44,7 @@ struct PlanPart {
   Bytes unit_bytes = 0;  // of the largest unit, on the disk and in memory; only of a part on demand
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
-  // States of all sequences; in the first part of a block that keeps a state.
+  // States and snapshots of all slots; in the first part of a block that keeps a state.
   Bytes state_bytes = 0;
   bool streamed = false;
   // On demand: memory has this many of the part's units (UnitsIn); a step reads the units that it
@@ -84,7 +84,7 @@ struct PlanMemory {
   Bytes runtime = 0;      // the process and its libraries
   Bytes activations = 0;  // workspaces, and embedding rows that are read one by one
   Bytes kv = 0;           // pages
-  Bytes state = 0;        // of all sequences, of linear attention
+  Bytes state = 0;        // of all slots, with their snapshots, of linear attention
   Bytes ring = 0;         // shared by streamed parts; 0 if nothing streams
   Bytes weights = 0;      // resident parts, and the pinned norms and biases of the others
   Bytes embedding = 0;
@@ -160,6 +160,9 @@ struct Plan {
   // Rows of a micro-batch that may ask for logits, so that scoring a prompt takes few steps. 0: as
   // many as sequences. If it is set, the last stage has the whole head and all KV is kept.
   int32_t logit_rows = 0;
+  // Copies that a slot can keep of its sequence's states, each at some position, so that a later
+  // sequence begins there (BatchRow::snapshot). 0 if the model keeps no state.
+  int32_t state_snapshots = 0;
   // A streamed part stays until the last micro-batch of a step has used it. If false, every
   // micro-batch reads it again, as in a plain pipeline; for comparison.
   bool reads_once = true;
@@ -269,6 +272,7 @@ inline constexpr int32_t kMaxPlanExperts = 1024;
 inline constexpr int kMaxRowsPerPart = 4096;           // a whole block of 1024 experts
 inline constexpr int64_t kMaxUnits = kMaxPlanExperts;  // of a part on demand
 inline constexpr int64_t kMaxAheadPlaces = 64;         // PlanPart::ahead_places
+inline constexpr int32_t kMaxStateSnapshots = 16;      // Plan::state_snapshots
 inline constexpr size_t kMaxPlanName = 512;
 inline constexpr int64_t kMaxPrefillChunks = 1 << 16;
 inline constexpr int64_t kMaxPlanRuns = int64_t{1} << 20;  // parts x micro-batches, of a decode step and of a prompt

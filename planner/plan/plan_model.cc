@@ -53,10 +53,10 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
       return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are pinned");
     }
   }
-  const Bytes state = HasState(block.id.kind) ? plan.sequences * spec.StateBytes(block.id.layer) : 0;
+  const Bytes state = HasState(block.id.kind) ? plan.sequences * (1 + plan.state_snapshots) * spec.StateBytes(block.id.layer) : 0;
   if (plan.parts[begin].state_bytes != state) {
     return Invalid("plan: parts[", begin, "].state_bytes = ", plan.parts[begin].state_bytes, ", but the states of ", plan.sequences,
-                   " sequences have ", state);
+                   " sequences, with ", plan.state_snapshots, " snapshots of each, have ", state);
   }
   return absl::OkStatus();
 }

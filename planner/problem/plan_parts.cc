@@ -84,7 +84,8 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
   if (parts.size() == first) return;
   parts[first].pinned_bytes = PinnedBytes(block);
   if (HasKv(block.id.kind)) parts[first].kv_pages = LayerPages(request);
-  if (HasState(block.id.kind)) parts[first].state_bytes = request.sequences * spec.StateBytes(block.id.layer);
+  if (HasState(block.id.kind))
+    parts[first].state_bytes = request.sequences * (1 + request.state_snapshots) * spec.StateBytes(block.id.layer);
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.retained_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("expected_positions", request.expected_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt("state_snapshots", request.state_snapshots, 0, kMaxStateSnapshots));
   LIME_RETURN_IF_ERROR(CheckInt("part_bytes", request.part_bytes, 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
   for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
@@ -159,6 +160,7 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
                             .memory = {.runtime = device.runtime, .activations = device.activations, .margin = device.margin}});
   }
   head.parts = MakeParts(spec, request);
+  if (HasState(head)) head.state_snapshots = request.state_snapshots;
   return head;
 }
 

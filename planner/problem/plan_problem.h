@@ -53,6 +53,8 @@ struct PlanRequest {
   // The newest positions, whose KV stays (planner/plan/plan_rows.h). 0: all.
   int64_t retained_positions = 0;
   int32_t sequences = 1;  // running at the same time
+  // Plan::state_snapshots; ignored if the model keeps no state.
+  int32_t state_snapshots = 0;
   // Sequences per micro-batch to choose from. Empty: 1, 2, 4 .. and all of them.
   std::vector<int32_t> batches;
   Bytes part_bytes = kPartBytes;  // largest streamed part; 0: whole blocks

@@ -30,7 +30,7 @@ namespace lime {
 
 // Version of the protocol. Devices and coordinators with different versions refuse each other. It
 // rises with each field of an order, since a device that skips one computes other tokens.
-inline constexpr uint32_t kProtocol = 3;
+inline constexpr uint32_t kProtocol = 4;
 
 inline constexpr int64_t kMaxWirePosition = int64_t{1} << 24;  // positions and tokens
 inline constexpr int64_t kMaxWireSequences = int64_t{1} << 20;

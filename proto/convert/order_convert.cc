@@ -32,6 +32,7 @@ static void List(MessageFields& f, BatchRow& row, v1::Row& m) {
   f.Number(LIME_FIELD(m, position), row.position, 0, kMaxWirePosition - 1);
   f.PlusOne(LIME_FIELD(m, parent_plus_1), row.parent, kMaxWireRows);
   f.Any(LIME_FIELD(m, wants_logits), row.wants_logits);
+  f.PlusOne(LIME_FIELD(m, snapshot_plus_1), row.snapshot, kMaxStateSnapshots);
 }
 
 static void List(MessageFields& f, MicroBatch& batch, v1::MicroBatch& m) {
@@ -64,6 +65,7 @@ static void List(MessageFields& f, AdmitOrder& admit, v1::AdmitOrder& m) {
   f.Numbers("prompt", admit.prompt, m.mutable_prompt(), 1, admit.positions, 0, kMaxWirePosition - 1, /*ascending=*/false);
   f.Number(LIME_FIELD(m, computed), admit.computed, 0, std::ssize(admit.prompt));
   f.PlusOne(LIME_FIELD(m, source_plus_1), admit.source, kMaxWireSequences);
+  f.PlusOne(LIME_FIELD(m, snapshot_plus_1), admit.snapshot, kMaxStateSnapshots);
   f.Number(LIME_FIELD(m, generated), admit.generated, 0, std::ssize(admit.prompt));
 }
 

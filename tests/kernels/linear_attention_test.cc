@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kSequences = 3, kPages = 8, kPageRows = 16;
-constexpr int32_t kLinearLayer = 0, kFullLayer = 1;
+constexpr int32_t kLinearLayer = 0, kFullLayer = 1, kSnapshots = 2;
 
 template <typename T>
 std::vector<std::byte> BitsOf(std::span<T> values) {
@@ -35,7 +35,8 @@ class LinearAttentionTest : public ::testing::Test {
             .max_sequences = kSequences,
             .context = kPages * kPageRows,
             .num_kv_pages = kSequences * kPages,
-            .state_layers = {kLinearLayer}};
+            .state_layers = {kLinearLayer},
+            .state_snapshots = kSnapshots};
   }
 
   // `streams`: all blocks but the embedding come in rows.
@@ -204,6 +205,45 @@ TEST_F(LinearAttentionTest, AStateThatIsCopiedToAnotherSlotGoesOnWithTheSameBits
   EXPECT_EQ(BitsAfter(*other, moved), expected);
 }
 
+TEST_F(LinearAttentionTest, ASnapshotIsTheStateAfterItsRowAndChangesNoBit) {
+  for (const int threads : {1, 3}) {
+    for (const bool streams : {false, true}) {
+      const auto plain = Open(threads, streams), takes = Open(threads, streams);
+      MicroBatch rows = Rows(0, 0, 40);
+      AddRows(1, 0, 20, rows);
+      const std::vector<std::byte> expected = BitsAfter(*plain, rows, streams);
+      rows.rows[15].snapshot = 0, rows.rows[16].snapshot = 1, rows.rows[31].snapshot = 1, rows.rows[59].snapshot = 0;
+      EXPECT_EQ(BitsAfter(*takes, rows, streams), expected);
+      EXPECT_TRUE(std::ranges::equal(takes->State(0, kLinearLayer), plain->State(0, kLinearLayer)));
+      EXPECT_TRUE(std::ranges::equal(takes->Snapshot(1, 0, kLinearLayer), takes->State(1, kLinearLayer))) << "of its last row";
+      for (const auto& [snapshot, positions] : {std::pair(0, 16), std::pair(1, 32)}) {
+        const auto until = Open(threads, streams);
+        ASSERT_TRUE(Step(*until, Rows(0, 0, positions), streams).ok());
+        EXPECT_TRUE(std::ranges::equal(takes->Snapshot(0, snapshot, kLinearLayer), until->State(0, kLinearLayer))) << positions;
+        std::ranges::copy(takes->Snapshot(0, snapshot, kLinearLayer), takes->State(0, kLinearLayer).begin());
+        EXPECT_EQ(BitsAfter(*takes, Rows(0, positions, 40), streams), BitsAfter(*until, Rows(0, positions, 40), streams)) << "it goes on";
+        EXPECT_EQ(Step(*takes, Rows(0, positions, 41), streams).code(), absl::StatusCode::kInternal) << "not once more";
+      }
+    }
+  }
+}
+
+TEST_F(LinearAttentionTest, ARowOutOfOrderBehindASnapshotIsRefusedAndChangesNothing) {
+  const auto backend = Open();
+  ASSERT_TRUE(Step(*backend, Rows(1, 0, 10)).ok());
+  const std::vector<std::byte> before = BitsOf(backend->State(1, kLinearLayer)), none = BitsOf(backend->Snapshot(1, 0, kLinearLayer));
+  MicroBatch batch = Rows(1, 10, 13);
+  batch.rows[0].snapshot = 0, batch.rows[2].position = 13;
+  EXPECT_EQ(Step(*backend, batch).message(), "the state of sequence slot 1 in layer 0 has 12 positions, the row is at 13");
+  batch.rows[1].position = 0;
+  EXPECT_EQ(Step(*backend, batch).message(), "the state of sequence slot 1 in layer 0 has 11 positions, the row is at 0");
+  EXPECT_EQ(BitsOf(backend->State(1, kLinearLayer)), before);
+  EXPECT_EQ(BitsOf(backend->Snapshot(1, 0, kLinearLayer)), none);
+  batch = Rows(1, 10, 12);
+  batch.rows[1].snapshot = kSnapshots;
+  EXPECT_THAT(std::string(backend->Begin(batch).message()), HasSubstr("snapshot 2, the plan has 2 for each sequence slot"));
+}
+
 TEST_F(LinearAttentionTest, PositionZeroBeginsWithZeros) {
   const auto fresh = Open(), used = Open();
   ASSERT_TRUE(Step(*used, Rows(0, 0, 33)).ok());
@@ -242,7 +282,9 @@ TEST_F(LinearAttentionTest, RowsOfASequenceThatAreNotConsecutiveAreRefused) {
 
 TEST_F(LinearAttentionTest, StatesAreCountedAndOnlyWhereTheyAreKept) {
   const auto backend = Open();
-  EXPECT_EQ(backend->StateBytes(), kSequences * spec_.StateBytes(kLinearLayer));
+  EXPECT_EQ(backend->StateBytes(), kSequences * (1 + kSnapshots) * spec_.StateBytes(kLinearLayer));
+  EXPECT_EQ(static_cast<Bytes>(backend->Snapshot(2, 1, kLinearLayer).size()), spec_.StateBytes(kLinearLayer));
+  EXPECT_TRUE(backend->Snapshot(2, 1, kFullLayer).empty());
   EXPECT_EQ(static_cast<Bytes>(backend->State(2, kLinearLayer).size()), spec_.StateBytes(kLinearLayer));
   EXPECT_TRUE(backend->State(2, kFullLayer).empty());
   EXPECT_EQ(backend->ActivationBytes(), *PlanActivationBytes(kCpuBackend, spec_, Options()));

@@ -106,7 +106,18 @@ TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   Plan hybrid = plan_;
   hybrid.parts.front().block.kind = BlockKind::kLinearAttention;
   StageInbox of_hybrid(hybrid, 0, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
-  EXPECT_THAT(Says(of_hybrid.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 16}})), HasSubstr("the model has a state"));
+  EXPECT_THAT(Says(of_hybrid.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 16}})),
+              HasSubstr("the plan no snapshots of it"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {1}, .snapshot = 0}})),
+              HasSubstr("there is no snapshot 0: the plan has 0"));
+  hybrid.state_snapshots = 2;
+  StageInbox with_snapshots(hybrid, 0, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
+  for (const int32_t snapshot : {-2, 2}) {
+    StepOrder step{{Rows(0, 0)}};
+    step.microbatches[0].rows[0].snapshot = snapshot;
+    EXPECT_THAT(Says(with_snapshots.AddOrder({.number = 0, .what = step})), HasSubstr("the plan has 2 for each slot"));
+  }
+  EXPECT_TRUE(with_snapshots.AddOrder({.number = 0, .what = RetireOrder{.sequence = 0, .kept = 16}}).ok());
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {1}, .source = 4}})),
               HasSubstr("no sequence slot 4"));
   EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {1}, .source = -2}})),

@@ -115,6 +115,7 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
        "logit_rows\" = "},
       {"logits of many rows where the head is shared", [](Plan& p) { p.logit_rows = 1; }, "logit_rows\" is given, but devices share"},
       {"a state of attention with KV", [](Plan& p) { p.parts[0].state_bytes = 64; }, "parts[0].state_bytes\" = 64 is outside 0 to 0"},
+      {"snapshots of no state", [](Plan& p) { p.state_snapshots = 1; }, "state_snapshots\" = 1 is outside 0 to 0"},
       {"a state that no part has", [](Plan& p) { p.devices[0].memory.state = 64; },
        "devices[0].memory.state\" = 64 is not 0, the bytes of the states of its layers"},
       {"pages of linear attention", [](Plan& p) { p.parts[0].block.kind = BlockKind::kLinearAttention; }, "parts[0].kv_pages\" = 4"},

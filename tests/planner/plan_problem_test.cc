@@ -9,6 +9,7 @@
 #include "planner/batches.h"
 #include "planner/evaluation/lower_bound.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"
 
@@ -106,6 +107,32 @@ TEST(PlanProblemTest, AStateCountsForEverySequenceWhereItsLayerIs) {
   const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(*plan), "plan.json");
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, *plan);
+}
+
+TEST(PlanProblemTest, SnapshotsCountAsStatesDo) {
+  const ModelSpec spec = SmallHybrid();
+  const std::vector<ClusterDevice> devices = {Board("a", 200 * kMiB)};
+  PlanRequest request{.context = 100, .sequences = 2, .state_snapshots = 3, .batches = {2}};
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, request);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const absl::StatusOr<Plan> plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}, .batch = 2});
+  ASSERT_TRUE(plan.ok() && plan->Validate(spec).ok()) << plan.status().message();
+  EXPECT_EQ(plan->state_snapshots, 3);
+  EXPECT_EQ(plan->devices[0].memory.state, 2 * (1 + 3) * (spec.StateBytes(0) + spec.StateBytes(1) + spec.StateBytes(2)));
+  EXPECT_EQ(SharedKvUnit(*plan), kPageTokens);
+  EXPECT_EQ(ParsePlan(ToJsonText(*plan), "plan.json").value(), *plan);
+  Plan other = *plan;
+  other.state_snapshots = 2;
+  EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("with 2 snapshots of each"));
+  other.state_snapshots = kMaxStateSnapshots + 1;
+  EXPECT_THAT(std::string(other.Validate().message()), HasSubstr("state_snapshots"));
+  other.state_snapshots = 0;
+  EXPECT_EQ(SharedKvUnit(other), 0) << "no snapshot, no sharing";
+  request.state_snapshots = -1;
+  EXPECT_THAT(std::string(MakePlanProblem(spec, devices, request).status().message()), HasSubstr("state_snapshots"));
+  request.state_snapshots = 3;
+  const ModelSpec without = SmallModel();
+  EXPECT_EQ(MakePlanProblem(without, devices, request)->head.state_snapshots, 0) << "it keeps no state";
 }
 
 TEST(PlanProblemTest, TheSlowestLinkCountsAndThenTheSlowestInUse) {

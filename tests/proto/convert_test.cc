@@ -257,10 +257,10 @@ TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
 
 TEST(ConvertTest, OrdersReturn) {
   const StepOrder step{{MicroBatch{{{.sequence = 1, .token = kSampledToken, .position = 9, .wants_logits = true},
-                                    {.sequence = 2, .token = 7, .position = 0, .parent = 0}}},
+                                    {.sequence = 2, .token = 7, .position = 0, .parent = 0, .snapshot = 15}}},
                         MicroBatch{}}};
   const AdmitOrder admit{
-      .sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}, .computed = 2, .source = 3, .generated = 1};
+      .sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}, .computed = 2, .source = 3, .snapshot = 1, .generated = 1};
   const RequestSampling sampling{.params = {.repetition_penalty = 1.5,
                                             .presence_penalty = -2,
                                             .frequency_penalty = 0.5,
@@ -425,9 +425,9 @@ std::string FieldsOf(const google::protobuf::Descriptor& message) {
 // A device skips fields that it does not know, and then computes other tokens. So if one of these
 // lists changes, raise kProtocol.
 TEST(ConvertTest, OrdersOfThisProtocolHaveTheseFields) {
-  EXPECT_EQ(kProtocol, 3);
+  EXPECT_EQ(kProtocol, 4);
   EXPECT_EQ(FieldsOf(*v1::AdmitOrder::descriptor()),
-            "sequence=1 request=2 positions=3 prompt=4 sampling=5 computed=6 source_plus_1=7 generated=8");
+            "sequence=1 request=2 positions=3 prompt=4 sampling=5 computed=6 source_plus_1=7 generated=8 snapshot_plus_1=9");
   EXPECT_EQ(FieldsOf(*v1::Sampling::descriptor()),
             "repetition_penalty=1 temperature=2 top_k=3 top_p=4 min_p=5 seed=6 hash_logits=7 choice=10 hash_state=9 score_top_plus_1=8 "
             "presence_penalty=11 frequency_penalty=12 bias_ids=13 biases=14 logprobs_plus_1=15 format=16");
@@ -435,7 +435,7 @@ TEST(ConvertTest, OrdersOfThisProtocolHaveTheseFields) {
   EXPECT_EQ(FieldsOf(*v1::StepOrder::descriptor()), "microbatches=1");
   EXPECT_EQ(FieldsOf(*v1::ResidencyOrder::descriptor()), "layer_pages=1 streamed=2");
   EXPECT_EQ(FieldsOf(*v1::MicroBatch::descriptor()), "rows=1");
-  EXPECT_EQ(FieldsOf(*v1::Row::descriptor()), "sequence=1 token=2 position=3 parent_plus_1=4 wants_logits=5");
+  EXPECT_EQ(FieldsOf(*v1::Row::descriptor()), "sequence=1 token=2 position=3 parent_plus_1=4 wants_logits=5 snapshot_plus_1=6");
   EXPECT_EQ(FieldsOf(*v1::OpenOrders::descriptor()), "epoch=1 vocabulary=2");
 }
 
@@ -466,6 +466,8 @@ TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
   ExpectWrong(row([](v1::Row& r) { r.set_position(-1); }), "\"position\"");
   ExpectWrong(row([](v1::Row& r) { r.set_parent_plus_1(1); }), "\"parent_plus_1\"");
   ExpectWrong(row([](v1::Row& r) { r.set_parent_plus_1(-1); }), "\"parent_plus_1\"");
+  ExpectWrong(row([](v1::Row& r) { r.set_snapshot_plus_1(-1); }), "\"snapshot_plus_1\"");
+  ExpectWrong(row([](v1::Row& r) { r.set_snapshot_plus_1(kMaxStateSnapshots + 1); }), "\"snapshot_plus_1\"");
   const auto admit = [&](auto fill) {
     return order([&](v1::Order& o) {
       v1::AdmitOrder& a = *o.mutable_admit();
@@ -482,6 +484,8 @@ TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_computed(2); }), "\"computed\"");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_source_plus_1(-1); }), "\"source_plus_1\"");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_source_plus_1(kMaxWireSequences + 1); }), "\"source_plus_1\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_snapshot_plus_1(-1); }), "\"snapshot_plus_1\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_snapshot_plus_1(kMaxStateSnapshots + 1); }), "\"snapshot_plus_1\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_kept(-1); }), "\"kept\"");
   ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_kept(kMaxWirePosition + 1); }), "\"kept\"");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_temperature(-1); }), "temperature");

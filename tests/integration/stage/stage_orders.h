@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "tests/integration/stage/stage_cluster.h"
 #include "tests/integration/stage/stage_plans.h"
@@ -29,18 +30,31 @@ struct KvThere {
   int32_t source = -1;
 };
 
+// The snapshot for so many positions of a sequence, if the plan has snapshots: each whole unit has its
+// own. -1: there is none.
+inline int32_t SnapshotFor(const Plan& plan, int64_t positions) {
+  if (plan.state_snapshots == 0 || positions == 0 || positions % SharedKvUnit(plan) != 0) return -1;
+  return static_cast<int32_t>(positions / SharedKvUnit(plan) % plan.state_snapshots);
+}
+
 // Orders a sequence of `positions` positions, and its prompt in chunks.
 inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request, int64_t positions,
                         const KvThere& there = {}) {
-  cluster.SendOrder(AdmitOrder{
-      .sequence = s, .request = s, .positions = positions, .prompt = request.prompt, .computed = there.computed, .source = there.source});
+  cluster.SendOrder(AdmitOrder{.sequence = s,
+                               .request = s,
+                               .positions = positions,
+                               .prompt = request.prompt,
+                               .computed = there.computed,
+                               .source = there.source,
+                               .snapshot = SnapshotFor(plan, there.computed)});
   for (size_t at = static_cast<size_t>(there.computed); at < request.prompt.size();) {
     MicroBatch batch;
     for (int64_t i = 0; i < plan.prefill_chunk && at < request.prompt.size(); ++i, ++at) {
       batch.rows.push_back({.sequence = s,
                             .token = request.prompt[at],
                             .position = static_cast<int32_t>(at),
-                            .wants_logits = at + 1 == request.prompt.size()});
+                            .wants_logits = at + 1 == request.prompt.size(),
+                            .snapshot = SnapshotFor(plan, static_cast<int64_t>(at) + 1)});
     }
     cluster.SendOrder(StepOrder{{std::move(batch)}});
   }
@@ -51,8 +65,9 @@ inline void OrderToken(StageCluster& cluster, const Plan& plan, const std::vecto
   StepOrder step;
   for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
     if (s % plan.batch == 0) step.microbatches.emplace_back();
+    const int32_t position = static_cast<int32_t>(requests[s].prompt.size()) + token;
     step.microbatches.back().rows.push_back(
-        {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
+        {.sequence = s, .token = kSampledToken, .position = position, .wants_logits = true, .snapshot = SnapshotFor(plan, position + 1)});
   }
   cluster.SendOrder(std::move(step));
 }

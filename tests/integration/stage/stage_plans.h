@@ -61,6 +61,7 @@ class RandomPlan {
     int64_t context = kContext;
     int64_t prompt = 32;
     int most_chunk = 24;
+    int32_t state_snapshots = 0;
     bool evicts = false;  // nothing streams, and only few positions keep KV
   };
   RandomPlan(const ModelSpec& spec, uint64_t seed) : RandomPlan(spec, seed, {}) {}
@@ -78,7 +79,8 @@ class RandomPlan {
       device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
       cluster.push_back(std::move(device));
     }
-    PlanRequest request{.context = shape_.context, .sequences = 1 + Below(3), .prompt_tokens = shape_.prompt};
+    PlanRequest request{
+        .context = shape_.context, .sequences = 1 + Below(3), .state_snapshots = shape_.state_snapshots, .prompt_tokens = shape_.prompt};
     request.part_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
     if (shape_.evicts) request.retained_positions = kPageTokens * (2 + Below(3));
     request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.retained_positions - kPageTokens) : shape_.most_chunk)};

@@ -98,6 +98,22 @@ TEST_F(StageSharingTest, PagesInMemoryAreSharedAndCopied) {
   }
 }
 
+// Layers with linear attention begin with snapshots of their states.
+TEST(StageSharingStateTest, StatesBeginAtSnapshots) {
+  TempDir dir;
+  MakeModelOptions options = OptionsOf({.name = "qwen3_5_bf16", .family = "qwen3_5", .quantization = std::nullopt});
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const auto spec = LoadModelSpec(dir / "model");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const Chat chat = ChatOf(dir / "model", 40, kPageTokens, kContext);
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(12, 100)); ++seed) {
+    const Plan plan = RandomPlan(*spec, seed, {.state_snapshots = 1 + kContext / kPageTokens}).Draw();
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(plan)));
+    ASSERT_NO_FATAL_FAILURE(Generate(dir / "model", plan, chat, seed));
+    if (HasFailure()) return;
+  }
+}
+
 // With pages for nearly all positions, so that they come as sequences grow.
 TEST_F(StageSharingTest, PagesAreCopiedWhileKvGrows) {
   const Chat chat = ChatOf(dir_ / "model", 40, kPageTokens, kContext);

@@ -1,0 +1,125 @@
+// Which positions the states of a device's slots stand at, and their snapshots. A state has taken every
+// position of its sequence once, in order; it cannot be cut, but a copy of it can go on.
+//
+//   StepOrder: rows with a snapshot ──► the position of the snapshot
+//   AdmitOrder: the state begins as zeros, goes on in its slot, or is a copy of a snapshot
+//
+// The orders alone decide, so all devices of a plan have the same positions.
+//
+// Pure, and allocates nothing after its construction.   Thread: the owner's.   Owner: KvBook.
+// Invariant: a snapshot has no more positions than the KV of its slot.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/order.h"
+#include "planner/base/status.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/plan_rows.h"
+
+namespace lime {
+
+class StateBook {
+ public:
+  // REQUIRES: `plan` is valid
+  explicit StateBook(const Plan& plan)
+      : has_states_(HasState(plan)),
+        snapshots_(plan.state_snapshots),
+        slots_(has_states_ ? static_cast<size_t>(plan.sequences) : 0,
+               Slot{.snapshots = std::vector<int64_t>(static_cast<size_t>(snapshots_))}) {}
+
+  // A snapshot is to be copied to the states of a slot.
+  struct Restore {
+    int32_t from = 0;  // slot
+    int32_t snapshot = 0;
+    int32_t to = 0;  // slot
+    friend bool operator==(const Restore&, const Restore&) = default;
+  };
+
+  // A sequence takes a slot. InvalidArgument, and nothing changes, if the states of its computed
+  // positions are not where the order says.
+  absl::Status Begin(const AdmitOrder& admit) {
+    if (!has_states_) return CheckNone(admit);
+    LIME_RETURN_IF_ERROR(Check(admit));
+    Slot& slot = At(admit.sequence);
+    if (admit.snapshot >= 0) restore_ = {.from = From(admit), .snapshot = admit.snapshot, .to = admit.sequence};
+    Cut(admit.sequence, admit.source >= 0 ? 0 : admit.computed);
+    slot.positions = admit.computed;
+    return absl::OkStatus();
+  }
+
+  // These rows are computed next. InvalidArgument if a row does not follow its state.
+  absl::Status Begin(const StepOrder& step) {
+    if (!has_states_) return absl::OkStatus();
+    for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) LIME_RETURN_IF_ERROR(Add(row));
+    }
+    return absl::OkStatus();
+  }
+
+  // The sequence of a slot has ended, and KV of its first `positions` positions stays.
+  void Keep(int32_t sequence, int64_t positions) {
+    if (!has_states_) return;
+    Cut(sequence, positions);
+    At(sequence).positions = 0;
+  }
+
+  // The next copy to carry out, before any row is computed. Nothing if there is none.
+  std::optional<Restore> NextRestore() { return std::exchange(restore_, std::nullopt); }
+
+  // The positions of a snapshot; 0: there is none.
+  int64_t snapshot(int32_t sequence, int32_t snapshot) const {
+    return slots_[static_cast<size_t>(sequence)].snapshots[static_cast<size_t>(snapshot)];
+  }
+
+ private:
+  struct Slot {
+    int64_t positions = 0;           // that the states have
+    std::vector<int64_t> snapshots;  // positions of each; 0: there is none
+  };
+
+  Slot& At(int32_t sequence) { return slots_[static_cast<size_t>(sequence)]; }
+  static int32_t From(const AdmitOrder& admit) { return admit.source >= 0 ? admit.source : admit.sequence; }
+
+  static absl::Status CheckNone(const AdmitOrder& admit) {
+    if (admit.snapshot < 0) return absl::OkStatus();
+    return Invalid("slot ", admit.sequence, " is to begin with a snapshot, but the model has no state");
+  }
+
+  absl::Status Check(const AdmitOrder& admit) const {
+    const int32_t from = From(admit);
+    const Slot& slot = slots_[static_cast<size_t>(from)];
+    const bool begins = admit.computed == 0 && admit.snapshot < 0;
+    const bool goes_on = admit.snapshot < 0 && admit.source < 0 && slot.positions == admit.computed;
+    if (begins || goes_on) return absl::OkStatus();
+    const int64_t there = admit.snapshot >= 0 && admit.snapshot < snapshots_ ? snapshot(from, admit.snapshot) : 0;
+    if (there > 0 && there == admit.computed) return absl::OkStatus();
+    return Invalid("slot ", admit.sequence, " is to begin with states of ", admit.computed, " positions, but snapshot ", admit.snapshot,
+                   " of slot ", from, " has ", there);
+  }
+
+  absl::Status Add(const BatchRow& row) {
+    Slot& slot = At(row.sequence);
+    if (row.position != 0 && row.position != slot.positions)
+      return Invalid("the states of slot ", row.sequence, " have ", slot.positions, " positions, the row is at ", row.position);
+    slot.positions = int64_t{row.position} + 1;
+    if (row.snapshot >= 0) slot.snapshots[static_cast<size_t>(row.snapshot)] = slot.positions;
+    return absl::OkStatus();
+  }
+
+  // Snapshots of more positions are of no use without their KV.
+  void Cut(int32_t sequence, int64_t positions) {
+    for (int64_t& each : At(sequence).snapshots) each = each > positions ? 0 : each;
+  }
+
+  const bool has_states_;
+  const int32_t snapshots_;
+  std::vector<Slot> slots_;
+  std::optional<Restore> restore_;
+};
+
+}  // namespace lime
