@@ -15,7 +15,8 @@ absl::StatusOr<std::unique_ptr<ChatBackend>> SessionChat::Open(const PlacingFlag
   LIME_ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const ModelWeights weights, LookAtWeights(flags.model.model));
   LIME_ASSIGN_OR_RETURN(chat->model_, OpenServedModel(weights, files, {}));
-  LIME_ASSIGN_OR_RETURN(chat->opened_, OpenedModel::Open({.flags = flags, .spec = files.spec, .parallel = 1, .progress = nullptr}));
+  LIME_ASSIGN_OR_RETURN(chat->opened_,
+                        OpenedModel::Open({.flags = flags, .spec = files.spec, .parallel = 1, .keeps_prompts = true, .progress = nullptr}));
   if (chat->model_->is_plain()) Screen::Say("the model has no chat template: the texts of messages are joined by line feeds");
   chat->Serve();
   return std::unique_ptr<ChatBackend>(std::move(chat));

@@ -158,6 +158,7 @@ class ServerRun {
     LIME_ASSIGN_OR_RETURN(opened_, OpenedModel::Open({.flags = flags_,
                                                       .spec = files.spec,
                                                       .parallel = flags_.server.parallel,
+                                                      .keeps_prompts = settings_.prompt_cache > 0,
                                                       .progress = progress,
                                                       .masks = model_->mask_memory(),
                                                       .vocabulary = model_->vocabulary()->memory()}));

@@ -69,6 +69,7 @@ class LocalPlanning {
                      .context = request.context,
                      .expected_positions = std::clamp<int64_t>(request.expected_positions, 0, request.context),
                      .sequences = request.sequences,
+                     .state_snapshots = request.state_snapshots,
                      .batches = {request.sequences},
                      .part_bytes = request.part_bytes,
                      .embedding_with_head = true,

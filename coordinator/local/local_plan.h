@@ -49,6 +49,7 @@ struct LocalPlanRequest {
   RouteCurve routes;               // what decode steps hit in memory; empty: a generic curve
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together
+  int32_t state_snapshots = 0;     // of each sequence's states (PlanRequest)
   int64_t prompt_tokens = 1;       // of the longest prompt
   int64_t chunk = 0;               // maximum prompt tokens computed together; 0: best for the work
   int64_t all_prompt_tokens = 0;   // the work: tokens of all prompts; 0: of one

@@ -31,8 +31,10 @@ OrderWriter::Options OrderWriter::For(const Plan& plan, Bytes prompt_cache) {
   if (prompt_cache == 0) return options;
   Bytes page_bytes = 0;  // of a page of every layer
   for (int d = 0; d < plan.NumDevices(); ++d) page_bytes += std::ssize(LayersOn(plan, d)) * plan.page_bytes;
-  options.cache = {.most_pages = prompt_cache / std::max<Bytes>(page_bytes, 1), .unit = SharedKvUnit(plan)};
+  options.cache = {
+      .most_pages = prompt_cache / std::max<Bytes>(page_bytes, 1), .unit = SharedKvUnit(plan), .needs_snapshot = HasState(plan)};
   options.copies_kv = CopiesKv(plan);
+  options.snapshots = plan.state_snapshots;
   return options;
 }
 
@@ -133,6 +135,7 @@ absl::Status OrderWriter::Restart(const Options& options) {
     entry->running = entry->admitted = false;
     entry->slot = -1;
     entry->awaited = -1;
+    entry->snapshots.clear();
     entry->ordered = entry->computed = 0;
     entry->tokens = entry->request.prompt;
     entry->tokens.insert(entry->tokens.end(), entry->generated.begin(), entry->generated.end());
@@ -343,7 +346,8 @@ int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
 
 void OrderWriter::AddRow(Entry& entry, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step) {
   const int32_t position = static_cast<int32_t>(entry.ordered++);
-  batch.rows.push_back({.sequence = entry.slot, .token = token, .position = position, .wants_logits = wants_logits});
+  batch.rows.push_back(
+      {.sequence = entry.slot, .token = token, .position = position, .wants_logits = wants_logits, .snapshot = SnapshotAfter(entry)});
   if (wants_logits) step.awaited.push_back({.request = entry.id, .slot = entry.slot, .position = position + 1});
 }
 
@@ -404,8 +408,11 @@ void OrderWriter::Stop(RequestId request) {
 void OrderWriter::Finish(Entry& entry) {
   // Devices know of a request that waits with its KV.
   if (entry.slot >= 0)
-    leaving_.push_back(
-        {.slot = entry.slot, .admitted = entry.admitted || !entry.running, .group = entry.request.cache_group, .kept = KeptOf(entry)});
+    leaving_.push_back({.slot = entry.slot,
+                        .admitted = entry.admitted || !entry.running,
+                        .group = entry.request.cache_group,
+                        .kept = KeptOf(entry),
+                        .snapshots = std::move(entry.snapshots)});
   if (entry.running) {
     std::erase(running_, &entry);
   } else {

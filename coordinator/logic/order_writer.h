@@ -17,7 +17,9 @@
 // RetireOrder is written, and its KV up to a row is there once the row's step is written.
 //
 // A request may begin with KV of another one (PrefixCache): of a running one, whose pages are
-// copied, or of one that has ended and left its KV in an idle slot. If another request is about to
+// copied, or of one that has ended and left its KV in an idle slot. If the model keeps a state, it
+// begins where the other request has a snapshot: near the end of its prompt, or at one of the last
+// units of its answer. If another request is about to
 // compute more of its prompt, it takes a slot and waits for those rows to be ordered. Idle slots
 // are freed, the oldest first, before any request waits for a slot or for pages.
 // Bounds: keeps nothing of a request that has ended, except the ids of idle slots. Memory grows
@@ -63,6 +65,7 @@ class OrderWriter {
     std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
     PrefixCache::Options cache;      // its unit is 0 if requests share no KV
     bool copies_kv = false;          // KV of a slot can be copied to another one
+    int32_t snapshots = 0;           // Plan::state_snapshots; used if the cache needs them
   };
   // The limits of a plan's devices. If its KV grows, `levels` has only the level that it begins
   // with. `prompt_cache`: bytes of KV that idle slots may keep on all devices together; 0: requests
@@ -171,11 +174,12 @@ class OrderWriter {
     int32_t slot = -1;       // of a waiting request: taken over with its KV
     RequestId awaited = -1;  // until it has ordered the rows of the shared prompt
     int64_t awaited_rows = 0;
-    int64_t logits_from = 0;      // logits are computed from this number of tokens on
-    std::vector<int32_t> tokens;  // computed in chunks: prompt, and generated before a Restart
-    int64_t end = 0;              // maximum positions, with all tokens that it may generate
-    int64_t ordered = 0;          // positions computed by the steps ordered so far
-    int64_t computed = 0;         // of `tokens`, computed by the steps that have ended
+    std::vector<int64_t> snapshots = {};  // positions of its slot's snapshots, by the rows ordered; 0: none
+    int64_t logits_from = 0;              // logits are computed from this number of tokens on
+    std::vector<int32_t> tokens;          // computed in chunks: prompt, and generated before a Restart
+    int64_t end = 0;                      // maximum positions, with all tokens that it may generate
+    int64_t ordered = 0;                  // positions computed by the steps ordered so far
+    int64_t computed = 0;                 // of `tokens`, computed by the steps that have ended
     std::vector<int32_t> generated;
   };
   struct Sampling {
@@ -199,6 +203,7 @@ class OrderWriter {
   struct Beginning {
     int32_t slot = -1;      // that has it; -1: there is none
     int64_t positions = 0;  // from the first on
+    int32_t snapshot = -1;  // of the slot, with as many positions; -1: none is needed
     int64_t lost = 0;       // other positions of the slot, if it is idle
     bool idle = false;
   };
@@ -207,6 +212,7 @@ class OrderWriter {
     bool admitted = true;  // devices know of the sequence
     int64_t group = 0;
     std::vector<int32_t> kept;  // ids whose KV stays
+    std::vector<int64_t> snapshots = {};
   };
 
   static RequestLimits LimitsOf(const Options& options);
@@ -234,6 +240,8 @@ class OrderWriter {
   bool FindAwaited(Entry& entry, int64_t there) const;
   void GiveSlot(Entry& entry, const Beginning& beginning);
   std::vector<int32_t> KeptOf(const Entry& entry) const;
+  int64_t PromptSnapshot(const Entry& entry) const;
+  int32_t SnapshotAfter(Entry& entry) const;
   bool MayAdmit(const Entry& entry);
   static MemoryPlanner::Claim ClaimOf(const Entry& entry);
   bool AwaitsPages() const;

@@ -5,6 +5,18 @@
 #include "coordinator/logic/order_writer.h"
 
 namespace lime {
+namespace {
+
+// Chat templates write the head of an answer differently once the answer is there, for example
+// without the place for its thoughts. The snapshot of a prompt is taken before these ids.
+constexpr int64_t kAnswerHead = 8;
+
+// Snapshots of other positions than the first `positions` are of no use any more.
+void CutSnapshots(std::vector<int64_t>& snapshots, int64_t positions) {
+  for (int64_t& snapshot : snapshots) snapshot = snapshot > positions ? 0 : snapshot;
+}
+
+}  // namespace
 
 // ---- Requests that leave
 
@@ -19,7 +31,9 @@ void OrderWriter::RetireLeaving() {
       const int64_t kept = std::ssize(leaving.kept);
       Write(RetireOrder{.sequence = leaving.slot, .kept = kept});
       PostToPlanner(MemoryPlanner::Retire{.slot = leaving.slot, .kept = kept});
-      for (const int32_t slot : cache_.Keep({leaving.slot, leaving.group, std::move(leaving.kept)})) FreeSlot(slot);
+      CutSnapshots(leaving.snapshots, kept);
+      for (const int32_t slot : cache_.Keep({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots)}))
+        FreeSlot(slot);
     }
   }
   leaving_.clear();
@@ -34,10 +48,11 @@ void OrderWriter::FreeSlot(int32_t slot) {
 // The idle sequences, newest first, as a cache with these options keeps them.
 std::vector<PrefixCache::Idle> OrderWriter::NextIdle(const PrefixCache::Options& options) {
   std::vector<PrefixCache::Idle> idle(cache_.idle().begin(), cache_.idle().end());
-  for (Leaving& leaving : leaving_) idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept)});
+  for (Leaving& leaving : leaving_) idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots)});
   PrefixCache next(options);
   for (PrefixCache::Idle& each : idle) {
-    each.ids.resize(static_cast<size_t>(next.Kept(std::ssize(each.ids))));
+    each.ids.resize(static_cast<size_t>(next.Kept(std::ssize(each.ids), each.snapshots)));
+    CutSnapshots(each.snapshots, std::ssize(each.ids));
     if (!each.ids.empty()) (void)next.Keep(std::move(each));
   }
   return {next.idle().rbegin(), next.idle().rend()};
@@ -65,6 +80,7 @@ void OrderWriter::Admit() {
 void OrderWriter::AdmitWaiting(Entry& entry) {
   Beginning beginning;
   if (entry.slot < 0) {
+    entry.snapshots.assign(cache_.on() ? static_cast<size_t>(options_.snapshots) : 0, 0);
     beginning = FindBeginning(entry);
     (void)FindAwaited(entry, beginning.positions);
     GiveSlot(entry, beginning);
@@ -79,6 +95,8 @@ void OrderWriter::AdmitWaiting(Entry& entry) {
 // The request begins with that KV. If it has taken KV over, it has its own.
 void OrderWriter::WriteAdmit(Entry& entry, const Beginning& beginning) {
   if (beginning.positions > 0) entry.ordered = entry.computed = beginning.positions;
+  const bool copies = beginning.slot >= 0 && beginning.slot != entry.slot;
+  CutSnapshots(entry.snapshots, copies ? 0 : entry.ordered);
   entry.admitted = true;
   if (beginning.idle && beginning.slot != entry.slot) cache_.Touch(beginning.slot);
   Write(AdmitOrder{.sequence = entry.slot,
@@ -86,7 +104,8 @@ void OrderWriter::WriteAdmit(Entry& entry, const Beginning& beginning) {
                    .positions = entry.end,
                    .prompt = entry.tokens,
                    .computed = entry.ordered,
-                   .source = beginning.slot == entry.slot ? -1 : beginning.slot,
+                   .source = copies ? beginning.slot : -1,
+                   .snapshot = beginning.snapshot,
                    .generated = std::ssize(entry.tokens) - std::ssize(entry.request.prompt)});
 }
 
@@ -109,12 +128,13 @@ OrderWriter::Beginning OrderWriter::FindBeginning(const Entry& entry) const {
   if (most <= 0) return best;
   if (entry.slot < 0 || !memory_) {
     const std::optional<PrefixCache::Match> idle = cache_.Find(entry.request.cache_group, entry.tokens, most);
-    if (idle) best = {.slot = idle->slot, .positions = idle->positions, .lost = idle->lost, .idle = true};
+    if (idle) best = {idle->slot, idle->positions, idle->snapshot, idle->lost, /*idle=*/true};
   }
   for (const Entry* other : running_) {
     if (!options_.copies_kv || !other->admitted || !MayShare(entry, *other)) continue;
-    const int64_t positions = cache_.Shared(entry.tokens, other->tokens, std::min(most, other->ordered));
-    if (positions > best.positions) best = {.slot = other->slot, .positions = positions};
+    const int64_t positions = cache_.Shared(entry.tokens, other->tokens, std::min(most, other->ordered), other->snapshots);
+    if (positions <= best.positions) continue;
+    best = {.slot = other->slot, .positions = positions, .snapshot = PrefixCache::SnapshotAt(other->snapshots, positions)};
   }
   return best;
 }
@@ -127,7 +147,8 @@ bool OrderWriter::FindAwaited(Entry& entry, int64_t there) const {
   if (!options_.copies_kv || most <= 0) return false;
   for (const Entry* other : running_) {
     if (other == &entry) break;
-    const int64_t positions = MayShare(entry, *other) ? cache_.Shared(entry.tokens, other->tokens, most) : 0;
+    const int64_t next = other->ordered < PromptSnapshot(*other) ? PromptSnapshot(*other) : 0;
+    const int64_t positions = MayShare(entry, *other) ? cache_.Shared(entry.tokens, other->tokens, most, {&next, 1}) : 0;
     if (positions > there) there = entry.awaited_rows = positions, entry.awaited = other->id;
   }
   return entry.awaited >= 0;
@@ -146,7 +167,8 @@ void OrderWriter::GiveSlot(Entry& entry, const Beginning& beginning) {
   const bool others = !free_slots_.empty() || cache_.idle().size() > 1;
   if (beginning.idle && entry.awaited < 0 && !(copies && others)) {
     entry.slot = beginning.slot;
-    return cache_.Take(entry.slot);
+    entry.snapshots = cache_.Take(entry.slot).snapshots;
+    return;
   }
   if (free_slots_.empty()) {
     std::optional<int32_t> evicted = cache_.Evict(beginning.idle ? beginning.slot : -1);
@@ -162,8 +184,30 @@ std::vector<int32_t> OrderWriter::KeptOf(const Entry& entry) const {
   const int64_t known = std::ssize(entry.request.prompt) + std::ssize(entry.generated);
   std::vector<int32_t> ids = entry.request.prompt;
   ids.insert(ids.end(), entry.generated.begin(), entry.generated.end());
-  ids.resize(static_cast<size_t>(cache_.Kept(std::min(entry.ordered, known))));
+  ids.resize(static_cast<size_t>(cache_.Kept(std::min(entry.ordered, known), entry.snapshots)));
   return ids;
+}
+
+// ---- Snapshots of the states
+
+// The positions of the snapshot for requests whose prompts begin like this one, or that go on from it.
+// 0: the prompt is too short for one.
+int64_t OrderWriter::PromptSnapshot(const Entry& entry) const {
+  if (cache_.unit() == 0 || entry.snapshots.empty()) return 0;
+  return std::max<int64_t>(0, std::ssize(entry.request.prompt) - kAnswerHead) / cache_.unit() * cache_.unit();
+}
+
+// The snapshot that gets the states after the row that was just ordered; -1: none does. The first one
+// is for the prompt. The others take turns at whole units behind it, because rows are ordered before
+// their ids are known: the newest one may belong to ids that come after the request's end.
+int32_t OrderWriter::SnapshotAfter(Entry& entry) const {
+  const int64_t positions = entry.ordered, unit = cache_.unit(), others = std::ssize(entry.snapshots) - 1;
+  if (others < 0 || unit == 0 || positions % unit != 0 || !entry.request.cache_prompt) return -1;
+  const int64_t of_prompt = PromptSnapshot(entry), known = std::ssize(entry.tokens);
+  int32_t snapshot = positions == of_prompt ? 0 : -1;
+  if (positions > of_prompt && others > 0 && positions + unit > known) snapshot = 1 + static_cast<int32_t>(positions / unit % others);
+  if (snapshot >= 0) entry.snapshots[static_cast<size_t>(snapshot)] = positions;
+  return snapshot;
 }
 
 }  // namespace lime

@@ -16,35 +16,54 @@ int64_t PagesOf(const PrefixCache::Idle& idle) {
 
 }  // namespace
 
-int64_t PrefixCache::Shared(std::span<const int32_t> ids, std::span<const int32_t> others, int64_t most) const {
+// The most of these positions at which a sequence can begin.
+int64_t PrefixCache::Usable(int64_t positions, std::span<const int64_t> snapshots) const {
+  if (!options_.needs_snapshot) return positions / options_.unit * options_.unit;
+  int64_t most = 0;
+  for (const int64_t snapshot : snapshots) most = std::max(most, snapshot <= positions ? snapshot : 0);
+  return most;
+}
+
+int64_t PrefixCache::Shared(std::span<const int32_t> ids, std::span<const int32_t> others, int64_t most,
+                            std::span<const int64_t> snapshots) const {
   if (options_.unit == 0) return 0;
   const int64_t equal = std::ranges::mismatch(ids, others).in1 - ids.begin();
-  return std::min(equal, std::max<int64_t>(most, 0)) / options_.unit * options_.unit;
+  return Usable(std::min(equal, std::max<int64_t>(most, 0)), snapshots);
+}
+
+int32_t PrefixCache::SnapshotAt(std::span<const int64_t> snapshots, int64_t positions) {
+  const auto found = std::ranges::find(snapshots, positions);
+  return positions == 0 || found == snapshots.end() ? -1 : static_cast<int32_t>(found - snapshots.begin());
 }
 
 std::optional<PrefixCache::Match> PrefixCache::Find(int64_t group, std::span<const int32_t> ids, int64_t most) const {
   std::optional<Match> best;
   for (const Idle& idle : idle_) {
-    const int64_t positions = idle.group == group ? Shared(ids, idle.ids, most) : 0;
+    const int64_t positions = idle.group == group ? Shared(ids, idle.ids, most, idle.snapshots) : 0;
     if (positions == 0) continue;
-    const Match match{.slot = idle.slot, .positions = positions, .lost = std::ssize(idle.ids) - positions};
+    const Match match{.slot = idle.slot,
+                      .positions = positions,
+                      .snapshot = SnapshotAt(idle.snapshots, positions),
+                      .lost = std::ssize(idle.ids) - positions};
     if (!best || match.positions > best->positions || (match.positions == best->positions && match.lost < best->lost)) best = match;
   }
   return best;
 }
 
-int64_t PrefixCache::Kept(int64_t positions) const {
+int64_t PrefixCache::Kept(int64_t positions, std::span<const int64_t> snapshots) const {
   if (!on()) return 0;
-  const int64_t kept = positions / options_.unit * options_.unit;
+  const int64_t kept = Usable(positions, snapshots);
   return kept / kPageTokens <= options_.most_pages ? kept : 0;
 }
 
 std::vector<int32_t> PrefixCache::Keep(Idle idle) {
-  LIME_CHECK(!idle.ids.empty() && Kept(std::ssize(idle.ids)) == std::ssize(idle.ids)) << "slot " << idle.slot;
+  LIME_CHECK(!idle.ids.empty() && Kept(std::ssize(idle.ids), idle.snapshots) == std::ssize(idle.ids)) << "slot " << idle.slot;
   LIME_CHECK(std::ranges::find(idle_, idle.slot, &Idle::slot) == idle_.end()) << "slot " << idle.slot;
   std::vector<int32_t> freed;
   const auto begins = [](const Idle& one, const Idle& other) {
-    return one.group == other.group && one.ids.size() <= other.ids.size() && std::equal(one.ids.begin(), one.ids.end(), other.ids.begin());
+    const auto has = [&](int64_t snapshot) { return snapshot == 0 || SnapshotAt(other.snapshots, snapshot) >= 0; };
+    return one.group == other.group && one.ids.size() <= other.ids.size() &&
+           std::equal(one.ids.begin(), one.ids.end(), other.ids.begin()) && std::ranges::all_of(one.snapshots, has);
   };
   for (auto it = idle_.begin(); it != idle_.end();) {
     if (begins(*it, idle)) freed.push_back(it->slot);
@@ -69,8 +88,11 @@ std::list<PrefixCache::Idle>::iterator PrefixCache::At(int32_t slot) {
   return at;
 }
 
-void PrefixCache::Take(int32_t slot) {
-  idle_.erase(At(slot));
+PrefixCache::Idle PrefixCache::Take(int32_t slot) {
+  const auto at = At(slot);
+  Idle taken = std::move(*at);
+  idle_.erase(at);
+  return taken;
 }
 
 void PrefixCache::Touch(int32_t slot) {

@@ -54,6 +54,8 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
   }
   if (flags.prompt_tokens < 0 || flags.prompt_tokens > flags.tokens)
     return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to ", flags.tokens, " (--tokens)"));
+  if (flags.state_snapshots < 0 || flags.state_snapshots > kMaxStateSnapshots)
+    return WrongCall(absl::StrCat("--state-snapshots ", flags.state_snapshots, " is outside 0 to ", kMaxStateSnapshots));
   for (const auto& [name, value] : {std::pair("--batch", flags.batch), std::pair("--sequences", flags.sequences)}) {
     if (value && (*value < 1 || *value > kMaxMicrobatches))
       return WrongCall(absl::StrCat(name, " ", *value, " is outside 1 to ", kMaxMicrobatches));
@@ -85,6 +87,7 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
 absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.context = flags.tokens;
   request.kv_tokens = flags.kv_tokens;
+  request.state_snapshots = static_cast<int32_t>(flags.state_snapshots);
   request.prompt_tokens = flags.prompt_tokens;
   request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
   request.sequences = static_cast<int32_t>(flags.sequences.value_or(flags.batch.value_or(1)));
@@ -268,6 +271,9 @@ void PlanInputFlags::AddTo(const CommandFlags& command) {
   command.Add("--sequences", &sequences, "Requests served at a time; LIME chooses their batches (without it: 1)");
   command.Add("--batch", &batch,
               "Sequences in one micro-batch, instead of LIME's choice; without --sequences it is also the number of requests");
+  command.Add("--state-snapshots", &state_snapshots,
+              "Snapshots of the states of each sequence, for models with linear attention: later requests with the same beginning go on "
+              "from them; lime serve uses 3");
   command.Add("--kv-tokens", &kv_tokens, "Positions for which KV is reserved at first; as KV grows, more parts stream; 0: all of --tokens");
   command.Add("--no-kv-spill", &kv.no_spill, cli::kNoKvSpill);
   kv.AddTo(command);

@@ -37,6 +37,7 @@ struct PlanInputFlags {
   int64_t tokens = 2048;
   std::optional<int64_t> batch;
   std::optional<int64_t> sequences;
+  int64_t state_snapshots = 0;  // PlanRequest::state_snapshots
   int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
   KvBounds kv;

@@ -39,6 +39,7 @@ class ClusterSession {
     std::string plan;                  // file of `lime plan --out`; empty: plan now
     int64_t context = 0;               // positions of the longest request
     int64_t sequences = 1;
+    int32_t state_snapshots = 0;         // if planned now: PlanRequest::state_snapshots
     int64_t prompt_tokens = 0;           // of the longest prompt
     int64_t kv_tokens = 0;               // KV at first, if planned now; 0: all
     KvBounds kv;                         // if planned now

@@ -17,6 +17,9 @@ namespace {
 constexpr int64_t kManyContexts = 16;
 constexpr int64_t kFirstTokens = 512;  // --kv grow first reserves KV for so many
 constexpr int64_t kScoredRows = 16;    // of a step, for prompts that are scored
+// Of the states of each request: one near the end of its prompt, and two that take turns in its
+// answer. So the next turn of a chat begins near the end of this one in any case.
+constexpr int32_t kSnapshots = 3;
 
 // See ServedPlan::step_ms. `full_ms`: of a step with all micro-batches.
 std::vector<double> StepMs(const Plan& plan, double full_ms) {
@@ -45,10 +48,17 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
   model->short_positions_ = options.spec.config.short_positions();
   int64_t context = is_chosen ? std::min(most, kUsualContext) : most;
   const int64_t wanted = context;
-  absl::Status opened = model->OpenWith(options, context);
+  const bool has_state = options.spec.NumKvLayers() < options.spec.config.num_layers();
+  int32_t snapshots = options.keeps_prompts && has_state ? kSnapshots : 0;
+  absl::Status opened = model->OpenWith(options, context, snapshots);
+  if (absl::IsResourceExhausted(opened) && snapshots > 0 && !Interrupted()) {
+    snapshots = 0;
+    opened = model->OpenWith(options, context, snapshots);
+    if (opened.ok()) Screen::Say("every prompt is computed from its beginning, because memory has no room for snapshots of the states");
+  }
   while (absl::IsResourceExhausted(opened) && is_chosen && context > kLeastContext && !Interrupted()) {
     context = std::max(kLeastContext, context / 2);
-    opened = model->OpenWith(options, context);
+    opened = model->OpenWith(options, context, snapshots);
   }
   LIME_RETURN_IF_ERROR(opened);
   if (context < wanted)
@@ -57,7 +67,7 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
   return model;
 }
 
-absl::Status OpenedModel::OpenWith(const Options& options, int64_t context) {
+absl::Status OpenedModel::OpenWith(const Options& options, int64_t context, int32_t snapshots) {
   context_ = context;
   const PlacingFlags& flags = options.flags;
   const int64_t prompt_tokens = std::min(context - 1, kUsualChunk);
@@ -65,6 +75,7 @@ absl::Status OpenedModel::OpenWith(const Options& options, int64_t context) {
     LIME_ASSIGN_OR_RETURN(ClusterSession::Options on_cluster, flags.ForCluster());
     on_cluster.context = context;
     on_cluster.sequences = options.parallel;
+    on_cluster.state_snapshots = snapshots;
     on_cluster.prompt_tokens = prompt_tokens;
     on_cluster.progress = options.progress;
     on_cluster.watched = true;
@@ -78,6 +89,7 @@ absl::Status OpenedModel::OpenWith(const Options& options, int64_t context) {
                                                     .kv_tokens = std::min(context, kv_tokens),
                                                     .expected_positions = context / 2,
                                                     .sequences = static_cast<int32_t>(options.parallel),
+                                                    .state_snapshots = snapshots,
                                                     .prompt_tokens = prompt_tokens,
                                                     .all_prompt_tokens = kManyContexts * context,
                                                     .new_tokens = kManyContexts * context,

@@ -25,6 +25,7 @@ class OpenedModel {
     const PlacingFlags& flags;
     const ModelSpec& spec;
     int64_t parallel = 1;                                   // requests computed at once
+    bool keeps_prompts = false;                             // later requests begin with KV of earlier ones
     std::function<void(Bytes done, Bytes total)> progress;  // of loading.  Thread: any
     // Memory for masks of answers, and for the texts of tokens where they are not in memory yet.
     Bytes masks = 0, vocabulary = 0;
@@ -32,6 +33,8 @@ class OpenedModel {
   // Each request has --context positions. Without the flag it has those of the model, at most
   // kUsualContext, or fewer if memory has no room for them; that is said.
   static constexpr int64_t kUsualContext = 8192, kLeastContext = 256;
+  // With keeps_prompts, memory has snapshots of a model's states, or none if it has no room for them;
+  // that is said, too.
   static absl::StatusOr<std::unique_ptr<OpenedModel>> Open(const Options& options);
 
   Devices& devices();
@@ -52,7 +55,7 @@ class OpenedModel {
   bool failures_are_final() const { return cluster_ == nullptr; }
 
  private:
-  absl::Status OpenWith(const Options& options, int64_t context);
+  absl::Status OpenWith(const Options& options, int64_t context, int32_t snapshots);
 
   std::unique_ptr<LocalSession> local_;
   std::unique_ptr<ClusterSession> cluster_;

@@ -15,6 +15,7 @@
 #include "planner/base/json_text.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/coordinator/recorded_answer.h"
+#include "tests/integration/variants.h"
 #include "tests/temp_dir.h"
 #include "tests/waiting_threads.h"
 
@@ -43,29 +44,32 @@ json_schema::VocabularyPtr FewTexts() {
 
 class ServingLocalTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    ASSERT_TRUE(MakeModel({}, dir_.path()).ok());
-    auto spec = Checkpoint::Open(dir_.path())->BuildModelSpec();
+  void SetUp() override { UseModel({}, "llama"); }
+
+  void UseModel(const MakeModelOptions& options, const std::string& name) {
+    model_ = dir_ / name;
+    ASSERT_TRUE(MakeModel(options, model_).ok());
+    auto spec = Checkpoint::Open(model_)->BuildModelSpec();
     ASSERT_TRUE(spec.ok()) << spec.status();
     spec_ = *std::move(spec);
-    auto tokenizer = Tokenizer::Load(dir_.path());
+    auto tokenizer = Tokenizer::Load(model_);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
     tokenizer_ = *std::move(tokenizer);
   }
 
-  void Start(double resident, Bytes prompt_cache = 0) {
+  void Start(double resident, Bytes prompt_cache = 0, int32_t snapshots = 0) {
     serving_.reset(), device_.reset();
     const auto plan = PlanForThisProcess(spec_, {.budget = 8 * kGiB,
                                                  .context = 200,
                                                  .sequences = 3,
+                                                 .state_snapshots = snapshots,
                                                  .prompt_tokens = 60,
                                                  .chunk = 16,
                                                  .resident_share = resident,
                                                  .part_bytes = 16 * kKiB,
                                                  .num_threads = 2});
     ASSERT_TRUE(plan.ok()) << plan.status();
-    device_ =
-        std::make_unique<LocalDevice>(LocalDevice::Options{.weights = dir_.path(), .make_stage = MakeEngineStages({.num_threads = 2})});
+    device_ = std::make_unique<LocalDevice>(LocalDevice::Options{.weights = model_, .make_stage = MakeEngineStages({.num_threads = 2})});
     ASSERT_TRUE(device_->Install(plan->plan, {}).ok());
     Serving::Options options;
     options.tokenizer = tokenizer_.get();
@@ -111,6 +115,7 @@ class ServingLocalTest : public ::testing::Test {
   }
 
   TempDir dir_;
+  std::string model_;  // its folder
   ModelSpec spec_;
   std::unique_ptr<Tokenizer> tokenizer_;
   const json_schema::VocabularyPtr vocabulary_ = FewTexts();
@@ -184,6 +189,39 @@ TEST_F(ServingLocalTest, KvOfOtherRequestsChangesNoBit) {
       }
     }
     EXPECT_GT(cached, 200) << resident << " resident";
+  }
+}
+
+// Layers with linear attention begin with snapshots of their states.
+TEST_F(ServingLocalTest, TheNextTurnOfAModelWithStatesHasTheSameBits) {
+  ASSERT_NO_FATAL_FAILURE(UseModel(OptionsOf({.name = "qwen3_5_bf16", .family = "qwen3_5", .quantization = std::nullopt}), "qwen3_5"));
+  const auto joined = [](std::vector<int32_t> ids, const std::vector<int32_t>& more) {
+    ids.insert(ids.end(), more.begin(), more.end());
+    return ids;
+  };
+  ServingRequest first = Ask(4);
+  first.prompt = RandomIds(1, 60), first.max_new_tokens = 37, first.cache_prompt = true;
+  ServingRequest next = first, rewritten = first;
+  Start(1);
+  const Answer answer = Of(*Send(first));
+  next.prompt = joined(joined(first.prompt, answer.tokens), RandomIds(2, 9));
+  // As by a template that writes the last 5 ids of the prompt in another way.
+  rewritten.prompt = joined({first.prompt.begin(), first.prompt.end() - 5}, RandomIds(3, 30));
+  const Answer of_next = Of(*Send(next)), of_rewritten = Of(*Send(rewritten));
+  for (const double resident : {1.0, 0.4}) {
+    SCOPED_TRACE(absl::StrCat(resident, " resident"));
+    ASSERT_NO_FATAL_FAILURE(Start(resident, kGiB, /*snapshots=*/3));
+    EXPECT_EQ(Of(*Send(first)), answer);
+    const auto turn = Send(next), fork = Send(rewritten);
+    EXPECT_EQ(Of(*turn), of_next);
+    EXPECT_EQ(Of(*fork), of_rewritten);
+    EXPECT_EQ(turn->Wait().cached_tokens, 96) << "96 of 97 positions that were known";
+    EXPECT_EQ(fork->Wait().cached_tokens, 48);
+    ASSERT_NO_FATAL_FAILURE(Start(resident, kGiB, /*snapshots=*/0));
+    EXPECT_EQ(Of(*Send(first)), answer);
+    const auto again = Send(next);
+    EXPECT_EQ(Of(*again), of_next);
+    EXPECT_EQ(again->Wait().cached_tokens, 0) << "without snapshots";
   }
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -54,7 +55,8 @@ Request AskOfGroup(std::vector<int32_t> prompt, int64_t max_new_tokens = 1, int6
 // notices KV of other ids. A sampled token is a hash of the ids before it.
 class CachedDevice {
  public:
-  explicit CachedDevice(OrderWriter& writer) : writer_(writer) {}
+  // `snapshots`: of the states of each slot, if the model has a state.
+  explicit CachedDevice(OrderWriter& writer, std::optional<int32_t> snapshots = std::nullopt) : writer_(writer), snapshots_(snapshots) {}
 
   static int32_t Next(const std::vector<int32_t>& ids) {
     uint64_t hash = 7;
@@ -98,6 +100,7 @@ class CachedDevice {
     sampled_.clear(), orders_ = 0;
   }
   int64_t rows() const { return rows_; }
+  int64_t taken() const { return taken_; }  // snapshots
   int64_t shared() const { return shared_; }
   // KV pages of a layer that are in use.
   int64_t pages() const {
@@ -111,6 +114,8 @@ class CachedDevice {
   struct Slot {
     std::vector<int32_t> kv;     // ids of the positions
     std::vector<int32_t> known;  // of the request
+    std::vector<int32_t> state;  // the ids that the states have taken
+    std::map<int32_t, std::vector<int32_t>> snapshots;
     bool idle = false;
   };
 
@@ -124,6 +129,7 @@ class CachedDevice {
       ASSERT_NE(admit.source, admit.sequence);
       slot.kv = slots_.at(admit.source).kv;
     }
+    ASSERT_NO_FATAL_FAILURE(BeginStates(admit, slot));
     ASSERT_LE(admit.computed, std::ssize(slot.kv));
     slot.kv.resize(static_cast<size_t>(admit.computed));
     ASSERT_TRUE(std::equal(slot.kv.begin(), slot.kv.end(), admit.prompt.begin())) << "KV of other ids";
@@ -134,6 +140,15 @@ class CachedDevice {
     if (admit.computed > 0) absl::StrAppend(&text, " from ", admit.source, ":", admit.computed);
     said_.push_back(text);
     ASSERT_LE(pages(), most_pages);
+  }
+  // A copy of a snapshot with as many positions; those of the slot that its KV no longer has are gone.
+  void BeginStates(const AdmitOrder& admit, Slot& slot) {
+    ASSERT_EQ(admit.snapshot >= 0, snapshots_.has_value() && admit.computed > 0);
+    slot.state = admit.snapshot >= 0 ? slots_.at(admit.source >= 0 ? admit.source : admit.sequence).snapshots.at(admit.snapshot)
+                                     : std::vector<int32_t>();
+    if (snapshots_) ASSERT_EQ(std::ssize(slot.state), admit.computed);
+    if (admit.source >= 0) slot.snapshots.clear();
+    std::erase_if(slot.snapshots, [&](const auto& each) { return std::ssize(each.second) > admit.computed; });
   }
   void On(const RetireOrder& retire) {
     ASSERT_TRUE(slots_.contains(retire.sequence)) << "the slot is free already";
@@ -147,6 +162,7 @@ class CachedDevice {
     ASSERT_LE(retire.kept, std::ssize(slot.kv));
     slot.kv.resize(static_cast<size_t>(retire.kept));
     slot.known.clear();
+    std::erase_if(slot.snapshots, [&](const auto& each) { return std::ssize(each.second) > retire.kept; });
     slot.idle = true;
     said_.push_back(absl::StrCat("keep ", retire.sequence, ":", retire.kept));
   }
@@ -162,6 +178,15 @@ class CachedDevice {
         ASSERT_TRUE(row.token == kSampledToken || row.token == id);
         slot.kv.push_back(id);
         ++rows_;
+        if (snapshots_) {
+          ASSERT_EQ(row.position, std::ssize(slot.state)) << "a state takes each position once";
+          slot.state.push_back(id);
+        }
+        if (row.snapshot >= 0) {
+          ASSERT_LT(row.snapshot, snapshots_.value_or(0));
+          slot.snapshots[row.snapshot] = slot.state;
+          ++taken_;
+        }
         if (!row.wants_logits) continue;
         if (row.position + 1 == std::ssize(slot.known)) slot.known.push_back(Next(slot.known));
         sampled.push_back({row.sequence, row.position + 1, slot.known.at(static_cast<size_t>(row.position) + 1)});
@@ -171,7 +196,8 @@ class CachedDevice {
   }
 
   OrderWriter& writer_;
-  int64_t orders_ = 0, rows_ = 0, shared_ = 0;
+  const std::optional<int32_t> snapshots_;
+  int64_t orders_ = 0, rows_ = 0, shared_ = 0, taken_ = 0;
   std::map<int32_t, Slot> slots_;
   std::deque<std::vector<SampledToken>> sampled_;  // of steps under way, oldest first
   std::vector<std::string> said_;
@@ -196,6 +222,81 @@ TEST(OrderWriterCacheTest, TheNextTurnContinuesInTheSlotOfTheTurnBefore) {
   EXPECT_THAT(device.Said(), ElementsAre("0=1 from -1:48", "keep 0:48"));
   EXPECT_LE(device.rows() - before, 12 + 3 + 1) << "60 ids, of which 48 are not computed, and the answer";
 }
+
+// ---- Models with a state
+
+OrderWriter::Options SharingStates(int32_t sequences = 2, int32_t snapshots = 3) {
+  OrderWriter::Options options = Sharing(sequences);
+  options.snapshots = snapshots, options.cache.needs_snapshot = true;
+  return options;
+}
+
+TEST(OrderWriterCacheTest, TheNextTurnGoesOnFromTheLastSnapshotOfTheAnswer) {
+  OrderWriter writer(SharingStates());
+  CachedDevice device(writer, 3);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 30), 40)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:64")) << "69 of 70 positions are computed";
+  EXPECT_EQ(device.taken(), 4) << "at 16, near the end of the prompt, and at 32, 48 and 64";
+  const std::vector<int32_t> all = JoinIds(GroupIds(100, 30), Answer(GroupIds(100, 30), 40));
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(all, GroupIds(0, 10)), 3)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=1 from -1:64", "keep 0:80"));
+}
+
+// As after a template that leaves out what the model thought.
+TEST(OrderWriterCacheTest, AnAnswerThatIsWrittenDifferentlyGoesOnFromTheSnapshotOfThePrompt) {
+  OrderWriter writer(SharingStates());
+  CachedDevice device(writer, 3);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 100), 60)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:144"));
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 94), GroupIds(0, 40)), 3)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=1 from -1:80", "keep 0:128")) << "80: the last unit that leaves 8 ids of the prompt";
+}
+
+// The newest snapshot may have taken ids that come after the end.
+TEST(OrderWriterCacheTest, AnEndThatNobodyKnewLeavesTheSnapshotBefore) {
+  OrderWriter::Options options = SharingStates();
+  options.look_ahead = 4;
+  OrderWriter writer(options);
+  CachedDevice device(writer, 3);
+  const std::vector<int32_t> answer = Answer(GroupIds(100, 30), 40);
+  for (size_t last = 14; last < 22; ++last) {
+    const int32_t end = answer[last];
+    if (std::find(answer.begin(), answer.begin() + static_cast<std::ptrdiff_t>(last), end) !=
+        answer.begin() + static_cast<std::ptrdiff_t>(last))
+      continue;
+    Request request = AskOfGroup(GroupIds(100, 30), 40);
+    request.end_tokens = {end}, request.cache_group = static_cast<int64_t>(last);
+    ASSERT_TRUE(writer.Add(std::move(request)).ok());
+    device.RunAll();
+    const auto known = static_cast<int64_t>(30 + last + 1);
+    EXPECT_EQ(std::ssize(writer.cache().idle().back().ids), known / 16 * 16) << "ends at " << last;
+  }
+}
+
+TEST(OrderWriterCacheTest, ChoicesShareThePromptUpToASnapshot) {
+  OrderWriter writer(SharingStates(4));
+  CachedDevice device(writer, 3);
+  for (int choice = 0; choice < 4; ++choice) ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 100), 5)).ok());
+  device.RunAll();
+  EXPECT_EQ(device.shared(), 3 * 96) << "the snapshot behind the prompt's own: these prompts are the same to the end";
+}
+
+TEST(OrderWriterCacheTest, WithoutSnapshotsNoStateIsShared) {
+  OrderWriter::Options options = SharingStates(2, 0);
+  OrderWriter writer(options);
+  CachedDevice device(writer, 0);
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 60), 20)).ok());
+    device.RunAll();
+    EXPECT_THAT(device.Said(), ElementsAre(absl::StrCat("0=", turn), "free 0"));
+  }
+}
+
+// ----
 
 TEST(OrderWriterCacheTest, TheLastIdOfAPromptIsComputedAlways) {
   OrderWriter writer(Sharing());
@@ -411,7 +512,7 @@ TEST(OrderWriterCacheTest, WhileKvGrowsIdleSlotsGiveWayBeforeALevelRises) {
 }
 
 // Against a device that computes hashes of all ids, with random bounds.
-TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {
+void ShareAtRandom(bool has_state) {
   int64_t rows = 0, shared = 0;
   for (uint32_t seed = 1; seed <= static_cast<uint32_t>(Cases(200, 2000)); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -423,8 +524,9 @@ TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {
     options.look_ahead = draw(1, 4), options.prompts_ahead = draw(1, 8);
     options.cache.most_pages = draw(0, 3) == 0 ? draw(1, 12) : 1000;
     if (draw(0, 3) == 0) options.cache.unit = 32, options.copies_kv = false;
+    if (has_state) options.snapshots = draw(0, 4), options.cache.needs_snapshot = true;
     OrderWriter writer(options);
-    CachedDevice device(writer);
+    CachedDevice device(writer, has_state ? std::optional(options.snapshots) : std::nullopt);
     std::vector<std::vector<int32_t>> prompts = {GroupIds(100, 60)};
     std::map<RequestId, std::vector<int32_t>> answers;
     int requests = 0;
@@ -449,7 +551,15 @@ TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {
     EXPECT_TRUE(writer.idle());
     rows += device.rows(), shared += device.shared();
   }
-  EXPECT_GT(shared, rows / 5) << "much is shared";
+  EXPECT_GT(shared, rows / (has_state ? 10 : 5)) << "much is shared";
+}
+
+TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {
+  ShareAtRandom(/*has_state=*/false);
+}
+
+TEST(OrderWriterCacheTest, RandomRequestsShareStatesOfEqualIdsOnly) {
+  ShareAtRandom(/*has_state=*/true);
 }
 
 }  // namespace

@@ -52,6 +52,29 @@ TEST(PrefixCacheTest, FindsMostAndAmongEqualsTheOneThatLosesLeast) {
   EXPECT_FALSE(cache.Find(0, Ids(5, 60), 59));
 }
 
+TEST(PrefixCacheTest, IfTheModelHasAStateASequenceBeginsWhereASnapshotWasTaken) {
+  PrefixCache cache({.most_pages = 100, .unit = 16, .needs_snapshot = true});
+  const std::vector<int64_t> snapshots = {32, 0, 80};
+  EXPECT_EQ(cache.Shared(Ids(0, 100), Ids(0, 96), 99, snapshots), 80);
+  EXPECT_EQ(cache.Shared(Ids(0, 100), Ids(0, 79), 99, snapshots), 32);
+  EXPECT_EQ(cache.Shared(Ids(0, 100), Ids(0, 96), 31, snapshots), 0);
+  EXPECT_EQ(cache.Shared(Ids(0, 100), Ids(0, 96), 99), 0) << "none was taken";
+  EXPECT_EQ(cache.Kept(95, snapshots), 80);
+  EXPECT_EQ(cache.Kept(79, snapshots), 32) << "KV behind the last snapshot is of no use";
+  EXPECT_EQ(cache.Kept(31, snapshots), 0);
+  EXPECT_THAT(cache.Keep({.slot = 1, .group = 0, .ids = Ids(0, 80), .snapshots = snapshots}), IsEmpty());
+  const auto match = cache.Find(0, Ids(0, 60), 59);
+  ASSERT_TRUE(match);
+  EXPECT_EQ(match->positions, 32);
+  EXPECT_EQ(match->snapshot, 0);
+  EXPECT_EQ(match->lost, 48);
+  // One that has more ids, but no snapshot at 32, does not do what the first one can do.
+  EXPECT_THAT(cache.Keep({.slot = 2, .group = 0, .ids = Ids(0, 96), .snapshots = {0, 80, 96}}), IsEmpty());
+  EXPECT_THAT(cache.Keep({.slot = 3, .group = 0, .ids = Ids(0, 112), .snapshots = {96, 80, 112}}), ElementsAre(2));
+  EXPECT_EQ(cache.Find(0, Ids(0, 200), 199)->snapshot, 2);
+  EXPECT_EQ(cache.Take(1).snapshots, snapshots);
+}
+
 TEST(PrefixCacheTest, OnlyWholeUnitsWithinTheBoundAreKept) {
   const PrefixCache cache({.most_pages = 4, .unit = 16});
   EXPECT_EQ(cache.Kept(15), 0);

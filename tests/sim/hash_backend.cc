@@ -13,7 +13,8 @@ HashBackend::HashBackend(const ModelSpec& spec, const Shape& shape)
       shape_(shape),
       memory_(static_cast<size_t>(shape.pages * shape.page_bytes)),
       shown_(static_cast<size_t>(shape.sequences), std::vector<std::vector<int32_t>>(static_cast<size_t>(spec.config.num_layers()))),
-      states_(static_cast<size_t>(shape.sequences), std::vector<LayerState>(static_cast<size_t>(spec.config.num_layers()))) {}
+      states_(static_cast<size_t>(shape.sequences), std::vector<LayerState>(static_cast<size_t>(spec.config.num_layers()))),
+      snapshots_(static_cast<size_t>(shape.sequences * shape.snapshots), states_.front()) {}
 
 // ---- KV
 
@@ -49,6 +50,11 @@ uint64_t HashBackend::OfPiece(const std::byte* piece, int64_t first) const {
 std::span<std::byte> HashBackend::State(int32_t sequence, int64_t layer) {
   if (spec_.config.layer(layer).has_kv()) return {};
   return std::as_writable_bytes(std::span(&StateOf(sequence, layer), 1));
+}
+
+std::span<std::byte> HashBackend::Snapshot(int32_t sequence, int32_t snapshot, int64_t layer) {
+  if (spec_.config.layer(layer).has_kv()) return {};
+  return std::as_writable_bytes(std::span(&SnapshotOf(sequence, snapshot, layer), 1));
 }
 
 void HashBackend::ForgetStates() {
@@ -135,6 +141,7 @@ absl::Status HashBackend::AddToStates() {
     }
     state.value = HashModel::State(state.value, hidden_[r], block_.layer);
     attended_[r] = state.value, ++state.positions;
+    if (row.snapshot >= 0) SnapshotOf(row.sequence, row.snapshot, block_.layer) = state;
   }
   return absl::OkStatus();
 }

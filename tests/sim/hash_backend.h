@@ -26,6 +26,7 @@ class HashBackend final : public Backend {
     int32_t sequences = 1;
     int64_t pages = 0;  // largest number
     Bytes page_bytes = 0;
+    int32_t snapshots = 0;  // of the states of each slot
   };
   // REQUIRES: `spec` outlives this.
   HashBackend(const ModelSpec& spec, const Shape& shape);
@@ -59,6 +60,7 @@ class HashBackend final : public Backend {
   absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override;
   std::span<std::byte> State(int32_t sequence, int64_t layer) override;
+  std::span<std::byte> Snapshot(int32_t sequence, int32_t snapshot, int64_t layer) override;
   std::byte* KvPage(int32_t page) override { return memory_.data() + page * shape_.page_bytes; }
   std::shared_ptr<const std::byte> ShareKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
@@ -91,6 +93,9 @@ class HashBackend final : public Backend {
   void ChooseExperts();
   absl::Status AddToStates();
   LayerState& StateOf(int32_t sequence, int64_t layer) { return states_[static_cast<size_t>(sequence)][static_cast<size_t>(layer)]; }
+  LayerState& SnapshotOf(int32_t sequence, int32_t snapshot, int64_t layer) {
+    return snapshots_[static_cast<size_t>(sequence * shape_.snapshots + snapshot)][static_cast<size_t>(layer)];
+  }
   uint64_t OfPiece(const std::byte* piece, int64_t first) const;
 
   const ModelSpec& spec_;
@@ -98,6 +103,7 @@ class HashBackend final : public Backend {
   std::vector<std::byte> memory_;
   std::vector<std::vector<std::vector<int32_t>>> shown_;  // [slot][layer]
   std::vector<std::vector<LayerState>> states_;           // [slot][layer]
+  std::vector<std::vector<LayerState>> snapshots_;        // [slot * Shape::snapshots + snapshot][layer]
   MicroBatch batch_;
   std::vector<uint64_t> hidden_, attended_;  // by row
   std::vector<int64_t> seen_;                // by row: positions that attention has seen in the block

@@ -627,8 +627,9 @@ class SimCluster {
       if (!HasPart(*plan_, d)) continue;
       Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
       if (device.stage == nullptr || device.epoch != epoch_) return world_.Violation("device ", device.name, " is lost, and nobody knows");
-      std::map<int32_t, int64_t> kept;
-      for (const PrefixCache::Idle& idle : writer_->cache().idle()) kept[idle.slot] = std::ssize(idle.ids);
+      std::map<int32_t, SimStage::Kept> kept;
+      for (const PrefixCache::Idle& idle : writer_->cache().idle())
+        kept[idle.slot] = {.positions = std::ssize(idle.ids), .snapshots = idle.snapshots};
       const std::string left = device.stage->LeftOver(kept);
       if (!left.empty()) world_.Violation("all requests are over, and on device ", device.name, " ", left);
     }

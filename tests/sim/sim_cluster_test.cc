@@ -32,21 +32,24 @@ TEST(SimClusterTest, MoreThanAThousandSeedsHoldWhateverHappens) {
   EXPECT_GT(all.copied, 50);
 }
 
-// Their sequences share no KV, and another plan computes their positions again.
+// Their sequences share KV where a snapshot of the states was taken, and another plan computes their
+// positions again.
 TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
   SimResult all;
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(400, 2000)); ++seed) {
     const SimResult result = RunSim({.seed = seed, .shares_kv = seed % 2 == 0, .hybrid = true});
     ASSERT_EQ(result.violation, "") << "hybrid, seed " << seed;
     all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
+    all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
     EXPECT_EQ(result.taken_over, 0) << "seed " << seed;
-    EXPECT_EQ(result.kept, 0) << "seed " << seed;
-    EXPECT_EQ(result.continued, 0) << "seed " << seed;
-    EXPECT_EQ(result.copied, 0) << "seed " << seed;
   }
   EXPECT_GT(all.tokens, 0);
   EXPECT_GT(all.recoveries, 0);
   EXPECT_GT(all.plan_changes, 0);
+  if (!ManyCases()) return;
+  EXPECT_GT(all.kept, 50);
+  EXPECT_GT(all.continued, 10);
+  EXPECT_GT(all.copied, 10);
 }
 
 // Their plans load experts on demand, keep all of them or stream them.
@@ -112,11 +115,12 @@ class SimClusterPlantedTest : public ::testing::TestWithParam<Planted> {};
 // What the first seed that finds it says. Nothing but the planted bug is found.
 std::string Found(PlantedBug bug, bool faults) {
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
-    const bool hybrid = bug == PlantedBug::kForgottenState || bug == PlantedBug::kRepeatedRow;
+    const bool restores = bug == PlantedBug::kForgottenRestore;
+    const bool hybrid = bug == PlantedBug::kForgottenState || bug == PlantedBug::kRepeatedRow || restores;
     const SimResult result = RunSim({.seed = seed,
                                      .bug = bug,
                                      .faults = faults,
-                                     .shares_kv = bug == PlantedBug::kForgottenCopy,
+                                     .shares_kv = bug == PlantedBug::kForgottenCopy || restores,
                                      .hybrid = hybrid,
                                      .experts = bug == PlantedBug::kForgottenUnit});
     if (result.violation.empty()) continue;
@@ -144,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"ForgottenEnd", PlantedBug::kForgottenEnd, "all requests are over, and on device"},
                                            Planted{"ForgottenCopy", PlantedBug::kForgottenCopy, "has token"},
                                            Planted{"ForgottenState", PlantedBug::kForgottenState, "has token"},
+                                           Planted{"ForgottenRestore", PlantedBug::kForgottenRestore, "positions, the row is at"},
                                            Planted{"RepeatedRow", PlantedBug::kRepeatedRow, "positions, the row is at"},
                                            Planted{"ForgottenUnit", PlantedBug::kForgottenUnit, "requests wait"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });

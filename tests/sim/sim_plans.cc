@@ -113,6 +113,10 @@ void DrawHost(Random& random, Plan& plan, int d) {
   }
 }
 
+bool KeepsState(const ModelSpec& spec) {
+  return spec.NumKvLayers() < spec.config.num_layers();
+}
+
 // Some devices keep few pages; the others are on their disks, or with another device.
 absl::StatusOr<Plan> CutForSpilling(Random& random, const ModelSpec& spec, const Plan& plan) {
   LIME_ASSIGN_OR_RETURN(Plan cut, CutForKv(plan, spec));
@@ -172,6 +176,7 @@ absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const
   request.part_bytes = random.Below(3) == 0 ? 0 : Bytes{2 * kKiB} << random.Below(4);
   if (spec.config.experts && !shape.spills && !shape.grows && random.Below(4) > 0)
     request.unit_places = 1 + random.Below(static_cast<int>(spec.config.experts->count));
+  if (KeepsState(spec)) request.state_snapshots = random.Below(4);
   if (request.unit_places > 0) request.ahead_places = random.Below(4);
   request.chunks = {1 + random.Below(shape.most_chunk)};
   for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);

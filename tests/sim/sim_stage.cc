@@ -39,7 +39,8 @@ SimStage::SimStage(SimWorld& world, SimDisk& disk, const ModelSpec& spec, const 
       layers_(LayersOn(plan_, device)),
       backend_(spec, {.sequences = plan.sequences,
                       .pages = std::max(this->device().kv_pages, FullLayerPages(plan_) * std::ssize(layers_)),
-                      .page_bytes = plan.page_bytes}),
+                      .page_bytes = plan.page_bytes,
+                      .snapshots = plan.state_snapshots}),
       book_(plan_, ShapeOf()),
       in_memory_(plan_.parts.size()),
       present_pages_(this->device().kv_pages),
@@ -462,12 +463,13 @@ int64_t SimStage::LayerIndex(int32_t layer) const {
   return std::ranges::lower_bound(layers_, layer) - layers_.begin();
 }
 
-std::string SimStage::LeftOver(const std::map<int32_t, int64_t>& kept) {
+std::string SimStage::LeftOver(const std::map<int32_t, Kept>& kept) {
   if (!health().ok()) return absl::StrCat("it has stopped, and nobody knows: ", health().message());
   if (logic_->inbox().step_under_way() || logic_->inbox().NextOrder() != nullptr) return absl::StrCat("it is at ", Waiting());
   const KvPages& pages = book_.pages();
   int64_t idle = 0;  // pages in memory
-  for (const auto& [s, positions] : kept) {
+  for (const auto& [s, slot] : kept) {
+    const int64_t positions = slot.positions;
     if (book_.kept(s) != positions) return absl::StrCat("slot ", s, " keeps ", book_.kept(s), " positions, not ", positions);
     idle += (positions / kPageTokens - book_.away().away(s) * kKvPiecePages) * std::ssize(layers_);
   }
@@ -477,6 +479,10 @@ std::string SimStage::LeftOver(const std::map<int32_t, int64_t>& kept) {
     const bool shown = std::ranges::any_of(backend_.shown(s), [](const auto& layer) { return !layer.empty(); });
     const bool in_use = shown || book_.kept(s) > 0 || book_.away().away(s) > 0;
     if (in_use && !kept.contains(s)) return absl::StrCat("slot ", s, " is in use");
+    for (int32_t i = 0; i < (HasState(plan_) ? plan_.state_snapshots : 0); ++i) {
+      const int64_t there = book_.states().snapshot(s, i), ought = kept.contains(s) ? kept.at(s).snapshots[static_cast<size_t>(i)] : 0;
+      if (there != ought) return absl::StrCat("snapshot ", i, " of slot ", s, " has ", there, " positions, not ", ought);
+    }
   }
   if (hosted_ == nullptr) return "";
   const KvOfOthers others = hosted_->HandOver();

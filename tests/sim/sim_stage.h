@@ -68,9 +68,13 @@ class SimStage {
   const absl::Status& health() const { return logic_->health(); }
   int64_t steps() const { return steps_; }
   // Call it last, when all requests have ended and no event is left. Describes memory that a
-  // request still holds; empty if there is none. `kept`: positions of idle slots, by slot.
+  // request still holds; empty if there is none. `kept`: of idle slots, by slot.
   // REQUIRES: begun
-  std::string LeftOver(const std::map<int32_t, int64_t>& kept);
+  struct Kept {
+    int64_t positions = 0;
+    std::vector<int64_t> snapshots;  // their positions
+  };
+  std::string LeftOver(const std::map<int32_t, Kept>& kept);
   // The event that the stage waits for, for messages.
   std::string Waiting() const;
 

@@ -30,6 +30,10 @@ void SimStage::FollowBook() {
       }
     }
   }
+  if (const std::optional<StateBook::Restore> restore = book_.NextRestore(); restore && !world_.Plants(PlantedBug::kForgottenRestore, 30)) {
+    for (const int32_t layer : StateLayersOn(plan_, device_))
+      std::ranges::copy(backend_.Snapshot(restore->from, restore->snapshot, layer), backend_.State(restore->to, layer).begin());
+  }
   bool changed = false;
   while (const std::optional<int32_t> sequence = book_.NextShown()) {
     for (size_t layer = 0; layer < layers_.size(); ++layer)
