@@ -31,6 +31,7 @@ std::map<int32_t, std::vector<Place>> PlacesIn(const Plan& plan, const std::vect
     const PlanDevice& device = plan.devices[d];
     const bool leaves = PositionsAway(plan, device, FullLayerPages(plan)) > 0;
     const bool lends = leaves && (sequences == nullptr || LendsAtFirst(plan, d, *sequences));
+    for (const int32_t layer : StateLayersOn(plan, d)) places[layer].push_back({device.name, device.name});
     for (const int32_t layer : LayersOn(plan, d)) {
       places[layer].push_back({device.name, device.name});
       for (int32_t holder = 0; lends && holder < plan.NumDevices(); ++holder) {

@@ -7,6 +7,9 @@
 // The KV of a sequence in a layer is ordered. Its first pieces of 256 positions may be on the host
 // of the layer's owner; the owner has the rest. Each device that needs a range under the next plan
 // reads the same pages in the same order, wherever they come from.
+//
+// A layer with a state has no KV. Its states and snapshots are read as pages, too: those of a slot
+// follow one another, each in StatePages pages.
 #pragma once
 
 #include <cstdint>

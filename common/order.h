@@ -42,6 +42,9 @@ struct AdmitOrder {
 struct KvSequence {
   int32_t from = 0, to = 0;
   int64_t positions = 0;
+  // If the model has a state: the positions of the slot's states, and of its snapshots. 0: they do not
+  // continue. Empty if none do.
+  std::vector<int64_t> states = {};
 
   friend bool operator==(const KvSequence&, const KvSequence&) = default;
 };

@@ -66,8 +66,8 @@ class Backend {
   // The memory of one page, for code that copies pages elsewhere or back. A page must come back
   // with the same bytes.
   virtual std::byte* KvPage(int32_t page) = 0;
-  // Shares ownership of the pool's memory, so that it outlives the backend. REQUIRES: no other
-  // method is called afterwards.
+  // Shares ownership of the pool's memory, so that it outlives the backend. REQUIRES: nothing is
+  // computed afterwards.
   virtual std::shared_ptr<const std::byte> ShareKv() = 0;
 
   // Makes the first `pages` pages of the pool present and pre-faulted; releases all others with
@@ -84,6 +84,9 @@ class Backend {
   // the number of its positions. Copied to State of any slot, it goes on with the same bits. Empty as
   // State is.  REQUIRES: 0 <= snapshot < BackendOptions::state_snapshots
   virtual std::span<std::byte> Snapshot(int32_t /*sequence*/, int32_t /*snapshot*/, int64_t /*layer*/) { return {}; }
+
+  // Shares ownership of the memory of State and Snapshot, in the same way. Null if there is none.
+  virtual std::shared_ptr<const std::byte> ShareStates() { return nullptr; }
 
   // Sets the rows of one step. The blocks then run in order: embedding, both halves of every layer,
   // head. Each works on the residual stream of this batch. InvalidArgument for tokens, positions or

@@ -54,6 +54,7 @@ class PacedBackend final : public Backend {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { real_->SetPages(sequence, layer, pages); }
   std::byte* KvPage(int32_t page) override { return real_->KvPage(page); }
   std::shared_ptr<const std::byte> ShareKv() override { return real_->ShareKv(); }
+  std::shared_ptr<const std::byte> ShareStates() override { return real_->ShareStates(); }
   std::span<std::byte> State(int32_t sequence, int64_t layer) override { return real_->State(sequence, layer); }
   std::span<std::byte> Snapshot(int32_t sequence, int32_t snapshot, int64_t layer) override {
     return real_->Snapshot(sequence, snapshot, layer);

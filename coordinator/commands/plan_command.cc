@@ -140,8 +140,8 @@ void AddPlanCommand(Commands& commands) {
   flags.out.AddTo(command, "--out,-o", "File to write the plan to, for `lime simulate`");
   command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
   command.ShowUnder("What to plan", {"--model", "--model-spec", "--cluster", "--device-profiles", "--bandwidth"});
-  command.ShowUnder("Request", {"--tokens", "--sequences", "--batch", "--kv-tokens", "--no-kv-spill", "--no-kv-lending",
-                                "--no-remote-attention", "--prompt-tokens", "--max-ttft"});
+  command.ShowUnder("Request", {"--tokens", "--sequences", "--batch", "--state-snapshots", "--kv-tokens", "--no-kv-spill",
+                                "--no-kv-lending", "--no-remote-attention", "--prompt-tokens", "--max-ttft"});
   command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--read-ahead", "--routes", "--time-limit", "--split-head", "--seed"});
   command.ShowUnder("Output", {"--out", "--overwrite", "--json"});
 }

@@ -28,6 +28,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan, Bytes prompt_cache) {
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   options.retained_positions = plan.retained_positions;
   options.again_ahead = AgainAhead(plan);
+  options.cache.needs_snapshot = HasState(plan);
   if (prompt_cache == 0) return options;
   Bytes page_bytes = 0;  // of a page of every layer
   for (int d = 0; d < plan.NumDevices(); ++d) page_bytes += std::ssize(LayersOn(plan, d)) * plan.page_bytes;
@@ -156,10 +157,11 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Opti
     const int64_t computed = (entry->ordered + kPageTokens - 1) / kPageTokens;
     pages -= computed, most_pages -= computed;
     if (pages < 0 || std::ssize(continued) == options.sequences) break;
-    if (entry->ordered > 0)
-      continued.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(continued.size()), .positions = entry->ordered}});
+    if (entry->ordered == 0) continue;
+    continued.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(continued.size()), .positions = entry->ordered}});
+    if (options_.cache.needs_snapshot) continued.back().sequence.states = StatesThatContinue(entry->ordered, entry->snapshots, options);
   }
-  std::vector<PrefixCache::Idle> idle = NextIdle(options.cache);
+  std::vector<PrefixCache::Idle> idle = NextIdle(options);
   pages = std::min(pages, most_pages);
   const auto stays = [&](const PrefixCache::Idle& each) { return (pages -= std::ssize(each.ids) / kPageTokens) >= 0; };
   const size_t room = static_cast<size_t>(options.sequences) - continued.size();
@@ -167,6 +169,7 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Opti
   for (PrefixCache::Idle& each : idle) {
     const int32_t slot = static_cast<int32_t>(continued.size());
     continued.push_back({std::nullopt, {.from = std::exchange(each.slot, slot), .to = slot, .positions = std::ssize(each.ids)}});
+    if (options_.cache.needs_snapshot) continued.back().sequence.states = StatesThatContinue(0, each.snapshots, options);
   }
   LIME_RETURN_IF_ERROR(Restart(options));
   for (const Continued& each : continued) {
@@ -175,6 +178,10 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Opti
     Entry& entry = entries_.at(*each.request);
     entry.slot = each.sequence.to;
     entry.ordered = entry.computed = each.sequence.positions;
+    if (!each.sequence.states.empty() && cache_.on()) {
+      entry.snapshots.assign(each.sequence.states.begin() + 1, each.sequence.states.end());
+      entry.snapshots.resize(static_cast<size_t>(options_.snapshots));
+    }
   }
   for (; !idle.empty(); idle.pop_back()) {
     PrefixCache::Idle& oldest = idle.back();

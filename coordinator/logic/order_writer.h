@@ -19,9 +19,9 @@
 // A request may begin with KV of another one (PrefixCache): of a running one, whose pages are
 // copied, or of one that has ended and left its KV in an idle slot. If the model keeps a state, it
 // begins where the other request has a snapshot: near the end of its prompt, or at one of the last
-// units of its answer. If another request is about to
-// compute more of its prompt, it takes a slot and waits for those rows to be ordered. Idle slots
-// are freed, the oldest first, before any request waits for a slot or for pages.
+// units of its answer. If another request is about to compute more of its prompt, it takes a slot and
+// waits for those rows to be ordered. Idle slots are freed, the oldest first, before any request waits
+// for a slot or for pages.
 // Bounds: keeps nothing of a request that has ended, except the ids of idle slots. Memory grows
 // only with waiting and running requests.
 #pragma once
@@ -228,7 +228,7 @@ class OrderWriter {
   void RetireLeaving();
   void FreeSlot(int32_t slot);
   bool EvictIdle();
-  std::vector<PrefixCache::Idle> NextIdle(const PrefixCache::Options& options);
+  std::vector<PrefixCache::Idle> NextIdle(const Options& options);
   void Admit();
   void AdmitWaiting(Entry& entry);
   void WriteAdmit(Entry& entry, const Beginning& beginning);
@@ -240,6 +240,7 @@ class OrderWriter {
   bool FindAwaited(Entry& entry, int64_t there) const;
   void GiveSlot(Entry& entry, const Beginning& beginning);
   std::vector<int32_t> KeptOf(const Entry& entry) const;
+  static std::vector<int64_t> StatesThatContinue(int64_t positions, const std::vector<int64_t>& snapshots, const Options& options);
   int64_t PromptSnapshot(const Entry& entry) const;
   int32_t SnapshotAfter(Entry& entry) const;
   bool MayAdmit(const Entry& entry);

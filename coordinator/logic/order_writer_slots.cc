@@ -46,11 +46,12 @@ void OrderWriter::FreeSlot(int32_t slot) {
 }
 
 // The idle sequences, newest first, as a cache with these options keeps them.
-std::vector<PrefixCache::Idle> OrderWriter::NextIdle(const PrefixCache::Options& options) {
+std::vector<PrefixCache::Idle> OrderWriter::NextIdle(const Options& options) {
   std::vector<PrefixCache::Idle> idle(cache_.idle().begin(), cache_.idle().end());
   for (Leaving& leaving : leaving_) idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots)});
-  PrefixCache next(options);
+  PrefixCache next(options.cache);
   for (PrefixCache::Idle& each : idle) {
+    if (options.cache.needs_snapshot) each.snapshots.resize(static_cast<size_t>(options.snapshots));
     each.ids.resize(static_cast<size_t>(next.Kept(std::ssize(each.ids), each.snapshots)));
     CutSnapshots(each.snapshots, std::ssize(each.ids));
     if (!each.ids.empty()) (void)next.Keep(std::move(each));
@@ -189,6 +190,16 @@ std::vector<int32_t> OrderWriter::KeptOf(const Entry& entry) const {
 }
 
 // ---- Snapshots of the states
+
+// KvSequence::states for the next plan, as far as it has snapshots: `positions` of the states
+// themselves, 0 if they do not continue.
+std::vector<int64_t> OrderWriter::StatesThatContinue(int64_t positions, const std::vector<int64_t>& snapshots, const Options& options) {
+  std::vector<int64_t> states = {positions};
+  const auto count = std::min(snapshots.size(), static_cast<size_t>(options.snapshots));
+  states.insert(states.end(), snapshots.begin(), snapshots.begin() + static_cast<std::ptrdiff_t>(count));
+  while (states.size() > 1 && states.back() == 0) states.pop_back();
+  return states;
+}
 
 // The positions of the snapshot for requests whose prompts begin like this one, or that go on from it.
 // 0: the prompt is too short for one.

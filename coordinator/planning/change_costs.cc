@@ -21,11 +21,21 @@ constexpr double kCallMs = 1;            // to ask one device for the KV of one 
 constexpr double kTripsToMeet = 8;       // round trips until two devices have a connection
 constexpr double kTripsOfCall = 4;
 
+// KV and states that the plan before leaves on a device.
+Bytes LeftBytes(const Plan& before, const std::string& name, int64_t pages) {
+  const int32_t there = DeviceNamed(before, name);
+  return there < 0 ? 0 : HeldKvBytes(before, there, pages) + before.devices[there].memory.state;
+}
+
 // Memory of a device of `after` during a takeover of KV, without weights.
 Bytes TakingOverBytes(const Plan& before, const Plan& after, int32_t device, int64_t pages) {
   const PlanMemory& memory = after.devices[device].memory;
-  return HeldKvBytes(before, DeviceNamed(before, after.devices[device].name), pages) + TakeoverBytes(after) + memory.total() - memory.ring -
-         memory.weights - memory.embedding - memory.margin;
+  return LeftBytes(before, after.devices[device].name, pages) + TakeoverBytes(after) + memory.total() - memory.ring - memory.weights -
+         memory.embedding - memory.margin;
+}
+
+bool LendsKv(const Plan& plan) {
+  return std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0 && !HasKvOnDisk(device); });
 }
 
 }  // namespace
@@ -46,18 +56,21 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
 }
 
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room) {
-  if (!RetainsAllKv(before) || !RetainsAllKv(after) || HasState(before)) return false;
+  if (!RetainsAllKv(before) || !RetainsAllKv(after)) return false;
+  if (HasState(before) && (LendsKv(before) || LendsKv(after))) return false;
   if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {
     for (const int32_t layer : LayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;
+    for (const int32_t layer : StateLayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;
   }
   for (int32_t d = 0; d < after.NumDevices(); ++d) {
     const PlanDevice& device = after.devices[d];
     const std::vector<int32_t> layers = LayersOn(after, d);
     if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
-    if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
-    const bool has_left = HeldKvBytes(before, DeviceNamed(before, device.name), pages) > 0;
+    const auto is_other = [&](int32_t layer) { return numerics[layer] != device.numerics_id; };
+    if (std::ranges::any_of(layers, is_other) || std::ranges::any_of(StateLayersOn(after, d), is_other)) return false;
+    const bool has_left = LeftBytes(before, device.name, pages) > 0;
     if (has_left && TakingOverBytes(before, after, d, pages) > device.budget) return false;
     const auto free = room.find(device.name);
     if (const Bytes on_disk = KvOnDiskBytes(after, d); on_disk > 0 && free != room.end() && on_disk > free->second) return false;
@@ -149,6 +162,16 @@ std::map<int32_t, std::vector<std::string>> KvHoldersOf(const Plan& plan, std::s
   return holders;
 }
 
+// The device of each layer with states, and the bytes of all of them.
+std::map<int32_t, std::pair<std::string, Bytes>> StatesIn(const Plan& plan) {
+  std::map<int32_t, std::pair<std::string, Bytes>> states;
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    const PlanPart& part = plan.parts[p];
+    if (part.state_bytes > 0) states[part.block.layer] = {plan.devices[plan.stages[StageOf(plan, p)].device].name, part.state_bytes};
+  }
+  return states;
+}
+
 const ClusterDevice* Find(const PlanInputs& inputs, const std::string& name) {
   const auto found = std::ranges::find(inputs.devices, name, &ClusterDevice::name);
   return found == inputs.devices.end() ? nullptr : &*found;
@@ -196,10 +219,25 @@ Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after) {
       receiving[to] += slowest_ms;
     }
   }
+  // States do not grow with positions. All slots count, with all of their snapshots.
+  std::map<std::string, double> states;
+  const auto states_before = StatesIn(before);
+  for (const auto& [layer, there] : StatesIn(after)) {
+    const auto& [to, of_layer] = there;
+    const auto found = states_before.find(layer);
+    if (found == states_before.end()) continue;
+    const std::string& from = found->second.first;
+    const double copy_ms = static_cast<double>(of_layer) / kCopyBytesPerMs;
+    const double over_link_ms = from == to ? 0 : static_cast<double>(of_layer) / link(from, to).bytes_per_second * 1000;
+    states[to] += std::max(copy_ms, over_link_ms);
+    if (from == to) continue;
+    states[from] += std::max(copy_ms, over_link_ms);
+    calling[to] += kCallMs + (kTripsOfCall + (met.emplace(from, to).second ? kTripsToMeet : 0)) * link(from, to).latency_ms;
+  }
   const auto most = [](const std::map<std::string, double>& of) {
     return of.empty() ? 0 : std::ranges::max_element(of, {}, [](const auto& each) { return each.second; })->second;
   };
-  return {.fixed_ms = most(calling), .position_ms = std::max(most(receiving), most(sending))};
+  return {.fixed_ms = most(calling) + most(states), .position_ms = std::max(most(receiving), most(sending))};
 }
 
 double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positions, int64_t again) {

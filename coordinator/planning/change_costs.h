@@ -26,8 +26,9 @@ using KvRoom = std::map<std::string, Bytes>;
 absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& room);
 
 // Whether `after` can take over KV of `pages` pages per layer. Memory and disks need room for it
-// beside the KV that `before` holds. Both plans must keep all KV (RetainsAllKv), and both must
-// compute every layer with the same order of sums.
+// beside the KV and the states that `before` holds. Both plans must keep all KV (RetainsAllKv), and
+// both must compute every layer with the same order of sums. If the model has a state, neither may
+// lend KV.
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room = {});
 // The most pages for which TakesOver is true.  REQUIRES: TakesOver with 0 pages
 int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room = {});
@@ -37,8 +38,8 @@ int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room = {}
 // layer. Null: all weights are read.
 double ReadWeightsMs(const ModelSpec& spec, const Plan& after, const Plan* before = nullptr, int64_t pages = 0);
 
-// Time of the slowest device to move KV with its layers: out of devices and into them, over links,
-// from disks and to disks.
+// Time of the slowest device to move KV and states with their layers: out of devices and into them,
+// over links, from disks and to disks.
 Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after);
 
 // Time to compute `positions` positions of a sequence again as a prompt, from an idle start, in

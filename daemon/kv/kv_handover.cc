@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime {
 namespace {
@@ -18,7 +19,7 @@ KvHandover::KvHandover(Content content) : content_(std::move(content)), read_at_
 KvHandover::~KvHandover() = default;
 
 Bytes KvHandover::memory_bytes() const {
-  return content_.memory_bytes + content_.others.bytes();
+  return content_.memory_bytes + content_.others.bytes() + content_.states.bytes;
 }
 
 void KvHandover::Cancel() {
@@ -47,6 +48,8 @@ absl::Status KvHandover::ReadAll(int32_t layer, bool hosts, const KvExtent& exte
 absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::Pages(int64_t first, int64_t count) {
   const Content& of = handover_.content_;
   if (hosts_) return of.others.Pages(layer_, of_, first, count, of.page_bytes);
+  if (const auto states = of.states.layers.find(layer_); states != of.states.layers.end())
+    return StatesAsPages(states->second, first, count);
   if (!handover_.Has(layer_) || of_.sequence < 0 || of_.sequence >= of.sequences)
     return absl::NotFoundError(absl::StrCat("no KV of layer ", layer_, " and slot ", of_.sequence, " is on this device"));
   const int64_t index = std::ranges::lower_bound(of.layers, layer_) - of.layers.begin();
@@ -63,6 +66,26 @@ absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::Pages(int64_t fir
     const std::byte* const page = on_file ? piece_.data() + (first % kKvPiecePages + i) * of.page_bytes
                                           : of.memory.get() + held[static_cast<size_t>(first + i)] * of.page_bytes;
     std::memcpy(run_.data() + i * of.page_bytes, page, static_cast<size_t>(of.page_bytes));
+  }
+  return std::span<const std::byte>(run_.data(), static_cast<size_t>(count * of.page_bytes));
+}
+
+absl::StatusOr<std::span<const std::byte>> KvHandover::Reader::StatesAsPages(const std::vector<std::span<const std::byte>>& states,
+                                                                             int64_t first, int64_t count) {
+  const Content& of = handover_.content_;
+  const int64_t pages = StatePages(std::ssize(states.front()), of.page_bytes);
+  if (of_.sequence < 0 || of_.sequence >= of.sequences || first < 0 || first + count > pages * of.states.of_slot)
+    return absl::NotFoundError(absl::StrCat("the states of layer ", layer_, " and slot ", of_.sequence, " have ", pages * of.states.of_slot,
+                                            " pages here, but pages from ", first, " on were requested"));
+  if (run_.data() == nullptr) {
+    LIME_ASSIGN_OR_RETURN(run_, HugeBuffer::Allocate(kKvPiecePages * of.page_bytes));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const std::span<const std::byte> state = states[static_cast<size_t>(of_.sequence * of.states.of_slot + (first + i) / pages)];
+    const auto page = state.subspan(static_cast<size_t>((first + i) % pages * of.page_bytes));
+    std::byte* const to = run_.data() + i * of.page_bytes;
+    const auto rest = std::ranges::copy(page.first(std::min(page.size(), static_cast<size_t>(of.page_bytes))), to).out;
+    std::fill(rest, to + of.page_bytes, std::byte{0});
   }
   return std::span<const std::byte>(run_.data(), static_cast<size_t>(count * of.page_bytes));
 }

@@ -5,7 +5,8 @@
 //                                    └─────► other devices: pages of layers that are theirs now
 //
 // It has the KV of the device's own layers, in memory and on the disk, and the KV that other
-// devices have lent to this device (common/kv_takeover_plan.h).
+// devices have lent to this device (common/kv_takeover_plan.h). States and snapshots of its layers
+// are read in the same way, as pages.
 //
 // Memory: the page pool of the previous plan and its KV of other devices, until the last owner of
 // this object releases it.
@@ -42,6 +43,15 @@ namespace lime {
 // make room first.
 inline constexpr absl::Duration kKvHandoverPatience = absl::Minutes(10);
 
+// The states of the slots of a plan that has ended, and their snapshots.
+struct StatesLeft {
+  std::shared_ptr<const std::byte> memory;  // of all of them
+  Bytes bytes = 0;                          // of that memory
+  int64_t of_slot = 0;                      // the state and its snapshots
+  // By layer: [slots * of_slot], all of the same size.
+  std::map<int32_t, std::vector<std::span<const std::byte>>> layers;
+};
+
 class KvHandover {
  public:
   struct Content {
@@ -55,15 +65,16 @@ class KvHandover {
     std::unique_ptr<KvFile> file;             // null: none is in the file
     std::vector<KvLent> lent = {};            // to the host
     KvOfOthers others = {};
+    StatesLeft states = {};
   };
   explicit KvHandover(Content content);
   ~KvHandover();
 
   const std::string& numerics_id() const { return content_.numerics_id; }
   Bytes page_bytes() const { return content_.page_bytes; }
-  Bytes memory_bytes() const;  // of its pages, and of other devices' KV
+  Bytes memory_bytes() const;  // of its pages and states, and of other devices' KV
   const std::vector<KvLent>& lent() const { return content_.lent; }
-  bool Has(int32_t layer) const;  // as the layer's owner
+  bool Has(int32_t layer) const;  // KV, as the layer's owner
 
   // Reads pages of one layer of a sequence, run by run.  Thread: one.
   class Reader {
@@ -78,6 +89,8 @@ class KvHandover {
 
    private:
     absl::Status ReadPiece(int64_t index, int64_t piece);
+    absl::StatusOr<std::span<const std::byte>> StatesAsPages(const std::vector<std::span<const std::byte>>& states, int64_t first,
+                                                             int64_t count);
 
     const KvHandover& handover_;
     const int32_t layer_;

@@ -55,9 +55,14 @@ class LoadEnd {
   absl::Status status_;
 };
 
-// Without the state at its last position, KV of a sequence is of no use.
-absl::Status StateStays() {
-  return absl::FailedPreconditionError("the layers with linear attention keep a state, which does not move to another plan");
+// Pages [first, second) of the states of a sequence that continue.
+std::pair<int64_t, int64_t> PagesThatContinue(const KvSequence& sequence, int64_t pages_of_state) {
+  const auto continues = [](int64_t positions) { return positions > 0; };
+  const std::vector<int64_t>& states = sequence.states;
+  const auto first = std::ranges::find_if(states, continues);
+  const auto last = std::find_if(states.rbegin(), states.rend(), continues);
+  if (first == states.end()) return {0, 0};
+  return {(first - states.begin()) * pages_of_state, (states.rend() - last) * pages_of_state};
 }
 
 }  // namespace
@@ -109,7 +114,6 @@ void StageKv::Show(int32_t sequence) {
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
   if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV cannot take over KV");
-  if (HasState(plan_)) return StateStays();
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.stage.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
@@ -126,7 +130,61 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
     };
     LIME_RETURN_IF_ERROR(from.read(options_.stage.layers[static_cast<size_t>(i)], options_.stage.backend->numerics_id(), wanted, sink));
   }
+  for (const int32_t layer : options_.state_layers) LIME_RETURN_IF_ERROR(TakeOverStates(from, layer));
   return absl::OkStatus();
+}
+
+// The states of a slot, as they follow one another: the state, then its snapshots.
+std::span<std::byte> StageKv::StateAt(int32_t sequence, int64_t copy, int32_t layer) const {
+  Backend& backend = *options_.stage.backend;
+  return copy == 0 ? backend.State(sequence, layer) : backend.Snapshot(sequence, static_cast<int32_t>(copy - 1), layer);
+}
+
+absl::Status StageKv::TakeOverStates(const KvTakeover& from, int32_t layer) {
+  const int64_t pages_of_state = StatePages(std::ssize(StateAt(0, 0, layer)), plan_.page_bytes);
+  std::vector<KvExtent> wanted;
+  for (const KvSequence& sequence : from.sequences) {
+    const auto [first, end] = PagesThatContinue(sequence, pages_of_state);
+    if (first < end) wanted.push_back({.sequence = sequence.from, .first = first, .end = end});
+  }
+  const auto sink = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
+    const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
+    const int64_t count = std::ssize(pages) / plan_.page_bytes;
+    if (sequence == from.sequences.end() || first < 0 || first + count > std::ssize(sequence->states) * pages_of_state ||
+        count * plan_.page_bytes != std::ssize(pages))
+      return Invalid(pages.size(), " bytes of states of slot ", slot, " from page ", first,
+                     " on arrived, but that slot continues with fewer");
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t copy = (first + i) / pages_of_state, at = (first + i) % pages_of_state * plan_.page_bytes;
+      const std::span<std::byte> state = StateAt(sequence->to, copy, layer).subspan(static_cast<size_t>(at));
+      const auto bytes = std::min(state.size(), static_cast<size_t>(plan_.page_bytes));
+      std::memcpy(state.data(), pages.data() + i * plan_.page_bytes, bytes);
+    }
+    return absl::OkStatus();
+  };
+  LIME_RETURN_IF_ERROR(from.read(layer, options_.stage.backend->numerics_id(), wanted, sink));
+  for (const KvSequence& sequence : from.sequences) {
+    for (int64_t copy = 0; copy < std::ssize(sequence.states); ++copy) {
+      const int64_t expected = sequence.states[static_cast<size_t>(copy)];
+      int64_t positions = 0;
+      std::memcpy(&positions, StateAt(sequence.to, copy, layer).data(), sizeof positions);
+      if (expected > 0 && positions != expected)
+        return absl::DataLossError(
+            absl::StrCat("a state of layer ", layer, " and slot ", sequence.from, " has ", positions, " positions, not ", expected));
+    }
+  }
+  return absl::OkStatus();
+}
+
+StatesLeft StageKv::HandOverStates() const {
+  StatesLeft left{
+      .memory = options_.stage.backend->ShareStates(), .bytes = options_.stage.backend->StateBytes(), .of_slot = 1 + plan_.state_snapshots};
+  for (const int32_t layer : options_.state_layers) {
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      for (int64_t copy = 0; copy < left.of_slot; ++copy) left.layers[layer].push_back(StateAt(s, copy, layer));
+    }
+  }
+  return left;
 }
 
 absl::Status StageKv::StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
@@ -167,7 +225,6 @@ absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string&
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
   if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
-  if (HasState(plan_)) return StateStays();
   absl::MutexLock lock(options_.mutex);
   const KvAway& away = book_.away();
   std::vector<KvLent> lent;
@@ -183,7 +240,8 @@ absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string&
                                                           .pages = std::move(book_.pages()),
                                                           .file = std::move(file_),
                                                           .lent = std::move(lent),
-                                                          .others = std::move(others)});
+                                                          .others = std::move(others),
+                                                          .states = HandOverStates()});
 }
 
 std::optional<Bytes> StageKv::disk_room() const {

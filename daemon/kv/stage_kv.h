@@ -63,11 +63,11 @@ class StageKv {
   // Takes over KV of the previous plan, before anything else is done. Pieces that are not in memory
   // when the plan begins (AwayAtFirst) go to the disk; a host brings its pieces itself. NotFound,
   // DataLoss, or the error of reading from another device. ResourceExhausted if it does not fit.
-  // FailedPrecondition if the plan evicts KV, or if the model has a state.  Without the lock.
+  // FailedPrecondition if the plan evicts KV. States and snapshots come along.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Hands the KV over to the next plan, with `memory` (Backend::ShareKv) and KV of other devices
-  // that is here. `numerics_id`: of the kernels that computed it. FailedPrecondition if the plan
-  // evicts KV, or if the model has a state. Afterwards only the destructor may be called.  Without the lock.
+  // Hands the KV and the states over to the next plan, with `memory` (Backend::ShareKv) and KV of
+  // other devices that is here. `numerics_id`: of the kernels that computed it. FailedPrecondition if
+  // the plan evicts KV. Afterwards only the destructor may be called.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvHandover>> HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
                                                        KvOfOthers others);
 
@@ -126,6 +126,9 @@ class StageKv {
   static KvBook::Shape ShapeOf(const Plan& plan, const Options& options);
   void Show(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   absl::Status StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status TakeOverStates(const KvTakeover& from, int32_t layer);
+  std::span<std::byte> StateAt(int32_t sequence, int64_t copy, int32_t layer) const;
+  StatesLeft HandOverStates() const;
   absl::Status StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void CopyPages(const KvBook::PageCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void RestoreStates(const StateBook::Restore& restore) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);

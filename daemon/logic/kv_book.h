@@ -66,8 +66,10 @@ class KvBook {
       }
     }
     for (size_t s = 0; s < sequences.size(); ++s) {
-      const auto& [from, to, positions] = sequences[s];
+      const int32_t to = sequences[s].to;
+      const int64_t positions = sequences[s].positions;
       LIME_RETURN_IF_ERROR(pages_.Extend(to, positions).status());
+      LIME_RETURN_IF_ERROR(states_.TakeOver(sequences[s]));
       Show(to);
       kept_[static_cast<size_t>(to)] = positions;
       away_.TakeOver(to, positions, away[s]);

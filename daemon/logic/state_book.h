@@ -10,7 +10,9 @@
 // Invariant: a snapshot has no more positions than the KV of its slot.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -39,6 +41,20 @@ class StateBook {
     int32_t to = 0;  // slot
     friend bool operator==(const Restore&, const Restore&) = default;
   };
+
+  // Takes over the states and snapshots of a sequence of the previous plan. InvalidArgument if the plan
+  // does not have so many.
+  absl::Status TakeOver(const KvSequence& sequence) {
+    const std::vector<int64_t>& states = sequence.states;
+    if (!states.empty() && (!has_states_ || std::ssize(states) > 1 + snapshots_))
+      return Invalid("slot ", sequence.to, " is to take over states and ", states.size() - 1, " snapshots, but the plan has ",
+                     has_states_ ? snapshots_ : 0);
+    if (states.empty()) return absl::OkStatus();
+    Slot& slot = At(sequence.to);
+    slot.positions = states.front();
+    std::copy(states.begin() + 1, states.end(), slot.snapshots.begin());
+    return absl::OkStatus();
+  }
 
   // A sequence takes a slot. InvalidArgument, and nothing changes, if the states of its computed
   // positions are not where the order says.

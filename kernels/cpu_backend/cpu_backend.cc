@@ -113,6 +113,7 @@ class CpuBackend final : public Backend {
 
   std::byte* KvPage(int32_t page) override { return kv_.page(page); }
   std::shared_ptr<const std::byte> ShareKv() override { return kv_.Share(); }
+  std::shared_ptr<const std::byte> ShareStates() override { return states_.Share(); }
 
   absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
 

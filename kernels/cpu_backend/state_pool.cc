@@ -1,5 +1,6 @@
 #include "kernels/cpu_backend/state_pool.h"
 
+#include "kernels/cpu_backend/buffer.h"
 #include "planner/base/check.h"
 
 namespace lime::cpu {
@@ -12,7 +13,7 @@ StatePool::StatePool(const ModelSpec& spec, const BackendOptions& options)
     place = {.offset = slot_bytes_, .bytes = spec.StateBytes(layer)};
     slot_bytes_ += place.bytes;
   }
-  if (bytes() > 0) memory_ = MakePrefaulted(bytes());
+  if (bytes() > 0) memory_ = std::shared_ptr<std::byte>(MakePrefaulted(bytes()).release(), FreeMemory());
 }
 
 std::span<std::byte> StatePool::snapshot(int32_t sequence, int32_t snapshot, int64_t layer) const {

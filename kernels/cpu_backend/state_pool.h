@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu_backend/buffer.h"
 #include "planner/plan/model/model_spec.h"
 
 namespace lime::cpu {
@@ -26,6 +26,7 @@ class StatePool {
   std::span<std::byte> state(int32_t sequence, int64_t layer) const { return At(sequence, 0, layer); }
   // Backend::Snapshot.
   std::span<std::byte> snapshot(int32_t sequence, int32_t snapshot, int64_t layer) const;
+  std::shared_ptr<const std::byte> Share() const { return memory_; }
   Bytes bytes() const { return sequences_ * (1 + snapshots_) * slot_bytes_; }
 
  private:
@@ -38,9 +39,9 @@ class StatePool {
   std::span<std::byte> At(int32_t sequence, int64_t copy, int64_t layer) const;
 
   const int64_t sequences_, snapshots_;
-  std::vector<Place> places_;  // by layer
-  Bytes slot_bytes_ = 0;       // of one sequence, once
-  Buffer memory_;              // [sequence slots, 1 + snapshots, slot_bytes_]
+  std::vector<Place> places_;          // by layer
+  Bytes slot_bytes_ = 0;               // of one sequence, once
+  std::shared_ptr<std::byte> memory_;  // [sequence slots, 1 + snapshots, slot_bytes_]
 };
 
 }  // namespace lime::cpu

@@ -66,6 +66,10 @@ std::vector<int32_t> StateLayersOn(const Plan& plan, int device) {
   return LayersWith(plan, device, [](BlockKind kind) { return HasState(kind); });
 }
 
+int64_t StatePages(Bytes state_bytes, Bytes page_bytes) {
+  return (state_bytes + page_bytes - 1) / page_bytes;
+}
+
 int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages) {
   return device.max_layer_pages > 0 ? std::min(device.max_layer_pages, layer_pages) : layer_pages;
 }

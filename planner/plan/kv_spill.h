@@ -54,6 +54,9 @@ std::vector<int32_t> LayersOn(const Plan& plan, int device);
 // The layers with a state of each sequence on the device, ascending.
 std::vector<int32_t> StateLayersOn(const Plan& plan, int device);
 
+// A state or snapshot of a layer in pages of KV, as devices send it: the last page is padded.
+int64_t StatePages(Bytes state_bytes, Bytes page_bytes);
+
 // Pages of each of the device's layers in memory, if a layer has `layer_pages` in total.
 int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages);
 

@@ -18,8 +18,7 @@ inline bool RetainsAllKv(const Plan& plan) {
 }
 
 // Whether the model keeps a state of fixed size for each sequence. A state cannot be cut to fewer
-// positions: sequences share it only where a snapshot was taken, and a change of plan computes all
-// positions again.
+// positions: sequences share it only where a snapshot was taken.
 inline bool HasState(const Plan& plan) {
   return std::ranges::any_of(plan.parts, [](const PlanPart& part) { return HasState(part.block.kind); });
 }

@@ -22,19 +22,11 @@ constexpr int64_t kMostDevices = 1024;
 constexpr int64_t kMostLives = int64_t{1} << 60;
 constexpr int64_t kMostPagesBytes = int64_t{64} << 20;  // a page of the widest model
 
-// The layers of a plan, and whether each has KV.
-std::vector<bool> LayersWithKv(const Plan& plan) {
-  std::vector<bool> layers;
-  for (const PlanPart& part : plan.parts) {
-    layers.resize(std::max(layers.size(), static_cast<size_t>(part.block.layer) + 1));
-    if (HasKv(part.block.kind)) layers[static_cast<size_t>(part.block.layer)] = true;
-  }
+// Each of a plan's layers has KV or states.
+int64_t NumLayers(const Plan& plan) {
+  int64_t layers = 0;
+  for (const PlanPart& part : plan.parts) layers = std::max(layers, int64_t{part.block.layer} + 1);
   return layers;
-}
-
-void CheckHasKv(MessageFields& f, const std::vector<bool>& with_kv, int32_t layer) {
-  if (f.reads() && f.status().ok() && !with_kv[static_cast<size_t>(layer)])
-    f.Check(Wrong("KV of layer ", layer, " is to be taken over, but the layer has none"));
 }
 
 void ListLent(MessageFields& f, std::vector<KvLent>& lent, google::protobuf::RepeatedPtrField<v1::KvLent>* parts) {
@@ -51,30 +43,41 @@ void ListLent(MessageFields& f, std::vector<KvLent>& lent, google::protobuf::Rep
 
 }  // namespace
 
-static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, const std::vector<bool>& with_kv) {
+static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, int64_t layers) {
   f.Text(LIME_FIELD(m, name), holder.name, kMostName);
   f.Text(LIME_FIELD(m, address), holder.address, kMaxWireAddress);
-  f.Ascending("layers", holder.layers, m.mutable_layers(), std::ssize(with_kv));
-  for (const int32_t layer : holder.layers) CheckHasKv(f, with_kv, layer);
+  f.Ascending("layers", holder.layers, m.mutable_layers(), layers);
   f.Any(LIME_FIELD(m, hosts), holder.hosts);
   ListLent(f, holder.lent, m.mutable_lent());
 }
 
-static void List(MessageFields& f, KvReaders& each, v1::KvReaders& m, const std::vector<bool>& with_kv) {
-  f.Number(LIME_FIELD(m, layer), each.layer, 0, std::ssize(with_kv) - 1);
-  CheckHasKv(f, with_kv, each.layer);
+static void List(MessageFields& f, KvReaders& each, v1::KvReaders& m, int64_t layers) {
+  f.Number(LIME_FIELD(m, layer), each.layer, 0, layers - 1);
   f.Any(LIME_FIELD(m, hosts), each.hosts);
   f.Number(LIME_FIELD(m, readers), each.readers, 1, 2);  // an owner and its host
+}
+
+static void ListStates(MessageFields& f, KvSequence& sequence, google::protobuf::RepeatedField<int64_t>* states) {
+  if (!f.reads()) return states->Add(sequence.states.begin(), sequence.states.end());
+  f.Check(Within("states", states->size(), 0, 1 + kMaxStateSnapshots));
+  for (int i = 0; i < states->size() && f.status().ok(); ++i) {
+    f.Check(Within("states", states->Get(i), 0, sequence.positions));
+    sequence.states.push_back(states->Get(i));
+  }
+  // A sequence goes on with its states, or begins again with a snapshot.
+  if (f.status().ok() && !sequence.states.empty() && sequence.states.front() != 0 && sequence.states.front() != sequence.positions)
+    f.Check(Wrong("the states of slot ", sequence.from, " have ", sequence.states.front(), " positions, its KV ", sequence.positions));
 }
 
 static void List(MessageFields& f, KvSequence& sequence, v1::KvSequence& m, const Plan& plan) {
   f.Number(LIME_FIELD(m, from), sequence.from, 0, kMaxWireSequences - 1);
   f.Number(LIME_FIELD(m, to), sequence.to, 0, plan.sequences - 1);
   f.Number(LIME_FIELD(m, positions), sequence.positions, 1, plan.context);
+  ListStates(f, sequence, m.mutable_states());
 }
 
 void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, const Plan& plan) {
-  const std::vector<bool> with_kv = LayersWithKv(plan);
+  const int64_t layers = NumLayers(plan);
   f.Number(LIME_FIELD(m, epoch), takeover.epoch, 0, plan.epoch - 1);
   f.Each("sequences", takeover.sequences, m.mutable_sequences(), 1, plan.sequences, plan);
   std::set<int32_t> from, to;
@@ -82,8 +85,8 @@ void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, con
     if (!from.insert(sequence.from).second || !to.insert(sequence.to).second)
       f.Check(Wrong("slot ", sequence.from, " continues as slot ", sequence.to, ", but the list names one of them twice"));
   }
-  f.Each("holders", takeover.holders, m.mutable_holders(), 0, kMostDevices, with_kv);
-  f.Each("given", takeover.kv_readers, m.mutable_given(), 0, 2 * std::ssize(with_kv), with_kv);
+  f.Each("holders", takeover.holders, m.mutable_holders(), 0, kMostDevices, layers);
+  f.Each("given", takeover.kv_readers, m.mutable_given(), 0, 2 * layers, layers);
 }
 
 static void List(MessageFields& f, UnloadCall& call, v1::UnloadRequest& m) {

@@ -46,13 +46,14 @@ TEST_F(KvTakeoverPlanTest, LayersThatStayAreReadHereAndByNoOtherDevice) {
   EXPECT_THAT(Takeover(plan_, 2, plan_, {}).holders, IsEmpty());
 }
 
-TEST_F(KvTakeoverPlanTest, LayersWithoutKvAreReadByNobody) {
+TEST_F(KvTakeoverPlanTest, StatesAreReadWithTheirLayersAsKvIs) {
   plan_.parts[1] = {.block = {BlockKind::kLinearAttention, 1}, .state_bytes = 4096};
-  EXPECT_THAT(Takeover(plan_, 0, plan_, {}).holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0}, .lent = {}}));
+  EXPECT_THAT(Takeover(plan_, 0, plan_, {}).holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {0, 1}, .lent = {}}));
   Plan next = plan_;
   next.stages = {{.device = 0, .lo = 0, .hi = 1}, {.device = 1, .lo = 1, .hi = 3}};  // layer 1 is b's now
-  EXPECT_THAT(Takeover(next, 1, plan_, {}).holders, ElementsAre(KvHolder{.name = "b", .address = "b:2", .layers = {2}, .lent = {}}));
-  EXPECT_THAT(Takeover(next, 0, plan_, {}).kv_readers, IsEmpty());
+  EXPECT_THAT(Takeover(next, 1, plan_, {}).holders, ElementsAre(KvHolder{.name = "a", .address = "a:1", .layers = {1}, .lent = {}},
+                                                                KvHolder{.name = "b", .address = "b:2", .layers = {2}, .lent = {}}));
+  EXPECT_THAT(Takeover(next, 0, plan_, {}).kv_readers, ElementsAre(KvReaders{.layer = 1, .readers = 1}));
 }
 
 TEST_F(KvTakeoverPlanTest, WhatWasLentIsReadFromTheHostAndTheRestFromTheOwner) {

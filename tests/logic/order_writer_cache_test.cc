@@ -94,6 +94,7 @@ class CachedDevice {
       Slot& slot = next[each.sequence.to] = slots_.at(each.sequence.from);
       ASSERT_GE(std::ssize(slot.kv), each.sequence.positions);
       slot.kv.resize(static_cast<size_t>(each.sequence.positions));
+      ASSERT_NO_FATAL_FAILURE(ContinueStates(each.sequence.states, slot));
       slot.idle = true;
     }
     slots_ = std::move(next);
@@ -115,6 +116,7 @@ class CachedDevice {
     std::vector<int32_t> kv;     // ids of the positions
     std::vector<int32_t> known;  // of the request
     std::vector<int32_t> state;  // the ids that the states have taken
+    bool continues = false;      // it comes from the plan before
     std::map<int32_t, std::vector<int32_t>> snapshots;
     bool idle = false;
   };
@@ -141,12 +143,36 @@ class CachedDevice {
     said_.push_back(text);
     ASSERT_LE(pages(), most_pages);
   }
-  // A copy of a snapshot with as many positions; those of the slot that its KV no longer has are gone.
+  void ContinueStates(const std::vector<int64_t>& states, Slot& slot) {
+    ASSERT_EQ(states.empty(), !snapshots_.has_value());
+    if (!snapshots_) return;
+    slot.continues = states[0] > 0;
+    if (slot.continues) ASSERT_EQ(std::ssize(slot.state), states[0]);
+    std::map<int32_t, std::vector<int32_t>> snapshots;
+    for (size_t i = 1; i < states.size(); ++i) {
+      if (states[i] == 0) continue;
+      snapshots[static_cast<int32_t>(i) - 1] = slot.snapshots.at(static_cast<int32_t>(i) - 1);
+      ASSERT_EQ(std::ssize(snapshots[static_cast<int32_t>(i) - 1]), states[i]);
+    }
+    slot.snapshots = std::move(snapshots);
+  }
+  // A copy of a snapshot with as many positions, or what the plan before has left; snapshots of the
+  // slot that its KV no longer has are gone.
   void BeginStates(const AdmitOrder& admit, Slot& slot) {
-    ASSERT_EQ(admit.snapshot >= 0, snapshots_.has_value() && admit.computed > 0);
-    slot.state = admit.snapshot >= 0 ? slots_.at(admit.source >= 0 ? admit.source : admit.sequence).snapshots.at(admit.snapshot)
-                                     : std::vector<int32_t>();
-    if (snapshots_) ASSERT_EQ(std::ssize(slot.state), admit.computed);
+    if (!snapshots_) {
+      ASSERT_EQ(admit.snapshot, -1);
+      return;
+    }
+    if (admit.snapshot >= 0) {
+      slot.state = slots_.at(admit.source >= 0 ? admit.source : admit.sequence).snapshots.at(admit.snapshot);
+    } else if (admit.computed == 0) {
+      slot.state.clear();
+    } else {
+      ASSERT_TRUE(slot.continues) << "the states have other positions";
+      ASSERT_EQ(admit.source, -1);
+    }
+    slot.continues = false;
+    ASSERT_EQ(std::ssize(slot.state), admit.computed);
     if (admit.source >= 0) slot.snapshots.clear();
     std::erase_if(slot.snapshots, [&](const auto& each) { return std::ssize(each.second) > admit.computed; });
   }
@@ -492,6 +518,34 @@ TEST(OrderWriterCacheTest, APlanThatTakesKvOverKeepsIdleSlotsAsFarAsItHasSlotsAn
   OrderWriter::Options pieces = Sharing(4);
   pieces.cache.unit = 256, pieces.copies_kv = false;
   EXPECT_THAT(kept(pieces), ElementsAre("2: 2 to 0, 21"));
+}
+
+TEST(OrderWriterCacheTest, StatesAndSnapshotsGoOnUnderAPlanThatTakesThemOver) {
+  const auto continued = [](const OrderWriter::Options& next, size_t* taken_over = nullptr) {
+    OrderWriter writer(SharingStates(4));
+    CachedDevice device(writer, 3);
+    EXPECT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 60))).ok());
+    device.RunAll();
+    EXPECT_TRUE(writer.Add(AskOfGroup(GroupIds(5000, 20), 100)).ok());
+    device.Order();
+    while (writer.steps_under_way() > 0) device.EndStep();
+    const auto goes_on = writer.GoOn(next);
+    EXPECT_TRUE(goes_on.ok()) << goes_on.status();
+    device.Change(*goes_on);
+    std::vector<std::vector<int64_t>> states;
+    for (const OrderWriter::Continued& each : *goes_on) states.push_back(each.sequence.states);
+    EXPECT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 60))).ok());
+    EXPECT_TRUE(writer.Add(AskOfGroup(GroupIds(5000, 30))).ok());
+    (void)device.Said();
+    device.RunAll();
+    if (taken_over != nullptr) *taken_over = static_cast<size_t>(device.shared());
+    return states;
+  };
+  size_t shared = 0;
+  EXPECT_THAT(continued(SharingStates(4), &shared), ElementsAre(ElementsAre(21, 0, 0, 16), ElementsAre(0, 48)));
+  EXPECT_EQ(shared, 21 + 48 + 16) << "the running request, the idle slot, and a snapshot of the running one";
+  EXPECT_THAT(continued(SharingStates(4, 1)), ElementsAre(ElementsAre(21), ElementsAre(0, 48)));
+  EXPECT_THAT(continued(SharingStates(4, 0)), ElementsAre(ElementsAre(21))) << "an idle slot without snapshots is of no use";
 }
 
 TEST(OrderWriterCacheTest, WhileKvGrowsIdleSlotsGiveWayBeforeALevelRises) {

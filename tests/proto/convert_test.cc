@@ -186,7 +186,7 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}};
   call.plan.epoch = 9;
   call.kv = KvTakeoverPlan{.epoch = 8,
-                           .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
+                           .sequences = {{.from = 5, .to = 2, .positions = 7, .states = {7, 0, 4}}, {.from = 0, .to = 0, .positions = 256}},
                            .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}},
                                        {.name = "h", .address = "h:2", .layers = {1}, .hosts = true, .lent = {{5, 2, 3}, {0, 1, 0}}}},
                            .kv_readers = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
@@ -209,17 +209,6 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   EXPECT_EQ(*FromProto(message), pages);
   ToProto(KvPagesRead{.data = "data", .xxh3 = 1}, message);
   EXPECT_TRUE(absl::IsDataLoss(FromProto(message).status()));
-}
-
-// The same plan, one of whose layers has linear attention.
-Plan WithLinearAttention(Plan plan, int32_t layer) {
-  const auto [begin, end] = PartsOf(plan, {BlockKind::kAttention, layer});
-  PlanDevice& device = plan.devices[plan.stages[StageOf(plan, begin)].device];
-  const int64_t pages = std::exchange(plan.parts[begin].kv_pages, 0);
-  device.kv_pages -= pages;
-  device.memory.kv -= pages * plan.page_bytes, device.budget -= pages * plan.page_bytes;
-  for (int p = begin; p < end; ++p) plan.parts[p].block.kind = BlockKind::kLinearAttention;
-  return plan;
 }
 
 TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
@@ -249,10 +238,15 @@ TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, -1}}}), HasSubstr("\"life\" = -1"));
   EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, 0}, {0, 1, 0}}}),
               HasSubstr("names slot 0 twice"));
-  call.plan = WithLinearAttention(call.plan, 1);
-  EXPECT_EQ(refused_holder({.name = "b", .address = "b:2", .layers = {0, 2}, .lent = {}}), "");
-  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}}), HasSubstr("KV of layer 1"));
-  EXPECT_THAT(refused([](KvTakeoverPlan& kv) { kv.kv_readers = {{.layer = 1, .readers = 1}}; }), HasSubstr("KV of layer 1"));
+  const auto refused_states = [&](std::vector<int64_t> states) {
+    return refused([&](KvTakeoverPlan& kv) { kv.sequences[0].states = std::move(states); });
+  };
+  EXPECT_EQ(refused_states({7, 0, 3, 7}), "");
+  EXPECT_EQ(refused_states({0, 3}), "") << "of a sequence that has ended, a snapshot alone";
+  EXPECT_THAT(refused_states({7, 8}), HasSubstr("\"states\" = 8"));
+  EXPECT_THAT(refused_states({7, -1}), HasSubstr("\"states\" = -1"));
+  EXPECT_THAT(refused_states({5}), HasSubstr("the states of slot 0 have 5 positions, its KV 7"));
+  EXPECT_THAT(refused_states(std::vector<int64_t>(2 + kMaxStateSnapshots)), HasSubstr("\"states\" = 18"));
 }
 
 TEST(ConvertTest, OrdersReturn) {

@@ -489,7 +489,7 @@ class SimCluster {
         return OnFailure(device.name, absl::UnavailableError("it went while it was to leave its KV"));
       device.stage->HandOver(handover);
     }
-    const bool takes_over = !HasState(*plan_) && !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
+    const bool takes_over = !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
     Unload();
     phase_ = Phase::kInstalling;
     const absl::Status installed = takes_over ? InstallTakingOver(plan, handover) : absl::UnimplementedError("KV does not follow");

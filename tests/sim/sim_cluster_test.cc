@@ -32,8 +32,7 @@ TEST(SimClusterTest, MoreThanAThousandSeedsHoldWhateverHappens) {
   EXPECT_GT(all.copied, 50);
 }
 
-// Their sequences share KV where a snapshot of the states was taken, and another plan computes their
-// positions again.
+// Their sequences share KV where a snapshot of the states was taken.
 TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
   SimResult all;
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(400, 2000)); ++seed) {
@@ -41,7 +40,7 @@ TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
     ASSERT_EQ(result.violation, "") << "hybrid, seed " << seed;
     all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
     all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
-    EXPECT_EQ(result.taken_over, 0) << "seed " << seed;
+    all.taken_over += result.taken_over;
   }
   EXPECT_GT(all.tokens, 0);
   EXPECT_GT(all.recoveries, 0);
@@ -50,6 +49,7 @@ TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
   EXPECT_GT(all.kept, 50);
   EXPECT_GT(all.continued, 10);
   EXPECT_GT(all.copied, 10);
+  EXPECT_GT(all.taken_over, 10);
 }
 
 // Their plans load experts on demand, keep all of them or stream them.
@@ -116,10 +116,11 @@ class SimClusterPlantedTest : public ::testing::TestWithParam<Planted> {};
 std::string Found(PlantedBug bug, bool faults) {
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
     const bool restores = bug == PlantedBug::kForgottenRestore;
-    const bool hybrid = bug == PlantedBug::kForgottenState || bug == PlantedBug::kRepeatedRow || restores;
+    const bool hybrid =
+        bug == PlantedBug::kForgottenState || bug == PlantedBug::kRepeatedRow || restores || bug == PlantedBug::kForgottenTakeover;
     const SimResult result = RunSim({.seed = seed,
                                      .bug = bug,
-                                     .faults = faults,
+                                     .faults = faults || bug == PlantedBug::kForgottenTakeover,  // or no plan changes
                                      .shares_kv = bug == PlantedBug::kForgottenCopy || restores,
                                      .hybrid = hybrid,
                                      .experts = bug == PlantedBug::kForgottenUnit});
@@ -149,6 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"ForgottenCopy", PlantedBug::kForgottenCopy, "has token"},
                                            Planted{"ForgottenState", PlantedBug::kForgottenState, "has token"},
                                            Planted{"ForgottenRestore", PlantedBug::kForgottenRestore, "positions, the row is at"},
+                                           Planted{"ForgottenTakeover", PlantedBug::kForgottenTakeover, "positions, the row is at"},
                                            Planted{"RepeatedRow", PlantedBug::kRepeatedRow, "positions, the row is at"},
                                            Planted{"ForgottenUnit", PlantedBug::kForgottenUnit, "requests wait"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });

@@ -94,6 +94,7 @@ absl::Status SimStage::TakeOver(const Takeover& takeover) {
   FollowBook();
   for (size_t s = 0; s < takeover.sequences.size(); ++s) {
     const KvSequence& sequence = takeover.sequences[s];
+    LIME_RETURN_IF_ERROR(TakeOverStates(sequence, *takeover.handover));
     for (const int32_t layer : layers_) {
       const auto found = takeover.handover->find({layer, sequence.from});
       if (found == takeover.handover->end() || std::ssize(found->second) < sequence.positions)
@@ -109,6 +110,27 @@ absl::Status SimStage::TakeOver(const Takeover& takeover) {
           backend_.SetKv(backend_.PageOf(sequence.to, layer, p), p % kPageTokens, kv);
         }
       }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::span<uint64_t> SimStage::StateAt(int32_t sequence, int64_t copy, int32_t layer) {
+  const std::span<std::byte> state =
+      copy == 0 ? backend_.State(sequence, layer) : backend_.Snapshot(sequence, static_cast<int32_t>(copy - 1), layer);
+  return {reinterpret_cast<uint64_t*>(state.data()), state.size() / sizeof(uint64_t)};
+}
+
+absl::Status SimStage::TakeOverStates(const KvSequence& sequence, const SimKvHandover& handover) {
+  for (const int32_t layer : StateLayersOn(plan_, device_)) {
+    const auto found = handover.find({layer, sequence.from});
+    for (int64_t copy = 0; copy < std::ssize(sequence.states); ++copy) {
+      const std::span<uint64_t> state = StateAt(sequence.to, copy, layer);
+      const auto at = static_cast<size_t>(copy) * state.size();
+      if (sequence.states[static_cast<size_t>(copy)] == 0 || world_.Plants(PlantedBug::kForgottenTakeover, 30)) continue;
+      if (found == handover.end() || found->second.size() < at + state.size())
+        return absl::NotFoundError(absl::StrCat("state of layer ", layer, ", slot ", sequence.from));
+      std::ranges::copy(std::span(found->second).subspan(at, state.size()), state.begin());
     }
   }
   return absl::OkStatus();

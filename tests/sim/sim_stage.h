@@ -31,7 +31,8 @@
 
 namespace lime {
 
-// KV that a plan hands over, by layer and slot: one value for each position.
+// KV that a plan hands over, by layer and slot: one value for each position. Of a layer with a state:
+// the values of the state, then of each snapshot.
 using SimKvHandover = std::map<std::pair<int32_t, int32_t>, std::vector<uint64_t>>;
 
 class SimStage {
@@ -100,6 +101,8 @@ class SimStage {
   KvBook::Shape ShapeOf() const;
   absl::Status OpenKv();
   absl::Status TakeOver(const Takeover& takeover);
+  absl::Status TakeOverStates(const KvSequence& sequence, const SimKvHandover& handover);
+  std::span<uint64_t> StateAt(int32_t sequence, int64_t copy, int32_t layer);
   void AllocateMemory(std::vector<Program> programs);
 
   void CarryOut();

@@ -137,6 +137,14 @@ absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
 }
 
 void SimStage::HandOver(SimKvHandover& handover) {
+  for (const int32_t layer : StateLayersOn(plan_, device_)) {
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      for (int64_t copy = 0; copy <= plan_.state_snapshots; ++copy) {
+        const auto state = StateAt(s, copy, layer);
+        handover[{layer, s}].insert(handover[{layer, s}].end(), state.begin(), state.end());
+      }
+    }
+  }
   for (const int32_t layer : layers_) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
       std::vector<uint64_t>& kv = handover[{layer, s}];

@@ -44,18 +44,19 @@ using SimFaultCounts = std::array<int64_t, kNumSimFaults>;
 // A bug that is planted in the simulated drivers, to test that the checks find it.
 enum class PlantedBug : uint8_t {
   kNone,
-  kLostMessage,       // a link swallows an activation
-  kDoubleHolder,      // a page is shown to the backend for two sequences
-  kOverBudget,        // the memory of a load is not freed
-  kForgottenWait,     // the end of a load is not reported
-  kEndsEarly,         // a request is asked for one token less
-  kEndsLate,          // a request's end token is forgotten
-  kForgottenEnd,      // a host gets no report that a sequence has ended
-  kForgottenCopy,     // pages that a sequence begins with are not copied
-  kForgottenState,    // a device forgets the states of its layers
-  kForgottenRestore,  // a snapshot that a sequence begins with is not copied
-  kRepeatedRow,       // a device computes a block twice
-  kForgottenUnit,     // the end of a unit's read is not reported
+  kLostMessage,        // a link swallows an activation
+  kDoubleHolder,       // a page is shown to the backend for two sequences
+  kOverBudget,         // the memory of a load is not freed
+  kForgottenWait,      // the end of a load is not reported
+  kEndsEarly,          // a request is asked for one token less
+  kEndsLate,           // a request's end token is forgotten
+  kForgottenEnd,       // a host gets no report that a sequence has ended
+  kForgottenCopy,      // pages that a sequence begins with are not copied
+  kForgottenState,     // a device forgets the states of its layers
+  kForgottenRestore,   // a snapshot that a sequence begins with is not copied
+  kForgottenTakeover,  // a state that a sequence goes on with is not taken over
+  kRepeatedRow,        // a device computes a block twice
+  kForgottenUnit,      // the end of a unit's read is not reported
 };
 
 class SimClock {

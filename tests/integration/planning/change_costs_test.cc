@@ -49,7 +49,17 @@ TEST_F(ChangeCostsTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
   EXPECT_FALSE(TakesOver(plan_, after, 10));
   Plan hybrid = plan_;
   hybrid.parts[1].block.kind = BlockKind::kLinearAttention;
-  EXPECT_FALSE(TakesOver(hybrid, hybrid, 1)) << "a state does not go on";
+  EXPECT_TRUE(TakesOver(hybrid, hybrid, 10)) << "states go on";
+  Plan other = hybrid;
+  other.devices[0].numerics_id = "other";
+  EXPECT_FALSE(TakesOver(hybrid, other, 10)) << "b computes the states alone";
+  hybrid.devices[0].memory.state = 40'001;
+  EXPECT_FALSE(TakesOver(hybrid, hybrid, 10)) << "two times its states, and its pages";
+  hybrid.devices[0].memory.state = 0;
+  Plan hosted = hybrid;
+  hosted.context = 1024, hosted.sequences = 1;
+  hosted.devices[0].max_layer_pages = 5, hosted.devices[0].kv_host = 1;
+  EXPECT_FALSE(TakesOver(hosted, hybrid, 1)) << "states go from no plan that lends KV";
   // What a host has of it goes on, too, and what goes to a disk needs no room in memory.
   Plan lends = plan_;
   lends.context = 1024, lends.sequences = 1;
@@ -158,6 +168,13 @@ TEST_F(ChangeCostsTest, KvTravelsAsFastAsTheSlowestDevice) {
   for (Stage& stage : after.stages) stage.device = 0;
   EXPECT_DOUBLE_EQ(MoveKv(inputs_, plan_, after).position_ms, 2 * a_to_b + copied) << "two layers go to b";
   EXPECT_DOUBLE_EQ(MoveKv(inputs_, plan_, after).fixed_ms, 2 * 1 + (8 + 2 * 4) * 1) << "two calls, over a link of 1 ms";
+  // States do not grow: a's layer 2 has 5 MB of them, for all slots.
+  Plan states = plan_;
+  states.parts[2].block.kind = BlockKind::kLinearAttention, states.parts[2].state_bytes = 5'000'000;
+  EXPECT_DOUBLE_EQ(MoveKv(inputs_, states, states).fixed_ms, 5) << "a copy";
+  after.parts = states.parts;
+  EXPECT_DOUBLE_EQ(MoveKv(inputs_, states, after).fixed_ms, 2 * 1 + (8 + 2 * 4) * 1 + 5e6 / (200 * kMegabit) * 1000);
+  after.parts = plan_.parts;
   // What one gives to several goes out of it one after another.
   Plan apart = plan_;
   apart.devices.push_back({.name = "c"});
