@@ -124,18 +124,18 @@ if(LIME_SANITIZE)
   target_precompile_headers(lime_hot_headers PRIVATE ${LIME_HEADERS})
 endif()
 
-# lime_library(name SRCS ... [DEPS ...] [HEADERS target] [HOT]): a static library of one folder, and
-# whose parsed headers it uses.
-# HOT: what tests spend their time in.
+# lime_library(name SRCS ... [DEPS ...] [HEADERS target] [HOT | HOT_IN_SOAK]): a static library of one
+# folder, and whose parsed headers it uses.
+# HOT: what tests spend their time in. HOT_IN_SOAK: only those that run in scripts/soak alone.
 function(lime_library name)
-  cmake_parse_arguments(ARG "HOT" "HEADERS" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "HOT;HOT_IN_SOAK" "HEADERS" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   lime_options(${name})
   if(NOT ARG_HEADERS)
     set(ARG_HEADERS lime_headers)
   endif()
-  if(ARG_HOT AND LIME_SANITIZE)
+  if(LIME_SANITIZE AND (ARG_HOT OR (ARG_HOT_IN_SOAK AND LIME_SOAK_TESTS)))
     lime_optimize(${name} 1)
     set(ARG_HEADERS lime_hot_headers)
   endif()
