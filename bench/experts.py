@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """What reading experts on demand gains, at half memory: time of a token beside the limit of the disk, hits beside their replay and their prediction.
 
-    bench/experts.py BIN_DIR OUT_DIR [--layers N] [--rounds N] [--tokens N] [--recorded-tokens N] [--disk MB/s] [--read-ahead N] [--llama COMMAND] [--out FILE]
+    bench/experts.py BIN_DIR OUT_DIR [--layers N] [--rounds N] [--tokens N] [--recorded-tokens N] [--disk MB/s] [--read-ahead N] [--llama PACKAGES] [--out FILE]
 
 The model has the width of Qwen3-30B-A3B and N of its 48 layers; its vocabulary is divided by the same factor, so that the head keeps its share of a token. Its
 routes are planted (testbed/make_model/planted_routes.h), and text is sampled at temperature 1. Each run has a hard memory limit, and a budget, of half of the
@@ -12,8 +12,9 @@ file. The variants take turns; a figure is the median of the rounds.
   read ahead   on demand with --read-ahead N, if asked for
   in memory    everything in memory, without a limit of half: the computation of a token, by the fastest round, as others slow it at times
   all stream   --experts 0: a fixed set of blocks stays, all others are read for every token
-  llama.cpp    COMMAND under the same limits, if given: a shell command in which {tokens} stands for the number of tokens to generate. It maps a GGUF file of this
-               model, and prints llama.cpp's timings. The first run is not counted.
+  llama.cpp    llama.cpp follows the beginning of the same text, if PACKAGES is given: the folder in which npm installed node-llama-cpp (bench/README.md). It maps a
+               GGUF file of the model, which stays in OUT_DIR, too. No page of it is cached before a run. The first half of the tokens is not counted: meanwhile
+               the page cache fills with the experts that they choose. Its memory limit is 64 MiB larger, as node is in the group, too.
 
 The limit of a token is the computation that overlaps no read, plus the larger of its bytes / disk rate and the other computation. No read covers attention,
 routers and the head, since experts are known only when the router has run, nor the last expert of each layer that reads one. All computation is that of the
@@ -25,12 +26,13 @@ import argparse
 import functools
 import json
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
 
 import cgroups
+import gguf
+import llama
 from report import call, heading, mib, table, verdict
 from streaming_paper import bytes_of
 
@@ -38,11 +40,10 @@ LAYERS, VOCAB = 48, 151936  # of Qwen3-30B-A3B
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, PER_TOKEN, EXPERT_WIDTH = 2048, 32, 4, 128, 128, 8, 768
 EXPERT_BYTES = 3 * HIDDEN * EXPERT_WIDTH * 2
 MIB = 1 << 20
-PROMPT = "Once upon a time"
 TEXT, OTHER_TEXT = 1, 2  # seeds of sampling
 IN_MEMORY, ALL_STREAM, LLAMA = "in memory", "all stream", "llama.cpp"
 RATIO_GOAL, HITS_GOAL, LLAMA_GOAL = 1.1, 0.03, 3
-LLAMA_TIME = re.compile(r"^(?!.*prompt).*eval time.*?([\d.]+) ms per token", re.MULTILINE)
+NODE_BYTES = 64 << 20
 
 
 class ExpertsBench:
@@ -52,6 +53,7 @@ class ExpertsBench:
         self.model = self.make_model()
         self.memory = bytes_of(self.model) // 2 // MIB * MIB
         self.whole = bytes_of(self.model) // MIB * MIB + (1 << 30)
+        self.llama = llama.Llama(flags.llama, self.binaries, self.model) if flags.llama else None
         self.disk = (cgroups.disk_of(self.folder), int(flags.disk * 1e6)) if flags.disk else None
 
     def make_model(self):
@@ -78,7 +80,7 @@ class ExpertsBench:
 
     def sample(self, flags=(), command="run", seed=TEXT, tokens=None, memory=None):
         memory = memory or self.memory
-        out, _, peak = self.start([self.lime, command, "--model", self.model, "--memory", memory, "--prompt", PROMPT, "--max-tokens", tokens or self.tokens,
+        out, _, peak = self.start([self.lime, command, "--model", self.model, "--memory", memory, "--prompt", llama.PROMPT, "--max-tokens", tokens or self.tokens,
                                    "--temperature", 1, "--seed", seed, "--ignore-eos", "--profile", self.profile(), "--json", *flags], memory)
         return {**json.loads(out), "group_peak_bytes": peak}
 
@@ -94,11 +96,12 @@ class ExpertsBench:
         return path
 
     @functools.cache
-    def routes(self, seed):
+    def text(self, seed):
+        """A sampled text: the file of its routes, and its ids."""
         path = self.folder / f"experts-{seed}.routes"
         tokens = self.tokens if seed == TEXT else self.flags.recorded_tokens
-        self.sample(["--routes", path, "--trace", self.folder / "experts.trace.json", "--overwrite"], "trace", seed, tokens)
-        return path
+        answer = self.sample(["--routes", path, "--trace", self.folder / "experts.trace.json", "--overwrite"], "trace", seed, tokens)
+        return path, answer["token_ids"]
 
     # ---- The limit
 
@@ -127,7 +130,7 @@ class ExpertsBench:
     # ---- Variants
 
     def variants(self):
-        flags = {"on demand": ["--routes", self.routes(OTHER_TEXT)], "own routes": ["--routes", self.routes(TEXT)]}
+        flags = {"on demand": ["--routes", self.text(OTHER_TEXT)[0]], "own routes": ["--routes", self.text(TEXT)[0]]}
         if self.flags.read_ahead:
             flags["read ahead"] = [*flags["on demand"], "--read-ahead", self.flags.read_ahead]
         return {**flags, IN_MEMORY: [], ALL_STREAM: ["--experts", 0]}
@@ -143,23 +146,22 @@ class ExpertsBench:
                 "read_ahead": experts.get("read_ahead"), "read_ahead_used": experts.get("read_ahead_used"), "suggested": experts.get("suggested"),
                 "cause": run["prediction"]["cause"], "group_peak_bytes": run["group_peak_bytes"], "text": run["token_ids"][:self.flags.few_tokens]}
 
-    def llama(self):
-        out, err, peak = self.start(["sh", "-c", self.flags.llama.replace("{tokens}", str(self.flags.few_tokens))], self.memory)
-        found = LLAMA_TIME.findall(out + err)
-        if not found:
-            raise RuntimeError(f"llama.cpp printed no line like \"eval time = ... ms per token\"; its last words: {(out + err)[-300:]}")
-        return {"ms": float(found[-1]), "group_peak_bytes": peak}
+    def run_llama(self):
+        text = self.text(TEXT)[1][:self.flags.llama_tokens]
+        out, _, peak = self.start(self.llama.command(text, len(text) // 2), self.memory + NODE_BYTES)
+        answer = json.loads(out)
+        return {"ms": answer["ms_per_token"], "group_peak_bytes": peak, "release": answer["release"],
+                "logprobs_apart": statistics.median(self.llama.apart(text, answer["logprobs"]))}
 
     def measure(self):
         variants = self.variants()
         rounds = {name: [] for name in variants}
-        if self.flags.llama:
+        if self.llama:
             rounds[LLAMA] = []
-            self.llama()  # fills the page cache as far as it may
         for turn in range(self.flags.rounds):
             order = list(rounds)
             for name in order if turn % 2 == 0 else reversed(order):
-                rounds[name].append(self.llama() if name == LLAMA else self.run(name, variants[name]))
+                rounds[name].append(self.run_llama() if name == LLAMA else self.run(name, variants[name]))
                 print(f"  {name}: {rounds[name][-1]['ms']:.1f} ms", file=sys.stderr, flush=True)
         return rounds
 
@@ -214,7 +216,8 @@ def print_gains(of):
     print(f"  {of[ALL_STREAM]['ms'] / demand:.2f} times as fast as a fixed resident set")
     if LLAMA in of:
         faster = of[LLAMA]["ms"] / demand
-        print(f"  {faster:.2f} times as fast as llama.cpp's mmap: {verdict(faster, LLAMA_GOAL)}")
+        print(f"  {faster:.2f} times as fast as the mmap of llama.cpp {of[LLAMA]['release']}: {verdict(faster, LLAMA_GOAL)}; "
+              f"log-probabilities of the text are {of[LLAMA]['logprobs_apart']:.2g} apart in the median")
 
 
 def parse():
@@ -228,11 +231,14 @@ def parse():
     parser.add_argument("--few-tokens", type=int, default=8, help="of the slow variants")
     parser.add_argument("--disk", type=float, default=0, help="limit of reads, in MB/s; 0: none")
     parser.add_argument("--read-ahead", type=int, default=0)
-    parser.add_argument("--llama", help="shell command with {tokens}, such as: llama-cli -m a3b.gguf -ngl 0 -no-cnv --ignore-eos --temp 1 -p Once -n {tokens}")
+    parser.add_argument("--llama", type=pathlib.Path, help="folder in which npm installed node-llama-cpp (bench/README.md)")
+    parser.add_argument("--llama-tokens", type=int, default=64, help="of llama.cpp; the first half is not counted")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file with all rounds")
     flags = parser.parse_args()
     if not 1 <= flags.layers <= LAYERS or flags.rounds < 1 or min(flags.few_tokens, flags.tokens, flags.recorded_tokens) < 2:
         parser.error(f"--layers is 1 to {LAYERS}, --rounds at least 1, and numbers of tokens at least 2")
+    if flags.llama and min(flags.tokens, flags.llama_tokens) < llama.FEWEST_TOKENS:
+        parser.error(f"with --llama, --tokens and --llama-tokens are at least {llama.FEWEST_TOKENS}")
     return flags
 
 
@@ -244,7 +250,7 @@ def main():
         rounds = bench.measure()
         check_text(rounds)
         compute_ms = bench.add_limits(rounds)
-    except (cgroups.Unavailable, RuntimeError) as why:
+    except (cgroups.Unavailable, gguf.Unsupported, RuntimeError) as why:
         sys.exit(f"bench/experts.py: {why}")
     of = medians(rounds)
     print_times(bench, rounds, of)
