@@ -14,7 +14,8 @@ file. The variants take turns; a figure is the median of the rounds.
   all stream   --experts 0: a fixed set of blocks stays, all others are read for every token
   llama.cpp    llama.cpp follows the beginning of the same text, if PACKAGES is given: the folder in which npm installed node-llama-cpp (bench/README.md). It maps a
                GGUF file of the model, which stays in OUT_DIR, too. No page of it is cached before a run. The first half of the tokens is not counted: meanwhile
-               the page cache fills with the experts that they choose. Its memory limit is 64 MiB larger, as node is in the group, too.
+               the page cache fills with the experts that they choose. Its memory limit is 64 MiB larger, as node is in the group, too. A second variant has
+               memory for the whole file: the computation of a token of llama.cpp.
 
 The limit of a token is the computation that overlaps no read, plus the larger of its bytes / disk rate and the other computation. No read covers attention,
 routers and the head, since experts are known only when the router has run, nor the last expert of each layer that reads one. All computation is that of the
@@ -41,7 +42,7 @@ HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, PER_TOKEN, EXPERT_WIDTH = 2048, 32, 
 EXPERT_BYTES = 3 * HIDDEN * EXPERT_WIDTH * 2
 MIB = 1 << 20
 TEXT, OTHER_TEXT = 1, 2  # seeds of sampling
-IN_MEMORY, ALL_STREAM, LLAMA = "in memory", "all stream", "llama.cpp"
+IN_MEMORY, ALL_STREAM, LLAMA, LLAMA_IN_MEMORY = "in memory", "all stream", "llama.cpp", "llama.cpp, in memory"
 RATIO_GOAL, HITS_GOAL, LLAMA_GOAL = 1.1, 0.03, 3
 NODE_BYTES = 64 << 20
 
@@ -122,7 +123,7 @@ class ExpertsBench:
         """To the rounds that read. Returns the computation of a token, in ms."""
         compute_ms = min(run["ms"] for run in rounds[IN_MEMORY])
         for name, runs in rounds.items():
-            for run in runs if name not in (IN_MEMORY, LLAMA) else []:
+            for run in runs if name not in (IN_MEMORY, LLAMA, LLAMA_IN_MEMORY) else []:
                 run["limit_ms"] = self.limit_ms(run, compute_ms)
                 run["ratio"] = run["ms"] / run["limit_ms"]
         return compute_ms
@@ -146,22 +147,21 @@ class ExpertsBench:
                 "read_ahead": experts.get("read_ahead"), "read_ahead_used": experts.get("read_ahead_used"), "suggested": experts.get("suggested"),
                 "cause": run["prediction"]["cause"], "group_peak_bytes": run["group_peak_bytes"], "text": run["token_ids"][:self.flags.few_tokens]}
 
-    def run_llama(self):
+    def run_llama(self, memory):
         text = self.text(TEXT)[1][:self.flags.llama_tokens]
-        out, _, peak = self.start(self.llama.command(text, len(text) // 2), self.memory + NODE_BYTES)
+        out, _, peak = self.start(self.llama.command(text, len(text) // 2), memory + NODE_BYTES)
         answer = json.loads(out)
         return {"ms": answer["ms_per_token"], "group_peak_bytes": peak, "release": answer["release"],
                 "logprobs_apart": statistics.median(self.llama.apart(text, answer["logprobs"]))}
 
     def measure(self):
         variants = self.variants()
-        rounds = {name: [] for name in variants}
-        if self.llama:
-            rounds[LLAMA] = []
+        memory_of_llama = {LLAMA: self.memory, LLAMA_IN_MEMORY: self.whole} if self.llama else {}
+        rounds = {name: [] for name in [*variants, *memory_of_llama]}
         for turn in range(self.flags.rounds):
             order = list(rounds)
             for name in order if turn % 2 == 0 else reversed(order):
-                rounds[name].append(self.run_llama() if name == LLAMA else self.run(name, variants[name]))
+                rounds[name].append(self.run(name, variants[name]) if name in variants else self.run_llama(memory_of_llama[name]))
                 print(f"  {name}: {rounds[name][-1]['ms']:.1f} ms", file=sys.stderr, flush=True)
         return rounds
 
