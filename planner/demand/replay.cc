@@ -38,16 +38,6 @@ LayerHits ReplayLayer(const RouteLog& log, std::span<const CountedVisit> visits,
   return hits;
 }
 
-// Numbers of places for a curve, from 1 to all units: about i * i / kCurvePoints^2 of them.
-std::vector<int32_t> CurvePlaces(int32_t units) {
-  std::vector<int32_t> places;
-  for (int64_t i = 1; i <= kCurvePoints; ++i) {
-    const auto n = static_cast<int32_t>(std::max<int64_t>(1, units * i * i / (kCurvePoints * kCurvePoints)));
-    if (places.empty() || n > places.back()) places.push_back(n);
-  }
-  return places;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<LayerHits>> Replay(const RouteLog& log, UnitPolicy policy, std::span<const int32_t> places,
@@ -71,6 +61,15 @@ LayerHits SumOf(std::span<const LayerHits> layers) {
   LayerHits sum;
   for (const LayerHits& layer : layers) sum.hits += layer.hits, sum.misses += layer.misses;
   return sum;
+}
+
+std::vector<int32_t> CurvePlaces(int32_t units) {
+  std::vector<int32_t> places;
+  for (int64_t i = 1; i <= kCurvePoints; ++i) {
+    const auto n = static_cast<int32_t>(std::max<int64_t>(1, units * i * i / (kCurvePoints * kCurvePoints)));
+    if (places.empty() || n > places.back()) places.push_back(n);
+  }
+  return places;
 }
 
 std::vector<HitCurve> HitCurvesOf(const RouteLog& log, UnitPolicy policy, const ReplayOptions& options) {

@@ -39,9 +39,12 @@ absl::StatusOr<std::vector<LayerHits>> Replay(const RouteLog& log, UnitPolicy po
 // All layers together.
 LayerHits SumOf(std::span<const LayerHits> layers);
 
-// A curve for each layer of the model, from replays with up to kCurvePoints numbers of places, closer
+// The numbers of places that a curve is made from, from 1 to all units: up to kCurvePoints, closer
 // together where they are few.
 inline constexpr int32_t kCurvePoints = 32;
+std::vector<int32_t> CurvePlaces(int32_t units);
+
+// A curve for each layer of the model, from replays with each of CurvePlaces.
 std::vector<HitCurve> HitCurvesOf(const RouteLog& log, UnitPolicy policy, const ReplayOptions& options = {});
 
 // The policy with the most hits for these places; the first of kUnitPolicies among equals. Errors as

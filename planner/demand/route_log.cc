@@ -106,13 +106,17 @@ absl::Status CheckRouteShape(const RouteShape& shape) {
   return absl::OkStatus();
 }
 
-absl::Status CheckChosen(std::span<const int32_t> chosen, int32_t units) {
-  if (chosen.empty()) return Invalid("no unit is chosen");
+absl::Status CheckAscending(std::span<const int32_t> chosen, int32_t units) {
   for (size_t i = 0; i < chosen.size(); ++i) {
     if (chosen[i] < 0 || chosen[i] >= units) return Invalid("unit ", chosen[i], " is chosen, but a layer has units 0 to ", units - 1);
     if (i > 0 && chosen[i] <= chosen[i - 1]) return Invalid("unit ", chosen[i], " follows unit ", chosen[i - 1], "; units must ascend");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckChosen(std::span<const int32_t> chosen, int32_t units) {
+  if (chosen.empty()) return Invalid("no unit is chosen");
+  return CheckAscending(chosen, units);
 }
 
 RouteLog::RouteLog(RouteShape shape) : shape_(std::move(shape)) {

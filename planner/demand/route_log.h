@@ -47,7 +47,10 @@ struct RouteShape {
 // InvalidArgument if a number is outside its bounds.
 absl::Status CheckRouteShape(const RouteShape& shape);
 
-// InvalidArgument unless `chosen` has at least one unit, ascends, and has only units below `units`.
+// InvalidArgument unless `chosen` ascends and has only units below `units`.
+absl::Status CheckAscending(std::span<const int32_t> chosen, int32_t units);
+
+// The same, and `chosen` has at least one unit.
 absl::Status CheckChosen(std::span<const int32_t> chosen, int32_t units);
 
 class RouteLog {
