@@ -16,6 +16,7 @@
 #include "planner/base/status.h"
 #include "planner/demand/unit_policy.h"
 #include "planner/plan/instance/stage_plan.h"
+#include "planner/plan/kv_window.h"
 #include "planner/plan/model/block_parts.h"
 #include "planner/plan/model/model_spec.h"
 
@@ -76,8 +77,7 @@ struct PlanPart {
 // Softmax sums fixed ranges of this many ids. Parts of the head therefore begin at multiples of it
 // (docs/internals/design.md, section 5).
 inline constexpr int64_t kVocabRange = 1024;
-inline constexpr int64_t kPageTokens = 16;  // positions of one layer in a KV page
-inline constexpr int64_t kKvPiece = 256;    // positions that attention processes together
+inline constexpr int64_t kKvPiece = 256;  // positions that attention processes together
 
 // Memory of one device by purpose. The sum is its budget.
 struct PlanMemory {
