@@ -19,7 +19,8 @@ void OrderWriter::RetireLeaving() {
       const int64_t kept = std::ssize(leaving.kept);
       Write(RetireOrder{.sequence = leaving.slot, .kept = kept});
       PostToPlanner(MemoryPlanner::Retire{.slot = leaving.slot, .kept = kept});
-      for (const int32_t slot : cache_.Keep({leaving.slot, leaving.group, std::move(leaving.kept)})) FreeSlot(slot);
+      for (const int32_t slot : cache_.Keep({leaving.slot, leaving.group, std::move(leaving.kept), LeastShared(leaving.slot)}))
+        FreeSlot(slot);
     }
   }
   leaving_.clear();
@@ -34,11 +35,11 @@ void OrderWriter::FreeSlot(int32_t slot) {
 // The idle sequences, newest first, as a cache with these options keeps them.
 std::vector<PrefixCache::Idle> OrderWriter::NextIdle(const PrefixCache::Options& options) {
   std::vector<PrefixCache::Idle> idle(cache_.idle().begin(), cache_.idle().end());
-  for (Leaving& leaving : leaving_) idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept)});
+  for (Leaving& leaving : leaving_) idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept), LeastShared(leaving.slot)});
   PrefixCache next(options);
   for (PrefixCache::Idle& each : idle) {
     each.ids.resize(static_cast<size_t>(next.Kept(std::ssize(each.ids))));
-    if (!each.ids.empty()) (void)next.Keep(std::move(each));
+    if (!each.ids.empty() && std::ssize(each.ids) >= each.least) (void)next.Keep(std::move(each));
   }
   return {next.idle().rbegin(), next.idle().rend()};
 }
@@ -79,6 +80,8 @@ void OrderWriter::AdmitWaiting(Entry& entry) {
 // The request begins with that KV. If it has taken KV over, it has its own.
 void OrderWriter::WriteAdmit(Entry& entry, const Beginning& beginning) {
   if (beginning.positions > 0) entry.ordered = entry.computed = beginning.positions;
+  if (beginning.positions > 0) LeastShared(entry.slot) = LeastShared(beginning.slot);
+  if (entry.ordered == 0) LeastShared(entry.slot) = 0;
   entry.admitted = true;
   if (beginning.idle && beginning.slot != entry.slot) cache_.Touch(beginning.slot);
   Write(AdmitOrder{.sequence = entry.slot,
@@ -114,7 +117,7 @@ OrderWriter::Beginning OrderWriter::FindBeginning(const Entry& entry) const {
   for (const Entry* other : running_) {
     if (!options_.copies_kv || !other->admitted || !MayShare(entry, *other)) continue;
     const int64_t positions = cache_.Shared(entry.tokens, other->tokens, std::min(most, other->ordered));
-    if (positions > best.positions) best = {.slot = other->slot, .positions = positions};
+    if (positions > best.positions && positions >= LeastShared(other->slot)) best = {.slot = other->slot, .positions = positions};
   }
   return best;
 }
@@ -128,7 +131,7 @@ bool OrderWriter::FindAwaited(Entry& entry, int64_t there) const {
   for (const Entry* other : running_) {
     if (other == &entry) break;
     const int64_t positions = MayShare(entry, *other) ? cache_.Shared(entry.tokens, other->tokens, most) : 0;
-    if (positions > there) there = entry.awaited_rows = positions, entry.awaited = other->id;
+    if (positions > there && positions >= LeastShared(other->slot)) there = entry.awaited_rows = positions, entry.awaited = other->id;
   }
   return entry.awaited >= 0;
 }
@@ -163,6 +166,7 @@ std::vector<int32_t> OrderWriter::KeptOf(const Entry& entry) const {
   std::vector<int32_t> ids = entry.request.prompt;
   ids.insert(ids.end(), entry.generated.begin(), entry.generated.end());
   ids.resize(static_cast<size_t>(cache_.Kept(std::min(entry.ordered, known))));
+  if (std::ssize(ids) < LeastShared(entry.slot)) ids.clear();  // nobody could begin with it
   return ids;
 }
 

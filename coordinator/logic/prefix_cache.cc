@@ -26,7 +26,7 @@ std::optional<PrefixCache::Match> PrefixCache::Find(int64_t group, std::span<con
   std::optional<Match> best;
   for (const Idle& idle : idle_) {
     const int64_t positions = idle.group == group ? Shared(ids, idle.ids, most) : 0;
-    if (positions == 0) continue;
+    if (positions == 0 || positions < idle.least) continue;
     const Match match{.slot = idle.slot, .positions = positions, .lost = std::ssize(idle.ids) - positions};
     if (!best || match.positions > best->positions || (match.positions == best->positions && match.lost < best->lost)) best = match;
   }
@@ -44,7 +44,8 @@ std::vector<int32_t> PrefixCache::Keep(Idle idle) {
   LIME_CHECK(std::ranges::find(idle_, idle.slot, &Idle::slot) == idle_.end()) << "slot " << idle.slot;
   std::vector<int32_t> freed;
   const auto begins = [](const Idle& one, const Idle& other) {
-    return one.group == other.group && one.ids.size() <= other.ids.size() && std::equal(one.ids.begin(), one.ids.end(), other.ids.begin());
+    return one.group == other.group && one.least >= other.least && one.ids.size() <= other.ids.size() &&
+           std::equal(one.ids.begin(), one.ids.end(), other.ids.begin());
   };
   for (auto it = idle_.begin(); it != idle_.end();) {
     if (begins(*it, idle)) freed.push_back(it->slot);

@@ -26,6 +26,7 @@ class PrefixCache {
     int32_t slot = 0;
     int64_t group = 0;  // KV is shared only within a group
     std::vector<int32_t> ids;
+    int64_t least = 0;  // fewer positions cannot be shared: layers have given their pages back
 
     friend bool operator==(const Idle&, const Idle&) = default;
   };

@@ -48,6 +48,7 @@ absl::Status CheckKvRoom(const Plan& before, const Plan& after, const KvRoom& ro
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoom& room) {
   if (!RetainsAllKv(before) || !RetainsAllKv(after) || HasState(before)) return false;
   if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
+  if (WindowOf(before).positions != WindowOf(after).positions) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {
     for (const int32_t layer : LayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;
@@ -55,7 +56,7 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoo
   for (int32_t d = 0; d < after.NumDevices(); ++d) {
     const PlanDevice& device = after.devices[d];
     const std::vector<int32_t> layers = LayersOn(after, d);
-    if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
+    if (device.kv_pages < PagesOn(after, d, pages)) return false;
     if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
     const bool has_left = HeldKvBytes(before, DeviceNamed(before, device.name), pages) > 0;
     if (has_left && TakingOverBytes(before, after, d, pages) > device.budget) return false;

@@ -113,12 +113,8 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.stage.device, from.sequences));
   LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
-  std::vector<KvExtent> wanted;
-  for (size_t s = 0; s < away.size(); ++s) {
-    const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : 0, end = KvPages::PagesFor(from.sequences[s].positions, 1);
-    if (first < end) wanted.push_back({.sequence = from.sequences[s].from, .first = first, .end = end});
-  }
   for (int64_t i = 0; i < std::ssize(options_.stage.layers); ++i) {
+    const std::vector<KvExtent> wanted = WantedOf(options_.stage.layers[static_cast<size_t>(i)], from.sequences, away);
     const auto sink = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
       if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, " arrived, but that slot does not continue");
@@ -127,6 +123,18 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
     LIME_RETURN_IF_ERROR(from.read(options_.stage.layers[static_cast<size_t>(i)], options_.stage.backend->numerics_id(), wanted, sink));
   }
   return absl::OkStatus();
+}
+
+// The pages of a layer that this device needs.
+std::vector<KvExtent> StageKv::WantedOf(int32_t layer, const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) const {
+  const KvWindow& window = plan_.parts[PartsOf(plan_, {BlockKind::kAttention, layer}).first].window;
+  std::vector<KvExtent> wanted;
+  for (size_t s = 0; s < away.size(); ++s) {
+    const int64_t positions = sequences[s].positions, end = KvPages::PagesFor(positions, 1);
+    const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : window.FirstPageTaken(positions);
+    if (first < end) wanted.push_back({.sequence = sequences[s].from, .first = first, .end = end});
+  }
+  return wanted;
 }
 
 absl::Status StageKv::StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {

@@ -251,6 +251,7 @@ void StageLogic::Execute(const ResidencyOrder& order, const Memory&, double, Act
 void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, Actions& actions) {
   const absl::Status evicted = book_.Evict(order);
   if (!evicted.ok()) return Fail(evicted, actions);
+  book_.Reach(order);
   const std::vector<Program>& programs = memory.programs;
   const auto program =
       std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });

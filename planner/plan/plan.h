@@ -45,6 +45,9 @@ struct PlanPart {
   Bytes unit_bytes = 0;  // of the largest unit, on the disk and in memory; only of a part on demand
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
+  // In the same part, if the layer gives the pages behind its window back. The same in all layers
+  // that do. Not in a plan that evicts KV, or keeps some on a disk or a host.
+  KvWindow window;
   // States of all sequences; in the first part of a block that keeps a state.
   Bytes state_bytes = 0;
   bool streamed = false;

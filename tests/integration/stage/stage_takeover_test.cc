@@ -148,10 +148,11 @@ int BeginWithout(const Plan& plan, const std::vector<KvSequence>& sequences, boo
   return devices;
 }
 
-void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<Reference>& references, uint64_t seed, Totals& totals) {
+// Under the first plan, then under the next one, which takes its KV over.
+void Generate(const std::string& dir, const Plan& first, const Plan& next, const std::vector<Reference>& references, uint64_t seed,
+              Totals& totals) {
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
-  const Plan first = DrawLongPlan(spec, seed), next = DrawLongPlan(spec, seed + 1000, PagesAt(references, kTokens));
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(first), "\n", ToJsonText(next)));
   std::vector<Sequence> sequences;
   for (int64_t s = 0; s < std::min(first.sequences, next.sequences); ++s)
@@ -219,7 +220,8 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
                                kTokens, kLongContext));
   Totals totals;
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
-    Generate(dir / "model", *spec, references, seed, totals);
+    Generate(dir / "model", DrawLongPlan(*spec, seed), DrawLongPlan(*spec, seed + 1000, PagesAt(references, kTokens)), references, seed,
+             totals);
     if (HasFatalFailure()) return;
   }
   EXPECT_EQ(totals.taken_over, seeds);
@@ -229,6 +231,37 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
   EXPECT_GT(totals.to_disk, seeds / 8);
   EXPECT_GT(totals.to_hosts, seeds / 8);
   EXPECT_GT(std::ssize(totals.travelled.fetched), seeds / 4);
+}
+
+// Layers with a window give pages back: of those, the next plan takes over only what rows still
+// attend to. A plan with KV on a disk keeps all pages, and never reads the ones that it has not
+// got.
+TEST(StageTakeoverWindow, WhatAWindowHasGivenBackIsNotMissed) {
+  for (const std::string family : {"gemma3", "gpt_oss"}) {
+    SCOPED_TRACE(family);
+    MakeModelOptions options = OptionsOf({.name = family, .family = family, .quantization = std::nullopt, .window = 50});
+    options.config.max_positions = 2 * kLongContext;
+    TempDir dir;
+    ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+    const auto spec = LoadModelSpec(dir / "model");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    std::vector<Reference> references;
+    for (const int length : {1250, 530, 40}) references.push_back(Alone(dir / "model", RandomIds(70, length, 200), kTokens, kLongContext));
+    const auto in_memory = [&](uint64_t seed) {
+      return RandomPlan(*spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
+    };
+    const int64_t pages = PagesAt(references, kTokens);
+    Totals totals;
+    int plans = 0;
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(4, 40)); ++seed, plans += 3) {
+      ASSERT_GT(WindowOf(in_memory(seed)).positions, 0);
+      Generate(dir / "model", in_memory(seed), in_memory(seed + 1000), references, seed, totals);
+      Generate(dir / "model", in_memory(seed), DrawLongPlan(*spec, 3 * seed + 1, pages), references, seed, totals);
+      Generate(dir / "model", DrawLongPlan(*spec, 3 * seed + 2), in_memory(seed), references, seed, totals);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(totals.taken_over, plans);
+  }
 }
 
 // The next plan computes all positions again.
