@@ -105,10 +105,10 @@ KvTakeoverPlan MakeKvTakeoverPlan(const Plan& plan, int32_t device, const Plan& 
 absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t device, std::span<const KvSequence> sequences) {
   const auto layers = std::ssize(LayersOn(plan, device));
   std::vector<int64_t> away(sequences.size(), 0);
-  if (layers == 0) return away;
+  if (layers == 0 || WindowOf(plan).positions > 0) return away;  // no piece may leave where windows give pages back
   const int64_t reach = PositionsAway(plan, plan.devices[device], ResidencyOf(plan).layer_pages) / kKvPiece;
   int64_t pages = 0;  // of one layer, in memory
-  for (const KvSequence& sequence : sequences) pages += RoundUp(sequence.positions, kPageTokens) / kPageTokens;
+  for (const KvSequence& sequence : sequences) pages += KvPagesFor(sequence.positions);
   const int64_t room = plan.devices[device].kv_pages / layers;
   while (pages > room) {
     size_t best = away.size();

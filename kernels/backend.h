@@ -60,7 +60,8 @@ class Backend {
   virtual absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) = 0;
 
   // Sets the KV pages of sequence slot `sequence` in `layer`, by position / 16. -1: no page here;
-  // AttendToPieces gets the memory instead.
+  // AttendToPieces gets the memory instead. A layer with a window may have a page more than once:
+  // for positions so far apart that no row attends to two of them.
   virtual void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) = 0;
 
   // The memory of one page, for code that copies pages elsewhere or back. A page must come back

@@ -142,8 +142,7 @@ class ServerRun {
     if (const std::shared_ptr<const ServedPlan> served = plan_.get()) {
       now.plan = std::shared_ptr<const Plan>(served, &served->plan);
       now.predicted_ms_per_token = served->MsPerToken(now.running);
-      for (int device = 0; device < now.plan->NumDevices(); ++device)
-        now.kv_pages_cached += cached_pages * std::ssize(LayersOn(*now.plan, device));
+      for (int device = 0; device < now.plan->NumDevices(); ++device) now.kv_pages_cached += PagesOn(*now.plan, device, cached_pages);
     }
     return now;
   }

@@ -48,7 +48,7 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
   if (request.unit_places.value_or(0) > 0 && !spec.config.experts)
     return Invalid(request.model_name, ": it has no experts, of which ", *request.unit_places, " could have a place in memory");
   if (request.ahead_places > 0 && !spec.config.experts) return Invalid(request.model_name, ": it has no experts that could be read ahead");
-  const int64_t pages = (request.context + kPageTokens - 1) / kPageTokens * spec.NumKvLayers();
+  const int64_t pages = KvPagesFor(request.context) * spec.NumKvLayers();
   if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(request.model_name, ": ", request.sequences, " sequences of ", request.context, " positions need ",
@@ -267,7 +267,7 @@ class LocalPlanning {
   }
 
   absl::StatusOr<ClusterDevice> Describe(int64_t rows) const {
-    const int64_t pages = request_.sequences * ((request_.context + kPageTokens - 1) / kPageTokens) * spec_.NumKvLayers();
+    const int64_t pages = request_.sequences * spec_.KvPages(request_.context, rows);
     const BackendOptions backend{.num_threads = request_.num_threads > 0 ? request_.num_threads : UsableCores(),
                                  .max_rows = rows,
                                  .max_logit_rows = std::max<int64_t>(request_.sequences, LogitRows(rows)),
@@ -290,7 +290,7 @@ class LocalPlanning {
                          .process = least.runtime,
                          .fixed = least.total() - least.kv - least.runtime,
                          .planned_kv = least.kv,
-                         .kv_bytes_per_token = spec_.KvBytesPerToken(),
+                         .kv_bytes = [this](int64_t tokens) { return spec_.KvPages(tokens, kUsualChunk) * spec_.KvPageBytes(); },
                          .context = spec_.config.max_positions,
                          .priority = request_.priority});
   }

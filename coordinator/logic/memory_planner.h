@@ -8,11 +8,15 @@
 // ordered now.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <variant>
 #include <vector>
+
+#include "planner/plan/kv_window.h"
 
 namespace lime {
 
@@ -21,8 +25,11 @@ class MemoryPlanner {
   struct Options {
     std::vector<int64_t> layer_pages;  // KV pages per layer of each level, ascending
     int32_t sequences = 1;             // slots
-    int64_t lead = 8;                  // steps
-    int64_t calm = 64;                 // steps in which a lower level must have been enough
+    // KV pages that a slot has in a layer, at most. Less than its positions need if all layers have
+    // a window and give pages back.
+    int64_t most_pages = std::numeric_limits<int64_t>::max();
+    int64_t lead = 8;   // steps
+    int64_t calm = 64;  // steps in which a lower level must have been enough
   };
   explicit MemoryPlanner(const Options& options);
 
@@ -71,7 +78,7 @@ class MemoryPlanner {
     int64_t positions = 0, end = 0;  // end 0: free or idle
     int64_t kept = 0;                // of an idle slot
   };
-  static int64_t PagesOf(int64_t positions) { return (positions + 15) / 16; }
+  int64_t PagesOf(int64_t positions) const { return std::min(KvPagesFor(positions), options_.most_pages); }
   int64_t Soon(const Claim& claim) const;  // pages after 2 `lead` steps
   int64_t There() const;
   int64_t Needed() const;

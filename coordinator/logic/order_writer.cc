@@ -29,6 +29,8 @@ OrderWriter::Options OrderWriter::For(const Plan& plan, Bytes prompt_cache) {
   options.retained_positions = plan.retained_positions;
   options.again_ahead = AgainAhead(plan);
   options.cache.needs_snapshot = HasState(plan);
+  options.window = WindowOf(plan);
+  options.slot_pages = FullLayerPages(plan) / plan.sequences;
   if (prompt_cache == 0) return options;
   Bytes page_bytes = 0;  // of a page of every layer
   for (int d = 0; d < plan.NumDevices(); ++d) page_bytes += std::ssize(LayersOn(plan, d)) * plan.page_bytes;
@@ -52,10 +54,11 @@ void OrderWriter::BeginPlan() {
   ReserveMemory();
   free_slots_.clear();
   for (int32_t slot = options_.sequences; slot-- > 0;) free_slots_.push_back(slot);
+  least_shared_.assign(static_cast<size_t>(options_.sequences), 0);
   cache_ = PrefixCache(options_.cache);
   memory_.reset();
   if (options_.levels.empty()) return;
-  MemoryPlanner::Options memory{.sequences = options_.sequences, .lead = kResidencyLead};
+  MemoryPlanner::Options memory{.sequences = options_.sequences, .most_pages = options_.slot_pages, .lead = kResidencyLead};
   for (const Residency& level : options_.levels) memory.layer_pages.push_back(level.layer_pages);
   memory_.emplace(memory);
 }
@@ -75,7 +78,7 @@ void OrderWriter::ReserveMemory() {
 }
 
 OrderWriter::RequestLimits OrderWriter::LimitsOf(const Options& options) {
-  RequestLimits limits{.context = options.context};
+  RequestLimits limits{.context = options.context, .slot_pages = options.slot_pages};
   if (!options.levels.empty()) limits.layer_pages = options.levels.back().layer_pages;
   return limits;
 }
@@ -87,7 +90,7 @@ absl::Status OrderWriter::CheckFits(const Request& request, const RequestLimits&
         absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens, " new tokens, but the plan has ", limits.context,
                      " positions for a request; plan with more --tokens, or shorten the prompt or --max-tokens"));
   }
-  const int64_t pages = (prompt + request.max_new_tokens + kPageTokens - 1) / kPageTokens;
+  const int64_t pages = std::min(KvPagesFor(prompt + request.max_new_tokens), limits.slot_pages);
   if (pages > limits.layer_pages) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
                                                      " new tokens, but the plan has at most ", limits.layer_pages,
@@ -154,7 +157,7 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Opti
   std::vector<Continued> continued;
   int64_t pages = options.levels.empty() ? std::numeric_limits<int64_t>::max() : options.levels.front().layer_pages;
   for (const Entry* entry : running_) {
-    const int64_t computed = (entry->ordered + kPageTokens - 1) / kPageTokens;
+    const int64_t computed = PagesOf(entry->ordered);
     pages -= computed, most_pages -= computed;
     if (pages < 0 || std::ssize(continued) == options.sequences) break;
     if (entry->ordered == 0) continue;
@@ -174,6 +177,7 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Opti
   LIME_RETURN_IF_ERROR(Restart(options));
   for (const Continued& each : continued) {
     std::erase(free_slots_, each.sequence.to);
+    LeastShared(each.sequence.to) = options_.window.LeastShared(options_.window.FirstPageTaken(each.sequence.positions));
     if (!each.request) continue;
     Entry& entry = entries_.at(*each.request);
     entry.slot = each.sequence.to;
@@ -185,6 +189,7 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Opti
   }
   for (; !idle.empty(); idle.pop_back()) {
     PrefixCache::Idle& oldest = idle.back();
+    oldest.least = LeastShared(oldest.slot);
     if (memory_) (void)memory_->OnEvent(MemoryPlanner::Retire{.slot = oldest.slot, .kept = std::ssize(oldest.ids)});
     (void)cache_.Keep(std::move(oldest));
   }
@@ -353,6 +358,7 @@ int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
 
 void OrderWriter::AddRow(Entry& entry, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step) {
   const int32_t position = static_cast<int32_t>(entry.ordered++);
+  LeastShared(entry.slot) = std::max(LeastShared(entry.slot), options_.window.LeastSharedAt(entry.ordered));
   batch.rows.push_back(
       {.sequence = entry.slot, .token = token, .position = position, .wants_logits = wants_logits, .snapshot = SnapshotAfter(entry)});
   if (wants_logits) step.awaited.push_back({.request = entry.id, .slot = entry.slot, .position = position + 1});
@@ -458,7 +464,7 @@ OrderWriter::Remaining OrderWriter::remaining() const {
     remaining.known = std::max(remaining.known, known);
     remaining.again = std::max(remaining.again, known - entry.logits_from);
     if (!entry.running) continue;
-    remaining.pages += (known + kPageTokens - 1) / kPageTokens, remaining.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
+    remaining.pages += PagesOf(known), remaining.pages_at_end += PagesOf(entry.end);
   }
   remaining.steps = std::max(remaining.steps, tokens / options_.sequences);
   if (memory_) remaining.level_pages = options_.levels[static_cast<size_t>(memory_->level())].layer_pages;

@@ -21,11 +21,13 @@
 // begins where the other request has a snapshot: near the end of its prompt, or at one of the last
 // units of its answer. If another request is about to compute more of its prompt, it takes a slot and
 // waits for those rows to be ordered. Idle slots are freed, the oldest first, before any request waits
-// for a slot or for pages.
+// for a slot or for pages. Layers with a window give pages back (KvWindow): KV of a slot is then
+// shared only close behind its newest position.
 // Bounds: keeps nothing of a request that has ended, except the ids of idle slots. Memory grows
 // only with waiting and running requests.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -66,6 +68,9 @@ class OrderWriter {
     PrefixCache::Options cache;      // its unit is 0 if requests share no KV
     bool copies_kv = false;          // KV of a slot can be copied to another one
     int32_t snapshots = 0;           // Plan::state_snapshots; used if the cache needs them
+    KvWindow window = {};            // of layers that give pages back
+    // KV pages that a slot has in a layer, at most: in that with the most.
+    int64_t slot_pages = std::numeric_limits<int64_t>::max();
   };
   // The limits of a plan's devices. If its KV grows, `levels` has only the level that it begins
   // with. `prompt_cache`: bytes of KV that idle slots may keep on all devices together; 0: requests
@@ -84,6 +89,7 @@ class OrderWriter {
   struct RequestLimits {
     int64_t context = 0;                                        // positions of one slot
     int64_t layer_pages = std::numeric_limits<int64_t>::max();  // maximum KV, if it grows
+    int64_t slot_pages = std::numeric_limits<int64_t>::max();   // KV that a request has at most
   };
   // InvalidArgument for an invalid request; ResourceExhausted, with the numbers, for a request that
   // can never fit.  Thread: any
@@ -216,6 +222,9 @@ class OrderWriter {
   };
 
   static RequestLimits LimitsOf(const Options& options);
+  int64_t PagesOf(int64_t positions) const { return std::min(KvPagesFor(positions), options_.slot_pages); }
+  int64_t& LeastShared(int32_t slot) { return least_shared_[static_cast<size_t>(slot)]; }
+  int64_t LeastShared(int32_t slot) const { return least_shared_[static_cast<size_t>(slot)]; }
   static absl::Status CheckFits(const Request& request, const RequestLimits& limits);
   void BeginPlan();
   void ReserveMemory();
@@ -264,6 +273,7 @@ class OrderWriter {
   std::deque<Entry*> waiting_;
   std::vector<Entry*> running_;          // in order of admission
   std::vector<int32_t> free_slots_;      // lowest last
+  std::vector<int64_t> least_shared_;    // by slot: fewer positions of it cannot be shared (KvWindow)
   std::vector<Leaving> leaving_;         // ended since the last NextOrders
   PrefixCache cache_{{}};                // idle slots
   RecycledQueue<UnderWay> under_way_;    // oldest first

@@ -32,7 +32,8 @@ void OrderWriter::RetireLeaving() {
       Write(RetireOrder{.sequence = leaving.slot, .kept = kept});
       PostToPlanner(MemoryPlanner::Retire{.slot = leaving.slot, .kept = kept});
       CutSnapshots(leaving.snapshots, kept);
-      for (const int32_t slot : cache_.Keep({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots)}))
+      for (const int32_t slot :
+           cache_.Keep({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots), LeastShared(leaving.slot)}))
         FreeSlot(slot);
     }
   }
@@ -48,13 +49,14 @@ void OrderWriter::FreeSlot(int32_t slot) {
 // The idle sequences, newest first, as a cache with these options keeps them.
 std::vector<PrefixCache::Idle> OrderWriter::NextIdle(const Options& options) {
   std::vector<PrefixCache::Idle> idle(cache_.idle().begin(), cache_.idle().end());
-  for (Leaving& leaving : leaving_) idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots)});
+  for (Leaving& leaving : leaving_)
+    idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots), LeastShared(leaving.slot)});
   PrefixCache next(options.cache);
   for (PrefixCache::Idle& each : idle) {
     if (options.cache.needs_snapshot) each.snapshots.resize(static_cast<size_t>(options.snapshots));
     each.ids.resize(static_cast<size_t>(next.Kept(std::ssize(each.ids), each.snapshots)));
     CutSnapshots(each.snapshots, std::ssize(each.ids));
-    if (!each.ids.empty()) (void)next.Keep(std::move(each));
+    if (!each.ids.empty() && std::ssize(each.ids) >= each.least) (void)next.Keep(std::move(each));
   }
   return {next.idle().rbegin(), next.idle().rend()};
 }
@@ -98,6 +100,8 @@ void OrderWriter::WriteAdmit(Entry& entry, const Beginning& beginning) {
   if (beginning.positions > 0) entry.ordered = entry.computed = beginning.positions;
   const bool copies = beginning.slot >= 0 && beginning.slot != entry.slot;
   CutSnapshots(entry.snapshots, copies ? 0 : entry.ordered);
+  if (beginning.positions > 0) LeastShared(entry.slot) = LeastShared(beginning.slot);
+  if (entry.ordered == 0) LeastShared(entry.slot) = 0;
   entry.admitted = true;
   if (beginning.idle && beginning.slot != entry.slot) cache_.Touch(beginning.slot);
   Write(AdmitOrder{.sequence = entry.slot,
@@ -134,7 +138,7 @@ OrderWriter::Beginning OrderWriter::FindBeginning(const Entry& entry) const {
   for (const Entry* other : running_) {
     if (!options_.copies_kv || !other->admitted || !MayShare(entry, *other)) continue;
     const int64_t positions = cache_.Shared(entry.tokens, other->tokens, std::min(most, other->ordered), other->snapshots);
-    if (positions <= best.positions) continue;
+    if (positions <= best.positions || positions < LeastShared(other->slot)) continue;
     best = {.slot = other->slot, .positions = positions, .snapshot = PrefixCache::SnapshotAt(other->snapshots, positions)};
   }
   return best;
@@ -150,7 +154,7 @@ bool OrderWriter::FindAwaited(Entry& entry, int64_t there) const {
     if (other == &entry) break;
     const int64_t next = other->ordered < PromptSnapshot(*other) ? PromptSnapshot(*other) : 0;
     const int64_t positions = MayShare(entry, *other) ? cache_.Shared(entry.tokens, other->tokens, most, {&next, 1}) : 0;
-    if (positions > there) there = entry.awaited_rows = positions, entry.awaited = other->id;
+    if (positions > there && positions >= LeastShared(other->slot)) there = entry.awaited_rows = positions, entry.awaited = other->id;
   }
   return entry.awaited >= 0;
 }
@@ -186,6 +190,7 @@ std::vector<int32_t> OrderWriter::KeptOf(const Entry& entry) const {
   std::vector<int32_t> ids = entry.request.prompt;
   ids.insert(ids.end(), entry.generated.begin(), entry.generated.end());
   ids.resize(static_cast<size_t>(cache_.Kept(std::min(entry.ordered, known), entry.snapshots)));
+  if (std::ssize(ids) < LeastShared(entry.slot)) ids.clear();  // nobody could begin with it
   return ids;
 }
 

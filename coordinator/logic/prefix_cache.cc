@@ -40,7 +40,7 @@ std::optional<PrefixCache::Match> PrefixCache::Find(int64_t group, std::span<con
   std::optional<Match> best;
   for (const Idle& idle : idle_) {
     const int64_t positions = idle.group == group ? Shared(ids, idle.ids, most, idle.snapshots) : 0;
-    if (positions == 0) continue;
+    if (positions == 0 || positions < idle.least) continue;
     const Match match{.slot = idle.slot,
                       .positions = positions,
                       .snapshot = SnapshotAt(idle.snapshots, positions),
@@ -62,7 +62,7 @@ std::vector<int32_t> PrefixCache::Keep(Idle idle) {
   std::vector<int32_t> freed;
   const auto begins = [](const Idle& one, const Idle& other) {
     const auto has = [&](int64_t snapshot) { return snapshot == 0 || SnapshotAt(other.snapshots, snapshot) >= 0; };
-    return one.group == other.group && one.ids.size() <= other.ids.size() &&
+    return one.group == other.group && one.least >= other.least && one.ids.size() <= other.ids.size() &&
            std::equal(one.ids.begin(), one.ids.end(), other.ids.begin()) && std::ranges::all_of(one.snapshots, has);
   };
   for (auto it = idle_.begin(); it != idle_.end();) {

@@ -29,6 +29,7 @@ class PrefixCache {
     int64_t group = 0;  // KV is shared only within a group
     std::vector<int32_t> ids;
     std::vector<int64_t> snapshots = {};  // positions of each of the slot's snapshots; 0: none was taken
+    int64_t least = 0;                    // fewer positions cannot be shared: layers have given their pages back
 
     friend bool operator==(const Idle&, const Idle&) = default;
   };

@@ -59,6 +59,7 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoo
   if (!RetainsAllKv(before) || !RetainsAllKv(after)) return false;
   if (HasState(before) && (LendsKv(before) || LendsKv(after))) return false;
   if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
+  if (WindowOf(before).positions != WindowOf(after).positions) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {
     for (const int32_t layer : LayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;
@@ -67,7 +68,7 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages, const KvRoo
   for (int32_t d = 0; d < after.NumDevices(); ++d) {
     const PlanDevice& device = after.devices[d];
     const std::vector<int32_t> layers = LayersOn(after, d);
-    if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
+    if (device.kv_pages < PagesOn(after, d, pages)) return false;
     const auto is_other = [&](int32_t layer) { return numerics[layer] != device.numerics_id; };
     if (std::ranges::any_of(layers, is_other) || std::ranges::any_of(StateLayersOn(after, d), is_other)) return false;
     const bool has_left = LeftBytes(before, device.name, pages) > 0;

@@ -35,8 +35,10 @@ std::vector<Bytes> AwayBytes(const Plan& plan, const KvLevel& level) {
   return bytes;
 }
 
-// Tokens per sequence, if all sequences have the same length.
+// Tokens per sequence, if all sequences have the same length. If all layers give pages back, the
+// last level has room for the context.
 int64_t Tokens(const Plan& plan, const KvLevel& level) {
+  if (WindowOf(plan).positions > 0 && level.residency.layer_pages == FullLayerPages(plan)) return RoundUp(plan.context, kPageTokens);
   return level.residency.layer_pages / plan.sequences * kPageTokens;
 }
 

@@ -20,7 +20,7 @@ constexpr int64_t kPushContext = 2048;  // default context of a push
 
 // Minimum prompt rows of a plan for a run, if its context has room. After a fault, recomputed
 // requests are longer prompts.
-constexpr int64_t kLeastPromptChunk = 64;
+constexpr int64_t kLeastPromptChunk = kLeastWindowRows;
 
 // Extra memory of a longer chunk, beyond the rows that the plan has room for anyway.
 Bytes More(const Plan& plan, const ModelSpec& spec, int64_t rows) {

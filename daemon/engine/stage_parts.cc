@@ -127,7 +127,7 @@ BackendOptions StageParts::OptionsOfBackend() const {
           .max_logit_rows = HasHead(plan(), stage.device) ? MostLogitRows(plan()) : 0,
           .max_sequences = plan().sequences,
           .context = plan().context,
-          .num_kv_pages = pages_come ? FullLayerPages(plan()) * std::ssize(layers) : device().kv_pages,
+          .num_kv_pages = pages_come ? PagesOn(plan(), stage.device, FullLayerPages(plan())) : device().kv_pages,
           .present_kv_pages = pages_come ? device().kv_pages : -1,
           .state_layers = StateLayersOn(plan(), stage.device),
           .state_snapshots = plan().state_snapshots,

@@ -125,6 +125,7 @@ class StageKv {
   bool HostHasNext() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex) { return stopping_ || !lent_->lending(); }
   static KvBook::Shape ShapeOf(const Plan& plan, const Options& options);
   void Show(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
+  std::vector<KvExtent> WantedOf(int32_t layer, const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) const;
   absl::Status StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   absl::Status TakeOverStates(const KvTakeover& from, int32_t layer);
   std::span<std::byte> StateAt(int32_t sequence, int64_t copy, int32_t layer) const;

@@ -19,6 +19,7 @@
 #include "daemon/machine/system_memory.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/json_text.h"
+#include "planner/plan/kv_window.h"
 
 namespace lime {
 namespace {
@@ -282,7 +283,7 @@ absl::StatusOr<DerivedBudget> ChooseMemory(const std::string& model, MemoryPrior
   return DeriveBudget({.available = AvailableMemory(),
                        .machine = MachineMemory(),
                        .process = runtime,
-                       .kv_bytes_per_token = spec.KvBytesPerToken(),
+                       .kv_bytes = [&](int64_t tokens) { return spec.KvPages(tokens, kLeastWindowRows) * spec.KvPageBytes(); },
                        .context = spec.config.max_positions,
                        .priority = mode});
 }

@@ -9,9 +9,12 @@
 //               ──► StateBook        ──► NextRestore: a snapshot to copy to the states of a slot
 //
 // Thread: the owner's, under its lock.   Owner: StageKv, or the simulated cluster.
+// In layers with a window, later positions of a sequence take the pages of earlier ones. So another
+// sequence can begin with KV of a slot only close behind the slot's newest position.
 // Invariant: those of KvPages and KvAway; pages before a sequence's first piece in memory are free.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -42,13 +45,16 @@ class KvBook {
   KvBook(const Plan& plan, const Shape& shape)
       : plan_(plan),
         shape_(shape),
+        window_(WindowOf(plan)),
         pages_({.num_pages = plan.devices[shape.device].kv_pages,
                 .num_layers = shape.layers,
                 .max_sequences = plan.sequences,
-                .retained_pages = RetainsAllKv(plan) ? 0 : RetainedPages(plan)}),
+                .retained_pages = RetainsAllKv(plan) ? 0 : RetainedPages(plan),
+                .most_pages = window_.positions > 0 ? MostPagesOn(plan, shape.device) : std::vector<int64_t>()}),
         away_(plan.sequences),
         states_(plan),
         kept_(static_cast<size_t>(plan.sequences)),
+        least_shared_(static_cast<size_t>(plan.sequences)),
         is_shown_(static_cast<size_t>(plan.sequences), true) {
     shown_.reserve(kept_.size()), ended_.reserve(kept_.size());
   }
@@ -72,6 +78,7 @@ class KvBook {
       LIME_RETURN_IF_ERROR(states_.TakeOver(sequences[s]));
       Show(to);
       kept_[static_cast<size_t>(to)] = positions;
+      least_shared_[static_cast<size_t>(to)] = window_.LeastShared(window_.FirstPageTaken(positions));
       away_.TakeOver(to, positions, away[s]);
     }
     return absl::OkStatus();
@@ -96,14 +103,15 @@ class KvBook {
   // Whether a sequence begins with pages that are copied from another slot.
   static bool Copies(const AdmitOrder& admit) { return admit.source >= 0 && admit.computed > 0; }
   // Whether the pages for the copies are free.
-  bool HasRoomFor(const AdmitOrder& admit) const { return pages_.free_pages() >= KvPages::PagesFor(admit.computed, shape_.layers); }
+  bool HasRoomFor(const AdmitOrder& admit) const { return pages_.free_pages() >= pages_.PagesFor(admit.computed); }
 
   // A sequence takes a slot, with the KV and the states that the order says. InvalidArgument if
-  // these are not there; ResourceExhausted if too few pages are free.
+  // these are not there, or no longer; ResourceExhausted if too few pages are free.
   absl::Status Begin(const AdmitOrder& admit) {
     LIME_RETURN_IF_ERROR(Copies(admit) ? Copy(admit) : Continue(admit));
     LIME_RETURN_IF_ERROR(states_.Begin(admit));
     kept_[static_cast<size_t>(admit.sequence)] = 0;
+    if (admit.computed == 0) least_shared_[static_cast<size_t>(admit.sequence)] = 0;
     return absl::OkStatus();
   }
 
@@ -144,6 +152,18 @@ class KvBook {
       }
     }
     return true;
+  }
+
+  // A step with these rows begins: their K and V may take the place of others in layers with a
+  // window.
+  void Reach(const StepOrder& step) {
+    if (window_.positions == 0) return;
+    for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        int64_t& least = least_shared_[static_cast<size_t>(row.sequence)];
+        least = std::max(least, window_.LeastSharedAt(int64_t{row.position} + 1));
+      }
+    }
   }
 
   // A step with these rows has ended: their K and V will not change.
@@ -237,6 +257,7 @@ class KvBook {
     const int64_t there = kept(admit.sequence);
     if (admit.computed > there || (admit.computed == 0 && there > 0))
       return Invalid("slot ", admit.sequence, " is to continue with KV of ", admit.computed, " positions, but it has ", there);
+    LIME_RETURN_IF_ERROR(CheckShared(admit, admit.sequence));
     if (admit.computed == there) return absl::OkStatus();
     const int64_t unit = SharedKvUnit(plan_);
     if (unit == 0 || admit.computed % unit != 0)
@@ -249,10 +270,20 @@ class KvBook {
     if (admit.sequence == admit.source || !CopiesKv(plan_) || admit.computed % kPageTokens != 0 || !HasPages(admit.source, admit.computed))
       return Invalid("slot ", admit.sequence, " is to begin with KV of ", admit.computed, " positions of slot ", admit.source,
                      ", which cannot be copied");
+    LIME_RETURN_IF_ERROR(CheckShared(admit, admit.source));
     LIME_RETURN_IF_ERROR(pages_.Reserve(admit.sequence, admit.computed));
+    least_shared_[static_cast<size_t>(admit.sequence)] = least_shared_[static_cast<size_t>(admit.source)];
     copy_ = {.from = admit.source, .to = admit.sequence, .pages = admit.computed / kPageTokens};
     Show(admit.sequence);
     return absl::OkStatus();
+  }
+
+  // Whether the slot still has all KV that rows behind the order's positions attend to.
+  absl::Status CheckShared(const AdmitOrder& admit, int32_t slot) const {
+    const int64_t least = least_shared_[static_cast<size_t>(slot)];
+    if (admit.computed == 0 || admit.computed >= least) return absl::OkStatus();
+    return Invalid("slot ", admit.sequence, " is to begin with KV of ", admit.computed, " positions of slot ", slot,
+                   ", but layers with a window have given pages back, so it can begin with no fewer than ", least);
   }
 
   bool FreeNext() {
@@ -271,10 +302,13 @@ class KvBook {
 
   const Plan& plan_;
   const Shape shape_;
+  const KvWindow window_;
   KvPages pages_;
   KvAway away_;
   StateBook states_;
-  std::vector<int64_t> kept_;     // positions, by slot
+  std::vector<int64_t> kept_;  // positions, by slot
+  // By slot, the fewest positions with which another sequence can begin; 0: any number.
+  std::vector<int64_t> least_shared_;
   std::optional<PageCopy> copy_;  // ordered, and not carried out
   absl::Status write_error_;      // not ok: nothing is written any more
   bool in_use_ = false;           // a step was ordered

@@ -82,7 +82,7 @@ void ResidencyLogic::TryChange(Actions& actions) {
 // Gives no more of the pages that are to go. True once the sequences that hold them have ended.
 bool ResidencyLogic::IsFree(const Residency& to) {
   const PlanDevice& device = Device(*residency_);
-  const int64_t after = PagesInMemory(device, to.layer_pages) * options_.layers;
+  const int64_t after = PagesOn(plan_, options_.device, to.layer_pages);
   const int64_t reach = options_.layers == 0 ? 0 : PositionsAway(plan_, device, to.layer_pages);
   book_.pages().SetNumPages(std::min(device.kv_pages, after));
   book_.SetReach(std::min(ReachOf(*residency_), reach));

@@ -253,6 +253,7 @@ void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, 
   if (!evicted.ok()) return Fail(evicted, actions);
   const absl::Status follows = book_.states().Begin(order);
   if (!follows.ok()) return Fail(follows, actions);
+  book_.Reach(order);
   const std::vector<Program>& programs = memory.programs;
   const auto program =
       std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });

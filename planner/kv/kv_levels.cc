@@ -154,7 +154,7 @@ class LevelDraft {
 // Memory for a device's parts at a level, after the margin. Negative: not even the pages fit.
 Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
   const PlanMemory& memory = plan.devices[device].memory;
-  const int64_t pages = std::ssize(LayersOn(plan, device)) * PagesInMemory(plan.devices[device], layer_pages);
+  const int64_t pages = PagesOn(plan, device, layer_pages);
   Bytes pinned = 0;
   for (const int part : PartsOn(plan, device))
     pinned += plan.parts[part].pinned_bytes + (plan.parts[part].on_demand() ? MemoryOf(plan.parts[part]) : 0);

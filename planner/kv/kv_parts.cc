@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/kv/kv_growth.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 
 namespace lime {
@@ -14,6 +15,7 @@ class Cutter {
   Cutter(const Plan& plan, const ModelSpec& spec, bool for_hosts) : plan_(plan), spec_(spec), for_hosts_(for_hosts), cut_(plan) {
     cut_.parts.clear();
     cut_.chunks_per_sweep = std::min(plan.chunks_per_sweep, 1);
+    layer_pages_ = ResidencyOf(plan).layer_pages;
     Bytes largest = 0;
     for (const PlanPart& part : plan.parts) largest = std::max(largest, MovableBytes(part));
     const Bytes piece_bytes = plan.sequences * KvPieceBytes(plan);
@@ -38,6 +40,7 @@ class Cutter {
     const bool begins_o = o != part.rows.end() && o->begin == 0;
     if (!may_leave || !HasKv(part.block.kind) || !begins_o) {
       cut_.parts.push_back(part);
+      KeepAllPages(cut_.parts.back());
       return;
     }
     if (o != part.rows.begin()) AddRows(part, {part.rows.begin(), o}, /*first=*/true);
@@ -45,10 +48,17 @@ class Cutter {
     AddRows(part, {o, part.rows.end()}, o == part.rows.begin());
   }
 
+  // Pieces have all positions, so no layer gives pages back.
+  void KeepAllPages(PlanPart& part) const {
+    if (part.window.positions > 0) part.kv_pages = layer_pages_;
+    part.window = {};
+  }
+
   // Adds some rows of a part. Its time is divided by bytes; its other values stay with its first
   // rows.
   void AddRows(const PlanPart& part, std::vector<MatrixRows> rows, bool first) {
     PlanPart cut = part;
+    KeepAllPages(cut);
     cut.rows = std::move(rows);
     cut.bytes = PartBytes(spec_.block(part.block), cut.rows);
     const double share = cut.rows.size() == part.rows.size() ? 1 : static_cast<double>(cut.bytes) / static_cast<double>(part.bytes);
@@ -83,6 +93,7 @@ class Cutter {
   const bool for_hosts_;
   Plan cut_;
   int64_t positions_ = 0;  // of each sequence, per KV part
+  int64_t layer_pages_ = 0;
 };
 
 }  // namespace

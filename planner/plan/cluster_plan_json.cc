@@ -112,6 +112,8 @@ static void List(JsonList& f, PlanPart& part) {
   f.Number("bytes", part.bytes, 0, kMaxInt);
   f.Number("kept_bytes", part.pinned_bytes, 0, kMaxInt, kSparse);
   f.Number("kv_pages", part.kv_pages, 0, kMaxInt, kSparse);
+  f.Number("window", part.window.positions, 0, kMaxInt, kSparse);
+  f.Number("window_pages", part.window.pages, 0, kMaxInt, kSparse);
   f.Number("state_bytes", part.state_bytes, 0, kMaxInt, kSparse);
   f.Flag("streamed", part.streamed, kSparse);
   f.Number("places", part.places, 0, kMaxInt, kSparse);

@@ -1,6 +1,7 @@
 #include "planner/plan/kv_spill.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
@@ -72,6 +73,33 @@ int64_t StatePages(Bytes state_bytes, Bytes page_bytes) {
 
 int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages) {
   return device.max_layer_pages > 0 ? std::min(device.max_layer_pages, layer_pages) : layer_pages;
+}
+
+KvWindow WindowOf(const Plan& plan) {
+  const auto part = std::ranges::find_if(plan.parts, [](const PlanPart& each) { return each.window.positions > 0; });
+  return part == plan.parts.end() ? KvWindow{} : part->window;
+}
+
+int64_t PagesOfLayer(const Plan& plan, const PlanPart& part, int64_t layer_pages) {
+  return part.window.positions > 0 ? std::min(layer_pages, plan.sequences * part.window.pages) : layer_pages;
+}
+
+int64_t PagesOn(const Plan& plan, int device, int64_t layer_pages) {
+  int64_t pages = 0;
+  for (const int part : PartsOn(plan, device)) {
+    if (HasKv(plan.parts[part].block.kind) && BeginsBlock(plan, part))
+      pages += PagesInMemory(plan.devices[device], PagesOfLayer(plan, plan.parts[part], layer_pages));
+  }
+  return pages;
+}
+
+std::vector<int64_t> MostPagesOn(const Plan& plan, int device) {
+  std::vector<int64_t> most;
+  for (const int32_t layer : LayersOn(plan, device)) {
+    const KvWindow& window = plan.parts[PartsOf(plan, {BlockKind::kAttention, layer}).first].window;
+    most.push_back(window.positions > 0 ? window.pages : std::numeric_limits<int64_t>::max());
+  }
+  return most;
 }
 
 int64_t WorkingPages(const Plan& plan) {

@@ -57,8 +57,20 @@ std::vector<int32_t> StateLayersOn(const Plan& plan, int device);
 // A state or snapshot of a layer in pages of KV, as devices send it: the last page is padded.
 int64_t StatePages(Bytes state_bytes, Bytes page_bytes);
 
-// Pages of each of the device's layers in memory, if a layer has `layer_pages` in total.
+// Pages of each of the device's layers in memory, if a layer has `layer_pages` in total, and none
+// gives pages back.
 int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages);
+
+// The window of the layers that give pages back; {} if none does.
+KvWindow WindowOf(const Plan& plan);
+// Pages of all sequences in the layer of this part, if a layer that keeps all pages has
+// `layer_pages`.
+int64_t PagesOfLayer(const Plan& plan, const PlanPart& part, int64_t layer_pages);
+// Pages of all of the device's layers in memory, if a layer that keeps all pages has `layer_pages`
+// in total.
+int64_t PagesOn(const Plan& plan, int device, int64_t layer_pages);
+// For each layer of LayersOn, the most pages that a sequence has in it; INT64_MAX: no limit.
+std::vector<int64_t> MostPagesOn(const Plan& plan, int device);
 
 // The least pages of a layer that must be in memory: one incomplete piece per sequence, and the
 // rows of two steps, so that one step's KV is written out while the next step computes.

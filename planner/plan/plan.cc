@@ -180,6 +180,21 @@ absl::Status CheckKvPart(const Plan& plan, int p, const std::string& name) {
   return CheckInt({name, ".kv_pages"}, part.kv_pages, 0, 0);
 }
 
+// All layers that give pages back have the same window, with room for the rows of a micro-batch.
+absl::Status CheckWindow(const Plan& plan, int p, const std::string& name) {
+  const PlanPart& part = plan.parts[p];
+  const KvWindow& window = part.window;
+  const bool has_pages = HasKv(part.block.kind) && BeginsBlock(plan, p);
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".window"}, window.positions, 0, has_pages ? kMaxTokens : 0));
+  if (window.positions == 0) return CheckInt({name, ".window_pages"}, window.pages, 0, 0);
+  LIME_RETURN_IF_ERROR(
+      CheckInt({name, ".window_pages"}, window.pages, WindowPages(window.positions, OwnRows(plan)), kMaxTokens / kPageTokens));
+  if (!(window == WindowOf(plan))) return Invalid("plan: ", name, " has another window than the parts before");
+  if (!RetainsAllKv(plan) || SpillsKv(plan) || std::ranges::any_of(plan.parts, &PlanPart::is_kv))
+    return Invalid("plan: ", name, " gives pages of KV back, which a plan with KV that is evicted or away does not support");
+  return CheckInt({name, ".kv_pages"}, part.kv_pages, 0, plan.sequences * window.pages);
+}
+
 absl::Status CheckPart(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "]");
@@ -193,6 +208,7 @@ absl::Status CheckPart(const Plan& plan, int p) {
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kept_bytes"}, part.pinned_bytes, 0, kMaxPartBytes));
   const int64_t most_pages = HasKv(part.block.kind) ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_pages"}, part.kv_pages, 0, most_pages));
+  LIME_RETURN_IF_ERROR(CheckWindow(plan, p, name));
   const Bytes most_state = HasState(part.block.kind) && BeginsBlock(plan, p) ? kMaxPartBytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt({name, ".state_bytes"}, part.state_bytes, 0, most_state));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".decode_ms"}, part.decode_ms));

@@ -16,6 +16,7 @@
 #include "planner/base/status.h"
 #include "planner/demand/unit_policy.h"
 #include "planner/plan/instance/stage_plan.h"
+#include "planner/plan/kv_window.h"
 #include "planner/plan/model/block_parts.h"
 #include "planner/plan/model/model_spec.h"
 
@@ -44,6 +45,9 @@ struct PlanPart {
   Bytes unit_bytes = 0;  // of the largest unit, on the disk and in memory; only of a part on demand
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
+  // In the same part, if the layer gives the pages behind its window back. The same in all layers
+  // that do. Not in a plan that evicts KV, or keeps some on a disk or a host.
+  KvWindow window;
   // States and snapshots of all slots; in the first part of a block that keeps a state.
   Bytes state_bytes = 0;
   bool streamed = false;
@@ -76,8 +80,7 @@ struct PlanPart {
 // Softmax sums fixed ranges of this many ids. Parts of the head therefore begin at multiples of it
 // (docs/internals/design.md, section 5).
 inline constexpr int64_t kVocabRange = 1024;
-inline constexpr int64_t kPageTokens = 16;  // positions of one layer in a KV page
-inline constexpr int64_t kKvPiece = 256;    // positions that attention processes together
+inline constexpr int64_t kKvPiece = 256;  // positions that attention processes together
 
 // Memory of one device by purpose. The sum is its budget.
 struct PlanMemory {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "planner/plan/device/device_profile.h"
 #include "planner/plan/plan.h"
 
@@ -52,6 +53,12 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
     if (plan.parts[p].pinned_bytes != pinned) {
       return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are pinned");
     }
+  }
+  const int64_t planned = plan.parts[begin].window.positions;
+  if (const int64_t window = HasKv(block.id.kind) ? spec.config.layer(block.id.layer).window : 0;
+      planned > 0 && (window == 0 || window > planned)) {
+    return Invalid("plan: parts[", begin, "].window = ", planned, ", but ", BlockName(block.id), " attends to ",
+                   window == 0 ? "all" : absl::StrCat(window), " positions");
   }
   const Bytes state = HasState(block.id.kind) ? plan.sequences * (1 + plan.state_snapshots) * spec.StateBytes(block.id.layer) : 0;
   if (plan.parts[begin].state_bytes != state) {

@@ -17,9 +17,9 @@ bool HasPages(const Plan& plan, int part) {
 absl::Status CheckPages(const Plan& plan) {
   const int64_t pages = ResidencyOf(plan).layer_pages;
   for (int p = 0; p < plan.NumParts(); ++p) {
-    if (HasPages(plan, p) && plan.parts[p].kv_pages != pages) {
+    if (HasPages(plan, p) && plan.parts[p].kv_pages != PagesOfLayer(plan, plan.parts[p], pages)) {
       return Invalid("residency: ", PartName(plan, p), " has ", plan.parts[p].kv_pages, " KV pages, but others have ", pages,
-                     "; a plan whose KV grows has the same number for all");
+                     "; a plan whose KV grows has the same number for all, up to the pages of a window");
     }
   }
   return absl::OkStatus();
@@ -58,7 +58,13 @@ Residency ResidencyOf(const Plan& plan) {
 }
 
 int64_t FullLayerPages(const Plan& plan) {
-  return RetainedPages(plan) * plan.sequences;
+  int64_t most = 0;  // of a sequence in any layer with a window
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    if (!HasPages(plan, p)) continue;
+    if (plan.parts[p].window.positions == 0) return RetainedPages(plan) * plan.sequences;
+    most = std::max(most, plan.parts[p].window.pages);
+  }
+  return (most > 0 ? std::min(most, RetainedPages(plan)) : RetainedPages(plan)) * plan.sequences;
 }
 
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency) {
@@ -70,7 +76,7 @@ absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency)
   Plan changed = plan;
   for (int p = 0; p < plan.NumParts(); ++p) {
     changed.parts[p].streamed = false;
-    if (HasPages(plan, p)) changed.parts[p].kv_pages = residency.layer_pages;
+    if (HasPages(plan, p)) changed.parts[p].kv_pages = PagesOfLayer(plan, plan.parts[p], residency.layer_pages);
   }
   int32_t before = -1;
   for (const int32_t p : residency.streamed) {

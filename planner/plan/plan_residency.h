@@ -12,7 +12,9 @@
 namespace lime {
 
 struct Residency {
-  int64_t layer_pages = 0;        // per layer, for all sequences together
+  // Of a layer, for all sequences together. A layer that gives pages back has at most what its
+  // window needs (KvWindow).
+  int64_t layer_pages = 0;
   std::vector<int32_t> streamed;  // indices of parts, ascending
 
   friend bool operator==(const Residency&, const Residency&) = default;
@@ -25,7 +27,8 @@ Residency ResidencyOf(const Plan& plan);
 // parts, or if layers differ in their number of pages.
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency);
 
-// Pages per layer for all sequences at the whole context, or for the positions not evicted.
+// Pages per layer for all sequences at the whole context, or for the positions not evicted. If all
+// layers give pages back: for the window.
 int64_t FullLayerPages(const Plan& plan);
 // Whether KV has fewer than FullLayerPages now, and will grow.
 inline bool GrowsKv(const Plan& plan) {

@@ -42,7 +42,7 @@ Bytes PressureReserve(Bytes machine, Bytes budget) {
 
 DerivedBudget DeriveBudget(const BudgetRequest& request) {
   DerivedBudget derived{.reserve = MemoryReserve(request.machine), .kv_tokens = TokensToKeep(request)};
-  derived.kv = std::max(request.planned_kv, derived.kv_tokens * request.kv_bytes_per_token);
+  derived.kv = std::max(request.planned_kv, request.kv_bytes(derived.kv_tokens));
   const Bytes needed = request.fixed + request.planned_kv;
   const Bytes rest = request.available - derived.reserve - request.fixed - derived.kv;
   derived.resident = std::max<Bytes>(0, rest) / 10 * 9;

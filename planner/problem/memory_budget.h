@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -39,9 +40,10 @@ struct BudgetRequest {
   // Memory that it will need besides resident blocks and KV, if known: activations, the ring, the
   // states of sequences.
   Bytes fixed = 0;
-  Bytes planned_kv = 0;          // KV reserved up front
-  Bytes kv_bytes_per_token = 0;  // for later KV
-  int64_t context = 0;           // most tokens of a sequence
+  Bytes planned_kv = 0;  // KV reserved up front
+  // KV of so many tokens of one sequence, for later KV.
+  std::function<Bytes(int64_t tokens)> kv_bytes;
+  int64_t context = 0;  // most tokens of a sequence
   MemoryPriority priority = MemoryPriority::kBalanced;
 };
 

@@ -50,7 +50,17 @@ std::vector<MatrixRows> RowsOfExperts(const BlockSpec& block) {
   return rows;
 }
 
-// Pages of each layer with KV, for all sequences.
+// Of the layer, if it gives pages back. The window is the largest of the model, so that all layers
+// are alike; the rows are those of the longest micro-batch that may be chosen.
+KvWindow WindowFor(const ModelSpec& spec, const PlanRequest& request, int64_t layer) {
+  if (spec.config.layer(layer).window == 0 || request.retained_positions > 0) return {};
+  int64_t window = 0, rows = request.sequences;
+  for (const LayerConfig& each : spec.config.layers) window = std::max(window, each.window);
+  for (const int64_t chunk : request.chunks) rows = std::max(rows, std::min(chunk, request.prompt_tokens));
+  return {.positions = window, .pages = WindowPages(window, rows)};
+}
+
+// Pages of each layer with KV that keeps all of them, for all sequences.
 int64_t LayerPages(const PlanRequest& request) {
   const int64_t tokens = request.kv_tokens > 0            ? request.kv_tokens
                          : request.retained_positions > 0 ? request.retained_positions
@@ -83,7 +93,12 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
   if (!experts.empty()) parts.push_back(OnDemand(request, block, std::move(experts)));
   if (parts.size() == first) return;
   parts[first].pinned_bytes = PinnedBytes(block);
-  if (HasKv(block.id.kind)) parts[first].kv_pages = LayerPages(request);
+  if (HasKv(block.id.kind)) {
+    PlanPart& part = parts[first];
+    part.window = WindowFor(spec, request, block.id.layer);
+    part.kv_pages = LayerPages(request);
+    if (part.window.positions > 0) part.kv_pages = std::min(part.kv_pages, request.sequences * part.window.pages);
+  }
   if (HasState(block.id.kind))
     parts[first].state_bytes = request.sequences * (1 + request.state_snapshots) * spec.StateBytes(block.id.layer);
 }

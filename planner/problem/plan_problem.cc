@@ -11,6 +11,7 @@
 #include "planner/plan/baselines/eviction.h"
 #include "planner/plan/device/limits.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/problem/part_times.h"
 #include "planner/problem/plan_parts.h"
 #include "planner/problem/unit_demand.h"
@@ -275,6 +276,17 @@ void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanC
   }
 }
 
+// Micro-batches may be shorter than the longest one that could have been chosen. In a short context
+// no layer has pages to give back.
+void FitWindows(Plan& plan) {
+  for (PlanPart& part : plan.parts) {
+    if (part.window.positions == 0) continue;
+    part.window.pages = std::min(part.window.pages, WindowPages(part.window.positions, OwnRows(plan)));
+    part.kv_pages = std::min(part.kv_pages, plan.sequences * part.window.pages);
+    if (part.window.pages >= KvPagesFor(plan.context)) part.window = {};
+  }
+}
+
 // The ring gets the remaining memory, up to six sweeps of the streamed parts; more would not allow
 // earlier reads. The rest is margin. An unused device may be too small for its own runtime; then
 // all its memory counts as runtime.
@@ -419,6 +431,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& chos
                     .ms_per_token = ms_per_step / plan.sequences,
                     .lower_bound_ms = std::isfinite(choice.lower_bound_ms) ? choice.lower_bound_ms : 0};
   LIME_RETURN_IF_ERROR(AddPrompt(problem, choice, stages, plan));
+  FitWindows(plan);
   DivideMemory(plan);
   LIME_RETURN_IF_ERROR(plan.Validate());
   return plan;

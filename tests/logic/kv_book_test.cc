@@ -150,6 +150,48 @@ TEST(KvBookTest, PagesOfAnotherSlotAreCopied) {
   EXPECT_EQ(book.pages().Pages(1, 0).size(), 13u);
 }
 
+// One layer with a window of 32 positions: 8 pages of a sequence.
+Plan WithWindow() {
+  Plan plan = TwoSequences();
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .kv_pages = 16, .window = {.positions = 32, .pages = WindowPages(32, 64)}}};
+  plan.stages = {{0, 0, 1}};
+  plan.devices[0].kv_pages = 16;
+  return plan;
+}
+
+TEST(KvBookTest, KvThatAWindowHasGivenBackIsNotShared) {
+  const Plan plan = WithWindow();
+  ASSERT_EQ(plan.parts[0].window.pages, 8);
+  KvBook book(plan, {.layers = 1});
+  ASSERT_TRUE(book.Begin(Admit(0, 1000)).ok() && book.Reserve(Admit(0, 1000)).ok());
+  EXPECT_EQ(book.pages().free_pages(), 8);
+  book.Reach(Step(0, 127));
+  EXPECT_TRUE(book.Begin(Admit(1, 1000, 16, 0)).ok()) << "all pages are there";
+  book.Release(1);
+  book.Reach(Step(0, 128));  // takes the first page
+  EXPECT_THAT(Says(book.Begin(Admit(1, 1000, 32, 0))), HasSubstr("so it can begin with no fewer than 47"));
+  EXPECT_TRUE(book.Begin(Admit(1, 1000, 48, 0)).ok());
+  EXPECT_EQ(book.pages().Pages(1, 0).size(), 3u);
+  book.Reach(Step(0, 499));  // 32 pages, of which 24 are gone
+  ASSERT_TRUE(book.Keep(0, 496).ok());
+  EXPECT_THAT(Says(book.Begin(Admit(0, 1000, 400))), HasSubstr("no fewer than 415"));
+  EXPECT_TRUE(book.Begin(Admit(0, 1000, 416)).ok());
+  book.Release(0);
+  EXPECT_TRUE(book.Begin(Admit(0, 1000)).ok()) << "the next sequence computes its own KV";
+  book.Reach(Step(0, 15));
+  ASSERT_TRUE(book.Reserve(Admit(0, 1000)).ok() && book.Keep(0, 16).ok());
+  EXPECT_TRUE(book.Begin(Admit(0, 1000, 16)).ok());
+}
+
+TEST(KvBookTest, OfAWindowAPlanTakesOverOnlyWhatIsStillSeen) {
+  const Plan plan = WithWindow();
+  KvBook book(plan, {.layers = 1});
+  ASSERT_TRUE(book.TakeOver({{.from = 1, .to = 0, .positions = 500}}, {0}).ok());
+  EXPECT_EQ(book.pages().free_pages(), 8);
+  EXPECT_THAT(Says(book.Begin(Admit(1, 1000, 480, 0))), HasSubstr("no fewer than 495"));
+  EXPECT_TRUE(book.Begin(Admit(0, 1000, 500)).ok());
+}
+
 TEST(KvBookTest, WherePiecesMayBeOnADiskASlotIsUsedInPiecesAndNotCopied) {
   Plan plan = TwoSequences();
   plan.devices[0].max_layer_pages = 40;

@@ -1,11 +1,13 @@
 #include "daemon/logic/pages/kv_pages.h"
 
+#include <limits>
 #include <random>
 #include <set>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/kv_window.h"
 
 namespace lime {
 namespace {
@@ -80,6 +82,60 @@ TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
   EXPECT_EQ(pages.free_pages(), 7);
   ASSERT_TRUE(pages.Reserve(0, 20).ok());  // nothing of it is ever evicted
   EXPECT_EQ(pages.free_pages(), 3);
+}
+
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
+TEST(KvPagesTest, ALayerWithAWindowUsesItsPagesInTurn) {
+  KvPages pages({.num_pages = 20, .num_layers = 2, .max_sequences = 2, .most_pages = {3, kAll}});
+  EXPECT_EQ(pages.PagesFor(40), 3 + 3);
+  EXPECT_EQ(pages.PagesFor(80), 3 + 5);
+  ASSERT_TRUE(*pages.Extend(0, 40));
+  EXPECT_EQ(pages.free_pages(), 14);
+  ASSERT_TRUE(*pages.Extend(0, 80));
+  EXPECT_EQ(pages.free_pages(), 12) << "only the layer that keeps all has got pages";
+  const std::vector<int32_t> ring(pages.Pages(0, 0).begin(), pages.Pages(0, 0).begin() + 3);
+  EXPECT_THAT(pages.Pages(0, 0), ::testing::ElementsAre(ring[0], ring[1], ring[2], ring[0], ring[1]));
+  EXPECT_THAT(std::string(pages.Reserve(1, 10 * 16).message()), ::testing::HasSubstr("needs 13 KV pages, but 12 of 20 are free"));
+  ASSERT_TRUE(pages.Reserve(1, 9 * 16).ok());
+  EXPECT_EQ(pages.free_pages(), 0);
+  pages.Cut(1, 4 * 16);
+  EXPECT_EQ(pages.free_pages(), 5) << "the ring is still needed";
+  pages.Cut(1, 2 * 16);
+  EXPECT_EQ(pages.free_pages(), 8);
+  pages.Release(0);
+  pages.Release(1);
+  EXPECT_EQ(pages.free_pages(), 20);
+}
+
+// Writes micro-batches as devices do, and looks at what every row attends to. Memory stays within
+// the pages of the window.
+TEST(KvPagesTest, BehindAWindowNoRowMissesAPage) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    const int64_t window = 1 + random() % 200, rows = 1 + random() % 150, slots = 1 + random() % 3;
+    const int64_t most = WindowPages(window, rows), context = 1000 + random() % 1000;
+    KvPages pages({.num_pages = slots * most, .num_layers = 1, .max_sequences = slots, .most_pages = {most}});
+    std::vector<std::pair<int64_t, int64_t>> written(static_cast<size_t>(slots * most));  // by page: slot, number within it
+    std::vector<int64_t> next(static_cast<size_t>(slots), 0);
+    for (int step = 0; step < 300; ++step) {
+      const auto slot = static_cast<int32_t>(random() % slots);
+      int64_t& begin = next[static_cast<size_t>(slot)];
+      const int64_t end = std::min<int64_t>(context, begin + 1 + random() % std::max(rows, kLeastWindowRows));
+      if (begin == end) {
+        pages.Release(slot);
+        begin = 0;
+        continue;
+      }
+      if (begin == 0 && random() % 2 == 0) ASSERT_TRUE(pages.Reserve(slot, context).ok());
+      ASSERT_TRUE(pages.Extend(slot, end).ok());
+      const auto here = pages.Pages(slot, 0);
+      for (int64_t at = begin / 16; at <= (end - 1) / 16; ++at) written[static_cast<size_t>(here[static_cast<size_t>(at)])] = {slot, at};
+      for (int64_t at = std::max<int64_t>(0, begin + 1 - window) / 16; at <= (end - 1) / 16; ++at)
+        ASSERT_EQ(written[static_cast<size_t>(here[static_cast<size_t>(at)])], std::pair(int64_t{slot}, at)) << "seed " << seed;
+      begin = end;
+    }
+  }
 }
 
 TEST(KvPagesTest, APageHasAtMostOneOwner) {

@@ -95,6 +95,8 @@ class CachedDevice {
       ASSERT_GE(std::ssize(slot.kv), each.sequence.positions);
       slot.kv.resize(static_cast<size_t>(each.sequence.positions));
       ASSERT_NO_FATAL_FAILURE(ContinueStates(each.sequence.states, slot));
+      CheckWindow(slot, each.sequence.positions / 16 * 16);
+      slot.gone = window.FirstPageTaken(each.sequence.positions);
       slot.idle = true;
     }
     slots_ = std::move(next);
@@ -110,6 +112,7 @@ class CachedDevice {
     return pages;
   }
   int64_t most_pages = std::numeric_limits<int64_t>::max();
+  KvWindow window = {};  // a layer has it, and gives pages back
 
  private:
   struct Slot {
@@ -119,7 +122,13 @@ class CachedDevice {
     bool continues = false;      // it comes from the plan before
     std::map<int32_t, std::vector<int32_t>> snapshots;
     bool idle = false;
+    int64_t gone = 0;  // pages that a window has given back, from the first on
   };
+
+  // The layer with the window has all that a row behind these positions attends to.
+  void CheckWindow(const Slot& slot, int64_t position) const {
+    if (window.positions > 0) ASSERT_GE(window.FirstPage(position), slot.gone) << "at position " << position;
+  }
 
   void On(const AdmitOrder& admit) {
     Slot& slot = slots_[admit.sequence];
@@ -129,9 +138,10 @@ class CachedDevice {
     if (admit.source >= 0) {
       ASSERT_FALSE(slot.idle);
       ASSERT_NE(admit.source, admit.sequence);
-      slot.kv = slots_.at(admit.source).kv;
+      slot.kv = slots_.at(admit.source).kv, slot.gone = slots_.at(admit.source).gone;
     }
     ASSERT_NO_FATAL_FAILURE(BeginStates(admit, slot));
+    if (admit.computed == 0) slot.gone = 0;
     ASSERT_LE(admit.computed, std::ssize(slot.kv));
     slot.kv.resize(static_cast<size_t>(admit.computed));
     ASSERT_TRUE(std::equal(slot.kv.begin(), slot.kv.end(), admit.prompt.begin())) << "KV of other ids";
@@ -196,6 +206,10 @@ class CachedDevice {
   void On(const StepOrder& step) {
     std::vector<SampledToken>& sampled = sampled_.emplace_back();
     for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) {  // all are written before the first one attends
+        int64_t& gone = slots_.at(row.sequence).gone;
+        if (window.positions > 0) gone = std::max(gone, KvPagesFor(row.position + 1) - window.pages);
+      }
       for (const BatchRow& row : batch.rows) {
         Slot& slot = slots_.at(row.sequence);
         ASSERT_FALSE(slot.idle);
@@ -203,6 +217,7 @@ class CachedDevice {
         const int32_t id = slot.known.at(static_cast<size_t>(row.position));
         ASSERT_TRUE(row.token == kSampledToken || row.token == id);
         slot.kv.push_back(id);
+        CheckWindow(slot, row.position);
         ++rows_;
         if (snapshots_) {
           ASSERT_EQ(row.position, std::ssize(slot.state)) << "a state takes each position once";
@@ -377,6 +392,49 @@ TEST(OrderWriterCacheTest, ARunningRequestIsSharedAsFarAsItIsOrdered) {
   ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 50), GroupIds(0, 9)), 5)).ok());
   device.Order();
   EXPECT_THAT(device.Said(), ElementsAre("1=1 from 0:48"));
+}
+
+// A layer with a window of 20 positions: 8 pages of a sequence.
+OrderWriter::Options SharingWithWindow(int32_t sequences = 2) {
+  OrderWriter::Options options = Sharing(sequences);
+  options.window = {.positions = 20, .pages = WindowPages(20, 32)};
+  EXPECT_EQ(options.window.pages, 8);
+  return options;
+}
+
+TEST(OrderWriterCacheTest, OfASlotThatHasGivenPagesBackOnlyTheEndIsShared) {
+  OrderWriter writer(SharingWithWindow());
+  CachedDevice device(writer);
+  device.window = SharingWithWindow().window;
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 200), 20)).ok());
+  device.RunAll();
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(JoinIds(GroupIds(100, 200), Answer(GroupIds(100, 200), 20)), GroupIds(0, 10)), 3)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:208", "0=1 from -1:208", "keep 0:224")) << "the next turn has all of it";
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 100), GroupIds(0, 10)), 3)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("1=2", "keep 1:112")) << "96 positions are equal, but a layer has lost theirs";
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 100), GroupIds(50, 10)), 3)).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("1=3 from -1:96", "keep 1:112")) << "of a short sequence nothing is lost";
+}
+
+TEST(OrderWriterCacheTest, ANextPlanTakesOverWhatTheWindowStillSees) {
+  OrderWriter writer(SharingWithWindow());
+  CachedDevice device(writer);
+  device.window = SharingWithWindow().window;
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 90))).ok());
+  device.RunAll();
+  const auto continued = writer.GoOn(SharingWithWindow());
+  ASSERT_TRUE(continued.ok()) << continued.status();
+  device.Change(*continued);
+  (void)device.Said();
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 70), GroupIds(0, 10)))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("1=1", "keep 1:80")) << "the pages before the window were not read";
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 90), GroupIds(0, 10)))).ok());
+  device.RunAll();
+  EXPECT_THAT(device.Said(), ElementsAre("0=2 from -1:80", "keep 0:96"));
 }
 
 TEST(OrderWriterCacheTest, AnotherGroupAndARequestThatDoesNotAskShareNothing) {
@@ -579,8 +637,11 @@ void ShareAtRandom(bool has_state) {
     options.cache.most_pages = draw(0, 3) == 0 ? draw(1, 12) : 1000;
     if (draw(0, 3) == 0) options.cache.unit = 32, options.copies_kv = false;
     if (has_state) options.snapshots = draw(0, 4), options.cache.needs_snapshot = true;
+    if (const int64_t window = has_state ? 0 : draw(-30, 30); window > 0)
+      options.window = {.positions = window, .pages = WindowPages(window, options.max_rows)};
     OrderWriter writer(options);
     CachedDevice device(writer, has_state ? std::optional(options.snapshots) : std::nullopt);
+    device.window = options.window;
     std::vector<std::vector<int32_t>> prompts = {GroupIds(100, 60)};
     std::map<RequestId, std::vector<int32_t>> answers;
     int requests = 0;

@@ -41,7 +41,7 @@ BudgetRequest BoardRequest(MemoryPriority priority) {
           .process = 100 * kMiB,
           .fixed = 200 * kMiB,
           .planned_kv = 16 * kMiB,
-          .kv_bytes_per_token = 128 * kKiB,
+          .kv_bytes = [](int64_t tokens) { return tokens * 128 * kKiB; },
           .context = 8192,
           .priority = priority};
 }
@@ -88,7 +88,7 @@ TEST(MemoryBudgetTest, NeverMoreThanIsAvailableAndMoreKvNeverMeansMoreBlocks) {
   for (int i = 0; i < 10'000; ++i) {
     BudgetRequest request{.machine = pick(64 * kGiB), .process = pick(kGiB), .fixed = pick(2 * kGiB), .planned_kv = pick(2 * kGiB)};
     request.available = pick(request.machine);
-    request.kv_bytes_per_token = pick(kMiB);
+    request.kv_bytes = [bytes = pick(kMiB)](int64_t tokens) { return tokens * bytes; };
     request.context = pick(131072);
     Bytes resident = INT64_MAX;
     for (const MemoryPriority priority : {MemoryPriority::kMaxTps, MemoryPriority::kBalanced, MemoryPriority::kMaxContext}) {

@@ -5,15 +5,18 @@
 // a sequence reserves all its pages on admission, so that none is missing while it generates. If
 // the pool grows, it reserves more pages as it goes on. If only the newest positions are kept, a
 // sequence's pages of a layer are a ring, and evicted positions are in pages that all layers use in
-// turn.
-// The pool shrinks and grows at its end, and the lowest free pages are given first. So the last
-// pages become free as sequences end.
+// turn. A layer with a window gives the pages behind it back: the sequence's pages of that layer
+// are a ring, in which later positions have the pages of earlier ones (planner/plan/kv_window.h).
+// Rows of a layer are computed in the order of their positions, so nothing else says when a page is
+// given back. The pool shrinks and grows at its end, and the lowest free pages are given first. So
+// the last pages become free as sequences end.
 //
 // Thread: the owner's.   Invariant: a page has at most one owner.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -34,6 +37,8 @@ class KvPages {
     int64_t num_layers = 0;
     int64_t max_sequences = 0;
     int64_t retained_pages = 0;  // of a layer and sequence; 0: all
+    // By layer, the most pages of a sequence; INT64_MAX: no limit. Empty: no layer has one.
+    std::vector<int64_t> most_pages = {};
   };
   explicit KvPages(const Options& options)
       : options_(options),
@@ -43,9 +48,15 @@ class KvPages {
         shared_(static_cast<size_t>(options.max_sequences)),
         evicted_(static_cast<size_t>(options.max_sequences)) {}
 
-  // Pages that `positions` positions of one sequence need over all layers.
+  // Pages that `positions` positions of one sequence need over all layers, if no layer has a limit.
   static int64_t PagesFor(int64_t positions, int64_t num_layers) {
     return RoundUp(positions, kPositionsPerPage) / kPositionsPerPage * num_layers;
+  }
+  // The same for the layers here.
+  int64_t PagesFor(int64_t positions) const {
+    int64_t pages = 0;
+    for (int64_t layer = 0; layer < options_.num_layers; ++layer) pages += std::min(PagesFor(positions, 1), MostPages(layer));
+    return pages;
   }
 
   int64_t num_pages() const { return options_.num_pages; }
@@ -57,12 +68,15 @@ class KvPages {
   absl::StatusOr<bool> Extend(int32_t sequence, int64_t positions) {
     if (options_.num_layers == 0) return false;
     const int64_t wanted = PagesFor(positions, 1), held = static_cast<int64_t>(PagesOf(sequence, 0).size());
-    const int64_t needed = std::max<int64_t>(0, wanted - held) * options_.num_layers;
-    LIME_RETURN_IF_ERROR(CheckFree(positions, needed));
+    if (wanted <= held) return false;
+    LIME_RETURN_IF_ERROR(CheckFree(positions, PagesFor(positions) - PagesFor(held * kPositionsPerPage)));
     for (int64_t page = held; page < wanted; ++page) {
-      for (int64_t layer = 0; layer < options_.num_layers; ++layer) PagesOf(sequence, layer).push_back(AllocateLowest());
+      for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
+        std::vector<int32_t>& pages = PagesOf(sequence, layer);
+        pages.push_back(page < MostPages(layer) ? AllocateLowest() : pages[static_cast<size_t>(page - MostPages(layer))]);
+      }
     }
-    return needed > 0;
+    return true;
   }
 
   // As Extend, for a slot without pages, else FailedPrecondition. If not all pages are kept, the
@@ -108,7 +122,7 @@ class KvPages {
 
   // Frees the pages of positions [begin, end) of the slot in all layers; both are multiples of 16.
   // Pages() then has -1 for them.
-  // REQUIRES: it holds them
+  // REQUIRES: it holds them, and no layer has a limit
   void ReleaseRange(int32_t sequence, int64_t begin, int64_t end) {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       for (int64_t at = begin / kPositionsPerPage; at < end / kPositionsPerPage; ++at) {
@@ -125,7 +139,8 @@ class KvPages {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       std::vector<int32_t>& pages = PagesOf(sequence, layer);
       for (; std::ssize(pages) > positions / kPositionsPerPage; pages.pop_back()) {
-        if (pages.back() >= 0) Return(pages.back());
+        // Those beyond the limit name pages before them.
+        if (pages.back() >= 0 && std::ssize(pages) <= MostPages(layer)) Return(pages.back());
       }
     }
   }
@@ -158,9 +173,15 @@ class KvPages {
   // True if no page is held that may not be given any more.
   bool Fits() const { return held_beyond_ == 0; }
 
-  // Pages of one layer of a sequence, by position / 16; -1: released.
+  // Pages of one layer of a sequence, by position / 16; -1: released. A page that is there more
+  // than once has the last of these positions that was written.
   std::span<const int32_t> Pages(int32_t sequence, int64_t layer) const {
     return pages_.at(static_cast<size_t>(sequence * options_.num_layers + layer));
+  }
+
+  // The most pages of a sequence in the layer.
+  int64_t MostPages(int64_t layer) const {
+    return options_.most_pages.empty() ? std::numeric_limits<int64_t>::max() : options_.most_pages[static_cast<size_t>(layer)];
   }
 
  private:

@@ -142,7 +142,7 @@ bool HoldsKvOf(const Plan& plan, int holder, int owner) {
 Bytes HeldKvBytes(const Plan& plan, int d, int64_t layer_pages) {
   if (d < 0) return 0;
   const PlanDevice& device = plan.devices[d];
-  const int64_t grown = PagesInMemory(device, layer_pages) * std::ssize(LayersOn(plan, d));
+  const int64_t grown = PagesOn(plan, d, layer_pages);
   bool holds = false;
   for (int owner = 0; owner < plan.NumDevices(); ++owner)
     holds = holds || (HoldsKvOf(plan, d, owner) && PositionsAway(plan, plan.devices[owner], layer_pages) > 0);

@@ -11,6 +11,7 @@
 #include "planner/base/check.h"
 #include "planner/base/float_bits.h"
 #include "planner/base/strings.h"
+#include "planner/plan/kv_window.h"
 #include "planner/plan/model/block_roles.h"
 #include "planner/plan/model/family.h"
 
@@ -19,7 +20,6 @@ namespace {
 
 constexpr char kMissingTensorMark[] = "lime/missing-tensor";
 constexpr std::string_view kNestedPrefix = "language_model.model.";  // its head is "language_model.lm_head"
-constexpr int64_t kPagePositions = 16;                               // of a KV page (plan.h)
 constexpr char kExpertNumber = '#';                                  // its place in a name (family.h)
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -675,11 +675,20 @@ int64_t ModelSpec::NumKvLayers() const {
 Bytes ModelSpec::KvPageBytes() const {
   int64_t most_cols = 0;
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) most_cols = std::max(most_cols, config.kept_cols(layer));
-  return kPagePositions * most_cols * ElementBytes(working_dtype);
+  return kPageTokens * most_cols * ElementBytes(working_dtype);
 }
 
 Bytes ModelSpec::KvBytesPerToken() const {
-  return KvPageBytes() / kPagePositions * NumKvLayers();
+  return KvPageBytes() / kPageTokens * NumKvLayers();
+}
+
+int64_t ModelSpec::KvPages(int64_t positions, int64_t rows) const {
+  int64_t pages = 0;
+  for (const LayerConfig& layer : config.layers) {
+    const int64_t all = KvPagesFor(positions);
+    if (layer.has_kv()) pages += layer.window > 0 ? std::min(all, WindowPages(layer.window, rows)) : all;
+  }
+  return pages;
 }
 
 Bytes ModelSpec::StateBytes(int64_t layer) const {

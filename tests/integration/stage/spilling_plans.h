@@ -110,7 +110,7 @@ inline Plan DrawLongPlan(const ModelSpec& spec, uint64_t seed) {
 inline bool HasRoom(const Plan& plan, int64_t pages) {
   if (ResidencyOf(plan).layer_pages < pages) return false;
   for (int d = 0; d < plan.NumDevices(); ++d) {
-    if (plan.devices[d].kv_pages < PagesInMemory(plan.devices[d], pages) * std::ssize(LayersOn(plan, d))) return false;
+    if (plan.devices[d].kv_pages < PagesOn(plan, d, pages)) return false;
   }
   return true;
 }

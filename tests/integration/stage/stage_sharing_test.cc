@@ -144,6 +144,27 @@ TEST_F(StageSharingTest, PiecesOnADiskStayTheSlots) {
   }
 }
 
+// Layers with a window give pages back: a sequence begins with KV of a slot only close behind its
+// newest position. The pages of the full layers are copied and kept as ever.
+TEST(StageSharingWindowTest, BehindAWindowTheEndOfASequenceIsShared) {
+  for (const std::string family : {"gemma3", "gpt_oss"}) {
+    MakeModelOptions options = OptionsOf({.name = family, .family = family, .quantization = std::nullopt, .window = 50});
+    options.config.max_positions = 2 * kLongContext;
+    TempDir dir;
+    ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+    const auto spec = LoadModelSpec(dir / "model");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const Chat chat = ChatOf(dir / "model", 600, kPageTokens, kLongContext);
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(8, 60)); ++seed) {
+      const Plan plan = RandomPlan(*spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
+      ASSERT_GT(WindowOf(plan).positions, 0);
+      SCOPED_TRACE(absl::StrCat(family, ", seed ", seed, "\n", ToJsonText(plan)));
+      ASSERT_NO_FATAL_FAILURE(Generate(dir / "model", plan, chat, seed));
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(StageSharingTest, KvThatIsNotThereEndsThePlan) {
   const auto says = [this](const AdmitOrder& admit) {
     Plan plan;

@@ -146,17 +146,11 @@ int BeginWithout(const Plan& plan, const std::vector<KvSequence>& sequences, boo
   return devices;
 }
 
-void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<Reference>& references, uint64_t seed, Totals& totals) {
+// Under the first plan, then under the next one, which takes its KV over.
+void Generate(const std::string& dir, const Plan& first, const Plan& next, const std::vector<Reference>& references, uint64_t seed,
+              Totals& totals) {
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
-  const bool has_state = spec.NumKvLayers() < spec.config.num_layers();
-  const auto draw = [&](uint64_t of, int64_t pages) {
-    Plan plan = DrawLongPlan(spec, of, pages);
-    // States are taken over only from and to plans that lend no KV.
-    while (has_state && std::ranges::any_of(plan.devices, HasKvOnHost)) plan = DrawLongPlan(spec, of += 10'000, pages);
-    return plan;
-  };
-  const Plan first = draw(seed, 0), next = draw(seed + 1000, PagesAt(references, kTokens));
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(first), "\n", ToJsonText(next)));
   std::vector<Sequence> sequences;
   for (int64_t s = 0; s < std::min(first.sequences, next.sequences); ++s)
@@ -184,7 +178,7 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
   for (size_t to = 0; to < order.size(); ++to) {
     const Sequence& sequence = sequences[static_cast<size_t>(order[to])];
     continued.push_back({.from = order[to], .to = static_cast<int32_t>(to), .positions = sequence.computed});
-    if (has_state) continued.back().states = {sequence.computed};
+    if (HasState(first)) continued.back().states = {sequence.computed};
     after.push_back(sequence);
   }
   totals.to_disk += BeginWithout(next, continued, HasKvOnDisk), totals.to_hosts += BeginWithout(next, continued, HasKvOnHost);
@@ -224,9 +218,15 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
     references.push_back(Alone(dir / "model",
                                RandomIds(70 + length, length, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size))),
                                kTokens, kLongContext));
+  const auto draw = [&](uint64_t seed, int64_t pages) {
+    Plan plan = DrawLongPlan(*spec, seed, pages);
+    // States are taken over only from and to plans that lend no KV.
+    while (HasState(plan) && std::ranges::any_of(plan.devices, HasKvOnHost)) plan = DrawLongPlan(*spec, seed += 10'000, pages);
+    return plan;
+  };
   Totals totals;
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
-    Generate(dir / "model", *spec, references, seed, totals);
+    Generate(dir / "model", draw(seed, 0), draw(seed + 1000, PagesAt(references, kTokens)), references, seed, totals);
     if (HasFatalFailure()) return;
   }
   EXPECT_EQ(totals.taken_over, seeds);
@@ -237,6 +237,37 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
   EXPECT_GT(totals.to_disk, seeds / 8);
   EXPECT_GT(totals.to_hosts, seeds / 8);
   EXPECT_GT(std::ssize(totals.travelled.fetched), seeds / 4);
+}
+
+// Layers with a window give pages back: of those, the next plan takes over only what rows still
+// attend to. A plan with KV on a disk keeps all pages, and never reads the ones that it has not
+// got.
+TEST(StageTakeoverWindow, WhatAWindowHasGivenBackIsNotMissed) {
+  for (const std::string family : {"gemma3", "gpt_oss"}) {
+    SCOPED_TRACE(family);
+    MakeModelOptions options = OptionsOf({.name = family, .family = family, .quantization = std::nullopt, .window = 50});
+    options.config.max_positions = 2 * kLongContext;
+    TempDir dir;
+    ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+    const auto spec = LoadModelSpec(dir / "model");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    std::vector<Reference> references;
+    for (const int length : {1250, 530, 40}) references.push_back(Alone(dir / "model", RandomIds(70, length, 200), kTokens, kLongContext));
+    const auto in_memory = [&](uint64_t seed) {
+      return RandomPlan(*spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
+    };
+    const int64_t pages = PagesAt(references, kTokens);
+    Totals totals;
+    int plans = 0;
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(4, 40)); ++seed, plans += 3) {
+      ASSERT_GT(WindowOf(in_memory(seed)).positions, 0);
+      Generate(dir / "model", in_memory(seed), in_memory(seed + 1000), references, seed, totals);
+      Generate(dir / "model", in_memory(seed), DrawLongPlan(*spec, 3 * seed + 1, pages), references, seed, totals);
+      Generate(dir / "model", DrawLongPlan(*spec, 3 * seed + 2), in_memory(seed), references, seed, totals);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(totals.taken_over, plans);
+  }
 }
 
 // One on several devices, of which nothing streams.
