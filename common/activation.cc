@@ -23,7 +23,7 @@ bool IsProbe(int64_t payload_bytes) {
 
 std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& header) {
   std::array<std::byte, kActivationHeaderBytes> bytes = {};
-  const uint32_t payload = header.probe ? kProbe : header.kv ? kKv : static_cast<uint32_t>(header.payload);
+  const uint32_t payload = header.probe ? kProbe : header.hosting ? kKv : static_cast<uint32_t>(header.payload);
   PutAll(bytes.data(), kMagic, kVersion, header.epoch, header.step, header.stage, header.microbatch, payload, uint32_t{header.answered},
          header.bytes);
   return bytes;
@@ -40,8 +40,8 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
     return Invalid("activation: the message has version ", version, ", but this program uses version ", kVersion,
                    "; run the same release everywhere");
   header.probe = payload == kProbe;
-  header.kv = payload == kKv;
-  const bool of_a_stage = !header.probe && !header.kv;
+  header.hosting = payload == kKv;
+  const bool of_a_stage = !header.probe && !header.hosting;
   if ((payload > static_cast<uint32_t>(Payload::kHeadPartial) && of_a_stage) || answered > 1)
     return Invalid("activation: the header is invalid: payload kind ", payload, ", answered ", answered);
   header.answered = answered == 1;
@@ -56,7 +56,7 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
   if (header.probe && (header.step != 0 || header.stage != 0 || header.microbatch != 0 || !IsProbe(header.bytes)))
     return Invalid("activation: the probe has ", header.bytes, " bytes; a probe has ", kProbeBytes, " or ", kLargeProbeBytes,
                    " and belongs to no step");
-  if (header.kv && (header.step != 0 || header.stage != 0 || header.microbatch != 0))
+  if (header.hosting && (header.step != 0 || header.stage != 0 || header.microbatch != 0))
     return Invalid("activation: the header names a step, but KV belongs to no step");
   return header;
 }

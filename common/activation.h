@@ -26,7 +26,8 @@ struct ActivationHeader {
   int64_t bytes = 0;  // of the payload
   // Measures the link: a payload of zeros, no step, no stage, no receiver.
   bool probe = false;
-  bool kv = false;        // a message about KV between its owner and its host: no step, no stage
+  // A message between a device and the host of its KV or its units: no step, no stage.
+  bool hosting = false;
   bool answered = false;  // the receiver answers with the time of arrival
 
   friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;

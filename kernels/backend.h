@@ -4,6 +4,7 @@
 // Memory: Create allocates and pre-faults everything; the calls below allocate nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,12 +40,32 @@ struct BackendOptions {
   std::vector<int32_t> state_layers;
   // Of each sequence slot: copies of its states that may be kept beside them.
   int32_t state_snapshots = 0;
-  bool attends_pieces = false;      // allocate memory for AttendToPieces and ContinueFromRecords
-  bool attends_for_others = false;  // allocate memory for AttendFor
+  bool attends_pieces = false;       // allocate memory for AttendToPieces and ContinueFromRecords
+  bool attends_for_others = false;   // allocate memory for AttendFor
+  bool computes_for_others = false;  // allocate memory for ComputeUnitsFor
   // The pool's memory is allocated as it is written, instead of up front.
   bool grow_kv = false;
   std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
 };
+
+// The input of a block's units: [rows, hidden] in the working dtype, and the units that each row has
+// chosen, [rows, units of a row], ascending.
+struct UnitInputs {
+  std::span<const std::byte> rows;
+  std::span<const int32_t> units;
+};
+
+// A unit of a block for some rows of another device.
+struct UnitForRows {
+  std::span<const RowsInMemory> matrices;  // all rows of all its matrices, in order of use
+  std::span<const int32_t> rows;           // ascending
+};
+
+// The most rows of units that ComputeUnitsFor computes together: those of one row, or one unit for all
+// rows.  REQUIRES: the model has experts
+inline int64_t MostRowsFor(const ModelSpec& spec, const BackendOptions& options) {
+  return std::max(options.max_rows, spec.config.experts->per_token);
+}
 
 class Backend {
  public:
@@ -165,6 +186,34 @@ class Backend {
     return InPoolAlone();
   }
 
+  // Remote units: other devices (hosts) have some of a block's units. Each gets the inputs of the rows
+  // that have chosen its units, and returns what the units compute for them. The device that computes
+  // the block adds all results in the same order as ever.
+
+  // What the units of the current batch compute with. Valid while ChosenUnits of the block is. The first
+  // four methods fail before that.
+  virtual absl::StatusOr<UnitInputs> InputsOfUnits(BlockId /*block*/) { return WithOwnUnitsAlone(); }
+  // Bytes of the result of a unit that the current batch has chosen; InvalidArgument for another one.
+  virtual absl::StatusOr<Bytes> UnitResultBytes(BlockId /*block*/, int32_t /*unit*/) { return WithOwnUnitsAlone(); }
+  // Takes the result of a chosen unit from a host: fp32 [rows that have chosen it, hidden], in order
+  // of the rows. It counts once UseUnitResults names it. InvalidArgument for another number of bytes.
+  // Thread: any, while the compute thread computes other units of the block, or nothing.
+  virtual absl::Status TakeUnitResult(BlockId /*block*/, int32_t /*unit*/, std::span<const std::byte> /*result*/) {
+    return WithOwnUnitsAlone();
+  }
+  // These units need not be computed here: their results have been taken.
+  virtual absl::Status UseUnitResults(BlockId /*block*/, std::span<const int32_t> /*units*/) { return WithOwnUnitsAlone(); }
+  // On the host: computes units for rows of another device. `inputs`: [rows, hidden] in the working
+  // dtype. `results`: fp32 [rows of all units, hidden], unit by unit. May be called between two calls
+  // of the host's own batch, which it does not change. The block is bound, with null pointers for
+  // tensors that do not stay in memory (IsPinned). InvalidArgument for sizes that do not agree.
+  // REQUIRES: BackendOptions::computes_for_others; the units have at most MostRowsFor rows
+  // together.
+  virtual absl::Status ComputeUnitsFor(BlockId /*block*/, std::span<const std::byte> /*inputs*/, std::span<const UnitForRows> /*units*/,
+                                       std::span<float> /*results*/) {
+    return WithOwnUnitsAlone();
+  }
+
   // Computes the embedding from a table with one row for each row of the batch, in the same order.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 
@@ -197,6 +246,7 @@ class Backend {
 
  private:
   static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend computes attention only over KV in its own memory"); }
+  static absl::Status WithOwnUnitsAlone() { return absl::UnimplementedError("this backend computes experts only from its own memory"); }
 };
 
 }  // namespace lime

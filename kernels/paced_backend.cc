@@ -119,6 +119,26 @@ class PacedBackend final : public Backend {
       saved_ms_ += std::max(0.0, AttentionMs(layer, rows, context_) - AttentionMs(layer, rows, std::max<int64_t>(1, context_ - seen)));
     return real_->ContinueFromRecords(layer, covered, records);
   }
+  absl::StatusOr<UnitInputs> InputsOfUnits(BlockId block) override { return real_->InputsOfUnits(block); }
+  absl::StatusOr<Bytes> UnitResultBytes(BlockId block, int32_t unit) override { return real_->UnitResultBytes(block, unit); }
+  absl::Status TakeUnitResult(BlockId block, int32_t unit, std::span<const std::byte> result) override {
+    return real_->TakeUnitResult(block, unit, result);
+  }
+  absl::Status UseUnitResults(BlockId block, std::span<const int32_t> units) override { return real_->UseUnitResults(block, units); }
+  // Paced like these units in a batch of the device's own.
+  absl::Status ComputeUnitsFor(BlockId block, std::span<const std::byte> inputs, std::span<const UnitForRows> units,
+                               std::span<float> results) override {
+    const BlockSpec& spec = spec_.block(block);
+    const auto row_bytes = spec_.config.hidden_size * ElementBytes(spec_.working_dtype);
+    const int64_t rows = std::max<int64_t>(1, std::ssize(inputs) / row_bytes);
+    const ExpertsConfig& experts = *spec_.config.experts;
+    const double unit = static_cast<double>(ExpertBytes(spec)) / static_cast<double>(experts.count);
+    const double others = static_cast<double>(MatrixBytes(spec) - ExpertBytes(spec));
+    const double chosen = static_cast<double>(std::min(experts.count, experts.per_token * rows));
+    const double share = unit * static_cast<double>(units.size()) / (others + unit * chosen);
+    return Paced(share * options_.profile.ComputeMs(spec_, block, rows, 1),
+                 [&] { return real_->ComputeUnitsFor(block, inputs, units, results); });
+  }
   absl::Status EmbedRows(const RowsInMemory& rows) override {
     return Paced(BlockId{BlockKind::kEmbedding, 0}, 1, [&] { return real_->EmbedRows(rows); });
   }

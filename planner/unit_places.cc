@@ -1,6 +1,7 @@
 #include "planner/unit_places.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "planner/base/strings.h"
 #include "planner/demand/layer_places.h"
 #include "planner/plan/instance/stage_plan.h"
+#include "planner/plan/plan_blocks.h"
+#include "planner/problem/unit_shares.h"
 
 namespace lime {
 namespace {
@@ -64,15 +67,18 @@ class Bracket {
   int64_t low_, best_, high_;
 };
 
-// Adds up over parts. The share of hits is that of all chosen units.
+// Adds up over parts. The share of hits is that of all chosen units. A layer has the units and places of
+// all its parts.
 struct UseSum {
   UnitUse use;
   double chosen = 0, hits = 0;
+  std::map<int32_t, std::pair<int64_t, int64_t>> of_layer;  // units, places
 
   void Add(const Plan& plan, const PlanDevice& device, const PlanPart& part) {
     const double bytes = DemandBytes(part) * plan.microbatches;
-    use.units = std::max<int64_t>(use.units, std::ssize(UnitsIn(part.rows)));
-    use.places = std::max(use.places, part.places);
+    auto& [units, places] = of_layer[part.block.layer];
+    units += std::ssize(UnitsIn(part.rows)), places += part.places;
+    use.units = std::max(use.units, units), use.places = std::max(use.places, places);
     use.bytes += bytes;
     if (bytes > 0) use.read_ms += bytes / 1e6 / device.disk_mb_per_ms + bytes / static_cast<double>(part.unit_bytes) * device.disk_lat_ms;
     chosen += part.chosen_units, hits += part.chosen_units * part.hit_share;
@@ -81,10 +87,8 @@ struct UseSum {
 };
 
 void AddUse(const Plan& plan, int32_t device, UseSum& sum) {
-  for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
-      if (plan.parts[p].on_demand()) sum.Add(plan, plan.devices[device], plan.parts[p]);
-    }
+  for (const int p : PartsOn(plan, device)) {
+    if (plan.parts[p].on_demand()) sum.Add(plan, plan.devices[device], plan.parts[p]);
   }
 }
 
@@ -118,6 +122,35 @@ absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSea
     search.best();
   }
   return best;
+}
+
+absl::StatusOr<std::vector<UnitShare>> SharesLike(const ModelSpec& spec, const Plan& plan, const DividedSearch& search) {
+  Bytes unit_bytes = 0, small = 0;
+  int64_t layers = 0;
+  std::vector<Bytes> places(plan.devices.size(), 0);
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      if (!plan.parts[p].on_demand()) continue;
+      ++layers, unit_bytes = std::max(unit_bytes, plan.parts[p].unit_bytes);
+      small += PinnedBytes(spec.block(plan.parts[p].block));
+      places[static_cast<size_t>(stage.device)] += MemoryOf(plan.parts[p]);
+    }
+  }
+  if (layers == 0) return absl::ResourceExhaustedError("no experts are on demand");
+  std::vector<UnitHolder> holders(plan.devices.size());
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const auto at = static_cast<size_t>(d);
+    const PlanDevice& device = plan.devices[at];
+    const PlanMemory& memory = device.memory;
+    const bool used = std::ranges::find(plan.stages, d, &Stage::device) != plan.stages.end();
+    const Bytes free =
+        used ? memory.margin - device.least_margin + memory.ring - NeedsOf(plan)[at].ring : device.budget - search.idle_bytes[at];
+    const Bytes bytes = static_cast<Bytes>(search.of_memory * static_cast<double>(places[at] + free - search.message_bytes - small));
+    holders[at] = {.mb_per_ms = device.disk_mb_per_ms, .place_bytes = std::max<Bytes>(0, bytes)};
+    // A device without a stage only helps if it has memory for what one row may choose.
+    if (!used && bytes < layers * unit_bytes * spec.config.experts->per_token) holders[at].mb_per_ms = 0;
+  }
+  return BalancedShares(holders, *spec.config.experts, layers, unit_bytes, search.hits);
 }
 
 std::string UnitUse::Text(double tokens_per_step, std::optional<double> measured) const {

@@ -7,9 +7,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 
@@ -33,6 +35,18 @@ bool MayGainFromDemand(const ModelSpec& spec, const Plan& whole);
 // Errors: that of `plan` with the fewest places; of other numbers only those that are not
 // ResourceExhausted.
 absl::StatusOr<Plan> ChooseUnitPlaces(const ModelSpec& spec, const UnitPlacesSearch& search);
+
+// How much memory each device of a plan may have for experts of all layers.
+struct DividedSearch {
+  std::vector<Bytes> idle_bytes;  // by device: of its budget, what it cannot use if it has no stage
+  Bytes message_bytes = 0;        // of each device, beyond those of a plan with layers on devices
+  double of_memory = 1;           // the share of the rest that experts may have
+  std::vector<double> hits;       // PlanRequest::unit_hits
+};
+// Shares of the experts for the devices of a plan with experts on demand, which has them on the devices of
+// their layers: with the memory that this plan leaves them, and balanced by the rates of the disks.
+// ResourceExhausted if the devices have no memory for that.
+absl::StatusOr<std::vector<UnitShare>> SharesLike(const ModelSpec& spec, const Plan& plan, const DividedSearch& search);
 
 // Milliseconds per step: the prediction, and at least the reads of every disk. The prediction counts
 // streamed parts and parts on demand as if each had the disk to itself.

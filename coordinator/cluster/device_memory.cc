@@ -45,6 +45,12 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
          logit_rows * (c.vocab_size * kFloat + c.hidden_size * element) + rope + kScratch;
 }
 
+Bytes AssumedForOthers(const ModelSpec& spec, int64_t rows) {
+  const ExpertsConfig& experts = *spec.config.experts;
+  const Bytes hidden = spec.config.hidden_size, inner = experts.intermediate_size;
+  return std::max(rows, experts.per_token) * (std::max(hidden, inner) * ElementBytes(spec.working_dtype) + std::max(hidden, 2 * inner) * 4);
+}
+
 Bytes RingSlack(const ModelSpec& spec, Bytes part_bytes) {
   constexpr Bytes kEnds = 64 * kKiB;  // reads begin and end on 4 KiB
   Bytes largest = 0;

@@ -19,6 +19,10 @@ inline constexpr Bytes kAssumedMargin = 16 * kMiB;
 // scratch of the operators, and hidden states in messages.
 Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows, int64_t context);
 
+// What a device needs besides, if it computes experts of other devices' layers for that many rows.
+// REQUIRES: the model has experts
+Bytes AssumedForOthers(const ModelSpec& spec, int64_t rows);
+
 // Memory of a ring beyond its streamed parts. A part is contiguous, so a part that does not fit
 // before the ring's end starts again at its beginning. `part_bytes` 0: whole blocks.
 Bytes RingSlack(const ModelSpec& spec, Bytes part_bytes);

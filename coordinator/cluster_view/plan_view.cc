@@ -22,6 +22,7 @@ const char* ShownKind(Kind kind) {
   switch (kind) {
     case Kind::kCompute:
     case Kind::kAttendFor:
+    case Kind::kComputeFor:
       return "compute";
     case Kind::kLoad:
       return "load";
@@ -30,6 +31,7 @@ const char* ShownKind(Kind kind) {
     case Kind::kWaitWeights:
     case Kind::kWaitInput:
     case Kind::kWaitKv:
+    case Kind::kWaitHost:
       return "wait";
     case Kind::kReceive:
       break;
@@ -46,10 +48,14 @@ std::string WhatOf(const Timeline& timeline, const TimelineSpan& span) {
       return "input";
     case Kind::kWaitKv:
       return "KV";
+    case Kind::kWaitHost:
+      return absl::StrCat("experts of ", peer());
     case Kind::kSend:
       return absl::StrCat("to ", peer());
     case Kind::kAttendFor:
       return absl::StrCat("attention for ", peer());
+    case Kind::kComputeFor:
+      return absl::StrCat("experts for ", peer());
     default:
       return span.part >= 0 ? timeline.parts[static_cast<size_t>(span.part)] : "embedding";
   }

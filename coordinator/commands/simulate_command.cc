@@ -142,8 +142,8 @@ std::string SharesText(const Simulation& simulation, const Timeline& shown, int 
       for (const Kind kind : kinds) ms += busy[d][static_cast<size_t>(kind)];
       return whole > 0 ? absl::StrFormat("%.0f %%", ms / whole * 100) : std::string();
     };
-    table.AddRow({shown.devices[d], share({Kind::kCompute}), share({Kind::kWaitWeights, Kind::kWaitKv}), share({Kind::kWaitInput}),
-                  share({Kind::kLoad}), share({Kind::kSend})});
+    table.AddRow({shown.devices[d], share({Kind::kCompute}), share({Kind::kWaitWeights, Kind::kWaitKv}),
+                  share({Kind::kWaitInput, Kind::kWaitHost}), share({Kind::kLoad}), share({Kind::kSend})});
   }
   return table.Text(columns, -1);
 }

@@ -30,7 +30,7 @@ struct Cause {
 PartTime Computed(const Plan& plan, const DeviceWork& work) {
   if (work.statistics.decode_ms <= 0 || work.statistics.planned_decode_ms <= 0) return {};
   PartTime time;
-  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) time.planned_ms += plan.parts[p].decode_ms;
+  for (const int p : PartsOn(plan, DeviceNamed(plan, work.name))) time.planned_ms += plan.parts[p].hosted() ? 0 : plan.parts[p].decode_ms;
   time.planned_ms *= std::max(1, plan.microbatches);
   time.seen_ms = time.planned_ms * work.statistics.decode_ms / work.statistics.planned_decode_ms;
   return time;

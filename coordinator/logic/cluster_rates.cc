@@ -1,6 +1,7 @@
 #include "coordinator/logic/cluster_rates.h"
 
 #include "absl/strings/str_format.h"
+#include "planner/plan/plan_blocks.h"
 
 namespace lime {
 namespace {
@@ -12,16 +13,16 @@ constexpr double kLeastMs = 100;  // minimum work to measure a rate
 
 double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes) {
   double read = 0, ms = 0;
-  for (const Stage& stage : plan.stages) {
-    const PlanDevice& at = plan.devices[stage.device];
-    for (int p = stage.lo; at.name == device && p < stage.hi; ++p) {
-      const PlanPart& part = plan.parts[p];
-      const double on_demand = DemandBytes(part) * plan.microbatches;
-      if ((!part.streamed && on_demand <= 0) || at.disk_mb_per_ms <= 0) continue;
-      const double reads = part.streamed ? 1 : on_demand / static_cast<double>(part.unit_bytes);
-      read += part.streamed ? static_cast<double>(part.bytes) : on_demand;
-      ms += (part.streamed ? static_cast<double>(part.bytes) : on_demand) / 1e6 / at.disk_mb_per_ms + reads * at.disk_lat_ms;
-    }
+  const int32_t index = DeviceNamed(plan, device);
+  if (index < 0) return 0;
+  const PlanDevice& at = plan.devices[index];
+  for (const int p : PartsOn(plan, index)) {
+    const PlanPart& part = plan.parts[p];
+    const double on_demand = DemandBytes(part) * plan.microbatches;
+    if ((!part.streamed && on_demand <= 0) || at.disk_mb_per_ms <= 0) continue;
+    const double reads = part.streamed ? 1 : on_demand / static_cast<double>(part.unit_bytes);
+    read += part.streamed ? static_cast<double>(part.bytes) : on_demand;
+    ms += (part.streamed ? static_cast<double>(part.bytes) : on_demand) / 1e6 / at.disk_mb_per_ms + reads * at.disk_lat_ms;
   }
   return read > 0 ? ms * static_cast<double>(bytes) / read : 0;
 }

@@ -9,10 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "common/steady_clock.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cluster/device_memory.h"
 #include "coordinator/planning/baselines/retained_kv.h"
+#include "daemon/logic/hosting/units_message.h"
 #include "planner/evaluation/lower_bound.h"
 #include "planner/kv/hosting/kv_hosting.h"
 #include "planner/kv/kv_growth.h"
+#include "planner/plan/device/backend_names.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/unit_places.h"
@@ -30,7 +33,8 @@ constexpr double kLevelsOfLimit = 50;  // level searches that fit in a time limi
 // most 0.1 % faster. The search of a large cluster ends long before.
 constexpr double kMovesPerPlace = 10'000, kLeastWork = 1000 * SearchBudget::kWorkPerMs;
 
-constexpr int kMostUnitPlans = 5;  // searches with experts on demand
+constexpr int kMostUnitPlans = 5;                       // searches with experts on demand
+constexpr double kMemoryForExperts[] = {1, 0.9, 0.75};  // of what a plan leaves, if they are divided over devices
 
 constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
 
@@ -127,6 +131,16 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
     const auto before = std::tuple(inputs_, problem_, best_);
     absl::StatusOr<Plan> demands = SearchOnDemand();
     if (!demands.ok() && !absl::IsResourceExhausted(demands.status())) return demands;
+    if (demands.ok() && MayDivide()) {
+      const auto undivided = std::tuple(inputs_, problem_, best_);
+      absl::StatusOr<Plan> divided = SearchDivided(*demands);
+      if (!divided.ok() && !absl::IsResourceExhausted(divided.status())) return divided;
+      if (divided.ok() && TimeMs(*divided) < TimeMs(*demands)) {
+        demands = std::move(divided);
+      } else {
+        std::tie(inputs_, problem_, best_) = undivided;
+      }
+    }
     if (demands.ok() && TimeMs(*demands) < TimeMs(*whole)) return demands;
     std::tie(inputs_, problem_, best_) = before;
   }
@@ -154,6 +168,37 @@ absl::StatusOr<Plan> ClusterPlanning::SearchOnDemand() {
                                                               .most_plans = kMostUnitPlans});
   std::tie(inputs_, problem_, best_) = std::move(best);
   return plan;
+}
+
+// The hosts of experts compute sums in the order of the device that asks them. libtorch, whose order has
+// its name, computes no experts for others.
+bool ClusterPlanning::MayDivide() const {
+  const std::vector<ClusterDevice>& devices = inputs_.devices;
+  if (devices.size() < 2 || devices.front().numerics_id == kTorchBackend) return false;
+  return std::ranges::all_of(devices, [&](const ClusterDevice& device) { return device.numerics_id == devices.front().numerics_id; });
+}
+
+// Experts of every layer over the disks of all devices, with the memory that `plan`, with experts on the
+// devices of their layers, leaves for them. What the divided plan needs beside them is not known before,
+// so less memory for experts is tried, too.
+absl::StatusOr<Plan> ClusterPlanning::SearchDivided(const Plan& plan) {
+  At("experts over several disks");
+  const auto others = std::ssize(inputs_.devices) - 1;
+  const Bytes messages = UnitsMessageBytes(inputs_.spec, MostRows(inputs_.request), others, others) +
+                         AssumedForOthers(inputs_.spec, MostRows(inputs_.request));
+  DividedSearch search{.message_bytes = messages, .hits = inputs_.request.unit_hits};
+  for (ClusterDevice& device : inputs_.devices) {
+    search.idle_bytes.push_back(device.runtime + device.activations + device.margin);
+    device.activations += messages;
+  }
+  absl::StatusOr<Plan> divided = absl::ResourceExhaustedError("no experts can be divided");
+  for (const double of_memory : kMemoryForExperts) {
+    search.of_memory = of_memory;
+    LIME_ASSIGN_OR_RETURN(inputs_.request.unit_shares, SharesLike(inputs_.spec, plan, search));
+    divided = Search();
+    if (divided.ok() || !absl::IsResourceExhausted(divided.status()) || Ends()) break;
+  }
+  return divided;
 }
 
 // Stages that are best for the KV of the first level may not leave room for all KV. The stages of

@@ -38,8 +38,8 @@ class ClusterPlanning {
   };
   ClusterPlanning(const Options& options, PlanInputs inputs);
 
-  // Call once. A plan with experts on demand reserves all KV (planner/unit_places.h). Sets
-  // PlanRequest::unit_places.
+  // Call once. A plan with experts on demand reserves all KV (planner/unit_places.h), and divides the
+  // experts of every layer over devices if that is faster. Sets PlanRequest::unit_places and unit_shares.
   //
   // With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
   // one with all KV in memory. If memory has no room for all KV: a plan that spills KV to disks or
@@ -70,11 +70,13 @@ class ClusterPlanning {
     return RetainsLessKv(options_.strategy) && options_.max_ttft_ms == 0 && !has_state && !passes_more;
   }
   bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }
+  bool MayDivide() const;
   bool MayUseHosts() const { return inputs_.kv.MayTravel() && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();
   absl::StatusOr<PlanProblem> MakeProblem() const;
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchOnDemand();
+  absl::StatusOr<Plan> SearchDivided(const Plan& plan);
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();
   absl::StatusOr<Plan> SearchRetained();

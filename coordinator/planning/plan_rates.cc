@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/plan/plan_blocks.h"
+
 namespace lime {
 
 ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan) {
@@ -15,6 +17,9 @@ ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan) {
     if (from == inputs.devices.end() || to == inputs.devices.end()) continue;
     rates[DiskKey(from->name)] = rates[ComputeKey(from->name)] = 1;
     if (from != to) rates[LinkKey(from->name, to->name)] = LinkBetween(*from, *to, inputs.request.default_link).bytes_per_second;
+  }
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    if (HostsUnits(plan, d)) rates[DiskKey(plan.devices[d].name)] = rates[ComputeKey(plan.devices[d].name)] = 1;
   }
   return rates;
 }
@@ -65,10 +70,18 @@ Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates
     const double times = faster(DiskKey(plan.devices[stage.device].name));
     for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].demand_ms /= times, plan.parts[p].prefill_demand_ms /= times;
   }
+  // A host reads for most of the time in which it is awaited.
+  for (PlanPart& part : plan.parts) {
+    if (!part.hosted()) continue;
+    const double times = faster(DiskKey(plan.devices[part.host].name));
+    part.decode_ms /= times, part.prefill_ms /= times;
+  }
   for (const Stage& stage : plan.stages) {
     const double times = faster(ComputeKey(plan.devices[stage.device].name));
-    for (int p = stage.lo; p < stage.hi; ++p)
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      if (plan.parts[p].hosted()) continue;
       plan.parts[p].decode_ms /= times, plan.parts[p].evicted_ms /= times, plan.parts[p].prefill_ms /= times;
+    }
   }
   return plan;
 }

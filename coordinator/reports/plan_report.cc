@@ -26,8 +26,22 @@ int ReadsOf(const Plan& plan) {
   return StaysTogether(plan, plan.microbatches) ? 1 : plan.microbatches;
 }
 
-void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, int32_t>, Bytes>& block_bytes, DeviceUse& use) {
+void AddPlaces(const PlanPart& part, double share, DeviceUse& use) {
+  const Bytes kept = MemoryOf(part);
+  use.resident_blocks += part.on_demand() && part.bytes > 0 ? share * static_cast<double>(kept) / static_cast<double>(part.bytes) : share;
+  use.resident_bytes += kept;
+}
+
+// The device of the stage waits for its hosts together, for longer than its own experts take.
+void AddHostedPart(const Plan& plan, int p, double share, DeviceUse& owner, DeviceUse& host) {
+  owner.communication_ms += AddedMs(plan, p) * plan.microbatches;
+  AddPlaces(plan.parts[p], share, host);
+}
+
+void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, int32_t>, Bytes>& block_bytes,
+              std::vector<DeviceUse>& uses) {
   const Stage& stage = plan.stages[index];
+  DeviceUse& use = uses[static_cast<size_t>(stage.device)];
   const PlanDevice& device = plan.devices[stage.device];
   use.stages.push_back(index);
   const int64_t layer_pages = ResidencyOf(plan).layer_pages;
@@ -35,6 +49,10 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
     const PlanPart& part = plan.parts[p];
     const Bytes whole = block_bytes.at({part.block.kind, part.block.layer});
     const double share = whole > 0 && !part.is_kv() ? static_cast<double>(part.bytes) / static_cast<double>(whole) : 0;
+    if (part.hosted()) {
+      AddHostedPart(plan, p, share, use, uses[static_cast<size_t>(part.host)]);
+      continue;
+    }
     if (WaitsForKv(plan, p)) {
       use.communication_ms += WaitMs(plan, p, layer_pages) * plan.microbatches;
     } else {
@@ -45,10 +63,7 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
       use.streamed_bytes += part.bytes * ReadsOf(plan);
       use.load_ms += (static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms + device.disk_lat_ms) * ReadsOf(plan);
     } else if (!part.is_kv()) {  // KV counts with the pages
-      const Bytes kept = MemoryOf(part);
-      use.resident_blocks +=
-          part.on_demand() && part.bytes > 0 ? share * static_cast<double>(kept) / static_cast<double>(part.bytes) : share;
-      use.resident_bytes += kept;
+      AddPlaces(part, share, use);
     }
   }
   const bool last = index + 1 == static_cast<int>(plan.stages.size());
@@ -79,7 +94,7 @@ absl::Status AddWaits(const Plan& plan, std::vector<DeviceUse>& uses) {
 absl::StatusOr<std::vector<DeviceUse>> UsesOf(const Plan& plan) {
   std::vector<DeviceUse> uses(plan.devices.size());
   const auto block_bytes = BlockBytes(plan);
-  for (int j = 0; j < static_cast<int>(plan.stages.size()); ++j) AddStage(plan, j, block_bytes, uses[plan.stages[j].device]);
+  for (int j = 0; j < static_cast<int>(plan.stages.size()); ++j) AddStage(plan, j, block_bytes, uses);
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
     uses[d].units = UnitUseOf(plan, d);
     uses[d].load_ms += uses[d].units.read_ms;

@@ -14,7 +14,8 @@ using Kind = TimelineSpan::Kind;
 
 bool Names(const TimelineSpan& span, const Timeline& timeline) {
   const int32_t parts = static_cast<int32_t>(timeline.parts.size()), devices = static_cast<int32_t>(timeline.devices.size());
-  const bool message = span.kind == Kind::kSend || span.kind == Kind::kReceive || span.kind == Kind::kAttendFor;
+  const bool message =
+      span.kind == Kind::kSend || span.kind == Kind::kReceive || span.kind == Kind::kAttendFor || span.kind == Kind::kComputeFor;
   if (span.part < kEmbeddingPart || span.part >= parts || span.peer >= devices) return false;
   return message ? span.peer >= 0 : span.kind != Kind::kLoad || span.part >= 0;
 }

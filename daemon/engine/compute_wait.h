@@ -21,8 +21,8 @@
 namespace lime {
 
 // The index of a wait in the forecast, from 0. A Recv has one index for each stage and micro-batch.
-// All waits for an answer of the KV host share one. The last one, QuestionPlace, is for questions
-// of the devices whose KV this device hosts. Other waits are not forecast, and have no index.
+// All waits for an answer of a host share one. The last one, QuestionPlace, is for questions of the
+// devices whose host this device is. Other waits are not forecast, and have no index.
 std::optional<int64_t> WaitPlace(const Plan& plan, const Instruction& waited);
 int64_t QuestionPlace(const Plan& plan);
 

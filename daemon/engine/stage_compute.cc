@@ -120,6 +120,7 @@ absl::Status StageCompute::FindLogitsUsed(const MicroBatch& batch) {
 
 absl::Status StageCompute::ComputePart(int part, int64_t step) {
   const BlockId id = plan_.parts[part].block;
+  if (plan_.parts[part].hosted()) return owner_.use_results(part);
   if (parts_.weights->IsWhole(part)) {
     // The first part computes the whole block.
     return part == PartsOf(plan_, id).first ? parts_.backend->Compute(id) : absl::OkStatus();
@@ -167,7 +168,7 @@ void StageCompute::FindNextParts() {
   for (const Stage& stage : plan_.stages) {
     int next = -1;
     for (int part = stage.hi - 1; stage.device == parts_.stage.device && part >= stage.lo; --part) {
-      if (!plan_.parts[part].on_demand()) continue;
+      if (!plan_.parts[part].on_demand() || plan_.parts[part].hosted()) continue;
       next_part_[part] = next;
       next = plan_.parts[part].ahead_places > 0 ? part : -1;
     }

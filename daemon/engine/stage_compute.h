@@ -29,6 +29,8 @@ class StageCompute {
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
     // Attends to the positions of a KV part that are on the disk or with the host in a step.
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
+    // Computes with the results of the host of a part.
+    std::function<absl::Status(int part)> use_results;
     // For parts.visit: all rows of a micro-batch of the current step.
     std::function<MicroBatch(int32_t microbatch)> whole_batch;
     // Returns rows of a later part if they stay in memory in this step, under the owner's lock.

@@ -78,13 +78,14 @@ class InstalledStage final : public StageEngine {
 
   absl::Status Open() {
     LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(plan_, device_));
-    LIME_RETURN_IF_ERROR(parts_.Open(
-        {.mutex = &mutex_,
-         .wrote = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
-         .send_kv = [this](int32_t to, std::vector<std::byte> message, bool may_wait) { SendKv(to, std::move(message), may_wait); }}));
+    LIME_RETURN_IF_ERROR(parts_.Open({.mutex = &mutex_,
+                                      .wrote = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
+                                      .send_to_peer = [this](int32_t to, std::vector<std::byte> message,
+                                                             bool may_wait) { SendToPeer(to, std::move(message), may_wait); }}));
     compute_ = std::make_unique<StageCompute>(
         parts_, StageCompute::Owner{.rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); },
                                     .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); },
+                                    .use_results = [this](int part) { return parts_.asked_units->UseAnswer(part); },
                                     .whole_batch = [this](int32_t microbatch) { return WholeBatch(microbatch); },
                                     .resident_rows_of = [this](int part, int i, int64_t step) { return ResidentRowsOf(part, i, step); },
                                     .guessed = [this](int part, std::span<const int32_t> units) { OnGuessed(part, units); }});
@@ -120,7 +121,8 @@ class InstalledStage final : public StageEngine {
     return Health();
   }
 
-  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message) override {
+  absl::Status OnHosting(int32_t from, const std::vector<std::byte>& message) override {
+    if (IsUnitsMessage(message)) return OnUnits(from, message);
     LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(Health());
@@ -200,7 +202,23 @@ class InstalledStage final : public StageEngine {
   Bytes BytesRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
 
   HostedKv& others() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.others; }
+  HostedUnits& hosted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.hosted_units; }
   StageWeights& weights() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.weights; }
+
+  absl::Status OnUnits(int32_t from, const std::vector<std::byte>& message) {
+    LIME_ASSIGN_OR_RETURN(const UnitsMessage what, ParseUnitsMessage(message));
+    absl::MutexLock lock(&mutex_);
+    LIME_RETURN_IF_ERROR(Health());
+    if (const auto* query = std::get_if<UnitsQuery>(&what)) {
+      LIME_ASSIGN_OR_RETURN(const HostedUnits::Visit visit, hosted().OnQuery(from, *query));
+      LIME_RETURN_IF_ERROR(logic_->OnUnitsAsked(visit.part, visit.units, visit.rows, visit.decodes, SteadyMs(), actions_));
+    } else {
+      LIME_ASSIGN_OR_RETURN(const auto answered, parts_.asked_units->OnAnswer(from, std::get<UnitsAnswer>(what)));
+      if (answered) logic_->OnHostAnswered(answered->first, answered->second, SteadyMs(), actions_);
+    }
+    CarryOut();
+    return Health();
+  }
 
   // ---- What follows from an event
 
@@ -332,6 +350,18 @@ class InstalledStage final : public StageEngine {
     logic_->OnUnitsChosen(part, microbatch, chosen, SteadyMs(), actions_);
   }
 
+  void Carry(const ProgramRunner::StartAskHost& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const AskHost& ask = start.what;
+    const absl::StatusOr<bool> asked = parts_.asked_units->Ask(ask.part, ask.microbatch, logic_->inbox().batch(ask.microbatch));
+    if (!asked.ok()) return Refuse(asked.status());
+    if (!*asked) logic_->OnHostAnswered(ask.part, ask.microbatch, SteadyMs(), actions_);
+  }
+
+  void Carry(const StageLogic::HostedReady& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    hosted().OnReady(ready.part, ready.unit);
+    wait_.Wake();
+  }
+
   void Carry(const StageLogic::StartUnitRead& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     disk_.LoadBegun(SteadyMs());
     weights().StartUnitRead(start.part, start.unit, start.place, start.number,
@@ -362,8 +392,8 @@ class InstalledStage final : public StageEngine {
   // Never: StageLogic answers with StartUnits.
   void Carry(const ProgramRunner::StartComputeUnits&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
-  void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait) {
-    ActivationMessage activation{.header = {.epoch = plan_.epoch, .bytes = std::ssize(message), .kv = true}};
+  void SendToPeer(int32_t to, std::vector<std::byte> message, bool may_wait) {
+    ActivationMessage activation{.header = {.epoch = plan_.epoch, .bytes = std::ssize(message), .hosting = true}};
     activation.payload = std::move(message), activation.may_wait = may_wait;
     options_.peers.send(to, std::move(activation));
   }
@@ -388,7 +418,7 @@ class InstalledStage final : public StageEngine {
   void NoteTime(const Compute& what, const MicroBatch& batch, std::span<const UnitInPlace> units, double ms)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     stats_.compute_ms += ms;
-    if (!units.empty() || !IsPlannedDecode(plan_, what, batch)) return;
+    if (!units.empty() || !IsPlannedDecode(plan_, what, batch) || plan_.parts[what.part].hosted()) return;
     stats_.decode_ms += ms;
     stats_.planned_decode_ms += plan_.parts[what.part].decode_ms;
   }
@@ -410,7 +440,9 @@ class InstalledStage final : public StageEngine {
 
   // ---- The compute thread
 
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (others().asked() && Health().ok()); }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || computing_ || ((others().asked() || hosted().ready()) && Health().ok());
+  }
 
   // The part that the disk is awaited for, if any.
   std::optional<int> AwaitedPart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return logic_->runner().awaited_part(); }
@@ -428,6 +460,10 @@ class InstalledStage final : public StageEngine {
       if (stopping_) return;
       if (others().asked() && Health().ok()) {  // short, and another device waits for it
         AttendForOther();
+        continue;
+      }
+      if (hosted().ready() && Health().ok()) {
+        ComputeForOther();
         continue;
       }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
@@ -461,6 +497,22 @@ class InstalledStage final : public StageEngine {
     answered_at_ms_ = SteadyMs();
     if (trace_) trace_->AttendedFor(from, logic_->runner().steps_ended(), begin, answered_at_ms_);
     others().EndAnswer();
+  }
+
+  void ComputeForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int32_t from = hosted().BeginCompute();
+    const double begin = SteadyMs();
+    if (answered_at_ms_ > 0) wait_.Waited(QuestionPlace(plan_), begin - answered_at_ms_);
+    mutex_.Unlock();
+    const absl::Status status = parts_.hosted_units->Compute();
+    mutex_.Lock();
+    if (!status.ok()) return Fail(status);
+    answered_at_ms_ = SteadyMs();
+    stats_.compute_ms += answered_at_ms_ - begin;
+    if (trace_) trace_->ComputedFor(from, logic_->runner().steps_ended(), begin, answered_at_ms_);
+    const HostedUnits::Computed computed = hosted().EndCompute();
+    logic_->OnHostedComputed(computed.part, computed.units, SteadyMs(), actions_);
+    CarryOut();
   }
 
   // A part's place may change under the lock, but not that of the part at hand.

@@ -33,11 +33,11 @@ Bytes EvictedBytes(const Plan& plan, const PlanDevice& device) {
   return device.max_layer_pages == 0 ? 0 : (HasKvOnDisk(device) ? 1 : 2) * KvPieceBytes(plan);
 }
 
-// Messages that wait, are read or are on their way: activations, messages about KV, pieces of KV,
-// and visits with evicted positions.
+// Messages that wait, are read or are on their way: activations, messages about KV and units, pieces of
+// KV, and visits with evicted positions.
 Bytes MessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec, Bytes row_bytes) {
   return StageInbox::WaitingBytes(plan, device, row_bytes) + AskingBytes(plan, device, spec.config) +
-         EvictedBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
+         UnitsMessageBytes(plan, device, spec) + EvictedBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
 }
 
 std::string HowToFit(const PlanDevice& device, Bytes runtime) {
@@ -102,6 +102,7 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .kv = kv.get(),
                                                      .handover = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
                                                      .wrap_device = stage.wrap_device}));
+  OpenUnits(owner);
   LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
   if (visit != nullptr && spec.config.stream_cols() != spec.config.hidden_size)
     return absl::UnimplementedError(
@@ -133,6 +134,7 @@ BackendOptions StageParts::OptionsOfBackend() const {
           .state_snapshots = plan().state_snapshots,
           .attends_pieces = device().max_layer_pages > 0,
           .attends_for_others = device().memory.hosted > 0,
+          .computes_for_others = HostsUnits(plan(), stage.device),
           .grow_kv = stage.grow_kv,
           .numerics = stage.numerics};
 }
@@ -181,7 +183,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
                                  .backend = backend.get(),
                                  .max_rows = MaxRows(plan()),
                                  .window = layers.empty() ? 0 : spec.config.layer(layers.front()).window,
-                                 .send = [send = owner.send_kv, host = device().kv_host](
+                                 .send = [send = owner.send_to_peer, host = device().kv_host](
                                              std::vector<std::byte> message, bool may_wait) { send(host, std::move(message), may_wait); }},
                        .state_layers = StateLayersOn(plan(), stage.device),
                        .mutex = owner.mutex,
@@ -189,9 +191,24 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
                        .wrote = owner.wrote,
                        .wrap_device = stage.wrap_device}));
   LIME_ASSIGN_OR_RETURN(
-      others, HostedKv::Create(plan(), spec,
-                               {.device = stage.device, .max_rows = MaxRows(plan()), .backend = backend.get(), .send = owner.send_kv}));
+      others,
+      HostedKv::Create(plan(), spec,
+                       {.device = stage.device, .max_rows = MaxRows(plan()), .backend = backend.get(), .send = owner.send_to_peer}));
   return absl::OkStatus();
+}
+
+void StageParts::OpenUnits(const Owner& owner) {
+  const auto send = [send = owner.send_to_peer](int32_t to, std::vector<std::byte> message) {
+    send(to, std::move(message), /*may_wait=*/false);
+  };
+  const auto matrices_of = [this](int part, const UnitInPlace& unit, std::vector<RowsInMemory>& matrices) {
+    for (int i = 0; i < weights->NumUnitRows(part, unit.unit); ++i) matrices.push_back(weights->UnitRows(part, unit.unit, i, unit.place));
+  };
+  asked_units = std::make_unique<AskedUnits>(plan(), AskedUnits::Options{.device = stage.device, .backend = backend.get(), .send = send});
+  hosted_units = std::make_unique<HostedUnits>(
+      plan(), spec,
+      HostedUnits::Options{
+          .device = stage.device, .max_rows = MaxRows(plan()), .backend = backend.get(), .matrices_of = matrices_of, .send = send});
 }
 
 // Comes before the weights: memory has room for both KV pools only while no weights are in it.

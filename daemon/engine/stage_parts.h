@@ -14,6 +14,8 @@
 #include "daemon/engine/stage_weights.h"
 #include "daemon/kv/hosting/hosted_kv.h"
 #include "daemon/kv/stage_kv.h"
+#include "daemon/units/asked_units.h"
+#include "daemon/units/hosted_units.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
@@ -30,8 +32,8 @@ struct StageParts {
   struct Owner {
     absl::Mutex* mutex = nullptr;
     std::function<void()> wrote;  // StageKv::Options::wrote
-    // Sends a message about KV to another device. Called under the lock.
-    std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send_kv;
+    // Sends a message to a host, or to a device whose host this one is. Called under the lock.
+    std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send_to_peer;
   };
   // ResourceExhausted, with the numbers and a remedy, if the process would exceed the device's
   // budget, also while it takes over KV of the previous plan. Other errors as for
@@ -56,6 +58,8 @@ struct StageParts {
   std::unique_ptr<StageKv> kv;         // used under the lock
   std::unique_ptr<HostedKv> others;    // KV of other devices; used under the lock
   std::unique_ptr<StageWeights> weights;
+  std::unique_ptr<AskedUnits> asked_units;    // used under the lock
+  std::unique_ptr<HostedUnits> hosted_units;  // used under the lock
 
  private:
   const Plan& plan() const { return stage.plan; }
@@ -64,6 +68,7 @@ struct StageParts {
   absl::Status MakeRoom(const BackendOptions& options);
   absl::Status OpenTheBackend(const BackendOptions& options);
   absl::Status OpenKv(const Owner& owner);
+  void OpenUnits(const Owner& owner);
   absl::Status TakeOver();
   void KeepWeights();
   Bytes HandoverWeightBytes() const { return stage.takeover == nullptr ? 0 : stage.takeover->weight_bytes(); }

@@ -48,14 +48,17 @@ class StageTrace {
   }
 
   void AttendedFor(int32_t device, int64_t step, double begin_ms, double end_ms) {
-    ring_.Add({.kind = TimelineSpan::Kind::kAttendFor,
-               .begin_ms = begin_ms,
-               .end_ms = end_ms,
-               .step = static_cast<int32_t>(step),
-               .peer = device});
+    Worked(TimelineSpan::Kind::kAttendFor, device, step, begin_ms, end_ms);
+  }
+  void ComputedFor(int32_t device, int64_t step, double begin_ms, double end_ms) {
+    Worked(TimelineSpan::Kind::kComputeFor, device, step, begin_ms, end_ms);
   }
 
  private:
+  void Worked(TimelineSpan::Kind kind, int32_t device, int64_t step, double begin_ms, double end_ms) {
+    ring_.Add({.kind = kind, .begin_ms = begin_ms, .end_ms = end_ms, .step = static_cast<int32_t>(step), .peer = device});
+  }
+
   TraceRing& ring_;
   std::array<TimelineSpan, kMaxLoadsUnderWay> loading_;  // loads under way, by number
   double last_loaded_ms_ = 0;

@@ -31,10 +31,16 @@ std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) 
   };
 }
 
-// The index of a part among its block's parts with rows; on demand, of its first unit.
+// How many parts a part becomes in CutOf.
+int PiecesOf(const PlanPart& part) {
+  return part.is_kv() ? 0 : part.on_demand() ? static_cast<int>(UnitsIn(part.rows).size()) : 1;
+}
+
+// The index of a part among its block's parts as CutOf cuts them; on demand, of its first unit.
 int IndexInBlock(const Plan& plan, int part) {
-  const auto begin = plan.parts.begin() + PartsOf(plan, plan.parts[part].block).first;
-  return static_cast<int>(std::count_if(begin, plan.parts.begin() + part, [](const PlanPart& p) { return !p.is_kv(); }));
+  int index = 0;
+  for (int before = PartsOf(plan, plan.parts[part].block).first; before < part; ++before) index += PiecesOf(plan.parts[before]);
+  return index;
 }
 
 int BlockIndex(const ModelSpec& spec, BlockId id) {
@@ -224,7 +230,7 @@ RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
 }
 
 int StageWeights::NumUnits(int part) const {
-  return plan_.parts[part].on_demand() ? reader_->NumParts(BlockOf(part)) - PartInBlock(part) : 1;
+  return plan_.parts[part].on_demand() ? PiecesOf(plan_.parts[part]) : 1;
 }
 
 void StageWeights::StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done) {

@@ -181,235 +181,236 @@ StatesLeft StageKv::HandOverStates() const {
     }
   }
   return left;
+}
 
-  // The pages of a layer that this device needs.
-  std::vector<KvExtent> StageKv::WantedOf(int32_t layer, const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) const {
-    const KvWindow& window = plan_.parts[PartsOf(plan_, {BlockKind::kAttention, layer}).first].window;
-    std::vector<KvExtent> wanted;
-    for (size_t s = 0; s < away.size(); ++s) {
-      const int64_t positions = sequences[s].positions, end = KvPages::PagesFor(positions, 1);
-      const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : window.FirstPageTaken(positions);
-      if (first < end) wanted.push_back({.sequence = sequences[s].from, .first = first, .end = end});
-    }
-    return wanted;
+// The pages of a layer that this device needs.
+std::vector<KvExtent> StageKv::WantedOf(int32_t layer, const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) const {
+  const KvWindow& window = plan_.parts[PartsOf(plan_, {BlockKind::kAttention, layer}).first].window;
+  std::vector<KvExtent> wanted;
+  for (size_t s = 0; s < away.size(); ++s) {
+    const int64_t positions = sequences[s].positions, end = KvPages::PagesFor(positions, 1);
+    const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : window.FirstPageTaken(positions);
+    if (first < end) wanted.push_back({.sequence = sequences[s].from, .first = first, .end = end});
   }
+  return wanted;
+}
 
-  absl::Status StageKv::StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
-    const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
-    const int64_t count = std::ssize(pages) / plan_.page_bytes;
-    if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
-      return Invalid(pages.size(), " bytes of KV from page ", first, " on arrived, but slot ", sequence, " has ", held.size(), " pages");
-    if (first < book_.away().away(sequence) * kKvPiecePages) return StoreOnDisk(layer, sequence, first, pages);
-    for (int64_t i = 0; i < count; ++i)
-      std::memcpy(options_.stage.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
-                  static_cast<size_t>(plan_.page_bytes));
-    return absl::OkStatus();
+absl::Status StageKv::StorePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+  const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
+  const int64_t count = std::ssize(pages) / plan_.page_bytes;
+  if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
+    return Invalid(pages.size(), " bytes of KV from page ", first, " on arrived, but slot ", sequence, " has ", held.size(), " pages");
+  if (first < book_.away().away(sequence) * kKvPiecePages) return StoreOnDisk(layer, sequence, first, pages);
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(options_.stage.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
+                static_cast<size_t>(plan_.page_bytes));
+  return absl::OkStatus();
+}
+
+// Collects runs until the piece is complete.
+absl::Status StageKv::StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+  const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
+  if (file_ == nullptr || at + count > kKvPiecePages)
+    return Invalid("KV from page ", first, " on arrived, but slot ", sequence, " does not keep it on this device");
+  std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
+  if (at + count < kKvPiecePages) return absl::OkStatus();
+  file_->hash(layer, sequence, piece) = file_->HashOf(staging_.data());
+  LIME_RETURN_IF_ERROR(file_->Write(layer, sequence, piece, staging_.data()));
+  bytes_written_ += staging_.bytes();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                              KvOfOthers others) {
+  {
+    absl::MutexLock lock(options_.mutex);
+    stopping_ = true;
   }
+  writer_.reset();
+  {
+    absl::MutexLock lock(&loads_mutex_);  // the ring, which their reads fill, is freed next
+    loads_mutex_.Await(absl::Condition(
+        +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
+  }
+  if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  absl::MutexLock lock(options_.mutex);
+  const KvAway& away = book_.away();
+  std::vector<KvLent> lent;
+  for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
+    if (away.away(s) > 0) lent.push_back({.sequence = s, .pieces = away.away(s), .life = away.life(s)});
+  }
+  return std::make_shared<KvHandover>(KvHandover::Content{.numerics_id = numerics_id,
+                                                          .page_bytes = plan_.page_bytes,
+                                                          .layers = options_.stage.layers,
+                                                          .sequences = plan_.sequences,
+                                                          .memory = std::move(memory),
+                                                          .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
+                                                          .pages = std::move(book_.pages()),
+                                                          .file = std::move(file_),
+                                                          .lent = std::move(lent),
+                                                          .others = std::move(others),
+                                                          .states = HandOverStates()});
+}
 
-  // Collects runs until the piece is complete.
-  absl::Status StageKv::StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
-    const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
-    if (file_ == nullptr || at + count > kKvPiecePages)
-      return Invalid("KV from page ", first, " on arrived, but slot ", sequence, " does not keep it on this device");
-    std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
-    if (at + count < kKvPiecePages) return absl::OkStatus();
-    file_->hash(layer, sequence, piece) = file_->HashOf(staging_.data());
-    LIME_RETURN_IF_ERROR(file_->Write(layer, sequence, piece, staging_.data()));
+std::optional<Bytes> StageKv::disk_room() const {
+  if (file_ != nullptr) return file_->Room();
+  const absl::StatusOr<Bytes> free = FreeDiskBytes(options_.folder);
+  return free.ok() ? std::optional(*free) : std::nullopt;
+}
+
+// ---- Decisions
+
+void StageKv::Follow() {
+  options_.mutex->AssertHeld();
+  if (const std::optional<KvBook::PageCopy> copy = book_.NextCopy()) CopyPages(*copy);
+  if (const std::optional<StateBook::Restore> restore = book_.NextRestore()) RestoreStates(*restore);
+  while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
+  while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
+    if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
+  }
+  WriteNext();
+}
+
+// No step is under way, so nothing writes these pages.
+void StageKv::CopyPages(const KvBook::PageCopy& copy) {
+  for (int64_t layer = 0; layer < std::ssize(options_.stage.layers); ++layer) {
+    const std::span<const int32_t> from = book_.pages().Pages(copy.from, layer), to = book_.pages().Pages(copy.to, layer);
+    for (size_t i = 0; i < static_cast<size_t>(copy.pages); ++i)
+      std::memcpy(options_.stage.backend->KvPage(to[i]), options_.stage.backend->KvPage(from[i]), static_cast<size_t>(plan_.page_bytes));
+  }
+}
+
+// No step is under way, so nothing uses these states.
+void StageKv::RestoreStates(const StateBook::Restore& restore) {
+  for (const int32_t layer : options_.state_layers) {
+    const std::span<const std::byte> from = options_.stage.backend->Snapshot(restore.from, restore.snapshot, layer);
+    std::memcpy(options_.stage.backend->State(restore.to, layer).data(), from.data(), from.size());
+  }
+}
+
+void StageKv::EndStep() {
+  options_.mutex->AssertHeld();
+  if (lent_ != nullptr) lent_->EndStep();
+}
+
+// ---- Writing
+
+void StageKv::WriteNext() {
+  if (!writer_ || stopping_) return;
+  const std::optional<KvAway::Piece> piece = book_.NextWrite();
+  if (piece) writer_->Post([this, piece = *piece] { WritePiece(piece); });
+}
+
+// Thread: the writer.
+void StageKv::WritePiece(const KvAway::Piece& piece) {
+  std::vector<uint64_t> hashes(options_.stage.layers.size());
+  absl::Status status;
+  for (int64_t layer = 0; status.ok() && layer < std::ssize(hashes); ++layer) {
+    status = WriteLayer(piece, layer, hashes[static_cast<size_t>(layer)]);
+  }
+  absl::MutexLock lock(options_.mutex);
+  const bool ended = book_.away().life(piece.sequence) != piece.life;
+  for (int64_t layer = 0; status.ok() && !ended && layer < std::ssize(hashes); ++layer) {
+    if (file_ != nullptr) file_->hash(layer, piece.sequence, piece.piece) = hashes[static_cast<size_t>(layer)];
     bytes_written_ += staging_.bytes();
-    return absl::OkStatus();
   }
+  book_.Written(piece, status);
+  if (stopping_) return;
+  WriteNext();
+  options_.wrote();
+}
 
-  absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
-                                                                KvOfOthers others) {
-    {
-      absl::MutexLock lock(options_.mutex);
-      stopping_ = true;
-    }
-    writer_.reset();
-    {
-      absl::MutexLock lock(&loads_mutex_);  // the ring, which their reads fill, is freed next
-      loads_mutex_.Await(absl::Condition(
-          +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
-    }
-    if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+// Copies pages under the lock, so that no other sequence gets them meanwhile.
+absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash) {
+  {
     absl::MutexLock lock(options_.mutex);
-    const KvAway& away = book_.away();
-    std::vector<KvLent> lent;
-    for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
-      if (away.away(s) > 0) lent.push_back({.sequence = s, .pieces = away.away(s), .life = away.life(s)});
-    }
-    return std::make_shared<KvHandover>(KvHandover::Content{.numerics_id = numerics_id,
-                                                            .page_bytes = plan_.page_bytes,
-                                                            .layers = options_.stage.layers,
-                                                            .sequences = plan_.sequences,
-                                                            .memory = std::move(memory),
-                                                            .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
-                                                            .pages = std::move(book_.pages()),
-                                                            .file = std::move(file_),
-                                                            .lent = std::move(lent),
-                                                            .others = std::move(others),
-                                                            .states = HandOverStates()});
-  }
-
-  std::optional<Bytes> StageKv::disk_room() const {
-    if (file_ != nullptr) return file_->Room();
-    const absl::StatusOr<Bytes> free = FreeDiskBytes(options_.folder);
-    return free.ok() ? std::optional(*free) : std::nullopt;
-  }
-
-  // ---- Decisions
-
-  void StageKv::Follow() {
-    options_.mutex->AssertHeld();
-    if (const std::optional<KvBook::PageCopy> copy = book_.NextCopy()) CopyPages(*copy);
-    if (const std::optional<StateBook::Restore> restore = book_.NextRestore()) RestoreStates(*restore);
-    while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
-    while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
-      if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
-    }
-    WriteNext();
-  }
-
-  // No step is under way, so nothing writes these pages.
-  void StageKv::CopyPages(const KvBook::PageCopy& copy) {
-    for (int64_t layer = 0; layer < std::ssize(options_.stage.layers); ++layer) {
-      const std::span<const int32_t> from = book_.pages().Pages(copy.from, layer), to = book_.pages().Pages(copy.to, layer);
-      for (size_t i = 0; i < static_cast<size_t>(copy.pages); ++i)
-        std::memcpy(options_.stage.backend->KvPage(to[i]), options_.stage.backend->KvPage(from[i]), static_cast<size_t>(plan_.page_bytes));
+    if (stopping_ || book_.away().life(piece.sequence) != piece.life) return absl::CancelledError("its sequence has ended");
+    const std::span<const int32_t> pages = book_.pages().Pages(piece.sequence, layer);
+    for (int64_t i = 0; i < kKvPiecePages; ++i) {
+      const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
+      std::memcpy(staging_.data() + i * plan_.page_bytes, options_.stage.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
     }
   }
+  if (lent_ != nullptr) return Lend(piece, layer);
+  hash = file_->HashOf(staging_.data());
+  return file_->Write(layer, piece.sequence, piece.piece, staging_.data());
+}
 
-  // No step is under way, so nothing uses these states.
-  void StageKv::RestoreStates(const StateBook::Restore& restore) {
-    for (const int32_t layer : options_.state_layers) {
-      const std::span<const std::byte> from = options_.stage.backend->Snapshot(restore.from, restore.snapshot, layer);
-      std::memcpy(options_.stage.backend->State(restore.to, layer).data(), from.data(), from.size());
+// Sends chunks, which wait for all other messages of the link. Then waits until the host confirms
+// them. If the host is lost, the plan ends.
+absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
+  absl::MutexLock lock(options_.mutex);
+  const std::span<const std::byte> bytes(staging_.data(), static_cast<size_t>(KvPieceBytes(plan_)));
+  lent_->Lend(piece, layer, bytes);
+  options_.mutex->Await(absl::Condition(this, &StageKv::HostHasNext));
+  return stopping_ ? absl::CancelledError("the plan was unloaded") : absl::OkStatus();
+}
+
+// ---- Loads and their use
+
+std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done) {
+  options_.mutex->AssertHeld();
+  const PlanPart& what = plan_.parts[part];
+  const int64_t layer = options_.stage.LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece;
+  auto load = std::make_shared<KvLoad>();
+  load->part = part, load->place = place, load->piece_bytes = KvPieceBytes(plan_), load->pieces = what.kv_end / kKvPiece - first;
+  load->sequences.resize(static_cast<size_t>(plan_.sequences));
+  int reads = 0;
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    KvLoad::Sequence& sequence = load->sequences[static_cast<size_t>(s)];
+    sequence.life = book_.away().life(s);
+    sequence.begun = std::clamp<int64_t>(book_.away().away(s) - first, 0, load->pieces);
+    for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(file_->hash(layer, s, first + i));
+    reads += sequence.begun > 0 ? 1 : 0;
+  }
+  {
+    absl::MutexLock lock(&loads_mutex_);
+    ++loads_under_way_;
+  }
+  const auto ended = [this, done = std::move(done)](const absl::Status& status) {
+    done(status);
+    absl::MutexLock lock(&loads_mutex_);
+    --loads_under_way_;
+  };
+  const auto end = std::make_shared<LoadEnd>(*file_, load, std::max(1, reads), ended);
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    const int64_t count = load->sequences[static_cast<size_t>(s)].begun;
+    if (count > 0)
+      file_->StartRead(layer, s, first, count, load->Place(s, 0), [end, s](const absl::Status& status) { end->Ended(s, status); });
+  }
+  if (reads == 0) file_->Post([end] { end->Ended(0, absl::OkStatus()); });
+  return load;
+}
+
+void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
+  options_.mutex->AssertHeld();
+  const PlanPart& part = plan_.parts[load.part];
+  const int64_t layer = options_.stage.LayerIndex(part.block.layer), first = part.kv_begin / kKvPiece;
+  attending_.layer = part.block.layer, attending_.begin = first, attending_.end = first + load.pieces;
+  attending_.places.assign(static_cast<size_t>(plan_.sequences * load.pieces), nullptr);
+  attending_.missing.clear();
+  for (size_t row = 0; row < batch.rows.size(); ++row) {
+    const int32_t s = batch.rows[row].sequence;
+    if (row > 0 && batch.rows[row - 1].sequence == s) continue;
+    const KvLoad::Sequence& sequence = load.sequences[static_cast<size_t>(s)];
+    const int64_t there = sequence.life == book_.away().life(s) ? sequence.there : 0;
+    for (int64_t i = 0; i < std::min(load.pieces, book_.away().away(s) - first); ++i) {
+      attending_.places[static_cast<size_t>(s * load.pieces + i)] = load.Place(s, i);
+      if (i >= there) attending_.missing.push_back({layer, s, first + i, file_->hash(layer, s, first + i), load.Place(s, i)});
     }
   }
+}
 
-  void StageKv::EndStep() {
-    options_.mutex->AssertHeld();
-    if (lent_ != nullptr) lent_->EndStep();
+absl::Status StageKv::Attend() {
+  for (const Missing& missing : attending_.missing) {
+    const absl::Status read = file_->Read(missing.layer, missing.sequence, missing.piece, missing.hash, missing.place);
+    if (!read.ok()) return absl::Status(read.code(), absl::StrCat("layer ", attending_.layer, ": ", read.message()));
   }
+  return options_.stage.backend->AttendToPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+}
 
-  // ---- Writing
-
-  void StageKv::WriteNext() {
-    if (!writer_ || stopping_) return;
-    const std::optional<KvAway::Piece> piece = book_.NextWrite();
-    if (piece) writer_->Post([this, piece = *piece] { WritePiece(piece); });
-  }
-
-  // Thread: the writer.
-  void StageKv::WritePiece(const KvAway::Piece& piece) {
-    std::vector<uint64_t> hashes(options_.stage.layers.size());
-    absl::Status status;
-    for (int64_t layer = 0; status.ok() && layer < std::ssize(hashes); ++layer) {
-      status = WriteLayer(piece, layer, hashes[static_cast<size_t>(layer)]);
-    }
-    absl::MutexLock lock(options_.mutex);
-    const bool ended = book_.away().life(piece.sequence) != piece.life;
-    for (int64_t layer = 0; status.ok() && !ended && layer < std::ssize(hashes); ++layer) {
-      if (file_ != nullptr) file_->hash(layer, piece.sequence, piece.piece) = hashes[static_cast<size_t>(layer)];
-      bytes_written_ += staging_.bytes();
-    }
-    book_.Written(piece, status);
-    if (stopping_) return;
-    WriteNext();
-    options_.wrote();
-  }
-
-  // Copies pages under the lock, so that no other sequence gets them meanwhile.
-  absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash) {
-    {
-      absl::MutexLock lock(options_.mutex);
-      if (stopping_ || book_.away().life(piece.sequence) != piece.life) return absl::CancelledError("its sequence has ended");
-      const std::span<const int32_t> pages = book_.pages().Pages(piece.sequence, layer);
-      for (int64_t i = 0; i < kKvPiecePages; ++i) {
-        const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
-        std::memcpy(staging_.data() + i * plan_.page_bytes, options_.stage.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
-      }
-    }
-    if (lent_ != nullptr) return Lend(piece, layer);
-    hash = file_->HashOf(staging_.data());
-    return file_->Write(layer, piece.sequence, piece.piece, staging_.data());
-  }
-
-  // Sends chunks, which wait for all other messages of the link. Then waits until the host confirms
-  // them. If the host is lost, the plan ends.
-  absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
-    absl::MutexLock lock(options_.mutex);
-    const std::span<const std::byte> bytes(staging_.data(), static_cast<size_t>(KvPieceBytes(plan_)));
-    lent_->Lend(piece, layer, bytes);
-    options_.mutex->Await(absl::Condition(this, &StageKv::HostHasNext));
-    return stopping_ ? absl::CancelledError("the plan was unloaded") : absl::OkStatus();
-  }
-
-  // ---- Loads and their use
-
-  std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done) {
-    options_.mutex->AssertHeld();
-    const PlanPart& what = plan_.parts[part];
-    const int64_t layer = options_.stage.LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece;
-    auto load = std::make_shared<KvLoad>();
-    load->part = part, load->place = place, load->piece_bytes = KvPieceBytes(plan_), load->pieces = what.kv_end / kKvPiece - first;
-    load->sequences.resize(static_cast<size_t>(plan_.sequences));
-    int reads = 0;
-    for (int32_t s = 0; s < plan_.sequences; ++s) {
-      KvLoad::Sequence& sequence = load->sequences[static_cast<size_t>(s)];
-      sequence.life = book_.away().life(s);
-      sequence.begun = std::clamp<int64_t>(book_.away().away(s) - first, 0, load->pieces);
-      for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(file_->hash(layer, s, first + i));
-      reads += sequence.begun > 0 ? 1 : 0;
-    }
-    {
-      absl::MutexLock lock(&loads_mutex_);
-      ++loads_under_way_;
-    }
-    const auto ended = [this, done = std::move(done)](const absl::Status& status) {
-      done(status);
-      absl::MutexLock lock(&loads_mutex_);
-      --loads_under_way_;
-    };
-    const auto end = std::make_shared<LoadEnd>(*file_, load, std::max(1, reads), ended);
-    for (int32_t s = 0; s < plan_.sequences; ++s) {
-      const int64_t count = load->sequences[static_cast<size_t>(s)].begun;
-      if (count > 0)
-        file_->StartRead(layer, s, first, count, load->Place(s, 0), [end, s](const absl::Status& status) { end->Ended(s, status); });
-    }
-    if (reads == 0) file_->Post([end] { end->Ended(0, absl::OkStatus()); });
-    return load;
-  }
-
-  void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
-    options_.mutex->AssertHeld();
-    const PlanPart& part = plan_.parts[load.part];
-    const int64_t layer = options_.stage.LayerIndex(part.block.layer), first = part.kv_begin / kKvPiece;
-    attending_.layer = part.block.layer, attending_.begin = first, attending_.end = first + load.pieces;
-    attending_.places.assign(static_cast<size_t>(plan_.sequences * load.pieces), nullptr);
-    attending_.missing.clear();
-    for (size_t row = 0; row < batch.rows.size(); ++row) {
-      const int32_t s = batch.rows[row].sequence;
-      if (row > 0 && batch.rows[row - 1].sequence == s) continue;
-      const KvLoad::Sequence& sequence = load.sequences[static_cast<size_t>(s)];
-      const int64_t there = sequence.life == book_.away().life(s) ? sequence.there : 0;
-      for (int64_t i = 0; i < std::min(load.pieces, book_.away().away(s) - first); ++i) {
-        attending_.places[static_cast<size_t>(s * load.pieces + i)] = load.Place(s, i);
-        if (i >= there) attending_.missing.push_back({layer, s, first + i, file_->hash(layer, s, first + i), load.Place(s, i)});
-      }
-    }
-  }
-
-  absl::Status StageKv::Attend() {
-    for (const Missing& missing : attending_.missing) {
-      const absl::Status read = file_->Read(missing.layer, missing.sequence, missing.piece, missing.hash, missing.place);
-      if (!read.ok()) return absl::Status(read.code(), absl::StrCat("layer ", attending_.layer, ": ", read.message()));
-    }
-    return options_.stage.backend->AttendToPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
-  }
-
-  void StageKv::Cancel() {
-    if (file_ != nullptr) file_->Cancel();
-  }
+void StageKv::Cancel() {
+  if (file_ != nullptr) file_->Cancel();
+}
 
 }  // namespace lime

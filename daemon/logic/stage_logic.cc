@@ -37,6 +37,7 @@ void StageLogic::OpenCache() {
     const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
     if (!what.on_demand()) continue;
     parts_on_demand_.push_back(part);
+    if (what.hosted()) hosted_parts_.push_back(part);
     shape.units = std::max(shape.units, static_cast<int32_t>(UnitsIn(what.rows).size()));
     shape.places.push_back(static_cast<int32_t>(what.places));
     shape.policies.push_back(what.policy);
@@ -88,7 +89,9 @@ void StageLogic::OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const
   if (!health_.ok()) return;
   asked_ = {.microbatch = microbatch, .part = part};
   if (!units.empty()) {
-    if (const absl::Status begun = BeginUnits(units); !begun.ok()) return Fail(begun, actions);
+    const MicroBatch& batch = inbox_.batch(microbatch);
+    const absl::Status begun = BeginUnits(part, units, static_cast<int32_t>(batch.rows.size()), IsDecode(batch));
+    if (!begun.ok()) return Fail(begun, actions);
   }
   Post(ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = static_cast<int32_t>(units.size())}, now_ms, actions);
   if (units.empty()) return;
@@ -96,16 +99,37 @@ void StageLogic::OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const
   PostReady(now_ms, actions);
 }
 
-// Begins the visit of asked_, and counts what it finds in memory.
-absl::Status StageLogic::BeginUnits(std::span<const int32_t> units) {
-  const int32_t layer = LayerOf(asked_.part);
-  const MicroBatch& batch = inbox_.batch(asked_.microbatch);
+// Begins a visit, and counts what it finds in memory.
+absl::Status StageLogic::BeginUnits(int32_t part, std::span<const int32_t> units, int32_t rows, bool decodes) {
+  const int32_t layer = LayerOf(part);
   const int64_t hits_before = cache_->counts(layer).hits;
-  LIME_RETURN_IF_ERROR(cache_->Begin(layer, units, static_cast<int32_t>(batch.rows.size())));
+  LIME_RETURN_IF_ERROR(cache_->Begin(layer, units, rows));
   const int64_t hits = cache_->counts(layer).hits - hits_before, misses = std::ssize(units) - hits;
   all_units_.hits += hits, all_units_.misses += misses;
-  if (IsDecode(batch)) decode_units_.hits += hits, decode_units_.misses += misses;
+  if (decodes) decode_units_.hits += hits, decode_units_.misses += misses;
   return absl::OkStatus();
+}
+
+void StageLogic::OnHostAnswered(int32_t part, int32_t microbatch, double now_ms, Actions& actions) {
+  Post(ProgramRunner::HostAnswered{.part = part, .microbatch = microbatch}, now_ms, actions);
+}
+
+absl::Status StageLogic::OnUnitsAsked(int32_t part, std::span<const int32_t> units, int32_t rows, bool decodes, double now_ms,
+                                      Actions& actions) {
+  LIME_RETURN_IF_ERROR(health_);
+  if (!std::ranges::binary_search(hosted_parts_, part)) return Invalid("part ", part, " is not of another device on this one");
+  if (cache_->IsUnderWay(LayerOf(part))) return Invalid("units of part ", part, " are asked for while others of it are computed");
+  LIME_RETURN_IF_ERROR(BeginUnits(part, units, rows, decodes));
+  StartUnitReads(actions);
+  PostReady(now_ms, actions);
+  return absl::OkStatus();
+}
+
+void StageLogic::OnHostedComputed(int32_t part, std::span<const UnitInPlace> units, double now_ms, Actions& actions) {
+  if (!health_.ok()) return;
+  for (const UnitInPlace& unit : units) cache_->OnComputed(LayerOf(part), unit.unit);
+  StartUnitReads(actions);
+  PostReady(now_ms, actions);
 }
 
 void StageLogic::OnUnitsGuessed(int32_t part, std::span<const int32_t> units, Actions& actions) {
@@ -159,8 +183,17 @@ StageLogic::AheadUses StageLogic::units_ahead() const {
   return uses;
 }
 
-// Tells the runner of the units that have come since.
+void StageLogic::PostHostedReady(Actions& actions) {
+  for (const int32_t part : hosted_parts_) {
+    while (const std::optional<DemandCache::Unit> unit = cache_->NextReady(LayerOf(part)))
+      actions.push_back(HostedReady{part, {unit->unit, unit->place}});
+  }
+}
+
+// Tells the runner, and the driver, of the units that have come since.
 void StageLogic::PostReady(double now_ms, Actions& actions) {
+  PostHostedReady(actions);
+  if (asked_.part < 0) return;
   int32_t come = 0;
   for (; const std::optional<DemandCache::Unit> unit = cache_->NextReady(LayerOf(asked_.part)); ++come)
     ready_.push_back({unit->unit, unit->place});

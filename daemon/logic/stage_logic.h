@@ -87,14 +87,19 @@ class StageLogic {
     ComputeUnits what;
     std::span<const UnitInPlace> units;
   };
+  // A unit that another device has asked for is in memory, and stays there until OnHostedComputed.
+  struct HostedReady {
+    int32_t part = 0;
+    UnitInPlace unit;
+  };
   // The device has stopped for good. This is the last action.
   struct Failed {
     absl::Status why;
   };
   // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
   // StartUnits takes the place of a StartComputeUnits.
-  using Action =
-      ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead, FreePlace, StartUnits, Failed>;
+  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead, FreePlace,
+                                         StartUnits, HostedReady, Failed>;
   using Actions = std::vector<Action>;
 
   // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
@@ -120,6 +125,14 @@ class StageLogic {
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
   // The answer to StartAskUnits: the units of the part that the micro-batch has chosen, ascending.
   void OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions);
+  // The host of a part's units has sent all results.
+  void OnHostAnswered(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
+  // Another device needs units of a part whose host this device is, ascending, for so many rows.
+  // `decodes`: no two rows are of one sequence. InvalidArgument while the part's last units are needed.
+  // REQUIRES: `units` are not empty
+  absl::Status OnUnitsAsked(int32_t part, std::span<const int32_t> units, int32_t rows, bool decodes, double now_ms, Actions& actions);
+  // These units of HostedReady are computed.
+  void OnHostedComputed(int32_t part, std::span<const UnitInPlace> units, double now_ms, Actions& actions);
   // The units that this part will probably choose in the current step, the likeliest first. They are
   // read while the disk has nothing else to do.  REQUIRES: the part is on demand
   void OnUnitsGuessed(int32_t part, std::span<const int32_t> units, Actions& actions);
@@ -196,12 +209,13 @@ class StageLogic {
 
   void OpenCache();
   int32_t LayerOf(int32_t part) const;
-  absl::Status BeginUnits(std::span<const int32_t> units);
+  absl::Status BeginUnits(int32_t part, std::span<const int32_t> units, int32_t rows, bool decodes);
   void CancelUnitReads(Actions& actions);
   void StartUnitReads(Actions& actions);
   void FreePlaces(Actions& actions);
   void NoteLoads(int64_t more, Actions& actions);
   void PostReady(double now_ms, Actions& actions);
+  void PostHostedReady(Actions& actions);
 
   void Post(const ProgramRunner::Event& event, double now_ms, Actions& actions);
   void Follow(const std::vector<ProgramRunner::Action>& followed, double now_ms, Actions& actions);
@@ -227,7 +241,8 @@ class StageLogic {
   // and their part; units that are in memory and not computed, and those that are being computed.
   std::unique_ptr<DemandCache> cache_;
   std::vector<int32_t> parts_on_demand_;
-  AskUnits asked_;
+  std::vector<int32_t> hosted_parts_;  // of other devices' stages
+  AskUnits asked_{.part = -1};
   std::vector<UnitInPlace> ready_, running_;
   UnitUses decode_units_, all_units_;
 };

@@ -7,6 +7,7 @@
 #include "daemon/logic/baselines/rows_again.h"
 #include "daemon/logic/head_partial.h"
 #include "daemon/logic/hosting/kv_message.h"
+#include "daemon/logic/hosting/units_message.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/program/compile.h"
@@ -33,6 +34,7 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
 absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec) {
   LIME_RETURN_IF_ERROR(CheckMessages(plan, spec.config.stream_cols() * ElementBytes(spec.working_dtype)));
   LIME_RETURN_IF_ERROR(CheckKvMessages(plan, spec.config));
+  LIME_RETURN_IF_ERROR(CheckUnitsMessages(plan, spec));
   return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
 }
 

@@ -65,7 +65,7 @@ class WeightsToShed {
         may = may && options_.may_stream[part];
         largest_part = std::max(largest_part, plan.parts[part].bytes);
       }
-      if (!may) continue;
+      if (!may || block.parts.empty()) continue;  // empty: experts of another device's layer
       largest_ = std::max(largest_, bytes);
       (id.kind == BlockKind::kHead ? head : blocks_).push_back(std::move(block));
     }

@@ -145,8 +145,8 @@ absl::Status StageSession::LetGo() {
   return absl::OkStatus();
 }
 
-// Opens links to the devices to which a stage of this one hands over, to the host of its KV, and to
-// the devices that it hosts. All of them are installed when the first order comes.
+// Opens links to the devices to which a stage of this one hands over, to its hosts, and to the devices
+// whose host it is. All of them are installed when the first order comes.
 void StageSession::OpenLinks() {
   const Plan& plan = call_.plan;
   std::set<int32_t> next;
@@ -154,7 +154,7 @@ void StageSession::OpenLinks() {
     if (plan.stages[j].device == call_.device) next.insert(plan.stages[(j + 1) % plan.stages.size()].device);
   }
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
-    if (HoldsKvOf(plan, d, call_.device) || HoldsKvOf(plan, call_.device, d)) next.insert(d);
+    if (ShareHosting(plan, d, call_.device)) next.insert(d);
   }
   next.erase(call_.device);
   absl::MutexLock lock(&stage_mutex_);
@@ -224,7 +224,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
         absl::StrCat("an activation is of epoch ", activation.header.epoch, ", but epoch ", plan.epoch, " is installed"));
   }
   if (activation.header.probe) return absl::OkStatus();  // its arrival is all it says
-  if (activation.header.kv) return OnKv(from, activation.payload);
+  if (activation.header.hosting) return OnHosting(from, activation.payload);
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
     return Invalid("an activation is of stage ", activation.header.stage, ", but the sender does not compute that stage");
   Received& received = received_[static_cast<size_t>(from)];
@@ -238,15 +238,15 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   return absl::OkStatus();
 }
 
-absl::Status StageSession::OnKv(int32_t from, const std::vector<std::byte>& message) {
+absl::Status StageSession::OnHosting(int32_t from, const std::vector<std::byte>& message) {
   const Plan& plan = call_.plan;
-  if (from < 0 || from >= plan.NumDevices() || (!HoldsKvOf(plan, from, call_.device) && !HoldsKvOf(plan, call_.device, from)))
-    return absl::InvalidArgumentError("a message about KV came from a device that neither keeps KV of this device nor has KV on it");
+  if (from < 0 || from >= plan.NumDevices() || !ShareHosting(plan, from, call_.device))
+    return absl::InvalidArgumentError("a message to a host came from a device that neither is a host of this one nor has it as a host");
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return NoStage();
   // No answer could be sent.
   if (!links_.contains(from)) return absl::FailedPreconditionError("no coordinator uses the plan yet");
-  return stage_->OnKv(from, message);
+  return stage_->OnHosting(from, message);
 }
 
 void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms) {

@@ -100,7 +100,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void ReportSampled(int64_t step, std::span<const SampledToken> tokens);
   void ReportEnded(int64_t step);
   void Fail(const absl::Status& status);
-  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
+  absl::Status OnHosting(int32_t from, const std::vector<std::byte>& message);
   void NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms);
   void LogOrder(const Order& order) const;
   // Logs with the epoch, and the step that has not ended yet.

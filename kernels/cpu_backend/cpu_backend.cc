@@ -149,6 +149,28 @@ class CpuBackend final : public Backend {
     return blocks_[PlaceOf(block)]->ForwardUnits(rows, memory());
   }
 
+  absl::StatusOr<UnitInputs> InputsOfUnits(BlockId block) override {
+    LIME_ASSIGN_OR_RETURN(const ExpertsBlock* const experts, Open(block));
+    return experts->InputsOfUnits(workspace_);
+  }
+  absl::StatusOr<Bytes> UnitResultBytes(BlockId block, int32_t unit) override {
+    LIME_ASSIGN_OR_RETURN(const ExpertsBlock* const experts, Open(block));
+    return experts->UnitResultBytes(workspace_, unit);
+  }
+  absl::Status TakeUnitResult(BlockId block, int32_t unit, std::span<const std::byte> result) override {
+    LIME_ASSIGN_OR_RETURN(const ExpertsBlock* const experts, Open(block));
+    return experts->TakeUnitResult(workspace_, unit, result);
+  }
+  absl::Status UseUnitResults(BlockId block, std::span<const int32_t> units) override {
+    LIME_ASSIGN_OR_RETURN(const ExpertsBlock* const experts, Open(block));
+    return experts->UseUnitResults(workspace_, units);
+  }
+  absl::Status ComputeUnitsFor(BlockId block, std::span<const std::byte> inputs, std::span<const UnitForRows> units,
+                               std::span<float> results) override {
+    LIME_CHECK(options_.computes_for_others && block.kind == BlockKind::kExperts);
+    return static_cast<const ExpertsBlock&>(*blocks_[PlaceOf(block)]).ForwardUnitsFor(workspace_, inputs, units, results);
+  }
+
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     LIME_CHECK(options_.attends_pieces);
     LIME_CHECK(0 <= begin && begin < end && std::ssize(places) == options_.max_sequences * (end - begin)) << begin << " to " << end;
@@ -204,6 +226,13 @@ class CpuBackend final : public Backend {
   StepMemory memory() { return {.ws = workspace_, .kv = kv_, .states = states_}; }
   AttentionBlock& attention(int64_t layer) {
     return static_cast<AttentionBlock&>(*blocks_[PlaceOf({BlockKind::kAttention, static_cast<int32_t>(layer)})]);
+  }
+
+  // A block whose units are chosen.
+  absl::StatusOr<const ExpertsBlock*> Open(BlockId block) const {
+    if (block.kind != BlockKind::kExperts || blocks_[PlaceOf(block)]->ChosenUnits(workspace_).empty())
+      return absl::InternalError(absl::StrCat(BlockName(block), " has not chosen its experts"));
+    return static_cast<const ExpertsBlock*>(blocks_[PlaceOf(block)].get());
   }
 
   // Fails if another block than `next` lacks experts.

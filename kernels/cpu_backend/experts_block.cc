@@ -242,14 +242,13 @@ void ExpertsBlock::ActivateShared(Workspace& ws) const {
                   static_cast<float>(config_.activation_limit));
 }
 
-void ExpertsBlock::Activate(Workspace& ws, int32_t id) const {
-  const int64_t n = sizes().intermediate_size, rows = RowsOf(ws, id);
+void ExpertsBlock::Activate(Workspace& ws, const float* wide, int64_t rows, std::byte* narrow) const {
+  const int64_t n = sizes().intermediate_size;
   const float limit = static_cast<float>(config_.activation_limit);
-  float* const in = WideOf(ws, id);
   if (sizes().alternates) {
-    AlternatingActivation(ws.pool, config_.activation, in, rows, n, ws.wide_cols, NarrowOf(ws, id), ws.dtype, ws.narrow_cols, limit);
+    AlternatingActivation(ws.pool, config_.activation, wide, rows, n, ws.wide_cols, narrow, ws.dtype, ws.narrow_cols, limit);
   } else {
-    GatedActivation(ws.pool, config_.activation, in, in + n, rows, n, ws.wide_cols, NarrowOf(ws, id), ws.dtype, ws.narrow_cols, limit);
+    GatedActivation(ws.pool, config_.activation, wide, wide + n, rows, n, ws.wide_cols, narrow, ws.dtype, ws.narrow_cols, limit);
   }
 }
 
@@ -287,7 +286,7 @@ void ExpertsBlock::ComputeUnits(Workspace& ws, std::span<const Unit> units, bool
     ++count;
   }
   for (const Unit& unit : units) {  // [rows of the expert, hidden]
-    Activate(ws, unit.id);
+    Activate(ws, WideOf(ws, unit.id), RowsOf(ws, unit.id), NarrowOf(ws, unit.id));
     tasks[count] = TaskOf(unit.layers.down, WideOf(ws, unit.id), ws.wide_cols, ws.dtype);
     calls[count] = {.x = NarrowOf(ws, unit.id), .tokens = RowsOf(ws, unit.id), .x_stride = ws.narrow_cols, .tasks = {&tasks[count], 1}};
     ++count;
@@ -377,7 +376,7 @@ absl::Status ExpertsBlock::ForwardExpertRows(const RowsInMemory& rows, Workspace
   LinearLayer layer = OfExpert(experts_[static_cast<size_t>(id)], role);
   layer.PointAt(rows);
   const bool is_down = role == TensorRole::kDown;
-  if (is_down && begin == 0) Activate(ws, id);
+  if (is_down && begin == 0) Activate(ws, WideOf(ws, id), RowsOf(ws, id), NarrowOf(ws, id));
   const LinearTask task = TaskOf(layer, WideOf(ws, id) + (role == TensorRole::kUp ? sizes().intermediate_size : 0), ws.wide_cols, ws.dtype);
   Linear(ws.pool, ws.linear, is_down ? NarrowOf(ws, id) : XOf(ws, id), ws.dtype, RowsOf(ws, id), is_down ? ws.narrow_cols : XStride(ws),
          {&task, 1});
@@ -388,19 +387,25 @@ absl::Status ExpertsBlock::ForwardExpertRows(const RowsInMemory& rows, Workspace
   return absl::OkStatus();
 }
 
+bool ExpertsBlock::PointAtAll(std::span<const RowsInMemory> matrices, Expert& of) const {
+  const int32_t id = matrices[0].rows.expert;
+  of = experts_[static_cast<size_t>(id)];
+  LinearLayer* const layers[] = {&of.in, sizes().alternates ? &of.down : &of.up, &of.down};
+  const TensorRole roles[] = {sizes().alternates ? TensorRole::kGateUp : TensorRole::kGate,
+                              sizes().alternates ? TensorRole::kDown : TensorRole::kUp, TensorRole::kDown};
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    if (matrices[i].rows != MatrixRows{roles[i], 0, layers[i]->outputs, id}) return false;
+    layers[i]->PointAt(matrices[i]);
+  }
+  return true;
+}
+
 bool ExpertsBlock::TakeUnit(const Workspace& ws, std::span<const RowsInMemory>& rows, Unit& unit) const {
-  const size_t matrices = sizes().alternates ? 2 : 3;
+  const size_t matrices = MatricesOfUnit();
   if (ws.experts.layer != layer_ || rows.size() < matrices) return false;
   unit.id = rows[0].rows.expert;
   if (unit.id < 0 || unit.id >= sizes().count || RowsOf(ws, unit.id) == 0 || ws.expert_rows[unit.id] != 0) return false;
-  unit.layers = experts_[static_cast<size_t>(unit.id)];
-  LinearLayer* const layers[] = {&unit.layers.in, sizes().alternates ? &unit.layers.down : &unit.layers.up, &unit.layers.down};
-  const TensorRole roles[] = {sizes().alternates ? TensorRole::kGateUp : TensorRole::kGate,
-                              sizes().alternates ? TensorRole::kDown : TensorRole::kUp, TensorRole::kDown};
-  for (size_t i = 0; i < matrices; ++i) {
-    if (rows[i].rows != MatrixRows{roles[i], 0, layers[i]->outputs, unit.id}) return false;
-    layers[i]->PointAt(rows[i]);
-  }
+  if (!PointAtAll(rows.first(matrices), unit.layers)) return false;
   rows = rows.subspan(matrices);
   ws.expert_rows[unit.id] = static_cast<int32_t>(AllRows());
   return true;

@@ -41,6 +41,14 @@ class ExpertsBlock final : public Block {
 
   std::span<const int32_t> ChosenUnits(const Workspace& ws) const override;
 
+  // Backend's methods for remote units. REQUIRES: for the first four, ChosenUnits is not empty.
+  UnitInputs InputsOfUnits(const Workspace& ws) const;
+  absl::StatusOr<Bytes> UnitResultBytes(const Workspace& ws, int32_t id) const;
+  absl::Status TakeUnitResult(const Workspace& ws, int32_t id, std::span<const std::byte> result) const;
+  absl::Status UseUnitResults(Workspace& ws, std::span<const int32_t> units) const;
+  absl::Status ForwardUnitsFor(Workspace& ws, std::span<const std::byte> inputs, std::span<const UnitForRows> units,
+                               std::span<float> results) const;
+
   // Backend::GuessUnits for this block, while another block with experts is under way. It costs one
   // product of a few rows with the router, and one norm with norms_apart.
   size_t GuessUnits(Workspace& ws, std::span<const RowsInMemory> router, std::span<int32_t> units) const;
@@ -86,11 +94,15 @@ class ExpertsBlock final : public Block {
   void NormaliseForRouter(Workspace& ws) const;  // ws.x -> ws.normed
   // The input of the guess: [tokens, hidden] working dtype; null if there is none.
   const std::byte* GuessX(Workspace& ws) const;
-  void ActivateShared(Workspace& ws) const;        // ws.gate, up -> ws.mixed
-  void Activate(Workspace& ws, int32_t id) const;  // wide -> narrow
+  void ActivateShared(Workspace& ws) const;  // ws.gate, up -> ws.mixed
+  // wide [rows, ws.wide_cols] -> narrow [rows, ws.narrow_cols]
+  void Activate(Workspace& ws, const float* wide, int64_t rows, std::byte* narrow) const;
   void ComputeBound(Workspace& ws, bool with_shared) const;
   // `with_shared`: the last matrix of the shared expert, too.
   void ComputeUnits(Workspace& ws, std::span<const Unit> units, bool with_shared) const;
+  // Points the layers at the unit's matrices. False if these are not all rows of all its matrices.
+  bool PointAtAll(std::span<const RowsInMemory> matrices, Expert& layers) const;
+  size_t MatricesOfUnit() const { return sizes().alternates ? 2 : 3; }
   // Takes the matrices of one chosen expert with all their rows from the front of `rows`; counts
   // these rows as computed. False, and nothing is taken: they are not there.
   bool TakeUnit(const Workspace& ws, std::span<const RowsInMemory>& rows, Unit& unit) const;

@@ -50,7 +50,8 @@ const RopeConfig* LongRope(const ModelConfig& config) {
 }
 
 template <typename OnArray>
-void ForEachExpertArray(const ModelSpec& spec, int64_t rows, BatchArrays& arrays, OnArray&& on_array) {
+void ForEachExpertArray(const ModelSpec& spec, const BackendOptions& options, BatchArrays& arrays, OnArray&& on_array) {
+  const int64_t rows = options.max_rows;
   const ModelConfig& config = spec.config;
   const ExpertsConfig& experts = *config.experts;
   const int64_t places = rows * experts.per_token;
@@ -64,6 +65,10 @@ void ForEachExpertArray(const ModelSpec& spec, int64_t rows, BatchArrays& arrays
   on_array(arrays.expert_rows, experts.count * kIndex);
   on_array(arrays.narrow, places * NarrowCols(config) * ElementBytes(spec.working_dtype));
   on_array(arrays.wide, places * WideCols(config) * kFloat);
+  if (options.computes_for_others) {
+    on_array(arrays.narrow_for_others, MostRowsFor(spec, options) * NarrowCols(config) * ElementBytes(spec.working_dtype));
+    on_array(arrays.wide_for_others, MostRowsFor(spec, options) * WideCols(config) * kFloat);
+  }
   if (experts.shared_intermediate_size > 0) on_array(arrays.shared, rows * config.hidden_size * kFloat);
   if (experts.norms_apart) on_array(arrays.shared_x, rows * config.hidden_size * ElementBytes(spec.working_dtype));
   if (experts.shared_scale) on_array(arrays.shared_scale, rows * kFloat);
@@ -116,7 +121,7 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   on_array(arrays.head_rows, logit_rows * kIndex);
   on_array(arrays.head_x, logit_rows * config.hidden_size * working);
   on_array(arrays.logits, logit_rows * config.vocab_size * kFloat);
-  if (config.experts) ForEachExpertArray(spec, rows, arrays, on_array);
+  if (config.experts) ForEachExpertArray(spec, options, arrays, on_array);
   if (options.attends_pieces) on_array(arrays.covered, options.max_sequences * kIndex);
 }
 
@@ -129,6 +134,7 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       residual_multiplier(static_cast<float>(spec.config.residual_multiplier)),
       narrow_cols(NarrowCols(spec.config)),
       wide_cols(WideCols(spec.config)),
+      for_others_rows(options.computes_for_others && spec.config.experts ? MostRowsFor(spec, options) : 0),
       pool(options.num_threads),
       linear(options.num_threads, options.max_rows, WidestInput(spec.config), numerics),
       attention(AttentionOptions(spec, options, options.attends_pieces)),

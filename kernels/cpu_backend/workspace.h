@@ -69,9 +69,13 @@ struct BatchArrays {
   int32_t* expert_rows = nullptr;   // [experts]: rows of its matrices that are computed
   std::byte* narrow = nullptr;      // [places, narrow_cols] working dtype: input, then that of kDown
   float* wide = nullptr;            // [places, wide_cols]: gate and up, then the result
-  float* shared = nullptr;          // [rows, hidden]: of the shared expert; null without one
-  std::byte* shared_x = nullptr;    // [rows, hidden] working dtype: its input; null without ExpertsConfig::norms_apart
-  float* shared_scale = nullptr;    // [rows]; null without ExpertsConfig::shared_scale
+  // The same for rows of other devices, [for_others_rows] of them. Null without
+  // BackendOptions::computes_for_others.
+  std::byte* narrow_for_others = nullptr;
+  float* wide_for_others = nullptr;
+  float* shared = nullptr;        // [rows, hidden]: of the shared expert; null without one
+  std::byte* shared_x = nullptr;  // [rows, hidden] working dtype: its input; null without ExpertsConfig::norms_apart
+  float* shared_scale = nullptr;  // [rows]; null without ExpertsConfig::shared_scale
   // Inputs of all layers; null without ModelConfig::layer_inputs. From the table, and from the products.
   float* layer_rows = nullptr;      // [rows, layer_input_cols]
   float* layer_products = nullptr;  // [rows, layer_input_cols]
@@ -122,6 +126,7 @@ struct Workspace : BatchArrays {
   const int64_t hidden, vocab;
   const float residual_multiplier;
   const int64_t narrow_cols, wide_cols;  // of the experts; 0: no layer has them
+  const int64_t for_others_rows;         // rows of units that are computed together for another device; 0: none
   int64_t rows = 0;
   int64_t num_runs = 0;
   int64_t logit_rows = 0;

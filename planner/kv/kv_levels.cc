@@ -42,7 +42,7 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int
     instance.blocks.push_back({.kind = InstanceKind(part.block.kind),
                                .layer = part.block.layer,
                                .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(MovableBytes(part))});
-    comp_ms.push_back(WaitsForKv(plan, p) ? wait_ms[p] : ExpectedMs(part));
+    comp_ms.push_back(WaitsForKv(plan, p) ? wait_ms[p] : AddedMs(plan, p));
   }
   for (const PlanDevice& device : plan.devices) {
     instance.devices.push_back({.name = device.name,

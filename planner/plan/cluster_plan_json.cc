@@ -118,6 +118,7 @@ static void List(JsonList& f, PlanPart& part) {
   f.Flag("streamed", part.streamed, kSparse);
   f.Number("places", part.places, 0, kMaxInt, kSparse);
   f.Number("unit_bytes", part.unit_bytes, 0, kMaxInt, kSparse);
+  if (f.reads() || part.hosted()) f.Number("host", part.host, -1, kMaxPlanDevices, kOptional);
   f.Number("demand_ms", part.demand_ms, 0, kHigh, kSparse);
   f.Number("prefill_demand_ms", part.prefill_demand_ms, 0, kHigh, kSparse);
   f.Number("hit_share", part.hit_share, 0, 1, kSparse);

@@ -56,7 +56,11 @@ bool HasKvAway(const Plan& plan, int device) {
 bool HasPart(const Plan& plan, int device) {
   bool used = std::ranges::find(plan.stages, device, &Stage::device) != plan.stages.end();
   for (int owner = 0; owner < plan.NumDevices(); ++owner) used = used || HoldsKvOf(plan, device, owner);
-  return used;
+  return used || HostsUnits(plan, device);
+}
+
+bool ShareHosting(const Plan& plan, int one, int other) {
+  return HoldsKvOf(plan, one, other) || HoldsKvOf(plan, other, one) || HostsUnitsOf(plan, one, other) || HostsUnitsOf(plan, other, one);
 }
 
 std::vector<int32_t> LayersOn(const Plan& plan, int device) {

@@ -47,6 +47,8 @@ std::vector<double> AllWaitsMs(const Plan& plan, int64_t layer_pages, const std:
 
 // Whether the plan uses the device: for a stage, or as the host of KV.
 bool HasPart(const Plan& plan, int device);
+// Whether one of the two devices is a host of the other: of its KV, or of its units on demand.
+bool ShareHosting(const Plan& plan, int one, int other);
 
 // The layers whose KV is on the device, ascending.
 std::vector<int32_t> LayersOn(const Plan& plan, int device);

@@ -124,12 +124,13 @@ absl::Status CheckOnDemand(const Plan& plan, int p, const std::string& name) {
     return Invalid("plan: ", name, ".policy is ", std::string(kUnitPolicyNames.Of(part.policy)), ", but the part is not on demand");
   LIME_RETURN_IF_ERROR(
       CheckInt({name, ".ahead_places"}, part.ahead_places, 0, std::min(std::max<int64_t>(0, part.places - 1), kMaxAheadPlaces)));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".host"}, part.host, -1, part.on_demand() ? plan.NumDevices() - 1 : -1));
   if (!part.on_demand()) return CheckInt({name, ".unit_bytes"}, part.unit_bytes, 0, 0);
   if (part.block.kind != BlockKind::kExperts) return Invalid("plan: ", name, " is on demand, but is of ", BlockName(part.block));
   if (part.streamed) return Invalid("plan: ", name, " is on demand and streams; it can be one of them");
   if (BeginsBlock(plan, p)) return Invalid("plan: ", name, " is on demand, but no part before it chooses its units");
-  if (p + 1 < plan.NumParts() && plan.parts[p + 1].block == part.block)
-    return Invalid("plan: ", name, " is on demand, but is not the last part of ", BlockName(part.block));
+  if (p + 1 < plan.NumParts() && plan.parts[p + 1].block == part.block && !plan.parts[p + 1].hosted())
+    return Invalid("plan: ", name, " is on demand, but is not the last part of ", BlockName(part.block), " on its device");
   for (const MatrixRows& rows : part.rows) {
     if (rows.expert < 0) return Invalid("plan: ", name, " is on demand, but has rows of no expert");
   }
@@ -317,10 +318,16 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   return absl::OkStatus();
 }
 
-void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& need) {
+void NeedOfStage(const Plan& plan, const Stage& stage, bool together, std::vector<PlanNeed>& needs) {
+  PlanNeed& need = needs[stage.device];
   Bytes streamed = 0;
   for (int p = stage.lo; p < stage.hi; ++p) {
     const PlanPart& part = plan.parts[p];
+    if (part.hosted()) {
+      needs[part.host].weights += part.pinned_bytes + MemoryOf(part);
+      needs[part.host].demands = true;
+      continue;
+    }
     need.weights += part.pinned_bytes + MemoryOf(part);
     need.kv_pages += PagesInMemory(plan.devices[stage.device], part.kv_pages);
     need.state += part.state_bytes;
@@ -367,6 +374,10 @@ int StageOf(const Plan& plan, int part) {
   return static_cast<int>(behind - plan.stages.begin()) - 1;
 }
 
+int32_t DeviceOf(const Plan& plan, int part) {
+  return plan.parts[part].hosted() ? plan.parts[part].host : plan.stages[StageOf(plan, part)].device;
+}
+
 int32_t DeviceNamed(const Plan& plan, const std::string& name) {
   const auto found = std::ranges::find(plan.devices, name, &PlanDevice::name);
   return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
@@ -379,7 +390,7 @@ bool StaysTogether(const Plan& plan, int64_t microbatches) {
 std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   std::vector<PlanNeed> needs(plan.devices.size());
   const bool together = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
-  for (const Stage& stage : plan.stages) NeedOfStage(plan, stage, together, needs[stage.device]);
+  for (const Stage& stage : plan.stages) NeedOfStage(plan, stage, together, needs);
   const bool resident = plan.embedding == EmbeddingPlacement::kResident;
   needs[plan.stages.front().device].embedding = plan.embedding_pinned_bytes + (resident ? plan.embedding_bytes : 0);
   CountKvOfOthers(plan, needs);
@@ -395,6 +406,7 @@ absl::Status Plan::Validate() const {
   if (parts.back().block.kind != BlockKind::kHead)
     return Invalid("plan: the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
+  LIME_RETURN_IF_ERROR(CheckHostedUnits(*this));
   LIME_RETURN_IF_ERROR(CheckEmbedding(*this));
   if (logit_rows > 0 && IdsBefore(*this, stages.back().lo) > 0)
     return Invalid("plan: field \"logit_rows\" is given, but devices share the head");

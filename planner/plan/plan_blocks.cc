@@ -36,7 +36,9 @@ bool HasHead(const Plan& plan, int32_t device) {
 std::vector<int> PartsOn(const Plan& plan, int32_t device) {
   std::vector<int> parts;
   for (const Stage& stage : plan.stages) {
-    for (int part = stage.lo; stage.device == device && part < stage.hi; ++part) parts.push_back(part);
+    for (int part = stage.lo; part < stage.hi; ++part) {
+      if ((plan.parts[part].hosted() ? plan.parts[part].host : stage.device) == device) parts.push_back(part);
+    }
   }
   return parts;
 }

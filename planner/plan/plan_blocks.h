@@ -9,14 +9,22 @@
 
 namespace lime {
 
-// Blocks of the device's stages in execution order, and the embedding if it has the first stage.
+// Blocks of PartsOn in execution order, and the embedding if the device has the first stage.
 std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device);
 
 // Whether the device computes the head or parts of it.
 bool HasHead(const Plan& plan, int32_t device);
 
-// Parts of the device's stages, ascending.
+// Parts whose weights the device has, ascending: those of its stages that have no host, and those of
+// other devices' stages whose host it is.
 std::vector<int> PartsOn(const Plan& plan, int32_t device);
+
+// Units on demand on a host (PlanPart::host), such as experts of a layer that are divided over the
+// disks of several devices. Whether the host has units of a stage of the owner; whether the device has
+// units of any other device's stage; whether any part has a host.
+bool HostsUnitsOf(const Plan& plan, int32_t host, int32_t owner);
+bool HostsUnits(const Plan& plan, int32_t device);
+bool HasHostedUnits(const Plan& plan);
 
 // The device's weights that are in memory while the plan runs.
 struct ResidentWeights {

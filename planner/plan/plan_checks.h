@@ -45,4 +45,7 @@ absl::Status CheckComingBack(const Plan& plan, int device);
 // Checks memory and rates. `name`: the device's name in errors.
 absl::Status CheckKvOfOthers(const PlanDevice& device, const PlanNeed& need, const std::string& name);
 
+// Checks the parts with a host: which devices have them, and in which order. In hosted_units.cc.
+absl::Status CheckHostedUnits(const Plan& plan);
+
 }  // namespace lime

@@ -49,7 +49,7 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
     if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, ", but its rows need ", bytes);
     if (plan.parts[p].on_demand()) LIME_RETURN_IF_ERROR(CheckUnits(plan.parts[p], block, p));
-    const Bytes pinned = p == begin || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;
+    const Bytes pinned = p == begin || plan.parts[p].hosted() || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;
     if (plan.parts[p].pinned_bytes != pinned) {
       return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are pinned");
     }

@@ -80,6 +80,24 @@ struct AskUnits {
   friend bool operator==(const AskUnits&, const AskUnits&) = default;
 };
 
+// Sends the rows of a micro-batch that have chosen units of a part to its host, and does not wait.
+struct AskHost {
+  int32_t stage = 0;
+  int32_t microbatch = 0;
+  int32_t part = 0;
+  int32_t to = 0;  // device
+  friend bool operator==(const AskHost&, const AskHost&) = default;
+};
+
+// Waits until the results of these units are here.
+struct AwaitHost {
+  int32_t stage = 0;
+  int32_t microbatch = 0;
+  int32_t part = 0;
+  int32_t from = 0;  // device
+  friend bool operator==(const AwaitHost&, const AwaitHost&) = default;
+};
+
 // Computes these units as they come into memory, and waits while others are read.
 struct ComputeUnits {
   int32_t stage = 0;
@@ -128,7 +146,7 @@ struct Send {
   friend bool operator==(const Send&, const Send&) = default;
 };
 
-using Instruction = std::variant<Recv, AwaitWeights, AskKv, AwaitKv, AskUnits, ComputeUnits, Compute, Evict, Send>;
+using Instruction = std::variant<Recv, AwaitWeights, AskKv, AwaitKv, AskUnits, ComputeUnits, AskHost, AwaitHost, Compute, Evict, Send>;
 
 struct Program {
   int32_t device = 0;

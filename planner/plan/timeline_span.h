@@ -15,8 +15,10 @@ struct TimelineSpan {
     kWaitInput,    // idle: the next micro-batch has not arrived yet
     kWaitKv,       // idle: the host of KV has not answered yet
     kReceive,      // measured only: a message of `peer` waits for its stage
+    kComputeFor,   // computes units of a part for `peer`
+    kWaitHost,     // idle: the host of a part's units has not answered yet
   };
-  static constexpr int kKinds = 8;
+  static constexpr int kKinds = 10;
 
   Kind kind = Kind::kCompute;
   int32_t device = 0;

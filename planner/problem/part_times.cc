@@ -5,6 +5,7 @@
 
 #include "planner/plan/model/unit_choice.h"
 #include "planner/problem/unit_demand.h"
+#include "planner/problem/unit_shares.h"
 
 namespace lime {
 namespace {
@@ -92,6 +93,55 @@ std::vector<PartDemand> AddChunkDemand(const ModelSpec& spec, const DeviceProfil
                                        std::vector<double>& comp_ms) {
   const auto demand_of = [&](const PlanPart& part) { return DemandOfChunk(CountsOf(spec, part), rows); };
   return AddDemand(profile, head, demand_of, comp_ms);
+}
+
+std::vector<std::vector<PartDemand>> AddDividedDemand(const ModelSpec& spec, std::span<const ClusterDevice> devices,
+                                                      const PlanRequest& request, const Plan& head, const DividedVisit& visit,
+                                                      std::span<std::vector<double>* const> comp_ms) {
+  const ExpertsConfig& experts = *spec.config.experts;
+  const Bytes input = spec.config.hidden_size * ElementBytes(spec.working_dtype), result = spec.config.hidden_size * 4;
+  std::vector<std::vector<PartDemand>> demands(devices.size());
+  for (int p = 0; p < head.NumParts(); ++p) {
+    if (!head.parts[p].on_demand()) continue;
+    std::vector<UnitTime> times(devices.size());
+    double chosen = 0;
+    for (size_t d = 0; d < devices.size(); ++d) {
+      const UnitShare& share = request.unit_shares[d];
+      PartDemand& demand = demands[d].emplace_back(PartDemand{.part = p});
+      if (share.units == 0) continue;
+      const UnitCounts counts{.units = experts.count, .per_row = experts.per_token, .places = WholePlaces(experts.count, share)};
+      const UnitDemand whole = visit.is_step ? DemandOfStep(counts, request.unit_hits, visit.rows) : DemandOfChunk(counts, visit.rows);
+      const double part_of = static_cast<double>(share.units) / static_cast<double>(experts.count);
+      const UnitDemand own{.chosen = whole.chosen * part_of, .hit_share = whole.hit_share};
+      chosen = whole.chosen;
+      const double unit_ms = ReadUnitMs(devices[d].profile, head.parts[p].unit_bytes);
+      demand.compute_ms = (*comp_ms[d])[p] * part_of;
+      demand.read_ms = unit_ms < kNoDiskMs ? UncoveredReadMs(own, unit_ms, demand.compute_ms) : kNoDiskMs;
+      demand.chosen_units = own.chosen, demand.hit_share = own.hit_share;
+      times[d] = {.compute_ms = demand.compute_ms,
+                  .late_ms = demand.compute_ms * (1 - own.hit_share),
+                  .unit_ms = unit_ms,
+                  .miss_share = part_of * (1 - own.hit_share)};
+    }
+    for (size_t owner = 0; owner < devices.size(); ++owner) {
+      std::vector<UnitTime> all;
+      PartDemand& demand = demands[owner].back();
+      for (size_t d = 0; d < devices.size(); ++d) {
+        if (request.unit_shares[d].units == 0) continue;
+        all.push_back(times[d]);
+        if (d == owner) continue;
+        const LinkPoint link = LinkBetween(devices[owner], devices[d], request.default_link);
+        const double part_of = static_cast<double>(request.unit_shares[d].units) / static_cast<double>(experts.count);
+        const double results = static_cast<double>(visit.rows * experts.per_token) * part_of * static_cast<double>(result);
+        const double bytes = static_cast<double>(visit.rows * (input + experts.per_token * 4)) + results;
+        all.back().fixed_ms = 2 * link.latency_ms + bytes / link.bytes_per_second * 1000;
+      }
+      const bool has_units = request.unit_shares[owner].units > 0;
+      demand.all_ms = has_units ? std::max(ExpectedLongestMs(all, chosen), demand.compute_ms + demand.read_ms) : kNoDiskMs;
+      (*comp_ms[owner])[p] = demand.all_ms;
+    }
+  }
+  return demands;
 }
 
 }  // namespace lime

@@ -10,11 +10,13 @@
 #include "planner/evaluation/evaluator.h"
 #include "planner/plan/baselines/eviction.h"
 #include "planner/plan/device/limits.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/problem/part_times.h"
 #include "planner/problem/plan_parts.h"
 #include "planner/problem/unit_demand.h"
+#include "planner/problem/unit_shares.h"
 
 namespace lime {
 namespace {
@@ -59,11 +61,26 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("unit_places", request.unit_places, 0, kMaxUnits));
   LIME_RETURN_IF_ERROR(CheckInt("ahead_places", request.ahead_places, 0, kMaxAheadPlaces));
   LIME_RETURN_IF_ERROR(CheckHits(request.unit_hits));
+  if (!request.unit_shares.empty() && request.unit_places == 0) return Invalid("planning: unit_shares are given, but unit_places are not");
+  for (const UnitShare& share : request.unit_shares) {
+    LIME_RETURN_IF_ERROR(CheckInt("units of a share", share.units, 0, kMaxUnits));
+    LIME_RETURN_IF_ERROR(CheckInt("places of a share", share.places, share.units > 0 ? 1 : 0, share.units));
+  }
   if (request.unit_places > 0 && (request.kv_tokens > 0 || request.retained_positions > 0))
     return Invalid("planning: experts on demand beside KV that grows or is evicted are not supported; reserve all KV");
   const LinkPoint& link = request.default_link;
   if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
   return Invalid("planning: a default link cannot have ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
+}
+
+absl::Status CheckShares(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request) {
+  if (request.unit_shares.empty()) return absl::OkStatus();
+  if (request.unit_shares.size() != devices.size())
+    return Invalid("planning: there are ", request.unit_shares.size(), " shares of the experts of ", devices.size(), " devices");
+  int64_t units = 0;
+  for (const UnitShare& share : request.unit_shares) units += share.units;
+  const int64_t all = spec.config.experts ? spec.config.experts->count : 0;
+  return units == all ? absl::OkStatus() : Invalid("planning: the shares have ", units, " experts, but a layer has ", all);
 }
 
 // ---- Times
@@ -121,10 +138,10 @@ std::vector<int32_t> Batches(const PlanRequest& request) {
   return batches;
 }
 
-Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
+Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes, bool divided) {
   // Consecutive blocks of one kind and layer are parts of one block. The head has no neighbour of
   // its kind.
-  const Bytes places = part.on_demand() ? MemoryOf(part) : 0;
+  const Bytes places = part.on_demand() && !divided ? MemoryOf(part) : 0;  // else a device has its own of all layers
   return {.kind = InstanceKind(part.block.kind),
           .layer = part.block.layer,
           .mb = Mb(MovableBytes(part)),
@@ -132,9 +149,10 @@ Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
           .state_mb = Mb(places + part.state_bytes)};
 }
 
-// Subtracts the pages that layers share in turn, even if the device gets no layer.
-Instance::Device ToDevice(const ClusterDevice& device, const Plan& head) {
-  const Bytes mem = device.budget - device.runtime - device.activations - device.margin - PagesInTurn(head) * head.page_bytes;
+// Subtracts the pages that layers share in turn, even if the device gets no layer, and `units`: for its
+// share of the experts of all layers.
+Instance::Device ToDevice(const ClusterDevice& device, const Plan& head, Bytes units) {
+  const Bytes mem = device.budget - device.runtime - device.activations - device.margin - PagesInTurn(head) * head.page_bytes - units;
   return {.name = device.name,
           .mem_mb = mem > 0 ? (static_cast<double>(mem) - 0.5) / 1e6 : 0,
           .disk_mb_per_ms = device.profile.DiskRate(kDiskRead, kDiskDepth) / 1e9,
@@ -183,12 +201,80 @@ FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterD
       device.comp_ms = ComputeTimes(spec, devices[d].profile, problem.head,
                                     {.own = rows, .context = middle, .evicted = MeanEvicted(problem.head, rows)});
       device.embed_rows_ms = EmbedRowsMs(spec, devices[d], request, rows + MeanEvicted(problem.head, rows));
-      if (!problem.demand.empty())
+      if (!problem.demand.empty() && request.unit_shares.empty())
         problem.demand[d].prefill[chunk.rows] = AddChunkDemand(spec, devices[d].profile, problem.head, rows, device.comp_ms);
+    }
+    if (!request.unit_shares.empty()) {
+      std::vector<std::vector<double>*> comp_ms;
+      for (Instance::Device& device : chunk.instance.devices) comp_ms.push_back(&device.comp_ms);
+      auto demands = AddDividedDemand(spec, devices, request, problem.head, {.rows = rows, .is_step = false}, comp_ms);
+      for (size_t d = 0; d < devices.size(); ++d) problem.demand[d].prefill[chunk.rows] = std::move(demands[d]);
     }
     first.chunks.push_back(std::move(chunk));
   }
   return first;
+}
+
+// ---- Experts that devices divide
+
+// Memory of a device for its share of all layers, with the small tensors of their blocks.
+Bytes ShareBytes(const ModelSpec& spec, const Plan& head, const UnitShare& share) {
+  Bytes bytes = 0;
+  for (const PlanPart& part : head.parts) {
+    if (part.on_demand() && share.units > 0) bytes += share.places * part.unit_bytes + PinnedBytes(spec.block(part.block));
+  }
+  return bytes;
+}
+
+// Sets the times of the parts on demand, and what they become.
+void DivideUnits(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request,
+                 std::span<const int32_t> batches, PlanProblem& problem) {
+  for (const int32_t batch : batches) {
+    std::vector<std::vector<double>*> comp_ms;
+    for (Instance::Device& device : problem.instance.devices) comp_ms.push_back(&device.comp_ms_by_batch.at(batch));
+    auto demands = AddDividedDemand(spec, devices, request, problem.head, {.rows = batch}, comp_ms);
+    for (size_t d = 0; d < devices.size(); ++d) problem.demand[d].decode[batch] = std::move(demands[d]);
+  }
+  for (int32_t p = 0; p < problem.head.NumParts(); ++p) {
+    const PlanPart& part = problem.head.parts[static_cast<size_t>(p)];
+    if (!part.on_demand()) continue;
+    std::vector<std::vector<PlanPart>>& divided = problem.divided[p];
+    divided.resize(devices.size());
+    for (int32_t d = 0; d < std::ssize(devices); ++d) {
+      if (request.unit_shares[static_cast<size_t>(d)].units > 0)
+        divided[static_cast<size_t>(d)] = DividedParts(spec.block(part.block), request.unit_shares, d, part);
+    }
+  }
+}
+
+// Replaces the parts on demand of a plan by those of all devices, with their times.
+absl::Status AddHosts(const PlanProblem& problem, Plan& plan) {
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      if (!plan.parts[p].on_demand() || !problem.divided.at(p)[static_cast<size_t>(stage.device)].empty()) continue;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("planning: device \"", plan.devices[stage.device].name, "\" has a layer, but no share of its experts"));
+    }
+  }
+  const auto demand_of = [](const std::vector<PartDemand>& demands, int p) { return *std::ranges::find(demands, p, &PartDemand::part); };
+  const auto parts_of = [&](int p, int32_t owner) {
+    const PlanPart& whole = plan.parts[p];
+    const DeviceDemand& of_owner = problem.demand[static_cast<size_t>(owner)];
+    std::vector<PlanPart> parts = problem.divided.at(p)[static_cast<size_t>(owner)];
+    parts.front().decode_ms = whole.decode_ms, parts.front().demand_ms = whole.demand_ms;
+    parts.front().prefill_ms = whole.prefill_ms, parts.front().prefill_demand_ms = whole.prefill_demand_ms;
+    parts.front().chosen_units = whole.chosen_units, parts.front().hit_share = whole.hit_share;
+    for (PlanPart& part : parts) {
+      if (!part.hosted()) continue;
+      const PartDemand of_host = demand_of(problem.demand[static_cast<size_t>(part.host)].decode.at(plan.batch), p);
+      part.decode_ms = demand_of(of_owner.decode.at(plan.batch), p).all_ms;
+      part.chosen_units = of_host.chosen_units, part.hit_share = of_host.hit_share;
+      if (plan.prefill_chunk > 0) part.prefill_ms = demand_of(of_owner.prefill.at(static_cast<int32_t>(plan.prefill_chunk)), p).all_ms;
+    }
+    return parts;
+  };
+  ReplaceUnits(parts_of, plan);
+  return absl::OkStatus();
 }
 
 // ---- The plan
@@ -294,6 +380,7 @@ void DivideMemory(Plan& plan) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
   std::vector<Bytes> sweep(plan.devices.size(), 0);
   std::vector<bool> used(plan.devices.size(), false);
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) used[d] = HostsUnits(plan, d);
   for (const Stage& stage : plan.stages) {
     used[stage.device] = true;
     for (int p = stage.lo; p < stage.hi; ++p) sweep[stage.device] += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
@@ -317,10 +404,12 @@ void DivideMemory(Plan& plan) {
 absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckDevices(devices));
   LIME_RETURN_IF_ERROR(CheckRequest(request));
+  LIME_RETURN_IF_ERROR(CheckShares(spec, devices, request));
   PlanProblem problem{.head = MakeHead(spec, devices, request)};
   LIME_RETURN_IF_ERROR(CheckInt("parts", problem.head.NumParts(), 1, kMaxPlanBlocks));
   Instance& instance = problem.instance;
-  for (const PlanPart& part : problem.head.parts) instance.blocks.push_back(ToBlock(part, problem.head.page_bytes));
+  for (const PlanPart& part : problem.head.parts)
+    instance.blocks.push_back(ToBlock(part, problem.head.page_bytes, !request.unit_shares.empty()));
   instance.blocks.front().kv_mb += Mb(problem.head.embedding_pinned_bytes);
   instance.embed_mb = Mb(problem.head.embedding_bytes);
   problem.tied_embedding = spec.config.tie_embeddings && request.embedding_with_head;
@@ -329,21 +418,24 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   const std::vector<int32_t> batches = Batches(request);
   const int64_t read = request.expected_positions > 0 && !EvictsKv(problem.head) ? request.expected_positions : request.context;
   for (const ClusterDevice& device : devices) {
-    Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head));
+    const auto d = instance.devices.size();
+    const Bytes units = request.unit_shares.empty() ? 0 : ShareBytes(spec, problem.head, request.unit_shares[d]);
+    Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head, units));
     if (EvictsKv(problem.head)) problem.retained_ms.emplace_back();
     for (const int32_t batch : batches) {
       VisitShape rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
       std::vector<double>& comp_ms = added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
-      if (!problem.demand.empty())
+      if (!problem.demand.empty() && request.unit_shares.empty())
         problem.demand[instance.devices.size() - 1].decode[batch] =
             AddStepDemand(spec, device.profile, request, problem.head, batch, comp_ms);
       if (!EvictsKv(problem.head)) continue;
       rows.evicted = 0;
       problem.retained_ms.back()[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
     }
-    added.comp_ms = added.comp_ms_by_batch.rbegin()->second;
     added.embed_rows_ms = EmbedRowsMs(spec, device, request, batches.back() * (1 + MostEvicted(problem.head)));
   }
+  if (!request.unit_shares.empty()) DivideUnits(spec, devices, request, batches, problem);
+  for (Instance::Device& device : instance.devices) device.comp_ms = device.comp_ms_by_batch.rbegin()->second;
   instance.microbatches = (request.sequences + batches.back() - 1) / batches.back();
   for (const int32_t batch : batches) instance.net.tx_ms_by_batch[batch] = 0;
   if (request.prompt_tokens > 0) problem.first_token = MakeFirstToken(spec, devices, request, problem);
@@ -432,6 +524,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& chos
                     .lower_bound_ms = std::isfinite(choice.lower_bound_ms) ? choice.lower_bound_ms : 0};
   LIME_RETURN_IF_ERROR(AddPrompt(problem, choice, stages, plan));
   FitWindows(plan);
+  if (!problem.divided.empty()) LIME_RETURN_IF_ERROR(AddHosts(problem, plan));
   DivideMemory(plan);
   LIME_RETURN_IF_ERROR(plan.Validate());
   return plan;

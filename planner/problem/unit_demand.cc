@@ -34,6 +34,10 @@ double HitShare(std::span<const double> hits, int64_t units, int64_t places) {
   return hits[static_cast<size_t>(std::min(places, std::ssize(hits)) - 1)];
 }
 
+int64_t WholePlaces(int64_t units, const UnitShare& share) {
+  return std::clamp<int64_t>(units * share.places / share.units, 1, units);
+}
+
 absl::Status CheckHits(std::span<const double> hits) {
   double before = 0;
   for (size_t i = 0; i < hits.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "planner/base/status.h"
+#include "planner/problem/plan_problem.h"
 
 namespace lime {
 
@@ -17,6 +18,9 @@ struct UnitCounts {
   int64_t per_row = 0;  // chosen by every row
   int64_t places = 0;   // 1 to units
 };
+
+// The places of a whole layer with `units` units that has the same share of them in memory.
+int64_t WholePlaces(int64_t units, const UnitShare& share);
 
 // The units that one micro-batch chooses.
 struct UnitDemand {

@@ -127,7 +127,13 @@ class Compiler {
       Add(d, AskKv{j, m, p, plan_.devices[d].kv_host});
       Add(d, AwaitKv{j, m, p, plan_.devices[d].kv_host});
     }
+    if (part.hosted()) {
+      Add(d, AwaitHost{j, m, p, part.host});
+      return Add(d, Compute{j, m, p, RowsOf(m), 0});
+    }
     if (part.on_demand()) {
+      for (int next = p + 1; next < plan_.NumParts() && plan_.parts[next].hosted(); ++next)
+        Add(d, AskHost{j, m, next, plan_.parts[next].host});
       Add(d, AskUnits{j, m, p});
       return Add(d, ComputeUnits{j, m, p, RowsOf(m)});
     }

@@ -95,6 +95,17 @@ absl::Status ProgramRunner::On(const UnitsReady& event) {
   return absl::OkStatus();
 }
 
+absl::Status ProgramRunner::On(const HostAnswered& event) {
+  const auto host = std::ranges::find_if(
+      hosts_, [&](const AskedHost& of) { return of.asked.part == event.part && of.asked.microbatch == event.microbatch && !of.answered; });
+  if (host == hosts_.end()) {
+    return Invalid("program runner: units of part ", event.part, " are computed for micro-batch ", event.microbatch,
+                   ", but their host was not asked");
+  }
+  host->answered = true;
+  return absl::OkStatus();
+}
+
 absl::Status ProgramRunner::CountArrival(std::pair<int32_t, int32_t> key) {
   const auto found = arrivals_.find(key);
   if (found == arrivals_.end())
@@ -265,6 +276,19 @@ bool ProgramRunner::Do(const ComputeUnits& compute, std::vector<Action>& actions
   return false;
 }
 
+bool ProgramRunner::Do(const AskHost& ask, std::vector<Action>& actions) {
+  hosts_.push_back({.asked = ask});
+  actions.push_back(StartAskHost{step_, ask});
+  return true;
+}
+
+bool ProgramRunner::Do(const AwaitHost& await, std::vector<Action>&) {
+  const auto host = std::ranges::find_if(hosts_, [&](const AskedHost& of) { return of.asked.part == await.part; });
+  if (!host->answered) return false;
+  hosts_.erase(host);
+  return true;
+}
+
 bool ProgramRunner::Do(const Compute& compute, std::vector<Action>& actions) {
   computing_ = true;
   actions.push_back(StartCompute{step_, compute});
@@ -290,6 +314,8 @@ TimelineSpan SpanOf(const ProgramRunner::Waited& waited) {
     span.kind = TimelineSpan::Kind::kWaitInput, span.stage = recv->stage, span.microbatch = recv->microbatch, span.peer = recv->from;
   } else if (const auto* await = std::get_if<AwaitKv>(&waited.what)) {
     span.kind = TimelineSpan::Kind::kWaitKv, span.stage = await->stage, span.microbatch = await->microbatch, span.peer = await->from;
+  } else if (const auto* host = std::get_if<AwaitHost>(&waited.what)) {
+    span.kind = TimelineSpan::Kind::kWaitHost, span.stage = host->stage, span.microbatch = host->microbatch, span.peer = host->from;
   } else {
     span.kind = TimelineSpan::Kind::kWaitWeights, span.part = waited.part;
   }

@@ -53,6 +53,11 @@ class ProgramRunner {
     int32_t part = 0;
     int32_t microbatch = 0;
   };
+  // The host of a part's units has sent all results.
+  struct HostAnswered {
+    int32_t part = 0;
+    int32_t microbatch = 0;
+  };
   // The oldest load in flight has ended.
   struct Loaded {
     int64_t load = 0;
@@ -84,7 +89,7 @@ class ProgramRunner {
   // Memory for the new resident parts and the ring is free: after a Border, or at once if no part
   // leaves.
   struct RoomMade {};
-  using Event = std::variant<BeginStep, Arrived, KvArrived, UnitsChosen, UnitsReady, Loaded, Computed, Change, RoomMade>;
+  using Event = std::variant<BeginStep, Arrived, KvArrived, UnitsChosen, UnitsReady, HostAnswered, Loaded, Computed, Change, RoomMade>;
 
   // ---- Actions, to be done in order. Steps and loads are counted from 0 over the runner's life.
 
@@ -114,6 +119,11 @@ class ProgramRunner {
     int64_t step = 0;
     AskUnits what;
   };
+  // Its answer is HostAnswered.
+  struct StartAskHost {
+    int64_t step = 0;
+    AskHost what;
+  };
   // Computes units that are in memory: at least one, and as many as Computed says.
   struct StartComputeUnits {
     int64_t step = 0;
@@ -136,8 +146,8 @@ class ProgramRunner {
     int64_t step = 0;
   };
   template <typename... More>
-  using ActionOr = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, StartAskUnits, StartComputeUnits, Waited,
-                                StepEnded, Border, More...>;
+  using ActionOr = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, StartAskUnits, StartAskHost, StartComputeUnits,
+                                Waited, StepEnded, Border, More...>;
   using Action = ActionOr<>;
 
   // Limit for steps begun but not ended, and for early messages of one kind.
@@ -179,6 +189,7 @@ class ProgramRunner {
   absl::Status On(const KvArrived& event);
   absl::Status On(const UnitsChosen& event);
   absl::Status On(const UnitsReady& event);
+  absl::Status On(const HostAnswered& event);
   absl::Status On(const Loaded& event);
   absl::Status On(const Computed& event);
   absl::Status On(const Change& event);
@@ -197,6 +208,8 @@ class ProgramRunner {
   bool Do(const AwaitKv& await, std::vector<Action>& actions);
   bool Do(const AskUnits& ask, std::vector<Action>& actions);
   bool Do(const ComputeUnits& compute, std::vector<Action>& actions);
+  bool Do(const AskHost& ask, std::vector<Action>& actions);
+  bool Do(const AwaitHost& await, std::vector<Action>& actions);
   bool Do(const Compute& compute, std::vector<Action>& actions);
   bool Do(const Evict& evict, std::vector<Action>& actions);
   bool Do(const Send& send, std::vector<Action>& actions);
@@ -240,6 +253,11 @@ class ProgramRunner {
     int32_t computed = 0;
   };
   std::optional<Units> units_;
+  struct AskedHost {
+    AskHost asked;
+    bool answered = false;
+  };
+  std::vector<AskedHost> hosts_;  // asked and not awaited yet
   int64_t loads_begun_ = 0, loads_ended_ = 0, evicted_ = 0;
   Bytes in_ring_ = 0;
   bool border_noted_ = false, room_made_ = false;  // of the current change

@@ -60,9 +60,9 @@ class Simulation {
   struct ApplyChange {
     const SimulatedChange* change;
   };
-  using What =
-      std::variant<ProgramRunner::BeginStep, ProgramRunner::Arrived, ProgramRunner::KvArrived, ProgramRunner::UnitsChosen,
-                   ProgramRunner::UnitsReady, ProgramRunner::Loaded, ProgramRunner::Computed, ProgramRunner::RoomMade, ApplyChange>;
+  using What = std::variant<ProgramRunner::BeginStep, ProgramRunner::Arrived, ProgramRunner::KvArrived, ProgramRunner::UnitsChosen,
+                            ProgramRunner::UnitsReady, ProgramRunner::HostAnswered, ProgramRunner::Loaded, ProgramRunner::Computed,
+                            ProgramRunner::RoomMade, ApplyChange>;
   struct Event {
     double time_ms;
     int64_t order;  // of creation; decides between equal times
@@ -199,7 +199,8 @@ class Simulation {
              .stage = start.what.stage,
              .microbatch = start.what.microbatch,
              .part = start.what.part});
-    const bool by_units = start.what.part != kEmbeddingPart && plan_.parts[start.what.part].on_demand();
+    const PlanPart* const part = start.what.part != kEmbeddingPart ? &plan_.parts[start.what.part] : nullptr;
+    const bool by_units = part != nullptr && part->on_demand() && !part->hosted();
     After(end_ms, device.index, ProgramRunner::Computed{.units = by_units ? 1 : 0});
   }
 
@@ -274,6 +275,13 @@ class Simulation {
     After(now_ + ms, device.index, ProgramRunner::UnitsReady{.part = part, .microbatch = microbatch, .units = 1});
   }
 
+  // The plan's time is until the units of all devices are computed.
+  void Carry(Device& device, const ProgramRunner::StartAskHost& start) {
+    const AskHost& ask = start.what;
+    const double ms = prefills() ? plan_.parts[ask.part].prefill_ms : plan_.parts[ask.part].decode_ms;
+    After(now_ + ms, device.index, ProgramRunner::HostAnswered{.part = ask.part, .microbatch = ask.microbatch});
+  }
+
   // The device does nothing else between both. Adds up in the order of the Evaluator, which counts
   // reads and computation together.
   void Carry(Device& device, const ProgramRunner::StartComputeUnits& start) {
@@ -298,7 +306,7 @@ class Simulation {
 
   double ComputeMs(int part) const {
     if (part == kEmbeddingPart) return plan_.embedding == EmbeddingPlacement::kByRows ? times_.embed_rows_ms : 0;
-    if (WaitsForKv(plan_, part)) return 0;  // the answer has arrived
+    if (WaitsForKv(plan_, part) || plan_.parts[part].hosted()) return 0;  // the answer has arrived
     return prefills() ? plan_.parts[part].prefill_ms : plan_.parts[part].decode_ms;
   }
 

@@ -77,9 +77,12 @@ class Lines {
         return '=';
       case Kind::kAttendFor:
         return 'k';
+      case Kind::kComputeFor:
+        return 'e';
       case Kind::kWaitWeights:
         return '.';
       case Kind::kWaitKv:
+      case Kind::kWaitHost:
         return ',';
       case Kind::kWaitInput:
       case Kind::kReceive:
@@ -114,11 +117,14 @@ std::string SpanName(const Timeline& timeline, const TimelineSpan& span) {
       return absl::StrCat("to ", timeline.devices[span.peer]);
     case Kind::kAttendFor:
       return absl::StrCat("KV of ", timeline.devices[span.peer]);
+    case Kind::kComputeFor:
+      return absl::StrCat("experts for ", timeline.devices[span.peer]);
     case Kind::kReceive:
       return absl::StrCat("from ", timeline.devices[span.peer]);
     case Kind::kWaitWeights:
     case Kind::kWaitInput:
     case Kind::kWaitKv:
+    case Kind::kWaitHost:
       return std::string(kSpanKindNames.Of(span.kind));
   }
   return "?";

@@ -33,7 +33,9 @@ inline constexpr Names<TimelineSpan::Kind, TimelineSpan::kKinds> kSpanKindNames 
                                                                                     {TimelineSpan::Kind::kWaitWeights, "wait_weights"},
                                                                                     {TimelineSpan::Kind::kWaitInput, "wait_input"},
                                                                                     {TimelineSpan::Kind::kWaitKv, "wait_kv"},
-                                                                                    {TimelineSpan::Kind::kReceive, "receive"}}};
+                                                                                    {TimelineSpan::Kind::kReceive, "receive"},
+                                                                                    {TimelineSpan::Kind::kComputeFor, "compute_for"},
+                                                                                    {TimelineSpan::Kind::kWaitHost, "wait_host"}}};
 
 // The beginning of every TraceJson text. It distinguishes traces of LIME from traces of other
 // programs.

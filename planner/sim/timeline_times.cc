@@ -35,7 +35,7 @@ std::vector<DeviceTimes> TimesOf(const Timeline& timeline, double begin_ms, doub
     const auto covered = [&of](Kind kind) { return Covered(of[static_cast<size_t>(kind)]); };
     times.push_back({.compute_ms = covered(Kind::kCompute),
                      .wait_weights_ms = covered(Kind::kWaitWeights),
-                     .wait_input_ms = covered(Kind::kWaitInput) + covered(Kind::kWaitKv),
+                     .wait_input_ms = covered(Kind::kWaitInput) + covered(Kind::kWaitKv) + covered(Kind::kWaitHost),
                      .load_ms = covered(Kind::kLoad),
                      .send_ms = covered(Kind::kSend)});
   }

@@ -14,7 +14,7 @@ namespace {
 using namespace lime;
 
 ProgramRunner::Event EventOf(uint8_t what, uint8_t number) {
-  switch (what % 5) {
+  switch (what % 8) {
     case 0:
       return ProgramRunner::BeginStep{number % 2};
     case 1:
@@ -23,8 +23,14 @@ ProgramRunner::Event EventOf(uint8_t what, uint8_t number) {
       return ProgramRunner::KvArrived{number, 0};
     case 3:
       return ProgramRunner::Loaded{number};
+    case 4:
+      return ProgramRunner::HostAnswered{number, 0};
+    case 5:
+      return ProgramRunner::UnitsChosen{.part = number % 64, .units = number / 64};
+    case 6:
+      return ProgramRunner::UnitsReady{.part = number % 64, .units = number / 64};
     default:
-      return ProgramRunner::Computed{};
+      return ProgramRunner::Computed{.units = number % 4};
   }
 }
 

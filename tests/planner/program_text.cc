@@ -68,6 +68,7 @@ class Walk {
     const int64_t loads = static_cast<int64_t>(program_.loads.size());
     if (asked_) return WrongProgram("a step asks for KV and does not await it");
     if (units_) return WrongProgram("a step asks for units and does not compute them");
+    if (!hosts_.empty()) return WrongProgram("a step asks the host of part ", hosts_.begin()->first, " and does not await it");
     if (awaited_ == loads && evicted_ == loads) return absl::OkStatus();
     return WrongProgram("a step awaits ", awaited_, " and evicts ", evicted_, " of its ", loads, " loads");
   }
@@ -114,6 +115,21 @@ class Walk {
     return CheckProgramInt(Name("rows"), compute.rows, 1, kMaxProgramBytes);
   }
 
+  absl::Status Check(const AskHost& ask) {
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("to"), ask.to, 0, kMaxPlanDevices - 1));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("part"), ask.part, 0, kMaxPlanBlocks - 1));
+    if (!hosts_.emplace(ask.part, AwaitHost{ask.stage, ask.microbatch, ask.part, ask.to}).second)
+      return WrongProgram("step[", at_, "] asks the host of part ", ask.part, ", which is asked and not awaited");
+    return CheckPlace(ask.stage, ask.microbatch);
+  }
+  absl::Status Check(const AwaitHost& await) {
+    const auto asked = hosts_.find(await.part);
+    if (asked == hosts_.end() || !(asked->second == await))
+      return WrongProgram("step[", at_, "] awaits the host of part ", await.part, ", which was not asked");
+    hosts_.erase(asked);
+    return absl::OkStatus();
+  }
+
   absl::Status Check(const AwaitWeights& await) {
     if (await.load != awaited_ || await.load >= static_cast<int64_t>(program_.loads.size())) {
       return WrongProgram("step[", at_, "] awaits load ", await.load, " where ", awaited_, " is next of ", program_.loads.size());
@@ -150,6 +166,7 @@ class Walk {
   int64_t awaited_ = 0, evicted_ = 0;
   std::optional<AwaitKv> asked_;
   std::optional<AskUnits> units_;
+  std::map<int32_t, AwaitHost> hosts_;  // by part, asked and not awaited
   std::map<int32_t, int32_t> in_ring_;  // of every part that streams, loads awaited and not evicted
 };
 
@@ -179,6 +196,12 @@ class InstructionText {
   std::string operator()(const AskUnits& i) const { return absl::StrCat(Visit(i), "units of ", Parts(i.part, i.part + 1)); }
   std::string operator()(const ComputeUnits& i) const {
     return absl::StrCat(Visit(i), "units of ", Parts(i.part, i.part + 1), ", ", i.rows, i.rows == 1 ? " row" : " rows");
+  }
+  std::string operator()(const AskHost& i) const {
+    return absl::StrCat(Visit(i), "units of ", Parts(i.part, i.part + 1), " of ", Device(i.to));
+  }
+  std::string operator()(const AwaitHost& i) const {
+    return absl::StrCat(Visit(i), "units of ", Parts(i.part, i.part + 1), " from ", Device(i.from));
   }
   std::string operator()(const Compute& i) const { return Computed(i, i.part + 1); }
 
@@ -215,8 +238,8 @@ absl::Status CheckProgram(const Program& program) {
 }
 
 const char* InstructionName(const Instruction& instruction) {
-  static constexpr const char* kNames[] = {"recv",          "await_weights", "ask_kv", "await_kv", "ask_units",
-                                           "compute_units", "compute",       "evict",  "send"};
+  static constexpr const char* kNames[] = {"recv",     "await_weights", "ask_kv",  "await_kv", "ask_units", "compute_units",
+                                           "ask_host", "await_host",    "compute", "evict",    "send"};
   return kNames[instruction.index()];
 }
 

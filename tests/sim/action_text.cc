@@ -26,6 +26,12 @@ std::string Text(const ProgramRunner::StartAskKv& a) {
 std::string Text(const ProgramRunner::StartAskUnits& a) {
   return absl::StrCat("ask for units of part ", a.what.part, ", micro-batch ", a.what.microbatch);
 }
+std::string Text(const ProgramRunner::StartAskHost& a) {
+  return absl::StrCat("ask ", a.what.to, " for units of part ", a.what.part, ", micro-batch ", a.what.microbatch);
+}
+std::string Text(const StageLogic::HostedReady& a) {
+  return absl::StrCat("unit ", a.unit.unit, " of part ", a.part, " is ready in place ", a.unit.place, " for another device");
+}
 std::string Text(const ProgramRunner::StartComputeUnits& a) {
   return absl::StrCat("compute units of part ", a.what.part, ", micro-batch ", a.what.microbatch);
 }

@@ -164,6 +164,78 @@ absl::Status HashBackend::EndBlock() {
   return absl::OkStatus();
 }
 
+// ---- Units of other devices
+
+namespace {
+
+// What a unit computes for a row: its weights, and a word that only this row and unit make.
+struct UnitResult {
+  uint64_t weights = 0, word = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<UnitInputs> HashBackend::InputsOfUnits(BlockId block) {
+  if (!(block == block_)) return absl::InternalError("units of another block");
+  const size_t row_bytes = static_cast<size_t>(spec_.config.hidden_size * ElementBytes(spec_.working_dtype));
+  unit_inputs_.assign(hidden_.size() * row_bytes, std::byte{0});
+  units_of_rows_.clear();
+  for (size_t r = 0; r < hidden_.size(); ++r) {
+    std::memcpy(unit_inputs_.data() + r * row_bytes, &hidden_[r], sizeof hidden_[r]);
+    units_of_rows_.insert(units_of_rows_.end(), chosen_of_row_[r].begin(), chosen_of_row_[r].end());
+  }
+  return UnitInputs{.rows = unit_inputs_, .units = units_of_rows_};
+}
+
+absl::StatusOr<Bytes> HashBackend::UnitResultBytes(BlockId, int32_t unit) {
+  const auto rows = std::ranges::count_if(chosen_of_row_, [unit](const auto& of_row) { return std::ranges::binary_search(of_row, unit); });
+  return rows * spec_.config.hidden_size * static_cast<Bytes>(sizeof(float));
+}
+
+absl::Status HashBackend::TakeUnitResult(BlockId block, int32_t unit, std::span<const std::byte> result) {
+  if (!(block == block_)) return absl::InternalError("a result of another block");
+  const size_t row_bytes = static_cast<size_t>(spec_.config.hidden_size) * sizeof(float);
+  for (size_t r = 0, at = 0; r < hidden_.size(); ++r) {
+    if (!std::ranges::binary_search(chosen_of_row_[r], unit)) continue;
+    UnitResult of_row;
+    std::memcpy(&of_row, result.data() + at++ * row_bytes, sizeof of_row);
+    if (of_row.word != HashModel::Mix(hidden_[r], static_cast<uint64_t>(unit)))
+      return absl::InternalError(absl::StrCat("the result of unit ", unit, " is of another row"));
+    unit_results_[unit] = of_row.weights;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashBackend::UseUnitResults(BlockId, std::span<const int32_t> units) {
+  for (const int32_t unit : units) {
+    const auto result = unit_results_.find(unit);
+    if (result == unit_results_.end()) return absl::InternalError(absl::StrCat("unit ", unit, " has no result"));
+    AddWeights({.expert = {{unit, result->second}}});
+    unit_results_.erase(result);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashBackend::ComputeUnitsFor(BlockId block, std::span<const std::byte> inputs, std::span<const UnitForRows> units,
+                                          std::span<float> results) {
+  const size_t width = static_cast<size_t>(spec_.config.hidden_size),
+               row_bytes = width * static_cast<size_t>(ElementBytes(spec_.working_dtype));
+  size_t at = 0;
+  for (const UnitForRows& unit : units) {
+    std::vector<MatrixRows> rows;
+    for (const RowsInMemory& matrix : unit.matrices) rows.push_back(matrix.rows);
+    const int32_t id = rows.front().expert;
+    const UnitResult computed{.weights = HashModel::WeightsOf(block, rows).expert.at(id)};
+    for (const int32_t row : unit.rows) {
+      uint64_t hidden = 0;
+      std::memcpy(&hidden, inputs.data() + static_cast<size_t>(row) * row_bytes, sizeof hidden);
+      const UnitResult of_row{.weights = computed.weights, .word = HashModel::Mix(hidden, static_cast<uint64_t>(id))};
+      std::memcpy(&results[at++ * width], &of_row, sizeof of_row);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status HashBackend::AttendToPieces(int64_t, int64_t begin, int64_t end, std::span<const std::byte* const> places) {
   for (size_t r = 0; r < batch_.rows.size(); ++r) {
     const int32_t s = batch_.rows[r].sequence;

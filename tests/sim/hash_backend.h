@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -74,6 +75,12 @@ class HashBackend final : public Backend {
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
                          std::span<float> records) override;
   absl::Status ContinueFromRecords(int64_t layer, std::span<const int32_t> covered, std::span<const float> records) override;
+  absl::StatusOr<UnitInputs> InputsOfUnits(BlockId block) override;
+  absl::StatusOr<Bytes> UnitResultBytes(BlockId block, int32_t unit) override;
+  absl::Status TakeUnitResult(BlockId block, int32_t unit, std::span<const std::byte> result) override;
+  absl::Status UseUnitResults(BlockId block, std::span<const int32_t> units) override;
+  absl::Status ComputeUnitsFor(BlockId block, std::span<const std::byte> inputs, std::span<const UnitForRows> units,
+                               std::span<float> results) override;
   absl::Status EmbedRows(const RowsInMemory&) override { return Embed(); }
   std::span<std::byte> Hidden() override { return std::as_writable_bytes(std::span(hidden_)); }
   std::span<float> Logits() override { return {}; }
@@ -112,6 +119,11 @@ class HashBackend final : public Backend {
   std::vector<std::vector<int32_t>> chosen_of_row_;  // by row: experts
   std::vector<int32_t> chosen_;                      // by any row, ascending
   std::vector<float> queries_;
+  // For units of other devices: by row, its input; by row, the units of all rows; by unit, the sum of its
+  // weights as it came, until it is used.
+  std::vector<std::byte> unit_inputs_;
+  std::vector<int32_t> units_of_rows_;
+  std::map<int32_t, uint64_t> unit_results_;
 };
 
 }  // namespace lime

@@ -359,7 +359,7 @@ class SimCluster {
 
   void Send(int64_t epoch, int32_t from, int32_t to, ActivationMessage message) {
     if (epoch != epoch_ || lost_.contains({epoch, from, to})) return;
-    if (!message.header.kv && world_.Plants(PlantedBug::kLostMessage, 5)) return;
+    if (!message.header.hosting && world_.Plants(PlantedBug::kLostMessage, 5)) return;
     auto& link = links_[{from, to}];
     if (link == nullptr) link = std::make_unique<SimChannel>(world_, world_.Between(0.02, 1), world_.Between(100, 1e5));
     const int64_t bytes = std::ssize(message.payload) + 48;
@@ -370,8 +370,9 @@ class SimCluster {
       Device& device = Named(plan_->devices[static_cast<size_t>(to)].name);
       if (device.stage == nullptr || device.epoch != epoch) return;
       const absl::Status stopped = device.stage->health();
-      CheckAccepted(device, "what a peer sends", stopped,
-                    message.header.kv ? device.stage->OnKv(from, message.payload) : device.stage->OnActivation(std::move(message)));
+      CheckAccepted(
+          device, "what a peer sends", stopped,
+          message.header.hosting ? device.stage->OnHosting(from, message.payload) : device.stage->OnActivation(std::move(message)));
     });
   }
 
@@ -649,6 +650,7 @@ class SimCluster {
     result_.faults = world_.faults;
     result_.ahead = world_.ahead;
     result_.places = world_.places;
+    result_.hosted_units = world_.hosted_units;
     result_.ms = world_.clock.now_ms();
     result_.planted = world_.planted_done;
     if (recovery_) result_.recoveries += recovery_->recoveries();

@@ -52,7 +52,8 @@ struct SimResult {
   bool planted = false;               // the planted bug has happened
   SimReadAhead ahead;
   SimPlaces places;
-  double ms = 0;  // simulated
+  int64_t hosted_units = 0;  // that devices have computed for others
+  double ms = 0;             // simulated
 };
 
 SimResult RunSim(const SimOptions& options);

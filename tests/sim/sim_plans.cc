@@ -11,6 +11,7 @@
 #include "planner/plan/model/described_model.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/problem/plan_problem.h"
+#include "tests/planner/random_unit_shares.h"
 
 namespace lime {
 namespace {
@@ -191,6 +192,9 @@ absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const
                         .chunks_per_sweep = 1};
   choice.first_token.chunks_per_sweep = shape.spills ? 1 : std::min<int32_t>(choice.first_token.chunks, 1 + random.Below(3));
   LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));
+  if (request.unit_places > 0 && random.Below(2) == 0)
+    DivideUnitsAtRandom(
+        spec, [&random](int n) { return random.Below(n); }, plan);
   SimPlan made{.plan = plan};
   if (shape.spills || shape.grows) {
     const std::vector<int32_t> streamed = ResidencyOf(plan).streamed;

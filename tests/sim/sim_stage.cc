@@ -60,6 +60,7 @@ absl::StatusOr<std::unique_ptr<SimStage>> SimStage::Install(SimWorld& world, Sim
   LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(stage->plan_, device));
   LIME_RETURN_IF_ERROR(stage->OpenKv());
   LIME_RETURN_IF_ERROR(stage->TakeOver(takeover));
+  stage->OpenUnits();
   stage->AllocateMemory(std::move(programs));
   return stage;
 }
@@ -73,7 +74,7 @@ absl::Status SimStage::OpenKv() {
         .backend = &backend_,
         .max_rows = MaxRows(plan_),
         .now_ms = now_ms,
-        .send = [this](std::vector<std::byte> message, bool may_wait) { SendKv(device().kv_host, std::move(message), may_wait); }};
+        .send = [this](std::vector<std::byte> message, bool may_wait) { SendToPeer(device().kv_host, std::move(message), may_wait); }};
     LIME_ASSIGN_OR_RETURN(lent_, LentKv::Create(plan_, options, book_.away()));
   }
   if (device().memory.hosted == 0) return absl::OkStatus();
@@ -82,7 +83,7 @@ absl::Status SimStage::OpenKv() {
                                                    .max_rows = MaxRows(plan_),
                                                    .backend = &backend_,
                                                    .send = [this](int32_t to, std::vector<std::byte> message, bool may_wait) {
-                                                     SendKv(to, std::move(message), may_wait);
+                                                     SendToPeer(to, std::move(message), may_wait);
                                                    }}));
   return absl::OkStatus();
 }
@@ -183,7 +184,8 @@ absl::Status SimStage::OnActivation(ActivationMessage message) {
   return absl::OkStatus();
 }
 
-absl::Status SimStage::OnKv(int32_t from, const std::vector<std::byte>& message) {
+absl::Status SimStage::OnHosting(int32_t from, const std::vector<std::byte>& message) {
+  if (IsUnitsMessage(message)) return OnUnits(from, message);
   LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
   LIME_RETURN_IF_ERROR(logic_->health());
   if (!std::holds_alternative<KvStored>(what) && !std::holds_alternative<KvRecords>(what) && !std::holds_alternative<KvFetched>(what)) {
@@ -215,8 +217,8 @@ void SimStage::AnswerOthers() {
   });
 }
 
-void SimStage::SendKv(int32_t to, std::vector<std::byte> message, bool may_wait) {
-  ActivationMessage activation{.header = {.epoch = plan_.epoch, .bytes = std::ssize(message), .kv = true}};
+void SimStage::SendToPeer(int32_t to, std::vector<std::byte> message, bool may_wait) {
+  ActivationMessage activation{.header = {.epoch = plan_.epoch, .bytes = std::ssize(message), .hosting = true}};
   activation.payload = std::move(message), activation.may_wait = may_wait;
   peers_.send(to, std::move(activation));
 }
@@ -403,19 +405,25 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
     if (world_.Plants(PlantedBug::kForgottenState, 30)) backend_.ForgetStates();
     if (world_.Plants(PlantedBug::kRepeatedRow, 30)) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
   }
-  if (WaitsForKv(plan_, part)) {
+  if (what.hosted()) {
+    LIME_RETURN_IF_ERROR(asked_units_->UseAnswer(part));
+  } else if (WaitsForKv(plan_, part)) {
     if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->UseAnswer());
   } else if (what.is_kv() && StreamsIn(part, step)) {
     LIME_RETURN_IF_ERROR(AttendToDisk(part, batch));
   }
-  if (!what.is_kv()) backend_.AddWeights(WeightsAt(part, step));
+  if (!what.is_kv() && !what.hosted()) backend_.AddWeights(WeightsAt(part, step));
   return part + 1 < end ? absl::OkStatus() : backend_.EndBlock();
 }
 
 void SimStage::Carry(const ProgramRunner::StartAskUnits& start) {
   const auto& [stage, microbatch, part] = start.what;
-  std::span<const int32_t> chosen;
-  if (!logic_->inbox().batch(microbatch).rows.empty()) chosen = backend_.ChosenUnits(plan_.parts[static_cast<size_t>(part)].block);
+  std::vector<int32_t> chosen;
+  if (!logic_->inbox().batch(microbatch).rows.empty()) {
+    for (const int32_t expert : backend_.ChosenUnits(plan_.parts[static_cast<size_t>(part)].block)) {
+      if (const int32_t unit = UnitOf(part, expert); unit >= 0) chosen.push_back(unit);
+    }
+  }
   units_left_ = std::ssize(chosen), may_guess_ = true;
   logic_->OnUnitsChosen(part, microbatch, chosen, world_.clock.now_ms(), actions_);
 }
@@ -435,7 +443,7 @@ void SimStage::Carry(const StageLogic::StartUnits& start) {
       unit_places_[{part, unit.place}].computing = false;
     }
     units_left_ -= std::ssize(units);
-    if (units_left_ == 0) {
+    if (units_left_ == 0 && part + 1 == PartsOf(plan_, plan_.parts[static_cast<size_t>(part)].block).second) {
       if (const absl::Status status = backend_.EndBlock(); !status.ok()) return world_.Violation(device().name, ": ", status.message());
     }
     logic_->OnComputed({}, world_.clock.now_ms(), actions_);

@@ -23,6 +23,8 @@
 #include "daemon/logic/byte_ring.h"
 #include "daemon/logic/residency_logic.h"
 #include "daemon/logic/stage_logic.h"
+#include "daemon/units/asked_units.h"
+#include "daemon/units/hosted_units.h"
 #include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "tests/sim/hash_backend.h"
@@ -56,8 +58,8 @@ class SimStage {
   void Begin();
   absl::Status OnOrder(const Order& order);
   absl::Status OnActivation(ActivationMessage message);
-  // A message from the host of this device's KV, or from a device that this device hosts KV for.
-  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
+  // A message from a host of this device, or from a device whose host this one is.
+  absl::Status OnHosting(int32_t from, const std::vector<std::byte>& message);
   // Ends the plan here, for example because a link was lost.
   void Fail(const absl::Status& why);
   // Other programs of the machine need this share of the memory that can be freed; 0: no longer.
@@ -120,6 +122,8 @@ class SimStage {
   void Carry(const ProgramRunner::StartSend& start);
   void Carry(const ProgramRunner::StartAskKv& start);
   void Carry(const ProgramRunner::StartAskUnits& start);
+  void Carry(const ProgramRunner::StartAskHost& start);
+  void Carry(const StageLogic::HostedReady& ready);
   void Carry(const ProgramRunner::StartComputeUnits&) {}  // StageLogic answers with StartUnits
   void Carry(const StageLogic::StartUnitRead& start);
   void Carry(const StageLogic::CancelUnitRead& cancel);
@@ -161,8 +165,12 @@ class SimStage {
   Bytes FreedOf(int32_t part) const;  // bytes of its places
   HashModel::Weights WeightsOfUnit(int32_t part, const UnitInPlace& unit);
   absl::Status AttendToDisk(int32_t part, const MicroBatch& batch);
-  void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait);
+  void SendToPeer(int32_t to, std::vector<std::byte> message, bool may_wait);
   void AnswerOthers();
+  void OpenUnits();
+  absl::Status OnUnits(int32_t from, const std::vector<std::byte>& message);
+  void ComputeForOthers();
+  int32_t UnitOf(int32_t part, int32_t expert) const;
 
   template <typename What>
   void After(double ms, What what) {
@@ -185,6 +193,9 @@ class SimStage {
   KvBook book_;
   std::unique_ptr<LentKv> lent_;      // null: no host has KV of this device
   std::unique_ptr<HostedKv> hosted_;  // null: this device is no host
+  std::unique_ptr<AskedUnits> asked_units_;
+  std::unique_ptr<HostedUnits> hosted_units_;
+  bool computes_for_others_ = false;
   std::optional<ResidencyLogic> residency_;
   ResidencyLogic::Actions changes_;
   std::optional<StageLogic> logic_;

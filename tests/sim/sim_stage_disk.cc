@@ -358,16 +358,25 @@ Bytes SimStage::FreedOf(int32_t part) const {
 
 // The guess comes while the part's units are computed, or later.
 void SimStage::GuessUnits(int32_t part) {
-  const auto next = std::find_if(plan_.parts.begin() + part + 1, plan_.parts.end(), [](const PlanPart& p) { return p.on_demand(); });
+  const auto next =
+      std::find_if(plan_.parts.begin() + part + 1, plan_.parts.end(), [](const PlanPart& p) { return p.on_demand() && !p.hosted(); });
   const auto number = static_cast<int32_t>(next - plan_.parts.begin());
   if (next == plan_.parts.end() || next->ahead_places == 0 || StageOf(plan_, number) != StageOf(plan_, part)) return;
   std::vector<int32_t> units(static_cast<size_t>(spec_.config.experts->count));
   units.resize(backend_.GuessUnits(plan_.parts[static_cast<size_t>(part)].block, next->block, {}, units));
+  for (int32_t& expert : units) expert = UnitOf(number, expert);
+  std::erase(units, -1);
   After(world_.Between(0, 0.1), [this, number, units = std::move(units)] {
     if (dead_) return;
     logic_->OnUnitsGuessed(number, units, actions_);
     CarryOut();
   });
+}
+
+int32_t SimStage::UnitOf(int32_t part, int32_t expert) const {
+  const auto units = UnitsIn(plan_.parts[static_cast<size_t>(part)].rows);
+  const auto unit = std::ranges::find(units, expert, [](const auto& rows) { return rows.front().expert; });
+  return unit == units.end() ? -1 : static_cast<int32_t>(unit - units.begin());
 }
 
 HashModel::Weights SimStage::WeightsOfUnit(int32_t part, const UnitInPlace& unit) {

@@ -128,6 +128,7 @@ struct SimWorld {
   SimFaultCounts faults{};
   SimReadAhead ahead;
   SimPlaces places;
+  int64_t hosted_units = 0;  // that devices have computed for others
 };
 
 // Carries messages from one end to another, in order.

@@ -24,13 +24,13 @@ double PiecesOfLayer(const Plan& plan, const PlanDevice& device, int64_t layer_p
 double ReadMs(const Plan& plan) {
   std::vector<double> read_ms(plan.devices.size(), 0);
   for (const Stage& stage : plan.stages) {
-    const PlanDevice& device = plan.devices[stage.device];
     for (int p = stage.lo; p < stage.hi; ++p) {
       const PlanPart& part = plan.parts[p];
+      const int32_t d = part.hosted() ? part.host : stage.device;
+      const PlanDevice& device = plan.devices[d];
       if (part.streamed && !part.is_kv() && device.disk_mb_per_ms > 0)
-        read_ms[stage.device] += static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms;
-      if (part.on_demand() && device.disk_mb_per_ms > 0)
-        read_ms[stage.device] += plan.microbatches * DemandBytes(part) / 1e6 / device.disk_mb_per_ms;
+        read_ms[d] += static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms;
+      if (part.on_demand() && device.disk_mb_per_ms > 0) read_ms[d] += plan.microbatches * DemandBytes(part) / 1e6 / device.disk_mb_per_ms;
     }
   }
   return std::ranges::max(read_ms);
@@ -55,7 +55,7 @@ Uses UsesOf(const Plan& plan, int device) {
       if (stage.device == device && WaitsForKv(plan, p)) {
         uses.at_ms.push_back(uses.step_ms);
       } else if (!WaitsForKv(plan, p)) {
-        uses.step_ms += ExpectedMs(plan.parts[p]);
+        uses.step_ms += AddedMs(plan, p);
       }
     }
     uses.layers_of_visit = std::max(uses.layers_of_visit, std::ssize(uses.at_ms) - before);

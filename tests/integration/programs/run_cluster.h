@@ -140,10 +140,10 @@ class ClusterRunTest : public ::testing::Test {
     profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}});
     ASSERT_TRUE(WriteProfile(profile, dir_ / "profile.json").ok());
     std::string text =
-        absl::StrCat("[cluster]\nname = \"test\"\nmodel = \"", kModel, "\"\n[[link]]\nbandwidth = \"1Gbit/s\"\nlatency = \"0.1ms\"\n");
+        absl::StrCat("[cluster]\nname = \"test\"\nmodel = \"", model_, "\"\n[[link]]\nbandwidth = \"1Gbit/s\"\nlatency = \"0.1ms\"\n");
     for (int d = 0; d < kDevices; ++d) {
       absl::StrAppend(&text, "[[device]]\nname = \"", Name(d), "\"\naddress = \"127.0.0.1:", limed_[d]->port(),
-                      "\"\nmemory = \"2GiB\"\nweights = \"", kModel, "\"\n", profiles ? "profile = \"profile.json\"\n" : "");
+                      "\"\nmemory = \"2GiB\"\nweights = \"", model_, "\"\n", profiles ? "profile = \"profile.json\"\n" : "");
     }
     dir_.Write("cluster.toml", text);
   }
@@ -168,6 +168,7 @@ class ClusterRunTest : public ::testing::Test {
   }
 
   TempDir dir_;
+  std::string model_ = kModel;
   std::vector<std::unique_ptr<Limed>> limed_;
 };
 

@@ -19,6 +19,7 @@ namespace lime {
 
 // Changes of the random plans and engines, by seed.
 struct BitsOptions {
+  RandomPlan::Shape shape;
   std::function<Plan(uint64_t seed, Plan plan)> change;
   std::function<void(uint64_t seed, StageEngine::Options& options)> adjust;
   std::function<void(uint64_t seed, const Plan& plan, StageCluster& cluster)> check;  // after all tokens
@@ -32,7 +33,7 @@ inline void ExpectBitsOfOne(const std::string& dir, uint64_t seeds, int64_t voca
   std::vector<Reference> references(3);
   for (int s = 0; s < 3; ++s) references[s] = Alone(dir, RandomIds(40 + s, 5 + 13 * s, static_cast<int32_t>(vocab)));
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    Plan plan = RandomPlan(*spec, seed).Draw();
+    Plan plan = RandomPlan(*spec, seed, options.shape).Draw();
     ASSERT_FALSE(plan.parts.empty()) << "seed " << seed;
     if (options.change) plan = options.change(seed, std::move(plan));
     SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(plan)));

@@ -161,7 +161,7 @@ class StageCluster {
   void Queue(int32_t from, int32_t to, ActivationMessage message) {
     absl::MutexLock lock(&mutex_);
     if (message.header.payload == Payload::kHeadPartial) head_partial_bytes_ += message.header.bytes;
-    links_[{{from, to}, message.header.kv ? message.may_wait ? 2 : 1 : 0}].push_back(std::move(message));
+    links_[{{from, to}, message.header.hosting ? message.may_wait ? 2 : 1 : 0}].push_back(std::move(message));
     changed_.SignalAll();
   }
 
@@ -182,7 +182,7 @@ class StageCluster {
   // must wait.
   size_t MayCome(const Link& link) {
     const auto early = [&](const ActivationMessage& message) {
-      if (message.header.kv) return false;
+      if (message.header.hosting) return false;
       return message.header.payload != Payload::kToken && message.header.step >= ended_[static_cast<size_t>(link.first.second)] + ahead_;
     };
     const std::deque<ActivationMessage>& queue = links_[link];
@@ -214,8 +214,8 @@ class StageCluster {
       mutex_.Unlock();
       if (late) std::this_thread::sleep_for(std::chrono::microseconds(300));
       StageEngine& engine = *engines_[static_cast<size_t>(link.first.second)];
-      if (message.header.kv) {
-        const absl::Status status = engine.OnKv(link.first.first, message.payload);
+      if (message.header.hosting) {
+        const absl::Status status = engine.OnHosting(link.first.first, message.payload);
         EXPECT_TRUE(status.ok()) << status;
         mutex_.Lock();
         continue;

@@ -62,7 +62,8 @@ class RandomPlan {
     int64_t prompt = 32;
     int most_chunk = 24;
     int32_t state_snapshots = 0;
-    bool evicts = false;  // nothing streams, and only few positions keep KV
+    bool evicts = false;   // nothing streams, and only few positions keep KV
+    bool demands = false;  // experts load on demand
   };
   RandomPlan(const ModelSpec& spec, uint64_t seed) : RandomPlan(spec, seed, {}) {}
   RandomPlan(const ModelSpec& spec, uint64_t seed, const Shape& shape) : spec_(spec), shape_(shape), random_(seed) {}
@@ -83,6 +84,7 @@ class RandomPlan {
         .context = shape_.context, .sequences = 1 + Below(3), .state_snapshots = shape_.state_snapshots, .prompt_tokens = shape_.prompt};
     request.part_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
     if (shape_.evicts) request.retained_positions = kPageTokens * (2 + Below(3));
+    if (shape_.demands) request.unit_places = 1 + Below(static_cast<int>(spec_.config.experts->count));
     request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.retained_positions - kPageTokens) : shape_.most_chunk)};
     for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);

@@ -1,0 +1,63 @@
+// Experts of every layer on the disks of several devices leave every bit as one engine makes it: random
+// plans, by seed, of models with experts.
+
+#include "daemon/weights/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/plan/plan_blocks.h"
+#include "tests/cases.h"
+#include "tests/integration/models.h"
+#include "tests/integration/stage/stage_bits.h"
+#include "tests/integration/variants.h"
+#include "tests/planner/random_unit_shares.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StageUnitsTest : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StageUnitsTest, ExpertsOnSeveralDevicesHaveTheBitsOfOne) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(OptionsOf(GetParam()), dir / "model").ok());
+  const auto checkpoint = Checkpoint::Open(dir / "model");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  int divided = 0;
+  int64_t read = 0;
+  ExpectBitsOfOne(dir / "model", static_cast<uint64_t>(Cases(8, 30)), 200,
+                  {.shape = {.demands = true},
+                   .change =
+                       [&](uint64_t seed, Plan plan) {
+                         std::mt19937_64 random(seed + 1000);
+                         DivideUnitsAtRandom(
+                             *spec, [&random](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); }, plan);
+                         EXPECT_EQ(plan.Validate(*spec), absl::OkStatus());
+                         divided += HasHostedUnits(plan) ? 1 : 0;
+                         return plan;
+                       },
+                   .adjust = [](uint64_t seed, StageEngine::Options& options) { options.num_threads = 1 + static_cast<int>(seed % 2); },
+                   .check =
+                       [&](uint64_t, const Plan& plan, StageCluster& cluster) {
+                         for (int d = 0; d < plan.NumDevices(); ++d) {
+                           if (HostsUnits(plan, d)) read += cluster.engine(d).stats().unit_bytes;
+                         }
+                       }});
+  EXPECT_GT(divided, 2);
+  EXPECT_GT(read, 0) << "hosts have read experts";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, StageUnitsTest,
+    ::testing::Values(Variant{.name = "qwen3_moe_bf16", .family = "qwen3_moe", .quantization = std::nullopt},
+                      Variant{.name = "qwen3_moe_fp8", .family = "qwen3_moe", .quantization = kFp8},
+                      Variant{.name = "qwen3_5_moe_bf16", .family = "qwen3_5_moe", .quantization = std::nullopt},
+                      Variant{.name = "gpt_oss_mxfp4", .family = "gpt_oss", .quantization = std::nullopt},
+                      Variant{.name = "gemma4_moe", .family = "gemma4", .quantization = std::nullopt},
+                      Variant{.name = "mixtral_q4", .family = "mixtral", .quantization = Quantization{4, 32}, .head_dim = 32}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace lime
