@@ -16,7 +16,7 @@
 #include <variant>
 #include <vector>
 
-#include "planner/plan/kv_window.h"
+#include "planner/plan/model/kv_window.h"
 
 namespace lime {
 

@@ -19,7 +19,7 @@
 #include "daemon/machine/system_memory.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/kv_window.h"
+#include "planner/plan/model/kv_window.h"
 
 namespace lime {
 namespace {

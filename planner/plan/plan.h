@@ -16,8 +16,8 @@
 #include "planner/base/status.h"
 #include "planner/demand/unit_policy.h"
 #include "planner/plan/instance/stage_plan.h"
-#include "planner/plan/kv_window.h"
 #include "planner/plan/model/block_parts.h"
+#include "planner/plan/model/kv_window.h"
 #include "planner/plan/model/model_spec.h"
 
 namespace lime {

@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/plan/kv_window.h"
+#include "planner/plan/model/kv_window.h"
 
 namespace lime {
 namespace {

@@ -6,7 +6,7 @@
 // the pool grows, it reserves more pages as it goes on. If only the newest positions are kept, a
 // sequence's pages of a layer are a ring, and evicted positions are in pages that all layers use in
 // turn. A layer with a window gives the pages behind it back: the sequence's pages of that layer
-// are a ring, in which later positions have the pages of earlier ones (planner/plan/kv_window.h).
+// are a ring, in which later positions have the pages of earlier ones (planner/plan/model/kv_window.h).
 // Rows of a layer are computed in the order of their positions, so nothing else says when a page is
 // given back. The pool shrinks and grows at its end, and the lowest free pages are given first. So
 // the last pages become free as sequences end.

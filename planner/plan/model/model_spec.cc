@@ -11,9 +11,9 @@
 #include "planner/base/check.h"
 #include "planner/base/float_bits.h"
 #include "planner/base/strings.h"
-#include "planner/plan/kv_window.h"
 #include "planner/plan/model/block_roles.h"
 #include "planner/plan/model/family.h"
+#include "planner/plan/model/kv_window.h"
 
 namespace lime {
 namespace {

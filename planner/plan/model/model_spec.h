@@ -155,7 +155,7 @@ struct ModelSpec {
   // KV bytes of one position in all layers.
   Bytes KvBytesPerToken() const;
   // KV pages of a sequence of so many positions in all layers, those with a window included, if a
-  // micro-batch has at most `rows` rows (planner/plan/kv_window.h).
+  // micro-batch has at most `rows` rows (planner/plan/model/kv_window.h).
   int64_t KvPages(int64_t positions, int64_t rows) const;
   // State of one sequence in a layer: of linear attention the states of all heads, and the inputs
   // of the convolution, fp32, after a line of 64 bytes. 0 for a layer with KV.

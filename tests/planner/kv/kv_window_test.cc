@@ -1,4 +1,4 @@
-#include "planner/plan/kv_window.h"
+#include "planner/plan/model/kv_window.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
