@@ -17,36 +17,36 @@ namespace lime {
 namespace {
 
 // Qwen3-30B-A3B in bf16: 61 GB, 58 GB of it experts. Two boards with 16 GB keep a third of these.
-constexpr char kModel[] = R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16",
+constexpr char kExpertsModel[] = R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16",
   "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
   "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true,
   "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0,
   "rms_norm_eps": 1e-06, "tie_word_embeddings": false})";
 
-std::string Board(const std::string& name, const std::string& numerics) {
+std::string BoardJson(const std::string& name, const std::string& numerics) {
   return absl::StrCat(R"({"name": ")", name, R"(", "numerics_id": ")", numerics,
                       R"(", "memory_bytes": 15000000000, "read_bytes_per_second": 100e9, "flops": 5e12, "block_overhead_ms": 0.02,
                       "disk": {"bytes_per_second": 2e9, "latency_ms": 0.1}})");
 }
 
-absl::StatusOr<Plan> PlanWith(double latency_ms, const std::string& numerics_of_b = "one") {
+absl::StatusOr<Plan> PlanOfTwoBoards(double latency_ms, const std::string& numerics_of_b = "one") {
   const TempDir dir;
   const std::string model = dir / "config.json", devices = dir / "devices.json";
-  std::ofstream(model) << kModel;
+  std::ofstream(model) << kExpertsModel;
   std::ofstream(devices) << absl::StrCat(R"({"link": {"bandwidth": "1Gbit/s", "latency_ms": )", latency_ms, R"(}, "devices": [)",
-                                         Board("a", "one"), ", ", Board("b", numerics_of_b), "]}");
+                                         BoardJson("a", "one"), ", ", BoardJson("b", numerics_of_b), "]}");
   PlanInputFlags flags;
   flags.model_spec = model, flags.device_profiles = devices, flags.tokens = 2048;
   LIME_ASSIGN_OR_RETURN(const PlanInputs inputs, ReadPlanInputs(flags));
-  return ClusterPlanning({.work_ms = 200}, inputs).Run();
+  return ClusterPlanning({.work_ms = 50}, inputs).Run();
 }
 
 TEST(DividedExpertsTest, DisksOfDevicesWithFastLinksReadExpertsOfTheSameLayer) {
-  const auto divided = PlanWith(0.2), undivided = PlanWith(0.2, "other");
+  const auto divided = PlanOfTwoBoards(0.2), undivided = PlanOfTwoBoards(0.2, "other");
   ASSERT_TRUE(divided.ok() && undivided.ok()) << divided.status() << undivided.status();
   EXPECT_TRUE(HasHostedUnits(*divided));
   EXPECT_FALSE(HasHostedUnits(*undivided)) << "the devices compute sums in other orders";
-  EXPECT_LT(1.2 * TimeMs(*divided), TimeMs(*undivided));
+  EXPECT_LT(1.1 * TimeMs(*divided), TimeMs(*undivided));
   RecordProperty("divided_ms", absl::StrCat(TimeMs(*divided)));
   RecordProperty("undivided_ms", absl::StrCat(TimeMs(*undivided)));
   const auto simulated = SimulateDecode(*divided);
@@ -55,7 +55,7 @@ TEST(DividedExpertsTest, DisksOfDevicesWithFastLinksReadExpertsOfTheSameLayer) {
 }
 
 TEST(DividedExpertsTest, SlowMessagesKeepTheExpertsOfALayerTogether) {
-  const auto plan = PlanWith(20);
+  const auto plan = PlanOfTwoBoards(20);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_FALSE(HasHostedUnits(*plan));
 }
