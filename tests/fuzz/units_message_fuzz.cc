@@ -1,5 +1,5 @@
-// Whatever the other side of a question about units sends: no message may do harm, and what is accepted
-// returns through the wire as it is, with rows and units within their bounds.
+// Whatever the other side of a question about units sends: no message may do harm, and what is
+// accepted returns through the wire as it is, with rows and units within their bounds.
 
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
-// Questions about units and their answers arrive as they were; anything else is refused and reads nothing
-// beyond its end.
+// Questions about units and their answers arrive as they were; anything else is refused and reads
+// nothing beyond its end.
 #include "daemon/logic/hosting/units_message.h"
 
 #include <string>

@@ -11,8 +11,9 @@
 
 namespace lime {
 
-// `below`(n): a random number from 0 to n - 1. All devices with a stage get experts, some of the others
-// do. Leaves the plan as it is if it loads nothing on demand, or has too few devices or experts.
+// `below`(n): a random number from 0 to n - 1. All devices with a stage get experts, some of the
+// others do. Leaves the plan as it is if it loads nothing on demand, or has too few devices or
+// experts.
 template <typename Below>
 void DivideUnitsAtRandom(const ModelSpec& spec, const Below& below, Plan& plan) {
   std::vector<UnitShare> shares(plan.devices.size());

@@ -1,4 +1,5 @@
-// Experts of every layer divided over the disks of several devices: shares, expected times, and plans.
+// Experts of every layer divided over the disks of several devices: shares, expected times, and
+// plans.
 
 #include "planner/problem/unit_shares.h"
 
@@ -37,7 +38,8 @@ TEST(UnitSharesTest, TheSlowestOfSeveralDevicesIsWaitedFor) {
   // One chosen unit, each device misses it with a probability of one half: none 1/4, any 3/4.
   const UnitTime half{.unit_ms = 8, .miss_share = 0.5};
   EXPECT_NEAR(ExpectedLongestMs(std::vector<UnitTime>{half, half}, 1), 6, 1e-9);
-  // Two chosen: of both devices 0, 1 or 2 misses with 1/4, 1/2, 1/4. The larger one: 1/16, 8/16, 7/16.
+  // Two chosen: of both devices 0, 1 or 2 misses with 1/4, 1/2, 1/4. The larger one: 1/16, 8/16,
+  // 7/16.
   EXPECT_NEAR(ExpectedLongestMs(std::vector<UnitTime>{half, half}, 2), 8 * (8.0 / 16 + 2 * 7.0 / 16), 1e-9);
   // A device that is always slower hides the other one.
   EXPECT_NEAR(ExpectedLongestMs(std::vector<UnitTime>{{.compute_ms = 100}, half}, 2), 100, 1e-9);

@@ -119,8 +119,8 @@ class HashBackend final : public Backend {
   std::vector<std::vector<int32_t>> chosen_of_row_;  // by row: experts
   std::vector<int32_t> chosen_;                      // by any row, ascending
   std::vector<float> queries_;
-  // For units of other devices: by row, its input; by row, the units of all rows; by unit, the sum of its
-  // weights as it came, until it is used.
+  // For units of other devices: by row, its input; by row, the units of all rows; by unit, the sum
+  // of its weights as it came, until it is used.
   std::vector<std::byte> unit_inputs_;
   std::vector<int32_t> units_of_rows_;
   std::map<int32_t, uint64_t> unit_results_;

@@ -1,5 +1,6 @@
-// Both sides of a question about experts, with a backend that hashes: results arrive whatever the groups
-// in which they are computed, and messages that are not expected are refused and change nothing.
+// Both sides of a question about experts, with a backend that hashes: results arrive whatever the
+// groups in which they are computed, and messages that are not expected are refused and change
+// nothing.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -62,7 +63,8 @@ class UnitsTest : public ::testing::Test {
                              .send = [this](int32_t, std::vector<std::byte> message) { to_owner_.push_back(std::move(message)); }});
   }
 
-  // The owner's router has run for these rows. Hidden states are such that rows choose the host's units.
+  // The owner's router has run for these rows. Hidden states are such that rows choose the host's
+  // units.
   MicroBatch Choose(uint64_t seed, int rows) {
     MicroBatch batch;
     for (int r = 0; r < rows; ++r) batch.rows.push_back({.sequence = r});

@@ -1,5 +1,5 @@
-// `lime run --cluster` over real daemons that divide the experts of every layer: the bits of one device,
-// also if a device is killed in the middle of it.
+// `lime run --cluster` over real daemons that divide the experts of every layer: the bits of one
+// device, also if a device is killed in the middle of it.
 
 #include <memory>
 #include <string>

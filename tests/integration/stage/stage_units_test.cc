@@ -1,5 +1,5 @@
-// Experts of every layer on the disks of several devices leave every bit as one engine makes it: random
-// plans, by seed, of models with experts.
+// Experts of every layer on the disks of several devices leave every bit as one engine makes it:
+// random plans, by seed, of models with experts.
 
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
