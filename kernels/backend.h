@@ -48,8 +48,8 @@ struct BackendOptions {
   std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
 };
 
-// The input of a block's units: [rows, hidden] in the working dtype, and the units that each row has
-// chosen, [rows, units of a row], ascending.
+// The input of a block's units: [rows, hidden] in the working dtype, and the units that each row
+// has chosen, [rows, units of a row], ascending.
 struct UnitInputs {
   std::span<const std::byte> rows;
   std::span<const int32_t> units;
@@ -61,8 +61,8 @@ struct UnitForRows {
   std::span<const int32_t> rows;           // ascending
 };
 
-// The most rows of units that ComputeUnitsFor computes together: those of one row, or one unit for all
-// rows.  REQUIRES: the model has experts
+// The most rows of units that ComputeUnitsFor computes together: those of one row, or one unit for
+// all rows. REQUIRES: the model has experts
 inline int64_t MostRowsFor(const ModelSpec& spec, const BackendOptions& options) {
   return std::max(options.max_rows, spec.config.experts->per_token);
 }
@@ -186,27 +186,28 @@ class Backend {
     return InPoolAlone();
   }
 
-  // Remote units: other devices (hosts) have some of a block's units. Each gets the inputs of the rows
-  // that have chosen its units, and returns what the units compute for them. The device that computes
-  // the block adds all results in the same order as ever.
+  // Remote units: other devices (hosts) have some of a block's units. Each gets the inputs of the
+  // rows that have chosen its units, and returns what the units compute for them. The device that
+  // computes the block adds all results in the same order as ever.
 
-  // What the units of the current batch compute with. Valid while ChosenUnits of the block is. The first
-  // four methods fail before that.
+  // What the units of the current batch compute with. Valid while ChosenUnits of the block is. The
+  // first four methods fail before that.
   virtual absl::StatusOr<UnitInputs> InputsOfUnits(BlockId /*block*/) { return WithOwnUnitsAlone(); }
-  // Bytes of the result of a unit that the current batch has chosen; InvalidArgument for another one.
+  // Bytes of the result of a unit that the current batch has chosen; InvalidArgument for another
+  // one.
   virtual absl::StatusOr<Bytes> UnitResultBytes(BlockId /*block*/, int32_t /*unit*/) { return WithOwnUnitsAlone(); }
-  // Takes the result of a chosen unit from a host: fp32 [rows that have chosen it, hidden], in order
-  // of the rows. It counts once UseUnitResults names it. InvalidArgument for another number of bytes.
-  // Thread: any, while the compute thread computes other units of the block, or nothing.
+  // Takes the result of a chosen unit from a host: fp32 [rows that have chosen it, hidden], in
+  // order of the rows. It counts once UseUnitResults names it. InvalidArgument for another number
+  // of bytes. Thread: any, while the compute thread computes other units of the block, or nothing.
   virtual absl::Status TakeUnitResult(BlockId /*block*/, int32_t /*unit*/, std::span<const std::byte> /*result*/) {
     return WithOwnUnitsAlone();
   }
   // These units need not be computed here: their results have been taken.
   virtual absl::Status UseUnitResults(BlockId /*block*/, std::span<const int32_t> /*units*/) { return WithOwnUnitsAlone(); }
   // On the host: computes units for rows of another device. `inputs`: [rows, hidden] in the working
-  // dtype. `results`: fp32 [rows of all units, hidden], unit by unit. May be called between two calls
-  // of the host's own batch, which it does not change. The block is bound, with null pointers for
-  // tensors that do not stay in memory (IsPinned). InvalidArgument for sizes that do not agree.
+  // dtype. `results`: fp32 [rows of all units, hidden], unit by unit. May be called between two
+  // calls of the host's own batch, which it does not change. The block is bound, with null pointers
+  // for tensors that do not stay in memory (IsPinned). InvalidArgument for sizes that do not agree.
   // REQUIRES: BackendOptions::computes_for_others; the units have at most MostRowsFor rows
   // together.
   virtual absl::Status ComputeUnitsFor(BlockId /*block*/, std::span<const std::byte> /*inputs*/, std::span<const UnitForRows> /*units*/,

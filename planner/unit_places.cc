@@ -67,8 +67,8 @@ class Bracket {
   int64_t low_, best_, high_;
 };
 
-// Adds up over parts. The share of hits is that of all chosen units. A layer has the units and places of
-// all its parts.
+// Adds up over parts. The share of hits is that of all chosen units. A layer has the units and
+// places of all its parts.
 struct UseSum {
   UnitUse use;
   double chosen = 0, hits = 0;

@@ -43,9 +43,9 @@ struct DividedSearch {
   double of_memory = 1;           // the share of the rest that experts may have
   std::vector<double> hits;       // PlanRequest::unit_hits
 };
-// Shares of the experts for the devices of a plan with experts on demand, which has them on the devices of
-// their layers: with the memory that this plan leaves them, and balanced by the rates of the disks.
-// ResourceExhausted if the devices have no memory for that.
+// Shares of the experts for the devices of a plan with experts on demand, which has them on the
+// devices of their layers: with the memory that this plan leaves them, and balanced by the rates of
+// the disks. ResourceExhausted if the devices have no memory for that.
 absl::StatusOr<std::vector<UnitShare>> SharesLike(const ModelSpec& spec, const Plan& plan, const DividedSearch& search);
 
 // Milliseconds per step: the prediction, and at least the reads of every disk. The prediction counts

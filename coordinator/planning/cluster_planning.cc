@@ -170,17 +170,17 @@ absl::StatusOr<Plan> ClusterPlanning::SearchOnDemand() {
   return plan;
 }
 
-// The hosts of experts compute sums in the order of the device that asks them. libtorch, whose order has
-// its name, computes no experts for others.
+// The hosts of experts compute sums in the order of the device that asks them. libtorch, whose
+// order has its name, computes no experts for others.
 bool ClusterPlanning::MayDivide() const {
   const std::vector<ClusterDevice>& devices = inputs_.devices;
   if (devices.size() < 2 || devices.front().numerics_id == kTorchBackend) return false;
   return std::ranges::all_of(devices, [&](const ClusterDevice& device) { return device.numerics_id == devices.front().numerics_id; });
 }
 
-// Experts of every layer over the disks of all devices, with the memory that `plan`, with experts on the
-// devices of their layers, leaves for them. What the divided plan needs beside them is not known before,
-// so less memory for experts is tried, too.
+// Experts of every layer over the disks of all devices, with the memory that `plan`, with experts
+// on the devices of their layers, leaves for them. What the divided plan needs beside them is not
+// known before, so less memory for experts is tried, too.
 absl::StatusOr<Plan> ClusterPlanning::SearchDivided(const Plan& plan) {
   At("experts over several disks");
   const auto others = std::ssize(inputs_.devices) - 1;

@@ -38,8 +38,9 @@ class ClusterPlanning {
   };
   ClusterPlanning(const Options& options, PlanInputs inputs);
 
-  // Call once. A plan with experts on demand reserves all KV (planner/unit_places.h), and divides the
-  // experts of every layer over devices if that is faster. Sets PlanRequest::unit_places and unit_shares.
+  // Call once. A plan with experts on demand reserves all KV (planner/unit_places.h), and divides
+  // the experts of every layer over devices if that is faster. Sets PlanRequest::unit_places and
+  // unit_shares.
   //
   // With PlanRequest::kv_tokens: a plan whose KV grows if it is faster at first, else
   // one with all KV in memory. If memory has no room for all KV: a plan that spills KV to disks or

@@ -39,8 +39,8 @@ namespace lime {
 
 // The coordinator and the other devices, as a stage sees them.
 struct StagePeers {
-  // Hands an activation, or a message to or from a host, to the link to `device`, in order. Never to
-  // itself.
+  // Hands an activation, or a message to or from a host, to the link to `device`, in order. Never
+  // to itself.
   std::function<void(int32_t device, ActivationMessage activation)> send;
   // Sends tokens that this device has sampled to the coordinator.
   std::function<void(int64_t step, std::span<const SampledToken> tokens)> sampled;
@@ -107,8 +107,8 @@ class StageEngine {
   // nothing has changed then.
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
 
-  // Takes a message about KV or units from a host of this device, or from a device whose host it is.
-  // Errors as for OnActivation.
+  // Takes a message about KV or units from a host of this device, or from a device whose host it
+  // is. Errors as for OnActivation.
   virtual absl::Status OnHosting(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return Invalid("this device has no host, and is the host of none");
   }

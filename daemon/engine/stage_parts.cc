@@ -33,8 +33,8 @@ Bytes EvictedBytes(const Plan& plan, const PlanDevice& device) {
   return device.max_layer_pages == 0 ? 0 : (HasKvOnDisk(device) ? 1 : 2) * KvPieceBytes(plan);
 }
 
-// Messages that wait, are read or are on their way: activations, messages about KV and units, pieces of
-// KV, and visits with evicted positions.
+// Messages that wait, are read or are on their way: activations, messages about KV and units,
+// pieces of KV, and visits with evicted positions.
 Bytes MessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec, Bytes row_bytes) {
   return StageInbox::WaitingBytes(plan, device, row_bytes) + AskingBytes(plan, device, spec.config) +
          UnitsMessageBytes(plan, device, spec) + EvictedBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);

@@ -128,8 +128,8 @@ class StageLogic {
   // The host of a part's units has sent all results.
   void OnHostAnswered(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
   // Another device needs units of a part whose host this device is, ascending, for so many rows.
-  // `decodes`: no two rows are of one sequence. InvalidArgument while the part's last units are needed.
-  // REQUIRES: `units` are not empty
+  // `decodes`: no two rows are of one sequence. InvalidArgument while the part's last units are
+  // needed. REQUIRES: `units` are not empty
   absl::Status OnUnitsAsked(int32_t part, std::span<const int32_t> units, int32_t rows, bool decodes, double now_ms, Actions& actions);
   // These units of HostedReady are computed.
   void OnHostedComputed(int32_t part, std::span<const UnitInPlace> units, double now_ms, Actions& actions);

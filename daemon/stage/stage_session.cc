@@ -145,8 +145,8 @@ absl::Status StageSession::LetGo() {
   return absl::OkStatus();
 }
 
-// Opens links to the devices to which a stage of this one hands over, to its hosts, and to the devices
-// whose host it is. All of them are installed when the first order comes.
+// Opens links to the devices to which a stage of this one hands over, to its hosts, and to the
+// devices whose host it is. All of them are installed when the first order comes.
 void StageSession::OpenLinks() {
   const Plan& plan = call_.plan;
   std::set<int32_t> next;

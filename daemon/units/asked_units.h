@@ -1,5 +1,5 @@
-// Units of this device's stages that other devices, the hosts, have (PlanPart::host): asks a host to
-// compute them for the rows of a micro-batch, and hands its results to the backend.
+// Units of this device's stages that other devices, the hosts, have (PlanPart::host): asks a host
+// to compute them for the rows of a micro-batch, and hands its results to the backend.
 //
 // Thread: any, under the engine's lock, except UseAnswer.
 // Memory: results go to the backend as they come; a question takes what the plan counts
@@ -35,9 +35,9 @@ class AskedUnits {
   // REQUIRES: `plan` is valid. It and what the options point to outlive this object.
   AskedUnits(const Plan& plan, Options options);
 
-  // Asks the host of a part for the units that the rows of a micro-batch have chosen. True if there are
-  // any; OnAnswer then says when all results are here.
-  // REQUIRES: the backend has chosen the units of the part's block; the last answer has been used
+  // Asks the host of a part for the units that the rows of a micro-batch have chosen. True if there
+  // are any; OnAnswer then says when all results are here. REQUIRES: the backend has chosen the
+  // units of the part's block; the last answer has been used
   absl::StatusOr<bool> Ask(int part, int32_t microbatch, const MicroBatch& batch);
   // Takes results. Returns the part and micro-batch whose results are all here now, if any.
   // InvalidArgument for results that were not asked for; nothing has changed then.

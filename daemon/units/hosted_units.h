@@ -1,12 +1,12 @@
-// Units of other devices' stages that this device, their host, has (PlanPart::host): computes them for
-// rows that the owners send.
+// Units of other devices' stages that this device, their host, has (PlanPart::host): computes them
+// for rows that the owners send.
 //
 //   owner ── UnitsQuery ──► OnQuery ──► StageLogic::OnUnitsAsked ──► units come into memory
 //                                                                         │ OnReady
 //   owner ◄── UnitsAnswer ── EndCompute ◄── Compute ◄── BeginCompute ◄────┘
 //
-// A question is answered in as many messages as it takes: units that are in memory are computed and sent
-// while others are read.
+// A question is answered in as many messages as it takes: units that are in memory are computed and
+// sent while others are read.
 //
 // Thread: any, under the engine's lock, except Compute.
 // Memory: Create allocates all of it but the questions (UnitsMessageBytes).

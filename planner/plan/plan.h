@@ -39,8 +39,8 @@ struct PlanPart {
   // or the block has none.
   int64_t kv_begin = 0, kv_end = 0;
   Bytes bytes = 0;  // of these rows or positions
-  // Norms and biases, always in memory. In the first part of a block, in every part of the head, and in
-  // every part with a host.
+  // Norms and biases, always in memory. In the first part of a block, in every part of the head,
+  // and in every part with a host.
   Bytes pinned_bytes = 0;
   Bytes unit_bytes = 0;  // of the largest unit, on the disk and in memory; only of a part on demand
   // Pages of the layer for all sequences at the planned context; in its first attention part.
@@ -50,9 +50,9 @@ struct PlanPart {
   KvWindow window;
   // States and snapshots of all slots; in the first part of a block that keeps a state.
   Bytes state_bytes = 0;
-  // Only of a part on demand: the device that has the part's units and computes them for the device of
-  // the stage. -1: the device of the stage. A block's first part on demand has no host; of the parts behind it, each
-  // is on another device, and has the next units.
+  // Only of a part on demand: the device that has the part's units and computes them for the device
+  // of the stage. -1: the device of the stage. A block's first part on demand has no host; of the
+  // parts behind it, each is on another device, and has the next units.
   int32_t host = -1;
   bool streamed = false;
   // On demand: memory has this many of the part's units (UnitsIn); a step reads the units that it
@@ -66,8 +66,8 @@ struct PlanPart {
   double chosen_units = 0;  // on demand: expected number that one micro-batch of a decode step chooses
   // Time to compute this part for one micro-batch of a decode step. Attention is counted in the
   // parts with rows of its block. In the first KV part of a layer with a host: the time until the
-  // host answers when the most KV is away, whether or not pieces come back. In a part with a host: the
-  // time from the question until the units of all devices are computed.
+  // host answers when the most KV is away, whether or not pieces come back. In a part with a host:
+  // the time from the question until the units of all devices are computed.
   double decode_ms = 0;
   // The share of decode_ms that computes evicted KV again, at the end of the context.
   double evicted_ms = 0;
@@ -239,8 +239,8 @@ inline double ExpectedMs(const PlanPart& part) {
   return part.decode_ms + part.demand_ms;
 }
 
-// The time by which the part makes a decode step longer: of a part with a host, how much longer the units
-// of all devices take than those of the stage's device, counted once for each block.
+// The time by which the part makes a decode step longer: of a part with a host, how much longer the
+// units of all devices take than those of the stage's device, counted once for each block.
 double AddedMs(const Plan& plan, int part);
 
 // Bytes of these rows in memory and on the disk, padded for reads aligned to 4 KiB.

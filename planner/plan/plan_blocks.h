@@ -15,13 +15,13 @@ std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device);
 // Whether the device computes the head or parts of it.
 bool HasHead(const Plan& plan, int32_t device);
 
-// Parts whose weights the device has, ascending: those of its stages that have no host, and those of
-// other devices' stages whose host it is.
+// Parts whose weights the device has, ascending: those of its stages that have no host, and those
+// of other devices' stages whose host it is.
 std::vector<int> PartsOn(const Plan& plan, int32_t device);
 
 // Units on demand on a host (PlanPart::host), such as experts of a layer that are divided over the
-// disks of several devices. Whether the host has units of a stage of the owner; whether the device has
-// units of any other device's stage; whether any part has a host.
+// disks of several devices. Whether the host has units of a stage of the owner; whether the device
+// has units of any other device's stage; whether any part has a host.
 bool HostsUnitsOf(const Plan& plan, int32_t host, int32_t owner);
 bool HostsUnits(const Plan& plan, int32_t device);
 bool HasHostedUnits(const Plan& plan);

@@ -31,11 +31,11 @@ std::vector<PartDemand> AddStepDemand(const ModelSpec& spec, const DeviceProfile
 std::vector<PartDemand> AddChunkDemand(const ModelSpec& spec, const DeviceProfile& profile, const Plan& head, int64_t rows,
                                        std::vector<double>& comp_ms);
 
-// The same for all devices, if they divide the parts on demand. `comp_ms`: by device. `link`(a, b): between
-// two devices.
+// The same for all devices, if they divide the parts on demand. `comp_ms`: by device. `link`(a, b):
+// between two devices.
 //
-// Reading: a question has the input of all rows, and an answer a result for each row and expert of the
-// device that answers. Links do not share what they carry. Chunks use recency no more than in
+// Reading: a question has the input of all rows, and an answer a result for each row and expert of
+// the device that answers. Links do not share what they carry. Chunks use recency no more than in
 // DemandOfChunk.
 struct DividedVisit {
   int64_t rows = 0;

@@ -149,8 +149,8 @@ Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes, bool divided) {
           .state_mb = Mb(places + part.state_bytes)};
 }
 
-// Subtracts the pages that layers share in turn, even if the device gets no layer, and `units`: for its
-// share of the experts of all layers.
+// Subtracts the pages that layers share in turn, even if the device gets no layer, and `units`: for
+// its share of the experts of all layers.
 Instance::Device ToDevice(const ClusterDevice& device, const Plan& head, Bytes units) {
   const Bytes mem = device.budget - device.runtime - device.activations - device.margin - PagesInTurn(head) * head.page_bytes - units;
   return {.name = device.name,

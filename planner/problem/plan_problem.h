@@ -81,9 +81,9 @@ struct PlanRequest {
   // Experts on demand: every layer has memory for this many of them on its device. 0: blocks with
   // experts are resident or stream like others. With it, all KV is reserved and kept.
   int64_t unit_places = 0;
-  // Experts on demand that are divided over devices (PlanPart::host), by device: every device of a stage
-  // has some. Empty: a layer's experts are on the device of the layer. With it, unit_places only says
-  // that experts are on demand.
+  // Experts on demand that are divided over devices (PlanPart::host), by device: every device of a
+  // stage has some. Empty: a layer's experts are on the device of the layer. With it, unit_places
+  // only says that experts are on demand.
   std::vector<UnitShare> unit_shares;
   // The share of one row's experts in memory for each number of places, from 1; empty: a generic
   // curve (planner/problem/unit_demand.h).
@@ -100,8 +100,8 @@ struct PartDemand {
   double read_ms = 0;  // that no computation hides
   double chosen_units = 0;
   double hit_share = 0;
-  // With PlanRequest::unit_shares: the numbers above are of the device's own experts, and this is the
-  // expected time until those of all devices are computed if the layer is on this device.
+  // With PlanRequest::unit_shares: the numbers above are of the device's own experts, and this is
+  // the expected time until those of all devices are computed if the layer is on this device.
   double all_ms = 0;
 };
 // Of all parts on demand, ascending; by sequences of a decode step's micro-batch, and by rows of a
@@ -120,8 +120,8 @@ struct PlanProblem {
   // By device and batch: decode times without computing KV again. Empty if all KV stays.
   std::vector<std::map<int32_t, std::vector<double>>> retained_ms;
   std::vector<DeviceDemand> demand;  // by device; empty without parts on demand
-  // With PlanRequest::unit_shares: the parts that a part on demand becomes, by part and by the device of
-  // its stage (planner/problem/unit_shares.h).
+  // With PlanRequest::unit_shares: the parts that a part on demand becomes, by part and by the
+  // device of its stage (planner/problem/unit_shares.h).
   std::map<int32_t, std::vector<std::vector<PlanPart>>> divided;
   bool tied_embedding = false;  // embedding and head are one tensor, and may share memory
   // A plan without stages: model, request, one part per block of the instance, and the known fields
@@ -136,8 +136,8 @@ struct PlanProblem {
 // An Instance has one rate and one latency. They are the worst of all links between the devices, so
 // that the prediction holds for any neighbours. RefineNet then uses only the links in use.
 //
-// With PlanRequest::unit_shares, the part on demand of a layer is one block of the instance, and its
-// time is that of the slowest device.
+// With PlanRequest::unit_shares, the part on demand of a layer is one block of the instance, and
+// its time is that of the slowest device.
 absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request);
 
 // Sets the network of all instances to the worst link that `stages` uses. Search or predict again
@@ -173,8 +173,8 @@ bool EmbeddingIsWithHead(const PlanProblem& problem, const StagePlan& stages);
 StagePlan WithoutDemand(const PlanProblem& problem, StagePlan stages);
 
 // A valid plan with ms_per_step by the Evaluator. ResourceExhausted with Evaluator's reason if it
-// does not fit, or if a device without a disk or without a share has a part on demand. Parts on demand
-// never stream, even if `choice` says so.
+// does not fit, or if a device without a disk or without a share has a part on demand. Parts on
+// demand never stream, even if `choice` says so.
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice);
 
 }  // namespace lime

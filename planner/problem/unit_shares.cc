@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kBalanceRounds = 40;
 
-// Whole units in proportion to `weights`, by largest remainder; at least one for each positive weight.
+// Whole units in proportion to `weights`, by largest remainder; at least one for each positive
+// weight.
 std::vector<int64_t> Apportion(std::span<const double> weights, int64_t units) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<int64_t> of(weights.size(), 0);
@@ -37,8 +38,8 @@ std::vector<int64_t> Apportion(std::span<const double> weights, int64_t units) {
   return of;
 }
 
-// The share of hits of a device that has `units` of a layer and places for some of them: that of a layer
-// of which the same share is in memory.
+// The share of hits of a device that has `units` of a layer and places for some of them: that of a
+// layer of which the same share is in memory.
 double HitShareOf(const ExpertsConfig& experts, const UnitShare& share, std::span<const double> hits) {
   return HitShare(hits, experts.count, WholePlaces(experts.count, share));
 }
@@ -101,7 +102,8 @@ absl::StatusOr<std::vector<UnitShare>> BalancedShares(std::span<const UnitHolder
 
 double ExpectedLongestMs(std::span<const UnitTime> devices, double chosen) {
   const auto trials = static_cast<int64_t>(std::lround(std::max(1.0, chosen)));
-  // The probability of `m` misses and the time with them, by device; in order of time over all devices.
+  // The probability of `m` misses and the time with them, by device; in order of time over all
+  // devices.
   struct Point {
     double ms = 0, probability = 0;
     size_t device = 0;

@@ -1,4 +1,5 @@
-// Divides the units of every part on demand over devices (PlanPart::host), so that all disks read at once.
+// Divides the units of every part on demand over devices (PlanPart::host), so that all disks read
+// at once.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,14 @@
 
 namespace lime {
 
-// The parts that a part on demand becomes on a stage of `owner`: first the owner's units, then those of the
-// other devices in order, without devices that have none. Times and expected values are those of `whole`.
-// REQUIRES: `shares` have as many units as `whole`, and some for the owner; places are from 1 to units
+// The parts that a part on demand becomes on a stage of `owner`: first the owner's units, then
+// those of the other devices in order, without devices that have none. Times and expected values
+// are those of `whole`. REQUIRES: `shares` have as many units as `whole`, and some for the owner;
+// places are from 1 to units
 std::vector<PlanPart> DividedParts(const BlockSpec& block, std::span<const UnitShare> shares, int32_t owner, const PlanPart& whole);
 
-// Puts DividedParts in the place of every part on demand. `parts_of`(part, owner) returns them. The memory
-// of the devices is left as it is.
+// Puts DividedParts in the place of every part on demand. `parts_of`(part, owner) returns them. The
+// memory of the devices is left as it is.
 template <typename PartsOf>
 void ReplaceUnits(const PartsOf& parts_of, Plan& plan) {
   std::vector<PlanPart> parts;
@@ -42,16 +44,16 @@ struct UnitHolder {
   Bytes place_bytes = 0;  // memory for places of all layers
 };
 
-// Shares with which all disks are expected to read for the same time: units by the rate of the disk, and
-// fewer for a device with memory for few of them. `layers`: with parts on demand. `unit_bytes`: of the
-// largest unit. `hits`: PlanRequest::unit_hits. Every device with a disk has a place for at least as many
-// units as one row chooses, or for all of its units. ResourceExhausted if one has no memory for that, or
-// if there are fewer units than such devices.
+// Shares with which all disks are expected to read for the same time: units by the rate of the
+// disk, and fewer for a device with memory for few of them. `layers`: with parts on demand.
+// `unit_bytes`: of the largest unit. `hits`: PlanRequest::unit_hits. Every device with a disk has a
+// place for at least as many units as one row chooses, or for all of its units. ResourceExhausted
+// if one has no memory for that, or if there are fewer units than such devices.
 absl::StatusOr<std::vector<UnitShare>> BalancedShares(std::span<const UnitHolder> devices, const ExpertsConfig& experts, int64_t layers,
                                                       Bytes unit_bytes, std::span<const double> hits);
 
-// The time of one device in a layer, if `misses` of its units are read: `fixed_ms` and the larger one of
-// the computation and the reads with what is computed behind them.
+// The time of one device in a layer, if `misses` of its units are read: `fixed_ms` and the larger
+// one of the computation and the reads with what is computed behind them.
 struct UnitTime {
   double fixed_ms = 0;    // messages
   double compute_ms = 0;  // of all its chosen units

@@ -1,5 +1,6 @@
-// Messages between the device of a stage, the owner, and a device that has some of the stage's units on
-// demand, the host (PlanPart::host): rows for which the host computes its units, and their results.
+// Messages between the device of a stage, the owner, and a device that has some of the stage's
+// units on demand, the host (PlanPart::host): rows for which the host computes its units, and their
+// results.
 //
 // On the wire: a header for each kind, little-endian, then raw bytes as in memory. Hostile input.
 #pragma once
@@ -44,15 +45,16 @@ inline constexpr int32_t kMaxUnitsPerRow = 64;
 // Whether the message is about units; else it is about KV (kv_message.h).
 bool IsUnitsMessage(std::span<const std::byte> payload);
 std::vector<std::byte> Encode(const UnitsMessage& message);
-// A view of `payload`: spans point into it and may be unaligned. InvalidArgument for an unknown kind, a
-// wrong length, numbers out of bounds, units of a row that do not ascend, a row without units, no rows,
-// and rows or results that are not whole.
+// A view of `payload`: spans point into it and may be unaligned. InvalidArgument for an unknown
+// kind, a wrong length, numbers out of bounds, units of a row that do not ascend, a row without
+// units, no rows, and rows or results that are not whole.
 absl::StatusOr<UnitsMessage> ParseUnitsMessage(std::span<const std::byte> payload);
 
 // Checks that questions about units of a plan, and their answers, fit in messages.
 absl::Status CheckUnitsMessages(const Plan& plan, const ModelSpec& spec);
-// Memory of a device for the questions and answers of one micro-batch with `rows` rows that it exchanges
-// about units: what it keeps, and what is on its way. `owners`, `hosts`: how many devices ask it, and how many it asks.
+// Memory of a device for the questions and answers of one micro-batch with `rows` rows that it
+// exchanges about units: what it keeps, and what is on its way. `owners`, `hosts`: how many devices
+// ask it, and how many it asks.
 Bytes UnitsMessageBytes(const ModelSpec& spec, int64_t rows, int64_t owners, int64_t hosts);
 Bytes UnitsMessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec);
 

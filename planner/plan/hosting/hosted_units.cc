@@ -1,4 +1,5 @@
-// Units on demand that another device has, the host: which device has which, and the checks of a plan.
+// Units on demand that another device has, the host: which device has which, and the checks of a
+// plan.
 #include <algorithm>
 #include <set>
 
@@ -9,8 +10,8 @@
 namespace lime {
 namespace {
 
-// The device of the stage has units of its own, which it computes while it waits. No device is asked
-// twice for one layer.
+// The device of the stage has units of its own, which it computes while it waits. No device is
+// asked twice for one layer.
 absl::Status CheckHostOfPart(const Plan& plan, const Stage& stage, int p, const std::set<int32_t>& asked) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "]");
