@@ -35,6 +35,7 @@ constexpr double kMovesPerPlace = 10'000, kLeastWork = 1000 * SearchBudget::kWor
 
 constexpr int kMostUnitPlans = 5;                       // searches with experts on demand
 constexpr double kMemoryForExperts[] = {1, 0.9, 0.75};  // of what a plan leaves, if they are divided over devices
+constexpr double kMostPromptLoss = 1.2;                 // a prompt takes at most so many times as long if experts are divided
 
 constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
 
@@ -135,7 +136,9 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
       const auto undivided = std::tuple(inputs_, problem_, best_);
       absl::StatusOr<Plan> divided = SearchDivided(*demands);
       if (!divided.ok() && !absl::IsResourceExhausted(divided.status())) return divided;
-      if (divided.ok() && TimeMs(*divided) < TimeMs(*demands)) {
+      const bool pays =
+          divided.ok() && TimeMs(*divided) < TimeMs(*demands) && divided->predicted.ttft_ms <= kMostPromptLoss * demands->predicted.ttft_ms;
+      if (pays) {
         demands = std::move(divided);
       } else {
         std::tie(inputs_, problem_, best_) = undivided;
@@ -174,7 +177,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchOnDemand() {
 // order has its name, computes no experts for others.
 bool ClusterPlanning::MayDivide() const {
   const std::vector<ClusterDevice>& devices = inputs_.devices;
-  if (devices.size() < 2 || devices.front().numerics_id == kTorchBackend) return false;
+  if (!inputs_.divides_experts || devices.size() < 2 || devices.front().numerics_id == kTorchBackend) return false;
   return std::ranges::all_of(devices, [&](const ClusterDevice& device) { return device.numerics_id == devices.front().numerics_id; });
 }
 

@@ -21,11 +21,22 @@ BlockHomes HomesThatStay(const cli::ClusterHoldings& holdings) {
   return stay;
 }
 
+// Whether every device has the weights of all layers with experts.
+bool HoldAllExperts(const PlanInputs& inputs, const BlockHomes& homes) {
+  for (const BlockSpec& block : inputs.spec.blocks) {
+    const auto lacks = [&](const ClusterDevice& device) { return !HoldsBlock(homes, device.name, block.id); };
+    if (block.id.kind == BlockKind::kExperts && std::ranges::any_of(inputs.devices, lacks)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<HeldPlan> ChooseHeldPlan(const PlanInputs& inputs, const cli::ClusterHoldings& holdings, bool may_push,
                                         const SearchPlanFor& search) {
   PlanInputs any = inputs, here = inputs;
+  // A push sends each device its own layers. Those of all devices may not fit on its disk.
+  any.divides_experts = here.divides_experts = inputs.divides_experts && HoldAllExperts(inputs, holdings.homes);
   any.homes = HomesThatStay(holdings);
   here.homes = holdings.homes;
   absl::StatusOr<Plan> best = search(std::move(any));

@@ -56,6 +56,9 @@ struct PlanInputs {
   // How many experts of every layer have a place in memory; the others are loaded on demand. 0: none
   // are on demand. nullopt: if experts would stream, as many as make the plan fastest.
   std::optional<int64_t> unit_places;
+  // Whether the experts of a layer may be divided over devices. Each device then needs the weights of
+  // all layers with experts.
+  bool divides_experts = true;
   BlockHomes homes;                              // blocks that each device may read
   std::vector<std::vector<std::string>> shared;  // devices on one machine
   std::vector<std::string> notes;                // assumptions, one sentence each

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "planner/batches.h"
 #include "planner/plan/plan_blocks.h"
 #include "tests/planner/small_cluster.h"
+#include "tests/planner/small_experts.h"
 
 namespace lime {
 namespace {
@@ -55,6 +58,32 @@ class HeldPlanTest : public ::testing::Test {
   cli::ClusterHoldings holdings_;
   std::optional<Plan> pushed_, best_;  // what a search finds for what devices hold, and for anything
 };
+
+TEST(HeldPlanOfExpertsTest, ExpertsAreDividedOnlyOverDevicesThatHaveThoseOfAllLayers) {
+  PlanInputs inputs;
+  inputs.spec = SmallExpertModel();
+  for (const char* name : {"a", "b"}) inputs.devices.push_back(Board(name, 256 * kMiB));
+  std::vector<BlockId> all, some;
+  for (const BlockSpec& block : inputs.spec.blocks) all.push_back(block.id);
+  some.assign(all.begin(), all.begin() + 3);  // the embedding and the first layer
+  const auto divides = [&](const BlockHomes& homes) {
+    cli::ClusterHoldings holdings;
+    holdings.homes = homes;
+    std::set<bool> said;
+    (void)ChooseHeldPlan(inputs, holdings, /*may_push=*/true, [&](const PlanInputs& of) -> absl::StatusOr<Plan> {
+      said.insert(of.divides_experts);
+      return absl::ResourceExhaustedError("no plan fits");
+    });
+    EXPECT_EQ(said.size(), 1u);
+    return said.contains(true);
+  };
+  EXPECT_TRUE(divides({}));
+  EXPECT_TRUE(divides({{"a", all}, {"b", all}}));
+  EXPECT_FALSE(divides({{"a", all}, {"b", some}}));
+  EXPECT_FALSE(divides({{"b", {}}})) << "nothing was pushed yet";
+  inputs.divides_experts = false;
+  EXPECT_FALSE(divides({}));
+}
 
 TEST_F(HeldPlanTest, APlanForWhatWasPushedIsPreferredUnlessAnotherIsBetterByMoreThanTheMargin) {
   for (const double ms : {10.0, 10.9}) {
