@@ -51,16 +51,19 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
   const bool has_state = options.spec.NumKvLayers() < options.spec.config.num_layers();
   int32_t snapshots = options.keeps_prompts && has_state ? kSnapshots : 0;
   absl::Status opened = model->OpenWith(options, context, snapshots);
-  if (absl::IsResourceExhausted(opened) && snapshots > 0 && !Interrupted()) {
+  const int32_t wanted_snapshots = snapshots;
+  // FailedPrecondition: devices of a cluster lack the weights of the only plans that have room.
+  if ((absl::IsResourceExhausted(opened) || absl::IsFailedPrecondition(opened)) && snapshots > 0 && !Interrupted()) {
     snapshots = 0;
     opened = model->OpenWith(options, context, snapshots);
-    if (opened.ok()) Screen::Say("every prompt is computed from its beginning, because memory has no room for snapshots of the states");
   }
   while (absl::IsResourceExhausted(opened) && is_chosen && context > kLeastContext && !Interrupted()) {
     context = std::max(kLeastContext, context / 2);
     opened = model->OpenWith(options, context, snapshots);
   }
   LIME_RETURN_IF_ERROR(opened);
+  if (wanted_snapshots > 0 && model->devices().plan().state_snapshots == 0)
+    Screen::Say("every prompt is computed from its beginning, because memory has no room for snapshots of the states");
   if (context < wanted)
     Screen::Say(absl::StrCat("requests have ", context, " positions, because memory has no room for ", wanted, "; --parallel ",
                              options.parallel, " of them are computed at once"));

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <regex>
 #include <string>
@@ -403,6 +405,39 @@ TEST(LocalPlanStateTest, MemoryCountsTheStateOfEverySequenceAndPagesOfLayersWith
   EXPECT_EQ(device.memory.state, state);
   EXPECT_EQ(device.kv_pages, 3 * 96 / 16 * spec->NumKvLayers());
   EXPECT_LE(device.memory.total(), kGiB);
+}
+
+// States of 50 MiB, so 12 snapshots of four requests need 600 MiB.
+TEST(LocalPlanStateTest, SnapshotsAreLeftOutIfAStepWithoutThemIsClearlyFaster) {
+  std::ifstream file(LIME_SOURCE_DIR "/testbed/models/qwen3.5-9b.json");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto spec = DescribeModel(text, "qwen3.5-9b.json");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  LocalPlanRequest request{.model_name = "9b",
+                           .budget = 40 * kGiB,
+                           .context = 2048,
+                           .sequences = 4,
+                           .state_snapshots = 3,
+                           .prompt_tokens = 512,
+                           .num_threads = 1};
+  const auto plan = [&](Bytes budget, int32_t snapshots) {
+    request.budget = budget, request.state_snapshots = snapshots;
+    return PlanForThisProcess(*spec, request);
+  };
+  const auto ample = plan(40 * kGiB, 3), least = plan(40 * kGiB, 0);
+  ASSERT_TRUE(ample.ok() && least.ok()) << ample.status() << least.status();
+  EXPECT_EQ(ample->plan.state_snapshots, 3);
+  // So much streams that reads take longer than the computation, and twelve states are a large part.
+  const Bytes streams_little = 40 * kGiB - least->plan.devices.front().memory.margin - 5 * kGiB;
+  const auto left_out = plan(streams_little, 3);
+  ASSERT_TRUE(left_out.ok()) << left_out.status();
+  EXPECT_TRUE(Summarize(left_out->plan).streams());
+  EXPECT_EQ(left_out->plan.state_snapshots, 0);
+  // Much streams anyway.
+  const auto streams = plan(9 * kGiB, 3), without = plan(9 * kGiB, 0);
+  ASSERT_TRUE(streams.ok() && without.ok()) << streams.status() << without.status();
+  EXPECT_EQ(streams->plan.state_snapshots, 3);
+  EXPECT_LT(streams->plan.predicted.ms_per_step, 1.1 * without->plan.predicted.ms_per_step);
 }
 
 }  // namespace
