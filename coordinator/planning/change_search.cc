@@ -7,6 +7,8 @@
 #include "common/order.h"
 #include "coordinator/planning/cluster_planning.h"
 #include "coordinator/planning/plan_rates.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/sim/simulator.h"
 
@@ -53,7 +55,10 @@ struct Then {
 Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double after_ms) {
   const int64_t sequences = std::max<int64_t>(1, search.current.sequences), context = search.current.context;
   const auto meanwhile = kKvAhead + static_cast<int64_t>(std::min(1e9, after_ms / ms_per_step));
-  const int64_t tokens = std::min(context, search.remaining.pages * kPageTokens / sequences + meanwhile);
+  // If all layers give pages back, the pages in use do not tell how long sequences are.
+  const bool all_give_back = WindowOf(search.current).positions > 0 && FullLayerPages(search.current) < sequences * KvPagesFor(context);
+  const int64_t now = all_give_back ? search.remaining.known : search.remaining.pages * kPageTokens / sequences;
+  const int64_t tokens = std::min(context, now + meanwhile);
   return {.tokens = tokens,
           .pages = std::min(FullLayerPages(search.current), sequences * ((tokens + kPageTokens - 1) / kPageTokens)),
           .known = std::min(context, std::max<int64_t>(1, search.remaining.known) + meanwhile),

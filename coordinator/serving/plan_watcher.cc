@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -89,7 +91,11 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Remaining
   remaining_ = remaining;
   if (!found_ || (!remaining.decodes && !found_->in_prompt)) return std::nullopt;  // until tokens come
   Candidate found = *std::exchange(found_, std::nullopt);
-  if (remaining.pages + plan_.sequences > found.most_pages) {  // the search took too long
+  // If all layers have a window, no more pages will be needed than it takes.
+  const bool has_window = WindowOf(plan_).positions > 0;
+  const int64_t pages =
+      std::min(remaining.pages + plan_.sequences, has_window ? FullLayerPages(plan_) : std::numeric_limits<int64_t>::max());
+  if (pages > found.most_pages) {  // the search took too long
     replanner_.OnStale(options_.now());
     return std::nullopt;
   }
