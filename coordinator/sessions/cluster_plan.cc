@@ -10,8 +10,10 @@
 #include "coordinator/planning/cluster_planning.h"
 #include "coordinator/planning/routes.h"
 #include "coordinator/reports/progress.h"
+#include "daemon/logic/hosting/units_message.h"
 #include "daemon/stores/weights_digest.h"
 #include "daemon/weights/checkpoint.h"
+#include "planner/plan/plan_blocks.h"
 
 namespace lime::cli {
 namespace {
@@ -24,7 +26,11 @@ constexpr int64_t kLeastPromptChunk = kLeastWindowRows;
 
 // Extra memory of a longer chunk, beyond the rows that the plan has room for anyway.
 Bytes More(const Plan& plan, const ModelSpec& spec, int64_t rows) {
-  return AssumedActivations(spec, rows, plan.batch, plan.context) - AssumedActivations(spec, plan.batch, plan.batch, plan.context);
+  const Bytes more =
+      AssumedActivations(spec, rows, plan.batch, plan.context) - AssumedActivations(spec, plan.batch, plan.batch, plan.context);
+  if (!HasHostedUnits(plan)) return more;
+  const int64_t others = plan.NumDevices() - 1;
+  return more + UnitsMessageBytes(spec, rows, others, others) + AssumedForOthers(spec, rows);
 }
 
 // A plan without a prompt chunk computes prompts with the rows of a decode micro-batch. This plan
