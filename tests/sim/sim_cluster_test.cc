@@ -65,8 +65,9 @@ TEST(SimClusterTest, ModelsWithExpertsHoldWhateverHappens) {
     all.ahead.used += result.ahead.used, all.ahead.wasted += result.ahead.wasted, all.ahead.cancelled += result.ahead.cancelled;
   }
   EXPECT_GT(all.tokens, 0);
-  EXPECT_GT(all.hosted_units, 1000) << "computed for other devices";
+  EXPECT_GT(all.hosted_units, 0) << "computed for other devices";
   if (!ManyCases()) return;
+  EXPECT_GT(all.hosted_units, 1000);
   EXPECT_GT(all.ahead.used, 10) << "units that were read ahead";
   EXPECT_GT(all.ahead.wasted, 5);
   EXPECT_GT(all.ahead.cancelled, 5);

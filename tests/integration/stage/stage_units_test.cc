@@ -45,7 +45,7 @@ TEST_P(StageUnitsTest, ExpertsOnSeveralDevicesHaveTheBitsOfOne) {
                            if (HostsUnits(plan, d)) read += cluster.engine(d).stats().unit_bytes;
                          }
                        }});
-  EXPECT_GT(divided, 2);
+  EXPECT_GT(divided, ManyCases() ? 2 : 0);
   EXPECT_GT(read, 0) << "hosts have read experts";
 }
 
