@@ -3,8 +3,9 @@
 
     bench/serve_bench.py BIN_DIR OUT_DIR [--model DIR] [--rounds N] [--tokens N]
 
-Server and `lime run` take turns, so that both see the same machine; the server is idle while the other one runs. A ratio is that of the
-medians of all rounds. Times of the server are those that its client sees. OUT_DIR/serve.json has every round.
+Server and `lime run` take turns, so that both see the same machine, and each holds its weights alone: how fast they can be read depends on
+the pages of memory that a process got, and of two at once one would always get the worse ones. A ratio is that of the medians of all
+rounds. Times of the server are those that its client sees. OUT_DIR/serve.json has every round.
 """
 import argparse
 import json
@@ -117,15 +118,21 @@ def second_turn(server, number):
 
 def measure(binaries, out, model, rounds, tokens):
     found = {f"{kind}_{count}": [] for kind in ("run", "serve") for count in (1, STREAMS)} | {"second_turn": []}
-    for number in range(rounds):
-        # A new server each time: how fast weights can be read depends on the pages that a process got.
+
+    def of_run():
+        for count in (1, STREAMS):
+            found[f"run_{count}"].append(run_ms(binaries, out, model, count, tokens))
+
+    def of_server():
         with Server(binaries, model) as server:
             serve_ms(server, 1, tokens)  # clocks are as they stay
             for count in (1, STREAMS):
-                turns = [("run", lambda: run_ms(binaries, out, model, count, tokens)), ("serve", lambda: serve_ms(server, count, tokens))]
-                for kind, turn in turns if number % 2 == 0 else reversed(turns):
-                    found[f"{kind}_{count}"].append(turn())
+                found[f"serve_{count}"].append(serve_ms(server, count, tokens))
             found["second_turn"].append(second_turn(server, number))
+
+    for number in range(rounds):
+        for turn in (of_run, of_server) if number % 2 == 0 else (of_server, of_run):
+            turn()
     return found
 
 
