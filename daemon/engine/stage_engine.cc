@@ -313,13 +313,15 @@ class InstalledStage final : public StageEngine {
     ActivationMessage activation{
         .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
     const std::vector<SampledToken>& sampled = compute_->sampled();
-    if (send.to != device_) activation.payload = logic_->inbox().PopSpare();
+    const bool has_hidden =
+        send.payload != Payload::kToken && send.payload != Payload::kHeadPartial && !logic_->inbox().batch(send.microbatch).rows.empty();
+    const std::span<const std::byte> hidden = has_hidden ? compute_->Hidden() : std::span<const std::byte>();
+    if (send.to != device_) activation.payload = logic_->inbox().PopSpare(std::ssize(hidden));
     if (send.payload == Payload::kToken) {
       if (send.to != device_) activation.payload = Encode(sampled, std::move(activation.payload));
     } else if (send.payload == Payload::kHeadPartial) {
       activation.payload = compute_->ReleaseHeadPartial(std::move(activation.payload));
-    } else if (!logic_->inbox().batch(send.microbatch).rows.empty()) {
-      const std::span<const std::byte> hidden = compute_->Hidden();
+    } else {
       activation.payload.assign(hidden.begin(), hidden.end());
     }
     activation.header.bytes = static_cast<int64_t>(activation.payload.size());

@@ -23,6 +23,12 @@ int64_t MostIdsBetween(const Plan& plan, int32_t device) {
   return most;
 }
 
+// Of one message of a decode step with such logits.
+Bytes LogitBytesBetween(const Plan& plan, int32_t device) {
+  const int64_t ids = MostIdsBetween(plan, device);
+  return ids > 0 ? MostLogitBytes(/*messages=*/1, plan.batch, ids) : 0;
+}
+
 }  // namespace
 
 StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
@@ -31,6 +37,8 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       shape_(shape),
       grows_kv_(GrowsKv(plan)),
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
+      least_spare_(plan.batch * shape.row_bytes),
+      most_spare_(least_spare_ + LogitBytesBetween(plan, device)),
       again_(RowsAgain::For(plan, device)),
       latest_(static_cast<size_t>(plan.sequences)),
       lengths_(static_cast<size_t>(plan.sequences)),
@@ -42,6 +50,11 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
   orders_.Reserve(static_cast<size_t>(Flow::kDecodeAhead) + 1,
                   [&](Order& order) { reserve(order.what.emplace<StepOrder>().microbatches); });
   reserve(batches_);
+  // Each micro-batch of a decode step is in one place at a time; those of two steps may meet.
+  const size_t waiting = 2 * static_cast<size_t>(shape_.microbatches);
+  const size_t visits = plan.stages.size() * static_cast<size_t>(shape_.microbatches);
+  used_.reserve(visits), came_.reserve(visits), spare_.reserve(waiting), spare_nodes_.reserve(waiting);
+  while (spare_nodes_.size() < waiting) spare_nodes_.push_back(arrived_.extract(arrived_.try_emplace({}).first));
 }
 
 Bytes StageInbox::WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes) {
@@ -183,8 +196,14 @@ absl::Status StageInbox::OnTokens(const ActivationMessage& activation) {
   return absl::OkStatus();
 }
 
-std::vector<std::byte> StageInbox::PopSpare() {
-  if (spare_.empty()) return {};
+std::vector<std::byte> StageInbox::PopSpare(Bytes bytes) {
+  std::vector<std::byte> memory;
+  if (bytes <= most_spare_ && !spare_.empty()) memory = TakeSpare();
+  memory.reserve(static_cast<size_t>(std::max(bytes, least_spare_)));
+  return memory;
+}
+
+std::vector<std::byte> StageInbox::TakeSpare() {
   std::vector<std::byte> memory = std::move(spare_.back());
   spare_.pop_back();
   spare_bytes_ -= static_cast<Bytes>(memory.capacity());
@@ -194,13 +213,14 @@ std::vector<std::byte> StageInbox::PopSpare() {
 
 void StageInbox::AddSpare(std::vector<std::byte> payload) {
   const Bytes bytes = static_cast<Bytes>(payload.capacity());
-  if (bytes == 0 || waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) return;
+  if (bytes < least_spare_ || bytes > most_spare_ || spare_.size() == spare_.capacity()) return;
+  if (waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) return;
   spare_bytes_ += bytes;
   spare_.push_back(std::move(payload));
 }
 
 void StageInbox::MakeRoomFor(Bytes bytes) {
-  while (!spare_.empty() && waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) (void)PopSpare();
+  while (!spare_.empty() && waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) (void)TakeSpare();
 }
 
 absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) {

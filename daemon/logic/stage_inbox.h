@@ -62,9 +62,11 @@ class StageInbox {
   // ResourceExhausted if too much waits; nothing has changed then. Returns its visit if that
   // belongs to the current step. BeginStep returns the visits that came early.
   absl::StatusOr<std::optional<Visit>> OnActivation(ActivationMessage activation);
-  // A payload to be filled: empty, with the memory of a used one if there is any.
-  std::vector<std::byte> PopSpare();
-  // Adds the memory of a used payload.
+  // A payload to be filled with `bytes`: empty, with the memory of a used one if there is any. In a
+  // decode step there is: every device gets a payload for each one that it sends. What a prompt sends
+  // is larger, and gets new memory.
+  std::vector<std::byte> PopSpare(Bytes bytes);
+  // Adds the memory of a used payload, if it suits those of a decode step.
   void AddSpare(std::vector<std::byte> payload);
   // Tokens that this device has sampled itself, or that OnActivation has checked.
   void OnTokens(int64_t step, std::span<const SampledToken> tokens);
@@ -116,6 +118,7 @@ class StageInbox {
   absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens);
   absl::Status OnTokens(const ActivationMessage& activation);
   void MakeRoomFor(Bytes bytes);
+  std::vector<std::byte> TakeSpare();
   bool FillTokens(MicroBatch& batch) const;
 
   int64_t MaxEarlySteps() const;
@@ -128,6 +131,7 @@ class StageInbox {
   const Shape shape_;
   const bool grows_kv_;                     // of the plan
   const Bytes waiting_allowed_;             // WaitingBytes of the plan
+  const Bytes least_spare_, most_spare_;    // of memory that is kept for another payload
   const std::unique_ptr<RowsAgain> again_;  // null for LIME's own plans
 
   RecycledQueue<Order> orders_;  // not carried out yet

@@ -19,6 +19,7 @@
 #include "coordinator/serving/serving.h"
 #include "coordinator/sessions/generate.h"
 #include "coordinator/text/tokenizer.h"
+#include "daemon/logic/stage_inbox.h"
 #include "gtest/gtest.h"
 #include "tests/integration/loopback_cluster.h"
 #include "tests/integration/models.h"
@@ -249,6 +250,56 @@ TEST(TokenPathTest, StagesWithPeersAllocateNothing) {
 
 TEST(TokenPathTest, MicroBatchesThatFollowOneAnotherThroughStagesAllocateNothing) {
   EXPECT_EQ(AllocationsOf(SplitShape{.rounds = 2, .sequences = 4, .batch = 2}, {.temperature = 0.8, .top_k = 40, .top_p = 0.9}), 0);
+}
+
+// A quick thread may have had its messages one by one until now, and find two of them at once, for the
+// step under way or the next one, whenever another thread is slow.
+TEST(TokenPathTest, MessagesThatMeetForTheFirstTimeAllocateNothing) {
+  Plan plan = {
+      .context = 256, .sequences = 4, .microbatches = 2, .batch = 2, .prompt_tokens = 8, .prefill_chunk = 4, .chunks_per_sweep = 1};
+  plan.devices.resize(2);
+  plan.parts = {
+      {.block = {BlockKind::kMlp, 0}}, {.block = {BlockKind::kMlp, 1}}, {.block = {BlockKind::kMlp, 2}}, {.block = {BlockKind::kMlp, 3}}};
+  for (int32_t stage = 0; stage < 4; ++stage) plan.stages.push_back({.device = stage % 2, .lo = stage, .hi = stage + 1});
+  const auto row_bytes = Bytes{64};
+  StageInbox inbox(plan, /*device=*/1, {.vocab_size = 100, .row_bytes = row_bytes, .microbatches = 2});
+
+  constexpr int64_t kMessagesOfAStep = 4, kStepsHere = 8;
+  std::vector<ActivationMessage> messages;
+  std::vector<std::vector<MicroBatch>> steps;
+  for (int64_t step = 0; step < kStepsHere; ++step) {
+    MicroBatch rows;
+    for (const int32_t sequence : {0, 1}) rows.rows.push_back({.sequence = sequence, .token = 1, .position = static_cast<int32_t>(step)});
+    steps.push_back({rows, rows});
+    for (const auto& [stage, microbatch] : {std::pair{0, 0}, {0, 1}, {2, 0}, {2, 1}}) {
+      ActivationMessage& message = messages.emplace_back();
+      message.header = {.step = step, .stage = stage, .microbatch = microbatch, .bytes = plan.batch * row_bytes};
+      message.payload.resize(static_cast<size_t>(message.header.bytes));
+    }
+  }
+  size_t came = 0;
+  const auto come = [&](size_t count) {
+    for (; count > 0; --count) ASSERT_TRUE(inbox.OnActivation(std::move(messages[came++])).ok());
+  };
+  std::vector<std::vector<std::byte>> sent;
+  sent.reserve(messages.size());
+  const auto compute = [&](int32_t stage, int32_t microbatch) {
+    inbox.AddSpare(inbox.PopInput({stage, microbatch}));
+    sent.push_back(inbox.PopSpare(plan.batch * row_bytes));
+  };
+  for (size_t step = 0; step < kStepsHere; ++step) {
+    const bool meet = step > kStepsHere / 2;
+    if (meet) counting = true, come(kMessagesOfAStep);
+    (void)inbox.BeginStep(std::move(steps[step]));
+    for (const auto& [stage, microbatch] : {std::pair{1, 0}, {1, 1}, {3, 0}, {3, 1}}) {
+      if (!meet) come(1);
+      compute(stage, microbatch);
+    }
+    inbox.EndStep();
+  }
+  counting = false;
+  EXPECT_EQ(came, messages.size());
+  EXPECT_EQ(allocations.exchange(0), 0);
 }
 
 // All logits so far are handed on, or those that the token may be.

@@ -304,19 +304,31 @@ TEST_F(SharedHeadTest, WhatWaitsIsBoundedAndCountsOnBothSides) {
 
 TEST_F(StageInboxTest, TheMemoryOfUsedPayloadsServesSentOnesAndMakesWayForNewOnes) {
   StageInbox inbox = Inbox(1);
-  const auto allowed = static_cast<size_t>(StageInbox::WaitingBytes(plan_, 1, kRowBytes));
-  EXPECT_EQ(inbox.PopSpare().capacity(), 0u);
-  inbox.BeginStep({Rows(0, 0, 3)});
-  EXPECT_TRUE(inbox.OnActivation(Hidden(0, 0, 0, 3)).ok());
-  inbox.AddSpare(inbox.PopInput({1, 0}));
-  const std::vector<std::byte> memory = inbox.PopSpare();
+  const Bytes allowed = StageInbox::WaitingBytes(plan_, 1, kRowBytes);
+  const auto of_a_step = static_cast<size_t>(plan_.batch * kRowBytes);
+  std::vector<std::byte> memory = inbox.PopSpare(kRowBytes);
   EXPECT_TRUE(memory.empty());
-  EXPECT_EQ(memory.capacity(), 3 * kRowBytes);
-  inbox.AddSpare(std::vector<std::byte>(allowed + 1));
-  EXPECT_EQ(inbox.PopSpare().capacity(), 0u) << "more than may wait";
-  inbox.AddSpare(std::vector<std::byte>(allowed));
-  EXPECT_TRUE(inbox.OnActivation(Hidden(1, 0, 0)).ok());
-  EXPECT_EQ(inbox.PopSpare().capacity(), 0u) << "there is no room beside what has come";
+  EXPECT_EQ(memory.capacity(), of_a_step) << "all payloads of decode steps have room for the largest one";
+  const std::byte* const used = memory.data();
+  inbox.AddSpare(std::move(memory));
+  memory = inbox.PopSpare(kRowBytes);
+  EXPECT_TRUE(memory.empty());
+  EXPECT_EQ(memory.data(), used);
+  inbox.AddSpare(std::move(memory));
+  EXPECT_GE(inbox.PopSpare(allowed).capacity(), static_cast<size_t>(allowed)) << "of a prompt";
+  inbox.AddSpare(std::vector<std::byte>(static_cast<size_t>(allowed)));
+  inbox.AddSpare(std::vector<std::byte>(1));
+  EXPECT_EQ(inbox.PopSpare(kRowBytes).data(), used) << "memory of another size is not kept";
+  // Full of what has come, it keeps no memory beside.
+  inbox.AddSpare(inbox.PopSpare(kRowBytes));
+  for (int64_t step = 0; step < 6; ++step) {
+    for (const int32_t stage : {0, 2}) (void)inbox.OnActivation(Hidden(step, stage, 0, 4));
+  }
+  std::vector<std::byte> mine(of_a_step);
+  const std::byte* const refused = mine.data();
+  inbox.AddSpare(std::move(mine));
+  const std::vector<std::byte> next(of_a_step);  // may get what was freed
+  EXPECT_NE(inbox.PopSpare(kRowBytes).data(), refused) << "there is no room beside what has come";
 }
 
 // ---- Tokens
