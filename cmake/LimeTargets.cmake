@@ -124,12 +124,18 @@ if(LIME_SANITIZE)
   target_precompile_headers(lime_hot_headers PRIVATE ${LIME_HEADERS})
 endif()
 
+# In the gate, a sanitizer build has its tests and fuzz targets, and what they need.
+set(LIME_ON_DEMAND)
+if(LIME_SANITIZE AND NOT LIME_SOAK_TESTS)
+  set(LIME_ON_DEMAND EXCLUDE_FROM_ALL)
+endif()
+
 # lime_library(name SRCS ... [DEPS ...] [HEADERS target] [HOT | HOT_IN_SOAK]): a static library of one
 # folder, and whose parsed headers it uses.
 # HOT: what tests spend their time in. HOT_IN_SOAK: only those that run in scripts/soak alone.
 function(lime_library name)
   cmake_parse_arguments(ARG "HOT;HOT_IN_SOAK" "HEADERS" "SRCS;DEPS" ${ARGN})
-  add_library(${name} STATIC ${ARG_SRCS})
+  add_library(${name} STATIC ${LIME_ON_DEMAND} ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   lime_options(${name})
   if(NOT ARG_HEADERS)
@@ -176,7 +182,11 @@ endif()
 # lime_program(name SRCS ... [DEPS ...] [HEADERS target])
 function(lime_program name)
   cmake_parse_arguments(ARG "" "HEADERS" "SRCS;DEPS" ${ARGN})
-  add_executable(${name} ${ARG_SRCS})
+  set(on_demand)
+  if(LIME_ON_DEMAND AND NOT name MATCHES "_(test|tests|fuzz)$")
+    set(on_demand ${LIME_ON_DEMAND})
+  endif()
+  add_executable(${name} ${on_demand} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
   if(TARGET lime_tsan_abseil)
     target_link_libraries(${name} PRIVATE lime_tsan_abseil)
@@ -275,8 +285,8 @@ endfunction()
 # compile than two programs. Tests are in files whose names end in _test.cc.
 # PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.
 # SHARDS: it takes long, and is that many entries, each of which runs a part of its tests.
-# SOAK, or LIME_TEST_SOAK for a folder: it takes minutes under a sanitizer, or fuzz targets call the
-# same code there; only LIME_SOAK_TESTS has it there.
+# SOAK, or LIME_TEST_SOAK for a folder: it takes long under a sanitizer, or fuzz targets or quicker
+# tests call the same code there; only LIME_SOAK_TESTS has it there.
 # LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised.
 function(lime_test name)
   cmake_parse_arguments(ARG "WAITS;SOAK" "IN;LEVEL;SHARDS" "SRCS;DEPS;PROGRAMS" ${ARGN})

@@ -71,7 +71,7 @@ TEST(PropertiesTest, NoStepOfAFixedPlanEndsLaterWithMore) {
 // The search, begun also at the plan from before, never ends worse than that plan is now; and by
 // its steady rate that is at most what it was.
 TEST(PropertiesTest, TheSearchBegunAtThePlanFromBeforeIsNotWorseWithMore) {
-  const int cases = Cases(60, 120);
+  const int cases = Cases(30, 120);
   int feasible = 0;
   for (int seed = 0; seed < cases; ++seed) {
     RandomPlans random(seed);
@@ -97,7 +97,7 @@ TEST(PropertiesTest, TheSearchBegunAtThePlanFromBeforeIsNotWorseWithMore) {
 }
 
 TEST(PropertiesTest, TheBestOfAllPlansIsNotWorseWithMore) {
-  const int cases = Cases(25, 60);
+  const int cases = Cases(12, 60);
   int feasible = 0;
   for (int seed = 0; seed < cases; ++seed) {
     RandomPlans random(seed);

@@ -105,7 +105,7 @@ void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vo
   const std::string store = dir / "store";
   ASSERT_TRUE(PrepareBlockStore(model, store).ok());
   int64_t changes = 0;
-  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(6, 6)); ++seed) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(4, 12)); ++seed) {
     std::mt19937_64 random(seed);
     const auto below = [&](uint64_t n) { return random() % n; };
     Plan plan = RandomPlan(spec_, seed).Draw();

@@ -204,7 +204,7 @@ std::vector<Variant> TakeoverVariants() {
 class StageTakeover : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
-  const int seeds = Cases(30, 60);
+  const int seeds = Cases(20, 60);
   MakeModelOptions options = OptionsOf(GetParam());
   options.config.max_positions = 2 * kLongContext;
   TempDir dir;

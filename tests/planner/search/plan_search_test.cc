@@ -120,7 +120,7 @@ TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
 TEST(PlanSearchTest, LocalSearchAloneComesCloseOnTinyInstances) {
   double sum = 0, worst = 1;
   int count = 0, missed = 0;
-  for (uint64_t seed = 0; seed < static_cast<uint64_t>(Cases(80, 200)); ++seed) {
+  for (uint64_t seed = 0; seed < static_cast<uint64_t>(Cases(40, 200)); ++seed) {
     const Instance instance = TinyInstance(seed, 3e5);
     const FoundPlan best = SearchPlan(instance, {});
     const FoundPlan found = SearchPlan(instance, {.time_limit_ms = 60, .exhaustive = false});

@@ -171,7 +171,7 @@ TEST(StrategiesTest, BatchedOffloadChoosesTheSmallestBatchThatServesAll) {
 
 TEST(StrategiesTest, LimeIsNeverWorseThanAnyOther) {
   int found_by[std::size(kStrategyNames.all)] = {};
-  const int cases = Cases(150, 300);
+  const int cases = Cases(75, 300);
   for (uint64_t seed = 0; seed < static_cast<uint64_t>(cases); ++seed) {
     RandomPlans random(seed);
     Instance instance = random.MakeInstance(24, 4, 3);
