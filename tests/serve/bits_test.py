@@ -75,13 +75,17 @@ class BitsTest(ServeCase):
         self.assertGreaterEqual(cached, len(PROMPT) // 16 * 16)
 
     def test_in_the_company_of_fifteen_others(self):
-        company = [self.stream("/v1/completions", body(f"{number} others ", max_tokens=900, seed=number)) for number in range(COMPANY)]
-        for stream in company:
-            begun(stream)
-        self.assertEqual(bits_of_stream(self, self.stream("/v1/completions", body(cache_prompt=False)))[0], self.alone)
-        self.assertGreaterEqual(self.metrics()["lime_requests_running"], COMPANY)  # to the end
-        for stream in company:
-            stream.close()
+        for _ in range(10):  # on a busy machine the others may have ended before this client asks
+            company = [self.stream("/v1/completions", body(f"{number} others ", max_tokens=900, seed=number)) for number in range(COMPANY)]
+            for stream in company:
+                begun(stream)
+            self.assertEqual(bits_of_stream(self, self.stream("/v1/completions", body(cache_prompt=False)))[0], self.alone)
+            to_the_end = self.metrics()["lime_requests_running"] >= COMPANY
+            for stream in company:
+                stream.close()
+            if to_the_end:
+                return
+        self.fail("the others ended before this stream, each time")
 
     def test_choices_of_one_prompt(self):
         answer = self.post("/v1/completions", body(n=4))
