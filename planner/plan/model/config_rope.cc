@@ -242,6 +242,8 @@ absl::Status ReadScaling(JsonFields& fields, int64_t original, const Family& fam
   LIME_RETURN_IF_ERROR(fields.status());
   if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor)
     return Invalid(fields.where(), ": high_freq_factor must be above low_freq_factor");
+  if (rope.type == RopeType::kYarn && rope.theta <= 1)
+    return Invalid(fields.where(), ": the scaling yarn divides by the logarithm of rope_theta, so rope_theta must be above 1");
   if (family.sliding_theta == 0) config.max_positions = ReachedPositions(rope, config.max_positions);
   return absl::OkStatus();
 }

@@ -291,6 +291,16 @@ TEST(ModelConfigTest, YarnWithoutAFactorIsStretchedByItsPositions) {
   EXPECT_THAT(Error(config), HasSubstr("rope_scaling: field \"factor\" is missing"));
 }
 
+// Its correction range would be no number.
+TEST(ModelConfigTest, YarnNeedsABaseAboveOne) {
+  json config = Llama();
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
+  config["rope_theta"] = 1.0;
+  EXPECT_THAT(Error(config), HasSubstr("rope_theta must be above 1"));
+  config["rope_theta"] = 1.5;
+  EXPECT_TRUE(Parse(config).ok()) << Error(config);
+}
+
 TEST(ModelConfigTest, AScalingReachesPositionsBeyondThoseThatAreStated) {
   json config = Llama();
   for (const char* type : {"yarn", "linear", "dynamic"}) {
