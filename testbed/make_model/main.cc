@@ -59,7 +59,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--quantization", config.quantization_method, "fp8 or compressed-tensors: weights in FP8, instead of --bits");
   app.add_option("--scales", flags.scales, "What shares a scale of FP8: blocks, rows or matrix")->capture_default_str();
   app.add_flag("--widened", flags.options.widened, "Of a model in FP8, the same values in F32");
-  app.add_option("--rope", flags.rope, "default, linear, dynamic, llama3 or yarn")->capture_default_str();
+  app.add_option("--rope", flags.rope, "default, linear, dynamic, llama3, yarn or longrope (phi3)")->capture_default_str();
   app.add_option("--rope-theta", config.rope.theta)->capture_default_str();
   app.add_option("--rope-factor", config.rope.factor)->capture_default_str();
   app.add_option("--rope-original-positions", config.rope.original_max_position, "0: --positions")->capture_default_str();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -23,11 +24,9 @@ using ordered_json = nlohmann::ordered_json;
 constexpr Bytes kChunkBytes = 2 * kMiB;  // drawn and written at once by one thread
 constexpr double kNormEps = 1e-5;
 
-constexpr std::pair<std::string_view, RopeType> kRopeTypes[] = {{"default", RopeType::kDefault},
-                                                                {"linear", RopeType::kLinear},
-                                                                {"dynamic", RopeType::kDynamic},
-                                                                {"llama3", RopeType::kLlama3},
-                                                                {"yarn", RopeType::kYarn}};
+constexpr std::pair<std::string_view, RopeType> kRopeTypes[] = {{"default", RopeType::kDefault}, {"linear", RopeType::kLinear},
+                                                                {"dynamic", RopeType::kDynamic}, {"llama3", RopeType::kLlama3},
+                                                                {"yarn", RopeType::kYarn},       {"longrope", RopeType::kLongRope}};
 
 template <typename T, size_t N>
 std::string_view NameOf(const std::pair<std::string_view, T> (&names)[N], T value) {
@@ -63,10 +62,31 @@ void AddOption(const Family& family, const char* name, bool is_on, ordered_json&
   if (field != family.options.end()) json[name] = is_on || field->fallback;
 }
 
-void AddRope(const RopeConfig& rope, ordered_json& json) {
+// The dimensions of a head that rotate, where part of a head does: an even number.
+int64_t RotatedDims(const ModelShape& config) {
+  const int64_t head_dim = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
+  return std::max<int64_t>(2, static_cast<int64_t>(static_cast<double>(head_dim) * config.partial_rotation) / 2 * 2);
+}
+
+// A factor for each frequency, up to `most` for the lowest one.
+std::vector<double> LongRopeFactors(const ModelShape& config, double most) {
+  std::vector<double> factors;
+  const auto pairs = static_cast<double>(RotatedDims(config) / 2);
+  for (double pair = 1; pair <= pairs; ++pair) factors.push_back(1 + (most - 1) * pair / pairs);
+  return factors;
+}
+
+void AddRope(const ModelShape& config, ordered_json& json) {
+  const RopeConfig& rope = config.rope;
   json["rope_theta"] = rope.theta;
   if (rope.type == RopeType::kDefault) return;
-  ordered_json scaling = {{"rope_type", NameOf(kRopeTypes, rope.type)}, {"factor", rope.factor}};
+  ordered_json scaling = {{"rope_type", NameOf(kRopeTypes, rope.type)}};
+  if (rope.type == RopeType::kLongRope) {
+    scaling["short_factor"] = LongRopeFactors(config, 1.25);
+    scaling["long_factor"] = LongRopeFactors(config, rope.factor);
+  } else {
+    scaling["factor"] = rope.factor;
+  }
   if (rope.original_max_position > 0) scaling["original_max_position_embeddings"] = rope.original_max_position;
   if (rope.type == RopeType::kLlama3) {
     scaling["low_freq_factor"] = rope.low_freq_factor;
@@ -102,7 +122,7 @@ void AddFalconFields(const ModelShape& config, const Family& family, ordered_jso
   json["activation"] = ActivationName(config, family);
   json["ffn_hidden_size"] = config.intermediate_size;
   json["layer_norm_epsilon"] = kNormEps;
-  AddRope(config.rope, json);
+  AddRope(config, json);
 }
 
 void AddLinearAttention(const ModelShape& config, ordered_json& json) {
@@ -113,12 +133,6 @@ void AddLinearAttention(const ModelShape& config, ordered_json& json) {
   json["linear_key_head_dim"] = linear.key_dim;
   json["linear_value_head_dim"] = linear.value_dim;
   json["linear_conv_kernel_dim"] = linear.conv_width;
-}
-
-// The dimensions of a head that rotate: an even number.
-int64_t RotatedDims(const ModelShape& config) {
-  const int64_t head_dim = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
-  return std::max<int64_t>(2, static_cast<int64_t>(static_cast<double>(head_dim) * config.partial_rotation) / 2 * 2);
 }
 
 // After the fields of dense models, which may have the same name.
@@ -168,7 +182,7 @@ void AddGatedFields(const ModelShape& config, const Family& family, ordered_json
   json["num_key_value_heads"] = config.num_kv_heads;
   json["head_dim"] = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);
   json["rms_norm_eps"] = kNormEps;
-  AddRope(config.rope, json);
+  AddRope(config, json);
   if (family.global_heads) {
     AddGemma4Fields(config, json);
   } else if (family.needs_rope_parameters && config.rope.type == RopeType::kDefault)

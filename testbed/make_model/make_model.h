@@ -84,7 +84,7 @@ std::string ByteTokenizerJson(int64_t vocab_size);
 inline constexpr int32_t kByteTokenizerBos = 256;
 inline constexpr int32_t kByteTokenizerEos = 257;
 
-// "default", "linear", "dynamic", "llama3", "yarn".
+// "default", "linear", "dynamic", "llama3", "yarn", "longrope".
 absl::StatusOr<RopeType> ParseRopeTypeName(std::string_view name);
 
 }  // namespace lime

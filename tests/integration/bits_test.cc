@@ -70,6 +70,8 @@ TEST_P(BitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {
 
 INSTANTIATE_TEST_SUITE_P(Families, BitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
+INSTANTIATE_TEST_SUITE_P(OneProcess, BitsTest, ::testing::ValuesIn(OneProcessVariants()), [](const auto& info) { return info.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(Packed, BitsTest, ::testing::ValuesIn(PackedVariants()), [](const auto& info) { return info.param.name; });
 
 TEST(ShippedModelBitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {

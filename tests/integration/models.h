@@ -88,7 +88,8 @@ inline uint64_t ReferenceHash(const std::string& dir, const std::vector<int32_t>
   LogitsHash hash;
   MicroBatch batch;
   for (int64_t i = 0; i < length; ++i) {
-    batch.rows.push_back({.token = ids[static_cast<size_t>(i)], .position = static_cast<int32_t>(i), .wants_logits = true});
+    batch.rows.push_back(
+        {.token = ids[static_cast<size_t>(i)], .position = static_cast<int32_t>(i), .wants_logits = true, .length = length});
     if (i + 1 < length && std::ssize(batch.rows) < shape.chunk) continue;
     const auto logits = (*model)->Step(batch);
     EXPECT_TRUE(logits.ok()) << logits.status();

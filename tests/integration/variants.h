@@ -30,6 +30,7 @@ struct Variant {
   Activation activation = Activation::kSilu;
   int64_t head_dim = 16;
   int64_t window = 0;
+  bool dense = false;               // of a family that may have experts: without them
   std::optional<DType> norm_dtype;  // if it differs from `dtype`
 };
 
@@ -55,6 +56,7 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
   options.config.tie_embeddings = variant.family == "opt";
   if (HasState(variant)) options.config.num_layers = 5;                // linear, linear, linear, full, linear
   if (variant.window > 0) options.config.full_attention_interval = 2;  // one layer with the window, one without, if not all have it
+  if (variant.dense) options.config.num_experts = 0, options.config.num_layers = 4;  // of Gemma 4, the last two share KV
   if (variant.family == "falcon") options.config.hidden_size = options.config.num_heads * variant.head_dim;
   options.dtype = variant.dtype;
   options.norm_dtype = variant.norm_dtype;
@@ -90,6 +92,13 @@ inline std::vector<Variant> Variants() {
   }
   variants.push_back({.name = "llama_relu", .quantization = std::nullopt, .activation = Activation::kRelu});
   return variants;
+}
+
+// Models of which one process is enough. As Gemma 4 E2B: an embedding of each layer, and layers that use
+// KV of others. With longrope, rows need the length of their sequence.
+inline std::vector<Variant> OneProcessVariants() {
+  return {{.name = "gemma4_e2b_bf16", .family = "gemma4", .quantization = std::nullopt, .window = 50, .dense = true},
+          {.name = "phi3_longrope_bf16", .family = "phi3", .quantization = std::nullopt, .rope = RopeType::kLongRope}};
 }
 
 // Packed models: all group sizes and numbers of bits, spread over the families, and norms whose
