@@ -74,6 +74,7 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   report.explanations = planning.Explain(report.plan);
   report.max_ttft_ms = flags.max_ttft_ms;
   report.notes = planning.inputs().notes;
+  if (std::string note = NoReadAheadText(report.plan, flags.read_ahead); !note.empty()) report.notes.push_back(std::move(note));
   return report;
 }
 

@@ -105,6 +105,18 @@ absl::StatusOr<std::vector<DeviceUse>> UsesOf(const Plan& plan) {
   return uses;
 }
 
+std::string NoReadAheadText(const Plan& plan, int32_t ahead_places) {
+  const auto lacks_some = [](const PlanPart& part) { return part.on_demand() && part.places < std::ssize(UnitsIn(part.rows)); };
+  const auto reads_ahead = [&](const PlanPart& part) { return lacks_some(part) && part.ahead_places > 0; };
+  if (ahead_places == 0 || std::ranges::any_of(plan.parts, reads_ahead)) return "";
+  const auto streams = [](const PlanPart& part) { return part.block.kind == BlockKind::kExperts && part.streamed; };
+  const char* const why = std::ranges::any_of(plan.parts, lacks_some) ? "has a place for one expert of each layer only"
+                          : std::ranges::any_of(plan.parts, streams)  ? "streams all experts"
+                                                                      : "keeps all experts in memory";
+  return absl::StrCat("--read-ahead ", ahead_places, " has no effect, because this plan ", why,
+                      "; --experts N, with N from 2 to the experts of a layer less 1, has places for some of them");
+}
+
 std::string StageText(const Plan& plan, int stage) {
   const auto [device, lo, hi] = plan.stages[stage];
   const PlanPart &first = plan.parts[lo], &last = plan.parts[hi - 1];

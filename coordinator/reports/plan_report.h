@@ -47,6 +47,10 @@ absl::StatusOr<std::vector<DeviceUse>> UsesOf(const Plan& plan);
 // the attention half of layer 31), "60-79+head", "head 0-42751".
 std::string StageText(const Plan& plan, int stage);
 
+// Why --read-ahead has no effect on a plan: no layer has places for some of its experts. Empty if some
+// has, or if `ahead_places` (the flag) is 0.
+std::string NoReadAheadText(const Plan& plan, int32_t ahead_places);
+
 // The number of stages of the device that has the most.
 int NumRounds(const Plan& plan);
 

@@ -16,6 +16,7 @@
 #include "coordinator/planning/change_search.h"
 #include "coordinator/planning/plan_rates.h"
 #include "coordinator/reports/kv_levels_report.h"
+#include "coordinator/reports/plan_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
 #include "coordinator/sessions/cluster_plan.h"
@@ -76,6 +77,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   LIME_ASSIGN_OR_RETURN(const HeldPlan chosen, PlanForCluster(options, cluster, options.push));
   const Plan& plan = chosen.plan;
   if (const std::string sentence = ChoiceSentence(chosen); !sentence.empty()) Say(sentence);
+  if (const std::string sentence = NoReadAheadText(plan, options.ahead_places); !sentence.empty()) Say(sentence);
   LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));

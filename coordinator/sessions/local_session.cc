@@ -12,6 +12,7 @@
 #include "coordinator/planning/change_search.h"
 #include "coordinator/planning/routes.h"
 #include "coordinator/reports/kv_levels_report.h"
+#include "coordinator/reports/plan_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
 #include "daemon/engine/call_limits.h"
@@ -126,7 +127,9 @@ absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
   levels_ = LevelsOf(local_.plan, kLimeRule);
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
-  return CheckRoutes();
+  LIME_RETURN_IF_ERROR(CheckRoutes());
+  if (const std::string sentence = NoReadAheadText(local_.plan, request.ahead_places); !sentence.empty()) Screen::Say(sentence);
+  return absl::OkStatus();
 }
 
 absl::Status LocalSession::CheckRoutes() const {

@@ -46,6 +46,25 @@ TEST(PlanTableTest, StagesAreNamedByTheirLayers) {
   EXPECT_EQ(Stages(plan, {{0, 0, 21}, {1, 21, 22}}), "0-9+head 0-2047 head 2048-4095");
 }
 
+// --read-ahead needs places for some experts of a layer, but not for all.
+TEST(PlanTableTest, WhyNothingIsReadAheadIsSaid) {
+  Plan plan;
+  plan.parts = {{.block = {BlockKind::kExperts, 0}}};
+  for (int32_t expert = 0; expert < 4; ++expert) plan.parts[0].rows.push_back({TensorRole::kGate, 0, 8, expert});
+  PlanPart& experts = plan.parts[0];
+  EXPECT_THAT(NoReadAheadText(plan, 2),
+              HasSubstr("--read-ahead 2 has no effect, because this plan keeps all experts in memory; --experts"));
+  experts.streamed = true;
+  EXPECT_THAT(NoReadAheadText(plan, 2), HasSubstr("streams all experts"));
+  experts.streamed = false, experts.places = 4, experts.ahead_places = 2;
+  EXPECT_THAT(NoReadAheadText(plan, 2), HasSubstr("keeps all experts in memory")) << "all of them have a place";
+  experts.places = 1, experts.ahead_places = 0;
+  EXPECT_THAT(NoReadAheadText(plan, 2), HasSubstr("a place for one expert of each layer only"));
+  EXPECT_EQ(NoReadAheadText(plan, 0), "");
+  experts.places = 3, experts.ahead_places = 2;
+  EXPECT_EQ(NoReadAheadText(plan, 2), "");
+}
+
 TEST(PlanTableTest, ABarIsInProportionToTheBudget) {
   const PlanMemory memory = {.runtime = 10, .activations = 10, .kv = 20, .ring = 10, .weights = 30, .embedding = 10, .margin = 10};
   EXPECT_EQ(MemoryBar(memory, 100, 10), "RAKKEWWWS.");
