@@ -301,15 +301,16 @@ void FinishRowsOf(const LinearTask& task, int64_t token, int64_t row, int64_t co
   float* out = task.out == nullptr ? nullptr : task.out + token * task.out_stride + row;
   T* add_to = task.add_to == nullptr ? nullptr : static_cast<T*>(task.add_to) + token * task.out_stride + row;
   const auto scale = hn::Set(LaneTag(), task.add_scale);
+  // No sum is -0. So it is the same if products that are zero are left out.
   int64_t i = 0;
   for (; i + kVecLanes <= count; i += kVecLanes) {
-    LaneVec v = LoadVec(y + i);
+    LaneVec v = hn::Add(LoadVec(y + i), hn::Zero(LaneTag()));
     if (bias != nullptr) v = hn::Add(v, LoadVec(bias + i));
     if (out != nullptr) StoreVec(v, out + i);
     if (add_to != nullptr) StoreVec(hn::Add(LoadVec(add_to + i), hn::Mul(v, scale)), add_to + i);
   }
   for (; i < count; ++i) {
-    const float v = bias == nullptr ? y[i] : y[i] + ToFloat(bias[i]);
+    const float sum = y[i] + 0.0f, v = bias == nullptr ? sum : sum + ToFloat(bias[i]);
     if (out != nullptr) out[i] = v;
     if (add_to != nullptr) add_to[i] = FromFloat<T>(ToFloat(add_to[i]) + v * task.add_scale);
   }
