@@ -1,5 +1,5 @@
-// Sums of others in both orders, of inputs that are mostly zero: what a sparse layer must give bit for
-// bit, the dense kernels give.
+// Sums of others in both orders, of inputs that are mostly zero, by the kernels of whole matrices and
+// by those of active columns.
 #include <bit>
 #include <cstdint>
 #include <string>
@@ -11,6 +11,7 @@
 #include "kernels/cpu/linear/linear_bf16.h"
 #include "planner/base/float_bits.h"
 #include "tests/flash_cases.h"
+#include "tests/kernels/strips.h"
 #include "tests/skips.h"
 
 namespace lime::cpu {
@@ -22,7 +23,11 @@ std::vector<BF16> InBf16(const std::vector<float>& values) {
   return out;
 }
 
-std::vector<float> Apply(const FlashDot& dot, Numerics numerics) {
+struct Sums {
+  std::vector<float> dense, sparse;
+};
+
+Sums Apply(const FlashDot& dot, Numerics numerics) {
   const auto rows = static_cast<int64_t>(dot.rows.size()), cols = static_cast<int64_t>(dot.x.size());
   std::vector<BF16> w;
   for (const std::vector<float>& row : dot.rows) {
@@ -33,10 +38,23 @@ std::vector<float> Apply(const FlashDot& dot, Numerics numerics) {
   const Matrix matrix{.rows = rows, .cols = cols, .dtype = DType::kBF16, .data = w.data()};
   ThreadPool pool(1);
   LinearWorkspace ws(1, 1, cols, numerics);
-  std::vector<float> y(dot.rows.size());
-  const LinearTask task{.weight = &matrix, .out = y.data(), .out_stride = rows};
+  Sums sums{.dense = std::vector<float>(dot.rows.size()), .sparse = std::vector<float>(dot.rows.size())};
+  const LinearTask task{.weight = &matrix, .out = sums.dense.data(), .out_stride = rows};
   Linear(pool, ws, x.data(), DType::kBF16, 1, cols, {&task, 1});
-  return y;
+
+  const ColumnsOf columns(matrix);
+  std::vector<Strip> active;
+  std::vector<BF16> of_active;
+  for (int64_t k = 0; k < cols; ++k) {
+    if (dot.x[static_cast<size_t>(k)] == 0) continue;
+    active.push_back({.index = static_cast<int32_t>(k), .data = columns[k]});
+    of_active.push_back(x[static_cast<size_t>(k)]);
+  }
+  StripWorkspace strips({.max_tokens = 1, .max_rows = rows, .max_columns = cols, .numerics = numerics});
+  BeginColumns(strips, matrix, DType::kBF16, 1);
+  AddColumns(pool, strips, active, of_active.data(), cols, -1);
+  FinishColumns(pool, strips, {.out = sums.sparse.data(), .out_stride = rows});
+  return sums;
 }
 
 void ExpectSumsOf(std::string_view order, Numerics numerics) {
@@ -44,8 +62,11 @@ void ExpectSumsOf(std::string_view order, Numerics numerics) {
   for (const nlohmann::json& test : FlashCases("dot")) {
     if (test["order"] != order) continue;
     SCOPED_TRACE(test["name"]);
-    const std::vector<float> y = Apply(FlashDotOf(test), numerics);
-    for (size_t r = 0; r < y.size(); ++r) EXPECT_EQ(std::bit_cast<uint32_t>(y[r] + 0.0f), FlashBits(test["y"][r])) << r;
+    const Sums sums = Apply(FlashDotOf(test), numerics);
+    for (size_t r = 0; r < sums.dense.size(); ++r) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(sums.dense[r]), FlashBits(test["y"][r])) << r;
+      EXPECT_EQ(std::bit_cast<uint32_t>(sums.sparse[r]), FlashBits(test["y"][r])) << r;
+    }
     ++cases;
   }
   EXPECT_GT(cases, 0);

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "kernels/cpu/linear/linear_bf16.h"
+#include "kernels/cpu/linear/linear_columns.h"
+#include "kernels/cpu/linear/linear_columns_kernels.h"
 #include "kernels/cpu/linear/linear_kernels.h"
 #include "planner/base/check.h"
 
@@ -392,6 +394,73 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   if (tokens == 0 || tasks.empty()) return;
   const LinearCall call{.x = x, .tokens = tokens, .x_stride = x_stride, .tasks = tasks};
   Linear(pool, ws, x_dtype, {&call, 1});
+}
+
+namespace {
+
+// Copies rows that lie apart side by side, with their scales and biases. Returns them as a matrix.
+Matrix GatherRows(const Matrix& matrix, std::span<const Strip> rows, std::byte* to) {
+  Matrix out = matrix;
+  out.rows = std::ssize(rows);
+  const auto gather = [&](int64_t bytes, auto&& row_at) -> const void* {
+    std::byte* const begin = to;
+    for (const Strip& row : rows) {
+      std::memcpy(to, row_at(row), static_cast<size_t>(bytes));
+      to += bytes;
+    }
+    to = begin + RoundUp(to - begin, 4);
+    return begin;
+  };
+  out.data = gather(matrix.RowBytes(), [](const Strip& row) { return row.data; });
+  if (!matrix.IsPacked()) return out;
+  const int64_t bytes = matrix.Groups() * ElementBytes(matrix.scale_dtype);
+  out.scales = gather(bytes, [&](const Strip& row) { return static_cast<const std::byte*>(matrix.scales) + row.index * bytes; });
+  out.biases = gather(bytes, [&](const Strip& row) { return static_cast<const std::byte*>(matrix.biases) + row.index * bytes; });
+  return out;
+}
+
+float BiasAt(const void* bias, DType dtype, int64_t row) {
+  float value = 0;
+  WithWorkingType(dtype, [&](auto type) { value = ToFloat(static_cast<const decltype(type)*>(bias)[row]); });
+  return value;
+}
+
+}  // namespace
+
+void LinearRows(ThreadPool& pool, LinearWorkspace& workspace, StripWorkspace& strips, const void* x, DType x_dtype, int64_t tokens,
+                const Matrix& matrix, const void* bias, std::span<const Strip> rows, float* out, int64_t out_stride) {
+  LinearWorkspace::Impl& ws = workspace.impl();
+  StripWorkspace::Impl& memory = strips.impl();
+  LIME_CHECK(matrix.dtype == DType::kU32 || !matrix.IsPacked()) << DTypeName(matrix.dtype);
+  LIME_CHECK_LE(matrix.cols, std::min(ws.max_cols, memory.options.max_row_cols));
+  LIME_CHECK_LE(pool.num_threads(), memory.options.num_threads);
+  const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.bf16 : nullptr;
+  for (int64_t token = 0; token < tokens; token += kMaxGemvTokens) {
+    const int64_t count = std::min<int64_t>(kMaxGemvTokens, tokens - token);
+    const LaneOrder order = LaneOrderOf(matrix, Bf16Order(x_dtype, count, bf16));
+    const LinearKernels kernels = KernelsOf(order, bf16);
+    const Activations of_x{.data = static_cast<const std::byte*>(x) + token * matrix.cols * ElementBytes(x_dtype),
+                           .dtype = x_dtype,
+                           .tokens = count,
+                           .stride = matrix.cols,
+                           .cols = matrix.cols,
+                           .order = order};
+    kernels.pack_rows(of_x, ws.packed);
+    pool.ParallelFor(Ceil(std::ssize(rows), kPreparedRows), [&](int64_t set, int thread) {
+      const int64_t first = set * kPreparedRows, n = std::min<int64_t>(kPreparedRows, std::ssize(rows) - first);
+      const std::span<const Strip> some = rows.subspan(static_cast<size_t>(first), static_cast<size_t>(n));
+      const ThreadScratch& scratch = ws.scratch[static_cast<size_t>(thread)];
+      const Matrix gathered = GatherRows(matrix, some, memory.gather + thread * memory.gather_bytes);
+      kernels.dot_rows({&gathered, 0, n}, ws.packed, count, scratch);
+      for (int64_t t = 0; t < count; ++t) {
+        for (int64_t i = 0; i < n; ++i) {
+          const float sum = scratch.y[t * n + i] + 0.0f;
+          out[(token + t) * out_stride + first + i] =
+              bias == nullptr ? sum : sum + BiasAt(bias, x_dtype, some[static_cast<size_t>(i)].index);
+        }
+      }
+    });
+  }
 }
 
 const char* NumericsId(Numerics numerics, bool packed) {

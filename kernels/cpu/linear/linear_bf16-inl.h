@@ -235,6 +235,46 @@ void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, co
 namespace lime::cpu::bf16 {
 namespace {
 
+// Columns.
+
+constexpr int64_t kPairsAhead = 6;  // columns lie apart, so the hardware does not prefetch them
+
+// kChunks times 32 rows, from row 32 * chunk of the tile: [even rows, odd rows].
+template <class Dot, int kChunks>
+HWY_NOINLINE void AddPairs(const ColumnTile& tile, std::span<const ColumnEntry> entries, int64_t chunk) {
+  const int64_t row = tile.begin + chunk * kPlaneElements, count = tile.begin + tile.count - row;
+  const ColumnEntry *e = entries.data(), *const end = e + entries.size();
+  while (e != end) {
+    const int32_t lane = e->lane;
+    float* const lanes = tile.lanes + lane * tile.stride + chunk * kPlaneElements;
+    __m512 acc[kChunks][2];
+    LIME_UNROLL for (int i = 0; i < 2 * kChunks; ++i) acc[i / 2][i % 2] = _mm512_loadu_ps(lanes + 16 * i);
+    for (; e != end && e->lane == lane; ++e) {
+      const ColumnEntry& ahead = *(e + std::min<int64_t>(kPairsAhead, end - e - 1));
+      LIME_UNROLL for (int c = 0; c < kChunks; ++c) {
+        __builtin_prefetch(static_cast<const BF16*>(ahead.column) + row + c * kPlaneElements);
+        __builtin_prefetch(static_cast<const BF16*>(ahead.odd) + row + c * kPlaneElements);
+      }
+      const BF16 *even = static_cast<const BF16*>(e->column) + row, *odd = static_cast<const BF16*>(e->odd) + row;
+      const __m512i x = _mm512_set1_epi32(static_cast<int>(e->x));
+      LIME_UNROLL for (int c = 0; c < kChunks; ++c) {
+        const __m512i a = LoadPlane(even + c * kPlaneElements, count - c * kPlaneElements);
+        const __m512i b = LoadPlane(odd + c * kPlaneElements, count - c * kPlaneElements);
+        acc[c][0] = Dot::Step(acc[c][0], _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(b, 16)), x);
+        acc[c][1] = Dot::Step(acc[c][1], _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(a, 16), b), x);
+      }
+    }
+    LIME_UNROLL for (int i = 0; i < 2 * kChunks; ++i) _mm512_storeu_ps(lanes + 16 * i, acc[i / 2][i % 2]);
+  }
+}
+
+template <class Dot>
+void AddColumns(const ColumnTile& tile, std::span<const ColumnEntry> entries) {
+  constexpr int kTileChunks = kMaxTileRows / kPlaneElements;
+  if (tile.count == kMaxTileRows) return AddPairs<Dot, kTileChunks>(tile, entries, 0);
+  for (int64_t chunk = 0; chunk * kPlaneElements < tile.count; ++chunk) AddPairs<Dot, 1>(tile, entries, chunk);
+}
+
 // For the benchmark and the tests of a single step.
 
 template <class Dot>
@@ -274,6 +314,7 @@ constexpr Bf16Kernels KernelsOf() {
                      .dot_rows = DotPackedRows<Dot>,
                      .pack_tile = PackPairTile<Dot>,
                      .multiply_panel = MultiplyPackedPanel<Dot>},
+          .add_columns = AddColumns<Dot>,
           .step = Step<Dot>,
           .spin = Spin<Dot>};
 }

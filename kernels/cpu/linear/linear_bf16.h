@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "kernels/cpu/base/hwy_targets.h"
@@ -17,9 +18,14 @@
 
 namespace lime::cpu {
 
+struct ColumnEntry;
+struct ColumnTile;
+
 struct Bf16Kernels {
   LinearKernels linear;  // bf16 weights
   LinearKernels packed;  // packed weights with scales of bf16
+  // Adds pairs of columns of bf16 to their lanes (linear_columns_kernels.h), in tiles of kMaxTileRows.
+  void (*add_columns)(const ColumnTile& tile, std::span<const ColumnEntry> entries);
   // acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1] for 16 lanes, rounded as one step of the
   // kernels.
   void (*step)(const BF16* w, const BF16* x, float* acc);

@@ -10,7 +10,8 @@
 #include <cstring>      // IWYU pragma: keep
 #include <type_traits>  // IWYU pragma: keep
 
-#include "planner/base/small_floats.h"  // IWYU pragma: keep
+#include "kernels/cpu/linear/linear_columns_kernels.h"  // IWYU pragma: keep
+#include "planner/base/small_floats.h"                  // IWYU pragma: keep
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,fma")
 #include "kernels/cpu/linear/linear_bf16-inl.h"
