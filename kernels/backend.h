@@ -43,6 +43,7 @@ struct BackendOptions {
   bool attends_pieces = false;       // allocate memory for AttendToPieces and ContinueFromRecords
   bool attends_for_others = false;   // allocate memory for AttendFor
   bool computes_for_others = false;  // allocate memory for ComputeUnitsFor
+  int64_t sparse_rows = 0;           // rows of the largest batch of DecideNeurons; 0: allocate no memory for it
   // The pool's memory is allocated as it is written, instead of up front.
   bool grow_kv = false;
   std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
@@ -59,6 +60,14 @@ struct UnitInputs {
 struct UnitForRows {
   std::span<const RowsInMemory> matrices;  // all rows of all its matrices, in order of use
   std::span<const int32_t> rows;           // ascending
+};
+
+// The weights of a neuron of an MLP block that DecideNeurons does not need, as they are in its bundle
+// (planner/demand/bundle_layout.h). Packed: codes alone, in the format of a row.
+struct NeuronInMemory {
+  int32_t neuron = 0;
+  const std::byte* up = nullptr;    // gated MLPs: its row of up
+  const std::byte* down = nullptr;  // its column of down: `hidden` weights side by side
 };
 
 // The most rows of units that ComputeUnitsFor computes together: those of one row, or one unit for
@@ -215,6 +224,27 @@ class Backend {
     return WithOwnUnitsAlone();
   }
 
+  // Sparse MLPs: a step computes an MLP block with ReLU from its active neurons alone, with the bits
+  // of Compute. The calls for a block are, in this order:
+  //   ComputeRows     rows of the decider, if it streams: of gate in a gated MLP, else of up
+  //   DecideNeurons   once
+  //   ComputeNeurons  at least once, until all decided neurons have come
+  // After DecideNeurons, the rest may still be computed from whole matrices: by Compute, or, if no
+  // neuron has been computed, by ComputeRows of the other matrices.
+  // The block is bound with its norms, biases, scales and group biases; null pointers stand for the
+  // weights that bundles have, and for a decider that streams.
+  //
+  // Normalises the input, computes the decider and returns the neurons that are active for some row
+  // of the batch, ascending. NaN is active. Valid until the next block. Unimplemented for blocks and
+  // formats that have no sparse form, and for batches of more than BackendOptions::sparse_rows rows.
+  // Exact if all weights of the MLP are finite and up cannot overflow; whoever writes bundles checks
+  // that.
+  virtual absl::StatusOr<std::span<const int32_t>> DecideNeurons(BlockId /*block*/) { return WithWholeMatricesAlone(); }
+  // Computes the next ones of the decided neurons, ascending; any number in each call, in one call at
+  // least, even if no neuron is active. The last ones update the residual stream. All memory of the
+  // neurons may be freed after the call. Aligned to 4 bytes. InternalError for other neurons.
+  virtual absl::Status ComputeNeurons(BlockId /*block*/, std::span<const NeuronInMemory> /*neurons*/) { return WithWholeMatricesAlone(); }
+
   // Computes the embedding from a table with one row for each row of the batch, in the same order.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 
@@ -247,6 +277,7 @@ class Backend {
 
  private:
   static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend computes attention only over KV in its own memory"); }
+  static absl::Status WithWholeMatricesAlone() { return absl::UnimplementedError("this backend computes MLPs only from whole matrices"); }
   static absl::Status WithOwnUnitsAlone() { return absl::UnimplementedError("this backend computes experts only from its own memory"); }
 };
 

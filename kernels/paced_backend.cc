@@ -94,6 +94,20 @@ class PacedBackend final : public Backend {
     for (const RowsInMemory& one : rows) share += Share(spec_.block(block), one.rows);
     return Paced(block, share, [&] { return real_->ComputeUnits(block, rows); });
   }
+  // The share of the matrices' bytes that is used: the decider once, the others by neurons.
+  absl::StatusOr<std::span<const int32_t>> DecideNeurons(BlockId block) override {
+    absl::StatusOr<std::span<const int32_t>> active = absl::InternalError("not decided");
+    LIME_RETURN_IF_ERROR(Paced(block, 1 / Matrices(), [&] {
+      active = real_->DecideNeurons(block);
+      return active.status();
+    }));
+    return active;
+  }
+  absl::Status ComputeNeurons(BlockId block, std::span<const NeuronInMemory> neurons) override {
+    const double all = static_cast<double>(std::max<int64_t>(1, spec_.config.layer(block.layer).intermediate_size));
+    const double share = (Matrices() - 1) / Matrices() * static_cast<double>(neurons.size()) / all;
+    return Paced(block, share, [&] { return real_->ComputeNeurons(block, neurons); });
+  }
   // Not paced here: the rows of O are counted with the time of the whole attention.
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     return real_->AttendToPieces(layer, begin, end, places);
@@ -144,6 +158,9 @@ class PacedBackend final : public Backend {
   }
 
  private:
+  // Of an MLP.
+  double Matrices() const { return spec_.config.gated_mlp ? 3 : 2; }
+
   // Share of a block's time: the share of its matrices' bytes, as a plan divides it. Of the experts
   // only the chosen ones count.
   double Share(const BlockSpec& block, const MatrixRows& rows) const {

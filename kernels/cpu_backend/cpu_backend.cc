@@ -171,6 +171,16 @@ class CpuBackend final : public Backend {
     return static_cast<const ExpertsBlock&>(*blocks_[PlaceOf(block)]).ForwardUnitsFor(workspace_, inputs, units, results);
   }
 
+  absl::StatusOr<std::span<const int32_t>> DecideNeurons(BlockId block) override {
+    LIME_RETURN_IF_ERROR(CheckComplete(block));
+    LIME_ASSIGN_OR_RETURN(MlpBlock* const mlp, Mlp(block));
+    return mlp->DecideNeurons(workspace_);
+  }
+  absl::Status ComputeNeurons(BlockId block, std::span<const NeuronInMemory> neurons) override {
+    LIME_ASSIGN_OR_RETURN(const MlpBlock* const mlp, Mlp(block));
+    return mlp->ForwardNeurons(workspace_, neurons);
+  }
+
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     LIME_CHECK(options_.attends_pieces);
     LIME_CHECK(0 <= begin && begin < end && std::ssize(places) == options_.max_sequences * (end - begin)) << begin << " to " << end;
@@ -228,6 +238,12 @@ class CpuBackend final : public Backend {
     return static_cast<AttentionBlock&>(*blocks_[PlaceOf({BlockKind::kAttention, static_cast<int32_t>(layer)})]);
   }
 
+  absl::StatusOr<MlpBlock*> Mlp(BlockId block) const {
+    if (block.kind != BlockKind::kMlp)
+      return absl::UnimplementedError(absl::StrCat(BlockName(block), " is no dense MLP and has no sparse form"));
+    return static_cast<MlpBlock*>(blocks_[PlaceOf(block)].get());
+  }
+
   // A block whose units are chosen.
   absl::StatusOr<const ExpertsBlock*> Open(BlockId block) const {
     if (block.kind != BlockKind::kExperts || blocks_[PlaceOf(block)]->ChosenUnits(workspace_).empty())
@@ -235,8 +251,12 @@ class CpuBackend final : public Backend {
     return static_cast<const ExpertsBlock*>(blocks_[PlaceOf(block)].get());
   }
 
-  // Fails if another block than `next` lacks experts.
+  // Fails if another block than `next` lacks experts or neurons.
   absl::Status CheckComplete(BlockId next) const {
+    const NeuronProgress& sparse = workspace_.neuron_progress;
+    if (sparse.decided && !sparse.added && next != BlockId{BlockKind::kMlp, sparse.layer})
+      return absl::InternalError(absl::StrCat(BlockName(next), " is to be computed, but layer ", sparse.layer, " lacks ",
+                                              sparse.active - sparse.done, " active neurons, or the call that ends them"));
     const ExpertProgress& open = workspace_.experts;
     if (open.layer < 0 || open.added || next == BlockId{BlockKind::kExperts, open.layer}) return absl::OkStatus();
     return absl::InternalError(

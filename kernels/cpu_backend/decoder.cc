@@ -296,6 +296,7 @@ void MlpBlock::Bind(const BlockBinder& binder) {
   layer_gate_ = binder.Linear(TensorRole::kLayerGate, config_.hidden_size);
   layer_up_ = binder.Linear(TensorRole::kLayerUp, config_.layer_inputs);
   layer_after_norm_ = binder.ReadNorm(config_, TensorRole::kLayerAfterNorm);
+  bound_decider_ = gated() ? gate_ : up_, bound_up_ = up_, bound_down_ = down_;
 }
 
 // Where the halves are parallel, the attention half has computed it.
@@ -307,6 +308,7 @@ const std::byte* MlpBlock::Input(Workspace& ws) const {
 
 absl::Status MlpBlock::Forward(const StepMemory& memory) {
   Workspace& ws = memory.ws;
+  ws.neuron_progress = {};
   const std::byte* const input = Input(ws);  // [tokens, hidden]
   if (gated()) {
     LinearOut(ws, input, ws.rows, {{&gate_, ws.gate}, {&up_, ws.up}});  // [tokens, intermediate] each
@@ -345,6 +347,7 @@ absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& m
   }
   if (role != TensorRole::kGate && role != TensorRole::kUp) {
     const bool of_inputs = role == TensorRole::kLayerUp;
+    if (role == TensorRole::kDown) ws.neuron_progress = {};  // computed from whole matrices
     if (layer.row_begin == 0) of_inputs ? ActivateInputs(ws) : Activate(ws);
     AddToX(ws, ws.mixed, layer, of_inputs ? layer_after_norm_ : after_norm_, of_inputs ? layer_scale_ : mlp_scale());
     return absl::OkStatus();
@@ -352,6 +355,7 @@ absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& m
   const bool is_first = role == TensorRole::kGate || !gated();
   const std::byte* const input = is_first && layer.row_begin == 0 ? Input(ws) : config_.parallel_halves ? ws.mlp_input() : ws.normed;
   LinearOut(ws, input, ws.rows, {{&layer, role == TensorRole::kGate ? ws.gate : ws.up}});
+  if (is_first) ws.neuron_progress = {.layer = layer_, .has_decider = layer.is_complete()};
   return absl::OkStatus();
 }
 

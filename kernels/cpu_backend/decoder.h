@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/delta_rule.h"
 #include "kernels/cpu_backend/block.h"
@@ -102,8 +104,16 @@ class MlpBlock final : public Block {
   absl::Status Forward(const StepMemory& memory) override;
   absl::Status ForwardRows(const RowsInMemory& rows, const StepMemory& memory) override;
 
+  // Backend::DecideNeurons and ComputeNeurons (neurons.cc).
+  absl::StatusOr<std::span<const int32_t>> DecideNeurons(Workspace& ws);
+  absl::Status ForwardNeurons(Workspace& ws, std::span<const NeuronInMemory> neurons) const;
+
  private:
   bool gated() const { return gate_.outputs > 0; }
+  absl::Status CheckSparse(const Workspace& ws) const;
+  absl::Status CheckNext(const Workspace& ws, std::span<const NeuronInMemory> neurons) const;
+  // The activations of the next neurons -> the first columns of ws.mixed.
+  void ActivateNeurons(Workspace& ws, std::span<const int32_t> ids) const;
   LinearLayer& linear(TensorRole role) {
     if (role == TensorRole::kLayerGate || role == TensorRole::kLayerUp) return role == TensorRole::kLayerUp ? layer_up_ : layer_gate_;
     return role == TensorRole::kGate ? gate_ : role == TensorRole::kUp ? up_ : down_;
@@ -120,6 +130,8 @@ class MlpBlock final : public Block {
   float layer_scale_ = 1;
   LinearLayer gate_, up_, down_;       // no gate in a two-matrix MLP
   LinearLayer layer_gate_, layer_up_;  // with ModelConfig::layer_inputs
+  // As they are bound: rows that stream change the others.
+  LinearLayer bound_decider_, bound_up_, bound_down_;
   Norm layer_after_norm_;
 };
 

@@ -40,12 +40,16 @@ void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializ
   Linear(ws.pool, ws.linear, x, ws.dtype, tokens, layers.begin()->layer->weight.cols, {tasks.data(), count});
 }
 
+LinearTask TaskOfX(const Workspace& ws, const LinearLayer& layer) {
+  return {.weight = &layer.weight,
+          .bias = BiasOf(layer, ws.dtype),
+          .add_to = ws.x + layer.row_begin * ElementBytes(ws.dtype),
+          .add_scale = ws.residual_multiplier,
+          .out_stride = layer.outputs};
+}
+
 void LinearAddToX(Workspace& ws, const std::byte* x, const LinearLayer& layer) {
-  const LinearTask task{.weight = &layer.weight,
-                        .bias = BiasOf(layer, ws.dtype),
-                        .add_to = ws.x + layer.row_begin * ElementBytes(ws.dtype),
-                        .add_scale = ws.residual_multiplier,
-                        .out_stride = layer.outputs};
+  const LinearTask task = TaskOfX(ws, layer);
   Linear(ws.pool, ws.linear, x, ws.dtype, ws.rows, layer.weight.cols, {&task, 1});
 }
 

@@ -41,6 +41,9 @@ struct LayerOut {
 // The task of a layer whose output has rows of `out_stride` floats; `working`: the working dtype.
 LinearTask TaskOf(const LinearLayer& layer, float* out, int64_t out_stride, DType working);
 
+// ws.x = round(ws.x + residual_multiplier * (product + bias)), rounded once.
+LinearTask TaskOfX(const Workspace& ws, const LinearLayer& layer);
+
 // x: [tokens, cols] working dtype. Layers with the same x share one parallel region.
 void LinearOut(Workspace& ws, const std::byte* x, int64_t tokens, std::initializer_list<LayerOut> layers);
 

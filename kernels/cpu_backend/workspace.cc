@@ -44,6 +44,15 @@ AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const Backen
           .carries = carries};
 }
 
+StripWorkspace::Options StripOptions(const ModelSpec& spec, const BackendOptions& options, Numerics numerics = Numerics::kAuto) {
+  return {.num_threads = options.num_threads,
+          .max_tokens = options.sparse_rows,
+          .max_row_cols = spec.config.hidden_size,
+          .max_rows = spec.config.hidden_size,
+          .max_columns = spec.config.MostIntermediate(),
+          .numerics = numerics};
+}
+
 const RopeConfig* LongRope(const ModelConfig& config) {
   const auto found = std::ranges::find(config.ropes, RopeType::kLongRope, &RopeConfig::type);
   return found == config.ropes.end() ? nullptr : &*found;
@@ -121,6 +130,11 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
   on_array(arrays.head_rows, logit_rows * kIndex);
   on_array(arrays.head_x, logit_rows * config.hidden_size * working);
   on_array(arrays.logits, logit_rows * config.vocab_size * kFloat);
+  if (options.sparse_rows > 0) {
+    on_array(arrays.neurons, config.MostIntermediate() * kIndex);
+    on_array(arrays.up_rows, config.MostIntermediate() * static_cast<Bytes>(sizeof(Strip)));
+    on_array(arrays.down_columns, config.MostIntermediate() * static_cast<Bytes>(sizeof(Strip)));
+  }
   if (config.experts) ForEachExpertArray(spec, options, arrays, on_array);
   if (options.attends_pieces) on_array(arrays.covered, options.max_sequences * kIndex);
 }
@@ -134,6 +148,8 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       residual_multiplier(static_cast<float>(spec.config.residual_multiplier)),
       narrow_cols(NarrowCols(spec.config)),
       wide_cols(WideCols(spec.config)),
+      sparse_rows(options.sparse_rows),
+      numerics(numerics),
       for_others_rows(options.computes_for_others && spec.config.experts ? MostRowsFor(spec, options) : 0),
       pool(options.num_threads),
       linear(options.num_threads, options.max_rows, WidestInput(spec.config), numerics),
@@ -141,6 +157,7 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       config_(spec.config),
       long_rope_(LongRope(spec.config)) {
   if (options.attends_for_others) for_others.emplace(AttentionOptions(spec, options, true));
+  if (options.sparse_rows > 0) strips.emplace(StripOptions(spec, options, numerics));
   for (const RopeConfig& rope : spec.config.ropes) ropes.emplace_back(rope, options.context);
   ForEachArray(spec, options, *this, [&](auto*& array, Bytes bytes) {
     array_bytes_ += bytes;
@@ -153,6 +170,7 @@ Bytes Workspace::BytesFor(const ModelSpec& spec, const BackendOptions& options) 
   Bytes bytes = LinearWorkspace::BytesFor(options.num_threads, options.max_rows, WidestInput(spec.config)) +
                 AttentionWorkspace::BytesFor(AttentionOptions(spec, options, options.attends_pieces));
   if (options.attends_for_others) bytes += AttentionWorkspace::BytesFor(AttentionOptions(spec, options, true));
+  if (options.sparse_rows > 0) bytes += StripWorkspace::BytesFor(StripOptions(spec, options));
   for (const RopeConfig& rope : spec.config.ropes) bytes += RopeTable::BytesFor(rope, options.context);
   BatchArrays none;
   ForEachArray(spec, options, none, [&](const auto* /*array*/, Bytes of_array) { bytes += of_array; });
@@ -160,7 +178,7 @@ Bytes Workspace::BytesFor(const ModelSpec& spec, const BackendOptions& options) 
 }
 
 Bytes Workspace::bytes() const {
-  Bytes bytes = array_bytes_ + linear.bytes() + attention.bytes() + (for_others ? for_others->bytes() : 0);
+  Bytes bytes = array_bytes_ + linear.bytes() + attention.bytes() + (for_others ? for_others->bytes() : 0) + (strips ? strips->bytes() : 0);
   for (const RopeTable& rope : ropes) bytes += rope.bytes();
   return bytes;
 }
@@ -172,6 +190,7 @@ absl::Status Workspace::SetBatch(const MicroBatch& batch, int64_t new_logit_rows
   pieces_attended = -1;
   has_records = false;
   experts = {};
+  neuron_progress = {};
   int32_t* head_row = head_rows;
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     tokens[i] = batch.rows[i].token;

@@ -16,6 +16,7 @@
 #include "kernels/cpu/base/thread_pool.h"
 #include "kernels/cpu/delta_rule.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/linear/linear_columns.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu_backend/buffer.h"
 #include "planner/plan/model/model_spec.h"
@@ -82,6 +83,10 @@ struct BatchArrays {
   int32_t* head_rows = nullptr;     // [logit_rows], rows that asked for logits
   std::byte* head_x = nullptr;      // [logit_rows, hidden] working dtype
   float* logits = nullptr;          // [logit_rows, vocab]
+  // Sparse MLPs; null without BackendOptions::sparse_rows. [intermediate] each.
+  int32_t* neurons = nullptr;  // that are active, ascending
+  Strip* up_rows = nullptr;    // of the neurons of one call
+  Strip* down_columns = nullptr;
   // [sequence slots]; used if `has_records`. Null without BackendOptions::attends_pieces.
   int32_t* covered = nullptr;
 };
@@ -93,6 +98,16 @@ struct ExpertProgress {
   int64_t missing = 0;       // places without a result
   bool shared_done = false;  // the results of the shared expert are there, or there is none
   bool added = false;        // the sums are in the residual stream
+};
+
+// How far the batch is in the last sparse MLP.
+struct NeuronProgress {
+  int32_t layer = -1;        // -1: none
+  bool has_decider = false;  // all rows of a decider that streams are computed
+  bool decided = false;
+  bool added = false;  // the result is in the residual stream
+  size_t active = 0;   // neurons
+  size_t done = 0;     // of them
 };
 
 struct Workspace : BatchArrays {
@@ -126,7 +141,9 @@ struct Workspace : BatchArrays {
   const int64_t hidden, vocab;
   const float residual_multiplier;
   const int64_t narrow_cols, wide_cols;  // of the experts; 0: no layer has them
-  const int64_t for_others_rows;         // rows of units that are computed together for another device; 0: none
+  const int64_t sparse_rows;             // of the largest batch of a sparse MLP; 0: none
+  const Numerics numerics;
+  const int64_t for_others_rows;  // rows of units that are computed together for another device; 0: none
   int64_t rows = 0;
   int64_t num_runs = 0;
   int64_t logit_rows = 0;
@@ -139,13 +156,15 @@ struct Workspace : BatchArrays {
   // them.
   bool has_records = false;
   ExpertProgress experts;
+  NeuronProgress neuron_progress;
 
   ThreadPool pool;
   LinearWorkspace linear;
   AttentionWorkspace attention;
   // Separate, so that it does not change the state that `attention` carries from call to call.
   std::optional<AttentionWorkspace> for_others;
-  std::vector<RopeTable> ropes;  // of ModelConfig::ropes
+  std::optional<StripWorkspace> strips;  // of sparse MLPs
+  std::vector<RopeTable> ropes;          // of ModelConfig::ropes
 
  private:
   absl::Status FindRuns(const MicroBatch& batch);
