@@ -16,11 +16,12 @@ int64_t PagesOf(const PrefixCache::Idle& idle) {
 
 }  // namespace
 
-// The most of these positions at which a sequence can begin.
+// The most of these positions at which a sequence can begin. A snapshot may come from a plan before,
+// with a smaller unit.
 int64_t PrefixCache::Usable(int64_t positions, std::span<const int64_t> snapshots) const {
   if (!options_.needs_snapshot) return positions / options_.unit * options_.unit;
   int64_t most = 0;
-  for (const int64_t snapshot : snapshots) most = std::max(most, snapshot <= positions ? snapshot : 0);
+  for (const int64_t snapshot : snapshots) most = std::max(most, snapshot <= positions && snapshot % options_.unit == 0 ? snapshot : 0);
   return most;
 }
 

@@ -75,6 +75,15 @@ TEST(PrefixCacheTest, IfTheModelHasAStateASequenceBeginsWhereASnapshotWasTaken) 
   EXPECT_EQ(cache.Take(1).snapshots, snapshots);
 }
 
+// Its plan before kept pages, and this one keeps pieces.
+TEST(PrefixCacheTest, ASnapshotWithinAUnitIsOfNoUse) {
+  const PrefixCache cache({.most_pages = 100, .unit = 256, .needs_snapshot = true});
+  const std::vector<int64_t> snapshots = {144, 256, 400};
+  EXPECT_EQ(cache.Kept(450, snapshots), 256);
+  EXPECT_EQ(cache.Kept(200, snapshots), 0);
+  EXPECT_EQ(cache.Shared(Ids(0, 500), Ids(0, 450), 499, snapshots), 256);
+}
+
 TEST(PrefixCacheTest, OnlyWholeUnitsWithinTheBoundAreKept) {
   const PrefixCache cache({.most_pages = 4, .unit = 16});
   EXPECT_EQ(cache.Kept(15), 0);
