@@ -1,5 +1,5 @@
-// The coordinator's orders to every device of a plan, in one sequence for all: requests that join
-// or leave, and the content of each step.
+// The coordinator's orders to every device of a plan, in one sequence for all: requests that join,
+// leave or go back, and the content of each step.
 //
 // Pure data. Devices execute orders by their number, so all of them have the same sequences at the
 // same step. Orders are sent ahead and add no delay to a token.
@@ -59,6 +59,19 @@ struct RetireOrder {
   friend bool operator==(const RetireOrder&, const RetireOrder&) = default;
 };
 
+// A running sequence goes back, behind all steps ordered before: only its first `positions` positions
+// count, and its next row is at `positions`. Tokens sampled for later positions count no more. It
+// keeps its pages: the next rows write them again. So rows of a guess that was wrong leave nothing. If
+// a token behind that position was sampled, the next row names its own token.
+struct RollbackOrder {
+  int32_t sequence = 0;
+  int64_t positions = 0;  // at least 1
+  // If the model has a state: the snapshot of the slot with as many positions. -1: it has none.
+  int32_t snapshot = -1;
+
+  friend bool operator==(const RollbackOrder&, const RollbackOrder&) = default;
+};
+
 // One step of the pipeline: its micro-batches of prompt chunks and decode tokens. A row with
 // kSampledToken waits at the first stage for its token.
 struct StepOrder {
@@ -85,7 +98,7 @@ inline constexpr int64_t kResidencyLead = 12;
 
 struct Order {
   int64_t number = 0;  // from 0 in every epoch, without gaps
-  std::variant<AdmitOrder, RetireOrder, StepOrder, ResidencyOrder> what;
+  std::variant<AdmitOrder, RetireOrder, StepOrder, ResidencyOrder, RollbackOrder> what;
 
   friend bool operator==(const Order&, const Order&) = default;
 };

@@ -274,6 +274,10 @@ class InstalledStage final : public StageEngine {
     if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Retire(retired.sequence);
   }
 
+  void Carry(const StageLogic::RolledBack& back) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->RollBack(back.sequence, back.positions);
+  }
+
   void Carry(const StageLogic::ChangeResidency& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { residency_->Order(change.order->to); }
 
   void Carry(const StageLogic::StepBegun& begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -16,6 +16,9 @@ class TokenSampler {
   virtual ~TokenSampler() = default;
   virtual void Admit(const AdmitOrder& order) = 0;
   virtual void Retire(int32_t sequence) = 0;
+  // The sequence goes back: the next row is at `positions`, and tokens behind that position are
+  // sampled again.
+  virtual void RollBack(int32_t /*sequence*/, int64_t /*positions*/) {}
   // The number of largest logits that Sample or its caller needs for a token of the sequence.
   // Logits that equal the smallest of these are needed too. INT64_MAX: all logits.  Thread: the
   // compute thread.

@@ -115,6 +115,19 @@ class KvBook {
     return absl::OkStatus();
   }
 
+  // A running sequence goes back to its first positions. It keeps its pages. InvalidArgument, and
+  // nothing changes, if KV or states of these positions are not there, or no longer.
+  // REQUIRES: the plan has all KV in memory
+  absl::Status RollBack(const RollbackOrder& back) {
+    if (!HasPages(back.sequence, back.positions))
+      return Invalid("slot ", back.sequence, " is to go back to ", back.positions, " positions, but it has fewer pages");
+    const int64_t least = least_shared_[static_cast<size_t>(back.sequence)];
+    if (back.positions < least)
+      return Invalid("slot ", back.sequence, " is to go back to ", back.positions,
+                     " positions, but layers with a window have given pages back, so it can go back to no fewer than ", least);
+    return states_.RollBack(back);
+  }
+
   // Gives a sequence all its pages at once.
   absl::Status Reserve(const AdmitOrder& admit) {
     LIME_RETURN_IF_ERROR(admit.computed > 0 ? pages_.Extend(admit.sequence, admit.positions).status()

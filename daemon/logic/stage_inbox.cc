@@ -114,6 +114,16 @@ absl::Status StageInbox::Check(const ResidencyOrder& residency) const {
   return WithResidency(plan_, residency.to).status();
 }
 
+absl::Status StageInbox::Check(const RollbackOrder& back) const {
+  LIME_RETURN_IF_ERROR(CheckSlot(back.sequence));
+  LIME_RETURN_IF_ERROR(CheckSnapshot(back.snapshot));
+  if (!RetainsAllKv(plan_) || SpillsKv(plan_))
+    return Invalid("a sequence is to go back, but the plan evicts KV, or moves it to a disk or a host");
+  if (back.positions < 1 || back.positions >= plan_.context)
+    return Invalid("a sequence is to go back to ", back.positions, " positions, the plan allows 1 to ", plan_.context - 1);
+  return absl::OkStatus();
+}
+
 absl::Status StageInbox::Check(const StepOrder& step) const {
   if (step.microbatches.empty() || std::ssize(step.microbatches) > shape_.microbatches) {
     return Invalid("a step has ", step.microbatches.size(), " micro-batches, the plan allows 1 to ", shape_.microbatches);
@@ -280,7 +290,7 @@ absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken>
     received_[static_cast<size_t>(token.sequence)] = latest_[static_cast<size_t>(token.sequence)].position;
   }
   for (const SampledToken& token : tokens) {
-    if (step < latest_[static_cast<size_t>(token.sequence)].from_step) continue;
+    if (!Counts(latest_[static_cast<size_t>(token.sequence)], step, token.position)) continue;
     int32_t& before = received_[static_cast<size_t>(token.sequence)];
     if (token.position <= before || token.position > plan_.context)
       return Invalid("sequence ", token.sequence, " got its token at position ", token.position,
@@ -290,10 +300,15 @@ absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken>
   return absl::OkStatus();
 }
 
+// Whether a token is one of the sequence that has the slot now, as far as it has not gone back.
+bool StageInbox::Counts(const Latest& latest, int64_t step, int32_t position) {
+  return step >= latest.from_step && (step >= latest.back_step || position <= latest.back_position);
+}
+
 void StageInbox::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
   for (const SampledToken& token : tokens) {
     Latest& latest = latest_[static_cast<size_t>(token.sequence)];
-    if (step < latest.from_step) continue;
+    if (!Counts(latest, step, token.position)) continue;
     latest.position = token.position, latest.token = token.token;
     if (again_) again_->Add(token);
   }
@@ -310,6 +325,12 @@ void StageInbox::Admit(const AdmitOrder& admit) {
   latest_[static_cast<size_t>(admit.sequence)] = {.from_step = steps_begun_};
   lengths_[static_cast<size_t>(admit.sequence)] = admit.positions;
   if (again_) again_->Admit(admit);
+}
+
+void StageInbox::RollBack(const RollbackOrder& back) {
+  Latest& latest = latest_[static_cast<size_t>(back.sequence)];
+  latest.back_step = steps_begun_, latest.back_position = static_cast<int32_t>(back.positions);
+  if (latest.position > latest.back_position) latest.position = -1;
 }
 
 std::span<const StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>&& batches) {

@@ -75,6 +75,8 @@ class StageInbox {
 
   // A sequence takes its slot. Tokens sampled for the sequence before are not its own.
   void Admit(const AdmitOrder& admit);
+  // A sequence goes back. Tokens of steps so far count only up to the position of its next row.
+  void RollBack(const RollbackOrder& back);
 
   // The next step begins with these micro-batches. `batches` gets those of the step before, whose
   // memory serves the next order. Returns the visits that came early, valid until the next step.
@@ -99,6 +101,9 @@ class StageInbox {
  private:
   struct Latest {
     int64_t from_step = 0;  // its first step; tokens of earlier steps are the previous sequence's
+    // Tokens of steps before `back_step` count only up to `back_position`: it has gone back there.
+    int64_t back_step = 0;
+    int32_t back_position = 0;
     int32_t position = -1;
     int32_t token = 0;
   };
@@ -107,6 +112,7 @@ class StageInbox {
   absl::Status Check(const AdmitOrder& admit) const;
   absl::Status Check(const RetireOrder& retire) const;
   absl::Status Check(const ResidencyOrder& residency) const;
+  absl::Status Check(const RollbackOrder& back) const;
   absl::Status Check(const StepOrder& step) const;
   absl::Status CheckSlot(int32_t sequence) const;
   absl::Status CheckSnapshot(int32_t snapshot) const;
@@ -117,6 +123,7 @@ class StageInbox {
   absl::Status CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload);
   absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens);
   absl::Status OnTokens(const ActivationMessage& activation);
+  static bool Counts(const Latest& latest, int64_t step, int32_t position);
   void MakeRoomFor(Bytes bytes);
   std::vector<std::byte> TakeSpare();
   bool FillTokens(MicroBatch& batch) const;

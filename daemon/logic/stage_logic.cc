@@ -277,6 +277,12 @@ void StageLogic::Execute(const RetireOrder& retire, const Memory&, double, Actio
   actions.push_back(Retired{retire.sequence});
 }
 
+void StageLogic::Execute(const RollbackOrder& back, const Memory&, double, Actions& actions) {
+  if (const absl::Status there = book_.RollBack(back); !there.ok()) return Fail(there, actions);
+  inbox_.RollBack(back);
+  actions.push_back(RolledBack{back.sequence, back.positions});
+}
+
 void StageLogic::Execute(const ResidencyOrder& order, const Memory&, double, Actions& actions) {
   actions.push_back(ChangeResidency{&order});
 }

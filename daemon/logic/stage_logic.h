@@ -54,6 +54,11 @@ class StageLogic {
   struct Retired {
     int32_t sequence = 0;
   };
+  // A sequence has gone back: its next row is at `positions`.
+  struct RolledBack {
+    int32_t sequence = 0;
+    int64_t positions = 0;
+  };
   // Residency is to change. The order is valid until the next OnOrder.
   struct ChangeResidency {
     const ResidencyOrder* order = nullptr;
@@ -98,8 +103,8 @@ class StageLogic {
   };
   // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
   // StartUnits takes the place of a StartComputeUnits.
-  using Action = ProgramRunner::ActionOr<Admitted, Retired, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead, FreePlace,
-                                         StartUnits, HostedReady, Failed>;
+  using Action = ProgramRunner::ActionOr<Admitted, Retired, RolledBack, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead,
+                                         FreePlace, StartUnits, HostedReady, Failed>;
   using Actions = std::vector<Action>;
 
   // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
@@ -202,6 +207,7 @@ class StageLogic {
   bool HasPagesFor(const Order& order, const Memory& memory, Actions& actions);
   void Execute(const AdmitOrder& admit, const Memory& memory, double now_ms, Actions& actions);
   void Execute(const RetireOrder& retire, const Memory& memory, double now_ms, Actions& actions);
+  void Execute(const RollbackOrder& back, const Memory& memory, double now_ms, Actions& actions);
   void Execute(const ResidencyOrder& order, const Memory& memory, double now_ms, Actions& actions);
   void Execute(StepOrder& order, const Memory& memory, double now_ms, Actions& actions);
   void PostArrived(const Visit& visit, double now_ms, Actions& actions);

@@ -3,6 +3,7 @@
 //
 //   StepOrder: rows with a snapshot ──► the position of the snapshot
 //   AdmitOrder: the state begins as zeros, goes on in its slot, or is a copy of a snapshot
+//   RollbackOrder: the state is a copy of a snapshot of its slot
 //
 // The orders alone decide, so all devices of a plan have the same positions.
 //
@@ -77,6 +78,23 @@ class StateBook {
     return absl::OkStatus();
   }
 
+  // A sequence goes back to the position of a snapshot of its slot. InvalidArgument, and nothing
+  // changes, if the snapshot has another position.
+  absl::Status RollBack(const RollbackOrder& back) {
+    if (!has_states_) {
+      if (back.snapshot < 0) return absl::OkStatus();
+      return Invalid("slot ", back.sequence, " is to go back to a snapshot, but the model has no state");
+    }
+    const int64_t there = PositionsOf(back.sequence, back.snapshot);
+    if (there == 0 || there != back.positions)
+      return Invalid("slot ", back.sequence, " is to go back to states of ", back.positions, " positions, but snapshot ", back.snapshot,
+                     " of it has ", there);
+    restore_ = {.from = back.sequence, .snapshot = back.snapshot, .to = back.sequence};
+    Cut(back.sequence, back.positions);
+    At(back.sequence).positions = back.positions;
+    return absl::OkStatus();
+  }
+
   // The sequence of a slot has ended, and KV of its first `positions` positions stays.
   void Keep(int32_t sequence, int64_t positions) {
     if (!has_states_) return;
@@ -101,6 +119,9 @@ class StateBook {
   Slot& At(int32_t sequence) { return slots_[static_cast<size_t>(sequence)]; }
   static int32_t From(const AdmitOrder& admit) { return admit.source >= 0 ? admit.source : admit.sequence; }
 
+  // Of a snapshot that an order names; 0: there is none.
+  int64_t PositionsOf(int32_t sequence, int32_t named) const { return named >= 0 && named < snapshots_ ? snapshot(sequence, named) : 0; }
+
   static absl::Status CheckNone(const AdmitOrder& admit) {
     if (admit.snapshot < 0) return absl::OkStatus();
     return Invalid("slot ", admit.sequence, " is to begin with a snapshot, but the model has no state");
@@ -112,7 +133,7 @@ class StateBook {
     const bool begins = admit.computed == 0 && admit.snapshot < 0;
     const bool goes_on = admit.snapshot < 0 && admit.source < 0 && slot.positions == admit.computed;
     if (begins || goes_on) return absl::OkStatus();
-    const int64_t there = admit.snapshot >= 0 && admit.snapshot < snapshots_ ? snapshot(from, admit.snapshot) : 0;
+    const int64_t there = PositionsOf(from, admit.snapshot);
     if (there > 0 && there == admit.computed) return absl::OkStatus();
     return Invalid("slot ", admit.sequence, " is to begin with states of ", admit.computed, " positions, but snapshot ", admit.snapshot,
                    " of slot ", from, " has ", there);

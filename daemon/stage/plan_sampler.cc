@@ -1,5 +1,7 @@
 #include "daemon/stage/plan_sampler.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace lime {
@@ -9,9 +11,10 @@ struct PlanSampler::Sequence {
   RequestSampling sampling;
   std::vector<int32_t> ids;                   // of the prompt, and the sampled ones
   size_t prompt = 0;                          // how many of them were not generated, now or under an earlier plan
+  size_t given = 0;                           // how many of them came with its AdmitOrder
   std::shared_ptr<MaskMaker::Answer> answer;  // null: any token may come
   std::shared_ptr<LogitsHash> hash;
-  absl::Status broken;  // the error if the hash could not continue from its state
+  absl::Status broken;  // the error if it cannot continue, for example because the state of its hash is none
 };
 
 PlanSampler::PlanSampler() = default;
@@ -28,6 +31,7 @@ void PlanSampler::Admit(const AdmitOrder& order) {
   sequence->ids.reserve(static_cast<size_t>(order.positions));
   sequence->ids = order.prompt;
   sequence->prompt = order.prompt.size() - static_cast<size_t>(order.generated);
+  sequence->given = order.prompt.size();
   absl::MutexLock lock(&mutex_);
   if (const auto found = expected_.find(order.request); found != expected_.end()) {
     sequence->sampling = std::move(found->second);
@@ -51,6 +55,20 @@ void PlanSampler::Admit(const AdmitOrder& order) {
 void PlanSampler::Retire(int32_t sequence) {
   absl::MutexLock lock(&mutex_);
   sequences_.erase(sequence);
+}
+
+void PlanSampler::RollBack(int32_t sequence, int64_t positions) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) return;
+  Sequence& back = *found->second;
+  const size_t kept = std::max(back.given, static_cast<size_t>(positions) + 1);
+  if (back.ids.size() <= kept) return;
+  back.ids.resize(kept);
+  const RequestSampling& sampling = back.sampling;
+  if (back.answer != nullptr || sampling.hash_logits || sampling.score_top || sampling.logprobs)
+    back.broken = absl::UnimplementedError(
+        absl::StrCat("sequence slot ", sequence, " goes back behind sampled tokens, but its request has a hash, scores or a format"));
 }
 
 absl::StatusOr<PlanSampler::Sequence*> PlanSampler::Find(int32_t sequence) {

@@ -42,6 +42,9 @@ class PlanSampler final : public TokenSampler {
   // The format is compiled from now on, beside the prompt.
   void Admit(const AdmitOrder& order) override;
   void Retire(int32_t sequence) override;
+  // A token that was sampled behind `positions` cannot be taken back from a hash, a score or the mask
+  // of a format: the sequence fails with its next logits then.
+  void RollBack(int32_t sequence, int64_t positions) override;
   absl::StatusOr<int64_t> LogitsUsed(int32_t sequence) override;
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override;
 

@@ -53,6 +53,12 @@ static void List(MessageFields& f, RetireOrder& retire, v1::RetireOrder& m) {
   f.Number(LIME_FIELD(m, kept), retire.kept, 0, kMaxWirePosition);
 }
 
+static void List(MessageFields& f, RollbackOrder& rollback, v1::RollbackOrder& m) {
+  f.Number(LIME_FIELD(m, sequence), rollback.sequence, 0, kMaxWireSequences - 1);
+  f.Number(LIME_FIELD(m, positions), rollback.positions, 1, kMaxWirePosition);
+  f.PlusOne(LIME_FIELD(m, snapshot_plus_1), rollback.snapshot, kMaxStateSnapshots);
+}
+
 static void List(MessageFields& f, ResidencyOrder& residency, v1::ResidencyOrder& m) {
   f.Number(LIME_FIELD(m, layer_pages), residency.to.layer_pages, 0, kMaxWireSequences * kMaxWirePosition);
   f.Ascending("streamed", residency.to.streamed, m.mutable_streamed(), kMaxPlanBlocks);
@@ -113,6 +119,7 @@ static void List(MessageFields& f, OrderMessage& what, v1::Order& m) {
   f.Case<RetireOrder>(LIME_PART(m, retire), what.order.what);
   f.Case<StepOrder>(LIME_PART(m, step), what.order.what);
   f.Case<ResidencyOrder>(LIME_PART(m, residency), what.order.what);
+  f.Case<RollbackOrder>(LIME_PART(m, rollback), what.order.what);
   f.NoOther("an order is of an unknown kind; run the same release everywhere");
 }
 

@@ -72,6 +72,12 @@ class Head {
     return ids.size() > kPrompt.size() && ids.back() == vocabulary_->end_ids()[0];
   }
 
+  // As if no id behind this position had come.
+  void RollBack(int32_t slot, int64_t positions) {
+    sampler_.RollBack(slot, positions);
+    ids_[static_cast<size_t>(slot)].resize(static_cast<size_t>(positions) + 1);
+  }
+
   const std::vector<int32_t>& ids(int32_t slot) const { return ids_[static_cast<size_t>(slot)]; }
   std::string Text(int32_t slot) const {
     std::string text;
@@ -108,6 +114,30 @@ std::vector<RequestSampling> AllKinds() {
   all[4] = {.params = {.temperature = 1.2, .seed = 6}, .format = kAfterBrace};
   all[5] = {.params = {.logit_bias = {{'{', -100}}}, .format = kWeather};
   return all;
+}
+
+TEST(PlanSamplerTest, TokensBehindARollbackAreSampledAgain) {
+  Head head;
+  const RequestSampling penalised{.params = {.repetition_penalty = 1.3, .temperature = 0.8, .seed = 5}};
+  head.Begin(0, penalised, 40);
+  head.Run(0, 20);
+  const std::vector<int32_t> ids = head.ids(0);
+  ASSERT_GT(ids.size(), kPrompt.size() + 5);
+  head.RollBack(0, std::ssize(kPrompt) + 2);
+  head.Run(0, 20 - 3);
+  EXPECT_EQ(head.ids(0), ids);
+  head.RollBack(0, 1);
+  EXPECT_TRUE(head.TryNext(0).ok()) << "the ids of the prompt stay known";
+}
+
+TEST(PlanSamplerTest, AHashIsNotTakenBack) {
+  Head head;
+  head.Begin(0, {.hash_logits = true}, 40);
+  head.Run(0, 3);
+  head.RollBack(0, std::ssize(head.ids(0)) - 1);
+  ASSERT_TRUE(head.TryNext(0).ok()) << "no token was behind that";
+  head.RollBack(0, std::ssize(kPrompt));
+  EXPECT_THAT(std::string(head.TryNext(0).status().message()), HasSubstr("its request has a hash, scores or a format"));
 }
 
 TEST(PlanSamplerTest, ARequestGoesOnElsewhereAsItWouldHaveGoneOnHere) {

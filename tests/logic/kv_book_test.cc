@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_spill.h"
@@ -84,6 +85,35 @@ TEST(KvBookTest, AWriteThatFailsForASequenceThatHasEndedIsNoError) {
   book.Written(piece, absl::CancelledError("its sequence has ended"));
   Grow(book, 1, 512);
   EXPECT_TRUE(book.NextWrite());
+}
+
+// ---- Sequences that go back
+
+TEST(KvBookTest, ASequenceThatGoesBackKeepsItsPages) {
+  const Plan plan = TwoSequences();
+  KvBook book(plan, {.layers = 1});
+  Grow(book, 0, 100);
+  const std::vector<int32_t> pages(book.pages().Pages(0, 0).begin(), book.pages().Pages(0, 0).end());
+  (void)book.NextShown();
+  EXPECT_THAT(std::string(book.RollBack({.sequence = 0, .positions = 113}).message()), HasSubstr("113 positions, but it has fewer pages"));
+  ASSERT_TRUE(book.RollBack({.sequence = 0, .positions = 37}).ok());
+  EXPECT_THAT(book.pages().Pages(0, 0), ElementsAreArray(pages));
+  EXPECT_FALSE(book.NextShown());
+  EXPECT_EQ(book.Extend(Step(0, 37)).value(), true);
+}
+
+TEST(KvBookTest, BehindAWindowASequenceCannotGoBack) {
+  Plan plan = TwoSequences();
+  const KvWindow window{.positions = 50, .pages = WindowPages(50, 64)};
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .window = window}};
+  KvBook book(plan, {.layers = 1});
+  for (int32_t position = 0; position < 400; position += 50) book.Reach(Step(0, position));
+  Grow(book, 0, 351);
+  const int64_t least = window.LeastSharedAt(351);
+  ASSERT_GT(least, 100);
+  EXPECT_THAT(std::string(book.RollBack({.sequence = 0, .positions = least - 1}).message()),
+              HasSubstr(absl::StrCat("can go back to no fewer than ", least)));
+  EXPECT_TRUE(book.RollBack({.sequence = 0, .positions = least}).ok());
 }
 
 // ---- KV that sequences share

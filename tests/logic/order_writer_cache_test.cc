@@ -202,6 +202,7 @@ class CachedDevice {
     slot.idle = true;
     said_.push_back(absl::StrCat("keep ", retire.sequence, ":", retire.kept));
   }
+  void On(const RollbackOrder&) { FAIL() << "no request goes back"; }
   void On(const ResidencyOrder& residency) { said_.push_back(absl::StrCat("to ", residency.to.layer_pages, " pages")); }
   void On(const StepOrder& step) {
     std::vector<SampledToken>& sampled = sampled_.emplace_back();

@@ -365,6 +365,45 @@ TEST_F(StageInboxTest, TokensComeOnceEachAndOfSequencesThatAreThere) {
   EXPECT_THAT(Says(Inbox(1).OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("this device expects no"));
 }
 
+TEST_F(StageInboxTest, TokensBehindThePositionOfARollbackCountNoMore) {
+  StageInbox inbox = Inbox(0);
+  inbox.Admit({.sequence = 0});
+  inbox.BeginStep({Rows(0, 0)});
+  EXPECT_TRUE(inbox.OnActivation(Tokens(0, {{0, 1, 7}})).ok());
+  inbox.EndStep();
+  inbox.BeginStep({Rows(0, 1, 1, kSampledToken)});
+  inbox.EndStep();
+  inbox.RollBack({.sequence = 0, .positions = 1});
+  inbox.BeginStep({Rows(0, 1, 1, kSampledToken)});
+  EXPECT_EQ(inbox.NextWithTokens(), 0);
+  EXPECT_EQ(inbox.batch(0).rows[0].token, 7) << "it was sampled before the row";
+  inbox.EndStep();
+  inbox.BeginStep({Rows(0, 2, 1, kSampledToken)});
+  EXPECT_TRUE(inbox.OnActivation(Tokens(1, {{0, 2, 8}})).ok());
+  EXPECT_EQ(inbox.NextWithTokens(), std::nullopt) << "of the row that was taken back";
+  EXPECT_TRUE(inbox.OnActivation(Tokens(2, {{0, 2, 9}})).ok());
+  EXPECT_EQ(inbox.NextWithTokens(), 0);
+  EXPECT_EQ(inbox.batch(0).rows[0].token, 9);
+}
+
+TEST_F(StageInboxTest, OnlyASequenceWhoseKvIsInMemoryGoesBack) {
+  const auto says = [](const Plan& plan, const RollbackOrder& back) {
+    StageInbox inbox(plan, 0, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
+    return Says(inbox.AddOrder({.number = 0, .what = back}));
+  };
+  EXPECT_EQ(says(plan_, {.sequence = 3, .positions = 63}), "");
+  EXPECT_THAT(says(plan_, {.sequence = 4, .positions = 1}), HasSubstr("no sequence slot 4"));
+  EXPECT_THAT(says(plan_, {.sequence = 0, .positions = 0}), HasSubstr("back to 0 positions, the plan allows 1 to 63"));
+  EXPECT_THAT(says(plan_, {.sequence = 0, .positions = 64}), HasSubstr("back to 64 positions"));
+  EXPECT_THAT(says(plan_, {.sequence = 0, .positions = 9, .snapshot = 0}), HasSubstr("the plan has 0 for each slot"));
+  Plan spills = plan_;
+  spills.devices[0].max_layer_pages = 100;
+  EXPECT_THAT(says(spills, {.sequence = 0, .positions = 9}), HasSubstr("moves it to a disk or a host"));
+  Plan evicts = plan_;
+  evicts.retained_positions = 32;
+  EXPECT_THAT(says(evicts, {.sequence = 0, .positions = 9}), HasSubstr("the plan evicts KV"));
+}
+
 // What is evicted goes ahead of a sequence's rows, with the tokens that the first device has seen.
 TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
   Plan plan = TwoDevices();

@@ -82,6 +82,22 @@ TEST(StateBookTest, WhatAFreedSlotHadIsGone) {
   EXPECT_THAT(Says(book.Begin(Begins(1, 16, 7, 0))), HasSubstr("snapshot 7 of slot 0 has 0")) << "there is none";
 }
 
+TEST(StateBookTest, ASequenceGoesBackToASnapshotOfItsSlot) {
+  StateBook book(WithStates());
+  ASSERT_TRUE(book.Begin(Begins(1)).ok());
+  ASSERT_TRUE(book.Begin(Rows(1, 0, 32, 0)).ok() && book.Begin(Rows(1, 32, 48, 1)).ok() && book.Begin(Rows(1, 48, 50)).ok());
+  EXPECT_THAT(Says(book.RollBack({.sequence = 1, .positions = 48, .snapshot = 0})), HasSubstr("48 positions, but snapshot 0 of it has 32"));
+  EXPECT_THAT(Says(book.RollBack({.sequence = 1, .positions = 48})), HasSubstr("snapshot -1 of it has 0"));
+  EXPECT_THAT(Says(book.RollBack({.sequence = 0, .positions = 48, .snapshot = 1})), HasSubstr("snapshot 1 of it has 0"));
+  EXPECT_FALSE(book.NextRestore()) << "of what was refused";
+  ASSERT_TRUE(book.RollBack({.sequence = 1, .positions = 32, .snapshot = 0}).ok());
+  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 1, .snapshot = 0, .to = 1}));
+  EXPECT_EQ(book.snapshot(1, 0), 32) << "it may go back there again";
+  EXPECT_EQ(book.snapshot(1, 1), 0);
+  EXPECT_THAT(Says(book.Begin(Rows(1, 50, 51))), HasSubstr("have 32 positions, the row is at 50"));
+  EXPECT_TRUE(book.Begin(Rows(1, 32, 40)).ok());
+}
+
 TEST(StateBookTest, AModelWithoutStatesHasNoSnapshots) {
   Plan plan{.sequences = 2};
   plan.parts = {{.block = {BlockKind::kAttention, 0}}};
@@ -89,6 +105,8 @@ TEST(StateBookTest, AModelWithoutStatesHasNoSnapshots) {
   EXPECT_TRUE(book.Begin(Begins(1, 32, -1, 0)).ok());
   EXPECT_TRUE(book.Begin(Rows(1, 32, 40)).ok());
   EXPECT_THAT(Says(book.Begin(Begins(1, 32, 0))), HasSubstr("the model has no state"));
+  EXPECT_TRUE(book.RollBack({.sequence = 1, .positions = 7}).ok());
+  EXPECT_THAT(Says(book.RollBack({.sequence = 1, .positions = 7, .snapshot = 0})), HasSubstr("the model has no state"));
   book.Keep(1, 16);
   EXPECT_FALSE(book.NextRestore());
 }

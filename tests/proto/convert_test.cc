@@ -272,6 +272,7 @@ TEST(ConvertTest, OrdersReturn) {
                                  .format = std::string("{\0}", 3)};
   for (const Order& order :
        {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}}, Order{5, RetireOrder{.sequence = 3, .kept = 48}},
+        Order{7, RollbackOrder{.sequence = 3, .positions = 48}}, Order{7, RollbackOrder{.sequence = 3, .positions = 48, .snapshot = 2}},
         Order{6, ResidencyOrder{{.layer_pages = 9, .streamed = {0, 3, 4}}}}}) {
     const auto back = Return<v1::OrderRequest>(FromCoordinator(OrderMessage{order, sampling}));
     ASSERT_TRUE(back.ok()) << back.status();
@@ -426,6 +427,7 @@ TEST(ConvertTest, OrdersOfThisProtocolHaveTheseFields) {
             "repetition_penalty=1 temperature=2 top_k=3 top_p=4 min_p=5 seed=6 hash_logits=7 choice=10 hash_state=9 score_top_plus_1=8 "
             "presence_penalty=11 frequency_penalty=12 bias_ids=13 biases=14 logprobs_plus_1=15 format=16");
   EXPECT_EQ(FieldsOf(*v1::RetireOrder::descriptor()), "sequence=1 kept=2");
+  EXPECT_EQ(FieldsOf(*v1::RollbackOrder::descriptor()), "sequence=1 positions=2 snapshot_plus_1=3");
   EXPECT_EQ(FieldsOf(*v1::StepOrder::descriptor()), "microbatches=1");
   EXPECT_EQ(FieldsOf(*v1::ResidencyOrder::descriptor()), "layer_pages=1 streamed=2");
   EXPECT_EQ(FieldsOf(*v1::MicroBatch::descriptor()), "rows=1");

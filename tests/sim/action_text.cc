@@ -63,6 +63,9 @@ std::string Text(const StageLogic::Admitted& a) {
 std::string Text(const StageLogic::Retired& a) {
   return absl::StrCat("retired slot ", a.sequence);
 }
+std::string Text(const StageLogic::RolledBack& a) {
+  return absl::StrCat("slot ", a.sequence, " is back at ", a.positions, " positions");
+}
 std::string Text(const StageLogic::ChangeResidency& a) {
   return absl::StrCat("change residency to ", a.order->to.layer_pages, " pages, ", a.order->to.streamed.size(), " parts streamed");
 }

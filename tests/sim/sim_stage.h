@@ -134,6 +134,7 @@ class SimStage {
   void Carry(const ProgramRunner::Border&);
   void Carry(const StageLogic::Admitted&) {}
   void Carry(const StageLogic::Retired&);
+  void Carry(const StageLogic::RolledBack&) {}
   void Carry(const StageLogic::ChangeResidency& change);
   void Carry(const StageLogic::StepBegun&) {}
   void Carry(const StageLogic::Failed& failed);
