@@ -29,6 +29,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan, Bytes prompt_cache) {
   options.retained_positions = plan.retained_positions;
   options.again_ahead = AgainAhead(plan);
   options.cache.needs_snapshot = HasState(plan);
+  options.snapshots = plan.state_snapshots;
   options.window = WindowOf(plan);
   options.slot_pages = FullLayerPages(plan) / plan.sequences;
   if (prompt_cache == 0) return options;
@@ -37,7 +38,6 @@ OrderWriter::Options OrderWriter::For(const Plan& plan, Bytes prompt_cache) {
   options.cache = {
       .most_pages = prompt_cache / std::max<Bytes>(page_bytes, 1), .unit = SharedKvUnit(plan), .needs_snapshot = HasState(plan)};
   options.copies_kv = CopiesKv(plan);
-  options.snapshots = plan.state_snapshots;
   return options;
 }
 
@@ -140,6 +140,7 @@ absl::Status OrderWriter::Restart(const Options& options) {
     entry->slot = -1;
     entry->awaited = -1;
     entry->snapshots.clear();
+    entry->goes_back = false;
     entry->ordered = entry->computed = 0;
     entry->tokens = entry->request.prompt;
     entry->tokens.insert(entry->tokens.end(), entry->generated.begin(), entry->generated.end());
@@ -161,31 +162,51 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOn(const Opti
     pages -= computed, most_pages -= computed;
     if (pages < 0 || std::ssize(continued) == options.sequences) break;
     if (entry->ordered == 0) continue;
-    continued.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(continued.size()), .positions = entry->ordered}});
-    if (options_.cache.needs_snapshot) continued.back().sequence.states = StatesThatContinue(entry->ordered, entry->snapshots, options);
+    continued.push_back({entry->id, AllOf(*entry, options)});
   }
   std::vector<PrefixCache::Idle> idle = NextIdle(options);
   pages = std::min(pages, most_pages);
   const auto stays = [&](const PrefixCache::Idle& each) { return (pages -= std::ssize(each.ids) / kPageTokens) >= 0; };
   const size_t room = static_cast<size_t>(options.sequences) - continued.size();
   idle.resize(std::min<size_t>(room, static_cast<size_t>(std::ranges::find_if_not(idle, stays) - idle.begin())));
-  for (PrefixCache::Idle& each : idle) {
-    const int32_t slot = static_cast<int32_t>(continued.size());
-    continued.push_back({std::nullopt, {.from = std::exchange(each.slot, slot), .to = slot, .positions = std::ssize(each.ids)}});
-    if (options_.cache.needs_snapshot) continued.back().sequence.states = StatesThatContinue(0, each.snapshots, options);
+  return ContinueWith(options, std::move(continued), std::move(idle));
+}
+
+absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::GoOnInterrupted(const Options& options) {
+  std::vector<Continued> continued;
+  int64_t pages = options.levels.empty() ? std::numeric_limits<int64_t>::max() : options.levels.front().layer_pages;
+  for (const Entry* entry : running_) {
+    KvSequence sequence = ComputedEverywhere(*entry, options);
+    if (sequence.positions == 0) continue;
+    pages -= PagesOf(sequence.positions);
+    if (pages < 0 || std::ssize(continued) == options.sequences) break;
+    continued.push_back({entry->id, std::move(sequence)});
   }
+  return ContinueWith(options, std::move(continued), {});
+}
+
+// `continued`: their new slots are not set yet. `idle`: newest first.
+absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::ContinueWith(const Options& options, std::vector<Continued> continued,
+                                                                              std::vector<PrefixCache::Idle> idle) {
+  for (PrefixCache::Idle& each : idle) {
+    continued.push_back({std::nullopt, {.from = each.slot, .positions = std::ssize(each.ids)}});
+    if (options_.cache.needs_snapshot) continued.back().sequence.states = StatesThatContinue(0, each.snapshots, options);
+    each.slot = static_cast<int32_t>(continued.size()) - 1;
+  }
+  for (size_t slot = 0; slot < continued.size(); ++slot) continued[slot].sequence.to = static_cast<int32_t>(slot);
   LIME_RETURN_IF_ERROR(Restart(options));
   for (const Continued& each : continued) {
     std::erase(free_slots_, each.sequence.to);
     LeastShared(each.sequence.to) = options_.window.LeastShared(options_.window.FirstPageTaken(each.sequence.positions));
     if (!each.request) continue;
     Entry& entry = entries_.at(*each.request);
+    const std::vector<int64_t>& states = each.sequence.states;
     entry.slot = each.sequence.to;
     entry.ordered = entry.computed = each.sequence.positions;
-    if (!each.sequence.states.empty() && cache_.on()) {
-      entry.snapshots.assign(each.sequence.states.begin() + 1, each.sequence.states.end());
-      entry.snapshots.resize(static_cast<size_t>(options_.snapshots));
-    }
+    entry.snapshots.assign(static_cast<size_t>(options_.snapshots), 0);
+    if (states.empty()) continue;
+    std::copy(states.begin() + 1, states.end(), entry.snapshots.begin());
+    entry.goes_back = states.front() == 0;
   }
   for (; !idle.empty(); idle.pop_back()) {
     PrefixCache::Idle& oldest = idle.back();

@@ -67,7 +67,7 @@ class OrderWriter {
     std::vector<Residency> levels;   // by KV pages, ascending; first: in use; empty: no growth
     PrefixCache::Options cache;      // its unit is 0 if requests share no KV
     bool copies_kv = false;          // KV of a slot can be copied to another one
-    int32_t snapshots = 0;           // Plan::state_snapshots; used if the cache needs them
+    int32_t snapshots = 0;           // Plan::state_snapshots
     KvWindow window = {};            // of layers that give pages back
     // KV pages that a slot has in a layer, at most: in that with the most.
     int64_t slot_pages = std::numeric_limits<int64_t>::max();
@@ -118,6 +118,11 @@ class OrderWriter {
     KvSequence sequence;
   };
   absl::StatusOr<std::vector<Continued>> GoOn(const Options& options, int64_t most_pages = std::numeric_limits<int64_t>::max());
+  // GoOn after a failure, if all devices still have their KV: steps may be under way, and devices may
+  // be at different ones. A running request continues behind the positions that every device has
+  // computed; if the model has a state, at the newest snapshot of no more positions. Logits that are
+  // computed again after a Restart are computed again here, too. Idle sequences end.
+  absl::StatusOr<std::vector<Continued>> GoOnInterrupted(const Options& options);
 
   // The orders that may be sent now, in sequence; may be empty. Valid until the next call.
   const std::vector<Order>& NextOrders();
@@ -186,6 +191,8 @@ class OrderWriter {
     int64_t end = 0;                      // maximum positions, with all tokens that it may generate
     int64_t ordered = 0;                  // positions computed by the steps ordered so far
     int64_t computed = 0;                 // of `tokens`, computed by the steps that have ended
+    int64_t begun = 0;                    // positions with which it was admitted
+    bool goes_back = false;               // its states begin with the snapshot of its slot that has `ordered` positions
     std::vector<int32_t> generated;
   };
   struct Sampling {
@@ -238,6 +245,10 @@ class OrderWriter {
   void FreeSlot(int32_t slot);
   bool EvictIdle();
   std::vector<PrefixCache::Idle> NextIdle(const Options& options);
+  KvSequence AllOf(const Entry& entry, const Options& next) const;
+  KvSequence ComputedEverywhere(const Entry& entry, const Options& next) const;
+  absl::StatusOr<std::vector<Continued>> ContinueWith(const Options& options, std::vector<Continued> continued,
+                                                      std::vector<PrefixCache::Idle> idle);
   void Admit();
   void AdmitWaiting(Entry& entry);
   void WriteAdmit(Entry& entry, const Beginning& beginning);
@@ -250,6 +261,8 @@ class OrderWriter {
   void GiveSlot(Entry& entry, const Beginning& beginning);
   std::vector<int32_t> KeptOf(const Entry& entry) const;
   static std::vector<int64_t> StatesThatContinue(int64_t positions, const std::vector<int64_t>& snapshots, const Options& options);
+  int64_t SnapshotUnit() const { return cache_.unit() > 0 ? cache_.unit() : kPageTokens; }
+  int64_t SnapshotStride() const;
   int64_t PromptSnapshot(const Entry& entry) const;
   int32_t SnapshotAfter(Entry& entry) const;
   bool MayAdmit(const Entry& entry);

@@ -11,6 +11,9 @@ namespace {
 // without the place for its thoughts. The snapshot of a prompt is taken before these ids.
 constexpr int64_t kAnswerHead = 8;
 
+// At least so many positions of a prompt are computed from one snapshot to the next.
+constexpr int64_t kLeastStride = 1024;
+
 // Snapshots of other positions than the first `positions` are of no use any more.
 void CutSnapshots(std::vector<int64_t>& snapshots, int64_t positions) {
   for (int64_t& snapshot : snapshots) snapshot = snapshot > positions ? 0 : snapshot;
@@ -83,10 +86,12 @@ void OrderWriter::Admit() {
 void OrderWriter::AdmitWaiting(Entry& entry) {
   Beginning beginning;
   if (entry.slot < 0) {
-    entry.snapshots.assign(cache_.on() ? static_cast<size_t>(options_.snapshots) : 0, 0);
+    entry.snapshots.assign(static_cast<size_t>(options_.snapshots), 0);
     beginning = FindBeginning(entry);
     (void)FindAwaited(entry, beginning.positions);
     GiveSlot(entry, beginning);
+  } else if (entry.goes_back) {
+    beginning.snapshot = PrefixCache::SnapshotAt(entry.snapshots, entry.ordered);
   }
   entry.running = true;
   running_.push_back(&entry);
@@ -102,6 +107,7 @@ void OrderWriter::WriteAdmit(Entry& entry, const Beginning& beginning) {
   CutSnapshots(entry.snapshots, copies ? 0 : entry.ordered);
   if (beginning.positions > 0) LeastShared(entry.slot) = LeastShared(beginning.slot);
   if (entry.ordered == 0) LeastShared(entry.slot) = 0;
+  entry.begun = entry.ordered;
   entry.admitted = true;
   if (beginning.idle && beginning.slot != entry.slot) cache_.Touch(beginning.slot);
   Write(AdmitOrder{.sequence = entry.slot,
@@ -206,22 +212,71 @@ std::vector<int64_t> OrderWriter::StatesThatContinue(int64_t positions, const st
   return states;
 }
 
+// All that a running request has, for the next plan.
+KvSequence OrderWriter::AllOf(const Entry& entry, const Options& next) const {
+  KvSequence sequence{.from = entry.slot, .positions = entry.ordered};
+  if (options_.cache.needs_snapshot) sequence.states = StatesThatContinue(entry.ordered, entry.snapshots, next);
+  return sequence;
+}
+
+// The first positions of a running request that every device has: a token came from them, or a step
+// with them has ended. 0 positions: none, or none that can be used. A device may be behind with the
+// orders, so nothing is known of a request before its first row has been through all of them. A
+// snapshot behind these positions may be on some devices only; one of no more is the same on all,
+// because no row ordered since overwrites it.
+KvSequence OrderWriter::ComputedEverywhere(const Entry& entry, const Options& next) const {
+  KvSequence sequence{.from = entry.slot};
+  const int64_t known = std::ssize(entry.request.prompt) + std::ssize(entry.generated);
+  const int64_t computed = known > std::ssize(entry.tokens) ? known - 1 : entry.computed;
+  if (!entry.admitted || computed <= entry.begun) return sequence;
+  const int64_t most = std::min(computed, std::min(known, entry.logits_from) - 1);
+  int64_t positions = most;
+  if (options_.cache.needs_snapshot) {
+    sequence.states = StatesThatContinue(0, entry.snapshots, next);
+    positions = 0;
+    for (int64_t& snapshot : sequence.states) {
+      if (snapshot > most) snapshot = 0;
+      positions = std::max(positions, snapshot);
+    }
+  }
+  // The next plan may share them up to their last whole page.
+  if (positions / kPageTokens * kPageTokens < LeastShared(entry.slot)) return sequence;
+  sequence.positions = positions;
+  return sequence;
+}
+
+// Prompts are computed so many positions from one snapshot to the next. Rows of no more positions are
+// ordered ahead, so of two snapshots that take turns one is of rows that have been computed.
+int64_t OrderWriter::SnapshotStride() const {
+  if (options_.rows_ahead == INT64_MAX) return 0;
+  const int64_t unit = SnapshotUnit();
+  return (std::max(options_.rows_ahead, kLeastStride) + unit - 1) / unit * unit;
+}
+
 // The positions of the snapshot for requests whose prompts begin like this one, or that go on from it.
 // 0: the prompt is too short for one.
 int64_t OrderWriter::PromptSnapshot(const Entry& entry) const {
-  if (cache_.unit() == 0 || entry.snapshots.empty()) return 0;
-  return std::max<int64_t>(0, std::ssize(entry.request.prompt) - kAnswerHead) / cache_.unit() * cache_.unit();
+  if (entry.snapshots.empty()) return 0;
+  const int64_t unit = SnapshotUnit();
+  return std::max<int64_t>(0, std::ssize(entry.request.prompt) - kAnswerHead) / unit * unit;
 }
 
 // The snapshot that gets the states after the row that was just ordered; -1: none does. The first one
 // is for the prompt. The others take turns at whole units behind it, because rows are ordered before
-// their ids are known: the newest one may belong to ids that come after the request's end.
+// their ids are known: the newest one may belong to ids that come after the request's end. Within a
+// long prompt they take turns, too, for a failure: the request continues at one of them then.
 int32_t OrderWriter::SnapshotAfter(Entry& entry) const {
-  const int64_t positions = entry.ordered, unit = cache_.unit(), others = std::ssize(entry.snapshots) - 1;
-  if (others < 0 || unit == 0 || positions % unit != 0 || !entry.request.cache_prompt) return -1;
-  const int64_t of_prompt = PromptSnapshot(entry), known = std::ssize(entry.tokens);
+  const int64_t positions = entry.ordered, unit = SnapshotUnit(), others = std::ssize(entry.snapshots) - 1;
+  if (others < 0 || positions % unit != 0) return -1;
+  const int64_t of_prompt = PromptSnapshot(entry), known = std::ssize(entry.tokens), stride = SnapshotStride();
   int32_t snapshot = positions == of_prompt ? 0 : -1;
-  if (positions > of_prompt && others > 0 && positions + unit > known) snapshot = 1 + static_cast<int32_t>(positions / unit % others);
+  if (positions != of_prompt && others > 0) {
+    if (positions > of_prompt && positions + unit > known) {
+      snapshot = 1 + static_cast<int32_t>(positions / unit % others);
+    } else if (stride > 0 && positions % stride == 0) {
+      snapshot = 1 + static_cast<int32_t>(positions / stride % others);
+    }
+  }
   if (snapshot >= 0) entry.snapshots[static_cast<size_t>(snapshot)] = positions;
   return snapshot;
 }

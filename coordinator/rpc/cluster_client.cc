@@ -68,7 +68,10 @@ class GrpcCluster final : public ClusterClient {
           {device, {.name = device.name, .address = device.address, .keys = options_.keys, .start = device.start}, NewStub(device)});
     }
   }
-  ~GrpcCluster() override { CloseCalls(/*ended=*/false); }
+  ~GrpcCluster() override {
+    CloseCalls(/*ended=*/false);
+    if (handed_over_) LetGo(*handed_over_);
+  }
 
   absl::Status LearnHealth() {
     health_.resize(connections_.size());
@@ -95,19 +98,23 @@ class GrpcCluster final : public ClusterClient {
       const absl::StatusOr<DeviceHealth> answer = AskHealth(*connection.stub, connection.target, {.patience = kHurry, .explain = false});
       // An old connection may notice late that a lost device is back. A new one does not.
       if (!answer.ok()) connection.stub = NewStub(connection.device);
-      free[i] = answer.ok() &&
-                (answer->epoch < 0 || (epochs_.contains(answer->epoch) && UnloadOn(connection, {.epoch = answer->epoch}, kHurry).ok()));
+      free[i] =
+          answer.ok() && (answer->epoch < 0 ||
+                          (epochs_.contains(answer->epoch) &&
+                           UnloadOn(connection, {.epoch = answer->epoch, .hand_over_kv = answer->epoch == plan_.epoch}, kHurry).ok()));
       return absl::OkStatus();
     });
     std::set<std::string> names;
     for (size_t i = 0; i < free.size(); ++i) {
       if (free[i]) names.insert(connections_[i].device.name);
     }
+    if (answered_) answered_ = names;
     return names;
   }
 
   absl::Status Open(News news) override {
     news_ = std::move(news);
+    answered_.reset();
     for (const int32_t device : users_) {
       const OrdersCall::Options options{.device = plan_.devices[device].name,
                                         .open = {.epoch = plan_.epoch, .vocabulary = vocabulary_digest_},
@@ -147,28 +154,16 @@ class GrpcCluster final : public ClusterClient {
   }
 
   absl::Status Unload() override { return UnloadAll(plan_.epoch, kUnload); }
-  void Abandon() override { CloseCalls(/*ended=*/false); }
+  void Abandon() override {
+    CloseCalls(/*ended=*/false);
+    handed_over_ = plan_, answered_.emplace();
+  }
 
-  // Ends the streams last: when a stream ends, its device unloads everything of the plan.
-  absl::StatusOr<Handover> HandOver() override {
-    handed_over_ = plan_;
-    std::vector<UnloadedPlan> unloaded(by_plan_.size());
-    const absl::Status status = ForAll(users_, [&](int32_t device) {
-      absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = plan_.epoch, .hand_over_kv = true}, kUnload);
-      if (!answer.ok()) return WithDevice(answer.status(), by_plan_[device]->device.name);
-      unloaded[device] = *std::move(answer);
-      return absl::OkStatus();
-    });
-    CloseCalls(/*ended=*/true);
-    LIME_RETURN_IF_ERROR(status);
-    Handover handover{.all = true};
-    lent_.clear();
-    for (const int32_t device : users_) {
-      lent_[by_plan_[device]->device.name] = unloaded[device].lent;
-      handover.all = handover.all && unloaded[device].handed_over;
-      handover.hashes.insert(unloaded[device].hashes.begin(), unloaded[device].hashes.end());
-    }
-    return handover;
+  absl::StatusOr<Handover> HandOver() override { return HandOver(kUnload); }
+
+  bool HaveKeptKv() override {
+    const absl::StatusOr<Handover> handover = HandOver(kHurry);
+    return handover.ok() && handover->all;
   }
 
  private:
@@ -200,6 +195,28 @@ class GrpcCluster final : public ClusterClient {
       finished = true;
     }
   };
+
+  // Ends the streams last: when a stream ends, its device unloads everything of the plan.
+  absl::StatusOr<Handover> HandOver(absl::Duration patience) {
+    handed_over_ = plan_;
+    std::vector<UnloadedPlan> unloaded(by_plan_.size());
+    const absl::Status status = ForAll(users_, [&](int32_t device) {
+      absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = plan_.epoch, .hand_over_kv = true}, patience);
+      if (!answer.ok()) return WithDevice(answer.status(), by_plan_[device]->device.name);
+      unloaded[device] = *std::move(answer);
+      return absl::OkStatus();
+    });
+    CloseCalls(/*ended=*/true);
+    LIME_RETURN_IF_ERROR(status);
+    Handover handover{.all = true};
+    lent_.clear();
+    for (const int32_t device : users_) {
+      lent_[by_plan_[device]->device.name] = unloaded[device].lent;
+      handover.all = handover.all && unloaded[device].handed_over;
+      handover.hashes.insert(unloaded[device].hashes.begin(), unloaded[device].hashes.end());
+    }
+    return handover;
+  }
 
   absl::Status InstallNew(Plan plan, const InstallOptions& options) {
     LIME_RETURN_IF_ERROR(Match(plan));
@@ -298,11 +315,12 @@ class GrpcCluster final : public ClusterClient {
     return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], {.epoch = epoch}, patience).status(); });
   }
 
-  // Unloads what the plan has left on its devices.
+  // Unloads what the plan has left on its devices. A lost device is not waited for.
   void LetGo(const Plan& handed_over) {
     std::vector<int32_t> devices;
     for (size_t i = 0; i < connections_.size(); ++i) {
-      if (DevicesUsed(handed_over).contains(connections_[i].device.name)) devices.push_back(static_cast<int32_t>(i));
+      const std::string& name = connections_[i].device.name;
+      if (DevicesUsed(handed_over).contains(name) && (!answered_ || answered_->contains(name))) devices.push_back(static_cast<int32_t>(i));
     }
     (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = handed_over.epoch}, kHurry).status(); });
   }
@@ -463,7 +481,9 @@ class GrpcCluster final : public ClusterClient {
   std::vector<InstalledPlan> installed_;
   Plan plan_;
   std::optional<Plan> handed_over_;  // devices may still hold its KV
-  std::set<int64_t> epochs_;         // of all plans installed so far
+  // Devices that have answered since the last Abandon; nullopt: all do, or it is not known.
+  std::optional<std::set<std::string>> answered_;
+  std::set<int64_t> epochs_;  // of all plans installed so far
   std::vector<Connection> connections_;
   // Null: the cluster does not have this device, and the plan does not use it.
   std::vector<const Connection*> by_plan_;

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/flow.h"
+#include "planner/plan/hosting/kv_on_host.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -349,6 +351,7 @@ void ClusterRun::ReportPause() {
 
 absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<bool>* cancel) {
   devices_.Abandon();
+  may_have_kv_ = open_;
   open_ = false;
   ++recoveries_;
   if (writer_.idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());  // no token was due
@@ -373,7 +376,8 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
 Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel) {
   // No news comes. Only the owner is asked.
   for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) AwaitNews(until);
-  return Recovery::Answered{devices_.Free()};
+  answered_ = devices_.Free();
+  return Recovery::Answered{answered_};
 }
 
 Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make, const std::atomic<bool>* cancel) {
@@ -388,9 +392,35 @@ Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make, const std::atomic
 
 Recovery::Event ClusterRun::Do(const Recovery::Install& install, const std::atomic<bool>* cancel) {
   if (install.first) newest_ = first_;
-  const absl::Status status = InstallAgain(*newest_, cancel);
+  const absl::Status status = KvIsLeft(*newest_) ? InstallInterrupted(*newest_, cancel) : InstallAgain(*newest_, cancel);
   if (!status.ok()) return Recovery::InstallFailed{DeviceOf(status), status};
   return Recovery::Installed{};
+}
+
+// A device that is missing has lost its KV. KV that is on hosts is not taken over: a piece may be on
+// its way. Nor is KV whose pages behind a window are gone, by a plan that keeps all pages.
+bool ClusterRun::KvIsLeft(const Plan& next) {
+  if (!std::exchange(may_have_kv_, false) || writer_.idle()) return false;
+  const Plan& failed = devices_.plan();
+  if (std::ranges::any_of(failed.devices, HasKvOnHost) || std::ranges::any_of(next.devices, HasKvOnHost)) return false;
+  if (WindowOf(failed).positions != WindowOf(next).positions) return false;
+  return std::ranges::includes(answered_, DevicesUsed(failed)) && devices_.HaveKeptKv();
+}
+
+absl::Status ClusterRun::InstallInterrupted(const Plan& plan, const std::atomic<bool>* cancel) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_.GoOnInterrupted(NextOrdersFor(plan, cancel)));
+  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.reported_share = 0;
+  std::vector<KvSequence> sequences;
+  int64_t positions = 0;
+  for (const OrderWriter::Continued& each : continued) {
+    sequences.push_back(each.sequence);
+    positions += each.sequence.positions;
+  }
+  if (!sequences.empty()) Say(absl::StrCat("the devices have kept the KV of ", positions, " tokens, which are not computed again"));
+  const absl::Status status = Install(plan, sequences);
+  if (status.ok() || sequences.empty() || IsSet(cancel)) return status;
+  Say(absl::StrCat("the KV so far cannot be taken over (", status.message(), "), so it is computed again"));
+  return InstallAgain(plan, cancel);
 }
 
 // Checks that the requests fit, and computes the levels, before a device loads anything.

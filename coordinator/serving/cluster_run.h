@@ -163,6 +163,9 @@ class ClusterRun {
   Recovery::Event Do(const Recovery::MakePlan& make, const std::atomic<bool>* cancel);
   Recovery::Event Do(const Recovery::Install& install, const std::atomic<bool>* cancel);
   absl::Status InstallAgain(const Plan& plan, const std::atomic<bool>* cancel);
+  bool KvIsLeft(const Plan& next);
+  // Requests continue with the KV that the devices have kept, and compute only the rest again.
+  absl::Status InstallInterrupted(const Plan& plan, const std::atomic<bool>* cancel);
   absl::Status Install(const Plan& plan, const std::vector<KvSequence>& kv);
   // Does work that may take minutes on a thread of its own, and asks the owner at borders
   // meanwhile.
@@ -220,6 +223,8 @@ class ClusterRun {
   absl::Duration stated_pause_;
   std::atomic<int64_t> changes_ = 0, recoveries_ = 0, cached_pages_ = 0;
   std::optional<Recovery> recovery_;
+  bool may_have_kv_ = false;            // since the failure no plan was installed
+  std::set<std::string> answered_;      // devices, when they were asked last
   std::optional<Plan> first_, newest_;  // the plans that Recovery names
   std::set<std::string> numerics_;      // of all kernels used so far
   bool reported_bits_ = false;

@@ -4,7 +4,7 @@
 //   Install -> Open -> Send ... Send -> Unload
 //     ▲ ▲                          │ │
 //     │ └─────── HandOver ◄────────┤ another plan takes over
-//     └── Free ◄── Abandon ◄───────┴ a device has failed
+//     └── Free ◄── Abandon ◄───────┴ a device has failed; HaveKeptKv: the next plan takes over
 //
 // Threads: one owner; another thread may Install while it waits. News comes on threads of the
 // devices.
@@ -76,8 +76,12 @@ class Devices {
     std::map<int32_t, std::string> hashes;  // of logits, by slot: LogitsHash::State
   };
   virtual absl::StatusOr<Handover> HandOver() = 0;
-  // Stops news and waits for no device. Devices that are there unload the plan by themselves.
+  // Stops news and waits for no device. Devices that are there unload the plan by themselves. They
+  // keep its KV for a while, unless they have failed.
   virtual void Abandon() = 0;
+  // After Abandon, for the plan that was open: whether all its devices have kept their KV, so that
+  // the next plan can take it over. They may have stopped at different steps, in the middle of them.
+  virtual bool HaveKeptKv() { return false; }
   // Unloads plans that were installed from here and are still on devices. Returns the names of the
   // devices that answer and then hold no plan.
   virtual std::set<std::string> Free() = 0;

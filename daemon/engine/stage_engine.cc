@@ -65,7 +65,6 @@ class InstalledStage final : public StageEngine {
     {
       absl::MutexLock lock(&mutex_);
       LIME_RETURN_IF_ERROR(Health());
-      if (logic_->inbox().step_under_way()) return absl::FailedPreconditionError("a step is under way");
     }
     Stop();
     const std::unique_ptr<StageWeights> weights = std::move(parts_.weights);

@@ -120,9 +120,10 @@ class StageEngine {
   virtual double StepShare() const { return 0; }
   virtual LoadSummary load() const { return {}; }
 
-  // Stops between two steps, and leaves KV and resident weights for the next plan.
-  // FailedPrecondition if a step is under way, if the plan evicts KV, or if the model has a state.
-  // Afterwards only the destructor may be called, whatever this returns.
+  // Stops, and leaves KV, states and resident weights for the next plan. In the middle of a step, KV
+  // and states of its rows are unfinished; those of earlier rows, and snapshots, are as they were.
+  // FailedPrecondition if the plan evicts KV; the error of the stage if it has failed. Afterwards only the destructor may be called,
+  // whatever this returns.
   virtual absl::StatusOr<PlanHandover> HandOver() { return absl::UnimplementedError("this device hands over no KV"); }
   virtual std::string numerics_id() const = 0;
 };

@@ -42,6 +42,8 @@ namespace lime {
 // KV that nobody has read for this time is given up. The time is long, because a reader may have to
 // make room first.
 inline constexpr absl::Duration kKvHandoverPatience = absl::Minutes(10);
+// The same for KV of a plan that was interrupted: its coordinator may install it again, or be gone.
+inline constexpr absl::Duration kKvLeftPatience = absl::Seconds(30);
 
 // The states of the slots of a plan that has ended, and their snapshots.
 struct StatesLeft {

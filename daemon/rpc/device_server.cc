@@ -4,6 +4,7 @@
 #include <grpcpp/server_builder.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -226,7 +227,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     if (health.epoch < 0) {
       // A new plan is made for the memory that remains, so report as little in use as possible.
       ReturnFreedMemory();
-      health.runtime = ProcessResidentBytes();
+      health.runtime = std::max<Bytes>(0, ProcessResidentBytes() - plans_.LeftBytes());
     }
     return Answer<DeviceHealth>(context->DefaultReactor(), health, reply);
   }

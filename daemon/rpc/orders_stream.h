@@ -66,11 +66,13 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
 
   void OnDone() override {
     std::string why;
+    bool ended = false;
     {
       absl::MutexLock lock(&mutex_);
+      ended = end_.ok() && !cancelled_;
       why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "the run has ended";
     }
-    if (session_ != nullptr) plans_.OnUserGone(session_, why);
+    if (session_ != nullptr) plans_.OnUserGone(session_, why, ended);
     EventStream::OnDone();
   }
 

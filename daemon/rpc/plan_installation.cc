@@ -88,7 +88,6 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Install(InstallC
         "the device has no weights of this model; send them with `lime push`, name their folder in the cluster's file, or start limed with "
         "--model");
   }
-  // Destroyed after the lock is released.
   PlanHandover gone;
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckNew(call));
@@ -107,9 +106,11 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Install(InstallC
                                                                       .handover = {handover_.kv, std::move(handover_.weights)},
                                                                       .handover_is_read = [this, before_epoch] { LetGo(before_epoch); }});
   state_ = State::kInstalling;
-  Post([this, session, before = std::exchange(session_, session), installation = std::move(installation)] {
-    Load(session, before, installation);
-  });
+  Post(
+      [this, session, before = std::exchange(session_, session), installation = std::move(installation), gone = std::move(gone)]() mutable {
+        gone = {};  // before memory is measured
+        Load(session, before, installation);
+      });
   return session;
 }
 
@@ -144,7 +145,7 @@ void PlanInstallation::Abandon(const std::shared_ptr<StageSession>& session) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || (state_ != State::kInstalling && state_ != State::kInstalled)) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), ": the coordinator that installed it has gone"));
-  PostUnload(false, {});
+  PostUnload(absl::ZeroDuration(), {});
 }
 
 absl::Status PlanInstallation::CheckEpoch(int64_t epoch) const {
@@ -165,19 +166,30 @@ absl::Status PlanInstallation::Unload(const UnloadCall& call, std::function<void
   absl::MutexLock lock(&mutex_);
   if (state_ == State::kUnloading && session_->epoch() == call.epoch) {
     // Runs after the task that unloads it.
-    Post([done = std::move(done)] { done({}); });
+    Post([this, call, done = std::move(done)] { done(AfterUnload(call)); });
     return absl::OkStatus();
   }
-  if (handover_.kv != nullptr && handover_epoch_ == call.epoch && !call.hand_over_kv) {
-    Post([gone = ReleaseHandover(), done = std::move(done)]() mutable {
-      gone = {};
-      done({});
-    });
+  if (handover_.kv != nullptr && handover_epoch_ == call.epoch) {
+    Post([this, call, done = std::move(done)] { done(AfterUnload(call)); });
     return absl::OkStatus();
   }
   LIME_RETURN_IF_ERROR(CheckEpoch(call.epoch));
-  PostUnload(call.hand_over_kv && state_ == State::kInUse, std::move(done));
+  PostUnload(call.hand_over_kv && state_ == State::kInUse ? kKvHandoverPatience : absl::ZeroDuration(), std::move(done));
   return absl::OkStatus();
+}
+
+// The plan of the call is unloaded: its KV is handed over now, or not kept any longer.
+UnloadedPlan PlanInstallation::AfterUnload(const UnloadCall& call) {
+  // Destroyed after the lock is released.
+  PlanHandover gone;
+  absl::MutexLock lock(&mutex_);
+  if (handover_.kv == nullptr || handover_epoch_ != call.epoch) return {};
+  if (!call.hand_over_kv) {
+    gone = ReleaseHandover();
+    return {};
+  }
+  handover_.kv->Reading();
+  return Left();
 }
 
 // Tells the user of the plan before anything is unloaded, so that it does not take the consequences
@@ -194,7 +206,10 @@ absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::strin
   }
   if (state_ == State::kUnloading) {
     // Runs after the task that unloads it.
-    Post([done = std::move(done)] { done({}); });
+    Post([this, epoch = session_->epoch(), done = std::move(done)] {
+      (void)AfterUnload({.epoch = epoch});
+      done({});
+    });
     return absl::OkStatus();
   }
   ReleasedPlan released{.epoch = session_->epoch(), .model = session_->plan().model_name, .used_by = UserNow()};
@@ -209,7 +224,7 @@ absl::Status PlanInstallation::Release(const ReleaseCall& call, const std::strin
     revoked_ = absl::Status(kRevoked, absl::StrCat(by, " has unloaded the plan with `lime unload --force`"));
     session_->Revoke(revoked_);
   }
-  PostUnload(false, [released, done = std::move(done)](const UnloadedPlan&) { done(released); });
+  PostUnload(absl::ZeroDuration(), [released, done = std::move(done)](const UnloadedPlan&) { done(released); });
   return absl::OkStatus();
 }
 
@@ -232,10 +247,10 @@ std::string PlanInstallation::Who() const {
   return user ? user->Who() : "nobody";
 }
 
-void PlanInstallation::PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) {
+void PlanInstallation::PostUnload(absl::Duration left_for, std::function<void(const UnloadedPlan&)> done) {
   session_->Cancel();
   if (state_ != State::kInstalling) state_ = State::kUnloading;
-  Post([this, hand_over_kv, session = session_, done = std::move(done)] {
+  Post([this, left_for, session = session_, done = std::move(done)] {
     bool here = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -245,7 +260,7 @@ void PlanInstallation::PostUnload(bool hand_over_kv, std::function<void(const Un
     }
     UnloadedPlan unloaded;
     if (here) {
-      unloaded = Close(*session, hand_over_kv);
+      unloaded = Close(*session, left_for);
       Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.handed_over ? ", except its KV" : ""));
       absl::MutexLock lock(&mutex_);
       state_ = State::kNone;
@@ -255,8 +270,8 @@ void PlanInstallation::PostUnload(bool hand_over_kv, std::function<void(const Un
   });
 }
 
-UnloadedPlan PlanInstallation::Close(StageSession& session, bool hand_over_kv) {
-  if (!hand_over_kv) {
+UnloadedPlan PlanInstallation::Close(StageSession& session, absl::Duration left_for) {
+  if (left_for == absl::ZeroDuration()) {
     session.Close();
     return {};
   }
@@ -264,7 +279,17 @@ UnloadedPlan PlanInstallation::Close(StageSession& session, bool hand_over_kv) {
   absl::MutexLock lock(&mutex_);
   handover_ = std::move(handover.plan), handover_epoch_ = handover_.kv == nullptr ? -1 : session.epoch();
   if (handover_.kv == nullptr) return {};
-  return {.handed_over = true, .hashes = std::move(handover.hashes), .lent = handover_.kv->lent()};
+  handover_hashes_ = std::move(handover.hashes), handover_patience_ = left_for;
+  return Left();
+}
+
+UnloadedPlan PlanInstallation::Left() const {
+  return {.handed_over = true, .hashes = handover_hashes_, .lent = handover_.kv->lent()};
+}
+
+Bytes PlanInstallation::LeftBytes() const {
+  absl::MutexLock lock(&mutex_);
+  return (handover_.kv == nullptr ? 0 : handover_.kv->memory_bytes()) + (handover_.weights == nullptr ? 0 : handover_.weights->bytes());
 }
 
 absl::StatusOr<std::shared_ptr<KvHandover>> PlanInstallation::HandoverOf(int64_t epoch) const {
@@ -296,7 +321,10 @@ absl::Status PlanInstallation::RunAlone(std::function<void()> task) {
         "epoch ", session_->epoch(), " is installed, ", user ? absl::StrCat("for ", user->Who()) : std::string("and nobody uses it"),
         "; the device does nothing else while a plan is installed: ", user ? "wait for its end" : "run `lime unload`"));
   }
-  Post(std::move(task));
+  Post([gone = ReleaseHandover(), task = std::move(task)]() mutable {
+    gone = {};
+    task();
+  });
   return absl::OkStatus();
 }
 
@@ -311,17 +339,17 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Use(int64_t epoc
   }
   const absl::Status failed = session->SetSink(std::move(sink));
   if (!failed.ok()) {
-    OnUserGone(session, "it has already failed");
+    OnUserGone(session, "it has already failed", /*ended=*/true);
     return failed;
   }
   return session;
 }
 
-void PlanInstallation::OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why) {
+void PlanInstallation::OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why, bool ended) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || state_ != State::kInUse) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), " of ", Who(), ": ", why));
-  PostUnload(false, {});
+  PostUnload(ended ? absl::ZeroDuration() : kKvLeftPatience, {});
 }
 
 absl::StatusOr<std::shared_ptr<StageSession>> PlanInstallation::Find(int64_t epoch) {
@@ -343,11 +371,10 @@ void PlanInstallation::Tick() {
   // Destroyed after the lock is released.
   PlanHandover gone;
   absl::MutexLock lock(&mutex_);
-  if (handover_.kv != nullptr && state_ == State::kNone && handover_.kv->Unread(absl::Now()) > kKvHandoverPatience)
-    gone = ReleaseHandover();
+  if (handover_.kv != nullptr && state_ == State::kNone && handover_.kv->Unread(absl::Now()) > handover_patience_) gone = ReleaseHandover();
   if (state_ != State::kInstalled || options_.now() - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
-  PostUnload(false, {});
+  PostUnload(absl::ZeroDuration(), {});
 }
 
 std::vector<BlockId> PlanInstallation::BlocksInUse(const std::string& weights) const {

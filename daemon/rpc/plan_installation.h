@@ -5,7 +5,9 @@
 //
 // A plan of a higher epoch replaces an installed plan that nobody uses. A plan is unloaded when its
 // coordinator has gone. A plan that is installed but not used is unloaded too, unless its
-// coordinator keeps announcing that it will use it (Await).
+// coordinator keeps announcing that it will use it (Await). If the run has not ended, but this device
+// lost another one or its coordinator, KV and weights stay here for a while: the coordinator may
+// install the plan again.
 //
 // Threads: any; no call waits. Loading and unloading run on a thread of its own.
 #pragma once
@@ -63,8 +65,9 @@ class PlanInstallation {
   void Abandon(const std::shared_ptr<StageSession>& session);
 
   // FailedPrecondition unless `call` names the epoch of the installed plan, or of a plan that has
-  // left its KV here (that KV is then released). KV that is left for the next plan stays until the
-  // next plan or another one is installed, or until nobody has read it for a while.
+  // left its KV here (that KV is then released, unless the call asks to hand it over). KV that is left
+  // for the next plan stays until the next plan or another one is installed, or until nobody has read
+  // it for a while.
   absl::Status Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done);
   // Unloads any plan for a person who is not its coordinator. FailedPrecondition names the user of
   // the plan, unless call.force. With call.force the user gets kRevoked, now and when it tries to
@@ -80,8 +83,9 @@ class PlanInstallation {
   // Gives the plan of that epoch to its coordinator. FailedPrecondition if it is not installed or
   // is in use already.
   absl::StatusOr<std::shared_ptr<StageSession>> Use(int64_t epoch, StageSession::Sink sink);
-  // The coordinator does not use the plan any more: unloads it.
-  void OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why);
+  // The coordinator does not use the plan any more: unloads it. Unless the run has `ended`, its KV and
+  // weights stay for kKvLeftPatience.
+  void OnUserGone(const std::shared_ptr<StageSession>& session, const std::string& why, bool ended);
 
   // The session that receives activations of that epoch.
   absl::StatusOr<std::shared_ptr<StageSession>> Find(int64_t epoch);
@@ -101,6 +105,7 @@ class PlanInstallation {
   // The coordinator that installs, awaits or uses the plan. Empty if there is none any more.
   std::optional<PlanUser> User() const;
   DeviceStatistics Statistics() const;
+  Bytes LeftBytes() const;    // of KV and weights that a plan has left here
   PlanMemory Memory() const;  // of the installed plan on this device; zeros if there is none
   TraceChunk DrainTrace(const TraceCall& call);
 
@@ -113,8 +118,11 @@ class PlanInstallation {
     kUnloading,   // the worker unloads it
   };
   void Post(std::function<void()> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PostUnload(bool hand_over_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  UnloadedPlan Close(StageSession& session, bool hand_over_kv);
+  // `left_for`: how long KV and weights stay; 0: not at all.
+  void PostUnload(absl::Duration left_for, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  UnloadedPlan Close(StageSession& session, absl::Duration left_for);
+  UnloadedPlan Left() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  UnloadedPlan AfterUnload(const UnloadCall& call);
   PlanHandover ReleaseHandover() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(int64_t epoch);
   void Load(const std::shared_ptr<StageSession>& session, const std::shared_ptr<StageSession>& before, const Installation& installation);
@@ -132,6 +140,8 @@ class PlanInstallation {
   std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
   PlanHandover handover_ ABSL_GUARDED_BY(mutex_);  // by the plan of handover_epoch_
   int64_t handover_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
+  std::vector<std::pair<int32_t, std::string>> handover_hashes_ ABSL_GUARDED_BY(mutex_);  // UnloadedPlan::hashes
+  absl::Duration handover_patience_ ABSL_GUARDED_BY(mutex_);                              // while nobody reads it
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);
   std::string address_ ABSL_GUARDED_BY(mutex_);      // of the caller of Install

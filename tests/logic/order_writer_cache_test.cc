@@ -607,6 +607,84 @@ TEST(OrderWriterCacheTest, StatesAndSnapshotsGoOnUnderAPlanThatTakesThemOver) {
   EXPECT_THAT(continued(SharingStates(4, 0)), ElementsAre(ElementsAre(21))) << "an idle slot without snapshots is of no use";
 }
 
+// Steps are under way: a device has computed their rows, and their tokens have not come.
+TEST(OrderWriterCacheTest, AfterAFailureARequestContinuesBehindWhatEveryDeviceHas) {
+  for (const bool has_state : {false, true}) {
+    const OrderWriter::Options options = has_state ? SharingStates(2) : Sharing();
+    OrderWriter writer(options);
+    CachedDevice device(writer, has_state ? std::optional(3) : std::nullopt);
+    ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 20), 100)).ok());
+    ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(2000, 390))).ok());
+    for (int step = 0; step < 30; ++step) {
+      device.Order();
+      device.EndStep();
+    }
+    device.Order();
+    ASSERT_EQ(writer.steps_under_way(), 2);
+    ASSERT_EQ(writer.generated(0).size(), 30u);
+    const auto continued = writer.GoOnInterrupted(options);
+    ASSERT_TRUE(continued.ok()) << continued.status();
+    ASSERT_EQ(continued->size(), 1u) << "the other request has ended, and its slot has nothing";
+    const KvSequence& sequence = continued->front().sequence;
+    EXPECT_EQ(sequence.positions, has_state ? 48 : 49) << "of 50 known ids; devices have computed some of the 2 rows behind them";
+    EXPECT_EQ(sequence.states, has_state ? std::vector<int64_t>({0, 0, 32, 48}) : std::vector<int64_t>());
+    device.Change(*continued);
+    (void)device.Said();
+    device.RunAll();
+    EXPECT_THAT(device.Said(), ElementsAre(absl::StrCat("0=0 from -1:", sequence.positions), "keep 0:112"));
+  }
+}
+
+TEST(OrderWriterCacheTest, OfARequestThatNoStepHasComputedADeviceMayKnowNothing) {
+  OrderWriter writer(Sharing());
+  CachedDevice device(writer);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 60))).ok());
+  device.RunAll();
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 70), 20)).ok());
+  device.Order();
+  EXPECT_EQ(device.shared(), 48) << "its order is on its way";
+  const auto continued = writer.GoOnInterrupted(Sharing());
+  ASSERT_TRUE(continued.ok()) << continued.status();
+  EXPECT_THAT(*continued, IsEmpty());
+}
+
+// The logits of all generated tokens are computed again, for their hash; of a scored prompt, all.
+TEST(OrderWriterCacheTest, AfterAFailureLogitsThatWereAskedForAreComputedAgain) {
+  for (const auto& [logits, positions] : {std::pair(OrderWriter::Logits::kAgain, 39), std::pair(OrderWriter::Logits::kAll, 0)}) {
+    OrderWriter writer(Sharing());
+    CachedDevice device(writer);
+    ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(1000, 40), 50), logits).ok());
+    for (int step = 0; step < 50; ++step) {
+      device.Order();
+      device.EndStep();
+    }
+    const auto continued = writer.GoOnInterrupted(Sharing());
+    ASSERT_TRUE(continued.ok()) << continued.status();
+    EXPECT_EQ(continued->empty() ? 0 : continued->front().sequence.positions, positions);
+  }
+}
+
+TEST(OrderWriterCacheTest, WithinALongPromptSnapshotsAreTakenForAFailure) {
+  OrderWriter::Options options = SharingStates(1);
+  options.context = 5000, options.rows_ahead = 96;
+  OrderWriter writer(options);
+  CachedDevice device(writer, 3);
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(0, 4000))).ok());
+  for (int step = 0; step < 70; ++step) {
+    device.Order();
+    device.EndStep();
+  }
+  device.Order();
+  const auto continued = writer.GoOnInterrupted(options);
+  ASSERT_TRUE(continued.ok()) << continued.status();
+  ASSERT_EQ(continued->size(), 1u);
+  EXPECT_EQ(continued->front().sequence.positions, 2048) << "of 2,240";
+  device.Change(*continued);
+  const int64_t before = device.rows();
+  device.RunAll();
+  EXPECT_EQ(device.rows() - before, 4000 - 2048);
+}
+
 TEST(OrderWriterCacheTest, WhileKvGrowsIdleSlotsGiveWayBeforeALevelRises) {
   OrderWriter::Options options = Sharing(3);
   options.levels = {{.layer_pages = 8}, {.layer_pages = 40}};
@@ -626,7 +704,7 @@ TEST(OrderWriterCacheTest, WhileKvGrowsIdleSlotsGiveWayBeforeALevelRises) {
 
 // Against a device that computes hashes of all ids, with random bounds.
 void ShareAtRandom(bool has_state) {
-  int64_t rows = 0, shared = 0;
+  int64_t rows = 0, shared = 0, interrupted = 0;
   for (uint32_t seed = 1; seed <= static_cast<uint32_t>(Cases(200, 2000)); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
@@ -662,12 +740,18 @@ void ShareAtRandom(bool has_state) {
       ASSERT_NO_FATAL_FAILURE(device.Order());
       ASSERT_LE(writer.cache().pages(), options.cache.most_pages);
       if (device.has_step()) ASSERT_NO_FATAL_FAILURE(device.EndStep());
+      if (draw(0, 40) > 0) continue;
+      const auto continued = writer.GoOnInterrupted(options);
+      ASSERT_TRUE(continued.ok()) << continued.status();
+      ASSERT_NO_FATAL_FAILURE(device.Change(*continued));
+      interrupted += std::ssize(*continued);
     }
     EXPECT_EQ(requests, total);
     EXPECT_TRUE(writer.idle());
     rows += device.rows(), shared += device.shared();
   }
   EXPECT_GT(shared, rows / (has_state ? 10 : 5)) << "much is shared";
+  EXPECT_GT(interrupted, 50);
 }
 
 TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {

@@ -55,6 +55,9 @@ class SimCluster {
     std::unique_ptr<SimStage> stage;
     int64_t epoch = 0;  // of the stage
     std::unique_ptr<SimChannel> orders, news;
+    // KV that a plan has left here, and its epoch.
+    std::unique_ptr<SimKvHandover> left;
+    int64_t left_epoch = 0;
   };
   enum class Phase { kInstalling, kRunning, kDraining, kRecovering, kEnded };
   using Installed = std::function<void(const absl::Status& status, const std::string& device)>;
@@ -245,6 +248,7 @@ class SimCluster {
     device.alive = false;
     const bool in_use = device.stage != nullptr && device.epoch == epoch_;
     device.stage.reset();
+    device.left.reset();
     if (comes_back_ms >= 0) {
       world_.clock.After(comes_back_ms, [this, &device] {
         device.alive = !device.gone;
@@ -390,12 +394,15 @@ class SimCluster {
     ++epoch_;
   }
 
-  // Devices unload the plan by themselves, soon.
+  // Devices unload the plan by themselves, soon, and keep its KV.
   void Abandon() {
     const int64_t epoch = epoch_++;
     for (const auto& device : devices_) {
       world_.clock.After(world_.Between(0.1, 100), [&device = *device, epoch] {
-        if (device.epoch == epoch) device.stage.reset();
+        if (device.epoch != epoch || device.stage == nullptr) return;
+        device.left = std::make_unique<SimKvHandover>(), device.left_epoch = epoch;
+        if (!device.stage->HandOver(*device.left)) device.left.reset();
+        device.stage.reset();
       });
     }
   }
@@ -488,7 +495,7 @@ class SimCluster {
       Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
       if (device.stage == nullptr || device.epoch != epoch_)
         return OnFailure(device.name, absl::UnavailableError("it went while it was to leave its KV"));
-      device.stage->HandOver(handover);
+      (void)device.stage->HandOver(handover);
     }
     const bool takes_over = !Lends(*plan_) && !Lends(plan.plan) && world_.random.Below(4) > 0;
     Unload();
@@ -554,6 +561,7 @@ class SimCluster {
     world_.Say("failure of device ", device, ": ", why.message());
     phase_ = Phase::kRecovering;
     change_.reset();
+    failed_ = *plan_;
     Abandon();
     if (writer_->idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, world_.clock.now());  // nobody waits for one
     Recover(Recovery::Failed{device, why});
@@ -582,11 +590,42 @@ class SimCluster {
       });
     } else if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) {
       if (install->first) newest_ = first_;
-      InstallAgain(*newest_, [this](const absl::Status& status, const std::string& device) {
+      const Installed done = [this](const absl::Status& status, const std::string& device) {
         if (status.ok()) return Recover(Recovery::Installed{});
         Recover(Recovery::InstallFailed{device, status});
-      });
+      };
+      const std::optional<SimKvHandover> left = TakeLeft();
+      left ? InstallInterrupted(*newest_, *left, done) : InstallAgain(*newest_, done);
     }
+  }
+
+  // The KV of the plan that failed, if all its devices have kept it. Once for a failure.
+  std::optional<SimKvHandover> TakeLeft() {
+    const std::optional<Plan> failed = std::exchange(failed_, std::nullopt);
+    SimKvHandover all;
+    bool kept = failed && !writer_->idle() && !Lends(*failed) && !Lends(newest_->plan);
+    for (int32_t d = 0; failed && d < failed->NumDevices(); ++d) {
+      if (!HasPart(*failed, d)) continue;
+      Device& device = Named(failed->devices[static_cast<size_t>(d)].name);
+      const std::unique_ptr<SimKvHandover> left = std::move(device.left);
+      kept = kept && left != nullptr && device.left_epoch == failed->epoch;
+      if (left != nullptr) all.insert(left->begin(), left->end());
+    }
+    return kept ? std::optional(std::move(all)) : std::nullopt;
+  }
+
+  void InstallInterrupted(const SimPlan& plan, const SimKvHandover& left, const Installed& done) {
+    const absl::StatusOr<std::vector<OrderWriter::Continued>> continued = writer_->GoOnInterrupted(OrdersFor(plan));
+    if (!continued.ok()) return world_.Violation("requests do not go on: ", continued.status().message());
+    SimStage::Takeover takeover{.handover = &left};
+    for (const OrderWriter::Continued& each : *continued) takeover.sequences.push_back(each.sequence);
+    world_.Say("devices have kept the KV of ", continued->size(), " requests");
+    Install(plan.plan, takeover, [this, plan, done, count = std::ssize(*continued)](const absl::Status& status, const std::string& device) {
+      if (status.ok()) result_.kept_by_all += count;
+      if (status.ok() || count == 0) return done(status, device);
+      world_.Say("KV cannot be taken over: ", status.message());
+      InstallAgain(plan, done);
+    });
   }
 
   // Only where a device is gone for good, or it is one loss after another. A command ends then; a
@@ -669,6 +708,7 @@ class SimCluster {
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<SimChannel>> links_, patient_links_;  // of the plan in use, by device of it
   std::set<std::tuple<int64_t, int32_t, int32_t>> lost_;                                      // by epoch
   std::optional<Plan> plan_;                                                                  // in use
+  std::optional<Plan> failed_;                                                                // since its failure no plan was installed
   std::optional<SimPlan> first_, newest_;                                                     // that Recovery speaks of
   std::optional<SimPlan> change_;                                                             // to be made once nothing is under way
   std::optional<OrderWriter> writer_;

@@ -19,7 +19,9 @@ TEST(SimClusterTest, MoreThanAThousandSeedsHoldWhateverHappens) {
     all.tokens += result.tokens, all.recoveries += result.recoveries;
     all.plan_changes += result.plan_changes, all.taken_over += result.taken_over, all.not_taken_over += result.not_taken_over;
     all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
+    all.kept_by_all += result.kept_by_all;
   }
+  EXPECT_GT(all.kept_by_all, 10) << "requests that continued with their KV after a failure";
   if (!ManyCases()) return;
   for (int f = 0; f < kNumSimFaults; ++f) EXPECT_GT(all.faults[static_cast<size_t>(f)], 50) << SimFaultName(static_cast<SimFault>(f));
   EXPECT_GT(all.tokens, 20'000);
@@ -41,10 +43,12 @@ TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
     all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
     all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
     all.taken_over += result.taken_over;
+    all.kept_by_all += result.kept_by_all;
   }
   EXPECT_GT(all.tokens, 0);
   EXPECT_GT(all.recoveries, 0);
   EXPECT_GT(all.plan_changes, 0);
+  EXPECT_GT(all.kept_by_all, 5) << "from a snapshot";
   if (!ManyCases()) return;
   EXPECT_GT(all.kept, 50);
   EXPECT_GT(all.continued, 10);
@@ -69,7 +73,7 @@ TEST(SimClusterTest, ModelsWithExpertsHoldWhateverHappens) {
   if (!ManyCases()) return;
   EXPECT_GT(all.hosted_units, 1000);
   EXPECT_GT(all.ahead.used, 10) << "units that were read ahead";
-  EXPECT_GT(all.ahead.wasted, 5);
+  EXPECT_GT(all.ahead.wasted, 2);
   EXPECT_GT(all.ahead.cancelled, 5);
   EXPECT_GT(all.places.freed, 10) << "under pressure";
   EXPECT_GT(all.places.made, 10) << "after it";

@@ -225,6 +225,7 @@ void SimStage::SendToPeer(int32_t to, std::vector<std::byte> message, bool may_w
 
 void SimStage::Fail(const absl::Status& why) {
   if (!logic_) return;
+  lost_ = health().ok();
   logic_->Fail(why, actions_);
   CarryOut();
 }

@@ -64,8 +64,8 @@ class SimStage {
   void Fail(const absl::Status& why);
   // Other programs of the machine need this share of the memory that can be freed; 0: no longer.
   void Press(double share);
-  // Adds the KV of this device.  REQUIRES: no step is under way
-  void HandOver(SimKvHandover& handover);
+  // Adds the KV of this device, in the middle of a step, too. False if the device has failed by itself.
+  bool HandOver(SimKvHandover& handover);
 
   // An error: the stage has stopped for good.  REQUIRES: begun
   const absl::Status& health() const { return logic_->health(); }
@@ -202,6 +202,7 @@ class SimStage {
   std::optional<StageLogic> logic_;
   StageLogic::Actions actions_;
   bool dead_ = false;
+  bool lost_ = false;  // ended by Fail
   int64_t steps_ = 0;
 
   // Memory.

@@ -136,7 +136,8 @@ absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
   return backend_.AttendToPieces(what.block.layer, first, first + pieces, places);
 }
 
-void SimStage::HandOver(SimKvHandover& handover) {
+bool SimStage::HandOver(SimKvHandover& handover) {
+  if (!logic_ || !(health().ok() || lost_)) return false;
   for (const int32_t layer : StateLayersOn(plan_, device_)) {
     for (int32_t s = 0; s < plan_.sequences; ++s) {
       for (int64_t copy = 0; copy <= plan_.state_snapshots; ++copy) {
@@ -160,6 +161,7 @@ void SimStage::HandOver(SimKvHandover& handover) {
       }
     }
   }
+  return true;
 }
 
 // ---- Loads

@@ -99,6 +99,37 @@ TEST_F(SurvivalTest, ADeviceThatIsStartedAgainCostsNoToken) {
   }
 }
 
+// The devices stop in the middle of steps, at different ones. The logits of generated tokens are
+// hashed, so they are computed again; those of the prompts are not.
+TEST_F(SurvivalTest, AfterALostLinkRequestsContinueWithTheKvThatTheDevicesHaveKept) {
+  absl::Mutex mutex;
+  std::function<void(const absl::Status&)> lose;
+  DeviceServer::Options options = FakeDevice("b");
+  options.listen = devices_[1].address;
+  options.plans.make_stage = [&, make = options.plans.make_stage](StageSetup setup) {
+    absl::MutexLock lock(&mutex);
+    lose = setup.peers.failed;
+    return make(std::move(setup));
+  };
+  ASSERT_TRUE(client_->Unload().ok());
+  servers_[1].reset();
+  absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  servers_[1] = *std::move(server);
+  client_ = Connect();
+  ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
+  const auto lose_link = [&] {
+    absl::MutexLock lock(&mutex);
+    lose(absl::UnavailableError("the link to device \"c\" is lost"));
+  };
+  ExpectNothingLost(RunWith(lose_link, {}));
+  EXPECT_EQ(recoveries_, 1);
+  EXPECT_THAT(said_, HasSubstr("the devices have kept the KV of "));
+  EXPECT_THAT(said_, Not(HasSubstr("cannot be taken over")));
+  client_.reset();
+  servers_.clear();
+}
+
 TEST_F(SurvivalTest, RequestsThatComeAndLeaveAtAnyTimeSurviveLossesToo) {
   Serving serving(*client_, {.survival = ClusterRun::Survival{.say = [this](const std::string& sentence) { said_ += sentence + "\n"; }}});
   std::vector<std::vector<int32_t>> prompts;

@@ -166,6 +166,7 @@ TEST_F(FaultTest, ADeviceThatStandsStillForTooLongIsLostAndComesBack) {
   const Answer answer = run->Wait();
   ExpectNothingLost(answer);
   EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+  EXPECT_THAT(answer.err, HasSubstr("the devices have kept the KV of "));
 }
 
 TEST_F(FaultTest, WhereThereIsNoPlanWithoutTheDeviceTheRunEndsWithItsName) {

@@ -272,6 +272,59 @@ TEST(StageTakeoverWindow, WhatAWindowHasGivenBackIsNotMissed) {
   }
 }
 
+// Under the first plan a message is lost, and the devices stop at different steps. Under the next one
+// the sequence continues behind the positions that its tokens came from; if the model has a state, at
+// the newest snapshot of no more positions.
+void Interrupt(const std::string& dir, const Plan& first, const Plan& next, const Reference& request, uint64_t seed) {
+  const int64_t known = std::ssize(request.prompt) + 1 + static_cast<int64_t>(seed % 8);
+  std::vector<PlanHandover> handover;
+  {
+    StageCluster cluster(dir, first, seed);
+    ASSERT_TRUE(cluster.ok());
+    OrderPrompt(cluster, first, 0, request, kContext);
+    for (int token = 0; token + 1 < kNewTokens; ++token) OrderToken(cluster, first, {request}, token);
+    (void)cluster.Await(0, static_cast<size_t>(known - std::ssize(request.prompt)));
+    handover = HandOverAll(cluster, first);
+    ASSERT_EQ(std::ssize(handover), first.NumDevices());
+  }
+  const int64_t there = HasState(first) ? (known - 1) / kPageTokens * kPageTokens : known - 1;
+  KvSequence sequence{.from = 0, .to = 0, .positions = there};
+  if (HasState(first)) {
+    sequence.states.assign(1 + static_cast<size_t>(first.state_snapshots), 0);
+    for (int64_t at = kPageTokens; at <= there; at += kPageTokens) sequence.states[1 + static_cast<size_t>(SnapshotFor(first, at))] = at;
+  }
+  Travelled travelled;
+  StageCluster cluster(
+      dir, next, seed, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); },
+      TakeoverFrom(next, first, handover, {sequence}, travelled));
+  handover.clear();
+  ASSERT_TRUE(cluster.ok());
+  Reference rest = request;
+  rest.prompt.insert(rest.prompt.end(), request.tokens.begin(), request.tokens.begin() + (known - std::ssize(request.prompt)));
+  rest.tokens.erase(rest.tokens.begin(), rest.tokens.begin() + (known - std::ssize(request.prompt)));
+  OrderPrompt(cluster, next, 0, rest, kContext, {.computed = there});
+  for (int token = 0; token + 1 < std::ssize(rest.tokens); ++token) OrderToken(cluster, next, {rest}, token);
+  EXPECT_EQ(cluster.Await(0, rest.tokens.size()), rest.tokens);
+}
+
+TEST(StageTakeoverInterrupted, KvOfDevicesThatStoppedInTheMiddleOfAStepIsWhole) {
+  for (const size_t of : {size_t{0}, size_t{3}}) {
+    SCOPED_TRACE(TakeoverVariants()[of].name);
+    TempDir dir;
+    ASSERT_TRUE(MakeModel(OptionsOf(TakeoverVariants()[of]), dir / "model").ok());
+    const auto spec = LoadModelSpec(dir / "model");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const Reference request = Alone(dir / "model", RandomIds(7, 39, 100));
+    const auto draw = [&](uint64_t seed) { return RandomPlan(*spec, seed, {.state_snapshots = 1 + kContext / kPageTokens}).Draw(); };
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(12, 100)); ++seed) {
+      const Plan first = draw(seed), next = seed % 3 == 0 ? draw(seed + 1000) : first;
+      SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(first), "\n", ToJsonText(next)));
+      ASSERT_NO_FATAL_FAILURE(Interrupt(dir / "model", first, next, request, seed));
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // One on several devices, of which nothing streams.
 Plan AllResident(const ModelSpec& spec) {
   for (uint64_t seed = 1; seed < 1000; ++seed) {
