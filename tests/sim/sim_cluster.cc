@@ -9,6 +9,7 @@
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
+#include "tests/sim/sim_guesses.h"
 
 namespace lime {
 namespace {
@@ -27,7 +28,8 @@ class SimCluster {
       : options_(options),
         world_(options.seed * 2 + 1, options.bug, options.traces),
         spec_(ModelOf(options, world_.random)),
-        cache_random_(options.seed * 2) {}
+        cache_random_(options.seed * 2),
+        guesses_(options.seed * 2) {}
 
   SimResult Run() {
     if (const absl::Status status = Begin(); !status.ok()) {
@@ -309,6 +311,8 @@ class SimCluster {
   void Install(Plan plan, const SimStage::Takeover& takeover, const Installed& done) {
     plan.epoch = ++epoch_;
     plan_ = std::move(plan);
+    guesses_.Begin();
+    next_order_ = 0;
     idle_.clear();
     links_.clear(), patient_links_.clear();
     auto handover = std::make_shared<SimKvHandover>(takeover.handover == nullptr ? SimKvHandover{} : *takeover.handover);
@@ -345,8 +349,8 @@ class SimCluster {
               SendNews(epoch, device, [this, step, tokens] { OnSampled(step, tokens); });
             },
         .step_ended =
-            [this, epoch, &device, index](int64_t step) {
-              if (plan_->stages.back().device == index) SendNews(epoch, device, [this, step] { OnStepEnded(step); });
+            [this, epoch, &device, index](int64_t) {
+              if (plan_->stages.back().device == index) SendNews(epoch, device, [this] { OnStepEnded(); });
             },
         .failed = [this, epoch, &device](
                       const absl::Status& why) { SendNews(epoch, device, [this, why, name = device.name] { OnFailure(name, why); }); }};
@@ -425,18 +429,34 @@ class SimCluster {
     SendOrders();
   }
 
+  // Devices have room for the rows that the coordinator orders ahead, so it waits for a guess.
   void SendOrders() {
-    for (const Order& order : writer_->NextOrders()) {
+    if (guesses_.guessing()) return;
+    const std::vector<Order>& orders = writer_->NextOrders();
+    for (const Order& order : orders) {
       Count(order);
-      for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
-        if (!HasPart(*plan_, d)) continue;
-        Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
-        device.orders->Send(64, [this, &device, epoch = epoch_, order] {
-          if (device.stage == nullptr || device.epoch != epoch || epoch != epoch_) return;
-          const absl::Status stopped = device.stage->health();
-          CheckAccepted(device, "an order", stopped, device.stage->OnOrder(order));
-        });
-      }
+      guesses_.Note(order);
+      SendOrder(order.what);
+    }
+    const auto* step = orders.empty() ? nullptr : std::get_if<StepOrder>(&orders.back().what);
+    if (step == nullptr) return;
+    const std::optional<SimGuesses::Guess> guess = guesses_.Draw(*plan_, spec_.config.vocab_size, *step);
+    if (!guess) return;
+    ++result_.rolled_back;
+    SendOrder(guess->rows);
+    SendOrder(guess->back);
+  }
+
+  void SendOrder(const decltype(Order::what)& what) {
+    const Order order{.number = next_order_++, .what = what};
+    for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+      if (!HasPart(*plan_, d)) continue;
+      Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
+      device.orders->Send(64, [this, &device, epoch = epoch_, order] {
+        if (device.stage == nullptr || device.epoch != epoch || epoch != epoch_) return;
+        const absl::Status stopped = device.stage->health();
+        CheckAccepted(device, "an order", stopped, device.stage->OnOrder(order));
+      });
     }
   }
 
@@ -450,8 +470,10 @@ class SimCluster {
     }
   }
 
-  void OnSampled(int64_t step, const std::vector<SampledToken>& tokens) {
-    const auto accepted = writer_->OnTokens(step, tokens);
+  void OnSampled(int64_t device_step, const std::vector<SampledToken>& tokens) {
+    const std::optional<int64_t> step = guesses_.StepOf(device_step);
+    if (!step) return world_.Violation("a guess made a token");
+    const auto accepted = writer_->OnTokens(*step, tokens);
     if (!accepted.ok()) return world_.Violation("the coordinator refuses tokens: ", accepted.status().message());
     for (const OrderWriter::Token& token : *accepted) {
       const SampledToken& sampled = tokens[token.index];
@@ -465,9 +487,11 @@ class SimCluster {
     AfterNews();
   }
 
-  void OnStepEnded(int64_t step) {
+  void OnStepEnded() {
+    const std::optional<int64_t> step = guesses_.EndStep();
+    if (!step) return AfterNews();
     ++result_.steps;
-    const absl::Status status = writer_->OnStepEnded(step);
+    const absl::Status status = writer_->OnStepEnded(*step);
     if (!status.ok()) return world_.Violation("the coordinator refuses the end of a step: ", status.message());
     AfterNews();
   }
@@ -481,7 +505,7 @@ class SimCluster {
   // ---- Another plan while all is well
 
   void MayChangePlan() {
-    if (writer_->steps_under_way() > 0) return;
+    if (!guesses_.idle()) return;
     const SimPlan plan = *std::exchange(change_, std::nullopt);
     if (writer_->idle()) {  // nothing is left to be faster
       phase_ = Phase::kRunning;
@@ -708,9 +732,11 @@ class SimCluster {
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<SimChannel>> links_, patient_links_;  // of the plan in use, by device of it
   std::set<std::tuple<int64_t, int32_t, int32_t>> lost_;                                      // by epoch
   std::optional<Plan> plan_;                                                                  // in use
-  std::optional<Plan> failed_;                                                                // since its failure no plan was installed
-  std::optional<SimPlan> first_, newest_;                                                     // that Recovery speaks of
-  std::optional<SimPlan> change_;                                                             // to be made once nothing is under way
+  SimGuesses guesses_;
+  int64_t next_order_ = 0;                 // number of an order to the devices
+  std::optional<Plan> failed_;             // since its failure no plan was installed
+  std::optional<SimPlan> first_, newest_;  // that Recovery speaks of
+  std::optional<SimPlan> change_;          // to be made once nothing is under way
   std::optional<OrderWriter> writer_;
   std::optional<Recovery> recovery_;
   std::optional<SimWatcher> watcher_;

@@ -48,6 +48,7 @@ struct SimResult {
   int64_t kept = 0;                   // slots that kept KV
   int64_t continued = 0, copied = 0;  // requests that began with it; or with a copy
   int64_t kept_by_all = 0;            // requests that continued with KV after a failure
+  int64_t rolled_back = 0;            // guesses that sequences computed and went back from
   int64_t outlived = 0;               // times that it gave up and later requests came
   bool gave_up = false;               // a device that every plan needs was lost, or failed repeatedly
   bool planted = false;               // the planted bug has happened

@@ -19,9 +19,10 @@ TEST(SimClusterTest, MoreThanAThousandSeedsHoldWhateverHappens) {
     all.tokens += result.tokens, all.recoveries += result.recoveries;
     all.plan_changes += result.plan_changes, all.taken_over += result.taken_over, all.not_taken_over += result.not_taken_over;
     all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
-    all.kept_by_all += result.kept_by_all;
+    all.kept_by_all += result.kept_by_all, all.rolled_back += result.rolled_back;
   }
   EXPECT_GT(all.kept_by_all, 10) << "requests that continued with their KV after a failure";
+  EXPECT_GT(all.rolled_back, 100);
   if (!ManyCases()) return;
   for (int f = 0; f < kNumSimFaults; ++f) EXPECT_GT(all.faults[static_cast<size_t>(f)], 50) << SimFaultName(static_cast<SimFault>(f));
   EXPECT_GT(all.tokens, 20'000);
@@ -43,12 +44,13 @@ TEST(SimClusterTest, HybridModelsHoldWhateverHappens) {
     all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
     all.kept += result.kept, all.continued += result.continued, all.copied += result.copied;
     all.taken_over += result.taken_over;
-    all.kept_by_all += result.kept_by_all;
+    all.kept_by_all += result.kept_by_all, all.rolled_back += result.rolled_back;
   }
   EXPECT_GT(all.tokens, 0);
   EXPECT_GT(all.recoveries, 0);
   EXPECT_GT(all.plan_changes, 0);
   EXPECT_GT(all.kept_by_all, 5) << "from a snapshot";
+  EXPECT_GT(all.rolled_back, 20) << "to a snapshot";
   if (!ManyCases()) return;
   EXPECT_GT(all.kept, 50);
   EXPECT_GT(all.continued, 10);
