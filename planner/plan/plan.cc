@@ -124,7 +124,10 @@ absl::Status CheckOnDemand(const Plan& plan, int p, const std::string& name) {
     return Invalid("plan: ", name, ".policy is ", std::string(kUnitPolicyNames.Of(part.policy)), ", but the part is not on demand");
   LIME_RETURN_IF_ERROR(
       CheckInt({name, ".ahead_places"}, part.ahead_places, 0, std::min(std::max<int64_t>(0, part.places - 1), kMaxAheadPlaces)));
-  LIME_RETURN_IF_ERROR(CheckInt({name, ".host"}, part.host, -1, part.on_demand() ? plan.NumDevices() - 1 : -1));
+  if (part.host != -1 && !part.on_demand())
+    return Invalid("plan: ", name, ".host is ", part.host, ", but only experts on demand can have a host; leave it out");
+  if (part.host < -1 || part.host >= plan.NumDevices())
+    return Invalid("plan: ", name, ".host is ", part.host, ", but the plan has devices 0 to ", plan.NumDevices() - 1);
   if (!part.on_demand()) return CheckInt({name, ".unit_bytes"}, part.unit_bytes, 0, 0);
   if (part.block.kind != BlockKind::kExperts) return Invalid("plan: ", name, " is on demand, but is of ", BlockName(part.block));
   if (part.streamed) return Invalid("plan: ", name, " is on demand and streams; it can be one of them");
