@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "planner/plan/plan_blocks.h"
+#include "planner/problem/unit_demand.h"
 
 namespace lime {
 namespace {
+
+static_assert(Backend::kMostGuessRows == kMostGuessedRows);
 
 absl::Status CopyInput(const ProgramRunner::StartCompute& start, std::span<const std::byte> input, std::span<std::byte> hidden) {
   if (input.size() != hidden.size())
@@ -164,13 +167,17 @@ std::span<const int32_t> StageCompute::ChosenUnits(int part, const MicroBatch& b
 
 void StageCompute::FindNextParts() {
   next_part_.assign(plan_.parts.size(), -1);
+  guessed_units_.reserve(guessed_.size());
   size_t most = 0;
   for (const Stage& stage : plan_.stages) {
     int next = -1;
+    bool ahead = false;  // of a block's parts on demand, which are its last ones
     for (int part = stage.hi - 1; stage.device == parts_.stage.device && part >= stage.lo; --part) {
-      if (!plan_.parts[part].on_demand() || plan_.parts[part].hosted()) continue;
+      if (!plan_.parts[part].on_demand()) continue;
+      ahead = ahead || plan_.parts[part].ahead_places > 0;
+      if (plan_.parts[part].hosted()) continue;
       next_part_[part] = next;
-      next = plan_.parts[part].ahead_places > 0 ? part : -1;
+      next = std::exchange(ahead, false) ? part : -1;
     }
   }
   for (const PlanPart& part : plan_.parts) most = std::max(most, part.rows.size());
@@ -181,11 +188,14 @@ void StageCompute::GuessUnits(int part, int64_t step, const MicroBatch& batch) {
   const int next = next_part_[part];
   if (next < 0 || std::ssize(batch.rows) > Backend::kMostGuessRows || !FindRouter(next, step)) return;
   const size_t experts = parts_.backend->GuessUnits(plan_.parts[part].block, plan_.parts[next].block, router_, guessed_);
-  size_t units = 0;
-  for (size_t i = 0; i < experts; ++i) {
-    if (const int32_t unit = UnitOf(next, guessed_[i]); unit >= 0) guessed_[units++] = unit;
+  for (int p = next; p < plan_.NumParts() && plan_.parts[p].block == plan_.parts[next].block; ++p) {
+    if (plan_.parts[p].ahead_places == 0) continue;
+    guessed_units_.clear();
+    for (size_t i = 0; i < experts; ++i) {
+      if (const int32_t unit = UnitOf(p, guessed_[i]); unit >= 0) guessed_units_.push_back(unit);
+    }
+    if (!guessed_units_.empty()) owner_.guessed(p, guessed_units_);
   }
-  if (units > 0) owner_.guessed(next, {guessed_.data(), units});
 }
 
 // The rows of the router that chooses the units of a part. False if some are not in memory.

@@ -36,7 +36,7 @@ class StageCompute {
     // Returns rows of a later part if they stay in memory in this step, under the owner's lock.
     std::function<std::optional<RowsInMemory>(int part, int i, int64_t step)> resident_rows_of;
     // Takes the units that a later part will probably choose, the likeliest first. They may be read
-    // ahead.
+    // ahead, by the host of the part if it has one.
     std::function<void(int part, std::span<const int32_t> units)> guessed;
   };
 
@@ -47,7 +47,7 @@ class StageCompute {
   // goes on, or begins with the embedding. InvalidArgument if its size does not match the batch.
   absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   // Computes units of a part on demand that are in memory, for the rows of the current visit. Before
-  // the first of them, guesses the units of the stage's next part on demand, if that reads ahead.
+  // the first of them, guesses the units of the stage's next block on demand, if that reads ahead.
   absl::Status RunUnits(int part, int64_t step, std::span<const UnitInPlace> units, const MicroBatch& batch);
   // The units of the part that the current micro-batch has chosen, ascending. Valid until the next
   // Run. Empty for a micro-batch without rows.  REQUIRES: the parts of the block before it have been
@@ -98,11 +98,13 @@ class StageCompute {
   // By row that wants logits: on how many of the largest logits its token depends.
   std::vector<int64_t> used_;
   std::vector<int32_t> chosen_;  // units of a part on demand
-  // By part on demand: the next one of its stage, if that reads ahead; else -1.
+  // By part on demand without a host: the next one of its stage, if that or a part of its block on a
+  // host reads ahead; else -1.
   std::vector<int> next_part_;
   bool may_guess_ = false;  // units have been chosen, and none of them is computed
   std::vector<RowsInMemory> router_;
-  std::array<int32_t, kMaxAheadPlaces> guessed_;
+  std::array<int32_t, kMaxAheadPlaces> guessed_;  // experts, the likeliest first
+  std::vector<int32_t> guessed_units_;            // of one part
   std::vector<int32_t> tokens_;
   MicroBatch begun_;
 };

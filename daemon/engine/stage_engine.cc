@@ -211,6 +211,9 @@ class InstalledStage final : public StageEngine {
     if (const auto* query = std::get_if<UnitsQuery>(&what)) {
       LIME_ASSIGN_OR_RETURN(const HostedUnits::Visit visit, hosted().OnQuery(from, *query));
       LIME_RETURN_IF_ERROR(logic_->OnUnitsAsked(visit.part, visit.units, visit.rows, visit.decodes, SteadyMs(), actions_));
+    } else if (const auto* guess = std::get_if<UnitsGuess>(&what)) {
+      LIME_RETURN_IF_ERROR(hosted().CheckGuess(from, *guess));
+      logic_->OnUnitsGuessed(guess->part, guess->units, actions_);
     } else {
       LIME_ASSIGN_OR_RETURN(const auto answered, parts_.asked_units->OnAnswer(from, std::get<UnitsAnswer>(what)));
       if (answered) logic_->OnHostAnswered(answered->first, answered->second, SteadyMs(), actions_);
@@ -533,6 +536,7 @@ class InstalledStage final : public StageEngine {
 
   void OnGuessed(int part, std::span<const int32_t> units) {
     absl::MutexLock lock(&mutex_);
+    if (plan_.parts[part].hosted()) return parts_.asked_units->Guess(part, units);
     logic_->OnUnitsGuessed(part, units, actions_);
     CarryOut();
   }

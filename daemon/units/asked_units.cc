@@ -85,6 +85,10 @@ absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> AskedUnits::OnAnswer(
   return std::pair(question.part, question.microbatch);
 }
 
+void AskedUnits::Guess(int part, std::span<const int32_t> units) {
+  options_.send(plan_.parts[part].host, Encode(UnitsGuess{.part = part, .units = {units.begin(), units.end()}}));
+}
+
 absl::Status AskedUnits::UseAnswer(int part) {
   const Question& question = questions_.at(plan_.parts[part].host);
   LIME_CHECK(question.part == part && question.missing == 0) << "part " << part;

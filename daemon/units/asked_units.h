@@ -1,5 +1,6 @@
 // Units of this device's stages that other devices, the hosts, have (PlanPart::host): asks a host
-// to compute them for the rows of a micro-batch, and hands its results to the backend.
+// to compute them for the rows of a micro-batch, and hands its results to the backend; tells hosts
+// what they may read ahead.
 //
 // Thread: any, under the engine's lock, except UseAnswer.
 // Memory: results go to the backend as they come; a question takes what the plan counts
@@ -28,7 +29,7 @@ class AskedUnits {
   struct Options {
     int32_t device = 0;
     Backend* backend = nullptr;
-    // Sends a question to a host. Called under the lock.
+    // Sends a question or a guess to a host. Called under the lock.
     std::function<void(int32_t to, std::vector<std::byte> message)> send;
   };
 
@@ -42,6 +43,9 @@ class AskedUnits {
   // Takes results. Returns the part and micro-batch whose results are all here now, if any.
   // InvalidArgument for results that were not asked for; nothing has changed then.
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnAnswer(int32_t from, const UnitsAnswer& answer);
+  // Tells the host of a part which of its units the next question will probably name, the likeliest
+  // first.  REQUIRES: 1 to kMaxAheadPlaces units
+  void Guess(int part, std::span<const int32_t> units);
   // Computes with the results for the part.  Thread: the compute thread, without the lock
   absl::Status UseAnswer(int part);
 

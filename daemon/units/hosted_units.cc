@@ -34,16 +34,24 @@ absl::Status HostedUnits::Check(int32_t from, const UnitsQuery& query) const {
   if (question->second.missing > 0) return WrongQuestion("device ", from, " asks twice");
   if (query.number != question->second.number + 1)
     return WrongQuestion("number ", query.number, " arrived, expected ", question->second.number + 1);
-  if (query.part >= plan_.NumParts() || plan_.parts[query.part].host != options_.device ||
-      plan_.stages[StageOf(plan_, query.part)].device != from)
-    return WrongQuestion("part ", query.part, " is not of device ", from, " on this device");
+  LIME_RETURN_IF_ERROR(CheckUnits(from, query.part, query.units));
   if (query.num_rows() > options_.max_rows) return WrongQuestion("it has ", query.num_rows(), " rows, the plan allows ", options_.max_rows);
   if (std::ssize(query.rows) != query.num_rows() * row_bytes_)
     return WrongQuestion(query.rows.size(), " bytes arrived for ", query.num_rows(), " rows, which need ", query.num_rows() * row_bytes_);
-  const int64_t units = std::ssize(UnitsIn(plan_.parts[query.part].rows));
-  if (const int32_t most = std::ranges::max(query.units); most >= units)
-    return WrongQuestion("unit ", most, " is outside the ", units, " of ", PartName(plan_, query.part));
   return absl::OkStatus();
+}
+
+absl::Status HostedUnits::CheckUnits(int32_t from, int32_t part, std::span<const int32_t> units) const {
+  if (part >= plan_.NumParts() || plan_.parts[part].host != options_.device || plan_.stages[StageOf(plan_, part)].device != from)
+    return WrongQuestion("part ", part, " is not of device ", from, " on this device");
+  const int64_t has = std::ssize(UnitsIn(plan_.parts[part].rows));
+  if (const int32_t most = std::ranges::max(units); most >= has)
+    return WrongQuestion("unit ", most, " is outside the ", has, " of ", PartName(plan_, part));
+  return absl::OkStatus();
+}
+
+absl::Status HostedUnits::CheckGuess(int32_t from, const UnitsGuess& guess) const {
+  return CheckUnits(from, guess.part, guess.units);
 }
 
 absl::StatusOr<HostedUnits::Visit> HostedUnits::OnQuery(int32_t from, const UnitsQuery& query) {

@@ -54,6 +54,9 @@ class HostedUnits {
   };
   // Takes a question. InvalidArgument for one that is not expected; nothing has changed then.
   absl::StatusOr<Visit> OnQuery(int32_t from, const UnitsQuery& query);
+  // InvalidArgument for a guess about units that this device does not have for `from`. Guesses may
+  // come at any time, even too late to help.
+  absl::Status CheckGuess(int32_t from, const UnitsGuess& guess) const;
   // A unit that a question needs is in memory, and stays there until EndCompute returns it.
   void OnReady(int32_t part, const UnitInPlace& unit);
 
@@ -86,6 +89,8 @@ class HostedUnits {
   };
 
   absl::Status Check(int32_t from, const UnitsQuery& query) const;
+  // Checks that the part is of `from` on this device, and has all of these units; -1: none.
+  absl::Status CheckUnits(int32_t from, int32_t part, std::span<const int32_t> units) const;
   static std::span<const int32_t> RowsOf(const Question& question, int32_t unit);
 
   const Plan& plan_;

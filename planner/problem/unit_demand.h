@@ -22,6 +22,9 @@ struct UnitCounts {
 // The places of a whole layer with `units` units that has the same share of them in memory.
 int64_t WholePlaces(int64_t units, const UnitShare& share);
 
+// Units are guessed for at most this many rows (Backend::kMostGuessRows).
+inline constexpr int64_t kMostGuessedRows = 4;
+
 // The units that one micro-batch chooses.
 struct UnitDemand {
   double chosen = 0;     // different ones

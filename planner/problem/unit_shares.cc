@@ -65,7 +65,7 @@ std::vector<PlanPart> DividedParts(const BlockSpec& block, std::span<const UnitS
     }
     part.bytes = PartBytes(block, part.rows), part.unit_bytes = UnitBytes(block, part.rows);
     part.places = share.places;
-    part.ahead_places = d == owner ? static_cast<int32_t>(std::min<int64_t>(part.ahead_places, part.places - 1)) : 0;
+    part.ahead_places = static_cast<int32_t>(std::min<int64_t>(part.ahead_places, part.places - 1));
     if (d != owner) part.host = d, part.pinned_bytes = PinnedBytes(block);
   }
   LIME_CHECK_EQ(next, units.size());

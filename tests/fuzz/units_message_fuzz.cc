@@ -22,6 +22,11 @@ void Check(const lime::UnitsAnswer& answer) {
   for (const int32_t unit : answer.units) LIME_CHECK(unit >= 0 && unit < lime::kMaxUnits) << unit;
 }
 
+void Check(const lime::UnitsGuess& guess) {
+  LIME_CHECK(!guess.units.empty() && std::ssize(guess.units) <= lime::kMaxAheadPlaces) << guess.units.size();
+  for (const int32_t unit : guess.units) LIME_CHECK(unit >= 0 && unit < lime::kMaxUnits) << unit;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -65,6 +65,22 @@ TEST(UnitsMessageTest, AnAnswerArrivesAsItWas) {
   EXPECT_EQ(std::vector(answer.results.begin(), answer.results.end()), Raw());
 }
 
+TEST(UnitsMessageTest, AGuessArrivesAsItWas) {
+  const std::vector<std::byte> bytes = Encode(UnitsGuess{.part = 9, .units = {5, 0, 1023}});
+  EXPECT_TRUE(IsUnitsMessage(bytes));
+  const auto parsed = ParseUnitsMessage(bytes);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const auto& guess = std::get<UnitsGuess>(*parsed);
+  EXPECT_EQ(guess.part, 9);
+  EXPECT_THAT(guess.units, ElementsAre(5, 0, 1023));
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(ParseUnitsMessage(std::span(bytes).first(length)).ok()) << length;
+  }
+  std::vector<std::byte> longer = bytes;
+  longer.push_back({});
+  EXPECT_THAT(std::string(ParseUnitsMessage(longer).status().message()), HasSubstr("1 bytes follow a guess"));
+}
+
 TEST(UnitsMessageTest, WhatIsOutOfBoundsIsRefusedWithItsReason) {
   EXPECT_THAT(RefusalOfQuery([](UnitsQuery& q) { q.number = -1; }), HasSubstr("number -1 is negative"));
   EXPECT_THAT(RefusalOfQuery([](UnitsQuery& q) { q.part = -1; }), HasSubstr("part -1"));
@@ -84,6 +100,10 @@ TEST(UnitsMessageTest, WhatIsOutOfBoundsIsRefusedWithItsReason) {
   EXPECT_THAT(Refusal(UnitsAnswer{.units = {-1}, .results = Raw()}), HasSubstr("unit -1 is outside"));
   EXPECT_THAT(Refusal(UnitsAnswer{.units = {1024}, .results = Raw()}), HasSubstr("unit 1024 is outside"));
   EXPECT_THAT(Refusal(UnitsAnswer{.units = {1}, .results = std::span(Raw()).first(6)}), HasSubstr("6 bytes are not results"));
+  EXPECT_THAT(Refusal(UnitsGuess{.part = -1, .units = {0}}), HasSubstr("part -1"));
+  EXPECT_THAT(Refusal(UnitsGuess{.units = {}}), HasSubstr("names 0 units"));
+  EXPECT_THAT(Refusal(UnitsGuess{.units = {1024}}), HasSubstr("unit 1024 is outside"));
+  EXPECT_THAT(Refusal(UnitsGuess{.units = std::vector<int32_t>(65, 1)}), HasSubstr("names 65 units, need 1 to 64"));
 }
 
 TEST(UnitsMessageTest, AMessageThatIsCutOrOfAnotherKindIsRefused) {

@@ -362,17 +362,23 @@ Bytes SimStage::FreedOf(int32_t part) const {
 void SimStage::GuessUnits(int32_t part) {
   const auto next =
       std::find_if(plan_.parts.begin() + part + 1, plan_.parts.end(), [](const PlanPart& p) { return p.on_demand() && !p.hosted(); });
-  const auto number = static_cast<int32_t>(next - plan_.parts.begin());
-  if (next == plan_.parts.end() || next->ahead_places == 0 || StageOf(plan_, number) != StageOf(plan_, part)) return;
-  std::vector<int32_t> units(static_cast<size_t>(spec_.config.experts->count));
-  units.resize(backend_.GuessUnits(plan_.parts[static_cast<size_t>(part)].block, next->block, {}, units));
-  for (int32_t& expert : units) expert = UnitOf(number, expert);
-  std::erase(units, -1);
-  After(world_.Between(0, 0.1), [this, number, units = std::move(units)] {
-    if (dead_) return;
-    logic_->OnUnitsGuessed(number, units, actions_);
-    CarryOut();
-  });
+  if (next == plan_.parts.end() || StageOf(plan_, static_cast<int>(next - plan_.parts.begin())) != StageOf(plan_, part)) return;
+  std::vector<int32_t> experts(std::min<size_t>(kMaxAheadPlaces, static_cast<size_t>(spec_.config.experts->count)));
+  experts.resize(backend_.GuessUnits(plan_.parts[static_cast<size_t>(part)].block, next->block, {}, experts));
+  for (auto of = next; of != plan_.parts.end() && of->block == next->block; ++of) {
+    if (of->ahead_places == 0) continue;
+    const auto number = static_cast<int32_t>(of - plan_.parts.begin());
+    std::vector<int32_t> units = experts;
+    for (int32_t& expert : units) expert = UnitOf(number, expert);
+    std::erase(units, -1);
+    if (units.empty()) continue;
+    After(world_.Between(0, 0.1), [this, number, units = std::move(units)] {
+      if (dead_) return;
+      if (plan_.parts[static_cast<size_t>(number)].hosted()) return asked_units_->Guess(number, units);
+      logic_->OnUnitsGuessed(number, units, actions_);
+      CarryOut();
+    });
+  }
 }
 
 int32_t SimStage::UnitOf(int32_t part, int32_t expert) const {

@@ -24,6 +24,9 @@ absl::Status SimStage::OnUnits(int32_t from, const std::vector<std::byte>& messa
   if (const auto* query = std::get_if<UnitsQuery>(&what)) {
     LIME_ASSIGN_OR_RETURN(const HostedUnits::Visit visit, hosted_units_->OnQuery(from, *query));
     LIME_RETURN_IF_ERROR(logic_->OnUnitsAsked(visit.part, visit.units, visit.rows, visit.decodes, world_.clock.now_ms(), actions_));
+  } else if (const auto* guess = std::get_if<UnitsGuess>(&what)) {
+    LIME_RETURN_IF_ERROR(hosted_units_->CheckGuess(from, *guess));
+    logic_->OnUnitsGuessed(guess->part, guess->units, actions_);
   } else {
     LIME_ASSIGN_OR_RETURN(const auto answered, asked_units_->OnAnswer(from, std::get<UnitsAnswer>(what)));
     if (answered) logic_->OnHostAnswered(answered->first, answered->second, world_.clock.now_ms(), actions_);
@@ -40,7 +43,9 @@ void SimStage::Carry(const ProgramRunner::StartAskHost& start) {
 }
 
 void SimStage::Carry(const StageLogic::HostedReady& ready) {
-  unit_places_[{ready.part, ready.unit.place}].computing = true;
+  Place& place = unit_places_[{ready.part, ready.unit.place}];
+  place.computing = true;
+  world_.ahead.used_for_others += std::exchange(place.ahead, false) ? 1 : 0;
   hosted_units_->OnReady(ready.part, ready.unit);
   if (!std::exchange(computes_for_others_, true)) ComputeForOthers();
 }

@@ -82,9 +82,10 @@ class SimClock {
   int64_t next_ = 0;
 };
 
-// Units that were read ahead: chosen then, replaced before that; and reads that were cancelled.
+// Units that were read ahead: chosen then, by the device or by one whose host it is; replaced before
+// that; and reads that were cancelled.
 struct SimReadAhead {
-  int64_t used = 0, wasted = 0, cancelled = 0;
+  int64_t used = 0, used_for_others = 0, wasted = 0, cancelled = 0;
 };
 
 // Places of parts on demand that were freed under pressure; of them, those that were in use then; and

@@ -19,6 +19,7 @@
 namespace lime {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class UnitsTest : public ::testing::Test {
@@ -155,6 +156,19 @@ TEST_F(UnitsTest, AQuestionThatIsNotExpectedIsRefused) {
               HasSubstr("it has 5 rows, the plan allows 4"));
   EXPECT_EQ(refusal(0, same), "");
   EXPECT_THAT(refusal(0, [](UnitsQuery& q) { q.number = 1; }), HasSubstr("device 0 asks twice"));
+}
+
+TEST_F(UnitsTest, AGuessIsAboutUnitsThatTheHostHas) {
+  asked_->Guess(part_, std::vector<int32_t>{3, 0});
+  const auto guess = std::get<UnitsGuess>(*ParseUnitsMessage(to_host_.front()));
+  EXPECT_EQ(guess.part, part_);
+  EXPECT_THAT(guess.units, ElementsAre(3, 0));
+  EXPECT_EQ(hosted_->CheckGuess(0, guess), absl::OkStatus());
+  const auto refusal = [&](int32_t from, const UnitsGuess& what) { return std::string(hosted_->CheckGuess(from, what).message()); };
+  EXPECT_THAT(refusal(1, guess), HasSubstr("is not of device 1 on this device"));
+  EXPECT_THAT(refusal(0, {.part = part_ - 1, .units = {0}}), HasSubstr("is not of device 0 on this device"));
+  EXPECT_THAT(refusal(0, {.part = 1000, .units = {0}}), HasSubstr("part 1000"));
+  EXPECT_THAT(refusal(0, {.part = part_, .units = {0, 4}}), HasSubstr("unit 4 is outside the 4"));
 }
 
 TEST_F(UnitsTest, AnAnswerThatWasNotAskedForIsRefused) {

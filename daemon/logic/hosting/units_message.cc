@@ -13,7 +13,7 @@ namespace lime {
 namespace {
 
 // In place of the kind of a message about KV.
-constexpr uint32_t kQuery = 0x75716d6c, kAnswer = 0x75616d6c;  // "lmqu", "lmau"
+constexpr uint32_t kQuery = 0x75716d6c, kAnswer = 0x75616d6c, kGuess = 0x75676d6c;  // "lmqu", "lmau", "lmgu"
 
 template <typename... What>
 absl::Status WrongUnitsMessage(const What&... what) {
@@ -33,7 +33,8 @@ class UnitsMessageParser {
     uint32_t kind = 0;
     LIME_RETURN_IF_ERROR(Number(kind));
     if (kind == kQuery) return Query();
-    return kind == kAnswer ? Answer() : WrongUnitsMessage("kind ", kind, " is unknown");
+    if (kind == kAnswer) return Answer();
+    return kind == kGuess ? Guess() : WrongUnitsMessage("kind ", kind, " is unknown");
   }
 
  private:
@@ -45,7 +46,7 @@ class UnitsMessageParser {
     LIME_RETURN_IF_ERROR(Number(decodes));
     LIME_RETURN_IF_ERROR(Number(query.per_row));
     if (query.number < 0) return WrongUnitsMessage("number ", query.number, " is negative");
-    if (query.part < 0 || query.part >= kMaxPlanBlocks) return WrongUnitsMessage("part ", query.part, " is larger than any plan allows");
+    LIME_RETURN_IF_ERROR(CheckPart(query.part));
     if (decodes > 1) return WrongUnitsMessage("a flag is ", int{decodes});
     if (query.per_row < 1 || query.per_row > kMaxUnitsPerRow)
       return WrongUnitsMessage("rows have ", query.per_row, " units, need 1 to ", kMaxUnitsPerRow);
@@ -65,14 +66,25 @@ class UnitsMessageParser {
     UnitsAnswer answer;
     LIME_RETURN_IF_ERROR(Number(answer.number));
     if (answer.number < 0) return WrongUnitsMessage("number ", answer.number, " is negative");
-    LIME_RETURN_IF_ERROR(Numbers(kMaxUnits, answer.units));
-    for (const int32_t unit : answer.units) {
-      if (unit < 0 || unit >= kMaxUnits) return WrongUnitsMessage("unit ", unit, " is outside 0 to ", kMaxUnits - 1);
-    }
+    LIME_RETURN_IF_ERROR(Units(kMaxUnits, answer.units));
     answer.results = std::exchange(remaining_, {});
     if (answer.results.empty() || answer.results.size() % sizeof(float) != 0)
       return WrongUnitsMessage(answer.results.size(), " bytes are not results of units");
     return answer;
+  }
+
+  absl::StatusOr<UnitsMessage> Guess() {
+    UnitsGuess guess;
+    LIME_RETURN_IF_ERROR(Number(guess.part));
+    LIME_RETURN_IF_ERROR(CheckPart(guess.part));
+    LIME_RETURN_IF_ERROR(Units(kMaxAheadPlaces, guess.units));
+    if (!remaining_.empty()) return WrongUnitsMessage(remaining_.size(), " bytes follow a guess");
+    return guess;
+  }
+
+  static absl::Status CheckPart(int32_t part) {
+    if (part >= 0 && part < kMaxPlanBlocks) return absl::OkStatus();
+    return WrongUnitsMessage("part ", part, " is larger than any plan allows");
   }
 
   absl::Status CheckRow(std::span<const int32_t> units) const {
@@ -105,8 +117,19 @@ class UnitsMessageParser {
     return absl::OkStatus();
   }
 
+  // Units of a part, in any order.
+  absl::Status Units(int64_t most, std::vector<int32_t>& units) {
+    LIME_RETURN_IF_ERROR(Numbers(most, units));
+    for (const int32_t unit : units) {
+      if (unit < 0 || unit >= kMaxUnits) return WrongUnitsMessage("unit ", unit, " is outside 0 to ", kMaxUnits - 1);
+    }
+    return absl::OkStatus();
+  }
+
   std::span<const std::byte> remaining_;
 };
+
+constexpr Bytes kGuessBytes = 16 + kMaxAheadPlaces * static_cast<Bytes>(sizeof(int32_t));
 
 // Of one row: its input and its units; the results of all of them.
 Bytes QueryRowBytes(const ModelSpec& spec) {
@@ -122,7 +145,7 @@ bool IsUnitsMessage(std::span<const std::byte> payload) {
   uint32_t kind = 0;
   if (payload.size() < sizeof(kind)) return false;
   Get(payload.data(), kind);
-  return kind == kQuery || kind == kAnswer;
+  return kind == kQuery || kind == kAnswer || kind == kGuess;
 }
 
 std::vector<std::byte> Encode(const UnitsMessage& message) {
@@ -134,12 +157,16 @@ std::vector<std::byte> Encode(const UnitsMessage& message) {
     Append(bytes, static_cast<uint8_t>(query->decodes)), Append(bytes, query->per_row);
     AppendAll(bytes, query->units);
     append_raw(query->rows);
+  } else if (const auto* answer = std::get_if<UnitsAnswer>(&message)) {
+    bytes.reserve(16 + answer->units.size() * sizeof(int32_t) + answer->results.size());
+    Append(bytes, kAnswer), Append(bytes, answer->number);
+    AppendAll(bytes, answer->units);
+    append_raw(answer->results);
   } else {
-    const UnitsAnswer& answer = std::get<UnitsAnswer>(message);
-    bytes.reserve(16 + answer.units.size() * sizeof(int32_t) + answer.results.size());
-    Append(bytes, kAnswer), Append(bytes, answer.number);
-    AppendAll(bytes, answer.units);
-    append_raw(answer.results);
+    const UnitsGuess& guess = std::get<UnitsGuess>(message);
+    bytes.reserve(static_cast<size_t>(kGuessBytes));
+    Append(bytes, kGuess), Append(bytes, guess.part);
+    AppendAll(bytes, guess.units);
   }
   return bytes;
 }
@@ -165,8 +192,8 @@ Bytes UnitsMessageBytes(const ModelSpec& spec, int64_t rows, int64_t owners, int
   const Bytes query = rows * QueryRowBytes(spec), one_answer = std::max(rows, per_row) * ResultBytes(spec);
   // A host keeps a question while another one is read, and computes results while all others of the
   // micro-batch are on their way. An owner reads one answer of each host at a time.
-  const Bytes of_owner = 2 * query + rows * per_row * ResultBytes(spec);
-  return owners * of_owner + (owners > 0 ? one_answer : 0) + hosts * (query + one_answer);
+  const Bytes of_owner = 2 * query + rows * per_row * ResultBytes(spec) + kGuessBytes;
+  return owners * of_owner + (owners > 0 ? one_answer : 0) + hosts * (query + one_answer + kGuessBytes);
 }
 
 Bytes UnitsMessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec) {

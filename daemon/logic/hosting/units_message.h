@@ -1,6 +1,6 @@
 // Messages between the device of a stage, the owner, and a device that has some of the stage's
-// units on demand, the host (PlanPart::host): rows for which the host computes its units, and their
-// results.
+// units on demand, the host (PlanPart::host): rows for which the host computes its units, their
+// results, and units that it may read ahead.
 //
 // On the wire: a header for each kind, little-endian, then raw bytes as in memory. Hostile input.
 #pragma once
@@ -37,7 +37,13 @@ struct UnitsAnswer {
   std::span<const std::byte> results;  // fp32 [rows that have chosen the unit, hidden], unit by unit
 };
 
-using UnitsMessage = std::variant<UnitsQuery, UnitsAnswer>;
+// Owner to host: the next query about the part will probably name these units. Has no answer.
+struct UnitsGuess {
+  int32_t part = 0;
+  std::vector<int32_t> units;  // of the part, the likeliest first; at most kMaxAheadPlaces
+};
+
+using UnitsMessage = std::variant<UnitsQuery, UnitsAnswer, UnitsGuess>;
 
 inline constexpr int64_t kMaxUnitRows = 1 << 16;  // of a query
 inline constexpr int32_t kMaxUnitsPerRow = 64;

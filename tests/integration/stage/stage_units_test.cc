@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/problem/plan_problem.h"
 #include "tests/cases.h"
 #include "tests/integration/models.h"
 #include "tests/integration/stage/stage_bits.h"
@@ -34,6 +35,8 @@ TEST_P(StageUnitsTest, ExpertsOnSeveralDevicesHaveTheBitsOfOne) {
                          std::mt19937_64 random(seed + 1000);
                          DivideUnitsAtRandom(
                              *spec, [&random](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); }, plan);
+                         for (PlanPart& part : plan.parts)
+                           part.ahead_places = part.on_demand() ? static_cast<int32_t>(std::min<int64_t>(2, part.places - 1)) : 0;
                          EXPECT_EQ(plan.Validate(*spec), absl::OkStatus());
                          divided += HasHostedUnits(plan) ? 1 : 0;
                          return plan;
@@ -47,6 +50,42 @@ TEST_P(StageUnitsTest, ExpertsOnSeveralDevicesHaveTheBitsOfOne) {
                        }});
   EXPECT_GT(divided, ManyCases() ? 2 : 0);
   EXPECT_GT(read, 0) << "hosts have read experts";
+}
+
+// The second device has half of all experts, and nothing else.
+TEST(StageUnitsAheadTest, AHostReadsAheadWhatTheOwnerGuesses) {
+  TempDir dir;
+  const Variant variant{.name = "qwen3_moe_bf16", .family = "qwen3_moe", .quantization = std::nullopt};
+  ASSERT_TRUE(MakeModel(OptionsOf(variant), dir / "model").ok());
+  const auto checkpoint = Checkpoint::Open(dir / "model");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  std::vector<ClusterDevice> devices(2);
+  for (int d = 0; d < 2; ++d) {
+    devices[d] = {.name = d == 0 ? "a" : "b", .budget = kGiB, .activations = 64 * kMiB};
+    devices[d].profile.read_bytes_per_second = 1e10;
+    devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
+  }
+  PlanRequest request{.context = 256, .batches = {1}, .prompt_tokens = 16, .chunks = {8}, .ahead_places = 1, .unit_places = 2};
+  const int64_t half = spec->config.experts->count / 2;
+  request.unit_shares = {{half, 2}, {spec->config.experts->count - half, 2}};
+  const auto problem = MakePlanProblem(*spec, devices, request);
+  ASSERT_TRUE(problem.ok()) << problem.status();
+  PlanChoice choice{.stages = {.stages = {{0, 0, problem->head.NumParts()}}}, .batch = 1};
+  choice.first_token = FirstTokenPredictor(*problem->first_token).Predict(choice.stages);
+  const auto divided = MakePlan(*problem, choice);
+  ASSERT_TRUE(divided.ok()) << divided.status();
+  int64_t suggested = 0, read_ahead = 0;
+  ExpectBitsOfOne(dir / "model", 1, 200,
+                  {.change = [&](uint64_t, const Plan&) { return *divided; },
+                   .check =
+                       [&](uint64_t, const Plan&, StageCluster& cluster) {
+                         const DeviceStatistics stats = cluster.engine(1).stats();
+                         suggested = stats.units_suggested, read_ahead = stats.units_read_ahead;
+                       }});
+  EXPECT_GT(suggested, 0);
+  EXPECT_GT(read_ahead, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
