@@ -160,15 +160,17 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
   command.Add("--without", &without, "With --cluster, a device to leave out; may be given several times").Repeats();
 }
 
-void AddExpertsFlags(const CommandFlags& command, std::string& experts, int32_t& read_ahead) {
+void AddExpertsFlags(const CommandFlags& command, std::string& experts, std::string& read_ahead) {
   command
       .Add("--experts", &experts,
            "Experts of each layer that have a place in memory, if not all fit; the others are read when a token chooses them. 0: stream "
            "all of them; auto: as many as make it fastest")
       .Shown();
-  command.Add("--read-ahead", &read_ahead,
-              "While the disk has nothing else to do, read experts that the next layer will probably choose, into this many of its places; "
-              "0: read none");
+  command
+      .Add("--read-ahead", &read_ahead,
+           "While the disk has nothing else to do, read experts that the next layer will probably choose, into this many of its places; 0: "
+           "read none; auto: only if devices divide the experts of a layer")
+      .Shown();
 }
 
 void AddRoutesFlag(const CommandFlags& command, std::string& routes) {
@@ -183,9 +185,11 @@ absl::StatusOr<std::optional<int64_t>> ParseExperts(const std::string& experts) 
   return WrongCall(absl::StrCat("--experts ", AsTyped(experts), " is neither auto nor a number from 0 to ", kMaxUnits));
 }
 
-absl::Status CheckReadAhead(int32_t read_ahead) {
-  if (read_ahead >= 0 && read_ahead <= kMaxAheadPlaces) return absl::OkStatus();
-  return WrongCall(absl::StrCat("--read-ahead ", read_ahead, " is outside 0 to ", kMaxAheadPlaces));
+absl::StatusOr<std::optional<int32_t>> ParseReadAhead(const std::string& read_ahead) {
+  int32_t places = 0;
+  if (read_ahead == "auto") return std::nullopt;
+  if (absl::SimpleAtoi(read_ahead, &places) && places >= 0 && places <= kMaxAheadPlaces) return places;
+  return WrongCall(absl::StrCat("--read-ahead ", AsTyped(read_ahead), " is neither auto nor a number from 0 to ", kMaxAheadPlaces));
 }
 
 void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
@@ -261,8 +265,8 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
     LIME_ASSIGN_OR_RETURN(request.resident_share, ParseShare(resident));
   }
   LIME_ASSIGN_OR_RETURN(request.unit_places, ParseExperts(experts));
-  LIME_RETURN_IF_ERROR(CheckReadAhead(read_ahead));
-  request.ahead_places = read_ahead;
+  LIME_ASSIGN_OR_RETURN(const std::optional<int32_t> ahead, ParseReadAhead(read_ahead));
+  request.ahead_places = ahead.value_or(0);
   int64_t parts = 0;
   if (pool.empty()) return absl::OkStatus();
   if (absl::SimpleAtoi(pool, &parts) && parts <= kMaxParts) {

@@ -61,11 +61,11 @@ void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& witho
 // The sentence of --help about --no-kv-spill, the same in every command.
 inline constexpr char kNoKvSpill[] = "Keep all KV in memory; write none of it to disks";
 
-// The flags --experts and --read-ahead, and the value of the first: nullopt for "auto". Refuse other
-// words and values out of range.
-void AddExpertsFlags(const CommandFlags& command, std::string& experts, int32_t& read_ahead);
+// The flags --experts and --read-ahead, and their values: nullopt for "auto". Refuse other words and
+// values out of range.
+void AddExpertsFlags(const CommandFlags& command, std::string& experts, std::string& read_ahead);
 absl::StatusOr<std::optional<int64_t>> ParseExperts(const std::string& experts);
-absl::Status CheckReadAhead(int32_t read_ahead);
+absl::StatusOr<std::optional<int32_t>> ParseReadAhead(const std::string& read_ahead);
 
 // The flag --routes of the commands that plan: the file of `lime trace --routes`.
 void AddRoutesFlag(const CommandFlags& command, std::string& routes);
@@ -85,7 +85,7 @@ struct ModelFlags {
   std::string pool;
   std::string resident;
   std::string experts = "auto";
-  int32_t read_ahead = 0;
+  std::string read_ahead = "auto";
   std::string routes;  // recorded, to plan with; a command adds its flag itself
   std::string profile;
   std::string cluster;

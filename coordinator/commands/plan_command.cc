@@ -30,7 +30,7 @@ struct PlanFlags {
   PlanInputFlags inputs;
   std::string strategy = "lime";
   std::string experts = "auto";
-  int32_t read_ahead = 0;
+  std::string read_ahead = "auto";
   std::string routes;
   OutputFlag out{.kind = OutputKind::kPlan};
   double max_ttft_ms = 0;
@@ -46,7 +46,7 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
                                   " is unknown; use lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard"));
   }
   LIME_RETURN_IF_ERROR(ParseExperts(flags.experts).status());
-  LIME_RETURN_IF_ERROR(CheckReadAhead(flags.read_ahead));
+  LIME_RETURN_IF_ERROR(ParseReadAhead(flags.read_ahead).status());
   if (flags.time_limit_ms && !(*flags.time_limit_ms >= 1 && *flags.time_limit_ms <= kMaxTimeLimitMs))
     return WrongCall(absl::StrCat("--time-limit ", *flags.time_limit_ms, " is outside 1 to ", kMaxTimeLimitMs, " ms"));
   if (!(flags.max_ttft_ms >= 0 && flags.max_ttft_ms <= kMaxPlanNumber))
@@ -60,7 +60,7 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
 absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strategy, PlanInputs inputs) {
   ElapsedLine progress("Planning");
   LIME_ASSIGN_OR_RETURN(inputs.unit_places, ParseExperts(flags.experts));
-  inputs.request.ahead_places = flags.read_ahead;
+  LIME_ASSIGN_OR_RETURN(inputs.ahead_places, ParseReadAhead(flags.read_ahead));
   ClusterPlanning planning({.strategy = strategy,
                             .seed = flags.seed,
                             .work_ms = flags.time_limit_ms.value_or(kPlanWorkMs),
@@ -74,7 +74,8 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   report.explanations = planning.Explain(report.plan);
   report.max_ttft_ms = flags.max_ttft_ms;
   report.notes = planning.inputs().notes;
-  if (std::string note = NoReadAheadText(report.plan, flags.read_ahead); !note.empty()) report.notes.push_back(std::move(note));
+  if (std::string note = NoReadAheadText(report.plan, planning.inputs().ahead_places.value_or(0)); !note.empty())
+    report.notes.push_back(std::move(note));
   return report;
 }
 

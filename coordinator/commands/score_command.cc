@@ -139,8 +139,7 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
                             int64_t longest) {
   ClusterSession::Options cluster = flags.on_cluster;
   LIME_ASSIGN_OR_RETURN(cluster.unit_places, ParseExperts(flags.model.experts));
-  LIME_RETURN_IF_ERROR(CheckReadAhead(flags.model.read_ahead));
-  cluster.ahead_places = flags.model.read_ahead;
+  LIME_ASSIGN_OR_RETURN(cluster.ahead_places, ParseReadAhead(flags.model.read_ahead));
   cluster.cluster = flags.model.cluster;
   cluster.model = flags.model.model;
   cluster.context = ContextOf(options, longest);

@@ -35,6 +35,7 @@ constexpr double kMovesPerPlace = 10'000, kLeastWork = 1000 * SearchBudget::kWor
 
 constexpr int kMostUnitPlans = 5;                       // searches with experts on demand
 constexpr double kMemoryForExperts[] = {1, 0.9, 0.75};  // of what a plan leaves, if they are divided over devices
+constexpr int32_t kAheadIfDivided = 2;                  // PlanRequest::ahead_places; a disk rarely waits for longer reads of others
 constexpr double kMostPromptLoss = 1.2;                 // a prompt takes at most so many times as long if experts are divided
 
 constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
@@ -112,6 +113,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   At("stages");
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
   inputs_.request.unit_places = inputs_.unit_places.value_or(0);
+  inputs_.request.ahead_places = inputs_.ahead_places.value_or(0);
   if (inputs_.request.unit_places > 0 && !inputs_.spec.config.experts)
     return cli::WrongCall(absl::StrCat("--experts ", inputs_.request.unit_places, " is for models with experts, and ",
                                        inputs_.request.model_name, " has none; leave it out"));
@@ -194,6 +196,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchDivided(const Plan& plan) {
     search.idle_bytes.push_back(device.runtime + device.activations + device.margin);
     device.activations += messages;
   }
+  inputs_.request.ahead_places = inputs_.ahead_places.value_or(kAheadIfDivided);
   absl::StatusOr<Plan> divided = absl::ResourceExhaustedError("no experts can be divided");
   for (const double of_memory : kMemoryForExperts) {
     search.of_memory = of_memory;

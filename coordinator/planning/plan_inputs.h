@@ -56,6 +56,9 @@ struct PlanInputs {
   // How many experts of every layer have a place in memory; the others are loaded on demand. 0: none
   // are on demand. nullopt: if experts would stream, as many as make the plan fastest.
   std::optional<int64_t> unit_places;
+  // How many of these places may have experts that were read ahead (PlanRequest::ahead_places).
+  // nullopt: a few if the experts are divided over devices, whose disks wait for each other; else 0.
+  std::optional<int32_t> ahead_places;
   // Whether the experts of a layer may be divided over devices. Each device then needs the weights of
   // all layers with experts.
   bool divides_experts = true;

@@ -172,7 +172,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
   inputs.unit_places = options.unit_places;
-  inputs.request.ahead_places = options.ahead_places;
+  inputs.ahead_places = options.ahead_places;
   inputs.request.state_snapshots = options.state_snapshots;
   if (!options.routes.hits.empty()) UseRoutes(options.routes, inputs.request);
   inputs.homes = holdings.homes;

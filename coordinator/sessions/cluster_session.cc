@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   LIME_ASSIGN_OR_RETURN(const HeldPlan chosen, PlanForCluster(options, cluster, options.push));
   const Plan& plan = chosen.plan;
   if (const std::string sentence = ChoiceSentence(chosen); !sentence.empty()) Say(sentence);
-  if (const std::string sentence = NoReadAheadText(plan, options.ahead_places); !sentence.empty()) Say(sentence);
+  if (const std::string sentence = NoReadAheadText(plan, options.ahead_places.value_or(0)); !sentence.empty()) Say(sentence);
   LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));

@@ -74,8 +74,7 @@ absl::StatusOr<ClusterSession::Options> PlacingFlags::ForCluster() const {
   options.model = model.model;
   options.kv.no_spill = model.no_kv_spill;
   LIME_ASSIGN_OR_RETURN(options.unit_places, ParseExperts(model.experts));
-  LIME_RETURN_IF_ERROR(CheckReadAhead(model.read_ahead));
-  options.ahead_places = model.read_ahead;
+  LIME_ASSIGN_OR_RETURN(options.ahead_places, ParseReadAhead(model.read_ahead));
   LIME_ASSIGN_OR_RETURN(options.online, RuleOf(*this));
   options.recovery = {.patience = absl::Seconds(patience_s), .give_up = absl::Seconds(give_up_s)};
   options.replan = !no_replan;

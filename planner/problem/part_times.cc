@@ -1,6 +1,10 @@
 #include "planner/problem/part_times.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "planner/plan/model/unit_choice.h"
@@ -95,51 +99,119 @@ std::vector<PartDemand> AddChunkDemand(const ModelSpec& spec, const DeviceProfil
   return AddDemand(profile, head, demand_of, comp_ms);
 }
 
+namespace {
+
+// The devices that divide the units of a layer.
+class UnitDividers {
+ public:
+  UnitDividers(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request, const DividedVisit& visit)
+      : spec_(spec), experts_(*spec.config.experts), devices_(devices), request_(request), visit_(visit) {
+    ahead_places_ = visit.is_step && visit.rows <= kMostGuessedRows ? request.ahead_places : 0;
+  }
+
+  // Of a part on demand, by device. `comp_ms`: by device, of all units that the rows choose; `rest_ms`:
+  // by device, of the parts since the part on demand before; nullopt for the first one.
+  std::vector<PartDemand> Demands(const PlanPart& part, std::span<const double> comp_ms,
+                                  const std::optional<std::vector<double>>& rest_ms) {
+    std::vector<PartDemand> demands(devices_.size());
+    std::vector<UnitTime> times(devices_.size());
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      if (request_.unit_shares[d].units > 0) std::tie(demands[d], times[d]) = OwnTime(d, part.unit_bytes, comp_ms[d]);
+    }
+    for (size_t owner = 0; owner < devices_.size(); ++owner) {
+      PartDemand& demand = demands[owner];
+      demand.all_ms = kNoDiskMs;
+      if (request_.unit_shares[owner].units == 0) continue;
+      UnitsAhead ahead;
+      if (rest_ms) ahead = {.places = ahead_places_, .rest_ms = (*rest_ms)[owner]};
+      demand.all_ms = std::max(LongestMs(TimesFor(owner, times), ahead), demand.compute_ms + demand.read_ms);
+    }
+    return demands;
+  }
+
+ private:
+  double ShareOf(size_t d) const { return static_cast<double>(request_.unit_shares[d].units) / static_cast<double>(experts_.count); }
+
+  // Without messages.
+  std::pair<PartDemand, UnitTime> OwnTime(size_t d, Bytes unit_bytes, double comp_ms) {
+    const UnitShare& share = request_.unit_shares[d];
+    const UnitCounts counts{.units = experts_.count, .per_row = experts_.per_token, .places = WholePlaces(experts_.count, share)};
+    const UnitDemand whole = visit_.is_step ? DemandOfStep(counts, request_.unit_hits, visit_.rows) : DemandOfChunk(counts, visit_.rows);
+    const UnitDemand own{.chosen = whole.chosen * ShareOf(d), .hit_share = whole.hit_share};
+    chosen_ = whole.chosen;
+    const double unit_ms = ReadUnitMs(devices_[d].profile, unit_bytes), compute_ms = comp_ms * ShareOf(d);
+    const PartDemand demand{.compute_ms = compute_ms,
+                            .read_ms = unit_ms < kNoDiskMs ? UncoveredReadMs(own, unit_ms, compute_ms) : kNoDiskMs,
+                            .chosen_units = own.chosen,
+                            .hit_share = own.hit_share};
+    const UnitTime time{.compute_ms = compute_ms,
+                        .late_ms = compute_ms * (1 - own.hit_share),
+                        .unit_ms = unit_ms,
+                        .miss_share = ShareOf(d) * (1 - own.hit_share),
+                        .absent_share = ShareOf(d) * (1 - static_cast<double>(share.places) / static_cast<double>(share.units))};
+    return {demand, time};
+  }
+
+  // Of all devices with units, with the messages to `owner`; in an order that does not depend on it.
+  std::vector<UnitTime> TimesFor(size_t owner, std::span<const UnitTime> times) const {
+    const Bytes input = spec_.config.hidden_size * ElementBytes(spec_.working_dtype), result = spec_.config.hidden_size * 4;
+    const double question = static_cast<double>(visit_.rows * (input + experts_.per_token * 4));
+    std::vector<UnitTime> all;
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      if (request_.unit_shares[d].units == 0) continue;
+      UnitTime& time = all.emplace_back(times[d]);
+      if (d == owner) continue;
+      const LinkPoint there = LinkBetween(devices_[owner], devices_[d], request_.default_link);
+      const LinkPoint back = LinkBetween(devices_[d], devices_[owner], request_.default_link);
+      const double results = static_cast<double>(visit_.rows * experts_.per_token * result) * ShareOf(d);
+      const double last = results / std::max(1.0, chosen_ * ShareOf(d));
+      time.fixed_ms = there.latency_ms + question / there.bytes_per_second * 1000 + back.latency_ms + last / back.bytes_per_second * 1000;
+      time.compute_ms += (results - last) / back.bytes_per_second * 1000;
+    }
+    std::ranges::sort(all);
+    return all;
+  }
+
+  // Many owners and layers have the same times.
+  double LongestMs(std::vector<UnitTime> all, const UnitsAhead& ahead) {
+    const auto [known, is_new] = known_.try_emplace({std::move(all), ahead.places > 0 ? ahead.rest_ms : -1}, 0);
+    const std::vector<UnitTime>& times = known->first.first;
+    if (is_new) known->second = ahead.places > 0 ? ExpectedLongestMs(times, chosen_, ahead) : ExpectedLongestMs(times, chosen_);
+    return known->second;
+  }
+
+  const ModelSpec& spec_;
+  const ExpertsConfig& experts_;
+  const std::span<const ClusterDevice> devices_;
+  const PlanRequest& request_;
+  const DividedVisit visit_;
+  int32_t ahead_places_ = 0;
+  double chosen_ = 0;  // of a layer; the same in all
+  std::map<std::pair<std::vector<UnitTime>, double>, double> known_;
+};
+
+}  // namespace
+
 std::vector<std::vector<PartDemand>> AddDividedDemand(const ModelSpec& spec, std::span<const ClusterDevice> devices,
                                                       const PlanRequest& request, const Plan& head, const DividedVisit& visit,
                                                       std::span<std::vector<double>* const> comp_ms) {
-  const ExpertsConfig& experts = *spec.config.experts;
-  const Bytes input = spec.config.hidden_size * ElementBytes(spec.working_dtype), result = spec.config.hidden_size * 4;
+  UnitDividers dividers(spec, devices, request, visit);
   std::vector<std::vector<PartDemand>> demands(devices.size());
+  int before = -1;  // the last part on demand
   for (int p = 0; p < head.NumParts(); ++p) {
     if (!head.parts[p].on_demand()) continue;
-    std::vector<UnitTime> times(devices.size());
-    double chosen = 0;
+    std::vector<double> all_ms, rest_ms;
+    for (const std::vector<double>* const of : comp_ms) {
+      all_ms.push_back((*of)[p]);
+      rest_ms.push_back(std::accumulate(of->begin() + before + 1, of->begin() + p, 0.0));
+    }
+    const std::vector<PartDemand> of_part = dividers.Demands(head.parts[p], all_ms, before < 0 ? std::nullopt : std::optional(rest_ms));
     for (size_t d = 0; d < devices.size(); ++d) {
-      const UnitShare& share = request.unit_shares[d];
-      PartDemand& demand = demands[d].emplace_back(PartDemand{.part = p});
-      if (share.units == 0) continue;
-      const UnitCounts counts{.units = experts.count, .per_row = experts.per_token, .places = WholePlaces(experts.count, share)};
-      const UnitDemand whole = visit.is_step ? DemandOfStep(counts, request.unit_hits, visit.rows) : DemandOfChunk(counts, visit.rows);
-      const double part_of = static_cast<double>(share.units) / static_cast<double>(experts.count);
-      const UnitDemand own{.chosen = whole.chosen * part_of, .hit_share = whole.hit_share};
-      chosen = whole.chosen;
-      const double unit_ms = ReadUnitMs(devices[d].profile, head.parts[p].unit_bytes);
-      demand.compute_ms = (*comp_ms[d])[p] * part_of;
-      demand.read_ms = unit_ms < kNoDiskMs ? UncoveredReadMs(own, unit_ms, demand.compute_ms) : kNoDiskMs;
-      demand.chosen_units = own.chosen, demand.hit_share = own.hit_share;
-      times[d] = {.compute_ms = demand.compute_ms,
-                  .late_ms = demand.compute_ms * (1 - own.hit_share),
-                  .unit_ms = unit_ms,
-                  .miss_share = part_of * (1 - own.hit_share)};
+      demands[d].push_back(of_part[d]);
+      demands[d].back().part = p;
+      (*comp_ms[d])[p] = of_part[d].all_ms;
     }
-    for (size_t owner = 0; owner < devices.size(); ++owner) {
-      std::vector<UnitTime> all;
-      PartDemand& demand = demands[owner].back();
-      for (size_t d = 0; d < devices.size(); ++d) {
-        if (request.unit_shares[d].units == 0) continue;
-        all.push_back(times[d]);
-        if (d == owner) continue;
-        const LinkPoint link = LinkBetween(devices[owner], devices[d], request.default_link);
-        const double part_of = static_cast<double>(request.unit_shares[d].units) / static_cast<double>(experts.count);
-        const double results = static_cast<double>(visit.rows * experts.per_token) * part_of * static_cast<double>(result);
-        const double bytes = static_cast<double>(visit.rows * (input + experts.per_token * 4)) + results;
-        all.back().fixed_ms = 2 * link.latency_ms + bytes / link.bytes_per_second * 1000;
-      }
-      const bool has_units = request.unit_shares[owner].units > 0;
-      demand.all_ms = has_units ? std::max(ExpectedLongestMs(all, chosen), demand.compute_ms + demand.read_ms) : kNoDiskMs;
-      (*comp_ms[owner])[p] = demand.all_ms;
-    }
+    before = p;
   }
   return demands;
 }

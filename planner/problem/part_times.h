@@ -34,9 +34,12 @@ std::vector<PartDemand> AddChunkDemand(const ModelSpec& spec, const DeviceProfil
 // The same for all devices, if they divide the parts on demand. `comp_ms`: by device. `link`(a, b):
 // between two devices.
 //
-// Reading: a question has the input of all rows, and an answer a result for each row and expert of
-// the device that answers. Links do not share what they carry. Chunks use recency no more than in
-// DemandOfChunk.
+// Reading: a question has the input of all rows. Results are sent as units are computed, so only that
+// of the last unit is awaited behind its reads. Links do not share what they carry. Chunks use recency
+// no more than in DemandOfChunk.
+//
+// With PlanRequest::ahead_places, steps of at most kMostGuessedRows rows read ahead in all layers but
+// the first. A wrong guess is as likely to be chosen later as the coldest unit, whose place it takes.
 struct DividedVisit {
   int64_t rows = 0;
   bool is_step = true;  // else a chunk of a prompt

@@ -7,12 +7,45 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/base/random.h"
 #include "planner/problem/unit_demand.h"
 
 namespace lime {
 namespace {
 
 constexpr int kBalanceRounds = 40;
+constexpr double kNoReadMs = 1e-9;  // what rounding may leave
+
+// Of layers that are drawn: of one device, at least, and before the first one that counts.
+constexpr int64_t kDraws = 16'384, kFewestDraws = 1024, kSettling = 16;
+
+int64_t Trials(double chosen) {
+  return std::lround(std::max(1.0, chosen));
+}
+
+// The probability of each number of `trials` that come true, each with the probability `share`.
+std::vector<double> Binomial(int64_t trials, double share) {
+  share = std::clamp(share, 0.0, 1.0);
+  std::vector<double> probabilities;
+  for (int64_t m = 0; m <= trials; ++m) {
+    const auto yes = static_cast<double>(m), no = static_cast<double>(trials - m);
+    const double log_ways = std::lgamma(static_cast<double>(trials) + 1) - std::lgamma(yes + 1) - std::lgamma(no + 1);
+    probabilities.push_back(std::exp(log_ways + (m > 0 ? yes * std::log(share) : 0) + (m < trials ? no * std::log1p(-share) : 0)));
+  }
+  return probabilities;
+}
+
+int64_t Draw(std::span<const double> probabilities, Random& random) {
+  double left = random.Uniform();
+  size_t number = 0;
+  while (number + 1 < probabilities.size() && left >= probabilities[number]) left -= probabilities[number++];
+  return static_cast<int64_t>(number);
+}
+
+// The time of a device whose reads take `read_ms`.
+double DoneMs(const UnitTime& of, double read_ms) {
+  return of.fixed_ms + std::max(of.compute_ms, read_ms > kNoReadMs ? read_ms + of.late_ms : 0);
+}
 
 // Whole units in proportion to `weights`, by largest remainder; at least one for each positive
 // weight.
@@ -101,36 +134,68 @@ absl::StatusOr<std::vector<UnitShare>> BalancedShares(std::span<const UnitHolder
 }
 
 double ExpectedLongestMs(std::span<const UnitTime> devices, double chosen) {
-  const auto trials = static_cast<int64_t>(std::lround(std::max(1.0, chosen)));
-  // The probability of `m` misses and the time with them, by device; in order of time over all
-  // devices.
+  const int64_t trials = Trials(chosen);
+  // A number of misses and the time with them, by device; in order of time over all devices.
   struct Point {
     double ms = 0, probability = 0;
     size_t device = 0;
   };
   std::vector<Point> points;
   for (size_t d = 0; d < devices.size(); ++d) {
-    const UnitTime& of = devices[d];
-    const double miss = std::clamp(of.miss_share, 0.0, 1.0);
+    const std::vector<double> probabilities = Binomial(trials, devices[d].miss_share);
     for (int64_t m = 0; m <= trials; ++m) {
-      const auto misses = static_cast<double>(m), rest = static_cast<double>(trials - m);
-      const double log_ways = std::lgamma(static_cast<double>(trials) + 1) - std::lgamma(misses + 1) - std::lgamma(rest + 1);
-      const double probability = std::exp(log_ways + (m > 0 ? misses * std::log(miss) : 0) + (m < trials ? rest * std::log1p(-miss) : 0));
-      const double reads = m > 0 ? misses * of.unit_ms + of.late_ms : 0;
-      if (probability > 0) points.push_back({of.fixed_ms + std::max(of.compute_ms, reads), probability, d});
+      const double probability = probabilities[static_cast<size_t>(m)];
+      if (probability > 0) points.push_back({DoneMs(devices[d], static_cast<double>(m) * devices[d].unit_ms), probability, d});
     }
   }
   std::ranges::sort(points, {}, &Point::ms);
-  std::vector<double> until(devices.size(), 0);  // the probability that a device is done
-  double expected = 0, all_before = 0;
+  std::vector<double> until(devices.size(), 0);      // the probability that a device is done
+  size_t may_be_done = 0;                            // devices with a probability above 0
+  double expected = 0, log_all = 0, all_before = 0;  // log_all: of the product over these devices
   for (const Point& point : points) {
-    until[point.device] += point.probability;
-    double all = 1;
-    for (const double done : until) all *= std::min(1.0, done);
+    double& done = until[point.device];
+    may_be_done += done == 0 ? 1 : 0;
+    log_all += std::log((done + point.probability) / (done == 0 ? 1 : done));
+    done += point.probability;
+    if (may_be_done < devices.size()) continue;
+    const double all = std::exp(log_all);
     expected += (all - all_before) * point.ms;
     all_before = all;
   }
   return all_before > 0 ? expected / all_before : 0;  // the sum of all probabilities is not quite 1
+}
+
+double ExpectedLongestMs(std::span<const UnitTime> devices, double chosen, const UnitsAhead& ahead) {
+  const int64_t trials = Trials(chosen);
+  std::vector<std::vector<double>> misses_of, wrong_of;
+  for (const UnitTime& of : devices) {
+    misses_of.push_back(Binomial(trials, of.miss_share));
+    wrong_of.push_back(Binomial(trials, (1 - kGuessedShare) * of.absent_share));
+  }
+  Random random(1);
+  std::vector<double> read_ms(devices.size(), 0), idle_ms(devices.size(), 0);
+  const int64_t layers = std::max<int64_t>(kFewestDraws, kDraws / std::ssize(devices));
+  double sum_ms = 0;
+  for (int64_t layer = -kSettling; layer < layers; ++layer) {
+    double longest_ms = 0;
+    for (size_t d = 0; d < devices.size(); ++d) {
+      const UnitTime& of = devices[d];
+      const int64_t misses = Draw(misses_of[d], random);
+      int64_t wrong = Draw(wrong_of[d], random), right = 0;
+      for (int64_t m = 0; m < misses; ++m) right += random.Uniform() < kGuessedShare ? 1 : 0;
+      read_ms[d] = static_cast<double>(misses) * of.unit_ms;
+      for (int32_t n = 0; n < ahead.places && right > 0 && idle_ms[d] > 0; ++n) {
+        const double ms = std::min(idle_ms[d], of.unit_ms);
+        const bool is_right = random.Uniform() * static_cast<double>(right + wrong) < static_cast<double>(right);
+        if (is_right) read_ms[d] = std::max(0.0, read_ms[d] - ms);
+        --(is_right ? right : wrong), idle_ms[d] -= ms;
+      }
+      longest_ms = std::max(longest_ms, DoneMs(of, read_ms[d]));
+    }
+    for (size_t d = 0; d < devices.size(); ++d) idle_ms[d] = longest_ms + ahead.rest_ms - read_ms[d];
+    if (layer >= 0) sum_ms += longest_ms;
+  }
+  return sum_ms / static_cast<double>(layers);
 }
 
 }  // namespace lime

@@ -2,6 +2,7 @@
 // at once.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -55,16 +56,36 @@ absl::StatusOr<std::vector<UnitShare>> BalancedShares(std::span<const UnitHolder
 // The time of one device in a layer, if `misses` of its units are read: `fixed_ms` and the larger
 // one of the computation and the reads with what is computed behind them.
 struct UnitTime {
-  double fixed_ms = 0;    // messages
-  double compute_ms = 0;  // of all its chosen units
-  double late_ms = 0;     // of it, of units that were read
+  double fixed_ms = 0;    // messages: the question, and the result of the last unit
+  double compute_ms = 0;  // of all its chosen units, with the messages of their other results
+  double late_ms = 0;     // of units that were read
   double unit_ms = 0;     // to read one
   double miss_share = 0;  // the probability that one chosen unit of the layer is one of its misses
+  // The probability that one of the other units of the layer is one of its units, and not in memory.
+  double absent_share = 0;
+
+  friend auto operator<=>(const UnitTime&, const UnitTime&) = default;
 };
 
 // The expected time until all devices are done, if a micro-batch chooses `chosen` units.
 //
 // Reading: the misses of each device are a binomial number, independent of the others.
 double ExpectedLongestMs(std::span<const UnitTime> devices, double chosen);
+
+// Read-ahead: between the reads of one layer and those of the next, every disk reads units that the
+// next layer was guessed to choose.
+struct UnitsAhead {
+  int32_t places = 0;  // PlanRequest::ahead_places
+  double rest_ms = 0;  // from the end of one layer's units to the questions about the next one's
+};
+// The share of the chosen units that the guess names. Measured by others with the router of the next
+// layer: 89, 81 and 74 %.
+inline constexpr double kGuessedShare = 0.8;
+// The expected time as above, in the middle of many equal layers, if all devices read ahead.
+// Deterministic: many layers are drawn from a fixed seed; the error is about 1 %.
+//
+// Reading: right and wrong guesses come in any order. A wrong one costs a read. What a read ahead has
+// done when the layer begins counts, if the unit is needed.
+double ExpectedLongestMs(std::span<const UnitTime> devices, double chosen, const UnitsAhead& ahead);
 
 }  // namespace lime

@@ -45,6 +45,30 @@ TEST(UnitSharesTest, TheSlowestOfSeveralDevicesIsWaitedFor) {
   EXPECT_NEAR(ExpectedLongestMs(std::vector<UnitTime>{{.compute_ms = 100}, half}, 2), 100, 1e-9);
 }
 
+// Two disks, each of which misses one of four chosen units in a third of the layers.
+TEST(UnitSharesTest, ReadAheadTakesTheTimeInWhichADiskWouldBeIdle) {
+  const UnitTime disk{.compute_ms = 0.1, .unit_ms = 5, .miss_share = 0.1, .absent_share = 0.25};
+  const std::vector<UnitTime> two = {disk, disk};
+  const double none = ExpectedLongestMs(two, 4);
+  EXPECT_NEAR(ExpectedLongestMs(two, 4, {.places = 0, .rest_ms = 100}), none, 0.02 * none) << "drawn, not computed";
+  const double some = ExpectedLongestMs(two, 4, {.places = 2, .rest_ms = 0.5}),
+               all = ExpectedLongestMs(two, 4, {.places = 8, .rest_ms = 1e3});
+  EXPECT_LT(some, 0.9 * none);
+  EXPECT_LT(all, some);
+  // With time for all guesses, only misses that were not guessed are read.
+  const UnitTime unguessed{.compute_ms = 0.1, .unit_ms = 5, .miss_share = 0.1 * (1 - kGuessedShare)};
+  EXPECT_NEAR(all, ExpectedLongestMs(std::vector{unguessed, unguessed}, 4), 0.05 * all);
+  EXPECT_GT(some + 0.5, 4 * 0.1 * 5) << "a disk reads what it has to";
+  EXPECT_EQ(some, ExpectedLongestMs(two, 4, {.places = 2, .rest_ms = 0.5})) << "the same draws";
+}
+
+// Their probabilities multiply to numbers that are too small for a double.
+TEST(UnitSharesTest, TheSlowestOfAThousandDevicesIsFound) {
+  std::vector<UnitTime> devices;
+  for (int d = 1; d <= 1000; ++d) devices.push_back({.unit_ms = 5, .miss_share = 0.001 * d});
+  EXPECT_NEAR(ExpectedLongestMs(devices, 64), 64 * 5, 1e-6) << "the last one misses all";
+}
+
 // ---- Shares
 
 constexpr Bytes kUnit = 1'000'000;
@@ -100,8 +124,9 @@ class DividedPlanTest : public ::testing::Test {
   }
 
   // The first half of the layers on the first device, the rest on the second one.
-  absl::StatusOr<Plan> PlanWith(std::vector<UnitShare> shares) const {
-    const PlanRequest request = Request(std::move(shares));
+  absl::StatusOr<Plan> PlanWith(std::vector<UnitShare> shares, int32_t ahead_places = 0) const {
+    PlanRequest request = Request(std::move(shares));
+    request.ahead_places = ahead_places;
     LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec_, devices_, request));
     const int32_t end = problem.head.NumParts(), half = PartsOf(problem.head, {BlockKind::kAttention, 2}).first;
     PlanChoice choice{.stages = {.stages = {{0, 0, half}, {1, half, end}}}, .batch = 1};
@@ -152,6 +177,23 @@ TEST_F(DividedPlanTest, ItRunsAsPredicted) {
     EXPECT_EQ(decode->MsPerStep(), plan->predicted.ms_per_step);
     EXPECT_EQ(prefill->step_ends_ms.back(), plan->predicted.ttft_ms);
   }
+}
+
+TEST_F(DividedPlanTest, AllLayersButTheFirstGainByReadAhead) {
+  const auto none = PlanWith({{8, 4}, {8, 4}, {0, 0}}), ahead = PlanWith({{8, 4}, {8, 4}, {0, 0}}, 1);
+  ASSERT_TRUE(none.ok() && ahead.ok()) << none.status() << ahead.status();
+  EXPECT_EQ(ahead->Validate(spec_), absl::OkStatus());
+  for (int32_t layer = 0; layer < 4; ++layer) {
+    const int own = PartsOf(*ahead, {BlockKind::kExperts, layer}).first + 1;
+    EXPECT_EQ(ahead->parts[own].ahead_places, 1);
+    EXPECT_EQ(ahead->parts[own + 1].ahead_places, 1) << "the host, too";
+    const double with = ahead->parts[own + 1].decode_ms, without = none->parts[own + 1].decode_ms;
+    EXPECT_TRUE(layer == 0 ? with == without : with < without) << layer << ": " << with << " " << without;
+    EXPECT_EQ(ahead->parts[own + 1].prefill_ms, none->parts[own + 1].prefill_ms);
+  }
+  const auto simulated = SimulateDecode(*ahead);
+  ASSERT_TRUE(simulated.ok()) << simulated.status();
+  EXPECT_EQ(simulated->MsPerStep(), ahead->predicted.ms_per_step);
 }
 
 TEST_F(DividedPlanTest, ItsTimeOfALayerIsTheSlowestDevicesWithTheMessages) {
