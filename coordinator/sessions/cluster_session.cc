@@ -298,7 +298,9 @@ void ClusterSession::CorrectPrediction(const Plan& plan) {
     if (planned > 0) rates[DiskKey(name)] = planned / answer->disk_ms;
   }
   if (rates.empty()) return;
-  Plan corrected = AsItIsNow(*inputs_, plan, {}, rates);
+  PlanInputs inputs = *inputs_;
+  ApplyRates(rates, inputs);
+  Plan corrected = AsItIsNow(inputs, plan, {}, rates);
   const auto simulated = SimulateDecode(corrected, {.timeline = false});
   if (!simulated.ok()) return;
   corrected.predicted.ms_per_step = simulated->MsPerStep();

@@ -3,6 +3,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/plan_blocks.h"
+#include "tests/planner/small_experts.h"
 
 namespace lime {
 namespace {
@@ -80,6 +82,46 @@ TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
   // One that was made for half of the computing takes what it says where half is measured.
   const Plan made = AsItIsNow(inputs_, plan_, {{ComputeKey("a"), 0.5}}, now);
   EXPECT_THAT((std::vector<double>{made.parts[0].decode_ms, made.parts[1].decode_ms, made.parts[2].decode_ms}), ElementsAre(20, 20, 60));
+}
+
+// Stages on a and b; c only has experts of their layers.
+TEST(HostRatesTest, LinksToHostsOfExpertsCountInBothDirections) {
+  PlanInputs inputs{.spec = SmallExpertModel(), .devices = {Board("a", 200 * kMiB), Board("b", 200 * kMiB), Board("c", 200 * kMiB)}};
+  inputs.request = {.context = 200,
+                    .batches = {1},
+                    .prompt_tokens = 100,
+                    .chunks = {64},
+                    .default_link = {.bytes_per_second = 125e6, .latency_ms = 0.1},
+                    .ahead_places = 1,
+                    .unit_places = 4,
+                    .unit_shares = {{8, 3}, {4, 2}, {4, 2}}};
+  const auto problem = MakePlanProblem(inputs.spec, inputs.devices, inputs.request);
+  ASSERT_TRUE(problem.ok()) << problem.status();
+  const int32_t end = problem->head.NumParts(), half = PartsOf(problem->head, {BlockKind::kAttention, 2}).first;
+  PlanChoice choice{.stages = {.stages = {{0, 0, half}, {1, half, end}}}, .batch = 1};
+  choice.first_token = FirstTokenPredictor(*problem->first_token).Predict(choice.stages);
+  const auto plan = MakePlan(*problem, choice);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  inputs.request.unit_places = 0, inputs.request.ahead_places = 0, inputs.request.unit_shares.clear();  // as before a search
+
+  const ClusterRates planned = PlannedRates(inputs, *plan);
+  EXPECT_EQ(planned.at(LinkKey("a", "c")), 125e6);
+  EXPECT_EQ(planned.at(LinkKey("c", "b")), 125e6);
+  EXPECT_EQ(AsItIsNow(inputs, *plan, {}, planned), *plan) << "nothing has changed";
+
+  // An answer has a result of 4 KB for each of two experts, or less.
+  const ClusterRates now = {{LinkKey("c", "a"), 1e6}};
+  ApplyRates(now, inputs);
+  const Plan is = AsItIsNow(inputs, *plan, {}, now);
+  for (int p = 0; p < plan->NumParts(); ++p) {
+    if (!plan->parts[p].hosted()) continue;
+    if (plan->stages[StageOf(*plan, p)].device == 0) {  // a, which waits for all hosts
+      EXPECT_GT(is.parts[p].decode_ms, plan->parts[p].decode_ms + 0.5);
+      EXPECT_GT(is.parts[p].prefill_ms, 3 * plan->parts[p].prefill_ms);
+    } else {
+      EXPECT_EQ(is.parts[p], plan->parts[p]);
+    }
+  }
 }
 
 }  // namespace
