@@ -1,5 +1,6 @@
 #include "daemon/formats/block_store_manifest.h"
 
+#include <algorithm>
 #include <set>
 #include <tuple>
 
@@ -188,6 +189,70 @@ absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std
   return absl::OkStatus();
 }
 
+// {"layer": 3, "file": "bundles_0003.safetensors"} or {"layer": 3, "without": "not_finite"}
+absl::StatusOr<StoredBundles> ParseBundles(const json& entry, const StoreManifest& manifest, const std::string& where) {
+  if (!entry.is_object()) return absl::InvalidArgumentError(where + ": is not an object");
+  JsonFields fields(entry, where);
+  StoredBundles bundles{.layer = static_cast<int32_t>(fields.Int("layer", 0, manifest.layers - 1)), .file = fields.StringOr("file", "")};
+  const std::string why_not = fields.StringOr("without", "");
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (bundles.file.empty() == why_not.empty()) return absl::InvalidArgumentError(where + R"(: has not one of "file" and "without")");
+  if (bundles.file.empty()) {
+    bundles.why_not = kNoBundlesNames.Find(why_not);
+    if (!bundles.why_not) return FieldError(where, "without", kNoBundlesNames.NoneOf());
+    return bundles;
+  }
+  const auto file = std::ranges::find(manifest.files, bundles.file, &StoredFile::name);
+  if (file == manifest.files.end() || !file->blocks.empty()) return FieldError(where, "file", "is no file of bundles of the manifest");
+  return bundles;
+}
+
+absl::StatusOr<std::vector<StoredBundles>> ParseAllBundles(const json& root, const StoreManifest& manifest, const std::string& name) {
+  LIME_ASSIGN_OR_RETURN(const json* entries, ArrayField(root, "bundles", kMaxLayers, name));
+  std::vector<StoredBundles> all;
+  std::set<std::string_view> files;
+  for (const json& entry : *entries) {
+    const std::string where = absl::StrCat(name, ": bundles[", all.size(), "]");
+    LIME_ASSIGN_OR_RETURN(StoredBundles bundles, ParseBundles(entry, manifest, where));
+    if (!all.empty() && all.back().layer >= bundles.layer) return FieldError(where, "layer", "does not come after the one before it");
+    all.push_back(std::move(bundles));
+  }
+  for (const StoredBundles& bundles : all) {
+    if (!bundles.file.empty() && !files.insert(bundles.file).second)
+      return FieldError(name, "bundles", absl::StrCat("has the file \"", absl::CEscape(bundles.file), "\" of two layers"));
+  }
+  return all;
+}
+
+// Whether the bundles of a complete manifest are those of the layers that have a dense MLP.
+absl::Status CheckBundles(const StoreManifest& manifest, const std::string& name) {
+  std::set<int32_t> dense;
+  for (const StoredFile& file : manifest.files) {
+    for (const StoredBlock& block : file.blocks) {
+      if (block.id.kind == BlockKind::kMlp) dense.insert(block.id.layer);
+    }
+  }
+  for (const StoredBundles& bundles : *manifest.bundles) {
+    if (dense.erase(bundles.layer) == 0)
+      return FieldError(name, "bundles", absl::StrCat("has layer ", bundles.layer, ", which has no dense MLP"));
+  }
+  if (!dense.empty()) return FieldError(name, "bundles", absl::StrCat("lacks layer ", *dense.begin()));
+  return absl::OkStatus();
+}
+
+json BundlesJson(const std::vector<StoredBundles>& all) {
+  json entries = json::array();
+  for (const StoredBundles& bundles : all) {
+    json& entry = entries.emplace_back(json{{"layer", bundles.layer}});
+    if (bundles.why_not) {
+      entry["without"] = kNoBundlesNames.Of(*bundles.why_not);
+    } else {
+      entry["file"] = bundles.file;
+    }
+  }
+  return entries;
+}
+
 std::string RowDigits(const StoredRows& table) {
   std::string digits;
   digits.reserve(table.xxh3.size() * kRowDigits);
@@ -216,6 +281,13 @@ std::optional<uint64_t> ParseHash(std::string_view text) {
   return text.size() == 16 ? HexValue(text) : std::nullopt;
 }
 
+std::string StoredBundles::WhyNot() const {
+  if (*why_not == NoBundles::kNotFinite)
+    return absl::StrCat("layer ", layer, " has no bundles: a weight of its MLP is infinite or NaN, so a skipped neuron might not be zero");
+  return absl::StrCat("layer ", layer,
+                      " has no bundles: its norm and up projection do not show that up stays finite, and zero times infinity is not zero");
+}
+
 Bytes StoreManifest::bytes() const {
   Bytes sum = 0;
   for (const StoredFile& file : files) sum += file.bytes;
@@ -228,10 +300,10 @@ absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, const st
   if (fields.StringOr("format", "") != kFormat) return FieldError(name, "format", absl::StrCat("is not \"", kFormat, "\""));
   const int64_t version = fields.Int("version", 1, 1 << 30);
   LIME_RETURN_IF_ERROR(fields.status());
-  if (version != kStoreVersion) {
-    return FieldError(
-        name, "version",
-        absl::StrCat("= ", version, ", but this program reads version ", kStoreVersion, "; remove the folder and prepare the model again"));
+  if (version != kStoreVersion && version != kBundledStoreVersion) {
+    return FieldError(name, "version",
+                      absl::StrCat("= ", version, ", but this program reads versions ", kStoreVersion, " and ", kBundledStoreVersion,
+                                   "; remove the folder and prepare the model again"));
   }
   fields.Int("alignment", kStoreAlignment, kStoreAlignment);
   fields.Int("piece_bytes", kPartBytes, kPartBytes);
@@ -245,19 +317,23 @@ absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, const st
     manifest.files.push_back(std::move(parsed));
   }
   LIME_RETURN_IF_ERROR(CheckBlocks(manifest, complete, name));
+  if (version != kBundledStoreVersion) return manifest;
+  LIME_ASSIGN_OR_RETURN(manifest.bundles, ParseAllBundles(root, manifest, name));
+  if (complete) LIME_RETURN_IF_ERROR(CheckBundles(manifest, name));
   return manifest;
 }
 
 std::string StoreManifestText(const StoreManifest& manifest) {
   json files = json::array();
   for (const StoredFile& file : manifest.files) files.push_back(FileJson(file));
-  const json root = {{"format", kFormat},
-                     {"version", kStoreVersion},
-                     {"alignment", kStoreAlignment},
-                     {"piece_bytes", kPartBytes},
-                     {"layers", manifest.layers},
-                     {"source_xxh3", HashText(manifest.source_xxh3)},
-                     {"files", files}};
+  json root = {{"format", kFormat},
+               {"version", manifest.bundles ? kBundledStoreVersion : kStoreVersion},
+               {"alignment", kStoreAlignment},
+               {"piece_bytes", kPartBytes},
+               {"layers", manifest.layers},
+               {"source_xxh3", HashText(manifest.source_xxh3)},
+               {"files", files}};
+  if (manifest.bundles) root["bundles"] = BundlesJson(*manifest.bundles);
   return root.dump(1) + "\n";
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "planner/base/bytes.h"
+#include "planner/base/names.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
 
@@ -23,7 +24,8 @@ inline constexpr char kStoreFilePrefix[] = "lime_store.";  // begins no copied f
 // Tensors whose names begin with this fill holes between blocks. They belong to no model.
 inline constexpr char kStorePadPrefix[] = "__lime_pad__.";
 
-inline constexpr int kStoreVersion = 3;
+inline constexpr int kStoreVersion = 3;             // of a store without bundles
+inline constexpr int kBundledStoreVersion = 4;      // of one with bundles: programs that know version 3 alone refuse it
 inline constexpr Bytes kStoreAlignment = 4 * kKiB;  // of begin and end of every block
 // A model of 405 billion parameters in bf16 with 126 layers takes 6.4 MB: 77,000 ranges of 69 bytes
 // of text, and 8 bytes for each of 128,256 rows.
@@ -83,10 +85,32 @@ struct StoredFile {
   friend bool operator==(const StoredFile&, const StoredFile&) = default;
 };
 
+// Why the MLP of a layer has no bundles: a neuron that is skipped might not be zero.
+enum class NoBundles : uint8_t {
+  kNotFinite,    // a weight of the MLP is infinite or NaN
+  kMayOverflow,  // up of a gated MLP could overflow, and zero times infinity is not zero
+};
+inline constexpr Names<NoBundles, 2> kNoBundlesNames{{{NoBundles::kNotFinite, "not_finite"}, {NoBundles::kMayOverflow, "may_overflow"}}};
+
+// The bundles of a layer's MLP (bundle_file.h): the name of a file of the manifest, which has no blocks;
+// or why there are none.
+struct StoredBundles {
+  int32_t layer = 0;
+  std::string file;
+  std::optional<NoBundles> why_not;  // empty if there is a file
+
+  // One sentence for people.  REQUIRES: why_not
+  std::string WhyNot() const;
+  friend bool operator==(const StoredBundles&, const StoredBundles&) = default;
+};
+
 struct StoreManifest {
   uint64_t source_xxh3 = 0;  // digest of the model that the store was made from
   int64_t layers = 0;
   std::vector<StoredFile> files;
+  // By layer; a complete manifest has each layer with a dense MLP. nullopt: the store was prepared
+  // without bundles.
+  std::optional<std::vector<StoredBundles>> bundles;
 
   Bytes bytes() const;  // of all files
   friend bool operator==(const StoreManifest&, const StoreManifest&) = default;

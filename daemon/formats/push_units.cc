@@ -135,6 +135,7 @@ bool ByteSet::Contains(int64_t begin, int64_t end) const {
 absl::Status CheckOffer(const StoreOffer& offer) {
   if (static_cast<Bytes>(offer.config_json.size()) > kMaxJsonBytes)
     return Invalid("config.json has ", offer.config_json.size(), " bytes, the limit is ", kMaxJsonBytes);
+  if (offer.manifest.bundles) return Invalid("the offer has bundles, which are not pushed");
   LIME_RETURN_IF_ERROR(CheckFiles(offer));
   std::set<std::pair<BlockKind, int32_t>> seen;
   for (const BlockId id : offer.blocks) {

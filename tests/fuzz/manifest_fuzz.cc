@@ -10,7 +10,21 @@
 namespace lime {
 namespace {
 
+// Bundles are of ascending layers, each with a file of its own without blocks, or with a reason.
+void CheckBundles(const StoreManifest& manifest) {
+  int32_t last = -1;
+  for (const StoredBundles& bundles : *manifest.bundles) {
+    LIME_CHECK(bundles.layer > last && bundles.layer < manifest.layers) << bundles.layer;
+    last = bundles.layer;
+    const auto file = std::ranges::find(manifest.files, bundles.file, &StoredFile::name);
+    LIME_CHECK(bundles.why_not ? bundles.file.empty() : file != manifest.files.end() && file->blocks.empty());
+    LIME_CHECK(bundles.why_not || std::ranges::count(*manifest.bundles, bundles.file, &StoredBundles::file) == 1);
+    LIME_CHECK(!bundles.why_not || bundles.WhyNot().find('\n') == std::string::npos);
+  }
+}
+
 void Check(const StoreManifest& manifest) {
+  if (manifest.bundles) CheckBundles(manifest);
   for (const StoredFile& file : manifest.files) {
     LIME_CHECK(file.name.find('/') == std::string::npos && file.name[0] != '.') << file.name;
     for (const StoredBlock& block : file.blocks) {

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "tests/daemon/weights/block_store_fixture.h"
 
 namespace lime {
@@ -30,6 +31,68 @@ TEST(StoreManifestTest, TextAndBack) {
               HasSubstr("m: field \"files\" holds 2 blocks, but 1 layers have 4"));
 }
 
+// A manifest with bundles of two of three layers.
+StoreManifest BundledManifest() {
+  StoreManifest manifest{.source_xxh3 = 1, .layers = 3, .bundles = std::vector<StoredBundles>()};
+  for (int32_t layer = 0; layer < 3; ++layer) {
+    manifest.files.push_back({.name = absl::StrCat("layer_", layer), .bytes = 12288});
+    manifest.files.back().blocks = {{{BlockKind::kAttention, layer}, 4096, 4096, 1}, {{BlockKind::kMlp, layer}, 8192, 4096, 2}};
+  }
+  manifest.files.push_back({.name = "non_layer", .bytes = 12288});
+  manifest.files.back().blocks = {{{BlockKind::kEmbedding, 0}, 4096, 4096, 3}, {{BlockKind::kHead, 0}, 8192, 4096, 4}};
+  manifest.files.push_back({.name = "bundles_0", .bytes = 100, .xxh3 = 5, .ranges = {{50, 10, 6}}});
+  manifest.files.push_back({.name = "bundles_2", .bytes = 100, .xxh3 = 7});
+  *manifest.bundles = {
+      {.layer = 0, .file = "bundles_0"}, {.layer = 1, .why_not = NoBundles::kMayOverflow}, {.layer = 2, .file = "bundles_2"}};
+  return manifest;
+}
+
+TEST(StoreManifestTest, BundlesMakeItTheNextVersionAndComeBack) {
+  StoreManifest manifest = BundledManifest();
+  EXPECT_THAT(StoreManifestText(manifest), HasSubstr("\"version\": 4"));
+  auto parsed = ParseStoreManifest(StoreManifestText(manifest), "m");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, manifest);
+  manifest.bundles->pop_back();
+  EXPECT_EQ(ParseStoreManifest(StoreManifestText(manifest), "m", /*complete=*/false).value(), manifest)
+      << "a journal has the bundles so far";
+  manifest.bundles.reset();
+  EXPECT_THAT(StoreManifestText(manifest), HasSubstr("\"version\": 3")) << "programs that know no bundles read stores without them";
+  EXPECT_EQ(ParseStoreManifest(StoreManifestText(manifest), "m").value(), manifest);
+}
+
+TEST(StoreManifestTest, EveryWrongFieldOfBundlesIsNamed) {
+  const auto good = nlohmann::json::parse(StoreManifestText(BundledManifest()));
+  struct Case {
+    std::string pointer;
+    nlohmann::json value;
+    std::string words;
+  };
+  const Case cases[] = {
+      {"/bundles", nullptr, "field \"bundles\" is not an array"},
+      {"/bundles", nlohmann::json::array(), "field \"bundles\" lacks layer 0"},
+      {"/bundles/0", 7, "m: bundles[0]: is not an object"},
+      {"/bundles/0/layer", -1, "m: bundles[0]: field \"layer\" = -1 is outside 0 to 2"},
+      {"/bundles/0/layer", 3, "m: bundles[0]: field \"layer\" = 3 is outside 0 to 2"},
+      {"/bundles/0/layer", 1, "m: bundles[1]: field \"layer\" does not come after the one before it"},
+      {"/bundles/0/file", "../x", "m: bundles[0]: field \"file\" is no file of bundles of the manifest"},
+      {"/bundles/0/file", "layer_0", "m: bundles[0]: field \"file\" is no file of bundles of the manifest"},
+      {"/bundles/0/file", "bundles_2", "field \"bundles\" has the file \"bundles_2\" of two layers"},
+      {"/bundles/0/file", 1, "m: bundles[0]: field \"file\" is not a string"},
+      {"/bundles/0/without", "not_finite", "m: bundles[0]: has not one of \"file\" and \"without\""},
+      {"/bundles/0", {{"layer", 0}}, "m: bundles[0]: has not one of"},
+      {"/bundles/1/without", "no\ntime", "m: bundles[1]: field \"without\" is neither not_finite nor may_overflow"},
+      {"/files/2/blocks/1/kind", "experts", "field \"bundles\" has layer 2, which has no dense MLP"},
+  };
+  for (const Case& wrong : cases) {
+    auto manifest = good;
+    manifest[nlohmann::json::json_pointer(wrong.pointer)] = wrong.value;
+    const absl::Status status = ParseStoreManifest(manifest.dump(), "m").status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.words)) << wrong.pointer << " " << wrong.value;
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+}
+
 TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("model")).ok());
@@ -42,7 +105,8 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
   };
   const Case cases[] = {
       {"/format", "zip", "field \"format\" is not \"lime-block-store\""},
-      {"/version", 1, "field \"version\" = 1, but this program reads version 3; remove the folder and prepare the model again"},
+      {"/version", 1, "field \"version\" = 1, but this program reads versions 3 and 4; remove the folder and prepare the model again"},
+      {"/version", 5, "field \"version\" = 5, but this program reads versions 3 and 4"},
       {"/version", "2", "field \"version\" is not an integer"},
       {"/alignment", 512, "field \"alignment\" = 512 is outside"},
       {"/piece_bytes", 0, "field \"piece_bytes\""},
