@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@ namespace {
 struct PrepareFlags {
   std::string model;
   std::string out;
+  bool bundles = false;
   bool overwrite = false;
   bool verify = false;
   bool json = false;
@@ -47,10 +49,22 @@ auto Watch(const std::string& label, Pass& pass, const Work& work) {
   return report;
 }
 
+void AddBundles(const std::optional<BundleSummary>& bundles, nlohmann::json& root) {
+  if (!bundles) return;
+  root.update({{"bundle_layers", bundles->layers}, {"bundle_bytes", bundles->bytes}, {"without_bundles", bundles->without}});
+}
+
+void PrintBundles(const std::optional<BundleSummary>& bundles) {
+  if (!bundles) return;
+  absl::PrintF("bundles: %d layers, %s\n", bundles->layers, FormatBytes(bundles->bytes));
+  for (const std::string& why_not : bundles->without) absl::PrintF("%s\n", why_not);
+}
+
 absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& root) {
   Pass pass;
   LIME_ASSIGN_OR_RETURN(const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
-                          return PrepareBlockStore(flags.model, flags.out, {.watch = watch, .overwrite = flags.overwrite});
+                          return PrepareBlockStore(flags.model, flags.out,
+                                                   {.watch = watch, .bundles = flags.bundles, .overwrite = flags.overwrite});
                         }));
   root.update({{"layers", report.layers},
                {"bytes", report.bytes},
@@ -59,6 +73,7 @@ absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& r
                {"was_complete", report.was_complete},
                {"written_bytes", pass.bytes},
                {"seconds", pass.seconds}});
+  AddBundles(report.bundles, root);
   if (flags.json) return report;
   const std::string what =
       absl::StrFormat("%s: %d layers in %d files, %s", flags.out, report.layers, report.files, FormatBytes(report.bytes));
@@ -68,20 +83,25 @@ absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& r
     const std::string kept = report.kept_files > 0 ? absl::StrCat("; kept ", report.kept_files, " files of an earlier call") : "";
     absl::PrintF("%s; wrote %s%s\n", what, pass.Text(), kept);
   }
+  PrintBundles(report.bundles);
   return report;
 }
 
-absl::Status Verify(const std::string& store, bool quiet, nlohmann::json& root) {
+absl::Status Verify(const std::string& store, bool just_written, bool quiet, nlohmann::json& root) {
   Pass pass;
   LIME_ASSIGN_OR_RETURN(const VerifyReport report,
                         Watch("Verifying", pass, [&](const LoadOptions& watch) { return VerifyBlockStore(store, watch); }));
   root.update({{"layers", report.layers}, {"bytes", report.bytes}, {"files", report.files}, {"verified", true}});
   root["verify_seconds"] = pass.seconds;
-  if (!quiet) absl::PrintF("%s: every checksum matches, read %s\n", store, pass.Text());
+  AddBundles(report.bundles, root);
+  if (quiet) return absl::OkStatus();
+  absl::PrintF("%s: every checksum matches, read %s\n", store, pass.Text());
+  if (!just_written) PrintBundles(report.bundles);
   return absl::OkStatus();
 }
 
 absl::Status Prepare(const PrepareFlags& flags) {
+  if (flags.out.empty() && flags.bundles) return WrongCall("--bundles needs --out STORE, the folder to write");
   if (flags.out.empty() && !flags.verify) {
     return WrongCall("give --out STORE, the folder to write, or --verify to check the store given as MODEL");
   }
@@ -94,7 +114,7 @@ absl::Status Prepare(const PrepareFlags& flags) {
     if (absl::IsInvalidArgument(written)) return WrongCall(std::string(written.message()));
     LIME_RETURN_IF_ERROR(written);
   }
-  if (flags.verify) LIME_RETURN_IF_ERROR(Verify(flags.out.empty() ? flags.model : flags.out, flags.json, root));
+  if (flags.verify) LIME_RETURN_IF_ERROR(Verify(flags.out.empty() ? flags.model : flags.out, !flags.out.empty(), flags.json, root));
   return Answered(root, flags.json);
 }
 
@@ -108,6 +128,8 @@ void AddPrepareCommand(Commands& commands) {
       Prepare);
   command.Add("model,--model,-m", &flags.model, "Folder of a Hugging Face checkpoint").Required();
   command.Add("--out,-o", &flags.out, "Folder of the store");
+  command.Add("--bundles", &flags.bundles,
+              "Also write the MLP weights of a ReLU model by neuron. A preparation: no command reads them yet");
   command.Add("--overwrite", &flags.overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
   command.Add("--verify", &flags.verify, "Read the store back from the disk and compare every checksum");
   command.Add("--json", &flags.json, "Print one JSON object");

@@ -5,15 +5,18 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/block_store_manifest.h"
 #include "daemon/formats/held_blocks.h"
-#include "daemon/machine/page_cache.h"
 #include "daemon/stores/block_store_layout.h"
+#include "daemon/stores/bundle_writer.h"
 #include "daemon/stores/output_file.h"
+#include "daemon/stores/source_reader.h"
 #include "daemon/stores/weights_digest.h"
+#include "daemon/weights/bundled_mlp.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/model_folder.h"
 #include "nlohmann/json.hpp"
@@ -26,47 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kIndexName[] = "model.safetensors.index.json", kConfigName[] = "config.json";
-
-// Reads tensors of the source from front to back. Files that were not cached before do not stay
-// cached.
-class SourceReader {
- public:
-  explicit SourceReader(const Checkpoint& source) : source_(source) {}
-  ~SourceReader() { Close(); }
-
-  absl::Status Read(const TensorLocation& at, int64_t begin, std::span<std::byte> out) {
-    LIME_RETURN_IF_ERROR(Open(at.file));
-    const int64_t offset = at.offset + begin;
-    LIME_RETURN_IF_ERROR(ReadExactly(file_, source_.files()[static_cast<size_t>(at.file)].path, offset, out));
-    Drop(offset, static_cast<Bytes>(out.size()));
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status Open(int32_t file) {
-    if (file == open_) return absl::OkStatus();
-    Close();
-    const CheckpointFile& next = source_.files()[static_cast<size_t>(file)];
-    LIME_ASSIGN_OR_RETURN(file_, OpenForReading(next.path));
-    open_ = file;
-    keep_cached_ = PageCacheView(file_, next.bytes).CachedFraction(64) > 0.5;
-    return absl::OkStatus();
-  }
-  void Close() {
-    if (open_ >= 0) Drop(0, 0);
-    open_ = -1;
-  }
-  void Drop([[maybe_unused]] int64_t offset, [[maybe_unused]] Bytes bytes) const {
-#ifdef POSIX_FADV_DONTNEED
-    if (!keep_cached_) ::posix_fadvise(file_.get(), offset, bytes, POSIX_FADV_DONTNEED);
-#endif
-  }
-
-  const Checkpoint& source_;
-  FileDescriptor file_;
-  int32_t open_ = -1;
-  bool keep_cached_ = false;
-};
 
 struct FileRange {
   int64_t begin = 0;
@@ -92,9 +54,11 @@ bool IsOther(const FileDescriptor& file, const std::string& path, FileRange rang
   return other;
 }
 
-// Whether `stored` describes the file that would be written, and the file has its size.
-bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
-  return SameShape(stored, layout) && HasBytes(path, stored.bytes);
+// What `found` says of the file that would be written, if the file has its size; else null.
+template <typename Layout>
+const StoredFile* FindMatching(const StoreManifest& found, const Layout& layout, const std::string& path) {
+  const auto at = std::ranges::find(found.files, layout.name, &StoredFile::name);
+  return at != found.files.end() && SameShape(*at, layout) && HasBytes(path, at->bytes) ? &*at : nullptr;
 }
 
 // Whether the file begins with `header`. A file shorter than the header must be a prefix of it.
@@ -107,21 +71,33 @@ bool BeginsAs(std::string_view header, const std::string& path) {
   return ReadExactly(*file, path, 0, std::as_writable_bytes(std::span(begin))).ok() && header.starts_with(begin);
 }
 
+absl::StatusOr<std::vector<BundleFileLayout>> LayOutAllBundles(const ModelSpec& spec, const std::string& dir) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<BundledMlp> mlps, BundledMlps(spec, dir));
+  std::vector<BundleFileLayout> layouts;
+  for (const BundledMlp& mlp : mlps) layouts.push_back(LayOutBundles(mlp));
+  return layouts;
+}
+
 class Preparer {
  public:
-  Preparer(const Checkpoint& source, const ModelSpec& spec, std::string dir, const PrepareOptions& options)
+  // `bundles`: the files that are wanted; nullopt: as the store has them already.
+  Preparer(const Checkpoint& source, const ModelSpec& spec, std::string dir, std::optional<std::vector<BundleFileLayout>> bundles,
+           const PrepareOptions& options)
       : source_(source),
+        spec_(spec),
         dir_(std::move(dir)),
         options_(options),
         disk_(options.disk != nullptr ? *options.disk : real_disk_),
         layouts_(LayOutStore(source, spec)) {
     manifest_.layers = spec.config.num_layers();
+    if (bundles) WantBundles(*std::move(bundles));
   }
 
-  // If no weight file is there, there is nothing to continue, so the journal is removed too.
+  // If nothing is finished, there is nothing to continue, so the journal is removed too.
   absl::StatusOr<PrepareReport> Run() {
     absl::StatusOr<PrepareReport> report = Write();
-    if (!report.ok() && begun_ && !HasWeights()) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
+    const bool nothing_finished = was_whole_ ? manifest_.bundles->empty() : !HasWeights();
+    if (!report.ok() && begun_ && nothing_finished) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
     return report;
   }
 
@@ -130,6 +106,11 @@ class Preparer {
   // the next call would take them for somebody else's.
   bool HasWeights() const {
     return std::ranges::any_of(layouts_, [this](const StoreFileLayout& layout) { return FileExists(Path(layout.name)); });
+  }
+
+  void WantBundles(std::vector<BundleFileLayout> layouts) {
+    bundle_layouts_ = std::move(layouts);
+    manifest_.bundles.emplace();
   }
 
   absl::StatusOr<PrepareReport> Write() {
@@ -153,6 +134,7 @@ class Preparer {
     report.layers = manifest_.layers;
     report.files = static_cast<int64_t>(manifest_.files.size());
     report.bytes = manifest_.bytes();
+    report.bundles = SummaryOf(manifest_);
     return report;
   }
 
@@ -169,17 +151,37 @@ class Preparer {
     if (found.source_xxh3 != manifest_.source_xxh3 || found.layers != manifest_.layers) {
       return Invalid(dir_, ": is the block store of another model than ", source_.dir(), "; give another folder, or remove this one");
     }
-    if (complete && AllThere(found)) {
+    // A whole store that gets bundles stays one until it has them: then the journal says which it has.
+    const std::optional<StoreManifest> journal = complete && begun ? ReadJournal() : std::nullopt;
+    if ((found.bundles || (journal && journal->bundles)) && !manifest_.bundles) {
+      LIME_ASSIGN_OR_RETURN(std::vector<BundleFileLayout> layouts, LayOutAllBundles(spec_, source_.dir()));
+      WantBundles(std::move(layouts));
+    }
+    const bool all_there = complete && AllThere(found);
+    if (all_there && found.bundles.has_value() == manifest_.bundles.has_value()) {
       LIME_RETURN_IF_ERROR(RemovePartialFiles());
       manifest_ = std::move(found);
       report_.was_complete = true;
       return disk_.Remove(Path(kStoreJournalName));
     }
     KeepMatching(found);
+    if (all_there && journal) KeepBundles(*journal);
+    report_.kept_files = static_cast<int64_t>(manifest_.files.size());
     LIME_RETURN_IF_ERROR(CheckReplaced(found));
     LIME_RETURN_IF_ERROR(RemovePartialFiles());
+    was_whole_ = all_there;
     LIME_RETURN_IF_ERROR(WriteJournal());
-    return disk_.Remove(Path(kStoreManifestName));
+    return all_there ? absl::OkStatus() : disk_.Remove(Path(kStoreManifestName));
+  }
+
+  // The journal beside a manifest; nothing if it cannot be read.
+  std::optional<StoreManifest> ReadJournal() const {
+    const std::string path = Path(kStoreJournalName);
+    const absl::StatusOr<std::string> text = ReadTextFile(path, kMaxStoreManifestBytes);
+    if (!text.ok()) return std::nullopt;
+    absl::StatusOr<StoreManifest> journal = ParseStoreManifest(*text, path, /*complete=*/false);
+    const bool is_ours = journal.ok() && journal->source_xxh3 == manifest_.source_xxh3;
+    return is_ours ? std::optional(*std::move(journal)) : std::nullopt;
   }
 
   // Refuses a folder with other files: it would become a mixed store and lose some of them.
@@ -205,6 +207,9 @@ class Preparer {
   bool IsOurs(const std::string& name, const StoreManifest& found) const {
     const auto layout = std::ranges::find(layouts_, name, &StoreFileLayout::name);
     if (layout != layouts_.end()) return IsStored(*layout) || (BeginsAs(layout->header, Path(name)) && !HoldsOtherTensor(*layout));
+    const auto bundles = std::ranges::find(bundle_layouts_, name, &BundleFileLayout::name);
+    if (bundles != bundle_layouts_.end())
+      return IsStored(*bundles) || (BeginsAs(bundles->header, Path(name)) && !HoldsOtherBundles(*bundles));
     const absl::StatusOr<std::string> text = ReadTextFile(Path(name), kMaxSideFileBytes);
     if (!text.ok()) return false;
     const auto stored = std::ranges::find(found.files, name, &StoredFile::name);
@@ -230,9 +235,27 @@ class Preparer {
     return false;
   }
 
+  // The same of bundles: whether no sampled row of a neuron is that of the source.
+  bool HoldsOtherBundles(const BundleFileLayout& layout) const {
+    const std::string path = Path(layout.name);
+    const absl::StatusOr<FileDescriptor> file = OpenForReading(path);
+    const absl::StatusOr<Bytes> there = file.ok() ? FileBytes(*file, path) : file.status();
+    if (!there.ok()) return false;
+    const BundleLayout& record = layout.mlp.shape.layout;
+    const TensorLocation rows = source_.location(*layout.mlp.rows().front());
+    SourceReader reader(source_);
+    for (const int64_t neuron : {int64_t{0}, int64_t{layout.mlp.shape.neurons} / 2, int64_t{layout.mlp.shape.neurons} - 1}) {
+      const int64_t begin = static_cast<int64_t>(layout.header.size()) + neuron * record.stride;
+      const TensorLocation row{rows.file, rows.offset + neuron * record.part_bytes, record.part_bytes};
+      if (IsOther(*file, path, {begin, std::min(record.part_bytes, *there - begin)}, row, reader)) return true;
+    }
+    return false;
+  }
+
   std::vector<std::string> NamesToWrite() const {
     std::vector<std::string> names = side_files_;
     for (const StoreFileLayout& layout : layouts_) names.push_back(layout.name);
+    for (const BundleFileLayout& layout : bundle_layouts_) names.push_back(layout.name);
     names.insert(names.end(), {kConfigName, kIndexName, kStoreManifestName, kStoreJournalName});
     return names;
   }
@@ -253,19 +276,40 @@ class Preparer {
 
   void KeepMatching(const StoreManifest& found) {
     for (const StoreFileLayout& layout : layouts_) {
-      const auto at = std::ranges::find(found.files, layout.name, &StoredFile::name);
-      if (at != found.files.end() && Matches(*at, layout, Path(layout.name))) manifest_.files.push_back(*at);
+      if (const StoredFile* file = FindMatching(found, layout, Path(layout.name))) manifest_.files.push_back(*file);
     }
-    report_.kept_files = static_cast<int64_t>(manifest_.files.size());
+    KeepBundles(found);
   }
 
-  bool IsStored(const StoreFileLayout& layout) const {
+  // Also the layers of which a call found that they can have no bundles.
+  void KeepBundles(const StoreManifest& found) {
+    if (!found.bundles) return;
+    for (const BundleFileLayout& layout : bundle_layouts_) {
+      const auto bundles = std::ranges::find(*found.bundles, layout.mlp.layer, &StoredBundles::layer);
+      if (bundles == found.bundles->end()) continue;
+      const StoredFile* file = FindMatching(found, layout, Path(layout.name));
+      if (bundles->why_not || (file != nullptr && bundles->file == layout.name)) AddBundles(*bundles, file);
+    }
+  }
+
+  void AddBundles(const StoredBundles& bundles, const StoredFile* file) {
+    if (!bundles.why_not) manifest_.files.push_back(*file);
+    manifest_.bundles->push_back(bundles);
+  }
+
+  bool IsStored(const StoredFile& layout) const {
     return std::ranges::find(manifest_.files, layout.name, &StoredFile::name) != manifest_.files.end();
+  }
+
+  // Whether the layer has bundles or is known to have none.
+  bool IsDone(const BundleFileLayout& layout) const {
+    return std::ranges::find(*manifest_.bundles, layout.mlp.layer, &StoredBundles::layer) != manifest_.bundles->end();
   }
 
   Bytes BytesToWrite() const {
     Bytes bytes = 0;
     for (const StoreFileLayout& layout : layouts_) bytes += IsStored(layout) ? 0 : layout.bytes;
+    for (const BundleFileLayout& layout : bundle_layouts_) bytes += IsDone(layout) ? 0 : layout.bytes;
     return bytes;
   }
 
@@ -290,6 +334,11 @@ class Preparer {
       if (IsStored(layout)) continue;
       LIME_ASSIGN_OR_RETURN(StoredFile written, WriteLayout(layout, reader, watcher));
       manifest_.files.push_back(std::move(written));
+      LIME_RETURN_IF_ERROR(WriteJournal());
+    }
+    for (const BundleFileLayout& layout : bundle_layouts_) {
+      if (IsDone(layout)) continue;
+      LIME_RETURN_IF_ERROR(WriteBundleFile(layout, reader, watcher));
       LIME_RETURN_IF_ERROR(WriteJournal());
     }
     // Sort, so that the order does not depend on which files were written again.
@@ -332,15 +381,35 @@ class Preparer {
   }
 
   absl::Status Flush(StoreFileWriter& writer, LoadWatcher& watcher) {
-    if (watcher.cancelled()) {
-      if (!HasWeights()) return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted, and its files were removed"));
-      return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted with ", manifest_.files.size(), " of ", layouts_.size(),
-                                               " weight files written; run the same command to continue"));
-    }
+    LIME_RETURN_IF_ERROR(CheckCancelled(watcher));
     LIME_RETURN_IF_ERROR(writer.Append(std::span(buffer_).first(filled_)));
     done_ += static_cast<Bytes>(filled_);
     filled_ = 0;
     watcher.Report(done_);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckCancelled(const LoadWatcher& watcher) const {
+    if (!watcher.cancelled()) return absl::OkStatus();
+    if (!HasWeights()) return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted, and its files were removed"));
+    return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted with ", manifest_.files.size(), " of ",
+                                             layouts_.size() + bundle_layouts_.size(),
+                                             " weight files written; run the same command to continue"));
+  }
+
+  absl::Status WriteBundleFile(const BundleFileLayout& layout, SourceReader& reader, LoadWatcher& watcher) {
+    LIME_RETURN_IF_ERROR(CheckCancelled(watcher));
+    const Bytes begin = done_;
+    const auto progress = [&](Bytes bytes) {
+      watcher.Report(done_ += bytes);
+      return CheckCancelled(watcher);
+    };
+    LIME_ASSIGN_OR_RETURN(const WrittenBundles written, WriteBundles(source_, spec_, layout, reader, disk_, Path(layout.name),
+                                                                     {.buffer_bytes = options_.bundle_buffer_bytes, .progress = progress}));
+    done_ = begin + layout.bytes;
+    StoredBundles bundles{.layer = layout.mlp.layer, .file = written.file ? layout.name : "", .why_not = written.why_not};
+    AddBundles(bundles, written.file ? &*written.file : nullptr);
+    std::ranges::sort(*manifest_.bundles, {}, &StoredBundles::layer);
     return absl::OkStatus();
   }
 
@@ -379,15 +448,18 @@ class Preparer {
   }
 
   const Checkpoint& source_;
+  const ModelSpec& spec_;
   const std::string dir_;
   const PrepareOptions& options_;
   StoreDisk real_disk_;
   StoreDisk& disk_;
   const std::vector<StoreFileLayout> layouts_;
+  std::vector<BundleFileLayout> bundle_layouts_;  // none: the store has no bundles
   std::vector<std::string> side_files_;
   StoreManifest manifest_;  // finished files
   PrepareReport report_;
-  bool begun_ = false;  // this call wrote the journal
+  bool begun_ = false;      // this call wrote the journal
+  bool was_whole_ = false;  // only bundles were missing
   std::vector<std::byte> buffer_;
   size_t filled_ = 0;
   Bytes done_ = 0;
@@ -395,16 +467,35 @@ class Preparer {
 
 }  // namespace
 
+std::optional<BundleSummary> SummaryOf(const StoreManifest& manifest) {
+  if (!manifest.bundles) return std::nullopt;
+  BundleSummary summary;
+  for (const StoredBundles& bundles : *manifest.bundles) {
+    if (bundles.why_not) {
+      summary.without.push_back(bundles.WhyNot());
+    } else {
+      ++summary.layers;
+      summary.bytes += std::ranges::find(manifest.files, bundles.file, &StoredFile::name)->bytes;
+    }
+  }
+  return summary;
+}
+
 absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, const std::string& store_dir,
                                                 const PrepareOptions& options) {
   LIME_CHECK(options.buffer_bytes > 0 && options.buffer_bytes <= 64 * kMiB) << options.buffer_bytes;
+  LIME_CHECK_GT(options.bundle_buffer_bytes, 0);
   LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
   std::error_code ignored;
   if (fs::equivalent(source_dir, store_dir, ignored))
     return Invalid(store_dir, ": is the folder of the model itself; give another folder for the store");
+  std::optional<std::vector<BundleFileLayout>> bundles;
+  if (options.bundles) {
+    LIME_ASSIGN_OR_RETURN(bundles, LayOutAllBundles(spec, source_dir));
+  }
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
-  absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();
+  absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, std::move(bundles), options).Run();
   if (report.ok()) folder.Commit();
   return report;
 }

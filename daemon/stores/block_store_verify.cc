@@ -4,6 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/hashing_reader.h"
 #include "daemon/stores/block_store.h"
+#include "daemon/weights/bundle_store.h"
+#include "daemon/weights/checkpoint.h"
 
 namespace lime {
 namespace {
@@ -50,6 +52,25 @@ std::pair<int64_t, int64_t> FirstDifference(const StoredFile& found, const Store
   return {0, file.bytes};
 }
 
+// The error of the first neuron whose bundle differs. OK if `name` is no file of bundles, or if none
+// differs: then the damage is elsewhere in the file.
+absl::Status CheckNeurons(const std::string& store_dir, const std::string& name) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(store_dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  LIME_ASSIGN_OR_RETURN(const BundleStore store, BundleStore::Open(checkpoint, spec));
+  for (const LayerBundles& layer : store.layers()) {
+    if (layer.path() != absl::StrCat(store_dir, "/", name)) continue;
+    LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(layer.path()));
+    for (int32_t neuron = 0; neuron < layer.shape().neurons; ++neuron) {
+      const EnclosingRange range = layer.RangeOf(neuron, 0);
+      std::vector<std::byte> bytes(static_cast<size_t>(layer.shape().layout.record_bytes));
+      LIME_RETURN_IF_ERROR(ReadExactly(file, layer.path(), range.offset + range.skipped, bytes));
+      LIME_RETURN_IF_ERROR(layer.Check(neuron, 0, bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // `found` has the checksums of the whole file. Its rows, ranges or blocks tell where it differs.
 absl::Status CheckWhole(const StoredFile& found, const StoredFile& file, const std::string& path) {
   if (found == file) return absl::OkStatus();
@@ -75,10 +96,16 @@ absl::StatusOr<VerifyReport> VerifyBlockStore(const std::string& store_dir, cons
   for (const StoredFile& file : manifest.files) {
     const std::string path = store_dir + "/" + file.name;
     LIME_ASSIGN_OR_RETURN(const StoredFile found, reader.Hash(path, 0, file, progress));
+    const bool is_bundles =
+        manifest.bundles && std::ranges::find(*manifest.bundles, file.name, &StoredBundles::file) != manifest.bundles->end();
+    if (is_bundles && found != file) LIME_RETURN_IF_ERROR(CheckNeurons(store_dir, file.name));
     LIME_RETURN_IF_ERROR(CheckWhole(found, file, path));
   }
   watcher.Finish();
-  return VerifyReport{manifest.layers, static_cast<int64_t>(manifest.files.size()), manifest.bytes()};
+  return VerifyReport{.layers = manifest.layers,
+                      .files = static_cast<int64_t>(manifest.files.size()),
+                      .bytes = manifest.bytes(),
+                      .bundles = SummaryOf(manifest)};
 }
 
 }  // namespace lime

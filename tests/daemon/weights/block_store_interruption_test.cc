@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
@@ -52,18 +53,27 @@ class DyingDisk : public StoreDisk {
   int64_t calls_ = 0;
 };
 
-class InterruptedTest : public PreparedTest, public ::testing::WithParamInterface<bool> {};
+// Whether the disk is full.
+class InterruptedTest : public PreparedTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  void MakeRelu() {
+    options_.config.activation = Activation::kRelu;
+    ASSERT_TRUE(MakeModel(options_, model_).ok());
+  }
+  void ExpectFinished(bool bundles, int64_t step);
+};
 
-TEST_P(InterruptedTest, AfterAnEndAtAnyWriteTheNextCallFinishesTheSameStore) {
+// Ends preparing at every `step`th call of the disk.
+void InterruptedTest::ExpectFinished(bool bundles, int64_t step) {
   const bool full = GetParam();
-  PrepareOptions options{.buffer_bytes = 20'000};  // several writes for every file
+  PrepareOptions options{.buffer_bytes = 20'000, .bundles = bundles, .bundle_buffer_bytes = 20'000};  // several writes for every file
   DyingDisk immortal(1 << 30, full);
   options.disk = &immortal;
   ASSERT_TRUE(PrepareBlockStore(model_, dir_.file("whole"), options).ok());
   const auto whole = Contents(dir_.file("whole"));
   ASSERT_GT(immortal.calls(), 60);
   int64_t kept = 0, refused = 0;
-  for (int64_t lives = 0; lives < immortal.calls(); ++lives) {
+  for (int64_t lives = 0; lives < immortal.calls(); lives += step) {
     SCOPED_TRACE(absl::StrCat("ends at call ", lives));
     fs::remove_all(store_);
     DyingDisk disk(lives, full);
@@ -95,7 +105,49 @@ TEST_P(InterruptedTest, AfterAnEndAtAnyWriteTheNextCallFinishesTheSameStore) {
     EXPECT_EQ(Contents(store_), whole);
   }
   EXPECT_GT(kept, 0) << "no file survived any interruption";
-  EXPECT_GT(refused, 50);
+  EXPECT_GT(refused, 50 / step);
+}
+
+TEST_P(InterruptedTest, AfterAnEndAtAnyWriteTheNextCallFinishesTheSameStore) {
+  ExpectFinished(/*bundles=*/false, 1);
+}
+
+TEST_P(InterruptedTest, AfterAnEndAtSomeWritesTheNextCallFinishesTheSameStoreWithBundles) {
+  MakeRelu();
+  ExpectFinished(/*bundles=*/true, 7);
+}
+
+// A store that is in use gets bundles: it stays whole at every moment, and finished files are kept.
+TEST_P(InterruptedTest, AWholeStoreStaysOneUntilItHasBundles) {
+  const bool full = GetParam();
+  MakeRelu();
+  ASSERT_TRUE(PrepareBlockStore(model_, dir_.file("dense")).ok());
+  PrepareOptions options{.bundles = true, .bundle_buffer_bytes = 20'000};
+  DyingDisk immortal(1 << 30, full);
+  options.disk = &immortal;
+  fs::copy(dir_.file("dense"), store_);
+  ASSERT_TRUE(PrepareBlockStore(model_, store_, options).ok());
+  const auto whole = Contents(store_);
+  ASSERT_GT(immortal.calls(), 30);
+  int64_t kept = 0;
+  for (int64_t lives = full ? 1 : 0; lives < immortal.calls(); lives += 2) {
+    SCOPED_TRACE(absl::StrCat("ends at call ", lives));
+    fs::remove_all(store_);
+    fs::copy(dir_.file("dense"), store_);
+    DyingDisk disk(lives, full);
+    options.disk = &disk;
+    PrepareBlockStore(model_, store_, options).status().IgnoreError();
+    EXPECT_TRUE(Checkpoint::Open(store_).ok());
+    EXPECT_TRUE(VerifyBlockStore(store_).ok());
+    const bool journal = fs::exists(InStore(kStoreJournalName));
+    options.disk = nullptr;
+    // Once begun, bundles are finished also if the next call does not name them.
+    const auto report = PrepareBlockStore(model_, store_, journal ? PrepareOptions{.bundle_buffer_bytes = 20'000} : options);
+    ASSERT_TRUE(report.ok()) << report.status();
+    kept = std::max(kept, report->kept_files);
+    EXPECT_EQ(Contents(store_), whole);
+  }
+  EXPECT_EQ(kept, 5) << "no bundles survived any interruption";
 }
 
 INSTANTIATE_TEST_SUITE_P(KilledAndFull, InterruptedTest, ::testing::Bool(),
@@ -145,6 +197,20 @@ TEST_F(PreparedTest, ADiskTooSmallIsReportedBeforeTheCopyWithTheNumbers) {
   EXPECT_FALSE(Checkpoint::Open(mount).ok());
   EXPECT_TRUE(fs::is_empty(mount)) << "nothing to go on with is left";
   ::umount(mount.c_str());
+}
+
+TEST_F(PreparedTest, ADiskTooSmallForBundlesIsReportedBeforeTheCopy) {
+  options_.config.activation = Activation::kRelu;
+  ASSERT_TRUE(MakeModel(options_, model_).ok());
+  ASSERT_TRUE(PrepareBlockStore(model_, store_).ok());
+  struct Small : StoreDisk {
+    absl::StatusOr<Bytes> FreeBytes(const std::string&) override { return 100 * kKiB; }
+  } disk;
+  const auto before = Contents(store_);
+  const absl::Status status = PrepareBlockStore(model_, store_, {.bundles = true, .disk = &disk}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("store: needs .*, and the disk has 100.* KiB .*free"));
+  EXPECT_EQ(Contents(store_), before);
 }
 
 TEST_F(PreparedTest, ADiskThatFillsUpInTheMiddleNamesTheFileAndKeepsWhatIsFinished) {

@@ -606,6 +606,28 @@ TEST_F(CliTest, PrepareAnswersWithTheFieldsOthersRelyOnAndTheStoreRuns) {
   EXPECT_THAT(again.out, HasSubstr("already complete"));
 }
 
+TEST_F(CliTest, PrepareWritesBundlesOfAReluModelAndItsStoreRunsTheSame) {
+  MakeModelOptions options;
+  options.config.activation = Activation::kRelu;
+  ASSERT_TRUE(MakeModel(options, dir_ / "relu").ok());
+  const std::string model = dir_ / "relu", store = dir_ / "store";
+  ExpectRefused(Call({"prepare", model, "--bundles", "--verify"}), 2, "--bundles needs --out STORE");
+  ExpectRefused(Call({"prepare", model_, "--out", store, "--bundles"}), 2, "its MLPs use SiLU");
+  EXPECT_FALSE(std::filesystem::exists(store));
+  const Answer first = Call({"prepare", model, "--out", store});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, Not(HasSubstr("bundles")));
+  const Answer answer = Call({"prepare", model, "--out", store, "--bundles", "--json"});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_EQ(answer.Json()["bundle_layers"], 2);
+  EXPECT_EQ(answer.Json()["without_bundles"], json::array());
+  EXPECT_EQ(answer.Json()["written_bytes"], answer.Json()["bundle_bytes"]) << "dense files were there";
+  const Answer verified = Call({"prepare", store, "--verify"});
+  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  EXPECT_THAT(verified.out, ::testing::ContainsRegex("bundles: 2 layers, [0-9.]+ KiB"));
+  EXPECT_EQ(LogitsHashOf(store, {}, {1, 2, 3}), LogitsHashOf(model, {}, {1, 2, 3}));
+}
+
 TEST_F(CliTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
   ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the folder of the model itself");

@@ -1,0 +1,55 @@
+// Writes the bundles of a layer: its MLP weights once more, by neuron (daemon/formats/bundle_file.h).
+//
+// A neuron may be skipped where its activation is zero only if all weights of the MLP are finite and,
+// in a gated MLP, up cannot overflow whatever the input is. Both are checked here; a layer that fails
+// gets no file.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/formats/block_store_manifest.h"
+#include "daemon/stores/block_store_disk.h"
+#include "daemon/stores/source_reader.h"
+#include "daemon/weights/bundled_mlp.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/model/model_spec.h"
+
+namespace lime {
+
+// The file of a layer: header | bundles | checksums | places. The base has everything that the manifest
+// says of the file except the checksums; `ranges` are the two tables.
+struct BundleFileLayout : StoredFile {
+  BundledMlp mlp;
+  std::string header;
+  int64_t sums_at = 0, place_at = 0;  // in the file
+};
+BundleFileLayout LayOutBundles(const BundledMlp& mlp);
+
+// True if `stored` has the same name, size and tables as `layout`.
+bool SameShape(const StoredFile& stored, const BundleFileLayout& layout);
+
+// Either a file that was written, or why there is none.
+struct WrittenBundles {
+  std::optional<StoredFile> file;
+  std::optional<NoBundles> why_not;
+};
+
+struct WriteBundlesOptions {
+  // Memory for rows and columns of neurons that are copied together; at least 32 neurons are.
+  Bytes buffer_bytes = 64 * kMiB;
+  // Called with the number of bytes that were written since its last call. An error ends the write.
+  std::function<absl::Status(Bytes)> progress;
+};
+
+// Reads the MLP once and writes the file `path`, each neuron at the place of its number. If a check
+// fails, no file is left.
+// REQUIRES: `layout` is of a layer of `spec`, which was built from `source`.
+absl::StatusOr<WrittenBundles> WriteBundles(const Checkpoint& source, const ModelSpec& spec, const BundleFileLayout& layout,
+                                            SourceReader& reader, StoreDisk& disk, const std::string& path,
+                                            const WriteBundlesOptions& options);
+
+}  // namespace lime

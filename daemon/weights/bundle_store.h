@@ -1,0 +1,73 @@
+// The bundles of a block store: where the weights of each neuron lie, and their checksums.
+//
+// Immutable after Open; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/formats/bundle_file.h"
+#include "daemon/weights/bundled_mlp.h"
+#include "daemon/weights/checkpoint.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/demand/bundle_layout.h"
+#include "planner/plan/model/model_spec.h"
+
+namespace lime {
+
+// The file of one layer.
+class LayerBundles {
+ public:
+  // Reads the header and the tables. `stored`: what the manifest says of the file. InvalidArgument or
+  // DataLoss names the file and what is wrong.
+  static absl::StatusOr<LayerBundles> Open(std::string path, const StoredFile& stored, const BundledMlp& mlp);
+
+  int32_t layer() const { return layer_; }
+  const std::string& path() const { return path_; }
+  Bytes file_bytes() const { return file_bytes_; }
+  const BundleShape& shape() const { return shape_; }
+  // By neuron: the number of its bundle in the file.
+  std::span<const int32_t> places() const { return places_; }
+  // Where the bundle of place 0 begins in the file: a multiple of 4 KiB.
+  int64_t begin() const { return begin_; }
+
+  // The range of the file that has the parts of a neuron's record from `first` on, and the whole 4 KiB
+  // that enclose it, which are in the file too.
+  EnclosingRange RangeOf(int32_t neuron, int first) const;
+
+  // Compares the parts from `first` on with their checksums. DataLoss names file, layer and neuron.
+  // Allocates nothing unless it fails.
+  // REQUIRES: `record` has the record's bytes from part `first` on.
+  absl::Status Check(int32_t neuron, int first, std::span<const std::byte> record) const;
+
+  Bytes TableBytes() const { return static_cast<Bytes>(places_.size() + sums_.size()) * 4; }
+
+ private:
+  std::string path_;
+  int32_t layer_ = 0;
+  Bytes file_bytes_ = 0;
+  BundleShape shape_;
+  int64_t begin_ = 0;
+  std::vector<int32_t> places_;
+  std::vector<uint32_t> sums_;  // [neurons, parts]
+};
+
+class BundleStore {
+ public:
+  // FailedPrecondition if the folder is no block store, or one without bundles.
+  // REQUIRES: `spec` was built from `checkpoint`.
+  static absl::StatusOr<BundleStore> Open(const Checkpoint& checkpoint, const ModelSpec& spec);
+
+  // Null if the layer has no bundles.
+  const LayerBundles* OfLayer(int32_t layer) const;
+  std::span<const LayerBundles> layers() const { return layers_; }  // those that have bundles, ascending
+
+ private:
+  std::vector<LayerBundles> layers_;
+};
+
+}  // namespace lime
