@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -137,15 +138,30 @@ class UringDevice : public LoopDevice {
   std::string Describe() const override { return direct_ ? "O_DIRECT through io_uring" : "buffered reads through io_uring"; }
 
   void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    Start(channel, file, offset, asio::buffer(destination, static_cast<size_t>(bytes)), std::move(done));
+  }
+
+  // asio reads at most 64 buffers at once.
+  void StartScatteredRead(int channel, int file, int64_t offset, std::span<const Segment> segments, Completion done) override {
+    static_assert(kMostSegments <= static_cast<size_t>(asio::detail::max_iov_len) && kMostSegments <= 64);
+    LIME_CHECK(!segments.empty() && segments.size() <= kMostSegments) << segments.size();
+    std::vector<asio::mutable_buffer> buffers;
+    buffers.reserve(segments.size());
+    for (const Segment& segment : segments) buffers.push_back(asio::buffer(segment.memory, static_cast<size_t>(segment.bytes)));
+    Start(channel, file, offset, std::move(buffers), std::move(done));
+  }
+
+ private:
+  template <typename Buffers>
+  void Start(int channel, int file, int64_t offset, Buffers buffers, Completion done) {
     asio::random_access_file& object = objects_[static_cast<size_t>(channel) * paths_.size() + static_cast<size_t>(file)];
-    object.async_read_some_at(static_cast<uint64_t>(offset), asio::buffer(destination, static_cast<size_t>(bytes)),
+    object.async_read_some_at(static_cast<uint64_t>(offset), std::move(buffers),
                               [done = std::move(done)](const asio::error_code& error, size_t got) {
                                 const bool failed = error && error != asio::error::eof;
                                 done({.error = failed ? error.value() : 0, .bytes = static_cast<Bytes>(got)});
                               });
   }
 
- private:
   std::vector<asio::random_access_file> objects_;
 };
 #endif
@@ -164,13 +180,26 @@ class PreadDevice : public LoopDevice {
 
   void StartRead(int /*channel*/, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
     asio::post(pool_, [this, fd = files_[static_cast<size_t>(file)].get(), offset, destination, bytes, done = std::move(done)] {
-      const ssize_t got = ::pread(fd, destination, static_cast<size_t>(bytes), offset);
-      const Result result{.error = got < 0 ? errno : 0, .bytes = got < 0 ? 0 : static_cast<Bytes>(got)};
-      loop_.Post([done, result] { done(result); });
+      Finish(::pread(fd, destination, static_cast<size_t>(bytes), offset), done);
+    });
+  }
+
+  void StartScatteredRead(int /*channel*/, int file, int64_t offset, std::span<const Segment> segments, Completion done) override {
+    LIME_CHECK(!segments.empty() && segments.size() <= kMostSegments) << segments.size();
+    std::vector<struct iovec> places;
+    for (const Segment& segment : segments) places.push_back({segment.memory, static_cast<size_t>(segment.bytes)});
+    asio::post(pool_, [this, fd = files_[static_cast<size_t>(file)].get(), offset, places = std::move(places), done = std::move(done)] {
+      Finish(::preadv(fd, places.data(), static_cast<int>(places.size()), offset), done);
     });
   }
 
  private:
+  // `got`: what the read has just returned on this thread.
+  void Finish(ssize_t got, const Completion& done) {
+    const Result result{.error = got < 0 ? errno : 0, .bytes = got < 0 ? 0 : static_cast<Bytes>(got)};
+    loop_.Post([done, result] { done(result); });
+  }
+
   std::vector<FileDescriptor> files_;
   asio::thread_pool pool_;
 };

@@ -2,8 +2,11 @@
 // tests inject faults here.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +24,12 @@ class BlockDevice {
     Bytes bytes = 0;
   };
   using Completion = std::function<void(Result)>;
+  // A range of memory.
+  struct Segment {
+    std::byte* memory = nullptr;
+    Bytes bytes = 0;
+  };
+  static constexpr size_t kMostSegments = 64;  // of one read
 
   virtual ~BlockDevice() = default;
 
@@ -38,6 +47,11 @@ class BlockDevice {
   // Starts one read on an idle channel; `done` runs on the device's thread. Call it on the device's
   // thread only.
   virtual void StartRead(int channel, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) = 0;
+
+  // The same, where the bytes of one range of the file go to several places in memory, in this order.
+  // `segments` are copied; they may overlap, and then have the bytes of any of them.
+  // REQUIRES: 1 to kMostSegments segments; memory and length of each are multiples of alignment()
+  virtual void StartScatteredRead(int channel, int file, int64_t offset, std::span<const Segment> segments, Completion done) = 0;
 };
 
 struct BlockDeviceOptions {

@@ -40,6 +40,10 @@ class FaultyDevice : public BlockDevice {
     if (length == 0) return device_->Post([done = std::move(done)] { done({.error = 0, .bytes = 0}); });
     device_->StartRead(channel, file, offset, destination, length, std::move(done));
   }
+  // Passed on as it is.
+  void StartScatteredRead(int channel, int file, int64_t offset, std::span<const Segment> segments, Completion done) override {
+    device_->StartScatteredRead(channel, file, offset, segments, std::move(done));
+  }
 
  private:
   std::unique_ptr<BlockDevice> device_;
