@@ -14,7 +14,12 @@ namespace lime::cpu {
 // uint32s.
 inline std::vector<uint32_t> ColumnOf(const std::byte* data, int64_t rows, int64_t row_bytes, int64_t bits, int64_t k) {
   std::vector<uint32_t> column(static_cast<size_t>((rows * bits + 31) / 32));
+  auto* const to_bytes = reinterpret_cast<std::byte*>(column.data());
   for (int64_t row = 0; row < rows; ++row) {
+    if (const int64_t bytes = bits / 8; bits % 8 == 0) {
+      std::memcpy(to_bytes + row * bytes, data + row * row_bytes + k * bytes, static_cast<size_t>(bytes));
+      continue;
+    }
     for (int64_t bit = 0; bit < bits; ++bit) {
       const int64_t from = k * bits + bit, to = row * bits + bit;
       const auto is_set = static_cast<uint32_t>(data[row * row_bytes + from / 8] >> (from % 8)) & 1U;
