@@ -37,8 +37,8 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       shape_(shape),
       grows_kv_(GrowsKv(plan)),
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
-      least_spare_(plan.batch * shape.row_bytes),
-      most_spare_(least_spare_ + LogitBytesBetween(plan, device)),
+      new_spare_(plan.batch * shape.row_bytes),
+      most_spare_(new_spare_ + LogitBytesBetween(plan, device)),
       again_(RowsAgain::For(plan, device)),
       latest_(static_cast<size_t>(plan.sequences)),
       lengths_(static_cast<size_t>(plan.sequences)),
@@ -209,7 +209,8 @@ absl::Status StageInbox::OnTokens(const ActivationMessage& activation) {
 std::vector<std::byte> StageInbox::PopSpare(Bytes bytes) {
   std::vector<std::byte> memory;
   if (bytes <= most_spare_ && !spare_.empty()) memory = TakeSpare();
-  memory.reserve(static_cast<size_t>(std::max(bytes, least_spare_)));
+  if (memory.capacity() == 0 || static_cast<Bytes>(memory.capacity()) < bytes)
+    memory.reserve(static_cast<size_t>(std::max(bytes, new_spare_)));
   return memory;
 }
 
@@ -223,7 +224,7 @@ std::vector<std::byte> StageInbox::TakeSpare() {
 
 void StageInbox::AddSpare(std::vector<std::byte> payload) {
   const Bytes bytes = static_cast<Bytes>(payload.capacity());
-  if (bytes < least_spare_ || bytes > most_spare_ || spare_.size() == spare_.capacity()) return;
+  if (bytes == 0 || bytes > most_spare_ || spare_.size() == spare_.capacity()) return;
   if (waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) return;
   spare_bytes_ += bytes;
   spare_.push_back(std::move(payload));

@@ -138,7 +138,7 @@ class StageInbox {
   const Shape shape_;
   const bool grows_kv_;                     // of the plan
   const Bytes waiting_allowed_;             // WaitingBytes of the plan
-  const Bytes least_spare_, most_spare_;    // of memory that is kept for another payload
+  const Bytes new_spare_, most_spare_;      // memory of a new payload for a decode step, and of one that is kept
   const std::unique_ptr<RowsAgain> again_;  // null for LIME's own plans
 
   RecycledQueue<Order> orders_;  // not carried out yet
