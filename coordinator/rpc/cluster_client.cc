@@ -98,10 +98,11 @@ class GrpcCluster final : public ClusterClient {
       const absl::StatusOr<DeviceHealth> answer = AskHealth(*connection.stub, connection.target, {.patience = kHurry, .explain = false});
       // An old connection may notice late that a lost device is back. A new one does not.
       if (!answer.ok()) connection.stub = NewStub(connection.device);
-      free[i] =
-          answer.ok() && (answer->epoch < 0 ||
-                          (epochs_.contains(answer->epoch) &&
-                           UnloadOn(connection, {.epoch = answer->epoch, .hand_over_kv = answer->epoch == plan_.epoch}, kHurry).ok()));
+      free[i] = answer.ok() &&
+                (answer->epoch < 0 ||
+                 (epochs_.contains(answer->epoch) &&
+                  UnloadOn(connection, {.epoch = answer->epoch, .hand_over_kv = answer->epoch == plan_.epoch, .interrupted = true}, kHurry)
+                      .ok()));
       return absl::OkStatus();
     });
     std::set<std::string> names;

@@ -404,6 +404,7 @@ bool ClusterRun::KvIsLeft(const Plan& next) {
   const Plan& failed = devices_.plan();
   if (std::ranges::any_of(failed.devices, HasKvOnHost) || std::ranges::any_of(next.devices, HasKvOnHost)) return false;
   if (WindowOf(failed).positions != WindowOf(next).positions) return false;
+  if (survival_->takes_over && !survival_->takes_over(failed, next, writer_.remaining().pages)) return false;
   return std::ranges::includes(answered_, DevicesUsed(failed)) && devices_.HaveKeptKv();
 }
 
@@ -416,8 +417,9 @@ absl::Status ClusterRun::InstallInterrupted(const Plan& plan, const std::atomic<
     sequences.push_back(each.sequence);
     positions += each.sequence.positions;
   }
-  if (!sequences.empty()) Say(absl::StrCat("the devices have kept the KV of ", positions, " tokens, which are not computed again"));
   const absl::Status status = Install(plan, sequences);
+  if (status.ok() && !sequences.empty())
+    Say(absl::StrCat("the devices have kept the KV of ", positions, " tokens, which are not computed again"));
   if (status.ok() || sequences.empty() || IsSet(cancel)) return status;
   Say(absl::StrCat("the KV so far cannot be taken over (", status.message(), "), so it is computed again"));
   return InstallAgain(plan, cancel);

@@ -59,6 +59,9 @@ class ClusterRun {
     std::function<void(const std::string& sentence)> say;  // tells the user what happens
     // Returns a plan to change to, or nothing. Called often while tokens arrive. Must not block.
     std::function<std::optional<Change>(const OrderWriter::Remaining& remaining)> change = nullptr;
+    // Whether devices that have kept the KV of `pages` pages under `before` have room for it and for
+    // `after` at once. Empty: they are asked to try.
+    std::function<bool(const Plan& before, const Plan& after, int64_t pages)> takes_over = nullptr;
     // Called with every plan that replaces another one.
     std::function<void(const Plan& plan)> in_use = nullptr;
   };

@@ -13,6 +13,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/devices/cluster_push.h"
 #include "coordinator/devices/device_checks.h"
+#include "coordinator/planning/change_costs.h"
 #include "coordinator/planning/change_search.h"
 #include "coordinator/planning/plan_rates.h"
 #include "coordinator/reports/kv_levels_report.h"
@@ -181,6 +182,7 @@ ClusterRun::Survival ClusterSession::HowToSurvive(std::function<void(const Plan&
       .install = HowToInstall(),
       .say = Say};
   if (watcher != nullptr) survival.change = [watcher](const OrderWriter::Remaining& remaining) { return watcher->Next(remaining); };
+  survival.takes_over = [](const Plan& before, const Plan& after, int64_t pages) { return TakesOver(before, after, pages); };
   survival.in_use = [watcher, in_use = std::move(in_use)](const Plan& plan) {
     if (watcher != nullptr) watcher->OnPlan(plan);
     if (in_use) in_use(plan);

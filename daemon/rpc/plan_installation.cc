@@ -174,7 +174,8 @@ absl::Status PlanInstallation::Unload(const UnloadCall& call, std::function<void
     return absl::OkStatus();
   }
   LIME_RETURN_IF_ERROR(CheckEpoch(call.epoch));
-  PostUnload(call.hand_over_kv && state_ == State::kInUse ? kKvHandoverPatience : absl::ZeroDuration(), std::move(done));
+  const absl::Duration patience = call.interrupted ? kKvLeftPatience : kKvHandoverPatience;
+  PostUnload(call.hand_over_kv && state_ == State::kInUse ? patience : absl::ZeroDuration(), std::move(done));
   return absl::OkStatus();
 }
 

@@ -92,6 +92,7 @@ void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, con
 static void List(MessageFields& f, UnloadCall& call, v1::UnloadRequest& m) {
   f.Any(LIME_FIELD(m, epoch), call.epoch);
   f.Any(LIME_FIELD(m, hand_over_kv), call.hand_over_kv);
+  f.Any(LIME_FIELD(m, interrupted), call.interrupted);
 }
 LIME_CONVERT(UnloadCall, v1::UnloadRequest)
 

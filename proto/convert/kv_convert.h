@@ -21,6 +21,7 @@ void List(MessageFields& f, KvTakeoverPlan& takeover, v1::KvTakeoverPlan& m, con
 struct UnloadCall {
   int64_t epoch = 0;
   bool hand_over_kv = false;
+  bool interrupted = false;  // the plan has failed, so its KV is kept for kKvLeftPatience only
   friend bool operator==(const UnloadCall&, const UnloadCall&) = default;
 };
 void ToProto(const UnloadCall& call, v1::UnloadRequest& message);

@@ -193,7 +193,7 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->kv, call.kv);
-  const UnloadCall unload{.epoch = 4, .hand_over_kv = true};
+  const UnloadCall unload{.epoch = 4, .hand_over_kv = true, .interrupted = true};
   EXPECT_EQ(*Return<v1::UnloadRequest>(unload), unload);
   const UnloadedPlan unloaded{.handed_over = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}, .lent = {{3, 7, 12}}};
   EXPECT_EQ(*Return<v1::UnloadReply>(unloaded), unloaded);
