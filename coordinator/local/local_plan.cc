@@ -143,7 +143,7 @@ class LocalPlanning {
   absl::StatusOr<LocalPlan> Spill() {
     const int64_t most = request_.context / 2;
     if (request_.at) request_.at("KV that does not fit in memory");
-    spills_ = true;
+    spills_ = plan_request_.keeps_all_pages = true;
     for (int64_t tokens = request_.kv_tokens > 0 ? std::min(std::max(request_.kv_tokens, kKvPiece), most) : most; tokens >= kKvPiece;
          tokens /= 2) {
       plan_request_.kv_tokens = tokens;
@@ -157,7 +157,7 @@ class LocalPlanning {
   // one. A plan keeps the working pages of all layers in memory, and a ring of two parts.
   std::optional<Bytes> LeastWithKvOnDisk() {
     if (request_.context / 2 < kKvPiece) return std::nullopt;
-    spills_ = true;
+    spills_ = plan_request_.keeps_all_pages = true;
     plan_request_.kv_tokens = kKvPiece;
     const absl::StatusOr<Posed> posed = Pose(request_.chunk > 0 ? request_.chunk : kChunks.front());
     if (!posed.ok()) return std::nullopt;
@@ -271,7 +271,8 @@ class LocalPlanning {
   }
 
   absl::StatusOr<ClusterDevice> Describe(int64_t rows) const {
-    const int64_t pages = request_.sequences * spec_.KvPages(request_.context, rows);
+    const int64_t pages =
+        request_.sequences * (spills_ ? KvPagesFor(request_.context) * spec_.NumKvLayers() : spec_.KvPages(request_.context, rows));
     const BackendOptions backend{.num_threads = request_.num_threads > 0 ? request_.num_threads : UsableCores(),
                                  .max_rows = rows,
                                  .max_logit_rows = std::max<int64_t>(request_.sequences, LogitRows(rows)),

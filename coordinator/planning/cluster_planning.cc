@@ -249,7 +249,7 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
 absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context fits");
   const auto before = std::tuple(inputs_, problem_, best_);
-  only_away_ = true;
+  only_away_ = inputs_.request.keeps_all_pages = true;
   for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok() && !Ends(); tokens /= 2) {
     inputs_.request.kv_tokens = tokens;
     spills = SearchToGrow({});

@@ -53,7 +53,7 @@ std::vector<MatrixRows> RowsOfExperts(const BlockSpec& block) {
 // Of the layer, if it gives pages back. The window is the largest of the model, so that all layers
 // are alike; the rows are those of the longest micro-batch that may be chosen.
 KvWindow WindowFor(const ModelSpec& spec, const PlanRequest& request, int64_t layer) {
-  if (spec.config.layer(layer).window == 0 || request.retained_positions > 0) return {};
+  if (spec.config.layer(layer).window == 0 || request.retained_positions > 0 || request.keeps_all_pages) return {};
   int64_t window = 0, rows = request.sequences;
   for (const LayerConfig& each : spec.config.layers) window = std::max(window, each.window);
   for (const int64_t chunk : request.chunks) rows = std::max(rows, std::min(chunk, request.prompt_tokens));

@@ -61,8 +61,10 @@ struct PlanRequest {
   // The newest positions, whose KV stays (planner/plan/plan_rows.h). 0: all.
   int64_t retained_positions = 0;
   int32_t sequences = 1;  // running at the same time
-  // Plan::state_snapshots; ignored if the model keeps no state.
+  // Plan::state_snapshots; ignored if the model keeps no state, and no layer gives pages back.
   int32_t state_snapshots = 0;
+  // Layers with a window give no pages back, because KV may leave memory (CutForKv).
+  bool keeps_all_pages = false;
   // Sequences per micro-batch to choose from. Empty: 1, 2, 4 .. and all of them.
   std::vector<int32_t> batches;
   Bytes part_bytes = kPartBytes;  // largest streamed part; 0: whole blocks

@@ -147,6 +147,22 @@ TEST(KvWindowTest, PiecesThatMayLeaveKeepAllPages) {
   for (const int32_t layer : {0, 1, 2, 3}) EXPECT_EQ(PagesOfLayerIn(*cut, layer), 2048 / 16);
 }
 
+// Else they would begin with the pages of a window, where memory has room for more.
+TEST(KvWindowTest, APlanForKvThatLeavesBeginsWithAllItsKvIfAllLayersHaveAWindow) {
+  const ModelSpec spec = WindowModel(100, /*full=*/0);
+  PlanRequest request{.context = 4096, .kv_tokens = 2048, .part_bytes = kMiB};
+  const auto first_pages = [&] {
+    const absl::StatusOr<Plan> plan = WindowPlan(spec, request, 60 * kMiB);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    const absl::StatusOr<Plan> cut = CutForKv(*plan, spec);
+    EXPECT_TRUE(cut.ok()) << cut.status();
+    return ResidencyOf(*cut).layer_pages;
+  };
+  EXPECT_EQ(first_pages(), WindowPages(100, 1));
+  request.keeps_all_pages = true;
+  EXPECT_EQ(first_pages(), 2048 / kPageTokens);
+}
+
 TEST(KvWindowTest, WindowsThatDoNotFitThePlanAreRefused) {
   const ModelSpec spec = WindowModel(100);
   const Plan plan = *WindowPlan(spec, {.context = 4096, .prompt_tokens = 1000, .chunks = {128}});
