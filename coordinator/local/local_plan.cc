@@ -14,6 +14,7 @@
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/problem/plan_problem.h"
+#include "planner/snapshot_choice.h"
 #include "planner/unit_places.h"
 
 namespace lime {
@@ -28,10 +29,6 @@ constexpr DiskPoint kDisk = {.read_bytes = kDiskRead, .depth = kDiskDepth, .byte
 constexpr Bytes kLeastMargin = 16 * kMiB;   // page tables, allocations outside the plan
 constexpr Bytes kMarginShare = 256;         // 1/256 of the budget more if weights stream
 constexpr Bytes kRuntimeGrowth = 8 * kMiB;  // added to an advised budget
-
-// Snapshots may make a step this many times as long as it is without their memory. They save a chat
-// the computation of all turns before the last one.
-constexpr double kWorthSnapshots = 1.1;
 
 constexpr std::array<int64_t, 9> kChunks = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
@@ -340,14 +337,11 @@ class LocalPlanning {
 
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckRequest(spec, request));
-  absl::StatusOr<LocalPlan> plan = LocalPlanning(spec, request).Run();
-  const bool has_room = plan.ok() && !Summarize(plan->plan).streams();
-  if (request.state_snapshots == 0 || has_room || !(plan.ok() || absl::IsResourceExhausted(plan.status()))) return plan;
-  LocalPlanRequest without_snapshots = request;
-  without_snapshots.state_snapshots = 0;
-  absl::StatusOr<LocalPlan> without = LocalPlanning(spec, without_snapshots).Run();
-  const auto ms = [](const LocalPlan& of) { return of.plan.predicted.ms_per_step; };
-  return without.ok() && (!plan.ok() || ms(*plan) > kWorthSnapshots * ms(*without)) ? std::move(without) : std::move(plan);
+  return ChooseSnapshots(request.state_snapshots, [&](int32_t snapshots) {
+    LocalPlanRequest with = request;
+    with.state_snapshots = snapshots;
+    return LocalPlanning(spec, with).Run();
+  });
 }
 
 LocalPlanSummary Summarize(const Plan& plan) {

@@ -14,6 +14,7 @@
 #include "daemon/stores/weights_digest.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/snapshot_choice.h"
 
 namespace lime::cli {
 namespace {
@@ -199,8 +200,10 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
   }
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, cluster.holdings, {}));
   inputs.homes.clear();  // planned with them and without
-  absl::StatusOr<HeldPlan> chosen =
-      ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options.cancel, std::move(of)); });
+  absl::StatusOr<HeldPlan> chosen = ChooseSnapshots(options.state_snapshots, [&](int32_t snapshots) {
+    inputs.request.state_snapshots = snapshots;
+    return ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options.cancel, std::move(of)); });
+  });
   if (absl::IsFailedPrecondition(chosen.status())) return MayNotPush(options, std::string(chosen.status().message()));
   const std::string how = absl::IsResourceExhausted(chosen.status()) ? HowToAcceptPushes(cluster.file, cluster.holdings) : "";
   return how.empty() ? chosen : absl::ResourceExhaustedError(absl::StrCat(chosen.status().message(), "; ", how));

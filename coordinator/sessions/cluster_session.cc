@@ -81,11 +81,12 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   if (const std::string sentence = NoReadAheadText(plan, options.ahead_places.value_or(0)); !sentence.empty()) Say(sentence);
   LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
+  session->options_.state_snapshots = plan.state_snapshots;  // also for later plans
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
   SayExpiry(cluster.client, session->client_->health());
   for (const ClusterClient::Device& device : cluster.client.devices)
     session->asked_[device.name] = std::make_shared<DeviceClient>(device.name, device.address, cluster.client.keys);
-  if (auto inputs = InputsOf(options, session->holdings_, {}); inputs.ok())
+  if (auto inputs = InputsOf(session->options_, session->holdings_, {}); inputs.ok())
     session->inputs_ = std::make_shared<PlanInputs>(*std::move(inputs));
   (void)session->WorkOutLevels(plan, options.cancel);
   LIME_RETURN_IF_ERROR(session->Install(plan));

@@ -117,7 +117,7 @@ class ClusterSession {
   ClusterRun::LevelsOf LevelsForServing();
   std::vector<Residency> WorkOutLevels(const Plan& plan, const std::atomic<bool>* cancelled);
 
-  const Options options_;
+  Options options_;
   const ClusterHoldings holdings_;  // at the start
   const PlanSource source_;
   const GracefulStop graceful_;  // unloads the plan from devices on Ctrl-C
