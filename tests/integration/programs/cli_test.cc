@@ -624,7 +624,7 @@ TEST_F(CliTest, PrepareWritesBundlesOfAReluModelAndItsStoreRunsTheSame) {
   EXPECT_EQ(answer.Json()["written_bytes"], answer.Json()["bundle_bytes"]) << "dense files were there";
   const Answer verified = Call({"prepare", store, "--verify"});
   EXPECT_EQ(verified.exit_code, 0) << verified.err;
-  EXPECT_THAT(verified.out, ::testing::ContainsRegex("bundles: 2 layers, [0-9.]+ KiB"));
+  EXPECT_THAT(verified.out, AllOf(HasSubstr("bundles: 2 layers, "), HasSubstr(" KiB")));
   EXPECT_EQ(LogitsHashOf(store, {}, {1, 2, 3}), LogitsHashOf(model, {}, {1, 2, 3}));
 }
 
