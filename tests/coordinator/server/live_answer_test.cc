@@ -267,6 +267,7 @@ TEST_F(LiveAnswerTest, AFailureIsAnErrorOfTheStream) {
   reports_.AwaitAccepted(1);
   const auto whole = Sent(Chat(10));
   reports_.AwaitAccepted(2);
+  devices_->AwaitStep();  // or nobody would hear of it
   devices_->Fail(absl::InternalError("the disk is gone"));
   EXPECT_THAT(stream->ReadAnswer().body, HasSubstr("the disk is gone"));
   const HttpClient::Answer answer = whole->ReadAnswer();
@@ -283,6 +284,7 @@ TEST_F(LiveAnswerTest, AFailureBehindTheHeadIsLoggedWithTheStatusThatWentOut) {
   whole->ReadUntil("1\r\n \r\n");  // behind the head
   const auto stream = Sent(Chat(10, kStream));
   stream->ReadUntil("\r\n\r\n");
+  devices_->AwaitStep();
   devices_->Fail(absl::InternalError("the disk is gone"));
   EXPECT_THAT(whole->ReadUntil("0\r\n\r\n"), HasSubstr("the disk is gone"));
   EXPECT_THAT(stream->ReadUntil("[DONE]"), HasSubstr("the disk is gone"));
@@ -299,6 +301,7 @@ TEST_F(LiveAnswerTest, AMissingDeviceIsNamed) {
   reports_.AwaitAccepted(1);
   const auto whole = Sent(Chat(10));
   reports_.AwaitAccepted(2);
+  devices_->AwaitStep();
   devices_->Fail(absl::UnavailableError("connection lost"));
   EXPECT_EQ(EventsOf(stream->ReadAnswer().body).back()["error"]["code"], "cluster_unavailable");
   const HttpClient::Answer answer = whole->ReadAnswer();
