@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "gmock/gmock.h"
+#include "tests/cases.h"
 #include "tests/coordinator/server/served.h"
 
 namespace lime {
@@ -133,6 +134,7 @@ TEST_F(LiveAnswerTest, AListOfMorePositionsThanMayWaitIsAMistake) {
 }
 
 TEST_F(LiveAnswerTest, FunctionsThatAreTooLargeTogetherAreAMistakeOfTheTools) {
+  if (!ManyCases()) GTEST_SKIP() << "under a sanitizer it takes more than a minute, in scripts/soak asan";
   Setting setting;
   setting.source = MadeTemplate("<tool_call>");
   Start(std::move(setting));

@@ -81,7 +81,7 @@ TEST_P(StageRollback, LeavesTheBitsOfASequenceThatNeverWentAhead) {
     guesses += Generate(dir / "model", plan, references, seed);
     if (HasFailure()) return;
   }
-  EXPECT_GT(guesses, 20);
+  EXPECT_GT(guesses, ManyCases() ? 20 : 5);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StageRollback,
