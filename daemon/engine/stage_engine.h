@@ -122,8 +122,8 @@ class StageEngine {
 
   // Stops, and leaves KV, states and resident weights for the next plan. In the middle of a step, KV
   // and states of its rows are unfinished; those of earlier rows, and snapshots, are as they were.
-  // FailedPrecondition if the plan evicts KV; the error of the stage if it has failed. Afterwards only the destructor may be called,
-  // whatever this returns.
+  // FailedPrecondition if the plan evicts KV; the error of the stage if it has failed. Afterwards only
+  // the destructor may be called, whatever this returns.
   virtual absl::StatusOr<PlanHandover> HandOver() { return absl::UnimplementedError("this device hands over no KV"); }
   virtual std::string numerics_id() const = 0;
 };
