@@ -203,7 +203,7 @@ absl::StatusOr<std::vector<OrderWriter::Continued>> OrderWriter::ContinueWith(co
     const std::vector<int64_t>& states = each.sequence.states;
     entry.slot = each.sequence.to;
     entry.ordered = entry.computed = each.sequence.positions;
-    entry.snapshots.assign(static_cast<size_t>(options_.snapshots), 0);
+    entry.snapshots.assign(SnapshotsOf(entry), 0);
     if (states.empty()) continue;
     std::copy(states.begin() + 1, states.end(), entry.snapshots.begin());
     entry.goes_back = states.front() == 0;
@@ -360,13 +360,13 @@ bool OrderWriter::WantsLogits(const Entry& entry) const {
 // has room for logits. If rows that are computed again precede a sequence's
 // own, all its rows go into the micro-batch of its slot, so that this happens once in a step.
 int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
-  const int64_t before = entry.ordered;
+  const int64_t before = entry.ordered, end = PromptEnd(entry);
   std::span<MicroBatch> free = batches_;
   if (options_.retained_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
   const int64_t most_logits = std::max<int64_t>(options_.batch, options_.logit_rows);
   for (MicroBatch& batch : free) {
     int64_t logits = std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
-    while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
+    while (entry.ordered < end && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
       const bool wants_logits = WantsLogits(entry);
       if (wants_logits && (logits >= most_logits || step.prompt_logits >= options_.prompt_logits)) break;
       if (wants_logits) ++step.prompt_logits, ++logits;

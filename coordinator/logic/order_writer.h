@@ -22,7 +22,7 @@
 // units of its answer. If another request is about to compute more of its prompt, it takes a slot and
 // waits for those rows to be ordered. Idle slots are freed, the oldest first, before any request waits
 // for a slot or for pages. Layers with a window give pages back (KvWindow): KV of a slot is then
-// shared only close behind its newest position.
+// shared only close behind its newest position, or where it has a snapshot of these pages.
 // Bounds: keeps nothing of a request that has ended, except the ids of idle slots. Memory grows
 // only with waiting and running requests.
 #pragma once
@@ -185,6 +185,7 @@ class OrderWriter {
     int32_t slot = -1;       // of a waiting request: taken over with its KV
     RequestId awaited = -1;  // until it has ordered the rows of the shared prompt
     int64_t awaited_rows = 0;
+    int64_t parts_at = 0;                 // where its prompt parts from another one that it does not begin with; 0: nowhere
     std::vector<int64_t> snapshots = {};  // positions of its slot's snapshots, by the rows ordered; 0: none
     int64_t logits_from = 0;              // logits are computed from this number of tokens on
     std::vector<int32_t> tokens;          // computed in chunks: prompt, and generated before a Restart
@@ -258,12 +259,17 @@ class OrderWriter {
   Beginning FindBeginning(const Entry& entry) const;
   bool Awaits(Entry& entry);
   bool FindAwaited(Entry& entry, int64_t there) const;
+  int64_t PromptEnd(const Entry& entry) const;
   void GiveSlot(Entry& entry, const Beginning& beginning);
   std::vector<int32_t> KeptOf(const Entry& entry) const;
   static std::vector<int64_t> StatesThatContinue(int64_t positions, const std::vector<int64_t>& snapshots, const Options& options);
+  size_t SnapshotsOf(const Entry& entry) const;
   int64_t SnapshotUnit() const { return cache_.unit() > 0 ? cache_.unit() : kPageTokens; }
   int64_t SnapshotStride() const;
   int64_t PromptSnapshot(const Entry& entry) const;
+  int64_t PartsAt(const Entry& entry, int64_t begins) const;
+  int32_t SnapshotOfStates(const Entry& entry) const;
+  int32_t SnapshotOfWindows(const Entry& entry) const;
   int32_t SnapshotAfter(Entry& entry) const;
   bool MayAdmit(const Entry& entry);
   static MemoryPlanner::Claim ClaimOf(const Entry& entry);

@@ -14,6 +14,9 @@ constexpr int64_t kAnswerHead = 8;
 // At least so many positions of a prompt are computed from one snapshot to the next.
 constexpr int64_t kLeastStride = 1024;
 
+// A snapshot in a prompt that saves the computation of fewer positions is not worth the one before.
+constexpr int64_t kWorthASnapshot = 64;
+
 // Snapshots of other positions than the first `positions` are of no use any more.
 void CutSnapshots(std::vector<int64_t>& snapshots, int64_t positions) {
   for (int64_t& snapshot : snapshots) snapshot = snapshot > positions ? 0 : snapshot;
@@ -56,10 +59,11 @@ std::vector<PrefixCache::Idle> OrderWriter::NextIdle(const Options& options) {
     idle.push_back({leaving.slot, leaving.group, std::move(leaving.kept), std::move(leaving.snapshots), LeastShared(leaving.slot)});
   PrefixCache next(options.cache);
   for (PrefixCache::Idle& each : idle) {
-    if (options.cache.needs_snapshot) each.snapshots.resize(static_cast<size_t>(options.snapshots));
-    each.ids.resize(static_cast<size_t>(next.Kept(std::ssize(each.ids), each.snapshots)));
+    if (!options.cache.needs_snapshot) each.snapshots.clear();  // those of windows end with their plan
+    each.snapshots.resize(static_cast<size_t>(options.snapshots));
+    each.ids.resize(static_cast<size_t>(next.Kept(std::ssize(each.ids), each.snapshots, each.least)));
     CutSnapshots(each.snapshots, std::ssize(each.ids));
-    if (!each.ids.empty() && std::ssize(each.ids) >= each.least) (void)next.Keep(std::move(each));
+    if (!each.ids.empty()) (void)next.Keep(std::move(each));
   }
   return {next.idle().rbegin(), next.idle().rend()};
 }
@@ -86,12 +90,13 @@ void OrderWriter::Admit() {
 void OrderWriter::AdmitWaiting(Entry& entry) {
   Beginning beginning;
   if (entry.slot < 0) {
-    entry.snapshots.assign(static_cast<size_t>(options_.snapshots), 0);
+    entry.snapshots.assign(SnapshotsOf(entry), 0);
     beginning = FindBeginning(entry);
+    entry.parts_at = PartsAt(entry, beginning.positions);
     (void)FindAwaited(entry, beginning.positions);
     GiveSlot(entry, beginning);
   } else if (entry.goes_back) {
-    beginning.snapshot = PrefixCache::SnapshotAt(entry.snapshots, entry.ordered);
+    beginning.snapshot = cache_.SnapshotFor(entry.ordered, entry.snapshots, /*least=*/0);
   }
   entry.running = true;
   running_.push_back(&entry);
@@ -106,6 +111,7 @@ void OrderWriter::WriteAdmit(Entry& entry, const Beginning& beginning) {
   const bool copies = beginning.slot >= 0 && beginning.slot != entry.slot;
   CutSnapshots(entry.snapshots, copies ? 0 : entry.ordered);
   if (beginning.positions > 0) LeastShared(entry.slot) = LeastShared(beginning.slot);
+  if (beginning.snapshot >= 0) LeastShared(entry.slot) = options_.window.LeastShared(options_.window.FirstPageTaken(entry.ordered));
   if (entry.ordered == 0) LeastShared(entry.slot) = 0;
   entry.begun = entry.ordered;
   entry.admitted = true;
@@ -143,9 +149,10 @@ OrderWriter::Beginning OrderWriter::FindBeginning(const Entry& entry) const {
   }
   for (const Entry* other : running_) {
     if (!options_.copies_kv || !other->admitted || !MayShare(entry, *other)) continue;
-    const int64_t positions = cache_.Shared(entry.tokens, other->tokens, std::min(most, other->ordered), other->snapshots);
-    if (positions <= best.positions || positions < LeastShared(other->slot)) continue;
-    best = {.slot = other->slot, .positions = positions, .snapshot = PrefixCache::SnapshotAt(other->snapshots, positions)};
+    const int64_t least = LeastShared(other->slot);
+    const int64_t positions = cache_.Shared(entry.tokens, other->tokens, std::min(most, other->ordered), other->snapshots, least);
+    if (positions <= best.positions) continue;
+    best = {.slot = other->slot, .positions = positions, .snapshot = cache_.SnapshotFor(positions, other->snapshots, least)};
   }
   return best;
 }
@@ -159,10 +166,22 @@ bool OrderWriter::FindAwaited(Entry& entry, int64_t there) const {
   for (const Entry* other : running_) {
     if (other == &entry) break;
     const int64_t next = other->ordered < PromptSnapshot(*other) ? PromptSnapshot(*other) : 0;
-    const int64_t positions = MayShare(entry, *other) ? cache_.Shared(entry.tokens, other->tokens, most, {&next, 1}) : 0;
-    if (positions > there && positions >= LeastShared(other->slot)) there = entry.awaited_rows = positions, entry.awaited = other->id;
+    const int64_t positions =
+        MayShare(entry, *other) ? cache_.Shared(entry.tokens, other->tokens, most, {&next, 1}, LeastShared(other->slot)) : 0;
+    if (positions > there) there = entry.awaited_rows = positions, entry.awaited = other->id;
   }
   return entry.awaited >= 0;
+}
+
+// The end of the prompt rows that the next step may have. If another request waits for some of them,
+// it begins before more rows take pages of a layer with a window.
+int64_t OrderWriter::PromptEnd(const Entry& entry) const {
+  int64_t end = std::ssize(entry.tokens);
+  for (const Entry* other : running_) {
+    const bool awaits = !other->admitted && other->awaited == entry.id && other->awaited_rows > entry.ordered;
+    if (awaits && options_.window.positions > 0) end = std::min(end, other->awaited_rows);
+  }
+  return end;
 }
 
 bool OrderWriter::Awaits(Entry& entry) {
@@ -195,12 +214,11 @@ std::vector<int32_t> OrderWriter::KeptOf(const Entry& entry) const {
   const int64_t known = std::ssize(entry.request.prompt) + std::ssize(entry.generated);
   std::vector<int32_t> ids = entry.request.prompt;
   ids.insert(ids.end(), entry.generated.begin(), entry.generated.end());
-  ids.resize(static_cast<size_t>(cache_.Kept(std::min(entry.ordered, known), entry.snapshots)));
-  if (std::ssize(ids) < LeastShared(entry.slot)) ids.clear();  // nobody could begin with it
+  ids.resize(static_cast<size_t>(cache_.Kept(std::min(entry.ordered, known), entry.snapshots, LeastShared(entry.slot))));
   return ids;
 }
 
-// ---- Snapshots of the states
+// ---- Snapshots
 
 // KvSequence::states for the next plan, as far as it has snapshots: `positions` of the states
 // themselves, 0 if they do not continue.
@@ -245,6 +263,12 @@ KvSequence OrderWriter::ComputedEverywhere(const Entry& entry, const Options& ne
   return sequence;
 }
 
+// The snapshots of a slot with this request. Those of windows are only for other requests.
+size_t OrderWriter::SnapshotsOf(const Entry& entry) const {
+  const bool used = options_.cache.needs_snapshot || (cache_.on() && entry.request.cache_prompt);
+  return used ? static_cast<size_t>(options_.snapshots) : 0;
+}
+
 // Prompts are computed so many positions from one snapshot to the next. Rows of no more positions are
 // ordered ahead, so of two snapshots that take turns one is of rows that have been computed.
 int64_t OrderWriter::SnapshotStride() const {
@@ -261,23 +285,43 @@ int64_t OrderWriter::PromptSnapshot(const Entry& entry) const {
   return std::max<int64_t>(0, std::ssize(entry.request.prompt) - kAnswerHead) / unit * unit;
 }
 
-// The snapshot that gets the states after the row that was just ordered; -1: none does. The first one
-// is for the prompt. The others take turns at whole units behind it, because rows are ordered before
-// their ids are known: the newest one may belong to ids that come after the request's end. Within a
-// long prompt they take turns, too, for a failure: the request continues at one of them then.
-int32_t OrderWriter::SnapshotAfter(Entry& entry) const {
-  const int64_t positions = entry.ordered, unit = SnapshotUnit(), others = std::ssize(entry.snapshots) - 1;
-  if (others < 0 || positions % unit != 0) return -1;
-  const int64_t of_prompt = PromptSnapshot(entry), known = std::ssize(entry.tokens), stride = SnapshotStride();
-  int32_t snapshot = positions == of_prompt ? 0 : -1;
-  if (positions != of_prompt && others > 0) {
-    if (positions > of_prompt && positions + unit > known) {
-      snapshot = 1 + static_cast<int32_t>(positions / unit % others);
-    } else if (stride > 0 && positions % stride == 0) {
-      snapshot = 1 + static_cast<int32_t>(positions / stride % others);
-    }
+// The last whole unit that the prompt has in common with another sequence, if that is far behind the
+// positions with which the request begins. A third prompt may begin like both.
+int64_t OrderWriter::PartsAt(const Entry& entry, int64_t begins) const {
+  const int64_t most = MostShared(entry);
+  if (options_.cache.needs_snapshot || entry.snapshots.size() < 2 || most <= 0) return 0;
+  int64_t common = cache_.CommonWithIdle(entry.request.cache_group, entry.tokens, most);
+  for (const Entry* other : running_) {
+    if (MayShare(entry, *other)) common = std::max(common, cache_.Common(entry.tokens, other->tokens, most));
   }
-  if (snapshot >= 0) entry.snapshots[static_cast<size_t>(snapshot)] = positions;
+  return common >= begins + kWorthASnapshot ? common : 0;
+}
+
+// The snapshot that gets the states after the ordered rows; -1: none does. The first one is for the
+// prompt. The others take turns at whole units behind it, because rows are ordered before their ids are
+// known: the newest one may belong to ids that come after the request's end. Within a long prompt they
+// take turns, too, for a failure: the request continues at one of them then.
+int32_t OrderWriter::SnapshotOfStates(const Entry& entry) const {
+  const int64_t positions = entry.ordered, of_prompt = PromptSnapshot(entry), others = std::ssize(entry.snapshots) - 1;
+  if (positions == of_prompt) return 0;
+  if (others == 0) return -1;
+  const int64_t unit = SnapshotUnit(), known = std::ssize(entry.tokens), stride = SnapshotStride();
+  if (positions > of_prompt && positions + unit > known) return 1 + static_cast<int32_t>(positions / unit % others);
+  return stride > 0 && positions % stride == 0 ? 1 + static_cast<int32_t>(positions / stride % others) : -1;
+}
+
+// The same for the pages of windows. The answer needs none: a sequence can begin close behind the
+// newest position. The second one is where the prompt parts from another one.
+int32_t OrderWriter::SnapshotOfWindows(const Entry& entry) const {
+  if (entry.ordered == PromptSnapshot(entry)) return 0;
+  return entry.ordered == entry.parts_at && entry.snapshots.size() > 1 ? 1 : -1;
+}
+
+// The snapshot that is taken after the row that was just ordered; -1: none is.
+int32_t OrderWriter::SnapshotAfter(Entry& entry) const {
+  if (entry.snapshots.empty() || entry.ordered % SnapshotUnit() != 0) return -1;
+  const int32_t snapshot = options_.cache.needs_snapshot ? SnapshotOfStates(entry) : SnapshotOfWindows(entry);
+  if (snapshot >= 0) entry.snapshots[static_cast<size_t>(snapshot)] = entry.ordered;
   return snapshot;
 }
 

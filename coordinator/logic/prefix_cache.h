@@ -4,7 +4,8 @@
 // Pure.   Thread: the owner's.   Owner: OrderWriter.
 // KV of a position depends on the ids up to that position alone, not on batch, chunk or plan. So no
 // bit changes where the ids are equal from the first on. Ids are compared, not hashes of them.
-// If the model keeps a state, a sequence can begin only where a snapshot of the states was taken.
+// If the model keeps a state, a sequence can begin only where a snapshot of the states was taken. If
+// layers give pages back (KvWindow), it can begin close behind the newest position, or at a snapshot.
 // Bounds: at most one idle sequence for each slot, and `most_pages` pages of them together.
 #pragma once
 
@@ -29,16 +30,23 @@ class PrefixCache {
     int64_t group = 0;  // KV is shared only within a group
     std::vector<int32_t> ids;
     std::vector<int64_t> snapshots = {};  // positions of each of the slot's snapshots; 0: none was taken
-    int64_t least = 0;                    // fewer positions cannot be shared: layers have given their pages back
+    int64_t least = 0;                    // fewer positions are shared only where a snapshot is: layers have given their pages back
 
     friend bool operator==(const Idle&, const Idle&) = default;
   };
   explicit PrefixCache(const Options& options) : options_(options) {}
 
   // The first positions that a request with `ids` may use of a sequence with `others`: whole units
-  // of equal ids, and at most `most` positions. If snapshots are needed: as many as one has.
-  int64_t Shared(std::span<const int32_t> ids, std::span<const int32_t> others, int64_t most,
-                 std::span<const int64_t> snapshots = {}) const;
+  // of equal ids, and at most `most` positions. If snapshots are needed, or these units are fewer than
+  // `least`: as many as a snapshot has.
+  int64_t Shared(std::span<const int32_t> ids, std::span<const int32_t> others, int64_t most, std::span<const int64_t> snapshots = {},
+                 int64_t least = 0) const;
+  // The first positions that a request with `ids` has in common with others: whole units of equal ids,
+  // at most `most`, whether or not it can begin there. CommonWithIdle: the most with an idle sequence.
+  int64_t Common(std::span<const int32_t> ids, std::span<const int32_t> others, int64_t most) const;
+  int64_t CommonWithIdle(int64_t group, std::span<const int32_t> ids, int64_t most) const;
+  // The snapshot with which a request uses so many positions; -1: it needs none.
+  int32_t SnapshotFor(int64_t positions, std::span<const int64_t> snapshots, int64_t least) const;
 
   struct Match {
     int32_t slot = 0;
@@ -49,12 +57,12 @@ class PrefixCache {
   // The idle sequence of which a request can use most; among equals the one that loses least.
   std::optional<Match> Find(int64_t group, std::span<const int32_t> ids, int64_t most) const;
 
-  // How many of a sequence's positions are kept when it ends: whole units. If snapshots are needed:
-  // those up to the last one. 0 if they are too many.
-  int64_t Kept(int64_t positions, std::span<const int64_t> snapshots = {}) const;
+  // How many of a sequence's positions are kept when it ends: whole units. If snapshots are needed, or
+  // these units are fewer than `least`: those up to the last one. 0 if they are too many.
+  int64_t Kept(int64_t positions, std::span<const int64_t> snapshots = {}, int64_t least = 0) const;
   // A sequence has ended and becomes idle. Returns the slots to free: of sequences that can do no
   // more than this one, then the oldest ones beyond the bound.
-  // REQUIRES: the slot is not idle, and Kept(number of ids, snapshots) is this number
+  // REQUIRES: the slot is not idle, and Kept(number of ids, snapshots, least) is this number
   std::vector<int32_t> Keep(Idle idle);
   // The oldest idle slot, other than `not_this`, becomes free. Nothing if there is none.
   std::optional<int32_t> Evict(int32_t not_this = -1);
@@ -62,9 +70,6 @@ class PrefixCache {
   Idle Take(int32_t slot);
   // A request begins with a copy of this idle slot's KV: it counts as the newest now.
   void Touch(int32_t slot);
-
-  // The snapshot that was taken at this position; -1: none was.
-  static int32_t SnapshotAt(std::span<const int64_t> snapshots, int64_t positions);
 
   bool on() const { return options_.unit > 0 && options_.most_pages > 0; }
   int64_t unit() const { return options_.unit; }
@@ -74,7 +79,7 @@ class PrefixCache {
 
  private:
   std::list<Idle>::iterator At(int32_t slot);
-  int64_t Usable(int64_t positions, std::span<const int64_t> snapshots) const;
+  int64_t Usable(int64_t positions, std::span<const int64_t> snapshots, int64_t least) const;
 
   Options options_;
   std::list<Idle> idle_;

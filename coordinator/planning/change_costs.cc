@@ -168,7 +168,7 @@ std::map<int32_t, std::pair<std::string, Bytes>> StatesIn(const Plan& plan) {
   std::map<int32_t, std::pair<std::string, Bytes>> states;
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
-    if (part.state_bytes > 0) states[part.block.layer] = {plan.devices[plan.stages[StageOf(plan, p)].device].name, part.state_bytes};
+    if (HasState(part.block.kind)) states[part.block.layer] = {plan.devices[plan.stages[StageOf(plan, p)].device].name, part.state_bytes};
   }
   return states;
 }

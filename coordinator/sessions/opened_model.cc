@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/reports/screen.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_rows.h"
 #include "planner/program/compile.h"
 #include "planner/sim/simulator.h"
 
@@ -18,8 +20,24 @@ constexpr int64_t kManyContexts = 16;
 constexpr int64_t kFirstTokens = 512;  // --kv grow first reserves KV for so many
 constexpr int64_t kScoredRows = 16;    // of a step, for prompts that are scored
 // Of the states of each request: one near the end of its prompt, and two that take turns in its
-// answer. So the next turn of a chat begins near the end of this one in any case.
-constexpr int32_t kSnapshots = 3;
+// answer. So the next turn of a chat begins near the end of this one in any case. Of the pages of
+// windows: the one of the prompt, and one where it parts from another prompt; behind its answer a
+// sequence has them.
+constexpr int32_t kSnapshots = 3, kWindowSnapshots = 2;
+
+int32_t SnapshotsFor(const ModelConfig& config) {
+  if (!std::ranges::all_of(config.layers, &LayerConfig::has_kv)) return kSnapshots;
+  const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
+  return std::ranges::any_of(config.layers, has_window) ? kWindowSnapshots : 0;
+}
+
+// Why snapshots were left out, and what that costs. Empty if the plan has them, or needs none.
+std::string AboutSnapshots(const Plan& plan) {
+  if (plan.state_snapshots > 0 || !MayKeepSnapshots(plan)) return "";
+  constexpr const char* kWhy = ", because memory has no room for snapshots of ";
+  if (HasState(plan)) return absl::StrCat("every prompt is computed from its beginning", kWhy, "the states");
+  return absl::StrCat("a prompt is computed from its beginning unless it goes on where a request has ended", kWhy, "the windows of layers");
+}
 
 // See ServedPlan::step_ms. `full_ms`: of a step with all micro-batches.
 std::vector<double> StepMs(const Plan& plan, double full_ms) {
@@ -48,8 +66,7 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
   model->short_positions_ = options.spec.config.short_positions();
   int64_t context = is_chosen ? std::min(most, kUsualContext) : most;
   const int64_t wanted = context;
-  const bool has_state = options.spec.NumKvLayers() < options.spec.config.num_layers();
-  int32_t snapshots = options.keeps_prompts && has_state ? kSnapshots : 0;
+  int32_t snapshots = options.keeps_prompts ? SnapshotsFor(options.spec.config) : 0;
   absl::Status opened = model->OpenWith(options, context, snapshots);
   const int32_t wanted_snapshots = snapshots;
   // FailedPrecondition: devices of a cluster lack the weights of the only plans that have room.
@@ -62,8 +79,7 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
     opened = model->OpenWith(options, context, snapshots);
   }
   LIME_RETURN_IF_ERROR(opened);
-  if (wanted_snapshots > 0 && model->devices().plan().state_snapshots == 0)
-    Screen::Say("every prompt is computed from its beginning, because memory has no room for snapshots of the states");
+  if (const std::string about = wanted_snapshots > 0 ? AboutSnapshots(model->devices().plan()) : ""; !about.empty()) Screen::Say(about);
   if (context < wanted)
     Screen::Say(absl::StrCat("requests have ", context, " positions, because memory has no room for ", wanted, "; --parallel ",
                              options.parallel, " of them are computed at once"));

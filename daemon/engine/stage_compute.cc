@@ -36,6 +36,8 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   if (part == kEmbeddingPart) return Embed(batch);
   if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(ReadInput(start, batch, input));
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
+  const BlockId block = plan_.parts[part].block;
+  if (HasKv(block.kind) && part + 1 == PartsOf(plan_, block).second) parts_.kv->TakeSnapshots(block.layer, batch);
   if (part + 1 == plan_.NumParts()) return Sample(batch);
   const int64_t ids = part + 1 == stage.hi ? IdsBefore(plan_, stage.hi) : 0;
   return ids > 0 ? EncodeLogits(ids, batch) : absl::OkStatus();

@@ -68,7 +68,17 @@ std::pair<int64_t, int64_t> PagesThatContinue(const KvSequence& sequence, int64_
 }  // namespace
 
 StageKv::StageKv(const Plan& plan, Options options)
-    : plan_(plan), options_(std::move(options)), pieces_((plan.context + kKvPiece - 1) / kKvPiece), book_(plan, ShapeOf(plan, options_)) {}
+    : plan_(plan),
+      options_(std::move(options)),
+      pieces_((plan.context + kKvPiece - 1) / kKvPiece),
+      window_(WindowOf(plan)),
+      book_(plan, ShapeOf(plan, options_)) {
+  const std::vector<int64_t> most_pages = MostPagesOn(plan, options_.stage.device);
+  for (size_t i = 0; i < options_.stage.layers.size(); ++i) {
+    const bool gives_back = window_.positions > 0 && most_pages[i] == window_.pages;
+    if (gives_back && plan.state_snapshots > 0) window_layers_.push_back(options_.stage.layers[i]);
+  }
+}
 
 KvBook::Shape StageKv::ShapeOf(const Plan& plan, const Options& options) {
   const PlanDevice& device = plan.devices[options.stage.device];
@@ -82,6 +92,10 @@ KvBook::Shape StageKv::ShapeOf(const Plan& plan, const Options& options) {
 absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Options options) {
   std::unique_ptr<StageKv> kv(new StageKv(plan, std::move(options)));
   const int64_t layers = std::ssize(kv->options_.stage.layers);
+  const Bytes of_snapshots = std::ssize(kv->window_layers_) * SnapshotBytes(plan, kv->window_);
+  if (of_snapshots > 0) {
+    LIME_ASSIGN_OR_RETURN(kv->snapshots_, HugeBuffer::AllocatePresent(of_snapshots));
+  }
   if (plan.devices[kv->options_.stage.device].max_layer_pages == 0 || layers == 0) return kv;
   const Bytes piece_bytes = KvPieceBytes(plan);
   if (HasKvOnHost(plan.devices[kv->options_.stage.device])) {
@@ -233,6 +247,7 @@ absl::StatusOr<std::shared_ptr<KvHandover>> StageKv::HandOver(const std::string&
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
   if (!RetainsAllKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  snapshots_ = HugeBuffer();  // the next plan takes its own
   absl::MutexLock lock(options_.mutex);
   const KvAway& away = book_.away();
   std::vector<KvLent> lent;
@@ -263,7 +278,7 @@ std::optional<Bytes> StageKv::disk_room() const {
 void StageKv::Follow() {
   options_.mutex->AssertHeld();
   if (const std::optional<KvBook::PageCopy> copy = book_.NextCopy()) CopyPages(*copy);
-  if (const std::optional<StateBook::Restore> restore = book_.NextRestore()) RestoreStates(*restore);
+  if (const std::optional<StateBook::Restore> restore = book_.NextRestore()) Restore(*restore);
   while (const std::optional<int32_t> sequence = book_.NextShown()) Show(*sequence);
   while (const std::optional<KvBook::Ended> ended = book_.NextEnded()) {
     if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
@@ -271,20 +286,48 @@ void StageKv::Follow() {
   WriteNext();
 }
 
-// No step is under way, so nothing writes these pages.
+// No step is under way, so nothing writes these pages. If a layer gives pages back, the first
+// ones have later positions by now.
 void StageKv::CopyPages(const KvBook::PageCopy& copy) {
   for (int64_t layer = 0; layer < std::ssize(options_.stage.layers); ++layer) {
     const std::span<const int32_t> from = book_.pages().Pages(copy.from, layer), to = book_.pages().Pages(copy.to, layer);
-    for (size_t i = 0; i < static_cast<size_t>(copy.pages); ++i)
+    const int64_t first = std::max<int64_t>(0, copy.pages - book_.pages().MostPages(layer));
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(copy.pages); ++i)
       std::memcpy(options_.stage.backend->KvPage(to[i]), options_.stage.backend->KvPage(from[i]), static_cast<size_t>(plan_.page_bytes));
   }
 }
 
-// No step is under way, so nothing uses these states.
-void StageKv::RestoreStates(const StateBook::Restore& restore) {
+std::byte* StageKv::SnapshotAt(int64_t with_window, int32_t sequence, int32_t snapshot) const {
+  const int64_t at = (with_window * plan_.sequences + sequence) * plan_.state_snapshots + snapshot;
+  return snapshots_.data() + at * SnapshotPages(window_) * plan_.page_bytes;
+}
+
+// The rows of a micro-batch leave the pages that the row behind any of them attends to (WindowPages).
+void StageKv::TakeSnapshots(int32_t layer, const MicroBatch& batch) {
+  const auto found = std::ranges::find(window_layers_, layer);
+  if (found == window_layers_.end()) return;
+  for (const BatchRow& row : batch.rows) {
+    if (row.snapshot < 0) continue;
+    std::byte* to = SnapshotAt(found - window_layers_.begin(), row.sequence, row.snapshot);
+    const int64_t end = (row.position + 1) / kPageTokens;
+    absl::MutexLock lock(options_.mutex);
+    const std::span<const int32_t> pages = book_.pages().Pages(row.sequence, options_.stage.LayerIndex(layer));
+    for (int64_t page = window_.FirstPage(row.position + 1); page < end; ++page, to += plan_.page_bytes)
+      std::memcpy(to, options_.stage.backend->KvPage(pages[static_cast<size_t>(page)]), static_cast<size_t>(plan_.page_bytes));
+  }
+}
+
+// No step is under way, so nothing uses these states and pages.
+void StageKv::Restore(const StateBook::Restore& restore) {
   for (const int32_t layer : options_.state_layers) {
     const std::span<const std::byte> from = options_.stage.backend->Snapshot(restore.from, restore.snapshot, layer);
     std::memcpy(options_.stage.backend->State(restore.to, layer).data(), from.data(), from.size());
+  }
+  for (size_t i = 0; i < window_layers_.size(); ++i) {
+    const std::byte* from = SnapshotAt(static_cast<int64_t>(i), restore.from, restore.snapshot);
+    const std::span<const int32_t> pages = book_.pages().Pages(restore.to, options_.stage.LayerIndex(window_layers_[i]));
+    for (int64_t page = window_.FirstPage(restore.positions); page < restore.positions / kPageTokens; ++page, from += plan_.page_bytes)
+      std::memcpy(options_.stage.backend->KvPage(pages[static_cast<size_t>(page)]), from, static_cast<size_t>(plan_.page_bytes));
   }
 }
 

@@ -11,6 +11,8 @@
 //
 // If the plan has a host for this KV, pieces go to the host's memory instead.
 //
+// If layers give pages back, this class has the snapshots of these pages.
+//
 // Thread: any, under the owner's lock, except Attend. Pieces are written by a thread of their own.
 // Invariant: every piece of a sequence is in pages; or on the disk, and its checksum is compared
 // when it is read; or with the host, which has confirmed it.
@@ -76,11 +78,15 @@ class StageKv {
   // The decisions. After a change Follow must be called, before anything computes.
   KvBook& book() { return book_; }
   const KvBook& book() const { return book_; }
-  // Carries out the decisions since the last call: copies pages and snapshots of states, shows pages
-  // to the backend, tells the host which sequences have ended, and starts to write a piece.
+  // Carries out the decisions since the last call: copies pages and snapshots, shows pages to the
+  // backend, tells the host which sequences have ended, and starts to write a piece.
   void Follow();
   // A step has ended.
   void EndStep();
+  // The attention block of a layer has been computed for these rows. If the layer has a window, copies
+  // its pages to the snapshots that the rows name, before later rows take their place.
+  // Thread: the compute thread, without the lock
+  void TakeSnapshots(int32_t layer, const MicroBatch& batch);
 
   // ---- Loads and their use
 
@@ -131,8 +137,10 @@ class StageKv {
   std::span<std::byte> StateAt(int32_t sequence, int64_t copy, int32_t layer) const;
   StatesLeft HandOverStates() const;
   absl::Status StoreOnDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // The pages of a layer with a window in a snapshot of a slot; `with_window`: its number among them.
+  std::byte* SnapshotAt(int64_t with_window, int32_t sequence, int32_t snapshot) const;
   void CopyPages(const KvBook::PageCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
-  void RestoreStates(const StateBook::Restore& restore) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
+  void Restore(const StateBook::Restore& restore) ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(options_.mutex);
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
@@ -141,12 +149,15 @@ class StageKv {
   const Plan& plan_;
   const Options options_;
   const int64_t pieces_;  // of a sequence
+  const KvWindow window_;
+  std::vector<int32_t> window_layers_;  // layers of the device that give pages back, if there are snapshots
   KvBook book_ ABSL_GUARDED_BY(options_.mutex);
   Bytes bytes_written_ ABSL_GUARDED_BY(options_.mutex) = 0;
   bool stopping_ ABSL_GUARDED_BY(options_.mutex) = false;
   Attending attending_;  // set by Locate, used by the compute thread in Attend
   absl::Mutex loads_mutex_;
   int64_t loads_under_way_ ABSL_GUARDED_BY(loads_mutex_) = 0;        // their reads write into the ring
+  HugeBuffer snapshots_;                                             // [window layers][slots][snapshots][pages]
   HugeBuffer staging_;                                               // the writer's
   std::unique_ptr<KvFile> file_;                                     // null: no KV is on the disk
   std::unique_ptr<LentKv> lent_ ABSL_PT_GUARDED_BY(options_.mutex);  // null: none is with a host

@@ -6,11 +6,12 @@
 //                                         NextEnded: sequences that have ended
 //                                         NextWrite: a piece to write
 //                                         NextCopy: pages to copy to another slot
-//               ──► StateBook        ──► NextRestore: a snapshot to copy to the states of a slot
+//               ──► StateBook        ──► NextRestore: a snapshot to copy to the states or pages of a slot
 //
 // Thread: the owner's, under its lock.   Owner: StageKv, or the simulated cluster.
 // In layers with a window, later positions of a sequence take the pages of earlier ones. So another
-// sequence can begin with KV of a slot only close behind the slot's newest position.
+// sequence can begin with KV of a slot only close behind the slot's newest position, or with a
+// snapshot of the slot.
 // Invariant: those of KvPages and KvAway; pages before a sequence's first piece in memory are free.
 #pragma once
 
@@ -111,7 +112,9 @@ class KvBook {
     LIME_RETURN_IF_ERROR(Copies(admit) ? Copy(admit) : Continue(admit));
     LIME_RETURN_IF_ERROR(states_.Begin(admit));
     kept_[static_cast<size_t>(admit.sequence)] = 0;
-    if (admit.computed == 0) least_shared_[static_cast<size_t>(admit.sequence)] = 0;
+    int64_t& least = least_shared_[static_cast<size_t>(admit.sequence)];
+    if (admit.computed == 0) least = 0;
+    if (admit.snapshot >= 0) least = window_.LeastShared(window_.FirstPageTaken(admit.computed));
     return absl::OkStatus();
   }
 
@@ -225,7 +228,7 @@ class KvBook {
   };
   std::optional<PageCopy> NextCopy() { return std::exchange(copy_, std::nullopt); }
 
-  // A snapshot is to be copied to the states of a slot, in every layer that keeps one.
+  // A snapshot is to be copied to the states or pages of a slot, in every layer that has one.
   std::optional<StateBook::Restore> NextRestore() { return states_.NextRestore(); }
 
   // A sequence that has ended; `life` is its number in the slot.
@@ -291,10 +294,11 @@ class KvBook {
     return absl::OkStatus();
   }
 
-  // Whether the slot still has all KV that rows behind the order's positions attend to.
+  // Whether the slot still has all KV that rows behind the order's positions attend to. A snapshot has
+  // it in any case.
   absl::Status CheckShared(const AdmitOrder& admit, int32_t slot) const {
     const int64_t least = least_shared_[static_cast<size_t>(slot)];
-    if (admit.computed == 0 || admit.computed >= least) return absl::OkStatus();
+    if (admit.computed == 0 || admit.snapshot >= 0 || admit.computed >= least) return absl::OkStatus();
     return Invalid("slot ", admit.sequence, " is to begin with KV of ", admit.computed, " positions of slot ", slot,
                    ", but layers with a window have given pages back, so it can begin with no fewer than ", least);
   }

@@ -29,6 +29,7 @@ class Cutter {
       for (int p = lo; p < stage.hi; ++p) AddPart(p, for_hosts_ || plan_.devices[stage.device].disk_mb_per_ms >= kMinDiskRate);
       stage.hi = cut_.NumParts();
     }
+    if (!MayKeepSnapshots(cut_)) cut_.state_snapshots = 0;
     AddActivations();
     return std::move(cut_);
   }
@@ -48,9 +49,9 @@ class Cutter {
     AddRows(part, {o, part.rows.end()}, o == part.rows.begin());
   }
 
-  // Pieces have all positions, so no layer gives pages back.
+  // Pieces have all positions, so no layer gives pages back, and none needs snapshots of them.
   void KeepAllPages(PlanPart& part) const {
-    if (part.window.positions > 0) part.kv_pages = layer_pages_;
+    if (part.window.positions > 0) part.kv_pages = layer_pages_, part.state_bytes = 0;
     part.window = {};
   }
 

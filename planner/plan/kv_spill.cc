@@ -84,6 +84,18 @@ KvWindow WindowOf(const Plan& plan) {
   return part == plan.parts.end() ? KvWindow{} : part->window;
 }
 
+bool MayKeepSnapshots(const Plan& plan) {
+  return HasState(plan) || WindowOf(plan).positions > 0;
+}
+
+int64_t SnapshotPages(const KvWindow& window) {
+  return window.positions > 0 ? KvPagesFor(window.positions - 1) : 0;
+}
+
+Bytes SnapshotBytes(const Plan& plan, const KvWindow& window) {
+  return int64_t{plan.sequences} * plan.state_snapshots * SnapshotPages(window) * plan.page_bytes;
+}
+
 int64_t PagesOfLayer(const Plan& plan, const PlanPart& part, int64_t layer_pages) {
   return part.window.positions > 0 ? std::min(layer_pages, plan.sequences * part.window.pages) : layer_pages;
 }

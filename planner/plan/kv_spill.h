@@ -65,6 +65,13 @@ int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages);
 
 // The window of the layers that give pages back; {} if none does.
 KvWindow WindowOf(const Plan& plan);
+// Whether the slots of the plan may have snapshots: of states, or of the pages of a window.
+bool MayKeepSnapshots(const Plan& plan);
+// The pages of a layer with this window in a snapshot: a row behind a whole number of pages attends
+// to these pages before its own.
+int64_t SnapshotPages(const KvWindow& window);
+// The bytes of all snapshots of a layer with this window; 0 for a layer without one.
+Bytes SnapshotBytes(const Plan& plan, const KvWindow& window);
 // Pages of all sequences in the layer of this part, if a layer that keeps all pages has
 // `layer_pages`.
 int64_t PagesOfLayer(const Plan& plan, const PlanPart& part, int64_t layer_pages);

@@ -38,7 +38,7 @@ absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckInt({"sequences"}, plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
   LIME_RETURN_IF_ERROR(CheckInt({"sequences"}, plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
   LIME_RETURN_IF_ERROR(CheckInt({"logit_rows"}, plan.logit_rows, 0, plan.retained_positions > 0 ? 0 : OwnRows(plan)));
-  LIME_RETURN_IF_ERROR(CheckInt({"state_snapshots"}, plan.state_snapshots, 0, HasState(plan) ? kMaxStateSnapshots : 0));
+  LIME_RETURN_IF_ERROR(CheckInt({"state_snapshots"}, plan.state_snapshots, 0, MayKeepSnapshots(plan) ? kMaxStateSnapshots : 0));
   LIME_RETURN_IF_ERROR(CheckInt({"embedding_bytes"}, plan.embedding_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt({"embedding_kept_bytes"}, plan.embedding_pinned_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt({"page_bytes"}, plan.page_bytes, 1, kMaxPartBytes));
@@ -196,6 +196,8 @@ absl::Status CheckWindow(const Plan& plan, int p, const std::string& name) {
   if (!(window == WindowOf(plan))) return Invalid("plan: ", name, " has another window than the parts before");
   if (!RetainsAllKv(plan) || SpillsKv(plan) || std::ranges::any_of(plan.parts, &PlanPart::is_kv))
     return Invalid("plan: ", name, " gives pages of KV back, which a plan with KV that is evicted or away does not support");
+  const int64_t pages_of_snapshots = int64_t{plan.sequences} * plan.state_snapshots * SnapshotPages(window);
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".window: pages of snapshots"}, pages_of_snapshots, 0, kMaxPartBytes / plan.page_bytes));
   return CheckInt({name, ".kv_pages"}, part.kv_pages, 0, plan.sequences * window.pages);
 }
 
@@ -213,7 +215,8 @@ absl::Status CheckPart(const Plan& plan, int p) {
   const int64_t most_pages = HasKv(part.block.kind) ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_pages"}, part.kv_pages, 0, most_pages));
   LIME_RETURN_IF_ERROR(CheckWindow(plan, p, name));
-  const Bytes most_state = HasState(part.block.kind) && BeginsBlock(plan, p) ? kMaxPartBytes : 0;
+  const bool has_state = (HasState(part.block.kind) && BeginsBlock(plan, p)) || SnapshotBytes(plan, part.window) > 0;
+  const Bytes most_state = has_state ? kMaxPartBytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt({name, ".state_bytes"}, part.state_bytes, 0, most_state));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".decode_ms"}, part.decode_ms));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".evicted_ms"}, part.evicted_ms));

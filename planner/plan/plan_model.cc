@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/plan/device/device_profile.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -60,7 +61,8 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
     return Invalid("plan: parts[", begin, "].window = ", planned, ", but ", BlockName(block.id), " attends to ",
                    window == 0 ? "all" : absl::StrCat(window), " positions");
   }
-  const Bytes state = HasState(block.id.kind) ? plan.sequences * (1 + plan.state_snapshots) * spec.StateBytes(block.id.layer) : 0;
+  const Bytes state = HasState(block.id.kind) ? plan.sequences * (1 + plan.state_snapshots) * spec.StateBytes(block.id.layer)
+                                              : SnapshotBytes(plan, plan.parts[begin].window);
   if (plan.parts[begin].state_bytes != state) {
     return Invalid("plan: parts[", begin, "].state_bytes = ", plan.parts[begin].state_bytes, ", but the states of ", plan.sequences,
                    " sequences, with ", plan.state_snapshots, " snapshots of each, have ", state);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/plan/kv_spill.h"
+
 namespace lime {
 namespace {
 
@@ -97,7 +99,10 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
     PlanPart& part = parts[first];
     part.window = WindowFor(spec, request, block.id.layer);
     part.kv_pages = LayerPages(request);
-    if (part.window.positions > 0) part.kv_pages = std::min(part.kv_pages, request.sequences * part.window.pages);
+    if (part.window.positions > 0) {
+      part.kv_pages = std::min(part.kv_pages, request.sequences * part.window.pages);
+      part.state_bytes = int64_t{request.sequences} * request.state_snapshots * SnapshotPages(part.window) * spec.KvPageBytes();
+    }
   }
   if (HasState(block.id.kind))
     parts[first].state_bytes = request.sequences * (1 + request.state_snapshots) * spec.StateBytes(block.id.layer);

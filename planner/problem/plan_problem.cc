@@ -10,6 +10,7 @@
 #include "planner/evaluation/evaluator.h"
 #include "planner/plan/baselines/eviction.h"
 #include "planner/plan/device/limits.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
@@ -179,7 +180,7 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
                             .memory = {.runtime = device.runtime, .activations = device.activations, .margin = device.margin}});
   }
   head.parts = MakeParts(spec, request);
-  if (HasState(head)) head.state_snapshots = request.state_snapshots;
+  if (MayKeepSnapshots(head)) head.state_snapshots = request.state_snapshots;
   return head;
 }
 
@@ -363,14 +364,15 @@ void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanC
 }
 
 // Micro-batches may be shorter than the longest one that could have been chosen. In a short context
-// no layer has pages to give back.
+// no layer has pages to give back, and none needs snapshots of them.
 void FitWindows(Plan& plan) {
   for (PlanPart& part : plan.parts) {
     if (part.window.positions == 0) continue;
     part.window.pages = std::min(part.window.pages, WindowPages(part.window.positions, OwnRows(plan)));
     part.kv_pages = std::min(part.kv_pages, plan.sequences * part.window.pages);
-    if (part.window.pages >= KvPagesFor(plan.context)) part.window = {};
+    if (part.window.pages >= KvPagesFor(plan.context)) part.window = {}, part.state_bytes = 0;
   }
+  if (!MayKeepSnapshots(plan)) plan.state_snapshots = 0;
 }
 
 // The ring gets the remaining memory, up to six sweeps of the streamed parts; more would not allow

@@ -213,6 +213,26 @@ TEST(KvBookTest, KvThatAWindowHasGivenBackIsNotShared) {
   EXPECT_TRUE(book.Begin(Admit(0, 1000, 16)).ok());
 }
 
+TEST(KvBookTest, ASequenceBeginsWithASnapshotOfAWindowThatHasPassed) {
+  Plan plan = WithWindow();
+  plan.state_snapshots = 1;
+  KvBook book(plan, {.layers = 1});
+  StepOrder taken = Step(0, 95);
+  taken.microbatches[0].rows[0].snapshot = 0;
+  ASSERT_TRUE(book.Begin(Admit(0, 1000)).ok() && book.Reserve(Admit(0, 1000)).ok() && book.states().Begin(taken).ok());
+  book.Reach(Step(0, 499));
+  AdmitOrder begins = Admit(1, 1000, 96, 0);
+  EXPECT_THAT(Says(book.Begin(begins)), HasSubstr("so it can begin with no fewer than 415"));
+  begins.snapshot = 0;
+  ASSERT_TRUE(book.Begin(begins).ok());
+  EXPECT_EQ(book.NextCopy()->pages, 6);
+  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 0, .snapshot = 0, .to = 1, .positions = 96}));
+  EXPECT_EQ(book.pages().Pages(1, 0).size(), 6u);
+  ASSERT_TRUE(book.Keep(1, 96).ok());
+  EXPECT_THAT(Says(book.Begin(Admit(1, 1000, 80))), HasSubstr("no fewer than 95")) << "the snapshot has the window before 96";
+  EXPECT_TRUE(book.Begin(Admit(1, 1000, 96)).ok());
+}
+
 TEST(KvBookTest, OfAWindowAPlanTakesOverOnlyWhatIsStillSeen) {
   const Plan plan = WithWindow();
   KvBook book(plan, {.layers = 1});

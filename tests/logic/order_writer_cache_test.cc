@@ -18,7 +18,9 @@
 namespace lime {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::IsEmpty;
 
 OrderWriter::Options Sharing(int32_t sequences = 2) {
@@ -105,6 +107,7 @@ class CachedDevice {
   int64_t rows() const { return rows_; }
   int64_t taken() const { return taken_; }  // snapshots
   int64_t shared() const { return shared_; }
+  int64_t begun_at_snapshots() const { return begun_at_snapshots_; }  // of windows
   // KV pages of a layer that are in use.
   int64_t pages() const {
     int64_t pages = 0;
@@ -112,15 +115,16 @@ class CachedDevice {
     return pages;
   }
   int64_t most_pages = std::numeric_limits<int64_t>::max();
-  KvWindow window = {};  // a layer has it, and gives pages back
+  KvWindow window = {};          // a layer has it, and gives pages back
+  int32_t window_snapshots = 0;  // of its pages, for each slot
 
  private:
   struct Slot {
-    std::vector<int32_t> kv;     // ids of the positions
-    std::vector<int32_t> known;  // of the request
-    std::vector<int32_t> state;  // the ids that the states have taken
-    bool continues = false;      // it comes from the plan before
-    std::map<int32_t, std::vector<int32_t>> snapshots;
+    std::vector<int32_t> kv;                            // ids of the positions
+    std::vector<int32_t> known;                         // of the request
+    std::vector<int32_t> state;                         // the ids that the states have taken
+    bool continues = false;                             // it comes from the plan before
+    std::map<int32_t, std::vector<int32_t>> snapshots;  // ids of each: of the states, or of the window's pages
     bool idle = false;
     int64_t gone = 0;  // pages that a window has given back, from the first on
   };
@@ -140,7 +144,7 @@ class CachedDevice {
       ASSERT_NE(admit.source, admit.sequence);
       slot.kv = slots_.at(admit.source).kv, slot.gone = slots_.at(admit.source).gone;
     }
-    ASSERT_NO_FATAL_FAILURE(BeginStates(admit, slot));
+    ASSERT_NO_FATAL_FAILURE(window.positions > 0 ? BeginWindow(admit, slot) : BeginStates(admit, slot));
     if (admit.computed == 0) slot.gone = 0;
     ASSERT_LE(admit.computed, std::ssize(slot.kv));
     slot.kv.resize(static_cast<size_t>(admit.computed));
@@ -155,7 +159,7 @@ class CachedDevice {
   }
   void ContinueStates(const std::vector<int64_t>& states, Slot& slot) {
     ASSERT_EQ(states.empty(), !snapshots_.has_value());
-    if (!snapshots_) return;
+    if (!snapshots_) return slot.snapshots.clear();
     slot.continues = states[0] > 0;
     if (slot.continues) ASSERT_EQ(std::ssize(slot.state), states[0]);
     std::map<int32_t, std::vector<int32_t>> snapshots;
@@ -165,6 +169,18 @@ class CachedDevice {
       ASSERT_EQ(std::ssize(snapshots[static_cast<int32_t>(i) - 1]), states[i]);
     }
     slot.snapshots = std::move(snapshots);
+  }
+  // A snapshot with as many positions has the pages that the window needs to go on.
+  void BeginWindow(const AdmitOrder& admit, Slot& slot) {
+    if (admit.snapshot >= 0) {
+      const Slot& from = slots_.at(admit.source >= 0 ? admit.source : admit.sequence);
+      ASSERT_EQ(std::ssize(from.snapshots.at(admit.snapshot)), admit.computed);
+      ASSERT_GT(from.gone, window.FirstPage(admit.computed)) << "the pages are there";
+      slot.gone = window.FirstPage(admit.computed);
+      ++begun_at_snapshots_;
+    }
+    if (admit.source >= 0) slot.snapshots.clear();
+    std::erase_if(slot.snapshots, [&](const auto& each) { return std::ssize(each.second) > admit.computed; });
   }
   // A copy of a snapshot with as many positions, or what the plan before has left; snapshots of the
   // slot that its KV no longer has are gone.
@@ -225,8 +241,9 @@ class CachedDevice {
           slot.state.push_back(id);
         }
         if (row.snapshot >= 0) {
-          ASSERT_LT(row.snapshot, snapshots_.value_or(0));
-          slot.snapshots[row.snapshot] = slot.state;
+          ASSERT_LT(row.snapshot, snapshots_.value_or(window_snapshots));
+          CheckWindow(slot, row.position + 1);
+          slot.snapshots[row.snapshot] = snapshots_ ? slot.state : slot.kv;
           ++taken_;
         }
         if (!row.wants_logits) continue;
@@ -239,7 +256,7 @@ class CachedDevice {
 
   OrderWriter& writer_;
   const std::optional<int32_t> snapshots_;
-  int64_t orders_ = 0, rows_ = 0, shared_ = 0, taken_ = 0;
+  int64_t orders_ = 0, rows_ = 0, shared_ = 0, taken_ = 0, begun_at_snapshots_ = 0;
   std::map<int32_t, Slot> slots_;
   std::deque<std::vector<SampledToken>> sampled_;  // of steps under way, oldest first
   std::vector<std::string> said_;
@@ -396,8 +413,9 @@ TEST(OrderWriterCacheTest, ARunningRequestIsSharedAsFarAsItIsOrdered) {
 }
 
 // A layer with a window of 20 positions: 8 pages of a sequence.
-OrderWriter::Options SharingWithWindow(int32_t sequences = 2) {
+OrderWriter::Options SharingWithWindow(int32_t sequences = 2, int32_t snapshots = 0) {
   OrderWriter::Options options = Sharing(sequences);
+  options.snapshots = snapshots;
   options.window = {.positions = 20, .pages = WindowPages(20, 32)};
   EXPECT_EQ(options.window.pages, 8);
   return options;
@@ -418,6 +436,88 @@ TEST(OrderWriterCacheTest, OfASlotThatHasGivenPagesBackOnlyTheEndIsShared) {
   ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 100), GroupIds(50, 10)), 3)).ok());
   device.RunAll();
   EXPECT_THAT(device.Said(), ElementsAre("1=3 from -1:96", "keep 1:112")) << "of a short sequence nothing is lost";
+}
+
+TEST(OrderWriterCacheTest, APromptIsSharedBehindTheWindowOfItsRequestIfItHasASnapshot) {
+  OrderWriter writer(SharingWithWindow(3, 1));
+  CachedDevice device(writer);
+  device.window = SharingWithWindow().window, device.window_snapshots = 1;
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 200), 150)).ok());
+  for (int step = 0; step < 100; ++step) {
+    device.Order();
+    ASSERT_NO_FATAL_FAILURE(device.EndStep());
+  }
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 198), GroupIds(0, 10)), 3)).ok());
+  device.Order();
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "1=1 from 0:192")) << "the first request is far behind its prompt";
+  device.RunAll();
+  EXPECT_EQ(device.begun_at_snapshots(), 1);
+  EXPECT_EQ(device.taken(), 1) << "none in answers";
+  (void)device.Said();
+  // The next turn of the chat, whose template writes the answer in another way.
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 195), GroupIds(300, 50)), 3)).ok());
+  device.RunAll();
+  EXPECT_EQ(device.Said().front().substr(4), "from -1:192");
+}
+
+// Of a long beginning that prompts have in common, the second one takes a snapshot for the third.
+TEST(OrderWriterCacheTest, WherePromptsPartTheNextOnesBegin) {
+  OrderWriter writer(SharingWithWindow(3, 2));
+  CachedDevice device(writer);
+  device.window = SharingWithWindow().window, device.window_snapshots = 2;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 150), GroupIds(400 + 100 * i, 180)), 5)).ok());
+    device.RunAll();
+  }
+  EXPECT_THAT(device.Said(), ElementsAre("0=0", "keep 0:320", "1=1", "keep 1:320", "2=2 from 1:144", "keep 2:320", "free 0",
+                                         "0=3 from 1:144", "keep 0:320"));
+  EXPECT_EQ(device.begun_at_snapshots(), 2);
+}
+
+// The next plan has memory of its own for them, and maybe for fewer.
+TEST(OrderWriterCacheTest, SnapshotsOfWindowsEndWithTheirPlan) {
+  for (const bool interrupted : {false, true}) {
+    OrderWriter writer(SharingWithWindow(3, 2));
+    CachedDevice device(writer);
+    device.window = SharingWithWindow().window, device.window_snapshots = 2;
+    ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 250), GroupIds(600, 60)), 5)).ok());
+    device.RunAll();
+    EXPECT_EQ(device.taken(), 1) << "at 288";
+    ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 210), GroupIds(0, 40)), 5)).ok());
+    for (int step = 0; step < 2; ++step) {
+      device.Order();
+      ASSERT_NO_FATAL_FAILURE(device.EndStep());
+    }
+    while (!interrupted && writer.steps_under_way() > 0) ASSERT_NO_FATAL_FAILURE(device.EndStep());
+    const OrderWriter::Options next = SharingWithWindow(3, 1);
+    const auto continued = interrupted ? writer.GoOnInterrupted(next) : writer.GoOn(next);
+    ASSERT_TRUE(continued.ok()) << continued.status();
+    ASSERT_EQ(continued->size(), interrupted ? 1u : 2u);
+    for (const OrderWriter::Continued& each : *continued) EXPECT_THAT(each.sequence.states, IsEmpty());
+    ASSERT_NO_FATAL_FAILURE(device.Change(*continued));
+    device.window_snapshots = 1, (void)device.Said();
+    device.RunAll();
+    EXPECT_EQ(device.Said().front().substr(0, 11), "0=1 from -1") << "in its prompt, before the place where it parts from the other";
+    EXPECT_EQ(device.taken(), 2);
+    ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(JoinIds(GroupIds(100, 250), GroupIds(600, 45)), GroupIds(0, 9)), 3)).ok());
+    device.RunAll();
+    EXPECT_THAT(device.Said(), Contains(EndsWith(":208"))) << "not 288";
+  }
+}
+
+TEST(OrderWriterCacheTest, ARequestThatAwaitsAPromptBeginsBeforeItsWindowHasPassed) {
+  OrderWriter::Options options = SharingWithWindow(3);
+  options.microbatches = options.chunks = 8;  // a step has more rows than the window's pages have room for
+  OrderWriter writer(options);
+  CachedDevice device(writer);
+  device.window = options.window;
+  ASSERT_TRUE(writer.Add(AskOfGroup(GroupIds(100, 350), 5)).ok());
+  ASSERT_TRUE(writer.Add(AskOfGroup(JoinIds(GroupIds(100, 70), GroupIds(0, 10)), 5)).ok());
+  device.RunAll();
+  const std::vector<std::string> said = device.Said();
+  ASSERT_GE(said.size(), 2u);
+  EXPECT_EQ(said[0], "0=0");
+  EXPECT_EQ(said[1], "1=1 from 0:64");
 }
 
 TEST(OrderWriterCacheTest, ANextPlanTakesOverWhatTheWindowStillSees) {
@@ -703,44 +803,51 @@ TEST(OrderWriterCacheTest, WhileKvGrowsIdleSlotsGiveWayBeforeALevelRises) {
 }
 
 // Against a device that computes hashes of all ids, with random bounds.
-void ShareAtRandom(bool has_state) {
-  int64_t rows = 0, shared = 0, interrupted = 0;
+enum class Shared { kPages, kStates, kWindows };
+void ShareAtRandom(Shared what) {
+  const bool has_state = what == Shared::kStates;
+  int64_t rows = 0, shared = 0, at_snapshots = 0, interrupted = 0;
   for (uint32_t seed = 1; seed <= static_cast<uint32_t>(Cases(200, 2000)); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
     const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
     OrderWriter::Options options = Sharing(draw(1, 5));
-    options.context = 160, options.chunk = options.max_rows = options.sequences + draw(0, 40);
+    // Windows give pages back in longer sequences only, and need snapshots when these have gone on.
+    const int longer = what == Shared::kWindows ? 3 : 1;
+    options.context = 160 * longer, options.chunk = options.max_rows = options.sequences + draw(0, 40);
     options.chunks = draw(1, 3), options.microbatches = std::max(1, options.chunks);
     options.look_ahead = draw(1, 4), options.prompts_ahead = draw(1, 8);
     options.cache.most_pages = draw(0, 3) == 0 ? draw(1, 12) : 1000;
     if (draw(0, 3) == 0) options.cache.unit = 32, options.copies_kv = false;
     if (has_state) options.snapshots = draw(0, 4), options.cache.needs_snapshot = true;
-    if (const int64_t window = has_state ? 0 : draw(-30, 30); window > 0)
+    if (const int64_t window = what == Shared::kPages ? draw(-30, 30) : longer > 1 ? draw(1, 60) : 0; window > 0)
       options.window = {.positions = window, .pages = WindowPages(window, options.max_rows)};
+    if (what == Shared::kWindows) options.snapshots = draw(0, 3);
     OrderWriter writer(options);
     CachedDevice device(writer, has_state ? std::optional(options.snapshots) : std::nullopt);
     device.window = options.window;
-    std::vector<std::vector<int32_t>> prompts = {GroupIds(100, 60)};
+    if (what == Shared::kWindows) device.window_snapshots = options.snapshots;
+    std::vector<std::vector<int32_t>> prompts = {GroupIds(100, 60 * longer)};
     std::map<RequestId, std::vector<int32_t>> answers;
     int requests = 0;
     const int total = draw(2, 15);
     for (int turn = 0; turn < 100'000 && (requests < total || !writer.idle()); ++turn) {
-      if (requests < total && draw(0, 2) == 0) {
+      if (requests < total && draw(0, longer > 1 ? 40 : 2) == 0) {
         std::vector<int32_t> prompt = prompts[static_cast<size_t>(draw(0, static_cast<int>(prompts.size()) - 1))];
         if (draw(0, 1) == 0) prompt = JoinIds(prompt, Answer(prompt, draw(0, 40)));
-        prompt.resize(static_cast<size_t>(std::min<int>(draw(1, 150), static_cast<int>(prompt.size()))));
+        prompt.resize(static_cast<size_t>(std::min<int>(draw(1, 150 * longer), static_cast<int>(prompt.size()))));
         if (draw(0, 1) == 0) prompt.push_back(draw(0, 99));
-        const int most = std::min<int>(30, 160 - static_cast<int>(prompt.size()));
+        const int most = std::min<int>(longer > 1 ? 250 : 30, 160 * longer - static_cast<int>(prompt.size()));
         ASSERT_TRUE(writer.Add(AskOfGroup(prompt, draw(1, most), draw(0, 3) == 0 ? 1 : 0)).ok());
         prompts.push_back(std::move(prompt));
         ++requests;
       }
-      if (const int id = draw(0, 6 * total); id < requests && !writer.finished(id)) writer.Stop(id);
+      if (const int id = draw(0, (longer > 1 ? 60 : 6) * total); id < requests && !writer.finished(id)) writer.Stop(id);
       ASSERT_NO_FATAL_FAILURE(device.Order());
       ASSERT_LE(writer.cache().pages(), options.cache.most_pages);
       if (device.has_step()) ASSERT_NO_FATAL_FAILURE(device.EndStep());
-      if (draw(0, 40) > 0) continue;
+      if (draw(0, longer > 1 ? 200 : 40) > 0) continue;
+      if (what == Shared::kWindows) device.window_snapshots = options.snapshots = draw(0, 3);
       const auto continued = writer.GoOnInterrupted(options);
       ASSERT_TRUE(continued.ok()) << continued.status();
       ASSERT_NO_FATAL_FAILURE(device.Change(*continued));
@@ -748,18 +855,24 @@ void ShareAtRandom(bool has_state) {
     }
     EXPECT_EQ(requests, total);
     EXPECT_TRUE(writer.idle());
-    rows += device.rows(), shared += device.shared();
+    rows += device.rows(), shared += device.shared(), at_snapshots += device.begun_at_snapshots();
   }
-  EXPECT_GT(shared, rows / (has_state ? 10 : 5)) << "much is shared";
-  EXPECT_GT(interrupted, ManyCases() ? 50 : 25);
+  EXPECT_GT(shared, rows / (what == Shared::kPages ? 5 : 10)) << "much is shared";
+  EXPECT_EQ(at_snapshots > 0, what == Shared::kWindows);
+  const int64_t expected = what == Shared::kWindows ? 30 : 50;
+  EXPECT_GT(interrupted, ManyCases() ? expected : expected / 2);
 }
 
 TEST(OrderWriterCacheTest, RandomRequestsShareKvOfEqualIdsOnly) {
-  ShareAtRandom(/*has_state=*/false);
+  ShareAtRandom(Shared::kPages);
 }
 
 TEST(OrderWriterCacheTest, RandomRequestsShareStatesOfEqualIdsOnly) {
-  ShareAtRandom(/*has_state=*/true);
+  ShareAtRandom(Shared::kStates);
+}
+
+TEST(OrderWriterCacheTest, RandomRequestsShareWindowsOfEqualIdsOnly) {
+  ShareAtRandom(Shared::kWindows);
 }
 
 }  // namespace

@@ -84,6 +84,26 @@ TEST(PrefixCacheTest, ASnapshotWithinAUnitIsOfNoUse) {
   EXPECT_EQ(cache.Shared(Ids(0, 500), Ids(0, 450), 499, snapshots), 256);
 }
 
+TEST(PrefixCacheTest, WhereLayersHaveGivenPagesBackASequenceBeginsBehindThemOrAtASnapshot) {
+  PrefixCache cache({.most_pages = 100, .unit = 16});
+  const std::vector<int64_t> snapshots = {0, 32};
+  EXPECT_EQ(cache.Shared(Ids(0, 100), Ids(0, 96), 99, snapshots, 80), 96);
+  EXPECT_EQ(cache.Shared(Ids(0, 100), Ids(0, 79), 99, snapshots, 80), 32);
+  EXPECT_EQ(cache.Shared(Ids(0, 100), Ids(0, 31), 99, snapshots, 80), 0);
+  EXPECT_EQ(cache.SnapshotFor(96, snapshots, 80), -1) << "its pages are there";
+  EXPECT_EQ(cache.SnapshotFor(32, snapshots, 80), 1);
+  EXPECT_EQ(cache.SnapshotFor(32, snapshots, 32), -1);
+  EXPECT_EQ(cache.Kept(95, snapshots, 80), 80);
+  EXPECT_EQ(cache.Kept(79, snapshots, 80), 32) << "nobody could begin with more";
+  EXPECT_EQ(cache.Kept(79, {}, 80), 0);
+  EXPECT_THAT(cache.Keep({.slot = 1, .group = 0, .ids = Ids(0, 80), .snapshots = snapshots, .least = 70}), IsEmpty());
+  EXPECT_EQ(cache.Find(0, Ids(0, 200), 199)->snapshot, -1);
+  const auto match = cache.Find(0, Ids(0, 60), 59);
+  ASSERT_TRUE(match);
+  EXPECT_EQ(match->positions, 32);
+  EXPECT_EQ(match->snapshot, 1);
+}
+
 TEST(PrefixCacheTest, OnlyWholeUnitsWithinTheBoundAreKept) {
   const PrefixCache cache({.most_pages = 4, .unit = 16});
   EXPECT_EQ(cache.Kept(15), 0);

@@ -43,7 +43,7 @@ TEST(StateBookTest, ASequenceGoesOnFromASnapshotInItsSlot) {
   EXPECT_THAT(Says(book.Begin(Begins(1, 0, 0))), HasSubstr("states of 0 positions"));
   EXPECT_FALSE(book.NextRestore()) << "of what was refused";
   ASSERT_TRUE(book.Begin(Begins(1, 32, 0)).ok());
-  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 1, .snapshot = 0, .to = 1}));
+  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 1, .snapshot = 0, .to = 1, .positions = 32}));
   EXPECT_FALSE(book.NextRestore()) << "once";
   EXPECT_EQ(book.snapshot(1, 0), 32);
   EXPECT_EQ(book.snapshot(1, 1), 0) << "its KV is cut";
@@ -55,7 +55,7 @@ TEST(StateBookTest, ASnapshotOfAnotherSlotIsCopiedAndStays) {
   ASSERT_TRUE(book.Begin(Begins(0)).ok() && book.Begin(Rows(0, 0, 32, 1)).ok());
   EXPECT_THAT(Says(book.Begin(Begins(2, 32, -1, 0))), HasSubstr("snapshot -1 of slot 0")) << "the states of a running sequence are its own";
   ASSERT_TRUE(book.Begin(Begins(2, 32, 1, 0)).ok());
-  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 0, .snapshot = 1, .to = 2}));
+  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 0, .snapshot = 1, .to = 2, .positions = 32}));
   EXPECT_EQ(book.snapshot(0, 1), 32);
   EXPECT_EQ(book.snapshot(2, 1), 0) << "it is no snapshot of slot 2";
   EXPECT_TRUE(book.Begin(Rows(2, 32, 33)).ok() && book.Begin(Rows(0, 32, 33)).ok());
@@ -91,11 +91,34 @@ TEST(StateBookTest, ASequenceGoesBackToASnapshotOfItsSlot) {
   EXPECT_THAT(Says(book.RollBack({.sequence = 0, .positions = 48, .snapshot = 1})), HasSubstr("snapshot 1 of it has 0"));
   EXPECT_FALSE(book.NextRestore()) << "of what was refused";
   ASSERT_TRUE(book.RollBack({.sequence = 1, .positions = 32, .snapshot = 0}).ok());
-  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 1, .snapshot = 0, .to = 1}));
+  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 1, .snapshot = 0, .to = 1, .positions = 32}));
   EXPECT_EQ(book.snapshot(1, 0), 32) << "it may go back there again";
   EXPECT_EQ(book.snapshot(1, 1), 0);
   EXPECT_THAT(Says(book.Begin(Rows(1, 50, 51))), HasSubstr("have 32 positions, the row is at 50"));
   EXPECT_TRUE(book.Begin(Rows(1, 32, 40)).ok());
+}
+
+// Without states, a sequence may begin with any pages, and with a snapshot of whole ones.
+TEST(StateBookTest, WindowsHaveSnapshotsOfWholePages) {
+  Plan plan{.sequences = 2, .state_snapshots = 1};
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .window = {.positions = 32, .pages = 8}}};
+  StateBook book(plan);
+  ASSERT_TRUE(book.Begin(Begins(0)).ok() && book.Begin(Rows(0, 0, 48, 0)).ok() && book.Begin(Rows(0, 48, 300)).ok());
+  EXPECT_EQ(book.snapshot(0, 0), 48);
+  EXPECT_THAT(Says(book.Begin(Rows(0, 300, 310, 0))), HasSubstr("to have 310 positions, not whole pages of 16"));
+  EXPECT_TRUE(book.Begin(Begins(1, 272, -1, 0)).ok()) << "close behind the newest position";
+  EXPECT_THAT(Says(book.Begin(Begins(1, 64, 0, 0))), HasSubstr("snapshot 0 of slot 0 has 48"));
+  ASSERT_TRUE(book.Begin(Begins(1, 48, 0, 0)).ok());
+  EXPECT_EQ(book.NextRestore(), (StateBook::Restore{.from = 0, .snapshot = 0, .to = 1, .positions = 48}));
+  EXPECT_THAT(Says(book.RollBack({.sequence = 0, .positions = 48, .snapshot = 0})), HasSubstr("the model has no state"));
+  ASSERT_TRUE(book.RollBack({.sequence = 0, .positions = 299}).ok());
+  EXPECT_EQ(book.snapshot(0, 0), 48);
+  ASSERT_TRUE(book.RollBack({.sequence = 0, .positions = 47}).ok());
+  EXPECT_EQ(book.snapshot(0, 0), 0) << "of rows that are computed again";
+  EXPECT_FALSE(book.NextRestore());
+  ASSERT_TRUE(book.Begin(Rows(0, 47, 64, 0)).ok());
+  book.Keep(0, 32);
+  EXPECT_EQ(book.snapshot(0, 0), 0);
 }
 
 TEST(StateBookTest, AModelWithoutStatesHasNoSnapshots) {
@@ -104,7 +127,7 @@ TEST(StateBookTest, AModelWithoutStatesHasNoSnapshots) {
   StateBook book(plan);
   EXPECT_TRUE(book.Begin(Begins(1, 32, -1, 0)).ok());
   EXPECT_TRUE(book.Begin(Rows(1, 32, 40)).ok());
-  EXPECT_THAT(Says(book.Begin(Begins(1, 32, 0))), HasSubstr("the model has no state"));
+  EXPECT_THAT(Says(book.Begin(Begins(1, 32, 0))), HasSubstr("the plan has none"));
   EXPECT_TRUE(book.RollBack({.sequence = 1, .positions = 7}).ok());
   EXPECT_THAT(Says(book.RollBack({.sequence = 1, .positions = 7, .snapshot = 0})), HasSubstr("the model has no state"));
   book.Keep(1, 16);

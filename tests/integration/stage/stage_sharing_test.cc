@@ -165,6 +165,44 @@ TEST(StageSharingWindowTest, BehindAWindowTheEndOfASequenceIsShared) {
   }
 }
 
+// A prompt begins with a snapshot where the windows of the request before it have long passed: in a
+// copy, and in the slot itself.
+TEST(StageSharingWindowTest, BehindAWindowASequenceBeginsAtASnapshot) {
+  for (const std::string family : {"gemma3", "gpt_oss"}) {
+    MakeModelOptions options = OptionsOf({.name = family, .family = family, .quantization = std::nullopt, .window = 50});
+    options.config.max_positions = 2 * kLongContext;
+    TempDir dir;
+    ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+    const auto spec = LoadModelSpec(dir / "model");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    constexpr int64_t kShared = 160;  // its snapshot is taken again at 416 positions
+    const Reference first = Alone(dir / "model", RandomIds(1, 400, 200), kNewTokens, kLongContext);
+    std::vector<int32_t> fork(first.prompt.begin(), first.prompt.begin() + kShared + 3);
+    for (const int32_t id : RandomIds(3, 200, 200)) fork.push_back(id);
+    const Reference other = Alone(dir / "model", fork, kNewTokens, kLongContext);
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(6, 40)); ++seed) {
+      const RandomPlan::Shape shape{.context = kLongContext, .prompt = 200, .most_chunk = 90, .state_snapshots = kMaxStateSnapshots};
+      const Plan plan = RandomPlan(*spec, seed, shape).Draw();
+      SCOPED_TRACE(absl::StrCat(family, ", seed ", seed, "\n", ToJsonText(plan)));
+      ASSERT_GT(WindowOf(plan).LeastSharedAt(std::ssize(first.prompt)), kShared);
+      StageCluster cluster(dir / "model", plan, seed, 1 + static_cast<int>(seed % 2));
+      ASSERT_TRUE(cluster.ok());
+      OrderPrompt(cluster, plan, 0, first, plan.context);
+      const bool copies = plan.sequences > 1;
+      if (copies) OrderPrompt(cluster, plan, 1, other, plan.context, {.computed = kShared, .source = 0});
+      OrderTokens(cluster, plan, copies ? std::vector{first, other} : std::vector{first});
+      ExpectAnswer(cluster, 0, 0, first);
+      if (copies) ExpectAnswer(cluster, 1, 0, other);
+      cluster.SendOrder(RetireOrder{.sequence = 0, .kept = 400});
+      OrderPrompt(cluster, plan, 0, other, plan.context, {.computed = kShared});
+      OrderTokens(cluster, plan, {other});
+      ExpectAnswer(cluster, 0, 1, other);
+      EXPECT_TRUE(cluster.status().ok()) << cluster.status();
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(StageSharingTest, KvThatIsNotThereEndsThePlan) {
   const auto says = [this](const AdmitOrder& admit) {
     Plan plan;

@@ -86,6 +86,34 @@ TEST(KvWindowTest, APlanCountsTheWindowsOfItsLayers) {
   EXPECT_EQ(*read, *plan);
 }
 
+// A snapshot of a window of 100 positions has the pages of 99.
+TEST(KvWindowTest, APlanCountsTheSnapshotsOfItsWindows) {
+  const ModelSpec spec = WindowModel(100);
+  PlanRequest request{.context = 4096, .sequences = 2, .state_snapshots = 3, .prompt_tokens = 1000, .chunks = {128}};
+  const absl::StatusOr<Plan> plan = WindowPlan(spec, request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->state_snapshots, 3);
+  const Bytes of_layer = 2 * 3 * KvPagesFor(99) * plan->page_bytes;
+  Bytes state = 0;
+  for (const PlanDevice& device : plan->devices) state += device.memory.state;
+  EXPECT_EQ(state, 3 * of_layer);
+  EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec);
+  EXPECT_EQ(*ParsePlan(ToJsonText(*plan), "plan"), *plan);
+  Plan other = *plan;
+  other.parts[0].state_bytes -= 64;
+  EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("parts[0].state_bytes"));
+  for (int64_t position = 16; position < 1000; position += 16) {
+    const KvWindow window = WindowOf(*plan);
+    ASSERT_LE(position / kPageTokens - window.FirstPage(position), SnapshotPages(window));
+  }
+  // No page is given back, so none needs a snapshot.
+  request.context = 128, request.prompt_tokens = 0, request.chunks = {};
+  const absl::StatusOr<Plan> few = WindowPlan(spec, request);
+  ASSERT_TRUE(few.ok()) << few.status();
+  EXPECT_EQ(few->state_snapshots, 0);
+  EXPECT_EQ(few->devices[0].memory.state, 0);
+}
+
 TEST(KvWindowTest, AShorterChunkNeedsFewerPages) {
   const absl::StatusOr<Plan> plan = WindowPlan(WindowModel(100), {.context = 4096, .prompt_tokens = 1000, .chunks = {1000, 64}}, 64 * kMiB);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -139,11 +167,15 @@ TEST(KvWindowTest, IfAllLayersHaveAWindowKvGrowsUpToIt) {
 
 TEST(KvWindowTest, PiecesThatMayLeaveKeepAllPages) {
   const ModelSpec spec = WindowModel(100);
-  const absl::StatusOr<Plan> plan = WindowPlan(spec, {.context = 4096, .kv_tokens = 2048, .part_bytes = kMiB}, 60 * kMiB);
+  const PlanRequest request{.context = 4096, .kv_tokens = 2048, .state_snapshots = 1, .part_bytes = kMiB};
+  const absl::StatusOr<Plan> plan = WindowPlan(spec, request, 60 * kMiB);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const absl::StatusOr<Plan> cut = CutForKv(*plan, spec);
   ASSERT_TRUE(cut.ok()) << cut.status();
   EXPECT_EQ(WindowOf(*cut), KvWindow{});
+  EXPECT_EQ(plan->state_snapshots, 1);
+  EXPECT_EQ(cut->state_snapshots, 0) << "none is needed";
+  for (const PlanPart& part : cut->parts) EXPECT_EQ(part.state_bytes, 0);
   for (const int32_t layer : {0, 1, 2, 3}) EXPECT_EQ(PagesOfLayerIn(*cut, layer), 2048 / 16);
 }
 
