@@ -29,7 +29,7 @@ struct AdmitOrder {
   int32_t source = -1;
   // If the model has a state: the snapshot of the slot with this KV that has `computed` positions. The
   // sequence's states begin as copies of it. -1: with `computed` 0 the states begin as zeros, else they
-  // are in this slot.
+  // are in this slot. Likewise for layers that give pages back; -1: the slot with this KV still has them.
   int32_t snapshot = -1;
   // The last ids of `prompt`, generated under an earlier plan. Penalties and masks count them.
   int64_t generated = 0;

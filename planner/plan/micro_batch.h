@@ -16,7 +16,8 @@ struct BatchRow {
   int32_t parent = -1;
   bool wants_logits = false;
   // After this row, each layer with a state copies the state of the sequence to this snapshot of the
-  // slot (Plan::state_snapshots). -1: to none.
+  // slot (Plan::state_snapshots), and each layer that gives pages back the pages that the next row
+  // sees. -1: to none.
   int32_t snapshot = -1;
   // Positions that its sequence will have, generated ones included, as its admission says; 0: not
   // known. Some rotations differ between short and long sequences (RopeConfig::TableRow).

@@ -48,7 +48,7 @@ struct PlanPart {
   // In the same part, if the layer gives the pages behind its window back. The same in all layers
   // that do. Not in a plan that evicts KV, or keeps some on a disk or a host.
   KvWindow window;
-  // States and snapshots of all slots; in the first part of a block that keeps a state.
+  // States and snapshots of all slots; in the first part of a block that keeps a state or has a window.
   Bytes state_bytes = 0;
   // Only of a part on demand: the device that has the part's units and computes them for the device
   // of the stage. -1: the device of the stage. A block's first part on demand has no host; of the
@@ -93,7 +93,7 @@ struct PlanMemory {
   Bytes runtime = 0;      // the process and its libraries
   Bytes activations = 0;  // workspaces, and embedding rows that are read one by one
   Bytes kv = 0;           // pages
-  Bytes state = 0;        // of all slots, with their snapshots, of linear attention
+  Bytes state = 0;        // states of linear attention, of all slots, and all snapshots
   Bytes ring = 0;         // shared by streamed parts; 0 if nothing streams
   Bytes weights = 0;      // resident parts, and the pinned norms and biases of the others
   Bytes embedding = 0;
@@ -169,8 +169,9 @@ struct Plan {
   // Rows of a micro-batch that may ask for logits, so that scoring a prompt takes few steps. 0: as
   // many as sequences. If it is set, the last stage has the whole head and all KV is kept.
   int32_t logit_rows = 0;
-  // Copies that a slot can keep of its sequence's states, each at some position, so that a later
-  // sequence begins there (BatchRow::snapshot). 0 if the model keeps no state.
+  // Copies that a slot can keep of its sequence's states, or of the pages of its windows, each at some
+  // position, so that a later sequence begins there (BatchRow::snapshot). 0 if the model keeps no
+  // state, and no layer gives pages back.
   int32_t state_snapshots = 0;
   // A streamed part stays until the last micro-batch of a step has used it. If false, every
   // micro-batch reads it again, as in a plain pipeline; for comparison.
