@@ -100,7 +100,8 @@ TEST(KvWindowTest, APlanCountsTheSnapshotsOfItsWindows) {
   EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec);
   EXPECT_EQ(*ParsePlan(ToJsonText(*plan), "plan"), *plan);
   Plan other = *plan;
-  other.parts[0].state_bytes -= 64;
+  PlanMemory& memory = other.devices[static_cast<size_t>(other.stages.front().device)].memory;
+  other.parts[0].state_bytes -= 64, memory.state -= 64, memory.margin += 64;
   EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("parts[0].state_bytes"));
   for (int64_t position = 16; position < 1000; position += 16) {
     const KvWindow window = WindowOf(*plan);
